@@ -1,0 +1,109 @@
+//! `kerf scheduler-config`: the configuration of a kube-scheduler that asks kerf's extender.
+
+use clap::Args as ClapArgs;
+use kerf_core::resource::all_names;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::PathBuf;
+
+/// How the scheduler reaches the extender.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same.
+    #[arg(long, default_value = "kerf-scheduler")]
+    scheduler_name: String,
+    /// The extender's address, with the verbs' path.
+    #[arg(long, default_value = "https://kerf-extender.kerf-system.svc:9444/scheduler")]
+    extender_url: String,
+    /// The folder where the scheduler finds ca.crt, client.crt and client.key of the extender's Secret.
+    #[arg(long, default_value = "/etc/kerf/extender-tls")]
+    tls_dir: PathBuf,
+    /// The scheduler's kubeconfig; without it the scheduler uses its pod's service account.
+    #[arg(long)]
+    kubeconfig: Option<PathBuf>,
+    /// Let several replicas of the scheduler elect a leader.
+    #[arg(long)]
+    leader_elect: bool,
+}
+
+/// Prints the configuration.
+pub fn print(args: &Args) -> anyhow::Result<()> {
+    let text = serde_saphyr::to_string(&configuration(args))?;
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// The document, as kube-scheduler's `kubescheduler.config.k8s.io/v1` wants it.
+fn configuration(args: &Args) -> Value {
+    let file = |name: &str| args.tls_dir.join(name).display().to_string();
+    let managed: Vec<Value> =
+        all_names().into_iter().map(|n| json!({"name": n.to_string(), "ignoredByScheduler": true})).collect();
+    // qps and burst: the defaults of 50 and 100 throttle a burst of pods.
+    let mut connection = json!({"qps": 1000, "burst": 2000});
+    if let Some(path) = &args.kubeconfig {
+        connection["kubeconfig"] = json!(path);
+    }
+    json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {
+            "leaderElect": args.leader_elect,
+            "resourceNamespace": "kerf-system",
+            "resourceName": args.scheduler_name,
+        },
+        "clientConnection": connection,
+        // The extender ranks every node that can serve the pod: a sample would hide the best ones.
+        "percentageOfNodesToScore": 100,
+        "profiles": [{"schedulerName": args.scheduler_name}],
+        "extenders": [{
+            "urlPrefix": args.extender_url,
+            "filterVerb": "filter",
+            "prioritizeVerb": "prioritize",
+            "bindVerb": "bind",
+            "weight": 1,
+            "nodeCacheCapable": true,
+            "ignorable": false,
+            // The bind verb may wait for a slice to be cut: 4 s in the extender, under this.
+            "httpTimeout": "5s",
+            "enableHTTPS": true,
+            "tlsConfig": {
+                "insecure": false,
+                "caFile": file("ca.crt"),
+                "certFile": file("client.crt"),
+                "keyFile": file("client.key"),
+            },
+            "managedResources": managed,
+        }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn what_is_deployed_is_what_is_printed() {
+        let args = Cli::parse_from(["kerf", "--leader-elect"]).args;
+        let deployed = include_str!("../../deploy/base/scheduler/config.yaml");
+        let printed = serde_saphyr::to_string(&configuration(&args)).unwrap();
+        assert_eq!(
+            printed, deployed,
+            "cargo run -p kerf -- scheduler-config --leader-elect > deploy/base/scheduler/config.yaml"
+        );
+    }
+
+    #[test]
+    fn the_scheduler_hides_every_name_of_kerfs_from_its_own_accounts() {
+        let args = Cli::parse_from(["kerf"]).args;
+        let managed = configuration(&args)["extenders"][0]["managedResources"].as_array().cloned().unwrap();
+        assert_eq!(managed.len(), all_names().len());
+        assert!(managed.iter().all(|m| m["ignoredByScheduler"] == true));
+    }
+}

@@ -1,0 +1,148 @@
+//! `GpuNode.spec`: the slices that a node should have, and who was promised which. Written by the extender's leader only.
+
+use crate::kind::Kind;
+use crate::mig::{Instance, Placement, Profile};
+use crate::names::{GpuUuid, PodKey, PodUid, SliceId};
+use crate::resource::ResourceName;
+use crate::units::SizeGb;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What one node should have. Its default is the spec of a node on which nothing was cut yet.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuNodeSpec {
+    /// Rises by one with each write: a writer that has not seen the newest one is refused (compare and swap).
+    pub revision: u64,
+    /// The epoch of the leader that wrote last. Agents ignore a spec of an older epoch than they have seen.
+    pub epoch: u64,
+    /// The number of the next slice id, so that no id is used twice.
+    pub next_slice: u64,
+    /// The wanted slices, in the order in which they were asked for.
+    pub slices: Vec<WantedSlice>,
+}
+
+/// One wanted slice. Without a reservation it is idle: kept until its place is wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WantedSlice {
+    /// The slice's name on this node.
+    pub id: SliceId,
+    /// The GPU to cut.
+    pub gpu: GpuUuid,
+    /// What to cut.
+    pub shape: Shape,
+    /// The pod that it is promised to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Reservation>,
+}
+
+/// A slice promised to a container of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reservation {
+    /// The pod's UID: a pod of the same name created anew is another one.
+    pub uid: PodUid,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container that asked.
+    pub container: String,
+    /// The name under which the kubelet must offer the slice.
+    pub resource: ResourceName,
+    /// The epoch of the leader that promised it.
+    pub epoch: u64,
+}
+
+impl Reservation {
+    /// The pod's namespace and name.
+    #[must_use]
+    pub fn key(&self) -> PodKey {
+        PodKey::new(&self.namespace, &self.pod)
+    }
+}
+
+/// What a slice is, and for a GPU instance where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+pub enum Shape {
+    /// A GPU instance with one compute instance of full size.
+    Mig {
+        /// The profile.
+        profile: Profile,
+        /// The first memory slice.
+        start: u8,
+        /// Memory slices taken.
+        size: u8,
+    },
+    /// An MPS share.
+    Mps {
+        /// Its size.
+        size_gb: SizeGb,
+    },
+    /// A time slice, accounted by memory.
+    TimeSlicing {
+        /// Its size.
+        size_gb: SizeGb,
+    },
+}
+
+impl Shape {
+    /// The shape of a GPU instance.
+    #[must_use]
+    pub fn mig(instance: Instance) -> Self {
+        let Placement { start, size } = instance.placement;
+        Self::Mig { profile: instance.profile, start, size }
+    }
+
+    /// The shape of a share of `size` made by `kind`; `None` for MIG.
+    #[must_use]
+    pub fn share(kind: Kind, size: SizeGb) -> Option<Self> {
+        match kind {
+            Kind::Mig => None,
+            Kind::Mps => Some(Self::Mps { size_gb: size }),
+            Kind::TimeSlicing => Some(Self::TimeSlicing { size_gb: size }),
+        }
+    }
+
+    /// How the slice is made.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Mig { .. } => Kind::Mig,
+            Self::Mps { .. } => Kind::Mps,
+            Self::TimeSlicing { .. } => Kind::TimeSlicing,
+        }
+    }
+
+    /// The GPU instance, if it is one.
+    #[must_use]
+    pub fn instance(self) -> Option<Instance> {
+        match self {
+            Self::Mig { profile, start, size } => {
+                Some(Instance { profile, placement: Placement { start, size } })
+            }
+            Self::Mps { .. } | Self::TimeSlicing { .. } => None,
+        }
+    }
+
+    /// The nominal size.
+    #[must_use]
+    pub fn size(self) -> SizeGb {
+        match self {
+            Self::Mig { profile, .. } => profile.size(),
+            Self::Mps { size_gb } | Self::TimeSlicing { size_gb } => size_gb,
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mig { profile, start, size } => write!(f, "{profile} at {start}:{size}"),
+            Self::Mps { size_gb } => write!(f, "{}gb MPS share", size_gb.0),
+            Self::TimeSlicing { size_gb } => write!(f, "{}gb time slice", size_gb.0),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! `GpuNode.status`: what a node's agent observes. Written by that agent only.
+
+use super::Shape;
+use super::status_wire::StatusWire;
+use crate::kind::Kind;
+use crate::mig::MigTable;
+use crate::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
+use crate::resource::ResourceName;
+use crate::units::MemoryMib;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// What one node has.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "StatusWire", into = "StatusWire")]
+pub struct GpuNodeStatus {
+    /// The newest spec that the agent took in.
+    pub observed_revision: u64,
+    /// The node's GPUs by index.
+    pub gpus: Vec<GpuStatus>,
+    /// The slices that exist or are being made.
+    pub slices: Vec<SliceStatus>,
+    /// `Ready`: the agent serves the node.
+    pub conditions: Vec<Condition>,
+    /// For the columns of `kubectl get gpunodes`.
+    pub summary: Summary,
+}
+
+/// Why a status cannot be read. Such a node counts as full.
+#[derive(Debug, Error)]
+#[error("failed to read GpuNode.status: {0}; is the node's agent of another version?")]
+pub struct UnreadableStatus(#[from] serde_json::Error);
+
+impl GpuNodeStatus {
+    /// Reads the status of a GpuNode.
+    pub fn parse(value: serde_json::Value) -> Result<Self, UnreadableStatus> {
+        Ok(serde_json::from_value(value)?)
+    }
+
+    /// Whether the agent serves the node.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.conditions.iter().any(|c| c.kind == Condition::READY && c.status == ConditionStatus::True)
+    }
+
+    /// The slice of this id.
+    #[must_use]
+    pub fn slice(&self, id: &SliceId) -> Option<&SliceStatus> {
+        self.slices.iter().find(|s| s.id.as_ref() == Some(id))
+    }
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuStatus {
+    /// Its UUID.
+    pub uuid: GpuUuid,
+    /// Its NVML index.
+    pub index: u32,
+    /// The short model name.
+    pub model: String,
+    /// Total memory.
+    #[serde(rename = "memoryMib")]
+    pub memory: MemoryMib,
+    /// The kinds of slice that can be cut now: `[mig]` while MIG mode is on, else shares.
+    pub kinds: Vec<Kind>,
+    /// What NVML offers under MIG; empty while MIG mode is off.
+    #[serde(default, skip_serializing_if = "MigTable::is_empty")]
+    pub profiles: MigTable,
+}
+
+/// One slice as the agent sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SliceStatus {
+    /// Its name in the spec; absent for a slice that nobody asked kerf for, which counts as occupied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<SliceId>,
+    /// Its GPU.
+    pub gpu: GpuUuid,
+    /// What was cut.
+    pub shape: Shape,
+    /// Where it stands.
+    pub state: SliceState,
+    /// The memory that it really has.
+    #[serde(rename = "memoryMib")]
+    pub memory: MemoryMib,
+    /// The id under which the kubelet knows it, once it exists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceId>,
+    /// The resource name under which it is offered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<ResourceName>,
+    /// The pod for which it is ready: the kubelet has acknowledged the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_for: Option<PodUid>,
+    /// Who holds it, by the kubelet's account.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Holder>,
+    /// Why it is not ready, in an operator's words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// Where a slice stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub enum SliceState {
+    /// It is being made, or the kubelet has not acknowledged it yet.
+    Preparing,
+    /// It exists but waits: another reservation of the same name must be allocated first.
+    Waiting,
+    /// The kubelet offers it to the pod that it is reserved for.
+    Ready,
+    /// A pod holds it.
+    Held,
+    /// It exists and nobody holds it or was promised it.
+    Idle,
+    /// It could not be made.
+    Failed,
+}
+
+/// The container that holds a slice.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container.
+    pub container: String,
+}
+
+impl Holder {
+    /// The pod's namespace and name.
+    #[must_use]
+    pub fn key(&self) -> PodKey {
+        PodKey::new(&self.namespace, &self.pod)
+    }
+}
+
+/// A condition in the form that Kubernetes' own have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// Its type.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Whether it holds.
+    pub status: ConditionStatus,
+    /// One word for programs.
+    pub reason: String,
+    /// A sentence for people: what, and what to do.
+    pub message: String,
+    /// When it last changed (RFC 3339).
+    pub last_transition_time: String,
+}
+
+impl Condition {
+    /// The agent serves the node.
+    pub const READY: &'static str = "Ready";
+}
+
+/// Whether a condition holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConditionStatus {
+    /// It holds.
+    True,
+    /// It does not.
+    False,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// The columns of `kubectl get gpunodes`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Summary {
+    /// `2x H100-80GB`.
+    pub gpus: String,
+    /// The kinds that can be cut now: `mig`, `mps,time-slicing`.
+    pub mode: String,
+    /// Slices that a pod holds.
+    pub held: u32,
+    /// Slices that nobody holds or was promised.
+    pub idle: u32,
+    /// Memory in no held or promised slice.
+    pub free: String,
+}

@@ -1,0 +1,71 @@
+//! How a status is written: the MIG table of a model once, not with each of its GPUs. Eight GPUs' tables were a third of
+//! an idle node's object, and the API server's work on a write grows with the object.
+
+use super::status::{Condition, GpuNodeStatus, GpuStatus, SliceStatus, Summary};
+use crate::kind::Kind;
+use crate::mig::MigTable;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The written form of [`GpuNodeStatus`].
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct StatusWire {
+    observed_revision: u64,
+    /// What MIG offers on each model, by its short name.
+    models: BTreeMap<String, MigTable>,
+    gpus: Vec<GpuStatus>,
+    slices: Vec<SliceStatus>,
+    conditions: Vec<Condition>,
+    summary: Summary,
+}
+
+impl From<GpuNodeStatus> for StatusWire {
+    fn from(status: GpuNodeStatus) -> Self {
+        let GpuNodeStatus { observed_revision, mut gpus, slices, conditions, summary } = status;
+        let mut models = BTreeMap::new();
+        for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
+            let table = std::mem::take(&mut gpu.profiles);
+            let known = models.entry(gpu.model.clone()).or_insert_with(|| table.clone());
+            // A GPU that differs from its model keeps its own.
+            if *known != table {
+                gpu.profiles = table;
+            }
+        }
+        Self { observed_revision, models, gpus, slices, conditions, summary }
+    }
+}
+
+impl From<StatusWire> for GpuNodeStatus {
+    fn from(wire: StatusWire) -> Self {
+        let StatusWire { observed_revision, models, mut gpus, slices, conditions, summary } = wire;
+        for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
+            if gpu.profiles.is_empty() {
+                gpu.profiles = models.get(&gpu.model).cloned().unwrap_or_default();
+            }
+        }
+        Self { observed_revision, gpus, slices, conditions, summary }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::node_status;
+
+    #[test]
+    fn a_models_table_is_written_once_and_read_for_each_of_its_gpus() {
+        let status = node_status(&["H100-80GB", "H100-80GB", "A100-40GB", "T4-16GB"]);
+        let written = serde_json::json!(status);
+        assert_eq!(written["models"].as_object().map(serde_json::Map::len), Some(2));
+        assert!(written["gpus"][1].get("profiles").is_none());
+        assert_eq!(serde_json::from_value::<GpuNodeStatus>(written).unwrap(), status);
+    }
+
+    #[test]
+    fn a_gpu_that_differs_from_its_model_keeps_its_own_table() {
+        let mut status = node_status(&["H100-80GB", "H100-80GB"]);
+        status.gpus[1].profiles = MigTable::new(status.gpus[1].profiles.entries()[..2].to_vec());
+        assert_eq!(serde_json::from_value::<GpuNodeStatus>(serde_json::json!(status)).unwrap(), status);
+    }
+}

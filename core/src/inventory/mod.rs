@@ -1,0 +1,105 @@
+//! One node as packing sees it: its GPUs, and on each the slices that are taken or idle.
+//!
+//! Built from the two halves of a GpuNode. What is in doubt counts as taken: a slice that only the status knows, one
+//! that somebody holds without a reservation, a node whose status cannot be read.
+
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus, WantedSlice};
+use crate::kind::Kind;
+use crate::mig::MigTable;
+use crate::names::{GpuUuid, SliceId};
+use crate::units::MemoryMib;
+
+/// A node's GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeInventory {
+    /// By NVML index.
+    pub gpus: Vec<GpuInventory>,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuInventory {
+    /// Its UUID.
+    pub uuid: GpuUuid,
+    /// Its short model name.
+    pub model: String,
+    /// Its memory.
+    pub memory: MemoryMib,
+    /// The kinds that can be cut now.
+    pub kinds: Vec<Kind>,
+    /// What MIG offers.
+    pub table: MigTable,
+    /// Slices on it.
+    pub slices: Vec<PlacedSlice>,
+}
+
+/// A slice on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedSlice {
+    /// What it is.
+    pub shape: Shape,
+    /// Whether it may be used or destroyed.
+    pub occupancy: Occupancy,
+}
+
+/// Whether a slice may be used or destroyed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Occupancy {
+    /// Reserved, held, or not ours.
+    Taken,
+    /// Nobody's: may be used again or destroyed.
+    Idle(SliceId),
+}
+
+impl NodeInventory {
+    /// The inventory of a node with this spec and status.
+    #[must_use]
+    pub fn of(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Self {
+        Self { gpus: status.gpus.iter().map(|gpu| gpu_inventory(gpu, spec, status)).collect() }
+    }
+}
+
+fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> GpuInventory {
+    let wanted = spec.slices.iter().filter(|s| s.gpu == gpu.uuid);
+    let mut slices: Vec<_> =
+        wanted.map(|s| PlacedSlice { shape: s.shape, occupancy: occupancy(s, status) }).collect();
+    let unknown = status.slices.iter().filter(|s| s.gpu == gpu.uuid && s.state != SliceState::Failed);
+    let unknown = unknown.filter(|s| !spec.slices.iter().any(|w| Some(&w.id) == s.id.as_ref()));
+    let unknown = unknown.filter(|s| s.holder.is_some() || !is_leaving(s, spec));
+    slices.extend(unknown.map(|s| PlacedSlice { shape: s.shape, occupancy: Occupancy::Taken }));
+    GpuInventory {
+        uuid: gpu.uuid.clone(),
+        model: gpu.model.clone(),
+        memory: gpu.memory,
+        kinds: gpu.kinds.clone(),
+        table: gpu.profiles.clone(),
+        slices,
+    }
+}
+
+/// Whether a slice that nobody holds is on its way out: it left the spec, or a wanted slice takes its place.
+fn is_leaving(slice: &SliceStatus, spec: &GpuNodeSpec) -> bool {
+    let place = slice.shape.instance().map(|i| i.placement);
+    let wanted = spec.slices.iter().filter(|w| w.gpu == slice.gpu).filter_map(|w| w.shape.instance());
+    slice.id.is_some() || place.is_some_and(|place| wanted.into_iter().any(|w| w.placement.overlaps(place)))
+}
+
+fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
+    let held = status.slice(&slice.id).is_some_and(|s| s.holder.is_some());
+    if slice.reservation.is_some() || held { Occupancy::Taken } else { Occupancy::Idle(slice.id.clone()) }
+}
+
+impl GpuInventory {
+    /// Shapes that may not be touched.
+    pub fn taken(&self) -> impl Iterator<Item = Shape> + '_ {
+        self.slices.iter().filter(|s| s.occupancy == Occupancy::Taken).map(|s| s.shape)
+    }
+
+    /// Idle slices.
+    pub fn idle(&self) -> impl Iterator<Item = (&SliceId, Shape)> + '_ {
+        self.slices.iter().filter_map(|s| match &s.occupancy {
+            Occupancy::Idle(id) => Some((id, s.shape)),
+            Occupancy::Taken => None,
+        })
+    }
+}

@@ -1,0 +1,121 @@
+//! The kinds of slice, and the isolation classes that a pod may ask for.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// How a slice of a GPU is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A GPU instance with one compute instance: memory, faults and compute are fenced.
+    Mig,
+    /// A share behind the GPU's MPS control daemon: memory is fenced per process, faults are not.
+    Mps,
+    /// A time slice accounted by memory: nothing is fenced.
+    TimeSlicing,
+}
+
+impl Kind {
+    /// All kinds, strongest isolation first.
+    pub const ALL: [Self; 3] = [Self::Mig, Self::Mps, Self::TimeSlicing];
+
+    /// The strongest class that a slice of this kind serves.
+    #[must_use]
+    pub fn strongest_class(self) -> IsolationClass {
+        match self {
+            Self::Mig => IsolationClass::Hardware,
+            Self::Mps => IsolationClass::Memory,
+            Self::TimeSlicing => IsolationClass::None,
+        }
+    }
+
+    /// The kind's name in documents, labels and messages.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Mig => "mig",
+            Self::Mps => "mps",
+            Self::TimeSlicing => "time-slicing",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What a pod wants fenced off from its neighbours. Ordered from the weakest to the strongest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IsolationClass {
+    /// Anything will do.
+    None,
+    /// Neighbours cannot take the pod's memory.
+    Memory,
+    /// Memory, faults and compute are fenced by hardware.
+    Hardware,
+}
+
+impl IsolationClass {
+    /// All classes, strongest first.
+    pub const ALL: [Self; 3] = [Self::Hardware, Self::Memory, Self::None];
+
+    /// Whether a slice of `kind` gives at least what this class promises.
+    #[must_use]
+    pub fn is_served_by(self, kind: Kind) -> bool {
+        kind.strongest_class() >= self
+    }
+}
+
+impl fmt::Display for IsolationClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hardware => "hardware",
+            Self::Memory => "memory",
+            Self::None => "none",
+        })
+    }
+}
+
+/// A text that names no isolation class.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is no isolation class; write hardware, memory or none")]
+pub struct UnknownClass(pub String);
+
+impl FromStr for IsolationClass {
+    type Err = UnknownClass;
+
+    fn from_str(text: &str) -> Result<Self, UnknownClass> {
+        Self::ALL
+            .into_iter()
+            .find(|class| class.to_string() == text)
+            .ok_or_else(|| UnknownClass(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_served_by_its_own_kind_and_stronger_ones_only() {
+        use IsolationClass as Class;
+        let served =
+            |class: Class| Kind::ALL.into_iter().filter(|k| class.is_served_by(*k)).collect::<Vec<_>>();
+        assert_eq!(served(Class::Hardware), [Kind::Mig]);
+        assert_eq!(served(Class::Memory), [Kind::Mig, Kind::Mps]);
+        assert_eq!(served(Class::None), Kind::ALL);
+    }
+
+    #[test]
+    fn classes_are_read_as_they_are_written() {
+        for class in IsolationClass::ALL {
+            assert_eq!(class.to_string().parse(), Ok(class));
+        }
+        assert_eq!("gpu".parse::<IsolationClass>(), Err(UnknownClass("gpu".into())));
+    }
+}

@@ -1,0 +1,140 @@
+//! What a reservation, a release and a repair do to a node's wanted slices.
+//!
+//! Each function gives the changed spec or says that nothing changes; the writer adds revision and epoch
+//! ([`successor`]) and writes it by compare and swap. That write is the commit point of every promise.
+
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument, Reservation, SliceState, WantedSlice};
+use crate::inventory::NodeInventory;
+use crate::names::{PodKey, PodUid, SliceId};
+use crate::packing::{Fit, Refusal, Source, fit};
+
+/// The pod that a slice is promised to, and the epoch of the leader that promises.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Promisee {
+    /// The pod's UID.
+    pub uid: PodUid,
+    /// The pod's namespace and name.
+    pub key: PodKey,
+    /// The leader's epoch.
+    pub epoch: u64,
+}
+
+/// Reserves slices for all of the pod's containers. A pod that has a reservation keeps it: the spec comes back unchanged.
+pub fn reserve(
+    spec: &GpuNodeSpec,
+    status: &GpuNodeStatus,
+    request: &RequestDocument,
+    pod: &Promisee,
+) -> Result<GpuNodeSpec, Refusal> {
+    if reserved(spec, &pod.uid).next().is_some() {
+        return Ok(spec.clone());
+    }
+    let fit = fit(&NodeInventory::of(spec, status), request)?;
+    Ok(apply(spec, fit, pod))
+}
+
+fn apply(spec: &GpuNodeSpec, fit: Fit, pod: &Promisee) -> GpuNodeSpec {
+    let mut next = spec.clone();
+    for placed in fit.slices {
+        let reservation = Reservation {
+            uid: pod.uid.clone(),
+            namespace: pod.key.namespace.clone(),
+            pod: pod.key.name.clone(),
+            container: placed.container,
+            resource: placed.resource,
+            epoch: pod.epoch,
+        };
+        let id = match placed.source {
+            Source::Idle(id) => {
+                next.slices.retain(|s| s.id != id);
+                id
+            }
+            Source::Cut(destroyed) => {
+                next.slices.retain(|s| !destroyed.contains(&s.id));
+                next.next_slice += 1;
+                SliceId::new(format!("s{}", next.next_slice))
+            }
+        };
+        // Reserved last: the order of the list is the order of the promises.
+        next.slices.push(WantedSlice {
+            id,
+            gpu: placed.gpu,
+            shape: placed.shape,
+            reservation: Some(reservation),
+        });
+    }
+    next
+}
+
+/// The slices that are reserved for the pod of this UID.
+pub fn reserved<'s>(spec: &'s GpuNodeSpec, uid: &'s PodUid) -> impl Iterator<Item = &'s WantedSlice> {
+    spec.slices.iter().filter(move |s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid))
+}
+
+/// Gives the pod's slices back: they stay as idle capacity. `None` if it has none.
+#[must_use]
+pub fn release(spec: &GpuNodeSpec, uid: &PodUid) -> Option<GpuNodeSpec> {
+    reserved(spec, uid).next()?;
+    let mut next = spec.clone();
+    let promised = |s: &WantedSlice| s.reservation.as_ref().is_some_and(|r| r.uid == *uid);
+    next.slices.iter_mut().filter(|s| promised(s)).for_each(|s| s.reservation = None);
+    Some(next)
+}
+
+/// Brings the promises in line with what the kubelet did: it may hand an equivalent slice to another pod than the one
+/// that it was promised to, and then the two change places. `None` if all agree.
+///
+/// A holder has a name and no UID. So only pods that are bound can have their promise moved: a holder of the name of a
+/// pod that is not bound is its namesake, whose end the agent has not seen yet.
+#[must_use]
+pub fn follow_holders(
+    spec: &GpuNodeSpec,
+    status: &GpuNodeStatus,
+    is_bound: impl Fn(&PodUid) -> bool,
+) -> Option<GpuNodeSpec> {
+    let mut next = spec.clone();
+    for observed in &status.slices {
+        let (Some(id), Some(holder)) = (&observed.id, &observed.holder) else { continue };
+        let held_by = |s: &WantedSlice| {
+            s.reservation.as_ref().is_some_and(|r| {
+                r.key() == holder.key() && r.container == holder.container && is_bound(&r.uid)
+            })
+        };
+        let Some(here) = next.slices.iter().position(|s| s.id == *id && !held_by(s)) else { continue };
+        // Not what the same container holds too: it may have several slices.
+        let elsewhere =
+            |s: &WantedSlice| status.slice(&s.id).is_none_or(|o| o.holder.as_ref() != Some(holder));
+        let there = next.slices.iter().position(|s| held_by(s) && elsewhere(s));
+        if let Some(there) = there {
+            let reservation = next.slices[there].reservation.take();
+            next.slices[there].reservation =
+                std::mem::replace(&mut next.slices[here].reservation, reservation);
+        }
+    }
+    (next != *spec).then_some(next)
+}
+
+/// Takes slices that could not be made out of the spec, with the rest of their pod's reservation, so that the pod is
+/// placed anew. `None` if nothing failed.
+#[must_use]
+pub fn drop_failed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
+    let failed = |s: &&WantedSlice| status.slice(&s.id).is_some_and(|o| o.state == SliceState::Failed);
+    let pods: Vec<PodUid> =
+        spec.slices.iter().filter(failed).filter_map(|s| Some(s.reservation.as_ref()?.uid.clone())).collect();
+    let mut next = spec.clone();
+    next.slices.retain(|s| !failed(&s));
+    for uid in pods {
+        next = release(&next, &uid).unwrap_or(next);
+    }
+    (next != *spec).then_some(next)
+}
+
+/// The spec as it is written after `previous`: the next revision, by the leader of `epoch`.
+#[must_use]
+pub fn successor(previous: &GpuNodeSpec, next: GpuNodeSpec, epoch: u64) -> GpuNodeSpec {
+    GpuNodeSpec { revision: previous.revision + 1, epoch, ..next }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

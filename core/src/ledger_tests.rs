@@ -1,0 +1,123 @@
+use super::*;
+use crate::contract::{Holder, Shape};
+use crate::testing::{node_status, promisee, request, slice_status};
+
+fn ids(spec: &GpuNodeSpec) -> Vec<(String, Option<String>)> {
+    let pod = |s: &WantedSlice| s.reservation.as_ref().map(|r| r.pod.clone());
+    spec.slices.iter().map(|s| (s.id.to_string(), pod(s))).collect()
+}
+
+fn reserve_for(spec: &GpuNodeSpec, status: &GpuNodeStatus, pod: &str) -> GpuNodeSpec {
+    reserve(spec, status, &request("nvidia.com/mig-1g.10gb", 1), &promisee(pod)).unwrap()
+}
+
+#[test]
+fn a_reservation_is_made_once() {
+    let status = node_status(&["H100-80GB"]);
+    let once = reserve_for(&GpuNodeSpec::default(), &status, "a");
+    assert_eq!(reserve_for(&once, &status, "a"), once);
+    assert_eq!(ids(&once), [("s1".into(), Some("a".into()))]);
+}
+
+#[test]
+fn a_released_slice_stays_idle_and_is_used_again_under_its_own_id() {
+    let status = node_status(&["H100-80GB"]);
+    let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
+    let idle = release(&spec, &promisee("a").uid).unwrap();
+    assert_eq!(ids(&idle), [("s1".into(), None)]);
+    assert_eq!(ids(&reserve_for(&idle, &status, "b")), [("s1".into(), Some("b".into()))]);
+    assert_eq!(release(&idle, &promisee("a").uid), None);
+}
+
+#[test]
+fn an_idle_slice_that_somebody_holds_is_not_given_away() {
+    let mut status = node_status(&["H100-80GB"]);
+    let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
+    status.slices = vec![slice_status(&spec.slices[0], true)];
+    let released = release(&spec, &promisee("a").uid).unwrap();
+    let next = reserve_for(&released, &status, "b");
+    assert_eq!(ids(&next), [("s1".into(), None), ("s2".into(), Some("b".into()))]);
+}
+
+#[test]
+fn a_slice_that_only_the_status_knows_is_not_cut_over() {
+    let mut status = node_status(&["H100-80GB"]);
+    let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
+    status.slices = vec![crate::contract::SliceStatus { id: None, ..slice_status(&spec.slices[0], false) }];
+    let next = reserve_for(&GpuNodeSpec::default(), &status, "b");
+    assert_ne!(next.slices[0].shape, spec.slices[0].shape);
+}
+
+#[test]
+fn swapped_holders_swap_their_promises() {
+    let mut status = node_status(&["H100-80GB"]);
+    let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
+    let spec = reserve_for(&spec, &status, "b");
+    let holder =
+        |pod: &str| Holder { namespace: "default".into(), pod: pod.into(), container: "main".into() };
+    status.slices = vec![slice_status(&spec.slices[0], true), slice_status(&spec.slices[1], false)];
+    assert_eq!(follow_holders(&spec, &status, |_| true), None);
+    status.slices[0].holder = Some(holder("b"));
+    let swapped = follow_holders(&spec, &status, |_| true).unwrap();
+    assert_eq!(ids(&swapped), [("s1".into(), Some("b".into())), ("s2".into(), Some("a".into()))]);
+    status.slices[1].holder = Some(holder("a"));
+    assert_eq!(follow_holders(&swapped, &status, |_| true), None);
+}
+
+#[test]
+fn holders_that_changed_places_in_one_report_are_followed_too() {
+    let mut status = node_status(&["H100-80GB"]);
+    let specs = ["a", "b", "c"].iter().fold(GpuNodeSpec::default(), |s, pod| reserve_for(&s, &status, pod));
+    let several = reserve(&specs, &status, &request("nvidia.com/mig-1g.10gb", 2), &promisee("d")).unwrap();
+    status.slices = several.slices.iter().map(|s| slice_status(s, true)).collect();
+    let [first, second, third, ..] = &mut status.slices[..] else { panic!("five slices") };
+    std::mem::swap(&mut first.holder, &mut second.holder);
+    std::mem::swap(&mut second.holder, &mut third.holder);
+    let followed = follow_holders(&several, &status, |_| true).unwrap();
+    let pods: Vec<_> = ids(&followed).into_iter().filter_map(|(_, pod)| pod).collect();
+    assert_eq!(pods, ["b", "c", "a", "d", "d"]);
+    assert_eq!(follow_holders(&followed, &status, |_| true), None);
+}
+
+#[test]
+fn a_pod_that_is_not_bound_does_not_follow_the_slice_of_its_namesake() {
+    let mut status = node_status(&["H100-80GB"]);
+    let first = reserve_for(&GpuNodeSpec::default(), &status, "a");
+    status.slices = vec![slice_status(&first.slices[0], true)];
+    let released = release(&first, &promisee("a").uid).unwrap();
+    let again = Promisee { uid: PodUid::new("uid-again"), ..promisee("a") };
+    let spec = reserve(&released, &status, &request("nvidia.com/mig-1g.10gb", 1), &again).unwrap();
+    assert_eq!(follow_holders(&spec, &status, |_| false), None);
+    assert!(follow_holders(&spec, &status, |uid| *uid == again.uid).is_some());
+}
+
+#[test]
+fn a_slice_that_could_not_be_made_frees_its_whole_pod() {
+    let mut status = node_status(&["H100-80GB"]);
+    let spec =
+        reserve(&GpuNodeSpec::default(), &status, &request("nvidia.com/mig-1g.10gb", 2), &promisee("a"))
+            .unwrap();
+    status.slices = spec.slices.iter().map(|s| slice_status(s, false)).collect();
+    status.slices[1].state = SliceState::Failed;
+    assert_eq!(ids(&drop_failed(&spec, &status).unwrap()), [("s1".into(), None)]);
+    status.slices[1].state = SliceState::Ready;
+    assert_eq!(drop_failed(&spec, &status), None);
+}
+
+#[test]
+fn slice_ids_are_never_used_twice() {
+    let status = node_status(&["T4-16GB"]);
+    let mps = request("nvidia.com/gpu-8gb", 1);
+    let spec = reserve(&GpuNodeSpec::default(), &status, &mps, &promisee("a")).unwrap();
+    let idle = release(&spec, &promisee("a").uid).unwrap();
+    let other = reserve(&idle, &status, &request("nvidia.com/gpu-12gb", 1), &promisee("b")).unwrap();
+    assert_eq!(ids(&other), [("s2".into(), Some("b".into()))]);
+    assert_eq!(other.slices[0].shape, Shape::Mps { size_gb: crate::units::SizeGb(12) });
+}
+
+#[test]
+fn every_write_is_a_new_revision_by_the_leader() {
+    let spec = GpuNodeSpec { revision: 4, epoch: 1, ..Default::default() };
+    let next = successor(&spec, spec.clone(), 3);
+    assert_eq!((next.revision, next.epoch), (5, 3));
+}

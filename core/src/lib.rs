@@ -1,0 +1,38 @@
+//! The decisions of kerf, as pure functions over values.
+//!
+//! Nothing in this crate reads a clock, a file, the environment, the network or a random source: everything that a
+//! decision needs comes as an argument, everything that it says is a value. A test (`core_is_pure`) keeps it so.
+//!
+//! | room | what it decides |
+//! |---|---|
+//! | [`units`], [`quantity`] | what an amount of GPU memory is, and how users write it |
+//! | [`names`], [`kind`], [`resource`], [`keys`] | the words and spellings that cross a program's boundary |
+//! | [`mig`] | which sets of GPU instances are legal on a GPU |
+//! | [`request`] | what a pod asks for |
+//! | [`policy`] | which kinds of slice may serve it |
+//! | [`inventory`] | what of a node is taken, idle or free |
+//! | [`packing`] | where it goes |
+//! | [`ledger`] | what a reservation does to a node's wanted slices |
+//! | [`planner`] | which steps turn what is into what is wanted, and an independent checker of them |
+//! | [`offer`] | which devices the kubelet may hand out |
+//! | [`contract`] | the documents that the programs exchange |
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::needless_pass_by_value, reason = "tests hand over json! values"))]
+
+pub mod contract;
+pub mod inventory;
+pub mod keys;
+pub mod kind;
+pub mod ledger;
+pub mod mig;
+pub mod names;
+pub mod offer;
+pub mod packing;
+pub mod planner;
+pub mod policy;
+pub mod quantity;
+pub mod request;
+pub mod resource;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod units;

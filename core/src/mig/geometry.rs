@@ -1,0 +1,171 @@
+//! A legal set of placed GPU instances on one GPU.
+
+use super::{MigTable, Placement, Profile, ProfileEntry};
+use thiserror::Error;
+
+/// A GPU instance at its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instance {
+    /// Its profile.
+    pub profile: Profile,
+    /// Its place.
+    pub placement: Placement,
+}
+
+/// Why an instance cannot be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Illegal {
+    /// The GPU has no such profile.
+    #[error("the GPU has no profile {0}")]
+    NoSuchProfile(Profile),
+    /// The profile cannot start there.
+    #[error("{0} cannot start at memory slice {1}")]
+    NoSuchStart(Profile, u8),
+    /// Another instance lies there.
+    #[error("memory slices {0} are taken")]
+    Taken(Placement),
+    /// The compute slices do not suffice.
+    #[error("too few compute slices are left for {0}")]
+    NoCompute(Profile),
+    /// The GPU holds as many of this profile as it can.
+    #[error("the GPU holds no more instances of {0}")]
+    TooMany(Profile),
+}
+
+/// Placed instances that can exist together on the GPU of `table`. There is no illegal value of this type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Geometry<'t> {
+    table: &'t MigTable,
+    instances: Vec<Instance>,
+}
+
+impl<'t> Geometry<'t> {
+    /// An uncut GPU.
+    #[must_use]
+    pub fn empty(table: &'t MigTable) -> Self {
+        Self { table, instances: Vec::new() }
+    }
+
+    /// The geometry of these instances, if they can exist together.
+    pub fn of(table: &'t MigTable, instances: impl IntoIterator<Item = Instance>) -> Result<Self, Illegal> {
+        instances.into_iter().try_fold(Self::empty(table), |geometry, instance| {
+            geometry.place(instance.profile, instance.placement.start)
+        })
+    }
+
+    /// This geometry with one more instance.
+    pub fn place(mut self, profile: Profile, start: u8) -> Result<Self, Illegal> {
+        let entry = self.table.entry(profile).ok_or(Illegal::NoSuchProfile(profile))?;
+        if !entry.starts.contains(&start) {
+            return Err(Illegal::NoSuchStart(profile, start));
+        }
+        let placement = Placement { start, size: entry.size };
+        self.admits(entry, placement)?;
+        self.instances.push(Instance { profile, placement });
+        self.instances.sort_by_key(|i| i.placement.start);
+        Ok(self)
+    }
+
+    fn admits(&self, entry: &ProfileEntry, placement: Placement) -> Result<(), Illegal> {
+        let profile = entry.profile;
+        if self.mask() & placement.mask() != 0 {
+            return Err(Illegal::Taken(placement));
+        }
+        if u32::from(self.compute()) + u32::from(profile.compute()) > u32::from(self.table.compute()) {
+            return Err(Illegal::NoCompute(profile));
+        }
+        let same = self.instances.iter().filter(|i| i.profile == profile).count();
+        if same >= usize::from(entry.max) {
+            return Err(Illegal::TooMany(profile));
+        }
+        Ok(())
+    }
+
+    /// Whether `profile` could be placed at `start` now.
+    #[must_use]
+    pub fn has_room(&self, entry: &ProfileEntry, start: u8) -> bool {
+        self.admits(entry, Placement { start, size: entry.size }).is_ok()
+    }
+
+    /// The instances, by their start.
+    #[must_use]
+    pub fn instances(&self) -> &[Instance] {
+        &self.instances
+    }
+
+    /// The GPU's table.
+    #[must_use]
+    pub fn table(&self) -> &'t MigTable {
+        self.table
+    }
+
+    /// Taken memory slices as bits.
+    #[must_use]
+    pub fn mask(&self) -> u32 {
+        self.instances.iter().fold(0, |mask, i| mask | i.placement.mask())
+    }
+
+    /// Taken compute slices.
+    #[must_use]
+    pub fn compute(&self) -> u8 {
+        self.instances.iter().map(|i| i.profile.compute()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::catalog;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn h100() -> MigTable {
+        catalog::by_name("H100-80GB").unwrap().mig_table().unwrap()
+    }
+
+    fn p(text: &str) -> Profile {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_full_gpu_takes_no_more() {
+        let table = h100();
+        let full = (0..7).try_fold(Geometry::empty(&table), |g, start| g.place(p("1g.10gb"), start)).unwrap();
+        assert_eq!(full.clone().place(p("1g.10gb"), 6), Err(Illegal::Taken(Placement { start: 6, size: 1 })));
+        assert_eq!(full.place(p("1g.10gb"), 7), Err(Illegal::NoSuchStart(p("1g.10gb"), 7)));
+    }
+
+    #[test]
+    fn four_and_three_fill_a_gpu() {
+        let table = h100();
+        let g = Geometry::empty(&table).place(p("4g.40gb"), 0).unwrap().place(p("3g.40gb"), 4).unwrap();
+        assert_eq!((g.mask(), g.compute()), (0xff, 7));
+    }
+
+    #[test]
+    fn only_one_instance_has_the_media_engines() {
+        let table = h100();
+        let g = Geometry::empty(&table).place(p("1g.10gb+me"), 0).unwrap();
+        assert_eq!(g.place(p("1g.10gb+me"), 1), Err(Illegal::TooMany(p("1g.10gb+me"))));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_was_placed_never_overlaps_and_keeps_the_compute_bound(
+            model in 0_usize..5, tries in prop::collection::vec((0_usize..16, 0_u8..12), 0..24)
+        ) {
+            let models: Vec<_> = catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table).collect();
+            let table = &models[model % models.len()];
+            let mut geometry = Geometry::empty(table);
+            for (profile, start) in tries {
+                let profile = table.entries()[profile % table.entries().len()].profile;
+                if let Ok(next) = geometry.clone().place(profile, start) {
+                    geometry = next;
+                }
+            }
+            let slices: u32 = geometry.instances().iter().map(|i| i.placement.mask().count_ones()).sum();
+            prop_assert_eq!(slices, geometry.mask().count_ones());
+            prop_assert!(geometry.compute() <= table.compute());
+            prop_assert!(geometry.mask() < 1 << table.axis());
+        }
+    }
+}

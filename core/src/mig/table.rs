@@ -1,0 +1,126 @@
+//! What one GPU model offers under MIG: its profiles with their placements, as NVML lists them.
+
+use super::Profile;
+use crate::units::MemoryMib;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// NVML's id of a GPU instance profile, as `nvmlDeviceCreateGpuInstanceWithPlacement` takes it (19 is `1g` on most
+/// GPUs, but not on all: ids mean something only together with the GPU's table).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GiProfileId(pub u32);
+
+/// Where a GPU instance lies on its GPU's axis of memory slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Placement {
+    /// The first memory slice.
+    pub start: u8,
+    /// How many memory slices.
+    pub size: u8,
+}
+
+impl Placement {
+    /// The memory slices as bits. Axes have at most 12 slices (RTX PRO 6000).
+    #[must_use]
+    pub fn mask(self) -> u32 {
+        let ones = 1_u64.checked_shl(u32::from(self.size)).unwrap_or(0).wrapping_sub(1);
+        u32::try_from((ones << self.start.min(31)) & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the two share a memory slice.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.mask() & other.mask() != 0
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.start, self.size)
+    }
+}
+
+/// One profile of one GPU model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProfileEntry {
+    /// NVML's id.
+    pub id: GiProfileId,
+    /// The name.
+    pub profile: Profile,
+    /// The memory that an instance really has.
+    #[serde(rename = "memoryMib")]
+    pub memory: MemoryMib,
+    /// Memory slices that an instance takes.
+    pub size: u8,
+    /// Memory slices at which an instance may start, ascending.
+    pub starts: Vec<u8>,
+    /// How many instances of this profile a GPU can hold.
+    pub max: u8,
+}
+
+impl ProfileEntry {
+    /// The placements at which an instance may lie.
+    pub fn placements(&self) -> impl Iterator<Item = Placement> + '_ {
+        self.starts.iter().map(|start| Placement { start: *start, size: self.size })
+    }
+}
+
+/// The profiles of one GPU, in NVML's order.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct MigTable {
+    entries: Vec<ProfileEntry>,
+}
+
+impl MigTable {
+    /// A table of `entries`.
+    #[must_use]
+    pub fn new(entries: Vec<ProfileEntry>) -> Self {
+        Self { entries }
+    }
+
+    /// The profiles.
+    #[must_use]
+    pub fn entries(&self) -> &[ProfileEntry] {
+        &self.entries
+    }
+
+    /// Whether there is no profile.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The entry of `profile`.
+    #[must_use]
+    pub fn entry(&self, profile: Profile) -> Option<&ProfileEntry> {
+        self.entries.iter().find(|e| e.profile == profile)
+    }
+
+    /// Compute slices of the whole GPU: those of its largest profile.
+    #[must_use]
+    pub fn compute(&self) -> u8 {
+        self.entries.iter().map(|e| e.profile.compute()).max().unwrap_or(0)
+    }
+
+    /// Memory slices of the whole GPU.
+    #[must_use]
+    pub fn axis(&self) -> u8 {
+        self.entries.iter().map(|e| e.size).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_placement_covers_its_slices() {
+        assert_eq!(Placement { start: 4, size: 4 }.mask(), 0b1111_0000);
+        assert_eq!(Placement { start: 0, size: 12 }.mask(), 0xfff);
+        assert!(Placement { start: 2, size: 2 }.overlaps(Placement { start: 3, size: 1 }));
+        assert!(!Placement { start: 2, size: 2 }.overlaps(Placement { start: 4, size: 4 }));
+    }
+}

@@ -1,0 +1,163 @@
+use super::*;
+use crate::contract::GpuNodeSpec;
+use crate::ledger;
+use crate::mig::Geometry;
+use crate::testing::{gpu_uuid, h100_shape, node_status, promisee, request, request_sized};
+use crate::units::{MemoryMib, SizeGb};
+use proptest::prelude::*;
+
+fn node(models: &[&str]) -> NodeInventory {
+    NodeInventory::of(&GpuNodeSpec::default(), &node_status(models))
+}
+
+fn with(mut node: NodeInventory, gpu: usize, shape: Shape, idle: Option<&str>) -> NodeInventory {
+    let occupancy = idle.map_or(Occupancy::Taken, |id| Occupancy::Idle(SliceId::new(id)));
+    node.gpus[gpu].slices.push(PlacedSlice { shape, occupancy });
+    node
+}
+
+fn place(node: &NodeInventory, resource: &str) -> Result<(String, String, Source), Refusal> {
+    let fit = fit(node, &request(resource, 1))?;
+    let placed = fit.slices.into_iter().next().unwrap();
+    Ok((placed.gpu.to_string(), placed.shape.to_string(), placed.source))
+}
+
+#[test]
+fn a_small_slice_leaves_room_for_the_largest() {
+    let placed = place(&node(&["H100-80GB"]), "nvidia.com/mig-1g.10gb").unwrap();
+    assert_eq!(placed, ("GPU-0".into(), "1g.10gb at 6:1".into(), Source::Cut(vec![])));
+}
+
+#[test]
+fn a_cut_gpu_is_cut_on_before_a_whole_one() {
+    let node = with(node(&["H100-80GB", "H100-80GB"]), 1, h100_shape("1g.10gb", 6), None);
+    assert_eq!(place(&node, "nvidia.com/mig-1g.10gb").unwrap().0, "GPU-1");
+}
+
+#[test]
+fn an_idle_slice_at_the_best_place_is_used_again() {
+    let node = with(node(&["H100-80GB"]), 0, h100_shape("1g.10gb", 6), Some("s1"));
+    assert_eq!(place(&node, "nvidia.com/mig-1g.10gb").unwrap().2, Source::Idle(SliceId::new("s1")));
+}
+
+#[test]
+fn idle_slices_make_room_for_a_bigger_one() {
+    let small = (0..7).fold(node(&["H100-80GB"]), |n, start| {
+        let id = format!("s{start}");
+        with(n, 0, h100_shape("1g.10gb", start), (start >= 4).then_some(id.as_str()))
+    });
+    let (_, shape, source) = place(&small, "nvidia.com/mig-3g.40gb").unwrap();
+    assert_eq!(shape, "3g.40gb at 4:4");
+    assert_eq!(source, Source::Cut(["s4", "s5", "s6"].map(SliceId::new).to_vec()));
+}
+
+#[test]
+fn the_same_memory_slices_are_given_with_the_most_compute() {
+    assert_eq!(place(&node(&["H100-80GB"]), "nvidia.com/mig-1g.20gb").unwrap().1, "1g.20gb at 6:2");
+    let busy = with(node(&["H100-80GB"]), 0, h100_shape("1g.10gb", 6), None);
+    assert_eq!(place(&busy, "nvidia.com/mig-1g.20gb").unwrap().1, "2g.20gb at 4:2");
+}
+
+#[test]
+fn a_profile_that_the_user_wrote_is_exact() {
+    let mut exact = request("nvidia.com/mig-1g.20gb", 1);
+    exact.containers[0].profile = Some("1g.20gb".parse().unwrap());
+    let busy = with(node(&["H100-80GB"]), 0, h100_shape("1g.10gb", 6), None);
+    assert_eq!(fit(&busy, &exact).unwrap().slices[0].shape.to_string(), "1g.20gb at 4:2");
+}
+
+#[test]
+fn a_name_may_be_served_by_a_larger_gpus_profile() {
+    let placed = place(&node(&["H200-141GB"]), "nvidia.com/mig-1g.10gb").unwrap();
+    assert_eq!(placed.1, "1g.18gb at 6:1");
+}
+
+#[test]
+fn shares_fill_a_gpu_up_to_its_memory_and_time_slices_spread() {
+    let two = node(&["T4-16GB", "T4-16GB"]);
+    let one = with(two, 0, Shape::Mps { size_gb: SizeGb(7) }, None);
+    assert_eq!(place(&one, "nvidia.com/gpu-8gb").unwrap().0, "GPU-0");
+    assert_eq!(place(&one, "nvidia.com/gpu-9gb").unwrap().0, "GPU-1");
+    let slices = with(node(&["T4-16GB", "T4-16GB"]), 0, Shape::TimeSlicing { size_gb: SizeGb(4) }, None);
+    assert_eq!(place(&slices, "nvidia.com/gpu-4gb.shared").unwrap().0, "GPU-1");
+}
+
+#[test]
+fn shares_of_two_kinds_never_meet_on_one_gpu() {
+    let mps = with(node(&["T4-16GB"]), 0, Shape::Mps { size_gb: SizeGb(4) }, None);
+    assert_eq!(place(&mps, "nvidia.com/gpu-4gb.shared"), Err(Refusal::NoRoom));
+    let idle = with(node(&["T4-16GB"]), 0, Shape::Mps { size_gb: SizeGb(4) }, Some("s1"));
+    assert_eq!(place(&idle, "nvidia.com/gpu-4gb.shared").unwrap().2, Source::Cut(vec![SliceId::new("s1")]));
+}
+
+#[test]
+fn a_refusal_tells_full_from_impossible() {
+    let full = with(node(&["H100-80GB"]), 0, h100_shape("7g.80gb", 0), None);
+    assert_eq!(place(&full, "nvidia.com/mig-1g.10gb"), Err(Refusal::NoRoom));
+    assert_eq!(place(&node(&["A100-40GB"]), "nvidia.com/mig-7g.80gb"), Err(Refusal::NeverFits));
+    assert_eq!(place(&node(&["T4-16GB"]), "nvidia.com/mig-1g.5gb"), Err(Refusal::NeverFits));
+    assert_eq!(
+        fit(&node(&["A100-40GB"]), &request("nvidia.com/mig-1g.5gb", 8)),
+        Err(Refusal::CountNeverFits)
+    );
+}
+
+#[test]
+fn several_slices_of_one_pod_are_placed_together_or_not_at_all() {
+    let fit = fit(&node(&["H100-80GB", "H100-80GB"]), &request("nvidia.com/mig-1g.10gb", 14)).unwrap();
+    assert_eq!(fit.slices.len(), 14);
+    assert_eq!(fit.slices.iter().filter(|s| s.gpu == gpu_uuid(0)).count(), 7);
+}
+
+#[test]
+fn refusals_have_one_constant_text_each() {
+    use Refusal as R;
+    let all = [
+        R::NotAdmitted,
+        R::UnreadableRequest,
+        R::NoAgent,
+        R::UnreadableStatus,
+        R::UnreadableSpec,
+        R::AgentNotReady,
+        R::ReservedElsewhere,
+        R::NeverFits,
+        R::CountNeverFits,
+        R::NoRoom,
+    ];
+    insta::assert_snapshot!(all.map(|r| r.to_string()).join("\n"));
+}
+
+proptest! {
+    /// Whatever is asked in whatever order, every accepted place is legal beside all the others.
+    #[test]
+    fn every_accepted_place_is_legal(asks in prop::collection::vec((0_usize..6, 0_usize..12, any::<bool>()), 1..40)) {
+        let models = ["H100-80GB", "A100-40GB", "A30-24GB", "T4-16GB"];
+        let status = node_status(&models);
+        let names = ["mig-1g.5gb", "mig-1g.10gb", "mig-2g.12gb", "mig-3g.40gb", "gpu-4gb", "gpu-3gb.shared"];
+        let mut spec = GpuNodeSpec::default();
+        let mut pods = Vec::new();
+        for (n, (name, leave, leaves)) in asks.into_iter().enumerate() {
+            if leaves && !pods.is_empty() {
+                let pod: ledger::Promisee = pods.swap_remove(leave % pods.len());
+                spec = ledger::release(&spec, &pod.uid).unwrap();
+                continue;
+            }
+            let pod = promisee(&n.to_string());
+            let resource: ResourceName = format!("nvidia.com/{}", names[name]).parse().unwrap();
+            if let Ok(next) = ledger::reserve(&spec, &status, &request_sized(resource, resource.size(), 1), &pod) {
+                spec = next;
+                pods.push(pod);
+            }
+            for gpu in &status.gpus {
+                let here: Vec<_> = spec.slices.iter().filter(|s| s.gpu == gpu.uuid).collect();
+                let instances = here.iter().filter_map(|s| s.shape.instance());
+                prop_assert!(Geometry::of(&gpu.profiles, instances).is_ok(), "{here:?}");
+                let shares: MemoryMib = here.iter().filter(|s| s.shape.instance().is_none())
+                    .map(|s| s.shape.size().share_memory()).sum();
+                prop_assert!(shares <= gpu.memory);
+            }
+            let reserved = spec.slices.iter().filter(|s| s.reservation.is_some()).count();
+            prop_assert_eq!(reserved, pods.len());
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The best place for an MPS share or a time slice: which GPU, since a share has no place on it.
+
+use super::cost::{CUT, Cost, DESTROY};
+use super::fit::{Candidate, Source};
+use crate::contract::Shape;
+use crate::inventory::GpuInventory;
+use crate::kind::Kind;
+use crate::names::SliceId;
+use crate::units::{MemoryMib, SizeGb};
+
+/// A GPU that nobody uses stays free for a bigger request while another has room.
+const OPENS_A_GPU: u64 = 500_000;
+
+/// The place for a share on `gpu`, where it has one: shares of one GPU are of one kind, and together within its memory.
+pub(super) fn candidate(gpu: &GpuInventory, kind: Kind, size: SizeGb) -> Option<Candidate> {
+    let shape = Shape::share(kind, size)?;
+    if gpu.taken().any(|taken| taken.kind() != kind) {
+        return None;
+    }
+    let used: MemoryMib = gpu.taken().map(|s| s.size().share_memory()).sum();
+    let free = gpu.memory.saturating_sub(used);
+    if size.share_memory() > free {
+        return None;
+    }
+    let rank = rank(kind, used, free.saturating_sub(size.share_memory()));
+    if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
+        return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: rank });
+    }
+    let destroyed = in_the_way(gpu, kind, free.saturating_sub(size.share_memory()));
+    let work = CUT.0 + DESTROY.0 * u64::try_from(destroyed.len()).unwrap_or(0);
+    Some(Candidate { shape, source: Source::Cut(destroyed), cost: rank + Cost(work) })
+}
+
+/// MPS shares go where they leave the least memory over; time slices where the fewest neighbours take turns.
+fn rank(kind: Kind, used: MemoryMib, left: MemoryMib) -> Cost {
+    let opens = if used == MemoryMib(0) { OPENS_A_GPU } else { 0 };
+    match kind {
+        Kind::TimeSlicing => Cost(used.0),
+        Kind::Mps | Kind::Mig => Cost(opens + left.0),
+    }
+}
+
+/// Idle shares of another kind, and as many more as must go for the others to stay within `room`.
+fn in_the_way(gpu: &GpuInventory, kind: Kind, room: MemoryMib) -> Vec<SliceId> {
+    let mut kept = MemoryMib(0);
+    let mut destroyed = Vec::new();
+    for (id, shape) in gpu.idle() {
+        let with = MemoryMib(kept.0 + shape.size().share_memory().0);
+        if shape.kind() == kind && with <= room {
+            kept = with;
+        } else {
+            destroyed.push(id.clone());
+        }
+    }
+    destroyed
+}

@@ -1,0 +1,12 @@
+//! From what is to what is wanted on one node, as an ordered list of steps.
+//!
+//! [`plan`] proposes; [`check`] accepts or refuses, by rules of its own; the agent's executor runs accepted plans and
+//! decides nothing. No plan touches a held slice.
+
+mod check;
+mod model;
+mod propose;
+
+pub use check::{Violation, check};
+pub use model::{Observed, ObservedGpu, ObservedInstance, ObservedShare, Obstacle, Plan, Step};
+pub use propose::plan;

@@ -1,0 +1,76 @@
+//! What the cluster's GPUs can ever serve, however full they are now.
+
+use crate::contract::GpuNodeStatus;
+use crate::kind::Kind;
+use crate::mig::Profile;
+use crate::units::{MemoryMib, SizeGb};
+use std::collections::BTreeMap;
+
+/// Profiles and sizes that some GPU of the cluster can serve in its present mode. Empty while no agent has reported.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Supply {
+    /// Each profile with the least memory that a GPU gives it.
+    profiles: BTreeMap<Profile, MemoryMib>,
+    shares: BTreeMap<Kind, SizeGb>,
+}
+
+impl Supply {
+    /// The supply of these nodes.
+    #[must_use]
+    pub fn of<'a>(nodes: impl IntoIterator<Item = &'a GpuNodeStatus>) -> Self {
+        let mut supply = Self::default();
+        for gpu in nodes.into_iter().flat_map(|node| &node.gpus) {
+            for entry in gpu.profiles.entries().iter().filter(|_| gpu.kinds.contains(&Kind::Mig)) {
+                let memory = supply.profiles.entry(entry.profile).or_insert(entry.memory);
+                *memory = entry.memory.min(*memory);
+            }
+            for kind in gpu.kinds.iter().filter(|kind| **kind != Kind::Mig) {
+                // A share is backed by whole GiB, so a GPU serves what it has of them, not its nominal size.
+                let most = SizeGb(u32::try_from(gpu.memory.0 / 1024).unwrap_or(u32::MAX));
+                let size = supply.shares.entry(*kind).or_insert(most);
+                *size = most.max(*size);
+            }
+        }
+        supply
+    }
+
+    /// Whether nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.profiles.is_empty() && self.shares.is_empty()
+    }
+
+    /// The smallest plain profile of at least `size`: least memory, then least compute.
+    #[must_use]
+    pub fn profile_for(&self, size: SizeGb) -> Option<Profile> {
+        let fits = self.profiles.keys().filter(|p| p.is_plain() && p.size() >= size);
+        fits.min_by_key(|p| (p.size(), p.compute())).copied()
+    }
+
+    /// Whether some GPU offers exactly `profile`.
+    #[must_use]
+    pub fn has_profile(&self, profile: Profile) -> bool {
+        self.profiles.contains_key(&profile)
+    }
+
+    /// The memory that an instance of `profile` has at least, where it is known.
+    #[must_use]
+    pub fn memory_of(&self, profile: Profile) -> Option<MemoryMib> {
+        self.profiles.get(&profile).copied()
+    }
+
+    /// Whether some GPU can hold a share of `size`.
+    #[must_use]
+    pub fn has_share(&self, kind: Kind, size: SizeGb) -> bool {
+        self.shares.get(&kind).is_some_and(|most| *most >= size)
+    }
+
+    /// The largest size that some GPU serves by `kind`.
+    #[must_use]
+    pub fn largest(&self, kind: Kind) -> Option<SizeGb> {
+        match kind {
+            Kind::Mig => self.profiles.keys().map(|p| p.size()).max(),
+            Kind::Mps | Kind::TimeSlicing => self.shares.get(&kind).copied(),
+        }
+    }
+}

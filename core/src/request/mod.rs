@@ -1,0 +1,8 @@
+//! What a pod asks for, read from its annotations and limits. One parser for every spelling; every error names the
+//! field and the remedy.
+
+mod ask;
+mod view;
+
+pub use ask::{AskError, ContainerAsk, PodAsk, Want, read};
+pub use view::{ContainerView, PodView, ResourcesView};

@@ -1,0 +1,92 @@
+//! The parts of a Pod that a request is read from.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A pod as the request parser sees it. It deserialises from a Pod's JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct PodView {
+    /// `metadata`.
+    #[serde(default)]
+    pub metadata: MetadataView,
+    /// `spec`.
+    #[serde(default)]
+    pub spec: SpecView,
+}
+
+/// `metadata` of a Pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct MetadataView {
+    /// `metadata.annotations`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// `spec` of a Pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SpecView {
+    /// `spec.containers`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub containers: Vec<ContainerView>,
+    /// `spec.initContainers`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub init_containers: Vec<ContainerView>,
+    /// `spec.nodeName`: set when a pod goes past the scheduler.
+    #[serde(default)]
+    pub node_name: Option<String>,
+}
+
+/// A container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerView {
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// Its resources.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub resources: ResourcesView,
+    /// Its security context.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub security_context: SecurityView,
+}
+
+/// `resources` of a container: names and quantities as the API server sends them.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct ResourcesView {
+    /// `limits`.
+    #[serde(default, deserialize_with = "quantities")]
+    pub limits: BTreeMap<String, String>,
+    /// `requests`.
+    #[serde(default, deserialize_with = "quantities")]
+    pub requests: BTreeMap<String, String>,
+}
+
+/// `securityContext` of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct SecurityView {
+    /// `privileged`.
+    #[serde(default)]
+    pub privileged: Option<bool>,
+}
+
+fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Quantities are strings or, as users write them, bare numbers.
+fn quantities<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
+    let values: Option<BTreeMap<String, serde_json::Value>> = Option::deserialize(deserializer)?;
+    let text = |value: serde_json::Value| match value {
+        serde_json::Value::String(text) => text,
+        other => other.to_string(),
+    };
+    Ok(values.unwrap_or_default().into_iter().map(|(name, value)| (name, text(value))).collect())
+}

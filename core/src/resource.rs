@@ -1,0 +1,221 @@
+//! Every extended resource name that kerf emits, accepts or registers.
+//!
+//! The names are those that users know: NVIDIA's device plugin's for MIG (k8s-device-plugin `internal/resource`) and
+//! nos's for shares. A name promises a minimum; the request document says what was asked.
+
+use crate::keys::SIZE_PREFIX;
+use crate::kind::Kind;
+use crate::mig::{Profile, catalog};
+use crate::quantity::{SizeError, named_size};
+use crate::units::SizeGb;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+const MIG_PREFIX: &str = "nvidia.com/mig-";
+const SHARE_PREFIX: &str = "nvidia.com/gpu-";
+const TIME_SLICE_SUFFIX: &str = ".shared";
+
+/// The sizes of shares that have a resource name, in GB, ascending.
+///
+/// A name is a socket in every agent and a key in every node's status, so the list is short and closed: a request
+/// between two sizes takes the larger. Every GB up to 12 and the memory sizes of common GPUs and their halves.
+pub const SHARE_SIZES: [SizeGb; 24] = {
+    const GB: [u32; 24] =
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 18, 20, 22, 24, 32, 40, 48, 64, 80, 96];
+    let mut sizes = [SizeGb(0); 24];
+    let mut i = 0;
+    while i < GB.len() {
+        sizes[i] = SizeGb(GB[i]);
+        i += 1;
+    }
+    sizes
+};
+
+/// The smallest share size with a name that holds `size`, if there is one.
+#[must_use]
+pub fn share_size(size: SizeGb) -> Option<SizeGb> {
+    SHARE_SIZES.into_iter().find(|s| *s >= size)
+}
+
+/// A resource name that an admitted pod carries in its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum ResourceName {
+    /// `nvidia.com/mig-<profile>`, with `+` written as `.`.
+    Mig(Profile),
+    /// `nvidia.com/gpu-<N>gb`: an MPS share.
+    Mps(SizeGb),
+    /// `nvidia.com/gpu-<N>gb.shared`: a time slice.
+    TimeSlicing(SizeGb),
+}
+
+impl ResourceName {
+    /// The kind of slice that the name stands for.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Mig(_) => Kind::Mig,
+            Self::Mps(_) => Kind::Mps,
+            Self::TimeSlicing(_) => Kind::TimeSlicing,
+        }
+    }
+
+    /// The name of a share of `size` made by `kind`; `None` for MIG, whose names are profiles.
+    #[must_use]
+    pub fn share(kind: Kind, size: SizeGb) -> Option<Self> {
+        match kind {
+            Kind::Mig => None,
+            Kind::Mps => Some(Self::Mps(size)),
+            Kind::TimeSlicing => Some(Self::TimeSlicing(size)),
+        }
+    }
+
+    /// The size that the name promises.
+    #[must_use]
+    pub fn size(self) -> SizeGb {
+        match self {
+            Self::Mig(profile) => profile.size(),
+            Self::Mps(size) | Self::TimeSlicing(size) => size,
+        }
+    }
+
+    /// Whether a GPU instance of `profile` keeps the promise of this name: as much compute and as much memory.
+    #[must_use]
+    pub fn is_kept_by(self, profile: Profile) -> bool {
+        matches!(self, Self::Mig(promised)
+            if profile == promised
+                || promised.is_plain() && profile.is_plain()
+                    && profile.compute() >= promised.compute() && profile.size() >= promised.size())
+    }
+}
+
+impl fmt::Display for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mig(profile) => write!(f, "{MIG_PREFIX}{}", profile.to_string().replace('+', ".")),
+            Self::Mps(size) => write!(f, "{SHARE_PREFIX}{}gb", size.0),
+            Self::TimeSlicing(size) => write!(f, "{SHARE_PREFIX}{}gb{TIME_SLICE_SUFFIX}", size.0),
+        }
+    }
+}
+
+/// Every name that kerf can give to a pod: the catalog's profiles and the shares of all sizes. A closed list, ascending.
+#[must_use]
+pub fn all_names() -> Vec<ResourceName> {
+    let shares = SHARE_SIZES.into_iter().flat_map(|s| [ResourceName::Mps(s), ResourceName::TimeSlicing(s)]);
+    let names: BTreeSet<_> = catalog::profiles().into_iter().map(ResourceName::Mig).chain(shares).collect();
+    names.into_iter().collect()
+}
+
+/// A text that is none of kerf's resource names.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is no resource name of kerf's")]
+pub struct UnknownResource(pub String);
+
+impl FromStr for ResourceName {
+    type Err = UnknownResource;
+
+    fn from_str(text: &str) -> Result<Self, UnknownResource> {
+        let unknown = || UnknownResource(text.to_owned());
+        if let Some(profile) = text.strip_prefix(MIG_PREFIX) {
+            let profile = profile.replacen("gb.", "gb+", 1);
+            return profile.parse().map(Self::Mig).map_err(|_| unknown());
+        }
+        let share = text.strip_prefix(SHARE_PREFIX).ok_or_else(unknown)?;
+        let (share, time_slice) = match share.strip_suffix(TIME_SLICE_SUFFIX) {
+            Some(share) => (share, true),
+            None => (share, false),
+        };
+        let size =
+            share.strip_suffix("gb").and_then(|digits| named_size(text, digits).ok()).ok_or_else(unknown)?;
+        Ok(if time_slice { Self::TimeSlicing(size) } else { Self::Mps(size) })
+    }
+}
+
+impl From<ResourceName> for String {
+    fn from(name: ResourceName) -> Self {
+        name.to_string()
+    }
+}
+
+impl TryFrom<String> for ResourceName {
+    type Error = UnknownResource;
+
+    fn try_from(text: String) -> Result<Self, UnknownResource> {
+        text.parse()
+    }
+}
+
+/// Reads a limit's name as a size that the user asks for: `kerf.dev/gpu-10gb`, or the bare `gpu-10gb`.
+///
+/// `None`: the name is not ours. `Some(Err)`: it is ours and malformed.
+#[must_use]
+pub fn asked_size(limit: &str) -> Option<Result<SizeGb, SizeError>> {
+    let rest = limit.strip_prefix(SIZE_PREFIX).or_else(|| limit.strip_prefix("gpu-"))?;
+    Some(match rest.strip_suffix("gb") {
+        Some(digits) => named_size(limit, digits),
+        None => Err(SizeError::Malformed(limit.to_owned())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for text in [
+            "nvidia.com/mig-1g.10gb",
+            "nvidia.com/mig-1g.10gb.me",
+            "nvidia.com/mig-7g.141gb",
+            "nvidia.com/gpu-10gb",
+            "nvidia.com/gpu-10gb.shared",
+        ] {
+            let name: ResourceName = text.parse().unwrap();
+            assert_eq!(name.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn other_peoples_names_are_left_alone() {
+        for text in
+            ["nvidia.com/gpu", "nvidia.com/gpu.shared", "cpu", "nvidia.com/gpu-xgb", "nvidia.com/mig-big"]
+        {
+            assert_eq!(text.parse::<ResourceName>(), Err(UnknownResource(text.into())), "{text}");
+        }
+        assert_eq!(asked_size("cpu"), None);
+        assert_eq!(asked_size("nvidia.com/gpu-10gb"), None);
+    }
+
+    #[test]
+    fn sizes_are_asked_with_and_without_the_prefix() {
+        assert_eq!(asked_size("kerf.dev/gpu-10gb"), Some(Ok(SizeGb(10))));
+        assert_eq!(asked_size("gpu-10gb"), Some(Ok(SizeGb(10))));
+        assert!(matches!(asked_size("gpu-10"), Some(Err(SizeError::Malformed(_)))));
+        assert!(matches!(asked_size("gpu-0gb"), Some(Err(SizeError::TooSmall(_)))));
+    }
+
+    #[test]
+    fn a_name_promises_a_minimum() {
+        let name: ResourceName = "nvidia.com/mig-1g.10gb".parse().unwrap();
+        for (profile, kept) in [
+            ("1g.10gb", true),
+            ("1g.18gb", true),
+            ("2g.10gb", true),
+            ("1g.5gb", false),
+            ("1g.10gb+me", false),
+        ] {
+            assert_eq!(name.is_kept_by(profile.parse().unwrap()), kept, "{profile}");
+        }
+    }
+
+    #[test]
+    fn a_size_between_two_names_takes_the_larger() {
+        assert_eq!(share_size(SizeGb(13)), Some(SizeGb(14)));
+        assert_eq!(share_size(SizeGb(10)), Some(SizeGb(10)));
+        assert_eq!(share_size(SizeGb(97)), None);
+    }
+}

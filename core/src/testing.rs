@@ -1,0 +1,108 @@
+//! Sample nodes and requests for tests, here and in the other crates. Built only for tests or with feature `testing`.
+
+use crate::contract::{
+    Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, REQUEST_VERSION,
+    RequestDocument, Shape, SliceState, SliceStatus, WantedSlice,
+};
+use crate::kind::{IsolationClass, Kind};
+use crate::ledger::Promisee;
+use crate::mig::catalog;
+use crate::names::{DeviceId, GpuUuid, PodKey, PodUid};
+use crate::resource::ResourceName;
+use crate::units::SizeGb;
+
+/// The status of a ready node with these GPUs (short model names), all MIG-capable ones in MIG mode.
+///
+/// # Panics
+/// On a model that the catalog does not have.
+#[must_use]
+pub fn node_status(models: &[&str]) -> GpuNodeStatus {
+    let gpu = |(index, name): (usize, &&str)| {
+        let model = catalog::by_name(name).expect("a model of the catalog");
+        let profiles = model.mig_table();
+        GpuStatus {
+            uuid: gpu_uuid(index),
+            index: u32::try_from(index).unwrap_or(0),
+            model: model.name.to_owned(),
+            memory: model.memory,
+            kinds: if profiles.is_some() { vec![Kind::Mig] } else { vec![Kind::Mps, Kind::TimeSlicing] },
+            profiles: profiles.unwrap_or_default(),
+        }
+    };
+    let ready = Condition {
+        kind: Condition::READY.to_owned(),
+        status: ConditionStatus::True,
+        reason: "Serving".to_owned(),
+        message: String::new(),
+        last_transition_time: "2026-01-01T00:00:00Z".to_owned(),
+    };
+    GpuNodeStatus {
+        gpus: models.iter().enumerate().map(gpu).collect(),
+        conditions: vec![ready],
+        ..Default::default()
+    }
+}
+
+/// The UUID of a sample node's GPU.
+#[must_use]
+pub fn gpu_uuid(index: usize) -> GpuUuid {
+    GpuUuid::new(format!("GPU-{index}"))
+}
+
+/// A pod with one container `main` that asks for `count` slices by this resource name.
+///
+/// # Panics
+/// On a name that is none of kerf's.
+#[must_use]
+pub fn request(resource: &str, count: u32) -> RequestDocument {
+    let resource: ResourceName = resource.parse().expect("a resource name");
+    request_sized(resource, resource.size(), count)
+}
+
+/// A pod with one container `main` that asks for `count` slices of `size` by this resource name.
+#[must_use]
+pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> RequestDocument {
+    let container =
+        ContainerRequest { name: "main".to_owned(), size_gb: size, profile: None, count, resource };
+    RequestDocument { version: REQUEST_VERSION, isolation: IsolationClass::None, containers: vec![container] }
+}
+
+/// The pod `name` of namespace `default`, whose UID is its name with `uid-` before it.
+#[must_use]
+pub fn promisee(name: &str) -> Promisee {
+    Promisee { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new("default", name), epoch: 1 }
+}
+
+/// The status of a wanted slice that exists, held by its pod if `held`.
+#[must_use]
+pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
+    let reservation = slice.reservation.as_ref();
+    let holder = reservation.filter(|_| held).map(|r| Holder {
+        namespace: r.namespace.clone(),
+        pod: r.pod.clone(),
+        container: r.container.clone(),
+    });
+    SliceStatus {
+        id: Some(slice.id.clone()),
+        gpu: slice.gpu.clone(),
+        shape: slice.shape,
+        state: if held { SliceState::Held } else { SliceState::Ready },
+        memory: slice.shape.size().share_memory(),
+        device: Some(DeviceId::new(format!("device-{}", slice.id))),
+        resource: reservation.map(|r| r.resource),
+        ready_for: reservation.map(|r| r.uid.clone()),
+        holder,
+        message: None,
+    }
+}
+
+/// The GPU instance `profile` at memory slice `start` of an H100.
+///
+/// # Panics
+/// On a profile that an H100 does not have.
+#[must_use]
+pub fn h100_shape(profile: &str, start: u8) -> Shape {
+    let profile = profile.parse().expect("a profile");
+    let table = catalog::MODELS[0].mig_table().expect("an H100 has MIG");
+    Shape::Mig { profile, start, size: table.entry(profile).expect("a profile of the H100").size }
+}

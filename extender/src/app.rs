@@ -1,0 +1,186 @@
+//! Puts the program together: certificates, listener, election, and one term after another.
+
+use crate::args::ExtenderArgs;
+use crate::leader::{Candidate, Held, LeaseSettings};
+use crate::metrics::Metrics;
+use crate::routes::{self, Shared};
+use crate::term::{Standing, Term};
+use crate::{confirm, wake, watch};
+use anyhow::Context;
+use kerf_runtime::admin::{self, Readiness};
+use kerf_runtime::serve;
+use kerf_runtime::shutdown::CancellationToken;
+use kerf_runtime::tls::{Clients, ServingCertificate, TlsSecret, Wanted};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::interval;
+
+/// The name in kube-scheduler's client certificate.
+const SCHEDULER: &str = "kerf-scheduler";
+/// How often the certificates are looked at. They are renewed weeks before their end.
+const CERTIFICATE_CHECK: Duration = Duration::from_hours(1);
+/// The pause before this replica tries to lead again after it lost the lead.
+const BREATH: Duration = Duration::from_secs(1);
+
+/// Runs the extender until `stop`.
+pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<()> {
+    let client = args.client.client().await?;
+    let standing = Arc::new(Standing::default());
+    let (metrics, registry) = Metrics::new(&standing);
+    let readiness = Readiness::new(&["leader", "inventory"]);
+    let shared =
+        Shared { standing: standing.clone(), metrics: metrics.clone(), bind_timeout: args.bind_timeout };
+    let serving = serve_scheduler(&args, &client, shared, &stop);
+    let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, stop.clone());
+    let replica = Replica { client: client.clone(), metrics, standing, readiness };
+    let leading = async {
+        replica.lead(lease_settings(&args)?, &stop).await;
+        anyhow::Ok(())
+    };
+    // If one of them fails the others stop too, the lease is released, and the program ends.
+    let ended = async |part: anyhow::Result<()>| {
+        stop.cancel();
+        part
+    };
+    let (serving, admin, leading) = tokio::join!(
+        async { ended(serving.await).await },
+        async { ended(admin.await.context("failed to serve --admin-address")).await },
+        async { ended(leading.await).await },
+    );
+    serving.and(admin).and(leading)
+}
+
+async fn serve_scheduler(
+    args: &ExtenderArgs,
+    client: &kube::Client,
+    shared: Shared,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let wanted = Wanted { server_names: args.tls_name.clone(), client_name: Some(SCHEDULER.to_owned()) };
+    let secret = &args.tls_secret;
+    let material = TlsSecret::ensure(client, &secret.namespace, &secret.name, &wanted).await?;
+    let certificate = ServingCertificate::new(&material)?;
+    let tls = certificate.server_config(&material, Clients::Verified)?;
+    let listener = serve::listen(args.address, args.address_file.as_deref()).await;
+    let listener = listener.with_context(|| format!("failed to listen on --address {}", args.address))?;
+    // Each term serves on a copy of it.
+    let listener = listener.into_std()?;
+    let renewing = async {
+        let mut check = interval(CERTIFICATE_CHECK);
+        check.tick().await;
+        loop {
+            check.tick().await;
+            let renewed = TlsSecret::ensure(client, &secret.namespace, &secret.name, &wanted).await;
+            if let Err(error) = renewed.and_then(|material| certificate.replace(&material)) {
+                tracing::error!(%error, "failed to renew the certificates");
+            }
+        }
+    };
+    tokio::select! {
+        served = serve_terms(&listener, &tls, shared, stop) => Ok(served?),
+        () = renewing => Ok(()),
+    }
+}
+
+/// Serves until `stop`. At the end of each term all connections are ended in order: kube-scheduler keeps its one open
+/// for as long as it can, and would go on asking a replica that leads no more.
+async fn serve_terms(
+    listener: &std::net::TcpListener,
+    tls: &Arc<rustls::ServerConfig>,
+    shared: Shared,
+    stop: &CancellationToken,
+) -> std::io::Result<()> {
+    let standing = shared.standing.clone();
+    let router = routes::router(shared);
+    let mut serving = JoinSet::new();
+    while !stop.is_cancelled() {
+        let term = stop.child_token();
+        let listener = TcpListener::from_std(listener.try_clone()?)?;
+        serving.spawn(serve::serve(listener, tls.clone(), router.clone(), term.clone()));
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = standing.ended() => term.cancel(),
+        }
+    }
+    while let Some(served) = serving.join_next().await {
+        served.map_err(std::io::Error::other)??;
+    }
+    Ok(())
+}
+
+fn lease_settings(args: &ExtenderArgs) -> anyhow::Result<LeaseSettings> {
+    let identity = args.identity.clone().map_or_else(default_identity, Ok)?;
+    let (namespace, name) = (args.lease.namespace.clone(), args.lease.name.clone());
+    Ok(LeaseSettings { namespace, name, identity, duration: args.lease_duration })
+}
+
+/// A name that no other process on any host has now.
+fn default_identity() -> anyhow::Result<String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .context("failed to read the host's name; give --identity")?;
+    Ok(format!("{}-{}", host.trim(), std::process::id()))
+}
+
+/// One replica, which leads in some terms.
+struct Replica {
+    client: kube::Client,
+    metrics: Metrics,
+    standing: Arc<Standing>,
+    readiness: Readiness,
+}
+
+impl Replica {
+    async fn lead(&self, settings: LeaseSettings, stop: &CancellationToken) {
+        let mut candidate = Candidate::new(self.client.clone(), settings);
+        while !stop.is_cancelled() {
+            let mut held = tokio::select! {
+                () = stop.cancelled() => return,
+                held = candidate.acquire() => held,
+            };
+            self.readiness.set("leader", true);
+            self.term(&candidate, &mut held, stop).await;
+            self.readiness.set("leader", false);
+            self.readiness.set("inventory", false);
+            if stop.is_cancelled() {
+                candidate.release(held).await;
+                return;
+            }
+            tokio::time::sleep(BREATH).await;
+        }
+    }
+
+    /// Works as the leader until the lead is lost or `stop`.
+    async fn term(&self, candidate: &Candidate, held: &mut Held, stop: &CancellationToken) {
+        let term = Term::new(self.client.clone(), self.metrics.clone(), held.epoch(), stop.child_token());
+        let watching = tokio::spawn(watch::run(term.clone()));
+        let confirming = tokio::spawn(confirm::run(term.clone()));
+        let waking = tokio::spawn(wake::run(term.clone()));
+        let listed = async {
+            while !term.with(|index| index.is_listed()) {
+                term.listed.notified().await;
+            }
+        };
+        // The lease is kept alive while the cluster is listed, and long after.
+        let is_listed = tokio::select! {
+            () = candidate.keep(held, &term.stop) => false,
+            () = listed => true,
+        };
+        if is_listed {
+            let (epoch, nodes) = term.with(|index| (index.epoch(), index.nodes().count()));
+            held.raise(epoch);
+            tracing::info!(epoch, nodes, "cluster listed, answering");
+            self.standing.begin(term.clone());
+            self.readiness.set("inventory", true);
+            candidate.keep(held, &term.stop).await;
+        }
+        self.standing.end();
+        term.stop.cancel();
+        for task in [watching, confirming, waking] {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a task of the term failed");
+            }
+        }
+    }
+}

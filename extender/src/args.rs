@@ -1,0 +1,79 @@
+//! The program's flags.
+
+use clap::Parser;
+use kerf_runtime::args::{AdminArgs, ClientArgs, LogArgs, NamespacedName};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// kerf's scheduler extender: filters, ranks and binds pods to slices of GPUs.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "kerf-extender", version)]
+pub struct ExtenderArgs {
+    /// Address on which kube-scheduler is served, over mutual TLS. Port 0 takes a free one.
+    #[arg(long, default_value = "0.0.0.0:9444")]
+    pub address: SocketAddr,
+    /// File into which the address is written once it is served.
+    #[arg(long)]
+    pub address_file: Option<PathBuf>,
+    /// Secret with the server's certificate and kube-scheduler's client certificate; made if absent.
+    #[arg(long, default_value = "kerf-system/kerf-extender-tls")]
+    pub tls_secret: NamespacedName,
+    /// DNS name or IP address by which kube-scheduler calls the extender. May be given several times.
+    #[arg(long, default_value = "kerf-extender.kerf-system.svc")]
+    pub tls_name: Vec<String>,
+    /// Lease by which replicas elect their leader.
+    #[arg(long, default_value = "kerf-system/kerf-extender")]
+    pub lease: NamespacedName,
+    /// This replica's name in the Lease. Default: the host's name, which is the pod's, and the process id.
+    #[arg(long)]
+    pub identity: Option<String>,
+    /// How long the Lease stays valid when its leader vanishes.
+    #[arg(long, default_value = "10s", value_parser = seconds)]
+    pub lease_duration: Duration,
+    /// How long a bind may wait for its slices; under the scheduler's httpTimeout. The reservation outlives it.
+    #[arg(long, default_value = "4s", value_parser = seconds)]
+    pub bind_timeout: Duration,
+    /// How it logs.
+    #[command(flatten)]
+    pub log: LogArgs,
+    /// How it finds the API server.
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// Where it is asked about itself.
+    #[command(flatten)]
+    pub admin: AdminArgs,
+}
+
+/// Reads `4s`, `1500ms` or `2m`. At least 100 ms: less is a mistake in the unit.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1), ("s", 1_000), ("m", 60_000)];
+    let read = units.iter().find_map(|(unit, ms)| {
+        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+        Some(Duration::from_millis(number.checked_mul(*ms)?))
+    });
+    read.filter(|d| *d >= Duration::from_millis(100))
+        .ok_or_else(|| format!("{text:?} is no time of at least 100ms; write it like 4s or 1500ms"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_the_manifests() {
+        let args = ExtenderArgs::parse_from(["kerf-extender"]);
+        assert_eq!(args.bind_timeout, Duration::from_secs(4));
+        assert_eq!(args.tls_secret.name, "kerf-extender-tls");
+        assert_eq!(args.tls_name, ["kerf-extender.kerf-system.svc"]);
+    }
+
+    #[test]
+    fn times_have_a_unit() {
+        assert_eq!(seconds("1500ms"), Ok(Duration::from_millis(1500)));
+        assert_eq!(seconds("2m"), Ok(Duration::from_mins(2)));
+        for text in ["4", "s", "-1s", "50ms", "4h", ""] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

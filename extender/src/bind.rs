@@ -1,0 +1,179 @@
+//! From the scheduler's choice to a bound pod: promise, commit, wait for the slices, send the Binding.
+//!
+//! The promise outlives the request. A time-out, or a scheduler that hangs up, ends the request only: the pod's next
+//! filter finds the promise. The Binding is sent only while the request is open, for a scheduler that gave up has
+//! forgotten what else it assumed for the pod.
+
+use crate::ask::Ask;
+use crate::binding::{self, BindingError};
+use crate::cluster_index::{Progress, Promise, Unreservable};
+use crate::metrics::Outcome;
+use crate::term::Term;
+use crate::wire::BindArgs;
+use kerf_core::contract::AssignmentDocument;
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::Refusal;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::{Instant, timeout_at};
+
+/// How long after the gate the Binding itself may take. With the default gate of 4 s this stays under the 5 s that
+/// kube-scheduler waits (`DefaultExtenderTimeout`).
+const POST_GRACE: Duration = Duration::from_millis(800);
+
+/// Why a pod was not bound. The scheduler shows the text in an event.
+#[derive(Debug, Error)]
+pub enum BindError {
+    /// The node cannot serve it.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// Its slice is not ready in time.
+    #[error("slice is being cut; the reservation stays")]
+    StillCutting,
+    /// The promise could not be written in time.
+    #[error("reservation is being written; it stays")]
+    StillWriting,
+    /// Its slice could not be made, or the promise not be written.
+    #[error("{0}; the pod is placed anew")]
+    Failed(String),
+    /// Its promise is gone.
+    #[error("the slice was taken, or the pod has ended, meanwhile")]
+    Lost,
+    /// This replica does not lead any more.
+    #[error("not the leader any more")]
+    Deposed,
+    /// The API server did not take the Binding.
+    #[error(transparent)]
+    Binding(#[from] BindingError),
+}
+
+impl BindError {
+    /// How this is counted.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Self::Refused(_) | Self::Lost => Outcome::Refused,
+            Self::StillCutting | Self::StillWriting => Outcome::TimedOut,
+            Self::Deposed => Outcome::NotLeader,
+            Self::Failed(_) | Self::Binding(_) => Outcome::Error,
+        }
+    }
+}
+
+/// A pod on its way to a node.
+#[derive(Debug, Clone)]
+pub struct Bind {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace and name.
+    pub key: PodKey,
+    /// The node.
+    pub node: NodeName,
+}
+
+impl From<BindArgs> for Bind {
+    fn from(args: BindArgs) -> Self {
+        Self {
+            uid: PodUid::new(args.pod_uid),
+            key: PodKey::new(args.pod_namespace, args.pod_name),
+            node: NodeName::new(args.node),
+        }
+    }
+}
+
+/// Binds a pod. Dropping the future ends the request and keeps the promise.
+pub async fn bind(term: &Arc<Term>, bind: Bind, gate: Duration) -> Result<(), BindError> {
+    let began = Instant::now();
+    let result = tokio::select! {
+        () = term.stop.cancelled() => Err(BindError::Deposed),
+        result = bind.run(term, began + gate) => result,
+    };
+    let (pod, node, ms) = (&bind.key, &bind.node, began.elapsed().as_millis());
+    match &result {
+        Ok(()) => tracing::info!(%pod, uid = %bind.uid, %node, ms, "bound"),
+        Err(error) => tracing::info!(%pod, uid = %bind.uid, %node, ms, reason = %error, "not bound"),
+    }
+    result
+}
+
+impl Bind {
+    async fn run(&self, term: &Arc<Term>, gate: Instant) -> Result<(), BindError> {
+        let promise = self.reserve(term, gate).await?;
+        let assignment = self.ready(term, &promise, gate).await?;
+        term.with(|index| index.begin_post(&self.uid));
+        let post = timeout_at(gate + POST_GRACE, binding::post(&term.client, self, &assignment)).await;
+        match post.unwrap_or(Err(BindingError::TimedOut)) {
+            Ok(()) => {
+                term.with(|index| index.bound(&self.uid, &self.key, &self.node));
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_definite() {
+                    term.with(|index| index.post_refused(&self.uid));
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    async fn reserve(&self, term: &Arc<Term>, gate: Instant) -> Result<Promise, BindError> {
+        let reserve = |ask| term.with(|index| index.reserve(&self.uid, &self.key, &self.node, ask));
+        let first = match reserve(None) {
+            Err(Unreservable::UnknownPod) => {
+                let pod = timeout_at(gate, binding::pod(&term.client, &self.key, &self.uid)).await;
+                let pod = pod.unwrap_or(Err(BindingError::TimedOut))?.ok_or(BindError::Lost)?;
+                let ask = Ask::read(pod.request.as_deref()).map_err(BindError::Refused)?;
+                reserve(Some(ask))
+            }
+            result => result,
+        };
+        first.map_err(|error| match error {
+            Unreservable::Refused(refusal) => BindError::Refused(refusal),
+            Unreservable::UnknownPod => BindError::Lost,
+        })
+    }
+
+    /// Waits until all slices are ready, and logs the commit on the way.
+    async fn ready(
+        &self,
+        term: &Arc<Term>,
+        promise: &Promise,
+        gate: Instant,
+    ) -> Result<AssignmentDocument, BindError> {
+        let mut changes = term.watch_node(&self.node);
+        let mut logged = false;
+        loop {
+            changes.mark_unchanged();
+            let late = match term.with(|index| index.progress(&self.uid, &self.node)) {
+                Progress::Ready(assignment) => {
+                    return Ok(assignment);
+                }
+                Progress::Failed(reason) => return Err(BindError::Failed(reason)),
+                Progress::Lost => return Err(BindError::Lost),
+                Progress::Writing => BindError::StillWriting,
+                Progress::Cutting { revision } => {
+                    if !std::mem::replace(&mut logged, true) {
+                        self.log_promise(promise, revision);
+                    }
+                    BindError::StillCutting
+                }
+            };
+            if timeout_at(gate, changes.changed()).await.is_err() {
+                return Err(late);
+            }
+        }
+    }
+
+    fn log_promise(&self, promise: &Promise, revision: u64) {
+        let source = match (promise.kept, promise.cut.is_empty()) {
+            (true, _) => "kept",
+            (false, true) => "idle",
+            (false, false) => "cut",
+        };
+        let slices: Vec<String> =
+            promise.slices.iter().map(|s| format!("{} ({}) on {}", s.id, s.shape, s.gpu)).collect();
+        let (pod, node, slices) = (&self.key, &self.node, slices.join(", "));
+        tracing::info!(%pod, uid = %self.uid, %node, slices, source, revision, "reserved");
+    }
+}

@@ -1,0 +1,78 @@
+//! The Binding: the write that starts a pod on its node, and what its refusals mean.
+
+use crate::bind::Bind;
+use crate::pod::{KnownPod, SlicedPod};
+use http::header::CONTENT_TYPE;
+use kerf_core::contract::AssignmentDocument;
+use kerf_core::keys;
+use kerf_core::names::{PodKey, PodUid};
+use kube::Client;
+use kube::api::Api;
+use serde_json::json;
+use thiserror::Error;
+
+/// Why a Binding was not made, or perhaps not.
+#[derive(Debug, Error)]
+pub enum BindingError {
+    /// The API server refused it.
+    #[error("the API server refused the Binding: {0}")]
+    Refused(String),
+    /// No answer: it may have been made.
+    #[error("the API server did not answer in time")]
+    TimedOut,
+    /// The connection failed: it may have been made.
+    #[error("failed to reach the API server: {0}")]
+    Client(#[from] kube::Error),
+    /// The request cannot be made.
+    #[error("failed to make the request: {0}")]
+    Request(#[from] http::Error),
+}
+
+impl BindingError {
+    /// Whether it is certain that no Binding was made.
+    #[must_use]
+    pub fn is_definite(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Request(_))
+    }
+}
+
+/// Sends the Binding of a pod, for exactly the pod of this UID, with what it was assigned. The API server writes the
+/// annotations into the pod in the same step.
+pub async fn post(client: &Client, bind: &Bind, assignment: &AssignmentDocument) -> Result<(), BindingError> {
+    let PodKey { namespace, name } = &bind.key;
+    let body = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": bind.uid,
+            "annotations": {keys::ASSIGNMENT: assignment.to_json()},
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
+    });
+    let request = http::Request::post(format!("/api/v1/namespaces/{namespace}/pods/{name}/binding"))
+        .header(CONTENT_TYPE, "application/json")
+        .body(body.to_string().into_bytes())?;
+    match client.request_text(request).await {
+        Ok(_status) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 && is_bound(client, bind).await? => Ok(()),
+        Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
+            Err(BindingError::Refused(status.message))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The pod of this UID as the API server has it; `None` if it is gone, even if another has its name.
+pub async fn pod(client: &Client, key: &PodKey, uid: &PodUid) -> Result<Option<KnownPod>, BindingError> {
+    let api: Api<SlicedPod> = Api::namespaced(client.clone(), &key.namespace);
+    let found = api.get_opt(&key.name).await?.map(KnownPod::from);
+    Ok(found.filter(|pod| pod.uid == *uid))
+}
+
+/// Whether the pod is on the node already: an earlier Binding was made and its answer lost.
+async fn is_bound(client: &Client, bind: &Bind) -> Result<bool, BindingError> {
+    let found = pod(client, &bind.key, &bind.uid).await?;
+    Ok(found.is_some_and(|pod| pod.node.as_ref() == Some(&bind.node)))
+}

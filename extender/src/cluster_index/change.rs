@@ -1,0 +1,57 @@
+//! What can happen to a node's spec. A change is a wish and no result: it is applied to whatever spec turns out to be
+//! the newest, and applying it twice is applying it once.
+
+use crate::ask::Ask;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::ledger::{self, Promisee};
+use kerf_core::names::PodUid;
+use kerf_core::packing::Refusal;
+use std::collections::BTreeSet;
+
+/// One change of a node's spec.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Promise slices to a pod.
+    Reserve {
+        /// The pod.
+        pod: Promisee,
+        /// What it asks for.
+        ask: Ask,
+    },
+    /// Give a pod's slices back.
+    Release(PodUid),
+    /// Follow what the kubelet did.
+    FollowHolders {
+        /// The pods that are bound to the node.
+        bound: BTreeSet<PodUid>,
+    },
+    /// Take out the slices that could not be made.
+    DropFailed,
+}
+
+impl Change {
+    /// The spec after this change; `None` if nothing changes. `status` is `None` where it cannot be read: then nothing
+    /// can be promised, and nothing is concluded from it.
+    pub fn apply(
+        &self,
+        spec: &GpuNodeSpec,
+        status: Option<&GpuNodeStatus>,
+    ) -> Result<Option<GpuNodeSpec>, Refusal> {
+        match (self, status) {
+            (Self::Reserve { pod, ask }, _) if ledger::reserved(spec, &pod.uid).next().is_some() => {
+                tracing::trace!(pod = %pod.key, request = %ask.text, "reserved already");
+                Ok(None)
+            }
+            (Self::Reserve { pod, ask }, Some(status)) => {
+                ledger::reserve(spec, status, &ask.document, pod).map(Some)
+            }
+            (Self::Reserve { .. }, None) => Err(Refusal::UnreadableStatus),
+            (Self::Release(uid), _) => Ok(ledger::release(spec, uid)),
+            (Self::FollowHolders { bound }, Some(status)) => {
+                Ok(ledger::follow_holders(spec, status, |uid| bound.contains(uid)))
+            }
+            (Self::DropFailed, Some(status)) => Ok(ledger::drop_failed(spec, status)),
+            (Self::FollowHolders { .. } | Self::DropFailed, None) => Ok(None),
+        }
+    }
+}

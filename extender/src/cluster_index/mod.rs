@@ -1,0 +1,191 @@
+//! What the leader knows of the cluster: nodes, sliced pods, promises and probable places.
+//!
+//! It is told what happened and by whom, and answers; it reads no clock and does no I/O. What the outside must do next
+//! it leaves in its [`Effects`]: nodes whose spec is to be written, binds that must look again, pods to be looked up.
+
+mod change;
+mod effects;
+mod node;
+mod pods;
+mod promises;
+mod spec_state;
+mod waking;
+mod writes;
+
+pub use change::Change;
+pub use effects::{Effects, Released, Why};
+pub use node::IndexedNode;
+pub use promises::{Progress, Promise, Unreservable};
+pub use writes::Reread;
+
+use crate::ask::Ask;
+use crate::pod::KnownPod;
+use crate::tentative::Tentatives;
+use crate::upkeep;
+use crate::waiting::Waiting;
+use hashbrown::{HashMap, HashSet};
+use kerf_core::names::{NodeName, PodUid};
+use kerf_core::packing::{Cost, Refusal};
+use kerf_runtime::gpu_node::GpuNode;
+
+/// The leader's view of the cluster.
+#[derive(Debug, Default)]
+pub struct ClusterIndex {
+    epoch: u64,
+    nodes: HashMap<NodeName, IndexedNode>,
+    pods: HashMap<PodUid, KnownPod>,
+    /// The node on which each promised pod has its slices.
+    places: HashMap<PodUid, NodeName>,
+    tentatives: Tentatives,
+    /// Pods whose Binding was sent and whose outcome is not known yet.
+    posting: HashSet<PodUid>,
+    /// Pods that exist but that the watch does not show: somebody took their label away.
+    strays: HashSet<PodUid>,
+    /// What a listing under way has shown.
+    listing: Listing,
+    /// Pods that were refused.
+    waiting: Waiting,
+    /// Whether the pods that a former leader refused were taken in.
+    adopted_waiters: bool,
+    effects: Effects,
+}
+
+#[derive(Debug, Default)]
+struct Listing {
+    nodes: Option<HashSet<NodeName>>,
+    pods: Option<HashSet<PodUid>>,
+    nodes_listed: bool,
+    pods_listed: bool,
+}
+
+impl ClusterIndex {
+    /// The index of the leader of `epoch`, which knows nothing yet.
+    #[must_use]
+    pub fn new(epoch: u64) -> Self {
+        Self { epoch, ..Self::default() }
+    }
+
+    /// The leader's epoch. It may rise until everything is listed.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Whether nodes and pods have been listed once, so that filters may be answered.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        self.listing.nodes_listed && self.listing.pods_listed
+    }
+
+    /// What is to be done since this was asked last.
+    pub fn take_effects(&mut self) -> Effects {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &IndexedNode)> {
+        self.nodes.iter()
+    }
+
+    /// The node of this name.
+    #[must_use]
+    pub fn node(&self, name: &NodeName) -> Option<&IndexedNode> {
+        self.nodes.get(name)
+    }
+
+    /// All nodes are about to be shown.
+    pub fn nodes_listing(&mut self) {
+        self.listing.nodes = Some(HashSet::new());
+    }
+
+    /// All nodes were shown: others are gone.
+    pub fn nodes_listed(&mut self) {
+        if let Some(shown) = self.listing.nodes.take() {
+            let gone: Vec<_> = self.nodes.keys().filter(|name| !shown.contains(*name)).cloned().collect();
+            for name in &gone {
+                self.remove_node(name);
+            }
+        }
+        self.listing.nodes_listed = true;
+    }
+
+    /// A GpuNode as the API server has it.
+    pub fn show_node(&mut self, shown: &GpuNode) {
+        let name = shown.name();
+        if let Some(listing) = &mut self.listing.nodes {
+            listing.insert(name.clone());
+        }
+        match self.nodes.get_mut(&name) {
+            Some(node) if node.object == shown.metadata.uid => {
+                node.status = node::read_status(shown);
+                match (node::read_spec(shown), &mut node.spec) {
+                    (Ok(fresh), Ok(spec)) => {
+                        spec.show(fresh, node.status.as_ref().ok());
+                    }
+                    (Ok(fresh), spec @ Err(_)) => *spec = Ok(spec_state::SpecState::of(fresh)),
+                    (Err(refusal), spec) => *spec = Err(refusal),
+                }
+            }
+            _ => {
+                self.remove_node(&name);
+                self.nodes.insert(name.clone(), IndexedNode::of(shown));
+            }
+        }
+        self.settle(&name);
+        self.check_epoch(&name);
+    }
+
+    /// A GpuNode is gone, and with it all promises on it.
+    pub fn remove_node(&mut self, name: &NodeName) {
+        if let Some(node) = self.nodes.remove(name) {
+            for uid in &node.promised {
+                self.places.remove(uid);
+            }
+            self.effects.changed.insert(name.clone());
+            self.effects.unwritten.insert(name.clone());
+        }
+    }
+
+    /// What it costs to serve `ask` on a node.
+    pub fn cost(&mut self, name: &str, ask: &Ask) -> Result<Cost, Refusal> {
+        let found = self.nodes.get_key_value_mut(name);
+        let (name, node) = found.ok_or(Refusal::NoAgent)?;
+        node.cost(name, ask, &self.tentatives)
+    }
+
+    /// A leader of a newer epoch has written: this one is none any more. While this one is still listing, it is rather
+    /// the record of epochs that was lost, and its own rises over what it finds.
+    fn check_epoch(&mut self, name: &NodeName) {
+        let Some(written) = self.nodes.get(name).and_then(IndexedNode::written_epoch) else { return };
+        if !self.listing.nodes_listed && written >= self.epoch {
+            self.epoch = written + 1;
+        } else if written > self.epoch {
+            self.effects.deposed = true;
+        }
+    }
+
+    /// Does what upkeep finds due on a node, and notes what follows from its present state.
+    fn settle(&mut self, name: &NodeName) {
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        let released = upkeep::keep(name, node, &self.pods);
+        self.effects.released.extend(released);
+        let promised = node.promised_now();
+        for uid in node.promised.difference(&promised) {
+            if self.places.get(uid) == Some(name) {
+                self.places.remove(uid);
+            }
+        }
+        for uid in promised.difference(&node.promised) {
+            self.places.insert(uid.clone(), name.clone());
+        }
+        node.promised = promised;
+        node.touch();
+        self.waiting.changed(name);
+        self.note_pending(name);
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod walk_tests;

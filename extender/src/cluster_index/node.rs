@@ -1,0 +1,134 @@
+//! One node in the index: its spec on the way to the API server, its status, and what fits on it.
+
+use super::spec_state::SpecState;
+use crate::ask::Ask;
+use crate::tentative::Tentatives;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::inventory::NodeInventory;
+use kerf_core::names::{NodeName, PodUid};
+use kerf_core::packing::{Cost, Refusal, fit};
+use kerf_runtime::gpu_node::GpuNode;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// How many different asks a node's results are kept for. A burst of pods comes from few templates.
+const KEPT_RESULTS: usize = 16;
+
+/// A node.
+#[derive(Debug)]
+pub struct IndexedNode {
+    /// The GpuNode's UID: one made anew starts from nothing.
+    pub object: Option<String>,
+    /// The spec; `Err` while it cannot be read.
+    pub spec: Result<SpecState, Refusal>,
+    /// What the agent observes; `Err` while it cannot be read.
+    pub status: Result<GpuNodeStatus, Refusal>,
+    /// The pods that have slices in the working spec.
+    pub promised: BTreeSet<PodUid>,
+    /// Why pods lost their promise here, in an operator's words, until their bind has told it.
+    pub failures: BTreeMap<PodUid, String>,
+    view: View,
+}
+
+/// What filters see of a node.
+#[derive(Debug, Default)]
+struct View {
+    stale: bool,
+    inventory: NodeInventory,
+    results: Vec<(Arc<str>, Result<Cost, Refusal>)>,
+}
+
+impl IndexedNode {
+    /// The node of a GpuNode that is seen for the first time.
+    #[must_use]
+    pub fn of(node: &GpuNode) -> Self {
+        Self {
+            object: node.metadata.uid.clone(),
+            spec: read_spec(node).map(SpecState::of),
+            status: read_status(node),
+            promised: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            view: View { stale: true, ..View::default() },
+        }
+    }
+
+    /// The working spec, if the spec can be read.
+    #[must_use]
+    pub fn working(&self) -> Option<&GpuNodeSpec> {
+        self.spec.as_ref().ok().map(SpecState::working)
+    }
+
+    /// The pods that have slices in the working spec now.
+    #[must_use]
+    pub fn promised_now(&self) -> BTreeSet<PodUid> {
+        let slices = self.working().into_iter().flat_map(|spec| &spec.slices);
+        slices.filter_map(|s| Some(s.reservation.as_ref()?.uid.clone())).collect()
+    }
+
+    /// The spec's state and the status, where both can be read.
+    pub fn readable(&mut self) -> Result<(&mut SpecState, &GpuNodeStatus), Refusal> {
+        match (&mut self.spec, &self.status) {
+            (Ok(spec), Ok(status)) => Ok((spec, status)),
+            (Err(refusal), _) => Err(*refusal),
+            (_, Err(refusal)) => Err(*refusal),
+        }
+    }
+
+    /// Whether pods may be sent here at all.
+    pub fn serving(&self) -> Result<(), Refusal> {
+        if let Err(refusal) = &self.spec {
+            return Err(*refusal);
+        }
+        let status = self.status.as_ref().map_err(|refusal| *refusal)?;
+        if status.is_ready() { Ok(()) } else { Err(Refusal::AgentNotReady) }
+    }
+
+    /// Says that spec, status or the overlay changed.
+    pub fn touch(&mut self) {
+        self.view.stale = true;
+    }
+
+    /// What it costs to serve `ask` here, beside all promises and probable places. Answers from the last results while
+    /// what is taken and idle here has not changed.
+    pub fn cost(&mut self, name: &NodeName, ask: &Ask, tentatives: &Tentatives) -> Result<Cost, Refusal> {
+        self.serving()?;
+        if std::mem::take(&mut self.view.stale) {
+            self.refresh(name, tentatives)?;
+        }
+        if let Some((_, known)) = self.view.results.iter().find(|(text, _)| *text == ask.text) {
+            return *known;
+        }
+        let result = fit(&self.view.inventory, &ask.document).map(|fit| fit.cost);
+        if self.view.results.len() == KEPT_RESULTS {
+            self.view.results.drain(..1);
+        }
+        self.view.results.push((ask.text.clone(), result));
+        result
+    }
+
+    fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives) -> Result<(), Refusal> {
+        let (spec, status) = self.readable()?;
+        let view = tentatives.laid_over(name, spec.working(), status);
+        let inventory = NodeInventory::of(&view, status);
+        if inventory != self.view.inventory {
+            self.view = View { inventory, ..View::default() };
+        }
+        Ok(())
+    }
+}
+
+/// The spec of a GpuNode.
+pub fn read_spec(node: &GpuNode) -> Result<GpuNodeSpec, Refusal> {
+    node.read_spec().map_err(|error| {
+        tracing::error!(node = %node.name(), %error, "unreadable GpuNode spec, the node counts as full");
+        Refusal::UnreadableSpec
+    })
+}
+
+/// The status of a GpuNode; that of a node which is not ready while there is none.
+pub fn read_status(node: &GpuNode) -> Result<GpuNodeStatus, Refusal> {
+    node.read_status().map(Option::unwrap_or_default).map_err(|error| {
+        tracing::error!(node = %node.name(), %error, "unreadable GpuNode status, the node counts as full");
+        Refusal::UnreadableStatus
+    })
+}

@@ -1,0 +1,106 @@
+//! Pods in the index: who exists, who has ended, and of whom the API server must be asked.
+//!
+//! A promise is given back only for a pod that is known to be gone. The end of a watch's view is no proof of that: a pod
+//! whose label somebody removes leaves the watch and runs on.
+
+use super::{ClusterIndex, Why};
+use crate::pod::KnownPod;
+use hashbrown::HashSet;
+use kerf_core::names::{NodeName, PodKey, PodUid};
+
+impl ClusterIndex {
+    /// All sliced pods are about to be shown.
+    pub fn pods_listing(&mut self) {
+        self.listing.pods = Some(HashSet::new());
+    }
+
+    /// All sliced pods were shown. Promises to others are looked into.
+    pub fn pods_listed(&mut self) {
+        if let Some(shown) = self.listing.pods.take() {
+            let strays = &self.strays;
+            self.pods.retain(|uid, _| shown.contains(uid) || strays.contains(uid));
+        }
+        self.listing.pods_listed = true;
+        self.look_into_unknown();
+    }
+
+    /// A pod as the watch shows it.
+    pub fn show_pod(&mut self, pod: KnownPod) {
+        if let Some(listing) = &mut self.listing.pods {
+            listing.insert(pod.uid.clone());
+        }
+        self.strays.remove(&pod.uid);
+        self.take_pod(pod);
+    }
+
+    /// A pod that the API server has although the watch does not show it.
+    pub fn show_stray(&mut self, pod: KnownPod) {
+        self.strays.insert(pod.uid.clone());
+        self.take_pod(pod);
+    }
+
+    /// The watch shows a pod no more. It is gone if its end had begun; else the API server is asked.
+    pub fn hide_pod(&mut self, last: &KnownPod) {
+        let ending = |pod: &KnownPod| pod.deleting || pod.ended;
+        let known = self.pods.remove(&last.uid);
+        if ending(last) || known.is_some_and(|pod| ending(&pod)) {
+            self.pod_gone(&last.uid);
+        } else {
+            self.drop_tentative(&last.uid);
+            if self.places.contains_key(&last.uid) {
+                self.effects.unconfirmed.insert(last.uid.clone());
+            }
+        }
+    }
+
+    /// The API server has no such pod.
+    pub fn pod_gone(&mut self, uid: &PodUid) {
+        self.pods.remove(uid);
+        self.strays.remove(uid);
+        self.posting.remove(uid);
+        self.waits_no_longer(uid);
+        self.drop_tentative(uid);
+        self.release(uid, Why::Gone);
+    }
+
+    /// Looks at everything anew: what an event should have told but did not is found here.
+    pub fn resync(&mut self) {
+        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        for name in &names {
+            self.settle(name);
+        }
+        self.look_into_unknown();
+        let strays = self.strays.iter().filter(|uid| self.places.contains_key(*uid));
+        self.effects.unconfirmed.extend(strays.cloned());
+        self.strays.retain(|uid| self.places.contains_key(uid));
+    }
+
+    /// The pod to which slices are promised under this UID.
+    #[must_use]
+    pub fn promised_pod(&self, uid: &PodUid) -> Option<PodKey> {
+        let node = self.nodes.get(self.places.get(uid)?)?;
+        let mut reservations = node.working()?.slices.iter().filter_map(|s| s.reservation.as_ref());
+        reservations.find(|r| r.uid == *uid).map(kerf_core::contract::Reservation::key)
+    }
+
+    fn take_pod(&mut self, pod: KnownPod) {
+        if pod.node.is_some() || pod.ended {
+            self.posting.remove(&pod.uid);
+            self.waits_no_longer(&pod.uid);
+            self.drop_tentative(&pod.uid);
+        }
+        let uid = pod.uid.clone();
+        let before = self.pods.insert(uid.clone(), pod);
+        let changed = before.as_ref() != self.pods.get(&uid);
+        if let Some(name) = self.places.get(&uid).filter(|_| changed).cloned() {
+            self.settle(&name);
+        }
+    }
+
+    fn look_into_unknown(&mut self) {
+        if self.listing.pods_listed {
+            let unknown = self.places.keys().filter(|uid| !self.pods.contains_key(*uid));
+            self.effects.unconfirmed.extend(unknown.cloned());
+        }
+    }
+}

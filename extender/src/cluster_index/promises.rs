@@ -1,0 +1,231 @@
+//! Promises to pods: made at the bind, kept until the pod is gone, and how far their slices are.
+
+use super::{Change, ClusterIndex, IndexedNode, Released, Why};
+use crate::ask::Ask;
+use crate::metrics::PromiseState;
+use crate::tentative::{LIFETIME, Tentative};
+use kerf_core::contract::{AssignedSlice, AssignmentDocument, GpuNodeSpec, WantedSlice};
+use kerf_core::ledger::{Promisee, reserved};
+use kerf_core::names::{NodeName, PodKey, PodUid, SliceId};
+use kerf_core::packing::Refusal;
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+/// A promise that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Promise {
+    /// The slices.
+    pub slices: Vec<WantedSlice>,
+    /// Those of them that are to be cut now; the others were idle, or promised before.
+    pub cut: BTreeSet<SliceId>,
+    /// Whether the pod had it already.
+    pub kept: bool,
+}
+
+/// Why nothing can be promised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unreservable {
+    /// The node cannot serve the pod.
+    Refused(Refusal),
+    /// Nothing is known of the pod's request.
+    UnknownPod,
+}
+
+impl From<Refusal> for Unreservable {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// How far a promise is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Progress {
+    /// It is not written yet.
+    Writing,
+    /// It is written, as of this revision, and the agent does not offer all slices yet.
+    Cutting {
+        /// The revision.
+        revision: u64,
+    },
+    /// The kubelet offers all slices to the pod.
+    Ready(AssignmentDocument),
+    /// It was lost for this reason.
+    Failed(String),
+    /// It is gone: the place was taken or the pod has ended.
+    Lost,
+}
+
+impl ClusterIndex {
+    /// Promises slices on a node to a pod. A pod that has a promise there keeps it. `ask` is what was read from the API
+    /// server, where the caller has asked it.
+    pub fn reserve(
+        &mut self,
+        uid: &PodUid,
+        key: &PodKey,
+        name: &NodeName,
+        ask: Option<Ask>,
+    ) -> Result<Promise, Unreservable> {
+        let promised = self.places.get(uid);
+        if promised.is_some_and(|place| place != name) {
+            return Err(Refusal::ReservedElsewhere.into());
+        }
+        if promised.is_some() {
+            let node = self.nodes.get(name).and_then(IndexedNode::working);
+            let slices = node.into_iter().flat_map(|spec| reserved(spec, uid)).cloned().collect();
+            return Ok(Promise { slices, cut: BTreeSet::new(), kept: true });
+        }
+        let ask = match self.drop_tentative(uid).or(ask) {
+            Some(ask) => ask,
+            None => Ask::read(self.pods.get(uid).ok_or(Unreservable::UnknownPod)?.request.as_deref())?,
+        };
+        let pod = Promisee { uid: uid.clone(), key: key.clone(), epoch: self.epoch };
+        let node = self.nodes.get_mut(name).ok_or(Refusal::NoAgent)?;
+        node.serving()?;
+        node.failures.remove(uid);
+        let (spec, status) = node.readable()?;
+        let existing: BTreeSet<SliceId> = spec.working().slices.iter().map(|s| s.id.clone()).collect();
+        spec.push(Change::Reserve { pod, ask }, Some(status))?;
+        let slices: Vec<_> = reserved(spec.working(), uid).cloned().collect();
+        let cut = slices.iter().map(|s| s.id.clone()).filter(|id| !existing.contains(id)).collect();
+        self.settle(name);
+        Ok(Promise { slices, cut, kept: false })
+    }
+
+    /// How far the promise of a pod on a node is.
+    pub fn progress(&mut self, uid: &PodUid, name: &NodeName) -> Progress {
+        let Some(node) = self.nodes.get_mut(name) else {
+            return Progress::Failed(Refusal::NoAgent.to_string());
+        };
+        let Ok(spec) = &node.spec else { return Progress::Writing };
+        if reserved(spec.working(), uid).next().is_none() {
+            return node.failures.remove(uid).map_or(Progress::Lost, Progress::Failed);
+        }
+        if !spec.is_committed(uid) {
+            return Progress::Writing;
+        }
+        let committed = spec.committed();
+        let ready = |slice: &WantedSlice| {
+            let status = node.status.as_ref().ok().and_then(|status| status.slice(&slice.id));
+            status.is_some_and(|s| s.ready_for.as_ref() == Some(uid))
+        };
+        if reserved(committed, uid).all(ready) {
+            Progress::Ready(assignment(committed, uid))
+        } else {
+            Progress::Cutting { revision: committed.revision }
+        }
+    }
+
+    /// The node on which a pod has a promise.
+    #[must_use]
+    pub fn place_of(&self, uid: &PodUid) -> Option<&NodeName> {
+        self.places.get(uid)
+    }
+
+    /// Gives up a promise on a node that the pod cannot use, unless its Binding may have been made. Whether it is given up.
+    pub fn give_up(&mut self, uid: &PodUid) -> bool {
+        let bound = self.pods.get(uid).is_some_and(|pod| pod.node.is_some());
+        !bound && !self.posting.contains(uid) && self.release(uid, Why::NodeUnusable)
+    }
+
+    /// The pod's Binding is about to be sent. Until its outcome is seen the promise stays.
+    pub fn begin_post(&mut self, uid: &PodUid) {
+        self.posting.insert(uid.clone());
+    }
+
+    /// The pod's Binding was refused.
+    pub fn post_refused(&mut self, uid: &PodUid) {
+        self.posting.remove(uid);
+    }
+
+    /// The pod is bound. The watch will show the same later.
+    pub fn bound(&mut self, uid: &PodUid, key: &PodKey, node: &NodeName) {
+        self.posting.remove(uid);
+        if !self.places.contains_key(uid) {
+            return;
+        }
+        let mut pod = self.pods.get(uid).cloned().unwrap_or_else(|| crate::pod::KnownPod {
+            uid: uid.clone(),
+            key: key.clone(),
+            node: None,
+            ended: false,
+            deleting: false,
+            request: None,
+        });
+        pod.node = Some(node.clone());
+        self.pods.insert(uid.clone(), pod);
+    }
+
+    /// Says where a pod will most probably be bound.
+    pub fn expect(&mut self, pod: Promisee, ask: Ask, name: &NodeName, now: Instant) {
+        self.drop_tentative(&pod.uid);
+        self.tentatives.put(name, Tentative { pod, ask, until: now + LIFETIME });
+        self.touch(name);
+    }
+
+    /// The node on which a pod is expected.
+    #[must_use]
+    pub fn expected_on(&self, uid: &PodUid) -> Option<&NodeName> {
+        self.tentatives.node_of(uid)
+    }
+
+    /// Expects a pod no longer, and gives what it asked for.
+    pub fn drop_tentative(&mut self, uid: &PodUid) -> Option<Ask> {
+        let (node, tentative) = self.tentatives.take(uid)?;
+        self.touch(&node);
+        Some(tentative.ask)
+    }
+
+    /// Drops expectations that did not come true in time.
+    pub fn expire(&mut self, now: Instant) {
+        for node in self.tentatives.expire(now) {
+            self.touch(&node);
+        }
+    }
+
+    /// How many pods have a promise, by how far it is.
+    #[must_use]
+    pub fn promise_counts(&self) -> [(PromiseState, usize); 3] {
+        let nodes = self.nodes.values().filter_map(|node| Some((node.spec.as_ref().ok()?, &node.promised)));
+        let committed = nodes.map(|(spec, uids)| uids.iter().filter(|uid| spec.is_committed(uid)).count());
+        let committed: usize = committed.sum();
+        [
+            (PromiseState::Tentative, self.tentatives.len()),
+            (PromiseState::Writing, self.places.len().saturating_sub(committed)),
+            (PromiseState::Committed, committed),
+        ]
+    }
+
+    pub(super) fn release(&mut self, uid: &PodUid, why: Why) -> bool {
+        let (Some(name), Some(pod)) = (self.places.get(uid).cloned(), self.promised_pod(uid)) else {
+            return false;
+        };
+        let Some(node) = self.nodes.get_mut(&name) else { return false };
+        let status = node.status.as_ref().ok();
+        let released =
+            node.spec.as_mut().is_ok_and(|s| s.push(Change::Release(uid.clone()), status) == Ok(true));
+        if released {
+            self.effects.released.push(Released { uid: uid.clone(), pod, node: name.clone(), why });
+            self.settle(&name);
+        }
+        released
+    }
+
+    fn touch(&mut self, name: &NodeName) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.touch();
+            self.waiting.changed(name);
+        }
+    }
+}
+
+fn assignment(spec: &GpuNodeSpec, uid: &PodUid) -> AssignmentDocument {
+    let slices = reserved(spec, uid).filter_map(|slice| {
+        Some(AssignedSlice {
+            container: slice.reservation.as_ref()?.container.clone(),
+            id: slice.id.clone(),
+            gpu: slice.gpu.clone(),
+            shape: slice.shape,
+        })
+    });
+    AssignmentDocument { version: 1, slices: slices.collect() }
+}

@@ -1,0 +1,127 @@
+//! Which nodes can serve a pod now, and which of them is best. Answered from memory: no API call, no wait.
+
+use crate::ask::Ask;
+use crate::cluster_index::ClusterIndex;
+use kerf_core::ledger::Promisee;
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::{Cost, Refusal};
+use std::time::Instant;
+
+/// What one step of a score is worth.
+///
+/// kube-scheduler multiplies an extender's score by 10 and its weight, and adds its own plugins' scores: by default at
+/// most 100 for each unit of their weights, 14 in all. So one step decides over all of them.
+const STEP: i64 = 1000;
+
+/// A pod in a scheduling cycle.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace and name.
+    pub key: PodKey,
+    /// What it asks for.
+    pub ask: Result<Ask, Refusal>,
+}
+
+/// Every offered node's answer.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Filtered<'n> {
+    /// Nodes that can serve the pod, in the order in which they were offered.
+    pub fitting: Vec<&'n str>,
+    /// The others.
+    pub refused: Vec<(&'n str, Refusal)>,
+}
+
+/// Filters `offered` for a pod, and expects it on the best of them.
+pub fn filter<'n>(
+    index: &mut ClusterIndex,
+    pod: &Candidate,
+    offered: &[&'n str],
+    now: Instant,
+) -> Filtered<'n> {
+    index.expire(now);
+    index.drop_tentative(&pod.uid);
+    index.waits_no_longer(&pod.uid);
+    if let Some(place) = promised(index, &pod.uid, offered) {
+        return only(offered, &place);
+    }
+    let ask = match &pod.ask {
+        Ok(ask) => ask,
+        Err(refusal) => return none(offered, *refusal),
+    };
+    let mut filtered = Filtered { fitting: Vec::with_capacity(offered.len()), refused: Vec::new() };
+    let mut best: Option<(Cost, &str)> = None;
+    for &name in offered {
+        match index.cost(name, ask) {
+            Ok(cost) => {
+                filtered.fitting.push(name);
+                best = Some(best.map_or((cost, name), |b| b.min((cost, name))));
+            }
+            Err(refusal) => filtered.refused.push((name, refusal)),
+        }
+    }
+    match best {
+        Some((_, name)) => expect(index, pod, ask, name, now),
+        None => index.refused(&pod.uid, &pod.key, ask, offered),
+    }
+    filtered
+}
+
+/// The score of each of `offered`, which passed the filter: the best place first, equal ones by name. No two are equal,
+/// so that the scheduler chooses the node on which the filter expects the pod.
+pub fn prioritize<'n>(
+    index: &mut ClusterIndex,
+    pod: &Candidate,
+    offered: &[&'n str],
+    now: Instant,
+) -> Vec<(&'n str, i64)> {
+    let favourite = index.place_of(&pod.uid).or(index.expected_on(&pod.uid)).cloned();
+    let favourite = favourite.as_ref().map(NodeName::as_str).filter(|name| offered.contains(name));
+    if favourite.is_none() {
+        index.drop_tentative(&pod.uid);
+    }
+    let mut ranked: Vec<(bool, Option<Cost>, &str)> = Vec::with_capacity(offered.len());
+    for &name in offered {
+        let cost = pod.ask.as_ref().ok().and_then(|ask| index.cost(name, ask).ok());
+        ranked.push((favourite != Some(name), cost, name));
+    }
+    // `None` is greater than any cost here: those that cannot serve the pod any more come last.
+    ranked.sort_by_key(|(other, cost, name)| (*other, cost.is_none(), *cost, *name));
+    if let (None, Ok(ask), Some((_, Some(_), name))) = (favourite, &pod.ask, ranked.first()) {
+        expect(index, pod, ask, name, now);
+    }
+    let scored = ranked.iter().rev().zip(1_i64..).map(|((other, cost, name), rank)| {
+        let serves = cost.is_some() || !other;
+        (*name, if serves { rank.saturating_mul(STEP) } else { 0 })
+    });
+    scored.collect()
+}
+
+/// The node on which the pod has a promise that it can use. One that it cannot use is given up, so that a cordoned node
+/// or a dead agent does not hold the pod for ever; unless its Binding may just be made.
+fn promised(index: &mut ClusterIndex, uid: &PodUid, offered: &[&str]) -> Option<NodeName> {
+    let place = index.place_of(uid)?.clone();
+    let serving = index.node(&place).is_some_and(|node| node.serving().is_ok());
+    let usable = serving && offered.contains(&place.as_str());
+    if !usable && index.give_up(uid) { None } else { Some(place) }
+}
+
+fn only<'n>(offered: &[&'n str], place: &NodeName) -> Filtered<'n> {
+    let (fitting, others): (Vec<_>, Vec<_>) = offered.iter().partition(|name| **name == place.as_str());
+    let refused = others.into_iter().map(|name| (name, Refusal::ReservedElsewhere)).collect();
+    Filtered { fitting, refused }
+}
+
+fn none<'n>(offered: &[&'n str], refusal: Refusal) -> Filtered<'n> {
+    Filtered { fitting: Vec::new(), refused: offered.iter().map(|name| (*name, refusal)).collect() }
+}
+
+fn expect(index: &mut ClusterIndex, pod: &Candidate, ask: &Ask, name: &str, now: Instant) {
+    let promisee = Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: index.epoch() };
+    index.expect(promisee, ask.clone(), &NodeName::new(name), now);
+}
+
+#[cfg(test)]
+#[path = "filter_tests.rs"]
+mod tests;

@@ -1,0 +1,251 @@
+use super::*;
+use crate::cluster_index::{Progress, Promise};
+use crate::pod::KnownPod;
+use crate::tentative::LIFETIME;
+use kerf_core::contract::GpuNodeSpec;
+use kerf_core::testing::{node_status, request};
+use kerf_runtime::gpu_node::GpuNode;
+use serde_json::json;
+
+/// A listed cluster of these nodes with these GPUs.
+fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
+    let mut index = ClusterIndex::new(1);
+    for (name, models) in nodes {
+        let mut node = GpuNode::new(&NodeName::new(*name));
+        node.status = Some(json!(node_status(models)));
+        index.show_node(&node);
+    }
+    index
+}
+
+fn pod(name: &str, resource: &str) -> Candidate {
+    Candidate {
+        uid: PodUid::new(format!("uid-{name}")),
+        key: PodKey::new("default", name),
+        ask: Ask::read(Some(&request(resource, 1).to_json())),
+    }
+}
+
+fn bind(index: &mut ClusterIndex, pod: &Candidate, node: &str) -> Promise {
+    index.reserve(&pod.uid, &pod.key, &node.into(), None).unwrap()
+}
+
+/// Filters and prioritizes as the scheduler does, and gives its choice.
+fn choose(index: &mut ClusterIndex, pod: &Candidate, nodes: &[&str], now: Instant) -> Option<String> {
+    let fitting = filter(index, pod, nodes, now).fitting;
+    let scores = prioritize(index, pod, &fitting, now);
+    scores.into_iter().max_by_key(|(_, score)| *score).map(|(name, _)| name.to_owned())
+}
+
+const SMALL: &str = "nvidia.com/mig-1g.10gb";
+const HALF: &str = "nvidia.com/mig-3g.40gb";
+const WHOLE: &str = "nvidia.com/mig-7g.80gb";
+
+#[test]
+fn every_refused_node_has_its_reason() {
+    let mut index =
+        cluster(&[("h100", &["H100-80GB", "H100-80GB"]), ("a100", &["A100-40GB"]), ("t4", &["T4-16GB"])]);
+    let mut asleep = GpuNode::new(&"asleep".into());
+    index.show_node(&asleep);
+    asleep.metadata.name = Some("garbled".into());
+    asleep.status = Some(json!({"gpus": "many"}));
+    index.show_node(&asleep);
+    asleep.metadata.name = Some("odd".into());
+    asleep.spec = Some(json!({"revision": -1}));
+    index.show_node(&asleep);
+    let nodes = ["h100", "a100", "t4", "asleep", "garbled", "odd", "stranger"];
+    let filtered = filter(&mut index, &pod("a", WHOLE), &nodes, Instant::now());
+    assert_eq!(filtered.fitting, ["h100"]);
+    let expected = [
+        ("a100", Refusal::NeverFits),
+        ("t4", Refusal::NeverFits),
+        ("asleep", Refusal::AgentNotReady),
+        ("garbled", Refusal::UnreadableStatus),
+        ("odd", Refusal::UnreadableSpec),
+        ("stranger", Refusal::NoAgent),
+    ];
+    assert_eq!(filtered.refused, expected);
+}
+
+#[test]
+fn a_pod_that_the_webhook_did_not_see_fits_nowhere() {
+    let mut index = cluster(&[("n", &["H100-80GB"])]);
+    let stranger = Candidate { ask: Ask::read(None), ..pod("a", SMALL) };
+    let filtered = filter(&mut index, &stranger, &["n"], Instant::now());
+    assert_eq!(filtered.refused, [("n", Refusal::NotAdmitted)]);
+}
+
+#[test]
+fn a_pod_with_a_promise_gets_that_node_only() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
+    let (a, now) = (pod("a", SMALL), Instant::now());
+    filter(&mut index, &a, &["n1", "n2"], now);
+    assert!(!bind(&mut index, &a, "n2").kept);
+    let filtered = filter(&mut index, &a, &["n1", "n2"], now);
+    assert_eq!(filtered.fitting, ["n2"]);
+    assert_eq!(filtered.refused, [("n1", Refusal::ReservedElsewhere)]);
+    assert!(bind(&mut index, &a, "n2").kept);
+    assert!(index.reserve(&a.uid, &a.key, &"n1".into(), None).is_err());
+}
+
+#[test]
+fn a_promise_on_a_node_that_is_no_longer_offered_is_given_up() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
+    let (a, now) = (pod("a", SMALL), Instant::now());
+    filter(&mut index, &a, &["n1", "n2"], now);
+    bind(&mut index, &a, "n1");
+    assert_eq!(choose(&mut index, &a, &["n2"], now).as_deref(), Some("n2"));
+    assert_eq!(index.progress(&a.uid, &"n1".into()), Progress::Lost);
+}
+
+#[test]
+fn a_promise_whose_binding_may_have_been_made_is_not_given_up() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
+    let (a, now) = (pod("a", SMALL), Instant::now());
+    filter(&mut index, &a, &["n1", "n2"], now);
+    bind(&mut index, &a, "n1");
+    index.begin_post(&a.uid);
+    assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
+    index.post_refused(&a.uid);
+    assert_eq!(filter(&mut index, &a, &["n2"], now).fitting, ["n2"]);
+}
+
+#[test]
+fn the_last_place_is_not_shown_to_two_pods() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
+    let now = Instant::now();
+    let nodes = ["n1", "n2"];
+    let (a, b, c) = (pod("a", WHOLE), pod("b", WHOLE), pod("c", WHOLE));
+    let first = choose(&mut index, &a, &nodes, now).unwrap();
+    let second = choose(&mut index, &b, &nodes, now).unwrap();
+    assert_ne!(first, second);
+    assert_eq!(choose(&mut index, &c, &nodes, now), None);
+    // Asked again, a pod sees its own place.
+    assert_eq!(choose(&mut index, &a, &nodes, now), Some(first));
+    // A pod that is not bound in time makes room.
+    assert!(choose(&mut index, &c, &nodes, now + LIFETIME).is_some());
+}
+
+#[test]
+fn an_expectation_ends_with_the_pod() {
+    let mut index = cluster(&[("n1", &["H100-80GB"])]);
+    let (a, b, now) = (pod("a", WHOLE), pod("b", WHOLE), Instant::now());
+    filter(&mut index, &a, &["n1"], now);
+    assert_eq!(filter(&mut index, &b, &["n1"], now).refused, [("n1", Refusal::NoRoom)]);
+    let known = KnownPod {
+        uid: a.uid.clone(),
+        key: a.key.clone(),
+        node: None,
+        ended: false,
+        deleting: true,
+        request: None,
+    };
+    index.hide_pod(&known);
+    assert_eq!(filter(&mut index, &b, &["n1"], now).fitting, ["n1"]);
+}
+
+#[test]
+fn no_two_nodes_score_the_same_so_that_the_scheduler_has_no_choice() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"]), ("n3", &["H100-80GB"])]);
+    let now = Instant::now();
+    let nodes = ["n3", "n2", "n1"];
+    let a = pod("a", WHOLE);
+    assert_eq!(prioritize(&mut index, &a, &nodes, now), [("n3", 1000), ("n2", 2000), ("n1", 3000)]);
+    bind(&mut index, &a, "n1");
+    assert_eq!(prioritize(&mut index, &a, &nodes, now).last(), Some(&("n1", 3000)), "where it has a promise");
+    let b = pod("b", SMALL);
+    assert_eq!(prioritize(&mut index, &b, &nodes, now), [("n1", 0), ("n3", 2000), ("n2", 3000)]);
+}
+
+#[test]
+fn the_cheapest_place_wins() {
+    let mut index = cluster(&[("big", &["H200-141GB"]), ("idle", &["H100-80GB"]), ("new", &["H100-80GB"])]);
+    let (a, b, now) = (pod("a", HALF), pod("b", HALF), Instant::now());
+    filter(&mut index, &a, &["idle"], now);
+    bind(&mut index, &a, "idle");
+    index.pod_gone(&a.uid);
+    let chosen = choose(&mut index, &b, &["new", "idle", "big"], now);
+    assert_eq!(chosen.as_deref(), Some("idle"), "an idle slice need not be cut");
+}
+
+#[test]
+fn an_expectation_moves_with_what_the_scheduler_has_left() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
+    let (a, now) = (pod("a", WHOLE), Instant::now());
+    filter(&mut index, &a, &["n1", "n2"], now);
+    assert_eq!(index.expected_on(&a.uid), Some(&"n1".into()));
+    // Another filter took n1 away.
+    assert_eq!(prioritize(&mut index, &a, &["n2"], now), [("n2", 1000)]);
+    assert_eq!(index.expected_on(&a.uid), Some(&"n2".into()));
+}
+
+#[test]
+fn a_changed_status_changes_the_answer() {
+    let mut index = cluster(&[("n1", &["H100-80GB"])]);
+    let (a, now) = (pod("a", WHOLE), Instant::now());
+    assert_eq!(filter(&mut index, &a, &["n1"], now).fitting, ["n1"]);
+    let mut node = GpuNode::new(&"n1".into());
+    node.spec = Some(json!(GpuNodeSpec::default()));
+    node.status = Some(json!(node_status(&["T4-16GB"])));
+    index.show_node(&node);
+    assert_eq!(filter(&mut index, &a, &["n1"], now).refused, [("n1", Refusal::NeverFits)]);
+}
+
+/// A cluster that was listed and looked at, so that only changes from now on wake anybody.
+fn awake(nodes: &[(&str, &[&str])], now: Instant) -> ClusterIndex {
+    let mut index = cluster(nodes);
+    index.nodes_listed();
+    index.pods_listed();
+    assert!(index.wake(now).is_empty());
+    index
+}
+
+#[test]
+fn room_wakes_as_many_refused_pods_as_it_serves_the_longest_waiting_first() {
+    let now = Instant::now();
+    let mut index = awake(&[("n", &["H100-80GB"])], now);
+    let [a, b, c] = ["a", "b", "c"].map(|name| pod(name, WHOLE));
+    choose(&mut index, &a, &["n"], now);
+    index.reserve(&a.uid, &a.key, &"n".into(), a.ask.clone().ok()).unwrap();
+    for waiting in [&b, &c] {
+        assert_eq!(choose(&mut index, waiting, &["n"], now), None);
+    }
+    assert!(index.wake(now).is_empty(), "nobody is woken while there is no room");
+    index.pod_gone(&a.uid);
+    assert_eq!(index.wake(now), [(b.uid.clone(), b.key.clone())]);
+    assert_eq!(choose(&mut index, &b, &["n"], now).as_deref(), Some("n"));
+    // The one that was woken does not come: the place is free again after a while.
+    index.waits_no_longer(&b.uid);
+    assert_eq!(index.wake(now + LIFETIME), [(c.uid, c.key)]);
+}
+
+#[test]
+fn room_at_a_node_that_the_scheduler_did_not_offer_wakes_nobody() {
+    let now = Instant::now();
+    let mut index = awake(&[("free", &["H100-80GB"]), ("small", &["T4-16GB"])], now);
+    assert_eq!(choose(&mut index, &pod("a", WHOLE), &["small"], now), None);
+    let mut node = GpuNode::new(&"free".into());
+    node.status = Some(json!(node_status(&["H100-80GB", "H100-80GB"])));
+    index.show_node(&node);
+    assert!(index.wake(now).is_empty());
+}
+
+#[test]
+fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
+    let now = Instant::now();
+    let mut index = cluster(&[("n", &["H100-80GB"])]);
+    let waiting = pod("a", WHOLE);
+    index.show_pod(KnownPod {
+        uid: waiting.uid.clone(),
+        key: waiting.key.clone(),
+        node: None,
+        ended: false,
+        deleting: false,
+        request: Some(request(WHOLE, 1).to_json().into()),
+    });
+    assert!(index.wake(now).is_empty(), "nothing is listed yet");
+    index.nodes_listed();
+    index.pods_listed();
+    assert_eq!(index.wake(now), [(waiting.uid, waiting.key)]);
+    assert!(index.wake(now).is_empty());
+}

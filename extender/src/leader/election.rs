@@ -1,0 +1,111 @@
+//! When a Lease may be taken. Pure: what was read and the time come as arguments.
+//!
+//! Other replicas' clocks are not trusted: a Lease has expired when it has not changed for its duration while we looked.
+
+use std::time::{Duration, Instant};
+
+/// A Lease as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Who holds it; empty if it was released.
+    pub holder: String,
+    /// How often it has changed hands.
+    pub transitions: u64,
+    /// How long it stays valid after its last change.
+    pub duration: Duration,
+    /// The object's version, which changes with every renewal.
+    pub version: String,
+}
+
+/// What to do about the Lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Take it, and write this number of transitions.
+    Take {
+        /// One more than before, so that each leader has an epoch of its own.
+        transitions: u64,
+    },
+    /// It is another's.
+    Wait,
+}
+
+/// A candidate's memory of the Lease.
+#[derive(Debug)]
+pub struct Election {
+    identity: String,
+    seen: Option<(String, Instant)>,
+}
+
+impl Election {
+    /// The candidate of this identity.
+    #[must_use]
+    pub fn new(identity: String) -> Self {
+        Self { identity, seen: None }
+    }
+
+    /// Decides by what was read now. A Lease in our own name is one of an earlier life, and taken as any other.
+    pub fn decide(&mut self, record: Option<&Record>, now: Instant) -> Decision {
+        let Some(record) = record else { return Decision::Take { transitions: 0 } };
+        let since = match &self.seen {
+            Some((version, since)) if *version == record.version => *since,
+            _ => {
+                self.seen = Some((record.version.clone(), now));
+                now
+            }
+        };
+        let free = record.holder.is_empty() || record.holder == self.identity;
+        if free || now.duration_since(since) >= record.duration {
+            Decision::Take { transitions: record.transitions + 1 }
+        } else {
+            Decision::Wait
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(holder: &str, transitions: u64, version: &str) -> Record {
+        Record {
+            holder: holder.into(),
+            transitions,
+            duration: Duration::from_secs(10),
+            version: version.into(),
+        }
+    }
+
+    fn election() -> (Election, Instant) {
+        (Election::new("me".into()), Instant::now())
+    }
+
+    #[test]
+    fn a_lease_that_nobody_made_is_taken_as_the_first() {
+        let (mut election, now) = election();
+        assert_eq!(election.decide(None, now), Decision::Take { transitions: 0 });
+    }
+
+    #[test]
+    fn a_released_lease_is_taken_at_once() {
+        let (mut election, now) = election();
+        assert_eq!(election.decide(Some(&record("", 4, "1")), now), Decision::Take { transitions: 5 });
+    }
+
+    #[test]
+    fn an_earlier_life_of_the_same_identity_is_another_leader() {
+        let (mut election, now) = election();
+        assert_eq!(election.decide(Some(&record("me", 4, "1")), now), Decision::Take { transitions: 5 });
+    }
+
+    #[test]
+    fn a_lease_is_taken_when_it_was_not_renewed_for_its_duration() {
+        let (mut election, now) = election();
+        let at = |seconds| now + Duration::from_secs(seconds);
+        assert_eq!(election.decide(Some(&record("other", 4, "1")), at(0)), Decision::Wait);
+        assert_eq!(election.decide(Some(&record("other", 4, "1")), at(9)), Decision::Wait);
+        assert_eq!(election.decide(Some(&record("other", 4, "2")), at(11)), Decision::Wait, "it was renewed");
+        assert_eq!(election.decide(Some(&record("other", 4, "2")), at(20)), Decision::Wait);
+        let taken = election.decide(Some(&record("other", 4, "2")), at(21));
+        assert_eq!(taken, Decision::Take { transitions: 5 });
+    }
+}

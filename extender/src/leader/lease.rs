@@ -1,0 +1,226 @@
+//! Reading and writing the Lease.
+
+use super::election::{Decision, Election, Record};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kerf_runtime::shutdown::CancellationToken;
+use kube::api::{Api, ObjectMeta, PostParams};
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+
+/// Which Lease, by whom, for how long.
+#[derive(Debug, Clone)]
+pub struct LeaseSettings {
+    /// The Lease's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Who asks for it.
+    pub identity: String,
+    /// How long it stays valid without a renewal.
+    pub duration: Duration,
+}
+
+impl LeaseSettings {
+    /// How often it is renewed.
+    fn renew_every(&self) -> Duration {
+        self.duration / 5
+    }
+
+    /// How long after the last renewal the leader gives up: well before another may take it.
+    fn give_up_after(&self) -> Duration {
+        self.duration * 2 / 3
+    }
+}
+
+/// How often a candidate looks whether the Lease is free.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long the API server may take for one answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A replica that wants to lead.
+#[derive(Debug)]
+pub struct Candidate {
+    api: Api<Lease>,
+    settings: LeaseSettings,
+    election: Election,
+}
+
+/// A Lease that we hold.
+#[derive(Debug, Clone)]
+pub struct Held {
+    lease: Lease,
+    transitions: u64,
+    renewed: Instant,
+}
+
+impl Held {
+    /// The leader's epoch: above every earlier leader's.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.transitions + 1
+    }
+
+    /// Raises the epoch, where the nodes know higher ones than the Lease: it was deleted. The next renewal writes it.
+    pub fn raise(&mut self, epoch: u64) {
+        self.transitions = self.transitions.max(epoch.saturating_sub(1));
+    }
+}
+
+impl Candidate {
+    /// A candidate for the Lease of `settings`.
+    #[must_use]
+    pub fn new(client: kube::Client, settings: LeaseSettings) -> Self {
+        let api = Api::namespaced(client, &settings.namespace);
+        let election = Election::new(settings.identity.clone());
+        Self { api, settings, election }
+    }
+
+    /// Waits until the Lease is ours.
+    pub async fn acquire(&mut self) -> Held {
+        loop {
+            match timeout(PATIENCE, self.try_acquire()).await {
+                Ok(Ok(Some(held))) => {
+                    tracing::info!(identity = self.settings.identity, epoch = held.epoch(), "leading");
+                    return held;
+                }
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => tracing::warn!(lease = self.name(), %error, "failed to take the lease"),
+                Err(_) => tracing::warn!(lease = self.name(), "failed to take the lease in time"),
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Renews the Lease until it is lost or `stop`.
+    pub async fn keep(&self, held: &mut Held, stop: &CancellationToken) {
+        while held.renewed.elapsed() < self.settings.give_up_after() {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep(self.settings.renew_every()) => {}
+            }
+            match timeout(PATIENCE, self.renew(held)).await {
+                Ok(Ok(true)) => {}
+                Ok(Ok(false)) => {
+                    tracing::error!(lease = self.name(), "the lease was taken by another");
+                    return;
+                }
+                Ok(Err(error)) => tracing::warn!(lease = self.name(), %error, "failed to renew the lease"),
+                Err(_) => tracing::warn!(lease = self.name(), "failed to renew the lease in time"),
+            }
+        }
+        tracing::error!(lease = self.name(), "the lease could not be renewed: leading no more");
+    }
+
+    /// Gives the Lease back, so that a successor need not wait for its end.
+    pub async fn release(&self, held: Held) {
+        let mut lease = held.lease.clone();
+        lease.spec = Some(LeaseSpec { holder_identity: Some(String::new()), ..self.spec(&held, &lease) });
+        let params = PostParams::default();
+        let replace = self.api.replace(&self.settings.name, &params, &lease);
+        match timeout(PATIENCE, replace).await {
+            Ok(Ok(_)) => tracing::info!(lease = self.name(), "lease released"),
+            Ok(Err(error)) => tracing::warn!(lease = self.name(), %error, "failed to release the lease"),
+            Err(_) => tracing::warn!(lease = self.name(), "failed to release the lease in time"),
+        }
+    }
+
+    async fn try_acquire(&mut self) -> Result<Option<Held>, kube::Error> {
+        let found = self.api.get_opt(&self.settings.name).await?;
+        let record = found.as_ref().map(record);
+        let now = Instant::now();
+        let Decision::Take { transitions } = self.election.decide(record.as_ref(), now) else {
+            return Ok(None);
+        };
+        let metadata = ObjectMeta {
+            name: Some(self.settings.name.clone()),
+            namespace: Some(self.settings.namespace.clone()),
+            ..ObjectMeta::default()
+        };
+        let exists = found.is_some();
+        let lease = found.unwrap_or(Lease { metadata, spec: None });
+        let mut held = Held { lease, transitions, renewed: now };
+        let mut lease = held.lease.clone();
+        let fresh = LeaseSpec { acquire_time: Some(wall_clock()), ..self.spec(&held, &Lease::default()) };
+        lease.spec = Some(fresh);
+        let params = PostParams::default();
+        let written = if exists {
+            self.api.replace(&self.settings.name, &params, &lease).await
+        } else {
+            self.api.create(&params, &lease).await
+        };
+        match written {
+            Ok(lease) => {
+                held.lease = lease;
+                Ok(Some(held))
+            }
+            // Another was faster.
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One renewal. `false`: the Lease is another's.
+    async fn renew(&self, held: &mut Held) -> Result<bool, kube::Error> {
+        let now = Instant::now();
+        let mut lease = held.lease.clone();
+        lease.spec = Some(self.spec(held, &lease));
+        match self.api.replace(&self.settings.name, &PostParams::default(), &lease).await {
+            Ok(lease) => {
+                (held.lease, held.renewed) = (lease, now);
+                Ok(true)
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {
+                self.is_still_ours(held).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// After a refused renewal: somebody touched the Lease, or an earlier renewal's answer was lost.
+    async fn is_still_ours(&self, held: &mut Held) -> Result<bool, kube::Error> {
+        let Some(lease) = self.api.get_opt(&self.settings.name).await? else { return Ok(false) };
+        let found = record(&lease);
+        let ours = found.holder == self.settings.identity && found.transitions <= held.transitions;
+        if ours {
+            held.lease = lease;
+        }
+        Ok(ours)
+    }
+
+    fn spec(&self, held: &Held, before: &Lease) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(self.settings.identity.clone()),
+            lease_duration_seconds: i32::try_from(self.settings.duration.as_secs()).ok(),
+            lease_transitions: i32::try_from(held.transitions).ok(),
+            renew_time: Some(wall_clock()),
+            acquire_time: before.spec.as_ref().and_then(|spec| spec.acquire_time.clone()),
+            ..LeaseSpec::default()
+        }
+    }
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.settings.namespace, self.settings.name)
+    }
+}
+
+/// For people who look at the Lease: no decision reads it.
+fn wall_clock() -> MicroTime {
+    MicroTime(jiff::Timestamp::now())
+}
+
+fn record(lease: &Lease) -> Record {
+    let spec = lease.spec.clone().unwrap_or_default();
+    Record {
+        holder: spec.holder_identity.unwrap_or_default(),
+        transitions: spec.lease_transitions.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+        duration: Duration::from_secs(
+            spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0),
+        ),
+        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;

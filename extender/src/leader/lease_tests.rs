@@ -1,0 +1,97 @@
+use super::*;
+use crate::api_stand_in::{ApiStandIn, Fault};
+use std::sync::Arc;
+
+const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kerf-system/leases/kerf-extender";
+
+fn candidate(api: &Arc<ApiStandIn>, identity: &str) -> Candidate {
+    let settings = LeaseSettings {
+        namespace: "kerf-system".into(),
+        name: "kerf-extender".into(),
+        identity: identity.into(),
+        duration: Duration::from_secs(3),
+    };
+    Candidate::new(api.client(), settings)
+}
+
+fn holder(api: &ApiStandIn) -> String {
+    api.get(PATH).unwrap()["spec"]["holderIdentity"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn each_leader_has_an_epoch_above_the_last() {
+    let api = ApiStandIn::new();
+    let mut epochs = Vec::new();
+    for identity in ["a", "b", "b"] {
+        let mut candidate = candidate(&api, identity);
+        let held = candidate.acquire().await;
+        assert_eq!(holder(&api), identity);
+        epochs.push(held.epoch());
+        candidate.release(held).await;
+        assert_eq!(holder(&api), "");
+    }
+    // A life of the same name that ended without a release.
+    for _ in 0..2 {
+        epochs.push(candidate(&api, "c").acquire().await.epoch());
+    }
+    assert_eq!(epochs, [1, 2, 3, 4, 5]);
+}
+
+#[tokio::test]
+async fn a_held_lease_is_not_taken() {
+    let api = ApiStandIn::new();
+    let _held = candidate(&api, "a").acquire().await;
+    assert!(candidate(&api, "b").try_acquire().await.unwrap().is_none());
+    assert_eq!(holder(&api), "a");
+}
+
+#[tokio::test]
+async fn who_is_slower_does_not_lead() {
+    let api = ApiStandIn::new();
+    api.meddle(|api| {
+        let spec = serde_json::json!({"holderIdentity": "faster", "leaseDurationSeconds": 3});
+        api.put(PATH, serde_json::json!({"metadata": {"name": "kerf-extender"}, "spec": spec}));
+    });
+    assert!(candidate(&api, "a").try_acquire().await.unwrap().is_none());
+    assert_eq!(holder(&api), "faster");
+}
+
+#[tokio::test]
+async fn a_lease_is_renewed_with_the_raised_epoch_and_survives_a_lost_reply() {
+    let api = ApiStandIn::new();
+    let mut a = candidate(&api, "a");
+    let mut held = a.acquire().await;
+    held.raise(8);
+    api.fail([Fault::LoseReply]);
+    assert!(a.renew(&mut held).await.is_err(), "nobody knows");
+    assert!(a.renew(&mut held).await.unwrap(), "it is still ours");
+    assert!(a.renew(&mut held).await.unwrap());
+    assert_eq!((held.epoch(), holder(&api).as_str()), (8, "a"));
+    assert_eq!(api.get(PATH).unwrap()["spec"]["leaseTransitions"], 7);
+}
+
+#[tokio::test]
+async fn a_leader_stops_when_another_took_the_lease() {
+    let api = ApiStandIn::new();
+    let a = &mut candidate(&api, "a");
+    let mut held = a.acquire().await;
+    let mut lease = api.get(PATH).unwrap();
+    lease["spec"]["holderIdentity"] = "b".into();
+    lease["spec"]["leaseTransitions"] = 1.into();
+    api.put(PATH, lease);
+    a.keep(&mut held, &CancellationToken::new()).await;
+    a.release(held).await;
+    assert_eq!(holder(&api), "b", "what is another's is not released");
+}
+
+#[tokio::test]
+async fn a_leader_that_cannot_renew_gives_up_before_another_may_take_over() {
+    let api = ApiStandIn::new();
+    let a = &mut candidate(&api, "a");
+    let mut held = a.acquire().await;
+    let began = Instant::now();
+    api.fail([Fault::Answer(500); 20]);
+    a.keep(&mut held, &CancellationToken::new()).await;
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(1900) && took < Duration::from_millis(2950), "{took:?}");
+}

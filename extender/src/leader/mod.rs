@@ -1,0 +1,15 @@
+//! Who leads: one replica at a time, by a Lease, each leader with an epoch above all before it.
+//!
+//! The Lease keeps two leaders from working at once in the ordinary case. What makes it safe in every case is the
+//! epoch together with the compare and swap of each spec: no clock decides whether a promise is kept.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `election` | when a Lease may be taken, from what was seen of it and when |
+//! | `lease` | reading and writing it |
+
+mod election;
+mod lease;
+
+pub use election::{Decision, Election, Record};
+pub use lease::{Candidate, Held, LeaseSettings};

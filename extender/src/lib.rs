@@ -1,0 +1,43 @@
+//! kerf's scheduler extender: tells kube-scheduler which nodes can serve a pod and which is best, promises slices to
+//! pods, and binds them once their slices are there.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | [`args`], [`app`] | flags and wiring |
+//! | [`wire`], [`routes`] | what kube-scheduler says and is told |
+//! | [`ask`], [`pod`] | what is read of a pod |
+//! | [`cluster_index`] | what is known, promised and pending; no I/O, no clock |
+//! | [`tentative`] | where pods will probably be bound |
+//! | [`filter`] | which nodes fit and in what order |
+//! | [`bind`], [`binding`] | a pod's way from the choice of its node to its Binding |
+//! | [`upkeep`] | what is due without anybody asking |
+//! | [`waiting`], [`wake`] | which refused pods have room now, and that the scheduler hears of it |
+//! | [`node_writer`] | how specs are written |
+//! | [`watch`], [`confirm`] | how the index hears of the cluster |
+//! | [`term`], [`leader`] | who leads, since when |
+//! | [`metrics`] | what is counted |
+#![forbid(unsafe_code)]
+
+pub mod app;
+pub mod args;
+pub mod ask;
+pub mod bind;
+pub mod binding;
+pub mod cluster_index;
+pub mod confirm;
+pub mod filter;
+pub mod leader;
+pub mod metrics;
+pub mod node_writer;
+pub mod pod;
+pub mod routes;
+pub mod tentative;
+pub mod term;
+pub mod upkeep;
+pub mod waiting;
+pub mod wake;
+pub mod watch;
+pub mod wire;
+
+#[cfg(test)]
+mod api_stand_in;

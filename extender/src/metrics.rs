@@ -1,0 +1,194 @@
+//! What the extender counts. All label values come from closed lists.
+
+use crate::term::Standing;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+macro_rules! label {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name { $($(#[$variant_doc])* $variant,)* }
+
+        impl EncodeLabelValue for $name {
+            fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+                match self { $(Self::$variant => $text,)* }.encode(encoder)
+            }
+        }
+    };
+}
+
+label!(
+    /// What the scheduler asks.
+    Verb {
+        /// Which nodes can serve a pod.
+        Filter = "filter",
+        /// Which of them is best.
+        Prioritize = "prioritize",
+        /// Bind it.
+        Bind = "bind",
+    }
+);
+
+label!(
+    /// How a request ended.
+    Outcome {
+        /// As wished: some node fits, or the pod is bound.
+        Ok = "ok",
+        /// No node can serve the pod, or not the one that was chosen.
+        Refused = "refused",
+        /// The slice was not ready in time.
+        TimedOut = "timed-out",
+        /// This replica does not lead.
+        NotLeader = "not-leader",
+        /// The request could not be read.
+        BadRequest = "bad-request",
+        /// Something failed.
+        Error = "error",
+    }
+);
+
+label!(
+    /// How a write of a GpuNode's spec ended.
+    Write {
+        /// It was made.
+        Written = "written",
+        /// Somebody else had written.
+        Conflict = "conflict",
+        /// It failed, or nobody knows.
+        Failed = "failed",
+    }
+);
+
+label!(
+    /// How far a promise is.
+    PromiseState {
+        /// Expected by a filter, not asked for yet.
+        Tentative = "tentative",
+        /// Not written yet.
+        Writing = "writing",
+        /// Written.
+        Committed = "committed",
+    }
+);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    verb: Verb,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VerbLabels {
+    verb: Verb,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WriteLabels {
+    outcome: Write,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: PromiseState,
+}
+
+/// From a quarter of a millisecond, in which a filter is answered, to the 5 s that a scheduler waits, each twice the one before.
+fn histogram() -> Histogram {
+    Histogram::new((0..15).map(|power| 0.000_25 * f64::from(1 << power)))
+}
+
+/// The extender's counters. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<VerbLabels, Histogram, fn() -> Histogram>,
+    writes: Family<WriteLabels, Counter>,
+}
+
+impl Metrics {
+    /// The counters, and a registry that shows them and the promises of `standing`.
+    #[must_use]
+    pub fn new(standing: &Arc<Standing>) -> (Self, Registry) {
+        let metrics = Self {
+            requests: Family::default(),
+            durations: Family::new_with_constructor(histogram as fn() -> Histogram),
+            writes: Family::default(),
+        };
+        let mut registry = Registry::with_prefix("kerf_extender");
+        registry.register("requests", "Requests of the scheduler", metrics.requests.clone());
+        let help = "Seconds from a request of the scheduler to its answer";
+        registry.register("request_duration_seconds", help, metrics.durations.clone());
+        registry.register("spec_writes", "Writes of GpuNode specs", metrics.writes.clone());
+        registry.register_collector(Box::new(Promises(standing.clone())));
+        (metrics, registry)
+    }
+
+    /// A request was answered.
+    pub fn answered(&self, verb: Verb, outcome: Outcome, after: Duration) {
+        self.requests.get_or_create(&RequestLabels { verb, outcome }).inc();
+        self.durations.get_or_create(&VerbLabels { verb }).observe(after.as_secs_f64());
+    }
+
+    /// A GpuNode's spec was written, or not.
+    pub fn wrote(&self, outcome: Write) {
+        self.writes.get_or_create(&WriteLabels { outcome }).inc();
+    }
+}
+
+/// Counts promises when they are asked for.
+#[derive(Debug)]
+struct Promises(Arc<Standing>);
+
+impl Collector for Promises {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Pods with promised slices, by how far the promise is";
+        let mut family = encoder.encode_descriptor("reservations", help, None, MetricType::Gauge)?;
+        let counts = self.0.term().map(|term| term.with(|index| index.promise_counts()));
+        for (state, count) in counts.into_iter().flatten() {
+            let gauge = ConstGauge::new(u32::try_from(count).unwrap_or(u32::MAX));
+            gauge.encode(family.encode_family(&StateLabels { state })?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_stand_in::ApiStandIn;
+    use crate::term::Term;
+    use kerf_runtime::shutdown::CancellationToken;
+
+    #[tokio::test]
+    async fn what_is_counted_is_shown_under_its_name() {
+        let standing = Arc::new(Standing::default());
+        let (metrics, registry) = Metrics::new(&standing);
+        let term = Term::new(ApiStandIn::new().client(), metrics.clone(), 1, CancellationToken::new());
+        standing.begin(term);
+        metrics.answered(Verb::Bind, Outcome::TimedOut, Duration::from_secs(4));
+        metrics.wrote(Write::Conflict);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            r#"kerf_extender_requests_total{verb="bind",outcome="timed-out"} 1"#,
+            r#"kerf_extender_request_duration_seconds_sum{verb="bind"} 4.0"#,
+            r#"kerf_extender_request_duration_seconds_bucket{le="4.096",verb="bind"} 1"#,
+            r#"kerf_extender_spec_writes_total{outcome="conflict"} 1"#,
+            r#"kerf_extender_reservations{state="committed"} 0"#,
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
+        }
+    }
+}

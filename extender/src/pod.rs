@@ -1,0 +1,142 @@
+//! A pod as the extender sees it: who it is, where it is, whether it has ended, and what it asks for. Nothing else of
+//! a Pod is read or kept.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::keys;
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// The parts of a Pod that a watch reads.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct SlicedPod {
+    /// Its metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// Where it is bound to.
+    #[serde(default)]
+    pub spec: Option<PodSpecView>,
+    /// Whether it has ended.
+    #[serde(default)]
+    pub status: Option<PodStatusView>,
+}
+
+/// The part of a Pod's spec that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSpecView {
+    /// The node that the pod is bound to.
+    #[serde(default)]
+    pub node_name: Option<String>,
+}
+
+/// The part of a Pod's status that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct PodStatusView {
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    #[serde(default)]
+    pub phase: Option<String>,
+}
+
+impl kube::Resource for SlicedPod {
+    type DynamicType = ();
+    type Scope = k8s_openapi::NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Cow::Borrowed("Pod")
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Cow::Borrowed("")
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Cow::Borrowed("v1")
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Cow::Borrowed("pods")
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// What the index keeps of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownPod {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace and name.
+    pub key: PodKey,
+    /// The node that it is bound to.
+    pub node: Option<NodeName>,
+    /// All its containers have ended for good: `Succeeded` or `Failed`.
+    pub ended: bool,
+    /// Its deletion has begun.
+    pub deleting: bool,
+    /// The text of its request document.
+    pub request: Option<Arc<str>>,
+}
+
+impl From<SlicedPod> for KnownPod {
+    fn from(pod: SlicedPod) -> Self {
+        let SlicedPod { metadata, spec, status } = pod;
+        let phase = status.and_then(|s| s.phase);
+        let node = spec.and_then(|s| s.node_name).filter(|name| !name.is_empty());
+        let annotation = metadata.annotations.and_then(|mut a| a.remove(keys::REQUEST));
+        Self {
+            uid: PodUid::new(metadata.uid.unwrap_or_default()),
+            key: PodKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
+            node: node.map(NodeName::new),
+            ended: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
+            deleting: metadata.deletion_timestamp.is_some(),
+            request: annotation.map(Arc::from),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn known(pod: serde_json::Value) -> KnownPod {
+        serde_json::from_value::<SlicedPod>(pod).unwrap().into()
+    }
+
+    #[test]
+    fn what_matters_of_a_pod_is_kept() {
+        let pod = known(json!({
+            "metadata": {
+                "name": "a", "namespace": "ns", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": {"kerf.dev/request": "{}", "other": "x"},
+            },
+            "spec": {"nodeName": "n1", "containers": []},
+            "status": {"phase": "Succeeded"},
+        }));
+        let expected = KnownPod {
+            uid: "u".into(),
+            key: PodKey::new("ns", "a"),
+            node: Some("n1".into()),
+            ended: true,
+            deleting: true,
+            request: Some("{}".into()),
+        };
+        assert_eq!(pod, expected);
+    }
+
+    #[test]
+    fn an_unbound_pod_has_no_node_whether_the_field_is_absent_null_or_empty() {
+        for spec in [json!({}), json!({"nodeName": null}), json!({"nodeName": ""}), json!(null)] {
+            let pod = known(json!({"metadata": {"name": "a"}, "spec": spec, "status": {"phase": "Running"}}));
+            assert_eq!((pod.node, pod.ended), (None, false));
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The HTTP side: reads what kube-scheduler asks, has it decided, and writes the answer. Only a leader that has listed
+//! everything answers.
+
+use crate::bind::{self, Bind};
+use crate::filter;
+use crate::metrics::{Metrics, Outcome, Verb};
+use crate::term::Standing;
+use crate::wire::{BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use kerf_core::packing::Refusal;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The largest request: 5,000 nodes and a large pod are 200 KB; an object in etcd is at most 1.5 MB.
+const BODY_LIMIT: usize = 8 << 20;
+
+const NOT_LEADER: &str =
+    "not the leader, or the leader has not listed the cluster yet; the scheduler tries again";
+const NO_NAMES: &str =
+    "no NodeNames in the request: set nodeCacheCapable for kerf's extender (see kerf scheduler-config)";
+
+/// What the handlers need.
+#[derive(Debug, Clone)]
+pub struct Shared {
+    /// Whether and by what term requests are answered.
+    pub standing: Arc<Standing>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// How long a bind may wait.
+    pub bind_timeout: Duration,
+}
+
+/// The verbs, as `kerf scheduler-config` names them.
+pub fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/scheduler/filter", post(filter))
+        .route("/scheduler/prioritize", post(prioritize))
+        .route("/scheduler/bind", post(bind))
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .with_state(shared)
+}
+
+async fn filter(State(shared): State<Shared>, body: Bytes) -> Response {
+    let began = Instant::now();
+    let (response, outcome) = filter_answer(&shared, &body, began);
+    shared.metrics.answered(Verb::Filter, outcome, began.elapsed());
+    response
+}
+
+fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> (Response, Outcome) {
+    let failed = |text: &str, outcome| (json(&FilterResult::error(text)), outcome);
+    let Some(term) = shared.standing.term() else { return failed(NOT_LEADER, Outcome::NotLeader) };
+    let args: ExtenderArgs<'_> = match serde_json::from_slice(body) {
+        Ok(args) => args,
+        Err(error) => return failed(&unreadable(&error), Outcome::BadRequest),
+    };
+    let Some(offered) = args.node_names() else { return failed(NO_NAMES, Outcome::BadRequest) };
+    let pod = args.candidate();
+    let filtered = term.with(|index| filter::filter(index, &pod, &offered, now));
+    let outcome = if filtered.fitting.is_empty() { Outcome::Refused } else { Outcome::Ok };
+    if tracing::enabled!(tracing::Level::DEBUG) {
+        let mut refused: BTreeMap<Refusal, usize> = BTreeMap::new();
+        filtered.refused.iter().for_each(|(_, refusal)| *refused.entry(*refusal).or_default() += 1);
+        let us = now.elapsed().as_micros();
+        tracing::debug!(pod = %pod.key, offered = offered.len(), fitting = filtered.fitting.len(), ?refused, us, "filtered");
+    }
+    (json(&FilterResult::from(filtered)), outcome)
+}
+
+async fn prioritize(State(shared): State<Shared>, body: Bytes) -> Response {
+    let began = Instant::now();
+    let (response, outcome) = prioritize_answer(&shared, &body, began);
+    shared.metrics.answered(Verb::Prioritize, outcome, began.elapsed());
+    response
+}
+
+/// The scheduler passes over errors here, so an empty list says the same.
+fn prioritize_answer(shared: &Shared, body: &[u8], now: Instant) -> (Response, Outcome) {
+    let nothing = |outcome| (json::<[HostPriority<'_>]>(&[]), outcome);
+    let Some(term) = shared.standing.term() else { return nothing(Outcome::NotLeader) };
+    let Ok(args) = serde_json::from_slice::<ExtenderArgs<'_>>(body) else {
+        return nothing(Outcome::BadRequest);
+    };
+    let Some(offered) = args.node_names() else { return nothing(Outcome::BadRequest) };
+    let pod = args.candidate();
+    let scores = term.with(|index| filter::prioritize(index, &pod, &offered, now));
+    let scores: Vec<_> = scores.into_iter().map(|(host, score)| HostPriority { host, score }).collect();
+    (json(scores.as_slice()), Outcome::Ok)
+}
+
+async fn bind(State(shared): State<Shared>, body: Bytes) -> Response {
+    let began = Instant::now();
+    let (error, outcome) = bind_answer(&shared, &body).await;
+    shared.metrics.answered(Verb::Bind, outcome, began.elapsed());
+    json(&BindResult { error })
+}
+
+async fn bind_answer(shared: &Shared, body: &[u8]) -> (String, Outcome) {
+    let Some(term) = shared.standing.term() else { return (NOT_LEADER.to_owned(), Outcome::NotLeader) };
+    let args: BindArgs = match serde_json::from_slice(body) {
+        Ok(args) => args,
+        Err(error) => return (unreadable(&error), Outcome::BadRequest),
+    };
+    match bind::bind(&term, Bind::from(args), shared.bind_timeout).await {
+        Ok(()) => (String::new(), Outcome::Ok),
+        Err(error) => (error.to_string(), error.outcome()),
+    }
+}
+
+fn unreadable(error: &serde_json::Error) -> String {
+    format!("failed to read the scheduler's request: {error}; is it kube-scheduler's extender/v1?")
+}
+
+/// The answer in one piece, so that it has a Content-Length: the scheduler keeps its connection then.
+fn json<T: Serialize + ?Sized>(answer: &T) -> Response {
+    match serde_json::to_vec(answer) {
+        Ok(bytes) => ([(CONTENT_TYPE, "application/json")], bytes).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "failed to write an answer");
+            axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "routes_tests.rs"]
+mod tests;

@@ -1,0 +1,139 @@
+//! Places that pods will most probably take: the scheduler has been told where they fit best and has not bound them yet.
+//!
+//! Two pods are scheduled one after the other before the first one's bind arrives. Without this overlay both would be
+//! sent to the same last free place, and one of them into a back-off. It is a guess and no promise: it is written
+//! nowhere, it ends by itself, and a bind does not look at it.
+
+use crate::ask::Ask;
+use hashbrown::HashMap;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::ledger::{self, Promisee};
+use kerf_core::names::{NodeName, PodUid};
+use std::borrow::Cow;
+use std::time::{Duration, Instant};
+
+/// How long a pod's bind may take to arrive. A scheduling cycle takes milliseconds; a scheduler under load, and one that
+/// waits for volumes, longer. What comes later than this is found out at the bind.
+pub const LIFETIME: Duration = Duration::from_secs(2);
+
+/// One pod's probable place.
+#[derive(Debug, Clone)]
+pub struct Tentative {
+    /// The pod.
+    pub pod: Promisee,
+    /// What it asks for.
+    pub ask: Ask,
+    /// When the guess ends.
+    pub until: Instant,
+}
+
+/// All pods' probable places.
+#[derive(Debug, Default)]
+pub struct Tentatives {
+    /// By node, in the order in which they were put.
+    by_node: HashMap<NodeName, Vec<Tentative>>,
+    by_pod: HashMap<PodUid, NodeName>,
+}
+
+impl Tentatives {
+    /// Puts a pod on a node. It must have no other place.
+    pub fn put(&mut self, node: &NodeName, tentative: Tentative) {
+        self.by_pod.insert(tentative.pod.uid.clone(), node.clone());
+        self.by_node.entry(node.clone()).or_default().push(tentative);
+    }
+
+    /// The node on which a pod has a place.
+    #[must_use]
+    pub fn node_of(&self, uid: &PodUid) -> Option<&NodeName> {
+        self.by_pod.get(uid)
+    }
+
+    /// How many pods have a place.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_pod.len()
+    }
+
+    /// Whether no pod has a place.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_pod.is_empty()
+    }
+
+    /// Takes a pod's place away, and tells where it was.
+    pub fn take(&mut self, uid: &PodUid) -> Option<(NodeName, Tentative)> {
+        let node = self.by_pod.remove(uid)?;
+        let here = self.by_node.get_mut(&node)?;
+        let found = here.iter().position(|t| t.pod.uid == *uid)?;
+        let tentative = here.remove(found);
+        if here.is_empty() {
+            self.by_node.remove(&node);
+        }
+        Some((node, tentative))
+    }
+
+    /// Takes away the places whose time is over, and tells the nodes.
+    pub fn expire(&mut self, now: Instant) -> Vec<NodeName> {
+        let over = self.by_node.values().flatten().filter(|t| t.until <= now).map(|t| t.pod.uid.clone());
+        let over: Vec<PodUid> = over.collect();
+        over.iter().filter_map(|uid| self.take(uid)).map(|(node, _)| node).collect()
+    }
+
+    /// A node's spec with the probable places as if they were promised. One that has no place any more is passed over.
+    #[must_use]
+    pub fn laid_over<'s>(
+        &self,
+        node: &NodeName,
+        spec: &'s GpuNodeSpec,
+        status: &GpuNodeStatus,
+    ) -> Cow<'s, GpuNodeSpec> {
+        let mut view = Cow::Borrowed(spec);
+        for tentative in self.by_node.get(node).into_iter().flatten() {
+            if let Ok(next) = ledger::reserve(&view, status, &tentative.ask.document, &tentative.pod) {
+                view = Cow::Owned(next);
+            }
+        }
+        view
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::testing::{node_status, promisee, request};
+
+    fn tentative(pod: &str, until: Instant) -> Tentative {
+        let ask = Ask::read(Some(&request("nvidia.com/mig-3g.40gb", 1).to_json())).unwrap();
+        Tentative { pod: promisee(pod), ask, until }
+    }
+
+    fn pods(tentatives: &Tentatives) -> Vec<String> {
+        let status = node_status(&["H100-80GB"]);
+        let view = tentatives.laid_over(&"n".into(), &GpuNodeSpec::default(), &status).into_owned();
+        view.slices.into_iter().filter_map(|s| Some(s.reservation?.pod)).collect()
+    }
+
+    #[test]
+    fn places_are_taken_in_their_order_while_there_are_some() {
+        let (mut tentatives, now) = (Tentatives::default(), Instant::now());
+        for pod in ["a", "b", "c"] {
+            tentatives.put(&"n".into(), tentative(pod, now + LIFETIME));
+        }
+        assert_eq!(pods(&tentatives), ["a", "b"], "an H100 has two places for 3g.40gb");
+        assert_eq!(tentatives.take(&promisee("a").uid).map(|(node, _)| node), Some("n".into()));
+        assert_eq!(pods(&tentatives), ["b", "c"]);
+        assert_eq!(tentatives.node_of(&promisee("a").uid), None);
+    }
+
+    #[test]
+    fn a_place_ends_by_itself() {
+        let (mut tentatives, now) = (Tentatives::default(), Instant::now());
+        tentatives.put(&"n".into(), tentative("a", now + LIFETIME));
+        tentatives.put(&"n".into(), tentative("b", now + LIFETIME * 2));
+        assert!(tentatives.expire(now).is_empty());
+        assert_eq!(tentatives.expire(now + LIFETIME), [NodeName::from("n")]);
+        assert_eq!(pods(&tentatives), ["b"]);
+        assert_eq!(tentatives.expire(now + LIFETIME * 2).len(), 1);
+        assert!(tentatives.by_node.is_empty() && tentatives.is_empty());
+    }
+}

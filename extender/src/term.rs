@@ -1,0 +1,170 @@
+//! One leader's term: the index behind its lock, and who must hear of its changes.
+//!
+//! All tasks of a term end with its token. A new term starts from nothing and lists everything anew.
+
+use crate::cluster_index::{ClusterIndex, Effects};
+use crate::metrics::Metrics;
+use crate::node_writer;
+use arc_swap::ArcSwapOption;
+use hashbrown::HashMap;
+use kerf_core::names::{NodeName, PodUid};
+use kerf_runtime::shutdown::CancellationToken;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, watch};
+
+/// The term of which requests are answered, if this replica leads and has listed everything.
+#[derive(Debug, Default)]
+pub struct Standing {
+    term: ArcSwapOption<Term>,
+    /// Rings when a term has ended.
+    ended: Notify,
+}
+
+impl Standing {
+    /// The term, if there is one.
+    #[must_use]
+    pub fn term(&self) -> Option<Arc<Term>> {
+        self.term.load_full().filter(|term| !term.stop.is_cancelled())
+    }
+
+    /// Answers requests by this term from now on.
+    pub fn begin(&self, term: Arc<Term>) {
+        self.term.store(Some(term));
+    }
+
+    /// Answers no requests from now on.
+    pub fn end(&self) {
+        if self.term.swap(None).is_some() {
+            self.ended.notify_one();
+        }
+    }
+
+    /// Waits until a term ends.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
+    }
+}
+
+/// A leader's term.
+pub struct Term {
+    /// Its client.
+    pub client: kube::Client,
+    /// Ends it.
+    pub stop: CancellationToken,
+    /// What it counts.
+    pub metrics: Metrics,
+    index: Mutex<ClusterIndex>,
+    bells: Mutex<HashMap<NodeName, Bell>>,
+    unconfirmed: Mutex<BTreeSet<PodUid>>,
+    /// Rings when there are pods to confirm.
+    pub confirm: Notify,
+    /// Rings when room may have come.
+    pub room: Notify,
+    /// Rings when the first listing of nodes or pods has ended.
+    pub listed: Notify,
+}
+
+/// Who waits for a node.
+#[derive(Debug)]
+struct Bell {
+    write: Arc<Notify>,
+    changed: watch::Sender<()>,
+}
+
+impl std::fmt::Debug for Term {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Term").finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds these locks; if it did, the API server's state would still decide what is true.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Term {
+    /// The term of `epoch`, until `stop`.
+    #[must_use]
+    pub fn new(client: kube::Client, metrics: Metrics, epoch: u64, stop: CancellationToken) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            stop,
+            metrics,
+            index: Mutex::new(ClusterIndex::new(epoch)),
+            bells: Mutex::default(),
+            unconfirmed: Mutex::default(),
+            confirm: Notify::new(),
+            room: Notify::new(),
+            listed: Notify::new(),
+        })
+    }
+
+    /// Asks or tells the index, and passes on what follows from it.
+    pub fn with<R>(self: &Arc<Self>, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
+        let (result, effects) = {
+            let mut index = lock(&self.index);
+            let result = act(&mut index);
+            (result, index.take_effects())
+        };
+        if effects != Effects::default() {
+            self.pass_on(effects);
+        }
+        result
+    }
+
+    /// Hears of the changes at a node from now on.
+    pub fn watch_node(self: &Arc<Self>, node: &NodeName) -> watch::Receiver<()> {
+        lock(&self.bells).entry(node.clone()).or_insert_with(|| self.bell(node)).changed.subscribe()
+    }
+
+    /// The pods that are to be looked up.
+    pub fn take_unconfirmed(&self) -> BTreeSet<PodUid> {
+        std::mem::take(&mut lock(&self.unconfirmed))
+    }
+
+    /// Forgets a node that is gone. Whether it is: it may have come back, and then its writer goes on.
+    pub fn forget(&self, node: &NodeName) -> bool {
+        let mut bells = lock(&self.bells);
+        let gone = lock(&self.index).node(node).is_none();
+        if gone {
+            bells.remove(node);
+        }
+        gone
+    }
+
+    fn pass_on(self: &Arc<Self>, effects: Effects) {
+        for released in &effects.released {
+            let (pod, uid, node) = (&released.pod, &released.uid, &released.node);
+            tracing::info!(%pod, %uid, %node, why = %released.why, "released");
+        }
+        if effects.deposed {
+            tracing::error!("a leader of a newer epoch has written: this term ends");
+            self.stop.cancel();
+        }
+        let mut bells = lock(&self.bells);
+        for node in &effects.changed {
+            if let Some(bell) = bells.get(node) {
+                bell.changed.send_replace(());
+            }
+        }
+        for node in &effects.unwritten {
+            bells.entry(node.clone()).or_insert_with(|| self.bell(node)).write.notify_one();
+        }
+        drop(bells);
+        if !effects.changed.is_empty() {
+            self.room.notify_one();
+        }
+        if !effects.unconfirmed.is_empty() {
+            lock(&self.unconfirmed).extend(effects.unconfirmed);
+            self.confirm.notify_one();
+        }
+    }
+
+    /// A node's bell, with a writer that waits for it.
+    fn bell(self: &Arc<Self>, node: &NodeName) -> Bell {
+        let write = Arc::new(Notify::new());
+        tokio::spawn(node_writer::run(self.clone(), node.clone(), write.clone()));
+        Bell { write, changed: watch::Sender::new(()) }
+    }
+}

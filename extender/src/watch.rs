@@ -1,0 +1,83 @@
+//! The two watches that feed the index: nodes' GpuNode objects, and pods with kerf's label.
+//!
+//! Nodes come first, so that when pods are listed every promise is known and those to vanished pods are found.
+
+use crate::pod::{KnownPod, SlicedPod};
+use crate::term::Term;
+use futures::{Stream, StreamExt};
+use kerf_core::keys;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Error, Event, watcher};
+use std::pin::pin;
+use std::sync::Arc;
+
+/// Seconds after which a watch is begun anew. A connection that died silently is noticed 5 s later.
+const WATCH_SECONDS: u32 = 60;
+
+/// Feeds the index until the term ends.
+pub async fn run(term: Arc<Term>) {
+    let config = Config::default().timeout(WATCH_SECONDS);
+    let nodes = watcher(Api::<GpuNode>::all(term.client.clone()), config.clone()).default_backoff();
+    let pods_config = config.labels(&format!("{}=true", keys::SLICED));
+    let pods = watcher(Api::<SlicedPod>::all(term.client.clone()), pods_config).default_backoff();
+    let nodes_listed = tokio::sync::Notify::new();
+    let feed_nodes = feed(&term, "GpuNodes", nodes, |event| {
+        let done = matches!(event, Event::InitDone);
+        tell_node(&term, event);
+        if done {
+            nodes_listed.notify_one();
+            term.listed.notify_one();
+        }
+    });
+    let feed_pods = async {
+        nodes_listed.notified().await;
+        feed(&term, "Pods", pods, |event| {
+            let done = matches!(event, Event::InitDone);
+            tell_pod(&term, event);
+            if done {
+                term.listed.notify_one();
+            }
+        })
+        .await;
+    };
+    tokio::select! {
+        () = term.stop.cancelled() => {}
+        () = async { tokio::join!(feed_nodes, feed_pods); } => {}
+    }
+}
+
+async fn feed<K>(
+    term: &Arc<Term>,
+    what: &'static str,
+    events: impl Stream<Item = Result<Event<K>, Error>>,
+    mut tell: impl FnMut(Event<K>),
+) {
+    let mut events = pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => tell(event),
+            Err(error) if term.stop.is_cancelled() => tracing::debug!(what, %error, "watch ended"),
+            Err(error) => tracing::warn!(what, %error, "watch failed, trying again"),
+        }
+    }
+}
+
+fn tell_node(term: &Arc<Term>, event: Event<GpuNode>) {
+    term.with(|index| match event {
+        Event::Init => index.nodes_listing(),
+        Event::InitApply(node) | Event::Apply(node) => index.show_node(&node),
+        Event::Delete(node) => index.remove_node(&node.name()),
+        Event::InitDone => index.nodes_listed(),
+    });
+}
+
+fn tell_pod(term: &Arc<Term>, event: Event<SlicedPod>) {
+    term.with(|index| match event {
+        Event::Init => index.pods_listing(),
+        Event::InitApply(pod) | Event::Apply(pod) => index.show_pod(KnownPod::from(pod)),
+        Event::Delete(pod) => index.hide_pod(&KnownPod::from(pod)),
+        Event::InitDone => index.pods_listed(),
+    });
+}

@@ -1,0 +1,168 @@
+//! The scheduler extender's JSON (kube-scheduler `extender/v1`), as much of it as is read and written. The Go types have
+//! no tags, so their field names are the keys; absent pointers come as `null`.
+
+use crate::ask::Ask;
+use crate::filter::{Candidate, Filtered};
+use kerf_core::keys;
+use kerf_core::names::{PodKey, PodUid};
+use kerf_core::packing::Refusal;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What `filter` and `prioritize` are asked.
+#[derive(Debug, Deserialize)]
+pub struct ExtenderArgs<'a> {
+    /// The pod.
+    #[serde(rename = "Pod", borrow)]
+    pod: WirePod<'a>,
+    /// The nodes' names. Absent if the scheduler is not configured as `nodeCacheCapable`.
+    #[serde(rename = "NodeNames", borrow, default)]
+    node_names: Option<Vec<Text<'a>>>,
+}
+
+/// A text that is borrowed from the request where it has no escapes. (serde borrows a `Cow` only where it is a field.)
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[derive(Debug, Deserialize)]
+struct WirePod<'a> {
+    #[serde(borrow)]
+    metadata: WireMetadata<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+struct WireMetadata<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(borrow)]
+    namespace: Text<'a>,
+    #[serde(borrow)]
+    uid: Text<'a>,
+    #[serde(borrow, default)]
+    annotations: Option<WireAnnotations<'a>>,
+}
+
+/// Of all annotations the request document alone.
+#[derive(Debug)]
+struct WireAnnotations<'a> {
+    request: Option<Text<'a>>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for WireAnnotations<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(AnnotationsVisitor)
+    }
+}
+
+struct AnnotationsVisitor;
+
+impl<'de> Visitor<'de> for AnnotationsVisitor {
+    type Value = WireAnnotations<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of annotations")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut request = None;
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            if key.0 == keys::REQUEST {
+                request = Some(map.next_value()?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(WireAnnotations { request })
+    }
+}
+
+impl<'a> ExtenderArgs<'a> {
+    /// The pod, with what it asks for.
+    #[must_use]
+    pub fn candidate(&self) -> Candidate {
+        let metadata = &self.pod.metadata;
+        let request = metadata.annotations.as_ref().and_then(|a| a.request.as_ref());
+        Candidate {
+            uid: PodUid::new(&*metadata.uid.0),
+            key: PodKey::new(&*metadata.namespace.0, &*metadata.name.0),
+            ask: Ask::read(request.map(|text| &*text.0)),
+        }
+    }
+
+    /// The offered nodes; `None` if the scheduler sends whole Nodes.
+    #[must_use]
+    pub fn node_names(&'a self) -> Option<Vec<&'a str>> {
+        self.node_names.as_ref().map(|names| names.iter().map(|name| &*name.0).collect())
+    }
+}
+
+/// What `bind` is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct BindArgs {
+    /// The pod's name.
+    pub pod_name: String,
+    /// Its namespace.
+    pub pod_namespace: String,
+    /// Its UID.
+    #[serde(rename = "PodUID")]
+    pub pod_uid: String,
+    /// The node.
+    pub node: String,
+}
+
+/// The answer to `filter`.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct FilterResult<'a> {
+    node_names: Vec<&'a str>,
+    /// Nodes where the scheduler's preemption might help: none, for it does not see slices.
+    failed_nodes: BTreeMap<&'a str, &'a str>,
+    failed_and_unresolvable_nodes: BTreeMap<&'a str, String>,
+    error: String,
+}
+
+impl<'a> From<Filtered<'a>> for FilterResult<'a> {
+    fn from(filtered: Filtered<'a>) -> Self {
+        let text = |(name, refusal): (&'a str, Refusal)| (name, refusal.to_string());
+        Self {
+            node_names: filtered.fitting,
+            failed_and_unresolvable_nodes: filtered.refused.into_iter().map(text).collect(),
+            ..Self::default()
+        }
+    }
+}
+
+impl FilterResult<'_> {
+    /// The answer that ends the scheduling attempt with an error.
+    #[must_use]
+    pub fn error(text: impl Into<String>) -> Self {
+        Self { error: text.into(), ..Self::default() }
+    }
+}
+
+/// One entry of the answer to `prioritize`.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct HostPriority<'a> {
+    /// The node.
+    pub host: &'a str,
+    /// Its score; higher is better.
+    pub score: i64,
+}
+
+/// The answer to `bind`.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct BindResult {
+    /// Why the pod was not bound; empty if it was.
+    pub error: String,
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

@@ -1,0 +1,68 @@
+use super::*;
+use kerf_core::testing::request;
+
+fn args(pod: &serde_json::Value, names: &serde_json::Value) -> String {
+    serde_json::json!({"Pod": pod, "Nodes": null, "NodeNames": names}).to_string()
+}
+
+fn pod(annotations: &serde_json::Value) -> serde_json::Value {
+    serde_json::json!({
+        "metadata": {
+            "name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "7", "creationTimestamp": null,
+            "labels": {"kerf.dev/sliced": "true"}, "annotations": annotations,
+        },
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}]},
+        "status": {"phase": "Pending"},
+    })
+}
+
+#[test]
+fn the_schedulers_question_is_read() {
+    let document = request("nvidia.com/mig-1g.10gb", 1);
+    let annotations = serde_json::json!({"kerf.dev/request": document.to_json(), "x": "y"});
+    let text = args(&pod(&annotations), &serde_json::json!(["n1", "n2"]));
+    let args: ExtenderArgs = serde_json::from_str(&text).unwrap();
+    let candidate = args.candidate();
+    assert_eq!((candidate.uid, candidate.key), (PodUid::new("u"), PodKey::new("ns", "a")));
+    assert_eq!(*candidate.ask.unwrap().document, document);
+    assert_eq!(args.node_names().unwrap(), ["n1", "n2"]);
+}
+
+#[test]
+fn names_are_not_copied() {
+    let text = args(&pod(&serde_json::json!(null)), &serde_json::json!(["node-1"]));
+    let args: ExtenderArgs = serde_json::from_str(&text).unwrap();
+    assert!(matches!(args.node_names.unwrap()[0].0, Cow::Borrowed("node-1")));
+    assert!(matches!(args.pod.metadata.uid.0, Cow::Borrowed("u")));
+}
+
+#[test]
+fn absent_and_null_fields_are_the_same() {
+    for annotations in [serde_json::json!(null), serde_json::json!({})] {
+        let text = args(&pod(&annotations), &serde_json::json!(null));
+        let args: ExtenderArgs = serde_json::from_str(&text).unwrap();
+        assert_eq!(args.candidate().ask, Err(Refusal::NotAdmitted));
+        assert!(args.node_names().is_none());
+    }
+}
+
+#[test]
+fn answers_have_gos_field_names() {
+    let filtered = Filtered { fitting: vec!["n1", "n2"], refused: vec![("n3", Refusal::NoRoom)] };
+    let answers = [
+        serde_json::to_string(&FilterResult::from(filtered)).unwrap(),
+        serde_json::to_string(&FilterResult::error("not the leader")).unwrap(),
+        serde_json::to_string(&[HostPriority { host: "n1", score: 2000 }]).unwrap(),
+        serde_json::to_string(&BindResult::default()).unwrap(),
+        serde_json::to_string(&BindResult { error: "slice is being cut".into() }).unwrap(),
+    ];
+    insta::assert_snapshot!(answers.join("\n"));
+}
+
+#[test]
+fn a_bind_is_read() {
+    let text = r#"{"PodName":"a","PodNamespace":"ns","PodUID":"u","Node":"n1"}"#;
+    let expected =
+        BindArgs { pod_name: "a".into(), pod_namespace: "ns".into(), pod_uid: "u".into(), node: "n1".into() };
+    assert_eq!(serde_json::from_str::<BindArgs>(text).unwrap(), expected);
+}

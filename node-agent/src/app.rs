@@ -1,0 +1,170 @@
+//! Wiring: the tasks of the agent and the channels between them.
+
+use crate::args::Args;
+use crate::executor::Executor;
+use crate::gpu::nvml::NvmlBackend;
+use crate::gpu::{GpuBackend, GpuThread};
+use crate::metrics::Metrics;
+use crate::node::Node;
+use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
+use crate::{node_object, pod_resources, pod_watch, publisher, spec_watch};
+use anyhow::Context as _;
+use kerf_core::contract::GpuNodeStatus;
+use kerf_runtime::admin::{self, Readiness};
+use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::shutdown::CancellationToken;
+use kube::{Api, Client};
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+
+/// Folders below the kubelet's. The first does not follow the kubelet's `--root-dir`.
+const DEVICE_PLUGINS: &str = "device-plugins";
+const POD_RESOURCES: &str = "pod-resources";
+
+/// The wait between two tries to read the GpuNode at start.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Runs the agent until `stop`.
+pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
+    let client = args.client.client().await.context("--kubeconfig")?;
+    let library = args.nvml.clone();
+    let open = move || Ok(Box::new(NvmlBackend::open(&library)?) as Box<dyn GpuBackend>);
+    let thread = GpuThread::start(Box::new(open)).context("failed to start the thread for NVML")?;
+    run_with(args, client, thread, stop).await
+}
+
+/// Runs the agent on these GPUs.
+async fn run_with(
+    args: Args,
+    client: Client,
+    thread: GpuThread,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
+    let gpu_nodes = Api::<GpuNode>::all(client.clone());
+    let Some(object) = first_look(&gpu_nodes, &nodes, &args, &stop).await else { return Ok(()) };
+    let before = object.read_status().unwrap_or_else(|error| {
+        tracing::warn!(%error, "what the agent wrote before its restart cannot be read");
+        None
+    });
+    let (readiness, mut registry) = (Readiness::new(&["nvml", "kubelet", "spec"]), Registry::default());
+    let metrics = Metrics::register(&mut registry);
+    let (outlets, inlets, queue) = channels(&args, readiness.clone(), metrics);
+    let (name, events) = (args.node.to_string(), outlets.events.clone());
+    let mut tasks = JoinSet::new();
+    ask_kubelet(&mut tasks, &args, &outlets, inlets.acknowledgements, &stop)?;
+    let (node, watched) = (args.node.clone(), gpu_nodes.clone());
+    tasks.spawn(spec_watch::watch(watched, nodes.clone(), node.clone(), events.clone(), stop.clone()));
+    let want_holders = Arc::clone(&outlets.want_holders);
+    tasks.spawn(pod_watch::watch(client, node, events, want_holders, stop.clone()));
+    tasks.spawn(publisher::publish(gpu_nodes, name.clone(), inlets.statuses, before.clone(), stop.clone()));
+    tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
+    tasks.spawn(node_object::show_counts(nodes, name, inlets.counts, stop.clone()));
+    let node = Node::remembering(before.as_ref());
+    let reconciler = Reconciler::new(node, outlets, Executor::new(thread), args.resync);
+    tasks.spawn(reconciler.run(queue, stop.clone()));
+    serve_admin(&args, readiness, registry, tasks, stop).await
+}
+
+/// The other ends of the outlets.
+struct Inlets {
+    acknowledgements: watch::Receiver<pod_resources::Watched>,
+    statuses: watch::Receiver<GpuNodeStatus>,
+    counts: watch::Receiver<Counts>,
+    labels: watch::Receiver<node_object::Labels>,
+}
+
+fn channels(
+    args: &Args,
+    readiness: Readiness,
+    metrics: Metrics,
+) -> (Outlets, Inlets, mpsc::UnboundedReceiver<Event>) {
+    let (events, queue) = Events::channel();
+    let (watched, acknowledgements) = watch::channel(pod_resources::Watched::default());
+    let (status, statuses) = watch::channel(GpuNodeStatus::default());
+    let (counts, shown) = watch::channel(Counts::new());
+    let (labels, kept) = watch::channel(node_object::Labels::new());
+    let outlets = Outlets {
+        events,
+        plugin_folder: args.kubelet_dir.join(DEVICE_PLUGINS),
+        want_holders: Arc::new(Notify::new()),
+        watched,
+        status,
+        counts,
+        labels,
+        readiness,
+        metrics,
+    };
+    (outlets, Inlets { acknowledgements, statuses, counts: shown, labels: kept }, queue)
+}
+
+/// Starts the two tasks that ask the kubelet.
+fn ask_kubelet(
+    tasks: &mut JoinSet<()>,
+    args: &Args,
+    outlets: &Outlets,
+    acknowledgements: watch::Receiver<pod_resources::Watched>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let folder = args.kubelet_dir.join(POD_RESOURCES);
+    let kubelet = pod_resources::client(&folder).context("--kubelet-dir")?;
+    let (wanted, events) = (Arc::clone(&outlets.want_holders), outlets.events.clone());
+    tasks.spawn(pod_resources::list_holders(kubelet.clone(), wanted, events.clone(), stop.clone()));
+    tasks.spawn(pod_resources::watch_allocatable(kubelet, acknowledgements, events, stop.clone()));
+    Ok(())
+}
+
+/// Serves the admin address until `stop`, and then waits for the tasks. One that ends early is a fault.
+async fn serve_admin(
+    args: &Args,
+    readiness: Readiness,
+    registry: Registry,
+    mut tasks: JoinSet<()>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let serving = admin::serve(args.admin.admin_address, readiness, registry, stop.clone());
+    let early = async {
+        while let Some(ended) = tasks.join_next().await {
+            if !stop.is_cancelled() {
+                return ended
+                    .context("a task of the agent's failed")
+                    .and_then(|()| anyhow::bail!("a task of the agent's ended before its time"));
+            }
+        }
+        Ok(())
+    };
+    tokio::pin!(early);
+    let result = tokio::select! {
+        result = serving => result.context("--admin-address"),
+        result = &mut early => result,
+    };
+    stop.cancel();
+    result?;
+    early.await
+}
+
+/// The GpuNode as it is at start, made if it was not there. `None` if the agent is stopped before.
+async fn first_look(
+    api: &Api<GpuNode>,
+    nodes: &Api<k8s_openapi::api::core::v1::Node>,
+    args: &Args,
+    stop: &CancellationToken,
+) -> Option<GpuNode> {
+    while !stop.is_cancelled() {
+        match api.get_opt(args.node.as_str()).await {
+            Ok(Some(object)) => return Some(object),
+            Ok(None) => spec_watch::ensure(api, nodes, &args.node, stop).await,
+            Err(error) => {
+                tracing::warn!(%error, "the GpuNode cannot be read; is the CRD applied? trying again");
+                tokio::select! {
+                    () = tokio::time::sleep(TRY_AGAIN) => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+        }
+    }
+    None
+}

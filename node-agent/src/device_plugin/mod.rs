@@ -1,0 +1,10 @@
+//! The device plugin API: one socket for each resource name, all served for as long as the agent runs.
+//!
+//! It carries lists to the kubelet and grants to containers. Which devices are listed is decided by
+//! [`Node`](crate::node::Node).
+
+mod allocate;
+mod registration;
+mod server;
+
+pub use registration::{Served, serve};

@@ -1,0 +1,239 @@
+//! Serving all names and keeping them registered, also over restarts of the kubelet.
+//!
+//! A kubelet that starts removes every socket of the folder and knows only what registers with it. Old servers are
+//! closed before new ones register: the kubelet takes the end of an old stream for the end of whatever is registered
+//! under its name by then.
+
+use super::server::{List, Plugin, Streams, options};
+use crate::kubelet_api::deviceplugin::RegisterRequest;
+use crate::kubelet_api::deviceplugin::device_plugin_server::DevicePluginServer;
+use crate::kubelet_api::deviceplugin::registration_client::RegistrationClient;
+use crate::kubelet_api::{API_VERSION, KUBELET_SOCKET};
+use crate::reconcile::{Event, Events};
+use futures::StreamExt as _;
+use kerf_core::resource::ResourceName;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{Channel, Endpoint, Server};
+
+/// How often the sockets are looked at, and how long a failed registration waits.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long the kubelet may take for one registration: it dials back, for up to ten seconds.
+const REGISTER: Duration = Duration::from_secs(15);
+
+/// How many names are registered at a time.
+const AT_ONCE: usize = 8;
+
+/// How long servers may take to close.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Looks without a stream after which a name is registered again.
+const LOOKS_WITHOUT_STREAM: u32 = 3;
+
+/// A name to serve, and its list.
+#[derive(Debug, Clone)]
+pub struct Served {
+    /// The name.
+    pub name: ResourceName,
+    /// Its list.
+    pub list: watch::Receiver<List>,
+}
+
+/// Serves the names from `folder` until `stop`.
+pub async fn serve(folder: PathBuf, names: Vec<Served>, events: Events, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        let run = stop.child_token();
+        match Run::start(&folder, &names, &events, &run).await {
+            Ok(mut running) => {
+                let lost = running.keep(&stop).await;
+                if !stop.is_cancelled() {
+                    tracing::warn!(reason = lost, "the kubelet must be told of all names anew");
+                    events.send(Event::Registered(Err(lost.to_owned())));
+                }
+                run.cancel();
+                running.close().await;
+            }
+            Err(error) => {
+                run.cancel();
+                tracing::warn!(%error, "names are not registered with the kubelet; trying again");
+                events.send(Event::Registered(Err(error)));
+                pause(LOOK, &stop).await;
+            }
+        }
+    }
+}
+
+async fn pause(time: Duration, stop: &CancellationToken) {
+    tokio::select! {
+        () = tokio::time::sleep(time) => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+/// What tells one socket from another at the same path.
+type Identity = (u64, i64, i64);
+
+fn identity(path: &Path) -> Option<Identity> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+}
+
+struct Socket {
+    name: ResourceName,
+    path: PathBuf,
+    identity: Option<Identity>,
+    streams: Streams,
+    looks_without_stream: u32,
+}
+
+/// All servers, from one start of the kubelet to the next.
+struct Run {
+    kubelet: PathBuf,
+    identity: Identity,
+    sockets: Vec<Socket>,
+    servers: JoinSet<()>,
+    channel: Channel,
+}
+
+impl Run {
+    async fn start(
+        folder: &Path,
+        names: &[Served],
+        events: &Events,
+        run: &CancellationToken,
+    ) -> Result<Self, String> {
+        let kubelet = folder.join(KUBELET_SOCKET);
+        let identity = identity(&kubelet)
+            .ok_or_else(|| format!("{} is not there; is the kubelet running?", kubelet.display()))?;
+        let endpoint = Endpoint::from_shared(format!("unix://{}", kubelet.display()));
+        let channel = endpoint.map_err(|e| e.to_string())?.timeout(REGISTER).connect_lazy();
+        let mut all = Self { kubelet, identity, sockets: Vec::new(), servers: JoinSet::new(), channel };
+        for served in names {
+            all.serve_one(folder, served, events, run)?;
+        }
+        let wanted: Vec<ResourceName> = names.iter().map(|served| served.name).collect();
+        all.register(&wanted).await?;
+        tracing::info!(names = wanted.len(), "registered with the kubelet");
+        events.send(Event::Registered(Ok(())));
+        Ok(all)
+    }
+
+    fn serve_one(
+        &mut self,
+        folder: &Path,
+        served: &Served,
+        events: &Events,
+        run: &CancellationToken,
+    ) -> Result<(), String> {
+        let path = folder.join(endpoint(served.name));
+        // A socket that an earlier process left; bind does not replace it.
+        drop(std::fs::remove_file(&path));
+        let listener = UnixListener::bind(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let streams = Streams::default();
+        let plugin = Plugin {
+            name: served.name,
+            list: served.list.clone(),
+            events: events.clone(),
+            streams: streams.clone(),
+            stop: run.clone(),
+        };
+        let serving = Server::builder()
+            .add_service(DevicePluginServer::new(plugin))
+            .serve_with_incoming_shutdown(UnixListenerStream::new(listener), run.clone().cancelled_owned());
+        let name = served.name;
+        self.servers.spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::warn!(%name, %error, "a device plugin socket failed");
+            }
+        });
+        let identity = identity(&path);
+        self.sockets.push(Socket { name, path, identity, streams, looks_without_stream: 0 });
+        Ok(())
+    }
+
+    async fn register(&self, names: &[ResourceName]) -> Result<(), String> {
+        let calls: Vec<_> = names
+            .iter()
+            .copied()
+            .map(|name| {
+                let mut client = RegistrationClient::new(self.channel.clone());
+                let request = RegisterRequest {
+                    version: API_VERSION.to_owned(),
+                    endpoint: endpoint(name),
+                    resource_name: name.to_string(),
+                    options: Some(options()),
+                };
+                async move {
+                    let answer = client.register(request).await;
+                    answer.map(drop).map_err(|status| format!("{name}: {}", status.message()))
+                }
+            })
+            .collect();
+        let answers: Vec<Result<(), String>> =
+            futures::stream::iter(calls).buffer_unordered(AT_ONCE).collect().await;
+        answers.into_iter().collect()
+    }
+
+    /// Keeps the names registered. Gives the reason why all must be registered anew.
+    async fn keep(&mut self, stop: &CancellationToken) -> &'static str {
+        loop {
+            pause(LOOK, stop).await;
+            if stop.is_cancelled() {
+                return "the agent stops";
+            }
+            if identity(&self.kubelet) != Some(self.identity) {
+                return "the kubelet has restarted";
+            }
+            if self.sockets.iter().any(|s| identity(&s.path) != s.identity) {
+                return "a socket of the agent's was removed";
+            }
+            let cut_off = self.cut_off();
+            if !cut_off.is_empty() {
+                tracing::warn!(names = ?cut_off, "the kubelet does not listen to these names; registering again");
+                if self.register(&cut_off).await.is_err() {
+                    return "the kubelet does not take a registration";
+                }
+            }
+        }
+    }
+
+    fn cut_off(&mut self) -> Vec<ResourceName> {
+        for socket in &mut self.sockets {
+            let silent = socket.streams.count() == 0;
+            socket.looks_without_stream = if silent { socket.looks_without_stream + 1 } else { 0 };
+        }
+        let silent = self.sockets.iter_mut().filter(|s| s.looks_without_stream >= LOOKS_WITHOUT_STREAM);
+        silent
+            .map(|socket| {
+                socket.looks_without_stream = 0;
+                socket.name
+            })
+            .collect()
+    }
+
+    async fn close(mut self) {
+        let closing = async { while self.servers.join_next().await.is_some() {} };
+        if tokio::time::timeout(FAREWELL, closing).await.is_err() {
+            self.servers.abort_all();
+        }
+        for socket in &self.sockets {
+            if identity(&socket.path) == socket.identity {
+                drop(std::fs::remove_file(&socket.path));
+            }
+        }
+    }
+}
+
+/// The file name of a name's socket. The part before the slash is the same for all.
+fn endpoint(name: ResourceName) -> String {
+    let text = name.to_string();
+    let short = text.rsplit_once('/').map_or(text.as_str(), |(_, short)| short);
+    format!("kerf-{short}.sock")
+}

@@ -1,0 +1,133 @@
+//! The plugin of one resource name: its list as a stream, its grants, its preference.
+
+use super::allocate;
+use crate::kubelet_api::deviceplugin::device_plugin_server::DevicePlugin;
+use crate::kubelet_api::deviceplugin::{
+    AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device, DevicePluginOptions,
+    Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
+    PreferredAllocationRequest, PreferredAllocationResponse,
+};
+use crate::kubelet_api::{HEALTHY, UNHEALTHY};
+use crate::node::ListedDevice;
+use crate::reconcile::{Event, Events};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use kerf_core::names::DeviceId;
+use kerf_core::resource::ResourceName;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+/// A list as the server reads it.
+pub type List = Arc<Vec<ListedDevice>>;
+
+/// The plugin's options: the kubelet shall ask which devices to take.
+pub(super) fn options() -> DevicePluginOptions {
+    DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true }
+}
+
+/// The plugin of one name.
+pub(super) struct Plugin {
+    pub(super) name: ResourceName,
+    pub(super) list: watch::Receiver<List>,
+    pub(super) events: Events,
+    pub(super) streams: Streams,
+    pub(super) stop: CancellationToken,
+}
+
+/// How many `ListAndWatch` streams a plugin serves: none means that the kubelet has cut it off.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Streams(Arc<AtomicUsize>);
+
+impl Streams {
+    /// The number.
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn open(&self) -> OpenStream {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        OpenStream(Arc::clone(&self.0))
+    }
+}
+
+struct OpenStream(Arc<AtomicUsize>);
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[tonic::async_trait]
+impl DevicePlugin for Plugin {
+    type ListAndWatchStream = BoxStream<'static, Result<ListAndWatchResponse, Status>>;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<Empty>,
+    ) -> Result<Response<DevicePluginOptions>, Status> {
+        Ok(Response::new(options()))
+    }
+
+    async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
+        let open = self.streams.open();
+        let lists = WatchStream::new(self.list.clone()).map(move |list| {
+            let _held_while_the_stream_lives = &open;
+            Ok(ListAndWatchResponse { devices: list.iter().map(device).collect() })
+        });
+        Ok(Response::new(lists.take_until(self.stop.clone().cancelled_owned()).boxed()))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<PreferredAllocationRequest>,
+    ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        let list = self.list.borrow().clone();
+        let answers = request.into_inner().container_requests.into_iter().map(|container| {
+            let size = usize::try_from(container.allocation_size).unwrap_or(0);
+            let (available, required) =
+                (&container.available_device_i_ds, &container.must_include_device_i_ds);
+            ContainerPreferredAllocationResponse {
+                device_i_ds: allocate::prefer(&list, available, required, size),
+            }
+        });
+        Ok(Response::new(PreferredAllocationResponse { container_responses: answers.collect() }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<AllocateRequest>,
+    ) -> Result<Response<AllocateResponse>, Status> {
+        let containers = request.into_inner().container_requests;
+        // The list is locked until the event is sent: whoever takes a device off the list learns of this first.
+        let list = self.list.borrow();
+        let mut container_responses = Vec::new();
+        for container in containers {
+            let answer = allocate::allocate(&list, &container.devices_ids).map_err(|refusal| {
+                tracing::warn!(name = %self.name, devices = ?container.devices_ids, %refusal, "allocation refused");
+                Status::failed_precondition(refusal.to_string())
+            })?;
+            tracing::info!(name = %self.name, devices = ?container.devices_ids, "allocated");
+            let devices = container.devices_ids.into_iter().map(DeviceId::new).collect();
+            self.events.send(Event::Allocated(self.name, devices));
+            container_responses.push(answer);
+        }
+        Ok(Response::new(AllocateResponse { container_responses }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        _: Request<PreStartContainerRequest>,
+    ) -> Result<Response<PreStartContainerResponse>, Status> {
+        Ok(Response::new(PreStartContainerResponse {}))
+    }
+}
+
+fn device(device: &ListedDevice) -> Device {
+    let health = if device.grant.is_some() { HEALTHY } else { UNHEALTHY };
+    Device { id: device.id.as_str().to_owned(), health: health.to_owned(), topology: None }
+}

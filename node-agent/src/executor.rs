@@ -1,0 +1,150 @@
+//! Runs one accepted step at a time on the GPU thread, and decides nothing.
+
+use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread};
+use crate::node::Node;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use kerf_core::mig::Instance;
+use kerf_core::names::{GpuUuid, SliceId};
+use kerf_core::planner::Step;
+use std::time::{Duration, Instant};
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// An observation.
+    Observed {
+        /// The GPUs.
+        result: Result<Vec<Gpu>, GpuError>,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A create.
+    Created {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The slice that wanted it.
+        id: SliceId,
+        /// The instance.
+        result: Result<GpuInstance, GpuError>,
+        /// How long it took.
+        took: Duration,
+    },
+    /// A destroy.
+    Destroyed {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The instance.
+        instance: Instance,
+        /// Whether it is gone.
+        result: Result<(), GpuError>,
+        /// How long it took.
+        took: Duration,
+    },
+}
+
+/// The GPU thread, and the call that is under way on it.
+pub struct Executor {
+    thread: GpuThread,
+    running: Option<(Instant, BoxFuture<'static, Outcome>)>,
+}
+
+impl Executor {
+    /// An idle executor.
+    #[must_use]
+    pub fn new(thread: GpuThread) -> Self {
+        Self { thread, running: None }
+    }
+
+    /// Whether no call is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.running.is_none()
+    }
+
+    /// When the call that is under way began.
+    #[must_use]
+    pub fn busy_since(&self) -> Option<Instant> {
+        self.running.as_ref().map(|(since, _)| *since)
+    }
+
+    /// Waits for the call that is under way; forever if there is none.
+    pub async fn outcome(&mut self) -> Outcome {
+        let Some((_, running)) = &mut self.running else { return std::future::pending().await };
+        let outcome = running.await;
+        self.running = None;
+        outcome
+    }
+
+    /// Starts an observation.
+    pub fn observe(&mut self) {
+        let thread = self.thread.clone();
+        self.start(async move {
+            let begun = Instant::now();
+            let result = thread.observe().await;
+            Outcome::Observed { result, took: begun.elapsed() }
+        });
+    }
+
+    /// Starts a step. Shares have no step on a GPU.
+    pub fn run(&mut self, step: Step, node: &Node) {
+        match step {
+            Step::Create { gpu, instance, id } => self.create(gpu, instance, id),
+            Step::Destroy { gpu, instance } => {
+                if let Some(found) = node.find(&gpu, instance) {
+                    self.destroy(gpu, found.clone());
+                }
+            }
+            Step::Start { .. } | Step::End { .. } => {}
+        }
+    }
+
+    fn create(&mut self, gpu: GpuUuid, instance: Instance, id: SliceId) {
+        let thread = self.thread.clone();
+        self.start(async move {
+            let begun = Instant::now();
+            let result = thread.create(gpu.clone(), instance).await;
+            let took = begun.elapsed();
+            let (profile, placement, ms) = (instance.profile, instance.placement, took.as_millis());
+            match &result {
+                Ok(made) => {
+                    let device = made.device().map(ToString::to_string);
+                    tracing::info!(%gpu, %profile, %placement, slice = %id, device, ms, "created");
+                }
+                Err(error) => {
+                    tracing::warn!(%gpu, %profile, %placement, slice = %id, ms, %error, "failed to create");
+                }
+            }
+            Outcome::Created { gpu, id, result, took }
+        });
+    }
+
+    fn destroy(&mut self, gpu: GpuUuid, found: GpuInstance) {
+        let thread = self.thread.clone();
+        self.start(async move {
+            let begun = Instant::now();
+            let result = thread.destroy(gpu.clone(), found.clone()).await;
+            let took = begun.elapsed();
+            let instance = found.instance;
+            let (profile, placement, ms) = (instance.profile, instance.placement, took.as_millis());
+            match &result {
+                Ok(()) => tracing::info!(%gpu, %profile, %placement, ms, "destroyed"),
+                Err(error) => tracing::warn!(%gpu, %profile, %placement, ms, %error, "failed to destroy"),
+            }
+            Outcome::Destroyed { gpu, instance, result, took }
+        });
+    }
+
+    fn start(&mut self, call: impl Future<Output = Outcome> + Send + 'static) {
+        // Spawned, so that a call goes on while the loop is busy elsewhere.
+        let task = tokio::spawn(call);
+        let outcome = async move {
+            match task.await {
+                Ok(outcome) => outcome,
+                // Only a panic ends the task early; its call may have been any.
+                Err(_) => Outcome::Observed { result: Err(GpuError::Stopped), took: Duration::ZERO },
+            }
+        };
+        self.running = Some((Instant::now(), outcome.boxed()));
+    }
+}

@@ -1,0 +1,199 @@
+//! Why a call to a GPU failed, in words that name the NVML function and its answer.
+
+use kerf_core::mig::Profile;
+use kerf_core::names::GpuUuid;
+use nvml_wrapper::error::NvmlError;
+use std::fmt;
+use thiserror::Error;
+
+/// A failed call.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum GpuError {
+    /// NVML cannot be loaded.
+    #[error("failed to load NVML from {library}: {reason}; is the driver installed and --nvml right?")]
+    Library {
+        /// Where it was looked for.
+        library: String,
+        /// What the loader said.
+        reason: String,
+    },
+    /// An NVML function gave an error.
+    #[error("{call} answered {code}")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// Its answer.
+        code: NvmlCode,
+    },
+    /// An NVML function gave something that has no meaning.
+    #[error("{call} gave {what}")]
+    Malformed {
+        /// The function.
+        call: &'static str,
+        /// What it gave.
+        what: String,
+    },
+    /// There is no such GPU.
+    #[error("the node has no GPU {0}")]
+    NoSuchGpu(GpuUuid),
+    /// The GPU does not have the profile.
+    #[error("the GPU has no profile {0}")]
+    NoSuchProfile(Profile),
+    /// A GPU instance offers no compute instance of its full size.
+    #[error("{0} offers no compute instance of full size")]
+    NoFullCompute(Profile),
+    /// A process runs on what should be destroyed.
+    #[error("a process runs on it")]
+    Busy,
+    /// The instance is another one than was looked at.
+    #[error("GPU instance {0} is not what it was when it was looked at")]
+    Changed(u32),
+    /// NVML does not come back from a call.
+    #[error(
+        "NVML has not answered for {0} s; look for a hung GPU, and restart the agent when it is well again"
+    )]
+    Hangs(u64),
+    /// The thread that talks to the GPUs is gone.
+    #[error("the thread that talks to NVML has ended; restart the agent")]
+    Stopped,
+}
+
+impl GpuError {
+    pub(crate) fn call(call: &'static str) -> impl Fn(NvmlError) -> Self {
+        move |error| Self::Call { call, code: NvmlCode::from(&error) }
+    }
+
+    /// The code, for errors that NVML itself gave.
+    #[must_use]
+    pub fn code(&self) -> NvmlCode {
+        match self {
+            Self::Call { code, .. } => *code,
+            Self::Library { .. } => NvmlCode::LibraryNotFound,
+            Self::Busy => NvmlCode::InUse,
+            _ => NvmlCode::Other,
+        }
+    }
+
+    /// Whether waiting may help: somebody holds what the call needs.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.code() == NvmlCode::InUse
+    }
+
+    /// Whether NVML must be opened anew.
+    #[must_use]
+    pub fn needs_reopening(&self) -> bool {
+        matches!(self.code(), NvmlCode::Uninitialized | NvmlCode::DriverNotLoaded | NvmlCode::VersionMismatch)
+    }
+
+    /// What NVML says when the thing that was asked for is not there.
+    #[must_use]
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.code() == NvmlCode::NotFound
+    }
+}
+
+macro_rules! codes {
+    ($($name:ident = $number:literal $label:literal,)*) => {
+        /// NVML's return codes, as far as an operator would act on them; the closed set that metrics count by.
+        /// Numbers and names are those of `nvmlReturn_t` in `nvml.h`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum NvmlCode {
+            $(#[doc = concat!("`NVML_ERROR_", $label, "`")] $name,)*
+            /// Any other.
+            Other,
+        }
+
+        impl NvmlCode {
+            /// The name as `nvml.h` spells it, without its prefix.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$name => $label,)* Self::Other => "OTHER" }
+            }
+
+            fn of_number(number: u32) -> Self {
+                match number { $($number => Self::$name,)* _ => Self::Other }
+            }
+        }
+    };
+}
+
+codes! {
+    Uninitialized = 1 "UNINITIALIZED",
+    InvalidArgument = 2 "INVALID_ARGUMENT",
+    NotSupported = 3 "NOT_SUPPORTED",
+    NoPermission = 4 "NO_PERMISSION",
+    NotFound = 6 "NOT_FOUND",
+    InsufficientSize = 7 "INSUFFICIENT_SIZE",
+    DriverNotLoaded = 9 "DRIVER_NOT_LOADED",
+    Timeout = 10 "TIMEOUT",
+    LibraryNotFound = 12 "LIBRARY_NOT_FOUND",
+    FunctionNotFound = 13 "FUNCTION_NOT_FOUND",
+    GpuIsLost = 15 "GPU_IS_LOST",
+    ResetRequired = 16 "RESET_REQUIRED",
+    OperatingSystem = 17 "OPERATING_SYSTEM",
+    VersionMismatch = 18 "LIB_RM_VERSION_MISMATCH",
+    InUse = 19 "IN_USE",
+    Memory = 20 "MEMORY",
+    InsufficientResources = 23 "INSUFFICIENT_RESOURCES",
+    ArgumentVersionMismatch = 25 "ARGUMENT_VERSION_MISMATCH",
+    NotReady = 27 "NOT_READY",
+    GpuNotFound = 28 "GPU_NOT_FOUND",
+    InvalidState = 29 "INVALID_STATE",
+    Unknown = 999 "UNKNOWN",
+}
+
+impl fmt::Display for NvmlCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl From<&NvmlError> for NvmlCode {
+    /// nvml-wrapper has no variant for codes from 23 on: they come as `UnexpectedVariant`.
+    fn from(error: &NvmlError) -> Self {
+        match error {
+            NvmlError::UnexpectedVariant(number) => Self::of_number(*number),
+            NvmlError::Uninitialized => Self::Uninitialized,
+            NvmlError::InvalidArg => Self::InvalidArgument,
+            NvmlError::NotSupported => Self::NotSupported,
+            NvmlError::NoPermission => Self::NoPermission,
+            NvmlError::NotFound => Self::NotFound,
+            NvmlError::InsufficientSize(_) => Self::InsufficientSize,
+            NvmlError::DriverNotLoaded => Self::DriverNotLoaded,
+            NvmlError::Timeout => Self::Timeout,
+            NvmlError::LibraryNotFound | NvmlError::LibloadingError(_) => Self::LibraryNotFound,
+            NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_) => Self::FunctionNotFound,
+            NvmlError::GpuLost => Self::GpuIsLost,
+            NvmlError::ResetRequired => Self::ResetRequired,
+            NvmlError::OperatingSystem => Self::OperatingSystem,
+            NvmlError::LibRmVersionMismatch => Self::VersionMismatch,
+            NvmlError::InUse => Self::InUse,
+            NvmlError::InsufficientMemory => Self::Memory,
+            NvmlError::Unknown => Self::Unknown,
+            _ => Self::Other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_without_a_variant_of_their_own_keep_their_names() {
+        let no_room =
+            GpuError::call("nvmlDeviceCreateGpuInstanceWithPlacement")(NvmlError::UnexpectedVariant(23));
+        assert_eq!(
+            no_room.to_string(),
+            "nvmlDeviceCreateGpuInstanceWithPlacement answered INSUFFICIENT_RESOURCES"
+        );
+        assert_eq!(NvmlCode::from(&NvmlError::UnexpectedVariant(4711)), NvmlCode::Other);
+    }
+
+    #[test]
+    fn only_what_somebody_holds_is_worth_a_longer_wait() {
+        assert!(GpuError::call("x")(NvmlError::InUse).is_busy() && GpuError::Busy.is_busy());
+        assert!(!GpuError::call("x")(NvmlError::InvalidArg).is_busy());
+    }
+}

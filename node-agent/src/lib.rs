@@ -1,0 +1,25 @@
+//! The node agent: cuts slices, serves them to the kubelet, reports what is.
+//!
+//! ```text
+//! GpuNode.spec ─▶ Node: observe → plan → check ─▶ Executor (NVML) ─▶ device plugin lists
+//!                   ▲                                                   │
+//!                   └── pod-resources: holders, acknowledgements ◀── kubelet ─▶ GpuNode.status
+//! ```
+//!
+//! All decisions are [`node`]'s, which does no I/O; [`reconcile`] is the loop around it.
+#![deny(unsafe_code)]
+
+pub mod app;
+pub mod args;
+pub mod device_plugin;
+pub mod executor;
+pub mod gpu;
+pub mod kubelet_api;
+pub mod metrics;
+pub mod node;
+pub mod node_object;
+pub mod pod_resources;
+pub mod pod_watch;
+pub mod publisher;
+pub mod reconcile;
+pub mod spec_watch;

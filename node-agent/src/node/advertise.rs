@@ -1,0 +1,177 @@
+//! What the kubelet is told of devices, and what it has acknowledged.
+//!
+//! The rules that keep it from handing out what it must not: a device is healthy under one name at a time, and under
+//! a new one only after the kubelet has acknowledged that it is not under the old; a device that is no longer offered
+//! is listed as unhealthy first, and its id dropped only after the kubelet has acknowledged that, shows no holder, and
+//! some time has passed (kubelets read a device's topology once more after `Allocate`, without looking whether it is
+//! still there).
+
+use super::holders::Account;
+use kerf_core::names::DeviceId;
+use kerf_core::resource::ResourceName;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How long an unhealthy device is listed at least.
+const DROP_AFTER: Duration = Duration::from_secs(2);
+
+/// Devices by name.
+pub type DevicesByName = BTreeMap<ResourceName, BTreeSet<DeviceId>>;
+
+/// The answer of pod-resources' `GetAllocatableResources`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocatable {
+    /// When it was asked for.
+    pub asked: Instant,
+    /// Devices of kerf's names that the kubelet may hand out.
+    pub healthy: DevicesByName,
+}
+
+#[derive(Debug, Clone)]
+struct Listed {
+    healthy: bool,
+    /// When that was decided.
+    since: Instant,
+    /// When the kubelet was asked whose answer no longer had the unhealthy device.
+    quiet: Option<Instant>,
+}
+
+/// The lists of all names.
+#[derive(Debug, Default)]
+pub(crate) struct Advertised {
+    names: BTreeMap<ResourceName, BTreeMap<DeviceId, Listed>>,
+    seen: Option<Allocatable>,
+    first_seen: Option<Instant>,
+}
+
+impl Advertised {
+    /// Sets the names that are served. The lists of names that stay are kept.
+    pub(crate) fn serve(&mut self, names: &BTreeSet<ResourceName>) {
+        self.names.retain(|name, _| names.contains(name));
+        for name in names {
+            self.names.entry(*name).or_default();
+        }
+    }
+
+    /// Whether the name is served.
+    pub(crate) fn serves(&self, name: ResourceName) -> bool {
+        self.names.contains_key(&name)
+    }
+
+    /// The kubelet has forgotten everything: nothing is acknowledged.
+    pub(crate) fn forget_acknowledgements(&mut self) {
+        self.seen = None;
+        self.names.values_mut().flat_map(BTreeMap::values_mut).for_each(|listed| listed.quiet = None);
+    }
+
+    /// Takes what the kubelet says that it may hand out.
+    pub(crate) fn saw(&mut self, seen: Allocatable) {
+        for (device, listed) in self.names.values_mut().flatten() {
+            let shown = seen.healthy.values().any(|devices| devices.contains(device));
+            if !listed.healthy && listed.quiet.is_none() && !shown && seen.asked >= listed.since {
+                listed.quiet = Some(seen.asked);
+            }
+        }
+        self.first_seen.get_or_insert(seen.asked);
+        self.seen = Some(seen);
+    }
+
+    /// Makes the lists offer `offer` and nothing else, as far as the kubelet's acknowledgements allow.
+    pub(crate) fn offer(&mut self, offer: &DevicesByName, now: Instant) {
+        for (name, devices) in &mut self.names {
+            let offered = offer.get(name);
+            for (device, listed) in devices.iter_mut().filter(|(_, listed)| listed.healthy) {
+                if !offered.is_some_and(|o| o.contains(device)) {
+                    *listed = Listed { healthy: false, since: now, quiet: None };
+                }
+            }
+        }
+        for (name, device) in offer.iter().flat_map(|(name, devices)| devices.iter().map(move |d| (*name, d)))
+        {
+            if self.is_withheld(name, device) {
+                continue;
+            }
+            let Some(devices) = self.names.get_mut(&name) else { continue };
+            let fresh = Listed { healthy: true, since: now, quiet: None };
+            match devices.get_mut(device) {
+                Some(listed) if listed.healthy => {}
+                Some(listed) => *listed = fresh,
+                None => drop(devices.insert(device.clone(), fresh)),
+            }
+        }
+    }
+
+    /// Whether the kubelet might still hand the device out under another name.
+    fn is_withheld(&self, name: ResourceName, device: &DeviceId) -> bool {
+        let others = self.names.iter().filter(|(other, _)| **other != name);
+        let listed =
+            others.filter_map(|(_, devices)| devices.get(device)).any(|l| l.healthy || l.quiet.is_none());
+        let seen = self.seen.iter().flat_map(|s| &s.healthy);
+        listed || seen.filter(|(other, _)| **other != name).any(|(_, devices)| devices.contains(device))
+    }
+
+    /// Whether the kubelet has acknowledged the device under this name.
+    pub(crate) fn is_acknowledged(&self, name: ResourceName, device: &DeviceId) -> bool {
+        let listed = self.names.get(&name).and_then(|devices| devices.get(device)).filter(|l| l.healthy);
+        let (Some(listed), Some(seen)) = (listed, &self.seen) else { return false };
+        seen.asked >= listed.since && seen.healthy.get(&name).is_some_and(|devices| devices.contains(device))
+    }
+
+    /// Since when the kubelet is known not to hand the device out; `None` if it might.
+    pub(crate) fn quiet_since(&self, device: &DeviceId) -> Option<Instant> {
+        let seen = self.seen.as_ref()?;
+        if seen.healthy.values().any(|devices| devices.contains(device)) {
+            return None;
+        }
+        let listed = self.names.values().filter_map(|devices| devices.get(device));
+        listed.map(|l| l.quiet).try_fold(self.first_seen?, |latest, quiet| Some(latest.max(quiet?)))
+    }
+
+    /// Drops ids that the kubelet has let go of. Gives the time at which the next one may be dropped.
+    pub(crate) fn drop_ids(&mut self, account: &Account, now: Instant) -> Option<Instant> {
+        let asked = account.asked();
+        let mut next = None;
+        for devices in self.names.values_mut() {
+            devices.retain(|device, listed| {
+                let Some(quiet) = listed.quiet.filter(|_| !listed.healthy) else { return true };
+                if account.held_as(device).is_some() {
+                    return true;
+                }
+                let due = listed.since + DROP_AFTER;
+                if due <= now && asked.is_some_and(|asked| asked > quiet) {
+                    return false;
+                }
+                let due = due.max(now + DROP_AFTER);
+                next = Some(next.map_or(due, |n: Instant| n.min(due)));
+                true
+            });
+        }
+        next
+    }
+
+    /// The list of each name: devices and whether they are healthy.
+    pub(crate) fn lists(
+        &self,
+    ) -> impl Iterator<Item = (ResourceName, impl Iterator<Item = (&DeviceId, bool)>)> {
+        self.names.iter().map(|(name, devices)| (*name, devices.iter().map(|(d, l)| (d, l.healthy))))
+    }
+
+    /// What the kubelet should say that it may hand out.
+    pub(crate) fn healthy(&self) -> DevicesByName {
+        let healthy = self.lists().map(|(name, devices)| {
+            (name, devices.filter(|(_, healthy)| *healthy).map(|(device, _)| device.clone()).collect())
+        });
+        healthy.filter(|(_, devices): &(_, BTreeSet<_>)| !devices.is_empty()).collect()
+    }
+
+    /// Whether some id waits to be dropped for want of a newer account of holders.
+    pub(crate) fn wants_account(&self, account: &Account) -> bool {
+        let asked = account.asked();
+        let unhealthy = self.names.values().flat_map(BTreeMap::values).filter_map(|l| l.quiet);
+        unhealthy.max().is_some_and(|quiet| asked.is_none_or(|asked| asked <= quiet))
+    }
+}
+
+#[cfg(test)]
+#[path = "advertise_tests.rs"]
+mod tests;

@@ -1,0 +1,292 @@
+//! Random lives of a node, with a kubelet that lags: it takes lists late and name by name, its answers are old when they
+//! arrive, and pods are admitted in between. Whatever happens, no device goes that somebody has or may be getting.
+
+use super::*;
+use crate::gpu::GpuBackend as _;
+use crate::gpu::fake::{FakeGpus, uuid};
+use kerf_core::contract::{Holder, Reservation, Shape, WantedSlice};
+use kerf_core::mig::Placement;
+use kerf_core::names::PodUid;
+use kerf_core::planner::Step;
+use proptest::prelude::*;
+use std::time::Duration;
+
+const NAMES: [&str; 3] = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-7g.80gb"];
+
+/// What a spec may want: the profile's name in `NAMES`, and where.
+const SHAPES: [(usize, &str, u8, u8); 7] = [
+    (0, "1g.10gb", 0, 1),
+    (0, "1g.10gb", 4, 1),
+    (0, "1g.20gb", 4, 2),
+    (0, "3g.40gb", 4, 4),
+    (1, "3g.40gb", 4, 4),
+    (2, "7g.80gb", 0, 8),
+    (1, "7g.80gb", 0, 8),
+];
+
+type Lists = BTreeMap<ResourceName, BTreeMap<DeviceId, bool>>;
+
+struct Pod {
+    name: ResourceName,
+    since: Instant,
+    /// Whether the kubelet lists it already.
+    listed: bool,
+}
+
+struct Life {
+    node: Node,
+    gpus: FakeGpus,
+    now: Instant,
+    spec: GpuNodeSpec,
+    /// What the agent has sent, and what of it the kubelet has taken.
+    sent: Lists,
+    taken: Lists,
+    /// Devices that pods have.
+    pods: BTreeMap<DeviceId, Pod>,
+    /// Answers that are under way.
+    allocatable: Option<Allocatable>,
+    holders: Option<Holders>,
+}
+
+impl Life {
+    fn new() -> Self {
+        let gpus = FakeGpus::new(&["H100-80GB"]);
+        let mut node = Node::default();
+        node.on_observed(Ok(gpus.gpus()));
+        node.on_registration(Ok(()));
+        let (sent, taken) = (Lists::new(), Lists::new());
+        let (now, spec) = (Instant::now(), GpuNodeSpec::default());
+        let (pods, allocatable, holders) = (BTreeMap::new(), None, None);
+        Self { node, gpus, now, spec, sent, taken, pods, allocatable, holders }
+    }
+
+    fn act(&mut self, action: u8, choice: usize) {
+        self.now += Duration::from_millis(if action == 14 { 2500 } else { 1 });
+        match action {
+            0 | 1 => self.want(choice),
+            2 => self.release(choice),
+            3 => self.take_lists(choice),
+            4 => self.taken.clone_from(&self.sent),
+            5 | 6 => self.allocate(choice),
+            7 if choice < 8 => self.list_pod(choice),
+            8 => self.end_pod(choice),
+            9 => self.ask(),
+            10 => self.answer(),
+            11 => self.restart(choice),
+            12 | 13 => self.ask_and_answer(),
+            _ => self.step(),
+        }
+        self.decide();
+        self.check();
+    }
+
+    /// The extender wants a slice for a pod and takes back what is in its way, also what a pod was promised.
+    fn want(&mut self, choice: usize) {
+        let (name, profile, start, size) = SHAPES[choice % SHAPES.len()];
+        let place = Placement { start, size };
+        let stays = |w: &WantedSlice| w.shape.instance().is_some_and(|i| !i.placement.overlaps(place));
+        self.spec.slices.retain(stays);
+        self.spec.next_slice += 1;
+        let number = self.spec.next_slice;
+        let reservation = Reservation {
+            uid: PodUid::new(format!("u{number}")),
+            namespace: "ns".into(),
+            pod: format!("p{number}"),
+            container: "main".into(),
+            resource: NAMES[name].parse().unwrap(),
+            epoch: 1,
+        };
+        self.spec.slices.push(WantedSlice {
+            id: SliceId::new(format!("s{number}")),
+            gpu: uuid(0),
+            shape: Shape::Mig { profile: profile.parse().unwrap(), start, size },
+            reservation: Some(reservation),
+        });
+        self.write();
+    }
+
+    fn release(&mut self, choice: usize) {
+        let count = self.spec.slices.len().max(1);
+        if let Some(slice) = self.spec.slices.get_mut(choice % count) {
+            slice.reservation = None;
+        }
+        self.write();
+    }
+
+    fn write(&mut self) {
+        self.spec.revision += 1;
+        self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
+    }
+
+    fn take_lists(&mut self, choice: usize) {
+        let changed: Vec<_> =
+            self.sent.iter().filter(|(name, list)| self.taken.get(*name) != Some(list)).collect();
+        if let Some((name, list)) = changed.get(choice % changed.len().max(1)) {
+            self.taken.insert(**name, (*list).clone());
+        }
+    }
+
+    /// The kubelet picks a device; the plugin answers only for what it offers at that moment.
+    fn allocate(&mut self, choice: usize) {
+        let free: Vec<_> = self
+            .taken
+            .iter()
+            .flat_map(|(name, list)| list.iter().map(move |(device, healthy)| (*name, device, *healthy)))
+            .filter(|(_, device, healthy)| *healthy && !self.pods.contains_key(*device))
+            .map(|(name, device, _)| (name, device.clone()))
+            .collect();
+        let Some((name, device)) = free.get(choice % free.len().max(1)).cloned() else { return };
+        let lists = self.node.decide(self.now).lists;
+        let offered = lists[&name].iter().any(|d| d.id == device && d.grant.is_some());
+        if offered {
+            self.node.on_allocated(name, vec![device.clone()], self.now);
+            self.pods.insert(device, Pod { name, since: self.now, listed: false });
+        }
+    }
+
+    fn list_pod(&mut self, choice: usize) {
+        let count = self.pods.len().max(1);
+        if let Some(pod) = self.pods.values_mut().nth(choice % count) {
+            pod.listed = true;
+        }
+    }
+
+    fn end_pod(&mut self, choice: usize) {
+        let listed: Vec<_> = self.pods.iter().filter(|(_, pod)| pod.listed).map(|(d, _)| d.clone()).collect();
+        if let Some(device) = listed.get(choice % listed.len().max(1)) {
+            self.pods.remove(device);
+        }
+    }
+
+    fn ask(&mut self) {
+        // A kubelet lists a pod soon after Allocate.
+        for pod in self.pods.values_mut() {
+            pod.listed |= self.now > pod.since + Duration::from_millis(500);
+        }
+        let healthy = self.taken.iter().map(|(name, list)| {
+            (*name, list.iter().filter(|(_, healthy)| **healthy).map(|(device, _)| device.clone()).collect())
+        });
+        self.allocatable = Some(Allocatable { asked: self.now, healthy: healthy.collect() });
+        let holder = || Holder { namespace: "ns".into(), pod: "p".into(), container: "main".into() };
+        let held = self.pods.iter().filter(|(_, pod)| pod.listed);
+        let held = held.map(|(d, pod)| (d.clone(), Held { name: pod.name, holder: holder() }));
+        self.holders = Some(Holders { asked: self.now, held: held.collect() });
+    }
+
+    fn answer(&mut self) {
+        if let Some(allocatable) = self.allocatable.take() {
+            self.node.on_allocatable(allocatable);
+        } else if let Some(holders) = self.holders.take() {
+            self.node.on_holders(Ok(holders));
+        }
+    }
+
+    fn ask_and_answer(&mut self) {
+        for _ in 0..2 {
+            self.now += Duration::from_millis(1);
+            self.ask();
+            self.answer();
+            self.answer();
+        }
+    }
+
+    /// The agent's process ends and comes back: the kubelet takes all its devices for unhealthy.
+    fn restart(&mut self, choice: usize) {
+        if choice > 2 {
+            return;
+        }
+        let status = self.node.decide(self.now).status;
+        self.node = Node::remembering(Some(&status));
+        self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
+        self.pods.values_mut().for_each(|pod| pod.listed = true);
+        (self.allocatable, self.holders) = (None, None);
+        self.node.on_observed(Ok(self.gpus.gpus()));
+        self.node.on_registration(Ok(()));
+        self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
+    }
+
+    fn step(&mut self) {
+        match self.node.decide(self.now).step {
+            Some(Step::Create { gpu, instance, id }) => {
+                let result = self.gpus.create(&gpu, instance);
+                self.node.on_created(&gpu, &id, result, self.now);
+            }
+            Some(Step::Destroy { gpu, instance }) => {
+                let found = self.node.find(&gpu, instance).unwrap().clone();
+                let device = found.device().unwrap();
+                assert!(!self.pods.contains_key(device), "{device} is destroyed under its pod");
+                let offered = self.taken.values().any(|list| list.get(device) == Some(&true));
+                assert!(!offered, "the kubelet may still hand {device} out");
+                let result = self.gpus.destroy(&gpu, &found);
+                self.node.on_destroyed(&gpu, instance, result, self.now);
+            }
+            Some(other) => panic!("{other} is no step on a GPU"),
+            None => {}
+        }
+    }
+
+    fn decide(&mut self) {
+        let lists = self.node.decide(self.now).lists.into_iter();
+        self.sent = lists
+            .map(|(name, list)| (name, list.into_iter().map(|d| (d.id, d.grant.is_some())).collect()))
+            .collect();
+    }
+
+    fn check(&self) {
+        let there: Vec<_> = self.gpus.gpus().into_iter().flat_map(|g| g.instances).collect();
+        for (device, pod) in &self.pods {
+            assert!(there.iter().any(|i| i.device() == Some(device)), "{device} went from under its pod");
+            // Right after a restart the agent does not know the holders and lists nothing.
+            let lists_something = self.sent.values().any(|list| !list.is_empty());
+            let listed = self.sent[&pod.name].contains_key(device);
+            assert!(listed || !lists_something, "{device} was dropped while a pod has it");
+        }
+        let mut healthy: Vec<_> =
+            self.taken.values().flatten().filter(|(_, h)| **h).map(|(d, _)| d).collect();
+        healthy.sort();
+        let count = healthy.len();
+        healthy.dedup();
+        assert_eq!(
+            healthy.len(),
+            count,
+            "the kubelet may hand a device out under two names: {:?}",
+            self.taken
+        );
+    }
+
+    /// Everybody catches up; pods end.
+    fn settle(&mut self) {
+        self.pods.clear();
+        for _ in 0..40 {
+            self.now += Duration::from_millis(500);
+            self.decide();
+            self.taken = self.sent.clone();
+            self.ask();
+            self.answer();
+            self.answer();
+            self.step();
+        }
+        self.decide();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { ..ProptestConfig::default() })]
+    #[test]
+    fn no_device_goes_that_a_pod_has_and_in_the_end_all_that_is_wanted_is_there(
+        actions in prop::collection::vec((0_u8..16, 0_usize..32), 0..120)
+    ) {
+        let mut life = Life::new();
+        for (action, choice) in actions {
+            life.act(action, choice);
+        }
+        life.settle();
+        let status = life.node.decide(life.now).status;
+        for wanted in &life.spec.slices {
+            let slice = status.slice(&wanted.id).unwrap();
+            prop_assert!(slice.device.is_some(), "{:?}", slice);
+            prop_assert!(slice.ready_for.is_some() || wanted.reservation.is_none()
+                || slice.state == kerf_core::contract::SliceState::Waiting, "{:?}", slice);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The resource names that a node serves and the labels that tell what it can serve, from its GPUs alone.
+//!
+//! All names are registered at start, with no devices: a kubelet that never heard of a name starts the pod without GPU.
+
+use crate::gpu::Gpu;
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_core::mig::catalog::{self, MODELS};
+use kerf_core::resource::{ResourceName, SHARE_SIZES};
+use kerf_core::units::SizeGb;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The kinds that can be cut from a GPU in its present mode.
+pub(crate) fn kinds(gpu: &Gpu) -> Vec<Kind> {
+    if gpu.table.is_some() { vec![Kind::Mig] } else { vec![Kind::Mps, Kind::TimeSlicing] }
+}
+
+/// Every name that a slice of these GPUs can be offered under: under MIG the profiles that are present and the plain
+/// profiles of other models whose promise one of them keeps; else all sizes of shares that fit.
+pub(crate) fn resource_names(gpus: &[Gpu]) -> BTreeSet<ResourceName> {
+    let mut names = BTreeSet::new();
+    for gpu in gpus {
+        match &gpu.table {
+            Some(table) => {
+                let present: Vec<_> = table.entries().iter().map(|e| e.profile).collect();
+                let known = MODELS.iter().filter_map(catalog::GpuModel::mig_table);
+                let known: Vec<_> = known.flat_map(|t| t.entries().to_vec()).map(|e| e.profile).collect();
+                let kept = known.into_iter().filter(|p| p.is_plain()).map(ResourceName::Mig);
+                names.extend(kept.filter(|name| present.iter().any(|profile| name.is_kept_by(*profile))));
+                names.extend(present.iter().copied().map(ResourceName::Mig));
+            }
+            None => names.extend(
+                share_sizes(gpu).flat_map(|size| [ResourceName::Mps(size), ResourceName::TimeSlicing(size)]),
+            ),
+        }
+    }
+    names
+}
+
+fn share_sizes(gpu: &Gpu) -> impl Iterator<Item = SizeGb> {
+    let memory = gpu.memory;
+    SHARE_SIZES.into_iter().filter(move |size| size.share_memory() <= memory)
+}
+
+/// The node labels that the agent owns; `None` for one that must not be there.
+pub(crate) fn labels(gpus: &[Gpu]) -> BTreeMap<String, Option<String>> {
+    let models: BTreeSet<String> = gpus.iter().map(|gpu| catalog::short_name(&gpu.product)).collect();
+    let model = if models.len() > 1 { Some("mixed".to_owned()) } else { models.into_iter().next() };
+    let mut labels = BTreeMap::from([(keys::NODE_MODEL.to_owned(), model)]);
+    for kind in Kind::ALL {
+        let largest = gpus.iter().filter(|gpu| kinds(gpu).contains(&kind)).filter_map(largest).max();
+        labels.insert(keys::node_kind_label(kind), largest.map(|size| size.0.to_string()));
+    }
+    labels
+}
+
+fn largest(gpu: &Gpu) -> Option<SizeGb> {
+    match &gpu.table {
+        Some(table) => table.entries().iter().map(|e| e.profile.size()).max(),
+        None => share_sizes(gpu).max(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::fake::FakeGpus;
+
+    fn texts(models: &[&str]) -> Vec<String> {
+        resource_names(&FakeGpus::new(models).gpus()).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_mig_node_serves_its_own_profiles_and_the_smaller_ones_of_other_models() {
+        let names = texts(&["H100-80GB"]);
+        for name in
+            ["mig-1g.10gb", "mig-1g.10gb.me", "mig-7g.80gb", "mig-1g.5gb", "mig-1g.18gb", "mig-3g.20gb"]
+        {
+            assert!(names.contains(&format!("nvidia.com/{name}")), "{name} in {names:?}");
+        }
+        for name in ["mig-7g.141gb", "mig-1g.5gb.me", "gpu-10gb"] {
+            assert!(!names.contains(&format!("nvidia.com/{name}")), "{name} in {names:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_without_mig_serves_all_shares_that_fit() {
+        let names = texts(&["T4-16GB"]);
+        assert_eq!(names.len(), 26, "13 sizes up to 14 GB, two kinds");
+        assert!(names.contains(&"nvidia.com/gpu-14gb.shared".to_owned()));
+        assert!(!names.contains(&"nvidia.com/gpu-16gb".to_owned()), "the GPU has 15 GiB");
+    }
+
+    #[test]
+    fn labels_tell_the_model_and_the_largest_size_of_each_kind() {
+        let labels = labels(&FakeGpus::new(&["H100-80GB", "H100-80GB"]).gpus());
+        assert_eq!(labels[keys::NODE_MODEL].as_deref(), Some("H100-80GB"));
+        assert_eq!(labels["kerf.dev/mig-max-gb"].as_deref(), Some("80"));
+        assert_eq!(labels["kerf.dev/mps-max-gb"], None);
+        let labels = super::labels(&FakeGpus::new(&["A100-40GB", "T4-16GB"]).gpus());
+        assert_eq!(labels[keys::NODE_MODEL].as_deref(), Some("mixed"));
+        assert_eq!(labels["kerf.dev/time-slicing-max-gb"].as_deref(), Some("14"));
+    }
+}

@@ -1,0 +1,135 @@
+//! When a failed step is tried again, and when it has failed for good.
+
+use crate::gpu::GpuError;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The wait after a first failure; doubled with each further one up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// Tries of a step that NVML refuses.
+const TRIES: u32 = 3;
+
+/// Tries of a step that waits for somebody to let go: about 20 s in all.
+const TRIES_WHILE_BUSY: u32 = 9;
+
+/// How long a slice may be out of reach of every legal step before that counts as a failure: neighbours' steps and a
+/// newer account of holders may clear the way.
+const OUT_OF_REACH: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone)]
+struct Failure {
+    tries: u32,
+    next: Instant,
+    error: GpuError,
+}
+
+/// Failures by step.
+#[derive(Debug)]
+pub(crate) struct Retries<K> {
+    failures: BTreeMap<K, Failure>,
+    unreachable: BTreeMap<K, Instant>,
+}
+
+impl<K> Default for Retries<K> {
+    fn default() -> Self {
+        Self { failures: BTreeMap::new(), unreachable: BTreeMap::new() }
+    }
+}
+
+impl<K: Ord + Clone> Retries<K> {
+    /// A step has failed once more.
+    pub(crate) fn failed(&mut self, key: K, error: GpuError, now: Instant) {
+        let failure =
+            self.failures.entry(key).or_insert(Failure { tries: 0, next: now, error: error.clone() });
+        let wait = FIRST_WAIT * 2_u32.saturating_pow(failure.tries.min(10));
+        *failure = Failure { tries: failure.tries + 1, next: now + wait.min(LONGEST_WAIT), error };
+    }
+
+    /// A step has succeeded.
+    pub(crate) fn succeeded(&mut self, key: &K) {
+        self.failures.remove(key);
+    }
+
+    /// Whether the step may run now.
+    pub(crate) fn may_run(&self, key: &K, now: Instant) -> bool {
+        self.failures.get(key).is_none_or(|f| f.next <= now && !f.is_final())
+    }
+
+    /// When the next step may be tried again.
+    pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
+        let retries = self.failures.values().filter(|f| !f.is_final()).map(|f| f.next);
+        let unreachable = self.unreachable.values().map(|since| *since + OUT_OF_REACH);
+        retries.chain(unreachable).filter(|next| *next > now).min()
+    }
+
+    /// The last error of a step, and whether it was the last try.
+    pub(crate) fn error(&self, key: &K) -> Option<(&GpuError, bool)> {
+        self.failures.get(key).map(|f| (&f.error, f.is_final()))
+    }
+
+    /// Says which steps cannot be taken at all now. Gives those for which that has been so for too long.
+    pub(crate) fn out_of_reach(&mut self, keys: &[K], now: Instant) -> Vec<K> {
+        self.unreachable.retain(|key, _| keys.contains(key));
+        for key in keys {
+            self.unreachable.entry(key.clone()).or_insert(now);
+        }
+        let overdue = self.unreachable.iter().filter(|(_, since)| now >= **since + OUT_OF_REACH);
+        overdue.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Forgets steps that nobody wants any more.
+    pub(crate) fn retain(&mut self, wanted: impl Fn(&K) -> bool) {
+        self.failures.retain(|key, _| wanted(key));
+    }
+}
+
+impl Failure {
+    fn is_final(&self) -> bool {
+        self.tries >= if self.error.is_busy() { TRIES_WHILE_BUSY } else { TRIES }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::NvmlCode;
+
+    fn refused() -> GpuError {
+        GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources }
+    }
+
+    #[test]
+    fn a_refused_step_is_tried_three_times_with_longer_waits() {
+        let (mut retries, start) = (Retries::default(), Instant::now());
+        retries.failed("s1", refused(), start);
+        assert!(!retries.may_run(&"s1", start) && retries.may_run(&"s1", start + FIRST_WAIT));
+        retries.failed("s1", refused(), start);
+        assert_eq!(retries.next(start), Some(start + FIRST_WAIT * 2));
+        retries.failed("s1", refused(), start);
+        assert!(!retries.may_run(&"s1", start + LONGEST_WAIT));
+        assert_eq!(retries.error(&"s1"), Some((&refused(), true)));
+    }
+
+    #[test]
+    fn a_busy_gpu_is_waited_for_longer() {
+        let (mut retries, start) = (Retries::default(), Instant::now());
+        for _ in 1..TRIES_WHILE_BUSY {
+            retries.failed("s1", GpuError::Busy, start);
+            assert!(retries.may_run(&"s1", start + LONGEST_WAIT));
+        }
+        retries.failed("s1", GpuError::Busy, start);
+        assert!(!retries.may_run(&"s1", start + LONGEST_WAIT));
+    }
+
+    #[test]
+    fn what_is_out_of_reach_fails_after_a_while_and_not_if_the_way_clears() {
+        let (mut retries, start) = (Retries::default(), Instant::now());
+        assert!(retries.out_of_reach(&["s1"], start).is_empty());
+        assert_eq!(retries.next(start), Some(start + OUT_OF_REACH));
+        assert!(retries.out_of_reach(&[], start + OUT_OF_REACH / 2).is_empty());
+        assert!(retries.out_of_reach(&["s1"], start + OUT_OF_REACH).is_empty());
+        assert_eq!(retries.out_of_reach(&["s1"], start + OUT_OF_REACH * 2), ["s1"]);
+    }
+}

@@ -1,0 +1,62 @@
+//! The device ids of shares: `<GPU UUID>::<n>`, where n is the number of the slice that the spec named.
+//!
+//! So an id means the same slice before and after a restart of the agent, and is never used for another one.
+
+use kerf_core::contract::Shape;
+use kerf_core::kind::Kind;
+use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::resource::ResourceName;
+
+const SEPARATOR: &str = "::";
+
+/// A share that is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Its GPU.
+    pub(crate) gpu: GpuUuid,
+    /// What it is.
+    pub(crate) shape: Shape,
+}
+
+/// The device id of the share `id` of `gpu`.
+pub(crate) fn device_id(gpu: &GpuUuid, id: &SliceId) -> DeviceId {
+    let text = id.as_str();
+    let number = text.strip_prefix('s').filter(|n| is_number(n)).unwrap_or(text);
+    DeviceId::new(format!("{gpu}{SEPARATOR}{number}"))
+}
+
+/// The GPU and the slice of a share's device id; `None` for a GPU instance's.
+pub(crate) fn slice_of(device: &DeviceId) -> Option<(GpuUuid, SliceId)> {
+    let (gpu, number) = device.as_str().split_once(SEPARATOR)?;
+    let id = if is_number(number) { format!("s{number}") } else { number.to_owned() };
+    Some((GpuUuid::new(gpu), SliceId::new(id)))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// The shape of a share that a container holds under this name.
+pub(crate) fn shape_of(name: ResourceName) -> Option<Shape> {
+    match name.kind() {
+        Kind::Mig => None,
+        kind @ (Kind::Mps | Kind::TimeSlicing) => Shape::share(kind, name.size()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_id_leads_back_to_its_slice() {
+        let gpu = GpuUuid::new("GPU-6c1e6a62-6a1f-4f0a-9d3e-0123456789ab");
+        for id in ["s17", "s0", "odd", "sx"] {
+            let device = device_id(&gpu, &SliceId::new(id));
+            assert_eq!(slice_of(&device), Some((gpu.clone(), SliceId::new(id))), "{id}");
+            assert!(device.as_str().len() <= crate::kubelet_api::DEVICE_ID_MAX_BYTES);
+        }
+        assert_eq!(device_id(&gpu, &SliceId::new("s17")).as_str(), format!("{gpu}::17"));
+        assert_eq!(slice_of(&DeviceId::new("MIG-1")), None);
+    }
+}

@@ -1,0 +1,209 @@
+//! GpuNode.status: what the agent has observed, in the words of the contract.
+
+use super::Node;
+use super::names;
+use super::retry::Retries;
+use super::share;
+use crate::gpu::Gpu;
+use kerf_core::contract::{
+    Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus, Summary,
+    WantedSlice,
+};
+use kerf_core::mig::catalog;
+use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::units::MemoryMib;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Node {
+    /// The status. Times of the condition are filled in where it is written.
+    pub(super) fn status(&self, waiting: &BTreeSet<SliceId>) -> GpuNodeStatus {
+        if let Some(before) = &self.before {
+            return unserved(before.clone(), self.condition());
+        }
+        let wanted = self.spec.slices.iter().map(|w| self.wanted_status(w, waiting));
+        let unwanted = self
+            .unwanted()
+            .into_iter()
+            .map(|(gpu, shape, device, id)| self.unwanted_status(gpu, shape, device, id));
+        let slices: Vec<_> = wanted.chain(unwanted).collect();
+        GpuNodeStatus {
+            observed_revision: self.spec.revision,
+            gpus: self.gpus.iter().map(gpu_status).collect(),
+            conditions: vec![self.condition()],
+            summary: self.summary(&slices),
+            slices,
+        }
+    }
+
+    fn wanted_status(&self, wanted: &WantedSlice, waiting: &BTreeSet<SliceId>) -> SliceStatus {
+        let mut status = SliceStatus {
+            id: Some(wanted.id.clone()),
+            gpu: wanted.gpu.clone(),
+            shape: wanted.shape,
+            state: SliceState::Preparing,
+            memory: self.memory_of(&wanted.gpu, wanted.shape),
+            device: self.device_of(wanted),
+            resource: wanted.reservation.as_ref().map(|r| r.resource),
+            ready_for: None,
+            holder: None,
+            message: None,
+        };
+        if let Some(device) = status.device.clone() {
+            self.describe_existing(&mut status, wanted, &device, waiting);
+        } else {
+            (status.state, status.message) = self.absence(wanted);
+        }
+        status
+    }
+
+    fn describe_existing(
+        &self,
+        status: &mut SliceStatus,
+        wanted: &WantedSlice,
+        device: &DeviceId,
+        waiting: &BTreeSet<SliceId>,
+    ) {
+        let held = self.account.holder(device);
+        status.holder = held.map(|h| h.holder.clone());
+        let Some(reservation) = &wanted.reservation else {
+            status.resource = self.account.held_as(device);
+            status.state = if status.resource.is_some() { SliceState::Held } else { SliceState::Idle };
+            return;
+        };
+        let name = reservation.resource;
+        // What the kubelet has taken of some names counts only once it has taken all: before, it may yet forget.
+        let registered = self.health.registration.is_well();
+        let acknowledged = registered && self.advertised.is_acknowledged(name, device);
+        let by_others = held.is_some_and(|h| {
+            h.name != name
+                || h.holder.key() != reservation.key()
+                || h.holder.container != reservation.container
+        });
+        let ready = acknowledged && !by_others;
+        status.ready_for = ready.then(|| reservation.uid.clone());
+        status.state = match held {
+            Some(_) => SliceState::Held,
+            None if waiting.contains(&wanted.id) => SliceState::Waiting,
+            None if ready => SliceState::Ready,
+            None => SliceState::Preparing,
+        };
+        if !self.advertised.serves(name) {
+            status.message = Some(format!("{name} is no name that this node serves"));
+        }
+    }
+
+    /// The state of a wanted slice that does not exist, and why.
+    fn absence(&self, wanted: &WantedSlice) -> (SliceState, Option<String>) {
+        if let Some(obstacle) = self.obstacles.get(&wanted.id) {
+            let state = if obstacle.is_final { SliceState::Failed } else { SliceState::Preparing };
+            return (state, Some(obstacle.text.clone()));
+        }
+        if self.instance_of(wanted).is_some_and(|i| i.compute == crate::gpu::Compute::Foreign) {
+            let text = "the GPU instance at its place has compute instances that kerf did not make";
+            return (SliceState::Failed, Some(text.to_owned()));
+        }
+        match Retries::error(&self.retries, &super::Task::Create(wanted.id.clone())) {
+            Some((error, true)) => (SliceState::Failed, Some(error.to_string())),
+            Some((error, false)) => (SliceState::Preparing, Some(format!("{error}; it is tried again"))),
+            None => (SliceState::Preparing, None),
+        }
+    }
+
+    fn unwanted_status(
+        &self,
+        gpu: GpuUuid,
+        shape: Shape,
+        device: DeviceId,
+        id: Option<SliceId>,
+    ) -> SliceStatus {
+        let busy = self.gpu(&gpu).is_some_and(|g| {
+            g.instances.iter().any(|i| Shape::mig(i.instance) == shape && self.is_instance_held(i))
+        });
+        let resource = self.account.held_as(&device);
+        SliceStatus {
+            id,
+            memory: self.memory_of(&gpu, shape),
+            gpu,
+            shape,
+            state: if busy || resource.is_some() { SliceState::Held } else { SliceState::Idle },
+            resource,
+            holder: self.account.holder(&device).map(|h| h.holder.clone()),
+            device: Some(device).filter(|d| d.as_str().starts_with("MIG-") || share::slice_of(d).is_some()),
+            ready_for: None,
+            message: None,
+        }
+    }
+
+    fn memory_of(&self, gpu: &GpuUuid, shape: Shape) -> MemoryMib {
+        let Some(instance) = shape.instance() else { return shape.size().share_memory() };
+        let table = self.gpu(gpu).and_then(|g| g.table.as_ref());
+        let entry = table.and_then(|t| t.entry(instance.profile));
+        entry.map_or_else(|| shape.size().share_memory(), |e| e.memory)
+    }
+
+    fn condition(&self) -> Condition {
+        let trouble = self.health.trouble();
+        let (reason, message) =
+            trouble.unwrap_or_else(|| ("Serving".to_owned(), "all resource names are registered".to_owned()));
+        let status = if reason == "Serving" { ConditionStatus::True } else { ConditionStatus::False };
+        Condition {
+            kind: Condition::READY.to_owned(),
+            status,
+            reason,
+            message,
+            last_transition_time: String::new(),
+        }
+    }
+
+    fn summary(&self, slices: &[SliceStatus]) -> Summary {
+        let count = |state| slices.iter().filter(|s| s.state == state).count().try_into().unwrap_or(u32::MAX);
+        let reserved = |id: &SliceId| self.spec.slices.iter().any(|w| w.id == *id && w.reservation.is_some());
+        let promised = |s: &&SliceStatus| {
+            s.state == SliceState::Held || s.id.as_ref().is_some_and(reserved) || s.id.is_none()
+        };
+        let total: MemoryMib = self.gpus.iter().map(|gpu| gpu.memory).sum();
+        let used: MemoryMib = slices.iter().filter(promised).map(|s| s.memory).sum();
+        let kinds: BTreeSet<_> = self.gpus.iter().flat_map(names::kinds).collect();
+        let kinds: Vec<_> = kinds.into_iter().map(kerf_core::kind::Kind::as_str).collect();
+        Summary {
+            gpus: models(&self.gpus),
+            mode: kinds.join(","),
+            held: count(SliceState::Held),
+            idle: count(SliceState::Idle),
+            free: format!("{}Gi", total.saturating_sub(used).0 / 1024),
+        }
+    }
+}
+
+/// A status of which nothing is known to have changed but that nobody serves: no slice is ready.
+pub(crate) fn unserved(mut status: GpuNodeStatus, condition: Condition) -> GpuNodeStatus {
+    for slice in &mut status.slices {
+        slice.ready_for = None;
+        if slice.state == SliceState::Ready {
+            slice.state = SliceState::Preparing;
+        }
+    }
+    status.conditions = vec![condition];
+    status
+}
+
+/// `2x H100-80GB, 1x T4-16GB`.
+fn models(gpus: &[Gpu]) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for gpu in gpus {
+        *counts.entry(catalog::short_name(&gpu.product)).or_default() += 1;
+    }
+    let texts: Vec<_> = counts.into_iter().map(|(model, count)| format!("{count}x {model}")).collect();
+    texts.join(", ")
+}
+
+fn gpu_status(gpu: &Gpu) -> GpuStatus {
+    GpuStatus {
+        uuid: gpu.uuid.clone(),
+        index: gpu.index,
+        model: catalog::short_name(&gpu.product),
+        memory: gpu.memory,
+        kinds: names::kinds(gpu),
+        profiles: gpu.table.clone().unwrap_or_default(),
+    }
+}

@@ -1,0 +1,440 @@
+//! The agent's decisions on fake GPUs, with a kubelet that is played by the test.
+
+use super::*;
+use crate::gpu::fake::{FakeGpus, uuid};
+use crate::gpu::{GpuBackend as _, NvmlCode};
+use kerf_core::contract::{Holder, Reservation, Shape, SliceState, SliceStatus, WantedSlice};
+use kerf_core::names::PodUid;
+use kerf_core::planner::Step;
+use kerf_core::units::SizeGb;
+use std::time::Duration;
+
+fn mig(profile: &str, start: u8, size: u8) -> Shape {
+    Shape::Mig { profile: profile.parse().unwrap(), start, size }
+}
+
+fn reservation(pod: &str, resource: &str) -> Reservation {
+    Reservation {
+        uid: PodUid::new(format!("{pod}-uid")),
+        namespace: "ns".into(),
+        pod: pod.into(),
+        container: "main".into(),
+        resource: resource.parse().unwrap(),
+        epoch: 1,
+    }
+}
+
+fn wanted(id: &str, shape: Shape, pod: Option<(&str, &str)>) -> WantedSlice {
+    let reservation = pod.map(|(pod, resource)| reservation(pod, resource));
+    WantedSlice { id: SliceId::new(id), gpu: uuid(0), shape, reservation }
+}
+
+const ONE: &str = "nvidia.com/mig-1g.10gb";
+
+/// A node, its GPUs and its kubelet.
+struct Scene {
+    node: Node,
+    gpus: FakeGpus,
+    now: Instant,
+    /// What the kubelet may hand out: it takes the lists only when told to.
+    kubelet: DevicesByName,
+    held: BTreeMap<DeviceId, Held>,
+    revision: u64,
+}
+
+impl Scene {
+    fn new(models: &[&str]) -> Self {
+        let (gpus, now) = (FakeGpus::new(models), Instant::now());
+        let mut scene = Self {
+            node: Node::default(),
+            gpus,
+            now,
+            kubelet: BTreeMap::new(),
+            held: BTreeMap::new(),
+            revision: 0,
+        };
+        scene.restart_agent(None);
+        scene
+    }
+
+    fn restart_agent(&mut self, status: Option<&GpuNodeStatus>) {
+        self.node = Node::remembering(status);
+        self.kubelet.clear();
+        self.node.on_observed(Ok(self.gpus.gpus()));
+        self.node.on_registration(Ok(()));
+        self.acknowledge();
+        self.list_holders();
+    }
+
+    fn tick(&mut self) -> Instant {
+        self.now += Duration::from_millis(1);
+        self.now
+    }
+
+    fn want(&mut self, slices: Vec<WantedSlice>) {
+        self.revision += 1;
+        let spec = GpuNodeSpec { revision: self.revision, epoch: 1, next_slice: 99, slices };
+        self.node.on_spec(Some("uid".into()), Ok(spec));
+    }
+
+    fn decide(&mut self) -> Decision {
+        let now = self.tick();
+        self.node.decide(now)
+    }
+
+    /// Runs the step of a decision on the fake GPUs.
+    fn run(&mut self, step: Step) {
+        let now = self.tick();
+        match step {
+            Step::Create { gpu, instance, id } => {
+                let result = self.gpus.create(&gpu, instance);
+                self.node.on_created(&gpu, &id, result, now);
+            }
+            Step::Destroy { gpu, instance } => {
+                let found = self.node.find(&gpu, instance).unwrap().clone();
+                let result = self.gpus.destroy(&gpu, &found);
+                self.node.on_destroyed(&gpu, instance, result, now);
+            }
+            other => panic!("{other} is no step on a GPU"),
+        }
+    }
+
+    /// The kubelet takes the lists and says so.
+    fn acknowledge(&mut self) {
+        self.kubelet = self.decide().healthy;
+        let asked = self.tick();
+        self.node.on_allocatable(Allocatable { asked, healthy: self.kubelet.clone() });
+    }
+
+    fn list_holders(&mut self) {
+        let asked = self.tick();
+        self.node.on_holders(Ok(Holders { asked, held: self.held.clone() }));
+    }
+
+    /// The kubelet gives a device that it may hand out to a pod.
+    fn allocate(&mut self, pod: &str, name: &str, device: &str) {
+        let (name, device) = (name.parse::<ResourceName>().unwrap(), DeviceId::new(device));
+        assert!(self.kubelet[&name].contains(&device), "the kubelet may not hand out {device}");
+        let now = self.tick();
+        self.node.on_allocated(name, vec![device.clone()], now);
+        let holder = Holder { namespace: "ns".into(), pod: pod.into(), container: "main".into() };
+        self.held.insert(device, Held { name, holder });
+        self.list_holders();
+    }
+
+    fn free(&mut self, device: &str) {
+        self.held.remove(&DeviceId::new(device));
+        self.list_holders();
+    }
+
+    /// Lets everybody act until nothing is left to do. Gives the status.
+    fn settle(&mut self) -> GpuNodeStatus {
+        for _ in 0..100 {
+            let decision = self.decide();
+            if let Some(step) = decision.step {
+                self.run(step);
+            } else if decision.healthy != self.kubelet {
+                self.acknowledge();
+            } else {
+                self.list_holders();
+                let again = self.decide();
+                if again.step.is_none() && again.healthy == self.kubelet {
+                    return again.status;
+                }
+            }
+        }
+        panic!("it does not settle: {:?}", self.decide());
+    }
+
+    fn places(&self) -> Vec<String> {
+        let instances = self.gpus.gpus().into_iter().flat_map(|g| g.instances);
+        instances.map(|i| format!("{} at {}", i.instance.profile, i.instance.placement)).collect()
+    }
+}
+
+fn slice<'s>(status: &'s GpuNodeStatus, id: &str) -> &'s SliceStatus {
+    status.slice(&SliceId::new(id)).unwrap()
+}
+
+fn devices(healthy: &DevicesByName) -> Vec<&str> {
+    healthy.values().flatten().map(DeviceId::as_str).collect()
+}
+
+#[test]
+fn a_reserved_slice_is_cut_offered_and_ready_once_the_kubelet_acknowledges() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 3, 1), Some(("a", ONE)))]);
+    let decision = scene.decide();
+    assert_eq!(slice(&decision.status, "s1").state, SliceState::Preparing);
+    scene.run(decision.step.unwrap());
+    assert_eq!(scene.places(), ["1g.10gb at 3:1"]);
+    let decision = scene.decide();
+    assert_eq!(devices(&decision.healthy), ["MIG-1"]);
+    assert_eq!(slice(&decision.status, "s1").ready_for, None, "not before the kubelet has it");
+    scene.acknowledge();
+    let status = scene.decide().status;
+    let ready = slice(&status, "s1");
+    assert_eq!((ready.state, ready.ready_for.as_ref().unwrap().as_str()), (SliceState::Ready, "a-uid"));
+    assert_eq!(ready.memory.0, 9_984);
+    scene.allocate("a", ONE, "MIG-1");
+    let status = scene.settle();
+    let held = slice(&status, "s1");
+    assert_eq!((held.state, held.holder.as_ref().unwrap().pod.as_str()), (SliceState::Held, "a"));
+    assert!(held.ready_for.is_some());
+    assert_eq!((status.summary.held, status.summary.free.as_str()), (1, "69Gi"));
+}
+
+#[test]
+fn an_idle_slice_is_offered_to_nobody_and_its_id_dropped() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Idle);
+    assert_eq!(scene.places(), ["1g.10gb at 0:1"], "it stays as idle capacity");
+    let listed = |decision: &Decision| decision.lists.values().flatten().count();
+    assert_eq!(listed(&scene.decide()), 1, "unhealthy for a while");
+    scene.now += Duration::from_secs(5);
+    assert_eq!(listed(&scene.decide()), 0);
+}
+
+#[test]
+fn an_idle_slice_in_the_way_goes_only_after_the_kubelet_let_go_of_it() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    // The pod is gone before it was admitted, and its place given away in one write.
+    let big = wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")));
+    scene.want(vec![big]);
+    let decision = scene.decide();
+    assert_eq!(
+        (devices(&decision.healthy), decision.step),
+        (vec![], None),
+        "the kubelet may still hand it out"
+    );
+    assert_eq!(slice(&decision.status, "s1").state, SliceState::Idle, "on its way out under its old name");
+    scene.acknowledge();
+    let decision = scene.decide();
+    assert!(decision.step.is_none() && decision.wants_holders, "it may have been handed out before");
+    scene.list_holders();
+    assert!(matches!(scene.decide().step, Some(Step::Destroy { .. })));
+    let status = scene.settle();
+    assert_eq!(scene.places(), ["7g.80gb at 0:8"]);
+    assert_eq!(slice(&status, "s2").state, SliceState::Ready);
+}
+
+#[test]
+fn a_slice_that_was_handed_out_at_the_last_moment_is_not_destroyed() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")))]);
+    scene.allocate("a", ONE, "MIG-1");
+    let status = scene.settle();
+    assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
+    let held = slice(&status, "s1");
+    assert_eq!((held.state, held.holder.as_ref().unwrap().pod.as_str()), (SliceState::Held, "a"));
+    scene.now += Duration::from_secs(2);
+    let status = scene.decide().status;
+    let failed = slice(&status, "s2");
+    assert_eq!(failed.state, SliceState::Failed);
+    assert_eq!(failed.message.as_deref(), Some("slices in use are in its way"));
+    scene.free("MIG-1");
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").state, SliceState::Ready, "the way has cleared");
+}
+
+#[test]
+fn a_slice_on_which_a_process_runs_is_not_destroyed() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    scene.settle();
+    scene.gpus.set_processes(&DeviceId::new("MIG-1"), true);
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), None)]);
+    let step = scene.decide().step.unwrap();
+    scene.run(step);
+    assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
+    let decision = scene.decide();
+    assert!(decision.step.is_none() && decision.wake.is_some(), "tried again later");
+    scene.gpus.set_processes(&DeviceId::new("MIG-1"), false);
+    scene.now += Duration::from_millis(200);
+    scene.settle();
+    assert_eq!(scene.places(), ["7g.80gb at 0:8"]);
+}
+
+#[test]
+fn a_slice_that_nvml_refuses_fails_after_three_tries_with_its_words() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    let refused = GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources };
+    for _ in 0..3 {
+        scene.gpus.fail_next(refused.clone());
+        let step = scene.decide().step.unwrap();
+        scene.run(step);
+        assert!(scene.decide().step.is_none());
+        scene.now += Duration::from_secs(1);
+    }
+    let status = scene.decide().status;
+    let failed = slice(&status, "s1");
+    assert_eq!(failed.state, SliceState::Failed);
+    assert_eq!(failed.message.as_deref(), Some("nvmlX answered INSUFFICIENT_RESOURCES"));
+    scene.want(vec![wanted("s2", mig("1g.10gb", 1, 1), Some(("a", ONE)))]);
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
+}
+
+#[test]
+fn a_failing_step_does_not_hold_up_those_it_does_not_concern() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![
+        wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
+        wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))),
+    ]);
+    scene.gpus.fail_next(GpuError::Busy);
+    let step = scene.decide().step.unwrap();
+    scene.run(step);
+    let status = scene.settle();
+    assert_eq!(
+        (slice(&status, "s1").state, slice(&status, "s2").state),
+        (SliceState::Preparing, SliceState::Ready)
+    );
+    assert!(slice(&status, "s1").message.as_ref().unwrap().contains("tried again"));
+}
+
+#[test]
+fn unequal_slices_of_one_name_wait_for_each_other() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![
+        wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
+        wanted("s2", mig("1g.20gb", 2, 2), Some(("b", ONE))),
+    ]);
+    let status = scene.settle();
+    assert_eq!(
+        (slice(&status, "s1").state, slice(&status, "s2").state),
+        (SliceState::Ready, SliceState::Waiting)
+    );
+    scene.allocate("a", ONE, "MIG-1");
+    let status = scene.settle();
+    assert_eq!(
+        (slice(&status, "s1").state, slice(&status, "s2").state),
+        (SliceState::Held, SliceState::Ready)
+    );
+}
+
+#[test]
+fn a_slice_promised_to_one_pod_and_held_by_another_is_not_ready() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let slices = |first: &str, second: &str| {
+        vec![
+            wanted("s1", mig("1g.10gb", 0, 1), Some((first, ONE))),
+            wanted("s2", mig("1g.10gb", 1, 1), Some((second, ONE))),
+        ]
+    };
+    scene.want(slices("a", "b"));
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-2");
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").state, SliceState::Held);
+    assert_eq!(slice(&status, "s2").ready_for, None, "it is not b's any more");
+    assert_eq!(slice(&status, "s1").state, SliceState::Ready);
+    // The leader follows: a's promise moves to what a holds.
+    scene.want(slices("b", "a"));
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").ready_for.as_ref().unwrap().as_str(), "b-uid");
+}
+
+#[test]
+fn shares_are_accounted_and_served_under_stable_ids() {
+    let mut scene = Scene::new(&["T4-16GB"]);
+    let share = Shape::Mps { size_gb: SizeGb(4) };
+    let name = "nvidia.com/gpu-4gb";
+    scene.want(vec![wanted("s17", share, Some(("a", name)))]);
+    let status = scene.settle();
+    let ready = slice(&status, "s17");
+    assert_eq!((ready.state, ready.device.as_ref().unwrap().as_str()), (SliceState::Ready, "GPU-0::17"));
+    scene.allocate("a", name, "GPU-0::17");
+    // The agent restarts and the spec has lost the slice: what a pod holds stays, and counts.
+    scene.restart_agent(None);
+    scene.want(vec![wanted("s18", Shape::TimeSlicing { size_gb: SizeGb(4) }, None)]);
+    let status = scene.settle();
+    let held = slice(&status, "s17");
+    assert_eq!((held.state, held.shape), (SliceState::Held, share));
+    assert_eq!(devices(&scene.kubelet), ["GPU-0::17"], "its holder may restart its container");
+    assert!(slice(&status, "s18").message.as_ref().unwrap().contains("another kind"));
+    scene.free("GPU-0::17");
+    let status = scene.settle();
+    assert!(status.slice(&SliceId::new("s17")).is_none());
+    assert_eq!(slice(&status, "s18").state, SliceState::Idle);
+}
+
+#[test]
+fn a_slice_that_nobody_asked_for_is_left_alone_and_reported_without_id() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let foreign = mig("1g.10gb", 0, 1).instance().unwrap();
+    scene.gpus.create(&uuid(0), foreign).unwrap();
+    scene.restart_agent(None);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 1, 1), None)]);
+    let status = scene.settle();
+    let unknown = status.slices.iter().find(|s| s.id.is_none()).unwrap();
+    assert_eq!((unknown.shape, unknown.state), (mig("1g.10gb", 0, 1), SliceState::Idle));
+    // After a restart the agent still knows which slice was on its way out and which is nobody's.
+    scene.restart_agent(Some(&status));
+    scene.want(vec![]);
+    let status = scene.settle();
+    let ids: Vec<_> = status.slices.iter().map(|s| s.id.as_ref().map(SliceId::as_str)).collect();
+    assert_eq!(ids, [None, Some("s1")]);
+}
+
+#[test]
+fn nothing_is_cut_while_holders_or_gpus_are_unknown() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.node = Node::default();
+    scene.node.on_observed(Ok(scene.gpus.gpus()));
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    assert!(scene.decide().step.is_none(), "the kubelet was not heard");
+    scene.list_holders();
+    assert!(scene.decide().step.is_some());
+    scene.node.on_observed(Err(GpuError::Stopped));
+    let decision = scene.decide();
+    assert!(decision.step.is_none());
+    assert!(!decision.status.is_ready());
+}
+
+#[test]
+fn a_leader_whose_time_is_over_is_not_heard() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let spec = |epoch, slices| Ok(GpuNodeSpec { revision: epoch, epoch, next_slice: 1, slices });
+    scene.node.on_spec(Some("uid".into()), spec(7, vec![wanted("s1", mig("1g.10gb", 0, 1), None)]));
+    scene.node.on_spec(Some("uid".into()), spec(6, vec![]));
+    assert_eq!(scene.decide().status.observed_revision, 7);
+    scene.node.on_spec(Some("another".into()), spec(1, vec![]));
+    assert_eq!(scene.decide().status.observed_revision, 1, "a GpuNode made anew begins anew");
+    scene.node.on_spec(Some("another".into()), Err("no such field".into()));
+    let status = scene.decide().status;
+    assert_eq!((status.observed_revision, status.is_ready()), (1, false));
+}
+
+#[test]
+fn after_a_restart_of_the_kubelet_nothing_is_ready_until_it_acknowledges_again() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    assert!(scene.settle().is_ready());
+    scene.node.on_registration(Err("the kubelet has restarted".into()));
+    let status = scene.decide().status;
+    assert!(!status.is_ready());
+    assert_eq!(slice(&status, "s1").ready_for, None);
+    scene.node.on_registration(Ok(()));
+    scene.acknowledge();
+    assert_eq!(slice(&scene.decide().status, "s1").state, SliceState::Ready);
+}
+
+#[test]
+fn a_gpu_without_mig_mode_refuses_instances_at_once() {
+    let mut scene = Scene::new(&["T4-16GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Failed);
+    assert!(slice(&status, "s1").message.as_ref().unwrap().contains("MIG mode"));
+    assert_eq!(status.summary.mode, "mps,time-slicing");
+    assert_eq!(status.summary.gpus, "1x T4-16GB");
+}

@@ -1,0 +1,128 @@
+//! The node as the planner and the offer see it: core's values, made of what the agent has observed.
+
+use super::Node;
+use super::share;
+use crate::gpu::{Compute, Gpu, GpuInstance};
+use kerf_core::contract::{Shape, WantedSlice};
+use kerf_core::mig::catalog;
+use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::offer::ExistingSlice;
+use kerf_core::planner::{Observed, ObservedGpu, ObservedInstance, ObservedShare};
+
+impl Node {
+    /// What the planner is told. Whatever is in doubt is held.
+    pub(super) fn observed(&self) -> Observed {
+        Observed { gpus: self.gpus.iter().map(|gpu| self.observed_gpu(gpu)).collect() }
+    }
+
+    fn observed_gpu(&self, gpu: &Gpu) -> ObservedGpu {
+        let instances = gpu.instances.iter().filter(|i| !self.is_unfinished(gpu, i));
+        let shares = self.shares.iter().filter(|(_, share)| share.gpu == gpu.uuid);
+        ObservedGpu {
+            uuid: gpu.uuid.clone(),
+            memory: gpu.memory,
+            table: gpu.table.clone(),
+            instances: instances
+                .map(|i| ObservedInstance { instance: i.instance, held: self.is_instance_held(i) })
+                .collect(),
+            shares: shares
+                .map(|(id, share)| ObservedShare {
+                    id: id.clone(),
+                    shape: share.shape,
+                    held: self.account.held_as(&share::device_id(&gpu.uuid, id)).is_some(),
+                })
+                .collect(),
+        }
+    }
+
+    pub(super) fn is_instance_held(&self, instance: &GpuInstance) -> bool {
+        instance.has_processes
+            || instance.compute == Compute::Foreign
+            || instance.device().is_some_and(|device| self.account.held_as(device).is_some())
+    }
+
+    /// A wanted GPU instance whose compute instance is missing: to the planner it is not there, so that it is created,
+    /// which completes it.
+    fn is_unfinished(&self, gpu: &Gpu, instance: &GpuInstance) -> bool {
+        let is_wanted = |w: &&WantedSlice| w.gpu == gpu.uuid && w.shape.instance() == Some(instance.instance);
+        instance.compute == Compute::Missing && self.spec.slices.iter().any(|w| is_wanted(&w))
+    }
+
+    pub(super) fn gpu(&self, uuid: &GpuUuid) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.uuid == *uuid)
+    }
+
+    /// The GPU instance that a wanted slice is, once it exists.
+    pub(super) fn instance_of(&self, wanted: &WantedSlice) -> Option<&GpuInstance> {
+        let instance = wanted.shape.instance()?;
+        self.gpu(&wanted.gpu)?.instances.iter().find(|i| i.instance == instance)
+    }
+
+    /// The device that a wanted slice is, once it exists.
+    pub(super) fn device_of(&self, wanted: &WantedSlice) -> Option<DeviceId> {
+        match wanted.shape {
+            Shape::Mig { .. } => self.instance_of(wanted)?.device().cloned(),
+            Shape::Mps { .. } | Shape::TimeSlicing { .. } => {
+                self.shares.contains_key(&wanted.id).then(|| share::device_id(&wanted.gpu, &wanted.id))
+            }
+        }
+    }
+
+    /// Every slice that exists: wanted ones in the order of their promises, then those that are only held.
+    pub(super) fn existing(&self) -> Vec<ExistingSlice> {
+        let wanted = self.spec.slices.iter().filter_map(|w| {
+            let device = self.device_of(w)?;
+            Some(self.existing_slice(w.id.clone(), &w.gpu, w.shape, device, Some(w)))
+        });
+        let mut all: Vec<_> = wanted.collect();
+        for (gpu, shape, device, id) in self.unwanted() {
+            // Without a name in the spec the device's own serves: the offer tells slices apart by it and no more.
+            let id = id.unwrap_or_else(|| SliceId::new(device.as_str()));
+            all.push(self.existing_slice(id, &gpu, shape, device, None));
+        }
+        all
+    }
+
+    fn existing_slice(
+        &self,
+        id: SliceId,
+        gpu: &GpuUuid,
+        shape: Shape,
+        device: DeviceId,
+        wanted: Option<&WantedSlice>,
+    ) -> ExistingSlice {
+        ExistingSlice {
+            id,
+            held_as: self.account.held_as(&device),
+            device,
+            shape,
+            model: self.gpu(gpu).map(|g| catalog::short_name(&g.product)).unwrap_or_default(),
+            reservation: wanted.and_then(|w| w.reservation.clone()),
+        }
+    }
+
+    /// Slices that exist without being wanted: GPU, shape, device, and the name that the spec once gave them.
+    pub(super) fn unwanted(&self) -> Vec<(GpuUuid, Shape, DeviceId, Option<SliceId>)> {
+        let mut all = Vec::new();
+        for gpu in &self.gpus {
+            let wanted = |i: &GpuInstance| {
+                let mut slices = self.spec.slices.iter();
+                slices.any(|w| w.gpu == gpu.uuid && w.shape.instance() == Some(i.instance))
+            };
+            for instance in gpu.instances.iter().filter(|i| !wanted(i)) {
+                let device = instance.device().cloned();
+                let id = device.as_ref().and_then(|d| self.origins.get(d)).cloned();
+                // One without a device still takes its place; its id on the GPU stands for it.
+                let device =
+                    device.unwrap_or_else(|| DeviceId::new(format!("{}/gi{}", gpu.uuid, instance.gi)));
+                all.push((gpu.uuid.clone(), Shape::mig(instance.instance), device, id));
+            }
+        }
+        for (id, share) in self.shares.iter().filter(|(id, _)| !self.spec.slices.iter().any(|w| w.id == **id))
+        {
+            let device = share::device_id(&share.gpu, id);
+            all.push((share.gpu.clone(), share.shape, device, Some(id.clone())));
+        }
+        all
+    }
+}

@@ -1,0 +1,220 @@
+//! Writes GpuNode.status: only on change, one write at a time, always the newest.
+
+use crate::node::unserved;
+use jiff::Timestamp;
+use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus, SliceState, SliceStatus};
+use kerf_runtime::gpu_node::GpuNode;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How long a change that nobody waits for may be held back, so that several make one write.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// How long the last write, that the agent stops, may take.
+const LAST_WRITE: Duration = Duration::from_secs(2);
+
+/// The wait after a failed write; doubled up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// Publishes `statuses` until `stop`. `written` is what the status says now, if that is known.
+pub async fn publish(
+    api: Api<GpuNode>,
+    name: String,
+    mut statuses: watch::Receiver<GpuNodeStatus>,
+    written: Option<GpuNodeStatus>,
+    stop: CancellationToken,
+) {
+    let mut writer =
+        Writer { api, name, times: written.clone().unwrap_or_default(), written, trusted: false };
+    let mut wait = FIRST_WAIT;
+    loop {
+        tokio::select! {
+            changed = statuses.changed() => if changed.is_err() { return },
+            () = stop.cancelled() => return say_goodbye(writer, &statuses).await,
+        }
+        gather(&mut statuses, writer.written.as_ref()).await;
+        let newest = statuses.borrow_and_update().clone();
+        match writer.write(newest).await {
+            Ok(()) => wait = FIRST_WAIT,
+            Err(error) => {
+                tracing::warn!(%error, "failed to write GpuNode.status; trying again");
+                statuses.mark_changed();
+                stop.run_until_cancelled(tokio::time::sleep(wait)).await;
+                wait = (wait * 2).min(LONGEST_WAIT);
+            }
+        }
+    }
+}
+
+/// Says that nobody serves the node now: the kubelet takes the end of the agent's sockets for the end of its devices.
+async fn say_goodbye(mut writer: Writer, statuses: &watch::Receiver<GpuNodeStatus>) {
+    let condition = Condition {
+        kind: Condition::READY.to_owned(),
+        status: ConditionStatus::False,
+        reason: "AgentStopped".to_owned(),
+        message: "the node's agent was stopped".to_owned(),
+        last_transition_time: String::new(),
+    };
+    let last = unserved(statuses.borrow().clone(), condition);
+    match tokio::time::timeout(LAST_WRITE, writer.write(last)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "failed to say in GpuNode.status that the agent stops"),
+        Err(_) => tracing::warn!("no time was left to say in GpuNode.status that the agent stops"),
+    }
+}
+
+/// Waits a moment for more changes, unless somebody waits for this one.
+async fn gather(statuses: &mut watch::Receiver<GpuNodeStatus>, written: Option<&GpuNodeStatus>) {
+    let is_urgent = |status: &GpuNodeStatus| written.is_none_or(|written| is_urgent(written, status));
+    let moment = tokio::time::sleep(GATHER);
+    tokio::pin!(moment);
+    while !is_urgent(&statuses.borrow_and_update()) {
+        tokio::select! {
+            () = &mut moment => return,
+            changed = statuses.changed() => if changed.is_err() { return },
+        }
+    }
+}
+
+/// Whether a slice became ready or failed, or the agent's readiness changed: the extender waits for these.
+fn is_urgent(written: &GpuNodeStatus, status: &GpuNodeStatus) -> bool {
+    let said = |slice: &SliceStatus| {
+        written.slices.iter().any(|w| {
+            (&w.id, w.state, &w.ready_for, &w.gpu) == (&slice.id, slice.state, &slice.ready_for, &slice.gpu)
+        })
+    };
+    let awaited = |slice: &&SliceStatus| matches!(slice.state, SliceState::Ready | SliceState::Failed);
+    written.is_ready() != status.is_ready() || !status.slices.iter().filter(awaited).all(said)
+}
+
+struct Writer {
+    api: Api<GpuNode>,
+    name: String,
+    /// What was written last; `None` if that is not known.
+    written: Option<GpuNodeStatus>,
+    /// A status with the conditions that were written last, for their times.
+    times: GpuNodeStatus,
+    /// Whether `written` is of this process, so that a write may leave out what has not changed.
+    trusted: bool,
+}
+
+impl Writer {
+    async fn write(&mut self, mut status: GpuNodeStatus) -> Result<(), kube::Error> {
+        keep_times(&mut status, &self.times, Timestamp::now());
+        let body = match &self.written {
+            Some(written) if self.trusted => changes(written, &status),
+            _ => changes(&GpuNodeStatus::default(), &status).into_iter().chain(all(&status)).collect(),
+        };
+        if body.is_empty() {
+            return Ok(());
+        }
+        let fields = body.len();
+        let patch = Patch::Merge(json!({ "status": body }));
+        let begun = std::time::Instant::now();
+        let result = self.api.patch_status(&self.name, &PatchParams::default(), &patch).await;
+        tracing::debug!(fields, revision = status.observed_revision, took = ?begun.elapsed(), "wrote the status");
+        self.trusted = result.is_ok();
+        result?;
+        self.times = status.clone();
+        self.written = Some(status);
+        Ok(())
+    }
+}
+
+/// A condition that has not changed keeps its time.
+fn keep_times(status: &mut GpuNodeStatus, before: &GpuNodeStatus, now: Timestamp) {
+    for condition in &mut status.conditions {
+        let same =
+            before.conditions.iter().find(|c| c.kind == condition.kind && c.status == condition.status);
+        condition.last_transition_time = same
+            .map(|c| c.last_transition_time.clone())
+            .filter(|time| !time.is_empty())
+            .unwrap_or_else(|| now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    }
+}
+
+fn all(status: &GpuNodeStatus) -> Map<String, Value> {
+    match json!(status) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}
+
+/// The fields of the status that changed. Lists are replaced as a whole by a merge patch.
+fn changes(written: &GpuNodeStatus, status: &GpuNodeStatus) -> Map<String, Value> {
+    let old = all(written);
+    all(status).into_iter().filter(|(field, value)| old.get(field) != Some(value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::contract::Shape;
+    use kerf_core::names::{GpuUuid, PodUid, SliceId};
+    use kerf_core::units::{MemoryMib, SizeGb};
+
+    fn slice(state: SliceState, ready_for: Option<&str>) -> SliceStatus {
+        SliceStatus {
+            id: Some(SliceId::new("s1")),
+            gpu: GpuUuid::new("GPU-0"),
+            shape: Shape::Mps { size_gb: SizeGb(4) },
+            state,
+            memory: MemoryMib(4096),
+            device: None,
+            resource: None,
+            ready_for: ready_for.map(PodUid::new),
+            holder: None,
+            message: None,
+        }
+    }
+
+    fn status(slice: SliceStatus, ready: bool) -> GpuNodeStatus {
+        let status = if ready { ConditionStatus::True } else { ConditionStatus::False };
+        let condition = Condition {
+            kind: Condition::READY.to_owned(),
+            status,
+            reason: String::new(),
+            message: String::new(),
+            last_transition_time: String::new(),
+        };
+        GpuNodeStatus { slices: vec![slice], conditions: vec![condition], ..GpuNodeStatus::default() }
+    }
+
+    #[test]
+    fn what_the_extender_waits_for_is_written_at_once() {
+        let preparing = status(slice(SliceState::Preparing, None), true);
+        let ready = status(slice(SliceState::Ready, Some("a")), true);
+        assert!(is_urgent(&preparing, &ready));
+        assert!(!is_urgent(&ready, &ready));
+        assert!(is_urgent(&ready, &status(slice(SliceState::Ready, Some("b")), true)));
+        assert!(!is_urgent(&ready, &status(slice(SliceState::Held, Some("a")), true)));
+        assert!(is_urgent(&ready, &status(slice(SliceState::Ready, Some("a")), false)));
+    }
+
+    #[test]
+    fn a_conditions_time_changes_with_its_status_only() {
+        let (first, second) = (Timestamp::UNIX_EPOCH, "2026-01-02T03:04:05Z".parse().unwrap());
+        let mut before = status(slice(SliceState::Idle, None), true);
+        keep_times(&mut before, &GpuNodeStatus::default(), first);
+        assert_eq!(before.conditions[0].last_transition_time, "1970-01-01T00:00:00Z");
+        let mut same = status(slice(SliceState::Held, None), true);
+        keep_times(&mut same, &before, second);
+        assert_eq!(same.conditions[0].last_transition_time, "1970-01-01T00:00:00Z");
+        let mut other = status(slice(SliceState::Held, None), false);
+        keep_times(&mut other, &before, second);
+        assert_eq!(other.conditions[0].last_transition_time, "2026-01-02T03:04:05Z");
+    }
+
+    #[test]
+    fn only_changed_fields_are_written() {
+        let before = status(slice(SliceState::Idle, None), true);
+        let after = status(slice(SliceState::Held, None), true);
+        assert_eq!(changes(&before, &after).keys().collect::<Vec<_>>(), ["slices"]);
+        assert!(changes(&before, &before).is_empty());
+    }
+}

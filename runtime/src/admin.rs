@@ -1,0 +1,133 @@
+//! `/livez`, `/readyz` and `/metrics` in plain HTTP. It tells what the program says of itself and decides nothing.
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
+use axum::{Router, routing::get};
+use prometheus_client::registry::Registry;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// What must be true before a program may be sent work. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Readiness(Arc<Mutex<BTreeMap<&'static str, bool>>>);
+
+impl Readiness {
+    /// These conditions, none of them true yet.
+    #[must_use]
+    pub fn new(conditions: &[&'static str]) -> Self {
+        Self(Arc::new(Mutex::new(conditions.iter().map(|name| (*name, false)).collect())))
+    }
+
+    /// Says that a condition holds or does not. One that was not named at first counts from now on.
+    pub fn set(&self, condition: &'static str, holds: bool) {
+        let before = self.conditions().insert(condition, holds);
+        if before != Some(holds) {
+            tracing::debug!(condition, holds, "readiness");
+        }
+    }
+
+    /// Whether all conditions hold.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.missing().is_empty()
+    }
+
+    /// The conditions that do not hold, in order of their names.
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.conditions().iter().filter(|(_, holds)| !**holds).map(|(name, _)| *name).collect()
+    }
+
+    fn conditions(&self) -> MutexGuard<'_, BTreeMap<&'static str, bool>> {
+        // No code panics while it holds the lock, and a map of flags cannot be left half-written.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves `/livez`, `/readyz` (503 and the missing conditions while not ready) and `/metrics` until `stop`.
+pub async fn serve(
+    address: SocketAddr,
+    readiness: Readiness,
+    registry: Registry,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let listener = TcpListener::bind(address).await?;
+    tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
+    axum::serve(listener, routes(readiness, Arc::new(registry)))
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await
+}
+
+fn routes(readiness: Readiness, registry: Arc<Registry>) -> Router {
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(ready).with_state(readiness))
+        .route("/metrics", get(metrics).with_state(registry))
+}
+
+async fn ready(State(readiness): State<Readiness>) -> (StatusCode, String) {
+    match readiness.missing().as_slice() {
+        [] => (StatusCode::OK, "ok\n".to_owned()),
+        missing => (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {}\n", missing.join(", "))),
+    }
+}
+
+async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let mut text = String::new();
+    match prometheus_client::encoding::text::encode(&mut text, &registry) {
+        Ok(()) => (StatusCode::OK, [(header::CONTENT_TYPE, OPEN_METRICS)], text),
+        Err(error) => {
+            let text = format!("failed to write the metrics: {error}\n");
+            (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], text)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use prometheus_client::metrics::counter::Counter;
+    use tower::ServiceExt;
+
+    async fn get_text(routes: &Router, path: &str) -> (StatusCode, String) {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = routes.clone().oneshot(request).await.unwrap();
+        let status = response.status();
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_program_is_ready_when_every_condition_holds() {
+        let readiness = Readiness::new(&["policy", "leader"]);
+        let routes = routes(readiness.clone(), Arc::new(Registry::default()));
+        readiness.set("policy", true);
+        assert_eq!(
+            get_text(&routes, "/readyz").await,
+            (StatusCode::SERVICE_UNAVAILABLE, "waiting for leader\n".into())
+        );
+        assert_eq!(get_text(&routes, "/livez").await.0, StatusCode::OK);
+        readiness.set("leader", true);
+        assert_eq!(get_text(&routes, "/readyz").await.0, StatusCode::OK);
+        readiness.set("policy", false);
+        assert!(!readiness.is_ready());
+    }
+
+    #[tokio::test]
+    async fn metrics_are_written_as_open_metrics() {
+        let mut registry = Registry::default();
+        let counter = Counter::<u64>::default();
+        registry.register("kerf_cuts", "Cuts", counter.clone());
+        counter.inc();
+        let (status, text) = get_text(&routes(Readiness::new(&[]), Arc::new(registry)), "/metrics").await;
+        assert_eq!(status, StatusCode::OK);
+        assert!(text.contains("kerf_cuts_total 1") && text.ends_with("# EOF\n"), "{text}");
+    }
+}

@@ -1,0 +1,11 @@
+//! The shared edge: what kerf's programs need of the outside world, and nothing of the domain.
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod args;
+pub mod gpu_node;
+pub mod policy_file;
+pub mod serve;
+pub mod shutdown;
+pub mod telemetry;
+pub mod tls;

@@ -1,0 +1,104 @@
+//! HTTPS: an accept loop of our own, so that a slow handshake holds up nobody and a stop lets open requests finish.
+
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a client of HTTP/1.1 may take to send a request's head.
+const HEADERS: Duration = Duration::from_secs(30);
+/// How often a silent HTTP/2 connection is asked whether it lives. client-go asks its servers every 30 s as well.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// How long open requests may go on after the stop: more than an admission (10 s) or a bind (5 s) may take.
+const DRAIN: Duration = Duration::from_secs(12);
+/// The pause after a failed accept, which means that file descriptors are short.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Listens on `address`, whose port may be 0, and tells the chosen address to `address_file`.
+///
+/// The file appears whole, as `host:port`, once connections are accepted: who started the program may wait for it.
+pub async fn listen(address: SocketAddr, address_file: Option<&Path>) -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await?;
+    if let Some(path) = address_file {
+        let unfinished = path.with_extension("unfinished");
+        tokio::fs::write(&unfinished, listener.local_addr()?.to_string()).await?;
+        tokio::fs::rename(&unfinished, path).await?;
+    }
+    Ok(listener)
+}
+
+/// Serves `router` over TLS until `stop`, then lets open requests finish.
+pub async fn serve(
+    listener: TcpListener,
+    tls: Arc<ServerConfig>,
+    router: Router,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let address = listener.local_addr()?;
+    tracing::info!(%address, "serving");
+    let acceptor = TlsAcceptor::from(tls);
+    let open = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                tokio::spawn(connection(stream, acceptor.clone(), router.clone(), open.watcher()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "failed to accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    if timeout(DRAIN, open.shutdown()).await.is_err() {
+        tracing::warn!(%address, "stopped with requests open");
+    }
+    Ok(())
+}
+
+async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router, open: Watcher) {
+    // Replies are small and written whole: waiting for more to send costs up to 40 ms.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "failed to set TCP_NODELAY");
+    }
+    let stream = match timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+        Err(_) => return tracing::debug!("TLS handshake timed out"),
+    };
+    // By ALPN and not by the first bytes, which a silent client would never send.
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let builder = builder(is_http2);
+    let service = TowerToHyperService::new(router);
+    let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+    if let Err(error) = open.watch(connection).await {
+        tracing::debug!(error = %error, "connection ended");
+    }
+}
+
+fn builder(is_http2: bool) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(KEEP_ALIVE);
+    if is_http2 { builder.http2_only() } else { builder.http1_only() }
+}
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

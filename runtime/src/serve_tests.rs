@@ -1,0 +1,124 @@
+use super::*;
+use crate::tls::{Clients, Material, ServingCertificate, made_for_test, server_config};
+use axum::routing::get;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinHandle;
+
+struct Server {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: JoinHandle<std::io::Result<()>>,
+}
+
+async fn start(tls: Arc<ServerConfig>) -> Server {
+    let slow = async || {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        "slow"
+    };
+    let router = Router::new().route("/", get(async || "hello")).route("/slow", get(slow));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    let task = tokio::spawn(serve(listener, tls, router, stop.clone()));
+    Server { address, stop, task }
+}
+
+/// A client that trusts `material`'s authority and shows `shown`'s client certificate.
+fn client(material: &Material, shown: Option<&Material>) -> tokio_rustls::TlsConnector {
+    let mut roots = RootCertStore::empty();
+    for authority in CertificateDer::pem_slice_iter(material.ca_pem.as_bytes()) {
+        roots.add(authority.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_root_certificates(roots);
+    let config = match shown {
+        None => builder.with_no_client_auth(),
+        Some(shown) => {
+            let cert = CertificateDer::from_pem_slice(shown.client_cert_pem.as_ref().unwrap().as_bytes());
+            let key = PrivateKeyDer::from_pem_slice(shown.client_key_pem.as_ref().unwrap().as_bytes());
+            builder.with_client_auth_cert(vec![cert.unwrap()], key.unwrap()).unwrap()
+        }
+    };
+    Arc::new(config).into()
+}
+
+async fn fetch(
+    address: SocketAddr,
+    client: tokio_rustls::TlsConnector,
+    path: &str,
+) -> std::io::Result<String> {
+    let stream = TcpStream::connect(address).await?;
+    let mut stream = client.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await?;
+    let head = format!("GET {path} HTTP/1.1\r\nhost: kerf\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
+    Ok(text)
+}
+
+#[tokio::test]
+async fn a_client_that_trusts_the_authority_is_served() {
+    let material = made_for_test();
+    let server = start(server_config(&material, Clients::Any).unwrap()).await;
+    let reply = fetch(server.address, client(&material, None), "/").await.unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 OK") && reply.ends_with("hello"), "{reply}");
+    let stranger = made_for_test();
+    assert!(fetch(server.address, client(&stranger, None), "/").await.is_err());
+}
+
+#[tokio::test]
+async fn only_verified_clients_are_let_in() {
+    let material = made_for_test();
+    let server = start(server_config(&material, Clients::Verified).unwrap()).await;
+    assert!(fetch(server.address, client(&material, Some(&material)), "/").await.unwrap().ends_with("hello"));
+    let stranger = made_for_test();
+    assert!(fetch(server.address, client(&material, Some(&stranger)), "/").await.is_err());
+    assert!(fetch(server.address, client(&material, None), "/").await.is_err());
+}
+
+#[tokio::test]
+async fn an_exchanged_certificate_is_shown_from_the_next_connection_on() {
+    let (old, new) = (made_for_test(), made_for_test());
+    let shown = ServingCertificate::new(&old).unwrap();
+    let server = start(shown.server_config(&old, Clients::Any).unwrap()).await;
+    shown.replace(&new).unwrap();
+    assert!(fetch(server.address, client(&new, None), "/").await.is_ok());
+    assert!(fetch(server.address, client(&old, None), "/").await.is_err());
+    let bad = Material { server_key_pem: "garbage".into(), ..old };
+    assert!(shown.replace(&bad).is_err());
+    assert!(fetch(server.address, client(&new, None), "/").await.is_ok());
+}
+
+#[tokio::test]
+async fn a_stop_lets_open_requests_finish_and_no_new_ones_begin() {
+    let material = made_for_test();
+    let server = start(server_config(&material, Clients::Any).unwrap()).await;
+    let open = tokio::spawn(fetch(server.address, client(&material, None), "/slow"));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.stop.cancel();
+    assert!(open.await.unwrap().unwrap().ends_with("slow"));
+    server.task.await.unwrap().unwrap();
+    assert!(fetch(server.address, client(&material, None), "/").await.is_err());
+}
+
+#[tokio::test]
+async fn a_silent_client_holds_up_nobody() {
+    let material = made_for_test();
+    let server = start(server_config(&material, Clients::Any).unwrap()).await;
+    let _silent = TcpStream::connect(server.address).await.unwrap();
+    let reply = timeout(Duration::from_secs(5), fetch(server.address, client(&material, None), "/")).await;
+    assert!(reply.unwrap().unwrap().ends_with("hello"));
+}
+
+#[tokio::test]
+async fn a_chosen_address_is_announced() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("address");
+    let listener = listen("127.0.0.1:0".parse().unwrap(), Some(&file)).await.unwrap();
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), listener.local_addr().unwrap().to_string());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,20 @@
+//! One token that all of a program's tasks wait on to stop.
+
+use tokio::signal::unix::{SignalKind, signal};
+pub use tokio_util::sync::CancellationToken;
+
+/// A token that is cancelled by SIGTERM or SIGINT.
+pub fn on_signals() -> std::io::Result<CancellationToken> {
+    let token = CancellationToken::new();
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let cancelled = token.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping");
+        cancelled.cancel();
+    });
+    Ok(token)
+}

@@ -1,0 +1,129 @@
+//! TLS of our own making: a certificate authority and the certificates of one service, kept in a Secret.
+//!
+//! | module | what it decides |
+//! |---|---|
+//! | `inspect` | whether a Secret's content still serves what is wanted |
+//! | `issue` | what goes into a Secret that does not |
+//! | `secret` | reading and writing it, and who wins when two replicas write |
+//! | `config` | how a server uses it |
+
+mod config;
+mod inspect;
+mod issue;
+mod secret;
+
+pub use config::{Clients, ServingCertificate, server_config};
+pub use inspect::Unfit;
+pub use secret::TlsSecret;
+
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// What a service's certificates must do.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wanted {
+    /// The DNS names and IP addresses that the server is called by.
+    pub server_names: Vec<String>,
+    /// The common name of a client certificate, where clients must show one.
+    pub client_name: Option<String>,
+}
+
+/// A service's certificates and keys, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Material {
+    /// The authority that clients trust. While an authority is being replaced the old one follows the new.
+    pub ca_pem: String,
+    /// The server's certificate.
+    pub server_cert_pem: String,
+    /// Its key.
+    pub server_key_pem: String,
+    /// The client's certificate.
+    pub client_cert_pem: Option<String>,
+    /// Its key.
+    pub client_key_pem: Option<String>,
+}
+
+impl std::fmt::Debug for Material {
+    /// Without the keys, which must not reach a log.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Material")
+            .field("ca_pem", &self.ca_pem)
+            .field("server_cert_pem", &self.server_cert_pem)
+            .field("client_cert_pem", &self.client_cert_pem)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A Secret's content: texts by key.
+type Content = BTreeMap<String, String>;
+
+/// The keys of a Secret's content. The first four are those of `kubernetes.io/tls` and cert-manager.
+mod key {
+    pub const CA_CERT: &str = "ca.crt";
+    pub const CA_KEY: &str = "ca.key";
+    pub const SERVER_CERT: &str = "tls.crt";
+    pub const SERVER_KEY: &str = "tls.key";
+    pub const CLIENT_CERT: &str = "client.crt";
+    pub const CLIENT_KEY: &str = "client.key";
+}
+
+/// Why there is no TLS.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// A certificate cannot be made.
+    #[error("failed to make a certificate for {}; the names must be DNS names or IP addresses", names.join(", "))]
+    Issue {
+        /// What it was to be called.
+        names: Vec<String>,
+        /// Why.
+        source: rcgen::Error,
+    },
+    /// What was made does not serve what is wanted.
+    #[error("the certificates just made do not serve: {0}")]
+    Unserviceable(Unfit),
+    /// The Secret cannot be read or written.
+    #[error("failed to {verb} the secret {secret}")]
+    Api {
+        /// What was tried.
+        verb: &'static str,
+        /// `namespace/name`.
+        secret: String,
+        /// Why.
+        source: Box<kube::Error>,
+    },
+    /// Others wrote the Secret each time that we did.
+    #[error("the secret {0} changed at every attempt to write it")]
+    Contended(String),
+    /// PEM text is not what it should be.
+    #[error("failed to read {what}")]
+    Pem {
+        /// Which text.
+        what: &'static str,
+        /// Why.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// rustls refuses the material.
+    #[error("failed to use {what}")]
+    Rustls {
+        /// Which part.
+        what: &'static str,
+        /// Why.
+        source: rustls::Error,
+    },
+    /// The authority cannot vouch for clients.
+    #[error("failed to verify clients by ca.crt")]
+    Verifier(#[from] rustls::server::VerifierBuilderError),
+}
+
+/// Material for 127.0.0.1 by an authority of its own, as a Secret would hold it.
+#[cfg(test)]
+pub(crate) fn made_for_test() -> Material {
+    let wanted =
+        Wanted { server_names: vec!["127.0.0.1".into()], client_name: Some("kube-scheduler".into()) };
+    let now = jiff::Timestamp::now();
+    let content = issue::issue(&Content::new(), &wanted, now).unwrap();
+    inspect::inspect(&content, &wanted, now).unwrap()
+}
+
+#[cfg(test)]
+mod tests;

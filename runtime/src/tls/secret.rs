@@ -1,0 +1,86 @@
+//! The Secret that holds a service's certificates: read it, or write it if it does not serve. Of two replicas that write
+//! at once the API server lets one win; the other reads what the winner wrote.
+
+use super::inspect::inspect;
+use super::issue::issue;
+use super::{Content, Material, TlsError, Wanted};
+use jiff::Timestamp;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, ObjectMeta, PostParams};
+use std::collections::BTreeMap;
+
+/// How often a lost race is run again. Each loss means that another replica wrote, which then mostly serves.
+const ATTEMPTS: u32 = 5;
+
+/// The Secret of a service's certificates.
+#[derive(Debug, Clone, Copy)]
+pub struct TlsSecret;
+
+impl TlsSecret {
+    /// The material in the Secret `namespace/name`, which is made or renewed where it does not serve `wanted`.
+    pub async fn ensure(
+        client: &kube::Client,
+        namespace: &str,
+        name: &str,
+        wanted: &Wanted,
+    ) -> Result<Material, TlsError> {
+        let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+        let secret = format!("{namespace}/{name}");
+        for _ in 0..ATTEMPTS {
+            let found = api.get_opt(name).await.map_err(failed("read", &secret))?;
+            let now = Timestamp::now();
+            let content = found.as_ref().map(content).unwrap_or_default();
+            match inspect(&content, wanted, now) {
+                Ok(material) => return Ok(material),
+                Err(reason) if found.is_some() => tracing::info!(secret, %reason, "renewing certificates"),
+                Err(_) => tracing::info!(secret, "making certificates"),
+            }
+            let content = issue(&content, wanted, now)?;
+            let material = inspect(&content, wanted, now).map_err(TlsError::Unserviceable)?;
+            match write(&api, name, found, content).await {
+                Ok(()) => return Ok(material),
+                Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {}
+                Err(source) => return Err(failed("write", &secret)(source)),
+            }
+        }
+        Err(TlsError::Contended(secret))
+    }
+}
+
+fn failed(verb: &'static str, secret: &str) -> impl FnOnce(kube::Error) -> TlsError {
+    move |source| TlsError::Api { verb, secret: secret.to_owned(), source: Box::new(source) }
+}
+
+/// The texts in a Secret. What is no text is left out and thus found missing.
+fn content(secret: &Secret) -> Content {
+    let data = secret.data.iter().flatten();
+    data.filter_map(|(key, bytes)| Some((key.clone(), String::from_utf8(bytes.0.clone()).ok()?))).collect()
+}
+
+/// Creates the Secret, or replaces the one that was found if nobody else has since.
+async fn write(
+    api: &Api<Secret>,
+    name: &str,
+    found: Option<Secret>,
+    content: Content,
+) -> Result<(), kube::Error> {
+    let texts = content.into_iter().map(|(key, text)| (key, ByteString(text.into_bytes())));
+    let post = PostParams::default();
+    let Some(mut secret) = found else {
+        let metadata = ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some(BTreeMap::from([("app.kubernetes.io/part-of".to_owned(), "kerf".to_owned())])),
+            ..ObjectMeta::default()
+        };
+        let type_ = Some("Opaque".to_owned());
+        let secret = Secret { metadata, data: Some(texts.collect()), type_, ..Secret::default() };
+        return api.create(&post, &secret).await.map(drop);
+    };
+    secret.data.get_or_insert_default().extend(texts);
+    api.replace(name, &post, &secret).await.map(drop)
+}
+
+#[cfg(test)]
+#[path = "secret_tests.rs"]
+mod tests;

@@ -1,0 +1,86 @@
+//! Lists of processes, which the control file names.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessUtilizationSample_t};
+
+use super::pointer::{Out, OutList};
+use crate::code::{NvmlCode, Outcome};
+use crate::control::ProcessKind;
+use crate::handle::DeviceHandle;
+use crate::session::{Call, Subject};
+
+/// What NVML writes as the instance ids of a process on a whole GPU.
+const NO_INSTANCE: c_uint = u32::MAX;
+/// Samples that a driver asks room for, whether it has any or not (driver 580 on an H200).
+const SAMPLE_ROOM: c_uint = 72;
+
+/// A GPU lists the processes in all of its instances, a MIG device its own.
+fn listed(subject: &Subject<'_>, kind: ProcessKind) -> Vec<nvmlProcessInfo_t> {
+    let here = subject.control.processes.iter().filter(|process| {
+        let on_gpu = process.kind == kind && process.gpu == subject.gpu.index;
+        on_gpu && subject.mig.is_none_or(|(gi, ci)| process.is_on(subject.gpu.index, gi.id, ci.id))
+    });
+    here.map(|process| nvmlProcessInfo_t {
+        pid: process.pid,
+        usedGpuMemory: process.used_mib * 1024 * 1024,
+        gpuInstanceId: process.gi.unwrap_or(NO_INSTANCE),
+        computeInstanceId: process.gi.map_or(NO_INSTANCE, |_| process.ci.unwrap_or(0)),
+    })
+    .collect()
+}
+
+fn list(
+    call: &Call,
+    device: DeviceHandle,
+    kind: ProcessKind,
+    count: Out<c_uint>,
+    infos: OutList<nvmlProcessInfo_t>,
+) -> Outcome<()> {
+    let found = call.device(device, |subject| Ok(listed(subject, kind)))?;
+    infos.fill_counted(count, &found)
+}
+
+exports! {
+    fn nvmlDeviceGetComputeRunningProcesses_v2(
+        device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
+    ) call => { list(call, device, ProcessKind::Compute, count, infos) }
+
+    fn nvmlDeviceGetComputeRunningProcesses_v3(
+        device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
+    ) call => { list(call, device, ProcessKind::Compute, count, infos) }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses_v2(
+        device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
+    ) call => { list(call, device, ProcessKind::Graphics, count, infos) }
+
+    fn nvmlDeviceGetGraphicsRunningProcesses_v3(
+        device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
+    ) call => { list(call, device, ProcessKind::Graphics, count, infos) }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
+        device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
+    ) call => { list(call, device, ProcessKind::Mps, count, infos) }
+
+    fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
+        device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
+    ) call => { list(call, device, ProcessKind::Mps, count, infos) }
+
+    // The mock has no utilisation: a question for the room is answered as by a driver, one for samples has none.
+    fn nvmlDeviceGetProcessUtilization(
+        device: DeviceHandle,
+        samples: OutList<nvmlProcessUtilizationSample_t>,
+        count: Out<c_uint>,
+        _last_seen: c_ulonglong,
+    ) call => {
+        call.gpu(device, NvmlCode::NOT_SUPPORTED, |subject| {
+            if subject.gpu.mig.current { Err(NvmlCode::NOT_SUPPORTED) } else { Ok(()) }
+        })?;
+        if samples.is_null() {
+            count.put(SAMPLE_ROOM)?;
+            return Err(NvmlCode::INSUFFICIENT_SIZE);
+        }
+        count.put(0)?;
+        Err(NvmlCode::NOT_FOUND)
+    }
+}

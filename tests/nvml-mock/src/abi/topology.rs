@@ -1,0 +1,69 @@
+//! How GPUs are connected: all under one host bridge, without `NVLink` and without a fabric.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings::{nvmlGpuFabricInfo_t, nvmlPciInfo_t};
+
+use super::pointer::{Out, OutList};
+use crate::code::{NvmlCode, Outcome};
+use crate::handle::{Device, DeviceHandle};
+use crate::session::Call;
+
+/// `NVML_TOPOLOGY_HOSTBRIDGE`.
+const HOST_BRIDGE: c_uint = 30;
+/// `NVML_P2P_STATUS_NOT_SUPPORTED`.
+const P2P_NOT_SUPPORTED: c_uint = 6;
+
+fn none(call: &Call, device: DeviceHandle) -> Outcome<()> {
+    call.gpu(device, NvmlCode::NOT_SUPPORTED, |_| Err(NvmlCode::NOT_SUPPORTED))
+}
+
+/// Both handles are GPUs of the node.
+fn both(call: &Call, one: DeviceHandle, other: DeviceHandle) -> Outcome<()> {
+    let Device::Gpu { gpu } = other.device()? else { return Err(NvmlCode::INVALID_ARGUMENT) };
+    call.gpu(one, NvmlCode::INVALID_ARGUMENT, |subject| {
+        if (gpu as usize) < subject.state.gpus.len() { Ok(()) } else { Err(NvmlCode::INVALID_ARGUMENT) }
+    })
+}
+
+exports! {
+    fn nvmlDeviceGetTopologyCommonAncestor(
+        one: DeviceHandle, other: DeviceHandle, level: Out<c_uint>,
+    ) call => {
+        both(call, one, other)?;
+        level.put(HOST_BRIDGE)
+    }
+
+    fn nvmlDeviceGetTopologyNearestGpus(
+        device: DeviceHandle, level: c_uint, count: Out<c_uint>, list: OutList<DeviceHandle>,
+    ) call => {
+        let near = call.gpu(device, NvmlCode::INVALID_ARGUMENT, |subject| {
+            let others = subject.state.gpus.iter().filter(|gpu| gpu.index != subject.gpu.index);
+            let all = others.map(|gpu| DeviceHandle::gpu(gpu.index)).collect::<Vec<_>>();
+            Ok(if level == HOST_BRIDGE { all } else { Vec::new() })
+        })?;
+        list.fill_up_to(count, &near)
+    }
+
+    fn nvmlDeviceGetP2PStatus(
+        one: DeviceHandle, other: DeviceHandle, _index: c_uint, status: Out<c_uint>,
+    ) call => {
+        both(call, one, other)?;
+        status.put(P2P_NOT_SUPPORTED)
+    }
+
+    fn nvmlDeviceGetNvLinkState(device: DeviceHandle, _link: c_uint, active: Out<c_uint>) call => {
+        active.check()?;
+        none(call, device)
+    }
+
+    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: DeviceHandle, _link: c_uint, info: Out<nvmlPciInfo_t>) call => {
+        info.check()?;
+        none(call, device)
+    }
+
+    fn nvmlDeviceGetGpuFabricInfo(device: DeviceHandle, info: Out<nvmlGpuFabricInfo_t>) call => {
+        call.gpu(device, NvmlCode::NOT_SUPPORTED, |_| Ok(()))?;
+        info.put(nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 })
+    }
+}

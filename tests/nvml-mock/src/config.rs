@@ -1,0 +1,205 @@
+//! What a simulated node has: its GPUs, its driver, its first boot. Read once, when the state is made (only the
+//! boot id is looked at again).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::files::{self, FileError};
+use crate::model::Model;
+
+/// The driver that the mock pretends to be: the one whose answers were read on an H200.
+pub const DEFAULT_DRIVER_VERSION: &str = "580.159.04";
+/// What that driver answers to `nvmlSystemGetCudaDriverVersion` (CUDA 13.0).
+const DEFAULT_CUDA_VERSION: i32 = 13_000;
+/// As many GPUs as the mock's PCI numbering has room for.
+const MAX_GPUS: u32 = 32;
+
+/// MIG mode of a GPU at first boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigMode {
+    /// The GPU can be cut.
+    Enabled,
+    /// The GPU is whole.
+    Disabled,
+}
+
+/// Equal GPUs of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuConfig {
+    /// The model.
+    pub model: Model,
+    /// How many of them; 1 when left out.
+    #[serde(default = "one")]
+    pub count: u32,
+    /// Whether MIG mode is on at first boot. Ignored by models without MIG.
+    #[serde(default)]
+    pub mig_enabled: bool,
+    /// UUID (`GPU-…`) in place of the one made from seed and index. Only for a single GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// A simulated node. Every field may be left out of the JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MockConfig {
+    /// Text that UUIDs are made from: give each node its own.
+    pub seed: String,
+    /// The boot that this is. Another id here, or in the control file, is a reboot.
+    pub boot_id: String,
+    /// `nvmlSystemGetDriverVersion`.
+    pub driver_version: String,
+    /// `nvmlSystemGetCudaDriverVersion`, major * 1000 + minor * 10.
+    pub cuda_version: i32,
+    /// Ampere switches MIG mode at once, as if the driver could reset the GPU. Off: the change waits for a boot.
+    pub ampere_reset_free: bool,
+    /// The GPUs in order of their index.
+    pub gpus: Vec<GpuConfig>,
+}
+
+impl Default for MockConfig {
+    fn default() -> MockConfig {
+        MockConfig {
+            seed: "kerf".to_owned(),
+            boot_id: "boot-1".to_owned(),
+            driver_version: DEFAULT_DRIVER_VERSION.to_owned(),
+            cuda_version: DEFAULT_CUDA_VERSION,
+            ampere_reset_free: false,
+            gpus: Vec::new(),
+        }
+    }
+}
+
+/// A configuration that no node can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// More GPUs than the mock numbers.
+    #[error("gpus: {0} GPUs are asked for and at most {MAX_GPUS} can be simulated; lower the counts")]
+    TooMany(u32),
+    /// One UUID for several GPUs.
+    #[error("gpus: uuid {0} is given for more than one GPU; give each its own entry with count 1")]
+    SharedUuid(String),
+    /// Something that NVML would never give.
+    #[error("gpus: uuid {0} does not begin with GPU-; write it as nvidia-smi -L prints it")]
+    NoGpuUuid(String),
+}
+
+impl MockConfig {
+    /// A node without GPUs.
+    #[must_use]
+    pub fn new() -> MockConfig {
+        MockConfig::default()
+    }
+
+    /// Adds `count` GPUs of a model.
+    #[must_use]
+    pub fn gpus(mut self, model: Model, count: u32, mig: MigMode) -> MockConfig {
+        let mig_enabled = mig == MigMode::Enabled;
+        self.gpus.push(GpuConfig { model, count, mig_enabled, uuid: None });
+        self
+    }
+
+    /// Sets the text that UUIDs are made from (the node's name, say).
+    #[must_use]
+    pub fn seed(mut self, seed: impl Into<String>) -> MockConfig {
+        self.seed = seed.into();
+        self
+    }
+
+    /// Sets the boot id.
+    #[must_use]
+    pub fn boot_id(mut self, boot_id: impl Into<String>) -> MockConfig {
+        self.boot_id = boot_id.into();
+        self
+    }
+
+    /// Sets the driver version.
+    #[must_use]
+    pub fn driver_version(mut self, version: impl Into<String>) -> MockConfig {
+        self.driver_version = version.into();
+        self
+    }
+
+    /// Lets Ampere switch MIG mode at once.
+    #[must_use]
+    pub fn ampere_reset_free(mut self) -> MockConfig {
+        self.ampere_reset_free = true;
+        self
+    }
+
+    /// Reads and checks a configuration file.
+    pub fn load(path: &Path) -> Result<MockConfig, FileError> {
+        let config: Option<MockConfig> = files::read(path)?;
+        let config = config.ok_or_else(|| FileError::Read {
+            path: path.to_owned(),
+            source: std::io::ErrorKind::NotFound.into(),
+        })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks the configuration and writes it, replacing the file whole.
+    pub fn write(&self, path: &Path) -> Result<(), FileError> {
+        self.check()?;
+        files::write(path, self)
+    }
+
+    /// Counts and UUIDs that a node can have.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let total = self.gpus.iter().fold(0_u32, |sum, gpu| sum.saturating_add(gpu.count));
+        if total > MAX_GPUS {
+            return Err(ConfigError::TooMany(total));
+        }
+        let mut seen = BTreeSet::new();
+        for gpu in &self.gpus {
+            let Some(uuid) = &gpu.uuid else { continue };
+            if !uuid.starts_with("GPU-") {
+                return Err(ConfigError::NoGpuUuid(uuid.clone()));
+            }
+            if gpu.count != 1 || !seen.insert(uuid) {
+                return Err(ConfigError::SharedUuid(uuid.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_configuration_gets_the_defaults() {
+        let config: MockConfig =
+            serde_json::from_str(r#"{"gpus":[{"model":"T4-16GB"},{"model":"H100-80GB","count":2}]}"#)
+                .unwrap();
+        assert_eq!(config.driver_version, DEFAULT_DRIVER_VERSION);
+        assert_eq!(config.gpus.iter().map(|gpu| gpu.count).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_misspelt_field_is_refused() {
+        let error = serde_json::from_str::<MockConfig>(r#"{"gpu":[]}"#).unwrap_err();
+        assert!(error.to_string().contains("unknown field `gpu`"), "{error}");
+    }
+
+    #[test]
+    fn impossible_configurations_name_what_is_wrong() {
+        let many = MockConfig::new().gpus(Model::T4, 33, MigMode::Disabled);
+        assert_eq!(many.check(), Err(ConfigError::TooMany(33)));
+        let mut shared = MockConfig::new().gpus(Model::T4, 2, MigMode::Disabled);
+        shared.gpus[0].uuid = Some("GPU-1".to_owned());
+        assert_eq!(shared.check(), Err(ConfigError::SharedUuid("GPU-1".to_owned())));
+        let mut odd = MockConfig::new().gpus(Model::T4, 1, MigMode::Disabled);
+        odd.gpus[0].uuid = Some("1".to_owned());
+        assert_eq!(odd.check(), Err(ConfigError::NoGpuUuid("1".to_owned())));
+    }
+}

@@ -1,0 +1,41 @@
+//! NVML's C interface over simulated GPUs whose state is a file.
+//!
+//! Built as a shared library it stands in for `libnvidia-ml.so.1`: a program that loads it by path runs
+//! unchanged. Built as a Rust library it is the other side: the documents that tests and demos write (the
+//! configuration and the control file) and read (the state).
+//!
+//! Everything but `abi` is free of unsafe code: tables (`model`, `profile`, `compute_profile`), rules, changes of
+//! state (`lifecycle`), files (`store`) and calls (`session`). It shares no code with kerf-core on purpose: its
+//! MIG rules are a second opinion.
+
+#![deny(unsafe_code)]
+
+mod code;
+mod compute_profile;
+mod config;
+mod control;
+mod files;
+mod handle;
+mod identity;
+mod library;
+mod lifecycle;
+mod model;
+mod profile;
+mod rules;
+mod session;
+mod state;
+mod store;
+
+#[expect(unsafe_code, reason = "the boundary to C: exported names, and pointers that callers own")]
+mod abi;
+
+pub use abi::exported_functions;
+pub use code::NvmlCode;
+pub use config::{ConfigError, DEFAULT_DRIVER_VERSION, GpuConfig, MigMode, MockConfig};
+pub use control::{ANY_FUNCTION, Fault, MockControl, Process, ProcessKind, Xid};
+pub use files::{CONFIG_ENV, CONTROL_ENV, FileError, MockFiles, STATE_ENV};
+pub use library::{library_near, library_path};
+pub use model::Model;
+pub use profile::Profile;
+pub use rules::Placement;
+pub use state::{ComputeInstance, GpuInstance, GpuState, MigModeState, MockState, Slice};

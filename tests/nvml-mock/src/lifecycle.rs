@@ -1,0 +1,239 @@
+//! What changes a node's state and what NVML answers: cutting, destroying, MIG mode, a reboot. Pure: no files.
+
+use crate::code::{NvmlCode, Outcome};
+use crate::compute_profile::compute_profiles;
+use crate::control::MockControl;
+use crate::identity;
+use crate::model::Model;
+use crate::rules::{self, Placed, Placement, Refusal};
+use crate::state::{ComputeInstance, GpuInstance, GpuState, MockState};
+
+/// How `nvmlDeviceSetMigMode` took effect. The call itself succeeds either way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activation {
+    /// The mode is in force.
+    Done,
+    /// Pending: somebody uses the GPU.
+    InUse,
+    /// Pending: the GPU must be reset.
+    ResetRequired,
+}
+
+impl Activation {
+    /// The code that NVML writes into `activationStatus`.
+    pub(crate) fn code(self) -> NvmlCode {
+        match self {
+            Activation::Done => NvmlCode::SUCCESS,
+            Activation::InUse => NvmlCode::IN_USE,
+            Activation::ResetRequired => NvmlCode::RESET_REQUIRED,
+        }
+    }
+}
+
+impl MockState {
+    pub(crate) fn gpu_at(&mut self, index: u32) -> Outcome<&mut GpuState> {
+        self.gpus.get_mut(index as usize).ok_or(NvmlCode::INVALID_ARGUMENT)
+    }
+
+    fn next_serial(&mut self) -> u32 {
+        self.last_serial += 1;
+        self.last_serial
+    }
+
+    /// GPU and compute instances are gone on every GPU; Hopper and later lose MIG mode, Ampere takes up the
+    /// pending one.
+    pub(crate) fn reboot(&mut self, boot_id: &str) {
+        boot_id.clone_into(&mut self.boot_id);
+        for gpu in &mut self.gpus {
+            gpu.instances.clear();
+            gpu.compute_mode = 0;
+            let on = !gpu.model.mig_mode_lives_in_driver() && gpu.mig.pending;
+            gpu.mig.current = on;
+            gpu.mig.pending = on;
+        }
+    }
+
+    /// `nvmlDeviceSetMigMode`.
+    pub(crate) fn set_mig_mode(
+        &mut self,
+        index: u32,
+        on: bool,
+        control: &MockControl,
+    ) -> Outcome<Activation> {
+        let reset_free = self.ampere_reset_free;
+        let gpu = self.gpu_at(index)?;
+        if !gpu.model.has_mig() {
+            return Err(NvmlCode::NOT_SUPPORTED);
+        }
+        gpu.mig.pending = on;
+        if gpu.mig.current == on {
+            return Ok(Activation::Done);
+        }
+        if !gpu.instances.is_empty() || control.processes.iter().any(|process| process.gpu == index) {
+            return Ok(Activation::InUse);
+        }
+        if !gpu.model.mig_mode_lives_in_driver() && !reset_free {
+            return Ok(Activation::ResetRequired);
+        }
+        gpu.mig.current = on;
+        Ok(Activation::Done)
+    }
+
+    /// `nvmlDeviceCreateGpuInstance`, with or without a placement. Gives the new instance's serial.
+    pub(crate) fn create_gpu_instance(
+        &mut self,
+        index: u32,
+        profile_id: u32,
+        wanted: Option<Placement>,
+        control: &MockControl,
+    ) -> Outcome<u32> {
+        let serial = self.next_serial();
+        let gpu = self.gpu_at(index)?;
+        cuttable(gpu)?;
+        let profile = gpu.model.profile(profile_id).ok_or(NvmlCode::INVALID_ARGUMENT)?;
+        let placed = gpu.placed();
+        let placement = match wanted {
+            Some(placement) => placement,
+            None => {
+                rules::drivers_choice(gpu.model, &placed, profile).ok_or(NvmlCode::INSUFFICIENT_RESOURCES)?
+            }
+        };
+        rules::admit(gpu.model, &placed, Placed { profile, placement }).map_err(refused)?;
+        if control.processes.iter().any(|process| process.gpu == index && process.gi.is_none()) {
+            return Err(NvmlCode::IN_USE);
+        }
+        gpu.instances.push(GpuInstance {
+            id: rules::instance_id(gpu.model, placement),
+            profile_id,
+            placement,
+            serial,
+            compute: Vec::new(),
+        });
+        gpu.instances.sort_by_key(|instance| instance.id);
+        Ok(serial)
+    }
+
+    /// `nvmlGpuInstanceDestroy`.
+    pub(crate) fn destroy_gpu_instance(
+        &mut self,
+        index: u32,
+        serial: u32,
+        control: &MockControl,
+    ) -> Outcome<()> {
+        let gpu = self.gpu_at(index)?;
+        let instance = gpu.instance(serial).ok_or(NvmlCode::NOT_FOUND)?;
+        let id = instance.id;
+        let held = control.processes.iter().any(|process| process.gpu == index && process.gi == Some(id));
+        if held || !instance.compute.is_empty() {
+            return Err(NvmlCode::IN_USE);
+        }
+        gpu.instances.retain(|instance| instance.serial != serial);
+        Ok(())
+    }
+
+    /// `nvmlGpuInstanceCreateComputeInstance`, with or without a placement. Gives the new instance's serial.
+    pub(crate) fn create_compute_instance(
+        &mut self,
+        index: u32,
+        gi_serial: u32,
+        profile_id: u32,
+        wanted: Option<Placement>,
+    ) -> Outcome<u32> {
+        let serial = self.next_serial();
+        let gpu = self.gpu_at(index)?;
+        cuttable(gpu)?;
+        let mig_index = lowest_free(gpu.compute_instances().map(|(_, compute)| compute.mig_index));
+        let uuid = identity::mig_uuid(&gpu.uuid, serial);
+        let model = gpu.model;
+        let instance = gpu.instances.iter_mut().find(|one| one.serial == gi_serial);
+        let instance = instance.ok_or(NvmlCode::NOT_FOUND)?;
+        let placement = compute_place(model, instance, profile_id, wanted)?;
+        let id = lowest_free(instance.compute.iter().map(|compute| compute.id));
+        instance.compute.push(ComputeInstance { id, profile_id, placement, serial, uuid, mig_index });
+        instance.compute.sort_by_key(|compute| compute.id);
+        Ok(serial)
+    }
+
+    /// `nvmlComputeInstanceDestroy`.
+    pub(crate) fn destroy_compute_instance(
+        &mut self,
+        index: u32,
+        serial: u32,
+        control: &MockControl,
+    ) -> Outcome<()> {
+        let gpu = self.gpu_at(index)?;
+        let (instance, compute) = gpu.compute(serial).ok_or(NvmlCode::NOT_FOUND)?;
+        if control.processes.iter().any(|process| process.is_on(index, instance.id, compute.id)) {
+            return Err(NvmlCode::IN_USE);
+        }
+        for instance in &mut gpu.instances {
+            instance.compute.retain(|compute| compute.serial != serial);
+        }
+        Ok(())
+    }
+}
+
+/// NVML's word for a refusal: a place that is not in the profile's list is a wrong argument, everything else is
+/// a lack of room.
+fn refused(refusal: Refusal) -> NvmlCode {
+    match refusal {
+        Refusal::NoSuchPlace => NvmlCode::INVALID_ARGUMENT,
+        Refusal::Overlap | Refusal::ComputeSpent | Refusal::TooMany | Refusal::MediaTaken => {
+            NvmlCode::INSUFFICIENT_RESOURCES
+        }
+    }
+}
+
+fn cuttable(gpu: &GpuState) -> Outcome<()> {
+    if gpu.mig.current { Ok(()) } else { Err(NvmlCode::NOT_SUPPORTED) }
+}
+
+fn lowest_free(taken: impl Iterator<Item = u32>) -> u32 {
+    let taken: Vec<u32> = taken.collect();
+    (0..=u32::MAX).find(|id| !taken.contains(id)).unwrap_or(u32::MAX)
+}
+
+/// Where a compute instance of that profile goes.
+fn compute_place(
+    model: Model,
+    instance: &GpuInstance,
+    profile_id: u32,
+    wanted: Option<Placement>,
+) -> Outcome<Placement> {
+    let free = free_compute_places(model, instance, profile_id)?;
+    let Some(placement) = wanted else {
+        return free.first().copied().ok_or(NvmlCode::INSUFFICIENT_RESOURCES);
+    };
+    if !compute_places(model, instance, profile_id)?.contains(&placement) {
+        return Err(NvmlCode::INVALID_ARGUMENT);
+    }
+    if free.contains(&placement) { Ok(placement) } else { Err(NvmlCode::INSUFFICIENT_RESOURCES) }
+}
+
+/// Every place of a compute instance profile in a GPU instance.
+pub(crate) fn compute_places(
+    model: Model,
+    instance: &GpuInstance,
+    profile_id: u32,
+) -> Outcome<Vec<Placement>> {
+    let gpu_profile = model.profile(instance.profile_id).ok_or(NvmlCode::UNKNOWN)?;
+    let profiles = compute_profiles(model, gpu_profile);
+    let profile =
+        profiles.iter().find(|profile| profile.id == profile_id).ok_or(NvmlCode::INVALID_ARGUMENT)?;
+    Ok(profile.starts.iter().map(|&start| Placement { start, size: profile.slices }).collect())
+}
+
+/// The places that are free now. No compute instances of one GPU instance share a slice.
+pub(crate) fn free_compute_places(
+    model: Model,
+    instance: &GpuInstance,
+    profile_id: u32,
+) -> Outcome<Vec<Placement>> {
+    let mut places = compute_places(model, instance, profile_id)?;
+    places.retain(|&place| !instance.compute.iter().any(|other| other.placement.overlaps(place)));
+    Ok(places)
+}
+
+#[cfg(test)]
+#[path = "lifecycle_tests.rs"]
+mod tests;

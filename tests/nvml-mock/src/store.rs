@@ -1,0 +1,212 @@
+//! The state file shared by several processes: locking, caching, atomic writes, reboots by a new boot id.
+//!
+//! Every look takes a shared lock and every change an exclusive one on `<state>.lock`. What was read is kept
+//! until the file's identity changes, so a steady read costs three stats and no parsing. Locks are never held
+//! while a call is delayed or hangs.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::code::{NvmlCode, Outcome};
+use crate::config::MockConfig;
+use crate::control::MockControl;
+use crate::files::{self, FileError};
+use crate::state::MockState;
+
+/// Where the files are, as the environment says.
+#[derive(Clone, Debug)]
+pub(crate) struct Paths {
+    pub config: Option<PathBuf>,
+    pub state: PathBuf,
+    pub control: Option<PathBuf>,
+}
+
+/// What tells one version of a file from another.
+type Stamp = (u64, u64, u64, i64, i64);
+
+fn stamp(path: &Path) -> Result<Option<Stamp>, FileError> {
+    match std::fs::metadata(path) {
+        Ok(meta) => Ok(Some((meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec()))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(FileError::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// The last good content of one file.
+struct Cached<T> {
+    stamp: Option<Stamp>,
+    value: Option<Arc<T>>,
+}
+
+impl<T> Cached<T> {
+    const EMPTY: Cached<T> = Cached { stamp: None, value: None };
+}
+
+impl<T: serde::de::DeserializeOwned> Cached<T> {
+    /// Reads the file if it is another than last time. `value` stays as it was on an error.
+    fn refresh(&mut self, path: &Path) -> Result<(), FileError> {
+        let now = stamp(path)?;
+        if now.is_none() {
+            (self.stamp, self.value) = (None, None);
+        } else if now != self.stamp {
+            self.value = files::read(path)?.map(Arc::new);
+            self.stamp = now;
+        }
+        Ok(())
+    }
+}
+
+struct Files {
+    config: Cached<MockConfig>,
+    control: Cached<MockControl>,
+    state: Cached<MockState>,
+}
+
+/// State and control as one call sees them.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub state: Arc<MockState>,
+    pub control: Arc<MockControl>,
+}
+
+pub(crate) struct Store {
+    paths: Paths,
+    lock: File,
+    files: Mutex<Files>,
+}
+
+/// An flock that ends with its scope.
+struct Locked<'a>(&'a File);
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Cannot fail on a descriptor that is open, and the lock ends with the process anyhow.
+        let _ = flock(self.0, FlockOperation::Unlock);
+    }
+}
+
+impl Store {
+    /// Opens the lock file and makes the state if there is none.
+    pub(crate) fn open(paths: Paths) -> Result<Store, FileError> {
+        let lock = files::lock_file(&paths.state)?;
+        let files = Files { config: Cached::EMPTY, control: Cached::EMPTY, state: Cached::EMPTY };
+        let store = Store { paths, lock, files: Mutex::new(files) };
+        store.look()?;
+        Ok(store)
+    }
+
+    fn lock(&self, how: FlockOperation) -> Result<Locked<'_>, FileError> {
+        flock(&self.lock, how)
+            .map_err(|error| FileError::Write { path: self.paths.state.clone(), source: error.into() })?;
+        Ok(Locked(&self.lock))
+    }
+
+    /// State and control as they are now. Errors of the files are `NVML_ERROR_UNKNOWN` to the caller.
+    pub(crate) fn view(&self) -> Outcome<View> {
+        self.look().map_err(|_| NvmlCode::UNKNOWN)
+    }
+
+    fn look(&self) -> Result<View, FileError> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let _shared = self.lock(FlockOperation::LockShared)?;
+            files.refresh(&self.paths)?;
+        }
+        if let Some(view) = files.settled() {
+            return Ok(view);
+        }
+        let _exclusive = self.lock(FlockOperation::LockExclusive)?;
+        files.settle(&self.paths)
+    }
+
+    /// Applies a change and writes the state, or writes nothing when `change` fails.
+    pub(crate) fn update<T>(
+        &self,
+        change: impl FnOnce(&mut MockState, &MockControl) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let _exclusive = self.lock(FlockOperation::LockExclusive).map_err(|_| NvmlCode::UNKNOWN)?;
+        let view = files.settle(&self.paths).map_err(|_| NvmlCode::UNKNOWN)?;
+        let mut state = MockState::clone(&view.state);
+        let result = change(&mut state, &view.control)?;
+        if state != *view.state {
+            files.save(&self.paths, state).map_err(|_| NvmlCode::UNKNOWN)?;
+        }
+        Ok(result)
+    }
+}
+
+impl Files {
+    fn refresh(&mut self, paths: &Paths) -> Result<(), FileError> {
+        // A config or control file that is being written by hand is taken up once it is whole again.
+        if let Some(path) = &paths.config {
+            let _ = self.config.refresh(path);
+        }
+        if let Some(path) = &paths.control {
+            let _ = self.control.refresh(path);
+        }
+        self.state.refresh(&paths.state)
+    }
+
+    /// The boot that the files say this is.
+    fn boot_id(&self) -> Option<&str> {
+        let control = self.control.value.as_deref().and_then(|control| control.boot.as_deref());
+        control.or_else(|| self.config.value.as_deref().map(|config| config.boot_id.as_str()))
+    }
+
+    /// The view, if the state exists and belongs to the present boot.
+    fn settled(&self) -> Option<View> {
+        let state = self.state.value.clone()?;
+        if self.boot_id().is_some_and(|boot| boot != state.boot_id) {
+            return None;
+        }
+        Some(View { state, control: self.control.value.clone().unwrap_or_default() })
+    }
+
+    /// Makes the state if it is missing and reboots it if the boot id says so. Needs the exclusive lock.
+    fn settle(&mut self, paths: &Paths) -> Result<View, FileError> {
+        self.refresh(paths)?;
+        if let Some(view) = self.settled() {
+            return Ok(view);
+        }
+        let mut state = match &self.state.value {
+            Some(state) => MockState::clone(state),
+            None => MockState::first_boot(&first_config(paths)?)?,
+        };
+        match self.boot_id() {
+            Some(boot) if boot != state.boot_id && self.state.value.is_some() => {
+                state.reboot(boot);
+            }
+            Some(boot) => boot.clone_into(&mut state.boot_id),
+            None => {}
+        }
+        self.save(paths, state)?;
+        self.settled().ok_or_else(|| FileError::Read {
+            path: paths.state.clone(),
+            source: ErrorKind::InvalidData.into(),
+        })
+    }
+
+    fn save(&mut self, paths: &Paths, state: MockState) -> Result<(), FileError> {
+        files::write(&paths.state, &state)?;
+        self.state = Cached { stamp: stamp(&paths.state)?, value: Some(Arc::new(state)) };
+        Ok(())
+    }
+}
+
+/// The configuration that a new state is made from; its errors are told, unlike later ones.
+fn first_config(paths: &Paths) -> Result<MockConfig, FileError> {
+    match &paths.config {
+        Some(path) => MockConfig::load(path),
+        None => Err(FileError::Read { path: paths.state.clone(), source: ErrorKind::NotFound.into() }),
+    }
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

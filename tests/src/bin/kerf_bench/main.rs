@@ -1,0 +1,32 @@
+//! Measurements on the local control plane with simulated GPUs. Run them by `cargo xtask bench <name>`, which builds
+//! optimised programs first.
+#![forbid(unsafe_code)]
+
+mod churn;
+mod report;
+mod walk;
+
+use clap::{Parser, Subcommand};
+
+/// Measurements; each prints its figures beside the bars that it is held to.
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// From created to bound: one pod at a time on new and on idle slices, and a burst.
+    Walk(walk::Args),
+    /// Random creates and deletes on the demo's nodes, every invariant recomputed after each round.
+    Churn(churn::Args),
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    match Args::parse().bench {
+        Bench::Walk(args) => walk::run(&args).await,
+        Bench::Churn(args) => churn::run(&args).await,
+    }
+}

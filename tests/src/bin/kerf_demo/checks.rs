@@ -1,0 +1,88 @@
+//! What the demo claims, checked against the simulated NVML and the kubelet's account, not against kerf's own words.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::contract::{AssignmentDocument, RequestDocument};
+use kerf_core::keys;
+use kerf_nvml_mock::Slice;
+use kerf_tests::cluster::{Cluster, GpuServer};
+use kerf_tests::kubelet::PodKey;
+
+/// The device ids that pods hold by their kubelets' account, by pod name.
+pub fn held(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut held: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut taken = BTreeMap::new();
+    for node in cluster.nodes() {
+        for (pod, devices) in node.kubelet().allocations() {
+            for id in devices.into_values().flatten() {
+                if let Some(other) = taken.insert(id.clone(), pod.name.clone()) {
+                    bail!("{id} is held by {other} and by {}", pod.name);
+                }
+                held.entry(pod.name.clone()).or_default().insert(id);
+            }
+        }
+        let refused = node.kubelet().failed_admissions();
+        ensure!(refused.is_empty(), "the kubelet of {} refused pods: {refused:?}", node.name());
+        let bare = node.kubelet().started_without_device();
+        ensure!(bare.is_empty(), "pods on {} started without their device: {bare:?}", node.name());
+    }
+    Ok(held)
+}
+
+/// That a running pod holds as many slices as it asked for, each big enough and there; gives a text for each.
+pub fn runs_on_what_it_asked_for(cluster: &Cluster, pod: &Pod) -> anyhow::Result<Vec<String>> {
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let annotations = pod.metadata.annotations.clone().unwrap_or_default();
+    let request =
+        annotations.get(keys::REQUEST).with_context(|| format!("{name} has no request document"))?;
+    let request = RequestDocument::parse(request)?;
+    let assignment =
+        annotations.get(keys::ASSIGNMENT).with_context(|| format!("{name} has no assignment"))?;
+    let assignment: AssignmentDocument = serde_json::from_str(assignment)?;
+    let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default();
+    let node =
+        cluster.nodes().iter().find(|n| n.name() == node).with_context(|| format!("no node {node}"))?;
+    let mut texts = Vec::new();
+    for container in &request.containers {
+        let key = PodKey::new("default", &name);
+        let grant =
+            node.kubelet().grant(&key, &container.name).with_context(|| format!("{name} got no device"))?;
+        let visible = grant.environment.get("NVIDIA_VISIBLE_DEVICES").cloned().unwrap_or_default();
+        let devices: Vec<&str> = visible.split(',').collect();
+        ensure!(
+            devices.len() == container.count as usize,
+            "{name} asked for {} slices and sees {visible}",
+            container.count
+        );
+        for device in devices {
+            texts.push(big_enough(node, device, container.size_gb.0).with_context(|| name.clone())?);
+        }
+    }
+    let promised = assignment.slices.len();
+    ensure!(promised == texts.len(), "{name} was promised {promised} slices and holds {}", texts.len());
+    Ok(texts)
+}
+
+/// That `device` exists on the node and has `gb` nominal gigabytes or more.
+fn big_enough(node: &GpuServer, device: &str, gb: u32) -> anyhow::Result<String> {
+    let gpus = node.gpus()?;
+    if let Some(gpu) = gpus.gpu(device) {
+        return Ok(format!("{gb} GB share of GPU {} ({})", gpu.index, node.name()));
+    }
+    let holds = |s: &&Slice| s.mig_uuids.iter().any(|u| u == device);
+    let slices = gpus.slices();
+    let slice = slices.iter().find(holds).with_context(|| format!("{device} does not exist"))?;
+    let size = slice.profile.split('.').nth(1).and_then(|s| s.split("gb").next()?.parse::<u32>().ok());
+    ensure!(size.is_some_and(|size| size >= gb), "{} is smaller than {gb} GB", slice.profile);
+    let place = &slice.placement;
+    Ok(format!(
+        "{} at {}:{} of GPU {} ({})",
+        slice.profile,
+        place.start,
+        place.size,
+        slice.gpu_index,
+        node.name()
+    ))
+}

@@ -1,0 +1,109 @@
+//! Finds executables: ours beside the running test, the control plane's where `cargo xtask tools` put them.
+//!
+//! Only looks; never builds. The key of a set of Kubernetes programs is made by xtask alone: here the file
+//! `k8s-tools/current` is read.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What makes a folder one of envtest's; `cargo xtask tools` builds everything when one of these is missing.
+const ASSETS: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
+
+/// Why an executable cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum BinaryError {
+    /// The path of the running executable is unknown.
+    #[error("failed to find the running executable, beside which the others lie")]
+    CurrentExe(#[source] std::io::Error),
+    /// One of the workspace's own programs is not built.
+    #[error("{name} is not in {folder}: run `cargo build --workspace --bins` (or set KERF_BIN_DIR)")]
+    NotBuilt {
+        /// File name of the program.
+        name: String,
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// One of the control plane's programs is not there.
+    #[error(
+        "{name} is missing: run `cargo xtask tools`, which builds the local control plane's programs once"
+    )]
+    NoTool {
+        /// File name of the program.
+        name: String,
+    },
+}
+
+/// One of the workspace's own programs, as built with the running executable: `<target>/<profile>/<name>`, or
+/// `$KERF_BIN_DIR/<name>` when tests run away from their target folder.
+pub fn ours(name: &str) -> Result<PathBuf, BinaryError> {
+    let folder = match env::var_os("KERF_BIN_DIR") {
+        Some(folder) => PathBuf::from(folder),
+        None => profile_folder(&env::current_exe().map_err(BinaryError::CurrentExe)?),
+    };
+    let path = folder.join(name);
+    if path.is_file() { Ok(path) } else { Err(BinaryError::NotBuilt { name: name.to_owned(), folder }) }
+}
+
+/// One of the control plane's programs (`etcd`, `kube-apiserver`, `kube-scheduler`, `kube-controller-manager`,
+/// `kubectl`, `kwok`): from `$KUBEBUILDER_ASSETS` if it is there, else from the current set of `cargo xtask tools`.
+pub fn tool(name: &str) -> Result<PathBuf, BinaryError> {
+    let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
+    let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
+    assets
+        .into_iter()
+        .filter(|folder| ASSETS.iter().all(|program| folder.join(program).is_file()))
+        .chain(current_set(&executable))
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+        .ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
+}
+
+/// `<target>/<profile>` of an executable there, in `deps` (tests) or in `examples`.
+fn profile_folder(executable: &Path) -> PathBuf {
+    let folder = executable.parent().unwrap_or(Path::new("."));
+    match folder.file_name().and_then(|name| name.to_str()) {
+        Some("deps" | "examples") => folder.parent().unwrap_or(folder).to_path_buf(),
+        _ => folder.to_path_buf(),
+    }
+}
+
+/// The set named by the nearest `k8s-tools/current` above the executable: the target folder is one of the folders
+/// above, with or without a target triple between.
+fn current_set(executable: &Path) -> Option<PathBuf> {
+    executable.ancestors().skip(1).find_map(|folder| {
+        let store = folder.join("k8s-tools");
+        let key = fs::read_to_string(store.join("current")).ok()?;
+        Some(store.join(key.trim()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_lie_one_folder_above_tests() {
+        assert_eq!(profile_folder(Path::new("/t/debug/deps/x-1")), Path::new("/t/debug"));
+        assert_eq!(profile_folder(Path::new("/t/debug/bench")), Path::new("/t/debug"));
+    }
+
+    #[test]
+    fn the_current_set_is_found_above_the_executable() {
+        let target = tempfile::tempdir().unwrap();
+        let executable = target.path().join("x86_64-unknown-linux-gnu/release/deps/x-1");
+        assert_eq!(current_set(&executable), None);
+        let store = target.path().join("k8s-tools");
+        fs::create_dir(&store).unwrap();
+        fs::write(store.join("current"), "0123\n").unwrap();
+        assert_eq!(current_set(&executable), Some(store.join("0123")));
+    }
+
+    #[test]
+    fn a_missing_program_comes_with_its_remedy() {
+        let error = tool("no-such-program").unwrap_err().to_string();
+        assert!(error.contains("no-such-program") && error.contains("cargo xtask tools"), "{error}");
+        let error = ours("no-such-program").unwrap_err().to_string();
+        assert!(error.contains("cargo build --workspace --bins"), "{error}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Random creates and deletes of pods, and the wait until the cluster is settled again.
+
+use std::time::{Duration, Instant};
+
+use kerf_core::keys;
+use kube::api::{DeleteParams, ListParams, PostParams};
+
+use crate::cluster::{Cluster, pod};
+use crate::oracle::Truth;
+
+/// What pods ask for: amount and class. Sizes of every GPU of the demo, some larger than what is free most of the time.
+const ASKS: [(&str, &str); 10] = [
+    ("5Gi", "hardware"),
+    ("10Gi", "hardware"),
+    ("10Gi", "memory"),
+    ("20Gi", "hardware"),
+    ("40Gi", "hardware"),
+    ("80Gi", "hardware"),
+    ("3Gi", "none"),
+    ("7Gi", "none"),
+    ("4Gi", "none"),
+    ("12Gi", "none"),
+];
+
+/// A pod that could run is seen by the scheduler again within its longest back-off, 10 s, and the cut takes its time.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// How a round ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settled {
+    /// All holds.
+    Sound,
+    /// These pods wait though there is room for them.
+    Unexplained(Vec<String>),
+    /// What must never be was so.
+    Broken(Vec<String>),
+}
+
+/// A sequence of random rounds.
+#[derive(Debug)]
+pub struct Churn {
+    random: u64,
+    next: u64,
+    alive: Vec<String>,
+    created: u64,
+    deleted: u64,
+    pending: u64,
+}
+
+impl Churn {
+    /// A sequence that depends on `seed` only.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { random: seed.max(1), next: 0, alive: Vec::new(), created: 0, deleted: 0, pending: 0 }
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn tally(&self) -> String {
+        format!(
+            "{} pods created, {} deleted, {} round ends with a pod waiting for room",
+            self.created, self.deleted, self.pending
+        )
+    }
+
+    /// Creates or deletes up to four pods and waits until all pods run or wait for a reason.
+    pub async fn round(&mut self, cluster: &Cluster) -> anyhow::Result<Settled> {
+        for _ in 0..=self.below(4) {
+            // The more pods there are, the likelier one goes, so that the nodes are full about half of the time.
+            if self.below(24) < self.alive.len() {
+                let at = self.below(self.alive.len());
+                let name = self.alive.swap_remove(at);
+                cluster.pods().delete(&name, &DeleteParams::default().grace_period(0)).await?;
+                self.deleted += 1;
+            } else {
+                self.create(cluster).await?;
+            }
+        }
+        self.settle(cluster).await
+    }
+
+    async fn create(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
+        self.next += 1;
+        let name = format!("churn-{}", self.next);
+        let (amount, class) = ASKS[self.below(ASKS.len())];
+        let pod = pod(&name, &[(keys::GPU_MEMORY, amount), (keys::ISOLATION, class)]);
+        cluster.pods().create(&PostParams::default(), &pod).await?;
+        self.alive.push(name);
+        self.created += 1;
+        Ok(())
+    }
+
+    async fn settle(&mut self, cluster: &Cluster) -> anyhow::Result<Settled> {
+        let begun = Instant::now();
+        loop {
+            let truth = Truth::observe(cluster).await?;
+            let violations = truth.violations();
+            // A pod that was deleted between the looks at kubelet and NVML may seem to hold what is gone: look again.
+            if !violations.is_empty() && !Truth::observe(cluster).await?.violations().is_empty() {
+                return Ok(Settled::Broken(violations));
+            }
+            let unexplained = truth.unexplained();
+            if truth.is_settled() && unexplained.is_empty() {
+                self.pending += u64::from(truth.count("Pending") > 0);
+                return Ok(Settled::Sound);
+            }
+            if begun.elapsed() > PATIENCE {
+                let half_way =
+                    if unexplained.is_empty() { vec!["pods are half-way".to_owned()] } else { unexplained };
+                return Ok(Settled::Unexplained(half_way));
+            }
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    }
+
+    /// Deletes all pods that are left.
+    pub async fn clear(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
+        self.alive.clear();
+        cluster
+            .pods()
+            .delete_collection(&DeleteParams::default().grace_period(0), &ListParams::default())
+            .await?;
+        Ok(())
+    }
+
+    /// A number below `bound` by xorshift64* (Vigna 2016): the same on every machine.
+    fn below(&mut self, bound: usize) -> usize {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        let high = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
+        usize::try_from(high).unwrap_or(0) % bound.max(1)
+    }
+}

@@ -1,0 +1,209 @@
+//! A whole kerf cluster on this machine: the control plane, the three programs as processes with the rights that
+//! `deploy/` gives them, and GPU nodes with real agents on the simulated NVML.
+
+mod node;
+mod options;
+mod pods;
+mod programs;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kerf_core::names::NodeName;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::{Api, PostParams};
+use kube::core::ObjectMeta;
+
+use crate::control_plane::ControlPlane;
+use crate::process::Child;
+pub use node::GpuServer;
+pub use options::{ClusterOptions, NodeSpec};
+
+/// The namespace that `deploy/` installs into.
+pub const NAMESPACE: &str = "kerf-system";
+
+/// A running cluster. [`Cluster::stop`] ends it in order; dropping it kills everything and keeps the logs.
+pub struct Cluster {
+    plane: ControlPlane,
+    nodes: Vec<GpuServer>,
+    webhook: Child,
+    extender: Child,
+    policy: PathBuf,
+}
+
+impl Cluster {
+    /// Starts everything and waits until a pod that asks for a slice would be served. `progress` hears of each step.
+    pub async fn start(options: ClusterOptions, mut progress: impl FnMut(&str)) -> anyhow::Result<Self> {
+        let begun = Instant::now();
+        let mut plane = ControlPlane::start(options.control_plane).await?;
+        progress(&format!("control plane up ({:.1} s)", begun.elapsed().as_secs_f64()));
+        install(&plane).await?;
+        progress("kerf's objects applied: CRD, rights, webhook configuration");
+        let policy = plane.dir().join("policy.yaml");
+        let shipped = options.policy.unwrap_or_else(|| root().join("policies/default.yaml"));
+        std::fs::copy(&shipped, &policy).with_context(|| format!("failed to copy {}", shipped.display()))?;
+        let extender = programs::extender(&plane, &options.extender_flags).await?;
+        let webhook = programs::webhook(&plane, &policy).await?;
+        programs::scheduler(&mut plane).await?;
+        progress("webhook, extender and kerf's scheduler run");
+        let mut nodes = Vec::new();
+        for spec in options.nodes {
+            nodes.push(GpuServer::start(&plane, spec).await?);
+        }
+        let cluster = Self { plane, nodes, webhook, extender, policy };
+        cluster.wait_until_serving().await?;
+        progress(&format!(
+            "{} agents serve ({:.1} s in all)",
+            cluster.nodes.len(),
+            begun.elapsed().as_secs_f64()
+        ));
+        Ok(cluster)
+    }
+
+    async fn wait_until_serving(&self) -> anyhow::Result<()> {
+        for node in &self.nodes {
+            wait(
+                Duration::from_mins(1),
+                &format!("node {} to be served by its agent", node.name()),
+                async || Ok(self.gpu_node(node.name()).await?.read_status()?.is_some_and(|s| s.is_ready())),
+            )
+            .await
+            .with_context(|| node.agent_log())?;
+        }
+        wait(Duration::from_secs(30), "the webhook to answer", async || Ok(self.admits().await)).await
+    }
+
+    /// Whether a pod that asks for a slice comes out of admission with a request document.
+    async fn admits(&self) -> bool {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let pod = pod("admission-probe", &[(keys::GPU_MEMORY, "1Gi"), (keys::ISOLATION, "none")]);
+        let admitted = self.pods().create(&dry_run, &pod).await;
+        admitted.is_ok_and(|p| p.metadata.annotations.is_some_and(|a| a.contains_key(keys::REQUEST)))
+    }
+
+    /// The control plane.
+    #[must_use]
+    pub fn plane(&self) -> &ControlPlane {
+        &self.plane
+    }
+
+    /// The control plane, to restart parts of it.
+    pub fn plane_mut(&mut self) -> &mut ControlPlane {
+        &mut self.plane
+    }
+
+    /// The GPU nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[GpuServer] {
+        &self.nodes
+    }
+
+    /// The GPU nodes, to break them.
+    pub fn nodes_mut(&mut self) -> &mut [GpuServer] {
+        &mut self.nodes
+    }
+
+    /// The extender's process.
+    pub fn extender(&mut self) -> &mut Child {
+        &mut self.extender
+    }
+
+    /// The webhook's process.
+    pub fn webhook(&mut self) -> &mut Child {
+        &mut self.webhook
+    }
+
+    /// The policy file that the webhook reads.
+    #[must_use]
+    pub fn policy_file(&self) -> &Path {
+        &self.policy
+    }
+
+    /// Pods of the namespace `default`.
+    #[must_use]
+    pub fn pods(&self) -> Api<Pod> {
+        Api::default_namespaced(self.plane.client())
+    }
+
+    /// A node's GpuNode.
+    pub async fn gpu_node(&self, name: &str) -> anyhow::Result<GpuNode> {
+        let found = Api::<GpuNode>::all(self.plane.client()).get_opt(name).await?;
+        Ok(found.unwrap_or_else(|| GpuNode::new(&NodeName::new(name))))
+    }
+
+    /// Applies one of `deploy/examples` to the namespace `default`.
+    pub async fn apply_example(&self, name: &str) -> anyhow::Result<String> {
+        let path = root().join("deploy/examples").join(name);
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+        self.plane.apply(&text).await
+    }
+
+    /// Ends everything in order.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        for node in self.nodes {
+            node.stop().await?;
+        }
+        let patience = Duration::from_secs(5);
+        self.webhook.terminate(patience)?;
+        self.extender.terminate(patience)?;
+        self.plane.stop().await
+    }
+}
+
+/// The repository's root.
+#[must_use]
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+async fn install(plane: &ControlPlane) -> anyhow::Result<()> {
+    let manifests = root().join("deploy/local").display().to_string();
+    plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+    plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/gpunodes.kerf.dev"]).await?;
+    Ok(())
+}
+
+/// A pod of one container `main` with these annotations and no image to speak of.
+#[must_use]
+pub fn pod(name: &str, annotations: &[(&str, &str)]) -> Pod {
+    let container = serde_json::json!({"name": "main", "image": "none"});
+    let annotations = annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        },
+        spec: serde_json::from_value(
+            serde_json::json!({"containers": [container], "terminationGracePeriodSeconds": 0}),
+        )
+        .ok(),
+        status: None,
+    }
+}
+
+/// Asks until the answer is yes; an error that persists is part of the time-out's message.
+pub async fn wait(
+    patience: Duration,
+    what: &str,
+    mut done: impl AsyncFnMut() -> anyhow::Result<bool>,
+) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        let answer = done().await;
+        if matches!(answer, Ok(true)) {
+            return Ok(());
+        }
+        if begun.elapsed() > patience {
+            match answer {
+                Err(error) => return Err(error.context(format!("waited {patience:?} for {what}"))),
+                Ok(_) => bail!("waited {patience:?} for {what}"),
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,95 @@
+//! One GPU node: simulated GPUs, a stand-in kubelet, and the real agent as a process.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kerf_core::keys;
+use kerf_nvml_mock::{MockControl, MockFiles, MockState};
+
+use super::{NAMESPACE, NodeSpec};
+use crate::binaries;
+use crate::control_plane::ControlPlane;
+use crate::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
+use crate::process::Child;
+
+/// A running node.
+pub struct GpuServer {
+    spec: NodeSpec,
+    files: MockFiles,
+    kubelet: StandInKubelet,
+    agent: Child,
+}
+
+impl GpuServer {
+    /// Registers the node and starts kubelet and agent.
+    pub(super) async fn start(plane: &ControlPlane, spec: NodeSpec) -> anyhow::Result<Self> {
+        let dir: PathBuf = plane.dir().join("n").join(&spec.name);
+        let files = MockFiles::in_folder(dir.join("nvml"));
+        std::fs::create_dir_all(dir.join("nvml")).context("failed to create the node's folder")?;
+        spec.gpus.write(&files.config)?;
+        let labels = [(format!("{}/managed", keys::GROUP), "true".to_owned())].into();
+        let kubelet = StandInKubelet::start(KubeletOptions {
+            status_period: spec.status_period,
+            run_commands: spec.run_commands,
+            register_node: Some(NodeTemplate { labels, ..NodeTemplate::default() }),
+            ..KubeletOptions::new(&spec.name, plane.client(), &dir)
+        })
+        .await?;
+        let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", &spec.name);
+        let library = kerf_nvml_mock::library_path()
+            .context("the simulated NVML is not built: cargo build --workspace")?;
+        let mut program = plane
+            .program(&format!("kerf-node-agent-{}", spec.name), binaries::ours("kerf-node-agent")?)
+            .arg("--kubeconfig")
+            .arg(account.await?)
+            .args(["--node", &spec.name, "--admin-address", "127.0.0.1:0", "--nvml"])
+            .arg(library)
+            .arg("--kubelet-dir")
+            .arg(&dir);
+        for (key, value) in files.env() {
+            program = program.env(key, value);
+        }
+        Ok(Self { spec, files, kubelet, agent: program.spawn()? })
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// What is cut on the node's GPUs, by the simulated NVML's own account.
+    pub fn gpus(&self) -> anyhow::Result<MockState> {
+        Ok(MockState::load(&self.files.state)?)
+    }
+
+    /// Lets faults, delays or processes happen to the node's GPUs.
+    pub fn control(&self, control: &MockControl) -> anyhow::Result<()> {
+        Ok(control.write(&self.files.control)?)
+    }
+
+    /// The node's kubelet.
+    #[must_use]
+    pub fn kubelet(&self) -> &StandInKubelet {
+        &self.kubelet
+    }
+
+    /// The agent's process.
+    pub fn agent(&mut self) -> &mut Child {
+        &mut self.agent
+    }
+
+    /// The end of the agent's log.
+    #[must_use]
+    pub fn agent_log(&self) -> String {
+        self.agent.log_tail()
+    }
+
+    /// Ends agent and kubelet.
+    pub(super) async fn stop(mut self) -> anyhow::Result<()> {
+        self.agent.terminate(Duration::from_secs(5))?;
+        self.kubelet.stop().await;
+        Ok(())
+    }
+}

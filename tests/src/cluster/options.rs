@@ -1,0 +1,72 @@
+//! What a cluster consists of.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kerf_nvml_mock::{MigMode, MockConfig, Model};
+
+use crate::control_plane::ControlPlaneOptions;
+
+/// How to start a cluster.
+pub struct ClusterOptions {
+    /// The control plane.
+    pub control_plane: ControlPlaneOptions,
+    /// The GPU nodes.
+    pub nodes: Vec<NodeSpec>,
+    /// The policy file, which is copied; absent for the one that is shipped as the default.
+    pub policy: Option<PathBuf>,
+    /// More flags for the extender.
+    pub extender_flags: Vec<String>,
+}
+
+/// One GPU node.
+#[derive(Debug, Clone)]
+pub struct NodeSpec {
+    /// Its name, short: sockets lie in a folder of this name.
+    pub name: String,
+    /// Its GPUs.
+    pub gpus: MockConfig,
+    /// Whether containers' commands run as processes.
+    pub run_commands: bool,
+    /// How often the kubelet writes device counts to the node's status.
+    pub status_period: Duration,
+}
+
+impl NodeSpec {
+    /// A node with `count` GPUs of a model, in MIG mode where the model has it.
+    #[must_use]
+    pub fn new(name: &str, model: Model, count: u32) -> Self {
+        let gpus = MockConfig::new().seed(name).gpus(model, count, MigMode::Enabled);
+        Self { name: name.to_owned(), gpus, run_commands: false, status_period: Duration::from_secs(10) }
+    }
+
+    /// The node's containers run as processes.
+    #[must_use]
+    pub fn running_commands(self) -> Self {
+        Self { run_commands: true, ..self }
+    }
+}
+
+impl ClusterOptions {
+    /// A cluster of these nodes with everything on and the policy that is shipped as the default.
+    #[must_use]
+    pub fn new(nodes: Vec<NodeSpec>) -> Self {
+        Self {
+            control_plane: ControlPlaneOptions::default(),
+            nodes,
+            policy: None,
+            // As in deploy/: a name that stays over a restart, so that the Lease is its own again at once.
+            extender_flags: vec!["--identity=kerf-extender-0".to_owned()],
+        }
+    }
+
+    /// The nodes of the demo: two H100, one A100-40GB, one T4.
+    #[must_use]
+    pub fn demo_nodes() -> Vec<NodeSpec> {
+        vec![
+            NodeSpec::new("h100", Model::H100, 2),
+            NodeSpec::new("a100", Model::A100Gb40, 1),
+            NodeSpec::new("t4", Model::T4, 1),
+        ]
+    }
+}

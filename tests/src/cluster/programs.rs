@@ -1,0 +1,102 @@
+//! kerf's programs as processes: each with its own service account's token, on a port of its choice.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use serde_json::json;
+
+use super::{NAMESPACE, wait};
+use crate::binaries;
+use crate::control_plane::{ControlPlane, ports};
+use crate::process::{Child, Program};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Starts the webhook and points its configuration at it.
+pub(super) async fn webhook(plane: &ControlPlane, policy: &Path) -> anyhow::Result<Child> {
+    let (child, address) =
+        start(plane, "kerf-webhook", |p| p.arg("--policy").arg(policy).arg("--tls-name").arg("127.0.0.1"))
+            .await?;
+    let url = format!("https://{address}/mutate");
+    let patch = json!([
+        {"op": "remove", "path": "/webhooks/0/clientConfig/service"},
+        {"op": "add", "path": "/webhooks/0/clientConfig/url", "value": url},
+    ]);
+    let patch = patch.to_string();
+    plane.kubectl(&["patch", "mutatingwebhookconfiguration", "kerf", "--type=json", "-p", &patch]).await?;
+    Ok(child)
+}
+
+/// Starts the extender.
+pub(super) async fn extender(plane: &ControlPlane, flags: &[String]) -> anyhow::Result<Child> {
+    let tls = |p: Program| p.arg("--tls-name").arg("127.0.0.1").args(flags);
+    Ok(start(plane, "kerf-extender", tls).await?.0)
+}
+
+/// Starts a kube-scheduler with the configuration that `kerf scheduler-config` prints.
+pub(super) async fn scheduler(plane: &mut ControlPlane) -> anyhow::Result<()> {
+    let tls = plane.dir().join("extender-tls");
+    write_client_certificate(plane, &tls).await?;
+    let address = read_address(plane, "kerf-extender")?;
+    let output = Command::new(binaries::ours("kerf")?)
+        .arg("scheduler-config")
+        .arg(format!("--extender-url=https://{address}/scheduler"))
+        .arg(format!("--tls-dir={}", tls.display()))
+        .output()
+        .context("failed to run kerf scheduler-config")?;
+    ensure!(output.status.success(), "kerf scheduler-config: {}", String::from_utf8_lossy(&output.stderr));
+    let path = plane.dir().join("kerf-scheduler-config.yaml");
+    std::fs::write(&path, output.stdout).context("failed to write the scheduler's configuration")?;
+    plane.start_scheduler("kerf-scheduler", &path).await
+}
+
+/// What the scheduler's pod would mount of the extender's Secret.
+async fn write_client_certificate(plane: &ControlPlane, folder: &Path) -> anyhow::Result<()> {
+    let secrets = Api::<Secret>::namespaced(plane.client(), NAMESPACE);
+    let secret = secrets.get("kerf-extender-tls").await.context("the extender made no Secret")?;
+    let data = secret.data.unwrap_or_default();
+    std::fs::create_dir_all(folder).context("failed to create the folder for the certificates")?;
+    for key in ["ca.crt", "client.crt", "client.key"] {
+        let value = data.get(key).with_context(|| format!("Secret kerf-extender-tls has no {key}"))?;
+        std::fs::write(folder.join(key), &value.0).with_context(|| format!("failed to write {key}"))?;
+    }
+    Ok(())
+}
+
+/// Starts one of kerf's programs in the cluster's namespace, as its own service account, and waits for its address.
+async fn start(
+    plane: &ControlPlane,
+    name: &str,
+    more: impl FnOnce(Program) -> Program,
+) -> anyhow::Result<(Child, String)> {
+    let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, name).await?;
+    // A port of its own, not 0: whoever speaks to the program finds it there again after a restart.
+    let [port] = ports::free()?;
+    let program = plane
+        .program(name, binaries::ours(name)?)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(["--admin-address", "127.0.0.1:0", "--address", &format!("127.0.0.1:{port}"), "--address-file"])
+        .arg(address_file(plane, name));
+    let child = more(program).spawn()?;
+    let file = address_file(plane, name);
+    let ready = wait(PATIENCE, &format!("{name} to listen"), async || Ok(file.exists())).await;
+    ready.with_context(|| child.log_tail())?;
+    let address = read_address(plane, name)?;
+    Ok((child, address))
+}
+
+fn address_file(plane: &ControlPlane, name: &str) -> PathBuf {
+    plane.dir().join(format!("{name}.address"))
+}
+
+fn read_address(plane: &ControlPlane, name: &str) -> anyhow::Result<String> {
+    let file = address_file(plane, name);
+    let address =
+        std::fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
+    Ok(address.trim().to_owned())
+}

@@ -1,0 +1,93 @@
+//! Who may speak to the API server, and as whom: kubeconfigs and clients.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{Node, ServiceAccount};
+use kube::api::PostParams;
+use kube::{Api, Client};
+
+use super::kubeconfig::{self, Credential};
+use super::{ControlPlane, programs};
+
+/// Asked of every service account token: a test's day. The API server allows ten minutes to 2^32 seconds.
+const TOKEN_SECONDS: i64 = 24 * 3600;
+
+impl ControlPlane {
+    /// Kubeconfig of a member of `system:masters`.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        &self.admin
+    }
+
+    /// A client of a member of `system:masters`, without any limit of rate.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// A client without any limit of rate for a kubeconfig that one of the methods here wrote.
+    pub async fn client_as(&self, kubeconfig: &Path) -> anyhow::Result<Client> {
+        kubeconfig::client(kubeconfig).await
+    }
+
+    /// Mints a client certificate and writes a kubeconfig for it. One group at most; `system:authenticated` comes by
+    /// itself. For service accounts take [`ControlPlane::kubeconfig_for_service_account`].
+    pub fn kubeconfig_for(&self, user: &str, group: Option<&str>) -> anyhow::Result<PathBuf> {
+        let pair = self.authority.client(user, group)?;
+        kubeconfig::write(&self.folder, user, &self.url, &self.authority, &Credential::Certificate(pair))
+    }
+
+    /// Asks the API server for a token of an existing service account and writes a kubeconfig with it: the caller then
+    /// has exactly the account's rights.
+    pub async fn kubeconfig_for_service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> anyhow::Result<PathBuf> {
+        self.service_account(namespace, name, None).await
+    }
+
+    /// The same for the pod of a `DaemonSet` on `node`, which must exist: the token is bound to the node and carries
+    /// its name (`authentication.kubernetes.io/node-name` in the user's extra), which admission policies check.
+    pub async fn kubeconfig_for_service_account_on_node(
+        &self,
+        namespace: &str,
+        name: &str,
+        node: &str,
+    ) -> anyhow::Result<PathBuf> {
+        let found =
+            Api::<Node>::all(self.client()).get(node).await.with_context(|| format!("no node {node}"))?;
+        let bound = BoundObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            uid: found.metadata.uid,
+        };
+        self.service_account(namespace, name, Some(bound)).await
+    }
+
+    async fn service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+        bound: Option<BoundObjectReference>,
+    ) -> anyhow::Result<PathBuf> {
+        let file = match bound.as_ref().and_then(|object| object.name.as_deref()) {
+            Some(node) => format!("{namespace}:{name}@{node}"),
+            None => format!("{namespace}:{name}"),
+        };
+        let spec = TokenRequestSpec {
+            audiences: vec![programs::SERVICE_ACCOUNT_ISSUER.to_owned()],
+            bound_object_ref: bound,
+            expiration_seconds: Some(TOKEN_SECONDS),
+        };
+        let request = TokenRequest { spec, ..TokenRequest::default() };
+        let accounts = Api::<ServiceAccount>::namespaced(self.client(), namespace);
+        let answer = accounts.create_token_request(name, &PostParams::default(), &request).await;
+        let answer = answer.with_context(|| format!("failed to get a token of {namespace}/{name}"))?;
+        let token = answer.status.context("the API server answered without a token")?.token;
+        kubeconfig::write(&self.folder, &file, &self.url, &self.authority, &Credential::Token(token))
+    }
+}

@@ -1,0 +1,75 @@
+//! Kubeconfig files, and clients made from them. JSON, which every reader of YAML accepts.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+
+use super::certificates::{Authority, KeyAndCertificate};
+use super::folder::Folder;
+
+/// What a user proves who he is with.
+pub enum Credential {
+    /// A client certificate.
+    Certificate(KeyAndCertificate),
+    /// A bearer token.
+    Token(String),
+}
+
+/// Writes the kubeconfig of one user, everything inline, readable by this machine's user only.
+pub fn write(
+    folder: &Folder,
+    user: &str,
+    url: &str,
+    authority: &Authority,
+    credential: &Credential,
+) -> anyhow::Result<PathBuf> {
+    let path = folder.kubeconfigs().join(format!("{}.yaml", user.replace(['/', ':'], "-")));
+    let document = document(url, authority.pem(), credential);
+    fs::write(&path, format!("{document:#}\n"))
+        .with_context(|| format!("failed to write {}", path.display()))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    Ok(path)
+}
+
+fn document(url: &str, ca: &str, credential: &Credential) -> Value {
+    let user = match credential {
+        Credential::Certificate(pair) => json!({
+            "client-certificate-data": STANDARD.encode(&pair.certificate),
+            "client-key-data": STANDARD.encode(&pair.key),
+        }),
+        Credential::Token(token) => json!({ "token": token }),
+    };
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "test", "cluster": { "server": url, "certificate-authority-data": STANDARD.encode(ca) } }],
+        "users": [{ "name": "test", "user": user }],
+        "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
+        "current-context": "test",
+    })
+}
+
+/// A client for the server that a kubeconfig names.
+pub async fn client(kubeconfig: &Path) -> anyhow::Result<Client> {
+    Ok(Client::try_from(config(kubeconfig).await?)?)
+}
+
+/// A client with a kubeconfig's authority and user for another server.
+pub async fn client_to(kubeconfig: &Path, url: &str) -> anyhow::Result<Client> {
+    let mut config = config(kubeconfig).await?;
+    config.cluster_url = url.parse().with_context(|| format!("{url} is no URL"))?;
+    Ok(Client::try_from(config)?)
+}
+
+async fn config(kubeconfig: &Path) -> anyhow::Result<Config> {
+    let read = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+    config.with_context(|| format!("failed to use {}", kubeconfig.display()))
+}

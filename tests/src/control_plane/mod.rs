@@ -1,0 +1,175 @@
+//! A real control plane on this machine: etcd, kube-apiserver, kube-scheduler and kube-controller-manager as child
+//! processes on loopback ports, in a folder of their own.
+//!
+//! Decides how a test's cluster is put together. Knows nothing of kerf: programs and documents under test are brought
+//! by the caller. Never touches a cluster that it has not started.
+//!
+//! No kubelet runs here: a pod gets a node's name, and no more, unless a stand-in or [`ControlPlane::start_kwok`] acts.
+
+mod access;
+mod certificates;
+mod folder;
+mod kubeconfig;
+mod kubectl;
+mod kwok;
+mod namespaces;
+mod options;
+pub(crate) mod ports;
+mod programs;
+mod readiness;
+mod scheduler;
+mod servers;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use kube::Client;
+
+pub use self::certificates::{Authority, KeyAndCertificate};
+pub use self::kwok::KwokNodes;
+pub use self::options::ControlPlaneOptions;
+
+use self::folder::Folder;
+use self::kubeconfig::Credential;
+use self::readiness::Probe;
+use self::servers::Servers;
+use crate::process::{Child, Program};
+
+/// How often a start is tried when another process took one of the chosen ports in between.
+const START_ATTEMPTS: u32 = 3;
+
+/// A running control plane. A test that ends well calls [`ControlPlane::stop`]; a mere drop kills the programs, schedulers
+/// first and etcd last, and keeps the folder with their logs.
+pub struct ControlPlane {
+    // Dropped in this order: the programs must end before their folder goes.
+    servers: Servers,
+    authority: Authority,
+    url: String,
+    admin: PathBuf,
+    client: Client,
+    controller_manager: bool,
+    folder: Folder,
+}
+
+impl ControlPlane {
+    /// Starts the programs and waits until all of them are ready. The error holds the end of the failing one's log,
+    /// and the folder is kept.
+    pub async fn start(options: ControlPlaneOptions) -> anyhow::Result<Self> {
+        for _ in 1..START_ATTEMPTS {
+            match Self::try_start(&options).await {
+                Err(error) if format!("{error:#}").contains("address already in use") => {
+                    tracing::info!("a port was taken while the control plane started, trying others");
+                }
+                result => return result,
+            }
+        }
+        Self::try_start(&options).await
+    }
+
+    async fn try_start(options: &ControlPlaneOptions) -> anyhow::Result<Self> {
+        let folder = Folder::new()?;
+        let path = folder.path().to_path_buf();
+        let started = Self::start_in(folder, options).await;
+        started.with_context(|| format!("failed to start a control plane in {}", path.display()))
+    }
+
+    async fn start_in(folder: Folder, options: &ControlPlaneOptions) -> anyhow::Result<Self> {
+        let [etcd_port, peer_port, apiserver_port] = ports::free()?;
+        let url = format!("https://127.0.0.1:{apiserver_port}");
+        let authority = Authority::new("kerf-tests")?;
+        programs::write_pki(&folder, &authority)?;
+        let admin = authority.client("kerf-tests", Some("system:masters"))?;
+        let admin = kubeconfig::write(&folder, "admin", &url, &authority, &Credential::Certificate(admin))?;
+        let client = kubeconfig::client(&admin).await?;
+
+        let mut servers = Servers::default();
+        let etcd = programs::etcd(&folder, etcd_port, peer_port)?;
+        servers.spawn(etcd, Probe::Connects(etcd_port))?;
+        servers.ready().await?;
+        let apiserver = programs::apiserver(&folder, etcd_port, apiserver_port, options)?;
+        servers.spawn(apiserver, Probe::Answers(client.clone(), "/readyz"))?;
+        servers.ready().await?;
+
+        let controller_manager = options.controller_manager;
+        let mut plane = Self { servers, authority, url, admin, client, controller_manager, folder };
+        plane.start_controllers(options).await?;
+        Ok(plane)
+    }
+
+    /// The default scheduler and the controller manager, which start side by side.
+    async fn start_controllers(&mut self, options: &ControlPlaneOptions) -> anyhow::Result<()> {
+        if options.controller_manager {
+            self.spawn_controller_manager(options).await?;
+        }
+        if options.scheduler {
+            self.spawn_scheduler(scheduler::DEFAULT, options.scheduler_configuration.as_deref()).await?;
+        }
+        self.servers.ready().await?;
+        if options.controller_manager {
+            self.wait_for_default_service_account("default").await?;
+        }
+        Ok(())
+    }
+
+    async fn spawn_controller_manager(&mut self, options: &ControlPlaneOptions) -> anyhow::Result<()> {
+        let [port] = ports::free()?;
+        let kubeconfig = self.kubeconfig_for("system:kube-controller-manager", None)?;
+        let program = programs::controller_manager(&self.folder, port, &kubeconfig, options)?;
+        let client = kubeconfig::client_to(&self.admin, &format!("https://127.0.0.1:{port}")).await?;
+        self.servers.spawn(program, Probe::Answers(client, "/healthz"))
+    }
+
+    /// kube-apiserver's base URL, `https://127.0.0.1:<port>`.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The authority behind every certificate here; webhooks and extenders under test get theirs from it too.
+    #[must_use]
+    pub fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// The authority's certificate, PEM.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        self.authority.pem()
+    }
+
+    /// The folder of this control plane. [`ControlPlane::stop`] removes it unless `KERF_KEEP` is set.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A program that logs into this control plane's folder, to be completed and spawned by the caller.
+    pub fn program(&self, name: &str, path: impl Into<PathBuf>) -> Program {
+        Program::new(name, path, &self.folder.logs())
+    }
+
+    /// One of the control plane's programs, to signal or to kill: `etcd`, `kube-apiserver`, `kube-controller-manager`,
+    /// `kwok`, or a scheduler's name (`kube-scheduler` is the default one's).
+    pub fn child(&mut self, name: &str) -> anyhow::Result<&mut Child> {
+        self.servers.child(name)
+    }
+
+    /// The text of one program's `/metrics`, by the name that [`ControlPlane::child`] takes.
+    pub async fn metrics(&mut self, name: &str) -> anyhow::Result<String> {
+        self.servers.get(name, "/metrics").await
+    }
+
+    /// Kills one program if it runs, starts it again and waits until it is ready.
+    pub async fn restart(&mut self, name: &str) -> anyhow::Result<()> {
+        self.servers.restart(name).await
+    }
+
+    /// Ends all programs in order, giving each some time to do so by itself, and removes the folder.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        let Self { servers, folder, .. } = self;
+        let stopped = tokio::task::spawn_blocking(|| servers.terminate()).await;
+        stopped.context("failed to stop the control plane")??;
+        folder.remove();
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! The command lines of etcd, kube-apiserver and kube-controller-manager, and the key files they read.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use rcgen::KeyPair;
+
+use super::certificates::Authority;
+use super::folder::Folder;
+use super::options::ControlPlaneOptions;
+use crate::binaries;
+use crate::process::Program;
+
+/// Issuer and audience of service account tokens: kubeadm's default.
+pub const SERVICE_ACCOUNT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// What the servers are called: by tests on loopback, in VMs and containers by service name or address. The last is the
+/// first address of [`SERVICE_RANGE`], which the `kubernetes` Service takes.
+const SERVER_NAMES: [&str; 5] =
+    ["localhost", "127.0.0.1", "kubernetes", "kubernetes.default.svc", "10.96.0.1"];
+const SERVICE_RANGE: &str = "10.96.0.0/12";
+
+/// All but the controllers that watch kubelets' leases: nodes of tests are made by hand and have none, and would be
+/// tainted as not ready after 40 s.
+const CONTROLLERS: &str = "*,-node-lifecycle-controller,-node-ipam-controller";
+
+/// Writes the authority, the servers' certificate and the service accounts' signing keys.
+pub fn write_pki(folder: &Folder, authority: &Authority) -> anyhow::Result<()> {
+    let server = authority.server(&SERVER_NAMES)?;
+    let service_accounts = KeyPair::generate().context("failed to make the service accounts' key")?;
+    let files = [
+        ("ca.crt", authority.pem()),
+        ("server.crt", &server.certificate),
+        ("server.key", &server.key),
+        ("service-accounts.pub", &service_accounts.public_key_pem()),
+        ("service-accounts.key", &service_accounts.serialize_pem()),
+    ];
+    for (name, content) in files {
+        fs::write(folder.pki().join(name), content).with_context(|| format!("failed to write {name}"))?;
+    }
+    Ok(())
+}
+
+/// etcd without safety against power cuts, which no test survives either.
+pub fn etcd(folder: &Folder, client_port: u16, peer_port: u16) -> anyhow::Result<Program> {
+    let client = format!("http://127.0.0.1:{client_port}");
+    let peer = format!("http://127.0.0.1:{peer_port}");
+    Ok(Program::new("etcd", binaries::tool("etcd")?, &folder.logs())
+        .arg("--unsafe-no-fsync")
+        .arg(flag("data-dir", folder.path().join("etcd").display()))
+        .arg(flag("listen-client-urls", &client))
+        .arg(flag("advertise-client-urls", &client))
+        .arg(flag("listen-peer-urls", &peer))
+        .arg(flag("initial-advertise-peer-urls", &peer))
+        .arg(flag("initial-cluster", format_args!("default={peer}")))
+        .arg("--log-level=warn"))
+}
+
+/// kube-apiserver with the admission plugins of a real cluster, save what needs controllers that do not run.
+pub fn apiserver(
+    folder: &Folder,
+    etcd_port: u16,
+    port: u16,
+    options: &ControlPlaneOptions,
+) -> anyhow::Result<Program> {
+    // Hand-made nodes would wait for a lifecycle controller to untaint them; pods for one that makes their account.
+    let mut disabled = vec!["TaintNodesByCondition"];
+    if !options.controller_manager {
+        disabled.push("ServiceAccount");
+    }
+    let pki = folder.pki();
+    Ok(serving(Program::new("kube-apiserver", binaries::tool("kube-apiserver")?, &folder.logs()), &pki, port)
+        .arg(flag("etcd-servers", format_args!("http://127.0.0.1:{etcd_port}")))
+        .arg(flag("cert-dir", pki.display()))
+        .arg(flag("client-ca-file", pki.join("ca.crt").display()))
+        .arg(flag("service-account-issuer", SERVICE_ACCOUNT_ISSUER))
+        .arg(flag("service-account-key-file", pki.join("service-accounts.pub").display()))
+        .arg(flag("service-account-signing-key-file", pki.join("service-accounts.key").display()))
+        .arg("--authorization-mode=Node,RBAC")
+        .arg(flag("service-cluster-ip-range", SERVICE_RANGE))
+        .arg("--allow-privileged=true")
+        // No Service leads here, and a loopback address is no valid endpoint.
+        .arg("--endpoint-reconciler-type=none")
+        .arg(flag("disable-admission-plugins", disabled.join(",")))
+        .arg(flag("enable-priority-and-fairness", options.priority_and_fairness))
+        .args(&options.apiserver_flags))
+}
+
+/// kube-controller-manager with a rate at which it is not the slowest part of a test (its own default is 20 per second).
+pub fn controller_manager(
+    folder: &Folder,
+    port: u16,
+    kubeconfig: &Path,
+    options: &ControlPlaneOptions,
+) -> anyhow::Result<Program> {
+    let name = "kube-controller-manager";
+    let pki = folder.pki();
+    Ok(serving(Program::new(name, binaries::tool(name)?, &folder.logs()), &pki, port)
+        .args(open_paths())
+        .arg(flag("kubeconfig", kubeconfig.display()))
+        .arg("--leader-elect=false")
+        // Each controller with its own account and role, so that admission sees who really creates a pod.
+        .arg("--use-service-account-credentials=true")
+        .arg("--kube-api-qps=1000")
+        .arg("--kube-api-burst=2000")
+        .arg(flag("controllers", CONTROLLERS))
+        .arg(flag("root-ca-file", pki.join("ca.crt").display()))
+        .arg(flag("service-account-private-key-file", pki.join("service-accounts.key").display()))
+        .args(&options.controller_manager_flags))
+}
+
+/// The serving flags that all three Kubernetes servers share.
+pub fn serving(program: Program, pki: &Path, port: u16) -> Program {
+    program
+        .arg("--bind-address=127.0.0.1")
+        .arg(flag("secure-port", port))
+        .arg(flag("tls-cert-file", pki.join("server.crt").display()))
+        .arg(flag("tls-private-key-file", pki.join("server.key").display()))
+}
+
+/// Health and metrics for everyone on loopback: scheduler and controller manager otherwise ask the API server who asks.
+pub fn open_paths() -> [String; 1] {
+    [flag("authorization-always-allow-paths", "/healthz,/readyz,/livez,/metrics,/metrics/resources,/configz")]
+}
+
+/// `--name=value`.
+pub fn flag(name: &str, value: impl std::fmt::Display) -> String {
+    format!("--{name}={value}")
+}

@@ -1,0 +1,86 @@
+//! Writes to the API server, each tried again while that can help.
+
+use std::future::Future;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use serde_json::{Value, json};
+
+use super::demand::PodKey;
+use super::status;
+
+/// First wait between two tries; doubled up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// Tries before giving up: about 50 s, longer than an API server's restart.
+const TRIES: u32 = 30;
+
+/// Calls until it succeeds, or the answer is final. None if it did not succeed.
+pub(super) async fn insist<T, F>(what: &str, mut call: impl FnMut() -> F) -> Option<T>
+where
+    F: Future<Output = Result<T, kube::Error>>,
+{
+    let mut wait = FIRST_WAIT;
+    for _ in 0..TRIES {
+        match call().await {
+            Ok(value) => return Some(value),
+            Err(kube::Error::Api(status)) if status.code == 404 => return None,
+            Err(error) if is_final(&error) => {
+                tracing::warn!(what, %error, "the API server refused a write of the stand-in kubelet");
+                return None;
+            }
+            Err(error) => tracing::debug!(what, %error, "a write of the stand-in kubelet is tried again"),
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+    tracing::warn!(what, "the stand-in kubelet gave a write up");
+    None
+}
+
+/// Conflicts (409) and too many requests (429) pass; other answers to a request of ours do not.
+fn is_final(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && ![409, 429].contains(&status.code))
+}
+
+/// Writes a pod's status; nothing is written to another pod of the same name.
+pub(super) async fn write_status(client: &Client, key: &PodKey, uid: &str, status: Value) {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
+    let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}));
+    let parameters = PatchParams::default();
+    insist("pod status", || async {
+        match api.patch_status(&key.name, &parameters, &patch).await {
+            // The UID does not match: our pod is gone and the name is somebody else's.
+            Err(kube::Error::Api(status)) if status.code == 409 && status.message.contains("UID") => Ok(()),
+            other => other.map(drop),
+        }
+    })
+    .await;
+}
+
+/// Removes a pod whose containers have ended, which is what the API server waits for.
+pub(super) async fn remove(client: &Client, key: &PodKey, uid: &str) {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
+    let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    let parameters = DeleteParams::default().grace_period(0).preconditions(only_this);
+    insist("pod removal", || async {
+        match api.delete(&key.name, &parameters).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            other => other.map(drop),
+        }
+    })
+    .await;
+}
+
+/// Tells the pod's readers why it was refused. Best effort, as all Events are.
+pub(super) async fn warn_about(client: &Client, node: &str, pod: &Pod, reason: &str, message: &str) {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+    let event = status::warning(node, pod, reason, message);
+    if let Err(error) = api.create(&PostParams::default(), &event).await {
+        tracing::debug!(%error, "an Event of the stand-in kubelet was not written");
+    }
+}

@@ -1,0 +1,283 @@
+//! The kubelet's device manager: plugins in, allocations out.
+//!
+//! Joins the pure [`DeviceLedger`] with the plugins' connections and the checkpoint file. It knows pods by what
+//! they ask for and whether they are active; the API server is not its business.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::active::{ActivePod, ActivePods};
+use super::checkpoint::Checkpoint;
+use super::demand::{ContainerDemand, ContainerRole, PodDemand};
+use super::grant::Grant;
+use super::ledger::{AllocationError, DeviceLedger, DevicesByResource};
+use super::node_resources::ResourceCount;
+use super::pick::PickOrder;
+use super::plugin::{Plugin, go_text};
+
+/// How long the devices of a vanished plugin stay in capacity
+/// (kubernetes v1.36, `endpointStopGracePeriod` in `pkg/kubelet/cm/devicemanager/types.go`).
+const STOP_GRACE: Duration = Duration::from_mins(5);
+
+/// Why a pod's devices could not be allocated. The text is the kubelet's.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DeviceError {
+    /// The device manager's own refusal.
+    #[error(transparent)]
+    Refused(#[from] AllocationError),
+    /// The plugin's refusal, or no plugin.
+    #[error("{0}")]
+    Plugin(String),
+}
+
+impl From<Status> for DeviceError {
+    fn from(status: Status) -> Self {
+        Self::Plugin(go_text(&status))
+    }
+}
+
+/// What admission found out about a pod's extended resources.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allocated {
+    /// Names that the device manager has never heard of: nothing was allocated for them.
+    pub unknown: BTreeSet<String>,
+}
+
+/// The device manager of one node.
+pub struct DeviceManager {
+    folder: PathBuf,
+    seed: u64,
+    pods: Arc<dyn ActivePods>,
+    pub(super) ledger: Mutex<DeviceLedger>,
+    pub(super) plugins: Mutex<BTreeMap<String, Plugin>>,
+    grants: Mutex<BTreeMap<String, BTreeMap<String, Grant>>>,
+    delay: Mutex<Duration>,
+    /// Ends the streams when the kubelet goes down.
+    pub(super) run: Mutex<CancellationToken>,
+    /// The kubelet admits one pod at a time, also while a plugin thinks about `Allocate`.
+    admission: tokio::sync::Mutex<()>,
+    allocate_calls: AtomicU64,
+    /// One writer of the checkpoint file at a time, so that the newest state is the last one written.
+    writing: Mutex<()>,
+}
+
+impl DeviceManager {
+    /// The device manager of `node`, with what its checkpoint in `folder` says.
+    #[must_use]
+    pub fn new(node: &str, folder: &Path, pods: Arc<dyn ActivePods>) -> Self {
+        let manager = Self {
+            folder: folder.to_path_buf(),
+            seed: PickOrder::seed_of(node),
+            pods,
+            ledger: Mutex::default(),
+            plugins: Mutex::default(),
+            grants: Mutex::default(),
+            delay: Mutex::new(Duration::ZERO),
+            run: Mutex::default(),
+            admission: tokio::sync::Mutex::default(),
+            allocate_calls: AtomicU64::new(0),
+            writing: Mutex::default(),
+        };
+        manager.restart(Instant::now());
+        manager
+    }
+
+    /// Starts again from the checkpoint: the names are known, without devices, until their plugins register.
+    pub fn restart(&self, now: Instant) {
+        let checkpoint = Checkpoint::read(&self.folder).unwrap_or_default();
+        let names = checkpoint.ledger.names.iter().map(|name| (name.clone(), Plugin::stopped_at(now)));
+        *locked(&self.plugins) = names.collect();
+        *locked(&self.ledger) = DeviceLedger::restored(checkpoint.ledger, self.seed);
+        *locked(&self.grants) = checkpoint.grants;
+        *locked(&self.run) = CancellationToken::new();
+    }
+
+    /// Closes every connection to plugins, as the end of the kubelet's process does.
+    pub fn go_down(&self) {
+        locked(&self.run).cancel();
+    }
+
+    /// Sets how long a `ListAndWatch` message waits before it takes effect.
+    pub fn set_delay(&self, delay: Duration) {
+        *locked(&self.delay) = delay;
+    }
+
+    pub(super) fn delay(&self) -> Duration {
+        *locked(&self.delay)
+    }
+
+    /// Path of a plugin's socket.
+    pub(super) fn socket(&self, endpoint: &str) -> PathBuf {
+        self.folder.join(endpoint)
+    }
+
+    /// Allocates all that a pod asks for, container by container. A failure leaves what the containers before
+    /// got, until the pod is inactive and somebody collects.
+    pub async fn admit(&self, demand: &PodDemand) -> Result<Allocated, DeviceError> {
+        let _one_at_a_time = self.admission.lock().await;
+        let mut allocated = Allocated::default();
+        let mut reusable = DevicesByResource::new();
+        for container in &demand.containers {
+            for (resource, count) in &container.limits {
+                if !locked(&self.ledger).knows(resource) {
+                    allocated.unknown.insert(resource.clone());
+                    continue;
+                }
+                self.collect_garbage();
+                let offered = reusable.get(resource).cloned().unwrap_or_default();
+                self.allocate(&demand.uid, &container.name, resource, *count, &offered).await?;
+            }
+            self.hand_on(&demand.uid, container, &mut reusable);
+        }
+        Ok(allocated)
+    }
+
+    async fn allocate(
+        &self,
+        uid: &str,
+        container: &str,
+        resource: &str,
+        count: usize,
+        reusable: &BTreeSet<String>,
+    ) -> Result<(), DeviceError> {
+        let choice = locked(&self.ledger).choose(uid, container, resource, count, reusable)?;
+        let Some(choice) = choice else { return Ok(()) };
+        let plugin = locked(&self.plugins).get(resource).cloned();
+        let plugin =
+            plugin.ok_or_else(|| DeviceError::Plugin(format!("unknown Device Plugin {resource}")))?;
+        let preferred = if choice.needed() > 0 { plugin.preferred(&choice).await? } else { Vec::new() };
+        let ids = locked(&self.ledger).take(&choice, &preferred);
+        self.allocate_calls.fetch_add(1, Ordering::Relaxed);
+        let answer = plugin.allocate(ids.iter().cloned().collect()).await;
+        let answer = answer.inspect_err(|_| locked(&self.ledger).undo())?;
+        locked(&self.ledger).record(uid, container, resource, ids);
+        let mut grants = locked(&self.grants);
+        grants.entry(uid.to_owned()).or_default().entry(container.to_owned()).or_default().add(answer);
+        drop(grants);
+        self.write_checkpoint();
+        Ok(())
+    }
+
+    /// Init containers hand their devices on; whoever stays takes his out of what can be reused.
+    fn hand_on(&self, uid: &str, container: &ContainerDemand, reusable: &mut DevicesByResource) {
+        let ledger = locked(&self.ledger);
+        let held = ledger.holdings().get(uid).and_then(|pod| pod.get(&container.name));
+        for (resource, ids) in held.into_iter().flatten() {
+            let pool = reusable.entry(resource.clone()).or_default();
+            match container.role {
+                ContainerRole::Init => pool.extend(ids.iter().cloned()),
+                ContainerRole::Sidecar | ContainerRole::App => pool.retain(|id| !ids.contains(id)),
+            }
+        }
+    }
+
+    /// Frees what inactive pods held. The active pods are asked for under the ledger's lock, so that a pod that is
+    /// admitted meanwhile cannot look inactive.
+    pub(super) fn collect_garbage(&self) {
+        let mut ledger = locked(&self.ledger);
+        let active: BTreeSet<String> = self.pods.active().into_iter().map(|pod| pod.uid).collect();
+        ledger.collect_garbage(&active);
+        locked(&self.grants).retain(|uid, _| ledger.holdings().contains_key(uid));
+    }
+
+    pub(super) fn write_checkpoint(&self) {
+        let _one_at_a_time = locked(&self.writing);
+        let ledger = locked(&self.ledger).checkpoint();
+        let grants = locked(&self.grants).clone();
+        if let Err(error) = (Checkpoint { ledger, grants }).write(&self.folder) {
+            tracing::warn!(%error, "the stand-in kubelet could not write its checkpoint");
+        }
+    }
+
+    /// What the node's status says of the names that the device manager owns. A name whose plugin has been gone
+    /// for five minutes is reported as zero a last time and forgotten.
+    pub fn node_counts(&self, now: Instant) -> BTreeMap<String, ResourceCount> {
+        let mut ledger = locked(&self.ledger);
+        let mut plugins = locked(&self.plugins);
+        let expired = |plugin: &Plugin| plugin.stopped.is_some_and(|since| now - since > STOP_GRACE);
+        let forgotten: Vec<String> =
+            plugins.iter().filter(|(_, plugin)| expired(plugin)).map(|(name, _)| name.clone()).collect();
+        for name in &forgotten {
+            plugins.remove(name);
+            ledger.forget(name);
+        }
+        let counts = ledger.known().iter().map(|(name, sets)| {
+            let allocatable = sets.healthy.len();
+            (name.clone(), ResourceCount { capacity: allocatable + sets.unhealthy.len(), allocatable })
+        });
+        counts.chain(forgotten.iter().map(|name| (name.clone(), ResourceCount::default()))).collect()
+    }
+
+    /// Tells the plugins that a container is about to start, where they asked for that.
+    pub async fn pre_start(&self, uid: &str, container: &str) -> Result<(), DeviceError> {
+        let held = self.held(uid, container);
+        for (resource, ids) in held {
+            let plugin = locked(&self.plugins).get(&resource).cloned();
+            if let Some(plugin) = plugin {
+                plugin.pre_start(ids.into_iter().collect()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a container holds.
+    #[must_use]
+    pub fn held(&self, uid: &str, container: &str) -> DevicesByResource {
+        let ledger = locked(&self.ledger);
+        ledger.holdings().get(uid).and_then(|pod| pod.get(container)).cloned().unwrap_or_default()
+    }
+
+    /// What all containers of a pod hold together.
+    #[must_use]
+    pub fn held_by_pod(&self, uid: &str) -> DevicesByResource {
+        let ledger = locked(&self.ledger);
+        let containers = ledger.holdings().get(uid).into_iter().flat_map(BTreeMap::values);
+        let mut held = DevicesByResource::new();
+        for (resource, ids) in containers.flatten() {
+            held.entry(resource.clone()).or_default().extend(ids.iter().cloned());
+        }
+        held
+    }
+
+    /// Whether all that a container holds is healthy, as its restart in place needs.
+    #[must_use]
+    pub fn holds_healthy(&self, uid: &str, container: &str) -> bool {
+        locked(&self.ledger).holds_healthy(uid, container)
+    }
+
+    /// What a container got from `Allocate`; None without devices.
+    #[must_use]
+    pub fn grant(&self, uid: &str, container: &str) -> Option<Grant> {
+        locked(&self.grants).get(uid)?.get(container).cloned()
+    }
+
+    /// Every healthy device, by resource name; what `GetAllocatableResources` says.
+    #[must_use]
+    pub fn healthy(&self) -> DevicesByResource {
+        let ledger = locked(&self.ledger);
+        ledger.known().iter().map(|(name, sets)| (name.clone(), sets.healthy.clone())).collect()
+    }
+
+    /// The active pods of the node.
+    #[must_use]
+    pub fn active_pods(&self) -> Vec<ActivePod> {
+        self.pods.active()
+    }
+
+    /// How often a plugin was asked to allocate.
+    #[must_use]
+    pub fn allocate_calls(&self) -> u64 {
+        self.allocate_calls.load(Ordering::Relaxed)
+    }
+}
+
+/// A lock whose holder panicked protects data that is still whole: no section here leaves it half written.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,223 @@
+//! A pod's life on the node after its admission: init containers, containers, restarts, the end.
+//!
+//! One task for each pod. Writes the pod's status and, once nothing of it runs, removes a pod that is being deleted.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::process::Child;
+
+use super::demand::{ContainerRole, PodKey, init_role};
+use super::devices::locked;
+use super::parts::Core;
+use super::status::{self, ContainerStates};
+use super::{api, container};
+
+/// Pauses between two runs of a container: shorter than the kubelet's (10 s to 5 min), for tests wait for them.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Exit code of a container that could not be started (the kubelet's `ContainerCannotRun`).
+const CANNOT_RUN: i32 = 128;
+
+/// One pod, its task's state.
+pub(super) struct PodRun {
+    core: Arc<Core>,
+    pod: Arc<Pod>,
+    key: PodKey,
+    uid: String,
+    since: Timestamp,
+    stop: CancellationToken,
+    states: Mutex<ContainerStates>,
+    /// False for a pod that ran before this kubelet: nothing is started, its containers are taken as running.
+    fresh: bool,
+}
+
+/// A container's run.
+enum Run {
+    /// A local process.
+    Process(Child),
+    /// Running by being said to.
+    Pretended,
+    /// Could not be started.
+    Failed,
+}
+
+impl PodRun {
+    /// A pod that was just admitted (`fresh`), or one that ran already when this kubelet came.
+    pub(super) fn new(core: Arc<Core>, pod: Arc<Pod>, stop: CancellationToken, fresh: bool) -> Self {
+        let (key, uid) = (PodKey::of(&pod), pod.metadata.uid.clone().unwrap_or_default());
+        Self { core, pod, key, uid, since: Timestamp::now(), stop, states: Mutex::default(), fresh }
+    }
+
+    /// Lives the pod's life to its end.
+    pub(super) async fn run(self) {
+        let failed = self.live().await;
+        let completed = !self.stop.is_cancelled();
+        let deleting = self.core.pods.ended(&self.uid);
+        if completed {
+            let states = locked(&self.states).clone();
+            self.write(status::completed(&self.pod, &states, self.since, failed)).await;
+        }
+        if deleting && !self.core.halted.is_cancelled() {
+            api::remove(&self.core.options.client, &self.key, &self.uid).await;
+        }
+    }
+
+    /// True if a container ended with a code other than 0.
+    async fn live(&self) -> bool {
+        let Some(spec) = self.pod.spec.as_ref() else { return false };
+        let apps_ended = self.stop.child_token();
+        let mut sidecars = Vec::new();
+        for init in spec.init_containers.iter().flatten() {
+            let run = self.start(init, true).await;
+            if init_role(init) == ContainerRole::Sidecar {
+                sidecars.push(self.supervise(init, run, &apps_ended, |_| true));
+            } else if self.supervise(init, run, &self.stop, |code| self.init_again(code)).await != 0 {
+                return true;
+            }
+        }
+        let mut apps = Vec::new();
+        for app in &spec.containers {
+            let run = self.start(app, true).await;
+            apps.push(self.supervise(app, run, &self.stop, |code| self.app_again(code)));
+        }
+        if self.fresh {
+            self.write_running().await;
+        }
+        let apps = async {
+            let codes = join_all(apps).await;
+            apps_ended.cancel();
+            codes
+        };
+        let (codes, _) = tokio::join!(apps, join_all(sidecars));
+        codes.into_iter().any(|code| code != 0)
+    }
+
+    /// Starts a container, unless the pod is to stop.
+    async fn start(&self, container: &Container, first: bool) -> Run {
+        let run = if !self.fresh || self.stop.is_cancelled() {
+            Run::Pretended
+        } else {
+            self.start_process(container, first).await
+        };
+        if !matches!(run, Run::Failed) {
+            let mut states = locked(&self.states);
+            let state = states.entry(container.name.clone()).or_default();
+            state.started = Some(Timestamp::now());
+            state.restarts += u32::from(!first);
+        }
+        run
+    }
+
+    async fn start_process(&self, container: &Container, first: bool) -> Run {
+        let devices = &self.core.devices;
+        if let Err(error) = devices.pre_start(&self.uid, &container.name).await {
+            tracing::warn!(pod = %self.key, %error, "a device plugin refused the start of a container");
+            return Run::Failed;
+        }
+        // A restart in place gets its old devices or none.
+        if !first && !devices.holds_healthy(&self.uid, &container.name) {
+            return Run::Failed;
+        }
+        if !self.core.options.run_commands {
+            return Run::Pretended;
+        }
+        let granted = devices.grant(&self.uid, &container.name).unwrap_or_default().environment;
+        let environment = container::environment(container, &granted);
+        let program = container::program(&self.key, container, &environment, &self.core.logs());
+        let Some(program) = program else { return Run::Pretended };
+        match container::spawn(program).await {
+            Ok(child) => Run::Process(child),
+            Err(error) => {
+                tracing::warn!(pod = %self.key, container = container.name, %error, "a container did not start");
+                Run::Failed
+            }
+        }
+    }
+
+    /// Waits for a container's end, and starts it again as long as `again` says so. Gives its last exit code.
+    async fn supervise(
+        &self,
+        container: &Container,
+        mut run: Run,
+        stop: &CancellationToken,
+        again: impl Fn(i32) -> bool,
+    ) -> i32 {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let code = match run {
+                Run::Process(mut child) => container::exit_code(&mut child, stop, || self.grace()).await,
+                Run::Failed => CANNOT_RUN,
+                Run::Pretended if self.pretends_to_end(container) => 0,
+                Run::Pretended => {
+                    stop.cancelled().await;
+                    0
+                }
+            };
+            self.note_exit(container, code);
+            if stop.is_cancelled() || !again(code) {
+                return code;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => return code,
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            run = self.start(container, false).await;
+            self.write_running().await;
+        }
+    }
+
+    /// An init container without a process ends at once; anything else would block the pod.
+    fn pretends_to_end(&self, container: &Container) -> bool {
+        let init = self.pod.spec.iter().filter_map(|spec| spec.init_containers.as_ref()).flatten();
+        init.filter(|init| init_role(init) == ContainerRole::Init).any(|init| init.name == container.name)
+    }
+
+    fn note_exit(&self, container: &Container, code: i32) {
+        let mut states = locked(&self.states);
+        let state = states.entry(container.name.clone()).or_default();
+        state.started = None;
+        state.exit = Some(code);
+    }
+
+    fn policy(&self) -> &str {
+        let policy = self.pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
+        policy.unwrap_or("Always")
+    }
+
+    fn app_again(&self, code: i32) -> bool {
+        match self.policy() {
+            "Never" => false,
+            "OnFailure" => code != 0,
+            _ => true,
+        }
+    }
+
+    fn init_again(&self, code: i32) -> bool {
+        code != 0 && self.policy() != "Never"
+    }
+
+    fn grace(&self) -> Duration {
+        if self.core.halted.is_cancelled() { Duration::ZERO } else { self.core.pods.grace(&self.uid) }
+    }
+
+    async fn write_running(&self) {
+        let states = locked(&self.states).clone();
+        self.write(status::running(&self.pod, &states, self.since)).await;
+    }
+
+    async fn write(&self, status: Value) {
+        tokio::select! {
+            () = api::write_status(&self.core.options.client, &self.key, &self.uid, status) => {}
+            () = self.stop.cancelled() => {}
+        }
+    }
+}

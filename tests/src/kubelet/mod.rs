@@ -1,0 +1,49 @@
+//! A stand-in kubelet: what the real one does with extended resources, in process, for tests without containers.
+//!
+//! It serves the device plugin registration and pod-resources sockets, admits the pods bound to its node by the real
+//! rules and in the real order (device manager first, one pod at a time, final when it fails), gives them a status,
+//! can run their commands as local processes, and writes device counts into the node's status at its tick. It must
+//! not be kinder than the kubelet: where the real one has a trap, this one has it too. Out of scope: images, volumes,
+//! networks, probes, cpu and memory, node leases.
+//!
+//! [`DeviceManager`] with [`KubeletServers`] is the half that needs no API server.
+
+mod active;
+mod admission;
+mod api;
+mod checkpoint;
+mod container;
+mod demand;
+mod devices;
+mod grant;
+mod ledger;
+mod lifecycle;
+mod node;
+mod node_resources;
+mod observed;
+mod options;
+mod parts;
+mod pick;
+mod plugin;
+mod pod_resources;
+mod pods;
+mod rate_limit;
+mod registration;
+mod servers;
+mod stand_in;
+mod status;
+
+pub use active::{ActivePod, ActivePods};
+pub use admission::{Rejection, fit};
+pub use demand::{ContainerDemand, ContainerRole, PodDemand, PodKey, is_extended_resource};
+pub use devices::{Allocated, DeviceError, DeviceManager};
+pub use grant::Grant;
+pub use ledger::{
+    AllocationError, Choice, DeviceLedger, DeviceSets, DevicesByResource, LedgerCheckpoint, PodHoldings,
+};
+pub use node_resources::{ResourceCount, ResourceList, node_patch};
+pub use observed::{FailedAdmission, Observed};
+pub use options::{KubeletOptions, NodeTemplate, STATUS_PERIOD};
+pub use rate_limit::RateLimit;
+pub use servers::{KubeletServers, SocketError, SocketPaths};
+pub use stand_in::{KubeletError, StandInKubelet};

@@ -1,0 +1,159 @@
+//! One kubelet's parts, shared by its tasks, and what the tasks do: watch, admit, tick.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::Api;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::admission::{self, Rejection};
+use super::demand::PodKey;
+use super::devices::{DeviceManager, locked};
+use super::lifecycle::PodRun;
+use super::observed::{FailedAdmission, Observed};
+use super::options::KubeletOptions;
+use super::pods::{PodTable, Step};
+use super::servers::SocketPaths;
+use super::{api, status};
+
+/// What outlives a restart of the kubelet's process: its settings, the pods' processes, what was seen.
+pub(super) struct Core {
+    pub(super) options: KubeletOptions,
+    pub(super) paths: SocketPaths,
+    pub(super) devices: Arc<DeviceManager>,
+    pub(super) pods: Arc<PodTable>,
+    pub(super) observed: Mutex<Observed>,
+    /// The machine goes: every process is killed and nothing more is written.
+    pub(super) halted: CancellationToken,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Core {
+    pub(super) fn new(options: KubeletOptions) -> Self {
+        let halted = CancellationToken::new();
+        let pods = Arc::new(PodTable::new(halted.clone()));
+        let paths = SocketPaths::below(&options.dir);
+        let active: Arc<PodTable> = Arc::clone(&pods);
+        let devices = Arc::new(DeviceManager::new(&options.node_name, &paths.device_plugin_dir(), active));
+        devices.set_delay(options.list_and_watch_delay);
+        Self { options, paths, devices, pods, observed: Mutex::default(), halted, tasks: Mutex::default() }
+    }
+
+    /// Folder of the containers' logs.
+    pub(super) fn logs(&self) -> PathBuf {
+        self.options.dir.join("logs")
+    }
+
+    /// Runs something for as long as the pods run; see [`Core::join`].
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = locked(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(task);
+    }
+
+    /// Waits for all that was spawned.
+    pub(super) async fn join(&self) {
+        let mut tasks = std::mem::take(&mut *locked(&self.tasks));
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Watches the node's pods until the kubelet goes down.
+    pub(super) async fn watch(self: &Arc<Self>, line: UnboundedSender<String>) {
+        let api: Api<Pod> = Api::all(self.options.client.clone());
+        let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.options.node_name));
+        let trimmed = watcher(api, config).default_backoff().modify(|pod| pod.metadata.managed_fields = None);
+        let mut events = std::pin::pin!(trimmed);
+        let mut listed = Vec::new();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(pod)) => listed.push(Arc::new(pod)),
+                Ok(Event::InitDone) => self.relisted(std::mem::take(&mut listed), &line),
+                Ok(Event::Apply(pod)) => self.seen(Arc::new(pod), &line),
+                Ok(Event::Delete(pod)) => self.pods.gone(&pod.metadata.uid.unwrap_or_default()),
+                Err(error) => tracing::debug!(%error, "the stand-in kubelet's watch starts again"),
+            }
+        }
+    }
+
+    /// A full list is admitted in order of creation, as the kubelet sorts what it finds at its start.
+    fn relisted(self: &Arc<Self>, mut pods: Vec<Arc<Pod>>, line: &UnboundedSender<String>) {
+        let uids: BTreeSet<String> = pods.iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+        self.pods.keep_only(&uids);
+        pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), PodKey::of(pod)));
+        for pod in pods {
+            self.seen(pod, line);
+        }
+    }
+
+    fn seen(self: &Arc<Self>, pod: Arc<Pod>, line: &UnboundedSender<String>) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        match self.pods.observe(Arc::clone(&pod)) {
+            Step::Nothing => {}
+            // The receiver ends with the kubelet; the pod is seen again by the next one.
+            Step::Admit => drop(line.send(uid)),
+            Step::Adopt => {
+                let stop = self.pods.start(&uid);
+                self.spawn(PodRun::new(Arc::clone(self), pod, stop, false).run());
+            }
+            Step::Remove => {
+                let core = Arc::clone(self);
+                self.spawn(async move { api::remove(&core.options.client, &PodKey::of(&pod), &uid).await });
+            }
+        }
+    }
+
+    /// Admits pod after pod until the kubelet goes down.
+    pub(super) async fn admit(self: &Arc<Self>, mut line: UnboundedReceiver<String>) {
+        while let Some(uid) = line.recv().await {
+            let Some(pod) = self.pods.begin_admission(&uid) else { continue };
+            match admission::admit(self, &pod).await {
+                Ok(without) => self.admitted(pod, &uid, &without),
+                Err(rejection) => self.rejected(pod, uid, rejection),
+            }
+        }
+    }
+
+    fn admitted(self: &Arc<Self>, pod: Arc<Pod>, uid: &str, without: &BTreeSet<String>) {
+        let key = PodKey::of(&pod);
+        let mut observed = locked(&self.observed);
+        observed.admitted += 1;
+        if !without.is_empty() {
+            tracing::warn!(pod = %key, resources = ?without, "a pod runs without a device: nobody registered the name");
+            observed.started_without_device.push(key);
+        }
+        drop(observed);
+        let stop = self.pods.start(uid);
+        self.spawn(PodRun::new(Arc::clone(self), pod, stop, true).run());
+    }
+
+    fn rejected(self: &Arc<Self>, pod: Arc<Pod>, uid: String, rejection: Rejection) {
+        let key = PodKey::of(&pod);
+        let Rejection { reason, message } = rejection;
+        tracing::warn!(pod = %key, reason, message, "a pod was refused on the node");
+        let failed = FailedAdmission {
+            pod: key.clone(),
+            uid: uid.clone(),
+            reason: reason.clone(),
+            message: message.clone(),
+        };
+        locked(&self.observed).failed_admissions.push(failed);
+        let deleting = self.pods.ended(&uid);
+        let core = Arc::clone(self);
+        self.spawn(async move {
+            let client = &core.options.client;
+            api::write_status(client, &key, &uid, status::rejected(&reason, &message)).await;
+            if deleting {
+                api::remove(client, &key, &uid).await;
+            }
+            api::warn_about(client, &core.options.node_name, &pod, &reason, &message).await;
+        });
+    }
+}

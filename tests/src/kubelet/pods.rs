@@ -1,0 +1,211 @@
+//! The pods of the node and where each stands: seen, admitted, running, ended.
+//!
+//! Decides what an event of the watch asks for; does none of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio_util::sync::CancellationToken;
+
+use super::active::{ActivePod, ActivePods};
+use super::demand::{ContainerRole, PodDemand, PodKey};
+use super::devices::locked;
+
+/// Grace that a pod gets when nothing says otherwise (the API's default).
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// Where a pod stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Seen; waits for its admission.
+    Waiting,
+    /// The device manager is at it.
+    Admitting,
+    /// Admitted; containers run or start.
+    Running,
+    /// Its containers will not run any more: completed, refused or stopped.
+    Ended,
+}
+
+/// What an event asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Nothing new.
+    Nothing,
+    /// Put it into the line for admission.
+    Admit,
+    /// It runs already, from before this kubelet: keep it.
+    Adopt,
+    /// Nothing of it runs and it is being deleted: remove it from the API.
+    Remove,
+}
+
+struct PodRecord {
+    pod: Arc<Pod>,
+    active: ActivePod,
+    stage: Stage,
+    deleting: bool,
+    gone: bool,
+    stop: CancellationToken,
+}
+
+/// All pods bound to the node, by UID.
+pub(super) struct PodTable {
+    records: Mutex<BTreeMap<String, PodRecord>>,
+    /// Stops every pod.
+    halted: CancellationToken,
+}
+
+impl PodTable {
+    /// No pods yet; `halted` stops them all.
+    pub(super) fn new(halted: CancellationToken) -> Self {
+        Self { records: Mutex::default(), halted }
+    }
+
+    /// Takes in a pod as the API server has it now.
+    pub(super) fn observe(&self, pod: Arc<Pod>) -> Step {
+        let mut records = locked(&self.records);
+        let deleting = pod.metadata.deletion_timestamp.is_some();
+        let Some(uid) = pod.metadata.uid.clone() else { return Step::Nothing };
+        if let Some(record) = records.get_mut(&uid) {
+            record.pod = pod;
+            return record.update(deleting);
+        }
+        let (record, step) = PodRecord::first_seen(pod, deleting, self.halted.child_token());
+        records.insert(uid, record);
+        step
+    }
+
+    /// A complete list was observed: whatever is not in it is gone.
+    pub(super) fn keep_only(&self, listed: &BTreeSet<String>) {
+        let known: Vec<String> = locked(&self.records).keys().cloned().collect();
+        for uid in known.iter().filter(|uid| !listed.contains(*uid)) {
+            self.gone(uid);
+        }
+    }
+
+    /// The API server has the pod no more.
+    pub(super) fn gone(&self, uid: &str) {
+        let mut records = locked(&self.records);
+        let Some(record) = records.get_mut(uid) else { return };
+        record.gone = true;
+        record.stop.cancel();
+        if matches!(record.stage, Stage::Waiting | Stage::Ended) {
+            records.remove(uid);
+        }
+    }
+
+    /// Begins a pod's admission; None if it no longer waits.
+    pub(super) fn begin_admission(&self, uid: &str) -> Option<Arc<Pod>> {
+        let mut records = locked(&self.records);
+        let record = records.get_mut(uid).filter(|record| record.stage == Stage::Waiting)?;
+        record.stage = Stage::Admitting;
+        Some(Arc::clone(&record.pod))
+    }
+
+    /// The pod's containers may start; gives the token that stops them.
+    pub(super) fn start(&self, uid: &str) -> CancellationToken {
+        let mut records = locked(&self.records);
+        let Some(record) = records.get_mut(uid) else { return cancelled() };
+        record.stage = Stage::Running;
+        record.stop.clone()
+    }
+
+    /// Nothing of the pod runs any more. True if it is being deleted, so that it can be removed from the API.
+    pub(super) fn ended(&self, uid: &str) -> bool {
+        let mut records = locked(&self.records);
+        let Some(record) = records.get_mut(uid) else { return false };
+        record.stage = Stage::Ended;
+        if record.gone {
+            records.remove(uid);
+            return false;
+        }
+        record.deleting
+    }
+
+    /// How long the pod's processes have between TERM and KILL.
+    pub(super) fn grace(&self, uid: &str) -> Duration {
+        let seconds = locked(&self.records)
+            .get(uid)
+            .and_then(|record| record.pod.metadata.deletion_grace_period_seconds);
+        seconds.map_or(DEFAULT_GRACE, |seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+    }
+
+    /// The kubelet's process is gone: pods in the middle of their admission have to be admitted anew.
+    pub(super) fn interrupted(&self) {
+        for record in locked(&self.records).values_mut().filter(|record| record.stage == Stage::Admitting) {
+            record.stage = Stage::Waiting;
+        }
+    }
+
+    /// What the other active pods, admitted and not `except`, have as their limits of this name.
+    pub(super) fn in_use(&self, resource: &str, except: &str) -> usize {
+        let records = locked(&self.records);
+        let running = records.iter().filter(|(uid, record)| *uid != except && record.stage == Stage::Running);
+        running.filter_map(|(_, record)| PodDemand::of(&record.pod).peak().get(resource).copied()).sum()
+    }
+
+    /// UID by key; of two pods with the same key, the active one.
+    pub(super) fn find(&self, key: &PodKey) -> Option<String> {
+        let records = locked(&self.records);
+        let mut same = records.iter().filter(|(_, record)| record.active.key == *key).collect::<Vec<_>>();
+        same.sort_by_key(|(_, record)| record.stage == Stage::Ended);
+        same.first().map(|(uid, _)| (*uid).clone())
+    }
+}
+
+impl ActivePods for PodTable {
+    fn active(&self) -> Vec<ActivePod> {
+        let records = locked(&self.records);
+        let active = records.values().filter(|record| record.stage != Stage::Ended);
+        active.map(|record| record.active.clone()).collect()
+    }
+}
+
+impl PodRecord {
+    fn first_seen(pod: Arc<Pod>, deleting: bool, token: CancellationToken) -> (Self, Step) {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let (stage, step) = match phase {
+            Some("Succeeded" | "Failed") if deleting => (Stage::Ended, Step::Remove),
+            Some("Succeeded" | "Failed") => (Stage::Ended, Step::Nothing),
+            Some("Running") => (Stage::Running, Step::Adopt),
+            _ if deleting => (Stage::Ended, Step::Remove),
+            _ => (Stage::Waiting, Step::Admit),
+        };
+        if deleting {
+            token.cancel();
+        }
+        (Self { active: active_pod(&pod), pod, stage, deleting, gone: false, stop: token }, step)
+    }
+
+    fn update(&mut self, deleting: bool) -> Step {
+        if !deleting || self.deleting {
+            return if self.stage == Stage::Waiting { Step::Admit } else { Step::Nothing };
+        }
+        self.deleting = true;
+        self.stop.cancel();
+        match self.stage {
+            Stage::Waiting => {
+                self.stage = Stage::Ended;
+                Step::Remove
+            }
+            Stage::Ended => Step::Remove,
+            Stage::Admitting | Stage::Running => Step::Nothing,
+        }
+    }
+}
+
+fn active_pod(pod: &Pod) -> ActivePod {
+    let demand = PodDemand::of(pod);
+    let lasting = demand.containers.iter().filter(|container| container.role != ContainerRole::Init);
+    let containers = lasting.map(|container| container.name.clone()).collect();
+    ActivePod { key: demand.key, uid: demand.uid, containers }
+}
+
+fn cancelled() -> CancellationToken {
+    let token = CancellationToken::new();
+    token.cancel();
+    token
+}

@@ -1,0 +1,97 @@
+//! The registration server and the `ListAndWatch` streams.
+//!
+//! Faithful to one sharp edge: when a stream ends, whatever plugin is registered under its name *now* is taken for
+//! gone (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`, `runClient`). A plugin that
+//! registers again while its old server still streams is cut off when that one ends.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kerf_node_agent::kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
+use kerf_node_agent::kubelet_api::deviceplugin::registration_server::Registration;
+use kerf_node_agent::kubelet_api::deviceplugin::{Empty, ListAndWatchResponse, RegisterRequest};
+use kerf_node_agent::kubelet_api::{API_VERSION, HEALTHY};
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use super::demand::is_extended_resource;
+use super::devices::{DeviceManager, locked};
+use super::plugin::Plugin;
+
+/// Serves `v1beta1.Registration`.
+pub(super) struct RegistrationService(pub(super) Arc<DeviceManager>);
+
+#[tonic::async_trait]
+impl Registration for RegistrationService {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        let request = request.into_inner();
+        check(&request)?;
+        self.0.connect(request).await?;
+        Ok(Response::new(Empty {}))
+    }
+}
+
+fn check(request: &RegisterRequest) -> Result<(), Status> {
+    if request.version != API_VERSION {
+        return Err(Status::unknown(format!(
+            "requested API version {:?} is not supported by kubelet. Supported version is {API_VERSION:?}",
+            request.version
+        )));
+    }
+    if !is_extended_resource(&request.resource_name) {
+        return Err(Status::unknown(format!("the ResourceName {:?} is invalid", request.resource_name)));
+    }
+    Ok(())
+}
+
+impl DeviceManager {
+    async fn connect(self: &Arc<Self>, request: RegisterRequest) -> Result<(), Status> {
+        let close = locked(&self.run).child_token();
+        let plugin = Plugin::connect(&self.socket(&request.endpoint), close.clone()).await?;
+        let client = plugin.client()?;
+        let resource = request.resource_name;
+        tracing::debug!(resource, endpoint = request.endpoint, "a device plugin registered");
+        locked(&self.plugins).insert(resource.clone(), plugin);
+        let manager = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut client = client;
+            let ended = tokio::select! {
+                ended = manager.follow(&resource, &mut client) => ended,
+                () = close.cancelled() => return,
+            };
+            tracing::debug!(resource, status = ?ended, "a device plugin's stream ended");
+            manager.disconnected(&resource);
+        });
+        Ok(())
+    }
+
+    async fn follow(&self, resource: &str, client: &mut DevicePluginClient<Channel>) -> Result<(), Status> {
+        let mut stream = client.list_and_watch(Empty {}).await?.into_inner();
+        while let Some(message) = stream.message().await? {
+            let delay = self.delay();
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            self.listed(resource, message);
+        }
+        Ok(())
+    }
+
+    fn listed(&self, resource: &str, message: ListAndWatchResponse) {
+        let devices = message.devices.into_iter().map(|device| (device.id, device.health == HEALTHY));
+        locked(&self.ledger).set_devices(resource, devices);
+        self.write_checkpoint();
+    }
+
+    /// The plugin registered under this name is taken for gone, whichever stream it was that ended.
+    fn disconnected(&self, resource: &str) {
+        let mut plugins = locked(&self.plugins);
+        let Some(plugin) = plugins.get_mut(resource) else { return };
+        if plugin.stopped.is_none() {
+            plugin.stopped = Some(Instant::now());
+            plugin.close.cancel();
+            drop(plugins);
+            locked(&self.ledger).mark_unhealthy(resource);
+        }
+    }
+}

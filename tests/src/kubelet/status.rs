@@ -1,0 +1,146 @@
+//! The status that the kubelet gives a pod, as JSON for a strategic merge patch. Pure but for the time of day, which is
+//! asked for here so that callers need not carry it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Event, EventSource, ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// How one container fares.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ContainerState {
+    /// When it started last; None before its first start and between two runs.
+    pub(super) started: Option<Timestamp>,
+    /// How its last run ended.
+    pub(super) exit: Option<i32>,
+    /// Runs after the first.
+    pub(super) restarts: u32,
+}
+
+/// Container states by name.
+pub(super) type ContainerStates = BTreeMap<String, ContainerState>;
+
+/// Status of a pod whose containers have started.
+pub(super) fn running(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
+    let ready = app_containers(pod).all(|container| is_running(states, &container.name));
+    let mut shown = described(pod, states, since);
+    shown["phase"] = json!("Running");
+    shown["conditions"] = conditions(ready, None);
+    shown
+}
+
+/// Status of a pod whose containers have all ended for good.
+pub(super) fn completed(pod: &Pod, states: &ContainerStates, since: Timestamp, failed: bool) -> Value {
+    let mut shown = described(pod, states, since);
+    shown["phase"] = json!(if failed { "Failed" } else { "Succeeded" });
+    shown["conditions"] = conditions(false, Some(if failed { "PodFailed" } else { "PodCompleted" }));
+    shown
+}
+
+/// Status of a pod that the kubelet refuses (kubernetes v1.36, `rejectPod` in `pkg/kubelet/kubelet.go`).
+pub(super) fn rejected(reason: &str, message: &str) -> Value {
+    json!({
+        "phase": "Failed",
+        "reason": reason,
+        "message": message,
+        "startTime": rfc3339(Timestamp::now()),
+    })
+}
+
+/// The Event that goes with a refusal.
+pub(super) fn warning(node: &str, pod: &Pod, reason: &str, message: &str) -> Event {
+    let now = Timestamp::now();
+    let metadata = &pod.metadata;
+    Event {
+        metadata: ObjectMeta {
+            generate_name: metadata.name.as_ref().map(|name| format!("{name}.")),
+            namespace: metadata.namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            name: metadata.name.clone(),
+            namespace: metadata.namespace.clone(),
+            uid: metadata.uid.clone(),
+            ..ObjectReference::default()
+        },
+        type_: Some("Warning".to_owned()),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        source: Some(EventSource { component: Some("kubelet".to_owned()), host: Some(node.to_owned()) }),
+        count: Some(1),
+        first_timestamp: Some(Time(now)),
+        last_timestamp: Some(Time(now)),
+        ..Event::default()
+    }
+}
+
+/// A time as the API writes it, in whole seconds.
+pub(super) fn rfc3339(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+fn described(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let list = |containers: &mut dyn Iterator<Item = &Container>| -> Vec<Value> {
+        containers.map(|container| container_status(uid, container, states.get(&container.name))).collect()
+    };
+    json!({
+        "startTime": rfc3339(since),
+        "initContainerStatuses": list(&mut init_containers(pod)),
+        "containerStatuses": list(&mut app_containers(pod)),
+    })
+}
+
+fn container_status(uid: &str, container: &Container, state: Option<&ContainerState>) -> Value {
+    let state = state.cloned().unwrap_or_default();
+    let id = format!("stand-in://{uid}/{}", container.name);
+    let shown = match (state.started, state.exit) {
+        (Some(started), _) => json!({"running": {"startedAt": rfc3339(started)}}),
+        (None, Some(code)) => {
+            let reason = if code == 0 { "Completed" } else { "Error" };
+            json!({"terminated": {"exitCode": code, "reason": reason, "containerID": id}})
+        }
+        (None, None) => json!({"waiting": {"reason": "PodInitializing"}}),
+    };
+    json!({
+        "name": container.name,
+        "image": container.image.clone().unwrap_or_default(),
+        "imageID": "",
+        "containerID": id,
+        "ready": state.started.is_some(),
+        "started": state.started.is_some(),
+        "restartCount": state.restarts,
+        "state": shown,
+    })
+}
+
+fn conditions(ready: bool, ended: Option<&str>) -> Value {
+    let now = rfc3339(Timestamp::now());
+    let condition = |kind: &str, holds: bool| {
+        let status = if holds { "True" } else { "False" };
+        let reason = ended.filter(|_| !holds);
+        json!({"type": kind, "status": status, "reason": reason, "lastTransitionTime": now})
+    };
+    json!([
+        condition("PodReadyToStartContainers", ended.is_none()),
+        condition("Initialized", true),
+        condition("ContainersReady", ready),
+        condition("Ready", ready),
+    ])
+}
+
+fn is_running(states: &ContainerStates, name: &str) -> bool {
+    states.get(name).is_some_and(|state| state.started.is_some())
+}
+
+fn app_containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.spec.iter().flat_map(|spec| &spec.containers)
+}
+
+fn init_containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    pod.spec.iter().filter_map(|spec| spec.init_containers.as_ref()).flatten()
+}

@@ -1,0 +1,11 @@
+//! What tests that cross a process boundary need: a local control plane, child processes that end with the test, and
+//! stand-ins for what no test machine has. Test support only: no program of kerf depends on it.
+#![forbid(unsafe_code)]
+
+pub mod binaries;
+pub mod churn;
+pub mod cluster;
+pub mod control_plane;
+pub mod kubelet;
+pub mod oracle;
+pub mod process;

@@ -1,0 +1,210 @@
+//! Child processes of tests: each with a log file, killable and restartable, and none outliving the test process.
+//!
+//! Knows nothing of Kubernetes. Reads no output but its own log files.
+
+mod log;
+mod spawner;
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::binaries::{self, BinaryError};
+
+/// Lines of a child's log that go into an error: a Go program's last words fit, its history does not.
+const TAIL_LINES: usize = 25;
+
+/// How often [`Child::terminate`] looks whether the child has ended.
+const EXIT_POLL: Duration = Duration::from_millis(10);
+
+/// Why a child could not be started, signalled or waited for.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessError {
+    /// The wrapper that ties a child to its parent is not built.
+    #[error("failed to find the wrapper that ends children with their parent")]
+    Wrapper(#[from] BinaryError),
+    /// The log file cannot be opened.
+    #[error("failed to open the log {path}")]
+    Log {
+        /// The log file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The program cannot be started.
+    #[error("failed to start {name}")]
+    Spawn {
+        /// The child's name.
+        name: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The program cannot be signalled or waited for.
+    #[error("failed to signal or wait for {name}")]
+    Signal {
+        /// The child's name.
+        name: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What to run: enough to run it again.
+#[derive(Debug, Clone)]
+pub struct Program {
+    name: String,
+    path: PathBuf,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    log: PathBuf,
+}
+
+impl Program {
+    /// A program without arguments, logging (stdout and stderr) to `<log_folder>/<name>.log`.
+    pub fn new(name: impl Into<String>, path: impl Into<PathBuf>, log_folder: &Path) -> Self {
+        let name = name.into();
+        let log = log_folder.join(format!("{name}.log"));
+        Self { name, path: path.into(), arguments: Vec::new(), environment: Vec::new(), log }
+    }
+
+    /// Adds one argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args(mut self, arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets one variable on top of the inherited environment.
+    #[must_use]
+    pub fn env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.environment.push((key.into(), value.into()));
+        self
+    }
+
+    /// Starts it. It is killed when the returned value is dropped, and by the kernel when this process ends.
+    pub fn spawn(self) -> Result<Child, ProcessError> {
+        let process = self.start()?;
+        Ok(Child { program: self, process, exited: None })
+    }
+
+    fn start(&self) -> Result<std::process::Child, ProcessError> {
+        let open = |path: &Path| OpenOptions::new().create(true).append(true).open(path);
+        let log = open(&self.log).and_then(|log| Ok((log.try_clone()?, log)));
+        let (stdout, stderr) = log.map_err(|source| ProcessError::Log { path: self.log.clone(), source })?;
+        let mut command = Command::new(binaries::ours("die_with_parent")?);
+        command.arg(std::process::id().to_string()).arg(&self.path).args(&self.arguments);
+        command.envs(self.environment.iter().map(|(key, value)| (key, value)));
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+        spawner::spawn(command).map_err(|source| ProcessError::Spawn { name: self.name.clone(), source })
+    }
+}
+
+/// A started [`Program`].
+#[derive(Debug)]
+pub struct Child {
+    program: Program,
+    process: std::process::Child,
+    exited: Option<ExitStatus>,
+}
+
+impl Child {
+    /// The name given to [`Program::new`].
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.program.name
+    }
+
+    /// The process id; that of the last run once it has ended.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The log file. Restarts append to it.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        &self.program.log
+    }
+
+    /// The last lines of the log, for error messages.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        log::tail(&self.program.log, TAIL_LINES)
+    }
+
+    /// How it ended, or None while it runs.
+    pub fn exited(&mut self) -> Result<Option<ExitStatus>, ProcessError> {
+        if self.exited.is_none() {
+            self.exited = self.process.try_wait().map_err(|source| self.signal_error(source))?;
+        }
+        Ok(self.exited)
+    }
+
+    /// Sends any signal, for example `STOP` and `CONT` to make a process hang for a while. Does nothing once it ended.
+    pub fn signal(&mut self, signal: Signal) -> Result<(), ProcessError> {
+        // Only a child that has not been waited for still owns its process id.
+        if self.exited()?.is_some() {
+            return Ok(());
+        }
+        kill_process(Pid::from_child(&self.process), signal).map_err(|error| self.signal_error(error.into()))
+    }
+
+    /// Kills it (`KILL`) and waits for its end. Does nothing once it ended.
+    pub fn kill(&mut self) -> Result<(), ProcessError> {
+        self.signal(Signal::KILL)?;
+        if self.exited.is_none() {
+            self.exited = Some(self.process.wait().map_err(|source| self.signal_error(source))?);
+        }
+        Ok(())
+    }
+
+    /// Asks it to end (`TERM`), waits up to `patience`, then kills it. Gives true if it ended by itself.
+    /// Blocks the calling thread.
+    pub fn terminate(&mut self, patience: Duration) -> Result<bool, ProcessError> {
+        self.signal(Signal::TERM)?;
+        let began = Instant::now();
+        while self.exited()?.is_none() {
+            if began.elapsed() >= patience {
+                self.kill()?;
+                return Ok(false);
+            }
+            thread::sleep(EXIT_POLL);
+        }
+        Ok(true)
+    }
+
+    /// Kills it if it still runs, and starts the same program again.
+    pub fn restart(&mut self) -> Result<(), ProcessError> {
+        self.kill()?;
+        self.process = self.program.start()?;
+        self.exited = None;
+        Ok(())
+    }
+
+    fn signal_error(&self, source: io::Error) -> ProcessError {
+        ProcessError::Signal { name: self.program.name.clone(), source }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Nobody is left to tell; the parent death signal is the second line.
+        let _ = self.kill();
+    }
+}

@@ -1,0 +1,352 @@
+//! The extender as a process between a real API server and a real kube-scheduler. This test is the webhook (pods come
+//! with their request document) and the agents (every wanted slice is ready as soon as it is wanted).
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::keys;
+use kerf_core::names::NodeName;
+use kerf_core::testing::{node_status, request, slice_status};
+use kerf_runtime::gpu_node::GpuNode;
+use kerf_tests::binaries;
+use kerf_tests::cluster::{root, wait};
+use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kerf_tests::process::Child;
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde_json::json;
+use tokio::sync::watch;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const SMALL: &str = "nvidia.com/mig-1g.10gb";
+const WHOLE: &str = "nvidia.com/mig-7g.80gb";
+const NAMESPACE: &str = "kerf-system";
+
+/// When each pod was seen with a node's name.
+type Bound = watch::Receiver<BTreeMap<String, (String, Instant)>>;
+
+struct Scene {
+    plane: ControlPlane,
+    extender: Child,
+    address: String,
+    pods: Api<Pod>,
+    bound: Bound,
+}
+
+impl Scene {
+    async fn start(nodes: usize, gpus: &[&str]) -> anyhow::Result<Self> {
+        let mut options = ControlPlaneOptions::without_controller_manager();
+        options.scheduler = false;
+        options.priority_and_fairness = false;
+        let mut plane = ControlPlane::start(options).await?;
+        let manifests = root().join("deploy/local").display().to_string();
+        plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+        plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
+        // This test's pods come with what the webhook would write.
+        plane.kubectl(&["delete", "mutatingwebhookconfiguration", "kerf"]).await?;
+        for n in 0..nodes {
+            create_node(&plane, &format!("node-{n:02}"), gpus).await?;
+        }
+        tokio::spawn(play_agents(Api::all(plane.client())));
+        let (extender, address) = spawn(&plane, "127.0.0.1:0").await?;
+        scheduler(&mut plane, &address).await?;
+        let pods = Api::default_namespaced(plane.client());
+        let bound = watch_bound(pods.clone());
+        Ok(Self { plane, extender, address, pods, bound })
+    }
+
+    async fn create(&self, name: &str, resource: &str) -> anyhow::Result<()> {
+        let pod = json!({
+            "metadata": {
+                "name": name,
+                "labels": {keys::SLICED: "true"},
+                "annotations": {keys::REQUEST: request(resource, 1).to_json()},
+            },
+            "spec": {
+                "schedulerName": "kerf-scheduler",
+                "containers": [{"name": "main", "image": "none", "resources": {"limits": {resource: "1"}}}],
+            },
+        });
+        self.pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+        Ok(())
+    }
+
+    /// The node on which a pod is bound, and when that was seen.
+    async fn bound(&self, name: &str) -> anyhow::Result<(String, Instant)> {
+        let mut bound = self.bound.clone();
+        let seen = tokio::time::timeout(PATIENCE, bound.wait_for(|bound| bound.contains_key(name))).await;
+        let seen = seen.with_context(|| format!("{name} is not bound\n{}", self.extender.log_tail()))??;
+        Ok(seen[name].clone())
+    }
+
+    /// From its creation to its Binding.
+    async fn walk(&self, name: &str, resource: &str) -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        self.create(name, resource).await?;
+        Ok(self.bound(name).await?.1 - began)
+    }
+
+    /// Deletes a pod at once: no kubelet runs here.
+    async fn delete(&self, name: &str) -> anyhow::Result<()> {
+        self.pods.delete(name, &DeleteParams::default().grace_period(0)).await?;
+        Ok(())
+    }
+
+    async fn spec(&self, node: &str) -> anyhow::Result<GpuNodeSpec> {
+        Ok(Api::<GpuNode>::all(self.plane.client()).get(node).await?.read_spec()?)
+    }
+
+    /// Waits until none of a node's slices is promised.
+    async fn until_idle(&self, node: &str) -> anyhow::Result<GpuNodeSpec> {
+        wait(PATIENCE, "all slices to be idle", async || {
+            Ok(self.spec(node).await?.slices.iter().all(|s| s.reservation.is_none()))
+        })
+        .await
+        .with_context(|| self.extender.log_tail())?;
+        self.spec(node).await
+    }
+
+    async fn stop(mut self) -> anyhow::Result<()> {
+        self.extender.terminate(Duration::from_secs(5))?;
+        self.plane.stop().await
+    }
+}
+
+async fn create_node(plane: &ControlPlane, name: &str, gpus: &[&str]) -> anyhow::Result<()> {
+    let room = json!({"cpu": "64", "memory": "512Gi", "pods": "250"});
+    let node = json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {"capacity": room, "allocatable": room},
+    });
+    let params = PostParams::default();
+    Api::<Node>::all(plane.client()).create(&params, &serde_json::from_value(node)?).await?;
+    let api = Api::<GpuNode>::all(plane.client());
+    api.create(&params, &GpuNode::new(&NodeName::new(name))).await?;
+    let status = json!({"status": node_status(gpus)});
+    api.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
+    Ok(())
+}
+
+/// Says of every wanted slice that it is ready for whom it is promised to.
+async fn play_agents(api: Api<GpuNode>) {
+    let mut answered: BTreeMap<NodeName, u64> = BTreeMap::new();
+    let mut nodes =
+        Box::pin(watcher(api.clone(), watcher::Config::default()).default_backoff().applied_objects());
+    while let Some(event) = nodes.next().await {
+        let Ok(node) = event else { continue };
+        let (Ok(spec), Ok(Some(status))) = (node.read_spec(), node.read_status()) else { continue };
+        if answered.insert(node.name(), spec.revision) == Some(spec.revision) || spec.revision == 0 {
+            continue;
+        }
+        let slices = spec.slices.iter().map(|s| slice_status(s, false)).collect();
+        let status = GpuNodeStatus { slices, observed_revision: spec.revision, ..status };
+        let (api, name) = (api.clone(), node.name());
+        let patch = Patch::Merge(json!({"status": status}));
+        if let Err(error) = api.patch_status(name.as_str(), &PatchParams::default(), &patch).await {
+            eprintln!("failed to write the status of {name}: {error}");
+        }
+    }
+}
+
+fn watch_bound(pods: Api<Pod>) -> Bound {
+    let (sender, receiver) = watch::channel(BTreeMap::new());
+    tokio::spawn(async move {
+        let mut pods =
+            Box::pin(watcher(pods, watcher::Config::default()).default_backoff().applied_objects());
+        while let Some(event) = pods.next().await {
+            let Ok(pod) = event else { continue };
+            let node = pod.spec.and_then(|spec| spec.node_name);
+            if let (Some(name), Some(node)) = (pod.metadata.name, node) {
+                sender.send_modify(|bound| {
+                    bound.entry(name).or_insert((node, Instant::now()));
+                });
+            }
+        }
+    });
+    receiver
+}
+
+/// Starts the extender, and tells where it listens.
+async fn spawn(plane: &ControlPlane, address: &str) -> anyhow::Result<(Child, String)> {
+    let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, "kerf-extender").await?;
+    let file: PathBuf = plane.dir().join("extender.address");
+    let _absent = std::fs::remove_file(&file);
+    let child = plane
+        .program("kerf-extender", binaries::ours("kerf-extender")?)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(["--admin-address", "127.0.0.1:0", "--tls-name", "127.0.0.1", "--identity", "extender"])
+        .args(["--lease-duration", "3s"])
+        .args(["--log", "info,kerf_extender=debug", "--address", address, "--address-file"])
+        .arg(&file)
+        .spawn()?;
+    let listening = wait(PATIENCE, "the extender to listen", async || Ok(file.exists())).await;
+    listening.with_context(|| child.log_tail())?;
+    Ok((child, std::fs::read_to_string(file)?))
+}
+
+async fn scheduler(plane: &mut ControlPlane, address: &str) -> anyhow::Result<()> {
+    let secret = Api::<Secret>::namespaced(plane.client(), NAMESPACE).get("kerf-extender-tls").await?;
+    let tls = plane.dir().join("extender-tls");
+    std::fs::create_dir_all(&tls)?;
+    let data = secret.data.unwrap_or_default();
+    for key in ["ca.crt", "client.crt", "client.key"] {
+        std::fs::write(tls.join(key), &data.get(key).with_context(|| format!("no {key} in the Secret"))?.0)?;
+    }
+    let output = Command::new(binaries::ours("kerf")?)
+        .arg("scheduler-config")
+        .arg(format!("--extender-url=https://{address}/scheduler"))
+        .arg(format!("--tls-dir={}", tls.display()))
+        .output()?;
+    ensure!(output.status.success(), "kerf scheduler-config: {}", String::from_utf8_lossy(&output.stderr));
+    let path = plane.dir().join("kerf-scheduler-config.yaml");
+    std::fs::write(&path, output.stdout)?;
+    plane.start_scheduler("kerf-scheduler", &path).await
+}
+
+fn percentile(times: &mut [Duration], percent: usize) -> Duration {
+    times.sort();
+    times[(times.len() - 1) * percent / 100]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_are_bound_to_new_and_to_idle_slices() -> anyhow::Result<()> {
+    let scene = Scene::start(1, &["H100-80GB"; 2]).await?;
+    scene.walk("warm-up", SMALL).await?;
+    scene.delete("warm-up").await?;
+    scene.until_idle("node-00").await?;
+    let mut times = [Vec::new(), Vec::new()];
+    for (round, times) in times.iter_mut().enumerate() {
+        for n in 0..13 {
+            times.push(scene.walk(&format!("pod-{round}-{n}"), SMALL).await?);
+        }
+        for n in 0..13 {
+            scene.delete(&format!("pod-{round}-{n}")).await?;
+        }
+        let idle = scene.until_idle("node-00").await?;
+        ensure!(idle.slices.len() >= 13, "slices stay as idle capacity");
+    }
+    let [mut new, mut idle] = times;
+    println!(
+        "created to bound: new slice p50 {:?}, idle slice p50 {:?}",
+        percentile(&mut new, 50),
+        percentile(&mut idle, 50)
+    );
+
+    // A bigger slice takes the place of idle ones, and the assignment is written into the pod.
+    scene.walk("whole", WHOLE).await?;
+    let pod = scene.pods.get("whole").await?;
+    let assignment = &pod.metadata.annotations.unwrap_or_default()[keys::ASSIGNMENT];
+    ensure!(assignment.contains("7g.80gb"), "{assignment}");
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_pod_waits_with_its_reason_and_is_bound_when_room_comes() -> anyhow::Result<()> {
+    let scene = Scene::start(1, &["H100-80GB"]).await?;
+    scene.walk("first", WHOLE).await?;
+    scene.create("second", WHOLE).await?;
+    wait(PATIENCE, "the reason", async || {
+        let status = scene.pods.get("second").await?.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        Ok(conditions.iter().any(|c| c.message.as_deref().is_some_and(|m| m.contains("GPU slices in use"))))
+    })
+    .await?;
+    scene.delete("first").await?;
+    scene.bound("second").await?;
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_leader_keeps_what_was_promised_and_gives_back_what_ended_meanwhile() -> anyhow::Result<()> {
+    let mut scene = Scene::start(1, &["H100-80GB"]).await?;
+    scene.walk("stays", SMALL).await?;
+    scene.walk("goes", SMALL).await?;
+    let before = scene.spec("node-00").await?;
+    scene.extender.kill()?;
+    scene.delete("goes").await?;
+    scene.create("comes", SMALL).await?;
+    scene.extender = spawn(&scene.plane, &scene.address).await?.0;
+    scene.bound("comes").await?;
+    wait(PATIENCE, "the slice to be given back", async || {
+        let spec = scene.spec("node-00").await?;
+        let pods: BTreeSet<_> =
+            spec.slices.iter().filter_map(|s| Some(s.reservation.as_ref()?.pod.as_str())).collect();
+        Ok(pods == BTreeSet::from(["comes", "stays"]))
+    })
+    .await
+    .with_context(|| scene.extender.log_tail())?;
+    let after = scene.spec("node-00").await?;
+    ensure!(after.epoch > before.epoch, "{} is no newer epoch than {}", after.epoch, before.epoch);
+    let lease = Api::<Lease>::namespaced(scene.plane.client(), NAMESPACE).get("kerf-extender").await?;
+    ensure!(lease.spec.is_some_and(|spec| spec.lease_transitions == Some(1)));
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_lost_its_lease_answers_no_more_until_it_leads_again() -> anyhow::Result<()> {
+    let scene = Scene::start(1, &["H100-80GB"]).await?;
+    scene.walk("before", SMALL).await?;
+    let leases = Api::<Lease>::namespaced(scene.plane.client(), NAMESPACE);
+    let thief = json!({"spec": {"holderIdentity": "thief", "leaseTransitions": 7}});
+    leases.patch("kerf-extender", &PatchParams::default(), &Patch::Merge(thief)).await?;
+    wait(PATIENCE, "the old leader to notice", async || {
+        Ok(scene.extender.log_tail().contains("the lease was taken by another"))
+    })
+    .await?;
+    scene.create("during", SMALL).await?;
+    scene.bound("during").await?;
+    let epoch = scene.spec("node-00").await?.epoch;
+    ensure!(epoch == 9, "the thief's epoch was 8, and then {epoch}");
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_is_bound_without_two_pods_on_one_slice() -> anyhow::Result<()> {
+    let scene = Scene::start(25, &["H100-80GB"; 8]).await?;
+    scene.walk("warm-up", SMALL).await?;
+    let began = Instant::now();
+    let creating = (0..200).map(|n| {
+        let scene = &scene;
+        async move {
+            let resource = [SMALL, "nvidia.com/mig-2g.20gb", "nvidia.com/mig-3g.40gb"][n % 3];
+            let name = format!("pod-{n:03}");
+            let began = Instant::now();
+            scene.create(&name, resource).await?;
+            anyhow::Ok((name, began))
+        }
+    });
+    let created = futures::stream::iter(creating).buffer_unordered(16).collect::<Vec<_>>().await;
+    let mut times = Vec::new();
+    let mut last = began;
+    for created in created {
+        let (name, began) = created?;
+        let (_, at) = scene.bound(&name).await?;
+        times.push(at - began);
+        last = last.max(at);
+    }
+    let rate = 200.0 / (last - began).as_secs_f64();
+    println!(
+        "burst of 200: {rate:.0} a second, p50 {:?}, p99 {:?}",
+        percentile(&mut times, 50),
+        percentile(&mut times, 99)
+    );
+    let mut promised = BTreeSet::new();
+    for n in 0..25 {
+        for slice in scene.spec(&format!("node-{n:02}")).await?.slices {
+            let reservation = slice.reservation.context("no slice is idle")?;
+            ensure!(promised.insert(reservation.pod.clone()), "{} has two slices", reservation.pod);
+        }
+    }
+    ensure!(promised.len() == 201, "{} pods have slices", promised.len());
+    scene.stop().await
+}

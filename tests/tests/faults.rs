@@ -1,0 +1,110 @@
+//! Parts of the cluster end and come back while pods run and arrive.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kerf_nvml_mock::Model;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::oracle::Truth;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn cluster() -> anyhow::Result<Cluster> {
+    let mut options =
+        ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1), NodeSpec::new("t", Model::T4, 1)]);
+    options.control_plane.controller_manager = false;
+    let cluster = Cluster::start(options, |_| ()).await?;
+    for (name, memory, class) in [("cut", "10Gi", "hardware"), ("share", "4Gi", "none")] {
+        cluster.create(&asking(name, memory, class)).await?;
+        cluster.running(name).await?;
+    }
+    Ok(cluster)
+}
+
+fn asking(name: &str, memory: &str, class: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, class)])
+}
+
+/// New pods of both kinds run, the old ones still do, and every invariant holds.
+async fn goes_on(cluster: &Cluster) -> anyhow::Result<()> {
+    for (name, memory, class) in [("cut-2", "10Gi", "hardware"), ("share-2", "4Gi", "none")] {
+        cluster.create(&asking(name, memory, class)).await?;
+    }
+    for name in ["cut", "share", "cut-2", "share-2"] {
+        cluster.running(name).await?;
+    }
+    let truth = Truth::observe(cluster).await?;
+    let problems = [truth.violations(), truth.unexplained()].concat();
+    anyhow::ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_is_killed_finds_everything_as_it_was() -> anyhow::Result<()> {
+    let mut cluster = cluster().await?;
+    let before = cluster.nodes()[0].gpus()?.slices();
+    for node in cluster.nodes_mut() {
+        node.agent().kill()?;
+        node.agent().restart()?;
+    }
+    goes_on(&cluster).await?;
+    let after = cluster.nodes()[0].gpus()?.slices();
+    assert!(before.iter().all(|slice| after.contains(slice)), "{before:?} is not all in {after:?}");
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_restarts_is_told_every_name_again() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    for node in cluster.nodes() {
+        node.kubelet().restart().await?;
+    }
+    let healthy = async || {
+        Ok(cluster.nodes().iter().all(|n| {
+            n.kubelet().healthy_devices().values().map(std::collections::BTreeSet::len).sum::<usize>() == 1
+        }))
+    };
+    wait(PATIENCE, "held devices to be offered again", healthy).await?;
+    goes_on(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_extender_that_is_killed_keeps_every_promise() -> anyhow::Result<()> {
+    let mut cluster = cluster().await?;
+    let before = cluster.gpu_node("h").await?.read_spec()?;
+    cluster.extender().kill()?;
+    cluster.extender().restart()?;
+    goes_on(&cluster).await?;
+    let after = cluster.gpu_node("h").await?.read_spec()?;
+    assert!(
+        after.epoch > before.epoch,
+        "the new leader writes with epoch {} after {}",
+        after.epoch,
+        before.epoch
+    );
+    assert!(before.slices.iter().all(|s| after.slices.contains(s)), "{before:?} is not all in {after:?}");
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scheduler_that_restarts_finds_reserved_pods_again() -> anyhow::Result<()> {
+    let mut cluster = cluster().await?;
+    cluster.plane_mut().restart("kerf-scheduler").await?;
+    goes_on(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_without_a_gpu_do_not_need_kerf() -> anyhow::Result<()> {
+    let mut cluster = cluster().await?;
+    cluster.webhook().kill()?;
+    cluster.extender().kill()?;
+    cluster.create(&pod("plain", &[])).await?;
+    let plain = cluster.running("plain").await?;
+    assert_eq!(plain.spec.and_then(|s| s.scheduler_name).as_deref(), Some("default-scheduler"));
+    let refusal = cluster.refusal(&asking("late", "4Gi", "none")).await?;
+    assert!(refusal.contains("pods.kerf.dev"), "{refusal}");
+    cluster.stop().await
+}

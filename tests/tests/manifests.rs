@@ -1,0 +1,66 @@
+//! What `deploy/` ships is taken by a real API server.
+
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Summary};
+use kerf_core::ledger;
+use kerf_core::names::NodeName;
+use kerf_core::testing::{gpu_uuid, node_status, promisee, request, slice_status};
+use kerf_runtime::gpu_node::GpuNode;
+use kerf_tests::cluster::root;
+use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_manifests_apply_cleanly_and_twice() -> anyhow::Result<()> {
+    let plane = ControlPlane::start(ControlPlaneOptions::without_controller_manager()).await?;
+    let base = root().join("deploy/base").display().to_string();
+    let first = plane.kubectl(&["apply", "--server-side", "-k", &base]).await?;
+    for object in [
+        "deployment.apps/kerf-webhook",
+        "deployment.apps/kerf-extender",
+        "deployment.apps/kerf-scheduler",
+        "daemonset.apps/kerf-node-agent",
+    ] {
+        assert!(first.contains(object), "{object} is missing in\n{first}");
+    }
+    plane.kubectl(&["apply", "--server-side", "-k", &base]).await?;
+    plane.stop().await
+}
+
+/// A field that the schema lacks would be pruned silently: both documents come back as they were written.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_schema_keeps_every_field_of_the_documents() -> anyhow::Result<()> {
+    let plane = ControlPlane::start(ControlPlaneOptions::without_controller_manager()).await?;
+    let crd = root().join("deploy/base/gpunodes.kerf.dev.yaml").display().to_string();
+    plane.kubectl(&["apply", "--server-side", "-f", &crd]).await?;
+    plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/gpunodes.kerf.dev"]).await?;
+    let (spec, status) = full();
+    let nodes = Api::<GpuNode>::all(plane.client());
+    let node = GpuNode { spec: Some(json!(spec)), ..GpuNode::new(&NodeName::new("n")) };
+    nodes.create(&PostParams::default(), &node).await?;
+    nodes.patch_status("n", &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await?;
+    let read = nodes.get("n").await?;
+    assert_eq!(read.read_spec()?, spec);
+    assert_eq!(read.read_status()?, Some(status));
+    plane.stop().await
+}
+
+/// Documents in which every field has a value.
+fn full() -> (GpuNodeSpec, GpuNodeStatus) {
+    let mut status = node_status(&["H100-80GB", "T4-16GB"]);
+    let mut spec = GpuNodeSpec { revision: 3, epoch: 2, ..GpuNodeSpec::default() };
+    for (pod, resource) in
+        [("a", "nvidia.com/mig-1g.10gb"), ("b", "nvidia.com/gpu-4gb"), ("c", "nvidia.com/mig-2g.20gb")]
+    {
+        spec = ledger::reserve(&spec, &status, &request(resource, 1), &promisee(pod)).unwrap_or(spec);
+    }
+    assert_eq!(spec.slices.len(), 3);
+    assert_eq!(spec.slices[0].gpu, gpu_uuid(0));
+    status.slices = spec.slices.iter().map(|s| slice_status(s, true)).collect();
+    status.slices[0].message = Some("why".to_owned());
+    status.observed_revision = 3;
+    let [gpus, mode, free] = ["1x H100-80GB", "mig", "1Gi"].map(str::to_owned);
+    status.summary = Summary { gpus, mode, held: 1, idle: 1, free };
+    (spec, status)
+}

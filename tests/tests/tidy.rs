@@ -1,0 +1,110 @@
+//! Rules of the codebase that a machine keeps.
+#![expect(clippy::unwrap_used, reason = "a rule that cannot be looked at has failed")]
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Every Rust file of the workspace, with its path from the root.
+fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && !matches!(name.as_str(), "target" | ".git") {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let relative = path.strip_prefix(root()).unwrap().display().to_string();
+            found.push((relative, std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+fn all_sources() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    sources(&root(), &mut found);
+    assert!(found.len() > 50, "only {} files were found", found.len());
+    found
+}
+
+fn is_test(path: &str) -> bool {
+    path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("tests.rs")
+}
+
+/// Core decides: it may not reach the world, not even through a dependency.
+#[test]
+fn core_is_pure() {
+    let manifest = std::fs::read_to_string(root().join("core/Cargo.toml")).unwrap();
+    let section = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    let dependencies: Vec<&str> =
+        section.lines().filter_map(|l| l.split(['.', ' ', '=']).next()).filter(|d| !d.is_empty()).collect();
+    assert_eq!(dependencies, ["serde", "serde_json", "thiserror"]);
+    let forbidden = [
+        "tokio",
+        "kube::",
+        "k8s_openapi",
+        "std::fs",
+        "std::env",
+        "std::net",
+        "std::process",
+        "std::thread",
+        "SystemTime",
+        "Instant",
+        "rand::",
+        "tracing::",
+        "std::io",
+    ];
+    for (path, text) in all_sources().iter().filter(|(p, _)| p.starts_with("core/src/")) {
+        for word in forbidden {
+            let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
+            assert!(!code.clone().any(|l| l.contains(word)), "{path} names {word}");
+        }
+    }
+}
+
+#[test]
+fn files_stay_readable_in_one_go() {
+    let long: Vec<String> = all_sources()
+        .iter()
+        .map(|(path, text)| (path, text.lines().count(), if is_test(path) { 800 } else { 500 }))
+        .filter(|(_, lines, most)| lines > most)
+        .map(|(path, lines, most)| format!("{path} has {lines} lines, more than {most}"))
+        .collect();
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    for (path, text) in all_sources().iter().filter(|(p, _)| !p.ends_with("tests.rs")) {
+        assert!(text.starts_with("//!"), "{path} does not open with //!");
+    }
+}
+
+#[test]
+fn unsafe_code_lives_at_the_nvml_boundary_only() {
+    let boundary = ["node-agent/src/gpu/nvml/ffi.rs", "tests/nvml-mock/"];
+    let word = concat!("uns", "afe ");
+    for (path, text) in all_sources() {
+        let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
+        let found = code.clone().any(|l| {
+            l.contains(&format!("{word}{{"))
+                || l.contains(&format!("{word}fn"))
+                || l.contains(&format!("{word}extern"))
+        });
+        assert!(!found || boundary.iter().any(|b| path.starts_with(b)), "{path} has unsafe code");
+    }
+}
+
+/// Keys are spelled in one room, so that a rename is one change.
+#[test]
+fn kubernetes_keys_are_spelled_in_core_keys_only() {
+    let key = concat!("\"kerf", ".dev/");
+    for (path, text) in all_sources().iter().filter(|(p, _)| !is_test(p) && *p != "core/src/keys.rs") {
+        // What follows a test module in the same file is test code.
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let found: Vec<&str> =
+            code.lines().filter(|l| l.contains(key) && !l.trim_start().starts_with("//")).collect();
+        assert!(found.is_empty(), "{path} spells a key: {found:?}");
+    }
+}

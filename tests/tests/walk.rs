@@ -1,0 +1,201 @@
+//! A pod's whole way on a real control plane: request, reservation, cut, running, release.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kerf_core::contract::{AssignmentDocument, SliceState};
+use kerf_core::keys;
+use kerf_nvml_mock::{Fault, MockControl, Model, NvmlCode};
+use kerf_tests::churn::{Churn, Settled};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::kubelet::PodKey;
+use kerf_tests::oracle::Truth;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn cluster(nodes: Vec<NodeSpec>) -> anyhow::Result<Cluster> {
+    let mut options = ClusterOptions::new(nodes);
+    options.control_plane.controller_manager = false;
+    Cluster::start(options, |_| ()).await
+}
+
+fn asking(name: &str, memory: &str, class: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, class)])
+}
+
+fn limited(name: &str, limit: &str, count: &str) -> anyhow::Result<Pod> {
+    let mut pod = pod(name, &[]);
+    let limits = serde_json::json!({"limits": {limit: count}});
+    container(&mut pod)?.resources = Some(serde_json::from_value(limits)?);
+    Ok(pod)
+}
+
+fn container(pod: &mut Pod) -> anyhow::Result<&mut Container> {
+    pod.spec.as_mut().and_then(|s| s.containers.first_mut()).context("the pod has no container")
+}
+
+/// The environment that the kubelet gives to the pod's container.
+fn visible(cluster: &Cluster, node: usize, pod: &str) -> Option<String> {
+    let grant = cluster.nodes()[node].kubelet().grant(&PodKey::new("default", pod), "main")?;
+    grant.environment.get("NVIDIA_VISIBLE_DEVICES").cloned()
+}
+
+async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
+    let violations = Truth::observe(cluster).await?.violations();
+    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_gets_the_slice_that_was_cut_for_it() -> anyhow::Result<()> {
+    let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
+    cluster.create(&limited("cut", "gpu-10gb", "1")?).await?;
+    let pod = cluster.running("cut").await?;
+    let annotations = pod.metadata.annotations.unwrap_or_default();
+    let assignment: AssignmentDocument = serde_json::from_str(&annotations[keys::ASSIGNMENT])?;
+    let slices = cluster.nodes()[0].gpus()?.slices();
+    assert_eq!(slices.len(), 1);
+    assert_eq!(slices[0].profile, "1g.10gb");
+    assert_eq!(visible(&cluster, 0, "cut").as_ref(), slices[0].mig_uuids.first());
+    assert_eq!(assignment.slices[0].gpu.as_str(), slices[0].gpu_uuid);
+
+    // Gone: the slice stays as idle capacity, and the next pod of this size gets that very one.
+    cluster.delete("cut").await?;
+    let idle = async || {
+        let spec = cluster.gpu_node("h").await?.read_spec()?;
+        Ok(spec.slices.len() == 1 && spec.slices[0].reservation.is_none())
+    };
+    wait(PATIENCE, "the slice to be idle", idle).await?;
+    cluster.create(&asking("again", "10Gi", "hardware")).await?;
+    cluster.running("again").await?;
+    assert_eq!(visible(&cluster, 0, "again").as_ref(), slices[0].mig_uuids.first());
+    assert_eq!(cluster.nodes()[0].gpus()?.slices(), slices);
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_slices_make_room_for_a_bigger_one_and_held_ones_stay() -> anyhow::Result<()> {
+    let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
+    let names: Vec<String> = (0..7).map(|n| format!("small-{n}")).collect();
+    for name in &names {
+        cluster.create(&asking(name, "10Gi", "hardware")).await?;
+        cluster.running(name).await?;
+    }
+    cluster.create(&asking("big", "40Gi", "hardware")).await?;
+    let message = cluster.event("big", "GPU slices in use").await?;
+    assert!(message.contains("0/1 nodes are available"), "{message}");
+
+    let upper: Vec<&String> = names.iter().filter(|n| is_in_upper_half(&cluster, n)).collect();
+    let staying: BTreeSet<String> =
+        names.iter().filter(|n| !upper.contains(n)).filter_map(|n| visible(&cluster, 0, n)).collect();
+    assert_eq!(upper.len(), 3);
+    for name in upper {
+        cluster.delete(name).await?;
+    }
+    cluster.running("big").await?;
+    let slices = cluster.nodes()[0].gpus()?.slices();
+    let there: BTreeSet<String> = slices.iter().flat_map(|s| s.mig_uuids.clone()).collect();
+    assert!(staying.is_subset(&there), "held slices {staying:?} are not all in {there:?}");
+    assert!(slices.iter().any(|s| s.profile == "3g.40gb" && s.placement.start == 4), "{slices:?}");
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+fn is_in_upper_half(cluster: &Cluster, pod: &str) -> bool {
+    let device = visible(cluster, 0, pod);
+    let slices = cluster.nodes()[0].gpus().map(|g| g.slices()).unwrap_or_default();
+    slices.iter().any(|s| s.placement.start >= 4 && s.mig_uuids.first() == device.as_ref())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shares_of_a_gpu_without_mig_are_accounted_by_memory() -> anyhow::Result<()> {
+    let cluster = cluster(vec![NodeSpec::new("t", Model::T4, 1)]).await?;
+    for name in ["a", "b"] {
+        cluster.create(&asking(name, "7Gi", "none")).await?;
+        cluster.running(name).await?;
+    }
+    cluster.create(&asking("c", "7Gi", "none")).await?;
+    cluster.event("c", "GPU slices in use").await?;
+    cluster.create(&asking("fenced", "1Gi", "memory")).await?;
+    cluster.event("fenced", "GPU slices in use").await?;
+    cluster.delete("a").await?;
+    cluster.running("c").await?;
+    cluster.delete("b").await?;
+    cluster.delete("c").await?;
+    // The last time slice is gone: the GPU may serve MPS shares.
+    cluster.running("fenced").await?;
+    let grant =
+        cluster.nodes()[0].kubelet().grant(&PodKey::new("default", "fenced"), "main").context("no grant")?;
+    assert_eq!(
+        grant.environment.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").map(String::as_str),
+        Some("0=1024M")
+    );
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_cut_ends_the_request_and_not_the_reservation() -> anyhow::Result<()> {
+    let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
+    let slow = MockControl::new().delay("nvmlDeviceCreateGpuInstanceWithPlacement", Duration::from_secs(6));
+    cluster.nodes()[0].control(&slow)?;
+    cluster.create(&asking("slow", "10Gi", "hardware")).await?;
+    cluster.event("slow", "the reservation stays").await?;
+    let spec = cluster.gpu_node("h").await?.read_spec()?;
+    assert!(spec.slices.iter().any(|s| s.reservation.as_ref().is_some_and(|r| r.pod == "slow")), "{spec:?}");
+    cluster.running("slow").await?;
+    let after = cluster.gpu_node("h").await?.read_spec()?;
+    assert_eq!(after.slices, spec.slices, "the pod runs on the slice that was reserved first");
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_goes_while_its_slice_is_cut_leaves_it_idle() -> anyhow::Result<()> {
+    let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 1)]).await?;
+    let slow = MockControl::new().delay("nvmlDeviceCreateGpuInstanceWithPlacement", Duration::from_secs(2));
+    cluster.nodes()[0].control(&slow)?;
+    cluster.create(&asking("gone", "10Gi", "hardware")).await?;
+    let reserved = async || Ok(!cluster.gpu_node("h").await?.read_spec()?.slices.is_empty());
+    wait(PATIENCE, "the reservation", reserved).await?;
+    cluster.delete("gone").await?;
+    let idle = async || {
+        let node = cluster.gpu_node("h").await?;
+        let status = node.read_status()?.unwrap_or_default();
+        let free = node.read_spec()?.slices.iter().all(|s| s.reservation.is_none());
+        Ok(free && status.slices.len() == 1 && status.slices[0].state == SliceState::Idle)
+    };
+    wait(PATIENCE, "the slice to be cut and idle", idle).await?;
+    assert!(
+        cluster.nodes()[0].kubelet().healthy_devices().values().all(BTreeSet::is_empty),
+        "an idle slice is offered"
+    );
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_refuses_the_cut_is_left_for_another() -> anyhow::Result<()> {
+    let cluster = cluster(vec![NodeSpec::new("h", Model::H100, 2)]).await?;
+    let refuse =
+        Fault::new("nvmlDeviceCreateGpuInstanceWithPlacement", NvmlCode::INSUFFICIENT_RESOURCES).times(3);
+    cluster.nodes()[0].control(&MockControl::new().fault(refuse))?;
+    cluster.create(&asking("stubborn", "10Gi", "hardware")).await?;
+    cluster.running("stubborn").await?;
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn random_creates_and_deletes_never_break_an_invariant() -> anyhow::Result<()> {
+    let cluster = cluster(ClusterOptions::demo_nodes()).await?;
+    let mut churn = Churn::new(7);
+    for round in 0..40 {
+        let settled = churn.round(&cluster).await?;
+        assert_eq!(settled, Settled::Sound, "round {round}");
+    }
+    cluster.stop().await
+}

@@ -1,0 +1,247 @@
+//! What holds for every pod: a patch changes what it must and nothing else, and an admitted pod is admitted as it is.
+
+use super::*;
+use kerf_core::kind::IsolationClass;
+use kerf_core::testing::node_status;
+use kerf_runtime::policy_file;
+use proptest::prelude::*;
+use serde_json::{Map, json};
+use std::path::Path;
+
+fn policies() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../policies"))
+}
+
+fn policy() -> Policy {
+    policy_file::read(&policies().join("default.yaml")).unwrap()
+}
+
+fn supply() -> impl Strategy<Value = Supply> {
+    let models = prop::sample::subsequence(
+        vec!["H100-80GB", "A100-40GB", "H200-141GB", "T4-16GB", "L40S-48GB"],
+        0..=5,
+    );
+    models.prop_map(|models| Supply::of(&[node_status(&models)]))
+}
+
+/// How one container asks.
+#[derive(Debug, Clone)]
+enum Ask {
+    Nothing,
+    Limit(String, u32),
+    Note(String),
+    Both(u32),
+}
+
+fn ask() -> impl Strategy<Value = Ask> {
+    let name = prop_oneof![
+        (1_u32..=80).prop_map(|gb| format!("kerf.dev/gpu-{gb}gb")),
+        (1_u32..=80).prop_map(|gb| format!("gpu-{gb}gb")),
+        prop::sample::select(vec![
+            "nvidia.com/mig-1g.10gb",
+            "nvidia.com/mig-1g.10gb.me",
+            "nvidia.com/gpu-8gb"
+        ])
+        .prop_map(str::to_owned),
+    ];
+    prop_oneof![
+        Just(Ask::Nothing),
+        (name, 1_u32..=3).prop_map(|(name, count)| Ask::Limit(name, count)),
+        (1_u32..=80, prop::sample::select(vec!["Gi", "G"]))
+            .prop_map(|(n, unit)| Ask::Note(format!("{n}{unit}"))),
+        (1_u32..=80).prop_map(Ask::Both),
+    ]
+}
+
+fn resources(ask: &Ask, with_requests: bool) -> Value {
+    let mut limits = Map::from_iter([("cpu".to_owned(), json!("2"))]);
+    match ask {
+        Ask::Limit(name, count) => drop(limits.insert(name.clone(), json!(count.to_string()))),
+        Ask::Both(gb) => drop(limits.insert(format!("gpu-{gb}gb"), json!("2"))),
+        Ask::Nothing => {}
+        Ask::Note(_) => return json!({"requests": {"memory": "1Gi"}}),
+    }
+    if with_requests { json!({"limits": limits, "requests": limits}) } else { json!({"limits": limits}) }
+}
+
+fn affinity() -> impl Strategy<Value = Option<Value>> {
+    let expression = json!({"key": "zone", "operator": "In", "values": ["a", "b"]});
+    let term = prop::sample::select(vec![
+        json!({"matchExpressions": [expression]}),
+        json!({"matchExpressions": [expression, {"key": "disk", "operator": "Exists"}], "matchFields": []}),
+        json!({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}),
+        json!({}),
+    ]);
+    let required = prop::collection::vec(term, 1..4).prop_map(|terms| {
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}})
+    });
+    let others = prop::sample::select(vec![
+        json!(null),
+        json!({}),
+        json!({"nodeAffinity": null}),
+        json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}),
+        json!({"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}),
+    ]);
+    prop::option::of(prop_oneof![required, others])
+}
+
+fn tolerations() -> impl Strategy<Value = Option<Value>> {
+    let toleration = prop::sample::select(vec![
+        json!({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}),
+        json!({"key": "nvidia.com/gpu", "operator": "Exists"}),
+        json!({"key": "spot", "operator": "Equal", "value": "true"}),
+    ]);
+    prop::option::of(prop::collection::vec(toleration, 0..3).prop_map(Value::Array))
+}
+
+/// A pod of one to three containers, with whatever users and other webhooks put into pods.
+fn pod() -> impl Strategy<Value = Value> {
+    let parts = (
+        prop::collection::vec((ask(), any::<bool>()), 1..4),
+        prop::option::of(prop::sample::select(IsolationClass::ALL.to_vec())),
+        affinity(),
+        tolerations(),
+        prop::sample::select(vec![None, Some("default-scheduler"), Some("kerf-scheduler")]),
+        prop::option::of(Just(json!({"app": "a/b~c"}))),
+    );
+    parts.prop_map(|(asks, class, affinity, tolerations, scheduler, labels)| {
+        let mut annotations = Map::from_iter([("note".to_owned(), json!("kept"))]);
+        if let Some(class) = class {
+            annotations.insert("kerf.dev/isolation".to_owned(), json!(class.to_string()));
+        }
+        let mut containers = Vec::new();
+        for (index, (ask, with_requests)) in asks.iter().enumerate() {
+            let size = match ask {
+                Ask::Note(size) => Some(size.clone()),
+                Ask::Both(gb) => Some(format!("{gb}Gi")),
+                Ask::Nothing | Ask::Limit(..) => None,
+            };
+            if let Some(size) = size {
+                annotations.insert(format!("kerf.dev/gpu-memory.c{index}"), json!(size));
+            }
+            containers.push(json!({"name": format!("c{index}"), "resources": resources(ask, *with_requests)}));
+        }
+        let mut pod = json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": containers}});
+        let optional = [("affinity", affinity), ("tolerations", tolerations), ("schedulerName", scheduler.map(|s| json!(s)))];
+        for (key, value) in optional {
+            if let Some(value) = value {
+                pod["spec"][key] = value;
+            }
+        }
+        if let Some(labels) = labels {
+            pod["metadata"]["labels"] = labels;
+        }
+        pod
+    })
+}
+
+fn is_ours(name: &str) -> bool {
+    name.starts_with("kerf.dev/gpu-") || name.starts_with("gpu-") || name.starts_with("nvidia.com/")
+}
+
+fn drop_if_empty(parent: &mut Value, key: &str) {
+    let empty = match &parent[key] {
+        Value::Object(members) => members.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        other => other.is_null(),
+    };
+    if let (true, Some(members)) = (empty, parent.as_object_mut()) {
+        members.remove(key);
+    }
+}
+
+/// The pod without all that an admission may add or remove: what must be the same before and after.
+fn rest(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    for container in pod["spec"]["containers"].as_array_mut().unwrap() {
+        for map in ["limits", "requests"] {
+            if let Some(map) = container["resources"][map].as_object_mut() {
+                map.retain(|name, _| !is_ours(name));
+            }
+            drop_if_empty(&mut container["resources"], map);
+        }
+    }
+    pod["metadata"]["annotations"].as_object_mut().unwrap().remove("kerf.dev/request");
+    if let Some(labels) = pod["metadata"]["labels"].as_object_mut() {
+        labels.remove("kerf.dev/sliced");
+    }
+    drop_if_empty(&mut pod["metadata"], "labels");
+    pod["spec"].as_object_mut().unwrap().remove("schedulerName");
+    if let Some(tolerations) = pod["spec"]["tolerations"].as_array_mut() {
+        tolerations
+            .retain(|t| *t != json!({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}));
+    }
+    drop_if_empty(&mut pod["spec"], "tolerations");
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    if let Some(terms) = pod["spec"]["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"].as_array_mut()
+    {
+        for term in terms.iter_mut() {
+            if let Some(expressions) = term["matchExpressions"].as_array_mut() {
+                expressions.retain(|e| !e["key"].as_str().unwrap().starts_with("kerf.dev/"));
+            }
+            drop_if_empty(term, "matchExpressions");
+        }
+        if terms.iter().all(|term| *term == json!({})) {
+            terms.clear();
+        }
+    }
+    drop_if_empty(&mut pod["spec"]["affinity"]["nodeAffinity"][required], "nodeSelectorTerms");
+    drop_if_empty(&mut pod["spec"]["affinity"]["nodeAffinity"], required);
+    drop_if_empty(&mut pod["spec"]["affinity"], "nodeAffinity");
+    drop_if_empty(&mut pod["spec"], "affinity");
+    pod
+}
+
+fn asks(pod: &Value) -> bool {
+    let noted = pod["metadata"]["annotations"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .any(|k| k.starts_with("kerf.dev/gpu-memory"));
+    let containers = pod["spec"]["containers"].as_array().unwrap();
+    noted
+        || containers
+            .iter()
+            .any(|c| c["resources"]["limits"].as_object().is_some_and(|l| l.keys().any(|k| is_ours(k))))
+}
+
+proptest! {
+    #[test]
+    fn a_patch_changes_what_it_must_and_nothing_else(pod in pod(), supply in supply()) {
+        match admit(&pod, &policy(), &supply) {
+            Admission::Untouched => prop_assert!(!asks(&pod)),
+            Admission::Denied { message } => {
+                prop_assert!(asks(&pod));
+                prop_assert!(message.contains("container ") || message.contains("metadata.annotations"), "{}", message);
+            }
+            Admission::Patched { ops, document, .. } => {
+                prop_assert!(asks(&pod));
+                let mut after = pod.clone();
+                json_patch::patch(&mut after, &ops).unwrap();
+                prop_assert_eq!(rest(&pod), rest(&after));
+                for request in &document.containers {
+                    let container = after["spec"]["containers"].as_array().unwrap().iter().find(|c| c["name"] == json!(request.name)).unwrap();
+                    for map in ["limits", "requests"] {
+                        let ours: Vec<_> = container["resources"][map].as_object().unwrap().iter().filter(|(k, _)| is_ours(k)).collect();
+                        prop_assert_eq!(ours, [(&request.resource.to_string(), &json!(request.count.to_string()))]);
+                    }
+                }
+                prop_assert_eq!(admit(&after, &policy(), &supply), Admission::Untouched);
+                prop_assert_eq!(admit(&after, &policy(), &Supply::default()), Admission::Untouched, "another inventory");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_policy_that_is_shipped_is_good() {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(policies()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "yaml") && !path.ends_with("kustomization.yaml") {
+            names.push(policy_file::read(&path).unwrap().name().to_owned());
+        }
+    }
+    names.sort_unstable();
+    assert_eq!(names, ["default", "strict"]);
+}

@@ -1,0 +1,235 @@
+use super::*;
+use kerf_core::policy::PolicyDocument;
+use kerf_core::testing::node_status;
+use serde_json::json;
+
+fn policy_with(spec: &Value) -> Policy {
+    let mut document = json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "default"},
+        "spec": {
+            "defaultIsolation": "memory",
+            "isolation": {"hardware": ["mig"], "memory": ["mig", "mps"], "none": ["time-slicing", "mps", "mig"]},
+        }
+    });
+    json_patch::merge(&mut document["spec"], spec);
+    serde_json::from_value::<PolicyDocument>(document).unwrap().try_into().unwrap()
+}
+
+fn policy() -> Policy {
+    policy_with(&json!({}))
+}
+
+fn supply() -> Supply {
+    Supply::of(&[node_status(&["H100-80GB", "H100-80GB"]), node_status(&["T4-16GB"])])
+}
+
+fn admitted(pod: &Value) -> Admission {
+    admit(pod, &policy(), &supply())
+}
+
+/// A pod as the API server sends it, with one container.
+fn pod(annotations: &Value, resources: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"generateName": "model-", "namespace": "default", "annotations": annotations},
+        "spec": {
+            "containers": [{"name": "main", "image": "model:1", "resources": resources}],
+            "restartPolicy": "Always", "schedulerName": "default-scheduler",
+            "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}],
+        }
+    })
+}
+
+fn limits(name: &str, count: &str) -> Value {
+    json!({"limits": {"cpu": "2", name: count}, "requests": {"cpu": "1", name: count}})
+}
+
+fn patched(before: &Value) -> Value {
+    let Admission::Patched { ops, .. } = admitted(before) else { panic!("{:?}", admitted(before)) };
+    let mut after = before.clone();
+    json_patch::patch(&mut after, &ops).unwrap();
+    after
+}
+
+fn message(pod: &Value) -> String {
+    match admitted(pod) {
+        Admission::Denied { message } => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn with(pod: &Value, path: &str, value: Value) -> Value {
+    let mut pod = pod.clone();
+    let (parent, key) = path.rsplit_once('/').unwrap();
+    pod.pointer_mut(parent).unwrap()[key.replace("~1", "/")] = value;
+    pod
+}
+
+#[test]
+fn every_spelling_has_its_patch() {
+    let two = json!({
+        "metadata": {"name": "pair"},
+        "spec": {
+            "containers": [
+                {"name": "large", "resources": {"limits": {"kerf.dev/gpu-40gb": "1"}, "requests": {"kerf.dev/gpu-40gb": "1"}}},
+                {"name": "log"},
+                {"name": "small", "resources": {"limits": {"nvidia.com/gpu-8gb": "1"}, "requests": {"nvidia.com/gpu-8gb": "1"}}},
+            ],
+            "affinity": {"nodeAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [],
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]},
+                    {},
+                ]}
+            }},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "schedulerName": "kerf-scheduler",
+        }
+    });
+    let cases = [
+        ("annotation", pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({}))),
+        ("qualified limit", pod(&json!(null), &limits("kerf.dev/gpu-10gb", "2"))),
+        ("bare limit", pod(&json!({"team": "vision"}), &limits("gpu-10gb", "1"))),
+        ("annotation and limit", pod(&json!({"kerf.dev/gpu-memory": "10G"}), &limits("gpu-10gb", "3"))),
+        ("exact profile", pod(&json!({}), &limits("nvidia.com/mig-2g.20gb", "1"))),
+        ("requests only", pod(&json!({}), &json!({"requests": {"gpu-10gb": 1}}))),
+        (
+            "time slice",
+            pod(&json!({"kerf.dev/gpu-memory": "13Gi", "kerf.dev/isolation": "none"}), &json!(null)),
+        ),
+        ("two kinds and affinity of the user's", two),
+    ];
+    for (name, pod) in cases {
+        let Admission::Patched { ops, warnings, .. } = admitted(&pod) else { panic!("{:?}", admitted(&pod)) };
+        insta::assert_json_snapshot!(
+            name.replace([' ', '\''], "_"),
+            json!({"patch": ops, "warnings": warnings})
+        );
+    }
+}
+
+#[test]
+fn every_refusal_names_the_field_and_the_remedy() {
+    let noted = |size: &str| pod(&json!({"kerf.dev/gpu-memory": size}), &json!({}));
+    let ten = noted("10Gi");
+    let cases = [
+        ("gpu-0gb", pod(&json!({}), &limits("gpu-0gb", "1"))),
+        ("gpu-999gb", pod(&json!({}), &limits("kerf.dev/gpu-999gb", "1"))),
+        ("10Ti", noted("10Ti")),
+        ("-1Gi", noted("-1Gi")),
+        ("10", noted("10")),
+        ("two sizes", pod(&json!({}), &json!({"limits": {"gpu-10gb": "1", "gpu-20gb": "1"}}))),
+        ("annotation against limit", pod(&json!({"kerf.dev/gpu-memory": "20Gi"}), &limits("gpu-10gb", "1"))),
+        (
+            "requests against limits",
+            pod(&json!({}), &json!({"limits": {"gpu-10gb": "1"}, "requests": {"gpu-10gb": "2"}})),
+        ),
+        ("class", with(&ten, "/metadata/annotations/kerf.dev~1isolation", json!("total"))),
+        ("count", pod(&json!({}), &limits("gpu-10gb", "17"))),
+        ("fraction", pod(&json!({}), &limits("gpu-10gb", "500m"))),
+        ("weak kind", pod(&json!({}), &limits("nvidia.com/gpu-10gb.shared", "1"))),
+        ("privileged", with(&ten, "/spec/containers/0/securityContext", json!({"privileged": true}))),
+        ("node name", with(&ten, "/spec/nodeName", json!("n1"))),
+        ("scheduler", with(&ten, "/spec/schedulerName", json!("batch"))),
+        (
+            "init container",
+            with(
+                &ten,
+                "/spec/initContainers",
+                json!([{"name": "load", "resources": limits("gpu-1gb", "1")}]),
+            ),
+        ),
+        ("request without a GPU", pod(&json!({"kerf.dev/request": "{}"}), &json!({}))),
+        ("assignment", pod(&json!({"kerf.dev/assignment": "{}"}), &json!({}))),
+        ("not a pod", json!({"spec": {"containers": "none"}})),
+    ];
+    let lines = cases.map(|(name, pod)| format!("{name}: {}", message(&pod)));
+    insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn a_pod_without_a_gpu_goes_in_as_it_is() {
+    for resources in [json!(null), limits("nvidia.com/gpu", "1"), json!({"limits": {"memory": "1Gi"}})] {
+        assert_eq!(admitted(&pod(&json!({"kerf.dev/isolation": "none"}), &resources)), Admission::Untouched);
+    }
+}
+
+#[test]
+fn an_admitted_pod_goes_in_as_it_is() {
+    for before in [
+        pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})),
+        pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &limits("gpu-10gb", "3")),
+        pod(&json!({"kerf.dev/isolation": "none"}), &limits("kerf.dev/gpu-13gb", "1")),
+        pod(&json!({}), &limits("nvidia.com/mig-1g.10gb.me", "1")),
+    ] {
+        assert_eq!(admitted(&patched(&before)), Admission::Untouched, "{before}");
+    }
+}
+
+#[test]
+fn a_sidecar_that_is_injected_later_does_not_undo_an_admission() {
+    let mut after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
+    after["spec"]["containers"].as_array_mut().unwrap().insert(0, json!({"name": "proxy"}));
+    assert_eq!(admitted(&after), Admission::Untouched);
+}
+
+#[test]
+fn another_policys_tolerations_do_not_make_an_admitted_pod_a_forged_one() {
+    let after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
+    let other = policy_with(&json!({"tolerations": [{"key": "gpu"}]}));
+    assert_eq!(admit(&after, &other, &supply()), Admission::Untouched);
+}
+
+#[test]
+fn a_document_that_does_not_match_its_pod_is_not_believed() {
+    let good = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
+    let request = good["metadata"]["annotations"]["kerf.dev/request"].as_str().unwrap().to_owned();
+    let document = |from: &str, to: &str| {
+        assert!(request.contains(from), "{request}");
+        with(&good, "/metadata/annotations/kerf.dev~1request", json!(request.replace(from, to)))
+    };
+    let main = "/spec/containers/0/resources";
+    let cases = [
+        ("larger slice", document("1g.10gb", "7g.80gb")),
+        ("other size than the annotation's", document("\"sizeGb\":10", "\"sizeGb\":9")),
+        ("other container", document("\"main\"", "\"side\"")),
+        ("other count", document("\"count\":1", "\"count\":2")),
+        ("no limit", with(&good, main, json!({}))),
+        ("second ask", {
+            let more = json!({"name": "more", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}});
+            with(&good, "/spec/containers", json!([good["spec"]["containers"][0], more]))
+        }),
+        ("label removed", with(&good, "/metadata/labels", json!({}))),
+        ("scheduler replaced", with(&good, "/spec/schedulerName", json!("default-scheduler"))),
+        ("other scheduler", with(&good, "/spec/schedulerName", json!("batch"))),
+        ("affinity removed", with(&good, "/spec/affinity", json!(null))),
+        (
+            "other class than the annotation's",
+            with(&good, "/metadata/annotations/kerf.dev~1isolation", json!("none")),
+        ),
+        ("bound", with(&good, "/spec/nodeName", json!("n1"))),
+        ("privileged", with(&good, "/spec/containers/0/securityContext", json!({"privileged": true}))),
+        ("other version", document("\"version\":1", "\"version\":2")),
+        ("unknown class", document("\"memory\"", "\"total\"")),
+        ("greedy", {
+            let pod = document("\"count\":1", "\"count\":17");
+            with(
+                &pod,
+                main,
+                json!({"limits": {"nvidia.com/mig-1g.10gb": "17"}, "requests": {"nvidia.com/mig-1g.10gb": "17"}}),
+            )
+        }),
+    ];
+    let cases = cases.map(|(name, pod)| format!("{name}: {}", message(&pod)));
+    insta::assert_snapshot!(cases.join("\n"));
+}
+
+#[test]
+fn a_document_that_asks_for_a_forbidden_class_is_denied() {
+    let after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
+    let strict =
+        policy_with(&json!({"defaultIsolation": "hardware", "isolation": {"memory": null, "none": null}}));
+    let Admission::Denied { message } = admit(&after, &strict, &supply()) else { panic!("admitted") };
+    assert!(message.contains("does not allow memory; it allows hardware"), "{message}");
+}

@@ -1,0 +1,135 @@
+//! `AdmissionReview` of admission.k8s.io/v1 as it crosses the wire, with the fields that are used and no others.
+//!
+//! The patch goes back as base64 of its JSON text, as Kubernetes writes bytes.
+
+use crate::admit::Admission;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use thiserror::Error;
+
+const API_VERSION: &str = "admission.k8s.io/v1";
+const KIND: &str = "AdmissionReview";
+/// The status of a denial, which clients show as "Forbidden".
+const FORBIDDEN: u16 = 403;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Question {
+    api_version: String,
+    kind: String,
+    request: Option<Request>,
+}
+
+/// What the API server asks.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Request {
+    /// The question's id, which the answer repeats.
+    pub uid: String,
+    /// What is done to the object, in capitals.
+    #[serde(default)]
+    pub operation: String,
+    /// Whose object it is.
+    #[serde(default)]
+    pub resource: Resource,
+    /// The subresource, or nothing.
+    #[serde(default)]
+    pub sub_resource: Option<String>,
+    /// The object's namespace.
+    #[serde(default)]
+    pub namespace: String,
+    /// Whether nothing will be stored.
+    #[serde(default)]
+    pub dry_run: Option<bool>,
+    /// The object.
+    #[serde(default)]
+    pub object: Value,
+}
+
+/// The resource of a request.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Resource {
+    #[serde(default)]
+    group: String,
+    #[serde(default)]
+    resource: String,
+}
+
+impl Request {
+    /// Whether a pod is being created. Updates must never be denied here: it would keep finalizers from being removed.
+    pub fn creates_pod(&self) -> bool {
+        let is_pod = self.resource.group.is_empty() && self.resource.resource == "pods";
+        is_pod && self.sub_resource.as_deref().is_none_or(str::is_empty) && self.operation == "CREATE"
+    }
+
+    /// The pod's name, or the beginning of it where the API server will complete it.
+    pub fn pod_name(&self) -> &str {
+        let text = |key: &str| self.object["metadata"][key].as_str().filter(|name| !name.is_empty());
+        text("name").or_else(|| text("generateName")).unwrap_or_default()
+    }
+}
+
+/// Why a question cannot be answered.
+#[derive(Debug, Error)]
+pub(crate) enum BadReview {
+    /// It is no such JSON.
+    #[error("failed to read the AdmissionReview: {0}")]
+    Parse(#[from] serde_json::Error),
+    /// Another version.
+    #[error("{0} {1} is not known; this webhook answers {KIND} of {API_VERSION}")]
+    Version(String, String),
+    /// It asks nothing.
+    #[error("the AdmissionReview has no request")]
+    NoRequest,
+}
+
+/// Reads a question.
+pub(crate) fn read(body: &[u8]) -> Result<Request, BadReview> {
+    let question: Question = serde_json::from_slice(body)?;
+    if question.api_version != API_VERSION || question.kind != KIND {
+        return Err(BadReview::Version(question.api_version, question.kind));
+    }
+    question.request.ok_or(BadReview::NoRequest)
+}
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Status<'a> {
+    code: u16,
+    message: &'a str,
+}
+
+/// The answer's text.
+pub(crate) fn answer(uid: &str, admission: &Admission) -> String {
+    let response = match admission {
+        Admission::Untouched => Response { uid, allowed: true, ..Response::default() },
+        Admission::Patched { ops, warnings, .. } => Response {
+            uid,
+            allowed: true,
+            patch_type: Some("JSONPatch"),
+            patch: Some(STANDARD.encode(json!(ops).to_string())),
+            warnings,
+            ..Response::default()
+        },
+        Admission::Denied { message } => {
+            Response { uid, status: Some(Status { code: FORBIDDEN, message }), ..Response::default() }
+        }
+    };
+    json!({"apiVersion": API_VERSION, "kind": KIND, "response": response}).to_string()
+}

@@ -1,0 +1,50 @@
+//! Runs cargo and the programs that it built, with their output as it comes.
+
+use std::process::{Command, ExitStatus};
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+
+use crate::workspace::Workspace;
+
+/// Runs cargo in the workspace's root; `what` names the step in the progress and in the error.
+pub fn run(workspace: &Workspace, what: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    let mut cargo = command(workspace);
+    cargo.args(arguments);
+    step(what, &mut cargo)
+}
+
+/// Runs a program that cargo built into the target folder of `profile`.
+pub fn run_built(
+    workspace: &Workspace,
+    profile: &str,
+    name: &str,
+    arguments: &[String],
+) -> anyhow::Result<()> {
+    let status = Command::new(workspace.built(profile, name)).args(arguments).status();
+    succeeded(name, status.with_context(|| format!("failed to start {name}"))?)
+}
+
+/// Runs a step and says how long it took.
+pub fn step(what: &str, command: &mut Command) -> anyhow::Result<()> {
+    eprintln!("xtask: {what}");
+    let began = Instant::now();
+    let status = command.status().with_context(|| format!("failed to start: {what}"))?;
+    succeeded(what, status)?;
+    eprintln!("xtask: {what}: done in {} s", began.elapsed().as_secs());
+    Ok(())
+}
+
+/// Cargo, in the workspace's root.
+pub fn command(workspace: &Workspace) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(workspace.root());
+    cargo
+}
+
+fn succeeded(what: &str, status: ExitStatus) -> anyhow::Result<()> {
+    if !status.success() {
+        bail!("{what} failed ({status})");
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! The list of tasks. A new task is one variant here and one module beside this file.
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+use crate::{build, cargo, test, tools};
+
+/// Tasks of the kerf workspace.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+pub struct Xtask {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager, kubectl and kwok from the Go module
+    /// proxy into target/k8s-tools, unless they are there already.
+    Tools,
+    /// Show a pod's whole way on a local control plane with simulated GPUs; fails if it is not as shown.
+    Demo {
+        /// `--keep` leaves the cluster up until Ctrl-C.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Run every check: formatting, lints, all tests, dependencies.
+    Test,
+    /// Measure, with optimised programs: `cargo xtask bench walk`.
+    Bench {
+        /// The benchmark and its flags.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+impl Xtask {
+    /// Runs the chosen task.
+    pub fn run(self) -> anyhow::Result<()> {
+        let workspace = Workspace::locate()?;
+        match self.task {
+            Task::Tools => tools::ensure(&workspace),
+            Task::Demo { arguments } => {
+                build::everything(&workspace, &[])?;
+                cargo::run_built(&workspace, "debug", "kerf_demo", &arguments)
+            }
+            Task::Test => test::run(&workspace),
+            Task::Bench { arguments } => {
+                build::everything(&workspace, &["--release"])?;
+                cargo::run_built(&workspace, "release", "kerf_bench", &arguments)
+            }
+        }
+    }
+}

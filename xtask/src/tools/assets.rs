@@ -1,0 +1,91 @@
+//! `KUBEBUILDER_ASSETS`: a folder of ready programs (envtest's convention). Decides which of ours it spares us.
+
+use std::env;
+use std::path::PathBuf;
+
+use super::catalog::PROGRAMS;
+
+/// What envtest's archives hold; a folder without all three is no such folder.
+const LEAST: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
+
+/// The folder named by `KUBEBUILDER_ASSETS`.
+#[derive(Debug)]
+pub struct Assets {
+    folder: PathBuf,
+}
+
+impl Assets {
+    /// None when the variable is unset or empty.
+    pub fn from_env() -> Option<Self> {
+        let folder = env::var_os("KUBEBUILDER_ASSETS").filter(|value| !value.is_empty())?;
+        Some(Self { folder: PathBuf::from(folder) })
+    }
+
+    /// True if the folder is usable and has this program.
+    pub fn holds(&self, name: &str) -> bool {
+        self.lacks(&LEAST).is_empty() && self.folder.join(name).is_file()
+    }
+
+    /// One line for the user: what is taken from the folder and what has to be built all the same.
+    pub fn describe(&self) -> String {
+        let folder = self.folder.display();
+        let least = self.lacks(&LEAST);
+        if !least.is_empty() {
+            return format!("KUBEBUILDER_ASSETS ({folder}) lacks {}: it is not used", least.join(", "));
+        }
+        let missing = self.lacks(&PROGRAMS.map(|program| program.name));
+        if missing.is_empty() {
+            return format!("KUBEBUILDER_ASSETS ({folder}) has all {} programs", PROGRAMS.len());
+        }
+        format!("KUBEBUILDER_ASSETS ({folder}) is used, but lacks {}: these are built", missing.join(", "))
+    }
+
+    fn lacks<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
+        names.iter().copied().filter(|name| !self.folder.join(name).is_file()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assets_with(test: &str, names: &[&str]) -> Assets {
+        let folder = env::temp_dir().join(format!("kerf-xtask-assets-{test}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for name in names {
+            std::fs::write(folder.join(name), "").unwrap();
+        }
+        Assets { folder }
+    }
+
+    impl Drop for Assets {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    #[test]
+    fn a_folder_as_envtest_makes_it_spares_us_three_programs() {
+        let assets = assets_with("envtest", &LEAST);
+        assert!(assets.holds("etcd") && !assets.holds("kwok"));
+        assert!(
+            assets
+                .describe()
+                .ends_with("lacks kube-scheduler, kube-controller-manager, kwok: these are built")
+        );
+    }
+
+    #[test]
+    fn a_folder_without_an_api_server_is_not_used_at_all() {
+        let assets = assets_with("half", &["etcd", "kubectl"]);
+        assert!(!assets.holds("etcd"));
+        assert!(assets.describe().ends_with("lacks kube-apiserver: it is not used"));
+    }
+
+    #[test]
+    fn a_full_folder_leaves_nothing_to_build() {
+        let assets = assets_with("full", &PROGRAMS.map(|program| program.name));
+        assert!(PROGRAMS.iter().all(|program| assets.holds(program.name)));
+        assert!(assets.describe().ends_with("has all 6 programs"));
+    }
+}

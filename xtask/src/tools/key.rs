@@ -1,0 +1,78 @@
+//! The name of a set of programs: a hash of everything that decides their content. Reads files, writes none.
+
+use std::fs;
+
+use anyhow::Context as _;
+
+use super::catalog::{MODULES, linker_flags};
+use crate::workspace::Workspace;
+
+/// Sixteen hex digits over go.mod and go.sum of the wrapper modules and the linker flags.
+pub fn of(workspace: &Workspace) -> anyhow::Result<String> {
+    let mut hash = Fnv1a::default();
+    for module in MODULES {
+        for file in ["go.mod", "go.sum"] {
+            let path = workspace.go_module(module).join(file);
+            let content = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+            hash.field(&content);
+        }
+        hash.field(linker_flags(module).as_bytes());
+    }
+    Ok(format!("{:016x}", hash.0))
+}
+
+/// FNV-1a with 64 bits: a key for a cache, where nobody forges collisions, is worth no dependency.
+struct Fnv1a(u64);
+
+impl Default for Fnv1a {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv1a {
+    /// Adds one field with its length, so that bytes moved from one field to the next change the hash.
+    fn field(&mut self, bytes: &[u8]) {
+        self.bytes(&(bytes.len() as u64).to_le_bytes());
+        self.bytes(bytes);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(fields: &[&str]) -> u64 {
+        let mut hash = Fnv1a::default();
+        for field in fields {
+            hash.field(field.as_bytes());
+        }
+        hash.0
+    }
+
+    #[test]
+    fn agrees_with_the_published_test_vector() {
+        let mut hash = Fnv1a::default();
+        hash.bytes(b"foobar");
+        assert_eq!(hash.0, 0x8594_4171_f739_67e8);
+    }
+
+    #[test]
+    fn the_border_between_two_fields_counts() {
+        assert_ne!(hash(&["ab", "c"]), hash(&["a", "bc"]));
+    }
+
+    #[test]
+    fn the_key_is_a_stable_folder_name() {
+        let workspace = Workspace::locate().unwrap();
+        let key = of(&workspace).unwrap();
+        assert_eq!(key, of(&workspace).unwrap());
+        assert!(key.len() == 16 && key.chars().all(|c| c.is_ascii_hexdigit()));
+    }
+}

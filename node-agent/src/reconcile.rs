@@ -110,6 +110,10 @@ impl Reconciler {
     /// Runs until `stop`, and until the servers have closed.
     pub async fn run(mut self, mut events: mpsc::UnboundedReceiver<Event>, stop: CancellationToken) {
         while !stop.is_cancelled() {
+            // An allocation that was granted by an earlier decision's lists is known to this one.
+            while let Ok(event) = events.try_recv() {
+                self.take(event);
+            }
             let now = Instant::now();
             self.look_for_a_hang(now);
             let decision = self.node.decide(now);
@@ -120,9 +124,6 @@ impl Reconciler {
                 event = events.recv() => {
                     let Some(event) = event else { break };
                     self.take(event);
-                    while let Ok(event) = events.try_recv() {
-                        self.take(event);
-                    }
                 }
                 () = tokio::time::sleep(wake.saturating_duration_since(now)) => {}
             }
@@ -239,7 +240,7 @@ impl Reconciler {
     }
 
     fn counts(&self) -> Counts {
-        let count = |list: &[ListedDevice]| (list.len(), list.iter().filter(|d| d.grant.is_some()).count());
+        let count = |list: &[ListedDevice]| (list.len(), list.iter().filter(|d| d.healthy).count());
         self.lists.iter().map(|(name, list)| (*name, count(&list.borrow()))).collect()
     }
 

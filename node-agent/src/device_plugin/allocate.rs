@@ -25,7 +25,7 @@ const SLICE: &str = "KERF_SLICE";
 /// Why a container gets nothing. The kubelet writes it into the pod's status.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Refusal {
-    /// The device is not offered.
+    /// The device is not there, or something else is becoming of it.
     #[error("kerf does not offer device {0} to anyone now; delete the pod and let kerf's scheduler place it")]
     NotOffered(String),
 }
@@ -80,23 +80,26 @@ fn mps_environment(granted: &[(&str, &Grant)]) -> Vec<(String, String)> {
     ]
 }
 
-/// `size` of the `available` devices, `required` ones among them: of one GPU where one has enough, and there of the
-/// one on which the fewest are left over.
+/// `size` of the `available` devices, `required` ones among them: such as are still offered where these suffice, of one
+/// GPU where one has enough, and there of the one on which the fewest are left over.
 pub(super) fn prefer(
     list: &[ListedDevice],
     available: &[String],
     required: &[String],
     size: usize,
 ) -> Vec<String> {
-    let gpu = |id: &String| {
-        let device = list.iter().find(|d| d.id.as_str() == id);
-        device.and_then(|d| d.grant.as_ref()).map(|g| g.gpu.clone())
-    };
+    let device = |id: &String| list.iter().find(|d| d.id.as_str() == id);
+    let gpu = |id: &String| device(id).and_then(|d| d.grant.as_ref()).map(|g| g.gpu.clone());
+    let wanted = size.saturating_sub(required.len());
+    let (offered, withdrawn): (Vec<&String>, Vec<&String>) = available
+        .iter()
+        .filter(|id| !required.contains(id))
+        .partition(|id| device(id).is_some_and(|d| d.healthy));
+    let enough = offered.len() >= wanted;
     let mut by_gpu: BTreeMap<Option<GpuUuid>, Vec<&String>> = BTreeMap::new();
-    for id in available.iter().filter(|id| !required.contains(id)) {
+    for id in offered.into_iter().chain(withdrawn.into_iter().filter(|_| !enough)) {
         by_gpu.entry(gpu(id)).or_default().push(id);
     }
-    let wanted = size.saturating_sub(required.len());
     let known = required.first().and_then(gpu);
     let mut groups: Vec<_> = by_gpu.into_iter().collect();
     // The GPU of what must be taken, then those that suffice, the tightest first; else the largest first.
@@ -117,7 +120,7 @@ mod tests {
 
     fn device(id: &str, gpu: &str, share: impl Into<Option<ShareGrant>>) -> ListedDevice {
         let grant = Grant { gpu: GpuUuid::new(gpu), slice: format!("slice {id}"), share: share.into() };
-        ListedDevice { id: DeviceId::new(id), grant: Some(grant) }
+        ListedDevice { id: DeviceId::new(id), healthy: true, grant: Some(grant) }
     }
 
     fn mps(gb: u64) -> ShareGrant {
@@ -152,12 +155,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_refused() {
-        let unhealthy = ListedDevice { id: DeviceId::new("MIG-1"), grant: None };
+    fn what_nobody_gets_is_refused_and_what_was_just_withdrawn_is_not() {
+        let mut listed = ListedDevice { healthy: false, ..device("MIG-1", "GPU-0", None) };
+        assert!(allocate(std::slice::from_ref(&listed), &ids(&["MIG-1"])).is_ok());
+        listed.grant = None;
         for id in ["MIG-1", "MIG-9"] {
-            let refusal = allocate(std::slice::from_ref(&unhealthy), &ids(&[id])).unwrap_err();
+            let refusal = allocate(std::slice::from_ref(&listed), &ids(&[id])).unwrap_err();
             assert_eq!(refusal, Refusal::NotOffered(id.to_owned()));
         }
+    }
+
+    #[test]
+    fn a_withdrawn_device_is_preferred_last() {
+        let mut list = [device("a", "GPU-0", None), device("b", "GPU-1", None)];
+        list[0].healthy = false;
+        assert_eq!(prefer(&list, &ids(&["a", "b"]), &[], 1), ["b"]);
+        assert_eq!(prefer(&list, &ids(&["a", "b"]), &[], 2).len(), 2);
     }
 
     #[test]

@@ -128,6 +128,6 @@ impl DevicePlugin for Plugin {
 }
 
 fn device(device: &ListedDevice) -> Device {
-    let health = if device.grant.is_some() { HEALTHY } else { UNHEALTHY };
+    let health = if device.healthy { HEALTHY } else { UNHEALTHY };
     Device { id: device.id.as_str().to_owned(), health: health.to_owned(), topology: None }
 }

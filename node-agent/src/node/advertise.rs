@@ -5,6 +5,10 @@
 //! is listed as unhealthy first, and its id dropped only after the kubelet has acknowledged that, shows no holder, and
 //! some time has passed (kubelets read a device's topology once more after `Allocate`, without looking whether it is
 //! still there).
+//!
+//! A kubelet that has not taken the newest list yet may pick a withdrawn device for a pod. It gets the device: when the
+//! kubelet looked, the device was as good as what the pod was promised. So a grant outlives the offer, until something
+//! else is to become of the device; then it is revoked, one decision before that happens.
 
 use super::holders::Account;
 use kerf_core::names::DeviceId;
@@ -34,6 +38,43 @@ struct Listed {
     since: Instant,
     /// When the kubelet was asked whose answer no longer had the unhealthy device.
     quiet: Option<Instant>,
+    /// When it was decided that no container gets the unhealthy device any more.
+    revoked: Option<Instant>,
+}
+
+impl Listed {
+    fn healthy(since: Instant) -> Self {
+        Self { healthy: true, since, quiet: None, revoked: None }
+    }
+
+    fn withdrawn(since: Instant) -> Self {
+        Self { healthy: false, ..Self::healthy(since) }
+    }
+
+    /// What the list says of it.
+    fn listing(&self) -> Listing {
+        match (self.healthy, self.revoked) {
+            (true, _) => Listing::Healthy,
+            (false, None) => Listing::Withdrawn,
+            (false, Some(_)) => Listing::Revoked,
+        }
+    }
+
+    /// Whether no container can get it since a decision before `now`.
+    fn is_revoked_before(&mut self, now: Instant) -> bool {
+        !self.healthy && *self.revoked.get_or_insert(now) < now
+    }
+}
+
+/// How a device stands in a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Listing {
+    /// The kubelet may hand it out.
+    Healthy,
+    /// Listed as unhealthy, and granted to a container for which the kubelet picked it before it knew.
+    Withdrawn,
+    /// Listed as unhealthy, and granted to nobody.
+    Revoked,
 }
 
 /// The lists of all names.
@@ -82,21 +123,20 @@ impl Advertised {
             let offered = offer.get(name);
             for (device, listed) in devices.iter_mut().filter(|(_, listed)| listed.healthy) {
                 if !offered.is_some_and(|o| o.contains(device)) {
-                    *listed = Listed { healthy: false, since: now, quiet: None };
+                    *listed = Listed::withdrawn(now);
                 }
             }
         }
         for (name, device) in offer.iter().flat_map(|(name, devices)| devices.iter().map(move |d| (*name, d)))
         {
-            if self.is_withheld(name, device) {
+            if self.is_withheld(name, device) || !self.is_revoked_elsewhere(name, device, now) {
                 continue;
             }
             let Some(devices) = self.names.get_mut(&name) else { continue };
-            let fresh = Listed { healthy: true, since: now, quiet: None };
             match devices.get_mut(device) {
                 Some(listed) if listed.healthy => {}
-                Some(listed) => *listed = fresh,
-                None => drop(devices.insert(device.clone(), fresh)),
+                Some(listed) => *listed = Listed::healthy(now),
+                None => drop(devices.insert(device.clone(), Listed::healthy(now))),
             }
         }
     }
@@ -108,6 +148,24 @@ impl Advertised {
             others.filter_map(|(_, devices)| devices.get(device)).any(|l| l.healthy || l.quiet.is_none());
         let seen = self.seen.iter().flat_map(|s| &s.healthy);
         listed || seen.filter(|(other, _)| **other != name).any(|(_, devices)| devices.contains(device))
+    }
+
+    /// Whether no container can get the device under another name since a decision before `now`; revokes it if not.
+    fn is_revoked_elsewhere(&mut self, name: ResourceName, device: &DeviceId, now: Instant) -> bool {
+        let others = self.names.iter_mut().filter(|(other, _)| **other != name);
+        let mut listed = others.filter_map(|(_, devices)| devices.get_mut(device));
+        listed.all(|listed| listed.is_revoked_before(now))
+    }
+
+    /// Whether no container can get the device since a decision before `now`; revokes it if not.
+    pub(crate) fn revoke(&mut self, device: &DeviceId, now: Instant) -> bool {
+        let mut listed = self.names.values_mut().filter_map(|devices| devices.get_mut(device));
+        listed.all(|listed| listed.is_revoked_before(now))
+    }
+
+    /// Whether something was revoked at `now`, so that another decision can go further.
+    pub(crate) fn revoked_at(&self, now: Instant) -> bool {
+        self.names.values().flat_map(BTreeMap::values).any(|listed| listed.revoked == Some(now))
     }
 
     /// Whether the kubelet has acknowledged the device under this name.
@@ -149,17 +207,20 @@ impl Advertised {
         next
     }
 
-    /// The list of each name: devices and whether they are healthy.
+    /// The list of each name: devices and how they stand.
     pub(crate) fn lists(
         &self,
-    ) -> impl Iterator<Item = (ResourceName, impl Iterator<Item = (&DeviceId, bool)>)> {
-        self.names.iter().map(|(name, devices)| (*name, devices.iter().map(|(d, l)| (d, l.healthy))))
+    ) -> impl Iterator<Item = (ResourceName, impl Iterator<Item = (&DeviceId, Listing)>)> {
+        self.names.iter().map(|(name, devices)| (*name, devices.iter().map(|(d, l)| (d, l.listing()))))
     }
 
     /// What the kubelet should say that it may hand out.
     pub(crate) fn healthy(&self) -> DevicesByName {
         let healthy = self.lists().map(|(name, devices)| {
-            (name, devices.filter(|(_, healthy)| *healthy).map(|(device, _)| device.clone()).collect())
+            (
+                name,
+                devices.filter(|(_, l)| *l == Listing::Healthy).map(|(device, _)| device.clone()).collect(),
+            )
         });
         healthy.filter(|(_, devices): &(_, BTreeSet<_>)| !devices.is_empty()).collect()
     }

@@ -71,6 +71,9 @@ fn a_device_changes_its_name_only_after_the_kubelet_let_go_of_the_old_one() {
     assert_eq!(scene.all.healthy(), devices(&[]));
     scene.saw(&[]);
     scene.offer(&[(TWO, "MIG-1")]);
+    assert_eq!(scene.all.healthy(), devices(&[]), "first it is granted to nobody under the old name");
+    assert!(scene.all.revoked_at(scene.now));
+    scene.offer(&[(TWO, "MIG-1")]);
     assert_eq!(scene.all.healthy(), devices(&[(TWO, "MIG-1")]));
 }
 

@@ -41,6 +41,10 @@ struct Life {
     /// What the agent has sent, and what of it the kubelet has taken.
     sent: Lists,
     taken: Lists,
+    /// What the plugin grants since the last decision.
+    granted: BTreeSet<(ResourceName, DeviceId)>,
+    /// What the kubelet has picked for a pod and not asked for yet.
+    picked: Option<(ResourceName, DeviceId)>,
     /// Devices that pods have.
     pods: BTreeMap<DeviceId, Pod>,
     /// Answers that are under way.
@@ -57,7 +61,8 @@ impl Life {
         let (sent, taken) = (Lists::new(), Lists::new());
         let (now, spec) = (Instant::now(), GpuNodeSpec::default());
         let (pods, allocatable, holders) = (BTreeMap::new(), None, None);
-        Self { node, gpus, now, spec, sent, taken, pods, allocatable, holders }
+        let (granted, picked) = (BTreeSet::new(), None);
+        Self { node, gpus, now, spec, sent, taken, granted, picked, pods, allocatable, holders }
     }
 
     fn act(&mut self, action: u8, choice: usize) {
@@ -67,7 +72,8 @@ impl Life {
             2 => self.release(choice),
             3 => self.take_lists(choice),
             4 => self.taken.clone_from(&self.sent),
-            5 | 6 => self.allocate(choice),
+            5 => self.pick(choice),
+            6 => self.allocate(),
             7 if choice < 8 => self.list_pod(choice),
             8 => self.end_pod(choice),
             9 => self.ask(),
@@ -126,8 +132,8 @@ impl Life {
         }
     }
 
-    /// The kubelet picks a device; the plugin answers only for what it offers at that moment.
-    fn allocate(&mut self, choice: usize) {
+    /// The kubelet picks a device from the lists that it knows.
+    fn pick(&mut self, choice: usize) {
         let free: Vec<_> = self
             .taken
             .iter()
@@ -135,10 +141,13 @@ impl Life {
             .filter(|(_, device, healthy)| *healthy && !self.pods.contains_key(*device))
             .map(|(name, device, _)| (name, device.clone()))
             .collect();
-        let Some((name, device)) = free.get(choice % free.len().max(1)).cloned() else { return };
-        let lists = self.node.decide(self.now).lists;
-        let offered = lists[&name].iter().any(|d| d.id == device && d.grant.is_some());
-        if offered {
+        self.picked = free.get(choice % free.len().max(1)).cloned();
+    }
+
+    /// The kubelet asks for what it picked, however long ago.
+    fn allocate(&mut self) {
+        let Some((name, device)) = self.picked.take() else { return };
+        if self.granted.contains(&(name, device.clone())) {
             self.node.on_allocated(name, vec![device.clone()], self.now);
             self.pods.insert(device, Pod { name, since: self.now, listed: false });
         }
@@ -199,7 +208,7 @@ impl Life {
         self.node = Node::remembering(Some(&status));
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.pods.values_mut().for_each(|pod| pod.listed = true);
-        (self.allocatable, self.holders) = (None, None);
+        (self.allocatable, self.holders, self.picked) = (None, None, None);
         self.node.on_observed(Ok(self.gpus.gpus()));
         self.node.on_registration(Ok(()));
         self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
@@ -226,9 +235,12 @@ impl Life {
     }
 
     fn decide(&mut self) {
-        let lists = self.node.decide(self.now).lists.into_iter();
+        let lists = self.node.decide(self.now).lists;
+        let all = lists.iter().flat_map(|(name, list)| list.iter().map(move |d| (*name, d)));
+        self.granted = all.filter(|(_, d)| d.grant.is_some()).map(|(name, d)| (name, d.id.clone())).collect();
         self.sent = lists
-            .map(|(name, list)| (name, list.into_iter().map(|d| (d.id, d.grant.is_some())).collect()))
+            .into_iter()
+            .map(|(name, list)| (name, list.into_iter().map(|d| (d.id, d.healthy)).collect()))
             .collect();
     }
 

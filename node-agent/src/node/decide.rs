@@ -3,7 +3,7 @@
 //! Steps run one at a time and the plan is made anew after each, so that it always rests on the newest spec and the
 //! newest holders. A plan that the checker refuses is not run.
 
-use super::advertise::DevicesByName;
+use super::advertise::{DevicesByName, Listing};
 use super::share::{self, Share};
 use super::{Node, Obstruction, Task};
 use crate::gpu::Gpu;
@@ -41,7 +41,10 @@ pub struct Decision {
 pub struct ListedDevice {
     /// Its id.
     pub id: DeviceId,
-    /// What a container gets with it; `None` for an unhealthy device, which nobody gets.
+    /// Whether the kubelet may hand it out.
+    pub healthy: bool,
+    /// What a container gets with it; `None` for a device that nobody gets. A kubelet that did not know yet may still
+    /// have picked an unhealthy one.
     pub grant: Option<Grant>,
 }
 
@@ -86,6 +89,7 @@ impl Node {
         let (look, next_look) = self.account.look(now);
         let next_drop = self.advertised.drop_ids(&self.account, now);
         let step = self.next_step(steps, now);
+        let revoked = self.advertised.revoked_at(now).then_some(now);
         let held = self.obstacles.values().any(|o| !o.is_final);
         Decision {
             lists: self.lists(&existing),
@@ -93,7 +97,7 @@ impl Node {
             step,
             wants_holders: look || self.advertised.wants_account(&self.account),
             wants_observation: held,
-            wake: [next_look, next_drop, self.retries.next(now)].into_iter().flatten().min(),
+            wake: [revoked, next_look, next_drop, self.retries.next(now)].into_iter().flatten().min(),
             status: self.status(&offered.waiting),
         }
     }
@@ -108,7 +112,7 @@ impl Node {
                 self.obstacles.clear();
                 return Vec::new();
             }
-            if !self.run_share_steps(&plan) {
+            if !self.run_share_steps(&plan, now) {
                 self.note_obstacles(&plan, now);
                 return plan.steps.into_iter().filter(|s| self.is_allowed_alone(&observed, s)).collect();
             }
@@ -122,7 +126,7 @@ impl Node {
     }
 
     /// Starts and ends shares. Whether anything changed.
-    fn run_share_steps(&mut self, plan: &Plan) -> bool {
+    fn run_share_steps(&mut self, plan: &Plan, now: Instant) -> bool {
         let mut changed = false;
         for step in &plan.steps {
             match step {
@@ -131,7 +135,7 @@ impl Node {
                     self.shares.insert(id.clone(), Share { gpu: gpu.clone(), shape: *shape });
                     changed = true;
                 }
-                Step::End { gpu, id } if self.is_free(&share::device_id(gpu, id)) => {
+                Step::End { gpu, id } if self.may_go(&share::device_id(gpu, id), now) => {
                     tracing::info!(%gpu, slice = %id, "share ended");
                     self.shares.remove(id);
                     changed = true;
@@ -142,12 +146,15 @@ impl Node {
         changed
     }
 
-    /// Whether no container has the device or can get it: the kubelet does not offer it, and was asked for holders
-    /// after it had let go of it.
-    fn is_free(&self, device: &DeviceId) -> bool {
+    /// Whether no container has the device or can get it: the kubelet does not offer it, was asked for holders after it
+    /// had let go of it, and a container for which it picked the device before that has been refused it since an
+    /// earlier decision. Refuses it from now on if only that is missing.
+    fn may_go(&mut self, device: &DeviceId, now: Instant) -> bool {
         let quiet = self.advertised.quiet_since(device);
         let asked = self.account.asked();
-        self.account.held_as(device).is_none() && quiet.zip(asked).is_some_and(|(quiet, asked)| asked > quiet)
+        let is_free = self.account.held_as(device).is_none()
+            && quiet.zip(asked).is_some_and(|(quiet, asked)| asked > quiet);
+        is_free && self.advertised.revoke(device, now)
     }
 
     fn note_obstacles(&mut self, plan: &Plan, now: Instant) {
@@ -162,13 +169,13 @@ impl Node {
     }
 
     /// The first step that may run now.
-    fn next_step(&self, steps: Vec<Step>, now: Instant) -> Option<Step> {
+    fn next_step(&mut self, steps: Vec<Step>, now: Instant) -> Option<Step> {
         steps.into_iter().find(|step| match step {
             Step::Create { id, .. } => self.retries.may_run(&Task::Create(id.clone()), now),
             Step::Destroy { gpu, instance } => {
                 let task = Task::Destroy(gpu.clone(), *instance);
-                let device = self.find(gpu, *instance).and_then(|i| i.device());
-                self.retries.may_run(&task, now) && device.is_none_or(|d| self.is_free(d))
+                let device = self.find(gpu, *instance).and_then(|i| i.device()).cloned();
+                self.retries.may_run(&task, now) && device.is_none_or(|d| self.may_go(&d, now))
             }
             Step::Start { .. } | Step::End { .. } => false,
         })
@@ -192,9 +199,11 @@ impl Node {
 
     fn lists(&self, existing: &[ExistingSlice]) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
         let grants: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
-        let listed = |(id, healthy): (&DeviceId, bool)| ListedDevice {
+        let granted = |id: &DeviceId| grants.get(id).and_then(|slice| self.grant(slice));
+        let listed = |(id, listing): (&DeviceId, Listing)| ListedDevice {
             id: id.clone(),
-            grant: grants.get(id).filter(|_| healthy).and_then(|slice| self.grant(slice)),
+            healthy: listing == Listing::Healthy,
+            grant: if listing == Listing::Revoked { None } else { granted(id) },
         };
         self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()
     }

@@ -137,6 +137,7 @@ impl Scene {
                 self.acknowledge();
             } else {
                 self.list_holders();
+                self.decide();
                 let again = self.decide();
                 if again.step.is_none() && again.healthy == self.kubelet {
                     return again.status;
@@ -154,6 +155,12 @@ impl Scene {
 
 fn slice<'s>(status: &'s GpuNodeStatus, id: &str) -> &'s SliceStatus {
     status.slice(&SliceId::new(id)).unwrap()
+}
+
+/// Whether a container gets the device that asks for it now.
+fn grants(decision: &Decision, device: &str) -> bool {
+    let mut listed = decision.lists.values().flatten();
+    listed.any(|d| d.id.as_str() == device && d.grant.is_some())
 }
 
 fn devices(healthy: &DevicesByName) -> Vec<&str> {
@@ -217,11 +224,29 @@ fn an_idle_slice_in_the_way_goes_only_after_the_kubelet_let_go_of_it() {
     scene.acknowledge();
     let decision = scene.decide();
     assert!(decision.step.is_none() && decision.wants_holders, "it may have been handed out before");
+    assert!(grants(&decision, "MIG-1"), "a kubelet that picked it before it knew gets it");
     scene.list_holders();
-    assert!(matches!(scene.decide().step, Some(Step::Destroy { .. })));
+    let decision = scene.decide();
+    assert!(!grants(&decision, "MIG-1") && decision.step.is_none(), "first nobody gets it any more");
+    assert!(matches!(scene.decide().step, Some(Step::Destroy { .. })), "then it goes");
     let status = scene.settle();
     assert_eq!(scene.places(), ["7g.80gb at 0:8"]);
     assert_eq!(slice(&status, "s2").state, SliceState::Ready);
+}
+
+#[test]
+fn a_pod_gets_a_withdrawn_slice_that_the_kubelet_picked_before_it_knew() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let idle = wanted("s1", mig("1g.10gb", 0, 1), None);
+    let promised = wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE)));
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))), promised.clone()]);
+    scene.settle();
+    scene.want(vec![idle, promised]);
+    assert!(grants(&scene.decide(), "MIG-1"), "the kubelet does not know yet");
+    scene.allocate("b", ONE, "MIG-1");
+    let status = scene.settle();
+    let held = slice(&status, "s1");
+    assert_eq!((held.state, held.holder.as_ref().unwrap().pod.as_str()), (SliceState::Held, "b"));
 }
 
 #[test]

@@ -67,6 +67,13 @@ impl Profile {
         self.size
     }
 
+    /// Whether an instance takes what only one instance of a GPU can have: the media extension, or all media engines
+    /// (MIG user guide: one instance may include media extensions).
+    #[must_use]
+    pub const fn claims_media(self) -> bool {
+        matches!(self.extras, Extras::Media | Extras::AllMedia)
+    }
+
     /// Whether the profile has no extras.
     #[must_use]
     pub fn is_plain(self) -> bool {

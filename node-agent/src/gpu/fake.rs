@@ -30,7 +30,7 @@ impl FakeGpus {
             Gpu {
                 uuid: uuid(index),
                 index,
-                product: format!("NVIDIA {}", model.product),
+                product: format!("NVIDIA {}", model.products[0]),
                 memory: model.memory,
                 table: model.mig_table(),
                 instances: Vec::new(),

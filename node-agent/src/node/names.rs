@@ -5,7 +5,7 @@
 use crate::gpu::Gpu;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_core::mig::catalog::{self, MODELS};
+use kerf_core::mig::catalog;
 use kerf_core::resource::{ResourceName, SHARE_SIZES};
 use kerf_core::units::SizeGb;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +23,8 @@ pub(crate) fn resource_names(gpus: &[Gpu]) -> BTreeSet<ResourceName> {
         match &gpu.table {
             Some(table) => {
                 let present: Vec<_> = table.entries().iter().map(|e| e.profile).collect();
-                let known = MODELS.iter().filter_map(catalog::GpuModel::mig_table);
-                let known: Vec<_> = known.flat_map(|t| t.entries().to_vec()).map(|e| e.profile).collect();
-                let kept = known.into_iter().filter(|p| p.is_plain()).map(ResourceName::Mig);
+                let known = catalog::profiles().into_iter().filter(|profile| profile.is_plain());
+                let kept = known.map(ResourceName::Mig);
                 names.extend(kept.filter(|name| present.iter().any(|profile| name.is_kept_by(*profile))));
                 names.extend(present.iter().copied().map(ResourceName::Mig));
             }
@@ -44,7 +43,8 @@ fn share_sizes(gpu: &Gpu) -> impl Iterator<Item = SizeGb> {
 
 /// The node labels that the agent owns; `None` for one that must not be there.
 pub(crate) fn labels(gpus: &[Gpu]) -> BTreeMap<String, Option<String>> {
-    let models: BTreeSet<String> = gpus.iter().map(|gpu| catalog::short_name(&gpu.product)).collect();
+    let models: BTreeSet<String> =
+        gpus.iter().map(|gpu| catalog::short_name(&gpu.product, gpu.memory)).collect();
     let model = if models.len() > 1 { Some("mixed".to_owned()) } else { models.into_iter().next() };
     let mut labels = BTreeMap::from([(keys::NODE_MODEL.to_owned(), model)]);
     for kind in Kind::ALL {

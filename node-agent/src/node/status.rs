@@ -191,7 +191,7 @@ pub(crate) fn unserved(mut status: GpuNodeStatus, condition: Condition) -> GpuNo
 fn models(gpus: &[Gpu]) -> String {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for gpu in gpus {
-        *counts.entry(catalog::short_name(&gpu.product)).or_default() += 1;
+        *counts.entry(catalog::short_name(&gpu.product, gpu.memory)).or_default() += 1;
     }
     let texts: Vec<_> = counts.into_iter().map(|(model, count)| format!("{count}x {model}")).collect();
     texts.join(", ")
@@ -201,7 +201,7 @@ fn gpu_status(gpu: &Gpu) -> GpuStatus {
     GpuStatus {
         uuid: gpu.uuid.clone(),
         index: gpu.index,
-        model: catalog::short_name(&gpu.product),
+        model: catalog::short_name(&gpu.product, gpu.memory),
         memory: gpu.memory,
         kinds: names::kinds(gpu),
         profiles: gpu.table.clone().unwrap_or_default(),

@@ -96,7 +96,7 @@ impl Node {
             held_as: self.account.held_as(&device),
             device,
             shape,
-            model: self.gpu(gpu).map(|g| catalog::short_name(&g.product)).unwrap_or_default(),
+            model: self.gpu(gpu).map(|g| catalog::short_name(&g.product, g.memory)).unwrap_or_default(),
             reservation: wanted.and_then(|w| w.reservation.clone()),
         }
     }

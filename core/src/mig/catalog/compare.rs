@@ -1,0 +1,171 @@
+//! Where the catalog and NVML say different things of one GPU. NVML is right; an operator should hear of it.
+
+use super::GpuModel;
+use crate::mig::{GiProfileId, MigTable, Profile, ProfileEntry};
+use crate::units::MemoryMib;
+use thiserror::Error;
+
+/// The most by which the memory of a profile may differ, in percent. Drivers move it by a few.
+const MEMORY_PERCENT: u64 = 5;
+
+/// One thing in which the catalog's table differs from NVML's.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Disagreement {
+    /// A profile of the catalog's.
+    #[error("NVML does not list {0}")]
+    Missing(Profile),
+    /// A profile of NVML's.
+    #[error("NVML lists {0}, of which the catalog does not know")]
+    Unknown(Profile),
+    /// The id that creates the profile.
+    #[error("{profile} has id {nvml} on NVML and {catalog} in the catalog", nvml = nvml.0, catalog = catalog.0)]
+    Id {
+        /// The profile, by NVML's name.
+        profile: Profile,
+        /// The catalog's id.
+        catalog: GiProfileId,
+        /// NVML's.
+        nvml: GiProfileId,
+    },
+    /// Where the profile may start.
+    #[error("{profile} may start at memory slices {nvml:?} by NVML and at {catalog:?} by the catalog")]
+    Placements {
+        /// The profile, by NVML's name.
+        profile: Profile,
+        /// The catalog's starts.
+        catalog: Vec<u8>,
+        /// NVML's.
+        nvml: Vec<u8>,
+    },
+    /// How many memory slices the profile takes.
+    #[error("{profile} takes {nvml} memory slices by NVML and {catalog} by the catalog")]
+    Size {
+        /// The profile, by NVML's name.
+        profile: Profile,
+        /// The catalog's count.
+        catalog: u8,
+        /// NVML's.
+        nvml: u8,
+    },
+    /// How many instances of the profile a GPU can hold.
+    #[error("a GPU holds {nvml} of {profile} by NVML and {catalog} by the catalog")]
+    Max {
+        /// The profile, by NVML's name.
+        profile: Profile,
+        /// The catalog's count.
+        catalog: u8,
+        /// NVML's.
+        nvml: u8,
+    },
+    /// How much memory an instance has, where it is more than a driver's whim.
+    #[error("{profile} has {nvml} by NVML and {catalog} by the catalog")]
+    Memory {
+        /// The profile, by NVML's name.
+        profile: Profile,
+        /// The catalog's.
+        catalog: MemoryMib,
+        /// NVML's.
+        nvml: MemoryMib,
+    },
+}
+
+/// Where `model` of the catalog differs from the table that NVML gave. A name that another driver gives to a profile is
+/// no difference.
+#[must_use]
+pub fn compare(model: &GpuModel, nvml: &MigTable) -> Vec<Disagreement> {
+    let catalog = model.mig_table().unwrap_or_default();
+    let mut found = Vec::new();
+    for ours in catalog.entries() {
+        match nvml.entries().iter().find(|theirs| is_same(model, ours, theirs)) {
+            Some(theirs) => compare_entries(ours, theirs, &mut found),
+            None => found.push(Disagreement::Missing(ours.profile)),
+        }
+    }
+    let known = |theirs: &&ProfileEntry| catalog.entries().iter().any(|ours| is_same(model, ours, theirs));
+    let unknown = nvml.entries().iter().filter(|theirs| !known(theirs));
+    found.extend(unknown.map(|theirs| Disagreement::Unknown(theirs.profile)));
+    found
+}
+
+fn is_same(model: &GpuModel, ours: &ProfileEntry, theirs: &ProfileEntry) -> bool {
+    ours.profile == theirs.profile || model.other_names().contains(&(ours.id, theirs.profile))
+}
+
+fn compare_entries(ours: &ProfileEntry, theirs: &ProfileEntry, found: &mut Vec<Disagreement>) {
+    let profile = theirs.profile;
+    if ours.id != theirs.id {
+        found.push(Disagreement::Id { profile, catalog: ours.id, nvml: theirs.id });
+    }
+    if ours.starts != theirs.starts {
+        let (catalog, nvml) = (ours.starts.clone(), theirs.starts.clone());
+        found.push(Disagreement::Placements { profile, catalog, nvml });
+    }
+    if ours.size != theirs.size {
+        found.push(Disagreement::Size { profile, catalog: ours.size, nvml: theirs.size });
+    }
+    if ours.max != theirs.max {
+        found.push(Disagreement::Max { profile, catalog: ours.max, nvml: theirs.max });
+    }
+    let (catalog, nvml) = (ours.memory, theirs.memory);
+    if catalog.0.abs_diff(nvml.0) * 100 > catalog.0 * MEMORY_PERCENT {
+        found.push(Disagreement::Memory { profile, catalog, nvml });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mig::catalog::by_name;
+
+    fn changed(model: &str, change: impl FnOnce(&mut Vec<ProfileEntry>)) -> Vec<String> {
+        let model = by_name(model).unwrap();
+        let mut entries = model.mig_table().unwrap().entries().to_vec();
+        change(&mut entries);
+        compare(model, &MigTable::new(entries)).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_table_agrees_with_itself_and_with_a_drivers_whims_of_memory() {
+        assert!(changed("H100-80GB", |entries| entries.reverse()).is_empty());
+        assert!(changed("H100-80GB", |entries| entries[0].memory.0 -= 250).is_empty());
+    }
+
+    #[test]
+    fn every_difference_has_its_text() {
+        let texts = changed("H100-80GB", |entries| {
+            entries[0].id = GiProfileId(99);
+            entries[1].profile = "1g.11gb+me".parse().unwrap();
+            entries[2].starts = vec![0, 2];
+            entries[3].size = 3;
+            entries[4].max = 1;
+            entries[5].memory = MemoryMib(30_000);
+        });
+        assert_eq!(
+            texts,
+            [
+                "1g.10gb has id 99 on NVML and 19 in the catalog",
+                "NVML does not list 1g.10gb+me",
+                "1g.20gb may start at memory slices [0, 2] by NVML and at [0, 2, 4, 6] by the catalog",
+                "2g.20gb takes 3 memory slices by NVML and 2 by the catalog",
+                "a GPU holds 1 of 3g.40gb by NVML and 2 by the catalog",
+                "4g.40gb has 30000Mi by NVML and 40448Mi by the catalog",
+                "NVML lists 1g.11gb+me, of which the catalog does not know",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_name_that_an_older_driver_gives_is_no_difference() {
+        let rename = |entries: &mut Vec<ProfileEntry>| {
+            for (id, name) in by_name("GB200-186GB").unwrap().other_names() {
+                entries.iter_mut().find(|e| e.id == *id).unwrap().profile = *name;
+            }
+        };
+        assert!(changed("GB200-186GB", rename).is_empty());
+        let texts = changed("GB200-186GB", |entries| {
+            rename(entries);
+            entries[0].max = 6;
+        });
+        assert_eq!(texts, ["a GPU holds 6 of 1g.24gb by NVML and 7 by the catalog"]);
+    }
+}

@@ -1,0 +1,197 @@
+//! Compute instances: shares of one GPU instance's compute slices. They share its memory and its faults.
+
+use super::{Profile, UnknownProfile};
+use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// A compute instance's profile: `1c.3g.40gb` is one compute slice of a `3g.40gb`. One that takes all slices is written
+/// as its GPU instance is: `3g.40gb`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ComputeProfile {
+    compute: u8,
+    of: Profile,
+}
+
+/// Where compute instances of so many slices may start in a GPU instance of so many (`nvidia-smi mig -lcip`, `-lcipp`).
+/// As many fit at a time: their places lie apart.
+const fn starts(of: u8, compute: u8) -> &'static [u8] {
+    match (of, compute) {
+        (1, 1) | (2, 2) | (3, 2 | 3) | (4, 4) | (7, 4 | 7) => &[0],
+        (2, 1) => &[0, 1],
+        (3, 1) => &[0, 1, 2],
+        (4, 1) => &[0, 1, 2, 3],
+        (4, 2) => &[0, 2],
+        (7, 1) => &[0, 1, 2, 3, 4, 5, 6],
+        (7, 2) => &[0, 2, 4],
+        (7, 3) => &[0, 4],
+        _ => &[],
+    }
+}
+
+impl ComputeProfile {
+    /// `compute` slices of a GPU instance of profile `of`, where it offers that many.
+    #[must_use]
+    pub const fn new(compute: u8, of: Profile) -> Option<Self> {
+        if starts(of.compute(), compute).is_empty() { None } else { Some(Self { compute, of }) }
+    }
+
+    /// The one that takes the whole of a GPU instance, where such a GPU instance exists.
+    #[must_use]
+    pub const fn full(of: Profile) -> Option<Self> {
+        Self::new(of.compute(), of)
+    }
+
+    /// All that a GPU instance of profile `of` offers, by slices. (Hopper's second one-slice profile with more
+    /// multiprocessors is not among them: it has no name of its own.)
+    pub fn all(of: Profile) -> impl Iterator<Item = Self> {
+        (1..=of.compute()).filter_map(move |compute| Self::new(compute, of))
+    }
+
+    /// Compute slices: the C of `Cc.Gg.Mgb`.
+    #[must_use]
+    pub const fn compute(self) -> u8 {
+        self.compute
+    }
+
+    /// The profile of its GPU instance.
+    #[must_use]
+    pub const fn of(self) -> Profile {
+        self.of
+    }
+
+    /// Compute slices of the GPU instance at which it may start, ascending. As many of it fit beside each other.
+    #[must_use]
+    pub const fn starts(self) -> &'static [u8] {
+        starts(self.of.compute(), self.compute)
+    }
+}
+
+impl fmt::Display for ComputeProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.compute != self.of.compute() {
+            write!(f, "{}c.", self.compute)?;
+        }
+        write!(f, "{}", self.of)
+    }
+}
+
+/// A text that is no compute instance's profile.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum UnknownComputeProfile {
+    /// What follows the compute slices is no profile, or they are not written like `1c.`.
+    #[error("{0:?} is no compute instance profile; write it like 1c.3g.40gb, or 3g.40gb for all of it")]
+    Malformed(String),
+    /// No GPU instance of that profile can be shared like this.
+    #[error("a {1} offers no compute instance of {0} slices")]
+    NotOffered(u8, Profile),
+}
+
+impl FromStr for ComputeProfile {
+    type Err = UnknownComputeProfile;
+
+    /// The grammar of go-nvlib's `pkg/nvlib/device/mig_profile.go`: `[Cc.]Gg.Mgb[extras]`.
+    fn from_str(text: &str) -> Result<Self, UnknownComputeProfile> {
+        let malformed = || UnknownComputeProfile::Malformed(text.to_owned());
+        let profile = |text: &str| text.parse().map_err(|UnknownProfile(_)| malformed());
+        let (compute, of): (u8, Profile) = match text.split_once("c.") {
+            None => profile(text).map(|of: Profile| (of.compute(), of))?,
+            Some((digits, of)) => {
+                let plain = digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0');
+                (digits.parse().ok().filter(|_| plain).ok_or_else(malformed)?, profile(of)?)
+            }
+        };
+        Self::new(compute, of).ok_or(UnknownComputeProfile::NotOffered(compute, of))
+    }
+}
+
+/// A compute instance at its place in its GPU instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ComputeInstance {
+    /// The first compute slice.
+    pub start: u8,
+    /// How many compute slices.
+    pub compute: u8,
+}
+
+impl ComputeInstance {
+    fn overlaps(self, other: Self) -> bool {
+        self.start < other.start + other.compute && other.start < self.start + self.compute
+    }
+}
+
+/// Why a compute instance cannot be added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ComputeIllegal {
+    /// The GPU instance offers none of that size.
+    #[error("a {1} offers no compute instance of {0} slices")]
+    NotOffered(u8, Profile),
+    /// It cannot start there.
+    #[error("{0} cannot start at compute slice {1}")]
+    NoSuchStart(ComputeProfile, u8),
+    /// Another compute instance lies there.
+    #[error("compute slices {0} to {1} are taken")]
+    Taken(u8, u8),
+}
+
+/// Compute instances that can exist together in a GPU instance. There is no illegal value of this type.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ComputeGeometry {
+    of: Profile,
+    instances: Vec<ComputeInstance>,
+}
+
+impl ComputeGeometry {
+    /// A GPU instance of profile `of` without compute instances.
+    #[must_use]
+    pub fn empty(of: Profile) -> Self {
+        Self { of, instances: Vec::new() }
+    }
+
+    /// The geometry of these compute instances, if they can exist together.
+    pub fn with(
+        of: Profile,
+        instances: impl IntoIterator<Item = ComputeInstance>,
+    ) -> Result<Self, ComputeIllegal> {
+        instances.into_iter().try_fold(Self::empty(of), |geometry, i| geometry.place(i.compute, i.start))
+    }
+
+    /// This geometry with one more compute instance of `compute` slices. (Places on the slices keep the sum of the slices
+    /// within the GPU instance's.)
+    pub fn place(mut self, compute: u8, start: u8) -> Result<Self, ComputeIllegal> {
+        let profile =
+            ComputeProfile::new(compute, self.of).ok_or(ComputeIllegal::NotOffered(compute, self.of))?;
+        if !profile.starts().contains(&start) {
+            return Err(ComputeIllegal::NoSuchStart(profile, start));
+        }
+        let wanted = ComputeInstance { start, compute };
+        if self.instances.iter().any(|other| other.overlaps(wanted)) {
+            return Err(ComputeIllegal::Taken(start, start + compute - 1));
+        }
+        self.instances.push(wanted);
+        self.instances.sort_unstable();
+        Ok(self)
+    }
+
+    /// The GPU instance's profile.
+    #[must_use]
+    pub fn of(&self) -> Profile {
+        self.of
+    }
+
+    /// The compute instances, by their start.
+    #[must_use]
+    pub fn instances(&self) -> &[ComputeInstance] {
+        &self.instances
+    }
+
+    /// Taken compute slices.
+    #[must_use]
+    pub fn compute(&self) -> u8 {
+        self.instances.iter().map(|i| i.compute).sum()
+    }
+}
+
+#[cfg(test)]
+#[path = "compute_tests.rs"]
+mod tests;

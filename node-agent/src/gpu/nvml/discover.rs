@@ -1,5 +1,6 @@
 //! What NVML says of the node's GPUs.
 
+use super::differences::warn_of_differences;
 use super::{NvmlBackend, ffi};
 use crate::gpu::{Compute, Gpu, GpuError, GpuInstance};
 use kerf_core::mig::{GiProfileId, Instance, MigTable, Placement, Profile, ProfileEntry};
@@ -46,7 +47,8 @@ impl NvmlBackend {
         let product = device.name().map_err(GpuError::call("nvmlDeviceGetName"))?;
         let memory = device.memory_info().map_err(GpuError::call("nvmlDeviceGetMemoryInfo_v2"))?;
         let memory = MemoryMib(memory.total / MIB);
-        let table = if is_mig_enabled(&device)? { Some(self.table(&uuid, index)?) } else { None };
+        let is_mig = is_mig_enabled(&device)?;
+        let table = if is_mig { Some(self.table(&uuid, index, &product, memory)?) } else { None };
         let instances = match &table {
             Some(table) => self.instances(&uuid, index, table)?,
             None => Vec::new(),
@@ -54,13 +56,20 @@ impl NvmlBackend {
         Ok(Gpu { uuid, index, product, memory, table, instances })
     }
 
-    fn table(&mut self, uuid: &GpuUuid, index: u32) -> Result<MigTable, GpuError> {
+    fn table(
+        &mut self,
+        uuid: &GpuUuid,
+        index: u32,
+        product: &str,
+        memory: MemoryMib,
+    ) -> Result<MigTable, GpuError> {
         if let Some(known) = self.tables.get(uuid) {
             return Ok(known.clone());
         }
         let device =
             self.nvml.device_by_index(index).map_err(GpuError::call("nvmlDeviceGetHandleByIndex_v2"))?;
         let table = read_table(&device)?;
+        warn_of_differences(uuid, product, memory, &table);
         self.tables.insert(uuid.clone(), table.clone());
         Ok(table)
     }

@@ -1,5 +1,6 @@
 //! The node's GPUs through NVML.
 
+mod differences;
 mod discover;
 #[expect(unsafe_code, reason = "raw NVML calls; everything else of the agent is safe code")]
 mod ffi;

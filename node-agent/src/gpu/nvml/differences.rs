@@ -1,0 +1,81 @@
+//! Tells the log where the catalog says other things of a GPU than NVML does. It changes nothing: NVML is right.
+
+use kerf_core::mig::MigTable;
+use kerf_core::mig::catalog::{by_product, compare};
+use kerf_core::names::GpuUuid;
+use kerf_core::units::MemoryMib;
+
+/// Warns once for each thing in which `table`, which NVML gave, differs from what the catalog has of such a GPU. Plans
+/// that are made off the node, and the scheduler's list of resource names, follow the catalog.
+pub(super) fn warn_of_differences(gpu: &GpuUuid, product: &str, memory: MemoryMib, table: &MigTable) {
+    let Some(model) = by_product(product, memory) else {
+        tracing::warn!(%gpu, product, %memory, "the catalog does not know this GPU; NVML's MIG table is used");
+        return;
+    };
+    for what in compare(model, table) {
+        let model = model.name;
+        tracing::warn!(%gpu, model, %what, "the catalog and NVML disagree; NVML's MIG table is used");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::mig::catalog::by_name;
+    use std::sync::{Arc, Mutex};
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    /// Keeps what is said under `model`, `product` and `what`.
+    #[derive(Clone, Default)]
+    struct Heard(Arc<Mutex<Vec<String>>>);
+
+    impl Subscriber for Heard {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == tracing::Level::WARN
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut self.clone());
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    impl Visit for Heard {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            if matches!(field.name(), "model" | "product" | "what") {
+                self.0.lock().unwrap().push(format!("{value:?}"));
+            }
+        }
+    }
+
+    fn heard(product: &str, memory: u64, table: &MigTable) -> Vec<String> {
+        let heard = Heard::default();
+        tracing::subscriber::with_default(heard.clone(), || {
+            warn_of_differences(&GpuUuid::new("GPU-0"), product, MemoryMib(memory), table);
+        });
+        heard.0.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn the_log_names_the_model_and_each_difference() {
+        let table = by_name("H200-141GB").unwrap().mig_table().unwrap();
+        assert!(heard("NVIDIA H200", 143_771, &table).is_empty());
+        let mut entries = table.entries().to_vec();
+        entries.pop();
+        let heard = heard("NVIDIA H200", 143_771, &MigTable::new(entries));
+        assert_eq!(heard, ["\"H200-141GB\"", "NVML does not list 7g.141gb"]);
+    }
+
+    #[test]
+    fn a_gpu_that_the_catalog_does_not_know_is_named() {
+        let heard = heard("NVIDIA X100", 100_000, &MigTable::default());
+        assert_eq!(heard, ["\"NVIDIA X100\""]);
+    }
+}

@@ -1,10 +1,11 @@
 //! Compute instance profiles inside one GPU instance. Data only.
 //!
 //! On Hopper a `1g` instance with double memory has two one-slice profiles: id 0 with the multiprocessors of a
-//! plain `1g`, and id 7 (`1_SLICE_REV1`) with all of the instance's. `nvidia-smi mig -C` takes id 7 there. The
-//! REV1 entries that Hopper may list inside larger instances are left out: their counts are not known.
+//! plain `1g`, and id 7 (`1_SLICE_REV1`) with all of the instance's. `nvidia-smi mig -C` takes id 7 there. Blackwells
+//! whose `1g` with double memory has more multiprocessors are taken to do the same. The REV1 entries that Hopper may
+//! list inside larger instances are left out: their counts are not known.
 
-use crate::model::{Architecture, Model};
+use crate::model::Model;
 use crate::profile::Profile;
 
 /// `NVML_COMPUTE_INSTANCE_PROFILE_COUNT` as of the headers that know `7_SLICE_NVL`.
@@ -47,7 +48,7 @@ fn id_of(slices: u32) -> u32 {
 
 /// The compute instance profiles of a GPU instance of `gpu_profile` on `model`.
 pub(crate) fn compute_profiles(model: Model, gpu_profile: &Profile) -> Vec<ComputeProfile> {
-    let per_slice = if model.facts().architecture == Architecture::Hopper { 16 } else { 14 };
+    let per_slice = model.profiles().iter().map(|profile| profile.multiprocessors).min().unwrap_or(0);
     let rev1 = gpu_profile.compute_slices == 1 && gpu_profile.multiprocessors > per_slice;
     let mut found: Vec<ComputeProfile> = offered(gpu_profile.compute_slices)
         .iter()

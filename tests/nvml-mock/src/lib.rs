@@ -4,9 +4,9 @@
 //! unchanged. Built as a Rust library it is the other side: the documents that tests and demos write (the
 //! configuration and the control file) and read (the state).
 //!
-//! Everything but `abi` is free of unsafe code: tables (`model`, `profile`, `compute_profile`), rules, changes of
-//! state (`lifecycle`), files (`store`) and calls (`session`). It shares no code with kerf-core on purpose: its
-//! MIG rules are a second opinion.
+//! Everything but `abi` is free of unsafe code: tables (`model`, `facts`, `tables`, `profile`, `compute_profile`),
+//! rules, changes of state (`lifecycle`), files (`store`) and calls (`session`). It shares no code with kerf-core on
+//! purpose: its MIG rules are a second opinion. Only `tests/geometry.rs` knows both, and holds one against the other.
 
 #![deny(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod code;
 mod compute_profile;
 mod config;
 mod control;
+mod facts;
 mod files;
 mod handle;
 mod identity;
@@ -25,6 +26,7 @@ mod rules;
 mod session;
 mod state;
 mod store;
+mod tables;
 
 #[expect(unsafe_code, reason = "the boundary to C: exported names, and pointers that callers own")]
 mod abi;

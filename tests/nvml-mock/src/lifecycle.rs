@@ -80,7 +80,7 @@ impl MockState {
     }
 
     /// `nvmlDeviceCreateGpuInstance`, with or without a placement. Gives the new instance's serial.
-    pub(crate) fn create_gpu_instance(
+    pub fn create_gpu_instance(
         &mut self,
         index: u32,
         profile_id: u32,
@@ -113,13 +113,8 @@ impl MockState {
         Ok(serial)
     }
 
-    /// `nvmlGpuInstanceDestroy`.
-    pub(crate) fn destroy_gpu_instance(
-        &mut self,
-        index: u32,
-        serial: u32,
-        control: &MockControl,
-    ) -> Outcome<()> {
+    /// `nvmlGpuInstanceDestroy`, by the instance's serial.
+    pub fn destroy_gpu_instance(&mut self, index: u32, serial: u32, control: &MockControl) -> Outcome<()> {
         let gpu = self.gpu_at(index)?;
         let instance = gpu.instance(serial).ok_or(NvmlCode::NOT_FOUND)?;
         let id = instance.id;
@@ -132,7 +127,7 @@ impl MockState {
     }
 
     /// `nvmlGpuInstanceCreateComputeInstance`, with or without a placement. Gives the new instance's serial.
-    pub(crate) fn create_compute_instance(
+    pub fn create_compute_instance(
         &mut self,
         index: u32,
         gi_serial: u32,
@@ -154,8 +149,8 @@ impl MockState {
         Ok(serial)
     }
 
-    /// `nvmlComputeInstanceDestroy`.
-    pub(crate) fn destroy_compute_instance(
+    /// `nvmlComputeInstanceDestroy`, by the instance's serial.
+    pub fn destroy_compute_instance(
         &mut self,
         index: u32,
         serial: u32,

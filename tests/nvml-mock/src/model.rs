@@ -1,6 +1,8 @@
-//! The GPU models and what each says of itself. Knows nothing of MIG layouts (profile.rs) or of state.
+//! The GPU models. What each says of itself is in facts.rs, how MIG cuts it in tables.rs.
 
 use serde::{Deserialize, Serialize};
+
+use crate::facts::Architecture;
 
 /// A GPU model that the mock can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,6 +22,39 @@ pub enum Model {
     /// H200 SXM with 141 GB.
     #[serde(rename = "H200-141GB")]
     H200,
+    /// H100 NVL with 94 GB.
+    #[serde(rename = "H100-94GB")]
+    H100Nvl,
+    /// H100 with 96 GB. As of here, whatever NVIDIA's listings leave open of a model is nominal.
+    #[serde(rename = "H100-96GB")]
+    H100Gb96,
+    /// H20 with 96 GB.
+    #[serde(rename = "H20-96GB")]
+    H20Gb96,
+    /// H20 with 141 GB.
+    #[serde(rename = "H20-141GB")]
+    H20Gb141,
+    /// GH200 with 96 GB.
+    #[serde(rename = "GH200-96GB")]
+    GH200Gb96,
+    /// GH200 with 144 GB.
+    #[serde(rename = "GH200-144GB")]
+    GH200Gb144,
+    /// B200 with 180 GB.
+    #[serde(rename = "B200-180GB")]
+    B200,
+    /// GB200 with 186 GB.
+    #[serde(rename = "GB200-186GB")]
+    GB200,
+    /// B300 with 269 GB.
+    #[serde(rename = "B300-269GB")]
+    B300,
+    /// GB300 with 278 GB.
+    #[serde(rename = "GB300-278GB")]
+    GB300,
+    /// RTX PRO 6000 Blackwell with 96 GB: MIG on four compute slices, twelve memory slices; fully listed.
+    #[serde(rename = "RTX-PRO-6000-96GB")]
+    RtxPro6000,
     /// A10G with 24 GB, without MIG.
     #[serde(rename = "A10G-24GB")]
     A10G,
@@ -34,43 +69,25 @@ pub enum Model {
     T4,
 }
 
-/// `nvmlDeviceArchitecture_t`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Architecture {
-    Turing = 6,
-    Ampere = 7,
-    Ada = 8,
-    Hopper = 9,
-}
-
-/// What a model answers to NVML's plain questions.
-pub(crate) struct Facts {
-    /// `nvmlDeviceGetName`.
-    pub name: &'static str,
-    /// Memory as NVML counts it, which is less than the nominal size where ECC or firmware takes a part.
-    pub total_mib: u64,
-    /// What the driver keeps for itself (`reserved` of the v2 memory structure).
-    pub reserved_mib: u64,
-    /// PCI device and vendor as one word, `0xDDDDVVVV`.
-    pub pci_device_id: u32,
-    /// Subsystem word. The H200's is real; the others are nominal.
-    pub pci_subsystem_id: u32,
-    pub architecture: Architecture,
-    pub compute_capability: (i32, i32),
-    pub power_limit_mw: u32,
-    /// Graphics, SM, memory and video clock at their highest, in MHz.
-    pub clocks_mhz: [u32; 4],
-    pub pcie_generation: u32,
-}
-
 impl Model {
     /// Every model, in the order of the enum.
-    pub const ALL: [Model; 9] = [
+    pub const ALL: [Model; 20] = [
         Model::A100Gb40,
         Model::A100Gb80,
         Model::A30,
         Model::H100,
         Model::H200,
+        Model::H100Nvl,
+        Model::H100Gb96,
+        Model::H20Gb96,
+        Model::H20Gb141,
+        Model::GH200Gb96,
+        Model::GH200Gb144,
+        Model::B200,
+        Model::GB200,
+        Model::B300,
+        Model::GB300,
+        Model::RtxPro6000,
         Model::A10G,
         Model::L40S,
         Model::L4,
@@ -92,7 +109,7 @@ impl Model {
     /// Whether the model can be cut by MIG at all.
     #[must_use]
     pub fn has_mig(self) -> bool {
-        matches!(self, Model::A100Gb40 | Model::A100Gb80 | Model::A30 | Model::H100 | Model::H200)
+        !matches!(self, Model::A10G | Model::L40S | Model::L4 | Model::T4)
     }
 
     /// Hopper and later keep MIG mode in the driver, so that a reboot loses it, and switch it without a reset.
@@ -108,67 +125,5 @@ impl Model {
     /// Turing retires pages; Ampere and later remap rows.
     pub(crate) fn retires_pages(self) -> bool {
         self.facts().architecture == Architecture::Turing
-    }
-
-    /// Totals are what `nvidia-smi` shows under recent drivers; the H200's column was read on a real one.
-    #[rustfmt::skip]
-    pub(crate) fn facts(self) -> &'static Facts {
-        use Architecture::{Ada, Ampere, Hopper, Turing};
-        match self {
-            Model::A100Gb40 => &Facts {
-                name: "NVIDIA A100-SXM4-40GB", total_mib: 40960, reserved_mib: 612,
-                pci_device_id: 0x20B0_10DE, pci_subsystem_id: 0x134F_10DE, architecture: Ampere,
-                compute_capability: (8, 0), power_limit_mw: 400_000,
-                clocks_mhz: [1410, 1410, 1215, 1290], pcie_generation: 4,
-            },
-            Model::A100Gb80 => &Facts {
-                name: "NVIDIA A100-SXM4-80GB", total_mib: 81920, reserved_mib: 636,
-                pci_device_id: 0x20B2_10DE, pci_subsystem_id: 0x1463_10DE, architecture: Ampere,
-                compute_capability: (8, 0), power_limit_mw: 400_000,
-                clocks_mhz: [1410, 1410, 1593, 1290], pcie_generation: 4,
-            },
-            Model::A30 => &Facts {
-                name: "NVIDIA A30", total_mib: 24576, reserved_mib: 512,
-                pci_device_id: 0x20B7_10DE, pci_subsystem_id: 0x1532_10DE, architecture: Ampere,
-                compute_capability: (8, 0), power_limit_mw: 165_000,
-                clocks_mhz: [1440, 1440, 1215, 1305], pcie_generation: 4,
-            },
-            Model::H100 => &Facts {
-                name: "NVIDIA H100 80GB HBM3", total_mib: 81559, reserved_mib: 551,
-                pci_device_id: 0x2330_10DE, pci_subsystem_id: 0x16C1_10DE, architecture: Hopper,
-                compute_capability: (9, 0), power_limit_mw: 700_000,
-                clocks_mhz: [1980, 1980, 2619, 1545], pcie_generation: 5,
-            },
-            Model::H200 => &Facts {
-                name: "NVIDIA H200", total_mib: 143_771, reserved_mib: 615,
-                pci_device_id: 0x2335_10DE, pci_subsystem_id: 0x18BF_10DE, architecture: Hopper,
-                compute_capability: (9, 0), power_limit_mw: 700_000,
-                clocks_mhz: [1980, 1980, 3201, 1545], pcie_generation: 5,
-            },
-            Model::A10G => &Facts {
-                name: "NVIDIA A10G", total_mib: 23028, reserved_mib: 512,
-                pci_device_id: 0x2237_10DE, pci_subsystem_id: 0x152F_10DE, architecture: Ampere,
-                compute_capability: (8, 6), power_limit_mw: 300_000,
-                clocks_mhz: [1710, 1710, 6251, 1500], pcie_generation: 4,
-            },
-            Model::L40S => &Facts {
-                name: "NVIDIA L40S", total_mib: 46068, reserved_mib: 597,
-                pci_device_id: 0x26B9_10DE, pci_subsystem_id: 0x1851_10DE, architecture: Ada,
-                compute_capability: (8, 9), power_limit_mw: 350_000,
-                clocks_mhz: [2520, 2520, 9001, 1965], pcie_generation: 4,
-            },
-            Model::L4 => &Facts {
-                name: "NVIDIA L4", total_mib: 23034, reserved_mib: 471,
-                pci_device_id: 0x27B8_10DE, pci_subsystem_id: 0x16CA_10DE, architecture: Ada,
-                compute_capability: (8, 9), power_limit_mw: 72_000,
-                clocks_mhz: [2040, 2040, 6251, 1770], pcie_generation: 4,
-            },
-            Model::T4 => &Facts {
-                name: "Tesla T4", total_mib: 15360, reserved_mib: 444,
-                pci_device_id: 0x1EB8_10DE, pci_subsystem_id: 0x12A2_10DE, architecture: Turing,
-                compute_capability: (7, 5), power_limit_mw: 70_000,
-                clocks_mhz: [1590, 1590, 5001, 1470], pcie_generation: 3,
-            },
-        }
     }
 }

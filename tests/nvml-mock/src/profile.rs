@@ -1,4 +1,5 @@
-//! GPU instance profiles of each model: ids, sizes, places, engines, names. Data only; rules.rs applies them.
+//! GPU instance profiles of each model: ids, sizes, places, engines, names. tables.rs has the numbers, rules.rs applies
+//! them.
 //!
 //! NVML has two numbers for a profile: the *index* that one walks (`NVML_GPU_INSTANCE_PROFILE_*`) and the *id*
 //! that creates (19, 14, 9, ... on seven-slice GPUs). Ids mean other things on other GPUs: 5 is 4g on an A100
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use crate::model::Model;
+use crate::tables;
 
 /// `NVML_GPU_INSTANCE_PROFILE_COUNT` of driver 580.159.04: an index from here on is an invalid argument, a lower
 /// one without a profile is not supported.
@@ -18,6 +20,7 @@ pub(crate) const PROFILE_INDEX_COUNT: u32 = 17;
 pub(crate) struct Engines {
     pub copy: u32,
     pub decoder: u32,
+    pub encoder: u32,
     pub jpeg: u32,
     pub ofa: u32,
 }
@@ -41,126 +44,23 @@ pub struct Profile {
     pub memory_mib: u64,
     /// Streaming multiprocessors it gives.
     pub multiprocessors: u32,
-    /// It carries the media extension, of which a GPU has one.
+    /// It carries the media extension, or all media engines, which only one instance of a GPU can have.
     pub media_extension: bool,
     /// Name as the driver spells it without its leading `MIG `, such as `1g.10gb+me`.
     pub name: String,
     pub(crate) engines: Engines,
 }
 
-/// The part of a profile that all GPUs of one family share.
-struct Shape {
-    index: u32,
-    id: u32,
-    max: u32,
-    compute: u32,
-    starts: &'static [u32],
-    size: u32,
-    media: bool,
-}
-
-/// Seven compute slices over eight memory slices: A100, H100, H200 (`nvidia-smi mig -lgip`, `-lgipp`).
-#[rustfmt::skip]
-const SEVEN: [Shape; 7] = [
-    Shape { index: 0, id: 19, max: 7, compute: 1, starts: &[0, 1, 2, 3, 4, 5, 6], size: 1, media: false },
-    Shape { index: 7, id: 20, max: 1, compute: 1, starts: &[0, 1, 2, 3, 4, 5, 6], size: 1, media: true },
-    Shape { index: 9, id: 15, max: 4, compute: 1, starts: &[0, 2, 4, 6], size: 2, media: false },
-    Shape { index: 1, id: 14, max: 3, compute: 2, starts: &[0, 2, 4], size: 2, media: false },
-    Shape { index: 2, id: 9, max: 2, compute: 3, starts: &[0, 4], size: 4, media: false },
-    Shape { index: 3, id: 5, max: 1, compute: 4, starts: &[0], size: 4, media: false },
-    Shape { index: 4, id: 0, max: 1, compute: 7, starts: &[0], size: 8, media: false },
-];
-
-/// The A30: four slices, ids of its own.
-#[rustfmt::skip]
-const FOUR: [Shape; 5] = [
-    Shape { index: 0, id: 14, max: 4, compute: 1, starts: &[0, 1, 2, 3], size: 1, media: false },
-    Shape { index: 7, id: 21, max: 1, compute: 1, starts: &[0, 1, 2, 3], size: 1, media: true },
-    Shape { index: 1, id: 5, max: 2, compute: 2, starts: &[0, 2], size: 2, media: false },
-    Shape { index: 8, id: 6, max: 1, compute: 2, starts: &[0, 2], size: 2, media: true },
-    Shape { index: 3, id: 0, max: 1, compute: 4, starts: &[0], size: 4, media: false },
-];
-
-/// Memory in MiB, multiprocessors, then copy, decoder, JPEG and OFA engines: one row per shape, in its order.
-type Sizes = (u64, u32, [u32; 4]);
-
-/// `lgip` of an A100-SXM4-40GB; the double-memory row needs driver 525.
-#[rustfmt::skip]
-const A100_40: [Sizes; 7] = [
-    (4864, 14, [1, 0, 0, 0]), (4864, 14, [1, 1, 1, 1]), (9856, 14, [1, 1, 0, 0]), (9856, 28, [2, 1, 0, 0]),
-    (19968, 42, [3, 2, 0, 0]), (19968, 56, [4, 2, 0, 0]), (40192, 98, [7, 5, 1, 1]),
-];
-/// `lgip` of an A100-SXM4-80GB; its 7g moved between 80384 and 80896 MiB with the driver.
-#[rustfmt::skip]
-const A100_80: [Sizes; 7] = [
-    (9728, 14, [1, 0, 0, 0]), (9728, 14, [1, 1, 1, 1]), (19968, 14, [1, 1, 0, 0]), (19968, 28, [2, 1, 0, 0]),
-    (40192, 42, [3, 2, 0, 0]), (40192, 56, [4, 2, 0, 0]), (80384, 98, [7, 5, 1, 1]),
-];
-/// `lgip` of an H100 80GB HBM3 (9.75, 19.62, 39.50 and 79.25 GiB).
-#[rustfmt::skip]
-const H100: [Sizes; 7] = [
-    (9984, 16, [1, 1, 1, 0]), (9984, 16, [1, 1, 1, 1]), (20096, 26, [1, 1, 1, 0]), (20096, 32, [2, 2, 2, 0]),
-    (40448, 60, [3, 3, 3, 0]), (40448, 64, [4, 4, 4, 0]), (81152, 132, [8, 7, 7, 1]),
-];
-/// Read through NVML from an H200 under driver 580.159.04, every number.
-#[rustfmt::skip]
-const H200: [Sizes; 7] = [
-    (16384, 16, [1, 1, 1, 0]), (16384, 16, [1, 1, 1, 1]), (33280, 26, [1, 1, 1, 0]), (33280, 32, [2, 2, 2, 0]),
-    (71424, 60, [3, 3, 3, 0]), (71424, 64, [4, 4, 4, 0]), (143_360, 132, [8, 7, 7, 1]),
-];
-/// `lgip` of an A30 (5.81, 11.69 and 23.44 GiB).
-#[rustfmt::skip]
-const A30: [Sizes; 5] = [
-    (5952, 14, [1, 0, 0, 0]), (5952, 14, [1, 1, 1, 1]), (11968, 28, [2, 2, 0, 0]), (11968, 28, [2, 2, 1, 1]),
-    (24000, 56, [4, 4, 1, 1]),
-];
-
-static PROFILES: LazyLock<BTreeMap<Model, Vec<Profile>>> = LazyLock::new(|| {
-    Model::ALL
-        .into_iter()
-        .map(|model| {
-            let profiles = match model {
-                Model::A100Gb40 => table(model, &SEVEN, &A100_40),
-                Model::A100Gb80 => table(model, &SEVEN, &A100_80),
-                Model::H100 => table(model, &SEVEN, &H100),
-                Model::H200 => table(model, &SEVEN, &H200),
-                Model::A30 => table(model, &FOUR, &A30),
-                Model::A10G | Model::L40S | Model::L4 | Model::T4 => Vec::new(),
-            };
-            (model, profiles)
-        })
-        .collect()
-});
-
-fn table(model: Model, shapes: &[Shape], sizes: &[Sizes]) -> Vec<Profile> {
-    shapes.iter().zip(sizes).map(|(shape, sizes)| profile(model, shape, sizes)).collect()
-}
-
-fn profile(model: Model, shape: &Shape, &(memory_mib, multiprocessors, engines): &Sizes) -> Profile {
-    let [copy, decoder, jpeg, ofa] = engines;
-    let suffix = if shape.media { "+me" } else { "" };
-    Profile {
-        index: shape.index,
-        id: shape.id,
-        max_instances: shape.max,
-        compute_slices: shape.compute,
-        starts: shape.starts,
-        memory_slices: shape.size,
-        memory_mib,
-        multiprocessors,
-        media_extension: shape.media,
-        name: format!("{}g.{}gb{suffix}", shape.compute, nominal_gb(memory_mib, model.total_mib())),
-        engines: Engines { copy, decoder, jpeg, ofa },
-    }
-}
-
 /// The size in a profile's name: its memory rounded up to eighths of the GPU, times the GPU's GiB rounded up,
 /// rounded half up. Holds for every published table.
-fn nominal_gb(memory_mib: u64, total_mib: u64) -> u64 {
+pub(crate) fn nominal_gb(memory_mib: u64, total_mib: u64) -> u64 {
     let eighths = (memory_mib * 8).div_ceil(total_mib);
     let whole_gib = total_mib.div_ceil(1024);
     (2 * eighths * whole_gib + 8) / 16
 }
+
+static PROFILES: LazyLock<BTreeMap<Model, Vec<Profile>>> =
+    LazyLock::new(|| Model::ALL.into_iter().map(|model| (model, tables::profiles_of(model))).collect());
 
 impl Model {
     /// The GPU instance profiles of the model; empty without MIG.
@@ -181,13 +81,13 @@ impl Model {
         self.profiles().iter().find(|profile| profile.name == name)
     }
 
-    /// Length of the memory-slice axis: 8, or 4 on an A30; 0 without MIG.
+    /// Length of the memory-slice axis: 8, 4 on an A30, 12 on an RTX PRO 6000; 0 without MIG.
     #[must_use]
     pub fn memory_slices(self) -> u32 {
         self.profiles().iter().map(|profile| profile.memory_slices).max().unwrap_or(0)
     }
 
-    /// Compute slices to give away: 7, or 4 on an A30; 0 without MIG. Also the most MIG devices at a time.
+    /// Compute slices to give away: 7, or 4 on an A30 and an RTX PRO 6000; 0 without MIG. Also the most MIG devices at a time.
     #[must_use]
     pub fn compute_slices(self) -> u32 {
         self.profiles().iter().map(|profile| profile.compute_slices).max().unwrap_or(0)
@@ -220,6 +120,51 @@ mod tests {
         assert_eq!(
             names(Model::H200),
             seven(["1g.18gb", "1g.18gb+me", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"])
+        );
+        assert_eq!(
+            names(Model::H100Nvl),
+            seven(["1g.12gb", "1g.12gb+me", "1g.24gb", "2g.24gb", "3g.47gb", "4g.47gb", "7g.94gb"])
+        );
+        let of_96 = seven(["1g.12gb", "1g.12gb+me", "1g.24gb", "2g.24gb", "3g.48gb", "4g.48gb", "7g.96gb"]);
+        for model in [Model::H100Gb96, Model::GH200Gb96, Model::H20Gb96] {
+            assert_eq!(names(model), of_96, "{model:?}");
+        }
+        assert_eq!(names(Model::H20Gb141), names(Model::H200));
+        assert_eq!(
+            names(Model::GH200Gb144),
+            seven(["1g.18gb", "1g.18gb+me", "1g.36gb", "2g.36gb", "3g.72gb", "4g.72gb", "7g.144gb"])
+        );
+        assert_eq!(
+            names(Model::B200),
+            seven(["1g.23gb", "1g.23gb+me", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"])
+        );
+        assert_eq!(
+            names(Model::GB200),
+            seven(["1g.23gb", "1g.23gb+me", "1g.47gb", "2g.47gb", "3g.93gb", "4g.93gb", "7g.186gb"])
+        );
+        assert_eq!(
+            names(Model::B300),
+            seven(["1g.34gb", "1g.34gb+me", "1g.67gb", "2g.67gb", "3g.135gb", "4g.135gb", "7g.269gb"])
+        );
+        assert_eq!(
+            names(Model::GB300),
+            seven(["1g.35gb", "1g.35gb+me", "1g.70gb", "2g.70gb", "3g.139gb", "4g.139gb", "7g.278gb"])
+        );
+        assert_eq!(
+            names(Model::RtxPro6000),
+            [
+                (14, "1g.24gb", 4),
+                (21, "1g.24gb+me", 1),
+                (47, "1g.24gb+gfx", 4),
+                (65, "1g.24gb+me.all", 1),
+                (67, "1g.24gb-me", 4),
+                (5, "2g.48gb", 2),
+                (35, "2g.48gb+gfx", 2),
+                (64, "2g.48gb+me.all", 1),
+                (66, "2g.48gb-me", 2),
+                (0, "4g.96gb", 1),
+                (32, "4g.96gb+gfx", 1)
+            ]
         );
         assert_eq!(
             names(Model::A30),

@@ -7,7 +7,9 @@ use super::*;
 /// Profiles by name with their starts.
 type Layout = [(&'static str, u32)];
 
-const WITH_MIG: [Model; 5] = [Model::A100Gb40, Model::A100Gb80, Model::A30, Model::H100, Model::H200];
+fn with_mig() -> Vec<Model> {
+    Model::ALL.into_iter().filter(|model| model.has_mig()).collect()
+}
 
 fn placed(model: Model, layout: &[(&str, u32)]) -> Vec<Placed<'static>> {
     layout
@@ -26,7 +28,7 @@ fn build(model: Model, layout: &[(&str, u32)]) -> Result<(), Refusal> {
 
 #[test]
 fn published_layouts_are_legal() {
-    let table: [(Model, &Layout); 8] = [
+    let table: [(Model, &Layout); 11] = [
         (Model::H100, &[("3g.40gb", 4), ("2g.20gb", 0), ("1g.10gb", 2), ("1g.10gb", 3)]),
         (Model::A100Gb40, &[("4g.20gb", 0), ("3g.20gb", 4)]),
         (Model::A100Gb40, &[("1g.5gb", 6), ("2g.10gb", 4), ("4g.20gb", 0)]),
@@ -35,6 +37,9 @@ fn published_layouts_are_legal() {
         (Model::H100, &[("2g.20gb", 0), ("2g.20gb", 2), ("2g.20gb", 4), ("1g.20gb", 6)]),
         (Model::A30, &[("1g.6gb+me", 3), ("1g.6gb", 2), ("2g.12gb", 0)]),
         (Model::A30, &[("2g.12gb", 0), ("2g.12gb+me", 2)]),
+        (Model::B200, &[("4g.90gb", 0), ("2g.45gb", 4), ("1g.23gb+me", 6)]),
+        (Model::RtxPro6000, &[("2g.48gb+gfx", 6), ("1g.24gb+me", 0), ("1g.24gb-me", 3)]),
+        (Model::RtxPro6000, &[("2g.48gb+me.all", 0), ("1g.24gb-me", 6), ("1g.24gb+gfx", 9)]),
     ];
     for (model, layout) in table {
         assert_eq!(build(model, layout), Ok(()), "{model:?} {layout:?}");
@@ -43,7 +48,7 @@ fn published_layouts_are_legal() {
 
 #[test]
 fn each_rule_refuses_for_its_own_reason() {
-    let table: [(Model, &Layout, Refusal); 8] = [
+    let table: [(Model, &Layout, Refusal); 11] = [
         (Model::H100, &[("1g.10gb", 7)], Refusal::NoSuchPlace),
         (Model::H100, &[("2g.20gb", 6)], Refusal::NoSuchPlace),
         (Model::H100, &[("3g.40gb", 0), ("1g.10gb", 3)], Refusal::Overlap),
@@ -52,6 +57,9 @@ fn each_rule_refuses_for_its_own_reason() {
         (Model::A30, &[("1g.6gb+me", 0), ("2g.12gb+me", 2)], Refusal::MediaTaken),
         (Model::A30, &[("4g.24gb", 0), ("1g.6gb", 0)], Refusal::Overlap),
         (Model::A30, &[("1g.6gb", 4)], Refusal::NoSuchPlace),
+        (Model::RtxPro6000, &[("1g.24gb", 1)], Refusal::NoSuchPlace),
+        (Model::RtxPro6000, &[("1g.24gb+me", 0), ("1g.24gb+me.all", 3)], Refusal::MediaTaken),
+        (Model::RtxPro6000, &[("4g.96gb+gfx", 0), ("1g.24gb-me", 9)], Refusal::Overlap),
     ];
     for (model, layout, why) in table {
         assert_eq!(build(model, layout), Err(why), "{model:?} {layout:?}");
@@ -107,11 +115,12 @@ fn instance_ids_are_those_of_the_mig_guide() {
     assert_eq!([id(0, 2), id(4, 2), id(6, 2)], [3, 5, 6]);
     assert_eq!([id(0, 1), id(2, 1), id(6, 1)], [7, 9, 13]);
     assert_eq!(instance_id(Model::A30, Placement { start: 3, size: 1 }), 6);
+    assert_eq!(instance_id(Model::RtxPro6000, Placement { start: 6, size: 3 }), 5);
 }
 
 #[test]
 fn remaining_capacity_of_an_empty_gpu_is_each_profiles_maximum() {
-    for model in WITH_MIG {
+    for model in with_mig() {
         for profile in model.profiles() {
             assert_eq!(remaining(model, &[], profile), profile.max_instances, "{model:?} {}", profile.name);
         }
@@ -120,7 +129,7 @@ fn remaining_capacity_of_an_empty_gpu_is_each_profiles_maximum() {
 
 fn attempts() -> impl Strategy<Value = (Model, Vec<(prop::sample::Index, prop::sample::Index)>)> {
     let step = (any::<prop::sample::Index>(), any::<prop::sample::Index>());
-    (prop::sample::select(&WITH_MIG), prop::collection::vec(step, 0..40))
+    (prop::sample::select(with_mig()), prop::collection::vec(step, 0..40))
 }
 
 proptest! {

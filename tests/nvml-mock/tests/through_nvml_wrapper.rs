@@ -92,6 +92,8 @@ scenarios! {
     slices_are_cut_listed_and_destroyed on MockConfig::new().gpus(Model::H100, 1, MigMode::Enabled);
     refusals_carry_nvmls_codes on MockConfig::new()
         .gpus(Model::H100, 1, MigMode::Enabled).gpus(Model::L4, 1, MigMode::Disabled);
+    compute_instances_share_a_gpu_instance on MockConfig::new().gpus(Model::H100, 1, MigMode::Enabled);
+    an_rtx_is_cut_into_quarters_of_twelve on MockConfig::new().gpus(Model::RtxPro6000, 1, MigMode::Enabled);
     handles_die_with_their_instances on MockConfig::new().gpus(Model::A100Gb40, 1, MigMode::Enabled);
     mig_devices_are_indexed_with_holes on MockConfig::new().gpus(Model::A100Gb80, 1, MigMode::Enabled);
     mig_mode_is_switched on MockConfig::new()
@@ -282,6 +284,77 @@ fn refusals_carry_nvmls_codes() {
     let l4 = Raw::of(&nvml.device_by_index(1).unwrap());
     assert_eq!(l4.create(19, Some((0, 1))).unwrap_err(), 3);
     assert_eq!(l4.instances(19, 7).unwrap_err(), 3);
+}
+
+fn compute_instances_share_a_gpu_instance() {
+    let nvml = init().unwrap();
+    let gpu = nvml.device_by_index(0).unwrap();
+    let raw = Raw::of(&gpu);
+    let outer = raw.create(5, Some((0, 4))).unwrap();
+    assert_eq!(raw.compute_places(outer, 1).unwrap(), [(0, 2), (2, 2)]);
+    assert_eq!(raw.compute_remaining(outer, 0).unwrap(), 4);
+
+    let half = raw.create_compute_at(outer, 1, (2, 2)).unwrap();
+    let [first, second] = [(); 2].map(|()| raw.create_compute(outer, 0).unwrap());
+    let at = |compute| {
+        let info = raw.compute_info(compute).unwrap();
+        (info.id, info.profileId, info.placement.start, info.placement.size)
+    };
+    assert_eq!([at(half), at(first), at(second)], [(0, 1, 2, 2), (1, 0, 0, 1), (2, 0, 1, 1)]);
+    assert_eq!((raw.compute_remaining(outer, 0).unwrap(), raw.compute_remaining(outer, 1).unwrap()), (0, 0));
+    assert_eq!(raw.compute_instances(outer, 0, 4).unwrap(), [first, second]);
+    assert_eq!(raw.compute_instances(outer, 1, 2).unwrap(), [half]);
+
+    let refused = [(0, (3, 1), 23), (3, (0, 4), 23), (1, (1, 2), 2), (2, (0, 3), 2), (0, (4, 1), 2)];
+    for (profile, place, code) in refused {
+        assert_eq!(raw.create_compute_at(outer, profile, place).unwrap_err(), code, "{profile} at {place:?}");
+    }
+    assert_eq!(raw.create_compute(outer, 0).unwrap_err(), 23);
+
+    // All of them have the GPU instance's memory, each its own slices, name, index and UUID.
+    let [half_device, first_device] = [half, first].map(|compute| raw.device(compute));
+    assert_eq!(half_device.name().unwrap(), "NVIDIA H100 80GB HBM3 MIG 2c.4g.40gb");
+    assert_eq!(first_device.name().unwrap(), "NVIDIA H100 80GB HBM3 MIG 1c.4g.40gb");
+    let attributes = half_device.attributes().unwrap();
+    assert_eq!((attributes.gpu_instance_slice_count, attributes.compute_instance_slice_count), (4, 2));
+    assert_eq!((attributes.multiprocessor_count, attributes.memory_size_mb), (32, 40448));
+    assert_eq!(first_device.attributes().unwrap().memory_size_mb, 40448);
+    assert_ne!(half_device.uuid().unwrap(), first_device.uuid().unwrap());
+    assert_eq!(raw.ids_of(&first_device).unwrap(), (1, 1));
+    assert_eq!(gpu.mig_device_by_index(2).unwrap().uuid().unwrap(), raw.device(second).uuid().unwrap());
+
+    // A process holds its own compute instance and the GPU instance, not its neighbours.
+    let process = Process { ci: Some(1), ..Process::on_instance(41, 0, 1, 512) };
+    MockControl::new().process(process).write(&files().control).unwrap();
+    assert_eq!(first_device.running_compute_processes().unwrap().len(), 1);
+    assert!(half_device.running_compute_processes().unwrap().is_empty());
+    assert_eq!(raw.destroy_compute(first).unwrap_err(), 19);
+    raw.destroy_compute(half).unwrap();
+    assert_eq!(raw.compute_remaining(outer, 1).unwrap(), 1);
+    assert_eq!(raw.destroy(outer).unwrap_err(), 19);
+    MockControl::new().write(&files().control).unwrap();
+    raw.destroy_compute(second).unwrap();
+    assert_eq!(raw.destroy(outer).unwrap_err(), 19, "a compute instance is still there");
+    raw.destroy_compute(first).unwrap();
+    raw.destroy(outer).unwrap();
+}
+
+fn an_rtx_is_cut_into_quarters_of_twelve() {
+    let nvml = init().unwrap();
+    let gpu = nvml.device_by_index(0).unwrap();
+    let raw = Raw::of(&gpu);
+    assert_eq!(gpu.mig_device_count().unwrap(), 4);
+    assert_eq!(raw.places(67).unwrap(), [(0, 3), (3, 3), (6, 3), (9, 3)]);
+    let names: Vec<String> =
+        (0..17).filter_map(|index| raw.profile(index).ok()).map(|profile| raw::text(&profile.name)).collect();
+    assert_eq!((names.len(), names[0].as_str()), (11, "MIG 1g.24gb"));
+    let media = raw.profile(15).unwrap();
+    assert_eq!((media.id, media.decoderCount, media.encoderCount, media.ofaCount), (65, 4, 4, 1));
+    raw.create(64, Some((6, 6))).unwrap();
+    assert_eq!(raw.create(21, Some((0, 3))).unwrap_err(), 23, "the media engines are taken");
+    let plain = raw.create(67, Some((0, 3))).unwrap();
+    let device = raw.device(raw.create_compute(plain, 0).unwrap());
+    assert_eq!(device.name().unwrap(), "NVIDIA RTX PRO 6000 Blackwell Server Edition MIG 1g.24gb-me");
 }
 
 fn handles_die_with_their_instances() {

@@ -108,7 +108,7 @@ exports! {
             multiprocessorCount: found.own.multiprocessors,
             sharedCopyEngineCount: found.engines().copy,
             sharedDecoderCount: found.engines().decoder,
-            sharedEncoderCount: 0,
+            sharedEncoderCount: found.engines().encoder,
             sharedJpegCount: found.engines().jpeg,
             sharedOfaCount: found.engines().ofa,
         })
@@ -135,7 +135,7 @@ exports! {
             multiprocessorCount: found.own.multiprocessors,
             sharedCopyEngineCount: found.engines().copy,
             sharedDecoderCount: found.engines().decoder,
-            sharedEncoderCount: 0,
+            sharedEncoderCount: found.engines().encoder,
             sharedJpegCount: found.engines().jpeg,
             sharedOfaCount: found.engines().ofa,
             name: characters(&found.name()),

@@ -20,7 +20,7 @@ fn attributes_of(subject: &Subject<'_>) -> Outcome<nvmlDeviceAttributes_t> {
         multiprocessorCount: own.multiprocessors,
         sharedCopyEngineCount: profile.engines.copy,
         sharedDecoderCount: profile.engines.decoder,
-        sharedEncoderCount: 0,
+        sharedEncoderCount: profile.engines.encoder,
         sharedJpegCount: profile.engines.jpeg,
         sharedOfaCount: profile.engines.ofa,
         gpuInstanceSliceCount: profile.compute_slices,

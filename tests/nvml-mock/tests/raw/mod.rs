@@ -5,9 +5,9 @@ use std::ptr;
 
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
-    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstanceProfileInfo_v2_t,
-    nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
-    nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_v2_t, nvmlProcessInfo_t,
+    NvmlLib, nvmlComputeInstance_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
+    nvmlComputeInstanceProfileInfo_v2_t, nvmlDevice_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t,
+    nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlMemory_v2_t, nvmlProcessInfo_t,
 };
 
 /// A GPU of a loaded library.
@@ -140,6 +140,45 @@ impl<'nvml> Raw<'nvml> {
         check(code, compute)
     }
 
+    pub fn create_compute_at(
+        &self,
+        instance: nvmlGpuInstance_t,
+        profile: u32,
+        (start, size): (u32, u32),
+    ) -> Raws<nvmlComputeInstance_t> {
+        let mut compute = ptr::null_mut();
+        let place = nvmlComputeInstancePlacement_t { start, size };
+        let (place, out) = (&raw const place, &raw mut compute);
+        let code =
+            call!(self, nvmlGpuInstanceCreateComputeInstanceWithPlacement(instance, profile, place, out));
+        check(code, compute)
+    }
+
+    /// How many more of a compute instance profile fit into a GPU instance.
+    pub fn compute_remaining(&self, instance: nvmlGpuInstance_t, profile: u32) -> Raws<u32> {
+        let mut count = 0;
+        let out = &raw mut count;
+        check(call!(self, nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance, profile, out)), ())?;
+        Ok(count)
+    }
+
+    pub fn compute_places(&self, instance: nvmlGpuInstance_t, profile: u32) -> Raws<Vec<(u32, u32)>> {
+        let mut count = 8;
+        let mut places = vec![nvmlComputeInstancePlacement_t { start: 99, size: 99 }; count as usize];
+        let (list, number) = (places.as_mut_ptr(), &raw mut count);
+        let code =
+            call!(self, nvmlGpuInstanceGetComputeInstancePossiblePlacements(instance, profile, list, number));
+        places.truncate(count as usize);
+        check(code, places.iter().map(|place| (place.start, place.size)).collect())
+    }
+
+    pub fn compute_info(&self, compute: nvmlComputeInstance_t) -> Raws<nvmlComputeInstanceInfo_t> {
+        // SAFETY: all zeros is a value of this plain structure.
+        let mut info: nvmlComputeInstanceInfo_t = unsafe { std::mem::zeroed() };
+        let code = call!(self, nvmlComputeInstanceGetInfo_v2(compute, &raw mut info));
+        check(code, info)
+    }
+
     pub fn compute_instances(
         &self,
         instance: nvmlGpuInstance_t,
@@ -160,10 +199,7 @@ impl<'nvml> Raw<'nvml> {
 
     /// The MIG device of a compute instance, by way of its info.
     pub fn device(&self, compute: nvmlComputeInstance_t) -> Device<'nvml> {
-        // SAFETY: all zeros is a value of this plain structure.
-        let mut info: nvmlComputeInstanceInfo_t = unsafe { std::mem::zeroed() };
-        let code = call!(self, nvmlComputeInstanceGetInfo_v2(compute, &raw mut info));
-        assert_eq!(code, 0);
+        let info = self.compute_info(compute).unwrap();
         // SAFETY: NVML gave the handle for this library.
         unsafe { Device::new(info.device, self.nvml) }
     }

@@ -13,8 +13,8 @@ pub struct ComputeProfile {
     of: Profile,
 }
 
-/// Where compute instances of so many slices may start in a GPU instance of so many (`nvidia-smi mig -lcip`, `-lcipp`).
-/// As many fit at a time: their places lie apart.
+/// Where compute instances of so many slices may start in a GPU instance of so many. As many fit at a time, which is what
+/// NVIDIA's guide lists (`nvidia-smi mig -lcip`); the places are taken to be those of GPU instances of as many slices.
 const fn starts(of: u8, compute: u8) -> &'static [u8] {
     match (of, compute) {
         (1, 1) | (2, 2) | (3, 2 | 3) | (4, 4) | (7, 4 | 7) => &[0],

@@ -1,10 +1,9 @@
 //! kerf on the command line.
 #![forbid(unsafe_code)]
 
-mod policy;
-mod scheduler_config;
-
 use clap::{Parser, Subcommand};
+use kerf_cli::{policy, scheduler_config, simulate};
+use std::process::ExitCode;
 
 /// GPUs cut to size for Kubernetes pods.
 #[derive(Debug, Parser)]
@@ -21,11 +20,18 @@ enum Command {
     /// Work with policy files.
     #[command(subcommand)]
     Policy(policy::Command),
+    /// Say what kerf would decide for a list of jobs.
+    Simulate(simulate::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
         Command::SchedulerConfig(args) => scheduler_config::print(&args),
         Command::Policy(command) => policy::run(&command),
-    }
+        Command::Simulate(args) => simulate::run(&args),
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    eprintln!("Error: {error:#}");
+    // As for a bad flag: the input is wrong, not the program.
+    ExitCode::from(if error.is::<simulate::InputError>() { 2 } else { 1 })
 }

@@ -6,7 +6,7 @@
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument, Reservation, SliceState, WantedSlice};
 use crate::inventory::NodeInventory;
 use crate::names::{PodKey, PodUid, SliceId};
-use crate::packing::{Fit, Refusal, Source, fit};
+use crate::packing::{Fit, Fleet, Refusal, Source, fit};
 
 /// The pod that a slice is promised to, and the epoch of the leader that promises.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,17 +19,18 @@ pub struct Promisee {
     pub epoch: u64,
 }
 
-/// Reserves slices for all of the pod's containers. A pod that has a reservation keeps it: the spec comes back unchanged.
+/// Reserves slices for all of the pod's containers, on a node of `fleet`. A pod that has a reservation keeps it: the spec comes back unchanged.
 pub fn reserve(
     spec: &GpuNodeSpec,
     status: &GpuNodeStatus,
     request: &RequestDocument,
     pod: &Promisee,
+    fleet: &Fleet,
 ) -> Result<GpuNodeSpec, Refusal> {
     if reserved(spec, &pod.uid).next().is_some() {
         return Ok(spec.clone());
     }
-    let fit = fit(&NodeInventory::of(spec, status), request)?;
+    let fit = fit(&NodeInventory::of(spec, status), request, fleet)?;
     Ok(apply(spec, fit, pod))
 }
 

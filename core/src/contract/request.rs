@@ -40,6 +40,18 @@ pub struct ContainerRequest {
 }
 
 impl ContainerRequest {
+    /// A request for one instance of exactly this profile.
+    #[must_use]
+    pub fn exact(profile: Profile) -> Self {
+        Self {
+            name: String::new(),
+            size_gb: profile.size(),
+            profile: Some(profile),
+            count: 1,
+            resource: ResourceName::Mig(profile),
+        }
+    }
+
     /// The kind of slice that the webhook chose.
     #[must_use]
     pub fn kind(&self) -> Kind {

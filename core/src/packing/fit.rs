@@ -1,6 +1,6 @@
 //! Whether a node has room for a whole pod, and the best places on it. All or nothing per pod.
 
-use super::{Cost, mig, share};
+use super::{Cost, Fleet, instance, share};
 use crate::contract::{ContainerRequest, RequestDocument, Shape};
 use crate::inventory::{GpuInventory, NodeInventory, Occupancy, PlacedSlice};
 use crate::kind::Kind;
@@ -78,16 +78,16 @@ pub enum Refusal {
     NoRoom,
 }
 
-/// The best places for `request` on `node`.
-pub fn fit(node: &NodeInventory, request: &RequestDocument) -> Result<Fit, Refusal> {
-    place_all(node.clone(), request).map_err(|refusal| explain(node, request, refusal))
+/// The best places for `request` on `node`, a node of `fleet`.
+pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
+    place_all(node.clone(), request, fleet).map_err(|refusal| explain(node, request, refusal, fleet))
 }
 
-fn place_all(mut node: NodeInventory, request: &RequestDocument) -> Result<Fit, Refusal> {
+fn place_all(mut node: NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
     let mut result = Fit { slices: Vec::new(), cost: Cost::default() };
     for container in &request.containers {
         for _ in 0..container.count {
-            let (index, candidate) = best(&node, container)?;
+            let (index, candidate) = best(&node, container, fleet)?;
             let gpu = &mut node.gpus[index];
             occupy(gpu, &candidate);
             result.cost = result.cost + candidate.cost;
@@ -104,13 +104,13 @@ fn place_all(mut node: NodeInventory, request: &RequestDocument) -> Result<Fit, 
 }
 
 /// Tells a full node from one that could not serve the request even if it were empty.
-fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal) -> Refusal {
+fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal, fleet: &Fleet) -> Refusal {
     let mut empty = node.clone();
     empty.gpus.iter_mut().for_each(|gpu| gpu.slices.clear());
-    if place_all(empty.clone(), request).is_ok() {
+    if place_all(empty.clone(), request, fleet).is_ok() {
         return refusal;
     }
-    let one_each = request.containers.iter().all(|c| best(&empty, c).is_ok());
+    let one_each = request.containers.iter().all(|c| best(&empty, c, fleet).is_ok());
     if one_each { Refusal::CountNeverFits } else { Refusal::NeverFits }
 }
 
@@ -122,11 +122,15 @@ pub(super) struct Candidate {
 }
 
 /// The cheapest place on the node; of equal ones that on the first GPU, then at the lowest start.
-fn best(node: &NodeInventory, request: &ContainerRequest) -> Result<(usize, Candidate), Refusal> {
+fn best(
+    node: &NodeInventory,
+    request: &ContainerRequest,
+    fleet: &Fleet,
+) -> Result<(usize, Candidate), Refusal> {
     let places = node.gpus.iter().enumerate().filter(|(_, gpu)| gpu.kinds.contains(&request.kind()));
     let places = places.filter_map(|(index, gpu)| {
         let candidate = match request.kind() {
-            Kind::Mig => mig::candidate(gpu, request),
+            Kind::Mig => instance::candidate(gpu, request, fleet),
             kind @ (Kind::Mps | Kind::TimeSlicing) => share::candidate(gpu, kind, request.resource.size()),
         };
         Some((index, candidate?))

@@ -1,11 +1,17 @@
 //! Where a pod's slices go: whether a node has room, what taking it costs, and the exact places.
 //!
-//! The cost is the future capacity that is lost. A first rule: issue-sized work on it comes later, behind [`fit`].
+//! The cost is what the fleet loses by it: [`Fleet`] knows what is left of it. [`fit`] places a whole pod on one node.
 
 mod cost;
 mod fit;
+mod fleet;
+mod instance;
 mod mig;
 mod share;
+mod terms;
 
 pub use cost::Cost;
 pub use fit::{Fit, Placed, Refusal, Source, fit};
+pub use fleet::{ClassId, Fleet, FleetGpu, Move};
+pub use mig::{Choice, Cut, PlaceId, PlaceSet};
+pub use terms::Terms;

@@ -1,6 +1,6 @@
 //! The best place for an MPS share or a time slice: which GPU, since a share has no place on it.
 
-use super::cost::{CUT, Cost, DESTROY};
+use super::Cost;
 use super::fit::{Candidate, Source};
 use crate::contract::Shape;
 use crate::inventory::GpuInventory;
@@ -9,7 +9,11 @@ use crate::names::SliceId;
 use crate::units::{MemoryMib, SizeGb};
 
 /// A GPU that nobody uses stays free for a bigger request while another has room.
-const OPENS_A_GPU: u64 = 500_000;
+const OPENS_A_GPU: i64 = 500_000;
+
+/// Starting a share, and ending an idle one that is in its way.
+const START: i64 = 4;
+const END: i64 = 16;
 
 /// The place for a share on `gpu`, where it has one: shares of one GPU are of one kind, and together within its memory.
 pub(super) fn candidate(gpu: &GpuInventory, kind: Kind, size: SizeGb) -> Option<Candidate> {
@@ -27,7 +31,7 @@ pub(super) fn candidate(gpu: &GpuInventory, kind: Kind, size: SizeGb) -> Option<
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: rank });
     }
     let destroyed = in_the_way(gpu, kind, free.saturating_sub(size.share_memory()));
-    let work = CUT.0 + DESTROY.0 * u64::try_from(destroyed.len()).unwrap_or(0);
+    let work = START + END * i64::try_from(destroyed.len()).unwrap_or(0);
     Some(Candidate { shape, source: Source::Cut(destroyed), cost: rank + Cost(work) })
 }
 
@@ -35,8 +39,8 @@ pub(super) fn candidate(gpu: &GpuInventory, kind: Kind, size: SizeGb) -> Option<
 fn rank(kind: Kind, used: MemoryMib, left: MemoryMib) -> Cost {
     let opens = if used == MemoryMib(0) { OPENS_A_GPU } else { 0 };
     match kind {
-        Kind::TimeSlicing => Cost(used.0),
-        Kind::Mps | Kind::Mig => Cost(opens + left.0),
+        Kind::TimeSlicing => Cost(mib(used)),
+        Kind::Mps | Kind::Mig => Cost(opens + mib(left)),
     }
 }
 
@@ -53,4 +57,8 @@ fn in_the_way(gpu: &GpuInventory, kind: Kind, room: MemoryMib) -> Vec<SliceId> {
         }
     }
     destroyed
+}
+
+fn mib(memory: MemoryMib) -> i64 {
+    i64::try_from(memory.0).unwrap_or(i64::MAX / 2)
 }

@@ -1,6 +1,7 @@
 //! The policy file as admins write it, and the checked policy made of it.
 
 use crate::kind::{IsolationClass, Kind};
+use crate::mig::Profile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -44,6 +45,24 @@ pub struct PolicySpec {
     /// The most slices that one container may ask for.
     #[serde(default = "default_max_count")]
     pub max_count: u32,
+    /// How places are valued.
+    #[serde(default, skip_serializing_if = "Packing::is_default")]
+    pub packing: Packing,
+}
+
+/// `spec.packing` of a policy file: how places are valued.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Packing {
+    /// How much room for a MIG profile counts, in percent of what it counts for those that are not named.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub weights: BTreeMap<Profile, u32>,
+}
+
+impl Packing {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 fn default_scheduler() -> String {
@@ -115,6 +134,9 @@ pub enum PolicyError {
     /// No count is allowed.
     #[error("spec.maxCount: 0 would forbid every request; write 1 or more")]
     MaxCount,
+    /// A weight that is none.
+    #[error("spec.packing.weights.{0}: {1} percent is out of bounds; write 1 to 10000")]
+    Weight(Profile, u32),
 }
 
 impl TryFrom<PolicyDocument> for Policy {
@@ -141,6 +163,10 @@ impl TryFrom<PolicyDocument> for Policy {
         }
         if spec.max_count == 0 {
             return Err(PolicyError::MaxCount);
+        }
+        let weights = spec.packing.weights.iter();
+        if let Some((profile, weight)) = weights.into_iter().find(|(_, w)| !(1..=10_000).contains(*w)) {
+            return Err(PolicyError::Weight(*profile, *weight));
         }
         Ok(Self { name: metadata.name, spec })
     }
@@ -181,6 +207,12 @@ impl Policy {
     #[must_use]
     pub fn max_count(&self) -> u32 {
         self.spec.max_count
+    }
+
+    /// How much room for a profile counts, in percent of what it counts for those that are not named.
+    #[must_use]
+    pub fn weights(&self) -> &BTreeMap<Profile, u32> {
+        &self.spec.packing.weights
     }
 }
 

@@ -17,7 +17,7 @@ fn with(mut node: NodeInventory, gpu: usize, shape: Shape, idle: Option<&str>) -
 }
 
 fn place(node: &NodeInventory, resource: &str) -> Result<(String, String, Source), Refusal> {
-    let fit = fit(node, &request(resource, 1))?;
+    let fit = fit(node, &request(resource, 1), &Fleet::default())?;
     let placed = fit.slices.into_iter().next().unwrap();
     Ok((placed.gpu.to_string(), placed.shape.to_string(), placed.source))
 }
@@ -63,7 +63,7 @@ fn a_profile_that_the_user_wrote_is_exact() {
     let mut exact = request("nvidia.com/mig-1g.20gb", 1);
     exact.containers[0].profile = Some("1g.20gb".parse().unwrap());
     let busy = with(node(&["H100-80GB"]), 0, h100_shape("1g.10gb", 6), None);
-    assert_eq!(fit(&busy, &exact).unwrap().slices[0].shape.to_string(), "1g.20gb at 4:2");
+    assert_eq!(fit(&busy, &exact, &Fleet::default()).unwrap().slices[0].shape.to_string(), "1g.20gb at 4:2");
 }
 
 #[test]
@@ -97,14 +97,14 @@ fn a_refusal_tells_full_from_impossible() {
     assert_eq!(place(&node(&["A100-40GB"]), "nvidia.com/mig-7g.80gb"), Err(Refusal::NeverFits));
     assert_eq!(place(&node(&["T4-16GB"]), "nvidia.com/mig-1g.5gb"), Err(Refusal::NeverFits));
     assert_eq!(
-        fit(&node(&["A100-40GB"]), &request("nvidia.com/mig-1g.5gb", 8)),
+        fit(&node(&["A100-40GB"]), &request("nvidia.com/mig-1g.5gb", 8), &Fleet::default()),
         Err(Refusal::CountNeverFits)
     );
 }
 
 #[test]
 fn several_slices_of_one_pod_are_placed_together_or_not_at_all() {
-    let fit = fit(&node(&["H100-80GB", "H100-80GB"]), &request("nvidia.com/mig-1g.10gb", 14)).unwrap();
+    let fit = fit(&node(&["H100-80GB", "H100-80GB"]), &request("nvidia.com/mig-1g.10gb", 14), &Fleet::default()).unwrap();
     assert_eq!(fit.slices.len(), 14);
     assert_eq!(fit.slices.iter().filter(|s| s.gpu == gpu_uuid(0)).count(), 7);
 }
@@ -133,6 +133,10 @@ proptest! {
     fn every_accepted_place_is_legal(asks in prop::collection::vec((0_usize..6, 0_usize..12, any::<bool>()), 1..40)) {
         let models = ["H100-80GB", "A100-40GB", "A30-24GB", "T4-16GB"];
         let status = node_status(&models);
+        let mut fleet = Fleet::default();
+        for gpu in &status.gpus {
+            fleet.add(&gpu.profiles, [], []);
+        }
         let names = ["mig-1g.5gb", "mig-1g.10gb", "mig-2g.12gb", "mig-3g.40gb", "gpu-4gb", "gpu-3gb.shared"];
         let mut spec = GpuNodeSpec::default();
         let mut pods = Vec::new();
@@ -144,7 +148,7 @@ proptest! {
             }
             let pod = promisee(&n.to_string());
             let resource: ResourceName = format!("nvidia.com/{}", names[name]).parse().unwrap();
-            if let Ok(next) = ledger::reserve(&spec, &status, &request_sized(resource, resource.size(), 1), &pod) {
+            if let Ok(next) = ledger::reserve(&spec, &status, &request_sized(resource, resource.size(), 1), &pod, &fleet) {
                 spec = next;
                 pods.push(pod);
             }

@@ -1,0 +1,6 @@
+//! kerf on the command line: its commands. What they decide is core's.
+#![forbid(unsafe_code)]
+
+pub mod policy;
+pub mod scheduler_config;
+pub mod simulate;

@@ -1,0 +1,99 @@
+//! The best place for a GPU instance on one GPU.
+
+use super::places::{PlaceId, PlaceSet, Places};
+use super::prices::Prices;
+use super::states::{StateId, States};
+use crate::contract::ContainerRequest;
+use crate::mig::{MigTable, ProfileEntry};
+use crate::packing::Cost;
+
+/// What an instance already on the GPU is worth to a newcomer: GPUs that fill up leave others to drain.
+const COMPANY: i64 = 30_000;
+
+/// A free memory slice more costs this much: among equals the fuller GPU is taken.
+const SPARE_SLICE: i64 = 100;
+
+/// An idle instance that serves spares a cut.
+pub(super) const REUSE: i64 = 50_000;
+
+/// A memory slice of an idle instance that must go.
+const DESTROYED_SLICE: i64 = 10_000;
+
+/// How one GPU is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Cut {
+    /// Reserved, held, or not ours.
+    pub held: PlaceSet,
+    /// Nobody's: may be used again or destroyed.
+    pub idle: PlaceSet,
+}
+
+/// A place, and what taking it does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    /// The place.
+    pub place: PlaceId,
+    /// Idle instances that must go first. Nothing is created where the place itself is idle.
+    pub destroyed: PlaceSet,
+    /// What it costs.
+    pub cost: Cost,
+}
+
+/// The places of `places` that serve a request: those of the profile that the user wrote, or of the plain ones that take
+/// the fewest memory slices. The most compute comes first: a name promises a minimum, and on the same memory slices
+/// compute is free.
+#[must_use]
+pub fn wanted(places: &Places, table: &MigTable, request: &ContainerRequest) -> Vec<PlaceId> {
+    if let Some(profile) = request.profile {
+        return places.of_profile(profile).iter().collect();
+    }
+    let serves =
+        |e: &&ProfileEntry| request.resource.is_kept_by(e.profile) && e.profile.size() >= request.size_gb;
+    let size = table.entries().iter().filter(serves).map(|e| e.size).min();
+    let entries = table.entries().iter().filter(serves).filter(|e| Some(e.size) == size);
+    let mut wanted: Vec<_> = entries.flat_map(|e| places.of_profile(e.profile).iter()).collect();
+    wanted.sort_by_key(|place| std::cmp::Reverse(places.instance(*place).profile.compute()));
+    wanted
+}
+
+/// What a place costs on a GPU in this state, before idle instances are looked at; `None` where it is taken.
+pub(super) fn state_cost(
+    states: &States,
+    prices: &Prices,
+    axis: u8,
+    state: StateId,
+    place: PlaceId,
+) -> Option<Cost> {
+    let after = states.after(state, place)?;
+    let lost = prices.value(state).0 - prices.value(after).0;
+    let spare = i64::from(u32::from(axis) - states.taken(after));
+    Some(Cost(lost - COMPANY * i64::from(states.instances(state)) + SPARE_SLICE * spare))
+}
+
+/// What the idle instances of a GPU add to the cost of a place on it; `None` where the instance cannot be created.
+pub(super) fn with_idle(places: &Places, cut: Cut, place: PlaceId, cost: Cost) -> Option<Choice> {
+    if !places.has_room(cut.held, place) {
+        return None;
+    }
+    if cut.idle.has(place) {
+        return Some(Choice { place, destroyed: PlaceSet::default(), cost: Cost(cost.0 - REUSE) });
+    }
+    let destroyed = in_the_way(places, cut, place);
+    let slices = i64::from(places.slices(destroyed));
+    Some(Choice { place, destroyed, cost: Cost(cost.0 + DESTROYED_SLICE * slices) })
+}
+
+/// Idle instances that the place excludes, and others while compute slices or the profile's maximum do not suffice.
+fn in_the_way(places: &Places, cut: Cut, place: PlaceId) -> PlaceSet {
+    let mut destroyed = cut.idle.and(places.excluded(place));
+    loop {
+        let staying = cut.idle.without(destroyed);
+        if places.has_room(cut.held.or(staying), place) {
+            return destroyed;
+        }
+        match staying.iter().last() {
+            Some(next) => destroyed = destroyed.with(next),
+            None => return destroyed,
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! A model's GPUs, those that are cut alike together: a decision looks at ways of cutting and not at GPUs.
+
+use super::choose::{Choice, Cut, REUSE, with_idle};
+use super::model::Model;
+use super::places::PlaceId;
+use super::states::StateId;
+use crate::packing::Cost;
+use std::collections::HashMap;
+
+/// How many ways of lying idle are looked at in one state. On more, a decision would not be flat in the fleet's size.
+const LOOKED_AT: usize = 128;
+
+/// How many decisions of a class the prices must have lasted before its states are sorted.
+const RESTED: u32 = 4;
+
+/// GPUs that are cut alike.
+#[derive(Debug, Clone)]
+struct Group {
+    cut: Cut,
+    gpus: Vec<u32>,
+}
+
+/// A way of making room: `moved` leaves the GPU, and `place` is taken there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) model: usize,
+    pub(crate) gpu: u32,
+    pub(crate) moved: PlaceId,
+    pub(crate) place: PlaceId,
+    pub(crate) cost: Cost,
+}
+
+/// A GPU's cut, and where it stands in its group.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    cut: Cut,
+    at: usize,
+}
+
+/// The GPUs of one model.
+#[derive(Debug, Clone)]
+pub(crate) struct Groups {
+    pub(crate) model: Model,
+    slots: Vec<Option<Slot>>,
+    vacant: Vec<u32>,
+    by_state: Vec<Vec<Group>>,
+    /// Where a cut's group stands among those of its state.
+    at: HashMap<Cut, usize>,
+    /// The states that some GPU is in.
+    live: Vec<StateId>,
+}
+
+/// The states in which a class of requests can be served, the cheapest first, as of one version of the prices.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Order {
+    wanted: Vec<PlaceId>,
+    sorted: Vec<(Cost, StateId, PlaceId)>,
+    sorted_at: u64,
+    seen_at: u64,
+    rested: u32,
+}
+
+impl Order {
+    /// The order for requests that these places serve.
+    pub(crate) fn of(wanted: Vec<PlaceId>) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    /// The places that serve the class.
+    pub(crate) fn wanted(&self) -> &[PlaceId] {
+        &self.wanted
+    }
+}
+
+/// The best so far: a GPU's cut and the choice on it.
+type Best = Option<(Cut, Choice)>;
+
+impl Groups {
+    pub(crate) fn new(model: Model) -> Self {
+        let by_state = vec![Vec::new(); model.states.len()];
+        Self { model, slots: Vec::new(), vacant: Vec::new(), by_state, at: HashMap::new(), live: Vec::new() }
+    }
+
+    /// Adds a GPU; gives its number.
+    pub(crate) fn add(&mut self, cut: Cut) -> u32 {
+        let gpu = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        self.join(gpu, cut);
+        self.model.prices.refresh(&self.model.states);
+        gpu
+    }
+
+    /// How a GPU is cut.
+    pub(crate) fn cut(&self, gpu: u32) -> Option<Cut> {
+        self.slot(gpu).map(|slot| slot.cut)
+    }
+
+    /// Says how a GPU is cut now.
+    pub(crate) fn set(&mut self, gpu: u32, cut: Cut) {
+        if self.cut(gpu).is_some_and(|before| before != cut) {
+            self.leave(gpu);
+            self.join(gpu, cut);
+            self.model.prices.refresh(&self.model.states);
+        }
+    }
+
+    /// Takes a GPU out.
+    pub(crate) fn remove(&mut self, gpu: u32) {
+        if self.slot(gpu).is_some() {
+            self.leave(gpu);
+            self.vacant.push(gpu);
+            self.model.prices.refresh(&self.model.states);
+        }
+    }
+
+    /// The ways in which one smaller instance that leaves makes room for one of the places: one GPU for each way of
+    /// being cut, and its cost but for the new place of what was moved.
+    pub(crate) fn ways(&self, wanted: &[PlaceId], movable: impl Fn(u32, PlaceId) -> bool) -> Vec<Way> {
+        let mut ways = Vec::new();
+        for group in self.live.iter().flat_map(|state| &self.by_state[state.index()]) {
+            let before = self.model.state(group.cut);
+            for (moved, place) in self.model.openings(group.cut.held, wanted) {
+                let Some(gpu) = group.gpus.iter().copied().take(LOOKED_AT).find(|gpu| movable(*gpu, moved)) else {
+                    continue;
+                };
+                let held = group.cut.held.without(moved.into()).with(place);
+                let after = self.model.state(Cut { held, ..group.cut });
+                let cost = Cost(self.model.prices.value(before).0 - self.model.prices.value(after).0);
+                ways.push(Way { model: 0, gpu, moved, place, cost });
+            }
+        }
+        ways
+    }
+
+    fn slot(&self, gpu: u32) -> Option<Slot> {
+        self.slots.get(index(gpu)).copied().flatten()
+    }
+
+    fn join(&mut self, gpu: u32, cut: Cut) {
+        let state = self.model.state(cut);
+        let groups = &mut self.by_state[state.index()];
+        let at = *self.at.entry(cut).or_insert_with(|| {
+            if groups.is_empty() {
+                self.live.push(state);
+            }
+            groups.push(Group { cut, gpus: Vec::new() });
+            groups.len() - 1
+        });
+        groups[at].gpus.push(gpu);
+        self.slots[index(gpu)] = Some(Slot { cut, at: groups[at].gpus.len() - 1 });
+        self.model.prices.add(&self.model.places, &self.model.states, state, cut.held);
+    }
+
+    fn leave(&mut self, gpu: u32) {
+        let Some(Slot { cut, at }) = self.slots[index(gpu)].take() else { return };
+        let state = self.model.state(cut);
+        self.model.prices.remove(&self.model.places, &self.model.states, state, cut.held);
+        let Some(group_at) = self.at.get(&cut).copied() else { return };
+        let groups = &mut self.by_state[state.index()];
+        let gpus = &mut groups[group_at].gpus;
+        gpus.swap_remove(at);
+        if let Some(slot) = gpus.get(at).and_then(|moved| self.slots[index(*moved)].as_mut()) {
+            slot.at = at;
+        }
+        if gpus.is_empty() {
+            self.at.remove(&cut);
+            groups.swap_remove(group_at);
+            if let Some(moved) = groups.get(group_at) {
+                self.at.insert(moved.cut, group_at);
+            }
+            if groups.is_empty() {
+                self.live.retain(|live| *live != state);
+            }
+        }
+    }
+
+    /// The GPU and the place that cost least.
+    pub(crate) fn best(&self, order: &mut Order) -> Option<(u32, Choice)> {
+        let version = self.model.prices.version();
+        order.rested = if order.seen_at == version { order.rested + 1 } else { 0 };
+        order.seen_at = version;
+        if order.sorted_at != version && order.rested >= RESTED {
+            self.sort(order);
+        }
+        let best = if order.sorted_at == version { self.walk(order) } else { self.scan(&order.wanted) };
+        let (cut, choice) = best?;
+        let state = self.model.state(cut);
+        let group = &self.by_state[state.index()][*self.at.get(&cut)?];
+        Some((*group.gpus.last()?, choice))
+    }
+
+    fn sort(&self, order: &mut Order) {
+        let costs = self.model.states.iter().flat_map(|state| {
+            let places = order.wanted.iter();
+            places.filter_map(move |place| Some((self.model.state_cost(state, *place)?, state, *place)))
+        });
+        order.sorted = costs.collect();
+        // Stable: of equal costs the place that comes first in the request's order stays first.
+        order.sorted.sort_by_key(|(cost, ..)| *cost);
+        order.sorted_at = self.model.prices.version();
+    }
+
+    fn walk(&self, order: &Order) -> Best {
+        let mut best: Best = None;
+        for (cost, state, place) in &order.sorted {
+            if best.is_some_and(|(_, b)| b.cost.0 <= cost.0 - REUSE) {
+                break;
+            }
+            self.look(*state, *place, *cost, &mut best);
+        }
+        best
+    }
+
+    fn scan(&self, wanted: &[PlaceId]) -> Best {
+        let mut best: Best = None;
+        for state in &self.live {
+            for place in wanted {
+                let Some(cost) = self.model.state_cost(*state, *place) else { continue };
+                self.look(*state, *place, cost, &mut best);
+            }
+        }
+        best
+    }
+
+    /// Looks at the groups of a state for one that makes the place cheaper than the best so far.
+    fn look(&self, state: StateId, place: PlaceId, cost: Cost, best: &mut Best) {
+        for group in self.by_state[state.index()].iter().take(LOOKED_AT) {
+            let bound = Cost(if group.cut.idle.has(place) { cost.0 - REUSE } else { cost.0 });
+            if best.is_some_and(|(_, b)| b.cost <= bound) {
+                continue;
+            }
+            let choice = with_idle(&self.model.places, group.cut, place, cost);
+            if let Some(choice) = choice.filter(|c| best.is_none_or(|(_, b)| c.cost < b.cost)) {
+                *best = Some((group.cut, choice));
+            }
+        }
+    }
+}
+
+fn index(gpu: u32) -> usize {
+    usize::try_from(gpu).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,245 @@
+//! Every place that one GPU model offers, as bits: a profile at a start is one place, a cut GPU a set of them.
+
+use crate::mig::{Instance, MigTable, Profile};
+
+/// A place: its number in the model's list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PlaceId(u8);
+
+impl PlaceId {
+    /// Its number in the model's list.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// A set of places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PlaceSet(u128);
+
+impl PlaceSet {
+    /// Whether the place is in the set.
+    #[must_use]
+    pub fn has(self, place: PlaceId) -> bool {
+        self.0 >> place.0 & 1 == 1
+    }
+
+    /// The set with the place.
+    #[must_use]
+    pub fn with(self, place: PlaceId) -> Self {
+        Self(self.0 | 1 << place.0)
+    }
+
+    /// The set without the places of another.
+    #[must_use]
+    pub fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
+    /// The places that are in both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// The places that are in one or the other.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// The places in their order.
+    pub fn iter(self) -> impl Iterator<Item = PlaceId> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let place = u8::try_from(rest.trailing_zeros()).ok().filter(|_| rest != 0)?;
+            rest &= rest - 1;
+            Some(PlaceId(place))
+        })
+    }
+}
+
+impl From<PlaceId> for PlaceSet {
+    fn from(place: PlaceId) -> Self {
+        Self::default().with(place)
+    }
+}
+
+/// What one place takes.
+#[derive(Debug, Clone)]
+struct Place {
+    instance: Instance,
+    /// The memory slices.
+    mask: u32,
+    /// Places that nothing can lie at beside it, itself included: they share a memory slice, or both have the media
+    /// engines.
+    excluded: PlaceSet,
+    /// Places of the same profile.
+    same: PlaceSet,
+    /// How many of the profile a GPU can hold.
+    max: u32,
+}
+
+/// The places of one model.
+#[derive(Debug, Clone)]
+pub struct Places {
+    all: Vec<Place>,
+    compute: u32,
+    axis: u8,
+}
+
+/// A longer axis, or more places, has no GPU by far (RTX PRO 6000: 12 slices; B200: 25 places).
+const LONGEST_AXIS: u8 = 16;
+const MOST_PLACES: usize = 128;
+
+impl Places {
+    /// The places of a model with this table; `None` for one that cannot be cut, or beyond all known measures.
+    #[must_use]
+    pub fn of(table: &MigTable) -> Option<Self> {
+        let instances: Vec<Instance> = table
+            .entries()
+            .iter()
+            .flat_map(|e| e.placements().map(|placement| Instance { profile: e.profile, placement }))
+            .collect();
+        let fits = |i: &Instance| {
+            i.placement.size > 0
+                && i.placement.start.checked_add(i.placement.size).is_some_and(|end| end <= table.axis())
+        };
+        if instances.is_empty()
+            || instances.len() > MOST_PLACES
+            || table.axis() > LONGEST_AXIS
+            || !instances.iter().all(fits)
+        {
+            return None;
+        }
+        let set = |holds: &dyn Fn(&Instance) -> bool| {
+            let places = (0_u8..).map(PlaceId).zip(&instances).filter(|(_, i)| holds(i));
+            places.fold(PlaceSet::default(), |set, (place, _)| set.with(place))
+        };
+        let place = |instance: &Instance| Place {
+            instance: *instance,
+            mask: instance.placement.mask(),
+            excluded: set(&|other| {
+                other.placement.overlaps(instance.placement)
+                    || (other.profile.claims_media() && instance.profile.claims_media())
+            }),
+            same: set(&|other| other.profile == instance.profile),
+            max: table.entry(instance.profile).map_or(0, |e| u32::from(e.max)),
+        };
+        let all = instances.iter().map(place).collect();
+        Some(Self { all, compute: u32::from(table.compute()), axis: table.axis() })
+    }
+
+    /// Memory slices of the whole GPU.
+    #[must_use]
+    pub fn axis(&self) -> u8 {
+        self.axis
+    }
+
+    /// All places, in the order of the table and then by start.
+    pub fn iter(&self) -> impl Iterator<Item = PlaceId> {
+        (0..u8::try_from(self.all.len()).unwrap_or(u8::MAX)).map(PlaceId)
+    }
+
+    /// What lies at a place.
+    #[must_use]
+    pub fn instance(&self, place: PlaceId) -> Instance {
+        self.all[place.index()].instance
+    }
+
+    /// The place of an instance.
+    #[must_use]
+    pub fn find(&self, instance: Instance) -> Option<PlaceId> {
+        self.iter().find(|place| self.instance(*place) == instance)
+    }
+
+    /// The places of a profile.
+    #[must_use]
+    pub fn of_profile(&self, profile: Profile) -> PlaceSet {
+        let same = self.iter().find(|place| self.instance(*place).profile == profile);
+        same.map(|place| self.all[place.index()].same).unwrap_or_default()
+    }
+
+    /// The memory slices that a set of places takes, as bits.
+    #[must_use]
+    pub fn mask(&self, set: PlaceSet) -> u32 {
+        set.iter().fold(0, |mask, place| mask | self.all[place.index()].mask)
+    }
+
+    /// How many memory slices a set of places takes.
+    #[must_use]
+    pub fn slices(&self, set: PlaceSet) -> u32 {
+        self.mask(set).count_ones()
+    }
+
+    /// The places that must be free for an instance at this one, itself included.
+    #[must_use]
+    pub fn excluded(&self, place: PlaceId) -> PlaceSet {
+        self.all[place.index()].excluded
+    }
+
+    /// Whether an instance can be created at the place beside `held`: memory slices, compute slices and the profile's
+    /// maximum suffice.
+    #[must_use]
+    pub fn has_room(&self, held: PlaceSet, place: PlaceId) -> bool {
+        let this = &self.all[place.index()];
+        held.and(this.excluded).is_empty()
+            && self.compute(held) + u32::from(this.instance.profile.compute()) <= self.compute
+            && held.and(this.same).len() < this.max
+    }
+
+    fn compute(&self, set: PlaceSet) -> u32 {
+        set.iter().map(|place| u32::from(self.instance(place).profile.compute())).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mig::{Geometry, catalog};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn there_is_room_where_a_geometry_admits_the_instance(
+            model in 0_usize..64, tries in prop::collection::vec(0_usize..128, 0..24)
+        ) {
+            let tables: Vec<_> = catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table).collect();
+            let table = &tables[model % tables.len()];
+            let places = Places::of(table).unwrap();
+            let all: Vec<_> = places.iter().collect();
+            let (mut held, mut geometry) = (PlaceSet::default(), Geometry::empty(table));
+            for n in tries {
+                let place = all[n % all.len()];
+                let i = places.instance(place);
+                let next = geometry.clone().place(i.profile, i.placement.start);
+                prop_assert_eq!(places.has_room(held, place), next.is_ok());
+                if let Ok(next) = next {
+                    (held, geometry) = (held.with(place), next);
+                }
+                prop_assert_eq!(places.mask(held), geometry.mask());
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_beyond_all_measures_has_no_places() {
+        let mut entries = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap().entries().to_vec();
+        entries[0].starts = vec![250];
+        assert!(Places::of(&MigTable::new(entries)).is_none());
+        assert!(Places::of(&MigTable::default()).is_none());
+    }
+}

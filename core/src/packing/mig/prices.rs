@@ -1,0 +1,165 @@
+//! What room for each profile is worth now: much where the fleet has little of it left and pods use much of it.
+//!
+//! Without prices the worth of a state is that of FGD's fragmentation gradient (Weng et al., ATC'23) over memory slices
+//! with equal weights. The price of a profile is the root of its part of what is held, over the square of what is left
+//! of its room: both read off the fleet as it is, so nothing is forecast and nothing is remembered.
+
+use super::places::{PlaceSet, Places};
+use super::states::{StateId, States};
+use crate::packing::{Cost, Terms};
+
+/// A part of the fleet that counts as left of every profile, so that no price is without bounds.
+const ALWAYS_LEFT: f64 = 0.03;
+
+/// A part of all that is held that counts as held by every profile, so that none is worthless.
+const ALWAYS_HELD: f64 = 0.1;
+
+/// How far a price may move before all states are valued anew.
+const TOLERANCE: f64 = 0.02;
+
+/// What a memory slice that could be used after one move counts, where pods may be moved.
+const AFTER_A_MOVE: f64 = 0.25;
+
+/// What a memory slice counts, in a cost's unit.
+pub(super) const SLICE: f64 = 1_000_000.0;
+
+/// What is left and held of one model, and what follows for the worth of its states.
+#[derive(Debug, Clone)]
+pub(super) struct Prices {
+    axis: u32,
+    gpus: u32,
+    /// The plain profile that each place counts for.
+    profile_of: Vec<usize>,
+    /// Memory slices of all GPUs that each profile could use.
+    left: Vec<u64>,
+    /// Memory slices that instances of each profile hold.
+    held: Vec<u64>,
+    weights: Vec<f64>,
+    moves: bool,
+    prices: Vec<f64>,
+    values: Vec<i64>,
+    version: u64,
+}
+
+impl Prices {
+    /// The prices of an empty fleet.
+    pub(super) fn new(places: &Places, states: &States, terms: &Terms) -> Self {
+        let mut plain: Vec<_> = Vec::new();
+        for profile in places.iter().map(|p| places.instance(p).profile).filter(|p| p.is_plain()) {
+            if !plain.contains(&profile) {
+                plain.push(profile);
+            }
+        }
+        let profile_of: Vec<usize> = places.iter().map(|place| {
+            let profile = places.instance(place).profile;
+            let like = |p: &crate::mig::Profile| (p.compute(), p.size()) == (profile.compute(), profile.size());
+            plain.iter().position(like).unwrap_or(0)
+        }).collect();
+        let mut prices = Self {
+            axis: u32::from(places.axis()),
+            gpus: 0,
+            profile_of,
+            left: vec![0; states.profiles()],
+            held: vec![0; states.profiles()],
+            weights: plain.iter().map(|profile| weight(terms, *profile)).collect(),
+            moves: terms.moves,
+            prices: vec![1.0; states.profiles()],
+            values: Vec::new(),
+            version: 0,
+        };
+        prices.value_all(states);
+        prices
+    }
+
+    /// Counts a GPU.
+    pub(super) fn add(&mut self, places: &Places, states: &States, state: StateId, held: PlaceSet) {
+        self.gpus += 1;
+        for (left, covered) in self.left.iter_mut().zip(states.covered(state)) {
+            *left += u64::from(*covered);
+        }
+        for place in held.iter() {
+            self.held[self.profile_of[place.index()]] += u64::from(places.instance(place).placement.size);
+        }
+    }
+
+    /// Counts a GPU no more.
+    pub(super) fn remove(&mut self, places: &Places, states: &States, state: StateId, held: PlaceSet) {
+        self.gpus = self.gpus.saturating_sub(1);
+        for (left, covered) in self.left.iter_mut().zip(states.covered(state)) {
+            *left = left.saturating_sub(u64::from(*covered));
+        }
+        for place in held.iter() {
+            let held = &mut self.held[self.profile_of[place.index()]];
+            *held = held.saturating_sub(u64::from(places.instance(place).placement.size));
+        }
+    }
+
+    /// Brings the worth of the states in line with what is left and held, where a price has moved.
+    pub(super) fn refresh(&mut self, states: &States) {
+        let prices = self.current();
+        let moved = |(new, old): (&f64, &f64)| (new - old).abs() > TOLERANCE * old;
+        if prices.iter().zip(&self.prices).any(moved) {
+            self.prices = prices;
+            self.value_all(states);
+        }
+    }
+
+    /// Rises whenever the states are valued anew.
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Memory slices that are held, and all.
+    pub(super) fn use_of_slices(&self) -> (u64, u64) {
+        (self.held.iter().sum(), u64::from(self.gpus) * u64::from(self.axis))
+    }
+
+    /// What a GPU in this state can still serve.
+    pub(super) fn value(&self, state: StateId) -> Cost {
+        Cost(self.values[state.index()])
+    }
+
+    /// The prices of the profiles as things are, their mean being one.
+    fn current(&self) -> Vec<f64> {
+        let slices = f64::from(self.axis) * f64::from(self.gpus.max(1));
+        let all_held = as_f64(self.held.iter().sum()) + 1.0;
+        let price = |((left, held), weight): ((&u64, &u64), &f64)| {
+            let left = as_f64(*left) / slices + ALWAYS_LEFT;
+            let held = as_f64(*held) / all_held + ALWAYS_HELD;
+            weight * held.sqrt() / (left * left)
+        };
+        let mut prices: Vec<f64> = self.left.iter().zip(&self.held).zip(&self.weights).map(price).collect();
+        let mean = prices.iter().sum::<f64>() / as_f64(u64::try_from(prices.len()).unwrap_or(1));
+        prices.iter_mut().for_each(|p| *p /= mean);
+        prices
+    }
+
+    fn value_all(&mut self, states: &States) {
+        let scale = SLICE / as_f64(u64::try_from(self.prices.len()).unwrap_or(1));
+        let value = |state| {
+            let now = states.covered(state).iter().zip(states.covered_by_a_move(state)).zip(&self.prices);
+            let worth: f64 = now.map(|((now, moved), price)| price * self.slices(*now, *moved)).sum();
+            rounded(worth * scale)
+        };
+        self.values = states.iter().map(value).collect();
+        self.version += 1;
+    }
+
+    fn slices(&self, now: u8, after_a_move: u8) -> f64 {
+        f64::from(now) + if self.moves { AFTER_A_MOVE * f64::from(after_a_move) } else { 0.0 }
+    }
+}
+
+fn weight(terms: &Terms, profile: crate::mig::Profile) -> f64 {
+    terms.weights.get(&profile).map_or(1.0, |percent| f64::from(*percent) / 100.0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of memory slices are far below 2^52")]
+fn as_f64(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "values are bounded by axis x price, far below 2^63")]
+fn rounded(value: f64) -> i64 {
+    value.round() as i64
+}

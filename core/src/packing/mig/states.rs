@@ -1,0 +1,183 @@
+//! How a GPU is cut, as far as its worth goes: which memory slices are taken, and in how many pieces.
+//!
+//! Two GPUs whose instances lie on the same memory slices are worth the same, whatever the profiles' compute. So the few
+//! hundred states of a model are listed once, with what each still has room for.
+
+use super::places::{PlaceId, PlaceSet, Places};
+use crate::mig::Placement;
+use std::collections::{BTreeSet, HashMap};
+
+/// A state: its number in the model's list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StateId(u32);
+
+impl StateId {
+    /// The uncut GPU.
+    pub const EMPTY: Self = Self(0);
+
+    /// The number.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+}
+
+/// Taken memory slices, and those of them at which an instance starts: they tell all instances' extents.
+type Key = (u32, u32);
+
+/// Real models have up to 417 states; a table from which more follow is no GPU's.
+const MOST_STATES: usize = 20_000;
+
+/// What one state still has room for.
+#[derive(Debug, Clone)]
+struct State {
+    key: Key,
+    /// Free memory slices of which each plain profile could use one or another, in the profiles' order.
+    covered: Vec<u8>,
+    /// The same once the instance that is most in the way were moved off, a smaller one than the profile.
+    covered_by_a_move: Vec<u8>,
+    /// The state after an instance at each place; the state itself where there is no room.
+    after: Vec<StateId>,
+}
+
+/// All states of a model.
+#[derive(Debug, Clone)]
+pub struct States {
+    all: Vec<State>,
+    index: HashMap<Key, StateId>,
+    profiles: usize,
+}
+
+impl States {
+    /// The states of a model with these places; `None` beyond all known measures.
+    #[must_use]
+    pub fn of(places: &Places) -> Option<Self> {
+        let shapes = plain_shapes(places);
+        let spans: BTreeSet<Placement> = places.iter().map(|p| places.instance(p).placement).collect();
+        let mut keys: Vec<Key> = vec![(0, 0)];
+        let mut index = HashMap::from([((0, 0), StateId::EMPTY)]);
+        let mut next = 0;
+        while let Some(key) = keys.get(next).copied() {
+            for span in spans.iter().filter(|span| span.mask() & key.0 == 0) {
+                let after = taken(key, *span);
+                if !index.contains_key(&after) {
+                    index.insert(after, StateId(u32::try_from(keys.len()).ok()?));
+                    keys.push(after);
+                }
+            }
+            if keys.len() > MOST_STATES {
+                return None;
+            }
+            next += 1;
+        }
+        let after = |key: Key, here: StateId, place: PlaceId| {
+            let span = places.instance(place).placement;
+            let free = span.mask() & key.0 == 0;
+            if free { index.get(&taken(key, span)).copied().unwrap_or(here) } else { here }
+        };
+        let state = |key: &Key| {
+            let here = index.get(key).copied().unwrap_or(StateId::EMPTY);
+            State {
+                key: *key,
+                covered: shapes.iter().map(|shape| covered(key.0, shape)).collect(),
+                covered_by_a_move: shapes.iter().map(|shape| covered_by_a_move(*key, shape)).collect(),
+                after: places.iter().map(|place| after(*key, here, place)).collect(),
+            }
+        };
+        let all = keys.iter().map(state).collect();
+        Some(Self { all, index, profiles: shapes.len() })
+    }
+
+    /// How many states there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// All states.
+    pub fn iter(&self) -> impl Iterator<Item = StateId> {
+        (0..u32::try_from(self.all.len()).unwrap_or(u32::MAX)).map(StateId)
+    }
+
+    /// How many plain profiles the model has.
+    #[must_use]
+    pub fn profiles(&self) -> usize {
+        self.profiles
+    }
+
+    /// The state of a GPU with these instances.
+    #[must_use]
+    pub fn find(&self, places: &Places, held: PlaceSet) -> Option<StateId> {
+        let spans = held.iter().map(|place| places.instance(place).placement);
+        self.index.get(&spans.fold((0, 0), taken)).copied()
+    }
+
+    /// The state after one more instance; `None` where its memory slices are taken.
+    #[must_use]
+    pub fn after(&self, state: StateId, place: PlaceId) -> Option<StateId> {
+        let next = self.all[state.index()].after[place.index()];
+        (next != state).then_some(next)
+    }
+
+    /// How many instances a GPU in this state has.
+    #[must_use]
+    pub fn instances(&self, state: StateId) -> u32 {
+        self.all[state.index()].key.1.count_ones()
+    }
+
+    /// How many memory slices are taken.
+    #[must_use]
+    pub fn taken(&self, state: StateId) -> u32 {
+        self.all[state.index()].key.0.count_ones()
+    }
+
+    /// Free memory slices of which each plain profile could use one or another.
+    #[must_use]
+    pub fn covered(&self, state: StateId) -> &[u8] {
+        &self.all[state.index()].covered
+    }
+
+    /// The same once one smaller instance were moved off.
+    #[must_use]
+    pub fn covered_by_a_move(&self, state: StateId) -> &[u8] {
+        &self.all[state.index()].covered_by_a_move
+    }
+}
+
+fn taken((mask, starts): Key, span: Placement) -> Key {
+    (mask | span.mask(), starts | 1 << span.start)
+}
+
+/// The placements of each plain profile.
+fn plain_shapes(places: &Places) -> Vec<Vec<Placement>> {
+    let mut shapes: Vec<(crate::mig::Profile, Vec<Placement>)> = Vec::new();
+    for instance in places.iter().map(|p| places.instance(p)).filter(|i| i.profile.is_plain()) {
+        match shapes.iter_mut().find(|(profile, _)| *profile == instance.profile) {
+            Some((_, placements)) => placements.push(instance.placement),
+            None => shapes.push((instance.profile, vec![instance.placement])),
+        }
+    }
+    shapes.into_iter().map(|(_, placements)| placements).collect()
+}
+
+fn covered(mask: u32, shape: &[Placement]) -> u8 {
+    let open = shape.iter().map(|p| p.mask()).filter(|m| m & mask == 0);
+    u8::try_from(open.fold(0, |all, m| all | m).count_ones()).unwrap_or(u8::MAX)
+}
+
+fn covered_by_a_move((mask, starts): Key, shape: &[Placement]) -> u8 {
+    let size = shape.first().map_or(0, |p| u32::from(p.size));
+    let smaller = extents(mask, starts).filter(|extent| extent.count_ones() < size);
+    let best = smaller.map(|extent| covered(mask & !extent, shape)).max();
+    best.unwrap_or(0).max(covered(mask, shape))
+}
+
+/// The memory slices of each instance.
+fn extents(mask: u32, starts: u32) -> impl Iterator<Item = u32> {
+    (0..u32::BITS).filter(move |bit| starts >> bit & 1 == 1).map(move |bit| {
+        let later = starts & !((2_u32 << bit) - 1);
+        let end = later.trailing_zeros().min((!mask & !((1 << bit) - 1)).trailing_zeros());
+        let below = |bit: u32| 1_u32.checked_shl(bit).map_or(u32::MAX, |b| b - 1);
+        below(end) & !below(bit)
+    })
+}

@@ -7,10 +7,11 @@ use crate::routes::{self, Shared};
 use crate::term::{Standing, Term};
 use crate::{confirm, wake, watch};
 use anyhow::Context;
+use kerf_core::packing::Terms;
 use kerf_runtime::admin::{self, Readiness};
-use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::tls::{Clients, ServingCertificate, TlsSecret, Wanted};
+use kerf_runtime::{policy_file, serve};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -34,7 +35,10 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
         Shared { standing: standing.clone(), metrics: metrics.clone(), bind_timeout: args.bind_timeout };
     let serving = serve_scheduler(&args, &client, shared, &stop);
     let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, stop.clone());
-    let replica = Replica { client: client.clone(), metrics, standing, readiness };
+    let policy = args.policy.as_deref().map(policy_file::read).transpose()?;
+    let weights = policy.map(|policy| policy.weights().clone()).unwrap_or_default();
+    let terms = Terms { weights, ..Terms::default() };
+    let replica = Replica { client: client.clone(), metrics, standing, readiness, terms };
     let leading = async {
         replica.lead(lease_settings(&args)?, &stop).await;
         anyhow::Ok(())
@@ -129,6 +133,7 @@ struct Replica {
     metrics: Metrics,
     standing: Arc<Standing>,
     readiness: Readiness,
+    terms: Terms,
 }
 
 impl Replica {
@@ -153,7 +158,13 @@ impl Replica {
 
     /// Works as the leader until the lead is lost or `stop`.
     async fn term(&self, candidate: &Candidate, held: &mut Held, stop: &CancellationToken) {
-        let term = Term::new(self.client.clone(), self.metrics.clone(), held.epoch(), stop.child_token());
+        let term = Term::new(
+            self.client.clone(),
+            self.metrics.clone(),
+            held.epoch(),
+            self.terms.clone(),
+            stop.child_token(),
+        );
         let watching = tokio::spawn(watch::run(term.clone()));
         let confirming = tokio::spawn(confirm::run(term.clone()));
         let waking = tokio::spawn(wake::run(term.clone()));

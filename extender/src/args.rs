@@ -34,6 +34,9 @@ pub struct ExtenderArgs {
     /// How long a bind may wait for its slices; under the scheduler's httpTimeout. The reservation outlives it.
     #[arg(long, default_value = "4s", value_parser = seconds)]
     pub bind_timeout: Duration,
+    /// Policy file, for its `packing`: what room for a profile counts. Read once, at the start.
+    #[arg(long)]
+    pub policy: Option<PathBuf>,
     /// How it logs.
     #[command(flatten)]
     pub log: LogArgs,

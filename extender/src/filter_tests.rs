@@ -3,13 +3,14 @@ use crate::cluster_index::{Progress, Promise};
 use crate::pod::KnownPod;
 use crate::tentative::LIFETIME;
 use kerf_core::contract::GpuNodeSpec;
+use kerf_core::packing::Terms;
 use kerf_core::testing::{node_status, request};
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
 
 /// A listed cluster of these nodes with these GPUs.
 fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
-    let mut index = ClusterIndex::new(1);
+    let mut index = ClusterIndex::new(1, Terms::default());
     for (name, models) in nodes {
         let mut node = GpuNode::new(&NodeName::new(*name));
         node.status = Some(json!(node_status(models)));

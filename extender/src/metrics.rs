@@ -169,13 +169,20 @@ mod tests {
     use super::*;
     use crate::api_stand_in::ApiStandIn;
     use crate::term::Term;
+    use kerf_core::packing::Terms;
     use kerf_runtime::shutdown::CancellationToken;
 
     #[tokio::test]
     async fn what_is_counted_is_shown_under_its_name() {
         let standing = Arc::new(Standing::default());
         let (metrics, registry) = Metrics::new(&standing);
-        let term = Term::new(ApiStandIn::new().client(), metrics.clone(), 1, CancellationToken::new());
+        let term = Term::new(
+            ApiStandIn::new().client(),
+            metrics.clone(),
+            1,
+            Terms::default(),
+            CancellationToken::new(),
+        );
         standing.begin(term);
         metrics.answered(Verb::Bind, Outcome::TimedOut, Duration::from_secs(4));
         metrics.wrote(Write::Conflict);

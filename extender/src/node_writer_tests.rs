@@ -6,6 +6,7 @@ use crate::term::{Standing, Term};
 use http::Method;
 use kerf_core::ledger;
 use kerf_core::names::{PodKey, PodUid};
+use kerf_core::packing::{Fleet, Terms};
 use kerf_core::testing::{node_status, promisee, request};
 use kerf_runtime::shutdown::CancellationToken;
 
@@ -13,7 +14,7 @@ use kerf_runtime::shutdown::CancellationToken;
 fn term(api: &Arc<ApiStandIn>) -> Arc<Term> {
     api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
     let (metrics, _) = crate::metrics::Metrics::new(&Arc::new(Standing::default()));
-    let term = Term::new(api.client(), metrics, 1, CancellationToken::new());
+    let term = Term::new(api.client(), metrics, 1, Terms::default(), CancellationToken::new());
     term.with(|index| {
         index.show_node(&api.node("n"));
         index.nodes_listed();
@@ -68,7 +69,9 @@ async fn who_is_refused_reads_again_and_writes_on_top() {
     api.meddle(|api| {
         let status = node_status(&["H100-80GB"]);
         let small = request("nvidia.com/mig-1g.10gb", 1);
-        let other = ledger::reserve(&GpuNodeSpec::default(), &status, &small, &promisee("x")).unwrap();
+        let other =
+            ledger::reserve(&GpuNodeSpec::default(), &status, &small, &promisee("x"), &Fleet::default())
+                .unwrap();
         api.put_node("n", &GpuNodeSpec { revision: 4, ..other }, &status);
     });
     reserve(&term, "a");
@@ -85,7 +88,9 @@ async fn a_promise_whose_place_another_took_is_lost() {
     api.meddle(|api| {
         let status = node_status(&["H100-80GB"]);
         let whole = request("nvidia.com/mig-7g.80gb", 1);
-        let other = ledger::reserve(&GpuNodeSpec::default(), &status, &whole, &promisee("x")).unwrap();
+        let other =
+            ledger::reserve(&GpuNodeSpec::default(), &status, &whole, &promisee("x"), &Fleet::default())
+                .unwrap();
         api.put_node("n", &GpuNodeSpec { revision: 1, ..other }, &status);
     });
     reserve(&term, "a");

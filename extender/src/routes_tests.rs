@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState};
+use kerf_core::packing::Terms;
 use kerf_core::testing::{node_status, request, slice_status};
 use kerf_runtime::shutdown::CancellationToken;
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ impl Replica {
         api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
         let standing = Arc::new(Standing::default());
         let (metrics, _) = Metrics::new(&standing);
-        let term = Term::new(api.client(), metrics.clone(), 1, CancellationToken::new());
+        let term = Term::new(api.client(), metrics.clone(), 1, Terms::default(), CancellationToken::new());
         term.with(|index| {
             index.show_node(&api.node("n"));
             index.nodes_listed();

@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::ledger::{self, Promisee};
 use kerf_core::names::{NodeName, PodUid};
+use kerf_core::packing::Fleet;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
@@ -86,10 +87,12 @@ impl Tentatives {
         node: &NodeName,
         spec: &'s GpuNodeSpec,
         status: &GpuNodeStatus,
+        fleet: &Fleet,
     ) -> Cow<'s, GpuNodeSpec> {
         let mut view = Cow::Borrowed(spec);
         for tentative in self.by_node.get(node).into_iter().flatten() {
-            if let Ok(next) = ledger::reserve(&view, status, &tentative.ask.document, &tentative.pod) {
+            let Tentative { pod, ask, .. } = tentative;
+            if let Ok(next) = ledger::reserve(&view, status, &ask.document, pod, fleet) {
                 view = Cow::Owned(next);
             }
         }
@@ -109,7 +112,8 @@ mod tests {
 
     fn pods(tentatives: &Tentatives) -> Vec<String> {
         let status = node_status(&["H100-80GB"]);
-        let view = tentatives.laid_over(&"n".into(), &GpuNodeSpec::default(), &status).into_owned();
+        let (spec, fleet) = (GpuNodeSpec::default(), Fleet::default());
+        let view = tentatives.laid_over(&"n".into(), &spec, &status, &fleet).into_owned();
         view.slices.into_iter().filter_map(|s| Some(s.reservation?.pod)).collect()
     }
 

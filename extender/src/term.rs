@@ -8,6 +8,7 @@ use crate::node_writer;
 use arc_swap::ArcSwapOption;
 use hashbrown::HashMap;
 use kerf_core::names::{NodeName, PodUid};
+use kerf_core::packing::Terms;
 use kerf_runtime::shutdown::CancellationToken;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -84,14 +85,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Term {
-    /// The term of `epoch`, until `stop`.
+    /// The term of `epoch`, until `stop`, in which places are valued on these terms.
     #[must_use]
-    pub fn new(client: kube::Client, metrics: Metrics, epoch: u64, stop: CancellationToken) -> Arc<Self> {
+    pub fn new(
+        client: kube::Client,
+        metrics: Metrics,
+        epoch: u64,
+        terms: Terms,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         Arc::new(Self {
             client,
             stop,
             metrics,
-            index: Mutex::new(ClusterIndex::new(epoch)),
+            index: Mutex::new(ClusterIndex::new(epoch, terms)),
             bells: Mutex::default(),
             unconfirmed: Mutex::default(),
             confirm: Notify::new(),

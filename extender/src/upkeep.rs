@@ -8,11 +8,17 @@ use crate::pod::KnownPod;
 use hashbrown::HashMap;
 use kerf_core::contract::{GpuNodeStatus, SliceState};
 use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::Fleet;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Applies what is due to a node's working spec, and tells which promises were given back.
-pub fn keep(name: &NodeName, node: &mut IndexedNode, pods: &HashMap<PodUid, KnownPod>) -> Vec<Released> {
-    let released = give_back(name, node, pods);
+pub fn keep(
+    name: &NodeName,
+    node: &mut IndexedNode,
+    pods: &HashMap<PodUid, KnownPod>,
+    fleet: &Fleet,
+) -> Vec<Released> {
+    let released = give_back(name, node, pods, fleet);
     let Some(status) = node.status.as_ref().ok() else { return released };
     let mut due = Vec::new();
     if status.slices.iter().any(|s| s.holder.is_some()) {
@@ -25,7 +31,7 @@ pub fn keep(name: &NodeName, node: &mut IndexedNode, pods: &HashMap<PodUid, Know
     let Ok((spec, status)) = node.readable() else { return released };
     for change in due {
         // Only reservations can be refused.
-        let _unchanged = spec.push(change, Some(status));
+        let _unchanged = spec.push(change, Some(status), fleet);
     }
     let dropped =
         failed.iter().map(|(uid, (pod, _))| released_from(name, uid.clone(), pod.clone(), Why::SliceFailed));
@@ -35,7 +41,12 @@ pub fn keep(name: &NodeName, node: &mut IndexedNode, pods: &HashMap<PodUid, Know
 }
 
 /// Gives back the promises to pods that have ended or are bound to another node.
-fn give_back(name: &NodeName, node: &mut IndexedNode, pods: &HashMap<PodUid, KnownPod>) -> Vec<Released> {
+fn give_back(
+    name: &NodeName,
+    node: &mut IndexedNode,
+    pods: &HashMap<PodUid, KnownPod>,
+    fleet: &Fleet,
+) -> Vec<Released> {
     let mut released = Vec::new();
     for uid in node.promised_now() {
         let Some(pod) = pods.get(&uid) else { continue };
@@ -46,7 +57,7 @@ fn give_back(name: &NodeName, node: &mut IndexedNode, pods: &HashMap<PodUid, Kno
         };
         let status = node.status.as_ref().ok();
         let spec = node.spec.as_mut();
-        if spec.is_ok_and(|spec| spec.push(Change::Release(uid.clone()), status) == Ok(true)) {
+        if spec.is_ok_and(|spec| spec.push(Change::Release(uid.clone()), status, fleet) == Ok(true)) {
             released.push(released_from(name, uid, pod.key.clone(), why));
         }
     }

@@ -7,6 +7,7 @@ use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuStatus, Shape, SliceState, 
 use crate::kind::Kind;
 use crate::mig::MigTable;
 use crate::names::{GpuUuid, SliceId};
+use crate::packing::{Fleet, FleetGpu};
 use crate::units::MemoryMib;
 
 /// A node's GPUs.
@@ -49,6 +50,17 @@ pub enum Occupancy {
     Taken,
     /// Nobody's: may be used again or destroyed.
     Idle(SliceId),
+}
+
+impl GpuInventory {
+    /// Adds the GPU to a fleet, if it is one that MIG can cut now.
+    pub fn join(&self, fleet: &mut Fleet) -> Option<FleetGpu> {
+        if !self.kinds.contains(&Kind::Mig) {
+            return None;
+        }
+        let idle = self.idle().filter_map(|(_, shape)| shape.instance());
+        fleet.add(&self.table, self.taken().filter_map(Shape::instance), idle)
+    }
 }
 
 impl NodeInventory {

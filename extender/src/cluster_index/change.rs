@@ -5,7 +5,7 @@ use crate::ask::Ask;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::ledger::{self, Promisee};
 use kerf_core::names::PodUid;
-use kerf_core::packing::Refusal;
+use kerf_core::packing::{Fleet, Refusal};
 use std::collections::BTreeSet;
 
 /// One change of a node's spec.
@@ -31,11 +31,12 @@ pub enum Change {
 
 impl Change {
     /// The spec after this change; `None` if nothing changes. `status` is `None` where it cannot be read: then nothing
-    /// can be promised, and nothing is concluded from it.
+    /// can be promised, and nothing is concluded from it. Places are chosen for a node of `fleet`.
     pub fn apply(
         &self,
         spec: &GpuNodeSpec,
         status: Option<&GpuNodeStatus>,
+        fleet: &Fleet,
     ) -> Result<Option<GpuNodeSpec>, Refusal> {
         match (self, status) {
             (Self::Reserve { pod, ask }, _) if ledger::reserved(spec, &pod.uid).next().is_some() => {
@@ -43,7 +44,7 @@ impl Change {
                 Ok(None)
             }
             (Self::Reserve { pod, ask }, Some(status)) => {
-                ledger::reserve(spec, status, &ask.document, pod).map(Some)
+                ledger::reserve(spec, status, &ask.document, pod, fleet).map(Some)
             }
             (Self::Reserve { .. }, None) => Err(Refusal::UnreadableStatus),
             (Self::Release(uid), _) => Ok(ledger::release(spec, uid)),

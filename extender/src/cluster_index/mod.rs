@@ -25,7 +25,7 @@ use crate::upkeep;
 use crate::waiting::Waiting;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodUid};
-use kerf_core::packing::{Cost, Refusal};
+use kerf_core::packing::{Cost, Fleet, Refusal, Terms};
 use kerf_runtime::gpu_node::GpuNode;
 
 /// The leader's view of the cluster.
@@ -33,6 +33,8 @@ use kerf_runtime::gpu_node::GpuNode;
 pub struct ClusterIndex {
     epoch: u64,
     nodes: HashMap<NodeName, IndexedNode>,
+    /// The MIG GPUs of all serving nodes: what a place costs depends on what is left elsewhere.
+    fleet: Fleet,
     pods: HashMap<PodUid, KnownPod>,
     /// The node on which each promised pod has its slices.
     places: HashMap<PodUid, NodeName>,
@@ -59,10 +61,10 @@ struct Listing {
 }
 
 impl ClusterIndex {
-    /// The index of the leader of `epoch`, which knows nothing yet.
+    /// The index of the leader of `epoch`, which knows nothing yet and values places on these terms.
     #[must_use]
-    pub fn new(epoch: u64) -> Self {
-        Self { epoch, ..Self::default() }
+    pub fn new(epoch: u64, terms: Terms) -> Self {
+        Self { epoch, fleet: Fleet::new(terms), ..Self::default() }
     }
 
     /// The leader's epoch. It may rise until everything is listed.
@@ -120,7 +122,7 @@ impl ClusterIndex {
                 node.status = node::read_status(shown);
                 match (node::read_spec(shown), &mut node.spec) {
                     (Ok(fresh), Ok(spec)) => {
-                        spec.show(fresh, node.status.as_ref().ok());
+                        spec.show(fresh, node.status.as_ref().ok(), &self.fleet);
                     }
                     (Ok(fresh), spec @ Err(_)) => *spec = Ok(spec_state::SpecState::of(fresh)),
                     (Err(refusal), spec) => *spec = Err(refusal),
@@ -138,6 +140,7 @@ impl ClusterIndex {
     /// A GpuNode is gone, and with it all promises on it.
     pub fn remove_node(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.remove(name) {
+            node.fleet_gpus.into_iter().for_each(|gpu| self.fleet.remove(gpu));
             for uid in &node.promised {
                 self.places.remove(uid);
             }
@@ -150,7 +153,7 @@ impl ClusterIndex {
     pub fn cost(&mut self, name: &str, ask: &Ask) -> Result<Cost, Refusal> {
         let found = self.nodes.get_key_value_mut(name);
         let (name, node) = found.ok_or(Refusal::NoAgent)?;
-        node.cost(name, ask, &self.tentatives)
+        node.cost(name, ask, &self.tentatives, &self.fleet)
     }
 
     /// A leader of a newer epoch has written: this one is none any more. While this one is still listing, it is rather
@@ -167,7 +170,7 @@ impl ClusterIndex {
     /// Does what upkeep finds due on a node, and notes what follows from its present state.
     fn settle(&mut self, name: &NodeName) {
         let Some(node) = self.nodes.get_mut(name) else { return };
-        let released = upkeep::keep(name, node, &self.pods);
+        let released = upkeep::keep(name, node, &self.pods, &self.fleet);
         self.effects.released.extend(released);
         let promised = node.promised_now();
         for uid in node.promised.difference(&promised) {
@@ -180,6 +183,7 @@ impl ClusterIndex {
         }
         node.promised = promised;
         node.touch();
+        node.join(&mut self.fleet);
         self.waiting.changed(name);
         self.note_pending(name);
     }

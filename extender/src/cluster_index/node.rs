@@ -6,7 +6,7 @@ use crate::tentative::Tentatives;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::inventory::NodeInventory;
 use kerf_core::names::{NodeName, PodUid};
-use kerf_core::packing::{Cost, Refusal, fit};
+use kerf_core::packing::{Cost, Fleet, FleetGpu, Refusal, fit};
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub struct IndexedNode {
     pub promised: BTreeSet<PodUid>,
     /// Why pods lost their promise here, in an operator's words, until their bind has told it.
     pub failures: BTreeMap<PodUid, String>,
+    /// The node's GPUs in the fleet.
+    pub fleet_gpus: Vec<FleetGpu>,
     view: View,
 }
 
@@ -35,7 +37,9 @@ pub struct IndexedNode {
 struct View {
     stale: bool,
     inventory: NodeInventory,
+    /// What the last asks came to, as of this version of the fleet.
     results: Vec<(Arc<str>, Result<Cost, Refusal>)>,
+    version: u64,
 }
 
 impl IndexedNode {
@@ -48,6 +52,7 @@ impl IndexedNode {
             status: read_status(node),
             promised: BTreeSet::new(),
             failures: BTreeMap::new(),
+            fleet_gpus: Vec::new(),
             view: View { stale: true, ..View::default() },
         }
     }
@@ -89,16 +94,26 @@ impl IndexedNode {
     }
 
     /// What it costs to serve `ask` here, beside all promises and probable places. Answers from the last results while
-    /// what is taken and idle here has not changed.
-    pub fn cost(&mut self, name: &NodeName, ask: &Ask, tentatives: &Tentatives) -> Result<Cost, Refusal> {
+    /// what is taken and idle here has not changed, nor what things cost in the fleet.
+    pub fn cost(
+        &mut self,
+        name: &NodeName,
+        ask: &Ask,
+        tentatives: &Tentatives,
+        fleet: &Fleet,
+    ) -> Result<Cost, Refusal> {
         self.serving()?;
         if std::mem::take(&mut self.view.stale) {
-            self.refresh(name, tentatives)?;
+            self.refresh(name, tentatives, fleet)?;
+        }
+        if std::mem::replace(&mut self.view.version, fleet.version()) != fleet.version() {
+            // What does not fit does not fit at any price.
+            self.view.results.retain(|(_, result)| result.is_err());
         }
         if let Some((_, known)) = self.view.results.iter().find(|(text, _)| *text == ask.text) {
             return *known;
         }
-        let result = fit(&self.view.inventory, &ask.document).map(|fit| fit.cost);
+        let result = fit(&self.view.inventory, &ask.document, fleet).map(|fit| fit.cost);
         if self.view.results.len() == KEPT_RESULTS {
             self.view.results.drain(..1);
         }
@@ -106,9 +121,20 @@ impl IndexedNode {
         result
     }
 
-    fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives) -> Result<(), Refusal> {
+    /// Shows the node's GPUs to the fleet as they are promised now; none while pods may not be sent here.
+    pub fn join(&mut self, fleet: &mut Fleet) {
+        for gpu in self.fleet_gpus.drain(..) {
+            fleet.remove(gpu);
+        }
+        let Ok(()) = self.serving() else { return };
+        let Ok((spec, status)) = self.readable() else { return };
+        let inventory = NodeInventory::of(spec.working(), status);
+        self.fleet_gpus = inventory.gpus.iter().filter_map(|gpu| gpu.join(fleet)).collect();
+    }
+
+    fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives, fleet: &Fleet) -> Result<(), Refusal> {
         let (spec, status) = self.readable()?;
-        let view = tentatives.laid_over(name, spec.working(), status);
+        let view = tentatives.laid_over(name, spec.working(), status, fleet);
         let inventory = NodeInventory::of(&view, status);
         if inventory != self.view.inventory {
             self.view = View { inventory, ..View::default() };

@@ -84,7 +84,7 @@ impl ClusterIndex {
         node.failures.remove(uid);
         let (spec, status) = node.readable()?;
         let existing: BTreeSet<SliceId> = spec.working().slices.iter().map(|s| s.id.clone()).collect();
-        spec.push(Change::Reserve { pod, ask }, Some(status))?;
+        spec.push(Change::Reserve { pod, ask }, Some(status), &self.fleet)?;
         let slices: Vec<_> = reserved(spec.working(), uid).cloned().collect();
         let cut = slices.iter().map(|s| s.id.clone()).filter(|id| !existing.contains(id)).collect();
         self.settle(name);
@@ -201,8 +201,8 @@ impl ClusterIndex {
         };
         let Some(node) = self.nodes.get_mut(&name) else { return false };
         let status = node.status.as_ref().ok();
-        let released =
-            node.spec.as_mut().is_ok_and(|s| s.push(Change::Release(uid.clone()), status) == Ok(true));
+        let change = Change::Release(uid.clone());
+        let released = node.spec.as_mut().is_ok_and(|s| s.push(change, status, &self.fleet) == Ok(true));
         if released {
             self.effects.released.push(Released { uid: uid.clone(), pod, node: name.clone(), why });
             self.settle(&name);

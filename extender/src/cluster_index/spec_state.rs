@@ -7,7 +7,7 @@ use super::change::Change;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::ledger::{reserved, successor};
 use kerf_core::names::PodUid;
-use kerf_core::packing::Refusal;
+use kerf_core::packing::{Fleet, Refusal};
 
 /// A node's spec and its pending changes.
 #[derive(Debug, Clone, Default)]
@@ -55,8 +55,13 @@ impl SpecState {
     }
 
     /// Applies a change to the working spec. Whether it changed anything, and so must be written.
-    pub fn push(&mut self, change: Change, status: Option<&GpuNodeStatus>) -> Result<bool, Refusal> {
-        let Some(next) = change.apply(&self.working, status)? else { return Ok(false) };
+    pub fn push(
+        &mut self,
+        change: Change,
+        status: Option<&GpuNodeStatus>,
+        fleet: &Fleet,
+    ) -> Result<bool, Refusal> {
+        let Some(next) = change.apply(&self.working, status, fleet)? else { return Ok(false) };
         if next == self.working {
             return Ok(false);
         }
@@ -94,7 +99,7 @@ impl SpecState {
     }
 
     /// Takes in a spec that the API server showed.
-    pub fn show(&mut self, fresh: GpuNodeSpec, status: Option<&GpuNodeStatus>) -> Shown {
+    pub fn show(&mut self, fresh: GpuNodeSpec, status: Option<&GpuNodeStatus>, fleet: &Fleet) -> Shown {
         if fresh.revision <= self.committed.revision {
             return Shown::Known;
         }
@@ -102,13 +107,13 @@ impl SpecState {
             self.written(fresh.revision);
             return Shown::Ours;
         }
-        self.rebase(fresh, status);
+        self.rebase(fresh, status, fleet);
         Shown::Foreign
     }
 
     /// Takes `fresh` for the newest spec, whatever was known before, and applies the pending changes to it. Changes that
     /// are no longer possible or change nothing any more are dropped.
-    pub fn rebase(&mut self, fresh: GpuNodeSpec, status: Option<&GpuNodeStatus>) {
+    pub fn rebase(&mut self, fresh: GpuNodeSpec, status: Option<&GpuNodeStatus>, fleet: &Fleet) {
         if self.in_flight.as_ref().is_some_and(|w| w.next == fresh) {
             return self.written(fresh.revision);
         }
@@ -118,7 +123,7 @@ impl SpecState {
         self.committed = fresh;
         for change in pending.collect::<Vec<_>>() {
             // A refused reservation is seen by its bind: the pod has none in the working spec.
-            let _refused = self.push(change, status);
+            let _refused = self.push(change, status, fleet);
         }
     }
 

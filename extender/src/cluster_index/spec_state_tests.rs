@@ -19,11 +19,11 @@ const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 fn changes_that_gather_during_a_write_go_into_one_next_write() {
     let status = node_status(&["H100-80GB"]);
     let mut state = SpecState::default();
-    assert_eq!(state.push(reserve("a", SMALL), Some(&status)), Ok(true));
+    assert_eq!(state.push(reserve("a", SMALL), Some(&status), &Fleet::default()), Ok(true));
     let first = state.begin(3).unwrap().clone();
     assert_eq!((first.revision, first.epoch, pods(&first)), (1, 3, vec!["a"]));
-    state.push(reserve("b", SMALL), Some(&status)).unwrap();
-    state.push(reserve("c", SMALL), Some(&status)).unwrap();
+    state.push(reserve("b", SMALL), Some(&status), &Fleet::default()).unwrap();
+    state.push(reserve("c", SMALL), Some(&status), &Fleet::default()).unwrap();
     assert!(state.begin(3).is_none(), "one write at a time");
     assert!(!state.is_committed(&promisee("a").uid));
     state.written(1);
@@ -36,12 +36,12 @@ fn changes_that_gather_during_a_write_go_into_one_next_write() {
 fn changes_that_cancel_each_other_are_not_written() {
     let status = node_status(&["H100-80GB"]);
     let mut state = SpecState::default();
-    state.push(reserve("a", SMALL), Some(&status)).unwrap();
-    assert_eq!(state.push(reserve("a", SMALL), Some(&status)), Ok(false));
+    state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
+    assert_eq!(state.push(reserve("a", SMALL), Some(&status), &Fleet::default()), Ok(false));
     state.begin(1).unwrap();
     state.written(1);
-    state.push(Change::Release(promisee("a").uid), Some(&status)).unwrap();
-    state.push(reserve("a", SMALL), Some(&status)).unwrap();
+    state.push(Change::Release(promisee("a").uid), Some(&status), &Fleet::default()).unwrap();
+    state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
     assert!(state.begin(1).is_none());
     assert!(state.is_committed(&promisee("a").uid) && !state.is_pending());
 }
@@ -50,13 +50,13 @@ fn changes_that_cancel_each_other_are_not_written() {
 fn a_write_whose_reply_was_lost_is_known_by_its_content() {
     let status = node_status(&["H100-80GB"]);
     let mut state = SpecState::default();
-    state.push(reserve("a", SMALL), Some(&status)).unwrap();
+    state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
     let next = state.begin(1).unwrap().clone();
-    assert_eq!(state.show(next.clone(), Some(&status)), Shown::Ours);
+    assert_eq!(state.show(next.clone(), Some(&status), &Fleet::default()), Shown::Ours);
     assert!(state.is_committed(&promisee("a").uid));
     // The reply comes after all, and the watch shows the same again.
     state.written(1);
-    assert_eq!(state.show(next, Some(&status)), Shown::Known);
+    assert_eq!(state.show(next, Some(&status), &Fleet::default()), Shown::Known);
     assert_eq!(state.committed().revision, 1);
 }
 
@@ -64,15 +64,15 @@ fn a_write_whose_reply_was_lost_is_known_by_its_content() {
 fn pending_changes_are_applied_anew_to_what_somebody_else_wrote() {
     let status = node_status(&["H100-80GB"]);
     let mut other = SpecState::default();
-    other.push(reserve("x", SMALL), Some(&status)).unwrap();
+    other.push(reserve("x", SMALL), Some(&status), &Fleet::default()).unwrap();
     let foreign = other.begin(9).unwrap().clone();
 
     let mut state = SpecState::default();
-    state.push(reserve("a", SMALL), Some(&status)).unwrap();
+    state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
     let mine = state.begin(1).unwrap().clone();
     assert_eq!(mine.slices[0].shape, foreign.slices[0].shape, "both took the same place");
-    state.push(reserve("b", SMALL), Some(&status)).unwrap();
-    assert_eq!(state.show(foreign, Some(&status)), Shown::Foreign);
+    state.push(reserve("b", SMALL), Some(&status), &Fleet::default()).unwrap();
+    assert_eq!(state.show(foreign, Some(&status), &Fleet::default()), Shown::Foreign);
     let again = state.begin(1).unwrap();
     assert_eq!((again.revision, pods(again)), (2, vec!["x", "a", "b"]));
     assert_ne!(again.slices[0].shape, again.slices[1].shape);
@@ -82,12 +82,12 @@ fn pending_changes_are_applied_anew_to_what_somebody_else_wrote() {
 fn a_promise_that_has_no_place_any_more_is_dropped() {
     let status = node_status(&["H100-80GB"]);
     let mut other = SpecState::default();
-    other.push(reserve("x", SMALL), Some(&status)).unwrap();
+    other.push(reserve("x", SMALL), Some(&status), &Fleet::default()).unwrap();
     let foreign = other.begin(1).unwrap().clone();
     let mut state = SpecState::default();
-    state.push(reserve("a", WHOLE), Some(&status)).unwrap();
+    state.push(reserve("a", WHOLE), Some(&status), &Fleet::default()).unwrap();
     state.begin(1).unwrap();
-    state.rebase(foreign.clone(), Some(&status));
+    state.rebase(foreign.clone(), Some(&status), &Fleet::default());
     assert_eq!(state.working(), &foreign);
     assert!(state.begin(1).is_none() && !state.is_pending());
 }
@@ -96,9 +96,9 @@ fn a_promise_that_has_no_place_any_more_is_dropped() {
 fn an_abandoned_change_leaves_no_trace() {
     let status = node_status(&["H100-80GB"]);
     let mut state = SpecState::default();
-    state.push(reserve("a", SMALL), Some(&status)).unwrap();
+    state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
     state.begin(1).unwrap();
-    state.push(reserve("b", SMALL), Some(&status)).unwrap();
+    state.push(reserve("b", SMALL), Some(&status), &Fleet::default()).unwrap();
     state.abandon();
     assert_eq!(state.working(), state.committed());
     assert!(pods(state.working()).is_empty() && !state.is_pending());
@@ -107,9 +107,9 @@ fn an_abandoned_change_leaves_no_trace() {
 #[test]
 fn nothing_is_promised_on_a_node_whose_status_cannot_be_read() {
     let mut state = SpecState::default();
-    assert_eq!(state.push(reserve("a", SMALL), None), Err(Refusal::UnreadableStatus));
+    assert_eq!(state.push(reserve("a", SMALL), None, &Fleet::default()), Err(Refusal::UnreadableStatus));
     let status = node_status(&["H100-80GB"]);
-    state.push(reserve("a", SMALL), Some(&status)).unwrap();
-    assert_eq!(state.push(Change::Release(promisee("a").uid), None), Ok(true));
+    state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
+    assert_eq!(state.push(Change::Release(promisee("a").uid), None, &Fleet::default()), Ok(true));
     assert_eq!(release(state.working(), &promisee("a").uid), None);
 }

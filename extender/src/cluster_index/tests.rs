@@ -2,6 +2,7 @@ use super::*;
 use crate::ask::Ask;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Holder, SliceState};
 use kerf_core::names::PodKey;
+use kerf_core::packing::Terms;
 use kerf_core::testing::{node_status, request, slice_status};
 use serde_json::json;
 
@@ -17,7 +18,7 @@ fn gpu_node(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> GpuNode {
 
 /// A listed cluster with one H100 node.
 fn index() -> ClusterIndex {
-    let mut index = ClusterIndex::new(1);
+    let mut index = ClusterIndex::new(1, Terms::default());
     index.nodes_listing();
     index.show_node(&gpu_node(&GpuNodeSpec::default(), &node_status(&["H100-80GB"])));
     index.nodes_listed();
@@ -214,7 +215,7 @@ fn a_leader_that_sees_a_newer_epoch_is_none_any_more() {
 
 #[test]
 fn a_leader_whose_lease_was_lost_rises_over_the_epochs_that_it_finds() {
-    let mut index = ClusterIndex::new(1);
+    let mut index = ClusterIndex::new(1, Terms::default());
     let old = GpuNodeSpec { revision: 7, epoch: 5, ..GpuNodeSpec::default() };
     index.show_node(&gpu_node(&old, &node_status(&["H100-80GB"])));
     index.nodes_listed();

@@ -11,6 +11,7 @@ use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceStatus};
 use kerf_core::ledger::reserved;
 use kerf_core::mig::Geometry;
 use kerf_core::names::PodKey;
+use kerf_core::packing::Terms;
 use kerf_core::testing::{node_status, request, slice_status};
 use kerf_core::units::MemoryMib;
 use proptest::prelude::*;
@@ -115,7 +116,7 @@ impl World {
 
     fn restart(&mut self) {
         self.epoch += 1;
-        self.index = ClusterIndex::new(self.epoch);
+        self.index = ClusterIndex::new(self.epoch, Terms::default());
         self.index.nodes_listing();
         for name in self.nodes.keys() {
             self.index.show_node(&self.object(name));

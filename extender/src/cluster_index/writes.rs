@@ -53,7 +53,7 @@ impl ClusterIndex {
         if let (Ok(spec), Ok(fresh)) = (&mut node.spec, node::read_spec(found)) {
             // Older than what we know would be a stale read; as old as what we know, the write has not happened.
             if fresh.revision >= spec.committed().revision {
-                spec.rebase(fresh, node.status.as_ref().ok());
+                spec.rebase(fresh, node.status.as_ref().ok(), &self.fleet);
             }
         }
         self.settle(&name);

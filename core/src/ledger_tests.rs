@@ -68,7 +68,9 @@ fn swapped_holders_swap_their_promises() {
 fn holders_that_changed_places_in_one_report_are_followed_too() {
     let mut status = node_status(&["H100-80GB"]);
     let specs = ["a", "b", "c"].iter().fold(GpuNodeSpec::default(), |s, pod| reserve_for(&s, &status, pod));
-    let several = reserve(&specs, &status, &request("nvidia.com/mig-1g.10gb", 2), &promisee("d"), &Fleet::default()).unwrap();
+    let several =
+        reserve(&specs, &status, &request("nvidia.com/mig-1g.10gb", 2), &promisee("d"), &Fleet::default())
+            .unwrap();
     status.slices = several.slices.iter().map(|s| slice_status(s, true)).collect();
     let [first, second, third, ..] = &mut status.slices[..] else { panic!("five slices") };
     std::mem::swap(&mut first.holder, &mut second.holder);
@@ -86,7 +88,8 @@ fn a_pod_that_is_not_bound_does_not_follow_the_slice_of_its_namesake() {
     status.slices = vec![slice_status(&first.slices[0], true)];
     let released = release(&first, &promisee("a").uid).unwrap();
     let again = Promisee { uid: PodUid::new("uid-again"), ..promisee("a") };
-    let spec = reserve(&released, &status, &request("nvidia.com/mig-1g.10gb", 1), &again, &Fleet::default()).unwrap();
+    let spec = reserve(&released, &status, &request("nvidia.com/mig-1g.10gb", 1), &again, &Fleet::default())
+        .unwrap();
     assert_eq!(follow_holders(&spec, &status, |_| false), None);
     assert!(follow_holders(&spec, &status, |uid| *uid == again.uid).is_some());
 }
@@ -94,9 +97,14 @@ fn a_pod_that_is_not_bound_does_not_follow_the_slice_of_its_namesake() {
 #[test]
 fn a_slice_that_could_not_be_made_frees_its_whole_pod() {
     let mut status = node_status(&["H100-80GB"]);
-    let spec =
-        reserve(&GpuNodeSpec::default(), &status, &request("nvidia.com/mig-1g.10gb", 2), &promisee("a"), &Fleet::default())
-            .unwrap();
+    let spec = reserve(
+        &GpuNodeSpec::default(),
+        &status,
+        &request("nvidia.com/mig-1g.10gb", 2),
+        &promisee("a"),
+        &Fleet::default(),
+    )
+    .unwrap();
     status.slices = spec.slices.iter().map(|s| slice_status(s, false)).collect();
     status.slices[1].state = SliceState::Failed;
     assert_eq!(ids(&drop_failed(&spec, &status).unwrap()), [("s1".into(), None)]);
@@ -110,7 +118,9 @@ fn slice_ids_are_never_used_twice() {
     let mps = request("nvidia.com/gpu-8gb", 1);
     let spec = reserve(&GpuNodeSpec::default(), &status, &mps, &promisee("a"), &Fleet::default()).unwrap();
     let idle = release(&spec, &promisee("a").uid).unwrap();
-    let other = reserve(&idle, &status, &request("nvidia.com/gpu-12gb", 1), &promisee("b"), &Fleet::default()).unwrap();
+    let other =
+        reserve(&idle, &status, &request("nvidia.com/gpu-12gb", 1), &promisee("b"), &Fleet::default())
+            .unwrap();
     assert_eq!(ids(&other), [("s2".into(), Some("b".into()))]);
     assert_eq!(other.slices[0].shape, Shape::Mps { size_gb: crate::units::SizeGb(12) });
 }

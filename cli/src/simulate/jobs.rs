@@ -119,6 +119,9 @@ mod tests {
         }
         let late = fault("2 1 1g.10gb\n1 1 1g.10gb");
         assert_eq!(late, "line 2: arrival: 1 is before the 2 of the line above; sort the list by arrival");
-        assert!(fault("0 1 5g.50gb").starts_with("line 1: profile: \"5g.50gb\" is none of this model's; it has 1g."));
+        assert!(
+            fault("0 1 5g.50gb")
+                .starts_with("line 1: profile: \"5g.50gb\" is none of this model's; it has 1g.")
+        );
     }
 }

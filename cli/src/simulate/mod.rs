@@ -2,13 +2,14 @@
 
 pub mod jobs;
 pub mod replay;
+pub mod snapshot;
+pub mod summary;
 
 use clap::Args as ClapArgs;
 use kerf_core::mig::{MigTable, catalog};
 use kerf_core::packing::Terms;
-use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// What to simulate.
@@ -23,6 +24,12 @@ pub struct Args {
     /// How many running jobs may be moved, as a part of all jobs.
     #[arg(long, default_value_t = 0.0, value_name = "PART")]
     moves: f64,
+    /// Print what it came to instead of the decisions: acceptance, fragmentation, and how full the fleet was over time.
+    #[arg(long)]
+    summary: bool,
+    /// Say instead what fits on the nodes of a snapshot by `kubectl get gpunodes -o json`; `-` for standard input.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["gpus", "model", "moves", "summary"])]
+    snapshot: Option<PathBuf>,
     /// A policy file, for the weights of its `packing`.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
@@ -43,6 +50,17 @@ pub enum InputError {
     /// Standard input cannot be read.
     #[error("failed to read standard input: {0}")]
     Read(#[from] std::io::Error),
+    /// The snapshot cannot be read.
+    #[error("--snapshot {}: failed to read: {source}", path.display())]
+    ReadSnapshot {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The snapshot is bad.
+    #[error("--snapshot: {0}")]
+    Snapshot(#[from] snapshot::SnapshotError),
     /// The job list is bad.
     #[error("standard input, {0}")]
     Jobs(#[from] jobs::JobsError),
@@ -59,16 +77,30 @@ fn output(args: &Args) -> Result<String, InputError> {
     if !(0.0..=1.0).contains(&args.moves) {
         return Err(InputError::Moves(args.moves));
     }
+    if let Some(file) = &args.snapshot {
+        return Ok(snapshot::report(&read(file)?, terms(args)?)?);
+    }
     let table = table(&args.model)?;
     let jobs = jobs::parse(&standard_input()?, &table)?;
     let gpus = usize::try_from(args.gpus).unwrap_or(usize::MAX);
     let mut replay = replay::Replay::new(&table, gpus, terms(args)?, args.moves);
-    let mut text = String::new();
-    for job in &jobs {
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "{}", replay.arrive(job));
+    if !args.summary {
+        let lines: Vec<String> = jobs.iter().map(|job| replay.arrive(job).to_string()).collect();
+        return Ok(lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect());
     }
-    Ok(text)
+    let (mut decisions, mut fragmentation) = (Vec::new(), Vec::new());
+    for job in &jobs {
+        decisions.push(replay.arrive(job));
+        fragmentation.push(replay.fragmentation());
+    }
+    Ok(summary::summary(&jobs, &decisions, &fragmentation, &table, gpus))
+}
+
+fn read(file: &Path) -> Result<String, InputError> {
+    if file == Path::new("-") {
+        return Ok(standard_input()?);
+    }
+    std::fs::read_to_string(file).map_err(|source| InputError::ReadSnapshot { path: file.to_owned(), source })
 }
 
 fn terms(args: &Args) -> Result<Terms, InputError> {

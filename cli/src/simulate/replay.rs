@@ -89,6 +89,12 @@ impl Replay {
         self.gpus.len()
     }
 
+    /// The part of the free memory slices that the plain profiles cannot use, on the mean.
+    #[must_use]
+    pub fn fragmentation(&self) -> f64 {
+        self.fleet.fragmentation()
+    }
+
     /// Decides for the next job.
     pub fn arrive(&mut self, job: &Job) -> Decision {
         let number = self.jobs;
@@ -100,7 +106,8 @@ impl Replay {
             let running = &self.running;
             let found = self.fleet.best_move(class, |gpu, place| running.contains_key(&(gpu, place)));
             if let Some(found) = found {
-                moved = self.restart((found.gpu, found.moved), found.to, found.new, (found.gpu, found.choice));
+                moved =
+                    self.restart((found.gpu, found.moved), found.to, found.new, (found.gpu, found.choice));
                 place = Some((found.gpu, found.choice));
             }
         }

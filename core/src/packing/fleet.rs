@@ -155,9 +155,9 @@ impl Fleet {
         let model = &groups.model;
         let held = model.cut(held, [])?.held;
         // An idle instance that cannot be there beside the others is no obstacle either.
-        let cut = idle.into_iter().fold(Cut { held, ..Cut::default() }, |cut, instance| {
-            model.beside(cut, instance).unwrap_or(cut)
-        });
+        let cut = idle
+            .into_iter()
+            .fold(Cut { held, ..Cut::default() }, |cut, instance| model.beside(cut, instance).unwrap_or(cut));
         let choice = model.choose(cut, &model.wanted(request))?;
         let cost = choice.cost + premium(&groups, choice.place, request);
         let destroyed = choice.destroyed.iter().map(|place| model.instance(place)).collect();
@@ -166,11 +166,7 @@ impl Fleet {
 
     /// The one move that makes room for one more request of a class: a smaller instance leaves its place, and comes up at
     /// another, so that the request costs least. `movable` tells which held places may be moved.
-    pub fn best_move(
-        &mut self,
-        class: ClassId,
-        movable: impl Fn(FleetGpu, PlaceId) -> bool,
-    ) -> Option<Move> {
+    pub fn best_move(&mut self, class: ClassId, movable: impl Fn(FleetGpu, PlaceId) -> bool) -> Option<Move> {
         let mut ways: Vec<Way> = Vec::new();
         for (model, groups) in self.models.iter().enumerate() {
             let wanted = self.classes[class.0].orders[model].wanted();
@@ -197,6 +193,15 @@ impl Fleet {
         });
         self.set(gpu, before);
         found
+    }
+
+    /// The part of the free memory slices that the plain profiles cannot use, on the mean of the profiles: FGD's
+    /// fragmentation rate.
+    #[must_use]
+    pub fn fragmentation(&self) -> f64 {
+        let parts = self.models.iter().map(|groups| groups.model.fragments());
+        let (lost, free) = parts.fold((0.0, 0.0), |(lost, free), (l, f)| (lost + l, free + f));
+        if free > 0.0 { lost / free } else { 0.0 }
     }
 
     /// Rises whenever a place's cost may have changed by what happened on other GPUs.
@@ -226,3 +231,7 @@ fn premium(groups: &Groups, place: PlaceId, request: &ContainerRequest) -> Cost 
     }
     groups.model.waste(place, request) + Cost(groups.model.scarcity(place, SCARCE_SLICE))
 }
+
+#[cfg(test)]
+#[path = "fleet_tests.rs"]
+mod tests;

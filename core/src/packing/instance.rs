@@ -16,7 +16,8 @@ pub(super) fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape).filter(|_| destroyed.is_empty()) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: choice.cost });
     }
-    let in_the_way = |idle: &Instance| destroyed.contains(idle) || idle.placement.overlaps(instance.placement);
+    let in_the_way =
+        |idle: &Instance| destroyed.contains(idle) || idle.placement.overlaps(instance.placement);
     // Idle shares of a GPU that is in MIG mode by now are nobody's loss.
     let goes = |shape: &Shape| shape.instance().is_none_or(|idle| in_the_way(&idle));
     let gone: Vec<SliceId> = gpu.idle().filter(|(_, shape)| goes(shape)).map(|(id, _)| id.clone()).collect();

@@ -104,7 +104,9 @@ fn a_refusal_tells_full_from_impossible() {
 
 #[test]
 fn several_slices_of_one_pod_are_placed_together_or_not_at_all() {
-    let fit = fit(&node(&["H100-80GB", "H100-80GB"]), &request("nvidia.com/mig-1g.10gb", 14), &Fleet::default()).unwrap();
+    let fit =
+        fit(&node(&["H100-80GB", "H100-80GB"]), &request("nvidia.com/mig-1g.10gb", 14), &Fleet::default())
+            .unwrap();
     assert_eq!(fit.slices.len(), 14);
     assert_eq!(fit.slices.iter().filter(|s| s.gpu == gpu_uuid(0)).count(), 7);
 }

@@ -122,7 +122,8 @@ impl Groups {
         for group in self.live.iter().flat_map(|state| &self.by_state[state.index()]) {
             let before = self.model.state(group.cut);
             for (moved, place) in self.model.openings(group.cut.held, wanted) {
-                let Some(gpu) = group.gpus.iter().copied().take(LOOKED_AT).find(|gpu| movable(*gpu, moved)) else {
+                let Some(gpu) = group.gpus.iter().copied().take(LOOKED_AT).find(|gpu| movable(*gpu, moved))
+                else {
                     continue;
                 };
                 let held = group.cut.held.without(moved.into()).with(place);

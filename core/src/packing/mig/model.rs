@@ -127,6 +127,11 @@ impl Model {
         pairs.filter(opens).collect()
     }
 
+    /// Free memory slices that plain profiles cannot use, on their mean, and all free ones.
+    pub(crate) fn fragments(&self) -> (f64, f64) {
+        self.prices.fragments()
+    }
+
     /// What lies at a place.
     pub(crate) fn instance(&self, place: PlaceId) -> Instance {
         self.places.instance(place)

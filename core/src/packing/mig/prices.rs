@@ -36,7 +36,8 @@ pub(super) struct Prices {
     held: Vec<u64>,
     weights: Vec<f64>,
     moves: bool,
-    prices: Vec<f64>,
+    /// Of a memory slice that each profile could use; their mean is one.
+    each: Vec<f64>,
     values: Vec<i64>,
     version: u64,
 }
@@ -50,11 +51,15 @@ impl Prices {
                 plain.push(profile);
             }
         }
-        let profile_of: Vec<usize> = places.iter().map(|place| {
-            let profile = places.instance(place).profile;
-            let like = |p: &crate::mig::Profile| (p.compute(), p.size()) == (profile.compute(), profile.size());
-            plain.iter().position(like).unwrap_or(0)
-        }).collect();
+        let profile_of: Vec<usize> = places
+            .iter()
+            .map(|place| {
+                let profile = places.instance(place).profile;
+                let like =
+                    |p: &crate::mig::Profile| (p.compute(), p.size()) == (profile.compute(), profile.size());
+                plain.iter().position(like).unwrap_or(0)
+            })
+            .collect();
         let mut prices = Self {
             axis: u32::from(places.axis()),
             gpus: 0,
@@ -63,7 +68,7 @@ impl Prices {
             held: vec![0; states.profiles()],
             weights: plain.iter().map(|profile| weight(terms, *profile)).collect(),
             moves: terms.moves,
-            prices: vec![1.0; states.profiles()],
+            each: vec![1.0; states.profiles()],
             values: Vec::new(),
             version: 0,
         };
@@ -98,8 +103,8 @@ impl Prices {
     pub(super) fn refresh(&mut self, states: &States) {
         let prices = self.current();
         let moved = |(new, old): (&f64, &f64)| (new - old).abs() > TOLERANCE * old;
-        if prices.iter().zip(&self.prices).any(moved) {
-            self.prices = prices;
+        if prices.iter().zip(&self.each).any(moved) {
+            self.each = prices;
             self.value_all(states);
         }
     }
@@ -112,6 +117,15 @@ impl Prices {
     /// Memory slices that are held, and all.
     pub(super) fn use_of_slices(&self) -> (u64, u64) {
         (self.held.iter().sum(), u64::from(self.gpus) * u64::from(self.axis))
+    }
+
+    /// Free memory slices that the profiles cannot use, on their mean, and all free ones.
+    pub(super) fn fragments(&self) -> (f64, f64) {
+        let (held, all) = self.use_of_slices();
+        let free = as_f64(all.saturating_sub(held));
+        let usable: u64 = self.left.iter().sum();
+        let profiles = as_f64(u64::try_from(self.left.len()).unwrap_or(1));
+        (free - as_f64(usable) / profiles, free)
     }
 
     /// What a GPU in this state can still serve.
@@ -130,14 +144,16 @@ impl Prices {
         };
         let mut prices: Vec<f64> = self.left.iter().zip(&self.held).zip(&self.weights).map(price).collect();
         let mean = prices.iter().sum::<f64>() / as_f64(u64::try_from(prices.len()).unwrap_or(1));
-        prices.iter_mut().for_each(|p| *p /= mean);
+        for price in &mut prices {
+            *price /= mean;
+        }
         prices
     }
 
     fn value_all(&mut self, states: &States) {
-        let scale = SLICE / as_f64(u64::try_from(self.prices.len()).unwrap_or(1));
+        let scale = SLICE / as_f64(u64::try_from(self.each.len()).unwrap_or(1));
         let value = |state| {
-            let now = states.covered(state).iter().zip(states.covered_by_a_move(state)).zip(&self.prices);
+            let now = states.covered(state).iter().zip(states.covered_by_a_move(state)).zip(&self.each);
             let worth: f64 = now.map(|((now, moved), price)| price * self.slices(*now, *moved)).sum();
             rounded(worth * scale)
         };

@@ -5,6 +5,7 @@
 
 use super::places::{PlaceId, PlaceSet, Places};
 use crate::mig::Placement;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 /// A state: its number in the model's list.
@@ -60,8 +61,8 @@ impl States {
         while let Some(key) = keys.get(next).copied() {
             for span in spans.iter().filter(|span| span.mask() & key.0 == 0) {
                 let after = taken(key, *span);
-                if !index.contains_key(&after) {
-                    index.insert(after, StateId(u32::try_from(keys.len()).ok()?));
+                if let Entry::Vacant(unknown) = index.entry(after) {
+                    unknown.insert(StateId(u32::try_from(keys.len()).ok()?));
                     keys.push(after);
                 }
             }

@@ -1,0 +1,165 @@
+//! The fleet finds without looking at every GPU what looking at every GPU finds.
+
+use super::*;
+use crate::contract::Shape;
+use crate::inventory::{GpuInventory, NodeInventory, Occupancy, PlacedSlice};
+use crate::kind::Kind;
+use crate::mig::{Placement, catalog};
+use crate::names::SliceId;
+use crate::packing::fit;
+use crate::testing::{gpu_uuid, request, request_sized};
+use crate::units::SizeGb;
+use proptest::prelude::*;
+
+fn table(model: &str) -> MigTable {
+    catalog::by_name(model).unwrap().mig_table().unwrap()
+}
+
+fn exact(profile: &str) -> ContainerRequest {
+    ContainerRequest::exact(profile.parse().unwrap())
+}
+
+/// A node with one GPU that is cut as the fleet's is.
+fn node(fleet: &Fleet, gpu: FleetGpu, model: &str) -> NodeInventory {
+    let cut = fleet.cut(gpu).unwrap();
+    let slice = |place, occupancy| PlacedSlice { shape: Shape::mig(fleet.instance(gpu, place)), occupancy };
+    let held = cut.held.iter().map(|place| slice(place, Occupancy::Taken));
+    let idle = |place: PlaceId| slice(place, Occupancy::Idle(SliceId::new(format!("s{}", place.index()))));
+    let gpu = GpuInventory {
+        uuid: gpu_uuid(0),
+        model: model.to_owned(),
+        memory: catalog::by_name(model).unwrap().memory,
+        kinds: vec![Kind::Mig],
+        table: table(model),
+        slices: held.chain(cut.idle.iter().map(idle)).collect(),
+    };
+    NodeInventory { gpus: vec![gpu] }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #[test]
+    fn the_best_place_is_the_cheapest_of_all_gpus(
+        steps in prop::collection::vec((0_usize..8, 0_usize..64, 0_u8..4), 1..120)
+    ) {
+        let models = ["H100-80GB", "H100-80GB", "H100-80GB", "A30-24GB", "H200-141GB"];
+        let mut fleet = Fleet::default();
+        let gpus: Vec<_> = models.iter().map(|m| (fleet.add(&table(m), [], []).unwrap(), *m)).collect();
+        let asks: Vec<_> = ["1g.10gb", "3g.40gb", "7g.80gb", "1g.10gb+me", "2g.12gb"].map(exact).into_iter()
+            .chain(["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.20gb", "nvidia.com/mig-1g.5gb"]
+                .map(|name| request(name, 1).containers.remove(0)))
+            .collect();
+        let mut running = Vec::new();
+        for (ask, leave, kind) in steps {
+            if kind == 0 && !running.is_empty() {
+                let (gpu, place) = running.swap_remove(leave % running.len());
+                fleet.release(gpu, place);
+                continue;
+            }
+            let class = fleet.class(&asks[ask]);
+            let best = fleet.best(class);
+            let mut document = request_sized(asks[ask].resource, asks[ask].size_gb, 1);
+            document.containers = vec![asks[ask].clone()];
+            let costs = gpus.iter().filter_map(|(gpu, model)| fit(&node(&fleet, *gpu, model), &document, &fleet).ok());
+            let cheapest = costs.map(|fit| fit.cost).min();
+            prop_assert_eq!(best.map(|(_, choice)| choice.cost), cheapest);
+            if let Some((gpu, choice)) = best {
+                fleet.take(gpu, choice);
+                running.push((gpu, choice.place));
+            }
+        }
+    }
+
+    #[test]
+    fn a_move_opens_a_place_and_changes_nothing_before_it_is_made(
+        steps in prop::collection::vec((0_usize..4, 0_usize..64, any::<bool>()), 1..80)
+    ) {
+        let mut fleet = Fleet::new(Terms { moves: true, ..Terms::default() });
+        let gpus: Vec<_> = (0..3).map(|_| fleet.add(&table("H100-80GB"), [], []).unwrap()).collect();
+        let asks = ["1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb"].map(exact);
+        let mut running = Vec::new();
+        for (ask, leave, leaves) in steps {
+            if leaves && !running.is_empty() {
+                let (gpu, place) = running.swap_remove(leave % running.len());
+                fleet.release(gpu, place);
+                continue;
+            }
+            let class = fleet.class(&asks[ask]);
+            if let Some((gpu, choice)) = fleet.best(class) {
+                fleet.take(gpu, choice);
+                running.push((gpu, choice.place));
+                continue;
+            }
+            let before: Vec<_> = gpus.iter().map(|gpu| fleet.cut(*gpu)).collect();
+            let found = fleet.best_move(class, |_, _| true);
+            prop_assert_eq!(before, gpus.iter().map(|gpu| fleet.cut(*gpu)).collect::<Vec<_>>());
+            let Some(found) = found else { continue };
+            let moved = fleet.instance(found.gpu, found.moved);
+            prop_assert!(moved.placement.size < fleet.instance(found.gpu, found.choice.place).placement.size);
+            prop_assert_eq!(fleet.instance(found.to, found.new.place).profile, moved.profile);
+            fleet.release(found.gpu, found.moved);
+            for (gpu, choice) in [(found.gpu, found.choice), (found.to, found.new)] {
+                let cut = fleet.cut(gpu).unwrap();
+                prop_assert!(fleet.models[gpu.model].model.at(cut, choice.place).is_some(), "the place is free");
+                fleet.take(gpu, choice);
+            }
+            running.retain(|(gpu, place)| (*gpu, *place) != (found.gpu, found.moved));
+            running.extend([(found.gpu, found.choice.place), (found.to, found.new.place)]);
+        }
+    }
+}
+
+#[test]
+fn room_that_is_scarce_is_dear() {
+    // Of two H100s one is whole and one has its left half taken. A small one goes where it does not cost the last 7g.
+    let mut fleet = Fleet::default();
+    fleet.add(&table("H100-80GB"), [], []).unwrap();
+    fleet.add(&table("H100-80GB"), [], []).unwrap();
+    let class = fleet.class(&exact("4g.40gb"));
+    let (first, choice) = fleet.best(class).unwrap();
+    fleet.take(first, choice);
+    let small = fleet.class(&exact("1g.10gb"));
+    assert_eq!(fleet.best(small).unwrap().0, first);
+}
+
+#[test]
+fn a_request_by_size_goes_to_the_gpu_that_it_wastes_least_of() {
+    let mut fleet = Fleet::default();
+    let big = fleet.add(&table("H200-141GB"), [], []).unwrap();
+    let fitting = fleet.add(&table("H100-80GB"), [], []).unwrap();
+    let request = request("nvidia.com/mig-1g.10gb", 1).containers.remove(0);
+    let class = fleet.class(&request);
+    assert_eq!(fleet.best(class).unwrap().0, fitting);
+    let larger = fleet.class(&ContainerRequest { size_gb: SizeGb(81), ..request });
+    assert_eq!(fleet.best(larger).unwrap().0, big);
+}
+
+#[test]
+fn an_idle_instance_is_used_again_rather_than_one_cut() {
+    let mut fleet = Fleet::default();
+    for _ in 0..4 {
+        fleet.add(&table("H100-80GB"), [], []).unwrap();
+    }
+    let class = fleet.class(&exact("2g.20gb"));
+    let (gpu, choice) = fleet.best(class).unwrap();
+    fleet.take(gpu, choice);
+    fleet.release(gpu, choice.place);
+    let (again, place) = fleet.best(class).unwrap();
+    assert_eq!((again, place.place, place.destroyed.is_empty()), (gpu, choice.place, true));
+}
+
+#[test]
+fn a_weight_keeps_room_for_the_profile_that_it_names() {
+    let opens_a_gpu = |weights: &[(&str, u32)]| {
+        let weights = weights.iter().map(|(p, w)| (p.parse().unwrap(), *w)).collect();
+        let mut fleet = Fleet::new(Terms { weights, ..Terms::default() });
+        let right_half =
+            Instance { profile: "3g.40gb".parse().unwrap(), placement: Placement { start: 4, size: 4 } };
+        let whole = fleet.add(&table("H100-80GB"), [], []).unwrap();
+        fleet.add(&table("H100-80GB"), [right_half], []).unwrap();
+        let class = fleet.class(&exact("1g.10gb"));
+        fleet.best(class).unwrap().0 == whole
+    };
+    assert!(!opens_a_gpu(&[]), "the cut GPU is cut on");
+    assert!(opens_a_gpu(&[("4g.40gb", 10_000)]), "the last room for 4g.40gb beside another is kept");
+}

@@ -22,6 +22,9 @@ pub const ASSIGNMENT: &str = "kerf.dev/assignment";
 /// Annotation: written by the extender on a waiting pod when there is room for it, so that the scheduler looks at it again.
 pub const ROOM: &str = "kerf.dev/room";
 
+/// Annotation: `true` on a pod with a controller says that it may be restarted elsewhere to make room for a bigger one.
+pub const MOVABLE: &str = "kerf.dev/movable";
+
 /// Label on admitted pods, by which kerf's programs watch only the pods that concern them. Its value is `true`.
 pub const SLICED: &str = "kerf.dev/sliced";
 

@@ -63,7 +63,10 @@ pub fn filter<'n>(
     }
     match best {
         Some((_, name)) => expect(index, pod, ask, name, now),
-        None => index.refused(&pod.uid, &pod.key, ask, offered),
+        None => {
+            index.refused(&pod.uid, &pod.key, ask, offered);
+            index.make_room(&promisee(index, pod), ask, offered, now);
+        }
     }
     filtered
 }
@@ -118,8 +121,11 @@ fn none<'n>(offered: &[&'n str], refusal: Refusal) -> Filtered<'n> {
 }
 
 fn expect(index: &mut ClusterIndex, pod: &Candidate, ask: &Ask, name: &str, now: Instant) {
-    let promisee = Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: index.epoch() };
-    index.expect(promisee, ask.clone(), &NodeName::new(name), now);
+    index.expect(promisee(index, pod), ask.clone(), &NodeName::new(name), now);
+}
+
+fn promisee(index: &ClusterIndex, pod: &Candidate) -> Promisee {
+    Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: index.epoch() }
 }
 
 #[cfg(test)]

@@ -38,6 +38,73 @@ fn choose(index: &mut ClusterIndex, pod: &Candidate, nodes: &[&str], now: Instan
     scores.into_iter().max_by_key(|(_, score)| *score).map(|(name, _)| name.to_owned())
 }
 
+/// A bound pod, and whether its owner lets it move.
+fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
+    bind(index, pod, node);
+    index.show_pod(KnownPod {
+        uid: pod.uid.clone(),
+        key: pod.key.clone(),
+        node: Some(node.into()),
+        ended: false,
+        deleting: false,
+        movable,
+        request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
+    });
+}
+
+#[test]
+fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
+    index.nodes_listed();
+    index.pods_listed();
+    let (nodes, now) = (["n1", "n2"], Instant::now());
+    let (small, half, whole) = (pod("small", SMALL), pod("half", HALF), pod("whole", WHOLE));
+    for (pod, node, movable) in [(&half, "n2", false), (&small, "n1", true)] {
+        filter(&mut index, pod, &[node], now);
+        run(&mut index, pod, node, movable);
+    }
+    index.take_effects();
+    assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty());
+    let evictions = index.take_effects().evictions;
+    assert_eq!(
+        evictions.iter().map(|e| (e.pod.name.as_str(), e.node.as_str())).collect::<Vec<_>>(),
+        [("small", "n1")]
+    );
+    assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty());
+    assert!(index.take_effects().evictions.is_empty(), "it is asked to leave once");
+    let newcomer = pod("small-again", SMALL);
+    assert_eq!(
+        filter(&mut index, &newcomer, &nodes, now).fitting,
+        ["n2"],
+        "nobody else gets the place meanwhile"
+    );
+    assert!(index.wake(now).is_empty());
+    index.pod_gone(&small.uid);
+    assert_eq!(index.wake(now).len(), 1, "the bigger one is told");
+    assert_eq!(filter(&mut index, &whole, &nodes, now).fitting, ["n1"]);
+}
+
+#[test]
+fn a_pod_that_may_not_be_evicted_makes_no_room() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
+    let (nodes, now) = (["n1", "n2"], Instant::now());
+    let (small, half, whole) = (pod("small", SMALL), pod("half", HALF), pod("whole", WHOLE));
+    for (pod, node, movable) in [(&half, "n2", false), (&small, "n1", true)] {
+        filter(&mut index, pod, &[node], now);
+        run(&mut index, pod, node, movable);
+    }
+    filter(&mut index, &whole, &nodes, now);
+    assert_eq!(index.take_effects().evictions.len(), 1);
+    index.eviction_refused(&whole.uid);
+    filter(&mut index, &whole, &nodes, now);
+    assert!(index.take_effects().evictions.is_empty());
+    assert_eq!(
+        filter(&mut index, &pod("b", SMALL), &nodes, now).fitting.len(),
+        2,
+        "its place is not kept for the other"
+    );
+}
+
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 const HALF: &str = "nvidia.com/mig-3g.40gb";
 const WHOLE: &str = "nvidia.com/mig-7g.80gb";
@@ -139,6 +206,7 @@ fn an_expectation_ends_with_the_pod() {
         node: None,
         ended: false,
         deleting: true,
+        movable: false,
         request: None,
     };
     index.hide_pod(&known);
@@ -242,6 +310,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
         node: None,
         ended: false,
         deleting: false,
+        movable: false,
         request: Some(request(WHOLE, 1).to_json().into()),
     });
     assert!(index.wake(now).is_empty(), "nothing is listed yet");

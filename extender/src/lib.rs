@@ -25,6 +25,7 @@ pub mod bind;
 pub mod binding;
 pub mod cluster_index;
 pub mod confirm;
+pub mod evict;
 pub mod filter;
 pub mod leader;
 pub mod metrics;

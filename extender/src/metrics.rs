@@ -115,6 +115,7 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     durations: Family<VerbLabels, Histogram, fn() -> Histogram>,
     writes: Family<WriteLabels, Counter>,
+    moves: Counter,
 }
 
 impl Metrics {
@@ -125,12 +126,15 @@ impl Metrics {
             requests: Family::default(),
             durations: Family::new_with_constructor(histogram as fn() -> Histogram),
             writes: Family::default(),
+            moves: Counter::default(),
         };
         let mut registry = Registry::with_prefix("kerf_extender");
         registry.register("requests", "Requests of the scheduler", metrics.requests.clone());
         let help = "Seconds from a request of the scheduler to its answer";
         registry.register("request_duration_seconds", help, metrics.durations.clone());
         registry.register("spec_writes", "Writes of GpuNode specs", metrics.writes.clone());
+        let help = "Movable pods that were evicted to make room for a bigger one";
+        registry.register("moves", help, metrics.moves.clone());
         registry.register_collector(Box::new(Promises(standing.clone())));
         (metrics, registry)
     }
@@ -139,6 +143,11 @@ impl Metrics {
     pub fn answered(&self, verb: Verb, outcome: Outcome, after: Duration) {
         self.requests.get_or_create(&RequestLabels { verb, outcome }).inc();
         self.durations.get_or_create(&VerbLabels { verb }).observe(after.as_secs_f64());
+    }
+
+    /// A pod was evicted to make room for another.
+    pub fn moved(&self) {
+        self.moves.inc();
     }
 
     /// A GpuNode's spec was written, or not.

@@ -81,6 +81,8 @@ pub struct KnownPod {
     pub ended: bool,
     /// Its deletion has begun.
     pub deleting: bool,
+    /// Its owner allows that it is restarted elsewhere, and it has a controller that starts another.
+    pub movable: bool,
     /// The text of its request document.
     pub request: Option<Arc<str>>,
 }
@@ -90,14 +92,17 @@ impl From<SlicedPod> for KnownPod {
         let SlicedPod { metadata, spec, status } = pod;
         let phase = status.and_then(|s| s.phase);
         let node = spec.and_then(|s| s.node_name).filter(|name| !name.is_empty());
-        let annotation = metadata.annotations.and_then(|mut a| a.remove(keys::REQUEST));
+        let mut annotations = metadata.annotations.unwrap_or_default();
+        let owners = metadata.owner_references.unwrap_or_default();
+        let allowed = annotations.get(keys::MOVABLE).is_some_and(|value| value == "true");
         Self {
             uid: PodUid::new(metadata.uid.unwrap_or_default()),
             key: PodKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
             node: node.map(NodeName::new),
             ended: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
             deleting: metadata.deletion_timestamp.is_some(),
-            request: annotation.map(Arc::from),
+            movable: allowed && owners.iter().any(|owner| owner.controller == Some(true)),
+            request: annotations.remove(keys::REQUEST).map(Arc::from),
         }
     }
 }
@@ -116,7 +121,8 @@ mod tests {
         let pod = known(json!({
             "metadata": {
                 "name": "a", "namespace": "ns", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
-                "annotations": {"kerf.dev/request": "{}", "other": "x"},
+                "annotations": {"kerf.dev/request": "{}", "kerf.dev/movable": "true", "other": "x"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true}],
             },
             "spec": {"nodeName": "n1", "containers": []},
             "status": {"phase": "Succeeded"},
@@ -127,6 +133,7 @@ mod tests {
             node: Some("n1".into()),
             ended: true,
             deleting: true,
+            movable: true,
             request: Some("{}".into()),
         };
         assert_eq!(pod, expected);

@@ -26,6 +26,8 @@ pub struct Tentative {
     pub ask: Ask,
     /// When the guess ends.
     pub until: Instant,
+    /// The pod that is leaving the place.
+    pub leaving: Option<PodUid>,
 }
 
 /// All pods' probable places.
@@ -47,6 +49,12 @@ impl Tentatives {
     #[must_use]
     pub fn node_of(&self, uid: &PodUid) -> Option<&NodeName> {
         self.by_pod.get(uid)
+    }
+
+    /// Whether no pod has a place on a node.
+    #[must_use]
+    pub fn are_none_on(&self, node: &str) -> bool {
+        !self.by_node.contains_key(node)
     }
 
     /// How many pods have a place.
@@ -91,7 +99,10 @@ impl Tentatives {
     ) -> Cow<'s, GpuNodeSpec> {
         let mut view = Cow::Borrowed(spec);
         for tentative in self.by_node.get(node).into_iter().flatten() {
-            let Tentative { pod, ask, .. } = tentative;
+            let Tentative { pod, ask, leaving, .. } = tentative;
+            if let Some(next) = leaving.as_ref().and_then(|uid| ledger::release(&view, uid)) {
+                view = Cow::Owned(next);
+            }
             if let Ok(next) = ledger::reserve(&view, status, &ask.document, pod, fleet) {
                 view = Cow::Owned(next);
             }
@@ -107,7 +118,7 @@ mod tests {
 
     fn tentative(pod: &str, until: Instant) -> Tentative {
         let ask = Ask::read(Some(&request("nvidia.com/mig-3g.40gb", 1).to_json())).unwrap();
-        Tentative { pod: promisee(pod), ask, until }
+        Tentative { pod: promisee(pod), ask, until, leaving: None }
     }
 
     fn pods(tentatives: &Tentatives) -> Vec<String> {

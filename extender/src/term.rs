@@ -3,6 +3,7 @@
 //! All tasks of a term end with its token. A new term starts from nothing and lists everything anew.
 
 use crate::cluster_index::{ClusterIndex, Effects};
+use crate::evict;
 use crate::metrics::Metrics;
 use crate::node_writer;
 use arc_swap::ArcSwapOption;
@@ -144,6 +145,9 @@ impl Term {
         for released in &effects.released {
             let (pod, uid, node) = (&released.pod, &released.uid, &released.node);
             tracing::info!(%pod, %uid, %node, why = %released.why, "released");
+        }
+        for eviction in effects.evictions {
+            tokio::spawn(evict::evict(self.clone(), eviction));
         }
         if effects.deposed {
             tracing::error!("a leader of a newer epoch has written: this term ends");

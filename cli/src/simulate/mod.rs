@@ -45,13 +45,13 @@ pub enum InputError {
     #[error("--moves: {0} is no part of the jobs; write a number from 0 to 1")]
     Moves(f64),
     /// The policy file is bad.
-    #[error("--policy: {0}")]
+    #[error("--policy")]
     Policy(#[from] kerf_runtime::policy_file::PolicyFileError),
     /// Standard input cannot be read.
-    #[error("failed to read standard input: {0}")]
+    #[error("failed to read standard input")]
     Read(#[from] std::io::Error),
     /// The snapshot cannot be read.
-    #[error("--snapshot {}: failed to read: {source}", path.display())]
+    #[error("--snapshot {}: failed to read", path.display())]
     ReadSnapshot {
         /// The file.
         path: PathBuf,
@@ -59,10 +59,10 @@ pub enum InputError {
         source: std::io::Error,
     },
     /// The snapshot is bad.
-    #[error("--snapshot: {0}")]
+    #[error("--snapshot")]
     Snapshot(#[from] snapshot::SnapshotError),
     /// The job list is bad.
-    #[error("standard input, {0}")]
+    #[error("standard input")]
     Jobs(#[from] jobs::JobsError),
 }
 

@@ -112,6 +112,12 @@ impl Fleet {
         self.models[gpu.model].model.instance(place)
     }
 
+    /// The place of an instance on a GPU.
+    #[must_use]
+    pub fn place(&self, gpu: FleetGpu, instance: Instance) -> Option<PlaceId> {
+        self.models[gpu.model].model.place(instance)
+    }
+
     /// The class of a request.
     pub fn class(&mut self, request: &ContainerRequest) -> ClassId {
         let alike = |class: &Class| {

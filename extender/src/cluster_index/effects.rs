@@ -1,5 +1,6 @@
 //! What the outside has to do after the index was told something.
 
+use super::Eviction;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,6 +16,8 @@ pub struct Effects {
     pub unconfirmed: BTreeSet<PodUid>,
     /// Promises given back, for the log.
     pub released: Vec<Released>,
+    /// Pods that are to restart elsewhere.
+    pub evictions: Vec<Eviction>,
     /// A leader of a newer epoch was seen.
     pub deposed: bool,
 }

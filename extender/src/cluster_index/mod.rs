@@ -5,6 +5,7 @@
 
 mod change;
 mod effects;
+mod moving;
 mod node;
 mod pods;
 mod promises;
@@ -14,6 +15,7 @@ mod writes;
 
 pub use change::Change;
 pub use effects::{Effects, Released, Why};
+pub use moving::Eviction;
 pub use node::IndexedNode;
 pub use promises::{Progress, Promise, Unreservable};
 pub use writes::Reread;
@@ -39,6 +41,8 @@ pub struct ClusterIndex {
     /// The node on which each promised pod has its slices.
     places: HashMap<PodUid, NodeName>,
     tentatives: Tentatives,
+    /// Moves that were begun, by the pod that finds room by them.
+    moving: HashMap<PodUid, moving::Moving>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     posting: HashSet<PodUid>,
     /// Pods that exist but that the watch does not show: somebody took their label away.
@@ -140,7 +144,7 @@ impl ClusterIndex {
     /// A GpuNode is gone, and with it all promises on it.
     pub fn remove_node(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.remove(name) {
-            node.fleet_gpus.into_iter().for_each(|gpu| self.fleet.remove(gpu));
+            node.fleet_gpus.into_iter().for_each(|(_, gpu)| self.fleet.remove(gpu));
             for uid in &node.promised {
                 self.places.remove(uid);
             }

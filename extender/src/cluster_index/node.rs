@@ -5,7 +5,7 @@ use crate::ask::Ask;
 use crate::tentative::Tentatives;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::inventory::NodeInventory;
-use kerf_core::names::{NodeName, PodUid};
+use kerf_core::names::{GpuUuid, NodeName, PodUid};
 use kerf_core::packing::{Cost, Fleet, FleetGpu, Refusal, fit};
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ pub struct IndexedNode {
     /// Why pods lost their promise here, in an operator's words, until their bind has told it.
     pub failures: BTreeMap<PodUid, String>,
     /// The node's GPUs in the fleet.
-    pub fleet_gpus: Vec<FleetGpu>,
+    pub fleet_gpus: Vec<(GpuUuid, FleetGpu)>,
     view: View,
 }
 
@@ -123,13 +123,14 @@ impl IndexedNode {
 
     /// Shows the node's GPUs to the fleet as they are promised now; none while pods may not be sent here.
     pub fn join(&mut self, fleet: &mut Fleet) {
-        for gpu in self.fleet_gpus.drain(..) {
+        for (_, gpu) in self.fleet_gpus.drain(..) {
             fleet.remove(gpu);
         }
         let Ok(()) = self.serving() else { return };
         let Ok((spec, status)) = self.readable() else { return };
         let inventory = NodeInventory::of(spec.working(), status);
-        self.fleet_gpus = inventory.gpus.iter().filter_map(|gpu| gpu.join(fleet)).collect();
+        let joined = inventory.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), gpu.join(fleet)?)));
+        self.fleet_gpus = joined.collect();
     }
 
     fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives, fleet: &Fleet) -> Result<(), Refusal> {

@@ -59,6 +59,7 @@ impl ClusterIndex {
         self.strays.remove(uid);
         self.posting.remove(uid);
         self.waits_no_longer(uid);
+        self.moving.remove(uid);
         self.drop_tentative(uid);
         self.release(uid, Why::Gone);
     }
@@ -87,6 +88,7 @@ impl ClusterIndex {
         if pod.node.is_some() || pod.ended {
             self.posting.remove(&pod.uid);
             self.waits_no_longer(&pod.uid);
+            self.moving.remove(&pod.uid);
             self.drop_tentative(&pod.uid);
         }
         let uid = pod.uid.clone();

@@ -149,6 +149,7 @@ impl ClusterIndex {
             node: None,
             ended: false,
             deleting: false,
+            movable: false,
             request: None,
         });
         pod.node = Some(node.clone());
@@ -158,7 +159,7 @@ impl ClusterIndex {
     /// Says where a pod will most probably be bound.
     pub fn expect(&mut self, pod: Promisee, ask: Ask, name: &NodeName, now: Instant) {
         self.drop_tentative(&pod.uid);
-        self.tentatives.put(name, Tentative { pod, ask, until: now + LIFETIME });
+        self.tentatives.put(name, Tentative { pod, ask, until: now + LIFETIME, leaving: None });
         self.touch(name);
     }
 
@@ -210,7 +211,7 @@ impl ClusterIndex {
         released
     }
 
-    fn touch(&mut self, name: &NodeName) {
+    pub(super) fn touch(&mut self, name: &NodeName) {
         if let Some(node) = self.nodes.get_mut(name) {
             node.touch();
             self.waiting.changed(name);

@@ -39,6 +39,7 @@ fn known(pod: &str, node: Option<&str>) -> KnownPod {
         node: node.map(NodeName::new),
         ended: false,
         deleting: false,
+        movable: false,
         request: Some(request(SMALL, 1).to_json().into()),
     }
 }

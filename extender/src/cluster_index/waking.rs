@@ -29,11 +29,22 @@ impl ClusterIndex {
         let (pods, changed) = self.waiting.take();
         let mut woken = Vec::new();
         for waiter in pods {
+            // A pod that waits for another to leave is itself expected there.
+            let own = self.tentatives.take(&waiter.uid);
+            if let Some((node, _)) = &own {
+                self.touch(node);
+            }
             let near = changed.iter().filter(|name| waiter.offered.contains(*name));
             let places = near.filter_map(|name| Some((self.cost(name.as_str(), &waiter.ask).ok()?, name)));
             match places.min().map(|(_, name)| name.clone()) {
                 Some(name) => woken.push(self.call(waiter, &name, now)),
-                None => self.waiting.keep(waiter),
+                None => {
+                    if let Some((node, tentative)) = own {
+                        self.tentatives.put(&node, tentative);
+                        self.touch(&node);
+                    }
+                    self.waiting.keep(waiter);
+                }
             }
         }
         woken

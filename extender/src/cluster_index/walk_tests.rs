@@ -372,6 +372,7 @@ fn known(pod: &Pod) -> KnownPod {
         node: pod.bound.clone(),
         ended: false,
         deleting: false,
+        movable: false,
         request: pod.candidate.ask.as_ref().ok().map(|ask| ask.text.clone()),
     }
 }

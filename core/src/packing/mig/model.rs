@@ -132,6 +132,11 @@ impl Model {
         self.prices.fragments()
     }
 
+    /// The place of an instance.
+    pub(crate) fn place(&self, instance: Instance) -> Option<PlaceId> {
+        self.places.find(instance)
+    }
+
     /// What lies at a place.
     pub(crate) fn instance(&self, place: PlaceId) -> Instance {
         self.places.instance(place)

@@ -1,0 +1,146 @@
+//! One move: a pod whose owner allows it restarts elsewhere, so that a bigger one finds room.
+//!
+//! A MIG instance cannot move with what runs on it. So the pod is evicted, its controller makes another, and that finds
+//! the place that was free. Until then the bigger pod is expected on what is left, so that nobody else gets it. A pod has
+//! at most one other moved for it, and only where it fits nowhere.
+
+use super::ClusterIndex;
+use crate::ask::Ask;
+use crate::tentative::Tentative;
+use kerf_core::contract::{ContainerRequest, WantedSlice};
+use kerf_core::kind::Kind;
+use kerf_core::ledger::{Promisee, reserved};
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::{FleetGpu, PlaceId};
+use std::collections::{HashMap as Map, HashSet as Set};
+use std::time::{Duration, Instant};
+
+/// How long a pod may take to end and its slice to be cut anew; also how long nothing is tried after a refused eviction.
+/// Twice Kubernetes' usual grace period.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A pod that is to restart elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eviction {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace and name.
+    pub pod: PodKey,
+    /// Where it runs.
+    pub node: NodeName,
+    /// The pod that finds room by it.
+    pub makes_room_for: PodUid,
+    /// That pod's namespace and name.
+    pub makes_room_for_pod: PodKey,
+}
+
+/// A move that was begun for a pod.
+#[derive(Debug, Clone)]
+pub(super) struct Moving {
+    leaving: PodUid,
+    node: NodeName,
+    until: Instant,
+    refused: bool,
+}
+
+impl ClusterIndex {
+    /// Makes room for a pod that all `offered` nodes refused, if one move does.
+    pub fn make_room(&mut self, pod: &Promisee, ask: &Ask, offered: &[&str], now: Instant) {
+        if let Some(moving) = self.moving.get(&pod.uid).cloned() {
+            return self.go_on(pod, ask, moving, now);
+        }
+        let Some(request) = single_instance(ask) else { return };
+        let Some((leaving, node)) = self.find_move(request, offered) else { return };
+        let Some(key) = self.pods.get(&leaving).map(|p| p.key.clone()) else { return };
+        let moving =
+            Moving { leaving: leaving.clone(), node: node.clone(), until: now + PATIENCE, refused: false };
+        self.expect_after(pod, ask, &moving);
+        self.moving.insert(pod.uid.clone(), moving);
+        self.effects.evictions.push(Eviction {
+            uid: leaving,
+            pod: key,
+            node,
+            makes_room_for: pod.uid.clone(),
+            makes_room_for_pod: pod.key.clone(),
+        });
+    }
+
+    /// Goes on with a move that was begun. Once the other has left nobody else restarts for the pod, whatever refuses it.
+    fn go_on(&mut self, pod: &Promisee, ask: &Ask, mut moving: Moving, now: Instant) {
+        let Some(leaving) = self.pods.get(&moving.leaving).filter(|p| p.node.is_some() && !p.ended) else {
+            return;
+        };
+        if leaving.deleting && !moving.refused {
+            // Its grace period may be long.
+            moving.until = now + PATIENCE;
+            self.moving.insert(pod.uid.clone(), moving.clone());
+        }
+        if moving.until <= now {
+            self.moving.remove(&pod.uid);
+        } else if !moving.refused {
+            self.expect_after(pod, ask, &moving);
+        }
+    }
+
+    /// The API server does not let the pod be evicted that was to make room: its disruption budget, most often.
+    pub fn eviction_refused(&mut self, makes_room_for: &PodUid) {
+        if let Some(moving) = self.moving.get_mut(makes_room_for) {
+            moving.refused = true;
+            self.drop_tentative(makes_room_for);
+        }
+    }
+
+    fn expect_after(&mut self, pod: &Promisee, ask: &Ask, moving: &Moving) {
+        self.drop_tentative(&pod.uid);
+        let (until, leaving) = (moving.until, Some(moving.leaving.clone()));
+        let tentative = Tentative { pod: pod.clone(), ask: ask.clone(), until, leaving };
+        self.tentatives.put(&moving.node, tentative);
+        self.touch(&moving.node);
+    }
+
+    /// The pod that leaves, and its node.
+    fn find_move(&mut self, request: &ContainerRequest, offered: &[&str]) -> Option<(PodUid, NodeName)> {
+        let movable = self.movable(offered);
+        if movable.is_empty() {
+            return None;
+        }
+        // Only what the scheduler offered, and nothing that others are expected to take: what is moved must find a place.
+        let open: Set<FleetGpu> = offered
+            .iter()
+            .filter(|name| self.tentatives.are_none_on(name))
+            .filter_map(|name| self.nodes.get(*name))
+            .flat_map(|node| node.fleet_gpus.iter().map(|(_, gpu)| *gpu))
+            .collect();
+        let class = self.fleet.class(request);
+        let may = |gpu: FleetGpu, place: PlaceId| movable.contains_key(&(gpu, place)) && open.contains(&gpu);
+        let found = self.fleet.best_move(class, may)?;
+        if !open.contains(&found.to) {
+            return None;
+        }
+        movable.get(&(found.gpu, found.moved)).cloned()
+    }
+
+    /// The places of pods that may be moved: bound, with one instance, their owner's word on them.
+    fn movable(&self, offered: &[&str]) -> Map<(FleetGpu, PlaceId), (PodUid, NodeName)> {
+        let pods = self.pods.iter().filter(|(_, pod)| pod.movable && pod.node.is_some());
+        let pods = pods.filter(|(_, pod)| !pod.ended && !pod.deleting);
+        let place = |(uid, _): (&PodUid, _)| {
+            let name = self.places.get(uid).filter(|name| offered.contains(&name.as_str()))?;
+            let node = self.nodes.get(name)?;
+            let mut slices = reserved(node.working()?, uid);
+            let (slice, None): (&WantedSlice, _) = (slices.next()?, slices.next()) else { return None };
+            let (_, gpu) = node.fleet_gpus.iter().find(|(uuid, _)| *uuid == slice.gpu)?;
+            let place = self.fleet.place(*gpu, slice.shape.instance()?)?;
+            Some(((*gpu, place), (uid.clone(), name.clone())))
+        };
+        pods.filter_map(place).collect()
+    }
+}
+
+/// The request of a pod that wants one GPU instance and nothing else.
+fn single_instance(ask: &Ask) -> Option<&ContainerRequest> {
+    match ask.document.containers.as_slice() {
+        [only] if only.count == 1 && only.kind() == Kind::Mig => Some(only),
+        _ => None,
+    }
+}

@@ -1,0 +1,30 @@
+//! Evicts the pods that are to restart elsewhere, by the eviction API: disruption budgets are kept.
+
+use crate::cluster_index::Eviction;
+use crate::term::Term;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, EvictParams, Preconditions};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long one call may take. What became of it is seen by the watch.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Evicts one pod, and tells the index if that is refused.
+pub async fn evict(term: Arc<Term>, eviction: Eviction) {
+    let Eviction { uid, pod, node, makes_room_for, makes_room_for_pod } = eviction;
+    tracing::info!(%pod, %uid, %node, makes_room_for = %makes_room_for_pod, "a movable pod restarts elsewhere");
+    let api: Api<Pod> = Api::namespaced(term.client.clone(), &pod.namespace);
+    // With the UID, so that a namesake is left alone.
+    let preconditions = Preconditions { uid: Some(uid.to_string()), resource_version: None };
+    let delete = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    let params = EvictParams { delete_options: Some(delete), ..EvictParams::default() };
+    let refused = match timeout(PATIENCE, api.evict(&pod.name, &params)).await {
+        Ok(Ok(_)) => return term.metrics.moved(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "no answer in time".to_owned(),
+    };
+    tracing::warn!(%pod, %uid, reason = refused, makes_room_for = %makes_room_for_pod, "a movable pod was not evicted");
+    term.with(|index| index.eviction_refused(&makes_room_for));
+}

@@ -1,0 +1,72 @@
+//! A pod that may be moved restarts elsewhere to make room for a bigger one; one that may not stays where it is.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kerf_core::keys;
+use kerf_nvml_mock::Model;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::oracle::Truth;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn asking(name: &str, memory: &str, node: Option<&str>) -> Pod {
+    let mut pod = pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, "hardware")]);
+    if let (Some(spec), Some(node)) = (&mut pod.spec, node) {
+        let selector = BTreeMap::from([("kubernetes.io/hostname".to_owned(), node.to_owned())]);
+        spec.node_selector = Some(selector);
+    }
+    pod
+}
+
+/// The pod as a controller makes it, marked by its owner.
+fn movable(mut pod: Pod) -> Pod {
+    let owner = OwnerReference {
+        api_version: "apps/v1".to_owned(),
+        kind: "ReplicaSet".to_owned(),
+        name: "owner".to_owned(),
+        uid: "5f0f9d2e-0000-4000-8000-000000000001".to_owned(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    };
+    pod.metadata.owner_references = Some(vec![owner]);
+    pod.metadata.annotations.get_or_insert_default().insert(keys::MOVABLE.to_owned(), "true".to_owned());
+    pod
+}
+
+async fn node_of(cluster: &Cluster, name: &str) -> anyhow::Result<Option<String>> {
+    Ok(cluster.pods().get(name).await?.spec.and_then(|spec| spec.node_name))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow::Result<()> {
+    let nodes = vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)];
+    let mut options = ClusterOptions::new(nodes);
+    options.control_plane.controller_manager = false;
+    let cluster = Cluster::start(options, |_| ()).await?;
+    cluster.create(&asking("half", "40Gi", Some("n2"))).await?;
+    cluster.create(&movable(asking("small", "10Gi", Some("n1")))).await?;
+    cluster.running("half").await?;
+    cluster.running("small").await?;
+
+    cluster.create(&asking("whole", "80Gi", None)).await?;
+    let gone = async || Ok(cluster.pods().get_opt("small").await?.is_none());
+    wait(PATIENCE, "small to be evicted", gone).await?;
+    // As its controller would.
+    cluster.create(&movable(asking("small-again", "10Gi", None))).await?;
+    cluster.running("whole").await?;
+    cluster.running("small-again").await?;
+    assert_eq!(node_of(&cluster, "whole").await?.as_deref(), Some("n1"));
+    assert_eq!(node_of(&cluster, "small-again").await?.as_deref(), Some("n2"));
+    assert_eq!(cluster.phase("half").await?, "Running", "who may not be moved stays");
+
+    // Now nothing can be moved that would help: the next big one waits, and nobody is evicted for it.
+    cluster.create(&asking("another", "80Gi", None)).await?;
+    cluster.event("another", "GPU slices in use").await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(cluster.phase("small-again").await?, "Running");
+    let violations = Truth::observe(&cluster).await?.violations();
+    assert!(violations.is_empty(), "{violations:?}");
+    cluster.stop().await
+}

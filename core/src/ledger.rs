@@ -3,10 +3,13 @@
 //! Each function gives the changed spec or says that nothing changes; the writer adds revision and epoch
 //! ([`successor`]) and writes it by compare and swap. That write is the commit point of every promise.
 
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument, Reservation, SliceState, WantedSlice};
+use crate::contract::{
+    GpuNodeSpec, GpuNodeStatus, Holder, RequestDocument, Reservation, SliceState, WantedSlice,
+};
 use crate::inventory::NodeInventory;
 use crate::names::{PodKey, PodUid, SliceId};
 use crate::packing::{Fit, Fleet, Refusal, Source, fit};
+use crate::resource::ResourceName;
 
 /// The pod that a slice is promised to, and the epoch of the leader that promises.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +46,7 @@ fn apply(spec: &GpuNodeSpec, fit: Fit, pod: &Promisee) -> GpuNodeSpec {
             pod: pod.key.name.clone(),
             container: placed.container,
             resource: placed.resource,
+            alone: placed.alone,
             epoch: pod.epoch,
         };
         let id = match placed.source {
@@ -96,23 +100,44 @@ pub fn follow_holders(
     let mut next = spec.clone();
     for observed in &status.slices {
         let (Some(id), Some(holder)) = (&observed.id, &observed.holder) else { continue };
-        let held_by = |s: &WantedSlice| {
-            s.reservation.as_ref().is_some_and(|r| {
-                r.key() == holder.key() && r.container == holder.container && is_bound(&r.uid)
-            })
-        };
-        let Some(here) = next.slices.iter().position(|s| s.id == *id && !held_by(s)) else { continue };
-        // Not what the same container holds too: it may have several slices.
-        let elsewhere =
-            |s: &WantedSlice| status.slice(&s.id).is_none_or(|o| o.holder.as_ref() != Some(holder));
-        let there = next.slices.iter().position(|s| held_by(s) && elsewhere(s));
-        if let Some(there) = there {
+        let Some(here) = next.slices.iter().position(|s| s.id == *id) else { continue };
+        if let Some(there) = promised_elsewhere(&next, status, here, (holder, observed.resource), &is_bound) {
             let reservation = next.slices[there].reservation.take();
             next.slices[there].reservation =
                 std::mem::replace(&mut next.slices[here].reservation, reservation);
         }
     }
     (next != *spec).then_some(next)
+}
+
+/// Where the holder of the slice at `here` was promised one, if that is not here.
+fn promised_elsewhere<'s>(
+    spec: &'s GpuNodeSpec,
+    status: &GpuNodeStatus,
+    here: usize,
+    (holder, name): (&Holder, Option<ResourceName>),
+    is_bound: impl Fn(&PodUid) -> bool,
+) -> Option<usize> {
+    let of_pod =
+        |s: &'s WantedSlice| s.reservation.as_ref().filter(|r| r.key() == holder.key() && is_bound(&r.uid));
+    let by_name = |s: &'s WantedSlice| of_pod(s).is_some_and(|r| r.container == holder.container);
+    let of_name = |s: &'s WantedSlice| of_pod(s).is_some_and(|r| Some(r.resource) == name);
+    if by_name(&spec.slices[here]) {
+        return None;
+    }
+    let holder_of = |s: &WantedSlice| status.slice(&s.id).and_then(|o| o.holder.as_ref());
+    // Not what the same container holds too: it may have several slices.
+    let exact = spec.slices.iter().position(|s| by_name(s) && holder_of(s) != Some(holder));
+    // The kubelet hands the slices of a pod's init containers on to its other containers: which of them is promised in
+    // whose name matters to nobody, and what is promised to the pod in any of their names is the pod's own.
+    exact.or_else(|| {
+        let free = |s: &WantedSlice| holder_of(s).is_none_or(|h| h.key() != holder.key());
+        if of_name(&spec.slices[here]) {
+            None
+        } else {
+            spec.slices.iter().position(|s| of_name(s) && free(s))
+        }
+    })
 }
 
 /// Takes slices that could not be made out of the spec, with the rest of their pod's reservation, so that the pod is

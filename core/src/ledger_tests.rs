@@ -94,6 +94,57 @@ fn a_pod_that_is_not_bound_does_not_follow_the_slice_of_its_namesake() {
     assert!(follow_holders(&spec, &status, |uid| *uid == again.uid).is_some());
 }
 
+/// A pod whose init container `load` needs two slices, and `main` one of them later.
+fn staged(spec: &GpuNodeSpec, status: &GpuNodeStatus, pod: &str) -> GpuNodeSpec {
+    let mut document = request("nvidia.com/mig-1g.10gb", 2);
+    let main = crate::contract::ContainerRequest { count: 1, ..document.containers[0].clone() };
+    document.containers[0].name = "load".into();
+    document.containers[0].role = crate::request::Role::Init;
+    document.containers.push(main);
+    reserve(spec, status, &document, &promisee(pod), &Fleet::default()).unwrap()
+}
+
+fn containers(spec: &GpuNodeSpec) -> Vec<String> {
+    let text = |s: &WantedSlice| s.reservation.as_ref().map(|r| format!("{}/{}", r.pod, r.container));
+    spec.slices.iter().map(|s| text(s).unwrap_or_default()).collect()
+}
+
+#[test]
+fn what_only_an_init_container_needs_is_reserved_until_the_pod_goes() {
+    let status = node_status(&["H100-80GB"]);
+    let spec = staged(&GpuNodeSpec::default(), &status, "a");
+    assert_eq!(containers(&spec), ["a/load", "a/main"]);
+    assert!(spec.slices.iter().all(|s| s.reservation.as_ref().is_some_and(|r| r.alone)));
+    let released = release(&spec, &promisee("a").uid).unwrap();
+    assert_eq!(containers(&released), ["", ""]);
+}
+
+#[test]
+fn an_init_container_that_holds_a_slice_of_its_pods_confuses_nobody() {
+    let mut status = node_status(&["H100-80GB"]);
+    let spec = staged(&GpuNodeSpec::default(), &status, "a");
+    let spec = reserve_for(&spec, &status, "b");
+    let holder = |pod: &str, container: &str| {
+        Some(Holder { namespace: "default".into(), pod: pod.into(), container: container.into() })
+    };
+    let follow =
+        |status: &GpuNodeStatus| follow_holders(&spec, status, |_| true).map(|next| containers(&next));
+    status.slices = spec.slices.iter().map(|s| slice_status(s, true)).collect();
+    assert_eq!(follow(&status), None);
+    status.slices[0].holder = holder("a", "main");
+    status.slices[1].holder = None;
+    assert_eq!(follow(&status).unwrap(), ["a/main", "a/load", "b/main"], "main got the other one");
+    status.slices[0].holder = holder("a", "another init container");
+    assert_eq!(follow(&status), None, "it is the pod's own");
+    status.slices[0].holder = None;
+    status.slices[2].holder = holder("a", "another init container");
+    assert_eq!(
+        follow(&status).unwrap(),
+        ["b/main", "a/main", "a/load"],
+        "the pod's promise is where it holds"
+    );
+}
+
 #[test]
 fn a_slice_that_could_not_be_made_frees_its_whole_pod() {
     let mut status = node_status(&["H100-80GB"]);

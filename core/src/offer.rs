@@ -3,6 +3,9 @@
 //! The kubelet picks any healthy free device of a name and tells nobody for which pod. So a node lists as healthy only
 //! what is reserved or held; and of the reservations of one name that are not allocated yet, only such as are
 //! equivalent, so that whichever device a pod gets is as good as the one that it was promised.
+//!
+//! A pod that must be alone gets its own devices and no others: nothing else of the name is free meanwhile. So it is known
+//! what its init containers hold, which the kubelet does not tell, and its MPS shares are of one GPU.
 
 use crate::contract::{Reservation, Shape};
 use crate::names::{DeviceId, SliceId};
@@ -55,8 +58,8 @@ pub fn offer(slices: &[ExistingSlice]) -> Offer {
         let leader = first.entry(reservation.resource).or_insert(slice);
         let same_pod = leader.reservation.as_ref().is_some_and(|r| r.uid == reservation.uid);
         // The slices of one pod are offered together, whatever they are: its containers are allocated in one go. But
-        // a second pod joins only if nothing that is offered differs from what it was promised.
-        if same_pod || all_equal(slices, leader, slice) {
+        // a second pod joins only if nothing that is offered differs from what it was promised, and neither is alone.
+        if same_pod || !reservation.alone && all_equal(slices, leader, slice) {
             offer.healthy.entry(reservation.resource).or_default().insert(slice.device.clone());
         } else {
             offer.waiting.insert(slice.id.clone());
@@ -65,9 +68,10 @@ pub fn offer(slices: &[ExistingSlice]) -> Offer {
     offer
 }
 
-/// Whether every unallocated slice of the leader's pod under this name, and `slice`, are worth the same.
+/// Whether every unallocated slice of the leader's pod under this name, and `slice`, are worth the same; never beside a pod
+/// that must be alone.
 fn all_equal(slices: &[ExistingSlice], leader: &ExistingSlice, slice: &ExistingSlice) -> bool {
-    let Some(promised) = &leader.reservation else { return false };
+    let Some(promised) = leader.reservation.as_ref().filter(|promised| !promised.alone) else { return false };
     let of_leader = slices.iter().filter(|s| {
         s.held_as.is_none()
             && s.reservation
@@ -98,6 +102,7 @@ mod tests {
                 pod: pod.into(),
                 container: "main".into(),
                 resource: name,
+                alone: false,
                 epoch: 1,
             }),
         }
@@ -139,14 +144,36 @@ mod tests {
         assert_eq!(devices(&offer(&slices)), ["MIG-1", "MIG-2"]);
     }
 
+    #[test]
+    fn a_pod_that_must_be_alone_waits_for_the_others_and_they_for_it() {
+        let alone = |n, pod, held| {
+            let mut slice = slice(n, "1g.10gb", "H100-80GB", Some(pod), held);
+            slice.reservation.as_mut().unwrap().alone = true;
+            slice
+        };
+        let other = |n, held| slice(n, "1g.10gb", "H100-80GB", Some("b"), held);
+        let offered = |slices: &[ExistingSlice]| devices(&offer(slices)).join(" ");
+        assert_eq!(offered(&[alone(1, "a", false), alone(2, "a", false), other(3, false)]), "MIG-1 MIG-2");
+        assert_eq!(offered(&[alone(1, "a", true), alone(2, "a", false), other(3, false)]), "MIG-1 MIG-2");
+        assert_eq!(
+            offered(&[alone(1, "a", true), alone(2, "a", true), other(3, false)]),
+            "MIG-1 MIG-2 MIG-3"
+        );
+        assert_eq!(offered(&[other(1, false), alone(2, "a", false), other(3, false)]), "MIG-1 MIG-3");
+        assert_eq!(offered(&[other(1, true), alone(2, "a", false), other(3, true)]), "MIG-1 MIG-2 MIG-3");
+    }
+
     proptest! {
         #[test]
         fn whichever_device_the_kubelet_picks_is_worth_what_was_promised(
-            choices in prop::collection::vec((0_usize..2, 0_usize..4, any::<bool>(), any::<bool>()), 0..10)
+            choices in prop::collection::vec((0_usize..2, 0_usize..4, any::<bool>(), any::<bool>()), 0..10),
+            alone in 0_usize..4,
         ) {
             let slices: Vec<_> = choices.iter().enumerate().map(|(n, (model, pod, reserved, held))| {
                 let (profile, model) = [("1g.10gb", "H100-80GB"), ("1g.18gb", "H200-141GB")][*model];
-                slice(n, profile, model, reserved.then_some(["a", "b", "c", "d"][*pod]), *held)
+                let mut slice = slice(n, profile, model, reserved.then_some(["a", "b", "c", "d"][*pod]), *held);
+                slice.reservation.iter_mut().for_each(|r| r.alone = *pod == alone);
+                slice
             }).collect();
             let offer = offer(&slices);
             let free: Vec<_> = slices.iter().filter(|s| s.held_as.is_none()
@@ -154,6 +181,8 @@ mod tests {
             let pods: BTreeSet<_> = free.iter().filter_map(|s| s.reservation.as_ref().map(|r| &r.uid)).collect();
             // Either all free devices are worth the same, or they belong to one pod.
             prop_assert!(pods.len() <= 1 || free.iter().all(|s| worth(s) == worth(free[0])));
+            let is_alone = |s: &&&ExistingSlice| s.reservation.as_ref().is_some_and(|r| r.alone);
+            prop_assert!(pods.len() <= 1 || !free.iter().any(|s| is_alone(&s)));
             // Nothing idle is offered, and every reservation is offered, held or waiting.
             for s in &slices {
                 let offered = offer.healthy.values().any(|d| d.contains(&s.device));

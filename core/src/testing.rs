@@ -8,6 +8,7 @@ use crate::kind::{IsolationClass, Kind};
 use crate::ledger::Promisee;
 use crate::mig::catalog;
 use crate::names::{DeviceId, GpuUuid, PodKey, PodUid};
+use crate::request::Role;
 use crate::resource::ResourceName;
 use crate::units::SizeGb;
 
@@ -62,8 +63,14 @@ pub fn request(resource: &str, count: u32) -> RequestDocument {
 /// A pod with one container `main` that asks for `count` slices of `size` by this resource name.
 #[must_use]
 pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> RequestDocument {
-    let container =
-        ContainerRequest { name: "main".to_owned(), size_gb: size, profile: None, count, resource };
+    let container = ContainerRequest {
+        name: "main".to_owned(),
+        role: Role::App,
+        size_gb: size,
+        profile: None,
+        count,
+        resource,
+    };
     RequestDocument { version: REQUEST_VERSION, isolation: IsolationClass::None, containers: vec![container] }
 }
 

@@ -2,9 +2,12 @@
 
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
+use crate::request::{Claim, Role, held};
 use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// The version that this build writes and reads.
@@ -18,7 +21,8 @@ pub struct RequestDocument {
     pub version: u32,
     /// What the pod wants fenced.
     pub isolation: IsolationClass,
-    /// The containers that ask for slices, in the pod's order.
+    /// The containers that ask for slices, in the order in which the kubelet serves them: init containers and sidecars, then
+    /// app containers.
     pub containers: Vec<ContainerRequest>,
 }
 
@@ -28,6 +32,9 @@ pub struct RequestDocument {
 pub struct ContainerRequest {
     /// The container's name.
     pub name: String,
+    /// When it runs; absent for an app container.
+    #[serde(default, skip_serializing_if = "Role::is_app")]
+    pub role: Role,
     /// The size that was asked, in nominal GB.
     pub size_gb: SizeGb,
     /// The profile that the user wrote, which is then exact; absent for a request by size.
@@ -45,6 +52,7 @@ impl ContainerRequest {
     pub fn exact(profile: Profile) -> Self {
         Self {
             name: String::new(),
+            role: Role::App,
             size_gb: profile.size(),
             profile: Some(profile),
             count: 1,
@@ -84,9 +92,77 @@ impl RequestDocument {
         Ok(document)
     }
 
+    /// What the pod holds over its whole life, container by container: what is reserved for it.
+    ///
+    /// An ordinary init container holds what the containers after it leave over of its slices, most often nothing; it stays
+    /// the pod's until the pod ends, because the kubelet gives it to nobody else before.
+    ///
+    /// The kubelet gives any slice of a name to any of the pod's containers that asks by this name. So where one of them
+    /// wants the name's own profile and no other, all of them get it.
+    #[must_use]
+    pub fn holdings(&self) -> Cow<'_, [ContainerRequest]> {
+        let exact: BTreeMap<ResourceName, Profile> =
+            self.containers.iter().filter_map(|c| Some((c.resource, c.profile?))).collect();
+        let as_it_is =
+            |c: &ContainerRequest| c.role != Role::Init && c.profile == exact.get(&c.resource).copied();
+        if self.containers.iter().all(as_it_is) {
+            return Cow::Borrowed(&self.containers);
+        }
+        let claim = |c: &ContainerRequest| Claim { role: c.role, resource: c.resource, count: c.count };
+        let claims: Vec<Claim> = self.containers.iter().map(claim).collect();
+        let held = self.containers.iter().zip(held(&claims)).filter(|(_, count)| *count > 0);
+        let holding = |(container, count): (&ContainerRequest, u32)| {
+            let profile = exact.get(&container.resource).copied();
+            ContainerRequest { count, profile, ..container.clone() }
+        };
+        Cow::Owned(held.map(holding).collect())
+    }
+
     /// The annotation's text.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::json!(self).to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::request;
+
+    fn container(name: &str, role: Role, count: u32) -> ContainerRequest {
+        let of = request("nvidia.com/mig-1g.10gb", count).containers.remove(0);
+        ContainerRequest { name: name.to_owned(), role, ..of }
+    }
+
+    fn document(containers: Vec<ContainerRequest>) -> RequestDocument {
+        RequestDocument { containers, ..request("nvidia.com/mig-1g.10gb", 1) }
+    }
+
+    #[test]
+    fn a_document_without_roles_is_one_of_app_containers() {
+        let text = r#"{"version":1,"isolation":"memory","containers":[{"name":"main","sizeGb":10,"count":1,"resource":"nvidia.com/mig-1g.10gb"}]}"#;
+        let read = RequestDocument::parse(text).unwrap();
+        assert_eq!(read.containers, [container("main", Role::App, 1)]);
+        assert!(!read.to_json().contains("role"), "programs that know no roles read it too");
+        let roles = document(vec![container("load", Role::Init, 2), container("proxy", Role::Sidecar, 1)]);
+        assert!(roles.to_json().contains(r#""role":"sidecar""#));
+        assert_eq!(RequestDocument::parse(&roles.to_json()).unwrap(), roles);
+    }
+
+    #[test]
+    fn only_what_the_later_containers_leave_over_is_held_for_an_init_container() {
+        let load = container("load", Role::Init, 3);
+        let asked = [load.clone(), container("warm", Role::Init, 1), container("main", Role::App, 1)];
+        let document = document(asked.to_vec());
+        assert_eq!(*document.holdings(), [ContainerRequest { count: 2, ..load }, asked[2].clone()]);
+    }
+
+    #[test]
+    fn where_one_container_wants_the_profile_itself_the_whole_pod_gets_it() {
+        let profile = "1g.10gb".parse().ok();
+        let load = ContainerRequest { profile, ..container("load", Role::Init, 1) };
+        let document = document(vec![load, container("main", Role::App, 1)]);
+        assert_eq!(*document.holdings(), [ContainerRequest { profile, ..container("main", Role::App, 1) }]);
     }
 }

@@ -47,10 +47,14 @@ pub struct Reservation {
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
-    /// The container that asked.
+    /// The container that holds it in the end. That is an init container only where the pod needs fewer slices later.
     pub container: String,
     /// The name under which the kubelet must offer the slice.
     pub resource: ResourceName,
+    /// Whether the kubelet is offered no other pod's slices of this name while it has not taken the pod's: which of them
+    /// the pod gets must be known, or they are of one GPU. Absent for most.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
     /// The epoch of the leader that promised it.
     pub epoch: u64,
 }

@@ -5,7 +5,9 @@ use crate::contract::{ContainerRequest, RequestDocument, Shape};
 use crate::inventory::{GpuInventory, NodeInventory, Occupancy, PlacedSlice};
 use crate::kind::Kind;
 use crate::names::{GpuUuid, SliceId};
+use crate::request::Role;
 use crate::resource::ResourceName;
+use std::collections::BTreeSet;
 use thiserror::Error;
 
 /// The places of all of a pod's slices on one node.
@@ -24,6 +26,8 @@ pub struct Placed {
     pub container: String,
     /// The name under which the container asks.
     pub resource: ResourceName,
+    /// Whether the kubelet may be offered other pods' slices of this name only before or after the pod's.
+    pub alone: bool,
     /// The GPU.
     pub gpu: GpuUuid,
     /// The slice.
@@ -83,24 +87,88 @@ pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Re
     place_all(node.clone(), request, fleet).map_err(|refusal| explain(node, request, refusal, fleet))
 }
 
-fn place_all(mut node: NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
-    let mut result = Fit { slices: Vec::new(), cost: Cost::default() };
-    for container in &request.containers {
-        for _ in 0..container.count {
-            let (index, candidate) = best(&node, container, fleet)?;
-            let gpu = &mut node.gpus[index];
-            occupy(gpu, &candidate);
-            result.cost = result.cost + candidate.cost;
-            result.slices.push(Placed {
-                container: container.name.clone(),
-                resource: container.resource,
-                gpu: gpu.uuid.clone(),
-                shape: candidate.shape,
-                source: candidate.source,
-            });
+fn place_all(node: NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
+    let holdings = request.holdings();
+    let together = together(request);
+    let mut placing = Placing { node, fleet, spots: Vec::new() };
+    let mut done = BTreeSet::new();
+    for (number, holding) in holdings.iter().enumerate() {
+        if !together.contains(&holding.resource) {
+            placing.place(number, holding, None)?;
+        } else if done.insert(holding.resource) {
+            let members = holdings.iter().enumerate().filter(|(_, other)| other.resource == holding.resource);
+            placing = placing.place_together(&members.collect::<Vec<_>>())?;
         }
     }
-    Ok(result)
+    let cost = placing.cost();
+    let init = holdings.iter().filter(|holding| holding.role == Role::Init).map(|holding| holding.resource);
+    let alone: BTreeSet<ResourceName> = init.chain(together).collect();
+    let Placing { node, mut spots, .. } = placing;
+    spots.sort_by_key(|spot| spot.holding);
+    let slices = spots.into_iter().map(|Spot { holding, gpu, candidate }| Placed {
+        container: holdings[holding].name.clone(),
+        resource: holdings[holding].resource,
+        alone: alone.contains(&holdings[holding].resource),
+        gpu: node.gpus[gpu].uuid.clone(),
+        shape: candidate.shape,
+        source: candidate.source,
+    });
+    Ok(Fit { slices: slices.collect(), cost })
+}
+
+/// Names of which some container wants several MPS shares. A process talks to one MPS daemon, which is one GPU's; and the
+/// kubelet gives any of the pod's shares to any of its containers. So all of them are of one GPU.
+fn together(request: &RequestDocument) -> BTreeSet<ResourceName> {
+    let several = request.containers.iter().filter(|c| c.kind() == Kind::Mps && c.count > 1);
+    several.map(|c| c.resource).collect()
+}
+
+/// A node while a pod's slices are placed on it.
+#[derive(Clone)]
+struct Placing<'f> {
+    node: NodeInventory,
+    fleet: &'f Fleet,
+    spots: Vec<Spot>,
+}
+
+/// One slice's place, by the number of its holding and of its GPU.
+#[derive(Clone)]
+struct Spot {
+    holding: usize,
+    gpu: usize,
+    candidate: Candidate,
+}
+
+impl Placing<'_> {
+    fn cost(&self) -> Cost {
+        self.spots.iter().fold(Cost::default(), |sum, spot| sum + spot.candidate.cost)
+    }
+
+    /// Places all slices of a holding, on this GPU if one is given.
+    fn place(
+        &mut self,
+        number: usize,
+        holding: &ContainerRequest,
+        only: Option<usize>,
+    ) -> Result<(), Refusal> {
+        for _ in 0..holding.count {
+            let (gpu, candidate) = best(&self.node, holding, self.fleet, only)?;
+            occupy(&mut self.node.gpus[gpu], &candidate);
+            self.spots.push(Spot { holding: number, gpu, candidate });
+        }
+        Ok(())
+    }
+
+    /// Places the slices of several holdings on one GPU: where that costs least, of equal ones on the first.
+    fn place_together(&self, members: &[(usize, &ContainerRequest)]) -> Result<Self, Refusal> {
+        let on = |gpu: usize| {
+            let mut tried = self.clone();
+            let placed =
+                members.iter().try_for_each(|(number, holding)| tried.place(*number, holding, Some(gpu)));
+            placed.is_ok().then_some(tried)
+        };
+        (0..self.node.gpus.len()).filter_map(on).min_by_key(Self::cost).ok_or(Refusal::NoRoom)
+    }
 }
 
 /// Tells a full node from one that could not serve the request even if it were empty.
@@ -110,24 +178,27 @@ fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal, fl
     if place_all(empty.clone(), request, fleet).is_ok() {
         return refusal;
     }
-    let one_each = request.containers.iter().all(|c| best(&empty, c, fleet).is_ok());
+    let one_each = request.containers.iter().all(|c| best(&empty, c, fleet, None).is_ok());
     if one_each { Refusal::CountNeverFits } else { Refusal::NeverFits }
 }
 
 /// A place on one GPU.
+#[derive(Clone)]
 pub(super) struct Candidate {
     pub(super) shape: Shape,
     pub(super) source: Source,
     pub(super) cost: Cost,
 }
 
-/// The cheapest place on the node; of equal ones that on the first GPU, then at the lowest start.
+/// The cheapest place on the node, or on this GPU of it; of equal ones that on the first GPU, then at the lowest start.
 fn best(
     node: &NodeInventory,
     request: &ContainerRequest,
     fleet: &Fleet,
+    only: Option<usize>,
 ) -> Result<(usize, Candidate), Refusal> {
-    let places = node.gpus.iter().enumerate().filter(|(_, gpu)| gpu.kinds.contains(&request.kind()));
+    let gpus = node.gpus.iter().enumerate().filter(|(index, _)| only.is_none_or(|only| only == *index));
+    let places = gpus.filter(|(_, gpu)| gpu.kinds.contains(&request.kind()));
     let places = places.filter_map(|(index, gpu)| {
         let candidate = match request.kind() {
             Kind::Mig => instance::candidate(gpu, request, fleet),

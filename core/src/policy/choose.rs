@@ -132,6 +132,7 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
         let resource = resource(policy, supply, class, kinds, container, &mut warnings)?;
         containers.push(ContainerRequest {
             name: container.name.clone(),
+            role: container.role,
             size_gb: match container.want {
                 Want::Size(size) | Want::Share(_, size) => size,
                 Want::Profile(profile) => profile.size(),

@@ -1,6 +1,6 @@
 //! From a pod's annotations and limits to what it asks for.
 
-use super::{ContainerView, PodView};
+use super::{ContainerView, PodView, Role};
 use crate::keys;
 use crate::kind::{IsolationClass, Kind, UnknownClass};
 use crate::mig::Profile;
@@ -14,7 +14,7 @@ use thiserror::Error;
 pub struct PodAsk {
     /// The class that the pod names, if it names one.
     pub isolation: Option<IsolationClass>,
-    /// The containers that ask, in the pod's order.
+    /// The containers that ask, in the kubelet's order: init containers and sidecars, then app containers.
     pub containers: Vec<ContainerAsk>,
 }
 
@@ -23,6 +23,8 @@ pub struct PodAsk {
 pub struct ContainerAsk {
     /// The container's name.
     pub name: String,
+    /// When it runs.
+    pub role: Role,
     /// What each slice must be.
     pub want: Want,
     /// How many slices.
@@ -100,11 +102,6 @@ pub enum AskError {
         /// The container that it names.
         container: String,
     },
-    /// An init container asks.
-    #[error(
-        "init container {0} asks for GPU memory, which kerf does not serve yet; ask in an ordinary container"
-    )]
-    InitContainer(String),
     /// A privileged container asks.
     #[error(
         "container {0} is privileged and would see every GPU of the node, not its slice; remove securityContext.privileged"
@@ -124,15 +121,10 @@ pub enum AskError {
 /// Reads what `pod` asks for; `None` if it asks for no slice of a GPU.
 pub fn read(pod: &PodView) -> Result<Option<PodAsk>, AskError> {
     let mut containers = Vec::new();
-    for container in &pod.spec.init_containers {
-        if limit_ask(container)?.is_some() {
-            return Err(AskError::InitContainer(container.name.clone()));
-        }
-    }
     let annotations = annotation_asks(pod)?;
-    for container in &pod.spec.containers {
+    for (container, role) in pod.spec.in_order() {
         let noted = annotations.iter().find(|a| a.name == container.name);
-        if let Some(ask) = merge(noted, limit_ask(container)?)? {
+        if let Some(ask) = merge(noted, limit_ask(container, role)?)? {
             containers.push(ask);
         }
     }
@@ -148,7 +140,8 @@ pub fn read(pod: &PodView) -> Result<Option<PodAsk>, AskError> {
 fn refuse_unsafe(pod: &PodView, asks: &[ContainerAsk]) -> Result<(), AskError> {
     let asks_here = |c: &&ContainerView| asks.iter().any(|a| a.name == c.name);
     let privileged = |c: &&ContainerView| c.security_context.privileged == Some(true);
-    if let Some(container) = pod.spec.containers.iter().filter(asks_here).find(privileged) {
+    let mut containers = pod.spec.in_order().map(|(container, _)| container).filter(asks_here);
+    if let Some(container) = containers.find(privileged) {
         return Err(AskError::Privileged(container.name.clone()));
     }
     if pod.spec.node_name.as_deref().is_some_and(|name| !name.is_empty()) {
@@ -166,11 +159,11 @@ fn annotation_asks(pod: &PodView) -> Result<Vec<ContainerAsk>, AskError> {
             None if rest.is_empty() => only_container(pod)?,
             None => continue,
         };
-        if !pod.spec.containers.iter().any(|c| c.name == name) {
-            return Err(AskError::NoContainer { key: key.clone(), container: name.to_owned() });
-        }
+        let named = pod.spec.in_order().find(|(container, _)| container.name == name);
+        let no_container = || AskError::NoContainer { key: key.clone(), container: name.to_owned() };
+        let (_, role) = named.ok_or_else(no_container)?;
         let size = parse_size(text).map_err(|source| AskError::Annotation { key: key.clone(), source })?;
-        let ask = ContainerAsk { name: name.to_owned(), want: Want::Size(size), count: 1, limit: None };
+        let ask = ContainerAsk { name: name.to_owned(), role, want: Want::Size(size), count: 1, limit: None };
         match asks.iter().find(|a| a.name == name) {
             Some(first) if first.want != ask.want => return Err(twice(first, &ask)),
             Some(_) => {}
@@ -180,6 +173,7 @@ fn annotation_asks(pod: &PodView) -> Result<Vec<ContainerAsk>, AskError> {
     Ok(asks)
 }
 
+/// The container that an annotation without a name means: the pod's only app container, whatever comes before it.
 fn only_container(pod: &PodView) -> Result<&str, AskError> {
     match pod.spec.containers.as_slice() {
         [only] => Ok(&only.name),
@@ -190,7 +184,7 @@ fn only_container(pod: &PodView) -> Result<&str, AskError> {
 
 /// What a container's limits and requests ask for. A request without a limit counts too: the API server would refuse it
 /// with a message about a name that the user never wrote.
-fn limit_ask(container: &ContainerView) -> Result<Option<ContainerAsk>, AskError> {
+fn limit_ask(container: &ContainerView, role: Role) -> Result<Option<ContainerAsk>, AskError> {
     let mut found: Option<ContainerAsk> = None;
     let resources = &container.resources;
     for (limit, count) in resources.limits.iter().chain(&resources.requests) {
@@ -200,7 +194,8 @@ fn limit_ask(container: &ContainerView) -> Result<Option<ContainerAsk>, AskError
             limit: limit.clone(),
             count: count.clone(),
         })?;
-        let ask = ContainerAsk { name: container.name.clone(), want, count, limit: Some(limit.clone()) };
+        let limit = Some(limit.clone());
+        let ask = ContainerAsk { name: container.name.clone(), role, want, count, limit };
         match &found {
             Some(first) if (first.want, first.count, &first.limit) != (ask.want, ask.count, &ask.limit) => {
                 return Err(twice(first, &ask));
@@ -300,6 +295,38 @@ mod tests {
             asked(&pod(json!({}), limits(json!({"nvidia.com/mig-1g.10gb": "2"})))),
             [("main".into(), Want::Profile(mig), 2)]
         );
+    }
+
+    fn roles(pod: &PodView) -> Vec<(String, Role, u32)> {
+        let ask = read(pod).unwrap();
+        ask.into_iter().flat_map(|a| a.containers).map(|c| (c.name, c.role, c.count)).collect()
+    }
+
+    #[test]
+    fn init_containers_and_sidecars_ask_as_app_containers_do() {
+        let mut asking = pod(
+            json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-memory.fetch": "20Gi"}),
+            json!([{"name": "main"}]),
+        );
+        asking.spec.init_containers = serde_json::from_value(json!([
+            {"name": "fetch"},
+            {"name": "proxy", "restartPolicy": "Always", "resources": {"limits": {"gpu-5gb": "1"}}},
+            {"name": "load", "resources": {"limits": {"kerf.dev/gpu-10gb": "2"}}},
+            {"name": "chown"},
+        ]))
+        .unwrap();
+        let expected = [
+            ("fetch", Role::Init, 1),
+            ("proxy", Role::Sidecar, 1),
+            ("load", Role::Init, 2),
+            ("main", Role::App, 1),
+        ];
+        assert_eq!(roles(&asking), expected.map(|(name, role, count)| (name.to_owned(), role, count)));
+        asking.spec.init_containers[2].security_context.privileged = Some(true);
+        assert_eq!(read(&asking), Err(AskError::Privileged("load".to_owned())));
+        asking.spec.init_containers[2].security_context.privileged = None;
+        asking.spec.init_containers[3].security_context.privileged = Some(true);
+        assert!(read(&asking).is_ok(), "it has no slice to look beyond");
     }
 
     #[test]

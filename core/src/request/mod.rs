@@ -2,7 +2,9 @@
 //! field and the remedy.
 
 mod ask;
+mod phases;
 mod view;
 
 pub use ask::{AskError, ContainerAsk, PodAsk, Want, read};
-pub use view::{ContainerView, PodView, ResourcesView};
+pub use phases::{Claim, Role, beyond, held};
+pub use view::{ContainerView, PodView, ResourcesView, SpecView};

@@ -1,5 +1,6 @@
 //! The parts of a Pod that a request is read from.
 
+use super::Role;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -37,6 +38,14 @@ pub struct SpecView {
     pub node_name: Option<String>,
 }
 
+impl SpecView {
+    /// All containers in the order in which the kubelet gives them devices: init containers and sidecars, then the others.
+    pub fn in_order(&self) -> impl Iterator<Item = (&ContainerView, Role)> {
+        let inits = self.init_containers.iter().map(|c| (c, c.role_before_apps()));
+        inits.chain(self.containers.iter().map(|c| (c, Role::App)))
+    }
+}
+
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -50,6 +59,18 @@ pub struct ContainerView {
     /// Its security context.
     #[serde(default, deserialize_with = "null_is_default")]
     pub security_context: SecurityView,
+    /// `restartPolicy`, which only init containers have.
+    #[serde(default)]
+    pub restart_policy: Option<String>,
+}
+
+impl ContainerView {
+    fn role_before_apps(&self) -> Role {
+        match self.restart_policy.as_deref() {
+            Some("Always") => Role::Sidecar,
+            _ => Role::Init,
+        }
+    }
 }
 
 /// `resources` of a container: names and quantities as the API server sends them.

@@ -111,6 +111,63 @@ fn several_slices_of_one_pod_are_placed_together_or_not_at_all() {
     assert_eq!(fit.slices.iter().filter(|s| s.gpu == gpu_uuid(0)).count(), 7);
 }
 
+fn gpus(fit: &Fit) -> Vec<&str> {
+    fit.slices.iter().map(|slice| slice.gpu.as_str()).collect()
+}
+
+#[test]
+fn the_mps_shares_of_one_container_are_of_one_gpu() {
+    let two = with(node(&["T4-16GB", "T4-16GB"]), 0, Shape::Mps { size_gb: SizeGb(9) }, None);
+    let place = |name: &str, count| fit(&two, &request(name, count), &Fleet::default());
+    assert_eq!(gpus(&place("nvidia.com/gpu-5gb", 1).unwrap()), ["GPU-0"]);
+    let pair = place("nvidia.com/gpu-5gb", 2).unwrap();
+    assert_eq!(gpus(&pair), ["GPU-1", "GPU-1"]);
+    assert!(pair.slices.iter().all(|slice| slice.alone), "no other pod may take one of them");
+    assert_eq!(place("nvidia.com/gpu-5gb", 4), Err(Refusal::CountNeverFits));
+    assert_eq!(place("nvidia.com/gpu-8gb", 2), Err(Refusal::CountNeverFits));
+    let slices = place("nvidia.com/gpu-5gb.shared", 2).unwrap();
+    assert!(slices.slices.iter().all(|slice| !slice.alone), "time slices have no daemon");
+}
+
+#[test]
+fn containers_that_may_get_each_others_mps_shares_have_them_on_one_gpu() {
+    let of = |name: &str, resource: &str, count| ContainerRequest {
+        name: name.into(),
+        ..request(resource, count).containers.remove(0)
+    };
+    let mut pod = request("nvidia.com/gpu-4gb", 1);
+    let other = of("other", "nvidia.com/gpu-7gb", 1);
+    pod.containers = vec![of("one", "nvidia.com/gpu-4gb", 1), other, of("two", "nvidia.com/gpu-4gb", 2)];
+    let placed = fit(&node(&["T4-16GB", "T4-16GB"]), &pod, &Fleet::default()).unwrap();
+    let containers: Vec<_> = placed.slices.iter().map(|s| s.container.as_str()).collect();
+    assert_eq!(containers, ["one", "other", "two", "two"], "in the order of the request");
+    assert_eq!(gpus(&placed), ["GPU-0", "GPU-1", "GPU-0", "GPU-0"]);
+}
+
+#[test]
+fn an_init_container_adds_only_what_the_later_ones_do_not_need() {
+    let of = |name: &str, role, count| ContainerRequest {
+        name: name.into(),
+        role,
+        ..request("nvidia.com/mig-1g.10gb", count).containers.remove(0)
+    };
+    let mut pod = request("nvidia.com/mig-1g.10gb", 1);
+    pod.containers = vec![of("load", Role::Init, 5), of("proxy", Role::Sidecar, 1), of("main", Role::App, 2)];
+    let placed = fit(&node(&["H100-80GB"]), &pod, &Fleet::default()).unwrap();
+    let containers: Vec<_> = placed.slices.iter().map(|s| s.container.as_str()).collect();
+    assert_eq!(containers, ["load", "load", "proxy", "main", "main"]);
+    assert!(placed.slices.iter().all(|slice| slice.alone));
+    pod.containers[0].count = 3;
+    let placed = fit(&node(&["H100-80GB"]), &pod, &Fleet::default()).unwrap();
+    assert_eq!(placed.slices.len(), 3);
+    assert!(
+        placed.slices.iter().all(|slice| !slice.alone),
+        "every slice has a holder that the kubelet lists"
+    );
+    pod.containers[0].count = 8;
+    assert_eq!(fit(&node(&["H100-80GB"]), &pod, &Fleet::default()), Err(Refusal::CountNeverFits));
+}
+
 #[test]
 fn refusals_have_one_constant_text_each() {
     use Refusal as R;

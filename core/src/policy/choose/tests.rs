@@ -1,5 +1,6 @@
 use super::*;
 use crate::policy::PolicyDocument;
+use crate::request::Role;
 use crate::testing::node_status;
 use serde_json::json;
 
@@ -21,7 +22,8 @@ fn supply(models: &[&str]) -> Supply {
 }
 
 fn ask(want: Want, isolation: Option<IsolationClass>) -> PodAsk {
-    PodAsk { isolation, containers: vec![ContainerAsk { name: "main".into(), want, count: 1, limit: None }] }
+    let main = ContainerAsk { name: "main".into(), role: Role::App, want, count: 1, limit: None };
+    PodAsk { isolation, containers: vec![main] }
 }
 
 fn chosen(models: &[&str], gb: u32, isolation: Option<IsolationClass>) -> String {

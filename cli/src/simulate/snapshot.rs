@@ -115,7 +115,7 @@ fn node(index: usize, object: &GpuNode) -> Result<Node, SnapshotError> {
 fn gpus_of(node: &Node, fleet: &mut Fleet) -> Vec<Gpu> {
     let inventory = NodeInventory::of(&node.spec, &node.status);
     let gpu = |gpu: &kerf_core::inventory::GpuInventory| {
-        let fleet = gpu.join(fleet)?;
+        let fleet = gpu.join(fleet, None)?;
         let index = node.status.gpus.iter().find(|g| g.uuid == gpu.uuid).map_or(0, |g| g.index);
         let taken = gpu.taken().filter_map(kerf_core::contract::Shape::instance);
         let entries = gpu.table.entries().iter().filter(|e| e.profile.is_plain());

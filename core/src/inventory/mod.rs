@@ -53,13 +53,14 @@ pub enum Occupancy {
 }
 
 impl GpuInventory {
-    /// Adds the GPU to a fleet, if it is one that MIG can cut now.
-    pub fn join(&self, fleet: &mut Fleet) -> Option<FleetGpu> {
+    /// Shows the GPU to a fleet that knows it or not, if it is one that MIG can cut now.
+    pub fn join(&self, fleet: &mut Fleet, known: Option<FleetGpu>) -> Option<FleetGpu> {
         if !self.kinds.contains(&Kind::Mig) {
+            known.into_iter().for_each(|gpu| fleet.remove(gpu));
             return None;
         }
         let idle = self.idle().filter_map(|(_, shape)| shape.instance());
-        fleet.add(&self.table, self.taken().filter_map(Shape::instance), idle)
+        fleet.show(known, &self.table, self.taken().filter_map(Shape::instance), idle)
     }
 }
 

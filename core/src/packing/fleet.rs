@@ -75,6 +75,30 @@ impl Fleet {
         Some(FleetGpu { model, gpu: self.models[model].add(cut) })
     }
 
+    /// Says how a GPU is cut now, which is `known` to the fleet or new to it; `None` as for [`add`](Self::add).
+    pub fn show(
+        &mut self,
+        known: Option<FleetGpu>,
+        table: &MigTable,
+        held: impl IntoIterator<Item = Instance>,
+        idle: impl IntoIterator<Item = Instance>,
+    ) -> Option<FleetGpu> {
+        let Some(gpu) = known.filter(|gpu| self.models[gpu.model].model.table() == table) else {
+            known.into_iter().for_each(|gpu| self.remove(gpu));
+            return self.add(table, held, idle);
+        };
+        match self.models[gpu.model].model.cut(held, idle) {
+            Some(cut) => {
+                self.set(gpu, cut);
+                Some(gpu)
+            }
+            None => {
+                self.remove(gpu);
+                None
+            }
+        }
+    }
+
     /// Takes a GPU out.
     pub fn remove(&mut self, gpu: FleetGpu) {
         self.models[gpu.model].remove(gpu.gpu);

@@ -4,7 +4,7 @@ use super::spec_state::SpecState;
 use crate::ask::Ask;
 use crate::tentative::Tentatives;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
-use kerf_core::inventory::NodeInventory;
+use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::names::{GpuUuid, NodeName, PodUid};
 use kerf_core::packing::{Cost, Fleet, FleetGpu, Refusal, fit};
 use kerf_runtime::gpu_node::GpuNode;
@@ -123,14 +123,16 @@ impl IndexedNode {
 
     /// Shows the node's GPUs to the fleet as they are promised now; none while pods may not be sent here.
     pub fn join(&mut self, fleet: &mut Fleet) {
-        for (_, gpu) in self.fleet_gpus.drain(..) {
-            fleet.remove(gpu);
+        let mut known: BTreeMap<GpuUuid, FleetGpu> = std::mem::take(&mut self.fleet_gpus).into_iter().collect();
+        let serving = self.serving();
+        if let (Ok(()), Ok((spec, status))) = (serving, self.readable()) {
+            let inventory = NodeInventory::of(spec.working(), status);
+            let join = |gpu: &GpuInventory| {
+                Some((gpu.uuid.clone(), gpu.join(fleet, known.remove(&gpu.uuid))?))
+            };
+            self.fleet_gpus = inventory.gpus.iter().filter_map(join).collect();
         }
-        let Ok(()) = self.serving() else { return };
-        let Ok((spec, status)) = self.readable() else { return };
-        let inventory = NodeInventory::of(spec.working(), status);
-        let joined = inventory.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), gpu.join(fleet)?)));
-        self.fleet_gpus = joined.collect();
+        known.into_values().for_each(|gpu| fleet.remove(gpu));
     }
 
     fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives, fleet: &Fleet) -> Result<(), Refusal> {

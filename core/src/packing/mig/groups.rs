@@ -5,7 +5,7 @@ use super::model::Model;
 use super::places::PlaceId;
 use super::states::StateId;
 use crate::packing::Cost;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// How many ways of lying idle are looked at in one state. On more, a decision would not be flat in the fleet's size.
 const LOOKED_AT: usize = 128;
@@ -17,7 +17,7 @@ const RESTED: u32 = 4;
 #[derive(Debug, Clone)]
 struct Group {
     cut: Cut,
-    gpus: Vec<u32>,
+    gpus: BTreeSet<u32>,
 }
 
 /// A way of making room: `moved` leaves the GPU, and `place` is taken there.
@@ -30,18 +30,11 @@ pub(crate) struct Way {
     pub(crate) cost: Cost,
 }
 
-/// A GPU's cut, and where it stands in its group.
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    cut: Cut,
-    at: usize,
-}
-
 /// The GPUs of one model.
 #[derive(Debug, Clone)]
 pub(crate) struct Groups {
     pub(crate) model: Model,
-    slots: Vec<Option<Slot>>,
+    cuts: Vec<Option<Cut>>,
     vacant: Vec<u32>,
     by_state: Vec<Vec<Group>>,
     /// Where a cut's group stands among those of its state.
@@ -54,7 +47,7 @@ pub(crate) struct Groups {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Order {
     wanted: Vec<PlaceId>,
-    sorted: Vec<(Cost, StateId, PlaceId)>,
+    sorted: Vec<(Cost, StateId, usize)>,
     sorted_at: u64,
     seen_at: u64,
     rested: u32,
@@ -72,29 +65,40 @@ impl Order {
     }
 }
 
-/// The best so far: a GPU's cut and the choice on it.
-type Best = Option<(Cut, Choice)>;
+/// The best so far. Of equal costs the first GPU counts, and on it the place that comes first in the request's order.
+#[derive(Debug, Clone, Copy)]
+struct Best {
+    choice: Choice,
+    gpu: u32,
+    rank: usize,
+}
+
+impl Best {
+    fn key(&self) -> (Cost, u32, usize) {
+        (self.choice.cost, self.gpu, self.rank)
+    }
+}
 
 impl Groups {
     pub(crate) fn new(model: Model) -> Self {
         let by_state = vec![Vec::new(); model.states.len()];
-        Self { model, slots: Vec::new(), vacant: Vec::new(), by_state, at: HashMap::new(), live: Vec::new() }
+        Self { model, cuts: Vec::new(), vacant: Vec::new(), by_state, at: HashMap::new(), live: Vec::new() }
     }
 
     /// Adds a GPU; gives its number.
     pub(crate) fn add(&mut self, cut: Cut) -> u32 {
         let gpu = self.vacant.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+            self.cuts.push(None);
+            u32::try_from(self.cuts.len() - 1).unwrap_or(u32::MAX)
         });
         self.join(gpu, cut);
-        self.model.prices.refresh(&self.model.states);
+        self.model.prices.refresh();
         gpu
     }
 
     /// How a GPU is cut.
     pub(crate) fn cut(&self, gpu: u32) -> Option<Cut> {
-        self.slot(gpu).map(|slot| slot.cut)
+        self.cuts.get(index(gpu)).copied().flatten()
     }
 
     /// Says how a GPU is cut now.
@@ -102,16 +106,16 @@ impl Groups {
         if self.cut(gpu).is_some_and(|before| before != cut) {
             self.leave(gpu);
             self.join(gpu, cut);
-            self.model.prices.refresh(&self.model.states);
+            self.model.prices.refresh();
         }
     }
 
     /// Takes a GPU out.
     pub(crate) fn remove(&mut self, gpu: u32) {
-        if self.slot(gpu).is_some() {
+        if self.cut(gpu).is_some() {
             self.leave(gpu);
             self.vacant.push(gpu);
-            self.model.prices.refresh(&self.model.states);
+            self.model.prices.refresh();
         }
     }
 
@@ -135,10 +139,6 @@ impl Groups {
         ways
     }
 
-    fn slot(&self, gpu: u32) -> Option<Slot> {
-        self.slots.get(index(gpu)).copied().flatten()
-    }
-
     fn join(&mut self, gpu: u32, cut: Cut) {
         let state = self.model.state(cut);
         let groups = &mut self.by_state[state.index()];
@@ -146,26 +146,22 @@ impl Groups {
             if groups.is_empty() {
                 self.live.push(state);
             }
-            groups.push(Group { cut, gpus: Vec::new() });
+            groups.push(Group { cut, gpus: BTreeSet::new() });
             groups.len() - 1
         });
-        groups[at].gpus.push(gpu);
-        self.slots[index(gpu)] = Some(Slot { cut, at: groups[at].gpus.len() - 1 });
+        groups[at].gpus.insert(gpu);
+        self.cuts[index(gpu)] = Some(cut);
         self.model.prices.add(&self.model.places, &self.model.states, state, cut.held);
     }
 
     fn leave(&mut self, gpu: u32) {
-        let Some(Slot { cut, at }) = self.slots[index(gpu)].take() else { return };
+        let Some(cut) = self.cuts[index(gpu)].take() else { return };
         let state = self.model.state(cut);
         self.model.prices.remove(&self.model.places, &self.model.states, state, cut.held);
         let Some(group_at) = self.at.get(&cut).copied() else { return };
         let groups = &mut self.by_state[state.index()];
-        let gpus = &mut groups[group_at].gpus;
-        gpus.swap_remove(at);
-        if let Some(slot) = gpus.get(at).and_then(|moved| self.slots[index(*moved)].as_mut()) {
-            slot.at = at;
-        }
-        if gpus.is_empty() {
+        groups[group_at].gpus.remove(&gpu);
+        if groups[group_at].gpus.is_empty() {
             self.at.remove(&cut);
             groups.swap_remove(group_at);
             if let Some(moved) = groups.get(group_at) {
@@ -186,55 +182,55 @@ impl Groups {
             self.sort(order);
         }
         let best = if order.sorted_at == version { self.walk(order) } else { self.scan(&order.wanted) };
-        let (cut, choice) = best?;
-        let state = self.model.state(cut);
-        let group = &self.by_state[state.index()][*self.at.get(&cut)?];
-        Some((*group.gpus.last()?, choice))
+        best.map(|best| (best.gpu, best.choice))
     }
 
     fn sort(&self, order: &mut Order) {
         let costs = self.model.states.iter().flat_map(|state| {
-            let places = order.wanted.iter();
-            places.filter_map(move |place| Some((self.model.state_cost(state, *place)?, state, *place)))
+            let places = order.wanted.iter().enumerate();
+            places.filter_map(move |(rank, place)| {
+                Some((self.model.state_cost(state, *place)?, state, rank))
+            })
         });
         order.sorted = costs.collect();
-        // Stable: of equal costs the place that comes first in the request's order stays first.
         order.sorted.sort_by_key(|(cost, ..)| *cost);
         order.sorted_at = self.model.prices.version();
     }
 
-    fn walk(&self, order: &Order) -> Best {
-        let mut best: Best = None;
-        for (cost, state, place) in &order.sorted {
-            if best.is_some_and(|(_, b)| b.cost.0 <= cost.0 - REUSE) {
+    fn walk(&self, order: &Order) -> Option<Best> {
+        let mut best: Option<Best> = None;
+        for (cost, state, rank) in &order.sorted {
+            if best.is_some_and(|b| b.choice.cost.0 < cost.0 - REUSE) {
                 break;
             }
-            self.look(*state, *place, *cost, &mut best);
+            self.look(*state, (*rank, order.wanted[*rank]), *cost, &mut best);
         }
         best
     }
 
-    fn scan(&self, wanted: &[PlaceId]) -> Best {
-        let mut best: Best = None;
+    fn scan(&self, wanted: &[PlaceId]) -> Option<Best> {
+        let mut best: Option<Best> = None;
         for state in &self.live {
-            for place in wanted {
+            for (rank, place) in wanted.iter().enumerate() {
                 let Some(cost) = self.model.state_cost(*state, *place) else { continue };
-                self.look(*state, *place, cost, &mut best);
+                self.look(*state, (rank, *place), cost, &mut best);
             }
         }
         best
     }
 
     /// Looks at the groups of a state for one that makes the place cheaper than the best so far.
-    fn look(&self, state: StateId, place: PlaceId, cost: Cost, best: &mut Best) {
+    fn look(&self, state: StateId, (rank, place): (usize, PlaceId), cost: Cost, best: &mut Option<Best>) {
         for group in self.by_state[state.index()].iter().take(LOOKED_AT) {
             let bound = Cost(if group.cut.idle.has(place) { cost.0 - REUSE } else { cost.0 });
-            if best.is_some_and(|(_, b)| b.cost <= bound) {
+            if best.is_some_and(|b| b.choice.cost < bound) {
                 continue;
             }
             let choice = with_idle(&self.model.places, group.cut, place, cost);
-            if let Some(choice) = choice.filter(|c| best.is_none_or(|(_, b)| c.cost < b.cost)) {
-                *best = Some((group.cut, choice));
+            let (Some(choice), Some(gpu)) = (choice, group.gpus.first().copied()) else { continue };
+            let found = Best { choice, gpu, rank };
+            if best.is_none_or(|b| found.key() < b.key()) {
+                *best = Some(found);
             }
         }
     }

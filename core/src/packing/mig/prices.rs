@@ -35,9 +35,13 @@ pub(super) struct Prices {
     /// Memory slices that instances of each profile hold.
     held: Vec<u64>,
     weights: Vec<f64>,
-    moves: bool,
     /// Of a memory slice that each profile could use; their mean is one.
     each: Vec<f64>,
+    /// The same as things are, before it is taken over.
+    fresh: Vec<f64>,
+    /// Memory slices that count in each state for each profile, a state's together: all that is read when the states
+    /// are valued anew, which in a small fleet is after most decisions.
+    rows: Vec<f64>,
     values: Vec<i64>,
     version: u64,
 }
@@ -67,12 +71,13 @@ impl Prices {
             left: vec![0; states.profiles()],
             held: vec![0; states.profiles()],
             weights: plain.iter().map(|profile| weight(terms, *profile)).collect(),
-            moves: terms.moves,
             each: vec![1.0; states.profiles()],
+            fresh: vec![1.0; states.profiles()],
+            rows: states.iter().flat_map(|state| row(states, state, terms.moves)).collect(),
             values: Vec::new(),
             version: 0,
         };
-        prices.value_all(states);
+        prices.value_all();
         prices
     }
 
@@ -100,12 +105,12 @@ impl Prices {
     }
 
     /// Brings the worth of the states in line with what is left and held, where a price has moved.
-    pub(super) fn refresh(&mut self, states: &States) {
-        let prices = self.current();
+    pub(super) fn refresh(&mut self) {
+        self.price();
         let moved = |(new, old): (&f64, &f64)| (new - old).abs() > TOLERANCE * old;
-        if prices.iter().zip(&self.each).any(moved) {
-            self.each = prices;
-            self.value_all(states);
+        if self.fresh.iter().zip(&self.each).any(moved) {
+            self.each.copy_from_slice(&self.fresh);
+            self.value_all();
         }
     }
 
@@ -134,36 +139,37 @@ impl Prices {
     }
 
     /// The prices of the profiles as things are, their mean being one.
-    fn current(&self) -> Vec<f64> {
+    fn price(&mut self) {
         let slices = f64::from(self.axis) * f64::from(self.gpus.max(1));
         let all_held = as_f64(self.held.iter().sum()) + 1.0;
-        let price = |((left, held), weight): ((&u64, &u64), &f64)| {
+        let known = self.left.iter().zip(&self.held).zip(&self.weights);
+        for (price, ((left, held), weight)) in self.fresh.iter_mut().zip(known) {
             let left = as_f64(*left) / slices + ALWAYS_LEFT;
             let held = as_f64(*held) / all_held + ALWAYS_HELD;
-            weight * held.sqrt() / (left * left)
-        };
-        let mut prices: Vec<f64> = self.left.iter().zip(&self.held).zip(&self.weights).map(price).collect();
-        let mean = prices.iter().sum::<f64>() / as_f64(u64::try_from(prices.len()).unwrap_or(1));
-        for price in &mut prices {
+            *price = weight * held.sqrt() / (left * left);
+        }
+        let mean = self.fresh.iter().sum::<f64>() / as_f64(u64::try_from(self.fresh.len()).unwrap_or(1));
+        for price in &mut self.fresh {
             *price /= mean;
         }
-        prices
     }
 
-    fn value_all(&mut self, states: &States) {
+    fn value_all(&mut self) {
         let scale = SLICE / as_f64(u64::try_from(self.each.len()).unwrap_or(1));
-        let value = |state| {
-            let now = states.covered(state).iter().zip(states.covered_by_a_move(state)).zip(&self.each);
-            let worth: f64 = now.map(|((now, moved), price)| price * self.slices(*now, *moved)).sum();
+        let values = self.rows.chunks_exact(self.each.len().max(1)).map(|row| {
+            let worth: f64 = self.each.iter().zip(row).map(|(price, slices)| price * slices).sum();
             rounded(worth * scale)
-        };
-        self.values = states.iter().map(value).collect();
+        });
+        self.values.clear();
+        self.values.extend(values);
         self.version += 1;
     }
+}
 
-    fn slices(&self, now: u8, after_a_move: u8) -> f64 {
-        f64::from(now) + if self.moves { AFTER_A_MOVE * f64::from(after_a_move) } else { 0.0 }
-    }
+/// Memory slices that count in a state for each profile.
+fn row(states: &States, state: StateId, moves: bool) -> impl Iterator<Item = f64> {
+    let both = states.covered(state).iter().zip(states.covered_by_a_move(state));
+    both.map(move |(now, moved)| f64::from(*now) + if moves { AFTER_A_MOVE * f64::from(*moved) } else { 0.0 })
 }
 
 fn weight(terms: &Terms, profile: crate::mig::Profile) -> f64 {
@@ -175,7 +181,27 @@ fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
+/// Rounded to the nearest, halves away from zero. `f64::round` is a call into the mathematics library where the build
+/// may not use the processor's instruction for it, and was most of what valuing all states cost.
 #[expect(clippy::cast_possible_truncation, reason = "values are bounded by axis x price, far below 2^63")]
+#[expect(clippy::cast_precision_loss, reason = "below 2^53 the whole part is exact")]
 fn rounded(value: f64) -> i64 {
-    value.round() as i64
+    let whole = value as i64;
+    let rest = value - whole as f64;
+    whole + i64::from(rest >= 0.5) - i64::from(rest <= -0.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn halves_are_rounded_away_from_zero() {
+        let below_a_half = 0.5_f64.next_down();
+        for (value, whole) in
+            [(0.0, 0), (below_a_half, 0), (0.5, 1), (1.4, 1), (2.5, 3), (-0.5, -1), (-1.4, -1)]
+        {
+            assert_eq!(rounded(value), whole, "{value}");
+        }
+    }
 }

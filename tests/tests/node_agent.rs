@@ -201,6 +201,7 @@ fn reservation(pod: &Pod, resource: &str) -> anyhow::Result<Reservation> {
         pod: pod.metadata.name.clone().context("the pod has no name")?,
         container: "main".to_owned(),
         resource: resource.parse()?,
+        alone: false,
         epoch: 1,
     })
 }

@@ -3,7 +3,7 @@
 
 use crate::edit::Edit;
 use json_patch::PatchOperation;
-use kerf_core::contract::RequestDocument;
+use kerf_core::contract::{ContainerRequest, RequestDocument};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::policy::Policy;
@@ -59,26 +59,31 @@ fn carry(edit: &mut Edit, document: &RequestDocument, policy: &Policy) -> Result
     Ok(())
 }
 
-/// Limits and requests: the resource that was chosen and none of the keys that asked for it.
+/// Limits and requests of every container: the resource that was chosen and none of the keys that asked for it.
 fn resources(edit: &mut Edit, document: &RequestDocument) {
-    let containers = edit.get(&["spec", "containers"]).and_then(Value::as_array);
-    let names: Vec<String> =
-        containers.into_iter().flatten().map(|c| c["name"].as_str().unwrap_or_default().to_owned()).collect();
-    for (index, name) in names.iter().enumerate() {
-        let Some(request) = document.containers.iter().find(|request| request.name == *name) else {
-            continue;
-        };
-        let (index, resource) = (index.to_string(), request.resource.to_string());
-        for map in ["limits", "requests"] {
-            let path = ["spec", "containers", &index, "resources", map];
-            let entries = edit.get(&path).and_then(Value::as_object).into_iter().flatten();
-            let asks: Vec<String> =
-                entries.map(|(key, _)| key).filter(|key| **key != resource && is_ask(key)).cloned().collect();
-            for ask in asks {
-                edit.remove(&[&path[..], &[&ask]].concat());
+    for list in ["initContainers", "containers"] {
+        let containers = edit.get(&["spec", list]).and_then(Value::as_array).into_iter().flatten();
+        let names: Vec<String> =
+            containers.map(|c| c["name"].as_str().unwrap_or_default().to_owned()).collect();
+        for (index, name) in names.iter().enumerate() {
+            if let Some(request) = document.containers.iter().find(|request| request.name == *name) {
+                container_resources(edit, &["spec", list, &index.to_string(), "resources"], request);
             }
-            edit.set(&[&path[..], &[&resource]].concat(), json!(request.count.to_string()));
         }
+    }
+}
+
+fn container_resources(edit: &mut Edit, resources: &[&str], request: &ContainerRequest) {
+    let resource = request.resource.to_string();
+    for map in ["limits", "requests"] {
+        let path = [resources, &[map]].concat();
+        let entries = edit.get(&path).and_then(Value::as_object).into_iter().flatten();
+        let asks: Vec<String> =
+            entries.map(|(key, _)| key).filter(|key| **key != resource && is_ask(key)).cloned().collect();
+        for ask in asks {
+            edit.remove(&[&path[..], &[&ask]].concat());
+        }
+        edit.set(&[&path[..], &[&resource]].concat(), json!(request.count.to_string()));
     }
 }
 

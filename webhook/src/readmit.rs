@@ -35,7 +35,8 @@ fn agrees_with_limits(document: &RequestDocument, ask: &PodAsk) -> bool {
         && ask.isolation.is_none_or(|class| class == document.isolation)
         && document.containers.iter().zip(&ask.containers).all(|(request, ask)| {
             let limit = request.resource.to_string();
-            request.name == ask.name && request.count == ask.count && ask.limit.as_ref() == Some(&limit)
+            (&request.name, request.role, request.count) == (&ask.name, ask.role, ask.count)
+                && ask.limit.as_ref() == Some(&limit)
         })
 }
 
@@ -54,17 +55,18 @@ fn without_notes(view: &PodView) -> PodView {
     view
 }
 
-/// The pod as if it asked by annotations alone. The annotation for a pod's only container is read as that container's:
+/// The pod as if it asked by annotations alone. The annotation for a pod's only app container is read as that container's:
 /// others may have been injected since.
 fn without_limits(view: &PodView, document: &RequestDocument) -> PodView {
     let mut view = view.clone();
     let annotations = &mut view.metadata.annotations;
-    if let [only] = document.containers.as_slice()
+    let mut apps = document.containers.iter().filter(|request| request.role.is_app());
+    if let (Some(only), None) = (apps.next(), apps.next())
         && let Some(size) = annotations.remove(keys::GPU_MEMORY)
     {
         annotations.entry(format!("{}.{}", keys::GPU_MEMORY, only.name)).or_insert(size);
     }
-    for container in &mut view.spec.containers {
+    for container in view.spec.containers.iter_mut().chain(&mut view.spec.init_containers) {
         container.resources = ResourcesView::default();
     }
     view

@@ -94,10 +94,15 @@ fn tolerations() -> impl Strategy<Value = Option<Value>> {
     prop::option::of(prop::collection::vec(toleration, 0..3).prop_map(Value::Array))
 }
 
-/// A pod of one to three containers, with whatever users and other webhooks put into pods.
+/// How a container of the pod runs: `None` for an app container, else whether it is a sidecar.
+fn role() -> impl Strategy<Value = Option<bool>> {
+    prop::sample::select(vec![None, None, Some(false), Some(true)])
+}
+
+/// A pod of one to five containers of all roles, with whatever users and other webhooks put into pods.
 fn pod() -> impl Strategy<Value = Value> {
     let parts = (
-        prop::collection::vec((ask(), any::<bool>()), 1..4),
+        prop::collection::vec((ask(), any::<bool>(), role()), 1..6),
         prop::option::of(prop::sample::select(IsolationClass::ALL.to_vec())),
         affinity(),
         tolerations(),
@@ -109,8 +114,8 @@ fn pod() -> impl Strategy<Value = Value> {
         if let Some(class) = class {
             annotations.insert("kerf.dev/isolation".to_owned(), json!(class.to_string()));
         }
-        let mut containers = Vec::new();
-        for (index, (ask, with_requests)) in asks.iter().enumerate() {
+        let (mut containers, mut inits) = (Vec::new(), Vec::new());
+        for (index, (ask, with_requests, role)) in asks.iter().enumerate() {
             let size = match ask {
                 Ask::Note(size) => Some(size.clone()),
                 Ask::Both(gb) => Some(format!("{gb}Gi")),
@@ -119,9 +124,21 @@ fn pod() -> impl Strategy<Value = Value> {
             if let Some(size) = size {
                 annotations.insert(format!("kerf.dev/gpu-memory.c{index}"), json!(size));
             }
-            containers.push(json!({"name": format!("c{index}"), "resources": resources(ask, *with_requests)}));
+            let mut container = json!({"name": format!("c{index}"), "resources": resources(ask, *with_requests)});
+            match role {
+                None => containers.push(container),
+                Some(sidecar) => {
+                    if *sidecar {
+                        container["restartPolicy"] = json!("Always");
+                    }
+                    inits.push(container);
+                }
+            }
         }
         let mut pod = json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": containers}});
+        if !inits.is_empty() {
+            pod["spec"]["initContainers"] = json!(inits);
+        }
         let optional = [("affinity", affinity), ("tolerations", tolerations), ("schedulerName", scheduler.map(|s| json!(s)))];
         for (key, value) in optional {
             if let Some(value) = value {
@@ -153,7 +170,13 @@ fn drop_if_empty(parent: &mut Value, key: &str) {
 /// The pod without all that an admission may add or remove: what must be the same before and after.
 fn rest(pod: &Value) -> Value {
     let mut pod = pod.clone();
-    for container in pod["spec"]["containers"].as_array_mut().unwrap() {
+    let containers = ["initContainers", "containers"].map(|list| pod["spec"][list].take());
+    let containers = containers.map(|list| match list {
+        Value::Array(containers) => containers,
+        _ => Vec::new(),
+    });
+    let mut containers = containers.concat();
+    for container in &mut containers {
         for map in ["limits", "requests"] {
             if let Some(map) = container["resources"][map].as_object_mut() {
                 map.retain(|name, _| !is_ours(name));
@@ -161,6 +184,7 @@ fn rest(pod: &Value) -> Value {
             drop_if_empty(&mut container["resources"], map);
         }
     }
+    pod["spec"]["containers"] = json!(containers);
     pod["metadata"]["annotations"].as_object_mut().unwrap().remove("kerf.dev/request");
     if let Some(labels) = pod["metadata"]["labels"].as_object_mut() {
         labels.remove("kerf.dev/sliced");
@@ -192,16 +216,18 @@ fn rest(pod: &Value) -> Value {
     pod
 }
 
+fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    ["initContainers", "containers"].into_iter().filter_map(|list| pod["spec"][list].as_array()).flatten()
+}
+
 fn asks(pod: &Value) -> bool {
     let noted = pod["metadata"]["annotations"]
         .as_object()
         .unwrap()
         .keys()
         .any(|k| k.starts_with("kerf.dev/gpu-memory"));
-    let containers = pod["spec"]["containers"].as_array().unwrap();
     noted
-        || containers
-            .iter()
+        || containers(pod)
             .any(|c| c["resources"]["limits"].as_object().is_some_and(|l| l.keys().any(|k| is_ours(k))))
 }
 
@@ -220,7 +246,7 @@ proptest! {
                 json_patch::patch(&mut after, &ops).unwrap();
                 prop_assert_eq!(rest(&pod), rest(&after));
                 for request in &document.containers {
-                    let container = after["spec"]["containers"].as_array().unwrap().iter().find(|c| c["name"] == json!(request.name)).unwrap();
+                    let container = containers(&after).find(|c| c["name"] == json!(request.name)).unwrap();
                     for map in ["limits", "requests"] {
                         let ours: Vec<_> = container["resources"][map].as_object().unwrap().iter().filter(|(k, _)| is_ours(k)).collect();
                         prop_assert_eq!(ours, [(&request.resource.to_string(), &json!(request.count.to_string()))]);

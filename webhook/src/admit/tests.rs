@@ -65,6 +65,24 @@ fn with(pod: &Value, path: &str, value: Value) -> Value {
     pod
 }
 
+/// A pod whose init containers, sidecar and app container ask in every way there is.
+fn staged() -> Value {
+    json!({
+        "metadata": {"name": "staged", "annotations": {
+            "kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-memory.fetch": "5Gi",
+        }},
+        "spec": {
+            "initContainers": [
+                {"name": "chown"},
+                {"name": "fetch"},
+                {"name": "proxy", "restartPolicy": "Always", "resources": limits("gpu-10gb", "1")},
+                {"name": "load", "resources": limits("kerf.dev/gpu-10gb", "2")},
+            ],
+            "containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}],
+        }
+    })
+}
+
 #[test]
 fn every_spelling_has_its_patch() {
     let two = json!({
@@ -99,6 +117,7 @@ fn every_spelling_has_its_patch() {
             pod(&json!({"kerf.dev/gpu-memory": "13Gi", "kerf.dev/isolation": "none"}), &json!(null)),
         ),
         ("two kinds and affinity of the user's", two),
+        ("init containers and a sidecar", staged()),
     ];
     for (name, pod) in cases {
         let Admission::Patched { ops, warnings, .. } = admitted(&pod) else { panic!("{:?}", admitted(&pod)) };
@@ -137,7 +156,25 @@ fn every_refusal_names_the_field_and_the_remedy() {
             with(
                 &ten,
                 "/spec/initContainers",
-                json!([{"name": "load", "resources": limits("gpu-1gb", "1")}]),
+                json!([{"name": "load", "resources": limits("gpu-0gb", "1")}]),
+            ),
+        ),
+        ("init container's annotation", {
+            let pod = with(&ten, "/metadata/annotations/kerf.dev~1gpu-memory.load", json!("20Gi"));
+            with(
+                &pod,
+                "/spec/initContainers",
+                json!([{"name": "load", "resources": limits("gpu-10gb", "1")}]),
+            )
+        }),
+        (
+            "privileged init container",
+            with(
+                &ten,
+                "/spec/initContainers",
+                json!([
+                    {"name": "load", "securityContext": {"privileged": true}, "resources": limits("gpu-10gb", "1")},
+                ]),
             ),
         ),
         ("request without a GPU", pod(&json!({"kerf.dev/request": "{}"}), &json!({}))),
@@ -162,6 +199,7 @@ fn an_admitted_pod_goes_in_as_it_is() {
         pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &limits("gpu-10gb", "3")),
         pod(&json!({"kerf.dev/isolation": "none"}), &limits("kerf.dev/gpu-13gb", "1")),
         pod(&json!({}), &limits("nvidia.com/mig-1g.10gb.me", "1")),
+        staged(),
     ] {
         assert_eq!(admitted(&patched(&before)), Admission::Untouched, "{before}");
     }
@@ -171,6 +209,14 @@ fn an_admitted_pod_goes_in_as_it_is() {
 fn a_sidecar_that_is_injected_later_does_not_undo_an_admission() {
     let mut after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     after["spec"]["containers"].as_array_mut().unwrap().insert(0, json!({"name": "proxy"}));
+    assert_eq!(admitted(&after), Admission::Untouched);
+}
+
+#[test]
+fn init_containers_that_are_injected_later_do_not_undo_an_admission() {
+    let mut after = patched(&staged());
+    after["spec"]["initContainers"].as_array_mut().unwrap().insert(0, json!({"name": "mesh"}));
+    after["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "log"}));
     assert_eq!(admitted(&after), Admission::Untouched);
 }
 
@@ -199,6 +245,14 @@ fn a_document_that_does_not_match_its_pod_is_not_believed() {
         ("second ask", {
             let more = json!({"name": "more", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}});
             with(&good, "/spec/containers", json!([good["spec"]["containers"][0], more]))
+        }),
+        ("sidecar made an init container", {
+            let staged = patched(&staged());
+            with(&staged, "/spec/initContainers/2/restartPolicy", json!(null))
+        }),
+        ("init container's limit", {
+            let staged = patched(&staged());
+            with(&staged, "/spec/initContainers/3/resources", json!({}))
         }),
         ("label removed", with(&good, "/metadata/labels", json!({}))),
         ("scheduler replaced", with(&good, "/spec/schedulerName", json!("default-scheduler"))),

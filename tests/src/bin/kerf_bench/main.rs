@@ -2,6 +2,7 @@
 //! optimised programs first.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod churn;
 mod report;
 mod walk;
@@ -19,6 +20,8 @@ struct Args {
 enum Bench {
     /// From created to bound: one pod at a time on new and on idle slices, and a burst.
     Walk(walk::Args),
+    /// A job list through the real scheduler, beside what `kerf simulate` decides for it.
+    Accept(accept::Args),
     /// Random creates and deletes on the demo's nodes, every invariant recomputed after each round.
     Churn(churn::Args),
 }
@@ -27,6 +30,7 @@ enum Bench {
 async fn main() -> anyhow::Result<()> {
     match Args::parse().bench {
         Bench::Walk(args) => walk::run(&args).await,
+        Bench::Accept(args) => accept::run(&args).await,
         Bench::Churn(args) => churn::run(&args).await,
     }
 }

@@ -1,0 +1,209 @@
+//! A job list through the real scheduler, beside what `kerf simulate` decides for it.
+//!
+//! Jobs come one after another in the list's order; time is the list's, not the clock's. A job that cannot be placed is
+//! taken back, as in the simulation.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args as ClapArgs;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_cli::simulate::jobs::Job;
+use kerf_cli::simulate::replay::{Decision, Place, Replay};
+use kerf_core::contract::GpuNodeSpec;
+use kerf_core::keys;
+use kerf_core::mig::{MigTable, catalog};
+use kerf_core::packing::Terms;
+use kerf_nvml_mock::Model;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+
+use crate::report::{Figure, print, print_figures};
+
+/// How long one pod may need to be bound or refused, and a slice to be given back.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What is played.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Nodes of eight H100; at most nine, so that names sort as numbers.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=9))]
+    nodes: u32,
+    /// Jobs.
+    #[arg(long, default_value_t = 600)]
+    jobs: usize,
+    /// What the jobs are made from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Plays and prints.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let model = catalog::by_name("H100-80GB").context("the catalog has no H100")?;
+    let table = model.mig_table().context("an H100 has MIG")?;
+    let gpus = usize::try_from(args.nodes)? * 8;
+    let jobs = jobs(&table, gpus, args.jobs, args.seed);
+    let mut replay = Replay::new(&table, gpus, Terms::default(), 0.0);
+    let simulated: Vec<Decision> = jobs.iter().map(|job| replay.arrive(job)).collect();
+    let scheduled = schedule(args, &jobs).await?;
+    let accepted = |placed: &dyn Fn(usize) -> bool| {
+        let size = |job: &Job| table.entry(job.profile).map_or(0.0, |entry| f64::from(entry.size));
+        let all: f64 = jobs.iter().map(size).sum();
+        let taken: f64 = jobs.iter().enumerate().filter(|(n, _)| placed(*n)).map(|(_, job)| size(job)).sum();
+        100.0 * taken / all
+    };
+    let by_scheduler = accepted(&|n| scheduled[n].is_some());
+    let by_simulation = accepted(&|n| simulated[n].place.is_some());
+    let differing = (0..jobs.len()).filter(|n| scheduled[*n] != simulated[*n].place);
+    let differing: Vec<usize> = differing.collect();
+    for n in differing.iter().take(3) {
+        print(&format!(
+            "job {n} ({}): the scheduler {:?}, the simulation {:?}",
+            jobs[*n].profile, scheduled[*n], simulated[*n].place
+        ));
+    }
+    print(&format!(
+        "{} jobs on {gpus} GPUs: {by_scheduler:.2} % of memory slices placed by the scheduler, {by_simulation:.2} % by the simulation; {} decisions differ, first {:?}",
+        jobs.len(),
+        differing.len(),
+        differing.first()
+    ));
+    print_figures(&[Figure::at_most(
+        "accepted through the scheduler and by the simulation, difference in points",
+        (by_scheduler - by_simulation).abs(),
+        0.5,
+    )]);
+    Ok(())
+}
+
+/// Jobs of all plain profiles alike, at 95 % of what the GPUs could serve if jobs were a fluid (3.33 slices a job, of 8).
+fn jobs(table: &MigTable, gpus: usize, count: usize, seed: u64) -> Vec<Job> {
+    let plain: Vec<_> = table.entries().iter().map(|e| e.profile).filter(|p| p.is_plain()).collect();
+    let mut random = Random(seed.max(1));
+    #[expect(clippy::cast_precision_loss, reason = "a handful of GPUs")]
+    let rate = 0.95 * gpus as f64 * 8.0 / 3.5;
+    let mut arrival = 0.0;
+    (0..count)
+        .map(|_| {
+            arrival -= random.unit().ln() / rate;
+            let profile = plain[random.below(plain.len())];
+            Job { arrival, duration: -random.unit().ln(), profile }
+        })
+        .collect()
+}
+
+/// xorshift64* (Vigna): enough for a job list that is the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        u32::try_from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32).unwrap_or(u32::MAX)
+    }
+
+    /// Above 0, up to 1.
+    fn unit(&mut self) -> f64 {
+        (f64::from(self.next()) + 1.0) / (f64::from(u32::MAX) + 1.0)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next()).unwrap_or(0) % bound.max(1)
+    }
+}
+
+/// Where the scheduler puts each job.
+async fn schedule(args: &Args, jobs: &[Job]) -> anyhow::Result<Vec<Option<Place>>> {
+    let nodes = (0..args.nodes).map(|n| NodeSpec::new(&format!("n{n}"), Model::H100, 8)).collect();
+    let mut options = ClusterOptions::new(nodes);
+    options.control_plane.controller_manager = false;
+    let cluster = Cluster::start(options, |step| print(&format!("# {step}"))).await?;
+    let mut places: Vec<Option<Place>> = Vec::new();
+    let mut running: Vec<(f64, usize)> = Vec::new();
+    for (number, job) in jobs.iter().enumerate() {
+        let ended: Vec<usize> =
+            running.iter().filter(|(end, _)| *end <= job.arrival).map(|(_, n)| *n).collect();
+        running.retain(|(end, _)| *end > job.arrival);
+        let alive: Vec<String> = running.iter().map(|(_, n)| name(*n)).collect();
+        end(&cluster, &ended, &alive).await?;
+        let place = place(&cluster, number, job).await.with_context(|| format!("job {number}"))?;
+        if place.is_some() {
+            running.push((job.arrival + job.duration, number));
+        }
+        places.push(place);
+        if places.len() % 50 == 0 {
+            print(&format!("# job {} of {}: {} running", places.len(), jobs.len(), running.len()));
+        }
+    }
+    cluster.stop().await?;
+    Ok(places)
+}
+
+/// Deletes the pods of jobs that have ended, and waits until nobody but those that are `alive` has a promise or a slice.
+async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Result<()> {
+    for number in ended {
+        cluster.delete(&name(*number)).await?;
+    }
+    if ended.is_empty() {
+        return Ok(());
+    }
+    wait(PATIENCE, "slices to be given back", async || {
+        for node in cluster.nodes() {
+            let node = cluster.gpu_node(node.name()).await?;
+            let (spec, status) = (node.read_spec()?, node.read_status()?.unwrap_or_default());
+            let promised = spec.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
+            let held = status.slices.iter().filter_map(|s| s.holder.as_ref()).map(|h| &h.pod);
+            if promised.chain(held).any(|pod| !alive.contains(pod)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+    .await
+}
+
+async fn place(cluster: &Cluster, number: usize, job: &Job) -> anyhow::Result<Option<Place>> {
+    let name = name(number);
+    cluster.create(&asking(&name, job)?).await?;
+    let decided = async || Ok(verdict(&cluster.pods().get(&name).await?).is_some());
+    wait(PATIENCE, &format!("{name} to be bound or refused"), decided).await?;
+    let Some(Some(node)) = verdict(&cluster.pods().get(&name).await?) else {
+        cluster.delete(&name).await?;
+        return Ok(None);
+    };
+    let spec = cluster.gpu_node(&node).await?.read_spec()?;
+    let (gpu, start) = promised(&spec, &name).context("no slice is promised to the bound pod")?;
+    let status = cluster.gpu_node(&node).await?.read_status()?.unwrap_or_default();
+    let index = status.gpus.iter().find(|g| g.uuid.as_str() == gpu).context("an unknown GPU")?.index;
+    let node: usize = node.trim_start_matches('n').parse()?;
+    Ok(Some(Place { gpu: node * 8 + usize::try_from(index)?, start }))
+}
+
+fn promised(spec: &GpuNodeSpec, pod: &str) -> Option<(String, u8)> {
+    let slice = spec.slices.iter().find(|s| s.reservation.as_ref().is_some_and(|r| r.pod == pod))?;
+    Some((slice.gpu.to_string(), slice.shape.instance()?.placement.start))
+}
+
+/// The node that a pod is bound to, or that no node serves it; `None` while nothing is decided.
+fn verdict(pod: &Pod) -> Option<Option<String>> {
+    if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) {
+        return Some(Some(node));
+    }
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut refused = conditions.filter(|c| c.type_ == "PodScheduled" && c.status == "False");
+    refused.next().map(|_| None)
+}
+
+fn asking(name: &str, job: &Job) -> anyhow::Result<Pod> {
+    let mut pod = pod(name, &[(keys::ISOLATION, "hardware")]);
+    let container =
+        pod.spec.as_mut().and_then(|s| s.containers.first_mut()).context("the pod has no container")?;
+    let limits = BTreeMap::from([(format!("nvidia.com/mig-{}", job.profile), "1")]);
+    container.resources = Some(serde_json::from_value(serde_json::json!({"limits": limits}))?);
+    Ok(pod)
+}
+
+fn name(job: usize) -> String {
+    format!("job-{job}")
+}

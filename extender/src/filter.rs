@@ -61,12 +61,11 @@ pub fn filter<'n>(
             Err(refusal) => filtered.refused.push((name, refusal)),
         }
     }
-    match best {
-        Some((_, name)) => expect(index, pod, ask, name, now),
-        None => {
-            index.refused(&pod.uid, &pod.key, ask, offered);
-            index.make_room(&promisee(index, pod), ask, offered, now);
-        }
+    if let Some((_, name)) = best {
+        expect(index, pod, ask, name, now);
+    } else {
+        index.refused(&pod.uid, &pod.key, ask, offered);
+        index.make_room(&promisee(index, pod), ask, offered, now);
     }
     filtered
 }

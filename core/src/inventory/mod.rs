@@ -56,7 +56,9 @@ impl GpuInventory {
     /// Shows the GPU to a fleet that knows it or not, if it is one that MIG can cut now.
     pub fn join(&self, fleet: &mut Fleet, known: Option<FleetGpu>) -> Option<FleetGpu> {
         if !self.kinds.contains(&Kind::Mig) {
-            known.into_iter().for_each(|gpu| fleet.remove(gpu));
+            if let Some(known) = known {
+                fleet.remove(known);
+            }
             return None;
         }
         let idle = self.idle().filter_map(|(_, shape)| shape.instance());

@@ -84,19 +84,17 @@ impl Fleet {
         idle: impl IntoIterator<Item = Instance>,
     ) -> Option<FleetGpu> {
         let Some(gpu) = known.filter(|gpu| self.models[gpu.model].model.table() == table) else {
-            known.into_iter().for_each(|gpu| self.remove(gpu));
+            if let Some(other) = known {
+                self.remove(other);
+            }
             return self.add(table, held, idle);
         };
-        match self.models[gpu.model].model.cut(held, idle) {
-            Some(cut) => {
-                self.set(gpu, cut);
-                Some(gpu)
-            }
-            None => {
-                self.remove(gpu);
-                None
-            }
-        }
+        let Some(cut) = self.models[gpu.model].model.cut(held, idle) else {
+            self.remove(gpu);
+            return None;
+        };
+        self.set(gpu, cut);
+        Some(gpu)
     }
 
     /// Takes a GPU out.

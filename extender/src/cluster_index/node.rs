@@ -132,7 +132,9 @@ impl IndexedNode {
             };
             self.fleet_gpus = inventory.gpus.iter().filter_map(join).collect();
         }
-        known.into_values().for_each(|gpu| fleet.remove(gpu));
+        for gone in known.into_values() {
+            fleet.remove(gone);
+        }
     }
 
     fn refresh(&mut self, name: &NodeName, tentatives: &Tentatives, fleet: &Fleet) -> Result<(), Refusal> {

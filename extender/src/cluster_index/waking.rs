@@ -36,16 +36,15 @@ impl ClusterIndex {
             }
             let near = changed.iter().filter(|name| waiter.offered.contains(*name));
             let places = near.filter_map(|name| Some((self.cost(name.as_str(), &waiter.ask).ok()?, name)));
-            match places.min().map(|(_, name)| name.clone()) {
-                Some(name) => woken.push(self.call(waiter, &name, now)),
-                None => {
-                    if let Some((node, tentative)) = own {
-                        self.tentatives.put(&node, tentative);
-                        self.touch(&node);
-                    }
-                    self.waiting.keep(waiter);
-                }
+            if let Some(name) = places.min().map(|(_, name)| name.clone()) {
+                woken.push(self.call(waiter, &name, now));
+                continue;
             }
+            if let Some((node, tentative)) = own {
+                self.tentatives.put(&node, tentative);
+                self.touch(&node);
+            }
+            self.waiting.keep(waiter);
         }
         woken
     }

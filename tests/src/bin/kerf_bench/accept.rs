@@ -132,7 +132,7 @@ async fn schedule(args: &Args, jobs: &[Job]) -> anyhow::Result<Vec<Option<Place>
             running.push((job.arrival + job.duration, number));
         }
         places.push(place);
-        if places.len() % 50 == 0 {
+        if places.len().is_multiple_of(50) {
             print(&format!("# job {} of {}: {} running", places.len(), jobs.len(), running.len()));
         }
     }
@@ -166,9 +166,12 @@ async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Re
 async fn place(cluster: &Cluster, number: usize, job: &Job) -> anyhow::Result<Option<Place>> {
     let name = name(number);
     cluster.create(&asking(&name, job)?).await?;
-    let decided = async || Ok(verdict(&cluster.pods().get(&name).await?).is_some());
+    let decided = async || {
+        let pod = cluster.pods().get(&name).await?;
+        Ok(node_of(&pod).is_some() || is_refused(&pod))
+    };
     wait(PATIENCE, &format!("{name} to be bound or refused"), decided).await?;
-    let Some(Some(node)) = verdict(&cluster.pods().get(&name).await?) else {
+    let Some(node) = node_of(&cluster.pods().get(&name).await?) else {
         cluster.delete(&name).await?;
         return Ok(None);
     };
@@ -185,14 +188,13 @@ fn promised(spec: &GpuNodeSpec, pod: &str) -> Option<(String, u8)> {
     Some((slice.gpu.to_string(), slice.shape.instance()?.placement.start))
 }
 
-/// The node that a pod is bound to, or that no node serves it; `None` while nothing is decided.
-fn verdict(pod: &Pod) -> Option<Option<String>> {
-    if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) {
-        return Some(Some(node));
-    }
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let mut refused = conditions.filter(|c| c.type_ == "PodScheduled" && c.status == "False");
-    refused.next().map(|_| None)
+fn node_of(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref().and_then(|spec| spec.node_name.clone())
+}
+
+fn is_refused(pod: &Pod) -> bool {
+    let mut conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|c| c.type_ == "PodScheduled" && c.status == "False")
 }
 
 fn asking(name: &str, job: &Job) -> anyhow::Result<Pod> {

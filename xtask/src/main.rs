@@ -1,6 +1,7 @@
 //! `cargo xtask <task>`: the project's own tasks. Parses the command line and hands over; nothing is decided here.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod build;
 mod cargo;
 mod task;

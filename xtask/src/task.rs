@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::workspace::Workspace;
-use crate::{build, cargo, test, tools};
+use crate::{bench, build, cargo, test, tools};
 
 /// Tasks of the kerf workspace.
 #[derive(Debug, Parser)]
@@ -26,7 +26,7 @@ enum Task {
     },
     /// Run every check: formatting, lints, all tests, dependencies.
     Test,
-    /// Measure, with optimised programs: `cargo xtask bench walk`.
+    /// Measure, with optimised programs: `cargo xtask bench walk`, `churn`, `packing`, `decide`.
     Bench {
         /// The benchmark and its flags.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -45,10 +45,7 @@ impl Xtask {
                 cargo::run_built(&workspace, "debug", "kerf_demo", &arguments)
             }
             Task::Test => test::run(&workspace),
-            Task::Bench { arguments } => {
-                build::everything(&workspace, &["--release"])?;
-                cargo::run_built(&workspace, "release", "kerf_bench", &arguments)
-            }
+            Task::Bench { arguments } => bench::run(&workspace, &arguments),
         }
     }
 }

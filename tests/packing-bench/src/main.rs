@@ -1,0 +1,39 @@
+//! How well and how fast kerf packs, on lists of jobs and without a cluster. Run it by `cargo xtask bench packing` and
+//! `cargo xtask bench decide`, which build it optimised first.
+#![forbid(unsafe_code)]
+
+mod board;
+mod decide;
+mod jobs;
+mod openb;
+mod oracle;
+mod packing;
+mod profile;
+mod random;
+mod replay;
+mod report;
+mod rivals;
+
+use clap::{Parser, Subcommand};
+
+/// Measurements of packing; each prints its figures beside the bars that it is held to.
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(subcommand)]
+    bench: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+enum Bench {
+    /// How much of what was asked is placed, beside an oracle that moves freely and beside the rules of others.
+    Packing(packing::Args),
+    /// What one decision costs in fleets of 800 to 400,000 GPUs, and whether any decision or plan is illegal.
+    Decide(decide::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Args::parse().bench {
+        Bench::Packing(args) => packing::run(&args),
+        Bench::Decide(args) => decide::run(&args),
+    }
+}

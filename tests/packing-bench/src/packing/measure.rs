@@ -1,0 +1,129 @@
+//! Plays every job list of a scenario under every policy, on two threads.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::policy::Policy;
+use crate::jobs::{MIXES, Mix, Scenario};
+use crate::oracle;
+use crate::profile::Profile;
+use crate::replay::Verdict;
+use crate::report::{Progress, greatest, mean};
+
+/// Jobs of a list.
+pub const JOBS: usize = 30_000;
+
+/// Threads that play lists.
+const THREADS: usize = 2;
+
+/// What one policy did on one list.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    mix: usize,
+    policy: Policy,
+    verdict: Verdict,
+    below: f64,
+}
+
+/// What every policy did in one scenario.
+#[derive(Debug)]
+pub struct Measured {
+    /// The scenario.
+    pub scenario: Scenario,
+    outcomes: Vec<Outcome>,
+}
+
+impl Measured {
+    fn of(&self, policy: Policy) -> impl Iterator<Item = &Outcome> {
+        self.outcomes.iter().filter(move |outcome| outcome.policy == policy)
+    }
+
+    /// Points below the oracle on each mix, the mean of all seeds.
+    pub fn below(&self, policy: Policy) -> [f64; MIXES.len()] {
+        std::array::from_fn(|mix| mean(self.of(policy).filter(|o| o.mix == mix).map(|o| o.below)))
+    }
+
+    /// Points below the oracle, the mean of the mixes.
+    pub fn below_mean(&self, policy: Policy) -> f64 {
+        mean(self.below(policy))
+    }
+
+    /// Points below the oracle on the worst mix.
+    pub fn below_worst(&self, policy: Policy) -> f64 {
+        greatest(self.below(policy))
+    }
+
+    /// What part of the 7g jobs was placed: the mean of the mixes that have any, or on one mix.
+    pub fn whole_gpus(&self, policy: Policy, mix: Option<&str>) -> f64 {
+        let asked = |o: &&Outcome| o.verdict.arrived[Profile::Seven.index()] > 0;
+        let chosen = |o: &&Outcome| mix.is_none_or(|name| MIXES[o.mix].name == name);
+        mean(self.of(policy).filter(asked).filter(chosen).map(|o| o.verdict.accepted_of(Profile::Seven)))
+    }
+
+    /// What part of the placements needed no create, the mean of all lists.
+    pub fn no_create(&self, policy: Policy) -> f64 {
+        mean(self.of(policy).map(|o| o.verdict.no_create()))
+    }
+
+    /// Moves for each job: the mean of all lists.
+    pub fn moves(&self, policy: Policy) -> f64 {
+        mean(self.of(policy).map(|o| o.verdict.moves_per_request()))
+    }
+
+    /// Moves for each job: the list with the most.
+    pub fn most_moves(&self, policy: Policy) -> f64 {
+        greatest(self.of(policy).map(|o| o.verdict.moves_per_request()))
+    }
+
+    /// All that was illegal.
+    pub fn illegal(&self) -> impl Iterator<Item = &String> {
+        self.outcomes.iter().flat_map(|o| &o.verdict.illegal)
+    }
+
+    /// How much of what kerf decided was illegal.
+    pub fn illegal_of_kerf(&self) -> usize {
+        let policies = [Policy::Kerf, Policy::KerfMoves];
+        policies.into_iter().flat_map(|policy| self.of(policy)).map(|o| o.verdict.illegal.len()).sum()
+    }
+}
+
+/// Plays the lists of all mixes and of seeds from 1.
+pub fn measure(scenario: Scenario, seeds: u64) -> Measured {
+    let lists: Vec<(usize, u64)> =
+        (0..MIXES.len()).flat_map(|mix| (1..=seeds).map(move |seed| (mix, seed))).collect();
+    let progress = Progress::new(&format!("packing, {}: lists of jobs", scenario.name), lists.len());
+    let outcomes = on_threads(&lists, |(mix, seed)| {
+        let outcomes = play(&scenario, &MIXES[*mix], *mix, *seed);
+        progress.step();
+        outcomes
+    });
+    Measured { scenario, outcomes: outcomes.into_iter().flatten().collect() }
+}
+
+fn play(scenario: &Scenario, mix: &Mix, at: usize, seed: u64) -> Vec<Outcome> {
+    // Each mix has its own arrivals; a seed's are the same in every scenario with as many GPUs.
+    let jobs = scenario.jobs(mix, JOBS, seed * 100 + u64::try_from(at).unwrap_or(0));
+    let oracle = oracle::accepted(&jobs, scenario.gpus);
+    let outcome = |policy: Policy| {
+        let verdict = policy.judged(&jobs, scenario.gpus);
+        Outcome { mix: at, policy, below: verdict.below(&oracle), verdict }
+    };
+    Policy::ALL.map(outcome).to_vec()
+}
+
+/// Does the work for each item on a few threads; gives what came of it in no order.
+pub fn on_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = work(item);
+                    // A poisoned lock is the other thread's panic, which the scope passes on.
+                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(result);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

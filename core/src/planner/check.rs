@@ -5,10 +5,13 @@
 
 use super::model::{Observed, ObservedGpu, Plan, Step};
 use crate::contract::WantedSlice;
-use crate::mig::Instance;
+use crate::mig::{Instance, Profile};
 use crate::names::{GpuUuid, SliceId};
 use std::collections::BTreeMap;
 use thiserror::Error;
+
+/// The names of the profiles of which a GPU holds one in all (MIG user guide, media extensions).
+const MEDIA: [&str; 2] = ["+me", "+me.all"];
 
 /// What is wrong with a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -117,11 +120,14 @@ impl<'o> State<'o> {
         Ok(())
     }
 
-    /// Every memory slice used once, every instance at a place that the table lists, compute within the GPU's.
+    /// Every memory slice used once, every instance at a place that the table lists, compute within the GPU's, no more of
+    /// a profile than the table allows, the media engines in one instance.
     fn cells_are_sound(&self) -> bool {
         let Some(table) = &self.gpu.table else { return false };
         let mut cells = [0_u8; 32];
         let mut compute = 0_u32;
+        let mut with_media = 0_u32;
+        let mut counts: BTreeMap<Profile, u8> = BTreeMap::new();
         for instance in &self.instances {
             let Some(entry) = table.entries().iter().find(|e| e.profile == instance.profile) else {
                 return false;
@@ -136,7 +142,13 @@ impl<'o> State<'o> {
                 }
             }
             compute += u32::from(instance.profile.compute());
+            with_media += u32::from(MEDIA.iter().any(|suffix| instance.profile.to_string().ends_with(suffix)));
+            let count = counts.entry(instance.profile).or_default();
+            *count += 1;
+            if *count > entry.max {
+                return false;
+            }
         }
-        compute <= u32::from(table.compute())
+        compute <= u32::from(table.compute()) && with_media <= 1
     }
 }

@@ -2,7 +2,7 @@
 
 use super::model::{Observed, ObservedGpu, Obstacle, Plan, Step};
 use crate::contract::{Shape, WantedSlice};
-use crate::mig::{Geometry, Instance};
+use crate::mig::{Geometry, Illegal, Instance, MigTable};
 use crate::names::SliceId;
 use crate::units::MemoryMib;
 
@@ -32,10 +32,10 @@ fn plan_instances(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) {
     };
     let is_wanted = |instance: Instance| wanted.iter().any(|(_, i)| *i == instance);
     // Idle instances that nobody wants, removable one by one; everything else stays.
-    let (mut spare, kept): (Vec<_>, Vec<_>) =
+    let (spare, kept): (Vec<_>, Vec<_>) =
         gpu.instances.iter().partition(|o| !o.held && !is_wanted(o.instance));
     let mut kept: Vec<Instance> = kept.into_iter().map(|o| o.instance).collect();
-    let (mut destroys, mut creates) = (Vec::new(), Vec::new());
+    let mut creates = Vec::new();
     for (id, instance) in missing {
         let alone = Geometry::of(table, kept.iter().copied());
         if let Err(illegal) = alone.and_then(|g| g.place(instance.profile, instance.placement.start)) {
@@ -44,22 +44,11 @@ fn plan_instances(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) {
             plan.refused.push((id.clone(), if held { Obstacle::Held } else { Obstacle::Illegal(illegal) }));
             continue;
         }
-        let overlapping = |o: &Instance| o.placement.overlaps(instance.placement);
-        destroys.extend(spare.extract_if(.., |o| overlapping(&o.instance)).map(|o| o.instance));
-        let fits = |spare: &[&super::ObservedInstance], kept: &[Instance]| {
-            let all = kept.iter().copied().chain(spare.iter().map(|o| o.instance));
-            Geometry::of(table, all)
-                .is_ok_and(|g| g.place(instance.profile, instance.placement.start).is_ok())
-        };
-        while !fits(&spare, &kept) {
-            match spare.pop() {
-                Some(o) => destroys.push(o.instance),
-                None => break,
-            }
-        }
         kept.push(instance);
         creates.push((id.clone(), instance));
     }
+    let spare: Vec<Instance> = spare.into_iter().map(|o| o.instance).collect();
+    let destroys = in_the_way(table, &kept, &creates, spare);
     let gpu = &gpu.uuid;
     plan.steps.extend(destroys.into_iter().map(|instance| Step::Destroy { gpu: gpu.clone(), instance }));
     plan.steps.extend(creates.into_iter().map(|(id, instance)| Step::Create {
@@ -67,6 +56,43 @@ fn plan_instances(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) {
         instance,
         id,
     }));
+}
+
+/// The fewest of the spare instances that must go for `kept`, what is created included, to be there together: those on
+/// the same memory slices, and others while they claim what only so many instances can have.
+fn in_the_way(
+    table: &MigTable,
+    kept: &[Instance],
+    creates: &[(SliceId, Instance)],
+    mut spare: Vec<Instance>,
+) -> Vec<Instance> {
+    let overlaps = |o: &Instance| creates.iter().any(|(_, i)| o.placement.overlaps(i.placement));
+    let mut destroys: Vec<Instance> = spare.extract_if(.., |o| overlaps(o)).collect();
+    while let Some(illegal) = first_illegal(table, kept.iter().chain(&spare)) {
+        let claims = |o: &&Instance| match illegal {
+            Illegal::TooMany(profile) => o.profile == profile,
+            Illegal::MediaTaken(_) => o.profile.claims_media(),
+            Illegal::NoSuchProfile(_) | Illegal::NoSuchStart(..) | Illegal::Taken(_) | Illegal::NoCompute(_) => true,
+        };
+        // Of compute slices the largest instance gives back the most.
+        let Some(next) = spare.iter().filter(claims).max_by_key(|o| o.profile.compute()).copied() else { break };
+        spare.retain(|o| *o != next);
+        destroys.push(next);
+    }
+    destroys
+}
+
+/// Why the instances cannot be there together, compute slices last: what frees something else frees compute as well.
+fn first_illegal<'i>(table: &MigTable, all: impl Iterator<Item = &'i Instance>) -> Option<Illegal> {
+    let (mut geometry, mut no_compute) = (Geometry::empty(table), None);
+    for instance in all {
+        match geometry.clone().place(instance.profile, instance.placement.start) {
+            Ok(next) => geometry = next,
+            Err(illegal @ Illegal::NoCompute(_)) => no_compute = Some(illegal),
+            Err(illegal) => return Some(illegal),
+        }
+    }
+    no_compute
 }
 
 fn plan_shares(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) {

@@ -50,6 +50,13 @@ fn what_is_there_needs_no_step() {
 }
 
 #[test]
+fn the_one_idle_instance_with_the_media_engines_goes_for_another() {
+    let idle = [(h100_shape("1g.10gb+me", 0), false), (h100_shape("2g.20gb", 4), false)];
+    let (steps, _) = steps(&gpu(&idle), &wanted(&[h100_shape("1g.10gb+me", 6)]));
+    assert_eq!(steps, ["destroy 1g.10gb+me at 0:1 on GPU-0", "create 1g.10gb+me at 6:1 on GPU-0 for s0"]);
+}
+
+#[test]
 fn an_idle_instance_goes_only_when_its_place_is_wanted() {
     let idle = [(h100_shape("1g.10gb", 6), false), (h100_shape("1g.10gb", 0), false)];
     let (steps, refused) = steps(&gpu(&idle), &wanted(&[h100_shape("3g.40gb", 4)]));
@@ -165,6 +172,16 @@ proptest! {
             let there = after.contains(&slice.shape.instance().unwrap());
             prop_assert!(there != plan.refused.iter().any(|(id, _)| *id == slice.id));
         }
+        let destroys = plan.steps.iter().filter(|s| matches!(s, Step::Destroy { .. })).count();
+        let spare: Vec<_> = observed.gpus[0].instances.iter().filter(|o| !o.held)
+            .map(|o| o.instance).filter(|i| !wanted.iter().any(|w| w.shape.instance() == Some(*i))).collect();
+        let stays: Vec<_> = after.iter().filter(|i| !spare.contains(i)).copied().collect();
+        let suffices = |gone: u32| {
+            let rest = spare.iter().enumerate().filter(|(n, _)| gone >> n & 1 == 0).map(|(_, i)| *i);
+            Geometry::of(&table, stays.iter().copied().chain(rest)).is_ok()
+        };
+        let fewest = (0..1_u32 << spare.len()).filter(|gone| suffices(*gone)).map(u32::count_ones).min();
+        prop_assert_eq!(Some(destroys), fewest.and_then(|n| usize::try_from(n).ok()), "the fewest that do");
         // Nothing is refused unless something held stands in the way.
         if observed.gpus[0].instances.iter().all(|o| !o.held) {
             prop_assert!(plan.refused.is_empty());

@@ -91,7 +91,7 @@ fn in_the_way(places: &Places, cut: Cut, place: PlaceId) -> PlaceSet {
         if places.has_room(cut.held.or(staying), place) {
             return destroyed;
         }
-        match staying.iter().last() {
+        match places.biggest_claim(cut.held, staying, place) {
             Some(next) => destroyed = destroyed.with(next),
             None => return destroyed,
         }

@@ -201,6 +201,16 @@ impl Places {
             && held.and(this.same).len() < this.max
     }
 
+    /// The one of `idle` that claims most of what the place lacks beside `held` and them: one of its own profile if there
+    /// are too many of these, else the one with the most compute slices.
+    #[must_use]
+    pub fn biggest_claim(&self, held: PlaceSet, idle: PlaceSet, place: PlaceId) -> Option<PlaceId> {
+        let this = &self.all[place.index()];
+        let too_many = held.or(idle).and(this.same).len() >= this.max;
+        let claims = if too_many { idle.and(this.same) } else { idle };
+        claims.iter().max_by_key(|place| self.instance(*place).profile.compute())
+    }
+
     fn compute(&self, set: PlaceSet) -> u32 {
         set.iter().map(|place| u32::from(self.instance(place).profile.compute())).sum()
     }

@@ -1,10 +1,13 @@
-//! Watches the pods of this node, only to learn when one is gone or finished: then its slices may be free.
+//! Watches the pods of this node: to learn when one is gone or finished, for then its slices may be free; and what their
+//! init containers hold, which the kubelet's account leaves out.
 
+use crate::node::{NodePod, NodePods};
 use crate::reconcile::{Event, Events};
 use futures::StreamExt as _;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kerf_core::names::{NodeName, PodKey};
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::request::{SpecView, beyond};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use serde::Deserialize;
@@ -21,13 +24,19 @@ const WATCH_SECONDS: u32 = 290;
 struct PodView {
     metadata: ObjectMeta,
     #[serde(default)]
+    spec: SpecView,
+    #[serde(default)]
     status: PodStatusView,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct PodStatusView {
     #[serde(default)]
     phase: String,
+    /// When the kubelet took the pod on: by then it has allocated for all its containers.
+    #[serde(default)]
+    start_time: Option<String>,
 }
 
 impl PodView {
@@ -38,6 +47,17 @@ impl PodView {
 
     fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    fn uid(&self) -> PodUid {
+        PodUid::new(self.metadata.uid.clone().unwrap_or_default())
+    }
+
+    /// The pod as the agent knows it; `None` if it is finished or asks for none of kerf's names.
+    fn known(&self) -> Option<NodePod> {
+        let names = beyond(&self.spec);
+        let asks = !names.is_empty() && !self.is_finished();
+        asks.then(|| NodePod { key: self.key(), admitted: self.status.start_time.is_some(), names })
     }
 }
 
@@ -70,7 +90,34 @@ impl kube::Resource for PodView {
     }
 }
 
-/// Tells which pods leave until `stop`. After a gap in the watch the kubelet is asked instead.
+/// The pods of the node that ask for kerf's names, as the watch shows them.
+#[derive(Debug, Default)]
+struct Roster {
+    pods: NodePods,
+    /// What was told of last.
+    told: Option<NodePods>,
+}
+
+impl Roster {
+    fn take(&mut self, pod: &PodView) {
+        match pod.known() {
+            Some(known) => drop(self.pods.insert(pod.uid(), known)),
+            None => drop(self.pods.remove(&pod.uid())),
+        }
+    }
+
+    /// The pods, if they are others than were told of.
+    fn news(&mut self) -> Option<NodePods> {
+        if self.told.as_ref() == Some(&self.pods) {
+            return None;
+        }
+        self.told = Some(self.pods.clone());
+        self.told.clone()
+    }
+}
+
+/// Tells which pods leave, and which ask for kerf's names, until `stop`. After a gap in the watch the kubelet is asked for
+/// the holders.
 pub async fn watch(
     client: Client,
     node: NodeName,
@@ -82,13 +129,80 @@ pub async fn watch(
     let pods: Api<PodView> = Api::all(client);
     let stream = watcher(pods, config).default_backoff().take_until(stop.cancelled_owned());
     tokio::pin!(stream);
+    let mut roster = Roster::default();
     while let Some(event) = stream.next().await {
         match event {
-            Ok(watcher::Event::Delete(pod)) => events.send(Event::PodLeft(pod.key())),
-            Ok(watcher::Event::Apply(pod)) if pod.is_finished() => events.send(Event::PodLeft(pod.key())),
-            Ok(watcher::Event::InitDone) => want_holders.notify_one(),
-            Ok(watcher::Event::Apply(_) | watcher::Event::Init | watcher::Event::InitApply(_)) => {}
+            // Nothing is told before the list is whole.
+            Ok(watcher::Event::Init) => roster.pods.clear(),
+            Ok(watcher::Event::InitApply(pod)) => roster.take(&pod),
+            Ok(watcher::Event::InitDone) => {
+                want_holders.notify_one();
+                tell(&mut roster, &events);
+            }
+            Ok(watcher::Event::Apply(pod)) => {
+                if pod.is_finished() {
+                    events.send(Event::PodLeft(pod.key()));
+                }
+                roster.take(&pod);
+                tell(&mut roster, &events);
+            }
+            Ok(watcher::Event::Delete(pod)) => {
+                events.send(Event::PodLeft(pod.key()));
+                roster.pods.remove(&pod.uid());
+                tell(&mut roster, &events);
+            }
             Err(error) => tracing::warn!(%error, "the watch of the node's pods failed"),
         }
+    }
+}
+
+fn tell(roster: &mut Roster, events: &Events) {
+    if let Some(pods) = roster.news() {
+        events.send(Event::Pods(pods));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(uid: &str, status: Value) -> PodView {
+        let limits = |count: &str| json!({"limits": {"nvidia.com/mig-1g.10gb": count}});
+        serde_json::from_value(json!({
+            "metadata": {"name": "a", "namespace": "ns", "uid": uid},
+            "spec": {
+                "initContainers": [{"name": "load", "resources": limits("2")}],
+                "containers": [{"name": "main", "resources": limits("1")}],
+            },
+            "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_pods_news_are_told_once() {
+        let mut roster = Roster::default();
+        assert_eq!(roster.news(), Some(NodePods::new()), "that there are none is news at first");
+        roster.take(&pod("u", json!({"phase": "Pending"})));
+        let told = roster.news().unwrap();
+        let known = &told[&PodUid::new("u")];
+        let beyond = known.names.values().flatten().map(|b| (b.container.as_str(), b.count));
+        assert_eq!((known.admitted, beyond.collect::<Vec<_>>()), (false, vec![("load", 1)]));
+        assert_eq!(roster.news(), None);
+        roster.take(&pod("u", json!({"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"})));
+        assert!(roster.news().unwrap()[&PodUid::new("u")].admitted);
+        roster.take(&pod("u", json!({"phase": "Failed", "startTime": "2026-01-01T00:00:00Z"})));
+        assert_eq!(roster.news(), Some(NodePods::new()));
+    }
+
+    #[test]
+    fn a_pod_that_asks_for_nothing_of_ours_is_no_news() {
+        let mut roster = Roster::default();
+        roster.news();
+        let other =
+            json!({"metadata": {"name": "b"}, "spec": {"containers": [{"name": "main"}]}, "status": {}});
+        roster.take(&serde_json::from_value(other).unwrap());
+        assert_eq!(roster.news(), None);
     }
 }

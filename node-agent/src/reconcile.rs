@@ -7,7 +7,7 @@ use crate::device_plugin::{self, Served};
 use crate::executor::{Executor, Outcome};
 use crate::gpu::GpuError;
 use crate::metrics::Metrics;
-use crate::node::{Allocatable, Decision, DevicesByName, Holders, ListedDevice, Node};
+use crate::node::{Allocatable, Decision, DevicesByName, Holders, ListedDevice, Node, NodePods};
 use crate::pod_resources::Watched;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::names::{DeviceId, PodKey};
@@ -39,6 +39,8 @@ pub enum Event {
     Allocated(ResourceName, Vec<DeviceId>),
     /// A pod of this node is gone or finished.
     PodLeft(PodKey),
+    /// The pods of this node that ask for kerf's names.
+    Pods(NodePods),
     /// All names are registered, or why not.
     Registered(Result<(), String>),
 }
@@ -151,6 +153,7 @@ impl Reconciler {
             Event::Allocatable(allocatable) => self.node.on_allocatable(allocatable),
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
             Event::PodLeft(pod) => self.node.on_pod_left(pod, now),
+            Event::Pods(pods) => self.node.on_pods(pods),
             Event::Registered(result) => {
                 self.node.on_registration(result);
                 self.outlets.watched.send_modify(|watched| watched.number += 1);

@@ -113,7 +113,7 @@ impl RequestDocument {
         let held = self.containers.iter().zip(held(&claims)).filter(|(_, count)| *count > 0);
         let holding = |(container, count): (&ContainerRequest, u32)| {
             let profile = exact.get(&container.resource).copied();
-            ContainerRequest { count, profile, ..container.clone() }
+            ContainerRequest { profile, count, ..container.clone() }
         };
         Cow::Owned(held.map(holding).collect())
     }

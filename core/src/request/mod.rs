@@ -6,5 +6,5 @@ mod phases;
 mod view;
 
 pub use ask::{AskError, ContainerAsk, PodAsk, Want, read};
-pub use phases::{Claim, Role, beyond, held};
+pub use phases::{Beyond, Claim, Role, beyond, held};
 pub use view::{ContainerView, PodView, ResourcesView, SpecView};

@@ -73,24 +73,36 @@ fn left_over(claims: &[Claim], name: ResourceName) -> Option<(usize, u32)> {
     most.map(|(index, most)| (index, most.saturating_sub(staying)))
 }
 
-/// How many devices of each name only ordinary init containers of a pod hold, from its limits: the kubelet gives them to
-/// no other container, and leaves them out of its account of holders.
+/// Devices of one name that only an ordinary init container of a pod holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beyond {
+    /// The init container.
+    pub container: String,
+    /// How many.
+    pub count: usize,
+}
+
+/// What a pod asks of kerf's names by its limits, and of that what the kubelet's account of holders leaves out: devices
+/// that only ordinary init containers hold. Empty if it asks for nothing.
 #[must_use]
-pub fn beyond(pod: &SpecView) -> BTreeMap<ResourceName, u32> {
+pub fn beyond(pod: &SpecView) -> BTreeMap<ResourceName, Option<Beyond>> {
     let limits = pod.in_order().flat_map(|(container, role)| {
         let names = container.resources.limits.iter();
         names.filter_map(move |(name, count)| {
-            Some(Claim { role, resource: name.parse().ok()?, count: count.parse().ok()? })
+            let claim = Claim { role, resource: name.parse().ok()?, count: count.parse().ok()? };
+            Some((&container.name, claim))
         })
     });
-    let claims: Vec<Claim> = limits.collect();
-    let mut beyond = BTreeMap::new();
-    for (claim, held) in
-        claims.iter().zip(held(&claims)).filter(|(c, held)| c.role == Role::Init && *held > 0)
-    {
-        *beyond.entry(claim.resource).or_default() += held;
+    let (containers, claims): (Vec<&String>, Vec<Claim>) = limits.unzip();
+    let mut all: BTreeMap<ResourceName, Option<Beyond>> = BTreeMap::new();
+    for ((container, claim), count) in containers.into_iter().zip(&claims).zip(held(&claims)) {
+        let beyond = all.entry(claim.resource).or_default();
+        if claim.role == Role::Init && count > 0 {
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            *beyond = Some(Beyond { container: container.clone(), count });
+        }
     }
-    beyond
+    all
 }
 
 #[cfg(test)]
@@ -127,12 +139,19 @@ mod tests {
         proxy["restartPolicy"] = json!("Always");
         let load =
             container("load", json!({"nvidia.com/mig-1g.10gb": "3", "nvidia.com/gpu-4gb": 1, "cpu": "1"}));
-        let main = container("main", json!({"nvidia.com/mig-1g.10gb": "1"}));
+        let main = container("main", json!({"nvidia.com/mig-1g.10gb": "1", "nvidia.com/gpu-5gb": "1"}));
         let spec = json!({"initContainers": [proxy, load], "containers": [main]});
         let spec: SpecView = serde_json::from_value(spec).unwrap();
-        let names = |n: &str| n.parse::<ResourceName>().unwrap();
-        let expected = [(names("nvidia.com/mig-1g.10gb"), 2), (names("nvidia.com/gpu-4gb"), 1)];
-        assert_eq!(beyond(&spec), BTreeMap::from(expected));
+        let beyond = beyond(&spec)
+            .into_iter()
+            .map(|(name, beyond)| (name.to_string(), beyond.map(|beyond| (beyond.container, beyond.count))));
+        let load = |count| Some(("load".to_owned(), count));
+        let expected = [
+            ("nvidia.com/mig-1g.10gb".to_owned(), load(2)),
+            ("nvidia.com/gpu-4gb".to_owned(), load(1)),
+            ("nvidia.com/gpu-5gb".to_owned(), None),
+        ];
+        assert_eq!(beyond.collect::<Vec<_>>(), expected);
     }
 
     /// The kubelet's device manager on one name: how many devices each container holds, and how many all together.

@@ -192,7 +192,7 @@ impl Advertised {
         for devices in self.names.values_mut() {
             devices.retain(|device, listed| {
                 let Some(quiet) = listed.quiet.filter(|_| !listed.healthy) else { return true };
-                if account.held_as(device).is_some() {
+                if account.is_held(device) {
                     return true;
                 }
                 let due = listed.since + DROP_AFTER;

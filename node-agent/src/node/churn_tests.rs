@@ -1,5 +1,6 @@
 //! Random lives of a node, with a kubelet that lags: it takes lists late and name by name, its answers are old when they
-//! arrive, and pods are admitted in between. Whatever happens, no device goes that somebody has or may be getting.
+//! arrive, and pods are admitted in between, some with init containers of which it tells nothing. Whatever happens, no
+//! device goes that somebody has or may be getting.
 
 use super::*;
 use crate::gpu::GpuBackend as _;
@@ -31,6 +32,8 @@ struct Pod {
     since: Instant,
     /// Whether the kubelet lists it already.
     listed: bool,
+    /// Set for one whose device only an init container holds: the kubelet never lists it.
+    staged: Option<PodUid>,
 }
 
 struct Life {
@@ -44,9 +47,11 @@ struct Life {
     /// What the plugin grants since the last decision.
     granted: BTreeSet<(ResourceName, DeviceId)>,
     /// What the kubelet has picked for a pod and not asked for yet.
-    picked: Option<(ResourceName, DeviceId)>,
+    picked: Option<(ResourceName, DeviceId, Option<PodUid>)>,
     /// Devices that pods have.
     pods: BTreeMap<DeviceId, Pod>,
+    /// Bound pods with init containers, as the API server has them.
+    roster: NodePods,
     /// Answers that are under way.
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
@@ -58,11 +63,20 @@ impl Life {
         let mut node = Node::default();
         node.on_observed(Ok(gpus.gpus()));
         node.on_registration(Ok(()));
+        node.on_pods(NodePods::new());
         let (sent, taken) = (Lists::new(), Lists::new());
         let (now, spec) = (Instant::now(), GpuNodeSpec::default());
-        let (pods, allocatable, holders) = (BTreeMap::new(), None, None);
+        let (pods, roster, allocatable, holders) = (BTreeMap::new(), NodePods::new(), None, None);
         let (granted, picked) = (BTreeSet::new(), None);
-        Self { node, gpus, now, spec, sent, taken, granted, picked, pods, allocatable, holders }
+        Self { node, gpus, now, spec, sent, taken, granted, picked, pods, roster, allocatable, holders }
+    }
+
+    /// A pod with an init container comes first and is admitted.
+    fn begin_with_init_container(&mut self, choice: usize) {
+        const TO_ADMITTED: [u8; 9] = [15, 4, 13, 15, 4, 5, 6, 14, 13];
+        self.act(0, choice);
+        TO_ADMITTED.into_iter().for_each(|action| self.act(action, 0));
+        assert!(self.roster.values().all(|pod| pod.admitted) && self.pods.len() == 1, "{:?}", self.roster);
     }
 
     fn act(&mut self, action: u8, choice: usize) {
@@ -79,7 +93,11 @@ impl Life {
             9 => self.ask(),
             10 => self.answer(),
             11 => self.restart(choice),
-            12 | 13 => self.ask_and_answer(),
+            12 => self.ask_and_answer(),
+            13 => {
+                self.tell_pods();
+                self.ask_and_answer();
+            }
             _ => self.step(),
         }
         self.decide();
@@ -100,6 +118,7 @@ impl Life {
             pod: format!("p{number}"),
             container: "main".into(),
             resource: NAMES[name].parse().unwrap(),
+            alone: choice >= 16,
             epoch: 1,
         };
         self.spec.slices.push(WantedSlice {
@@ -141,16 +160,49 @@ impl Life {
             .filter(|(_, device, healthy)| *healthy && !self.pods.contains_key(*device))
             .map(|(name, device, _)| (name, device.clone()))
             .collect();
-        self.picked = free.get(choice % free.len().max(1)).cloned();
+        let picked = free.get(choice % free.len().max(1)).cloned();
+        self.unpick();
+        self.picked = picked.map(|(name, device)| {
+            let staged = self.promised_alone(&device);
+            (name, device, staged)
+        });
+        if let Some((name, _, Some(uid))) = &self.picked {
+            let beyond = kerf_core::request::Beyond { container: "load".to_owned(), count: 1 };
+            let names = BTreeMap::from([(*name, Some(beyond))]);
+            let pod = NodePod { key: PodKey::new("ns", uid.as_str()), admitted: false, names };
+            self.roster.insert(uid.clone(), pod);
+            self.tell_pods();
+        }
+    }
+
+    /// The pod that a device is promised to and that must be alone: it is the one that gets the device.
+    fn promised_alone(&self, device: &DeviceId) -> Option<PodUid> {
+        let mut wanted = self.spec.slices.iter();
+        let of_device = |w: &&WantedSlice| self.node.device_of(w).as_ref() == Some(device);
+        let reservation = wanted.find(of_device)?.reservation.as_ref()?;
+        reservation.alone.then(|| reservation.uid.clone())
+    }
+
+    /// The pod for which something was picked is refused.
+    fn unpick(&mut self) {
+        if let Some((_, _, Some(uid))) = self.picked.take() {
+            self.roster.remove(&uid);
+        }
+    }
+
+    fn tell_pods(&mut self) {
+        self.node.on_pods(self.roster.clone());
     }
 
     /// The kubelet asks for what it picked, however long ago.
     fn allocate(&mut self) {
-        let Some((name, device)) = self.picked.take() else { return };
-        if self.granted.contains(&(name, device.clone())) {
-            self.node.on_allocated(name, vec![device.clone()], self.now);
-            self.pods.insert(device, Pod { name, since: self.now, listed: false });
+        let Some((name, device, staged)) = self.picked.clone() else { return };
+        if !self.granted.contains(&(name, device.clone())) {
+            return self.unpick();
         }
+        self.picked = None;
+        self.node.on_allocated(name, vec![device.clone()], self.now);
+        self.pods.insert(device, Pod { name, since: self.now, listed: false, staged });
     }
 
     fn list_pod(&mut self, choice: usize) {
@@ -158,13 +210,34 @@ impl Life {
         if let Some(pod) = self.pods.values_mut().nth(choice % count) {
             pod.listed = true;
         }
+        self.note_admitted();
+    }
+
+    /// A pod's status says that it was admitted when the kubelet would list it.
+    fn note_admitted(&mut self) {
+        for pod in self.pods.values().filter(|pod| pod.listed) {
+            let known = pod.staged.as_ref().and_then(|uid| self.roster.get_mut(uid));
+            known.into_iter().for_each(|known| known.admitted = true);
+        }
     }
 
     fn end_pod(&mut self, choice: usize) {
         let listed: Vec<_> = self.pods.iter().filter(|(_, pod)| pod.listed).map(|(d, _)| d.clone()).collect();
-        if let Some(device) = listed.get(choice % listed.len().max(1)) {
-            self.pods.remove(device);
+        let Some(device) = listed.get(choice % listed.len().max(1)) else { return };
+        if let Some(Pod { staged: Some(uid), .. }) = self.pods.remove(device) {
+            self.roster.remove(&uid);
+            self.node.on_pod_left(PodKey::new("ns", uid.as_str()), self.now);
+            self.tell_pods();
+            self.give_back(&uid);
         }
+    }
+
+    /// The leader takes a promise back whose pod has ended.
+    fn give_back(&mut self, uid: &PodUid) {
+        let slices = self.spec.slices.iter_mut();
+        let of_pod = slices.filter(|s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid));
+        of_pod.for_each(|slice| slice.reservation = None);
+        self.write();
     }
 
     fn ask(&mut self) {
@@ -172,12 +245,13 @@ impl Life {
         for pod in self.pods.values_mut() {
             pod.listed |= self.now > pod.since + Duration::from_millis(500);
         }
+        self.note_admitted();
         let healthy = self.taken.iter().map(|(name, list)| {
             (*name, list.iter().filter(|(_, healthy)| **healthy).map(|(device, _)| device.clone()).collect())
         });
         self.allocatable = Some(Allocatable { asked: self.now, healthy: healthy.collect() });
         let holder = || Holder { namespace: "ns".into(), pod: "p".into(), container: "main".into() };
-        let held = self.pods.iter().filter(|(_, pod)| pod.listed);
+        let held = self.pods.iter().filter(|(_, pod)| pod.listed && pod.staged.is_none());
         let held = held.map(|(d, pod)| (d.clone(), Held { name: pod.name, holder: holder() }));
         self.holders = Some(Holders { asked: self.now, held: held.collect() });
     }
@@ -208,7 +282,9 @@ impl Life {
         self.node = Node::remembering(Some(&status));
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.pods.values_mut().for_each(|pod| pod.listed = true);
-        (self.allocatable, self.holders, self.picked) = (None, None, None);
+        (self.allocatable, self.holders) = (None, None);
+        self.note_admitted();
+        self.unpick();
         self.node.on_observed(Ok(self.gpus.gpus()));
         self.node.on_registration(Ok(()));
         self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
@@ -248,6 +324,12 @@ impl Life {
         let there: Vec<_> = self.gpus.gpus().into_iter().flat_map(|g| g.instances).collect();
         for (device, pod) in &self.pods {
             assert!(there.iter().any(|i| i.device() == Some(device)), "{device} went from under its pod");
+            let elsewhere = self.taken.iter().filter(|(name, _)| **name != pod.name);
+            let offered = elsewhere.into_iter().any(|(_, list)| list.get(device) == Some(&true));
+            assert!(!offered, "{device} is offered under another name while a pod has it");
+            if pod.staged.is_some() {
+                continue;
+            }
             // Right after a restart the agent does not know the holders and lists nothing.
             let lists_something = self.sent.values().any(|list| !list.is_empty());
             let listed = self.sent[&pod.name].contains_key(device);
@@ -269,6 +351,11 @@ impl Life {
     /// Everybody catches up; pods end.
     fn settle(&mut self) {
         self.pods.clear();
+        self.unpick();
+        for uid in std::mem::take(&mut self.roster).into_keys() {
+            self.give_back(&uid);
+        }
+        self.tell_pods();
         for _ in 0..40 {
             self.now += Duration::from_millis(500);
             self.decide();
@@ -286,9 +373,11 @@ proptest! {
     #![proptest_config(ProptestConfig { ..ProptestConfig::default() })]
     #[test]
     fn no_device_goes_that_a_pod_has_and_in_the_end_all_that_is_wanted_is_there(
-        actions in prop::collection::vec((0_u8..16, 0_usize..32), 0..120)
+        begins in prop::option::of(16_usize..32),
+        actions in prop::collection::vec((0_u8..17, 0_usize..32), 0..120)
     ) {
         let mut life = Life::new();
+        begins.into_iter().for_each(|choice| life.begin_with_init_container(choice));
         for (action, choice) in actions {
             life.act(action, choice);
         }

@@ -74,8 +74,12 @@ impl Node {
     /// Decides.
     pub fn decide(&mut self, now: Instant) -> Decision {
         // While holders or GPUs are unknown nothing is cut: what cannot be seen counts as held.
-        let knows_all = self.account.is_known() && self.health.nvml.is_well() && self.health.spec.is_well();
+        let knows_holders = self.account.is_known() && self.health.pods.is_well();
+        let knows_all = knows_holders && self.health.nvml.is_well() && self.health.spec.is_well();
         self.adopt_shares();
+        let init = self.init_held();
+        self.account.take_init(init);
+        self.note_kept_promises();
         if knows_all {
             self.before = None;
         }
@@ -152,8 +156,8 @@ impl Node {
     fn may_go(&mut self, device: &DeviceId, now: Instant) -> bool {
         let quiet = self.advertised.quiet_since(device);
         let asked = self.account.asked();
-        let is_free = self.account.held_as(device).is_none()
-            && quiet.zip(asked).is_some_and(|(quiet, asked)| asked > quiet);
+        let is_free =
+            !self.account.is_held(device) && quiet.zip(asked).is_some_and(|(quiet, asked)| asked > quiet);
         is_free && self.advertised.revoke(device, now)
     }
 

@@ -9,6 +9,8 @@ pub(crate) struct Health {
     pub(crate) registration: Neighbour,
     /// The kubelet's account of holders.
     pub(crate) pod_resources: Neighbour,
+    /// The pods that are bound to the node.
+    pub(crate) pods: Neighbour,
     /// The spec in the GpuNode.
     pub(crate) spec: Neighbour,
 }
@@ -47,6 +49,7 @@ impl Health {
             self.registration.trouble("KubeletUnavailable", "resource names are being registered")
         })
         .or_else(|| self.pod_resources.trouble("KubeletUnavailable", "pod-resources has not answered yet"))
+        .or_else(|| self.pods.trouble("PodsUnknown", "the node's pods have not been listed yet"))
         .or_else(|| self.spec.trouble("SpecUnreadable", "the GpuNode has not been read yet"))
     }
 }

@@ -1,5 +1,6 @@
 //! Who holds which device, by the kubelet's account, and what was allocated so lately that the account may lack it.
 
+use super::init::InitHeld;
 use kerf_core::contract::Holder;
 use kerf_core::names::{DeviceId, PodKey};
 use kerf_core::resource::ResourceName;
@@ -43,6 +44,8 @@ struct Allocation {
 pub(crate) struct Account {
     holders: Option<Holders>,
     allocated: BTreeMap<DeviceId, Allocation>,
+    /// What init containers hold, which the kubelet does not list.
+    init: InitHeld,
     /// Pods that are gone or finished, while the kubelet still lists what they held.
     leaving: BTreeSet<PodKey>,
     look: Option<(Instant, Duration)>,
@@ -51,13 +54,25 @@ pub(crate) struct Account {
 impl Account {
     /// Takes the kubelet's account.
     pub(crate) fn take(&mut self, holders: Holders) {
-        self.allocated.retain(|device, a| {
-            let may_lack_it = holders.asked < a.at + SHOWN_WITHIN && !holders.held.contains_key(device);
-            holders.asked <= a.at || may_lack_it
-        });
         let holds = |pod: &PodKey| holders.held.values().any(|h| h.holder.key() == *pod);
         self.leaving.retain(holds);
         self.holders = Some(holders);
+    }
+
+    /// Forgets allocations that the kubelet's account shows, or should show by now. It never shows what init containers
+    /// hold: `may_be_init_held` tells for which names that may be so.
+    pub(crate) fn forget_allocations(&mut self, may_be_init_held: impl Fn(ResourceName) -> bool) {
+        let Some(Holders { asked, held }) = &self.holders else { return };
+        self.allocated.retain(|device, a| {
+            let is_early = *asked < a.at + SHOWN_WITHIN;
+            let may_lack_it = !held.contains_key(device) && (is_early || may_be_init_held(a.name));
+            *asked <= a.at || may_lack_it
+        });
+    }
+
+    /// Takes what init containers hold.
+    pub(super) fn take_init(&mut self, init: InitHeld) {
+        self.init = init;
     }
 
     /// A container is being given these devices.
@@ -106,18 +121,48 @@ impl Account {
         self.holders.as_ref().map(|h| h.asked)
     }
 
-    /// Who holds the device.
-    pub(crate) fn holder(&self, device: &DeviceId) -> Option<&Held> {
+    /// The names of what was allocated lately.
+    pub(crate) fn allocated_names(&self) -> BTreeSet<ResourceName> {
+        self.allocated.values().map(|a| a.name).collect()
+    }
+
+    /// Whether the kubelet lists a holder of the device.
+    pub(crate) fn lists(&self, device: &DeviceId) -> bool {
+        self.listed(device).is_some()
+    }
+
+    fn listed(&self, device: &DeviceId) -> Option<&Held> {
         self.holders.as_ref()?.held.get(device)
+    }
+
+    /// Who holds the device, or may hold it.
+    pub(crate) fn holder(&self, device: &DeviceId) -> Option<&Held> {
+        let init = || self.init.own.get(device).or_else(|| self.init.doubted.get(device));
+        self.listed(device).or_else(init)
+    }
+
+    /// The name under which the device was just given to a container.
+    pub(crate) fn allocated_as(&self, device: &DeviceId) -> Option<ResourceName> {
+        self.allocated.get(device).map(|a| a.name)
     }
 
     /// The name under which the device is held, or was just given to a container.
     pub(crate) fn held_as(&self, device: &DeviceId) -> Option<ResourceName> {
-        let allocated = self.allocated.get(device).map(|a| a.name);
-        allocated.or_else(|| self.holder(device).map(|h| h.name))
+        let known = || self.listed(device).or_else(|| self.init.own.get(device));
+        self.allocated_as(device).or_else(|| known().map(|h| h.name))
     }
 
-    /// All devices that are held.
+    /// Whether an init container may hold the device though nothing says so: it is no one else's meanwhile.
+    pub(crate) fn is_doubted(&self, device: &DeviceId) -> bool {
+        self.init.doubted.contains_key(device) && self.held_as(device).is_none()
+    }
+
+    /// Whether the device is held, or may be.
+    pub(crate) fn is_held(&self, device: &DeviceId) -> bool {
+        self.held_as(device).is_some() || self.is_doubted(device)
+    }
+
+    /// All devices that the kubelet lists as held.
     pub(crate) fn devices(&self) -> impl Iterator<Item = (&DeviceId, &Held)> {
         self.holders.iter().flat_map(|h| &h.held)
     }
@@ -126,6 +171,13 @@ impl Account {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Account {
+        fn hear(&mut self, holders: Holders, may_be_init_held: bool) {
+            self.take(holders);
+            self.forget_allocations(|_| may_be_init_held);
+        }
+    }
 
     fn held(pod: &str) -> Held {
         Held {
@@ -143,29 +195,40 @@ mod tests {
     fn an_allocation_counts_as_held_until_the_kubelet_shows_it_or_had_time_to() {
         let (mut all, start) = (Account::default(), Instant::now());
         let device = DeviceId::new("MIG-1");
-        all.take(account(start, &[]));
+        all.hear(account(start, &[]), false);
         all.allocated(held("a").name, vec![device.clone()], start + Duration::from_millis(1));
         assert!(all.held_as(&device).is_some() && all.holder(&device).is_none());
-        all.take(account(start + Duration::from_millis(2), &[]));
+        all.hear(account(start + Duration::from_millis(2), &[]), false);
         assert!(all.held_as(&device).is_some(), "the kubelet has not listed the pod yet");
         assert!(all.look(start + SHOWN_WITHIN * 2).0, "the kubelet is asked again");
         assert!(all.held_as(&device).is_some(), "silence is no answer");
-        all.take(account(start + SHOWN_WITHIN * 2, &[]));
+        all.hear(account(start + SHOWN_WITHIN * 2, &[]), false);
         assert_eq!(all.look(start + SHOWN_WITHIN * 2), (false, None));
         assert!(all.held_as(&device).is_none(), "the pod was refused after Allocate");
     }
 
     #[test]
+    fn an_allocation_that_may_be_an_init_containers_counts_however_long_the_kubelet_is_silent() {
+        let (mut all, start) = (Account::default(), Instant::now());
+        let device = DeviceId::new("MIG-1");
+        all.allocated(held("a").name, vec![device.clone()], start);
+        all.hear(account(start + SHOWN_WITHIN * 9, &[]), true);
+        assert!(all.is_held(&device) && all.look(start + SHOWN_WITHIN * 9).0);
+        all.hear(account(start + SHOWN_WITHIN * 9, &[]), false);
+        assert!(!all.is_held(&device));
+    }
+
+    #[test]
     fn the_kubelet_is_asked_ever_less_often_until_a_gone_pods_devices_are_free() {
         let (mut all, start) = (Account::default(), Instant::now());
-        all.take(account(start, &[("MIG-1", "a")]));
+        all.hear(account(start, &[("MIG-1", "a")]), false);
         assert_eq!(all.look(start), (false, None));
         all.left(PodKey::new("ns", "a"), start);
         let (now, first) = all.look(start);
         assert!(!now && first == Some(start + FIRST_LOOK));
         let (now, second) = all.look(start + FIRST_LOOK);
         assert!(now && second == Some(start + FIRST_LOOK * 3));
-        all.take(account(start + FIRST_LOOK, &[]));
+        all.hear(account(start + FIRST_LOOK, &[]), false);
         assert_eq!(all.look(start + LONGEST_LOOK), (false, None));
     }
 }

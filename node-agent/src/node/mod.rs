@@ -5,6 +5,7 @@ mod advertise;
 mod decide;
 mod health;
 mod holders;
+mod init;
 mod names;
 mod retry;
 mod share;
@@ -14,11 +15,14 @@ mod view;
 #[cfg(test)]
 mod churn_tests;
 #[cfg(test)]
+mod init_tests;
+#[cfg(test)]
 mod tests;
 
 pub use advertise::{Allocatable, DevicesByName};
 pub use decide::{Decision, Grant, ListedDevice, ShareGrant};
 pub use holders::{Held, Holders};
+pub use init::{NodePod, NodePods};
 pub(crate) use status::unserved;
 
 use crate::gpu::{Gpu, GpuError, GpuInstance};
@@ -27,7 +31,7 @@ use health::{Health, Neighbour};
 use holders::Account;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::mig::Instance;
-use kerf_core::names::{DeviceId, GpuUuid, PodKey, SliceId};
+use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::resource::ResourceName;
 use retry::Retries;
 use share::Share;
@@ -60,6 +64,10 @@ pub struct Node {
     /// The names that specs have given to MIG devices, to tell a slice on its way out from one that nobody asked for.
     origins: BTreeMap<DeviceId, SliceId>,
     account: Account,
+    /// Bound pods that ask for kerf's names; `None` until the API server has listed them.
+    pods: Option<NodePods>,
+    /// Reserved slices that their pods have got.
+    kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
     retries: Retries<Task>,
     obstacles: BTreeMap<SliceId, Obstruction>,
@@ -129,6 +137,9 @@ impl Node {
                     .cloned()
                     .collect();
                 self.account.take(holders);
+                let mut hidden = self.account.allocated_names();
+                hidden.retain(|name| self.may_be_init_held(*name));
+                self.account.forget_allocations(|name| hidden.contains(&name));
                 self.health.pod_resources = Neighbour::Well;
                 self.forget_processes(&left);
             }
@@ -164,6 +175,12 @@ impl Node {
         self.account.allocated(name, devices, now);
     }
 
+    /// Takes the bound pods that ask for kerf's names.
+    pub fn on_pods(&mut self, pods: NodePods) {
+        self.pods = Some(pods);
+        self.health.pods = Neighbour::Well;
+    }
+
     /// A pod of this node is gone or finished.
     pub fn on_pod_left(&mut self, pod: PodKey, now: Instant) {
         self.account.left(pod, now);
@@ -172,6 +189,8 @@ impl Node {
     /// All names are registered with the kubelet, or not.
     pub fn on_registration(&mut self, result: Result<(), String>) {
         self.advertised.forget_acknowledgements();
+        // A kubelet that has lost its checkpoint allocates anew.
+        self.kept.clear();
         self.health.registration = match result {
             Ok(()) => Neighbour::Well,
             Err(error) => Neighbour::Ill(error),

@@ -64,21 +64,20 @@ impl Node {
         waiting: &BTreeSet<SliceId>,
     ) {
         let held = self.account.holder(device);
+        let promised = wanted.reservation.is_some();
+        let held = held.filter(|_| !promised || !self.account.is_doubted(device));
         status.holder = held.map(|h| h.holder.clone());
         let Some(reservation) = &wanted.reservation else {
             status.resource = self.account.held_as(device);
-            status.state = if status.resource.is_some() { SliceState::Held } else { SliceState::Idle };
+            status.state = if self.account.is_held(device) { SliceState::Held } else { SliceState::Idle };
             return;
         };
         let name = reservation.resource;
         // What the kubelet has taken of some names counts only once it has taken all: before, it may yet forget.
         let registered = self.health.registration.is_well();
         let acknowledged = registered && self.advertised.is_acknowledged(name, device);
-        let by_others = held.is_some_and(|h| {
-            h.name != name
-                || h.holder.key() != reservation.key()
-                || h.holder.container != reservation.container
-        });
+        // Which of its pod's containers has it is the kubelet's choice.
+        let by_others = held.is_some_and(|h| h.name != name || h.holder.key() != reservation.key());
         let ready = acknowledged && !by_others;
         status.ready_for = ready.then(|| reservation.uid.clone());
         status.state = match held {
@@ -125,7 +124,7 @@ impl Node {
             memory: self.memory_of(&gpu, shape),
             gpu,
             shape,
-            state: if busy || resource.is_some() { SliceState::Held } else { SliceState::Idle },
+            state: if busy || self.account.is_held(&device) { SliceState::Held } else { SliceState::Idle },
             resource,
             holder: self.account.holder(&device).map(|h| h.holder.clone()),
             device: Some(device).filter(|d| d.as_str().starts_with("MIG-") || share::slice_of(d).is_some()),

@@ -9,41 +9,42 @@ use kerf_core::planner::Step;
 use kerf_core::units::SizeGb;
 use std::time::Duration;
 
-fn mig(profile: &str, start: u8, size: u8) -> Shape {
+pub(super) fn mig(profile: &str, start: u8, size: u8) -> Shape {
     Shape::Mig { profile: profile.parse().unwrap(), start, size }
 }
 
-fn reservation(pod: &str, resource: &str) -> Reservation {
+pub(super) fn reservation(pod: &str, resource: &str) -> Reservation {
     Reservation {
         uid: PodUid::new(format!("{pod}-uid")),
         namespace: "ns".into(),
         pod: pod.into(),
         container: "main".into(),
         resource: resource.parse().unwrap(),
+        alone: false,
         epoch: 1,
     }
 }
 
-fn wanted(id: &str, shape: Shape, pod: Option<(&str, &str)>) -> WantedSlice {
+pub(super) fn wanted(id: &str, shape: Shape, pod: Option<(&str, &str)>) -> WantedSlice {
     let reservation = pod.map(|(pod, resource)| reservation(pod, resource));
     WantedSlice { id: SliceId::new(id), gpu: uuid(0), shape, reservation }
 }
 
-const ONE: &str = "nvidia.com/mig-1g.10gb";
+pub(super) const ONE: &str = "nvidia.com/mig-1g.10gb";
 
 /// A node, its GPUs and its kubelet.
-struct Scene {
-    node: Node,
+pub(super) struct Scene {
+    pub(super) node: Node,
     gpus: FakeGpus,
-    now: Instant,
+    pub(super) now: Instant,
     /// What the kubelet may hand out: it takes the lists only when told to.
-    kubelet: DevicesByName,
-    held: BTreeMap<DeviceId, Held>,
+    pub(super) kubelet: DevicesByName,
+    pub(super) held: BTreeMap<DeviceId, Held>,
     revision: u64,
 }
 
 impl Scene {
-    fn new(models: &[&str]) -> Self {
+    pub(super) fn new(models: &[&str]) -> Self {
         let (gpus, now) = (FakeGpus::new(models), Instant::now());
         let mut scene = Self {
             node: Node::default(),
@@ -57,27 +58,28 @@ impl Scene {
         scene
     }
 
-    fn restart_agent(&mut self, status: Option<&GpuNodeStatus>) {
+    pub(super) fn restart_agent(&mut self, status: Option<&GpuNodeStatus>) {
         self.node = Node::remembering(status);
         self.kubelet.clear();
         self.node.on_observed(Ok(self.gpus.gpus()));
         self.node.on_registration(Ok(()));
+        self.node.on_pods(NodePods::new());
         self.acknowledge();
         self.list_holders();
     }
 
-    fn tick(&mut self) -> Instant {
+    pub(super) fn tick(&mut self) -> Instant {
         self.now += Duration::from_millis(1);
         self.now
     }
 
-    fn want(&mut self, slices: Vec<WantedSlice>) {
+    pub(super) fn want(&mut self, slices: Vec<WantedSlice>) {
         self.revision += 1;
         let spec = GpuNodeSpec { revision: self.revision, epoch: 1, next_slice: 99, slices };
         self.node.on_spec(Some("uid".into()), Ok(spec));
     }
 
-    fn decide(&mut self) -> Decision {
+    pub(super) fn decide(&mut self) -> Decision {
         let now = self.tick();
         self.node.decide(now)
     }
@@ -100,13 +102,13 @@ impl Scene {
     }
 
     /// The kubelet takes the lists and says so.
-    fn acknowledge(&mut self) {
+    pub(super) fn acknowledge(&mut self) {
         self.kubelet = self.decide().healthy;
         let asked = self.tick();
         self.node.on_allocatable(Allocatable { asked, healthy: self.kubelet.clone() });
     }
 
-    fn list_holders(&mut self) {
+    pub(super) fn list_holders(&mut self) {
         let asked = self.tick();
         self.node.on_holders(Ok(Holders { asked, held: self.held.clone() }));
     }
@@ -128,7 +130,7 @@ impl Scene {
     }
 
     /// Lets everybody act until nothing is left to do. Gives the status.
-    fn settle(&mut self) -> GpuNodeStatus {
+    pub(super) fn settle(&mut self) -> GpuNodeStatus {
         for _ in 0..100 {
             let decision = self.decide();
             if let Some(step) = decision.step {
@@ -147,13 +149,13 @@ impl Scene {
         panic!("it does not settle: {:?}", self.decide());
     }
 
-    fn places(&self) -> Vec<String> {
+    pub(super) fn places(&self) -> Vec<String> {
         let instances = self.gpus.gpus().into_iter().flat_map(|g| g.instances);
         instances.map(|i| format!("{} at {}", i.instance.profile, i.instance.placement)).collect()
     }
 }
 
-fn slice<'s>(status: &'s GpuNodeStatus, id: &str) -> &'s SliceStatus {
+pub(super) fn slice<'s>(status: &'s GpuNodeStatus, id: &str) -> &'s SliceStatus {
     status.slice(&SliceId::new(id)).unwrap()
 }
 
@@ -163,7 +165,7 @@ fn grants(decision: &Decision, device: &str) -> bool {
     listed.any(|d| d.id.as_str() == device && d.grant.is_some())
 }
 
-fn devices(healthy: &DevicesByName) -> Vec<&str> {
+pub(super) fn devices(healthy: &DevicesByName) -> Vec<&str> {
     healthy.values().flatten().map(DeviceId::as_str).collect()
 }
 
@@ -418,6 +420,8 @@ fn nothing_is_cut_while_holders_or_gpus_are_unknown() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
     assert!(scene.decide().step.is_none(), "the kubelet was not heard");
     scene.list_holders();
+    assert!(scene.decide().step.is_none(), "the node's pods are not known");
+    scene.node.on_pods(NodePods::new());
     assert!(scene.decide().step.is_some());
     scene.node.on_observed(Err(GpuError::Stopped));
     let decision = scene.decide();

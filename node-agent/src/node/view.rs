@@ -3,7 +3,7 @@
 use super::Node;
 use super::share;
 use crate::gpu::{Compute, Gpu, GpuInstance};
-use kerf_core::contract::{Shape, WantedSlice};
+use kerf_core::contract::{Reservation, Shape, WantedSlice};
 use kerf_core::mig::catalog;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::offer::ExistingSlice;
@@ -29,7 +29,7 @@ impl Node {
                 .map(|(id, share)| ObservedShare {
                     id: id.clone(),
                     shape: share.shape,
-                    held: self.account.held_as(&share::device_id(&gpu.uuid, id)).is_some(),
+                    held: self.account.is_held(&share::device_id(&gpu.uuid, id)),
                 })
                 .collect(),
         }
@@ -38,7 +38,7 @@ impl Node {
     pub(super) fn is_instance_held(&self, instance: &GpuInstance) -> bool {
         instance.has_processes
             || instance.compute == Compute::Foreign
-            || instance.device().is_some_and(|device| self.account.held_as(device).is_some())
+            || instance.device().is_some_and(|device| self.account.is_held(device))
     }
 
     /// A wanted GPU instance whose compute instance is missing: to the planner it is not there, so that it is created,
@@ -94,11 +94,18 @@ impl Node {
         ExistingSlice {
             id,
             held_as: self.account.held_as(&device),
+            reservation: wanted.and_then(|w| self.open_reservation(w, &device)).cloned(),
             device,
             shape,
             model: self.gpu(gpu).map(|g| catalog::short_name(&g.product, g.memory)).unwrap_or_default(),
-            reservation: wanted.and_then(|w| w.reservation.clone()),
         }
+    }
+
+    /// The promise that the kubelet has to be offered: none of a device in doubt, and none that was kept and whose pod has
+    /// ended since.
+    fn open_reservation<'w>(&self, wanted: &'w WantedSlice, device: &DeviceId) -> Option<&'w Reservation> {
+        let was_kept = |r: &&Reservation| self.kept.get(&wanted.id) == Some(&r.uid);
+        wanted.reservation.as_ref().filter(|r| !was_kept(r) && !self.account.is_doubted(device))
     }
 
     /// Slices that exist without being wanted: GPU, shape, device, and the name that the spec once gave them.

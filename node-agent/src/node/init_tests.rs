@@ -1,0 +1,154 @@
+//! Init containers, whose devices the kubelet's account leaves out: they are held all the same, and nobody else's.
+
+use super::tests::{ONE, Scene, devices, mig, slice, wanted};
+use super::*;
+use kerf_core::contract::{Holder, SliceState, WantedSlice};
+use kerf_core::names::PodUid;
+use kerf_core::request::Beyond;
+use std::time::Duration;
+
+/// A slice at `start` for a container of a pod whose init container `load` needs two and `main` one.
+fn staged(id: &str, start: u8, container: &str) -> WantedSlice {
+    let mut slice = wanted(id, mig("1g.10gb", start, 1), Some(("a", ONE)));
+    let reservation = slice.reservation.as_mut().unwrap();
+    reservation.container = container.to_owned();
+    reservation.alone = true;
+    slice
+}
+
+fn spec() -> Vec<WantedSlice> {
+    let other = wanted("s3", mig("1g.10gb", 2, 1), Some(("b", ONE)));
+    vec![staged("s1", 0, "load"), staged("s2", 1, "main"), other]
+}
+
+/// The pods as the API server shows them: `a` alone.
+fn pods(admitted: bool) -> NodePods {
+    let beyond = Beyond { container: "load".to_owned(), count: 1 };
+    let names = BTreeMap::from([(ONE.parse().unwrap(), Some(beyond))]);
+    let pod = NodePod { key: PodKey::new("ns", "a"), admitted, names };
+    NodePods::from([(PodUid::new("a-uid"), pod)])
+}
+
+/// The kubelet admits `a`: `load` gets both devices and `main` the first of them, the only one that is ever listed.
+fn admit(scene: &mut Scene) {
+    let name = ONE.parse::<ResourceName>().unwrap();
+    for ids in [&["MIG-1", "MIG-2"][..], &["MIG-1"]] {
+        let now = scene.tick();
+        scene.node.on_allocated(name, ids.iter().copied().map(DeviceId::new).collect(), now);
+    }
+    let holder = Holder { namespace: "ns".into(), pod: "a".into(), container: "main".into() };
+    scene.held.insert(DeviceId::new("MIG-1"), Held { name, holder });
+    scene.list_holders();
+}
+
+/// A node on which `a` was admitted, a while ago.
+fn admitted() -> Scene {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(spec());
+    scene.settle();
+    scene.node.on_pods(pods(false));
+    admit(&mut scene);
+    scene.node.on_pods(pods(true));
+    scene.now += Duration::from_secs(60);
+    scene.settle();
+    scene
+}
+
+fn held_by<'s>(status: &'s GpuNodeStatus, id: &str) -> Option<(&'s str, &'s str)> {
+    slice(status, id).holder.as_ref().map(|h| (h.pod.as_str(), h.container.as_str()))
+}
+
+#[test]
+fn a_pod_with_an_init_container_is_offered_its_own_slices_first() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(spec());
+    let status = scene.settle();
+    assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-2"]);
+    assert!(["s1", "s2"].iter().all(|id| slice(&status, id).state == SliceState::Ready));
+    assert_eq!(slice(&status, "s3").state, SliceState::Waiting);
+}
+
+#[test]
+fn what_only_an_init_container_holds_counts_as_held_until_its_pod_ends() {
+    let mut scene = admitted();
+    let status = scene.settle();
+    assert_eq!(held_by(&status, "s1"), Some(("a", "main")), "the kubelet's choice");
+    assert_eq!(held_by(&status, "s2"), Some(("a", "main")), "the promise's name");
+    assert_eq!(slice(&status, "s3").state, SliceState::Ready, "nothing of a's is free any more");
+    assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-2", "MIG-3"], "its containers may start again");
+    // The leader has not heard of the pod's end yet: what it held is in nobody's way.
+    scene.held.clear();
+    scene.node.on_pods(NodePods::new());
+    scene.list_holders();
+    let status = scene.settle();
+    assert_eq!(held_by(&status, "s2"), None);
+    assert_eq!(devices(&scene.kubelet), ["MIG-3"], "the next pod's is offered as before");
+}
+
+#[test]
+fn an_allocation_is_held_while_its_pod_is_about_to_be_admitted() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(spec());
+    scene.settle();
+    scene.node.on_pods(pods(false));
+    admit(&mut scene);
+    for _ in 0..5 {
+        scene.now += Duration::from_secs(1);
+        scene.list_holders();
+        let status = scene.decide().status;
+        assert_eq!(held_by(&status, "s2"), None, "whose it is is not known yet");
+        assert_ne!(slice(&status, "s3").state, SliceState::Waiting);
+    }
+}
+
+#[test]
+fn a_restarted_agent_knows_what_init_containers_hold() {
+    let mut scene = admitted();
+    let status = scene.settle();
+    scene.restart_agent(Some(&status));
+    scene.node.on_pods(pods(true));
+    scene.want(spec());
+    let status = scene.settle();
+    assert_eq!(held_by(&status, "s2"), Some(("a", "main")));
+    assert_eq!(slice(&status, "s3").state, SliceState::Ready);
+}
+
+#[test]
+fn what_an_init_container_may_hold_stays_though_its_promise_is_lost() {
+    for restarts in [false, true] {
+        let mut scene = admitted();
+        // Somebody deletes the GpuNode: the new one's spec is empty, and a big slice is wanted.
+        let big = wanted("s9", mig("7g.80gb", 0, 8), Some(("c", "nvidia.com/mig-7g.80gb")));
+        if restarts {
+            scene.restart_agent(None);
+            scene.node.on_pods(pods(true));
+        }
+        scene.want(vec![big]);
+        let status = scene.settle();
+        assert!(scene.places().contains(&"1g.10gb at 1:1".to_owned()), "{:?}", scene.places());
+        let of_it = |s: &&kerf_core::contract::SliceStatus| s.device == Some(DeviceId::new("MIG-2"));
+        let kept = status.slices.iter().find(of_it).unwrap();
+        assert_eq!(
+            (kept.state, kept.holder.as_ref().unwrap().container.as_str()),
+            (SliceState::Held, "load")
+        );
+        scene.held.clear();
+        scene.node.on_pods(NodePods::new());
+        scene.now += Duration::from_secs(2);
+        scene.list_holders();
+        let status = scene.settle();
+        assert_eq!(slice(&status, "s9").state, SliceState::Ready, "its pod has ended");
+    }
+}
+
+#[test]
+fn a_namesake_of_a_pod_that_has_ended_holds_nothing() {
+    let mut scene = admitted();
+    let mut again = pods(false);
+    let pod = again.remove(&PodUid::new("a-uid")).unwrap();
+    scene.held.clear();
+    scene.node.on_pods(NodePods::from([(PodUid::new("another"), pod)]));
+    scene.list_holders();
+    let status = scene.settle();
+    assert_eq!(held_by(&status, "s2"), None);
+}

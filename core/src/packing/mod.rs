@@ -5,6 +5,7 @@
 mod cost;
 mod fit;
 mod fleet;
+pub mod fraction;
 mod instance;
 mod mig;
 mod share;

@@ -26,7 +26,11 @@ impl ModelSet {
     /// Whether the model is allowed.
     #[must_use]
     pub fn contains(self, model: ModelId) -> bool {
-        self.0 >> model.0 & 1 == 1
+        self.has(model.index())
+    }
+
+    pub(super) fn has(self, model: usize) -> bool {
+        self.0 >> model & 1 == 1
     }
 }
 

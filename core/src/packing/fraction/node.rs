@@ -80,7 +80,7 @@ impl Gpu {
 
     /// Whether it has room for a part.
     #[must_use]
-    pub fn has_room(&self, part: &Part) -> bool {
+    pub fn has_room(&self, part: Part) -> bool {
         let busy = self.busy.0.saturating_add(part.busy().0);
         self.left >= part.share()
             && self.shared.is_none_or(|shared| shared == part.sharing())
@@ -88,13 +88,13 @@ impl Gpu {
             && (self.shared.is_none() || Busy(busy) <= part.sharing().busy_limit())
     }
 
-    fn take(&mut self, part: &Part) {
+    fn take(&mut self, part: Part) {
         self.left = GpuMilli(self.left.0 - part.share().0);
         self.busy = Busy(self.busy.0.saturating_add(part.busy().0));
         self.shared = Some(part.sharing());
     }
 
-    fn release(&mut self, part: &Part) -> Result<(), ReleaseError> {
+    fn release(&mut self, part: Part) -> Result<(), ReleaseError> {
         let left = GpuMilli(self.left.0 + part.share().0);
         if left > GpuMilli::WHOLE || self.shared != Some(part.sharing()) {
             return Err(ReleaseError);
@@ -115,7 +115,7 @@ impl GpuSet {
     /// How many.
     #[must_use]
     pub fn len(self) -> usize {
-        self.iter().count()
+        self.0.count_ones() as usize
     }
 
     /// Whether there is none.
@@ -126,7 +126,12 @@ impl GpuSet {
 
     /// The GPUs' places on their node, from 0, the lowest first.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..MOST_GPUS).filter(move |gpu| self.0 >> gpu & 1 == 1)
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let next = rest.trailing_zeros() as usize;
+            rest &= rest.wrapping_sub(1);
+            (next < MOST_GPUS).then_some(next)
+        })
     }
 }
 
@@ -204,7 +209,7 @@ impl Node {
             return Err(TakeError::Count);
         }
         let full = |gpu: &Gpu| match &request.gpus {
-            GpuDemand::Part(part) => !gpu.has_room(part),
+            GpuDemand::Part(part) => !gpu.has_room(*part),
             GpuDemand::Whole(_) | GpuDemand::None => !gpu.is_free(),
         };
         if let Some(gpu) = on.iter().find(|gpu| self.gpus.get(*gpu).is_none_or(full)) {
@@ -214,7 +219,7 @@ impl Node {
         self.memory = self.memory.saturating_sub(request.memory);
         for gpu in on.iter() {
             match &request.gpus {
-                GpuDemand::Part(part) => self.gpus[gpu].take(part),
+                GpuDemand::Part(part) => self.gpus[gpu].take(*part),
                 GpuDemand::Whole(_) | GpuDemand::None => self.gpus[gpu].left = GpuMilli(0),
             }
         }
@@ -232,7 +237,7 @@ impl Node {
         for gpu in on.iter() {
             let gpu = gpus.get_mut(gpu).ok_or(ReleaseError)?;
             match &request.gpus {
-                GpuDemand::Part(part) => gpu.release(part)?,
+                GpuDemand::Part(part) => gpu.release(*part)?,
                 // Parts that fill a GPU leave nothing either, but it is shared.
                 GpuDemand::Whole(_) if gpu.left == GpuMilli(0) && gpu.shared.is_none() => *gpu = Gpu::FREE,
                 GpuDemand::Whole(_) | GpuDemand::None => return Err(ReleaseError),

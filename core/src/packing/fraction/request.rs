@@ -94,25 +94,25 @@ impl Part {
 
     /// How much of the GPU.
     #[must_use]
-    pub fn share(&self) -> GpuMilli {
+    pub fn share(self) -> GpuMilli {
         self.share
     }
 
     /// How it is shared.
     #[must_use]
-    pub fn sharing(&self) -> Sharing {
+    pub fn sharing(self) -> Sharing {
         self.sharing
     }
 
     /// Where it goes first.
     #[must_use]
-    pub fn order(&self) -> Order {
+    pub fn order(self) -> Order {
         self.order
     }
 
     /// What the tenant keeps busy.
     #[must_use]
-    pub fn busy(&self) -> Busy {
+    pub fn busy(self) -> Busy {
         self.busy
     }
 }
@@ -136,6 +136,11 @@ impl GpuDemand {
 }
 
 impl Request {
+    /// Whether the model with this index is allowed.
+    pub(super) fn allows(&self, model: usize) -> bool {
+        self.models.has(model)
+    }
+
     /// What makes requests alike for the workload: not how a part is shared, nor the node's memory, which varies most.
     pub(super) fn kind(&self) -> Self {
         let gpus = match self.gpus {

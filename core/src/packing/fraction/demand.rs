@@ -1,0 +1,118 @@
+//! What the usual requests want, in sums.
+
+use super::amount::{CpuMilli, GpuMilli, real};
+use super::models::{MOST_MODELS, ModelSet};
+use super::request::{GpuDemand, Part, Request, Sharing};
+use super::supply::Supply;
+use super::workload::{Seen, Workload};
+use crate::units::MemoryMib;
+use std::collections::BTreeMap;
+
+/// A model that is wanted more than this many times over is not scarcer for it.
+const MOST_WANTED: f64 = 2.0;
+
+/// CPU that is wanted more than this many times over is not tighter for it.
+const MOST_TIGHT: f64 = 4.0;
+
+/// All requests that count, with what is assumed before many came.
+pub(super) struct Demand {
+    pub(super) requests: Vec<Usual>,
+    /// Thousandths of a GPU, of all requests.
+    volume: f64,
+}
+
+/// Requests that are alike.
+pub(super) struct Usual {
+    pub(super) request: Request,
+    pub(super) count: f64,
+    /// MiB of all of them.
+    memory: f64,
+}
+
+impl Usual {
+    fn volume(&self) -> f64 {
+        f64::from(self.request.gpus.volume()) * self.count
+    }
+}
+
+impl Demand {
+    pub(super) fn of(workload: &Workload, supply: &Supply) -> Self {
+        let seen = workload.seen().map(|(request, Seen { count, memory })| Usual {
+            request: *request,
+            count: f64::from(count),
+            memory: real(memory),
+        });
+        let mut requests: Vec<Usual> = seen.collect();
+        // What is known beforehand needs no guess beside it, unless it says nothing about GPUs.
+        if workload.is_learned() || requests.iter().all(|usual| usual.request.gpus == GpuDemand::None) {
+            requests.extend(assumed(supply));
+        }
+        let volume = requests.iter().map(Usual::volume).sum();
+        Self { requests, volume }
+    }
+
+    /// How many requests there are.
+    pub(super) fn count(&self) -> f64 {
+        self.requests.iter().map(|usual| usual.count).sum()
+    }
+
+    /// How often each size of part is asked for.
+    pub(super) fn parts(&self) -> BTreeMap<GpuMilli, f64> {
+        let mut parts = BTreeMap::new();
+        for usual in &self.requests {
+            if let GpuDemand::Part(part) = usual.request.gpus {
+                *parts.entry(part.share()).or_default() += usual.count;
+            }
+        }
+        parts
+    }
+
+    /// What pods with a GPU want beside a thousandth of it: thousandths of a core, and MiB.
+    pub(super) fn beside_gpus(&self) -> (f64, f64) {
+        let with_gpu = || self.requests.iter().filter(|usual| usual.request.gpus != GpuDemand::None);
+        let cpu: f64 = with_gpu().map(|usual| f64::from(usual.request.cpu.0) * usual.count).sum();
+        let memory: f64 = with_gpu().map(|usual| usual.memory).sum();
+        (cpu / self.volume, memory / self.volume)
+    }
+
+    /// The part of all CPU that is wanted by the time all GPUs are: 1 is just enough.
+    pub(super) fn tightness(&self, supply: &Supply) -> f64 {
+        let wanted: f64 =
+            self.requests.iter().map(|usual| f64::from(usual.request.cpu.0) * usual.count).sum();
+        let had = supply.cpu_per_gpu() / 1000.0;
+        if had > 0.0 { (wanted / self.volume / had).min(MOST_TIGHT) } else { 0.0 }
+    }
+
+    /// By model: the part of it that is wanted, by the time all GPUs are, by requests that name models; squared, because
+    /// a model that is wanted by half is hardly in danger. What allows several models wants them as there are GPUs of them.
+    pub(super) fn scarcity(&self, supply: &Supply) -> Vec<f64> {
+        let mut wanted = [0.0; MOST_MODELS];
+        for usual in self.requests.iter().filter(|usual| usual.request.models != ModelSet::ANY) {
+            let allowed = || (0..MOST_MODELS).filter(|model| usual.request.allows(*model));
+            let all: f64 = allowed().map(|model| supply.gpus_of(model)).sum();
+            for model in allowed().filter(|model| supply.gpus_of(*model) > 0.0) {
+                wanted[model] += usual.volume() / self.volume * supply.all_gpus() / all;
+            }
+        }
+        wanted.into_iter().map(|part| part.min(MOST_WANTED) * part.min(MOST_WANTED)).collect()
+    }
+}
+
+/// Two whole GPUs, a half and a quarter, with 0.7 of their part of the nodes' CPU and memory: what stands in for a
+/// workload before any came, and weighs less with every request that comes.
+fn assumed(supply: &Supply) -> impl Iterator<Item = Usual> {
+    const PART_OF_THE_NODE: f64 = 0.7;
+    let (cpu, memory) = (supply.cpu_per_gpu() * PART_OF_THE_NODE, supply.memory_per_gpu() * PART_OF_THE_NODE);
+    [1000_u16, 1000, 500, 250].into_iter().map(move |share| {
+        let part = f64::from(share) / 1000.0;
+        let gpus = Part::new(GpuMilli(share), Sharing::Mps).map_or(GpuDemand::whole(1), GpuDemand::Part);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "saturates, never negative"
+        )]
+        let cpu = CpuMilli((cpu * part) as u32);
+        let request = Request { cpu, memory: MemoryMib(0), gpus, models: ModelSet::ANY };
+        Usual { request, count: 1.0, memory: memory * part }
+    })
+}

@@ -1,0 +1,209 @@
+//! What a gap on a GPU is worth: the part of a GPU that future shares can make of it, at the prices at which the shares
+//! that are asked for just pay for the GPUs that they need.
+//!
+//! The prices are the duals of the fluid cutting stock problem (fewest GPUs for shares in these proportions), solved by
+//! Gilmore and Gomory's column generation (1961). A share that always finds a gap is free, one of which two fill a GPU is
+//! worth half of one; so 190 thousandths that no usual share wants are worth nothing, and nothing is lost by filling them.
+
+use super::amount::GpuMilli;
+use std::collections::BTreeMap;
+
+/// The sizes that are looked at: the most frequent ones. The work grows with their number, squared.
+pub(super) const MOST_SIZES: usize = 64;
+
+/// Rounds of column generation; 20 sizes take about 50. Stopped early, the prices are only a bit too high or too low.
+const MOST_ROUNDS: usize = 1000;
+
+/// Prices are compared with this tolerance.
+const EPSILON: f64 = 1e-9;
+
+/// The value of every gap from 0 to 1000 thousandths, in thousandths of a whole GPU's value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct GapValues(Vec<f64>);
+
+impl GapValues {
+    /// From how often each size is asked for.
+    pub(super) fn of(counts: &BTreeMap<GpuMilli, f64>) -> Self {
+        let mut sizes: Vec<(GpuMilli, f64)> = counts.iter().map(|(size, count)| (*size, *count)).collect();
+        sizes.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        sizes.truncate(MOST_SIZES);
+        let unit =
+            sizes.iter().fold(GpuMilli::WHOLE.0, |unit, (size, _)| greatest_common_divisor(unit, size.0));
+        let knapsack = Knapsack {
+            gpu: usize::from(GpuMilli::WHOLE.0 / unit),
+            sizes: sizes.iter().map(|(size, _)| usize::from(size.0 / unit)).collect(),
+        };
+        let counts: Vec<f64> = sizes.iter().map(|(_, count)| *count).collect();
+        let best = knapsack.fill(&prices(&knapsack, &counts));
+        let whole = best.value[knapsack.gpu];
+        if whole <= 0.0 {
+            return Self(
+                (0..=GpuMilli::WHOLE.0).map(|left| if left < 1000 { 0.0 } else { 1000.0 }).collect(),
+            );
+        }
+        let unit = usize::from(unit);
+        Self((0..=1000).map(|left: usize| 1000.0 * best.value[left / unit] / whole).collect())
+    }
+
+    /// The value of a gap, in thousandths of a GPU.
+    pub(super) fn value(&self, left: GpuMilli) -> f64 {
+        self.0[usize::from(left.0.min(GpuMilli::WHOLE.0))]
+    }
+}
+
+fn greatest_common_divisor(a: u16, b: u16) -> u16 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+/// Sizes and the GPU in the greatest unit that divides them all.
+struct Knapsack {
+    gpu: usize,
+    sizes: Vec<usize>,
+}
+
+/// For each size of gap the greatest value that can be put in, and which item comes last.
+struct Filled {
+    value: Vec<f64>,
+    last: Vec<Option<usize>>,
+}
+
+impl Knapsack {
+    fn fill(&self, prices: &[f64]) -> Filled {
+        let (mut value, mut last) = (vec![0.0_f64; self.gpu + 1], vec![None; self.gpu + 1]);
+        for gap in 1..=self.gpu {
+            value[gap] = value[gap - 1];
+            for (item, (size, price)) in self.sizes.iter().zip(prices).enumerate() {
+                if *size <= gap && value[gap - size] + price > value[gap] + 1e-12 {
+                    value[gap] = value[gap - size] + price;
+                    last[gap] = Some(item);
+                }
+            }
+        }
+        Filled { value, last }
+    }
+
+    /// How many of each item the fullest GPU holds.
+    fn pattern(&self, filled: &Filled) -> Vec<f64> {
+        let (mut pattern, mut gap) = (vec![0.0; self.sizes.len()], self.gpu);
+        while gap > 0 {
+            match filled.last[gap] {
+                Some(item) => {
+                    pattern[item] += 1.0;
+                    gap -= self.sizes[item];
+                }
+                None => gap -= 1,
+            }
+        }
+        pattern
+    }
+}
+
+/// A basis of the cutting stock problem: its inverse, and how many GPUs are cut by each of its patterns.
+struct Basis {
+    inverse: Vec<Vec<f64>>,
+    used: Vec<f64>,
+}
+
+/// The price of each size, where a GPU costs 1.
+fn prices(knapsack: &Knapsack, counts: &[f64]) -> Vec<f64> {
+    let mut basis = Basis::start(knapsack, counts);
+    for _ in 0..MOST_ROUNDS {
+        let filled = knapsack.fill(&basis.prices());
+        if filled.value[knapsack.gpu] <= 1.0 + EPSILON || !basis.enter(&knapsack.pattern(&filled)) {
+            break;
+        }
+    }
+    basis.prices()
+}
+
+impl Basis {
+    /// Each size alone, as often as a GPU holds it.
+    fn start(knapsack: &Knapsack, counts: &[f64]) -> Self {
+        let most: Vec<f64> =
+            knapsack.sizes.iter().map(|size| super::amount::real((knapsack.gpu / size) as u64)).collect();
+        let row = |i: usize| (0..most.len()).map(|j| if i == j { 1.0 / most[i] } else { 0.0 }).collect();
+        Self {
+            inverse: (0..most.len()).map(row).collect(),
+            used: counts.iter().zip(&most).map(|(count, most)| count / most).collect(),
+        }
+    }
+
+    fn prices(&self) -> Vec<f64> {
+        (0..self.used.len()).map(|size| self.inverse.iter().map(|row| row[size]).sum()).collect()
+    }
+
+    /// One step of the simplex method: the pattern enters for the first one that it drives out. `false` if there is none.
+    fn enter(&mut self, pattern: &[f64]) -> bool {
+        let direction: Vec<f64> =
+            self.inverse.iter().map(|row| row.iter().zip(pattern).map(|(a, b)| a * b).sum()).collect();
+        let ratios = direction.iter().zip(&self.used).map(|(d, used)| used / d);
+        let falling = ratios.enumerate().filter(|(row, _)| direction[*row] > EPSILON);
+        let Some((out, step)) = falling.min_by(|a, b| a.1.total_cmp(&b.1)) else { return false };
+        self.used.iter_mut().zip(&direction).for_each(|(used, d)| *used -= step * d);
+        self.used[out] = step;
+        let pivot: Vec<f64> = self.inverse[out].iter().map(|x| x / direction[out]).collect();
+        for (row, d) in self.inverse.iter_mut().zip(&direction) {
+            row.iter_mut().zip(&pivot).for_each(|(x, p)| *x -= d * p);
+        }
+        self.inverse[out] = pivot;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(counts: &[(u16, f64)]) -> GapValues {
+        GapValues::of(&counts.iter().map(|(size, count)| (GpuMilli(*size), *count)).collect())
+    }
+
+    #[track_caller]
+    fn check(counts: &[(u16, f64)], expected: &[(u16, f64)]) {
+        let values = values(counts);
+        for (left, value) in expected {
+            let found = values.value(GpuMilli(*left));
+            assert!((found - value).abs() < 1e-6, "a gap of {left} is worth {found}, not {value}");
+        }
+    }
+
+    #[test]
+    fn a_share_of_which_two_fill_a_gpu_is_worth_half_of_one() {
+        check(
+            &[(470, 10.0)],
+            &[(0, 0.0), (460, 0.0), (470, 500.0), (530, 500.0), (940, 1000.0), (1000, 1000.0)],
+        );
+    }
+
+    #[test]
+    fn a_share_that_finds_gaps_in_plenty_is_free() {
+        // Ten of 810 leave ten gaps of 190, and only five of 160 come.
+        check(&[(810, 10.0), (160, 5.0)], &[(190, 0.0), (809, 0.0), (810, 1000.0)]);
+    }
+
+    #[test]
+    fn a_share_with_too_few_gaps_is_paid_for_by_whole_gpus() {
+        // Forty of 160 want more than ten gaps: the others come six to a GPU, and so a gap of 190 is worth a sixth of one.
+        check(&[(810, 10.0), (160, 40.0)], &[(190, 1000.0 / 6.0), (810, 5000.0 / 6.0), (1000, 1000.0)]);
+    }
+
+    #[test]
+    fn without_shares_only_a_whole_gpu_is_worth_something() {
+        check(&[], &[(0, 0.0), (999, 0.0), (1000, 1000.0)]);
+    }
+
+    #[test]
+    fn a_bigger_gap_is_never_worth_less() {
+        let values = values(&[
+            (50, 7.0),
+            (125, 24.0),
+            (320, 30.0),
+            (333, 3.0),
+            (470, 75.0),
+            (650, 25.0),
+            (810, 108.0),
+        ]);
+        assert!(values.0.is_sorted());
+        assert!((values.0[1000] - 1000.0).abs() < 1e-6);
+    }
+}

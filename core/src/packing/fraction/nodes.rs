@@ -1,0 +1,240 @@
+//! The nodes of a fleet with what every usual request would cost on each: only nodes that changed are looked at again.
+
+use super::cost::{Choice, Worth, cost, cost_from};
+use super::market::Market;
+use super::node::{GpuSet, Node, ReleaseError, TakeError};
+use super::request::Request;
+use super::supply::Supply;
+use super::workload::Workload;
+use crate::packing::Cost;
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// The most different requests for which costs are kept: 20 MiB at 5,000 nodes.
+const MOST_ROWS: usize = 512;
+
+/// A node of the fleet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(usize);
+
+impl NodeId {
+    /// How many nodes were added before it.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// The place of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// Where.
+    pub node: NodeId,
+    /// On which GPUs; none for a request without a GPU.
+    pub gpus: GpuSet,
+    /// What it costs.
+    pub cost: Cost,
+}
+
+/// Why nothing was taken or given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ChangeError {
+    /// The node was removed.
+    #[error("the node is gone")]
+    Gone,
+    /// The request has no room there.
+    #[error(transparent)]
+    Take(#[from] TakeError),
+    /// The request was not there.
+    #[error(transparent)]
+    Release(#[from] ReleaseError),
+}
+
+/// The nodes.
+#[derive(Debug, Clone, Default)]
+pub struct Nodes {
+    /// `None` for one that is gone.
+    all: Vec<Option<Node>>,
+    /// By node: the number of the change that made it what it is.
+    changed: Vec<u64>,
+    changes: u64,
+    supply: Supply,
+    workload: Workload,
+    prices: Option<Prices>,
+}
+
+/// What was found out since the market was last looked at.
+#[derive(Debug, Clone)]
+struct Prices {
+    market: Market,
+    /// By node: what it is worth, with the change up to which that is true.
+    worth: Vec<(u64, Worth)>,
+    rows: BTreeMap<Request, Row>,
+}
+
+/// What one request costs on every node.
+#[derive(Debug, Clone, Default)]
+struct Row {
+    /// `FULL` where there is no room.
+    costs: Vec<Cost>,
+    /// The changes up to this one are in.
+    seen: u64,
+}
+
+const FULL: Cost = Cost(i64::MAX);
+
+/// What one request costs on every node, for who asks about nodes one by one.
+#[derive(Debug, Clone, Copy)]
+pub struct Costs<'n>(&'n [Cost]);
+
+impl Costs<'_> {
+    /// What it costs on the node; `None` if there is no room.
+    #[must_use]
+    pub fn on(&self, node: NodeId) -> Option<Cost> {
+        self.0.get(node.0).copied().filter(|cost| *cost != FULL)
+    }
+}
+
+impl Nodes {
+    /// No nodes, for a workload that is known, or that is to be learned (the default).
+    #[must_use]
+    pub fn new(workload: Workload) -> Self {
+        Self { workload, ..Self::default() }
+    }
+
+    /// Adds a node.
+    pub fn add(&mut self, node: Node) -> NodeId {
+        self.supply.add(&node);
+        self.prices = None;
+        self.all.push(Some(node));
+        self.changed.push(0);
+        NodeId(self.all.len() - 1)
+    }
+
+    /// Says what a node is and has left now, which may be one that was removed.
+    pub fn set(&mut self, id: NodeId, node: Node) {
+        let Some(slot) = self.all.get_mut(id.0) else { return };
+        let same = |old: &Node| {
+            old.size() == node.size() && old.model() == node.model() && old.gpus().len() == node.gpus().len()
+        };
+        if !slot.as_ref().is_some_and(same) {
+            if let Some(old) = slot {
+                self.supply.remove(old);
+            }
+            self.supply.add(&node);
+            self.prices = None;
+        }
+        *slot = Some(node);
+        self.has_changed(id);
+    }
+
+    /// Takes a node out. Its number is not given to another.
+    pub fn remove(&mut self, id: NodeId) {
+        if let Some(node) = self.all.get_mut(id.0).and_then(Option::take) {
+            self.supply.remove(&node);
+            self.prices = None;
+        }
+    }
+
+    /// What is left of a node.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        self.all.get(id.0)?.as_ref()
+    }
+
+    /// Tells the workload of a pod. To be called once for each pod, before it is placed for the first time.
+    pub fn learn(&mut self, request: &Request) {
+        if self.workload.learn(request) {
+            self.prices = None;
+        }
+    }
+
+    /// The cheapest place in the fleet; of equal ones that on the first node.
+    pub fn place(&mut self, request: &Request) -> Option<Placement> {
+        let costs = self.costs(request);
+        let (index, cost) = costs.0.iter().copied().enumerate().min_by_key(|(_, cost)| *cost)?;
+        let node = NodeId(index);
+        let choice = if cost == FULL { None } else { self.choice(node, request) };
+        choice.map(|Choice { cost, gpus }| Placement { node, gpus, cost })
+    }
+
+    /// What the request costs on every node.
+    pub fn costs(&mut self, request: &Request) -> Costs<'_> {
+        let Self { all, changed, changes, supply, workload, prices } = self;
+        let prices = prices.get_or_insert_with(|| Prices::of(workload, supply));
+        Costs(prices.costs(request, all, changed, *changes))
+    }
+
+    /// The cheapest place on one node.
+    pub fn choice(&mut self, node: NodeId, request: &Request) -> Option<Choice> {
+        let Self { all, supply, workload, prices, .. } = self;
+        let prices = prices.get_or_insert_with(|| Prices::of(workload, supply));
+        cost(all.get(node.0)?.as_ref()?, request, &prices.market)
+    }
+
+    /// Takes a request on these GPUs of a node.
+    pub fn take(&mut self, node: NodeId, request: &Request, gpus: GpuSet) -> Result<(), ChangeError> {
+        self.change(node, |node| Ok(node.take(request, gpus)?))
+    }
+
+    /// Gives back what was taken.
+    pub fn release(&mut self, node: NodeId, request: &Request, gpus: GpuSet) -> Result<(), ChangeError> {
+        self.change(node, |node| Ok(node.release(request, gpus)?))
+    }
+
+    fn change(
+        &mut self,
+        id: NodeId,
+        change: impl FnOnce(&mut Node) -> Result<(), ChangeError>,
+    ) -> Result<(), ChangeError> {
+        let slot = self.all.get_mut(id.0).ok_or(ChangeError::Gone)?;
+        change(slot.as_mut().ok_or(ChangeError::Gone)?)?;
+        self.has_changed(id);
+        Ok(())
+    }
+
+    fn has_changed(&mut self, id: NodeId) {
+        self.changes += 1;
+        self.changed[id.0] = self.changes;
+    }
+}
+
+impl Prices {
+    fn of(workload: &Workload, supply: &Supply) -> Self {
+        Self { market: Market::of(workload, supply), worth: Vec::new(), rows: BTreeMap::new() }
+    }
+
+    fn costs(&mut self, request: &Request, nodes: &[Option<Node>], changed: &[u64], now: u64) -> &[Cost] {
+        let Self { market, worth, rows } = self;
+        if worth.is_empty() {
+            let of = |(node, changed): (&Option<Node>, &u64)| {
+                (*changed, node.as_ref().map_or(Worth::NOTHING, |node| Worth::of(node, market)))
+            };
+            *worth = nodes.iter().zip(changed).map(of).collect();
+        }
+        if rows.len() >= MOST_ROWS && !rows.contains_key(request) {
+            rows.clear();
+        }
+        let row = rows.entry(*request).or_default();
+        let new = row.costs.is_empty();
+        row.costs.resize(nodes.len(), FULL);
+        for index in 0..nodes.len() {
+            if !new && changed[index] <= row.seen {
+                continue;
+            }
+            // Nodes that are alike come in rows, at least while they are empty.
+            if new && index > 0 && nodes[index] == nodes[index - 1] {
+                row.costs[index] = row.costs[index - 1];
+                continue;
+            }
+            let Some(node) = &nodes[index] else { continue };
+            if worth[index].0 != changed[index] {
+                worth[index] = (changed[index], Worth::of(node, market));
+            }
+            let choice = cost_from(node, &worth[index].1, request, market);
+            row.costs[index] = choice.map_or(FULL, |choice| choice.cost);
+        }
+        row.seen = now;
+        &row.costs
+    }
+}

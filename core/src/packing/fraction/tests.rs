@@ -1,0 +1,371 @@
+use super::*;
+use crate::units::MemoryMib;
+use proptest::prelude::*;
+
+const GIB: u64 = 1024;
+
+/// Two models.
+fn models() -> [ModelId; 2] {
+    let mut models = Models::default();
+    [models.intern("T4").unwrap(), models.intern("A100").unwrap()]
+}
+
+fn pod(cores: u32, gpus: GpuDemand) -> Request {
+    Request { cpu: CpuMilli(1000 * cores), memory: MemoryMib(GIB), gpus, models: ModelSet::ANY }
+}
+
+fn part(share: u16) -> GpuDemand {
+    GpuDemand::Part(mps(share))
+}
+
+fn mps(share: u16) -> Part {
+    Part::new(GpuMilli(share), Sharing::Mps).unwrap()
+}
+
+fn of_model(request: Request, model: ModelId) -> Request {
+    Request { models: [model].into_iter().collect(), ..request }
+}
+
+fn node(cores: u32, gpus: usize) -> Node {
+    Node::new(CpuMilli(1000 * cores), MemoryMib(1024 * GIB), models()[0], gpus)
+}
+
+/// Requests, each so many times.
+fn workload(requests: &[(Request, usize)]) -> Workload {
+    Workload::known(requests.iter().flat_map(|(request, times)| std::iter::repeat_n(request, *times)))
+}
+
+/// Nodes for a workload, on each of which requests were taken.
+fn fleet(workload: Workload, nodes: &[(Node, &[(Request, usize)])]) -> (Nodes, Vec<NodeId>) {
+    let mut fleet = Nodes::new(workload);
+    let ids = nodes.iter().map(|(node, _)| fleet.add(node.clone())).collect::<Vec<_>>();
+    for (id, (_, taken)) in ids.iter().zip(nodes) {
+        for (request, gpu) in *taken {
+            let on = if request.gpus == GpuDemand::None {
+                GpuSet::default()
+            } else {
+                [*gpu].into_iter().collect()
+            };
+            fleet.take(*id, request, on).unwrap();
+        }
+    }
+    (fleet, ids)
+}
+
+#[track_caller]
+fn goes_to(fleet: &mut Nodes, request: &Request, node: usize, gpus: &[usize]) {
+    let place = fleet.place(request).unwrap();
+    assert_eq!((place.node.index(), place.gpus.iter().collect::<Vec<_>>()), (node, gpus.to_vec()));
+}
+
+#[test]
+fn what_the_usual_requests_can_use_is_counted_as_in_fgd() {
+    let requests =
+        [(pod(2, part(500)), 3), (pod(8, GpuDemand::whole(1)), 2), (pod(8, GpuDemand::whole(2)), 1)];
+    let mut supply = Supply::default();
+    supply.add(&node(16, 2));
+    let market = Market::of(&workload(&requests), &supply);
+    let usable = |cores: u32, left: [u16; 2]| {
+        let uses = market.uses(&node(16, 2), CpuMilli(1000 * cores));
+        let free = left.iter().filter(|left| **left == 1000).count();
+        left.iter().map(|left| uses.of_one(GpuMilli(*left))).sum::<f64>() + uses.of_several(free)
+    };
+    for (cores, left, expected) in [
+        // Three of six find room on both GPUs, two on both, and the last one takes both.
+        (8, [1000, 1000], 2000.0 * 3.0 / 6.0 + 2000.0 * 2.0 / 6.0 + 2000.0 / 6.0),
+        // A GPU with 500 left is for the parts only.
+        (8, [500, 1000], 1500.0 * 3.0 / 6.0 + 1000.0 * 2.0 / 6.0),
+        // One with 400 left is for nobody.
+        (8, [400, 1000], 1000.0 * 3.0 / 6.0 + 1000.0 * 2.0 / 6.0),
+        // With 7 cores no whole GPU can be used, with 1 nothing.
+        (7, [1000, 1000], 2000.0 * 3.0 / 6.0),
+        (1, [1000, 1000], 0.0),
+    ] {
+        let found = usable(cores, left);
+        assert!((found - expected).abs() < 1e-9, "{cores} cores, {left:?}: {found}, not {expected}");
+    }
+}
+
+#[test]
+fn the_cost_is_the_sum_of_its_terms() {
+    // One node of two GPUs, 16 cores and 1024 GiB; whole GPUs with 8 cores and 1 GiB are usual.
+    let usual = pod(8, GpuDemand::whole(1));
+    let empty = node(16, 2);
+    let mut supply = Supply::default();
+    supply.add(&empty);
+    let found = cost(&empty, &usual, &Market::of(&workload(&[(usual, 1)]), &supply)).unwrap();
+    // 1000 of the 2000 thousandths that can be used are gone; CPU is just enough, 8 cores to a GPU, so that of 2000
+    // thousandths beside 16 cores 2000 / √2 come to use; 8 cores and one GPU are left. A GiB of memory in 512 is nothing.
+    let expected = 0.3 * 1000.0 + 0.7 * 1000.0 / 2.0_f64.sqrt() + 0.25 * 8.0 + 1000.0 / 256.0;
+    let milli = f64::from(i32::try_from(found.cost.0 / 1000).unwrap()) / 8.0;
+    assert!((milli - expected).abs() < 0.01, "{milli}, not {expected}");
+}
+
+#[test]
+fn shares_meet_that_fill_a_gpu_up() {
+    let usual = workload(&[(pod(1, part(470)), 5), (pod(1, part(320)), 3), (pod(1, part(650)), 2)]);
+    // GPU 0 has 530 left, GPU 1 350, GPU 2 680, and GPU 3 is free.
+    let taken = [(pod(1, part(470)), 0), (pod(1, part(650)), 1), (pod(1, part(320)), 2)];
+    let (mut fleet, _) = fleet(usual, &[(node(64, 4), &taken)]);
+    for (share, gpu) in [(470, 0), (320, 1), (650, 2)] {
+        goes_to(&mut fleet, &pod(1, part(share)), 0, &[gpu]);
+    }
+}
+
+#[test]
+fn of_nodes_alike_the_fuller_one_is_filled() {
+    let usual = workload(&[(pod(4, GpuDemand::whole(1)), 1)]);
+    let taken = [(pod(4, GpuDemand::whole(1)), 0)];
+    let (mut fleet, _) = fleet(usual, &[(node(64, 8), &[]), (node(64, 8), &taken), (node(64, 8), &[])]);
+    goes_to(&mut fleet, &pod(4, GpuDemand::whole(1)), 1, &[1]);
+}
+
+#[test]
+fn of_equal_nodes_it_is_the_first() {
+    let (mut fleet, _) = fleet(Workload::default(), &[(node(64, 8), &[]), (node(64, 8), &[])]);
+    goes_to(&mut fleet, &pod(4, GpuDemand::whole(1)), 0, &[0]);
+}
+
+#[test]
+fn pods_go_where_cpu_and_gpus_stay_in_balance() {
+    let light = pod(3, GpuDemand::whole(1));
+    let heavy = pod(20, GpuDemand::whole(1));
+    let usual = || workload(&[(light, 1), (heavy, 1)]);
+    let (mut fleet, _) = fleet(usual(), &[(node(80, 8), &[]), (node(208, 8), &[])]);
+    goes_to(&mut fleet, &light, 0, &[0]);
+    goes_to(&mut fleet, &heavy, 1, &[0]);
+    goes_to(&mut fleet, &pod(12, GpuDemand::None), 1, &[]);
+}
+
+#[test]
+fn a_model_that_others_insist_on_is_left_to_them() {
+    let [t4, a100] = models();
+    let any = pod(4, GpuDemand::whole(1));
+    let nodes = || [t4, a100].map(|m| Node::new(CpuMilli(64_000), MemoryMib(1024 * GIB), m, 8));
+    for (scarce, node) in [(t4, 1), (a100, 0)] {
+        let usual = workload(&[(any, 1), (of_model(any, scarce), 1)]);
+        let (mut fleet, _) = fleet(usual, &nodes().map(|n| (n, &[][..])));
+        goes_to(&mut fleet, &any, node, &[0]);
+        goes_to(&mut fleet, &of_model(any, scarce), 1 - node, &[0]);
+        goes_to(&mut fleet, &pod(4, GpuDemand::None), node, &[]);
+    }
+}
+
+#[test]
+fn several_gpus_come_from_one_node_and_are_free() {
+    let usual = workload(&[(pod(4, GpuDemand::whole(2)), 1)]);
+    let (mut fleet, ids) =
+        fleet(usual, &[(node(64, 2), &[(pod(1, part(10)), 1)]), (node(64, 4), &[(pod(1, part(10)), 1)])]);
+    let two = pod(4, GpuDemand::whole(2));
+    goes_to(&mut fleet, &two, 1, &[0, 2]);
+    fleet.take(ids[1], &two, [0, 2].into_iter().collect()).unwrap();
+    assert_eq!(fleet.place(&two), None, "one free GPU on each node");
+}
+
+#[test]
+fn a_model_that_no_node_has_is_never_placed() {
+    let (mut fleet, _) = fleet(Workload::default(), &[(node(64, 8), &[])]);
+    assert_eq!(fleet.place(&of_model(pod(1, part(100)), models()[1])), None);
+}
+
+#[test]
+fn mps_packs_and_time_slices_spread_unless_asked_otherwise() {
+    let slice = |order: Option<Order>| {
+        let part = Part::new(GpuMilli(200), Sharing::TimeSlicing).unwrap();
+        pod(1, GpuDemand::Part(order.map_or(part, |order| part.ordered(order))))
+    };
+    let taken = [(slice(None), 0)];
+    let (mut slices, _) = fleet(Workload::default(), &[(node(64, 2), &taken)]);
+    goes_to(&mut slices, &slice(None), 0, &[1]);
+    goes_to(&mut slices, &slice(Some(Order::Pack)), 0, &[0]);
+    let (mut shares, _) = fleet(Workload::default(), &[(node(64, 2), &[(pod(1, part(200)), 1)])]);
+    goes_to(&mut shares, &pod(1, part(200)), 0, &[1]);
+    goes_to(&mut shares, &pod(1, GpuDemand::Part(mps(200).ordered(Order::Spread))), 0, &[0]);
+}
+
+#[test]
+fn a_gpu_is_shared_in_one_way_until_it_is_free_again() {
+    let (mut fleet, ids) = fleet(Workload::default(), &[(node(64, 1), &[(pod(1, part(200)), 0)])]);
+    let slice = pod(1, GpuDemand::Part(Part::new(GpuMilli(200), Sharing::TimeSlicing).unwrap()));
+    assert_eq!(fleet.place(&slice), None);
+    fleet.release(ids[0], &pod(1, part(200)), [0].into_iter().collect()).unwrap();
+    goes_to(&mut fleet, &slice, 0, &[0]);
+}
+
+#[test]
+fn tenants_that_are_busy_together_beyond_the_limit_do_not_meet() {
+    let busy = |busy: u16| pod(1, GpuDemand::Part(mps(100).busy_for(Busy(busy))));
+    let (mut fleet, _) = fleet(Workload::default(), &[(node(64, 1), &[(busy(400), 0)])]);
+    goes_to(&mut fleet, &busy(300), 0, &[0]);
+    assert_eq!(fleet.place(&busy(301)), None);
+    goes_to(&mut fleet, &pod(1, part(600)), 0, &[0]);
+    assert_eq!(Busy::of_duty(65), Busy(32));
+}
+
+#[test]
+fn a_part_is_neither_nothing_nor_a_whole_gpu() {
+    for (share, good) in [(0, false), (1, true), (999, true), (1000, false)] {
+        assert_eq!(Part::new(GpuMilli(share), Sharing::Mps).is_some(), good, "{share}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_not_taken() {
+    let set = |gpus: &[usize]| gpus.iter().copied().collect::<GpuSet>();
+    let mut node = node(8, 2);
+    node.take(&pod(1, part(600)), set(&[0])).unwrap();
+    for (request, gpus, error) in [
+        (pod(8, part(10)), set(&[0]), TakeError::Cpu),
+        (Request { memory: MemoryMib(1024 * GIB), ..pod(1, part(10)) }, set(&[0]), TakeError::Memory),
+        (of_model(pod(1, part(10)), models()[1]), set(&[0]), TakeError::Model),
+        (pod(1, part(10)), set(&[0, 1]), TakeError::Count),
+        (pod(1, GpuDemand::None), set(&[1]), TakeError::Count),
+        (pod(1, part(401)), set(&[0]), TakeError::Gpu(0)),
+        (pod(1, GpuDemand::whole(1)), set(&[0]), TakeError::Gpu(0)),
+        (pod(1, part(10)), set(&[2]), TakeError::Gpu(2)),
+    ] {
+        assert_eq!(node.take(&request, gpus), Err(error), "{request:?}");
+    }
+}
+
+#[test]
+fn nothing_is_given_back_that_was_not_taken() {
+    let zero = || [0].into_iter().collect::<GpuSet>();
+    let mut taken = node(8, 1);
+    for (request, on) in [
+        (pod(1, GpuDemand::None), GpuSet::default()),
+        (pod(0, part(10)), zero()),
+        (pod(0, GpuDemand::whole(1)), zero()),
+    ] {
+        assert_eq!(taken.release(&request, on), Err(ReleaseError), "{request:?}");
+    }
+    // Parts that fill a GPU are no whole one.
+    taken.take(&pod(1, part(400)), zero()).unwrap();
+    taken.take(&pod(1, part(600)), zero()).unwrap();
+    assert_eq!(taken.release(&pod(2, GpuDemand::whole(1)), zero()), Err(ReleaseError));
+}
+
+#[test]
+fn a_node_that_is_gone_or_new_is_seen_at_once() {
+    let (mut fleet, ids) = fleet(Workload::default(), &[(node(64, 8), &[])]);
+    let request = pod(4, GpuDemand::whole(1));
+    goes_to(&mut fleet, &request, 0, &[0]);
+    fleet.remove(ids[0]);
+    assert_eq!((fleet.place(&request), fleet.choice(ids[0], &request)), (None, None));
+    assert_eq!(fleet.take(ids[0], &request, [0].into_iter().collect()), Err(ChangeError::Gone));
+    fleet.add(node(64, 8));
+    goes_to(&mut fleet, &request, 1, &[0]);
+    fleet.set(ids[0], node(8, 1));
+    assert!(fleet.choice(ids[0], &request).is_some());
+}
+
+#[test]
+fn nodes_without_gpus_or_anything_do_not_disturb() {
+    let (mut fleet, _) = fleet(Workload::default(), &[(node(0, 0), &[]), (node(64, 0), &[])]);
+    goes_to(&mut fleet, &pod(4, GpuDemand::None), 1, &[]);
+    assert_eq!(fleet.place(&pod(4, part(10))), None);
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    let share = prop::sample::select(vec![50_u16, 125, 250, 320, 470, 500, 650, 810, 999]);
+    let busy = prop::sample::select(vec![0_u16, 100, 400]);
+    let sharing = prop::sample::select(vec![Sharing::Mps, Sharing::Mps, Sharing::TimeSlicing]);
+    let shared = (share, sharing, busy).prop_map(|(share, sharing, busy)| {
+        GpuDemand::Part(Part::new(GpuMilli(share), sharing).unwrap().busy_for(Busy(busy)))
+    });
+    let gpus =
+        prop_oneof![1 => Just(GpuDemand::None), 4 => shared, 3 => (1_u8..5).prop_map(GpuDemand::whole)];
+    let models = prop_oneof![
+        3 => Just(ModelSet::ANY),
+        1 => (0..2_usize).prop_map(|model| [models()[model]].into_iter().collect())
+    ];
+    (prop::sample::select(vec![0_u32, 1, 3, 8, 20]), gpus, models)
+        .prop_map(|(cores, gpus, models)| Request { models, ..pod(cores, gpus) })
+}
+
+/// What happens to a fleet.
+#[derive(Debug, Clone)]
+enum Event {
+    Come(Request),
+    /// One of those that are there goes.
+    Go(prop::sample::Index),
+    /// A node goes and comes back empty.
+    Restart(prop::sample::Index),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        6 => any_request().prop_map(Event::Come),
+        3 => any::<prop::sample::Index>().prop_map(Event::Go),
+        1 => any::<prop::sample::Index>().prop_map(Event::Restart),
+    ];
+    prop::collection::vec(event, 1..80)
+}
+
+fn empty_nodes() -> Vec<Node> {
+    let [t4, a100] = models();
+    [(t4, 20, 2), (a100, 32, 4), (a100, 32, 4), (t4, 12, 1), (t4, 8, 0)]
+        .map(|(model, cores, gpus)| Node::new(CpuMilli(1000 * cores), MemoryMib(64 * GIB), model, gpus))
+        .to_vec()
+}
+
+/// Whether what runs on a node fits in it, counted without the node's own accounts.
+fn fits(empty: &Node, running: &[&(Request, NodeId, GpuSet)]) -> bool {
+    let cpu: u32 = running.iter().map(|(request, ..)| request.cpu.0).sum();
+    let share = |gpu: usize| {
+        let here = running.iter().filter(|(_, _, gpus)| gpus.iter().any(|g| g == gpu));
+        here.map(|(request, _, gpus)| request.gpus.volume() / u32::try_from(gpus.len()).unwrap()).sum::<u32>()
+    };
+    cpu <= empty.cpu().0 && (0..64).all(|gpu| share(gpu) <= if gpu < empty.gpus().len() { 1000 } else { 0 })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn nothing_is_taken_twice_and_costs_that_are_kept_are_the_fresh_ones(events in events(), probe in any_request()) {
+        let mut fleet = Nodes::default();
+        let empty = empty_nodes();
+        let ids: Vec<NodeId> = empty.iter().map(|node| fleet.add(node.clone())).collect();
+        let mut running: Vec<(Request, NodeId, GpuSet)> = Vec::new();
+        for event in events {
+            match event {
+                Event::Come(request) => {
+                    fleet.learn(&request);
+                    if let Some(place) = fleet.place(&request) {
+                        fleet.take(place.node, &request, place.gpus).unwrap();
+                        running.push((request, place.node, place.gpus));
+                    }
+                }
+                Event::Go(index) if !running.is_empty() => {
+                    let (request, node, gpus) = running.remove(index.index(running.len()));
+                    fleet.release(node, &request, gpus).unwrap();
+                }
+                Event::Go(_) => {}
+                Event::Restart(index) => {
+                    let node = index.index(ids.len());
+                    running.retain(|(_, at, _)| *at != ids[node]);
+                    fleet.remove(ids[node]);
+                    fleet.set(ids[node], empty[node].clone());
+                }
+            }
+            let fresh: Vec<Option<Choice>> = ids.iter().map(|id| fleet.choice(*id, &probe)).collect();
+            let kept = fleet.costs(&probe);
+            for (id, fresh) in ids.iter().zip(&fresh) {
+                prop_assert_eq!(kept.on(*id), fresh.map(|choice| choice.cost));
+            }
+            let best = ids.iter().zip(fresh).filter_map(|(id, c)| Some((c?.cost, *id))).min();
+            prop_assert_eq!(fleet.place(&probe).map(|place| (place.cost, place.node)), best);
+        }
+        for (id, empty) in ids.iter().zip(&empty) {
+            let here: Vec<_> = running.iter().filter(|(_, node, _)| node == id).collect();
+            prop_assert!(fits(empty, &here), "{id:?}: {here:?}");
+        }
+        for (request, node, gpus) in running {
+            fleet.release(node, &request, gpus).unwrap();
+        }
+        for (id, empty) in ids.iter().zip(&empty) {
+            prop_assert_eq!(fleet.node(*id), Some(empty));
+        }
+    }
+}

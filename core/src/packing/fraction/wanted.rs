@@ -1,0 +1,114 @@
+//! Who could use what is left of a node: fragmentation as FGD counts it (Weng, USENIX ATC'23).
+//!
+//! A usual request can use, on a node that has room for it, all GPUs that have room for it. What of a node's GPUs can be
+//! used on the mean over the usual requests falls by more than is taken, where a request breaks what others wanted.
+
+use super::amount::{CpuMilli, GpuMilli, real};
+use super::demand::Demand;
+use super::gap::MOST_SIZES;
+use super::request::GpuDemand;
+use std::collections::BTreeMap;
+
+/// Who wants GPUs of one model, as parts of all requests.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Wanted {
+    /// Requests for one GPU or a part, in the order of the sizes.
+    ones: Vec<Steps>,
+    /// Requests for several GPUs, by their number.
+    several: Vec<(u8, Steps)>,
+}
+
+/// The sizes of requests for one GPU or a part that are looked at.
+#[derive(Debug, Clone)]
+pub(super) struct Sizes {
+    sizes: Vec<GpuMilli>,
+    /// By thousandths left: how many of the sizes fit.
+    fitting: Vec<u8>,
+}
+
+/// The weight of the requests for which so much CPU is enough: CPU and weight, both rising.
+#[derive(Debug, Clone, Default)]
+struct Steps(Vec<(CpuMilli, f64)>);
+
+/// The weights that count on a node with a certain amount of CPU.
+pub(super) struct Uses<'m> {
+    sizes: &'m Sizes,
+    /// The weight of the requests for one GPU or a part, of the first so many sizes.
+    ones: [f64; MOST_SIZES + 2],
+    wanted: &'m Wanted,
+    cpu: CpuMilli,
+}
+
+impl Sizes {
+    /// The most frequent parts, and the whole GPU.
+    pub(super) fn of(parts: &BTreeMap<GpuMilli, f64>) -> Self {
+        let mut frequent: Vec<(GpuMilli, f64)> = parts.iter().map(|(size, count)| (*size, *count)).collect();
+        frequent.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let parts = frequent.into_iter().take(MOST_SIZES).map(|(size, _)| size);
+        let mut sizes: Vec<GpuMilli> = parts.chain([GpuMilli::WHOLE]).collect();
+        sizes.sort_unstable();
+        let fit = |left: u16| sizes.partition_point(|size| size.0 <= left);
+        let fitting =
+            (0..=GpuMilli::WHOLE.0).map(|left| u8::try_from(fit(left)).unwrap_or(u8::MAX)).collect();
+        Self { sizes, fitting }
+    }
+}
+
+impl Steps {
+    fn of(wanted: &BTreeMap<CpuMilli, f64>) -> Self {
+        let mut sum = 0.0;
+        let add = |(cpu, weight): (&CpuMilli, &f64)| {
+            sum += weight;
+            (*cpu, sum)
+        };
+        Self(wanted.iter().map(add).collect())
+    }
+
+    fn weight(&self, cpu: CpuMilli) -> f64 {
+        let enough = self.0.partition_point(|(wanted, _)| *wanted <= cpu);
+        if enough == 0 { 0.0 } else { self.0[enough - 1].1 }
+    }
+}
+
+impl Wanted {
+    /// Who wants this model.
+    pub(super) fn of(demand: &Demand, model: usize, sizes: &Sizes) -> Self {
+        let all = demand.count();
+        let (mut ones, mut several) = (BTreeMap::new(), BTreeMap::new());
+        for usual in demand.requests.iter().filter(|usual| usual.request.allows(model)) {
+            let by_cpu: &mut BTreeMap<CpuMilli, f64> = match usual.request.gpus {
+                GpuDemand::None => continue,
+                GpuDemand::Part(part) => ones.entry(part.share()).or_default(),
+                GpuDemand::Whole(count) if count.get() == 1 => ones.entry(GpuMilli::WHOLE).or_default(),
+                GpuDemand::Whole(count) => several.entry(count.get()).or_default(),
+            };
+            *by_cpu.entry(usual.request.cpu).or_default() += usual.count / all;
+        }
+        Self {
+            ones: sizes.sizes.iter().map(|size| ones.get(size).map(Steps::of).unwrap_or_default()).collect(),
+            several: several.iter().map(|(count, by_cpu)| (*count, Steps::of(by_cpu))).collect(),
+        }
+    }
+
+    /// What counts on a node with so much CPU.
+    pub(super) fn uses<'m>(&'m self, sizes: &'m Sizes, cpu: CpuMilli) -> Uses<'m> {
+        let mut ones = [0.0; MOST_SIZES + 2];
+        for (size, steps) in self.ones.iter().enumerate() {
+            ones[size + 1] = ones[size] + steps.weight(cpu);
+        }
+        Uses { sizes, ones, wanted: self, cpu }
+    }
+}
+
+impl Uses<'_> {
+    /// What can be used of one GPU with so much left, in thousandths, by requests for one GPU or a part.
+    pub(super) fn of_one(&self, left: GpuMilli) -> f64 {
+        f64::from(left.0) * self.ones[usize::from(self.sizes.fitting[usize::from(left.0)])]
+    }
+
+    /// What can be used of so many free GPUs, in thousandths, by requests for several.
+    pub(super) fn of_several(&self, free: usize) -> f64 {
+        let fitting = self.wanted.several.iter().take_while(|(count, _)| usize::from(*count) <= free);
+        1000.0 * real(free as u64) * fitting.map(|(_, steps)| steps.weight(self.cpu)).sum::<f64>()
+    }
+}

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn pod(uid: &str, status: Value) -> PodView {
+    fn pod(uid: &str, status: &Value) -> PodView {
         let limits = |count: &str| json!({"limits": {"nvidia.com/mig-1g.10gb": count}});
         serde_json::from_value(json!({
             "metadata": {"name": "a", "namespace": "ns", "uid": uid},
@@ -184,15 +184,15 @@ mod tests {
     fn a_pods_news_are_told_once() {
         let mut roster = Roster::default();
         assert_eq!(roster.news(), Some(NodePods::new()), "that there are none is news at first");
-        roster.take(&pod("u", json!({"phase": "Pending"})));
+        roster.take(&pod("u", &json!({"phase": "Pending"})));
         let told = roster.news().unwrap();
         let known = &told[&PodUid::new("u")];
         let beyond = known.names.values().flatten().map(|b| (b.container.as_str(), b.count));
         assert_eq!((known.admitted, beyond.collect::<Vec<_>>()), (false, vec![("load", 1)]));
         assert_eq!(roster.news(), None);
-        roster.take(&pod("u", json!({"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"})));
+        roster.take(&pod("u", &json!({"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"})));
         assert!(roster.news().unwrap()[&PodUid::new("u")].admitted);
-        roster.take(&pod("u", json!({"phase": "Failed", "startTime": "2026-01-01T00:00:00Z"})));
+        roster.take(&pod("u", &json!({"phase": "Failed", "startTime": "2026-01-01T00:00:00Z"})));
         assert_eq!(roster.news(), Some(NodePods::new()));
     }
 

@@ -75,7 +75,9 @@ impl Life {
     fn begin_with_init_container(&mut self, choice: usize) {
         const TO_ADMITTED: [u8; 9] = [15, 4, 13, 15, 4, 5, 6, 14, 13];
         self.act(0, choice);
-        TO_ADMITTED.into_iter().for_each(|action| self.act(action, 0));
+        for action in TO_ADMITTED {
+            self.act(action, 0);
+        }
         assert!(self.roster.values().all(|pod| pod.admitted) && self.pods.len() == 1, "{:?}", self.roster);
     }
 
@@ -217,7 +219,9 @@ impl Life {
     fn note_admitted(&mut self) {
         for pod in self.pods.values().filter(|pod| pod.listed) {
             let known = pod.staged.as_ref().and_then(|uid| self.roster.get_mut(uid));
-            known.into_iter().for_each(|known| known.admitted = true);
+            if let Some(known) = known {
+                known.admitted = true;
+            }
         }
     }
 
@@ -377,7 +381,9 @@ proptest! {
         actions in prop::collection::vec((0_u8..17, 0_usize..32), 0..120)
     ) {
         let mut life = Life::new();
-        begins.into_iter().for_each(|choice| life.begin_with_init_container(choice));
+        if let Some(choice) = begins {
+            life.begin_with_init_container(choice);
+        }
         for (action, choice) in actions {
             life.act(action, choice);
         }

@@ -49,7 +49,7 @@ fn admitted() -> Scene {
     scene.node.on_pods(pods(false));
     admit(&mut scene);
     scene.node.on_pods(pods(true));
-    scene.now += Duration::from_secs(60);
+    scene.now += Duration::from_mins(1);
     scene.settle();
     scene
 }

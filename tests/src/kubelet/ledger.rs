@@ -188,14 +188,17 @@ impl DeviceLedger {
     }
 
     /// What a container of an incoming pod may get of one resource; `None` if it already holds what it asks for.
+    ///
+    /// Which of the reusable devices it takes over is up to a Go map's order, as with all picks.
     pub fn choose(
-        &self,
+        &mut self,
         uid: &str,
         container: &str,
         resource: &str,
         required: usize,
         reusable: &BTreeSet<String>,
     ) -> Result<Option<Choice>, AllocationError> {
+        let reusable = if reusable.is_empty() { Vec::new() } else { self.order.shuffled(reusable) };
         let held = self.held(uid, container, resource);
         if let Some(held) = held.filter(|held| held.len() != required) {
             return Err(AllocationError::RequestChanged {
@@ -210,7 +213,7 @@ impl DeviceLedger {
         if held.is_some() || required == 0 {
             return Ok(None);
         }
-        let reused: BTreeSet<String> = reusable.iter().take(required).cloned().collect();
+        let reused: BTreeSet<String> = reusable.into_iter().take(required).collect();
         let available: BTreeSet<String> = match self.taken.get(resource) {
             Some(taken) => healthy.difference(taken).cloned().collect(),
             None => healthy.clone(),

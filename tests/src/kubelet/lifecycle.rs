@@ -2,10 +2,14 @@
 //!
 //! One task for each pod. Writes the pod's status and, once nothing of it runs, removes a pod that is being deleted.
 
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -35,6 +39,8 @@ pub(super) struct PodRun {
     since: Timestamp,
     stop: CancellationToken,
     states: Mutex<ContainerStates>,
+    /// Whether all ordinary init containers have ended and all sidecars have started.
+    initialized: AtomicBool,
     /// False for a pod that ran before this kubelet: nothing is started, its containers are taken as running.
     fresh: bool,
 }
@@ -53,7 +59,8 @@ impl PodRun {
     /// A pod that was just admitted (`fresh`), or one that ran already when this kubelet came.
     pub(super) fn new(core: Arc<Core>, pod: Arc<Pod>, stop: CancellationToken, fresh: bool) -> Self {
         let (key, uid) = (PodKey::of(&pod), pod.metadata.uid.clone().unwrap_or_default());
-        Self { core, pod, key, uid, since: Timestamp::now(), stop, states: Mutex::default(), fresh }
+        let (since, initialized) = (Timestamp::now(), AtomicBool::new(false));
+        Self { core, pod, key, uid, since, stop, states: Mutex::default(), initialized, fresh }
     }
 
     /// Lives the pod's life to its end.
@@ -74,12 +81,18 @@ impl PodRun {
     async fn live(&self) -> bool {
         let Some(spec) = self.pod.spec.as_ref() else { return false };
         let apps_ended = self.stop.child_token();
-        let mut sidecars = Vec::new();
+        let mut sidecars = FuturesUnordered::new();
         for init in spec.init_containers.iter().flatten() {
             let run = self.start(init, true).await;
+            self.write_progress().await;
             if init_role(init) == ContainerRole::Sidecar {
                 sidecars.push(self.supervise(init, run, &apps_ended, |_| true));
-            } else if self.supervise(init, run, &self.stop, |code| self.init_again(code)).await != 0 {
+                continue;
+            }
+            let end = self.supervise(init, run, &self.stop, |code| self.init_again(code));
+            if beside(&mut sidecars, end).await != 0 {
+                apps_ended.cancel();
+                while sidecars.next().await.is_some() {}
                 return true;
             }
         }
@@ -88,15 +101,11 @@ impl PodRun {
             let run = self.start(app, true).await;
             apps.push(self.supervise(app, run, &self.stop, |code| self.app_again(code)));
         }
-        if self.fresh {
-            self.write_running().await;
-        }
-        let apps = async {
-            let codes = join_all(apps).await;
-            apps_ended.cancel();
-            codes
-        };
-        let (codes, _) = tokio::join!(apps, join_all(sidecars));
+        self.initialized.store(true, Ordering::Relaxed);
+        self.write_progress().await;
+        let codes = beside(&mut sidecars, join_all(apps)).await;
+        apps_ended.cancel();
+        while sidecars.next().await.is_some() {}
         codes.into_iter().any(|code| code != 0)
     }
 
@@ -171,7 +180,7 @@ impl PodRun {
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
             run = self.start(container, false).await;
-            self.write_running().await;
+            self.write_progress().await;
         }
     }
 
@@ -209,15 +218,36 @@ impl PodRun {
         if self.core.halted.is_cancelled() { Duration::ZERO } else { self.core.pods.grace(&self.uid) }
     }
 
-    async fn write_running(&self) {
+    /// Writes how far the pod is, unless it ran before this kubelet, which told of it then.
+    async fn write_progress(&self) {
+        if !self.fresh {
+            return;
+        }
         let states = locked(&self.states).clone();
-        self.write(status::running(&self.pod, &states, self.since)).await;
+        let describe =
+            if self.initialized.load(Ordering::Relaxed) { status::running } else { status::initializing };
+        let shown = describe(&self.pod, &states, self.since);
+        self.write(shown).await;
     }
 
     async fn write(&self, status: Value) {
         tokio::select! {
             () = api::write_status(&self.core.options.client, &self.key, &self.uid, status) => {}
             () = self.stop.cancelled() => {}
+        }
+    }
+}
+
+/// Waits for `main` while the sidecars run beside it.
+async fn beside<T>(
+    sidecars: &mut FuturesUnordered<impl Future<Output = i32>>,
+    main: impl Future<Output = T>,
+) -> T {
+    tokio::pin!(main);
+    loop {
+        tokio::select! {
+            ended = &mut main => return ended,
+            Some(_) = sidecars.next() => {}
         }
     }
 }

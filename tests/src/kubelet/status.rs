@@ -22,12 +22,20 @@ pub(super) struct ContainerState {
 /// Container states by name.
 pub(super) type ContainerStates = BTreeMap<String, ContainerState>;
 
+/// Status of a pod that was admitted and whose init containers have not all ended.
+pub(super) fn initializing(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
+    let mut shown = described(pod, states, since);
+    shown["phase"] = json!("Pending");
+    shown["conditions"] = conditions(false, false, None);
+    shown
+}
+
 /// Status of a pod whose containers have started.
 pub(super) fn running(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
     let ready = app_containers(pod).all(|container| is_running(states, &container.name));
     let mut shown = described(pod, states, since);
     shown["phase"] = json!("Running");
-    shown["conditions"] = conditions(ready, None);
+    shown["conditions"] = conditions(true, ready, None);
     shown
 }
 
@@ -35,7 +43,7 @@ pub(super) fn running(pod: &Pod, states: &ContainerStates, since: Timestamp) -> 
 pub(super) fn completed(pod: &Pod, states: &ContainerStates, since: Timestamp, failed: bool) -> Value {
     let mut shown = described(pod, states, since);
     shown["phase"] = json!(if failed { "Failed" } else { "Succeeded" });
-    shown["conditions"] = conditions(false, Some(if failed { "PodFailed" } else { "PodCompleted" }));
+    shown["conditions"] = conditions(true, false, Some(if failed { "PodFailed" } else { "PodCompleted" }));
     shown
 }
 
@@ -118,7 +126,7 @@ fn container_status(uid: &str, container: &Container, state: Option<&ContainerSt
     })
 }
 
-fn conditions(ready: bool, ended: Option<&str>) -> Value {
+fn conditions(initialized: bool, ready: bool, ended: Option<&str>) -> Value {
     let now = rfc3339(Timestamp::now());
     let condition = |kind: &str, holds: bool| {
         let status = if holds { "True" } else { "False" };
@@ -127,7 +135,7 @@ fn conditions(ready: bool, ended: Option<&str>) -> Value {
     };
     json!([
         condition("PodReadyToStartContainers", ended.is_none()),
-        condition("Initialized", true),
+        condition("Initialized", initialized),
         condition("ContainersReady", ready),
         condition("Ready", ready),
     ])

@@ -17,16 +17,16 @@ use super::plugin::{FakePlugin, register};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One node on a control plane, with a plugin that has the devices a and b.
-struct Cluster {
+pub(super) struct Cluster {
     plane: ControlPlane,
-    _folder: tempfile::TempDir,
-    kubelet: StandInKubelet,
-    plugin: Arc<FakePlugin>,
-    pods: Api<Pod>,
+    pub(super) folder: tempfile::TempDir,
+    pub(super) kubelet: StandInKubelet,
+    pub(super) plugin: Arc<FakePlugin>,
+    pub(super) pods: Api<Pod>,
 }
 
 impl Cluster {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let options =
             ControlPlaneOptions { scheduler: false, ..ControlPlaneOptions::without_controller_manager() };
         let plane = ControlPlane::start(options).await.unwrap();
@@ -39,10 +39,10 @@ impl Cluster {
         let kubelet = StandInKubelet::start(options).await.unwrap();
         let plugin = plug_in(&kubelet).await;
         let pods = Api::namespaced(plane.client(), "team");
-        Self { plane, _folder: folder, kubelet, plugin, pods }
+        Self { plane, folder, kubelet, plugin, pods }
     }
 
-    async fn create(&self, name: &str, count: u32, script: &str, policy: &str) {
+    pub(super) async fn create(&self, name: &str, count: u32, script: &str, policy: &str) {
         self.create_with(name, &json!({NAME: count.to_string()}), script, policy).await;
     }
 
@@ -66,12 +66,12 @@ impl Cluster {
     }
 
     /// Waits until a pod is in this phase, and gives it.
-    async fn phase(&self, name: &str, phase: &str) -> Pod {
+    pub(super) async fn phase(&self, name: &str, phase: &str) -> Pod {
         let is_so = |pod: &Pod| pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some(phase);
         self.pod_until(name, is_so).await
     }
 
-    async fn pod_until(&self, name: &str, is_so: impl Fn(&Pod) -> bool) -> Pod {
+    pub(super) async fn pod_until(&self, name: &str, is_so: impl Fn(&Pod) -> bool) -> Pod {
         let began = Instant::now();
         loop {
             let pod = self.pods.get(name).await.unwrap();
@@ -83,7 +83,7 @@ impl Cluster {
         }
     }
 
-    async fn delete(&self, name: &str) {
+    pub(super) async fn delete(&self, name: &str) {
         self.pods.delete(name, &DeleteParams::default()).await.unwrap();
         let began = Instant::now();
         while self.pods.get_opt(name).await.unwrap().is_some() {
@@ -105,7 +105,7 @@ impl Cluster {
         }
     }
 
-    async fn end(self) {
+    pub(super) async fn end(self) {
         self.kubelet.stop().await;
         self.plane.stop().await.unwrap();
     }

@@ -98,6 +98,15 @@ fn reusable_devices_come_first() {
 }
 
 #[test]
+fn any_of_the_reusable_devices_may_be_taken_over() {
+    let mut ledger = ledger_with(&["a", "b", "c", "d"], &[]);
+    let reusable = ids(["a", "b", "c", "d"]);
+    let mut reused = |_| ledger.choose("one", "main", NAME, 1, &reusable).unwrap().unwrap().reused;
+    let different: BTreeSet<BTreeSet<String>> = (0..20).map(&mut reused).collect();
+    assert!(different.len() > 2, "always the same few: {different:?}");
+}
+
+#[test]
 fn the_order_of_picks_varies_and_repeats_with_the_seed() {
     let devices: Vec<String> = (0..8).map(|number| format!("device-{number}")).collect();
     let picks = |seed| -> Vec<BTreeSet<String>> {

@@ -96,7 +96,7 @@ fn the_cost_is_the_sum_of_its_terms() {
     let found = cost(&empty, &usual, &Market::of(&workload(&[(usual, 1)]), &supply)).unwrap();
     // 1000 of the 2000 thousandths that can be used are gone; CPU is just enough, 8 cores to a GPU, so that of 2000
     // thousandths beside 16 cores 2000 / √2 come to use; 8 cores and one GPU are left. A GiB of memory in 512 is nothing.
-    let expected = 0.3 * 1000.0 + 0.7 * 1000.0 / 2.0_f64.sqrt() + 0.25 * 8.0 + 1000.0 / 256.0;
+    let expected = 0.5 * 1000.0 + 0.7 * 1000.0 / 2.0_f64.sqrt() + 0.25 * 8.0 + 1000.0 / 256.0;
     let milli = f64::from(i32::try_from(found.cost.0 / 1000).unwrap()) / 8.0;
     assert!((milli - expected).abs() < 0.01, "{milli}, not {expected}");
 }

@@ -1,0 +1,194 @@
+//! Pods with init containers, a sidecar and several app containers, through all phases on a real control plane.
+//!
+//! The kubelet never lists what an ordinary init container holds; nobody else may get it all the same.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::contract::{SliceState, WantedSlice};
+use kerf_nvml_mock::Model;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, wait};
+use kerf_tests::kubelet::PodKey;
+use kerf_tests::oracle::Truth;
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const NAME: &str = "nvidia.com/mig-1g.10gb";
+
+async fn cluster() -> anyhow::Result<Cluster> {
+    let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1).running_commands()]);
+    options.control_plane.controller_manager = false;
+    Cluster::start(options, |_| ()).await
+}
+
+/// A container that asks for slices of 10 GB, and runs until there is a file of its name in `gates`.
+fn until_opened(gates: &Path, name: &str, count: u32) -> Value {
+    let gate = gates.join(name).display().to_string();
+    let script = format!("while [ ! -e {gate} ]; do sleep 0.02; done");
+    let mut container = asking(name, count);
+    container["command"] = json!(["/bin/sh", "-c", script]);
+    container
+}
+
+fn for_ever(name: &str, count: u32) -> Value {
+    let mut container = asking(name, count);
+    container["command"] = json!(["/bin/sleep", "1000"]);
+    container
+}
+
+fn asking(name: &str, count: u32) -> Value {
+    json!({"name": name, "image": "none", "resources": {"limits": {"kerf.dev/gpu-10gb": count.to_string()}}})
+}
+
+fn pod(name: &str, inits: &[Value], apps: &[Value]) -> anyhow::Result<Pod> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"initContainers": inits, "containers": apps, "terminationGracePeriodSeconds": 0},
+    }))?)
+}
+
+/// Devices that a pod's containers have, by the kubelet's own account.
+fn devices(cluster: &Cluster, pod: &str) -> BTreeSet<String> {
+    let held = cluster.nodes()[0].kubelet().allocations().remove(&PodKey::new("default", pod));
+    held.into_iter().flat_map(|mut names| names.remove(NAME)).flatten().collect()
+}
+
+/// What a container sees of the GPU.
+fn visible(cluster: &Cluster, pod: &str, container: &str) -> BTreeSet<String> {
+    let grant = cluster.nodes()[0].kubelet().grant(&PodKey::new("default", pod), container);
+    let visible = grant.and_then(|grant| grant.environment.get("NVIDIA_VISIBLE_DEVICES").cloned());
+    visible.into_iter().flat_map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+async fn slices_of(cluster: &Cluster, pod: &str) -> anyhow::Result<Vec<WantedSlice>> {
+    let spec = cluster.gpu_node("h").await?.read_spec()?;
+    Ok(spec.slices.into_iter().filter(|s| s.reservation.as_ref().is_some_and(|r| r.pod == pod)).collect())
+}
+
+/// Waits until an init container of the pod runs.
+async fn init_runs(cluster: &Cluster, pod: &str, init: &str) -> anyhow::Result<()> {
+    let runs = async || {
+        let status = cluster.pods().get(pod).await?.status.unwrap_or_default();
+        let inits = status.init_container_statuses.unwrap_or_default();
+        let running = |s: &k8s_openapi::api::core::v1::ContainerStatus| {
+            s.name == init && s.state.as_ref().is_some_and(|state| state.running.is_some())
+        };
+        Ok(inits.iter().any(running))
+    };
+    wait(PATIENCE, &format!("{init} of {pod} to run"), runs).await
+}
+
+/// How many slices the agent says are held by a pod.
+async fn held_by(cluster: &Cluster, pod: &str) -> anyhow::Result<usize> {
+    let status = cluster.gpu_node("h").await?.read_status()?.unwrap_or_default();
+    let held = status.slices.iter().filter(|s| s.state == SliceState::Held);
+    Ok(held.filter(|s| s.holder.as_ref().is_some_and(|h| h.pod == pod)).count())
+}
+
+async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
+    let violations = Truth::observe(cluster).await?.violations();
+    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pods_slices_are_its_own_from_its_first_init_container_to_its_end() -> anyhow::Result<()> {
+    let mut cluster = cluster().await?;
+    let gates = tempfile::tempdir()?;
+    let open = |name: &str| std::fs::write(gates.path().join(name), "").context("failed to open a gate");
+    let mut proxy = for_ever("proxy", 1);
+    proxy["restartPolicy"] = json!("Always");
+    // Four beside the sidecar are five; the sidecar and the two apps are three.
+    let inits = [until_opened(gates.path(), "fetch", 1), proxy, until_opened(gates.path(), "load", 4)];
+    cluster.create(&pod("staged", &inits, &[for_ever("one", 1), for_ever("two", 1)])?).await?;
+    init_runs(&cluster, "staged", "fetch").await?;
+    let mine = devices(&cluster, "staged");
+    assert_eq!(mine.len(), 5, "the most that it needs at any time");
+    assert_eq!(slices_of(&cluster, "staged").await?.len(), 5);
+
+    // Two of seven are left: the third rival has to wait, through all phases.
+    for name in ["rival-1", "rival-2", "rival-3"] {
+        cluster.create(&pod(name, &[], &[for_ever("main", 1)])?).await?;
+    }
+    cluster.running("rival-1").await?;
+    cluster.running("rival-2").await?;
+    cluster.event("rival-3", "GPU slices in use").await?;
+    let apart = |cluster: &Cluster| {
+        ["rival-1", "rival-2"].iter().all(|rival| devices(cluster, rival).is_disjoint(&mine))
+    };
+    assert!(apart(&cluster));
+    sound(&cluster).await?;
+
+    open("fetch")?;
+    init_runs(&cluster, "staged", "load").await?;
+    assert_eq!(visible(&cluster, "staged", "load").len(), 4);
+    wait(PATIENCE, "the agent to know all holders", async || Ok(held_by(&cluster, "staged").await? == 5))
+        .await?;
+    // Nobody knows any more what was allocated; and an allocation that the kubelet does not list would be old by now.
+    cluster.nodes_mut()[0].agent().kill()?;
+    cluster.nodes_mut()[0].agent().restart()?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    wait(PATIENCE, "the agent to know them again", async || Ok(held_by(&cluster, "staged").await? == 5))
+        .await?;
+    cluster.delete("rival-2").await?;
+    cluster.running("rival-3").await?;
+    assert!(devices(&cluster, "rival-3").is_disjoint(&mine));
+    sound(&cluster).await?;
+
+    open("load")?;
+    cluster.running("staged").await?;
+    let (one, two, proxy) = (
+        visible(&cluster, "staged", "one"),
+        visible(&cluster, "staged", "two"),
+        visible(&cluster, "staged", "proxy"),
+    );
+    let lasting: BTreeSet<String> = [&one, &two, &proxy].into_iter().flatten().cloned().collect();
+    assert!(lasting.len() == 3 && lasting.is_subset(&mine), "{lasting:?} of {mine:?}");
+    let slices = slices_of(&cluster, "staged").await?;
+    let mut containers: Vec<_> =
+        slices.iter().filter_map(|s| Some(s.reservation.as_ref()?.container.as_str())).collect();
+    containers.sort_unstable();
+    assert_eq!(containers, ["load", "load", "one", "proxy", "two"], "they stay the pod's until it ends");
+    assert_eq!(devices(&cluster, "staged"), mine);
+
+    cluster.create(&pod("rival-4", &[], &[for_ever("main", 5)])?).await?;
+    cluster.event("rival-4", "GPU slices in use").await?;
+    cluster.delete("staged").await?;
+    cluster.running("rival-4").await?;
+    assert!(slices_of(&cluster, "staged").await?.is_empty());
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    let names = ["a", "b", "c", "d", "e"];
+    for name in names {
+        let (mut load, mut main) = (asking("load", 2), asking("main", 1));
+        load["command"] = json!(["/bin/sleep", "0.5"]);
+        main["command"] = json!(["/bin/sleep", "2"]);
+        let mut pod = pod(name, &[load], &[main])?;
+        pod.spec.as_mut().context("the pod has no spec")?.restart_policy = Some("Never".to_owned());
+        cluster.create(&pod).await?;
+    }
+    // Six of seven slices are three pods; the others follow when these have ended.
+    for name in names {
+        let done = async || {
+            sound(&cluster).await?;
+            Ok(matches!(cluster.phase(name).await?.as_str(), "Succeeded" | "Failed"))
+        };
+        wait(Duration::from_mins(1), &format!("{name} to end"), done).await?;
+        assert_eq!(cluster.phase(name).await?, "Succeeded");
+    }
+    let free = async || {
+        let spec = cluster.gpu_node("h").await?.read_spec()?;
+        Ok(spec.slices.iter().all(|s| s.reservation.is_none()))
+    };
+    wait(PATIENCE, "nothing to be reserved", free).await?;
+    sound(&cluster).await?;
+    cluster.stop().await
+}

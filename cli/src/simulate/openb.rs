@@ -1,0 +1,213 @@
+//! `kerf simulate --openb`: places the pods of Alibaba's trace of 2023 (openb) on its nodes, one after the other and
+//! without departures, as FGD's protocol has it. It drives the code that the extender runs.
+
+use kerf_core::packing::fraction::{
+    CpuMilli, GpuDemand, GpuMilli, MOST_GPUS, ModelId, ModelSet, Models, Node, Nodes, Part, Placement,
+    Request, Sharing, TooManyModels, Workload,
+};
+use kerf_core::units::MemoryMib;
+use std::fmt::Write as _;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// What is known of the workload before the first pod comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Foresight {
+    /// Nothing: it is learned from the pods that came.
+    #[default]
+    Learn,
+    /// How often each request will come, as FGD assumes.
+    Known,
+}
+
+/// What is wrong with the input.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum OpenbError {
+    /// The nodes file has no such column.
+    #[error("nodes: no column {0:?} in the first line; a file has cpu_milli, memory_mib, gpu and model")]
+    Column(&'static str),
+    /// No node has a GPU.
+    #[error("nodes: no node has a GPU")]
+    NoGpus,
+    /// A line of the nodes file is bad.
+    #[error("nodes: line {line}: {fault}")]
+    Node {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        fault: Fault,
+    },
+    /// A line of the pod list is bad.
+    #[error("pods: line {line}: {fault}")]
+    Pod {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        fault: Fault,
+    },
+}
+
+/// What is wrong with a line.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Fault {
+    /// A node's line ends too early.
+    #[error("{0} is missing: write as many fields as the first line has")]
+    Field(&'static str),
+    /// A pod's line has too few words or too many.
+    #[error("{0} words; write `cpu_milli memory_mib num_gpu gpu_milli gpu_spec`, with - for any model")]
+    Words(usize),
+    /// A field is no whole number in its range.
+    #[error("{field}: {text:?} is no whole number from 0 to {most}")]
+    Number {
+        /// Which field.
+        field: &'static str,
+        /// What stands there.
+        text: String,
+        /// The greatest that will do.
+        most: u64,
+    },
+    /// The GPUs and the share do not go together.
+    #[error("num_gpu {count}, gpu_milli {milli}: write 1 GPU with 1 to 1000, or several with 1000 each")]
+    Share {
+        /// How many GPUs.
+        count: u8,
+        /// How much of each.
+        milli: u16,
+    },
+    /// The models are too many.
+    #[error("model: {0}")]
+    Models(#[from] TooManyModels),
+}
+
+/// Decides for each line `cpu_milli memory_mib num_gpu gpu_milli gpu_spec` of `pods`, on the nodes of the csv file
+/// `nodes`. The result has a line for each, by its number from 0: `J place NODE GPU[,GPU...]`, with the node by its row
+/// from 0 and `-` for no GPU, or `J reject`.
+pub fn run(nodes: &str, pods: &str, foresight: Foresight) -> Result<String, OpenbError> {
+    let mut models = Models::default();
+    let nodes = read_nodes(nodes, &mut models)?;
+    let pods = read_pods(pods, &mut models)?;
+    let mut fleet = Nodes::new(match foresight {
+        Foresight::Learn => Workload::default(),
+        Foresight::Known => Workload::known(&pods),
+    });
+    for node in nodes {
+        fleet.add(node);
+    }
+    let mut decisions = String::new();
+    for (number, pod) in pods.iter().enumerate() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(decisions, "{number} {}", verdict(decide(&mut fleet, pod)));
+    }
+    Ok(decisions)
+}
+
+fn decide(fleet: &mut Nodes, pod: &Request) -> Option<Placement> {
+    fleet.learn(pod);
+    let place = fleet.place(pod)?;
+    fleet.take(place.node, pod, place.gpus).ok().map(|()| place)
+}
+
+fn verdict(place: Option<Placement>) -> String {
+    let Some(Placement { node, gpus, .. }) = place else { return "reject".to_owned() };
+    let gpus: Vec<String> = gpus.iter().map(|gpu| gpu.to_string()).collect();
+    let gpus = if gpus.is_empty() { "-".to_owned() } else { gpus.join(",") };
+    format!("place {} {gpus}", node.index())
+}
+
+/// Where the nodes file has its columns. Their order is not fixed, and others may stand between them.
+struct Columns {
+    cpu: usize,
+    memory: usize,
+    gpus: usize,
+    model: usize,
+}
+
+impl Columns {
+    fn of(header: &str) -> Result<Self, OpenbError> {
+        let names: Vec<&str> = header.trim_start_matches('\u{feff}').split(',').map(str::trim).collect();
+        let find = |name| names.iter().position(|n| *n == name).ok_or(OpenbError::Column(name));
+        Ok(Self {
+            cpu: find("cpu_milli")?,
+            memory: find("memory_mib")?,
+            gpus: find("gpu")?,
+            model: find("model")?,
+        })
+    }
+
+    fn node(&self, line: &str, models: &mut Models) -> Result<Node, Fault> {
+        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+        let field = |index: usize, name| fields.get(index).copied().ok_or(Fault::Field(name));
+        let cpu = number("cpu_milli", field(self.cpu, "cpu_milli")?, u32::MAX)?;
+        let memory = number("memory_mib", field(self.memory, "memory_mib")?, u64::from(u32::MAX))?;
+        let most = u8::try_from(MOST_GPUS).unwrap_or(u8::MAX);
+        let gpus = number("gpu", field(self.gpus, "gpu")?, most)?;
+        let model = models.intern(field(self.model, "model")?)?;
+        Ok(Node::new(CpuMilli(cpu), MemoryMib(memory), model, usize::from(gpus)))
+    }
+}
+
+fn read_nodes(text: &str, models: &mut Models) -> Result<Vec<Node>, OpenbError> {
+    let mut lines = (1..).zip(text.lines());
+    let columns = Columns::of(lines.next().map_or("", |(_, header)| header))?;
+    let mut nodes = Vec::new();
+    for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
+        nodes.push(columns.node(text, models).map_err(|fault| OpenbError::Node { line, fault })?);
+    }
+    let has_gpus = nodes.iter().any(|node| !node.gpus().is_empty());
+    if has_gpus { Ok(nodes) } else { Err(OpenbError::NoGpus) }
+}
+
+/// Empty lines are passed over and have no number.
+fn read_pods(text: &str, models: &mut Models) -> Result<Vec<Request>, OpenbError> {
+    let lines = (1..).zip(text.lines()).filter(|(_, text)| !text.trim().is_empty());
+    lines.map(|(line, text)| pod(text, models).map_err(|fault| OpenbError::Pod { line, fault })).collect()
+}
+
+fn pod(line: &str, models: &mut Models) -> Result<Request, Fault> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [cpu, memory, count, milli, spec] = words[..] else { return Err(Fault::Words(words.len())) };
+    let count = number("num_gpu", count, u8::MAX)?;
+    let milli = number("gpu_milli", milli, GpuMilli::WHOLE.0)?;
+    Ok(Request {
+        cpu: CpuMilli(number("cpu_milli", cpu, u32::MAX)?),
+        memory: MemoryMib(number("memory_mib", memory, u64::from(u32::MAX))?),
+        gpus: gpus(count, milli).ok_or(Fault::Share { count, milli })?,
+        models: allowed(spec, models)?,
+    })
+}
+
+/// Parts are MPS shares: they may meet on any GPU that has room.
+fn gpus(count: u8, milli: u16) -> Option<GpuDemand> {
+    match (count, milli) {
+        (0, _) => Some(GpuDemand::None),
+        (count, 1000) => Some(GpuDemand::whole(count)),
+        (1, milli) => Part::new(GpuMilli(milli), Sharing::Mps).map(GpuDemand::Part),
+        _ => None,
+    }
+}
+
+/// `-`, or names with `|` between them. A name that no node has allows nothing.
+fn allowed(spec: &str, models: &mut Models) -> Result<ModelSet, TooManyModels> {
+    if spec == "-" {
+        return Ok(ModelSet::ANY);
+    }
+    spec.split('|')
+        .map(|name| models.intern(name))
+        .collect::<Result<Vec<ModelId>, _>>()
+        .map(ModelSet::from_iter)
+}
+
+fn number<T>(field: &'static str, text: &str, most: T) -> Result<T, Fault>
+where
+    T: FromStr + PartialOrd + Into<u64>,
+{
+    let bad = |most: T| Fault::Number { field, text: text.to_owned(), most: most.into() };
+    match text.parse::<T>() {
+        Ok(value) if value <= most => Ok(value),
+        _ => Err(bad(most)),
+    }
+}
+
+#[cfg(test)]
+#[path = "openb_tests.rs"]
+mod tests;

@@ -53,7 +53,7 @@ pub fn filter<'n>(
     let mut filtered = Filtered { fitting: Vec::with_capacity(offered.len()), refused: Vec::new() };
     let mut best: Option<(Cost, &str)> = None;
     for &name in offered {
-        match index.cost(name, ask) {
+        match index.cost(name, &pod.uid, ask) {
             Ok(cost) => {
                 filtered.fitting.push(name);
                 best = Some(best.map_or((cost, name), |b| b.min((cost, name))));
@@ -85,7 +85,7 @@ pub fn prioritize<'n>(
     }
     let mut ranked: Vec<(bool, Option<Cost>, &str)> = Vec::with_capacity(offered.len());
     for &name in offered {
-        let cost = pod.ask.as_ref().ok().and_then(|ask| index.cost(name, ask).ok());
+        let cost = pod.ask.as_ref().ok().and_then(|ask| index.cost(name, &pod.uid, ask).ok());
         ranked.push((favourite != Some(name), cost, name));
     }
     // `None` is greater than any cost here: those that cannot serve the pod any more come last.

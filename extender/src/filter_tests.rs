@@ -1,10 +1,13 @@
 use super::*;
 use crate::cluster_index::{Progress, Promise};
+use crate::compute::Compute;
 use crate::pod::KnownPod;
 use crate::tentative::LIFETIME;
 use kerf_core::contract::GpuNodeSpec;
 use kerf_core::packing::Terms;
+use kerf_core::packing::fraction::CpuMilli;
 use kerf_core::testing::{node_status, request};
+use kerf_core::units::MemoryMib;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
 
@@ -46,6 +49,7 @@ fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
         key: pod.key.clone(),
         node: Some(node.into()),
         ended: false,
+        compute: Compute::default(),
         deleting: false,
         movable,
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
@@ -103,6 +107,45 @@ fn a_pod_that_may_not_be_evicted_makes_no_room() {
         2,
         "its place is not kept for the other"
     );
+}
+
+/// Where shares go, one bound after the other, on two nodes with a T4 each.
+fn shares(resource: &str, first_is_busy: bool) -> Vec<String> {
+    let mut index = cluster(&[("n1", &["T4-16GB"]), ("n2", &["T4-16GB"])]);
+    let all = Compute { cpu: CpuMilli(4000), memory: MemoryMib(16_384) };
+    for node in ["n1", "n2"] {
+        let left = if first_is_busy && node == "n1" { Compute { cpu: CpuMilli(0), ..all } } else { all };
+        index.show_allocatable(node.into(), Some(left));
+    }
+    let place = |n: usize| {
+        let pod = pod(&n.to_string(), resource);
+        let known = KnownPod {
+            uid: pod.uid.clone(),
+            key: pod.key.clone(),
+            node: None,
+            ended: false,
+            compute: Compute { cpu: CpuMilli(100), memory: MemoryMib(256) },
+            deleting: false,
+            movable: false,
+            request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
+        };
+        index.show_pod(known);
+        let node = choose(&mut index, &pod, &["n1", "n2"], Instant::now()).unwrap();
+        bind(&mut index, &pod, &node);
+        node
+    };
+    (0..3).map(place).collect()
+}
+
+#[test]
+fn mps_shares_fill_a_gpu_and_time_slices_spread_over_all() {
+    assert_eq!(shares("nvidia.com/gpu-4gb", false), ["n1", "n1", "n1"]);
+    assert_eq!(shares("nvidia.com/gpu-4gb.shared", false), ["n1", "n2", "n1"]);
+}
+
+#[test]
+fn a_node_without_cpu_is_the_last_for_a_share() {
+    assert_eq!(shares("nvidia.com/gpu-4gb", true), ["n2", "n2", "n2"]);
 }
 
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
@@ -205,6 +248,7 @@ fn an_expectation_ends_with_the_pod() {
         key: a.key.clone(),
         node: None,
         ended: false,
+        compute: Compute::default(),
         deleting: true,
         movable: false,
         request: None,
@@ -309,6 +353,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
         key: waiting.key.clone(),
         node: None,
         ended: false,
+        compute: Compute::default(),
         deleting: false,
         movable: false,
         request: Some(request(WHOLE, 1).to_json().into()),

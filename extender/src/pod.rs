@@ -1,11 +1,14 @@
 //! A pod as the extender sees it: who it is, where it is, whether it has ended, and what it asks for. Nothing else of
 //! a Pod is read or kept.
 
+use crate::compute::Compute;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use serde::Deserialize;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The parts of a Pod that a watch reads.
@@ -29,6 +32,25 @@ pub struct PodSpecView {
     /// The node that the pod is bound to.
     #[serde(default)]
     pub node_name: Option<String>,
+    /// Its containers, for what they ask of the node.
+    #[serde(default)]
+    pub containers: Vec<ContainerView>,
+}
+
+/// The part of a container that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct ContainerView {
+    /// What it asks for.
+    #[serde(default)]
+    pub resources: Option<ResourcesView>,
+}
+
+/// The part of a container's resources that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct ResourcesView {
+    /// Its requests.
+    #[serde(default)]
+    pub requests: Option<BTreeMap<String, Quantity>>,
 }
 
 /// The part of a Pod's status that matters here.
@@ -79,6 +101,8 @@ pub struct KnownPod {
     pub node: Option<NodeName>,
     /// All its containers have ended for good: `Succeeded` or `Failed`.
     pub ended: bool,
+    /// What its containers ask of the node.
+    pub compute: Compute,
     /// Its deletion has begun.
     pub deleting: bool,
     /// Its owner allows that it is restarted elsewhere, and it has a controller that starts another.
@@ -91,7 +115,10 @@ impl From<SlicedPod> for KnownPod {
     fn from(pod: SlicedPod) -> Self {
         let SlicedPod { metadata, spec, status } = pod;
         let phase = status.and_then(|s| s.phase);
-        let node = spec.and_then(|s| s.node_name).filter(|name| !name.is_empty());
+        let spec = spec.unwrap_or_default();
+        let node = spec.node_name.filter(|name| !name.is_empty());
+        let requests = spec.containers.iter().filter_map(|c| c.resources.as_ref()?.requests.as_ref());
+        let compute = requests.map(Compute::of).fold(Compute::default(), Compute::plus);
         let mut annotations = metadata.annotations.unwrap_or_default();
         let owners = metadata.owner_references.unwrap_or_default();
         let allowed = annotations.get(keys::MOVABLE).is_some_and(|value| value == "true");
@@ -100,6 +127,7 @@ impl From<SlicedPod> for KnownPod {
             key: PodKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
             node: node.map(NodeName::new),
             ended: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
+            compute,
             deleting: metadata.deletion_timestamp.is_some(),
             movable: allowed && owners.iter().any(|owner| owner.controller == Some(true)),
             request: annotations.remove(keys::REQUEST).map(Arc::from),
@@ -110,6 +138,8 @@ impl From<SlicedPod> for KnownPod {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kerf_core::packing::fraction::CpuMilli;
+    use kerf_core::units::MemoryMib;
     use serde_json::json;
 
     fn known(pod: serde_json::Value) -> KnownPod {
@@ -124,7 +154,10 @@ mod tests {
                 "annotations": {"kerf.dev/request": "{}", "kerf.dev/movable": "true", "other": "x"},
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true}],
             },
-            "spec": {"nodeName": "n1", "containers": []},
+            "spec": {"nodeName": "n1", "containers": [
+                {"name": "a", "resources": {"requests": {"cpu": "1", "memory": "2Gi"}}},
+                {"name": "b", "resources": {"requests": {"cpu": "500m"}}}, {"name": "c"},
+            ]},
             "status": {"phase": "Succeeded"},
         }));
         let expected = KnownPod {
@@ -132,6 +165,7 @@ mod tests {
             key: PodKey::new("ns", "a"),
             node: Some("n1".into()),
             ended: true,
+            compute: Compute { cpu: CpuMilli(1500), memory: MemoryMib(2048) },
             deleting: true,
             movable: true,
             request: Some("{}".into()),

@@ -1,11 +1,13 @@
-//! The two watches that feed the index: nodes' GpuNode objects, and pods with kerf's label.
+//! The watches that feed the index: nodes' GpuNode objects, pods with kerf's label, and what Nodes have for pods.
 //!
 //! Nodes come first, so that when pods are listed every promise is known and those to vanished pods are found.
 
+use crate::machine::Machine;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::term::Term;
 use futures::{Stream, StreamExt};
 use kerf_core::keys;
+use kerf_core::names::NodeName;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
@@ -20,8 +22,9 @@ const WATCH_SECONDS: u32 = 60;
 pub async fn run(term: Arc<Term>) {
     let config = Config::default().timeout(WATCH_SECONDS);
     let nodes = watcher(Api::<GpuNode>::all(term.client.clone()), config.clone()).default_backoff();
-    let pods_config = config.labels(&format!("{}=true", keys::SLICED));
+    let pods_config = config.clone().labels(&format!("{}=true", keys::SLICED));
     let pods = watcher(Api::<SlicedPod>::all(term.client.clone()), pods_config).default_backoff();
+    let machines = watcher(Api::<Machine>::all(term.client.clone()), config).default_backoff();
     let nodes_listed = tokio::sync::Notify::new();
     let feed_nodes = feed(&term, "GpuNodes", nodes, |event| {
         let done = matches!(event, Event::InitDone);
@@ -42,9 +45,10 @@ pub async fn run(term: Arc<Term>) {
         })
         .await;
     };
+    let feed_machines = feed(&term, "Nodes", machines, |event| tell_machine(&term, event));
     tokio::select! {
         () = term.stop.cancelled() => {}
-        () = async { tokio::join!(feed_nodes, feed_pods); } => {}
+        () = async { tokio::join!(feed_nodes, feed_pods, feed_machines); } => {}
     }
 }
 
@@ -71,6 +75,15 @@ fn tell_node(term: &Arc<Term>, event: Event<GpuNode>) {
         Event::Delete(node) => index.remove_node(&node.name()),
         Event::InitDone => index.nodes_listed(),
     });
+}
+
+fn tell_machine(term: &Arc<Term>, event: Event<Machine>) {
+    let tell = |name: NodeName, allocatable| term.with(|index| index.show_allocatable(name, allocatable));
+    match event {
+        Event::InitApply(node) | Event::Apply(node) => tell(node.name(), Some(node.allocatable())),
+        Event::Delete(node) => tell(node.name(), None),
+        Event::Init | Event::InitDone => {}
+    }
 }
 
 fn tell_pod(term: &Arc<Term>, event: Event<SlicedPod>) {

@@ -5,6 +5,7 @@
 
 mod change;
 mod effects;
+mod fractions;
 mod moving;
 mod node;
 mod pods;
@@ -21,6 +22,7 @@ pub use promises::{Progress, Promise, Unreservable};
 pub use writes::Reread;
 
 use crate::ask::Ask;
+use crate::compute::Compute;
 use crate::pod::KnownPod;
 use crate::tentative::Tentatives;
 use crate::upkeep;
@@ -37,6 +39,10 @@ pub struct ClusterIndex {
     nodes: HashMap<NodeName, IndexedNode>,
     /// The MIG GPUs of all serving nodes: what a place costs depends on what is left elsewhere.
     fleet: Fleet,
+    /// The GPUs that are shared.
+    fractions: fractions::Fractions,
+    /// What the Nodes have for pods.
+    allocatable: HashMap<NodeName, Compute>,
     pods: HashMap<PodUid, KnownPod>,
     /// The node on which each promised pod has its slices.
     places: HashMap<PodUid, NodeName>,
@@ -148,16 +154,34 @@ impl ClusterIndex {
             for uid in &node.promised {
                 self.places.remove(uid);
             }
+            self.fractions.remove(name);
             self.effects.changed.insert(name.clone());
             self.effects.unwritten.insert(name.clone());
         }
     }
 
-    /// What it costs to serve `ask` on a node.
-    pub fn cost(&mut self, name: &str, ask: &Ask) -> Result<Cost, Refusal> {
+    /// What the Node of this name has for pods; `None` when it is gone.
+    pub fn show_allocatable(&mut self, name: NodeName, allocatable: Option<Compute>) {
+        match allocatable {
+            Some(allocatable) => drop(self.allocatable.insert(name, allocatable)),
+            None => drop(self.allocatable.remove(&name)),
+        }
+    }
+
+    /// What it costs to serve a pod's `ask` on a node.
+    pub fn cost(&mut self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Cost, Refusal> {
         let found = self.nodes.get_key_value_mut(name);
         let (name, node) = found.ok_or(Refusal::NoAgent)?;
-        node.cost(name, ask, &self.tentatives, &self.fleet)
+        let cost = node.cost(name, ask, &self.tentatives, &self.fleet)?;
+        let pods = &self.pods;
+        let compute = |uid: &PodUid| pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
+        let left = || {
+            let taken = node.promised.iter().map(compute).fold(Compute::default(), Compute::plus);
+            // Without the Node nothing is known of it: it is as good as any.
+            self.allocatable.get(name).map_or(Compute::PLENTY, |all| all.minus(taken))
+        };
+        let shared = self.fractions.cost(name, node, left, ask, compute(uid));
+        Ok(shared.unwrap_or(cost))
     }
 
     /// A leader of a newer epoch has written: this one is none any more. While this one is still listing, it is rather

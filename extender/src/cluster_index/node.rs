@@ -40,6 +40,8 @@ struct View {
     /// What the last asks came to, as of this version of the fleet.
     results: Vec<(Arc<str>, Result<Cost, Refusal>)>,
     version: u64,
+    /// Rises with every inventory.
+    seen: u64,
 }
 
 impl IndexedNode {
@@ -121,15 +123,27 @@ impl IndexedNode {
         result
     }
 
+    /// The GPUs with all promises and probable places, as of the last cost.
+    #[must_use]
+    pub fn inventory(&self) -> &NodeInventory {
+        &self.view.inventory
+    }
+
+    /// Rises whenever the inventory changes.
+    #[must_use]
+    pub fn seen(&self) -> u64 {
+        self.view.seen
+    }
+
     /// Shows the node's GPUs to the fleet as they are promised now; none while pods may not be sent here.
     pub fn join(&mut self, fleet: &mut Fleet) {
-        let mut known: BTreeMap<GpuUuid, FleetGpu> = std::mem::take(&mut self.fleet_gpus).into_iter().collect();
+        let mut known: BTreeMap<GpuUuid, FleetGpu> =
+            std::mem::take(&mut self.fleet_gpus).into_iter().collect();
         let serving = self.serving();
         if let (Ok(()), Ok((spec, status))) = (serving, self.readable()) {
             let inventory = NodeInventory::of(spec.working(), status);
-            let join = |gpu: &GpuInventory| {
-                Some((gpu.uuid.clone(), gpu.join(fleet, known.remove(&gpu.uuid))?))
-            };
+            let join =
+                |gpu: &GpuInventory| Some((gpu.uuid.clone(), gpu.join(fleet, known.remove(&gpu.uuid))?));
             self.fleet_gpus = inventory.gpus.iter().filter_map(join).collect();
         }
         for gone in known.into_values() {
@@ -142,7 +156,7 @@ impl IndexedNode {
         let view = tentatives.laid_over(name, spec.working(), status, fleet);
         let inventory = NodeInventory::of(&view, status);
         if inventory != self.view.inventory {
-            self.view = View { inventory, ..View::default() };
+            self.view = View { inventory, seen: self.view.seen + 1, ..View::default() };
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 //! whose label somebody removes leaves the watch and runs on.
 
 use super::{ClusterIndex, Why};
+use crate::ask::Ask;
 use crate::pod::KnownPod;
 use hashbrown::HashSet;
 use kerf_core::names::{NodeName, PodKey, PodUid};
@@ -92,6 +93,9 @@ impl ClusterIndex {
             self.drop_tentative(&pod.uid);
         }
         let uid = pod.uid.clone();
+        if let (false, Ok(ask)) = (self.pods.contains_key(&uid), Ask::read(pod.request.as_deref())) {
+            self.fractions.learn(&ask, pod.compute);
+        }
         let before = self.pods.insert(uid.clone(), pod);
         let changed = before.as_ref() != self.pods.get(&uid);
         if let Some(name) = self.places.get(&uid).filter(|_| changed).cloned() {

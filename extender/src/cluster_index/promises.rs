@@ -148,6 +148,7 @@ impl ClusterIndex {
             key: key.clone(),
             node: None,
             ended: false,
+            compute: crate::compute::Compute::default(),
             deleting: false,
             movable: false,
             request: None,

@@ -38,6 +38,7 @@ fn known(pod: &str, node: Option<&str>) -> KnownPod {
         key: PodKey::new("default", pod),
         node: node.map(NodeName::new),
         ended: false,
+        compute: crate::compute::Compute::default(),
         deleting: false,
         movable: false,
         request: Some(request(SMALL, 1).to_json().into()),

@@ -35,7 +35,8 @@ impl ClusterIndex {
                 self.touch(node);
             }
             let near = changed.iter().filter(|name| waiter.offered.contains(*name));
-            let places = near.filter_map(|name| Some((self.cost(name.as_str(), &waiter.ask).ok()?, name)));
+            let places = near
+                .filter_map(|name| Some((self.cost(name.as_str(), &waiter.uid, &waiter.ask).ok()?, name)));
             if let Some(name) = places.min().map(|(_, name)| name.clone()) {
                 woken.push(self.call(waiter, &name, now));
                 continue;

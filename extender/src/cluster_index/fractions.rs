@@ -1,0 +1,134 @@
+//! Shares of GPUs: where one more costs the fleet least, by what is left of each node's GPUs, CPU and memory.
+//!
+//! Whether a node can serve a pod is decided elsewhere, by what is promised there; this ranks those that can.
+
+use super::IndexedNode;
+use crate::ask::Ask;
+use crate::compute::Compute;
+use hashbrown::HashMap;
+use kerf_core::contract::Shape;
+use kerf_core::inventory::{GpuInventory, NodeInventory};
+use kerf_core::kind::Kind;
+use kerf_core::names::NodeName;
+use kerf_core::packing::Cost;
+use kerf_core::packing::fraction::{
+    GpuDemand, GpuMilli, GpuSet, ModelSet, Models, Node, NodeId, Nodes, Part, Request, Sharing,
+};
+use kerf_core::units::{MemoryMib, SizeGb};
+
+/// A node that can serve a share by what is promised there, but has no CPU or memory left by what is known here: the last.
+const LAST: Cost = Cost(i64::MAX / 4);
+
+/// The nodes that share GPUs.
+#[derive(Debug, Default)]
+pub(super) struct Fractions {
+    nodes: Nodes,
+    models: Models,
+    known: HashMap<NodeName, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    id: NodeId,
+    /// Of the GPUs that are shared; a node's GPUs are of one size but in odd cases.
+    gpu: MemoryMib,
+    /// The node's view as of which this is true.
+    seen: u64,
+}
+
+impl Fractions {
+    /// What a share costs on a node that can serve it; `None` if the ask is for something else.
+    pub(super) fn cost(
+        &mut self,
+        name: &NodeName,
+        node: &IndexedNode,
+        left: impl FnOnce() -> Compute,
+        ask: &Ask,
+        wants: Compute,
+    ) -> Option<Cost> {
+        let (sharing, size) = share(ask)?;
+        if self.known.get(name).is_none_or(|known| known.seen != node.seen()) {
+            self.show(name, node, left());
+        }
+        let known = self.known.get(name)?;
+        let part = Part::new(milli(size, known.gpu), sharing);
+        // A share of all of the memory is a GPU alone.
+        let gpus = part.map_or(GpuDemand::whole(1), GpuDemand::Part);
+        let request = Request { cpu: wants.cpu, memory: wants.memory, gpus, models: ModelSet::ANY };
+        Some(self.nodes.costs(&request).on(known.id).unwrap_or(LAST))
+    }
+
+    /// Tells of a pod that came.
+    pub(super) fn learn(&mut self, ask: &Ask, wants: Compute) {
+        let Some((sharing, size)) = share(ask) else { return };
+        let gpu = self.known.values().map(|known| known.gpu).min();
+        let Some(gpus) = gpu.and_then(|gpu| Part::new(milli(size, gpu), sharing)).map(GpuDemand::Part) else {
+            return;
+        };
+        self.nodes.learn(&Request { cpu: wants.cpu, memory: wants.memory, gpus, models: ModelSet::ANY });
+    }
+
+    /// A node is gone.
+    pub(super) fn remove(&mut self, name: &NodeName) {
+        if let Some(known) = self.known.remove(name) {
+            self.nodes.remove(known.id);
+        }
+    }
+
+    fn show(&mut self, name: &NodeName, node: &IndexedNode, left: Compute) {
+        let Some((made, gpu)) = self.node(node.inventory(), left) else { return self.remove(name) };
+        let seen = node.seen();
+        if let Some(known) = self.known.get_mut(name) {
+            (known.gpu, known.seen) = (gpu, seen);
+            self.nodes.set(known.id, made);
+        } else {
+            let id = self.nodes.add(made);
+            self.known.insert(name.clone(), Known { id, gpu, seen });
+        }
+    }
+
+    /// What is left of a node with GPUs that are shared.
+    fn node(&mut self, inventory: &NodeInventory, left: Compute) -> Option<(Node, MemoryMib)> {
+        let shared = |gpu: &&GpuInventory| gpu.kinds.iter().any(|kind| sharing(*kind).is_some());
+        let gpus: Vec<&GpuInventory> = inventory.gpus.iter().filter(shared).collect();
+        let first = gpus.first()?;
+        let model = self.models.intern(&first.model).ok()?;
+        let mut node = Node::new(left.cpu, left.memory, model, gpus.len());
+        for (index, gpu) in gpus.iter().enumerate() {
+            for request in gpu.taken().filter_map(|shape| taken(shape, gpu.memory)) {
+                // More than fits was promised by nobody; the ranking then is as good as it can be.
+                let _ = node.take(&request, GpuSet::from_iter([index]));
+            }
+        }
+        Some((node, first.memory))
+    }
+}
+
+fn taken(shape: Shape, gpu: MemoryMib) -> Option<Request> {
+    let part = Part::new(milli(shape.size(), gpu), sharing(shape.kind())?);
+    let gpus = part.map_or(GpuDemand::whole(1), GpuDemand::Part);
+    let nothing = Compute::default();
+    Some(Request { cpu: nothing.cpu, memory: nothing.memory, gpus, models: ModelSet::ANY })
+}
+
+/// The one share that a pod asks for.
+fn share(ask: &Ask) -> Option<(Sharing, SizeGb)> {
+    match ask.document.containers.as_slice() {
+        [only] if only.count == 1 => Some((sharing(only.kind())?, only.resource.size())),
+        _ => None,
+    }
+}
+
+fn sharing(kind: Kind) -> Option<Sharing> {
+    match kind {
+        Kind::Mps => Some(Sharing::Mps),
+        Kind::TimeSlicing => Some(Sharing::TimeSlicing),
+        Kind::Mig => None,
+    }
+}
+
+/// A share in thousandths of the GPU, rounded up.
+fn milli(size: SizeGb, gpu: MemoryMib) -> GpuMilli {
+    let milli = (size.share_memory().0 * 1000).div_ceil(gpu.0.max(1)).min(1000);
+    GpuMilli(u16::try_from(milli).unwrap_or(1000))
+}

@@ -1,0 +1,105 @@
+//! CPU and memory of pods and nodes, as far as the choice of a node for a share of a GPU weighs them.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kerf_core::packing::fraction::CpuMilli;
+use kerf_core::units::MemoryMib;
+use std::collections::BTreeMap;
+
+/// CPU and memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Compute {
+    /// CPU.
+    pub cpu: CpuMilli,
+    /// Memory of the node, not of a GPU.
+    pub memory: MemoryMib,
+}
+
+impl Compute {
+    /// More than any node has.
+    pub const PLENTY: Self = Self { cpu: CpuMilli(1_000_000), memory: MemoryMib(1 << 26) };
+
+    /// What a list of resources names; nothing for what it does not name or what cannot be read.
+    #[must_use]
+    pub fn of(resources: &BTreeMap<String, Quantity>) -> Self {
+        let amount = |name: &str| resources.get(name).and_then(|q| amount(&q.0)).unwrap_or(0.0);
+        Self {
+            cpu: CpuMilli(whole(amount("cpu") * 1000.0)),
+            memory: MemoryMib(whole(amount("memory") / MIB).into()),
+        }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            cpu: CpuMilli(self.cpu.0.saturating_add(other.cpu.0)),
+            memory: MemoryMib(self.memory.0.saturating_add(other.memory.0)),
+        }
+    }
+
+    /// What is left when the other is taken.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            cpu: CpuMilli(self.cpu.0.saturating_sub(other.cpu.0)),
+            memory: self.memory.saturating_sub(other.memory),
+        }
+    }
+}
+
+const MIB: f64 = 1_048_576.0;
+
+/// Kubernetes' suffixes (apimachinery, resource.Quantity).
+const SUFFIXES: [(&str, f64); 14] = [
+    ("Ki", 1024.0),
+    ("Mi", MIB),
+    ("Gi", MIB * 1024.0),
+    ("Ti", MIB * MIB),
+    ("Pi", MIB * MIB * 1024.0),
+    ("Ei", MIB * MIB * MIB),
+    ("n", 1e-9),
+    ("u", 1e-6),
+    ("m", 1e-3),
+    ("k", 1e3),
+    ("M", 1e6),
+    ("G", 1e9),
+    ("T", 1e12),
+    ("P", 1e15),
+];
+
+/// The amount that a quantity names. The API server has checked its form.
+fn amount(text: &str) -> Option<f64> {
+    let suffix = SUFFIXES.iter().find(|(suffix, _)| text.ends_with(suffix));
+    let (number, scale) =
+        suffix.map_or((text, 1.0), |(suffix, scale)| (&text[..text.len() - suffix.len()], *scale));
+    number.parse::<f64>().ok().map(|n| n * scale).filter(|n| n.is_finite())
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "bounded on both sides before the cast"
+)]
+fn whole(value: f64) -> u32 {
+    value.ceil().clamp(0.0, f64::from(u32::MAX)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_writes_them() {
+        let of = |cpu: &str, memory: &str| {
+            let list =
+                [("cpu", cpu), ("memory", memory)].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned())));
+            let compute = Compute::of(&BTreeMap::from(list));
+            (compute.cpu.0, compute.memory.0)
+        };
+        assert_eq!(of("500m", "4Gi"), (500, 4096));
+        assert_eq!(of("2", "1048576"), (2000, 1));
+        assert_eq!(of("0.1", "512Mi"), (100, 512));
+        assert_eq!(of("1e1", "1G"), (10_000, 954));
+        assert_eq!(of("many", "lots"), (0, 0));
+    }
+}

@@ -8,7 +8,7 @@ use crate::jobs::{MIXES, Mix, Scenario};
 use crate::oracle;
 use crate::profile::Profile;
 use crate::replay::Verdict;
-use crate::report::{Progress, greatest, mean};
+use crate::report::{Progress, as_f64, greatest, mean};
 
 /// Jobs of a list.
 pub const JOBS: usize = 30_000;
@@ -46,6 +46,13 @@ impl Measured {
     /// Points below the oracle, the mean of the mixes.
     pub fn below_mean(&self, policy: Policy) -> f64 {
         mean(self.below(policy))
+    }
+
+    /// The standard error of [`below_mean`](Self::below_mean), by how far the seeds differ; no number for one seed.
+    pub fn below_error(&self, policy: Policy) -> f64 {
+        let seeds = |mix: usize| self.of(policy).filter(move |o| o.mix == mix).map(|o| o.below);
+        let squares = (0..MIXES.len()).map(|mix| variance_of_mean(&seeds(mix).collect::<Vec<_>>()));
+        squares.sum::<f64>().sqrt() / as_f64(MIXES.len())
     }
 
     /// Points below the oracle on the worst mix.
@@ -87,6 +94,11 @@ impl Measured {
     }
 }
 
+fn variance_of_mean(values: &[f64]) -> f64 {
+    let (middle, count) = (mean(values.iter().copied()), as_f64(values.len()));
+    values.iter().map(|value| (value - middle).powi(2)).sum::<f64>() / (count - 1.0) / count
+}
+
 /// Plays the lists of all mixes and of seeds from 1.
 pub fn measure(scenario: Scenario, seeds: u64) -> Measured {
     let lists: Vec<(usize, u64)> =
@@ -126,4 +138,15 @@ pub fn on_threads<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) 
         }
     });
     done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::variance_of_mean;
+
+    #[test]
+    fn a_mean_is_the_surer_the_more_values_it_has() {
+        assert!((variance_of_mean(&[1.0, 3.0]) - 1.0).abs() < 1e-9);
+        assert!((variance_of_mean(&[1.0, 3.0, 1.0, 3.0]) - 1.0 / 3.0).abs() < 1e-9);
+    }
 }

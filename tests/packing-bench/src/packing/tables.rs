@@ -16,11 +16,11 @@ pub fn print_all(measured: &[Measured]) {
 
 fn by_mix(usual: &Measured) {
     heading(&format!("Points below the oracle, {}, by mix", usual.scenario.name));
-    let names = MIXES.iter().map(|mix| mix.name).chain(["mean", "worst"]);
+    let names = MIXES.iter().map(|mix| mix.name).chain(["worst", "mean", "its error"]);
     print_row("", 10, names.map(str::to_owned));
     for policy in Policy::ALL {
-        let figures =
-            usual.below(policy).into_iter().chain([usual.below_mean(policy), usual.below_worst(policy)]);
+        let all = [usual.below_worst(policy), usual.below_mean(policy), usual.below_error(policy)];
+        let figures = usual.below(policy).into_iter().chain(all);
         print_row(policy.name(), 10, figures.map(|figure| format!("{figure:.2}")));
     }
 }

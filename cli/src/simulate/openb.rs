@@ -3,22 +3,12 @@
 
 use kerf_core::packing::fraction::{
     CpuMilli, GpuDemand, GpuMilli, MOST_GPUS, ModelId, ModelSet, Models, Node, Nodes, Part, Placement,
-    Request, Sharing, TooManyModels, Workload,
+    Request, Sharing, TooManyModels,
 };
 use kerf_core::units::MemoryMib;
 use std::fmt::Write as _;
 use std::str::FromStr;
 use thiserror::Error;
-
-/// What is known of the workload before the first pod comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Foresight {
-    /// Nothing: it is learned from the pods that came.
-    #[default]
-    Learn,
-    /// How often each request will come, as FGD assumes.
-    Known,
-}
 
 /// What is wrong with the input.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -82,14 +72,13 @@ pub enum Fault {
 /// Decides for each line `cpu_milli memory_mib num_gpu gpu_milli gpu_spec` of `pods`, on the nodes of the csv file
 /// `nodes`. The result has a line for each, by its number from 0: `J place NODE GPU[,GPU...]`, with the node by its row
 /// from 0 and `-` for no GPU, or `J reject`.
-pub fn run(nodes: &str, pods: &str, foresight: Foresight) -> Result<String, OpenbError> {
+///
+/// What is usual is learned from the pods that came: the list is not looked at beforehand.
+pub fn run(nodes: &str, pods: &str) -> Result<String, OpenbError> {
     let mut models = Models::default();
     let nodes = read_nodes(nodes, &mut models)?;
     let pods = read_pods(pods, &mut models)?;
-    let mut fleet = Nodes::new(match foresight {
-        Foresight::Learn => Workload::default(),
-        Foresight::Known => Workload::known(&pods),
-    });
+    let mut fleet = Nodes::default();
     for node in nodes {
         fleet.add(node);
     }

@@ -7,15 +7,15 @@ b,32000,131072,4,A100
 ";
 
 fn decisions(pods: &str) -> String {
-    run(NODES, pods, Foresight::Learn).unwrap()
+    run(NODES, pods).unwrap()
 }
 
 fn nodes_error(nodes: &str) -> String {
-    run(nodes, "", Foresight::Learn).unwrap_err().to_string()
+    run(nodes, "").unwrap_err().to_string()
 }
 
 fn pods_error(line: &str) -> String {
-    run(NODES, &format!("1000 1024 1 500 -\n\n{line}\n"), Foresight::Learn).unwrap_err().to_string()
+    run(NODES, &format!("1000 1024 1 500 -\n\n{line}\n")).unwrap_err().to_string()
 }
 
 #[test]
@@ -43,19 +43,16 @@ fn each_pod_gets_a_line_in_the_judges_form() {
 }
 
 #[test]
-fn a_known_workload_decides_as_legally_as_a_learned_one() {
-    let pods = "1000 1024 1 470 -\n".repeat(13);
-    for foresight in [Foresight::Learn, Foresight::Known] {
-        let decisions = run(NODES, &pods, foresight).unwrap();
-        assert_eq!(decisions.lines().filter(|line| line.contains("place")).count(), 12, "{foresight:?}");
-        assert!(decisions.ends_with("12 reject\n"));
-    }
+fn shares_fill_gpus_up() {
+    let decisions = decisions(&"1000 1024 1 470 -\n".repeat(13));
+    assert_eq!(decisions.lines().filter(|line| line.contains("place")).count(), 12, "{decisions}");
+    assert!(decisions.ends_with("12 reject\n"));
 }
 
 #[test]
 fn columns_are_found_by_name_and_windows_line_ends_do_no_harm() {
     let nodes = "\u{feff}model,x,gpu,memory_mib,cpu_milli\r\nT4,7,1,1024,1000\r\n";
-    assert_eq!(run(nodes, "1000 1024 1 10 T4\r\n", Foresight::Learn).unwrap(), "0 place 0 0\n");
+    assert_eq!(run(nodes, "1000 1024 1 10 T4\r\n").unwrap(), "0 place 0 0\n");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `kerf simulate`: what kerf would decide, without a cluster. It drives the code that the extender runs.
 
 pub mod jobs;
+pub mod openb;
 pub mod replay;
 pub mod snapshot;
 pub mod summary;
@@ -30,6 +31,10 @@ pub struct Args {
     /// Say instead what fits on the nodes of a snapshot by `kubectl get gpunodes -o json`; `-` for standard input.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["gpus", "model", "moves", "summary"])]
     snapshot: Option<PathBuf>,
+    /// Place pods by shares of GPUs instead: nodes as `sn,cpu_milli,memory_mib,gpu,model`; pods are read from standard
+    /// input, a line `cpu_milli memory_mib num_gpu gpu_milli gpu_spec` each.
+    #[arg(long, value_name = "NODES.csv", conflicts_with_all = ["gpus", "model", "moves", "summary", "snapshot", "policy"])]
+    openb: Option<PathBuf>,
     /// A policy file, for the weights of its `packing`.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
@@ -58,6 +63,17 @@ pub enum InputError {
         /// Why.
         source: std::io::Error,
     },
+    /// The nodes file cannot be read.
+    #[error("--openb {}: failed to read", path.display())]
+    ReadNodes {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The nodes or the pods are bad.
+    #[error("--openb")]
+    Openb(#[from] openb::OpenbError),
     /// The snapshot is bad.
     #[error("--snapshot")]
     Snapshot(#[from] snapshot::SnapshotError),
@@ -76,6 +92,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn output(args: &Args) -> Result<String, InputError> {
     if !(0.0..=1.0).contains(&args.moves) {
         return Err(InputError::Moves(args.moves));
+    }
+    if let Some(file) = &args.openb {
+        let nodes = std::fs::read_to_string(file)
+            .map_err(|source| InputError::ReadNodes { path: file.clone(), source })?;
+        return Ok(openb::run(&nodes, &standard_input()?)?);
     }
     if let Some(file) = &args.snapshot {
         return Ok(snapshot::report(&read(file)?, terms(args)?)?);

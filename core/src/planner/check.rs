@@ -142,7 +142,8 @@ impl<'o> State<'o> {
                 }
             }
             compute += u32::from(instance.profile.compute());
-            with_media += u32::from(MEDIA.iter().any(|suffix| instance.profile.to_string().ends_with(suffix)));
+            with_media +=
+                u32::from(MEDIA.iter().any(|suffix| instance.profile.to_string().ends_with(suffix)));
             let count = counts.entry(instance.profile).or_default();
             *count += 1;
             if *count > entry.max {

@@ -72,10 +72,15 @@ fn in_the_way(
         let claims = |o: &&Instance| match illegal {
             Illegal::TooMany(profile) => o.profile == profile,
             Illegal::MediaTaken(_) => o.profile.claims_media(),
-            Illegal::NoSuchProfile(_) | Illegal::NoSuchStart(..) | Illegal::Taken(_) | Illegal::NoCompute(_) => true,
+            Illegal::NoSuchProfile(_)
+            | Illegal::NoSuchStart(..)
+            | Illegal::Taken(_)
+            | Illegal::NoCompute(_) => true,
         };
         // Of compute slices the largest instance gives back the most.
-        let Some(next) = spare.iter().filter(claims).max_by_key(|o| o.profile.compute()).copied() else { break };
+        let Some(next) = spare.iter().filter(claims).max_by_key(|o| o.profile.compute()).copied() else {
+            break;
+        };
         spare.retain(|o| *o != next);
         destroys.push(next);
     }

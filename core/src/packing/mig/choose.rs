@@ -14,10 +14,10 @@ const COMPANY: i64 = 30_000;
 const SPARE_SLICE: i64 = 100;
 
 /// An idle instance that serves spares a cut.
-pub(super) const REUSE: i64 = 50_000;
+pub(super) const REUSE: i64 = 20_000;
 
 /// A memory slice of an idle instance that must go.
-const DESTROYED_SLICE: i64 = 10_000;
+const DESTROYED_SLICE: i64 = 5_000;
 
 /// How one GPU is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -188,9 +188,7 @@ impl Groups {
     fn sort(&self, order: &mut Order) {
         let costs = self.model.states.iter().flat_map(|state| {
             let places = order.wanted.iter().enumerate();
-            places.filter_map(move |(rank, place)| {
-                Some((self.model.state_cost(state, *place)?, state, rank))
-            })
+            places.filter_map(move |(rank, place)| Some((self.model.state_cost(state, *place)?, state, rank)))
         });
         order.sorted = costs.collect();
         order.sorted.sort_by_key(|(cost, ..)| *cost);

@@ -1,8 +1,8 @@
 //! What room for each profile is worth now: much where the fleet has little of it left and pods use much of it.
 //!
 //! Without prices the worth of a state is that of FGD's fragmentation gradient (Weng et al., ATC'23) over memory slices
-//! with equal weights. The price of a profile is the root of its part of what is held, over the square of what is left
-//! of its room: both read off the fleet as it is, so nothing is forecast and nothing is remembered.
+//! with equal weights. The price of a profile is the root of its part of what is held, over what is left of its room:
+//! both read off the fleet as it is, so nothing is forecast and nothing is remembered.
 
 use super::places::{PlaceSet, Places};
 use super::states::{StateId, States};
@@ -146,7 +146,7 @@ impl Prices {
         for (price, ((left, held), weight)) in self.fresh.iter_mut().zip(known) {
             let left = as_f64(*left) / slices + ALWAYS_LEFT;
             let held = as_f64(*held) / all_held + ALWAYS_HELD;
-            *price = weight * held.sqrt() / (left * left);
+            *price = weight * held.sqrt() / left;
         }
         let mean = self.fresh.iter().sum::<f64>() / as_f64(u64::try_from(self.fresh.len()).unwrap_or(1));
         for price in &mut self.fresh {

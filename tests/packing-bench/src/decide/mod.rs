@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         costs.push(cost::measure(gpus, usize::try_from(args.decisions)?)?);
     }
     print_costs(&costs);
-    fraction::run();
+    let share = fraction::run()?;
     eprintln!("# decide: {} decisions and plans", args.plans);
     let found = plans::run(args.plans)?;
     print("");
@@ -45,7 +45,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         found.models,
         found.illegal.len()
     ));
-    print_bars(&bars(&costs, found.illegal.len()));
+    let mut bars = bars(&costs, found.illegal.len());
+    bars.push(share);
+    print_bars(&bars);
     ensure!(found.illegal.is_empty(), "illegal decisions or plans; the first: {}", found.illegal[0]);
     Ok(())
 }

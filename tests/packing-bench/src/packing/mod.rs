@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(judge) = &args.judge {
         python::compare(judge, &USUAL, seeds)?;
     }
-    openb::run(args.data.as_deref());
+    openb::run(args.data.as_deref(), args.quick)?;
     let illegal: Vec<&String> = measured.iter().flat_map(Measured::illegal).collect();
     ensure!(illegal.is_empty(), "illegal decisions: {} (the first: {})", illegal.len(), illegal[0]);
     Ok(())

@@ -110,6 +110,11 @@ pub enum AskError {
     /// The class is unknown.
     #[error("metadata.annotations[kerf.dev/isolation]: {0}")]
     Isolation(#[from] UnknownClass),
+    /// The mark is none.
+    #[error(
+        "metadata.annotations[kerf.dev/movable]: {0:?} is neither true nor false; write one of them, in quotes"
+    )]
+    Movable(String),
     /// The user wrote what only kerf writes.
     #[error("metadata.annotations[{0}] is written by kerf; remove it from the manifest")]
     Reserved(&'static str),
@@ -132,6 +137,10 @@ pub fn read(pod: &PodView) -> Result<Option<PodAsk>, AskError> {
         return Ok(None);
     }
     refuse_unsafe(pod, &containers)?;
+    let movable = pod.metadata.annotations.get(keys::MOVABLE);
+    if let Some(text) = movable.filter(|text| !matches!(text.as_str(), "true" | "false")) {
+        return Err(AskError::Movable(text.clone()));
+    }
     let isolation = pod.metadata.annotations.get(keys::ISOLATION);
     let isolation = isolation.map(|text| text.parse::<IsolationClass>()).transpose()?;
     Ok(Some(PodAsk { isolation, containers }))
@@ -344,7 +353,8 @@ mod tests {
             pod(json!({"kerf.dev/gpu-memory": "20Gi"}), limits(json!({"gpu-10gb": "1"}))),
             pod(json!({"kerf.dev/gpu-memory": "20Gi"}), two.clone()),
             pod(json!({"kerf.dev/gpu-memory.other": "20Gi"}), two),
-            pod(json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/isolation": "total"}), main),
+            pod(json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/isolation": "total"}), main.clone()),
+            pod(json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/movable": "yes"}), main),
             pod(
                 json!({"kerf.dev/gpu-memory": "10Gi"}),
                 json!([{"name": "main", "securityContext": {"privileged": true}}]),

@@ -53,7 +53,7 @@ fn pod(name: &str, inits: &[Value], apps: &[Value]) -> anyhow::Result<Pod> {
 /// Devices that a pod's containers have, by the kubelet's own account.
 fn devices(cluster: &Cluster, pod: &str) -> BTreeSet<String> {
     let held = cluster.nodes()[0].kubelet().allocations().remove(&PodKey::new("default", pod));
-    held.into_iter().flat_map(|mut names| names.remove(NAME)).flatten().collect()
+    held.and_then(|mut names| names.remove(NAME)).unwrap_or_default()
 }
 
 /// What a container sees of the GPU.

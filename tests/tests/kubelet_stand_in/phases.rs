@@ -58,7 +58,7 @@ async fn init_containers_run_in_turn_and_what_they_alone_hold_is_free_only_after
     proxy["restartPolicy"] = json!("Always");
     let first = container(&cluster, "first", 1, true);
     let second = container(&cluster, "second", 2, true);
-    let pod = json!({
+    let staged = json!({
         "metadata": {"name": "staged"},
         "spec": {
             "nodeName": "node-1",
@@ -66,15 +66,15 @@ async fn init_containers_run_in_turn_and_what_they_alone_hold_is_free_only_after
             "containers": [container(&cluster, "main", 1, false)],
         },
     });
-    cluster.pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    cluster.pods.create(&PostParams::default(), &serde_json::from_value(staged).unwrap()).await.unwrap();
     let states = |states: [&'static str; 3]| -> Vec<_> {
         ["first", "proxy", "second"].map(str::to_owned).into_iter().zip(states).collect()
     };
     let pending =
         cluster.pod_until("staged", |pod| inits(pod) == states(["running", "waiting", "waiting"])).await;
-    let status = pending.status.clone().unwrap();
-    assert_eq!((status.phase.as_deref(), is_initialized(&pending)), (Some("Pending"), false));
-    assert!(status.start_time.is_some(), "the kubelet has taken it on");
+    let shown = pending.status.clone().unwrap();
+    assert_eq!((shown.phase.as_deref(), is_initialized(&pending)), (Some("Pending"), false));
+    assert!(shown.start_time.is_some(), "the kubelet has taken it on");
     assert_eq!(listed(&cluster).await, [("proxy".to_owned(), 0), ("main".to_owned(), 1)]);
 
     open(&cluster, "first");

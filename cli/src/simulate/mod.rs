@@ -7,7 +7,8 @@ pub mod snapshot;
 pub mod summary;
 
 use clap::Args as ClapArgs;
-use kerf_core::mig::{MigTable, catalog};
+use kerf_core::mig::MigTable;
+use kerf_core::mig::catalog::{self, Certainty};
 use kerf_core::packing::Terms;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -131,6 +132,12 @@ fn terms(args: &Args) -> Result<Terms, InputError> {
 
 fn table(model: &str) -> Result<MigTable, InputError> {
     let found = catalog::MODELS.iter().find(|m| m.name.eq_ignore_ascii_case(model));
+    if let Some(unsure) = found.filter(|m| m.certainty == Certainty::Unsure) {
+        let name = unsure.name;
+        eprintln!(
+            "warning: profiles and placements of {name} are inferred; a node with one may cut it otherwise"
+        );
+    }
     found.and_then(catalog::GpuModel::mig_table).ok_or_else(|| {
         let with_mig = catalog::MODELS.iter().filter(|m| m.mig_table().is_some());
         InputError::Model(model.to_owned(), with_mig.map(|m| m.name).collect::<Vec<_>>().join(", "))

@@ -132,9 +132,13 @@ impl ClusterIndex {
         self.posting.insert(uid.clone());
     }
 
-    /// The pod's Binding was refused.
+    /// The pod's Binding was refused. If the watch does not show the pod, its end may have come before the promise, and
+    /// then no event will tell of it: the API server is asked.
     pub fn post_refused(&mut self, uid: &PodUid) {
         self.posting.remove(uid);
+        if self.places.contains_key(uid) && !self.pods.contains_key(uid) {
+            self.effects.unconfirmed.insert(uid.clone());
+        }
     }
 
     /// The pod is bound. The watch will show the same later.

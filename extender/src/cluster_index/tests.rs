@@ -268,3 +268,17 @@ fn promises_are_counted_by_how_far_they_are() {
     let counts: Vec<usize> = index.promise_counts().into_iter().map(|(_, count)| count).collect();
     assert_eq!(counts, [0, 1, 1]);
 }
+
+#[test]
+fn a_pod_that_ended_before_its_promise_is_looked_up_when_its_binding_is_refused() {
+    let mut index = index();
+    let key = PodKey::new("default", "brief");
+    let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
+    index.reserve(&uid("brief"), &key, &"n".into(), Some(ask)).unwrap();
+    index.begin_post(&uid("brief"));
+    index.take_effects();
+    index.post_refused(&uid("brief"));
+    assert!(index.take_effects().unconfirmed.contains(&uid("brief")));
+    index.pod_gone(&uid("brief"));
+    assert_eq!(index.place_of(&uid("brief")), None, "its slice is free again");
+}

@@ -7,6 +7,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 
 use crate::cluster::{Cluster, pod};
 use crate::oracle::Truth;
+use crate::random::Random;
 
 /// What pods ask for: amount and class. Sizes of every GPU of the demo, some larger than what is free most of the time.
 const ASKS: [(&str, &str); 10] = [
@@ -39,7 +40,7 @@ pub enum Settled {
 /// A sequence of random rounds.
 #[derive(Debug)]
 pub struct Churn {
-    random: u64,
+    random: Random,
     next: u64,
     alive: Vec<String>,
     created: u64,
@@ -51,7 +52,7 @@ impl Churn {
     /// A sequence that depends on `seed` only.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { random: seed.max(1), next: 0, alive: Vec::new(), created: 0, deleted: 0, pending: 0 }
+        Self { random: Random::new(seed), next: 0, alive: Vec::new(), created: 0, deleted: 0, pending: 0 }
     }
 
     /// What was done so far.
@@ -123,12 +124,8 @@ impl Churn {
         Ok(())
     }
 
-    /// A number below `bound` by xorshift64* (Vigna 2016): the same on every machine.
+    /// A number below `bound`.
     fn below(&mut self, bound: usize) -> usize {
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        let high = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
-        usize::try_from(high).unwrap_or(0) % bound.max(1)
+        usize::try_from(self.random.draw() >> 33).unwrap_or(0) % bound.max(1)
     }
 }

@@ -9,3 +9,4 @@ pub mod control_plane;
 pub mod kubelet;
 pub mod oracle;
 pub mod process;
+pub mod random;

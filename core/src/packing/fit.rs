@@ -190,7 +190,7 @@ pub(super) struct Candidate {
     pub(super) cost: Cost,
 }
 
-/// The cheapest place on the node, or on this GPU of it; of equal ones that on the first GPU, then at the lowest start.
+/// The cheapest place on the node, or on this GPU of it; of equal ones that on the first GPU.
 fn best(
     node: &NodeInventory,
     request: &ContainerRequest,

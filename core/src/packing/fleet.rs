@@ -176,8 +176,8 @@ impl Fleet {
         idle: impl IntoIterator<Item = Instance>,
         request: &ContainerRequest,
     ) -> Option<(Instance, Choice, Vec<Instance>)> {
-        let groups = match self.models.iter().find(|groups| groups.model.table() == table) {
-            Some(known) => Cow::Borrowed(known),
+        let groups = match self.known(table) {
+            Some(known) => Cow::Borrowed(&self.models[known]),
             None => Cow::Owned(Groups::new(Model::of(table, &self.terms)?)),
         };
         let model = &groups.model;
@@ -195,25 +195,25 @@ impl Fleet {
     /// The one move that makes room for one more request of a class: a smaller instance leaves its place, and comes up at
     /// another, so that the request costs least. `movable` tells which held places may be moved.
     pub fn best_move(&mut self, class: ClassId, movable: impl Fn(FleetGpu, PlaceId) -> bool) -> Option<Move> {
-        let mut ways: Vec<Way> = Vec::new();
+        let mut ways: Vec<(usize, Way)> = Vec::new();
         for (model, groups) in self.models.iter().enumerate() {
             let wanted = self.classes[class.0].orders[model].wanted();
             let may = |gpu: u32, place| movable(FleetGpu { model, gpu }, place);
-            ways.extend(groups.ways(wanted, may).into_iter().map(|way| Way { model, ..way }));
+            ways.extend(groups.ways(wanted, may).into_iter().map(|way| (model, way)));
         }
-        ways.sort_by_key(|way| way.cost);
-        let moves = ways.into_iter().take(WAYS_TRIED).filter_map(|way| self.try_way(&way));
+        ways.sort_by_key(|(_, way)| way.cost);
+        let moves = ways.into_iter().take(WAYS_TRIED).filter_map(|(model, way)| self.try_way(model, &way));
         moves.min_by_key(|(cost, _)| *cost).map(|(_, found)| found)
     }
 
     /// What a way costs together with the moved instance's new place. The fleet is left as it was.
-    fn try_way(&mut self, way: &Way) -> Option<(Cost, Move)> {
-        let gpu = FleetGpu { model: way.model, gpu: way.gpu };
+    fn try_way(&mut self, model: usize, way: &Way) -> Option<(Cost, Move)> {
+        let gpu = FleetGpu { model, gpu: way.gpu };
         let before = self.cut(gpu)?;
         let moved = self.instance(gpu, way.moved).profile;
         let class = self.class(&ContainerRequest::exact(moved));
         self.release(gpu, way.moved);
-        let choice = self.models[way.model].model.at(self.cut(gpu)?, way.place);
+        let choice = self.models[model].model.at(self.cut(gpu)?, way.place);
         let found = choice.and_then(|choice| {
             self.take(gpu, choice);
             let (to, new) = self.best(class)?;
@@ -238,8 +238,12 @@ impl Fleet {
         self.models.iter().map(|groups| groups.model.version()).sum()
     }
 
+    fn known(&self, table: &MigTable) -> Option<usize> {
+        self.models.iter().position(|groups| groups.model.table() == table)
+    }
+
     fn intern(&mut self, table: &MigTable) -> Option<usize> {
-        if let Some(known) = self.models.iter().position(|groups| groups.model.table() == table) {
+        if let Some(known) = self.known(table) {
             return Some(known);
         }
         let model = Model::of(table, &self.terms)?;

@@ -60,8 +60,8 @@ impl Listed {
         }
     }
 
-    /// Whether no container can get it since a decision before `now`.
-    fn is_revoked_before(&mut self, now: Instant) -> bool {
+    /// Grants it to nobody from now on. Whether that was decided before `now`.
+    fn revoke(&mut self, now: Instant) -> bool {
         !self.healthy && *self.revoked.get_or_insert(now) < now
     }
 }
@@ -129,7 +129,7 @@ impl Advertised {
         }
         for (name, device) in offer.iter().flat_map(|(name, devices)| devices.iter().map(move |d| (*name, d)))
         {
-            if self.is_withheld(name, device) || !self.is_revoked_elsewhere(name, device, now) {
+            if self.is_withheld(name, device) || !self.revoke_elsewhere(name, device, now) {
                 continue;
             }
             let Some(devices) = self.names.get_mut(&name) else { continue };
@@ -150,17 +150,17 @@ impl Advertised {
         listed || seen.filter(|(other, _)| **other != name).any(|(_, devices)| devices.contains(device))
     }
 
-    /// Whether no container can get the device under another name since a decision before `now`; revokes it if not.
-    fn is_revoked_elsewhere(&mut self, name: ResourceName, device: &DeviceId, now: Instant) -> bool {
+    /// Grants the device to nobody under another name. Whether that was decided before `now`.
+    fn revoke_elsewhere(&mut self, name: ResourceName, device: &DeviceId, now: Instant) -> bool {
         let others = self.names.iter_mut().filter(|(other, _)| **other != name);
         let mut listed = others.filter_map(|(_, devices)| devices.get_mut(device));
-        listed.all(|listed| listed.is_revoked_before(now))
+        listed.all(|listed| listed.revoke(now))
     }
 
-    /// Whether no container can get the device since a decision before `now`; revokes it if not.
+    /// Grants the device to nobody under any name. Whether that was decided before `now`.
     pub(crate) fn revoke(&mut self, device: &DeviceId, now: Instant) -> bool {
         let mut listed = self.names.values_mut().filter_map(|devices| devices.get_mut(device));
-        listed.all(|listed| listed.is_revoked_before(now))
+        listed.all(|listed| listed.revoke(now))
     }
 
     /// Whether something was revoked at `now`, so that another decision can go further.

@@ -23,7 +23,6 @@ struct Group {
 /// A way of making room: `moved` leaves the GPU, and `place` is taken there.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
-    pub(crate) model: usize,
     pub(crate) gpu: u32,
     pub(crate) moved: PlaceId,
     pub(crate) place: PlaceId,
@@ -133,7 +132,7 @@ impl Groups {
                 let held = group.cut.held.without(moved.into()).with(place);
                 let after = self.model.state(Cut { held, ..group.cut });
                 let cost = Cost(self.model.prices.value(before).0 - self.model.prices.value(after).0);
-                ways.push(Way { model: 0, gpu, moved, place, cost });
+                ways.push(Way { gpu, moved, place, cost });
             }
         }
         ways

@@ -17,6 +17,7 @@ use kerf_core::mig::{MigTable, catalog};
 use kerf_core::packing::Terms;
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::random::Random;
 
 use crate::report::{Figure, print, print_figures};
 
@@ -76,41 +77,29 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Jobs of all plain profiles alike, at 95 % of what the GPUs could serve if jobs were a fluid (3.33 slices a job, of 8).
+/// Jobs of all plain profiles alike, which ask for 95 % of all memory slices (3.5 a job on the mean).
 fn jobs(table: &MigTable, gpus: usize, count: usize, seed: u64) -> Vec<Job> {
     let plain: Vec<_> = table.entries().iter().map(|e| e.profile).filter(|p| p.is_plain()).collect();
-    let mut random = Random(seed.max(1));
+    let mut random = Random::new(seed);
     #[expect(clippy::cast_precision_loss, reason = "a handful of GPUs")]
     let rate = 0.95 * gpus as f64 * 8.0 / 3.5;
     let mut arrival = 0.0;
     (0..count)
         .map(|_| {
-            arrival -= random.unit().ln() / rate;
-            let profile = plain[random.below(plain.len())];
-            Job { arrival, duration: -random.unit().ln(), profile }
+            arrival -= unit(&mut random).ln() / rate;
+            let profile = plain[usize::try_from(high(&mut random)).unwrap_or(0) % plain.len().max(1)];
+            Job { arrival, duration: -unit(&mut random).ln(), profile }
         })
         .collect()
 }
 
-/// xorshift64* (Vigna): enough for a job list that is the same everywhere.
-struct Random(u64);
+fn high(random: &mut Random) -> u32 {
+    u32::try_from(random.draw() >> 32).unwrap_or(u32::MAX)
+}
 
-impl Random {
-    fn next(&mut self) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        u32::try_from(self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32).unwrap_or(u32::MAX)
-    }
-
-    /// Above 0, up to 1.
-    fn unit(&mut self) -> f64 {
-        (f64::from(self.next()) + 1.0) / (f64::from(u32::MAX) + 1.0)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next()).unwrap_or(0) % bound.max(1)
-    }
+/// Above 0, up to 1.
+fn unit(random: &mut Random) -> f64 {
+    (f64::from(high(random)) + 1.0) / (f64::from(u32::MAX) + 1.0)
 }
 
 /// Where the scheduler puts each job.

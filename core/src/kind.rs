@@ -11,6 +11,8 @@ use thiserror::Error;
 pub enum Kind {
     /// A GPU instance with one compute instance: memory, faults and compute are fenced.
     Mig,
+    /// The GPU itself, with MIG mode off.
+    Whole,
     /// A share behind the GPU's MPS control daemon: memory is fenced per process, faults are not.
     Mps,
     /// A time slice accounted by memory: nothing is fenced.
@@ -19,13 +21,13 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, strongest isolation first.
-    pub const ALL: [Self; 3] = [Self::Mig, Self::Mps, Self::TimeSlicing];
+    pub const ALL: [Self; 4] = [Self::Mig, Self::Whole, Self::Mps, Self::TimeSlicing];
 
     /// The strongest class that a slice of this kind serves.
     #[must_use]
     pub fn strongest_class(self) -> IsolationClass {
         match self {
-            Self::Mig => IsolationClass::Hardware,
+            Self::Mig | Self::Whole => IsolationClass::Hardware,
             Self::Mps => IsolationClass::Memory,
             Self::TimeSlicing => IsolationClass::None,
         }
@@ -36,6 +38,7 @@ impl Kind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Mig => "mig",
+            Self::Whole => "whole",
             Self::Mps => "mps",
             Self::TimeSlicing => "time-slicing",
         }
@@ -106,8 +109,8 @@ mod tests {
         use IsolationClass as Class;
         let served =
             |class: Class| Kind::ALL.into_iter().filter(|k| class.is_served_by(*k)).collect::<Vec<_>>();
-        assert_eq!(served(Class::Hardware), [Kind::Mig]);
-        assert_eq!(served(Class::Memory), [Kind::Mig, Kind::Mps]);
+        assert_eq!(served(Class::Hardware), [Kind::Mig, Kind::Whole]);
+        assert_eq!(served(Class::Memory), [Kind::Mig, Kind::Whole, Kind::Mps]);
         assert_eq!(served(Class::None), Kind::ALL);
     }
 

@@ -5,7 +5,7 @@
 
 use crate::keys::SIZE_PREFIX;
 use crate::kind::Kind;
-use crate::mig::{Profile, catalog};
+use crate::mig::{ComputeProfile, Profile, catalog};
 use crate::quantity::{SizeError, named_size};
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
@@ -15,6 +15,8 @@ use std::str::FromStr;
 use thiserror::Error;
 
 const MIG_PREFIX: &str = "nvidia.com/mig-";
+const WHOLE: &str = "nvidia.com/gpu";
+const REPLICA: &str = "nvidia.com/gpu.shared";
 const SHARE_PREFIX: &str = "nvidia.com/gpu-";
 const TIME_SLICE_SUFFIX: &str = ".shared";
 
@@ -46,6 +48,12 @@ pub fn share_size(size: SizeGb) -> Option<SizeGb> {
 pub enum ResourceName {
     /// `nvidia.com/mig-<profile>`, with `+` written as `.`.
     Mig(Profile),
+    /// `nvidia.com/mig-<C>c.<profile>`: a compute instance that shares its GPU instance with others.
+    Compute(ComputeProfile),
+    /// `nvidia.com/gpu`: a GPU.
+    Whole,
+    /// `nvidia.com/gpu.shared`: one of a GPU's equal time slices, of which policy fixes the number.
+    Replica,
     /// `nvidia.com/gpu-<N>gb`: an MPS share.
     Mps(SizeGb),
     /// `nvidia.com/gpu-<N>gb.shared`: a time slice.
@@ -57,28 +65,31 @@ impl ResourceName {
     #[must_use]
     pub fn kind(self) -> Kind {
         match self {
-            Self::Mig(_) => Kind::Mig,
+            Self::Mig(_) | Self::Compute(_) => Kind::Mig,
+            Self::Whole => Kind::Whole,
             Self::Mps(_) => Kind::Mps,
-            Self::TimeSlicing(_) => Kind::TimeSlicing,
+            Self::TimeSlicing(_) | Self::Replica => Kind::TimeSlicing,
         }
     }
 
-    /// The name of a share of `size` made by `kind`; `None` for MIG, whose names are profiles.
+    /// The name of a share of `size` made by `kind`; `None` for what is no share.
     #[must_use]
     pub fn share(kind: Kind, size: SizeGb) -> Option<Self> {
         match kind {
-            Kind::Mig => None,
+            Kind::Mig | Kind::Whole => None,
             Kind::Mps => Some(Self::Mps(size)),
             Kind::TimeSlicing => Some(Self::TimeSlicing(size)),
         }
     }
 
-    /// The size that the name promises.
+    /// The size that the name promises; `None` for what is as large as its GPU makes it.
     #[must_use]
-    pub fn size(self) -> SizeGb {
+    pub fn size(self) -> Option<SizeGb> {
         match self {
-            Self::Mig(profile) => profile.size(),
-            Self::Mps(size) | Self::TimeSlicing(size) => size,
+            Self::Mig(profile) => Some(profile.size()),
+            Self::Compute(profile) => Some(profile.of().size()),
+            Self::Mps(size) | Self::TimeSlicing(size) => Some(size),
+            Self::Whole | Self::Replica => None,
         }
     }
 
@@ -96,6 +107,9 @@ impl fmt::Display for ResourceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mig(profile) => write!(f, "{MIG_PREFIX}{}", profile.to_string().replace('+', ".")),
+            Self::Compute(profile) => write!(f, "{MIG_PREFIX}{}", profile.to_string().replace('+', ".")),
+            Self::Whole => f.write_str(WHOLE),
+            Self::Replica => f.write_str(REPLICA),
             Self::Mps(size) => write!(f, "{SHARE_PREFIX}{}gb", size.0),
             Self::TimeSlicing(size) => write!(f, "{SHARE_PREFIX}{}gb{TIME_SLICE_SUFFIX}", size.0),
         }
@@ -122,7 +136,13 @@ impl FromStr for ResourceName {
         let unknown = || UnknownResource(text.to_owned());
         if let Some(profile) = text.strip_prefix(MIG_PREFIX) {
             let profile = profile.replacen("gb.", "gb+", 1);
-            return profile.parse().map(Self::Mig).map_err(|_| unknown());
+            let part = || profile.parse().map(Self::Compute).map_err(|_| unknown());
+            return profile.parse().map(Self::Mig).or_else(|_| part());
+        }
+        match text {
+            WHOLE => return Ok(Self::Whole),
+            REPLICA => return Ok(Self::Replica),
+            _ => {}
         }
         let share = text.strip_prefix(SHARE_PREFIX).ok_or_else(unknown)?;
         let (share, time_slice) = match share.strip_suffix(TIME_SLICE_SUFFIX) {
@@ -171,6 +191,10 @@ mod tests {
             "nvidia.com/mig-1g.10gb",
             "nvidia.com/mig-1g.10gb.me",
             "nvidia.com/mig-7g.141gb",
+            "nvidia.com/mig-1c.3g.40gb",
+            "nvidia.com/mig-2c.7g.80gb.me",
+            "nvidia.com/gpu",
+            "nvidia.com/gpu.shared",
             "nvidia.com/gpu-10gb",
             "nvidia.com/gpu-10gb.shared",
         ] {
@@ -182,7 +206,7 @@ mod tests {
     #[test]
     fn other_peoples_names_are_left_alone() {
         for text in
-            ["nvidia.com/gpu", "nvidia.com/gpu.shared", "cpu", "nvidia.com/gpu-xgb", "nvidia.com/mig-big"]
+            ["nvidia.com/gpus", "nvidia.com/pgpu", "cpu", "nvidia.com/gpu-xgb", "nvidia.com/mig-big"]
         {
             assert_eq!(text.parse::<ResourceName>(), Err(UnknownResource(text.into())), "{text}");
         }

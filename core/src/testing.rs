@@ -10,7 +10,7 @@ use crate::mig::catalog;
 use crate::names::{DeviceId, GpuUuid, PodKey, PodUid};
 use crate::request::Role;
 use crate::resource::ResourceName;
-use crate::units::SizeGb;
+use crate::units::{MemoryMib, SizeGb};
 
 /// The status of a ready node with these GPUs (short model names), all MIG-capable ones in MIG mode.
 ///
@@ -26,8 +26,10 @@ pub fn node_status(models: &[&str]) -> GpuNodeStatus {
             index: u32::try_from(index).unwrap_or(0),
             model: model.name.to_owned(),
             memory: model.memory,
-            kinds: if profiles.is_some() { vec![Kind::Mig] } else { vec![Kind::Mps, Kind::TimeSlicing] },
+            kinds: if profiles.is_some() { vec![Kind::Mig] } else { Kind::ALL[1..].to_vec() },
             profiles: profiles.unwrap_or_default(),
+            outside: MemoryMib(0),
+            message: None,
         }
     };
     let ready = Condition {
@@ -53,11 +55,11 @@ pub fn gpu_uuid(index: usize) -> GpuUuid {
 /// A pod with one container `main` that asks for `count` slices by this resource name.
 ///
 /// # Panics
-/// On a name that is none of kerf's.
+/// On a name that is none of kerf's, or has no size.
 #[must_use]
 pub fn request(resource: &str, count: u32) -> RequestDocument {
     let resource: ResourceName = resource.parse().expect("a resource name");
-    request_sized(resource, resource.size(), count)
+    request_sized(resource, resource.size().expect("a name with a size"), count)
 }
 
 /// A pod with one container `main` that asks for `count` slices of `size` by this resource name.
@@ -111,5 +113,6 @@ pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
 pub fn h100_shape(profile: &str, start: u8) -> Shape {
     let profile = profile.parse().expect("a profile");
     let table = catalog::MODELS[0].mig_table().expect("an H100 has MIG");
-    Shape::Mig { profile, start, size: table.entry(profile).expect("a profile of the H100").size }
+    let size = table.entry(profile).expect("a profile of the H100").size;
+    Shape::Mig { profile, start, size, part: None }
 }

@@ -14,6 +14,12 @@ pub const LARGEST_SIZE: SizeGb = SizeGb(278);
 pub struct MemoryMib(pub u64);
 
 impl MemoryMib {
+    /// Whether it is none.
+    #[must_use]
+    pub fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+
     /// The nominal size of a GPU with this much memory: whole GiB, rounded up (81,559 MiB is an "80 GB" GPU).
     #[must_use]
     pub fn nominal(self) -> SizeGb {

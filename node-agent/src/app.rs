@@ -2,7 +2,6 @@
 
 use crate::args::Args;
 use crate::executor::Executor;
-use crate::gpu::nvml::NvmlBackend;
 use crate::gpu::{GpuBackend, GpuThread};
 use crate::metrics::Metrics;
 use crate::node::Node;
@@ -10,6 +9,7 @@ use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
 use crate::{node_object, pod_resources, pod_watch, publisher, spec_watch};
 use anyhow::Context as _;
 use kerf_core::contract::GpuNodeStatus;
+use kerf_nvml::NvmlBackend;
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::shutdown::CancellationToken;

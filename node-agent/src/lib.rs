@@ -7,7 +7,7 @@
 //! ```
 //!
 //! All decisions are [`node`]'s, which does no I/O; [`reconcile`] is the loop around it.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod app;
 pub mod args;

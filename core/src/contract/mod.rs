@@ -8,12 +8,16 @@
 //! | [`AssignmentDocument`] | Pod annotation `kerf.dev/assignment` | extender, with the Binding |
 
 mod assignment;
+mod node_policy;
 mod request;
 mod spec;
 mod status;
 mod status_wire;
 
 pub use assignment::{AssignedSlice, AssignmentDocument};
+pub use node_policy::{
+    GpuRule, GpuSelector, ModeChange, MpsRule, NodePolicy, OverUse, SliceLength, TimeSlicingRule, WarmSlices,
+};
 pub use request::{ContainerRequest, REQUEST_VERSION, RequestDocument, UnreadableRequest};
 pub use spec::{GpuNodeSpec, Reservation, Shape, WantedSlice};
 pub use status::{

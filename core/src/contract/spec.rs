@@ -1,10 +1,11 @@
 //! `GpuNode.spec`: the slices that a node should have, and who was promised which. Written by the extender's leader only.
 
 use crate::kind::Kind;
-use crate::mig::{Instance, Placement, Profile};
+use super::NodePolicy;
+use crate::mig::{ComputeInstance, ComputeProfile, Instance, Placement, Profile};
 use crate::names::{GpuUuid, PodKey, PodUid, SliceId};
 use crate::resource::ResourceName;
-use crate::units::SizeGb;
+use crate::units::{MemoryMib, SizeGb};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -20,6 +21,9 @@ pub struct GpuNodeSpec {
     pub next_slice: u64,
     /// The wanted slices, in the order in which they were asked for.
     pub slices: Vec<WantedSlice>,
+    /// What the node's GPUs may be used for.
+    #[serde(skip_serializing_if = "NodePolicy::is_default")]
+    pub policy: NodePolicy,
 }
 
 /// One wanted slice. Without a reservation it is idle: kept until its place is wanted.
@@ -71,14 +75,22 @@ impl Reservation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Shape {
-    /// A GPU instance with one compute instance of full size.
+    /// A compute instance of a GPU instance, for most the only one, of full size.
     Mig {
-        /// The profile.
+        /// The GPU instance's profile.
         profile: Profile,
         /// The first memory slice.
         start: u8,
         /// Memory slices taken.
         size: u8,
+        /// The compute instance's place, for one that shares the GPU instance with others.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        part: Option<ComputeInstance>,
+    },
+    /// The GPU itself.
+    Whole {
+        /// Its nominal memory.
+        size_gb: SizeGb,
     },
     /// An MPS share.
     Mps {
@@ -97,14 +109,14 @@ impl Shape {
     #[must_use]
     pub fn mig(instance: Instance) -> Self {
         let Placement { start, size } = instance.placement;
-        Self::Mig { profile: instance.profile, start, size }
+        Self::Mig { profile: instance.profile, start, size, part: None }
     }
 
-    /// The shape of a share of `size` made by `kind`; `None` for MIG.
+    /// The shape of a share of `size` made by `kind`; `None` for what is no share.
     #[must_use]
     pub fn share(kind: Kind, size: SizeGb) -> Option<Self> {
         match kind {
-            Kind::Mig => None,
+            Kind::Mig | Kind::Whole => None,
             Kind::Mps => Some(Self::Mps { size_gb: size }),
             Kind::TimeSlicing => Some(Self::TimeSlicing { size_gb: size }),
         }
@@ -115,6 +127,7 @@ impl Shape {
     pub fn kind(self) -> Kind {
         match self {
             Self::Mig { .. } => Kind::Mig,
+            Self::Whole { .. } => Kind::Whole,
             Self::Mps { .. } => Kind::Mps,
             Self::TimeSlicing { .. } => Kind::TimeSlicing,
         }
@@ -124,10 +137,28 @@ impl Shape {
     #[must_use]
     pub fn instance(self) -> Option<Instance> {
         match self {
-            Self::Mig { profile, start, size } => {
+            Self::Mig { profile, start, size, .. } => {
                 Some(Instance { profile, placement: Placement { start, size } })
             }
-            Self::Mps { .. } | Self::TimeSlicing { .. } => None,
+            Self::Whole { .. } | Self::Mps { .. } | Self::TimeSlicing { .. } => None,
+        }
+    }
+
+    /// Its place among the compute instances of its GPU instance, for one that shares it.
+    #[must_use]
+    pub fn part(self) -> Option<ComputeInstance> {
+        match self {
+            Self::Mig { part, .. } => part,
+            Self::Whole { .. } | Self::Mps { .. } | Self::TimeSlicing { .. } => None,
+        }
+    }
+
+    /// The memory that is accounted for it on a GPU with `total`, for what is not cut by MIG.
+    #[must_use]
+    pub fn memory_of(self, total: MemoryMib) -> MemoryMib {
+        match self {
+            Self::Whole { .. } => total,
+            Self::Mig { .. } | Self::Mps { .. } | Self::TimeSlicing { .. } => self.size().share_memory(),
         }
     }
 
@@ -136,7 +167,7 @@ impl Shape {
     pub fn size(self) -> SizeGb {
         match self {
             Self::Mig { profile, .. } => profile.size(),
-            Self::Mps { size_gb } | Self::TimeSlicing { size_gb } => size_gb,
+            Self::Whole { size_gb } | Self::Mps { size_gb } | Self::TimeSlicing { size_gb } => size_gb,
         }
     }
 }
@@ -144,7 +175,15 @@ impl Shape {
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mig { profile, start, size } => write!(f, "{profile} at {start}:{size}"),
+            Self::Mig { profile, start, size, part: None } => write!(f, "{profile} at {start}:{size}"),
+            Self::Mig { profile, start, size, part: Some(part) } => {
+                match ComputeProfile::new(part.compute, *profile) {
+                    Some(compute) => write!(f, "{compute}")?,
+                    None => write!(f, "{}c.{profile}", part.compute)?,
+                }
+                write!(f, " at {start}:{size}, compute {}", part.start)
+            }
+            Self::Whole { size_gb } => write!(f, "whole GPU of {size_gb}"),
             Self::Mps { size_gb } => write!(f, "{}gb MPS share", size_gb.0),
             Self::TimeSlicing { size_gb } => write!(f, "{}gb time slice", size_gb.0),
         }

@@ -20,7 +20,7 @@ pub struct GpuNodeStatus {
     pub gpus: Vec<GpuStatus>,
     /// The slices that exist or are being made.
     pub slices: Vec<SliceStatus>,
-    /// `Ready`: the agent serves the node.
+    /// `Ready` and others: see [`Condition`]'s constants.
     pub conditions: Vec<Condition>,
     /// For the columns of `kubectl get gpunodes`.
     pub summary: Summary,
@@ -63,8 +63,15 @@ pub struct GpuStatus {
     /// Total memory.
     #[serde(rename = "memoryMib")]
     pub memory: MemoryMib,
-    /// The kinds of slice that can be cut now: `[mig]` while MIG mode is on, else shares.
+    /// The kinds of slice that can be cut now, by the GPU's mode and the node's policy: `[mig]` while MIG mode is on, else the
+    /// others.
     pub kinds: Vec<Kind>,
+    /// Memory that processes use which kerf knows no slice of; it is not offered.
+    #[serde(rename = "outsideMib", default, skip_serializing_if = "MemoryMib::is_zero")]
+    pub outside: MemoryMib,
+    /// What is wrong with it. Nothing new is cut from it then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     /// What NVML offers under MIG; empty while MIG mode is off.
     #[serde(default, skip_serializing_if = "MigTable::is_empty")]
     pub profiles: MigTable,
@@ -161,6 +168,12 @@ pub struct Condition {
 impl Condition {
     /// The agent serves the node.
     pub const READY: &'static str = "Ready";
+    /// Every GPU answers and has no error that it must recover from.
+    pub const GPUS_HEALTHY: &'static str = "GpusHealthy";
+    /// Every wanted slice exists or can be made.
+    pub const SPEC_REACHED: &'static str = "SpecReached";
+    /// Nobody else cuts or serves the node's GPUs.
+    pub const UNCONTESTED: &'static str = "Uncontested";
 }
 
 /// Whether a condition holds.

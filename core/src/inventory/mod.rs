@@ -3,12 +3,14 @@
 //! Built from the two halves of a GpuNode. What is in doubt counts as taken: a slice that only the status knows, one
 //! that somebody holds without a reservation, a node whose status cannot be read.
 
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus, WantedSlice};
+use crate::contract::{
+    GpuNodeSpec, GpuNodeStatus, GpuRule, GpuStatus, Shape, SliceState, SliceStatus, WantedSlice,
+};
 use crate::kind::Kind;
-use crate::mig::MigTable;
+use crate::mig::{Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
 use crate::packing::{Fleet, FleetGpu};
-use crate::units::MemoryMib;
+use crate::units::{MemoryMib, SizeGb};
 
 /// A node's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,12 +26,16 @@ pub struct GpuInventory {
     pub uuid: GpuUuid,
     /// Its short model name.
     pub model: String,
-    /// Its memory.
+    /// Its memory, without what is used outside kerf.
     pub memory: MemoryMib,
+    /// Whether all of its memory is kerf's.
+    pub undivided: bool,
     /// The kinds that can be cut now.
     pub kinds: Vec<Kind>,
     /// What MIG offers.
     pub table: MigTable,
+    /// What policy says of it.
+    pub rule: GpuRule,
     /// Slices on it.
     pub slices: Vec<PlacedSlice>,
 }
@@ -61,8 +67,7 @@ impl GpuInventory {
             }
             return None;
         }
-        let idle = self.idle().filter_map(|(_, shape)| shape.instance());
-        fleet.show(known, &self.table, self.taken().filter_map(Shape::instance), idle)
+        fleet.show(known, &self.table, self.taken_instances(), self.idle_instances())
     }
 }
 
@@ -85,8 +90,10 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
     GpuInventory {
         uuid: gpu.uuid.clone(),
         model: gpu.model.clone(),
-        memory: gpu.memory,
+        memory: gpu.memory.saturating_sub(gpu.outside),
+        undivided: gpu.outside.is_zero(),
         kinds: gpu.kinds.clone(),
+        rule: spec.policy.rule(gpu.index, &gpu.uuid, &gpu.model),
         table: gpu.profiles.clone(),
         slices,
     }
@@ -108,6 +115,34 @@ impl GpuInventory {
     /// Shapes that may not be touched.
     pub fn taken(&self) -> impl Iterator<Item = Shape> + '_ {
         self.slices.iter().filter(|s| s.occupancy == Occupancy::Taken).map(|s| s.shape)
+    }
+
+    /// GPU instances of which something may not be touched, each once.
+    #[must_use]
+    pub fn taken_instances(&self) -> Vec<Instance> {
+        let mut taken: Vec<_> = self.taken().filter_map(Shape::instance).collect();
+        taken.sort_unstable();
+        taken.dedup();
+        taken
+    }
+
+    /// GPU instances that are idle as a whole, each once.
+    #[must_use]
+    pub fn idle_instances(&self) -> Vec<Instance> {
+        let taken = self.taken_instances();
+        let mut idle: Vec<_> = self.idle().filter_map(|(_, shape)| shape.instance()).collect();
+        idle.sort_unstable();
+        idle.dedup();
+        idle.retain(|instance| !taken.contains(instance));
+        idle
+    }
+
+    /// The size of the GPU's replicas, where policy fixes their number.
+    #[must_use]
+    pub fn replica(&self) -> Option<SizeGb> {
+        let replicas = u64::from(self.rule.time_slicing.replicas.filter(|n| *n > 0)?);
+        let gb = u32::try_from(self.memory.0 / 1024 / replicas).ok().filter(|gb| *gb > 0)?;
+        Some(SizeGb(gb))
     }
 
     /// Idle slices.

@@ -1,6 +1,7 @@
 //! Compute instances: shares of one GPU instance's compute slices. They share its memory and its faults.
 
 use super::{Profile, UnknownProfile};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
@@ -106,7 +107,7 @@ impl FromStr for ComputeProfile {
 }
 
 /// A compute instance at its place in its GPU instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ComputeInstance {
     /// The first compute slice.
     pub start: u8,
@@ -115,7 +116,9 @@ pub struct ComputeInstance {
 }
 
 impl ComputeInstance {
-    fn overlaps(self, other: Self) -> bool {
+    /// Whether both take one compute slice.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
         self.start < other.start + other.compute && other.start < self.start + self.compute
     }
 }

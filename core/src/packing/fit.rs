@@ -200,9 +200,16 @@ fn best(
     let gpus = node.gpus.iter().enumerate().filter(|(index, _)| only.is_none_or(|only| only == *index));
     let places = gpus.filter(|(_, gpu)| gpu.kinds.contains(&request.kind()));
     let places = places.filter_map(|(index, gpu)| {
-        let candidate = match request.kind() {
-            Kind::Mig => instance::candidate(gpu, request, fleet),
-            kind @ (Kind::Mps | Kind::TimeSlicing) => share::candidate(gpu, kind, request.resource.size()),
+        let candidate = match request.resource {
+            ResourceName::Mig(_) => instance::candidate(gpu, request, fleet),
+            ResourceName::Compute(profile) => instance::part(gpu, profile, fleet),
+            ResourceName::Whole => share::whole(gpu, request.size_gb),
+            ResourceName::Replica => share::candidate(gpu, Kind::TimeSlicing, gpu.replica()?),
+            // A GPU that is shared in equal parts is not shared in others.
+            ResourceName::TimeSlicing(_) if gpu.replica().is_some() => None,
+            ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => {
+                share::candidate(gpu, request.kind(), size)
+            }
         };
         Some((index, candidate?))
     });

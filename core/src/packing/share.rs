@@ -1,4 +1,4 @@
-//! The best place for an MPS share or a time slice: which GPU, since a share has no place on it.
+//! The best GPU for an MPS share, a time slice, or as a whole: neither has a place on it.
 
 use super::Cost;
 use super::fit::{Candidate, Source};
@@ -21,6 +21,9 @@ pub(super) fn candidate(gpu: &GpuInventory, kind: Kind, size: SizeGb) -> Option<
     if gpu.taken().any(|taken| taken.kind() != kind) {
         return None;
     }
+    if kind == Kind::Mps && gpu.rule.mps.strict && gpu.taken().any(|taken| taken != shape) {
+        return None;
+    }
     let used: MemoryMib = gpu.taken().map(|s| s.size().share_memory()).sum();
     let free = gpu.memory.saturating_sub(used);
     if size.share_memory() > free {
@@ -30,9 +33,23 @@ pub(super) fn candidate(gpu: &GpuInventory, kind: Kind, size: SizeGb) -> Option<
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: rank });
     }
-    let destroyed = in_the_way(gpu, kind, free.saturating_sub(size.share_memory()));
+    let destroyed = in_the_way(gpu, shape, free.saturating_sub(size.share_memory()));
     let work = START + END * i64::try_from(destroyed.len()).unwrap_or(0);
     Some(Candidate { shape, source: Source::Cut(destroyed), cost: rank + Cost(work) })
+}
+
+/// The GPU as a whole, where nobody has anything of it and it is of `size` at least: of two the smaller one.
+pub(super) fn whole(gpu: &GpuInventory, size: SizeGb) -> Option<Candidate> {
+    let shape = Shape::Whole { size_gb: gpu.memory.nominal() };
+    if gpu.taken().next().is_some() || !gpu.undivided || gpu.memory.nominal() < size {
+        return None;
+    }
+    if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
+        return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: Cost(mib(gpu.memory)) });
+    }
+    let gone: Vec<_> = gpu.idle().map(|(id, _)| id.clone()).collect();
+    let work = START + END * i64::try_from(gone.len()).unwrap_or(0);
+    Some(Candidate { shape, source: Source::Cut(gone), cost: Cost(mib(gpu.memory) + work) })
 }
 
 /// MPS shares go where they leave the least memory over; time slices where the fewest neighbours take turns.
@@ -40,17 +57,18 @@ fn rank(kind: Kind, used: MemoryMib, left: MemoryMib) -> Cost {
     let opens = if used == MemoryMib(0) { OPENS_A_GPU } else { 0 };
     match kind {
         Kind::TimeSlicing => Cost(mib(used)),
-        Kind::Mps | Kind::Mig => Cost(opens + mib(left)),
+        Kind::Whole | Kind::Mps | Kind::Mig => Cost(opens + mib(left)),
     }
 }
 
-/// Idle shares of another kind, and as many more as must go for the others to stay within `room`.
-fn in_the_way(gpu: &GpuInventory, kind: Kind, room: MemoryMib) -> Vec<SliceId> {
+/// Idle shares that cannot be beside `new`, and as many more as must go for the others to stay within `room`.
+fn in_the_way(gpu: &GpuInventory, new: Shape, room: MemoryMib) -> Vec<SliceId> {
+    let one_size = gpu.rule.mps.strict && new.kind() == Kind::Mps;
     let mut kept = MemoryMib(0);
     let mut destroyed = Vec::new();
     for (id, shape) in gpu.idle() {
         let with = MemoryMib(kept.0 + shape.size().share_memory().0);
-        if shape.kind() == kind && with <= room {
+        if shape.kind() == new.kind() && (!one_size || shape == new) && with <= room {
             kept = with;
         } else {
             destroyed.push(id.clone());

@@ -3,11 +3,12 @@
 //! It shares no rule with the planner: it counts memory slices one by one, where the planner asks
 //! [`Geometry`](crate::mig::Geometry).
 
-use super::model::{Observed, ObservedGpu, Plan, Step};
-use crate::contract::WantedSlice;
-use crate::mig::{Instance, Profile};
+use super::model::{Cut, Observed, ObservedGpu, Plan, Step};
+use crate::contract::{Shape, WantedSlice};
+use crate::kind::Kind;
+use crate::mig::{ComputeInstance, Instance, Profile};
 use crate::names::{GpuUuid, SliceId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 /// The names of the profiles of which a GPU holds one in all (MIG user guide, media extensions).
@@ -37,98 +38,224 @@ pub enum Violation {
     /// An instance would be destroyed for nothing.
     #[error("{1} on {0} is destroyed for nothing")]
     Needless(GpuUuid, String),
+    /// The MIG mode would be switched of a GPU that is not empty, or without policy's leave.
+    #[error("the MIG mode of {0} may not be switched: {1}")]
+    Switch(GpuUuid, &'static str),
+    /// The node's policy does not allow what would be made.
+    #[error("{1} on {0} is not allowed by the node's policy")]
+    NotAllowed(GpuUuid, String),
 }
 
 /// Accepts or refuses `plan`.
 pub fn check(observed: &Observed, wanted: &[WantedSlice], plan: &Plan) -> Result<(), Violation> {
     let mut gpus: BTreeMap<&GpuUuid, State<'_>> =
-        observed.gpus.iter().map(|g| (&g.uuid, State::new(g))).collect();
+        observed.gpus.iter().map(|g| (&g.uuid, State::new(g, wanted))).collect();
     for step in &plan.steps {
-        let (Step::Destroy { gpu, .. }
-        | Step::Create { gpu, .. }
-        | Step::End { gpu, .. }
-        | Step::Start { gpu, .. }) = step;
-        let state = gpus.get_mut(gpu).ok_or_else(|| Violation::NoSuchGpu(gpu.clone()))?;
-        state.run(step, wanted)?;
+        let state = gpus.get_mut(step.gpu()).ok_or_else(|| Violation::NoSuchGpu(step.gpu().clone()))?;
+        state.run(step)?;
     }
     Ok(())
 }
 
+/// A GPU while the plan runs on it. `mig` is `None` once its mode has been switched: what MIG offers then is not known.
 struct State<'o> {
     gpu: &'o ObservedGpu,
-    instances: Vec<Instance>,
-    shares: BTreeMap<SliceId, u64>,
+    wanted: Vec<&'o WantedSlice>,
+    switched: bool,
+    /// GPU instances, each with the compute instances that share it.
+    instances: Vec<(Instance, Vec<ComputeInstance>)>,
+    shares: BTreeMap<SliceId, Shape>,
 }
 
 impl<'o> State<'o> {
-    fn new(gpu: &'o ObservedGpu) -> Self {
+    fn new(gpu: &'o ObservedGpu, wanted: &'o [WantedSlice]) -> Self {
         Self {
             gpu,
-            instances: gpu.instances.iter().map(|o| o.instance).collect(),
-            shares: gpu.shares.iter().map(|s| (s.id.clone(), s.shape.size().share_memory().0)).collect(),
+            wanted: wanted.iter().filter(|w| w.gpu == gpu.uuid).collect(),
+            switched: false,
+            instances: gpu
+                .instances
+                .iter()
+                .map(|o| (o.instance, o.parts.iter().map(|p| p.part).collect()))
+                .collect(),
+            shares: gpu.shares.iter().map(|s| (s.id.clone(), s.shape)).collect(),
         }
     }
 
-    fn run(&mut self, step: &Step, wanted: &[WantedSlice]) -> Result<(), Violation> {
-        let uuid = self.gpu.uuid.clone();
-        let here = |w: &&WantedSlice| w.gpu == uuid;
+    fn run(&mut self, step: &Step) -> Result<(), Violation> {
         match step {
-            Step::Destroy { instance, .. } => {
-                let text = format!("{} at {}", instance.profile, instance.placement);
-                if self.gpu.instances.iter().any(|o| o.instance == *instance && o.held) {
-                    return Err(Violation::Held(uuid, text));
+            Step::Switch { mig, .. } => self.switch(*mig),
+            Step::Destroy { instance, part, .. } => self.destroy(*instance, *part),
+            Step::Create { instance, part, id, .. } => self.create(*instance, *part, id),
+            Step::End { id, .. } => self.end(id),
+            Step::Start { id, shape, .. } => self.start(id, *shape),
+        }
+    }
+
+    fn uuid(&self) -> GpuUuid {
+        self.gpu.uuid.clone()
+    }
+
+    /// Whether a switch of the mode is due: then nobody was promised anything, and idle slices are nobody's loss.
+    fn may_clear(&self) -> bool {
+        self.gpu.allowed.switch_to.is_some() && self.wanted.iter().all(|w| w.reservation.is_none())
+    }
+
+    fn switch(&mut self, mig: bool) -> Result<(), Violation> {
+        let refuse = |why| Err(Violation::Switch(self.uuid(), why));
+        if self.gpu.allowed.switch_to != Some(mig) {
+            return refuse("policy does not ask for it");
+        }
+        if !self.instances.is_empty() || !self.shares.is_empty() {
+            return refuse("slices are left on it");
+        }
+        if self.wanted.iter().any(|w| w.reservation.is_some()) {
+            return refuse("a pod was promised a slice of it");
+        }
+        self.switched = true;
+        Ok(())
+    }
+
+    fn destroy(&mut self, instance: Instance, part: Option<ComputeInstance>) -> Result<(), Violation> {
+        let (uuid, text) = (self.uuid(), Cut(instance, part).to_string());
+        let observed = self.gpu.instances.iter().filter(|o| o.instance == instance);
+        let mut parts = observed.clone().flat_map(|o| &o.parts);
+        let is_held = match part {
+            None => observed.clone().any(|o| o.is_held()),
+            Some(part) => parts.any(|p| p.part == part && p.held),
+        };
+        if is_held {
+            return Err(Violation::Held(uuid, text));
+        }
+        let Some(place) = self.instances.iter().position(|(i, _)| *i == instance) else {
+            return Err(Violation::Missing(uuid, text));
+        };
+        // What is there is wanted if a slice wants just this: the whole of an unshared instance, or one of its parts.
+        let there = &self.instances[place].1;
+        let meant = |w: &&&WantedSlice| {
+            w.shape.instance() == Some(instance)
+                && match (part, w.shape.part()) {
+                    (Some(part), wanted) => wanted == Some(part),
+                    (None, None) => there.is_empty(),
+                    (None, Some(wanted)) => there.contains(&wanted),
                 }
-                if wanted.iter().filter(here).any(|w| w.shape.instance() == Some(*instance)) {
-                    return Err(Violation::Wanted(uuid, text));
-                }
-                let mig_wanted = wanted.iter().filter(here).filter_map(|w| w.shape.instance());
-                if mig_wanted.filter(|i| !self.instances.contains(i)).count() == 0 {
-                    return Err(Violation::Needless(uuid, text));
-                }
-                let place = self.instances.iter().position(|i| i == instance);
-                self.instances.remove(place.ok_or(Violation::Missing(uuid, text))?);
-            }
-            Step::Create { instance, id, .. } => {
-                let text = format!("{} at {}", instance.profile, instance.placement);
-                if !wanted.iter().filter(here).any(|w| w.id == *id && w.shape.instance() == Some(*instance)) {
-                    return Err(Violation::NotWanted(uuid, text));
-                }
-                self.instances.push(*instance);
-                if !self.cells_are_sound() {
-                    return Err(Violation::DoesNotFit(uuid, text));
-                }
-            }
-            Step::End { id, .. } => {
-                if self.gpu.shares.iter().any(|s| s.id == *id && s.held) {
-                    return Err(Violation::Held(uuid, id.to_string()));
-                }
-                if wanted.iter().filter(here).any(|w| w.id == *id) {
-                    return Err(Violation::Wanted(uuid, id.to_string()));
-                }
-                self.shares.remove(id).ok_or_else(|| Violation::Missing(uuid, id.to_string()))?;
-            }
-            Step::Start { id, shape, .. } => {
-                if !wanted.iter().filter(here).any(|w| w.id == *id && w.shape == *shape) {
-                    return Err(Violation::NotWanted(uuid, id.to_string()));
-                }
-                self.shares.insert(id.clone(), shape.size().share_memory().0);
-                if self.gpu.table.is_some() || self.shares.values().sum::<u64>() > self.gpu.memory.0 {
-                    return Err(Violation::DoesNotFit(uuid, id.to_string()));
-                }
+        };
+        if !self.may_clear() && self.wanted.iter().find(meant).is_some() {
+            return Err(Violation::Wanted(uuid, text));
+        }
+        if !self.may_clear() && !self.misses_something() {
+            return Err(Violation::Needless(uuid, text));
+        }
+        match part {
+            None => drop(self.instances.remove(place)),
+            Some(part) => {
+                let parts = &mut self.instances[place].1;
+                let at = parts.iter().position(|p| *p == part).ok_or(Violation::Missing(uuid, text))?;
+                parts.remove(at);
             }
         }
         Ok(())
     }
 
+    /// Whether some wanted cut is not there.
+    fn misses_something(&self) -> bool {
+        let there = |w: &WantedSlice| {
+            self.instances.iter().any(|(i, parts)| {
+                w.shape.instance() == Some(*i)
+                    && w.shape.part().map_or(parts.is_empty(), |part| parts.contains(&part))
+            })
+        };
+        self.wanted.iter().any(|w| w.shape.kind() == Kind::Mig && !there(w))
+    }
+
+    fn create(
+        &mut self,
+        instance: Instance,
+        part: Option<ComputeInstance>,
+        id: &SliceId,
+    ) -> Result<(), Violation> {
+        let (uuid, text) = (self.uuid(), Cut(instance, part).to_string());
+        let is_meant = |w: &&&WantedSlice| {
+            w.id == *id && w.shape.instance() == Some(instance) && w.shape.part() == part
+        };
+        if self.wanted.iter().find(is_meant).is_none() {
+            return Err(Violation::NotWanted(uuid, text));
+        }
+        let there = self.instances.iter_mut().find(|(i, parts)| *i == instance && !parts.is_empty());
+        match (there, part) {
+            (Some((_, parts)), Some(part)) => parts.push(part),
+            (_, part) => {
+                if !self.gpu.allowed.kinds.contains(&Kind::Mig) {
+                    return Err(Violation::NotAllowed(uuid, text));
+                }
+                self.instances.push((instance, part.into_iter().collect()));
+            }
+        }
+        if self.cells_are_sound() && self.parts_are_sound() {
+            Ok(())
+        } else {
+            Err(Violation::DoesNotFit(uuid, text))
+        }
+    }
+
+    fn end(&mut self, id: &SliceId) -> Result<(), Violation> {
+        let (uuid, text) = (self.uuid(), id.to_string());
+        if self.gpu.shares.iter().any(|s| s.id == *id && s.held) {
+            return Err(Violation::Held(uuid, text));
+        }
+        if !self.may_clear() && self.wanted.iter().any(|w| w.id == *id) {
+            return Err(Violation::Wanted(uuid, text));
+        }
+        self.shares.remove(id).map(drop).ok_or(Violation::Missing(uuid, text))
+    }
+
+    fn start(&mut self, id: &SliceId, shape: Shape) -> Result<(), Violation> {
+        let (uuid, text) = (self.uuid(), id.to_string());
+        if !self.wanted.iter().any(|w| w.id == *id && w.shape == shape) {
+            return Err(Violation::NotWanted(uuid, text));
+        }
+        if !self.gpu.allowed.kinds.contains(&shape.kind()) {
+            return Err(Violation::NotAllowed(uuid, text));
+        }
+        self.shares.insert(id.clone(), shape);
+        let memory = |s: &Shape| match s {
+            Shape::Whole { .. } => self.gpu.memory.0,
+            other => other.size().share_memory().0,
+        };
+        let sizes: BTreeSet<u64> = self.shares.values().map(memory).collect();
+        let kinds: BTreeSet<Kind> = self.shares.values().map(|s| s.kind()).collect();
+        let mixed = kinds.len() > 1 || self.gpu.allowed.one_size && kinds.contains(&Kind::Mps) && sizes.len() > 1;
+        let is_full = self.shares.values().map(memory).sum::<u64>() > self.gpu.memory.0;
+        let crowded = kinds.contains(&Kind::Whole) && self.shares.len() > 1;
+        if self.gpu.table.is_some() || self.switched || mixed || is_full || crowded {
+            return Err(Violation::DoesNotFit(uuid, text));
+        }
+        Ok(())
+    }
+
+    /// Every compute slice of a shared GPU instance used once, and within it.
+    fn parts_are_sound(&self) -> bool {
+        self.instances.iter().all(|(instance, parts)| {
+            let mut cells = [false; 8];
+            parts.iter().all(|part| {
+                let last = part.start.saturating_add(part.compute);
+                (part.start..last).all(|cell| {
+                    let taken = cells.get_mut(usize::from(cell)).map(|cell| std::mem::replace(cell, true));
+                    cell < instance.profile.compute() && taken == Some(false)
+                }) && part.compute > 0
+            })
+        })
+    }
+
     /// Every memory slice used once, every instance at a place that the table lists, compute within the GPU's, no more of
     /// a profile than the table allows, the media engines in one instance.
     fn cells_are_sound(&self) -> bool {
-        let Some(table) = &self.gpu.table else { return false };
+        let Some(table) = self.gpu.table.as_ref().filter(|_| !self.switched) else { return false };
         let mut cells = [0_u8; 32];
         let mut compute = 0_u32;
         let mut with_media = 0_u32;
         let mut counts: BTreeMap<Profile, u8> = BTreeMap::new();
-        for instance in &self.instances {
+        for (instance, _) in &self.instances {
             let Some(entry) = table.entries().iter().find(|e| e.profile == instance.profile) else {
                 return false;
             };

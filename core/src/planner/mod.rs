@@ -4,9 +4,13 @@
 //! decides nothing. No plan touches a held slice.
 
 mod check;
+mod instances;
 mod model;
 mod propose;
+mod shares;
 
 pub use check::{Violation, check};
-pub use model::{Observed, ObservedGpu, ObservedInstance, ObservedShare, Obstacle, Plan, Step};
+pub use model::{
+    Allowed, Observed, ObservedGpu, ObservedInstance, ObservedPart, ObservedShare, Obstacle, Plan, Step,
+};
 pub use propose::plan;

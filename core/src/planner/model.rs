@@ -1,7 +1,8 @@
 //! What the planner is told, and what it answers.
 
 use crate::contract::Shape;
-use crate::mig::{Illegal, Instance, MigTable};
+use crate::kind::Kind;
+use crate::mig::{ComputeIllegal, ComputeInstance, ComputeProfile, Illegal, Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
 use crate::units::MemoryMib;
 use std::fmt;
@@ -19,8 +20,10 @@ pub struct Observed {
 pub struct ObservedGpu {
     /// Its UUID.
     pub uuid: GpuUuid,
-    /// Its memory.
+    /// Its memory, without what processes use that kerf knows no slice of.
     pub memory: MemoryMib,
+    /// What may be made of it.
+    pub allowed: Allowed,
     /// What MIG offers; `None` while MIG mode is off.
     pub table: Option<MigTable>,
     /// GPU instances that exist.
@@ -29,13 +32,49 @@ pub struct ObservedGpu {
     pub shares: Vec<ObservedShare>,
 }
 
+/// What may be made of a GPU. Slices that are there already stay, whatever it says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allowed {
+    /// The kinds of slice.
+    pub kinds: Vec<Kind>,
+    /// Whether MPS shares beside each other must be of one size.
+    pub one_size: bool,
+    /// The MIG mode to switch to as soon as the GPU is empty.
+    pub switch_to: Option<bool>,
+}
+
+impl Default for Allowed {
+    fn default() -> Self {
+        Self { kinds: Kind::ALL.to_vec(), one_size: false, switch_to: None }
+    }
+}
+
 /// A GPU instance that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedInstance {
     /// What and where.
     pub instance: Instance,
-    /// Whether a container holds it or a process runs on it.
+    /// Whether a container holds it, or a process runs on it.
     pub held: bool,
+    /// The compute instances that share it; none if it has one of full size.
+    pub parts: Vec<ObservedPart>,
+}
+
+/// A compute instance that shares a GPU instance with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObservedPart {
+    /// Where.
+    pub part: ComputeInstance,
+    /// Whether a container holds it.
+    pub held: bool,
+}
+
+impl ObservedInstance {
+    /// Whether anything of it is held.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.held || self.parts.iter().any(|p| p.held)
+    }
 }
 
 /// A share that is served.
@@ -52,19 +91,30 @@ pub struct ObservedShare {
 /// One step. Each is complete: it names the GPU and the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Destroy an idle GPU instance.
+    /// Switch the MIG mode of an empty GPU.
+    Switch {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// Whether MIG mode is on then.
+        mig: bool,
+    },
+    /// Destroy an idle GPU instance, or an idle compute instance of one.
     Destroy {
         /// The GPU.
         gpu: GpuUuid,
-        /// The instance.
+        /// The GPU instance.
         instance: Instance,
+        /// The compute instance, if the GPU instance stays.
+        part: Option<ComputeInstance>,
     },
-    /// Create a GPU instance and its compute instance.
+    /// Create a compute instance, and its GPU instance where that is not there.
     Create {
         /// The GPU.
         gpu: GpuUuid,
-        /// The instance.
+        /// The GPU instance.
         instance: Instance,
+        /// The compute instance's place, for one that is not of full size.
+        part: Option<ComputeInstance>,
         /// The slice that wants it.
         id: SliceId,
     },
@@ -89,14 +139,41 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Destroy { gpu, instance } => {
-                write!(f, "destroy {} at {} on {gpu}", instance.profile, instance.placement)
-            }
-            Self::Create { gpu, instance, id } => {
-                write!(f, "create {} at {} on {gpu} for {id}", instance.profile, instance.placement)
+            Self::Switch { gpu, mig } => write!(f, "switch MIG mode {} on {gpu}", if *mig { "on" } else { "off" }),
+            Self::Destroy { gpu, instance, part } => write!(f, "destroy {} on {gpu}", Cut(*instance, *part)),
+            Self::Create { gpu, instance, part, id } => {
+                write!(f, "create {} on {gpu} for {id}", Cut(*instance, *part))
             }
             Self::End { gpu, id } => write!(f, "end share {id} on {gpu}"),
             Self::Start { gpu, id, shape } => write!(f, "start {shape} {id} on {gpu}"),
+        }
+    }
+}
+
+impl Step {
+    /// The GPU.
+    #[must_use]
+    pub fn gpu(&self) -> &GpuUuid {
+        match self {
+            Self::Switch { gpu, .. }
+            | Self::Destroy { gpu, .. }
+            | Self::Create { gpu, .. }
+            | Self::End { gpu, .. }
+            | Self::Start { gpu, .. } => gpu,
+        }
+    }
+}
+
+/// A GPU instance, or a compute instance of one, as people write it.
+pub(super) struct Cut(pub(super) Instance, pub(super) Option<ComputeInstance>);
+
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(Instance { profile, placement }, part) = self;
+        match part.map(|part| (part, ComputeProfile::new(part.compute, *profile))) {
+            None => write!(f, "{profile} at {placement}"),
+            Some((part, Some(compute))) => write!(f, "{compute} at {placement}, compute {}", part.start),
+            Some((part, None)) => write!(f, "{}c.{profile} at {placement}", part.compute),
         }
     }
 }
@@ -122,9 +199,18 @@ pub enum Obstacle {
     /// Slices in use are in its way.
     #[error("slices in use are in its way")]
     Held,
+    /// The node's policy does not allow the kind on this GPU.
+    #[error("the node's policy does not allow {0} on this GPU")]
+    NotAllowed(Kind),
     /// It is not legal beside the others.
     #[error("it cannot exist beside the other slices: {0}")]
     Illegal(#[from] Illegal),
+    /// It is not legal beside the other compute instances.
+    #[error("it cannot exist in its GPU instance: {0}")]
+    IllegalPart(#[from] ComputeIllegal),
+    /// MPS shares of another size are in use on the GPU, and policy wants them of one size.
+    #[error("MPS shares of another size are in use on the GPU, and the node's policy wants them of one size")]
+    OtherSize,
     /// Shares of another kind are in use on the GPU.
     #[error("shares of another kind are in use on the GPU")]
     OtherKind,

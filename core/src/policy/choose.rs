@@ -6,7 +6,7 @@ use crate::kind::{IsolationClass, Kind};
 use crate::mig::catalog;
 use crate::request::{ContainerAsk, PodAsk, Want};
 use crate::resource::{ResourceName, share_size};
-use crate::units::SizeGb;
+use crate::units::{LARGEST_SIZE, SizeGb};
 use std::fmt;
 use thiserror::Error;
 
@@ -206,8 +206,10 @@ fn resource(
             let less = supply.memory_of(profile).filter(|memory| *memory < size.share_memory());
             warnings.extend(less.map(|memory| Warning::LessThanNominal(name, size, resource, memory)));
         }
-        _ if resource.size() > size => warnings.push(Warning::RoundedUp(name, size, resource.size())),
-        _ => {}
+        _ => {
+            let more = resource.size().filter(|given| *given > size);
+            warnings.extend(more.map(|given| Warning::RoundedUp(name, size, given)));
+        }
     }
     Ok(resource)
 }
@@ -220,6 +222,7 @@ fn served(supply: &Supply, kind: Kind, size: SizeGb) -> Option<ResourceName> {
             let size = share_size(size).filter(|size| supply.has_share(kind, *size))?;
             ResourceName::share(kind, size)
         }
+        Kind::Whole => supply.has_share(kind, size).then_some(ResourceName::Whole),
     }
 }
 
@@ -231,6 +234,7 @@ fn conceivable(kind: Kind, size: SizeGb) -> Option<ResourceName> {
             fits.min_by_key(|p| (p.size(), p.compute())).map(ResourceName::Mig)
         }
         Kind::Mps | Kind::TimeSlicing => share_size(size).and_then(|size| ResourceName::share(kind, size)),
+        Kind::Whole => (size <= LARGEST_SIZE).then_some(ResourceName::Whole),
     }
 }
 
@@ -242,7 +246,7 @@ pub fn verify(policy: &Policy, document: &RequestDocument) -> Result<(), Denied>
     for container in &document.containers {
         check_count(policy, &container.name, container.count)?;
         let kind = container.kind();
-        let promised = container.resource.size() >= container.size_gb;
+        let promised = container.resource.size().is_none_or(|size| size >= container.size_gb);
         let exact = container.profile.is_none_or(|profile| container.resource == ResourceName::Mig(profile));
         if !kinds.contains(&kind) || !promised || !exact || container.count == 0 {
             return Err(Denied::Forged);

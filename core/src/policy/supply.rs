@@ -25,8 +25,11 @@ impl Supply {
                 *memory = entry.memory.min(*memory);
             }
             for kind in gpu.kinds.iter().filter(|kind| **kind != Kind::Mig) {
-                // A share is backed by whole GiB, so a GPU serves what it has of them, not its nominal size.
-                let most = SizeGb(u32::try_from(gpu.memory.0 / 1024).unwrap_or(u32::MAX));
+                // A share is backed by whole GiB, so a GPU serves what it has of them; a whole one is of nominal size.
+                let most = match kind {
+                    Kind::Whole => gpu.memory.nominal(),
+                    _ => SizeGb(u32::try_from(gpu.memory.0 / 1024).unwrap_or(u32::MAX)),
+                };
                 let size = supply.shares.entry(*kind).or_insert(most);
                 *size = most.max(*size);
             }
@@ -59,7 +62,7 @@ impl Supply {
         self.profiles.get(&profile).copied()
     }
 
-    /// Whether some GPU can hold a share of `size`.
+    /// Whether some GPU can hold a share of `size`, or is as large itself.
     #[must_use]
     pub fn has_share(&self, kind: Kind, size: SizeGb) -> bool {
         self.shares.get(&kind).is_some_and(|most| *most >= size)
@@ -70,7 +73,7 @@ impl Supply {
     pub fn largest(&self, kind: Kind) -> Option<SizeGb> {
         match kind {
             Kind::Mig => self.profiles.keys().map(|p| p.size()).max(),
-            Kind::Mps | Kind::TimeSlicing => self.shares.get(&kind).copied(),
+            Kind::Whole | Kind::Mps | Kind::TimeSlicing => self.shares.get(&kind).copied(),
         }
     }
 }

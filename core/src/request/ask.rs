@@ -224,8 +224,11 @@ fn want(container: &str, limit: &str) -> Result<Option<Want>, AskError> {
     }
     Ok(match limit.parse::<ResourceName>() {
         Ok(ResourceName::Mig(profile)) => Some(Want::Profile(profile)),
-        Ok(name) => Some(Want::Share(name.kind(), name.size())),
-        Err(_) => None,
+        Ok(name @ (ResourceName::Mps(size) | ResourceName::TimeSlicing(size))) => {
+            Some(Want::Share(name.kind(), size))
+        }
+        // Everybody's names: who means kerf's GPUs by them is for a policy to say.
+        Ok(ResourceName::Whole | ResourceName::Replica | ResourceName::Compute(_)) | Err(_) => None,
     })
 }
 

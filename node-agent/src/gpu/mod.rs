@@ -1,15 +1,8 @@
-//! The node's GPUs: what is observed of them, and the two ways in which they are changed.
-//!
-//! A [`GpuBackend`] answers and acts; what should be cut is decided elsewhere. Its calls block, so they run on a
-//! thread of their own ([`GpuThread`]).
+//! The node's GPUs, and the one thread on which they are called: NVML's calls block, some for seconds.
 
-mod backend;
-mod error;
 #[cfg(test)]
 pub(crate) mod fake;
-pub mod nvml;
 mod thread;
 
-pub use backend::{Compute, Gpu, GpuBackend, GpuInstance};
-pub use error::{GpuError, NvmlCode};
+pub use kerf_nvml::{Compute, Gpu, GpuBackend, GpuError, GpuInstance, NvmlCode};
 pub use thread::GpuThread;

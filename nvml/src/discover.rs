@@ -2,7 +2,7 @@
 
 use super::differences::warn_of_differences;
 use super::{NvmlBackend, ffi};
-use crate::gpu::{Compute, Gpu, GpuError, GpuInstance};
+use crate::{Compute, Gpu, GpuError, GpuInstance};
 use kerf_core::mig::{GiProfileId, Instance, MigTable, Placement, Profile, ProfileEntry};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;

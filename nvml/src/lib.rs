@@ -1,12 +1,19 @@
-//! The node's GPUs through NVML.
+//! A node's GPUs through NVML: what is seen of them, and the calls that change them. It decides nothing.
+//!
+//! The one crate with unsafe code, and there in one module: the NVML calls that nvml-wrapper does not wrap.
+#![deny(unsafe_code)]
 
 mod differences;
 mod discover;
-#[expect(unsafe_code, reason = "raw NVML calls; everything else of the agent is safe code")]
+mod error;
+#[expect(unsafe_code, reason = "raw NVML calls; everything else is safe code")]
 mod ffi;
+mod gpu;
 mod mig;
 
-use super::{Gpu, GpuBackend, GpuError, GpuInstance};
+pub use error::{GpuError, NvmlCode};
+pub use gpu::{Compute, ComputeMode, ComputePart, Gpu, GpuBackend, GpuInstance, MigMode, Process};
+
 use discover::ProfileIds;
 use kerf_core::mig::{Instance, MigTable};
 use kerf_core::names::GpuUuid;

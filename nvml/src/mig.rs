@@ -2,7 +2,7 @@
 
 use super::discover::{busy_instances, placement};
 use super::{NvmlBackend, ffi};
-use crate::gpu::{Compute, GpuError, GpuInstance};
+use crate::{Compute, GpuError, GpuInstance};
 use kerf_core::mig::{Instance, ProfileEntry};
 use kerf_core::names::{DeviceId, GpuUuid};
 

@@ -1,0 +1,174 @@
+//! Plans for one GPU that MIG cuts: GPU instances, and the compute instances that share one.
+
+use super::model::{ObservedGpu, ObservedInstance, Obstacle, Plan, Step};
+use crate::contract::WantedSlice;
+use crate::kind::Kind;
+use crate::mig::{ComputeGeometry, ComputeInstance, Geometry, Illegal, Instance, MigTable};
+use crate::names::SliceId;
+
+/// A GPU instance that is wanted, with the slices for which it is wanted: one of full size, or several parts.
+struct Wanted<'w> {
+    instance: Instance,
+    slices: Vec<(&'w SliceId, Option<ComputeInstance>)>,
+}
+
+impl Wanted<'_> {
+    fn is_shared(&self) -> bool {
+        self.slices.iter().any(|(_, part)| part.is_some())
+    }
+
+    /// Whether the observed instance is this one, and shared if this one is.
+    fn is(&self, observed: &ObservedInstance) -> bool {
+        observed.instance == self.instance && self.is_shared() != observed.parts.is_empty()
+    }
+}
+
+/// Destroys what is in the way of missing instances, and creates them.
+pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) {
+    let wanted = by_instance(wanted, plan);
+    let Some(table) = &gpu.table else {
+        let slices = wanted.iter().flat_map(|w| &w.slices);
+        plan.refused.extend(slices.map(|(id, _)| ((*id).clone(), Obstacle::WrongMode)));
+        return;
+    };
+    // Idle instances that nobody wants, removable one by one; everything else stays.
+    let is_wanted = |o: &ObservedInstance| wanted.iter().any(|w| w.is(o));
+    let (spare, kept): (Vec<_>, Vec<_>) = gpu.instances.iter().partition(|o| !o.is_held() && !is_wanted(o));
+    let mut kept: Vec<Instance> = kept.into_iter().map(|o| o.instance).collect();
+    let mut made = Vec::new();
+    let there = |w: &Wanted<'_>| gpu.instances.iter().find(|o| w.is(o));
+    for missing in wanted.iter().filter(|w| there(w).is_none()) {
+        match obstacle(gpu, table, &kept, missing.instance) {
+            Some(obstacle) => {
+                plan.refused.extend(missing.slices.iter().map(|(id, _)| ((*id).clone(), obstacle.clone())));
+            }
+            None => {
+                kept.push(missing.instance);
+                made.push(missing);
+            }
+        }
+    }
+    let created: Vec<Instance> = made.iter().map(|w| w.instance).collect();
+    let spare: Vec<Instance> = spare.into_iter().map(|o| o.instance).collect();
+    let destroys = in_the_way(table, &kept, &created, spare);
+    let uuid = || gpu.uuid.clone();
+    plan.steps.extend(destroys.into_iter().map(|i| Step::Destroy { gpu: uuid(), instance: i, part: None }));
+    for new in made {
+        plan_parts(gpu, new, None, plan);
+    }
+    for (wanted, observed) in wanted.iter().filter_map(|w| Some((w, there(w)?))) {
+        plan_parts(gpu, wanted, Some(observed), plan);
+    }
+}
+
+/// The wanted slices by their GPU instance. One that wants an instance whole which another wants in parts is refused.
+fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w>> {
+    let mut all: Vec<Wanted<'w>> = Vec::new();
+    for slice in wanted {
+        let Some(instance) = slice.shape.instance() else { continue };
+        let (id, part) = (&slice.id, slice.shape.part());
+        match all.iter_mut().find(|w| w.instance == instance) {
+            Some(known) if part.is_some() && known.is_shared() => known.slices.push((id, part)),
+            Some(_) => {
+                plan.refused.push((id.clone(), Obstacle::Illegal(Illegal::Taken(instance.placement))));
+            }
+            None => all.push(Wanted { instance, slices: vec![(id, part)] }),
+        }
+    }
+    all
+}
+
+/// Why a GPU instance cannot be made beside those that stay.
+fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: Instance) -> Option<Obstacle> {
+    if !gpu.allowed.kinds.contains(&Kind::Mig) {
+        return Some(Obstacle::NotAllowed(Kind::Mig));
+    }
+    let alone = Geometry::of(table, kept.iter().copied());
+    let illegal = alone.and_then(|g| g.place(wanted.profile, wanted.placement.start)).err()?;
+    let mut held = gpu.instances.iter().filter(|o| o.is_held());
+    let is_held = held.any(|o| o.instance.placement.overlaps(wanted.placement));
+    Some(if is_held { Obstacle::Held } else { Obstacle::Illegal(illegal) })
+}
+
+/// Makes the missing compute instances of a GPU instance, which is made with the first where it is not there.
+fn plan_parts(
+    gpu: &ObservedGpu,
+    wanted: &Wanted<'_>,
+    observed: Option<&ObservedInstance>,
+    plan: &mut Plan,
+) {
+    let there = |part: ComputeInstance| observed.iter().flat_map(|o| &o.parts).any(|p| p.part == part);
+    let is_wanted = |part: ComputeInstance| wanted.slices.iter().any(|(_, w)| *w == Some(part));
+    let (instance, uuid) = (wanted.instance, || gpu.uuid.clone());
+    // Wanted parts that are there and held ones stay.
+    let stays = observed.iter().flat_map(|o| &o.parts).filter(|p| p.held || is_wanted(p.part));
+    let stays = ComputeGeometry::with(instance.profile, stays.map(|p| p.part));
+    let mut creates = Vec::new();
+    let mut geometry = stays;
+    for (id, part) in &wanted.slices {
+        let Some(part) = part else {
+            if observed.is_none() {
+                creates.push(((*id).clone(), None));
+            }
+            continue;
+        };
+        if there(*part) {
+            continue;
+        }
+        match geometry.clone().and_then(|g| g.place(part.compute, part.start)) {
+            Ok(next) => {
+                geometry = Ok(next);
+                creates.push(((*id).clone(), Some(*part)));
+            }
+            Err(illegal) => plan.refused.push(((*id).clone(), Obstacle::IllegalPart(illegal))),
+        }
+    }
+    let new = |part: ComputeInstance| creates.iter().any(|(_, c)| c.is_some_and(|c| c.overlaps(part)));
+    let spare = observed.iter().flat_map(|o| &o.parts).filter(|p| !p.held && !is_wanted(p.part));
+    let gone = spare.filter(|p| new(p.part)).map(|p| Step::Destroy { gpu: uuid(), instance, part: Some(p.part) });
+    plan.steps.extend(gone);
+    let created = creates.iter().cloned();
+    plan.steps.extend(created.map(|(id, part)| Step::Create { gpu: uuid(), instance, part, id }));
+}
+
+/// The fewest of the spare instances that must go for `kept`, what is created included, to be there together: those on
+/// the same memory slices, and others while they claim what only so many instances can have.
+fn in_the_way(
+    table: &MigTable,
+    kept: &[Instance],
+    created: &[Instance],
+    mut spare: Vec<Instance>,
+) -> Vec<Instance> {
+    let overlaps = |o: &Instance| created.iter().any(|i| o.placement.overlaps(i.placement));
+    let mut destroys: Vec<Instance> = spare.extract_if(.., |o| overlaps(o)).collect();
+    while let Some(illegal) = first_illegal(table, kept.iter().chain(&spare)) {
+        let claims = |o: &&Instance| match illegal {
+            Illegal::TooMany(profile) => o.profile == profile,
+            Illegal::MediaTaken(_) => o.profile.claims_media(),
+            Illegal::NoSuchProfile(_)
+            | Illegal::NoSuchStart(..)
+            | Illegal::Taken(_)
+            | Illegal::NoCompute(_) => true,
+        };
+        // Of compute slices the largest instance gives back the most.
+        let Some(next) = spare.iter().filter(claims).max_by_key(|o| o.profile.compute()).copied() else {
+            break;
+        };
+        spare.retain(|o| *o != next);
+        destroys.push(next);
+    }
+    destroys
+}
+
+/// Why the instances cannot be there together, compute slices last: what frees something else frees compute as well.
+fn first_illegal<'i>(table: &MigTable, all: impl Iterator<Item = &'i Instance>) -> Option<Illegal> {
+    let (mut geometry, mut no_compute) = (Geometry::empty(table), None);
+    for instance in all {
+        match geometry.clone().place(instance.profile, instance.placement.start) {
+            Ok(next) => geometry = next,
+            Err(illegal @ Illegal::NoCompute(_)) => no_compute = Some(illegal),
+            Err(illegal) => return Some(illegal),
+        }
+    }
+    no_compute
+}

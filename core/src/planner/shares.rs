@@ -1,0 +1,43 @@
+//! Plans for one GPU that MIG does not cut: shares, and the GPU as a whole.
+
+use super::model::{ObservedGpu, Obstacle, Plan, Step};
+use crate::contract::{Shape, WantedSlice};
+use crate::kind::Kind;
+use crate::names::SliceId;
+use crate::units::MemoryMib;
+
+/// Ends what nobody wants, and starts what is missing, as far as it goes with what stays.
+pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) {
+    let is_wanted = |id: &SliceId| wanted.iter().any(|w| w.id == *id);
+    let (ended, kept): (Vec<_>, Vec<_>) = gpu.shares.iter().partition(|s| !s.held && !is_wanted(&s.id));
+    plan.steps.extend(ended.into_iter().map(|s| Step::End { gpu: gpu.uuid.clone(), id: s.id.clone() }));
+    let mut shapes: Vec<Shape> = kept.iter().map(|s| s.shape).collect();
+    let missing =
+        wanted.iter().filter(|w| w.shape.instance().is_none() && !kept.iter().any(|s| s.id == w.id));
+    for slice in missing {
+        if let Some(obstacle) = obstacle(gpu, &shapes, slice.shape) {
+            plan.refused.push((slice.id.clone(), obstacle));
+        } else {
+            shapes.push(slice.shape);
+            plan.steps.push(Step::Start { gpu: gpu.uuid.clone(), id: slice.id.clone(), shape: slice.shape });
+        }
+    }
+}
+
+fn obstacle(gpu: &ObservedGpu, others: &[Shape], shape: Shape) -> Option<Obstacle> {
+    let kind = shape.kind();
+    let used: MemoryMib = others.iter().map(|s| s.memory_of(gpu.memory)).sum();
+    if gpu.table.is_some() {
+        Some(Obstacle::WrongMode)
+    } else if !gpu.allowed.kinds.contains(&kind) {
+        Some(Obstacle::NotAllowed(kind))
+    } else if others.iter().any(|s| s.kind() != kind || kind == Kind::Whole) {
+        Some(Obstacle::OtherKind)
+    } else if gpu.allowed.one_size && kind == Kind::Mps && others.iter().any(|s| s.size() != shape.size()) {
+        Some(Obstacle::OtherSize)
+    } else if used.0 + shape.memory_of(gpu.memory).0 > gpu.memory.0 {
+        Some(Obstacle::NoMemory)
+    } else {
+        None
+    }
+}

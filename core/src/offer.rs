@@ -93,7 +93,7 @@ mod tests {
         ExistingSlice {
             id: SliceId::new(format!("s{n}")),
             device: DeviceId::new(format!("MIG-{n}")),
-            shape: Shape::Mig { profile, start: 0, size: 1 },
+            shape: Shape::Mig { profile, start: 0, size: 1, part: None },
             model: model.to_owned(),
             held_as: held.then_some(name),
             reservation: pod.map(|pod| Reservation {

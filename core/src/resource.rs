@@ -205,8 +205,7 @@ mod tests {
 
     #[test]
     fn other_peoples_names_are_left_alone() {
-        for text in
-            ["nvidia.com/gpus", "nvidia.com/pgpu", "cpu", "nvidia.com/gpu-xgb", "nvidia.com/mig-big"]
+        for text in ["nvidia.com/gpus", "nvidia.com/pgpu", "cpu", "nvidia.com/gpu-xgb", "nvidia.com/mig-big"]
         {
             assert_eq!(text.parse::<ResourceName>(), Err(UnknownResource(text.into())), "{text}");
         }

@@ -144,8 +144,9 @@ fn node_affinity(edit: &mut Edit, document: &RequestDocument) {
 fn expressions(document: &RequestDocument) -> Vec<Value> {
     let mut largest: BTreeMap<Kind, SizeGb> = BTreeMap::new();
     for container in &document.containers {
-        let size = largest.entry(container.kind()).or_insert(container.resource.size());
-        *size = container.resource.size().max(*size);
+        let promised = container.resource.size().unwrap_or(container.size_gb);
+        let size = largest.entry(container.kind()).or_insert(promised);
+        *size = promised.max(*size);
     }
     let expression = |(kind, size): (Kind, SizeGb)| {
         let below = size.0.saturating_sub(1).to_string();

@@ -115,7 +115,7 @@ pub enum ModeChange {
 pub struct MpsRule {
     /// Shares of one size only, so that the server's own limit is each client's wall, which no client can move.
     pub strict: bool,
-    /// EXCLUSIVE_PROCESS while shares are served, so that a process that goes past the MPS server gets nothing.
+    /// `EXCLUSIVE_PROCESS` while shares are served, so that a process that goes past the MPS server gets nothing.
     pub exclusive: bool,
 }
 

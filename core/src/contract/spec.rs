@@ -1,7 +1,7 @@
 //! `GpuNode.spec`: the slices that a node should have, and who was promised which. Written by the extender's leader only.
 
-use crate::kind::Kind;
 use super::NodePolicy;
+use crate::kind::Kind;
 use crate::mig::{ComputeInstance, ComputeProfile, Instance, Placement, Profile};
 use crate::names::{GpuUuid, PodKey, PodUid, SliceId};
 use crate::resource::ResourceName;

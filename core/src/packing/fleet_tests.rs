@@ -29,6 +29,8 @@ fn node(fleet: &Fleet, gpu: FleetGpu, model: &str) -> NodeInventory {
         uuid: gpu_uuid(0),
         model: model.to_owned(),
         memory: catalog::by_name(model).unwrap().memory,
+        undivided: true,
+        rule: crate::contract::GpuRule::default(),
         kinds: vec![Kind::Mig],
         table: table(model),
         slices: held.chain(cut.idle.iter().map(idle)).collect(),

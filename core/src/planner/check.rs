@@ -3,7 +3,7 @@
 //! It shares no rule with the planner: it counts memory slices one by one, where the planner asks
 //! [`Geometry`](crate::mig::Geometry).
 
-use super::model::{Cut, Observed, ObservedGpu, Plan, Step};
+use super::model::{Cut, Observed, ObservedGpu, ObservedInstance, Plan, Step};
 use crate::contract::{Shape, WantedSlice};
 use crate::kind::Kind;
 use crate::mig::{ComputeInstance, Instance, Profile};
@@ -57,13 +57,13 @@ pub fn check(observed: &Observed, wanted: &[WantedSlice], plan: &Plan) -> Result
     Ok(())
 }
 
-/// A GPU while the plan runs on it. `mig` is `None` once its mode has been switched: what MIG offers then is not known.
+/// A GPU while the plan runs on it. Once its mode is `switched`, what it offers is not known.
 struct State<'o> {
     gpu: &'o ObservedGpu,
     wanted: Vec<&'o WantedSlice>,
     switched: bool,
-    /// GPU instances, each with the compute instances that share it.
-    instances: Vec<(Instance, Vec<ComputeInstance>)>,
+    /// GPU instances, each with the compute instances that share it; `None` for one of full size.
+    instances: Vec<(Instance, Option<Vec<ComputeInstance>>)>,
     shares: BTreeMap<SliceId, Shape>,
 }
 
@@ -76,7 +76,8 @@ impl<'o> State<'o> {
             instances: gpu
                 .instances
                 .iter()
-                .map(|o| (o.instance, o.parts.iter().map(|p| p.part).collect()))
+                .map(|o| (o.instance, o.parts.iter().map(|p| p.part).collect::<Vec<_>>()))
+                .map(|(instance, parts)| (instance, (!parts.is_empty()).then_some(parts)))
                 .collect(),
             shares: gpu.shares.iter().map(|s| (s.id.clone(), s.shape)).collect(),
         }
@@ -121,7 +122,7 @@ impl<'o> State<'o> {
         let observed = self.gpu.instances.iter().filter(|o| o.instance == instance);
         let mut parts = observed.clone().flat_map(|o| &o.parts);
         let is_held = match part {
-            None => observed.clone().any(|o| o.is_held()),
+            None => observed.clone().any(ObservedInstance::is_held),
             Some(part) => parts.any(|p| p.part == part && p.held),
         };
         if is_held {
@@ -136,8 +137,8 @@ impl<'o> State<'o> {
             w.shape.instance() == Some(instance)
                 && match (part, w.shape.part()) {
                     (Some(part), wanted) => wanted == Some(part),
-                    (None, None) => there.is_empty(),
-                    (None, Some(wanted)) => there.contains(&wanted),
+                    (None, None) => there.is_none(),
+                    (None, Some(wanted)) => there.iter().flatten().any(|p| *p == wanted),
                 }
         };
         if !self.may_clear() && self.wanted.iter().find(meant).is_some() {
@@ -149,9 +150,9 @@ impl<'o> State<'o> {
         match part {
             None => drop(self.instances.remove(place)),
             Some(part) => {
-                let parts = &mut self.instances[place].1;
-                let at = parts.iter().position(|p| *p == part).ok_or(Violation::Missing(uuid, text))?;
-                parts.remove(at);
+                let parts = self.instances[place].1.as_mut();
+                let parts = parts.filter(|parts| parts.contains(&part));
+                parts.ok_or(Violation::Missing(uuid, text))?.retain(|p| *p != part);
             }
         }
         Ok(())
@@ -162,7 +163,10 @@ impl<'o> State<'o> {
         let there = |w: &WantedSlice| {
             self.instances.iter().any(|(i, parts)| {
                 w.shape.instance() == Some(*i)
-                    && w.shape.part().map_or(parts.is_empty(), |part| parts.contains(&part))
+                    && match (w.shape.part(), parts) {
+                        (None, parts) => parts.is_none(),
+                        (Some(part), parts) => parts.iter().flatten().any(|p| *p == part),
+                    }
             })
         };
         self.wanted.iter().any(|w| w.shape.kind() == Kind::Mig && !there(w))
@@ -175,20 +179,20 @@ impl<'o> State<'o> {
         id: &SliceId,
     ) -> Result<(), Violation> {
         let (uuid, text) = (self.uuid(), Cut(instance, part).to_string());
-        let is_meant = |w: &&&WantedSlice| {
-            w.id == *id && w.shape.instance() == Some(instance) && w.shape.part() == part
-        };
+        let is_meant =
+            |w: &&&WantedSlice| w.id == *id && w.shape.instance() == Some(instance) && w.shape.part() == part;
         if self.wanted.iter().find(is_meant).is_none() {
             return Err(Violation::NotWanted(uuid, text));
         }
-        let there = self.instances.iter_mut().find(|(i, parts)| *i == instance && !parts.is_empty());
+        let there =
+            self.instances.iter_mut().find(|(i, _)| *i == instance).and_then(|(_, parts)| parts.as_mut());
         match (there, part) {
-            (Some((_, parts)), Some(part)) => parts.push(part),
+            (Some(parts), Some(part)) => parts.push(part),
             (_, part) => {
                 if !self.gpu.allowed.kinds.contains(&Kind::Mig) {
                     return Err(Violation::NotAllowed(uuid, text));
                 }
-                self.instances.push((instance, part.into_iter().collect()));
+                self.instances.push((instance, part.map(|part| vec![part])));
             }
         }
         if self.cells_are_sound() && self.parts_are_sound() {
@@ -224,7 +228,8 @@ impl<'o> State<'o> {
         };
         let sizes: BTreeSet<u64> = self.shares.values().map(memory).collect();
         let kinds: BTreeSet<Kind> = self.shares.values().map(|s| s.kind()).collect();
-        let mixed = kinds.len() > 1 || self.gpu.allowed.one_size && kinds.contains(&Kind::Mps) && sizes.len() > 1;
+        let mixed =
+            kinds.len() > 1 || self.gpu.allowed.one_size && kinds.contains(&Kind::Mps) && sizes.len() > 1;
         let is_full = self.shares.values().map(memory).sum::<u64>() > self.gpu.memory.0;
         let crowded = kinds.contains(&Kind::Whole) && self.shares.len() > 1;
         if self.gpu.table.is_some() || self.switched || mixed || is_full || crowded {
@@ -237,7 +242,7 @@ impl<'o> State<'o> {
     fn parts_are_sound(&self) -> bool {
         self.instances.iter().all(|(instance, parts)| {
             let mut cells = [false; 8];
-            parts.iter().all(|part| {
+            parts.iter().flatten().all(|part| {
                 let last = part.start.saturating_add(part.compute);
                 (part.start..last).all(|cell| {
                     let taken = cells.get_mut(usize::from(cell)).map(|cell| std::mem::replace(cell, true));

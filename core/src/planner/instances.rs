@@ -38,14 +38,11 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
     let mut made = Vec::new();
     let there = |w: &Wanted<'_>| gpu.instances.iter().find(|o| w.is(o));
     for missing in wanted.iter().filter(|w| there(w).is_none()) {
-        match obstacle(gpu, table, &kept, missing.instance) {
-            Some(obstacle) => {
-                plan.refused.extend(missing.slices.iter().map(|(id, _)| ((*id).clone(), obstacle.clone())));
-            }
-            None => {
-                kept.push(missing.instance);
-                made.push(missing);
-            }
+        if let Some(obstacle) = obstacle(gpu, table, &kept, missing.instance) {
+            plan.refused.extend(missing.slices.iter().map(|(id, _)| ((*id).clone(), obstacle.clone())));
+        } else {
+            kept.push(missing.instance);
+            made.push(missing);
         }
     }
     let created: Vec<Instance> = made.iter().map(|w| w.instance).collect();
@@ -91,12 +88,7 @@ fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: Inst
 }
 
 /// Makes the missing compute instances of a GPU instance, which is made with the first where it is not there.
-fn plan_parts(
-    gpu: &ObservedGpu,
-    wanted: &Wanted<'_>,
-    observed: Option<&ObservedInstance>,
-    plan: &mut Plan,
-) {
+fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&ObservedInstance>, plan: &mut Plan) {
     let there = |part: ComputeInstance| observed.iter().flat_map(|o| &o.parts).any(|p| p.part == part);
     let is_wanted = |part: ComputeInstance| wanted.slices.iter().any(|(_, w)| *w == Some(part));
     let (instance, uuid) = (wanted.instance, || gpu.uuid.clone());
@@ -125,10 +117,15 @@ fn plan_parts(
     }
     let new = |part: ComputeInstance| creates.iter().any(|(_, c)| c.is_some_and(|c| c.overlaps(part)));
     let spare = observed.iter().flat_map(|o| &o.parts).filter(|p| !p.held && !is_wanted(p.part));
-    let gone = spare.filter(|p| new(p.part)).map(|p| Step::Destroy { gpu: uuid(), instance, part: Some(p.part) });
+    let gone =
+        spare.filter(|p| new(p.part)).map(|p| Step::Destroy { gpu: uuid(), instance, part: Some(p.part) });
     plan.steps.extend(gone);
-    let created = creates.iter().cloned();
-    plan.steps.extend(created.map(|(id, part)| Step::Create { gpu: uuid(), instance, part, id }));
+    plan.steps.extend(creates.iter().cloned().map(|(id, part)| Step::Create {
+        gpu: uuid(),
+        instance,
+        part,
+        id,
+    }));
 }
 
 /// The fewest of the spare instances that must go for `kept`, what is created included, to be there together: those on

@@ -139,7 +139,9 @@ pub enum Step {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Switch { gpu, mig } => write!(f, "switch MIG mode {} on {gpu}", if *mig { "on" } else { "off" }),
+            Self::Switch { gpu, mig } => {
+                write!(f, "switch MIG mode {} on {gpu}", if *mig { "on" } else { "off" })
+            }
             Self::Destroy { gpu, instance, part } => write!(f, "destroy {} on {gpu}", Cut(*instance, *part)),
             Self::Create { gpu, instance, part, id } => {
                 write!(f, "create {} on {gpu} for {id}", Cut(*instance, *part))

@@ -1,6 +1,6 @@
 //! The planner: the fewest destroys that make room for what is wanted.
 
-use super::model::{Observed, ObservedGpu, Obstacle, Plan, Step};
+use super::model::{Observed, ObservedGpu, ObservedInstance, Obstacle, Plan, Step};
 use super::{instances, shares};
 use crate::contract::WantedSlice;
 
@@ -25,7 +25,7 @@ pub fn plan(observed: &Observed, wanted: &[WantedSlice]) -> Plan {
 
 /// Whether nobody has anything of the GPU, or was promised it.
 fn may_switch(gpu: &ObservedGpu, wanted: &[&WantedSlice]) -> bool {
-    let held = gpu.instances.iter().any(|i| i.is_held()) || gpu.shares.iter().any(|s| s.held);
+    let held = gpu.instances.iter().any(ObservedInstance::is_held) || gpu.shares.iter().any(|s| s.held);
     !held && wanted.iter().all(|w| w.reservation.is_none())
 }
 

@@ -1,8 +1,13 @@
-use super::super::{ObservedInstance, ObservedShare, check};
+use super::super::{Allowed, ObservedInstance, ObservedPart, ObservedShare, check};
 use super::*;
+use crate::contract::{Reservation, Shape};
+use crate::kind::Kind;
+use crate::mig::{ComputeInstance, Geometry, Instance};
 use crate::mig::{MigTable, catalog};
 use crate::names::GpuUuid;
+use crate::names::{PodUid, SliceId};
 use crate::testing::h100_shape;
+use crate::units::MemoryMib;
 use crate::units::SizeGb;
 use proptest::prelude::*;
 
@@ -11,12 +16,14 @@ fn h100() -> MigTable {
 }
 
 fn gpu(instances: &[(Shape, bool)]) -> Observed {
-    let instance =
-        |(shape, held): &(Shape, bool)| Some(ObservedInstance { instance: shape.instance()?, held: *held });
+    let instance = |(shape, held): &(Shape, bool)| {
+        Some(ObservedInstance { instance: shape.instance()?, held: *held, parts: vec![] })
+    };
     Observed {
         gpus: vec![ObservedGpu {
             uuid: GpuUuid::new("GPU-0"),
             memory: MemoryMib(81_559),
+            allowed: Allowed::default(),
             table: Some(h100()),
             instances: instances.iter().filter_map(instance).collect(),
             shares: vec![],
@@ -76,11 +83,15 @@ fn a_held_instance_is_never_touched() {
 fn the_checker_refuses_what_must_never_happen() {
     let shape = h100_shape("1g.10gb", 6);
     let uuid = GpuUuid::new("GPU-0");
-    let destroy = Step::Destroy { gpu: uuid.clone(), instance: shape.instance().unwrap() };
+    let destroy = Step::Destroy { gpu: uuid.clone(), instance: shape.instance().unwrap(), part: None };
     let plan = |steps: Vec<Step>| Plan { steps, refused: vec![] };
     let bigger = wanted(&[h100_shape("3g.40gb", 4)]);
-    let create =
-        Step::Create { gpu: uuid, instance: bigger[0].shape.instance().unwrap(), id: bigger[0].id.clone() };
+    let create = Step::Create {
+        gpu: uuid,
+        instance: bigger[0].shape.instance().unwrap(),
+        part: None,
+        id: bigger[0].id.clone(),
+    };
     let verdict = |observed: &Observed, wanted: &[WantedSlice], steps: Vec<Step>| {
         check(observed, wanted, &plan(steps)).unwrap_err().to_string()
     };
@@ -133,6 +144,158 @@ fn shares_are_served_and_ended_without_touching_held_ones() {
     );
 }
 
+/// A GPU of 15 GiB without MIG, with these shares.
+fn t4(shares: &[(&str, Shape, bool)]) -> Observed {
+    let mut observed = gpu(&[]);
+    observed.gpus[0].table = None;
+    observed.gpus[0].memory = MemoryMib(15_360);
+    let share = |(id, shape, held): &(&str, Shape, bool)| ObservedShare {
+        id: SliceId::new(*id),
+        shape: *shape,
+        held: *held,
+    };
+    observed.gpus[0].shares = shares.iter().map(share).collect();
+    observed
+}
+
+const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
+const MPS_4: Shape = Shape::Mps { size_gb: SizeGb(4) };
+
+#[test]
+fn a_whole_gpu_is_nobody_elses_and_waits_for_the_last_share() {
+    let (steps_, refused) = steps(&t4(&[("busy", MPS_4, true)]), &wanted(&[WHOLE]));
+    assert_eq!(
+        (steps_.len(), refused),
+        (0, vec!["s0: shares of another kind are in use on the GPU".to_owned()])
+    );
+    let (steps_, refused) = steps(&t4(&[("old", MPS_4, false)]), &wanted(&[WHOLE, MPS_4]));
+    assert_eq!(steps_, ["end share old on GPU-0", "start whole GPU of 15 GB s0 on GPU-0"]);
+    assert_eq!(refused, ["s1: shares of another kind are in use on the GPU"]);
+}
+
+#[test]
+fn policy_says_which_kinds_a_gpu_may_have_and_what_is_there_stays() {
+    let mut observed = t4(&[("busy", MPS_4, true)]);
+    observed.gpus[0].allowed.kinds = vec![Kind::TimeSlicing];
+    let (steps_, refused) = steps(&observed, &wanted(&[MPS_4]));
+    assert_eq!(
+        (steps_.len(), refused),
+        (0, vec!["s0: the node's policy does not allow mps on this GPU".to_owned()])
+    );
+    let mut observed = gpu(&[]);
+    observed.gpus[0].allowed.kinds = vec![Kind::Mps];
+    let (_, refused) = steps(&observed, &wanted(&[h100_shape("1g.10gb", 0)]));
+    assert_eq!(refused, ["s0: the node's policy does not allow mig on this GPU"]);
+}
+
+#[test]
+fn strict_mps_keeps_one_size_on_a_gpu() {
+    let mut observed = t4(&[("busy", MPS_4, true)]);
+    observed.gpus[0].allowed.one_size = true;
+    let (steps_, refused) = steps(&observed, &wanted(&[MPS_4, Shape::Mps { size_gb: SizeGb(2) }]));
+    assert_eq!(steps_, ["start 4gb MPS share s0 on GPU-0"]);
+    assert_eq!(
+        refused,
+        [
+            "s1: MPS shares of another size are in use on the GPU, and the node's policy wants them of one size"
+        ]
+    );
+}
+
+fn promised(mut slice: WantedSlice) -> WantedSlice {
+    slice.reservation = Some(Reservation {
+        uid: PodUid::new("u"),
+        namespace: "ns".into(),
+        pod: "p".into(),
+        container: "main".into(),
+        resource: "nvidia.com/mig-1g.10gb".parse().unwrap(),
+        alone: false,
+        epoch: 1,
+    });
+    slice
+}
+
+#[test]
+fn the_mode_is_switched_once_nothing_is_held_or_promised() {
+    let shape = h100_shape("1g.10gb", 6);
+    let switching = |held| {
+        let mut observed = gpu(&[(shape, held)]);
+        observed.gpus[0].allowed.switch_to = Some(false);
+        observed
+    };
+    assert_eq!(steps(&switching(true), &[]).0, Vec::<String>::new());
+    let promised = vec![promised(wanted(&[shape]).remove(0))];
+    assert_eq!(steps(&switching(false), &promised).0, Vec::<String>::new());
+    let both = ["destroy 1g.10gb at 6:1 on GPU-0", "switch MIG mode off on GPU-0"];
+    assert_eq!(steps(&switching(false), &wanted(&[shape])).0, both, "an idle slice is nobody's loss");
+    let switch =
+        Plan { steps: vec![Step::Switch { gpu: GpuUuid::new("GPU-0"), mig: false }], refused: vec![] };
+    for (observed, wanted, text) in [
+        (switching(true), vec![], "the MIG mode of GPU-0 may not be switched: slices are left on it"),
+        (gpu(&[]), vec![], "the MIG mode of GPU-0 may not be switched: policy does not ask for it"),
+    ] {
+        assert_eq!(check(&observed, &wanted, &switch).unwrap_err().to_string(), text);
+    }
+}
+
+/// A compute instance of the `3g.40gb` at memory slice 4.
+fn part(compute: u8, start: u8) -> Shape {
+    let Shape::Mig { profile, start: at, size, .. } = h100_shape("3g.40gb", 4) else { unreachable!() };
+    Shape::Mig { profile, start: at, size, part: Some(ComputeInstance { start, compute }) }
+}
+
+fn shared(parts: &[(u8, u8, bool)]) -> Observed {
+    let mut observed = gpu(&[(h100_shape("3g.40gb", 4), false)]);
+    let part = |(compute, start, held): &(u8, u8, bool)| ObservedPart {
+        part: ComputeInstance { start: *start, compute: *compute },
+        held: *held,
+    };
+    observed.gpus[0].instances[0].parts = parts.iter().map(part).collect();
+    observed
+}
+
+#[test]
+fn compute_instances_share_a_gpu_instance_that_is_made_with_the_first() {
+    let (steps_, refused) = steps(&gpu(&[]), &wanted(&[part(1, 0), part(2, 0), part(1, 2)]));
+    assert_eq!(
+        steps_,
+        [
+            "create 1c.3g.40gb at 4:4, compute 0 on GPU-0 for s0",
+            "create 1c.3g.40gb at 4:4, compute 2 on GPU-0 for s2"
+        ]
+    );
+    assert_eq!(refused, ["s1: it cannot exist in its GPU instance: compute slices 0 to 1 are taken"]);
+}
+
+#[test]
+fn an_idle_part_goes_for_one_in_its_place_and_a_held_one_stays() {
+    let (steps_, _) = steps(&shared(&[(1, 0, false), (1, 2, true)]), &wanted(&[part(2, 0)]));
+    assert_eq!(
+        steps_,
+        [
+            "destroy 1c.3g.40gb at 4:4, compute 0 on GPU-0",
+            "create 2c.3g.40gb at 4:4, compute 0 on GPU-0 for s0"
+        ]
+    );
+    let (steps_, refused) = steps(&shared(&[(1, 0, true)]), &wanted(&[part(2, 0)]));
+    assert_eq!(steps_, Vec::<String>::new());
+    assert_eq!(refused, ["s0: it cannot exist in its GPU instance: compute slices 0 to 1 are taken"]);
+}
+
+#[test]
+fn an_instance_is_made_anew_when_it_is_wanted_whole_and_all_its_parts_are_idle() {
+    let whole = wanted(&[h100_shape("3g.40gb", 4)]);
+    let (steps_, _) = steps(&shared(&[(1, 0, false)]), &whole);
+    assert_eq!(steps_, ["destroy 3g.40gb at 4:4 on GPU-0", "create 3g.40gb at 4:4 on GPU-0 for s0"]);
+    let (steps_, refused) = steps(&shared(&[(1, 0, true)]), &whole);
+    assert_eq!((steps_.len(), refused), (0, vec!["s0: slices in use are in its way".to_owned()]));
+    let both = wanted(&[h100_shape("3g.40gb", 4), part(1, 0)]);
+    assert_eq!(
+        steps(&gpu(&[]), &both).1,
+        ["s1: it cannot exist beside the other slices: memory slices 4:4 are taken"]
+    );
+}
+
 proptest! {
     /// From any state to any wanted set: the checker accepts the plan, nothing held is lost, and what is not refused is there.
     #[test]
@@ -164,7 +327,7 @@ proptest! {
             match step {
                 Step::Destroy { instance, .. } => after.retain(|i| i != instance),
                 Step::Create { instance, .. } => after.push(*instance),
-                Step::End { .. } | Step::Start { .. } => {}
+                Step::Switch { .. } | Step::End { .. } | Step::Start { .. } => {}
             }
         }
         prop_assert!(Geometry::of(&table, after.iter().copied()).is_ok());
@@ -185,6 +348,41 @@ proptest! {
         // Nothing is refused unless something held stands in the way.
         if observed.gpus[0].instances.iter().all(|o| !o.held) {
             prop_assert!(plan.refused.is_empty());
+        }
+    }
+
+    /// Parts, too: the checker accepts, no held part goes, and what is not refused is there.
+    #[test]
+    fn every_plan_of_parts_is_accepted_and_reaches_what_it_does_not_refuse(
+        there in prop::collection::vec((1_u8..4, 0_u8..3, any::<bool>()), 0..4),
+        asked in prop::collection::vec((1_u8..4, 0_u8..3), 0..4),
+    ) {
+        let profile = "3g.40gb".parse().unwrap();
+        let mut geometry = crate::mig::ComputeGeometry::empty(profile);
+        let mut parts = Vec::new();
+        for (compute, start, held) in there {
+            if let Ok(next) = geometry.clone().place(compute, start) {
+                geometry = next;
+                parts.push((compute, start, held));
+            }
+        }
+        let observed = if parts.is_empty() { gpu(&[]) } else { shared(&parts) };
+        let wanted = wanted(&asked.iter().map(|(compute, start)| part(*compute, *start)).collect::<Vec<_>>());
+        let plan = plan(&observed, &wanted);
+        prop_assert_eq!(check(&observed, &wanted, &plan), Ok(()));
+        let mut after: Vec<(u8, u8)> = parts.iter().map(|(compute, start, _)| (*compute, *start)).collect();
+        for step in &plan.steps {
+            match step {
+                Step::Destroy { part: Some(part), .. } => after.retain(|p| *p != (part.compute, part.start)),
+                Step::Create { part: Some(part), .. } => after.push((part.compute, part.start)),
+                other => prop_assert!(false, "{}", other),
+            }
+        }
+        prop_assert!(parts.iter().all(|(compute, start, held)| !held || after.contains(&(*compute, *start))));
+        for (n, place) in asked.iter().enumerate() {
+            let refused = plan.refused.iter().any(|(id, _)| *id == wanted[n].id);
+            // The same place may be asked twice: the first has it.
+            prop_assert!(refused != after.contains(place) || asked[..n].contains(place));
         }
     }
 }

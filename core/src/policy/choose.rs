@@ -201,15 +201,12 @@ fn resource(
     if !served && !supply.is_empty() {
         warnings.push(Warning::NoSupply(name.clone(), size, class));
     }
-    match resource {
-        ResourceName::Mig(profile) => {
-            let less = supply.memory_of(profile).filter(|memory| *memory < size.share_memory());
-            warnings.extend(less.map(|memory| Warning::LessThanNominal(name, size, resource, memory)));
-        }
-        _ => {
-            let more = resource.size().filter(|given| *given > size);
-            warnings.extend(more.map(|given| Warning::RoundedUp(name, size, given)));
-        }
+    if let ResourceName::Mig(profile) = resource {
+        let less = supply.memory_of(profile).filter(|memory| *memory < size.share_memory());
+        warnings.extend(less.map(|memory| Warning::LessThanNominal(name, size, resource, memory)));
+    } else {
+        let more = resource.size().filter(|given| *given > size);
+        warnings.extend(more.map(|given| Warning::RoundedUp(name, size, given)));
     }
     Ok(resource)
 }

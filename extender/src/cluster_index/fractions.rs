@@ -105,7 +105,7 @@ impl Fractions {
 }
 
 fn taken(shape: Shape, gpu: MemoryMib) -> Option<Request> {
-    let part = Part::new(milli(shape.size(), gpu), sharing(shape.kind())?);
+    let part = sharing(shape.kind()).and_then(|sharing| Part::new(milli(shape.size(), gpu), sharing));
     let gpus = part.map_or(GpuDemand::whole(1), GpuDemand::Part);
     let nothing = Compute::default();
     Some(Request { cpu: nothing.cpu, memory: nothing.memory, gpus, models: ModelSet::ANY })
@@ -114,7 +114,7 @@ fn taken(shape: Shape, gpu: MemoryMib) -> Option<Request> {
 /// The one share that a pod asks for.
 fn share(ask: &Ask) -> Option<(Sharing, SizeGb)> {
     match ask.document.containers.as_slice() {
-        [only] if only.count == 1 => Some((sharing(only.kind())?, only.resource.size())),
+        [only] if only.count == 1 => Some((sharing(only.kind())?, only.resource.size()?)),
         _ => None,
     }
 }
@@ -123,7 +123,7 @@ fn sharing(kind: Kind) -> Option<Sharing> {
     match kind {
         Kind::Mps => Some(Sharing::Mps),
         Kind::TimeSlicing => Some(Sharing::TimeSlicing),
-        Kind::Mig => None,
+        Kind::Mig | Kind::Whole => None,
     }
 }
 

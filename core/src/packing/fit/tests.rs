@@ -207,7 +207,7 @@ proptest! {
             }
             let pod = promisee(&n.to_string());
             let resource: ResourceName = format!("nvidia.com/{}", names[name]).parse().unwrap();
-            if let Ok(next) = ledger::reserve(&spec, &status, &request_sized(resource, resource.size(), 1), &pod, &fleet) {
+            if let Ok(next) = ledger::reserve(&spec, &status, &request_sized(resource, resource.size().unwrap(), 1), &pod, &fleet) {
                 spec = next;
                 pods.push(pod);
             }

@@ -9,6 +9,7 @@
 //! All decisions are [`node`]'s, which does no I/O; [`reconcile`] is the loop around it.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod app;
 pub mod args;
 pub mod device_plugin;

@@ -1,11 +1,13 @@
-//! What a container gets with its devices, and which of several equal devices are best taken together.
+//! What a container gets with its devices.
 
-use crate::kubelet_api::deviceplugin::ContainerAllocateResponse;
-use crate::node::{Grant, ListedDevice};
+use crate::access::{AccessGrant, MpsAccess};
+use crate::kubelet_api::deviceplugin::{CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount};
+use crate::node::{Grant, ListedDevice, ShareGrant};
 use kerf_core::kind::Kind;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// What NVIDIA's container runtime reads: which devices to bring into the container.
@@ -16,11 +18,17 @@ const MPS_MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const MPS_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 
-/// Folder of the MPS daemons' pipes, by GPU.
+/// Folder of the MPS daemons' pipes, by GPU, where the grant does not tell.
 const MPS_DIR: &str = "/run/kerf/mps";
+
+/// Where an MPS client looks for the memory that it shares with its server.
+const SHARED_MEMORY: &str = "/dev/shm";
 
 /// For people who look into a container: the slices that it has.
 const SLICE: &str = "KERF_SLICE";
+
+/// Access to a device file, in the cgroup's letters: read and write.
+const PERMISSIONS: &str = "rw";
 
 /// Why a container gets nothing. The kubelet writes it into the pod's status.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -30,97 +38,128 @@ pub(super) enum Refusal {
     NotOffered(String),
 }
 
+/// A device by its id, and what a container gets with it.
+type Granted<'a> = (&'a str, &'a Grant);
+
 /// The answer for a container that gets `ids` of a list.
 pub(super) fn allocate(list: &[ListedDevice], ids: &[String]) -> Result<ContainerAllocateResponse, Refusal> {
-    let mut granted: Vec<(&str, &Grant)> = Vec::new();
+    let mut granted: Vec<Granted<'_>> = Vec::new();
     for id in ids {
         let device = list.iter().find(|d| d.id.as_str() == id);
         let grant = device.and_then(|d| d.grant.as_ref()).ok_or_else(|| Refusal::NotOffered(id.clone()))?;
         granted.push((id, grant));
     }
+    let targets = targets(&granted);
+    let visible: Vec<&str> = targets.iter().map(|(visible, _)| *visible).collect();
+    let slices: Vec<&str> = granted.iter().map(|(_, g)| g.slice.as_str()).collect();
     let mut envs = BTreeMap::from([
-        (VISIBLE_DEVICES.to_owned(), visible(&granted)),
-        (SLICE.to_owned(), granted.iter().map(|(_, g)| g.slice.as_str()).collect::<Vec<_>>().join("; ")),
+        (VISIBLE_DEVICES.to_owned(), visible.join(",")),
+        (SLICE.to_owned(), slices.join("; ")),
     ]);
     envs.extend(mps_environment(&granted));
-    Ok(ContainerAllocateResponse { envs, ..ContainerAllocateResponse::default() })
+    let cdi_devices = targets.iter().filter_map(|(_, access)| access.cdi.clone());
+    Ok(ContainerAllocateResponse {
+        envs,
+        mounts: mps_mounts(&granted),
+        devices: device_files(&targets),
+        cdi_devices: cdi_devices.map(|name| CdiDevice { name }).collect(),
+        ..ContainerAllocateResponse::default()
+    })
 }
 
-/// MIG devices by their own UUIDs, shares by their GPU's, each once.
-fn visible(granted: &[(&str, &Grant)]) -> String {
-    let mut visible: Vec<&str> = Vec::new();
+/// MIG devices by their own UUIDs, whole and shared GPUs by theirs, each once however many shares of it there are.
+fn targets<'a>(granted: &[Granted<'a>]) -> Vec<(&'a str, &'a AccessGrant)> {
+    let mut targets: Vec<(&str, &AccessGrant)> = Vec::new();
     for (id, grant) in granted {
-        let device = if grant.share.is_some() { grant.gpu.as_str() } else { *id };
-        if !visible.contains(&device) {
-            visible.push(device);
+        let by_id = if grant.share.is_some() { grant.gpu.as_str() } else { *id };
+        let visible = grant.access.visible.as_deref().unwrap_or(by_id);
+        if !targets.iter().any(|(known, _)| *known == visible) {
+            targets.push((visible, &grant.access));
         }
     }
-    visible.join(",")
+    targets
 }
 
-/// The limits by the GPUs' order in the container, and the pipe of the first GPU's daemon: a process talks to one.
-fn mps_environment(granted: &[(&str, &Grant)]) -> Vec<(String, String)> {
+/// The device files of all targets, each once.
+fn device_files(targets: &[(&str, &AccessGrant)]) -> Vec<DeviceSpec> {
+    let files: BTreeMap<&Path, &Path> = targets
+        .iter()
+        .flat_map(|(_, access)| &access.files)
+        .map(|file| (file.container.as_path(), file.host.as_path()))
+        .collect();
+    files
+        .into_iter()
+        .map(|(container, host)| DeviceSpec {
+            container_path: text(container),
+            host_path: text(host),
+            permissions: PERMISSIONS.to_owned(),
+        })
+        .collect()
+}
+
+fn mps_share(grant: &Grant) -> Option<&ShareGrant> {
+    grant.share.as_ref().filter(|share| share.kind == Kind::Mps)
+}
+
+/// A process talks to one MPS daemon: the first share's.
+fn first_mps<'a>(granted: &[Granted<'a>]) -> Option<&'a Grant> {
+    granted.iter().map(|(_, grant)| *grant).find(|grant| mps_share(grant).is_some())
+}
+
+/// The daemon's pipes at the same path as on the host, and its shared memory where clients look for it.
+fn mps_mounts(granted: &[Granted<'_>]) -> Vec<Mount> {
+    let Some(MpsAccess { pipe, shm }) = first_mps(granted).and_then(|g| g.access.mps.as_ref()) else {
+        return Vec::new();
+    };
+    let mount = |host: &Path, container: &Path| Mount {
+        container_path: text(container),
+        host_path: text(host),
+        read_only: false,
+    };
+    vec![mount(pipe, pipe), mount(shm, Path::new(SHARED_MEMORY))]
+}
+
+/// The limits by the GPUs' order in the container, and the pipe of the first GPU's daemon.
+fn mps_environment(granted: &[Granted<'_>]) -> Vec<(String, String)> {
     let mut gpus: Vec<(&GpuUuid, MemoryMib, MemoryMib)> = Vec::new();
     for (_, grant) in granted {
-        let Some(share) = grant.share.as_ref().filter(|share| share.kind == Kind::Mps) else { continue };
+        let Some(share) = mps_share(grant) else { continue };
         match gpus.iter_mut().find(|(gpu, ..)| **gpu == grant.gpu) {
             Some((_, memory, _)) => memory.0 += share.memory.0,
             None => gpus.push((&grant.gpu, share.memory, share.of)),
         }
     }
-    let Some((first, ..)) = gpus.first() else { return Vec::new() };
+    let Some(first) = first_mps(granted) else { return Vec::new() };
     let limits: Vec<_> =
         gpus.iter().zip(0..).map(|((_, memory, _), n)| format!("{n}={}M", memory.0)).collect();
     // One percentage holds for all GPUs of a process: the smallest, so that none is used beyond the share.
     let threads = gpus.iter().map(|(_, memory, of)| (memory.0 * 100 / of.0.max(1)).clamp(1, 100)).min();
+    let default_pipe = || PathBuf::from(format!("{MPS_DIR}/{}/pipe", first.gpu));
+    let pipe = first.access.mps.as_ref().map_or_else(default_pipe, |mps| mps.pipe.clone());
     vec![
         (MPS_MEMORY.to_owned(), limits.join(",")),
         (MPS_THREADS.to_owned(), threads.unwrap_or(1).to_string()),
-        (MPS_PIPE.to_owned(), format!("{MPS_DIR}/{first}/pipe")),
+        (MPS_PIPE.to_owned(), text(&pipe)),
     ]
 }
 
-/// `size` of the `available` devices, `required` ones among them: such as are still offered where these suffice, of one
-/// GPU where one has enough, and there of the one on which the fewest are left over.
-pub(super) fn prefer(
-    list: &[ListedDevice],
-    available: &[String],
-    required: &[String],
-    size: usize,
-) -> Vec<String> {
-    let device = |id: &String| list.iter().find(|d| d.id.as_str() == id);
-    let gpu = |id: &String| device(id).and_then(|d| d.grant.as_ref()).map(|g| g.gpu.clone());
-    let wanted = size.saturating_sub(required.len());
-    let (offered, withdrawn): (Vec<&String>, Vec<&String>) = available
-        .iter()
-        .filter(|id| !required.contains(id))
-        .partition(|id| device(id).is_some_and(|d| d.healthy));
-    let enough = offered.len() >= wanted;
-    let mut by_gpu: BTreeMap<Option<GpuUuid>, Vec<&String>> = BTreeMap::new();
-    for id in offered.into_iter().chain(withdrawn.into_iter().filter(|_| !enough)) {
-        by_gpu.entry(gpu(id)).or_default().push(id);
-    }
-    let known = required.first().and_then(gpu);
-    let mut groups: Vec<_> = by_gpu.into_iter().collect();
-    // The GPU of what must be taken, then those that suffice, the tightest first; else the largest first.
-    groups.sort_by_key(|(gpu, ids)| {
-        let suffices = ids.len() >= wanted;
-        let order = if suffices { ids.len() } else { usize::MAX - ids.len() };
-        (known.is_none() || *gpu != known, !suffices, order)
-    });
-    let rest = groups.into_iter().flat_map(|(_, ids)| ids).take(wanted);
-    required.iter().chain(rest).cloned().collect()
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::ShareGrant;
     use kerf_core::names::DeviceId;
 
     fn device(id: &str, gpu: &str, share: impl Into<Option<ShareGrant>>) -> ListedDevice {
-        let grant = Grant { gpu: GpuUuid::new(gpu), slice: format!("slice {id}"), share: share.into() };
-        ListedDevice { id: DeviceId::new(id), healthy: true, grant: Some(grant) }
+        let grant = Grant {
+            gpu: GpuUuid::new(gpu),
+            slice: format!("slice {id}"),
+            share: share.into(),
+            access: AccessGrant::default(),
+        };
+        ListedDevice { id: DeviceId::new(id), healthy: true, grant: Some(grant), numa: None }
     }
 
     fn mps(gb: u64) -> ShareGrant {
@@ -163,26 +202,5 @@ mod tests {
             let refusal = allocate(std::slice::from_ref(&listed), &ids(&[id])).unwrap_err();
             assert_eq!(refusal, Refusal::NotOffered(id.to_owned()));
         }
-    }
-
-    #[test]
-    fn a_withdrawn_device_is_preferred_last() {
-        let mut list = [device("a", "GPU-0", None), device("b", "GPU-1", None)];
-        list[0].healthy = false;
-        assert_eq!(prefer(&list, &ids(&["a", "b"]), &[], 1), ["b"]);
-        assert_eq!(prefer(&list, &ids(&["a", "b"]), &[], 2).len(), 2);
-    }
-
-    #[test]
-    fn devices_of_one_gpu_are_preferred_and_the_tightest_one_first() {
-        let list: Vec<_> = [("a", 0), ("b", 1), ("c", 1), ("d", 2), ("e", 2), ("f", 2)]
-            .map(|(id, gpu)| device(id, &format!("GPU-{gpu}"), None))
-            .to_vec();
-        let all = ids(&["a", "b", "c", "d", "e", "f"]);
-        assert_eq!(prefer(&list, &all, &[], 1), ["a"]);
-        assert_eq!(prefer(&list, &all, &[], 2), ["b", "c"]);
-        assert_eq!(prefer(&list, &all, &ids(&["d"]), 2), ["d", "e"]);
-        assert_eq!(prefer(&list, &all, &[], 4), ["d", "e", "f", "b"], "no GPU has four: the largest first");
-        assert_eq!(prefer(&list, &ids(&["x"]), &[], 1), ["x"], "an unknown id is no reason to refuse");
     }
 }

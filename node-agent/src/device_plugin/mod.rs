@@ -4,6 +4,7 @@
 //! [`Node`](crate::node::Node).
 
 mod allocate;
+mod prefer;
 mod registration;
 mod server;
 

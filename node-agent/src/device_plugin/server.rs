@@ -1,11 +1,11 @@
 //! The plugin of one resource name: its list as a stream, its grants, its preference.
 
-use super::allocate;
+use super::{allocate, prefer};
 use crate::kubelet_api::deviceplugin::device_plugin_server::DevicePlugin;
 use crate::kubelet_api::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device, DevicePluginOptions,
-    Empty, ListAndWatchResponse, PreStartContainerRequest, PreStartContainerResponse,
-    PreferredAllocationRequest, PreferredAllocationResponse,
+    Empty, ListAndWatchResponse, NumaNode, PreStartContainerRequest, PreStartContainerResponse,
+    PreferredAllocationRequest, PreferredAllocationResponse, TopologyInfo,
 };
 use crate::kubelet_api::{HEALTHY, UNHEALTHY};
 use crate::node::ListedDevice;
@@ -92,7 +92,7 @@ impl DevicePlugin for Plugin {
             let (available, required) =
                 (&container.available_device_i_ds, &container.must_include_device_i_ds);
             ContainerPreferredAllocationResponse {
-                device_i_ds: allocate::prefer(&list, available, required, size),
+                device_i_ds: prefer::prefer(&list, available, required, size),
             }
         });
         Ok(Response::new(PreferredAllocationResponse { container_responses: answers.collect() }))
@@ -129,5 +129,6 @@ impl DevicePlugin for Plugin {
 
 fn device(device: &ListedDevice) -> Device {
     let health = if device.healthy { HEALTHY } else { UNHEALTHY };
-    Device { id: device.id.as_str().to_owned(), health: health.to_owned(), topology: None }
+    let topology = device.numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] });
+    Device { id: device.id.as_str().to_owned(), health: health.to_owned(), topology }
 }

@@ -6,6 +6,7 @@
 use super::advertise::{DevicesByName, Listing};
 use super::share::{self, Share};
 use super::{Node, Obstruction, Task};
+use crate::access::AccessGrant;
 use crate::gpu::Gpu;
 use kerf_core::contract::{GpuNodeStatus, Shape};
 use kerf_core::kind::Kind;
@@ -46,6 +47,8 @@ pub struct ListedDevice {
     /// What a container gets with it; `None` for a device that nobody gets. A kubelet that did not know yet may still
     /// have picked an unhealthy one.
     pub grant: Option<Grant>,
+    /// The NUMA node that its GPU is close to, where there is one.
+    pub numa: Option<u32>,
 }
 
 /// What a container gets with a device.
@@ -57,6 +60,8 @@ pub struct Grant {
     pub slice: String,
     /// How it is shared, for a share.
     pub share: Option<ShareGrant>,
+    /// How it is opened.
+    pub access: AccessGrant,
 }
 
 /// A share of a GPU.
@@ -208,6 +213,7 @@ impl Node {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
             grant: if listing == Listing::Revoked { None } else { granted(id) },
+            numa: None,
         };
         self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()
     }
@@ -221,7 +227,7 @@ impl Node {
             }
         };
         let text = format!("{} {} on {}", slice.id, slice.shape, gpu.uuid);
-        Some(Grant { gpu: gpu.uuid.clone(), slice: text, share })
+        Some(Grant { gpu: gpu.uuid.clone(), slice: text, share, access: AccessGrant::default() })
     }
 
     fn gpu_of(&self, device: &DeviceId) -> Option<&Gpu> {

@@ -1,0 +1,136 @@
+//! What the driver says of its character devices: their major numbers, and the capabilities of MIG instances.
+//!
+//! The driver lists a capability in two places of `/proc` (nvidia-modprobe, `nvidia-modprobe-utils.c`):
+//! `driver/nvidia/capabilities/gpu0/mig/gi1/ci0/access`, a file that exists as long as the instance does, and a line
+//! `gpu0/gi1/ci0/access 13` of `driver/nvidia-caps/mig-minors`, a table of all that could exist. Some container
+//! runtimes hide the first from the agent; then the table has to do.
+
+use super::error::AccessError;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// Permissions of an instance's capability where only the table is seen: read for all, as the driver writes it into the
+/// capability's own file (292).
+const MODE: u32 = 0o444;
+
+/// The device file of a capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Capability {
+    /// Its minor number.
+    pub(super) minor: u32,
+    /// Its permissions.
+    pub(super) mode: u32,
+    /// Whether it may be made and changed.
+    pub(super) may_make: bool,
+}
+
+/// The instance whose capability is meant: a GPU instance, or a compute instance in one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Instance {
+    /// The GPU's minor number.
+    pub(super) gpu: u32,
+    /// The GPU instance's id.
+    pub(super) gi: u32,
+    /// The compute instance's id.
+    pub(super) ci: Option<u32>,
+}
+
+impl Instance {
+    /// Its capability's name, below what names the GPU.
+    fn name(self) -> String {
+        let ci = self.ci.map(|ci| format!("/ci{ci}")).unwrap_or_default();
+        format!("gi{}{ci}/access", self.gi)
+    }
+}
+
+/// The capability of an instance.
+pub(super) fn read(proc: &Path, instance: Instance) -> Result<Capability, AccessError> {
+    let table = proc.join("driver/nvidia-caps/mig-minors");
+    if !table.exists() {
+        return Err(AccessError::NoCapabilities { path: table });
+    }
+    let tree = proc.join("driver/nvidia/capabilities");
+    if !tree.is_dir() {
+        return from_table(&table, instance);
+    }
+    let file = tree.join(format!("gpu{}/mig/{}", instance.gpu, instance.name()));
+    match fs::read_to_string(&file) {
+        Ok(text) => from_file(&file, &text),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(AccessError::NoSuchInstance {
+            path: tree,
+            name: format!("gpu{}/mig/{}", instance.gpu, instance.name()),
+        }),
+        Err(error) => Err(AccessError::file(&file)(error)),
+    }
+}
+
+fn from_file(file: &Path, text: &str) -> Result<Capability, AccessError> {
+    let unreadable = |line: &str| AccessError::Unreadable { path: file.to_owned(), line: line.to_owned() };
+    let value = |key: &str| -> Result<u32, AccessError> {
+        let line =
+            text.lines().find(|line| line.split(':').next() == Some(key)).ok_or_else(|| unreadable(text))?;
+        let value = line.split_once(':').and_then(|(_, value)| value.trim().parse().ok());
+        value.ok_or_else(|| unreadable(line))
+    };
+    Ok(Capability {
+        minor: value("DeviceFileMinor")?,
+        mode: value("DeviceFileMode")?,
+        may_make: value("DeviceFileModify")? != 0,
+    })
+}
+
+fn from_table(table: &Path, instance: Instance) -> Result<Capability, AccessError> {
+    let text = fs::read_to_string(table).map_err(AccessError::file(table))?;
+    let name = format!("gpu{}/{}", instance.gpu, instance.name());
+    let line = text.lines().find(|line| line.split(' ').next() == Some(&name));
+    let Some(line) = line else { return Err(AccessError::NoSuchInstance { path: table.to_owned(), name }) };
+    let minor = line.split_once(' ').and_then(|(_, minor)| minor.trim().parse().ok());
+    let minor =
+        minor.ok_or_else(|| AccessError::Unreadable { path: table.to_owned(), line: line.to_owned() })?;
+    Ok(Capability { minor, mode: MODE, may_make: true })
+}
+
+/// The major numbers of character devices.
+#[derive(Debug, Default)]
+pub(super) struct Majors(String);
+
+impl Majors {
+    /// Those of `<proc>/devices`; none where it cannot be read.
+    pub(super) fn read(proc: &Path) -> Self {
+        Self(fs::read_to_string(proc.join("devices")).unwrap_or_default())
+    }
+
+    /// The major number of the first of these names that the kernel lists.
+    pub(super) fn of(&self, names: &[&str]) -> Option<u32> {
+        let characters = self.0.lines().take_while(|line| !line.starts_with("Block"));
+        let listed = characters.filter_map(|line| line.trim().split_once(' '));
+        let found = listed.filter(|(_, name)| names.contains(name)).find_map(|(major, _)| major.parse().ok());
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn majors_are_those_of_character_devices() {
+        let majors = Majors(
+            "Character devices:\n  1 mem\n195 nvidia\n241 nvidia-caps\n\nBlock devices:\n  7 loop\n".into(),
+        );
+        assert_eq!(majors.of(&["nvidia-frontend", "nvidia"]), Some(195));
+        assert_eq!(majors.of(&["nvidia-caps"]), Some(241));
+        assert_eq!((majors.of(&["loop"]), majors.of(&["nvidia-uvm"])), (None, None));
+    }
+
+    #[test]
+    fn a_capability_file_tells_minor_mode_and_whether_it_may_be_made() {
+        let text = "DeviceFileMinor: 12\nDeviceFileMode: 292\nDeviceFileModify: 1\n";
+        let capability = from_file(Path::new("f"), text).unwrap();
+        assert_eq!(capability, Capability { minor: 12, mode: 0o444, may_make: true });
+        for bad in ["", "DeviceFileMinor: x\n", "DeviceFileMinor: 12\nDeviceFileMode: 292\n"] {
+            assert!(matches!(from_file(Path::new("f"), bad), Err(AccessError::Unreadable { .. })), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The device files that a container of a GPU or of a MIG device needs. The driver's own are checked, those of MIG
+//! capabilities are made.
+
+use super::capability::{self, Instance, Majors};
+use super::error::AccessError;
+use super::{DeviceFile, Places, Target, node_file};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+/// The driver's names in `/proc/devices`, newest driver first (NVIDIA's kernel modules: `nv-frontend.c` up to 545).
+const FRONTEND: &[&str] = &["nvidia", "nvidia-frontend"];
+const UVM: &[&str] = &["nvidia-uvm"];
+const CAPS: &[&str] = &["nvidia-caps"];
+
+/// Minor numbers of the files that are of no single GPU (nvidia-modprobe, `nvidia-modprobe-utils.h`).
+const CONTROL: u32 = 255;
+const MODESET: u32 = 254;
+const UVM_MINOR: u32 = 0;
+const UVM_TOOLS: u32 = 1;
+
+/// Where containers have device files.
+const CONTAINER_DEV: &str = "/dev";
+
+/// The node's device files.
+pub(super) struct DeviceFiles<'a> {
+    places: &'a Places,
+    majors: Majors,
+}
+
+impl<'a> DeviceFiles<'a> {
+    /// Reads what the driver registered.
+    pub(super) fn new(places: &'a Places) -> Self {
+        Self { places, majors: Majors::read(&places.proc) }
+    }
+
+    /// The files of a target, all of which are there now.
+    pub(super) fn ensure(&self, target: Target) -> Result<Vec<DeviceFile>, AccessError> {
+        let gpu = target.minor();
+        let mut files = vec![
+            self.of_driver(&format!("nvidia{gpu}"), FRONTEND, gpu, gpu)?,
+            self.of_driver("nvidiactl", FRONTEND, CONTROL, gpu)?,
+            self.of_driver("nvidia-uvm", UVM, UVM_MINOR, gpu)?,
+        ];
+        // Profilers and graphics need these; computing does not.
+        files.extend(self.of_driver("nvidia-uvm-tools", UVM, UVM_TOOLS, gpu).ok());
+        files.extend(self.of_driver("nvidia-modeset", FRONTEND, MODESET, gpu).ok());
+        if let Target::Mig { gi, ci, .. } = target {
+            files.push(self.of_capability(Instance { gpu, gi, ci: None })?);
+            files.push(self.of_capability(Instance { gpu, gi, ci: Some(ci) })?);
+        }
+        Ok(files)
+    }
+
+    fn of_driver(
+        &self,
+        name: &str,
+        module: &[&str],
+        minor: u32,
+        gpu: u32,
+    ) -> Result<DeviceFile, AccessError> {
+        let path = self.places.dev.join(name);
+        let metadata = fs::metadata(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => AccessError::Missing { path: path.clone(), gpu },
+            _ => AccessError::file(&path)(error),
+        })?;
+        let found = node_file::number(&metadata);
+        let right = found.filter(|(major, found)| {
+            *found == minor && self.majors.of(module).is_none_or(|registered| registered == *major)
+        });
+        let (major, minor) = right.ok_or(AccessError::Foreign { path, gpu })?;
+        Ok(self.file(name, major, minor))
+    }
+
+    fn of_capability(&self, instance: Instance) -> Result<DeviceFile, AccessError> {
+        let capability = capability::read(&self.places.proc, instance)?;
+        let major = self.majors.of(CAPS).ok_or_else(|| AccessError::NoSuchInstance {
+            path: self.places.proc.join("devices"),
+            name: CAPS.join(" "),
+        })?;
+        let name = format!("nvidia-caps/nvidia-cap{}", capability.minor);
+        let number = (major, capability.minor);
+        node_file::ensure(&self.places.dev.join(&name), number, capability.mode, capability.may_make)?;
+        Ok(self.file(&name, major, capability.minor))
+    }
+
+    fn file(&self, name: &str, major: u32, minor: u32) -> DeviceFile {
+        let container = Path::new(CONTAINER_DEV).join(name);
+        DeviceFile { container, host: self.places.host_dev.join(name), major, minor }
+    }
+}

@@ -1,0 +1,1 @@
+//! How files behave, in a folder that stands for a node.

@@ -1,6 +1,8 @@
 //! Why a call to a GPU failed, in words that name the NVML function and its answer.
 
-use kerf_core::mig::Profile;
+use crate::holders::Holders;
+use crate::mode::ModeRefusal;
+use kerf_core::mig::{ComputeProfile, Profile};
 use kerf_core::names::GpuUuid;
 use nvml_wrapper::error::NvmlError;
 use std::fmt;
@@ -42,9 +44,28 @@ pub enum GpuError {
     /// A GPU instance offers no compute instance of its full size.
     #[error("{0} offers no compute instance of full size")]
     NoFullCompute(Profile),
-    /// A process runs on what should be destroyed.
-    #[error("a process runs on it")]
-    Busy,
+    /// A GPU instance offers no compute instance of that profile.
+    #[error("the GPU offers no compute instance {0}")]
+    NoSuchCompute(ComputeProfile),
+    /// Somebody holds what should be changed.
+    #[error("{0}")]
+    Busy(Holders),
+    /// The MIG mode cannot be switched.
+    #[error("{0}")]
+    MigMode(ModeRefusal),
+    /// The driver does not have the function.
+    #[error(
+        "{call} is not in this NVML: the driver is older than {since}; update it or switch off what needs it"
+    )]
+    TooOld {
+        /// The function.
+        call: &'static str,
+        /// The first driver branch that has it.
+        since: &'static str,
+    },
+    /// A cgroup's path cannot be told to NVML.
+    #[error("the path of cgroup {0:?} cannot be given to NVML: it is too long or has a zero byte")]
+    Cgroup(String),
     /// The instance is another one than was looked at.
     #[error("GPU instance {0} is not what it was when it was looked at")]
     Changed(u32),
@@ -69,7 +90,9 @@ impl GpuError {
         match self {
             Self::Call { code, .. } => *code,
             Self::Library { .. } => NvmlCode::LibraryNotFound,
-            Self::Busy => NvmlCode::InUse,
+            Self::Busy(_) => NvmlCode::InUse,
+            Self::MigMode(refusal) => refusal.code(),
+            Self::TooOld { .. } => NvmlCode::FunctionNotFound,
             _ => NvmlCode::Other,
         }
     }
@@ -87,7 +110,6 @@ impl GpuError {
     }
 
     /// What NVML says when the thing that was asked for is not there.
-    #[must_use]
     pub(crate) fn is_not_found(&self) -> bool {
         self.code() == NvmlCode::NotFound
     }
@@ -111,7 +133,7 @@ macro_rules! codes {
                 match self { $(Self::$name => $label,)* Self::Other => "OTHER" }
             }
 
-            fn of_number(number: u32) -> Self {
+            pub(crate) fn of_number(number: u32) -> Self {
                 match number { $($number => Self::$name,)* _ => Self::Other }
             }
         }
@@ -193,7 +215,10 @@ mod tests {
 
     #[test]
     fn only_what_somebody_holds_is_worth_a_longer_wait() {
-        assert!(GpuError::call("x")(NvmlError::InUse).is_busy() && GpuError::Busy.is_busy());
+        assert!(
+            GpuError::call("x")(NvmlError::InUse).is_busy() && GpuError::Busy(Holders::default()).is_busy()
+        );
+        assert!(GpuError::MigMode(ModeRefusal::Instances(1)).is_busy());
         assert!(!GpuError::call("x")(NvmlError::InvalidArg).is_busy());
     }
 }

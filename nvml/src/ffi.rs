@@ -1,34 +1,81 @@
-//! The NVML calls that nvml-wrapper does not wrap: GPU and compute instances.
+//! The NVML calls that nvml-wrapper does not wrap, or not wholly: GPU and compute instances, process lists, events with
+//! their instance, remapped rows, memory limits.
 //!
-//! The agent's only unsafe code. Every function here checks the return code and keeps raw pointers inside its own
-//! handle types; none decides anything.
+//! The only unsafe code. Every function here checks the return code and keeps raw pointers inside its own handle types;
+//! none decides anything.
 
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
     NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, nvmlComputeInstance_t, nvmlComputeInstanceInfo_t,
-    nvmlComputeInstanceProfileInfo_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
-    nvmlGpuInstanceProfileInfo_v2_t,
+    nvmlComputeInstancePlacement_t, nvmlComputeInstanceProfileInfo_t, nvmlComputeInstanceProfileInfo_v2_t,
+    nvmlComputeInstanceProfileInfo_v3_t, nvmlDevice_t, nvmlDeviceAttributes_t, nvmlEventData_t,
+    nvmlEventSet_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
+    nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlGpuInstanceProfileInfo_v3_t,
+    nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t, nvmlReturn_t,
 };
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_uint};
 use std::mem::{size_of, zeroed};
 use std::ptr::null_mut;
 
-// Layouts on x86-64 and aarch64 as nvml.h has them; a driver that wrote more than this would write past our values.
+/// Layouts on x86-64 and aarch64 as nvml.h has them, also of those that only nvml-wrapper uses: a driver that wrote more
+/// than this would write past our values.
+macro_rules! sizes {
+    ($($kind:ty = $bytes:literal,)*) => { $(const _: () = assert!(size_of::<$kind>() == $bytes);)* };
+}
+
+sizes! {
+    nvmlGpuInstanceProfileInfo_t = 48,
+    nvmlGpuInstanceProfileInfo_v2_t = 152,
+    nvmlGpuInstanceProfileInfo_v3_t = 152,
+    nvmlGpuInstanceInfo_t = 24,
+    nvmlGpuInstancePlacement_t = 8,
+    nvmlComputeInstanceProfileInfo_t = 36,
+    nvmlComputeInstanceProfileInfo_v2_t = 136,
+    nvmlComputeInstanceProfileInfo_v3_t = 140,
+    nvmlComputeInstanceInfo_t = 32,
+    nvmlComputeInstancePlacement_t = 8,
+    nvmlDeviceAttributes_t = 40,
+    nvmlPciInfo_t = 68,
+    nvmlMemory_t = 24,
+    nvmlMemory_v2_t = 40,
+    nvmlEventData_t = 32,
+    nvmlProcessInfo_t = 24,
+    MemoryLimits = 4120,
+    nvmlDevice_t = 8,
+    nvmlGpuInstance_t = 8,
+    nvmlComputeInstance_t = 8,
+    nvmlEventSet_t = 8,
+}
+
+/// The version word of a structure (`NVML_STRUCT_VERSION`): its size, with its version in the top byte.
+const fn version_word<T>(version: u32) -> u32 {
+    // The sizes above are far below 2^24.
+    #[expect(clippy::cast_possible_truncation, reason = "no structure of NVML's is larger than some KiB")]
+    let size = size_of::<T>() as u32;
+    size | version << 24
+}
+
+// The words of nvml.h.
 const _: () = {
-    assert!(size_of::<nvmlGpuInstanceProfileInfo_v2_t>() == 152);
-    assert!(size_of::<nvmlGpuInstanceInfo_t>() == 24);
-    assert!(size_of::<nvmlComputeInstanceInfo_t>() == 32);
-    assert!(size_of::<nvmlComputeInstanceProfileInfo_t>() == 36);
-    assert!(size_of::<nvmlGpuInstancePlacement_t>() == 8);
+    assert!(version_word::<nvmlGpuInstanceProfileInfo_v2_t>(2) == 0x0200_0098);
+    assert!(version_word::<nvmlGpuInstanceProfileInfo_v3_t>(3) == 0x0300_0098);
+    assert!(version_word::<nvmlComputeInstanceProfileInfo_v2_t>(2) == 0x0200_0088);
+    assert!(version_word::<nvmlComputeInstanceProfileInfo_v3_t>(3) == 0x0300_008C);
+    assert!(version_word::<nvmlMemory_v2_t>(2) == 0x0200_0028);
 };
 
-/// `nvmlGpuInstanceProfileInfo_v2`: the structure's size, 152, with its version in the top byte
-/// (`NVML_STRUCT_VERSION`).
-const PROFILE_INFO_V2: u32 = 0x0200_0098;
+/// What NVML writes for a GPU or compute instance where there is none.
+const NO_INSTANCE: u32 = u32::MAX;
+
+/// What NVML writes for memory that it cannot tell (`NVML_VALUE_NOT_AVAILABLE`).
+const NO_MEMORY: u64 = u64::MAX;
 
 /// Room for the instances of one profile, whatever the driver says is the most: no GPU has more memory slices.
 const MOST_INSTANCES: u32 = 32;
+
+/// Where a process list that does not fit is given up.
+const MOST_PROCESSES: u32 = 1 << 16;
 
 /// A GPU instance of the driver's.
 #[derive(Clone, Copy)]
@@ -49,8 +96,17 @@ pub struct GiProfile {
 /// Which GPU instance a handle stands for.
 pub struct GiInfo {
     pub id: u32,
+    pub profile: u32,
     pub start: u32,
     pub size: u32,
+}
+
+/// Which compute instance a handle stands for; places are compute slices of its GPU instance.
+pub struct CiInfo<'nvml> {
+    pub id: u32,
+    pub start: u32,
+    pub size: u32,
+    pub device: Device<'nvml>,
 }
 
 /// One compute instance profile of a GPU instance.
@@ -68,7 +124,7 @@ pub fn gi_profile(device: &Device<'_>, index: u32) -> Result<GiProfile, NvmlErro
     // handle belongs to the library that is called.
     let info = unsafe {
         let mut info: nvmlGpuInstanceProfileInfo_v2_t = zeroed();
-        info.version = PROFILE_INFO_V2;
+        info.version = version_word::<nvmlGpuInstanceProfileInfo_v2_t>(2);
         nvml_try(call(device.handle(), index, &raw mut info))?;
         info
     };
@@ -124,7 +180,8 @@ pub fn gi_info(nvml: &Nvml, gi: GiHandle) -> Result<GiInfo, NvmlError> {
         nvml_try(call(gi.0, &raw mut info))?;
         info
     };
-    Ok(GiInfo { id: info.id, start: info.placement.start, size: info.placement.size })
+    let nvmlGpuInstancePlacement_t { start, size } = info.placement;
+    Ok(GiInfo { id: info.id, profile: info.profileId, start, size })
 }
 
 /// `nvmlDeviceCreateGpuInstanceWithPlacement`. (Without a placement the driver would choose one.)
@@ -166,12 +223,28 @@ pub fn compute_instances(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<
     Ok(found.into_iter().take(count as usize).map(CiHandle).collect())
 }
 
-/// `nvmlGpuInstanceCreateComputeInstance`.
+/// `nvmlGpuInstanceCreateComputeInstance`, for a profile that fits at one place only.
 pub fn create_ci(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<CiHandle, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceCreateComputeInstance.as_ref())?;
     let mut ci = null_mut();
     // SAFETY: the driver writes one handle.
     unsafe { nvml_try(call(gi.0, profile, &raw mut ci))? };
+    Ok(CiHandle(ci))
+}
+
+/// `nvmlGpuInstanceCreateComputeInstanceWithPlacement`.
+pub fn create_ci_at(
+    nvml: &Nvml,
+    gi: GiHandle,
+    profile: u32,
+    start: u32,
+    size: u32,
+) -> Result<CiHandle, NvmlError> {
+    let call = nvml_sym(nvml.lib().nvmlGpuInstanceCreateComputeInstanceWithPlacement.as_ref())?;
+    let placement = nvmlComputeInstancePlacement_t { start, size };
+    let mut ci = null_mut();
+    // SAFETY: the driver reads one placement and writes one handle.
+    unsafe { nvml_try(call(gi.0, profile, &raw const placement, &raw mut ci))? };
     Ok(CiHandle(ci))
 }
 
@@ -182,15 +255,190 @@ pub fn destroy_ci(nvml: &Nvml, ci: CiHandle) -> Result<(), NvmlError> {
     unsafe { nvml_try(call(ci.0)) }
 }
 
-/// The UUID of the MIG device that a compute instance is: `nvmlComputeInstanceGetInfo_v2`, whose `device` is the
-/// device's handle. Walking the GPU's MIG devices by index takes seconds on a busy node.
-pub fn mig_uuid(nvml: &Nvml, ci: CiHandle) -> Result<String, NvmlError> {
+/// `nvmlComputeInstanceGetInfo_v2`, whose `device` is the handle of the MIG device. (Walking the GPU's MIG devices by
+/// index takes seconds on a busy node.)
+pub fn ci_info(nvml: &Nvml, ci: CiHandle) -> Result<CiInfo<'_>, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlComputeInstanceGetInfo_v2.as_ref())?;
     // SAFETY: zeroes are valid for the structure; the device handle in it belongs to the same library.
-    let device = unsafe {
+    unsafe {
         let mut info: nvmlComputeInstanceInfo_t = zeroed();
         nvml_try(call(ci.0, &raw mut info))?;
-        Device::new(info.device, nvml)
+        let nvmlComputeInstancePlacement_t { start, size } = info.placement;
+        Ok(CiInfo { id: info.id, start, size, device: Device::new(info.device, nvml) })
+    }
+}
+
+/// Which processes to list.
+#[derive(Clone, Copy)]
+pub enum ProcessList {
+    Compute,
+    Graphics,
+    MpsClients,
+}
+
+/// A process as NVML lists it.
+pub struct RawProcess {
+    pub pid: u32,
+    pub bytes: Option<u64>,
+    pub gi: Option<u32>,
+    pub ci: Option<u32>,
+}
+
+/// `nvmlDeviceGetComputeRunningProcesses_v3` and its two kin. (nvml-wrapper's fail when processes start meanwhile.)
+pub fn processes(device: &Device<'_>, list: ProcessList) -> Result<Vec<RawProcess>, NvmlError> {
+    let lib = device.nvml().lib();
+    let call = nvml_sym(match list {
+        ProcessList::Compute => lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref(),
+        ProcessList::Graphics => lib.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref(),
+        ProcessList::MpsClients => lib.nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref(),
+    })?;
+    let mut room = 64;
+    loop {
+        let empty = nvmlProcessInfo_t { pid: 0, usedGpuMemory: 0, gpuInstanceId: 0, computeInstanceId: 0 };
+        let mut found = vec![empty; room as usize];
+        let mut count = room;
+        // SAFETY: the driver is told the buffer's room, and writes no more.
+        let answer = unsafe { nvml_try(call(device.handle(), &raw mut count, found.as_mut_ptr())) };
+        match answer {
+            Ok(()) => return Ok(found.iter().take(count as usize).map(RawProcess::from).collect()),
+            Err(NvmlError::InsufficientSize(_)) if room < MOST_PROCESSES => room *= 4,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl From<&nvmlProcessInfo_t> for RawProcess {
+    fn from(raw: &nvmlProcessInfo_t) -> Self {
+        Self {
+            pid: raw.pid,
+            bytes: Some(raw.usedGpuMemory).filter(|bytes| *bytes != NO_MEMORY),
+            gi: instance(raw.gpuInstanceId),
+            ci: instance(raw.computeInstanceId),
+        }
+    }
+}
+
+fn instance(id: u32) -> Option<u32> {
+    Some(id).filter(|id| *id != NO_INSTANCE)
+}
+
+/// What `nvmlDeviceGetRemappedRows` tells of repairs.
+pub struct RemappedRows {
+    pub is_pending: bool,
+    pub has_failed: bool,
+}
+
+/// `nvmlDeviceGetRemappedRows`.
+pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetRemappedRows.as_ref())?;
+    let (mut corrected, mut uncorrected, mut pending, mut failed) = (0, 0, 0, 0);
+    // SAFETY: the driver writes four numbers.
+    unsafe {
+        nvml_try(call(
+            device.handle(),
+            &raw mut corrected,
+            &raw mut uncorrected,
+            &raw mut pending,
+            &raw mut failed,
+        ))?;
+    }
+    Ok(RemappedRows { is_pending: pending != 0, has_failed: failed != 0 })
+}
+
+/// A GPU's handle as a number, to find it again: a GPU that fell off the bus has no UUID to ask for.
+pub fn handle_number(device: &Device<'_>) -> usize {
+    // SAFETY: the handle is looked at and not used.
+    unsafe { device.handle() }.addr()
+}
+
+/// An event set of the driver's. Whoever has it frees it, by [`free_event_set`].
+pub struct EventSet(nvmlEventSet_t);
+
+// SAFETY: NVML may be called from any thread; a set is used by one at a time, for it is not `Sync`.
+unsafe impl Send for EventSet {}
+
+/// An event. (nvml-wrapper's leaves out the instances.)
+pub struct RawEvent {
+    /// See [`handle_number`].
+    pub device: usize,
+    pub kind: u64,
+    pub data: u64,
+    pub gi: Option<u32>,
+    pub ci: Option<u32>,
+}
+
+/// `nvmlEventSetCreate`.
+pub fn create_event_set(nvml: &Nvml) -> Result<EventSet, NvmlError> {
+    let call = nvml_sym(nvml.lib().nvmlEventSetCreate.as_ref())?;
+    let mut set = null_mut();
+    // SAFETY: the driver writes one handle.
+    unsafe { nvml_try(call(&raw mut set))? };
+    Ok(EventSet(set))
+}
+
+/// `nvmlDeviceRegisterEvents`. (nvml-wrapper's frees the whole set when one GPU refuses.)
+pub fn register_events(device: &Device<'_>, kinds: u64, set: &EventSet) -> Result<(), NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceRegisterEvents.as_ref())?;
+    // SAFETY: both handles belong to the library that is called.
+    unsafe { nvml_try(call(device.handle(), kinds, set.0)) }
+}
+
+/// `nvmlEventSetWait_v2`.
+pub fn wait_for_event(nvml: &Nvml, set: &EventSet, timeout_ms: u32) -> Result<RawEvent, NvmlError> {
+    let call = nvml_sym(nvml.lib().nvmlEventSetWait_v2.as_ref())?;
+    // SAFETY: zeroes are valid for the structure, and the driver writes one of it.
+    let data = unsafe {
+        let mut data: nvmlEventData_t = zeroed();
+        nvml_try(call(set.0, &raw mut data, timeout_ms))?;
+        data
     };
-    device.uuid()
+    Ok(RawEvent {
+        device: data.device.addr(),
+        kind: data.eventType,
+        data: data.eventData,
+        gi: instance(data.gpuInstanceId),
+        ci: instance(data.computeInstanceId),
+    })
+}
+
+/// `nvmlEventSetFree`. The set may not be used afterwards.
+pub fn free_event_set(nvml: &Nvml, set: &mut EventSet) -> Result<(), NvmlError> {
+    let call = nvml_sym(nvml.lib().nvmlEventSetFree.as_ref())?;
+    let set = std::mem::replace(&mut set.0, null_mut());
+    // SAFETY: the set came from the same library, and its handle is forgotten here.
+    unsafe { nvml_try(call(set)) }
+}
+
+/// The most bytes of a memory limit's namespace, its closing zero included.
+pub const NAMESPACE_BYTES: usize = 4096;
+
+/// `nvmlMemoryLimits_v1_t`, new in driver R615.
+#[repr(C)]
+struct MemoryLimits {
+    version: c_uint,
+    namespace: [u8; NAMESPACE_BYTES],
+    soft: u64,
+    hard: u64,
+}
+
+type SetMemoryLimits = unsafe extern "C" fn(nvmlDevice_t, *const MemoryLimits) -> nvmlReturn_t;
+
+/// `nvmlDeviceSetMemoryLimits_v1`, which nvml-wrapper does not know: it is looked up at each call. Limits are bytes, and
+/// the namespace is a cgroup's path, shorter than [`NAMESPACE_BYTES`].
+pub fn set_memory_limits(device: &Device<'_>, cgroup: &CStr, soft: u64, hard: u64) -> Result<(), NvmlError> {
+    let bytes = cgroup.to_bytes_with_nul();
+    let mut limits = MemoryLimits {
+        version: version_word::<MemoryLimits>(1),
+        namespace: [0; NAMESPACE_BYTES],
+        soft,
+        hard,
+    };
+    limits.namespace.get_mut(..bytes.len()).ok_or(NvmlError::InvalidArg)?.copy_from_slice(bytes);
+    // SAFETY: the function has this type by nvml.h, and reads one structure, whose version tells it the size.
+    unsafe {
+        let library = &device.nvml().lib().__library;
+        let found = library.get::<SetMemoryLimits>(b"nvmlDeviceSetMemoryLimits_v1\0");
+        let call = found.map_err(|error| NvmlError::FailedToLoadSymbol(error.to_string()))?;
+        nvml_try(call(device.handle(), &raw const limits))
+    }
 }

@@ -34,6 +34,8 @@ pub struct Gpu {
     pub instances: Vec<GpuInstance>,
     /// The processes that the driver lists on it, its instances included.
     pub processes: Vec<Process>,
+    /// What it waits for a reset to repair, in words.
+    pub pending_repair: Option<String>,
     /// Why it does not answer, while that is so. Everything else is then as it was last seen.
     pub fault: Option<GpuError>,
 }
@@ -77,6 +79,8 @@ pub struct Process {
     pub memory: Option<MemoryMib>,
     /// The GPU instance it runs on.
     pub gi: Option<u32>,
+    /// The compute instance of that GPU instance.
+    pub ci: Option<u32>,
 }
 
 /// A GPU instance that exists.
@@ -173,14 +177,10 @@ pub trait GpuBackend {
     /// until somebody resets it; refused while anything runs on the GPU or is cut from it.
     fn set_mig_mode(&mut self, gpu: &GpuUuid, on: bool, reset: bool) -> Result<(), GpuError>;
 
-    /// Sets the compute mode to EXCLUSIVE_PROCESS, or back to DEFAULT.
+    /// Sets the compute mode to `EXCLUSIVE_PROCESS`, or back to DEFAULT.
     fn set_exclusive(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError>;
 
     /// Limits the GPU memory of a cgroup's processes, or with `None` lifts the limit (drivers from R615 on).
-    fn limit_memory(
-        &mut self,
-        gpu: &GpuUuid,
-        cgroup: &str,
-        limit: Option<MemoryMib>,
-    ) -> Result<(), GpuError>;
+    fn limit_memory(&mut self, gpu: &GpuUuid, cgroup: &str, limit: Option<MemoryMib>)
+    -> Result<(), GpuError>;
 }

@@ -3,51 +3,87 @@
 //! The one crate with unsafe code, and there in one module: the NVML calls that nvml-wrapper does not wrap.
 #![deny(unsafe_code)]
 
+mod create;
+mod destroy;
 mod differences;
-mod discover;
 mod error;
+mod events;
 #[expect(unsafe_code, reason = "raw NVML calls; everything else is safe code")]
 mod ffi;
 mod gpu;
-mod mig;
+mod holders;
+mod instances;
+mod limits;
+mod mode;
+mod numa;
+mod observe;
+mod processes;
+mod repair;
+mod tables;
 
 pub use error::{GpuError, NvmlCode};
+pub use events::{EventWatch, GpuEvent, GpuTrouble};
 pub use gpu::{Compute, ComputeMode, ComputePart, Gpu, GpuBackend, GpuInstance, MigMode, Process};
+pub use holders::{Holder, Holders, command};
+pub use mode::ModeRefusal;
 
-use discover::ProfileIds;
-use kerf_core::mig::{Instance, MigTable};
+use kerf_core::mig::{ComputeInstance, Instance, MigTable};
 use kerf_core::names::GpuUuid;
+use kerf_core::units::MemoryMib;
+use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use std::collections::BTreeMap;
-use std::ffi::OsString;
+use observe::Seen;
+use std::ffi::OsStr;
+use tables::Tables;
 
 /// NVML, loaded and initialised.
 pub struct NvmlBackend {
     nvml: Nvml,
-    /// What MIG offers on each GPU. It does not change while the driver is loaded, and asking takes two calls a profile.
-    tables: BTreeMap<GpuUuid, MigTable>,
-    /// Compute instance profiles of each GPU instance profile, likewise.
-    compute: BTreeMap<(GpuUuid, u32), ProfileIds>,
+    tables: Tables,
+    seen: Seen,
+}
+
+/// What the driver says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// Its version, such as `580.159.04`.
+    pub version: String,
+    /// The newest CUDA that it runs, major and minor.
+    pub cuda: (u32, u32),
+}
+
+fn open(library: &OsStr) -> Result<Nvml, GpuError> {
+    Nvml::builder().lib_path(library).init().map_err(|error| match error {
+        NvmlError::LibloadingError(reason) => {
+            GpuError::Library { library: library.to_string_lossy().into_owned(), reason: reason.to_string() }
+        }
+        other => GpuError::call("nvmlInit_v2")(other),
+    })
 }
 
 impl NvmlBackend {
     /// Loads NVML from `library`, a path or a name that the loader finds.
-    pub fn open(library: &OsString) -> Result<Self, GpuError> {
-        let nvml = Nvml::builder().lib_path(library).init().map_err(|error| match error {
-            nvml_wrapper::error::NvmlError::LibloadingError(reason) => GpuError::Library {
-                library: library.to_string_lossy().into_owned(),
-                reason: reason.to_string(),
-            },
-            other => GpuError::call("nvmlInit_v2")(other),
-        })?;
-        Ok(Self { nvml, tables: BTreeMap::new(), compute: BTreeMap::new() })
+    pub fn open(library: &OsStr) -> Result<Self, GpuError> {
+        Ok(Self { nvml: open(library)?, tables: Tables::default(), seen: Seen::default() })
+    }
+
+    /// The driver.
+    pub fn driver(&self) -> Result<Driver, GpuError> {
+        let version = self.nvml.sys_driver_version().map_err(GpuError::call("nvmlSystemGetDriverVersion"))?;
+        let cuda = self.nvml.sys_cuda_driver_version();
+        let cuda = cuda.map_err(GpuError::call("nvmlSystemGetCudaDriverVersion_v2"))?;
+        // major * 1000 + minor * 10, by nvml.h.
+        let cuda = u32::try_from(cuda).unwrap_or(0);
+        Ok(Driver { version, cuda: (cuda / 1000, cuda % 1000 / 10) })
+    }
+
+    /// What MIG offers on `gpu`, with MIG mode on or off; empty on a GPU without MIG.
+    pub fn profiles(&self, gpu: &GpuUuid) -> Result<MigTable, GpuError> {
+        tables::read(&self.device(gpu)?)
     }
 
     fn device(&self, gpu: &GpuUuid) -> Result<Device<'_>, GpuError> {
-        self.nvml.device_by_uuid(gpu.as_str()).map_err(|error| match error {
-            nvml_wrapper::error::NvmlError::NotFound => GpuError::NoSuchGpu(gpu.clone()),
-            other => GpuError::call("nvmlDeviceGetHandleByUUID")(other),
-        })
+        instances::device(&self.nvml, gpu)
     }
 }
 
@@ -56,11 +92,38 @@ impl GpuBackend for NvmlBackend {
         self.observe_all()
     }
 
-    fn create(&mut self, gpu: &GpuUuid, wanted: Instance) -> Result<GpuInstance, GpuError> {
-        self.create_instance(gpu, wanted)
+    fn create(
+        &mut self,
+        gpu: &GpuUuid,
+        wanted: Instance,
+        part: Option<ComputeInstance>,
+    ) -> Result<GpuInstance, GpuError> {
+        self.create_instance(gpu, wanted, part)
     }
 
-    fn destroy(&mut self, gpu: &GpuUuid, instance: &GpuInstance) -> Result<(), GpuError> {
-        self.destroy_instance(gpu, instance)
+    fn destroy(
+        &mut self,
+        gpu: &GpuUuid,
+        instance: &GpuInstance,
+        part: Option<ComputeInstance>,
+    ) -> Result<(), GpuError> {
+        self.destroy_instance(gpu, instance, part)
+    }
+
+    fn set_mig_mode(&mut self, gpu: &GpuUuid, on: bool, reset: bool) -> Result<(), GpuError> {
+        self.switch_mig(gpu, on, reset)
+    }
+
+    fn set_exclusive(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError> {
+        self.switch_compute_mode(gpu, exclusive)
+    }
+
+    fn limit_memory(
+        &mut self,
+        gpu: &GpuUuid,
+        cgroup: &str,
+        limit: Option<MemoryMib>,
+    ) -> Result<(), GpuError> {
+        self.set_memory_limit(gpu, cgroup, limit)
     }
 }

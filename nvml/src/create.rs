@@ -1,0 +1,135 @@
+//! Making instances, so that it can be repeated after being cut short.
+
+use crate::ffi::{self, CiHandle, GiHandle};
+use crate::instances::{Site, placement};
+use crate::processes::{self, refusal};
+use crate::tables::CiProfiles;
+use crate::{GpuError, GpuInstance, NvmlBackend};
+use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance, ProfileEntry};
+use kerf_core::names::GpuUuid;
+
+impl NvmlBackend {
+    /// See [`crate::GpuBackend::create`].
+    pub(crate) fn create_instance(
+        &mut self,
+        gpu: &GpuUuid,
+        wanted: Instance,
+        part: Option<ComputeInstance>,
+    ) -> Result<GpuInstance, GpuError> {
+        let mut site = self.site(gpu)?;
+        let entry = site.entry(wanted.profile)?;
+        let (gi, is_new) = match site.find(wanted, &entry, part)? {
+            Some(gi) => (gi, false),
+            None => (site.create_gi(wanted, &entry)?, true),
+        };
+        let made = site.fill(gi, wanted, &entry, part);
+        if let Err(error) = &made
+            && is_new
+        {
+            site.undo(gi, &entry, error);
+        }
+        made
+    }
+}
+
+impl Site<'_> {
+    /// The GPU instance in which to make the compute instance: one as wanted, for one of full size only where it is empty,
+    /// which is what a creation leaves behind that was cut short.
+    fn find(
+        &mut self,
+        wanted: Instance,
+        entry: &ProfileEntry,
+        part: Option<ComputeInstance>,
+    ) -> Result<Option<GiHandle>, GpuError> {
+        for gi in self.of_profile(entry)? {
+            if placement(&self.info(gi)?)? == wanted.placement {
+                let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry)?;
+                let fits = part.is_some() || self.compute_instances(gi, &profiles)?.is_empty();
+                return Ok(fits.then_some(gi));
+            }
+        }
+        Ok(None)
+    }
+
+    fn create_gi(&self, wanted: Instance, entry: &ProfileEntry) -> Result<GiHandle, GpuError> {
+        const CALL: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
+        let (start, size) = (u32::from(wanted.placement.start), u32::from(wanted.placement.size));
+        // Who uses the GPU as a whole keeps it from being cut.
+        ffi::create_gi(&self.device, entry.id.0, start, size)
+            .map_err(|error| refusal(&self.device, CALL, error, |p| p.gi.is_none()))
+    }
+
+    /// Makes the compute instance, and says what the GPU instance is then.
+    fn fill(
+        &mut self,
+        gi: GiHandle,
+        wanted: Instance,
+        entry: &ProfileEntry,
+        part: Option<ComputeInstance>,
+    ) -> Result<GpuInstance, GpuError> {
+        let id = self.info(gi)?.id;
+        let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry)?;
+        let ci = match part {
+            None => self.create_full(gi, id, wanted, &profiles)?,
+            Some(part) => self.create_part(gi, id, wanted, &profiles, part)?,
+        };
+        let seen = self.see(gi, id, wanted, entry);
+        if seen.is_err() {
+            // Best effort: what cannot be named can be given to nobody.
+            drop(ffi::destroy_ci(self.nvml, ci));
+        }
+        seen
+    }
+
+    fn create_full(
+        &self,
+        gi: GiHandle,
+        id: u32,
+        wanted: Instance,
+        profiles: &CiProfiles,
+    ) -> Result<CiHandle, GpuError> {
+        const CALL: &str = "nvmlGpuInstanceCreateComputeInstance";
+        let profile = profiles.full.ok_or(GpuError::NoFullCompute(wanted.profile))?;
+        ffi::create_ci(self.nvml, gi, profile)
+            .map_err(|error| refusal(&self.device, CALL, error, |p| p.gi == Some(id)))
+    }
+
+    fn create_part(
+        &self,
+        gi: GiHandle,
+        id: u32,
+        wanted: Instance,
+        profiles: &CiProfiles,
+        part: ComputeInstance,
+    ) -> Result<CiHandle, GpuError> {
+        const CALL: &str = "nvmlGpuInstanceCreateComputeInstanceWithPlacement";
+        let compute = ComputeProfile::new(part.compute, wanted.profile);
+        let profile = profiles.part(compute.ok_or(GpuError::NoSuchProfile(wanted.profile))?)?;
+        ffi::create_ci_at(self.nvml, gi, profile, part.start.into(), part.compute.into())
+            .map_err(|error| refusal(&self.device, CALL, error, |p| p.gi == Some(id)))
+    }
+
+    fn see(
+        &mut self,
+        gi: GiHandle,
+        id: u32,
+        wanted: Instance,
+        entry: &ProfileEntry,
+    ) -> Result<GpuInstance, GpuError> {
+        let compute = self.compute(gi, entry)?;
+        let has_processes = processes::on_gpu(&self.device)?.iter().any(|p| p.gi == Some(id));
+        Ok(GpuInstance { instance: wanted, gi: id, compute, has_processes })
+    }
+
+    /// Takes a GPU instance away that was made in vain, with what may be in it though NVML said otherwise.
+    fn undo(&mut self, gi: GiHandle, entry: &ProfileEntry, cause: &GpuError) {
+        let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry).unwrap_or_default();
+        for one in self.compute_instances(gi, &profiles).unwrap_or_default() {
+            drop(ffi::destroy_ci(self.nvml, one.handle));
+        }
+        if let Err(error) = ffi::destroy_gi(self.nvml, gi) {
+            let error = GpuError::call("nvmlGpuInstanceDestroy")(error);
+            tracing::warn!(gpu = %self.gpu, %cause, %error, "a GPU instance that was made in vain stays behind");
+        }
+    }
+}

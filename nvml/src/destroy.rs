@@ -1,0 +1,82 @@
+//! Destroying instances in steps, each of which may have been done before.
+
+use crate::ffi::{self, GiHandle};
+use crate::holders::Holders;
+use crate::instances::{Found, Site, placement};
+use crate::processes::{self, refusal};
+use crate::{GpuError, GpuInstance, NvmlBackend, Process};
+use kerf_core::mig::ComputeInstance;
+use kerf_core::names::GpuUuid;
+
+impl NvmlBackend {
+    /// See [`crate::GpuBackend::destroy`].
+    pub(crate) fn destroy_instance(
+        &mut self,
+        gpu: &GpuUuid,
+        instance: &GpuInstance,
+        part: Option<ComputeInstance>,
+    ) -> Result<(), GpuError> {
+        let mut site = self.site(gpu)?;
+        let Some(gi) = site.by_id(instance.gi)? else { return Ok(()) };
+        let found = site.unchanged(gi, instance)?;
+        let doomed: Vec<Found> =
+            found.into_iter().filter(|one| part.is_none_or(|part| one.place == part)).collect();
+        if part.is_some() && doomed.is_empty() {
+            return Ok(());
+        }
+        let holds = |p: &Process| {
+            p.gi == Some(instance.gi)
+                && (part.is_none() || p.ci.is_none_or(|ci| doomed.iter().any(|one| one.ci == ci)))
+        };
+        site.is_free(holds)?;
+        for one in &doomed {
+            const CALL: &str = "nvmlComputeInstanceDestroy";
+            let result = ffi::destroy_ci(site.nvml, one.handle);
+            gone(result.map_err(|error| refusal(&site.device, CALL, error, holds)))?;
+        }
+        if part.is_some() {
+            return Ok(());
+        }
+        let result = ffi::destroy_gi(site.nvml, gi);
+        gone(result.map_err(|error| refusal(&site.device, "nvmlGpuInstanceDestroy", error, holds)))
+    }
+}
+
+impl Site<'_> {
+    fn by_id(&self, id: u32) -> Result<Option<GiHandle>, GpuError> {
+        let found =
+            ffi::gpu_instance(&self.device, id).map_err(GpuError::call("nvmlDeviceGetGpuInstanceById"));
+        match found {
+            Err(error) if error.is_not_found() => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// The compute instances, if they and the GPU instance are those that were looked at: ids are given again.
+    fn unchanged(&mut self, gi: GiHandle, looked_at: &GpuInstance) -> Result<Vec<Found>, GpuError> {
+        let changed = || GpuError::Changed(looked_at.gi);
+        let entry = self.entry(looked_at.instance.profile)?;
+        let info = self.info(gi)?;
+        if placement(&info)? != looked_at.instance.placement || info.profile != entry.id.0 {
+            return Err(changed());
+        }
+        let profiles = self.tables.compute(self.gpu, self.nvml, gi, &entry)?;
+        let found = self.compute_instances(gi, &profiles)?;
+        let is_known = |one: &Found| looked_at.devices().any(|(_, _, device)| *device == one.device);
+        if found.iter().all(is_known) { Ok(found) } else { Err(changed()) }
+    }
+
+    fn is_free(&self, holds: impl Fn(&Process) -> bool) -> Result<(), GpuError> {
+        let processes = processes::on_gpu(&self.device)?;
+        let holders: Vec<&Process> = processes.iter().filter(|p| holds(p)).collect();
+        if holders.is_empty() { Ok(()) } else { Err(GpuError::Busy(Holders::of(holders))) }
+    }
+}
+
+/// What is not there any more counts as destroyed.
+fn gone(result: Result<(), GpuError>) -> Result<(), GpuError> {
+    match result {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,114 @@
+//! Errors of GPUs, as the driver tells of them.
+
+use crate::ffi::{self, EventSet};
+use crate::{GpuError, open};
+use kerf_core::names::GpuUuid;
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::time::Duration;
+
+/// An error of a GPU's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuEvent {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// What happened.
+    pub what: GpuTrouble,
+    /// The GPU instance that was hit, if not all of the GPU was.
+    pub gi: Option<u32>,
+    /// The compute instance that was hit, if not all of the GPU instance was.
+    pub ci: Option<u32>,
+}
+
+/// A kind of error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GpuTrouble {
+    /// A critical XID, by its number in NVIDIA's list of XIDs. (Of several before a wait, NVML tells the last.)
+    Xid(u64),
+    /// A memory error that could not be corrected.
+    DoubleBitEcc,
+}
+
+/// Waits for errors of the GPUs that are there when it is opened. A GPU whose MIG mode changed or that was lost may have
+/// another handle: open it anew then.
+pub struct EventWatch {
+    nvml: Nvml,
+    set: EventSet,
+    /// GPUs by their handles.
+    gpus: BTreeMap<usize, GpuUuid>,
+}
+
+impl EventWatch {
+    /// Loads NVML from `library` and registers every GPU that has events. One that does not answer is left out.
+    pub fn open(library: &OsStr) -> Result<Self, GpuError> {
+        let nvml = open(library)?;
+        let set = ffi::create_event_set(&nvml).map_err(GpuError::call("nvmlEventSetCreate"))?;
+        let mut watch = Self { nvml, set, gpus: BTreeMap::new() };
+        let count = watch.nvml.device_count().map_err(GpuError::call("nvmlDeviceGetCount_v2"))?;
+        for index in 0..count {
+            match watch.register(index) {
+                Ok(Some((handle, gpu))) => drop(watch.gpus.insert(handle, gpu)),
+                Ok(None) => tracing::info!(index, "the GPU tells of no errors by events"),
+                Err(error) if error.needs_reopening() => return Err(error),
+                Err(error) => tracing::warn!(index, %error, "the GPU's error events are not watched"),
+            }
+        }
+        Ok(watch)
+    }
+
+    fn register(&self, index: u32) -> Result<Option<(usize, GpuUuid)>, GpuError> {
+        let device =
+            self.nvml.device_by_index(index).map_err(GpuError::call("nvmlDeviceGetHandleByIndex_v2"))?;
+        let supported = match device.supported_event_types() {
+            Err(NvmlError::NotSupported) => EventTypes::empty(),
+            types => types.map_err(GpuError::call("nvmlDeviceGetSupportedEventTypes"))?,
+        };
+        let kinds = supported & (EventTypes::CRITICAL_XID_ERROR | EventTypes::DOUBLE_BIT_ECC_ERROR);
+        if kinds.is_empty() {
+            return Ok(None);
+        }
+        ffi::register_events(&device, kinds.bits(), &self.set)
+            .map_err(GpuError::call("nvmlDeviceRegisterEvents"))?;
+        Ok(Some((ffi::handle_number(&device), uuid(&device)?)))
+    }
+
+    /// How many GPUs are watched.
+    #[must_use]
+    pub fn gpus(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Waits for the next error, at most `timeout`; `None` when there was none. NVML may also give up before, so callers
+    /// that loop on errors pause between.
+    pub fn wait(&mut self, timeout: Duration) -> Result<Option<GpuEvent>, GpuError> {
+        const CALL: &str = "nvmlEventSetWait_v2";
+        let millis = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+        let event = match ffi::wait_for_event(&self.nvml, &self.set, millis) {
+            Err(NvmlError::Timeout) => return Ok(None),
+            event => event.map_err(GpuError::call(CALL))?,
+        };
+        let what = match EventTypes::from_bits_truncate(event.kind) {
+            kind if kind.contains(EventTypes::CRITICAL_XID_ERROR) => GpuTrouble::Xid(event.data),
+            kind if kind.contains(EventTypes::DOUBLE_BIT_ECC_ERROR) => GpuTrouble::DoubleBitEcc,
+            _ => return Ok(None),
+        };
+        let Some(gpu) = self.gpus.get(&event.device).cloned() else {
+            return Err(GpuError::Malformed { call: CALL, what: format!("{what:?} of an unknown GPU") });
+        };
+        Ok(Some(GpuEvent { gpu, what, gi: event.gi, ci: event.ci }))
+    }
+}
+
+impl Drop for EventWatch {
+    fn drop(&mut self) {
+        // Whatever it answers, the set is not used again.
+        drop(ffi::free_event_set(&self.nvml, &mut self.set));
+    }
+}
+
+fn uuid(device: &Device<'_>) -> Result<GpuUuid, GpuError> {
+    Ok(GpuUuid::new(device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?))
+}

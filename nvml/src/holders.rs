@@ -1,0 +1,106 @@
+//! Who holds a GPU or an instance: what an operator must know to free it.
+
+use crate::Process;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+
+/// Processes that one text names; the rest are counted.
+const NAMED: usize = 8;
+
+/// The kernel's folder of processes.
+const PROC: &str = "/proc";
+
+/// A process that holds something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its id.
+    pub pid: u32,
+    /// Its command's name (`/proc/<pid>/comm`), where it can be read.
+    pub name: Option<String>,
+}
+
+/// The processes that hold something, as far as NVML lists them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holders(pub Vec<Holder>);
+
+impl Holders {
+    /// These processes with their names, each once.
+    pub fn of<'p>(processes: impl IntoIterator<Item = &'p Process>) -> Self {
+        Self::named(processes, Path::new(PROC))
+    }
+
+    fn named<'p>(processes: impl IntoIterator<Item = &'p Process>, proc: &Path) -> Self {
+        let pids: BTreeSet<u32> = processes.into_iter().map(|p| p.pid).collect();
+        let holder = |pid: u32| Holder { pid, name: command_in(proc, pid) };
+        Self(pids.into_iter().map(holder).collect())
+    }
+}
+
+/// The name of a process's command, where `/proc` has it.
+#[must_use]
+pub fn command(pid: u32) -> Option<String> {
+    command_in(Path::new(PROC), pid)
+}
+
+fn command_in(proc: &Path, pid: u32) -> Option<String> {
+    let text = std::fs::read_to_string(proc.join(pid.to_string()).join("comm")).ok()?;
+    Some(text.trim_end().to_owned()).filter(|name| !name.is_empty())
+}
+
+impl fmt::Display for Holders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.len() {
+            0 => {
+                return f.write_str(
+                    "it is in use, by nothing that NVML lists; a monitoring program (DCGM, dcgm-exporter) may hold it: \
+                     pause it",
+                );
+            }
+            1 => f.write_str("a process runs on it: ")?,
+            _ => f.write_str("processes run on it: ")?,
+        }
+        for (n, holder) in self.0.iter().take(NAMED).enumerate() {
+            let comma = if n == 0 { "" } else { ", " };
+            write!(f, "{comma}{}", holder.pid)?;
+            if let Some(name) = &holder.name {
+                write!(f, " ({name})")?;
+            }
+        }
+        match self.0.len().saturating_sub(NAMED) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(pid: u32) -> Process {
+        Process { pid, memory: None, gi: None, ci: None }
+    }
+
+    #[test]
+    fn holders_are_named_where_their_names_can_be_read() {
+        let own = std::process::id();
+        let name = command(own).unwrap();
+        let holders = Holders::of(&[process(own), process(own)]);
+        assert_eq!(holders.to_string(), format!("a process runs on it: {own} ({name})"));
+        let nobody = Holders::named(&[process(4711), process(41)], Path::new("/no-such-folder"));
+        assert_eq!(nobody.to_string(), "processes run on it: 41, 4711");
+    }
+
+    #[test]
+    fn many_holders_are_counted() {
+        let many: Vec<Process> = (1..=11).map(process).collect();
+        let text = Holders::named(&many, Path::new("/no-such-folder")).to_string();
+        assert_eq!(text, "processes run on it: 1, 2, 3, 4, 5, 6, 7, 8 and 3 more");
+    }
+
+    #[test]
+    fn where_nothing_is_listed_the_text_says_who_it_may_be() {
+        assert!(Holders::default().to_string().contains("DCGM"));
+    }
+}

@@ -1,0 +1,144 @@
+//! The GPU instances of a GPU and their compute instances, as NVML lists them.
+
+use crate::ffi::{self, CiHandle, GiHandle};
+use crate::tables::{CiProfiles, Tables, narrow};
+use crate::{Compute, ComputePart, GpuError, GpuInstance, NvmlBackend, Process};
+use kerf_core::mig::{
+    ComputeGeometry, ComputeInstance, Instance, MigTable, Placement, Profile, ProfileEntry,
+};
+use kerf_core::names::{DeviceId, GpuUuid};
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use std::collections::BTreeSet;
+
+/// A GPU as its instances are looked at and changed.
+pub(crate) struct Site<'a> {
+    pub(crate) nvml: &'a Nvml,
+    pub(crate) device: Device<'a>,
+    pub(crate) gpu: &'a GpuUuid,
+    pub(crate) tables: &'a mut Tables,
+}
+
+/// A compute instance that exists.
+pub(crate) struct Found {
+    pub(crate) handle: CiHandle,
+    pub(crate) ci: u32,
+    pub(crate) profile: u32,
+    pub(crate) place: ComputeInstance,
+    pub(crate) device: DeviceId,
+}
+
+impl NvmlBackend {
+    /// `gpu`, as its instances are looked at and changed.
+    pub(crate) fn site<'a>(&'a mut self, gpu: &'a GpuUuid) -> Result<Site<'a>, GpuError> {
+        let device = device(&self.nvml, gpu)?;
+        Ok(Site { nvml: &self.nvml, device, gpu, tables: &mut self.tables })
+    }
+}
+
+/// The handle of `gpu`.
+pub(crate) fn device<'a>(nvml: &'a Nvml, gpu: &GpuUuid) -> Result<Device<'a>, GpuError> {
+    nvml.device_by_uuid(gpu.as_str()).map_err(|error| match error {
+        NvmlError::NotFound => GpuError::NoSuchGpu(gpu.clone()),
+        other => GpuError::call("nvmlDeviceGetHandleByUUID")(other),
+    })
+}
+
+impl Site<'_> {
+    /// What MIG offers of one profile.
+    pub(crate) fn entry(&mut self, profile: Profile) -> Result<ProfileEntry, GpuError> {
+        let table = self.tables.of(self.gpu, &self.device)?;
+        table.entry(profile).cloned().ok_or(GpuError::NoSuchProfile(profile))
+    }
+
+    /// All GPU instances of the profiles in `table`, by their start.
+    pub(crate) fn instances(
+        &mut self,
+        table: &MigTable,
+        processes: &[Process],
+    ) -> Result<Vec<GpuInstance>, GpuError> {
+        let mut found = Vec::new();
+        let mut seen = BTreeSet::new();
+        for entry in table.entries() {
+            for gi in self.of_profile(entry)? {
+                let info = self.info(gi)?;
+                if seen.insert(info.id) {
+                    let instance = Instance { profile: entry.profile, placement: placement(&info)? };
+                    found.push(GpuInstance {
+                        instance,
+                        gi: info.id,
+                        compute: self.compute(gi, entry)?,
+                        has_processes: processes.iter().any(|p| p.gi == Some(info.id)),
+                    });
+                }
+            }
+        }
+        found.sort_by_key(|i| i.instance.placement.start);
+        Ok(found)
+    }
+
+    /// The GPU instances of one profile.
+    pub(crate) fn of_profile(&self, entry: &ProfileEntry) -> Result<Vec<GiHandle>, GpuError> {
+        ffi::gpu_instances(&self.device, entry.id.0).map_err(GpuError::call("nvmlDeviceGetGpuInstances"))
+    }
+
+    pub(crate) fn info(&self, gi: GiHandle) -> Result<ffi::GiInfo, GpuError> {
+        ffi::gi_info(self.nvml, gi).map_err(GpuError::call("nvmlGpuInstanceGetInfo"))
+    }
+
+    /// What the compute instances of a GPU instance are together.
+    pub(crate) fn compute(&mut self, gi: GiHandle, entry: &ProfileEntry) -> Result<Compute, GpuError> {
+        let profiles = self.tables.compute(self.gpu, self.nvml, gi, entry)?;
+        let found = self.compute_instances(gi, &profiles)?;
+        Ok(understood(entry.profile, &profiles, found))
+    }
+
+    /// All compute instances of a GPU instance.
+    pub(crate) fn compute_instances(
+        &self,
+        gi: GiHandle,
+        profiles: &CiProfiles,
+    ) -> Result<Vec<Found>, GpuError> {
+        let mut found = Vec::new();
+        for profile in &profiles.all {
+            let handles = ffi::compute_instances(self.nvml, gi, *profile)
+                .map_err(GpuError::call("nvmlGpuInstanceGetComputeInstances"))?;
+            for handle in handles {
+                found.push(self.look_at(handle, *profile)?);
+            }
+        }
+        Ok(found)
+    }
+
+    fn look_at(&self, handle: CiHandle, profile: u32) -> Result<Found, GpuError> {
+        const CALL: &str = "nvmlComputeInstanceGetInfo_v2";
+        let info = ffi::ci_info(self.nvml, handle).map_err(GpuError::call(CALL))?;
+        let uuid = info.device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?;
+        let place = ComputeInstance { start: narrow(CALL, info.start)?, compute: narrow(CALL, info.size)? };
+        Ok(Found { handle, ci: info.id, profile, place, device: DeviceId::new(uuid) })
+    }
+}
+
+/// What `found` is as a whole: one of full size, legal parts by their places, or what somebody else thought of.
+fn understood(of: Profile, profiles: &CiProfiles, mut found: Vec<Found>) -> Compute {
+    if found.is_empty() {
+        return Compute::Missing;
+    }
+    if let [one] = found.as_slice()
+        && profiles.full_size.contains(&one.profile)
+    {
+        return Compute::Full { ci: one.ci, device: one.device.clone() };
+    }
+    let is_legal = ComputeGeometry::with(of, found.iter().map(|one| one.place)).is_ok();
+    if !is_legal || !found.iter().all(|one| profiles.is_plain(one.profile)) {
+        return Compute::Foreign;
+    }
+    found.sort_by_key(|one| one.place);
+    let part = |one: Found| ComputePart { instance: one.place, ci: one.ci, device: one.device };
+    Compute::Parts(found.into_iter().map(part).collect())
+}
+
+pub(crate) fn placement(info: &ffi::GiInfo) -> Result<Placement, GpuError> {
+    const CALL: &str = "nvmlGpuInstanceGetInfo";
+    Ok(Placement { start: narrow(CALL, info.start)?, size: narrow(CALL, info.size)? })
+}

@@ -1,0 +1,142 @@
+//! Switching a GPU's MIG mode and its compute mode.
+
+use crate::holders::Holders;
+use crate::instances::Site;
+use crate::observe::{compute_mode, mig_mode};
+use crate::{ComputeMode, GpuError, MigMode, NvmlBackend, NvmlCode, processes};
+use kerf_core::names::GpuUuid;
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
+use std::collections::BTreeSet;
+use thiserror::Error;
+
+const SET: &str = "nvmlDeviceSetMigMode";
+
+/// The CUDA compute capability of Ampere, whose MIG mode changes with a reset. (Hopper's, 9, does without.)
+const AMPERE: u32 = 8;
+
+/// Why a GPU's MIG mode is not switched.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ModeRefusal {
+    /// The GPU has none.
+    #[error("the GPU has no MIG mode")]
+    Unsupported,
+    /// It is cut.
+    #[error("the GPU has {0} GPU instances; its MIG mode is switched when they are gone")]
+    Instances(usize),
+    /// An MPS server has it to itself, or nobody may use it.
+    #[error("the GPU's compute mode is not DEFAULT; end its MPS daemon, or run nvidia-smi -i {0} -c DEFAULT")]
+    ComputeMode(u32),
+    /// Ampere.
+    #[error(
+        "the GPU's MIG mode changes only with a reset: drain the node, switch the mode by nvidia-smi -i {0} -mig, and \
+         run nvidia-smi --gpu-reset -i {0} or reboot; or allow resets in the policy"
+    )]
+    NeedsReset(u32),
+}
+
+impl ModeRefusal {
+    /// NVML's code for it.
+    pub(crate) fn code(&self) -> NvmlCode {
+        match self {
+            Self::Unsupported => NvmlCode::NotSupported,
+            Self::Instances(_) | Self::ComputeMode(_) => NvmlCode::InUse,
+            Self::NeedsReset(_) => NvmlCode::ResetRequired,
+        }
+    }
+}
+
+impl NvmlBackend {
+    /// See [`crate::GpuBackend::set_mig_mode`].
+    pub(crate) fn switch_mig(&mut self, gpu: &GpuUuid, on: bool, reset: bool) -> Result<(), GpuError> {
+        let result = self.site(gpu)?.switch_mig(on, reset);
+        // What MIG offers is asked anew; minors and handles, which may be others now, are asked at every look.
+        self.tables.forget(gpu);
+        result
+    }
+
+    /// See [`crate::GpuBackend::set_exclusive`].
+    pub(crate) fn switch_compute_mode(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError> {
+        let mode = if exclusive { NvmlComputeMode::ExclusiveProcess } else { NvmlComputeMode::Default };
+        self.device(gpu)?.set_compute_mode(mode).map_err(GpuError::call("nvmlDeviceSetComputeMode"))
+    }
+}
+
+impl Site<'_> {
+    fn switch_mig(&mut self, on: bool, reset: bool) -> Result<(), GpuError> {
+        match mig_mode(&self.device)? {
+            MigMode::Unsupported => return Err(GpuError::MigMode(ModeRefusal::Unsupported)),
+            MigMode::Settled(now) if now == on => return Ok(()),
+            MigMode::Pending(now) if now != on && reset => return Ok(()),
+            // The other mode waits for a reset: it is called off.
+            MigMode::Pending(now) if now == on => return set(&self.device, on).map(drop),
+            MigMode::Settled(_) | MigMode::Pending(_) => {}
+        }
+        let index = self.device.index().map_err(GpuError::call("nvmlDeviceGetIndex"))?;
+        is_free(&self.device, index)?;
+        // With MIG mode off there is nothing to count.
+        if !on {
+            self.is_uncut()?;
+        }
+        let capability = self
+            .device
+            .cuda_compute_capability()
+            .map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
+        if u32::try_from(capability.major) == Ok(AMPERE) && !reset {
+            return Err(GpuError::MigMode(ModeRefusal::NeedsReset(index)));
+        }
+        match set(&self.device, on)? {
+            None => Ok(()),
+            Some(NvmlCode::ResetRequired) if reset => {
+                tracing::warn!(gpu = %self.gpu, index, on, "the GPU's MIG mode changes at its next reset");
+                Ok(())
+            }
+            Some(code) => Err(self.call_off(on, index, code)),
+        }
+    }
+
+    fn is_uncut(&mut self) -> Result<(), GpuError> {
+        let table = self.tables.of(self.gpu, &self.device)?;
+        let mut ids = BTreeSet::new();
+        for entry in table.entries() {
+            for gi in self.of_profile(entry)? {
+                ids.insert(self.info(gi)?.id);
+            }
+        }
+        if ids.is_empty() { Ok(()) } else { Err(GpuError::MigMode(ModeRefusal::Instances(ids.len()))) }
+    }
+
+    /// Takes back a change that is pending, and says why it is.
+    fn call_off(&self, on: bool, index: u32, code: NvmlCode) -> GpuError {
+        if let Err(error) = set(&self.device, !on) {
+            tracing::error!(gpu = %self.gpu, index, on, %error, "the GPU's MIG mode will change at its next reset");
+        }
+        match code {
+            NvmlCode::InUse => {
+                GpuError::Busy(Holders::of(&processes::on_gpu(&self.device).unwrap_or_default()))
+            }
+            NvmlCode::ResetRequired => GpuError::MigMode(ModeRefusal::NeedsReset(index)),
+            code => GpuError::Call { call: SET, code },
+        }
+    }
+}
+
+/// Asks for a mode. The call succeeds also when the mode is only pending; the answer is why it is.
+fn set(device: &Device<'_>, on: bool) -> Result<Option<NvmlCode>, GpuError> {
+    let status = device.set_mig_mode(on).map_err(GpuError::call(SET))?;
+    Ok((status != 0).then(|| NvmlCode::of_number(status)))
+}
+
+/// Whether nobody uses the GPU, whose compute mode is as it should be.
+fn is_free(device: &Device<'_>, index: u32) -> Result<(), GpuError> {
+    let processes = processes::on_gpu(device)?;
+    if !processes.is_empty() {
+        return Err(GpuError::Busy(Holders::of(&processes)));
+    }
+    match compute_mode(device)? {
+        ComputeMode::Default => Ok(()),
+        ComputeMode::ExclusiveProcess | ComputeMode::Other => {
+            Err(GpuError::MigMode(ModeRefusal::ComputeMode(index)))
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! One look at all GPUs. One that does not answer is kept as it was last seen; the others go on.
+
+use crate::instances::Site;
+use crate::processes::{self, MIB};
+use crate::{ComputeMode, Gpu, GpuError, MigMode, NvmlBackend, numa, repair};
+use kerf_core::names::GpuUuid;
+use kerf_core::units::MemoryMib;
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
+use nvml_wrapper::error::NvmlError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// `NVML_DEVICE_MIG_ENABLE`.
+const MIG_ENABLED: u32 = 1;
+
+/// The GPUs as they were last seen.
+#[derive(Default)]
+pub(crate) struct Seen {
+    gpus: BTreeMap<GpuUuid, Gpu>,
+    /// Indexes of GPUs that never answered, which the log told once.
+    silent: BTreeSet<u32>,
+}
+
+impl NvmlBackend {
+    /// See [`crate::GpuBackend::observe`].
+    pub(crate) fn observe_all(&mut self) -> Result<Vec<Gpu>, GpuError> {
+        let count = self.nvml.device_count().map_err(GpuError::call("nvmlDeviceGetCount_v2"))?;
+        let (mut found, mut faults) = (BTreeMap::new(), BTreeMap::new());
+        for index in 0..count {
+            match self.observe_gpu(index) {
+                Ok(gpu) => drop(found.insert(gpu.uuid.clone(), gpu)),
+                Err(error) if error.needs_reopening() => return Err(error),
+                Err(error) => drop(faults.insert(index, error)),
+            }
+        }
+        Ok(self.seen.with(found, faults))
+    }
+
+    fn observe_gpu(&mut self, index: u32) -> Result<Gpu, GpuError> {
+        let device =
+            self.nvml.device_by_index(index).map_err(GpuError::call("nvmlDeviceGetHandleByIndex_v2"))?;
+        let uuid = GpuUuid::new(device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?);
+        let last = self.seen.gpus.get(&uuid);
+        let memory = device.memory_info().map_err(GpuError::call("nvmlDeviceGetMemoryInfo_v2"))?;
+        let mig = mig_mode(&device)?;
+        if last.is_some_and(|last| last.mig.is_on() != mig.is_on()) {
+            self.tables.forget(&uuid);
+        }
+        let mut gpu = Gpu {
+            index,
+            minor: device.minor_number().map_err(GpuError::call("nvmlDeviceGetMinorNumber"))?,
+            memory: MemoryMib(memory.total / MIB),
+            used: MemoryMib(memory.used.div_ceil(MIB)),
+            mig,
+            compute_mode: compute_mode(&device)?,
+            processes: processes::on_gpu(&device)?,
+            pending_repair: repair::pending(&device)?,
+            ..match last {
+                Some(last) => Gpu { fault: None, table: None, instances: Vec::new(), ..last.clone() },
+                None => first_look(&device, &uuid)?,
+            }
+        };
+        if mig.is_on() {
+            let mut site = Site { nvml: &self.nvml, device, gpu: &uuid, tables: &mut self.tables };
+            let table = site.tables.of(&uuid, &site.device)?;
+            gpu.instances = site.instances(&table, &gpu.processes)?;
+            gpu.table = Some(table);
+        }
+        Ok(gpu)
+    }
+}
+
+/// What never changes of a GPU; the rest is empty.
+fn first_look(device: &Device<'_>, uuid: &GpuUuid) -> Result<Gpu, GpuError> {
+    let capability =
+        device.cuda_compute_capability().map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
+    let number = |number: i32| u32::try_from(number).unwrap_or(0);
+    let bus_id = device.pci_info().ok().map(|pci| pci.bus_id);
+    Ok(Gpu {
+        uuid: uuid.clone(),
+        index: 0,
+        minor: 0,
+        product: device.name().map_err(GpuError::call("nvmlDeviceGetName"))?,
+        memory: MemoryMib(0),
+        used: MemoryMib(0),
+        capability: (number(capability.major), number(capability.minor)),
+        numa: bus_id.and_then(|bus_id| numa::node_of(Path::new(numa::PCI_DEVICES), &bus_id)),
+        mig: MigMode::Unsupported,
+        compute_mode: ComputeMode::Default,
+        table: None,
+        instances: Vec::new(),
+        processes: Vec::new(),
+        pending_repair: None,
+        fault: None,
+    })
+}
+
+pub(crate) fn mig_mode(device: &Device<'_>) -> Result<MigMode, GpuError> {
+    match device.mig_mode() {
+        Ok(mode) => {
+            let (now, then) = (mode.current == MIG_ENABLED, mode.pending == MIG_ENABLED);
+            Ok(if now == then { MigMode::Settled(now) } else { MigMode::Pending(now) })
+        }
+        Err(NvmlError::NotSupported) => Ok(MigMode::Unsupported),
+        Err(error) => Err(GpuError::call("nvmlDeviceGetMigMode")(error)),
+    }
+}
+
+pub(crate) fn compute_mode(device: &Device<'_>) -> Result<ComputeMode, GpuError> {
+    match device.compute_mode() {
+        Ok(NvmlComputeMode::Default) | Err(NvmlError::NotSupported) => Ok(ComputeMode::Default),
+        Ok(NvmlComputeMode::ExclusiveProcess) => Ok(ComputeMode::ExclusiveProcess),
+        Ok(NvmlComputeMode::ExclusiveThread | NvmlComputeMode::Prohibited) => Ok(ComputeMode::Other),
+        Err(error) => Err(GpuError::call("nvmlDeviceGetComputeMode")(error)),
+    }
+}
+
+impl Seen {
+    /// All GPUs that were ever seen, by index: those in `found` as they are, the others as they were, with a fault.
+    fn with(&mut self, mut found: BTreeMap<GpuUuid, Gpu>, mut faults: BTreeMap<u32, GpuError>) -> Vec<Gpu> {
+        for (uuid, last) in &self.gpus {
+            if let Some(gpu) = found.get(uuid) {
+                if let Some(fault) = &last.fault {
+                    tracing::info!(gpu = %uuid, index = gpu.index, %fault, "the GPU answers again");
+                }
+                continue;
+            }
+            // Its index may be another GPU's by now; then it is not on the node any more.
+            let fault = faults.remove(&last.index).unwrap_or_else(|| GpuError::NoSuchGpu(uuid.clone()));
+            if last.fault.as_ref() != Some(&fault) {
+                tracing::warn!(gpu = %uuid, index = last.index, %fault, "the GPU does not answer; it is taken to be as before");
+            }
+            found.insert(uuid.clone(), Gpu { fault: Some(fault), ..last.clone() });
+        }
+        self.silent.retain(|index| faults.contains_key(index));
+        for (index, error) in faults {
+            if self.silent.insert(index) {
+                tracing::error!(index, %error, "a GPU never answered; it is left out");
+            }
+        }
+        self.gpus = found;
+        let mut all: Vec<Gpu> = self.gpus.values().cloned().collect();
+        all.sort_by_key(|gpu| gpu.index);
+        all
+    }
+}

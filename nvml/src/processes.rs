@@ -1,0 +1,56 @@
+//! The processes on a GPU, and who of them holds what NVML says is in use.
+
+use crate::ffi::{self, ProcessList, RawProcess};
+use crate::holders::Holders;
+use crate::{GpuError, NvmlCode, Process};
+use kerf_core::units::MemoryMib;
+use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
+use std::collections::BTreeMap;
+
+/// Bytes in a MiB.
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// The lists in which NVML shows processes. All GPUs have the first.
+const LISTS: [(ProcessList, &str, bool); 3] = [
+    (ProcessList::Compute, "nvmlDeviceGetComputeRunningProcesses_v3", true),
+    (ProcessList::Graphics, "nvmlDeviceGetGraphicsRunningProcesses_v3", false),
+    (ProcessList::MpsClients, "nvmlDeviceGetMPSComputeRunningProcesses_v3", false),
+];
+
+/// All processes on a GPU: those that compute, draw, or are clients of an MPS server. One that is in several lists is
+/// given once for each compute instance.
+pub(crate) fn on_gpu(device: &Device<'_>) -> Result<Vec<Process>, GpuError> {
+    let mut found = BTreeMap::new();
+    for (list, call, must) in LISTS {
+        let listed = match ffi::processes(device, list).map_err(GpuError::call(call)) {
+            Err(error) if !must && is_unknown(error.code()) => Vec::new(),
+            result => result?,
+        };
+        for RawProcess { pid, bytes, gi, ci } in listed {
+            let memory = bytes.map(|bytes| MemoryMib(bytes.div_ceil(MIB)));
+            let one = found.entry((gi, ci, pid)).or_insert(Process { pid, memory, gi, ci });
+            one.memory = one.memory.max(memory);
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+fn is_unknown(code: NvmlCode) -> bool {
+    matches!(code, NvmlCode::NotSupported | NvmlCode::FunctionNotFound)
+}
+
+/// Turns NVML's answer into an error; where something is in use, into one that names those whom `holds` says.
+pub(crate) fn refusal(
+    device: &Device<'_>,
+    call: &'static str,
+    error: NvmlError,
+    holds: impl Fn(&Process) -> bool,
+) -> GpuError {
+    if !matches!(error, NvmlError::InUse) {
+        return GpuError::call(call)(error);
+    }
+    // Without the lists the text still says who it may be.
+    let all = on_gpu(device).unwrap_or_default();
+    GpuError::Busy(Holders::of(all.iter().filter(|p| holds(p))))
+}

@@ -1,0 +1,154 @@
+//! What MIG offers on each GPU, asked once: it stays as it is until the GPU's MIG mode changes.
+
+use crate::differences::warn_of_differences;
+use crate::processes::MIB;
+use crate::{GpuError, ffi};
+use kerf_core::mig::{ComputeProfile, GiProfileId, MigTable, Profile, ProfileEntry};
+use kerf_core::names::GpuUuid;
+use kerf_core::units::MemoryMib;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// GPU instance profile indexes to try. NVML 13 knows 18 (`NVML_GPU_INSTANCE_PROFILE_COUNT`); newer drivers may know
+/// more, and answer an index beyond theirs with an error that ends the walk.
+const GI_PROFILE_INDEXES: u32 = 32;
+
+/// Compute instance profile indexes to try: `NVML_COMPUTE_INSTANCE_PROFILE_COUNT` is 9 with the NVL profile.
+const CI_PROFILE_INDEXES: u32 = 9;
+
+/// Compute instance profile indexes below this are one for each count of slices; then come variants
+/// (`NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1` is 7).
+const CI_PLAIN_INDEXES: u32 = 7;
+
+/// The compute instance profiles of a GPU instance profile.
+#[derive(Clone, Default)]
+pub(crate) struct CiProfiles {
+    /// All of them.
+    pub(crate) all: Vec<u32>,
+    /// The one that takes the whole GPU instance with the most multiprocessors: some have two of the same slices.
+    pub(crate) full: Option<u32>,
+    /// All that take the whole GPU instance.
+    pub(crate) full_size: BTreeSet<u32>,
+    /// The plain ones, by slices.
+    pub(crate) plain: BTreeMap<u32, u32>,
+}
+
+impl CiProfiles {
+    /// Whether core has a name for the profile: whether it is not a variant.
+    pub(crate) fn is_plain(&self, profile: u32) -> bool {
+        self.plain.values().any(|id| *id == profile)
+    }
+
+    /// The profile of a part of a GPU instance.
+    pub(crate) fn part(&self, part: ComputeProfile) -> Result<u32, GpuError> {
+        self.plain.get(&u32::from(part.compute())).copied().ok_or(GpuError::NoSuchCompute(part))
+    }
+}
+
+/// The answers of each GPU.
+#[derive(Default)]
+pub(crate) struct Tables {
+    gi: BTreeMap<GpuUuid, MigTable>,
+    ci: BTreeMap<(GpuUuid, u32), CiProfiles>,
+}
+
+impl Tables {
+    /// The profiles of `gpu`. At the first call the log tells where the catalog knows others.
+    pub(crate) fn of(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
+        if let Some(known) = self.gi.get(gpu) {
+            return Ok(known.clone());
+        }
+        let table = read(device)?;
+        let product = device.name().map_err(GpuError::call("nvmlDeviceGetName"))?;
+        let memory = device.memory_info().map_err(GpuError::call("nvmlDeviceGetMemoryInfo_v2"))?;
+        warn_of_differences(gpu, &product, MemoryMib(memory.total / MIB), &table);
+        self.gi.insert(gpu.clone(), table.clone());
+        Ok(table)
+    }
+
+    /// The compute instance profiles of GPU instances like `gi`.
+    pub(crate) fn compute(
+        &mut self,
+        gpu: &GpuUuid,
+        nvml: &Nvml,
+        gi: ffi::GiHandle,
+        entry: &ProfileEntry,
+    ) -> Result<CiProfiles, GpuError> {
+        let key = (gpu.clone(), entry.id.0);
+        if let Some(known) = self.ci.get(&key) {
+            return Ok(known.clone());
+        }
+        let profiles = read_compute(nvml, gi, u32::from(entry.profile.compute()))?;
+        self.ci.insert(key, profiles.clone());
+        Ok(profiles)
+    }
+
+    /// Forgets what `gpu` said.
+    pub(crate) fn forget(&mut self, gpu: &GpuUuid) {
+        self.gi.remove(gpu);
+        self.ci.retain(|(of, _), _| of != gpu);
+    }
+}
+
+fn read_compute(nvml: &Nvml, gi: ffi::GiHandle, slices: u32) -> Result<CiProfiles, GpuError> {
+    let mut found = Vec::new();
+    for index in 0..CI_PROFILE_INDEXES {
+        match ffi::ci_profile(nvml, gi, index) {
+            Ok(profile) => found.push((index, profile)),
+            Err(NvmlError::NotSupported | NvmlError::InvalidArg) => {}
+            Err(error) => return Err(GpuError::call("nvmlGpuInstanceGetComputeInstanceProfileInfo")(error)),
+        }
+    }
+    let full = || found.iter().map(|(_, profile)| profile).filter(|profile| profile.slices == slices);
+    let plain = found.iter().filter(|(index, _)| *index < CI_PLAIN_INDEXES);
+    Ok(CiProfiles {
+        all: found.iter().map(|(_, profile)| profile.id).collect(),
+        full: full().max_by_key(|profile| profile.multiprocessors).map(|profile| profile.id),
+        full_size: full().map(|profile| profile.id).collect(),
+        plain: plain.map(|(_, profile)| (profile.slices, profile.id)).collect(),
+    })
+}
+
+/// The profiles that NVML lists, with MIG mode on or off; none on a GPU that has no MIG.
+pub(crate) fn read(device: &Device<'_>) -> Result<MigTable, GpuError> {
+    let mut entries = Vec::new();
+    for index in 0..GI_PROFILE_INDEXES {
+        match ffi::gi_profile(device, index) {
+            Ok(profile) => entries.extend(read_entry(device, &profile)?),
+            Err(NvmlError::NotSupported) => {}
+            Err(NvmlError::InvalidArg) => break,
+            Err(error) => return Err(GpuError::call("nvmlDeviceGetGpuInstanceProfileInfoV")(error)),
+        }
+    }
+    Ok(MigTable::new(entries))
+}
+
+const PLACEMENTS: &str = "nvmlDeviceGetGpuInstancePossiblePlacements_v2";
+
+/// The entry of a profile; `None` for one with a name that kerf does not know, which it then does not cut.
+fn read_entry(device: &Device<'_>, profile: &ffi::GiProfile) -> Result<Option<ProfileEntry>, GpuError> {
+    let name = profile.name.strip_prefix("MIG ").unwrap_or(&profile.name);
+    let Ok(parsed) = name.parse::<Profile>() else {
+        tracing::warn!(name, id = profile.id, "a GPU instance profile has a name that kerf does not know");
+        return Ok(None);
+    };
+    let places = ffi::placements(device, profile.id).map_err(GpuError::call(PLACEMENTS))?;
+    let mut starts =
+        places.iter().map(|(start, _)| narrow(PLACEMENTS, *start)).collect::<Result<Vec<_>, _>>()?;
+    starts.sort_unstable();
+    let Some((_, size)) = places.first() else { return Ok(None) };
+    Ok(Some(ProfileEntry {
+        id: GiProfileId(profile.id),
+        profile: parsed,
+        memory: MemoryMib(profile.memory_mib),
+        size: narrow(PLACEMENTS, *size)?,
+        starts,
+        max: narrow("nvmlDeviceGetGpuInstanceProfileInfoV", profile.instances)?,
+    }))
+}
+
+/// A count or place of slices.
+pub(crate) fn narrow(call: &'static str, number: u32) -> Result<u8, GpuError> {
+    u8::try_from(number).map_err(|_| GpuError::Malformed { call, what: format!("the number {number}") })
+}

@@ -1,10 +1,33 @@
-//! GPUs in memory, for unit tests of what uses a [`GpuBackend`].
+//! GPUs in memory, for unit tests of what uses a [`GpuBackend`](super::GpuBackend). What a test does to them is here, what
+//! the agent does in `backend`.
 
-use super::{Compute, Gpu, GpuBackend, GpuError, GpuInstance};
-use kerf_core::mig::{Geometry, Instance, catalog};
+mod backend;
+#[cfg(test)]
+mod tests;
+
+use super::{ComputeMode, Gpu, GpuError, MigMode, NvmlCode, Process};
+use kerf_core::mig::{MigTable, catalog};
 use kerf_core::names::{DeviceId, GpuUuid};
-use std::collections::VecDeque;
+use kerf_core::units::MemoryMib;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// CUDA compute capabilities by the beginning of the models' names.
+const CAPABILITIES: [(&str, (u32, u32)); 10] = [
+    ("A100", (8, 0)),
+    ("A30", (8, 0)),
+    ("A10G", (8, 6)),
+    ("L4", (8, 9)),
+    ("T4", (7, 5)),
+    ("H", (9, 0)),
+    ("GH", (9, 0)),
+    ("B", (10, 0)),
+    ("GB", (10, 0)),
+    ("RTX", (12, 0)),
+];
+
+/// The first of the processes that [`FakeGpus::set_processes`] starts.
+const SOMEBODY: u32 = 4711;
 
 /// GPUs that a test and the agent's code share.
 #[derive(Clone, Default)]
@@ -12,9 +35,20 @@ pub(crate) struct FakeGpus(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    gpus: Vec<Gpu>,
+    gpus: Vec<FakeGpu>,
     made: u32,
     errors: VecDeque<GpuError>,
+    limits: BTreeMap<(GpuUuid, String), MemoryMib>,
+}
+
+struct FakeGpu {
+    /// Without what is made up when it is looked at.
+    gpu: Gpu,
+    /// What MIG offers when it is on.
+    table: Option<MigTable>,
+    /// Memory that no process of the list uses.
+    other: MemoryMib,
+    is_lost: bool,
 }
 
 /// The UUID of the fake GPU at `index`.
@@ -25,18 +59,19 @@ pub(crate) fn uuid(index: u32) -> GpuUuid {
 impl FakeGpus {
     /// GPUs of these catalog models, with MIG mode on where the model has it.
     pub(crate) fn new(models: &[&str]) -> Self {
-        let gpus = models.iter().zip(0..).map(|(name, index)| {
-            let model = catalog::by_name(name).unwrap();
-            Gpu {
-                uuid: uuid(index),
-                index,
-                product: format!("NVIDIA {}", model.products[0]),
-                memory: model.memory,
-                table: model.mig_table(),
-                instances: Vec::new(),
+        let gpus = models.iter().zip(0..).map(|(name, index)| FakeGpu::new(name, index));
+        Self(Arc::new(Mutex::new(State { gpus: gpus.collect(), ..State::default() })))
+    }
+
+    /// The same with MIG mode off.
+    pub(crate) fn uncut(models: &[&str]) -> Self {
+        let gpus = Self::new(models);
+        gpus.with(|state| {
+            for gpu in state.gpus.iter_mut().filter(|g| g.table.is_some()) {
+                gpu.gpu.mig = MigMode::Settled(false);
             }
         });
-        Self(Arc::new(Mutex::new(State { gpus: gpus.collect(), ..State::default() })))
+        gpus
     }
 
     /// Makes the next call that changes something fail.
@@ -46,15 +81,72 @@ impl FakeGpus {
 
     /// Looks at the GPUs.
     pub(crate) fn gpus(&self) -> Vec<Gpu> {
-        self.with(|state| state.gpus.clone())
+        self.with(|state| state.gpus.iter().map(FakeGpu::seen).collect())
     }
 
-    /// Starts or ends a process on the instance with this device id.
+    /// Starts or ends a process on the MIG device with this id.
     pub(crate) fn set_processes(&self, device: &DeviceId, running: bool) {
-        self.with(|state| {
-            let instances = state.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
-            instances.filter(|i| i.device() == Some(device)).for_each(|i| i.has_processes = running);
+        let gpus = self.gpus();
+        let found = gpus.iter().find_map(|gpu| Some((gpu.index, place(gpu, device)?)));
+        let Some((index, (gi, ci))) = found else { return };
+        let pid = SOMEBODY + gi * 8 + ci;
+        self.end_process(pid);
+        if running {
+            self.start_process(index, Some(device), pid, Some(MemoryMib(1)));
+        }
+    }
+
+    /// Starts a process on a GPU or on one of its MIG devices.
+    pub(crate) fn start_process(
+        &self,
+        index: u32,
+        device: Option<&DeviceId>,
+        pid: u32,
+        memory: Option<MemoryMib>,
+    ) {
+        self.with_gpu(index, |gpu| {
+            let place = device.and_then(|device| place(&gpu.gpu, device));
+            let (gi, ci) = (place.map(|(gi, _)| gi), place.map(|(_, ci)| ci));
+            gpu.gpu.processes.push(Process { pid, memory, gi, ci });
         });
+    }
+
+    /// Ends a process on whatever GPU.
+    pub(crate) fn end_process(&self, pid: u32) {
+        self.with(|state| state.gpus.iter_mut().for_each(|g| g.gpu.processes.retain(|p| p.pid != pid)));
+    }
+
+    /// Uses memory of a GPU by nobody who is listed.
+    pub(crate) fn use_memory(&self, index: u32, memory: MemoryMib) {
+        self.with_gpu(index, |gpu| gpu.other = memory);
+    }
+
+    /// Makes a GPU fall off the bus, or come back.
+    pub(crate) fn set_lost(&self, index: u32, lost: bool) {
+        self.with_gpu(index, |gpu| gpu.is_lost = lost);
+    }
+
+    /// Says what a GPU waits for a reset to repair.
+    pub(crate) fn set_pending_repair(&self, index: u32, what: Option<&str>) {
+        self.with_gpu(index, |gpu| gpu.gpu.pending_repair = what.map(str::to_owned));
+    }
+
+    /// The memory limits of cgroups.
+    pub(crate) fn limits(&self) -> BTreeMap<(GpuUuid, String), MemoryMib> {
+        self.with(|state| state.limits.clone())
+    }
+
+    /// Reboots the node: what is cut, runs or is set is gone. Hopper and later lose MIG mode, Ampere takes up the pending
+    /// one.
+    pub(crate) fn reboot(&self) {
+        self.with(|state| {
+            state.limits.clear();
+            state.gpus.iter_mut().for_each(FakeGpu::reboot);
+        });
+    }
+
+    fn with_gpu(&self, index: u32, act: impl FnOnce(&mut FakeGpu)) {
+        self.with(|state| act(state.gpus.iter_mut().find(|g| g.gpu.index == index).unwrap()));
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
@@ -62,56 +154,65 @@ impl FakeGpus {
     }
 }
 
-impl State {
-    fn gpu(&mut self, uuid: &GpuUuid) -> Result<&mut Gpu, GpuError> {
-        self.gpus.iter_mut().find(|g| g.uuid == *uuid).ok_or_else(|| GpuError::NoSuchGpu(uuid.clone()))
+/// The GPU instance and the compute instance that a MIG device is.
+fn place(gpu: &Gpu, device: &DeviceId) -> Option<(u32, u32)> {
+    gpu.instances
+        .iter()
+        .find_map(|i| i.devices().find_map(|(_, ci, known)| (known == device).then_some((i.gi, ci))))
+}
+
+impl FakeGpu {
+    fn new(name: &str, index: u32) -> Self {
+        let model = catalog::by_name(name).unwrap();
+        let table = model.mig_table();
+        let (_, capability) = CAPABILITIES.iter().find(|(start, _)| name.starts_with(start)).unwrap();
+        let gpu = Gpu {
+            uuid: uuid(index),
+            index,
+            minor: index,
+            product: format!("NVIDIA {}", model.products[0]),
+            memory: model.memory,
+            used: MemoryMib(0),
+            capability: *capability,
+            numa: None,
+            mig: if table.is_some() { MigMode::Settled(true) } else { MigMode::Unsupported },
+            compute_mode: ComputeMode::Default,
+            table: None,
+            instances: Vec::new(),
+            processes: Vec::new(),
+            pending_repair: None,
+            fault: None,
+        };
+        Self { gpu, table, other: MemoryMib(0), is_lost: false }
     }
 
-    fn fail(&mut self) -> Result<(), GpuError> {
-        self.errors.pop_front().map_or(Ok(()), Err)
+    /// What an observation shows. (A lost GPU of the fake's goes on as it was, so it shows what was last seen.)
+    fn seen(&self) -> Gpu {
+        let mut gpu = self.gpu.clone();
+        let listed = gpu.processes.iter().filter_map(|p| p.memory).map(|memory| memory.0).sum::<u64>();
+        gpu.used = MemoryMib(self.other.0 + listed);
+        gpu.table = self.table.clone().filter(|_| gpu.mig.is_on());
+        for instance in &mut gpu.instances {
+            instance.has_processes = gpu.processes.iter().any(|p| p.gi == Some(instance.gi));
+        }
+        gpu.fault = self.is_lost.then(lost);
+        gpu
+    }
+
+    fn reboot(&mut self) {
+        self.gpu.instances.clear();
+        self.gpu.processes.clear();
+        self.gpu.compute_mode = ComputeMode::Default;
+        self.gpu.pending_repair = None;
+        self.gpu.mig = match self.gpu.mig {
+            MigMode::Unsupported => MigMode::Unsupported,
+            _ if self.gpu.capability.0 >= 9 => MigMode::Settled(false),
+            MigMode::Settled(on) => MigMode::Settled(on),
+            MigMode::Pending(on) => MigMode::Settled(!on),
+        };
     }
 }
 
-impl GpuBackend for FakeGpus {
-    fn observe(&mut self) -> Result<Vec<Gpu>, GpuError> {
-        Ok(self.gpus())
-    }
-
-    fn create(&mut self, gpu: &GpuUuid, wanted: Instance) -> Result<GpuInstance, GpuError> {
-        self.with(|state| {
-            state.fail()?;
-            state.made += 1;
-            let made = state.made;
-            let gpu = state.gpu(gpu)?;
-            let table = gpu.table.clone().ok_or(GpuError::NoSuchProfile(wanted.profile))?;
-            let there = gpu.instances.iter().map(|i| i.instance);
-            Geometry::of(&table, there)
-                .and_then(|g| g.place(wanted.profile, wanted.placement.start))
-                .map_err(|_| GpuError::Call {
-                    call: "nvmlDeviceCreateGpuInstanceWithPlacement",
-                    code: super::NvmlCode::InsufficientResources,
-                })?;
-            let device = DeviceId::new(format!("MIG-{made}"));
-            let created = GpuInstance {
-                instance: wanted,
-                gi: made,
-                compute: Compute::Full { device },
-                has_processes: false,
-            };
-            gpu.instances.push(created.clone());
-            Ok(created)
-        })
-    }
-
-    fn destroy(&mut self, gpu: &GpuUuid, instance: &GpuInstance) -> Result<(), GpuError> {
-        self.with(|state| {
-            state.fail()?;
-            let gpu = state.gpu(gpu)?;
-            if gpu.instances.iter().any(|i| i.gi == instance.gi && i.has_processes) {
-                return Err(GpuError::Busy);
-            }
-            gpu.instances.retain(|i| i.gi != instance.gi);
-            Ok(())
-        })
-    }
+fn lost() -> GpuError {
+    GpuError::Call { call: "nvmlDeviceGetHandleByIndex_v2", code: NvmlCode::GpuIsLost }
 }

@@ -4,5 +4,8 @@
 pub(crate) mod fake;
 mod thread;
 
-pub use kerf_nvml::{Compute, Gpu, GpuBackend, GpuError, GpuInstance, NvmlCode};
+pub use kerf_nvml::{
+    Compute, ComputeMode, ComputePart, Gpu, GpuBackend, GpuError, GpuInstance, Holder, Holders, MigMode,
+    ModeRefusal, NvmlCode, Process,
+};
 pub use thread::GpuThread;

@@ -3,21 +3,17 @@
 //! NVML's calls block, some for seconds; nothing else of the agent waits on them.
 
 use super::{Gpu, GpuBackend, GpuError, GpuInstance};
-use kerf_core::mig::Instance;
+use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::GpuUuid;
+use kerf_core::units::MemoryMib;
 use std::sync::mpsc;
 use tokio::sync::oneshot;
 
 /// Opens the backend. Called on the thread, at the first call and after an error that says that it must be opened anew.
 pub type Open = Box<dyn FnMut() -> Result<Box<dyn GpuBackend>, GpuError> + Send>;
 
-type Reply<T> = oneshot::Sender<Result<T, GpuError>>;
-
-enum Call {
-    Observe(Reply<Vec<Gpu>>),
-    Create(GpuUuid, Instance, Reply<GpuInstance>),
-    Destroy(GpuUuid, GpuInstance, Reply<()>),
-}
+/// What the thread does next.
+type Call = Box<dyn FnOnce(&mut Backend) + Send>;
 
 /// A way to the thread. It ends when the last clone is gone.
 #[derive(Debug, Clone)]
@@ -28,65 +24,91 @@ pub struct GpuThread {
 impl GpuThread {
     /// Starts the thread.
     pub fn start(open: Open) -> std::io::Result<Self> {
-        let (calls, queue) = mpsc::channel();
-        std::thread::Builder::new().name("nvml".to_owned()).spawn(move || serve(&queue, open))?;
+        let (calls, queue) = mpsc::channel::<Call>();
+        let serve = move || {
+            let mut backend = Backend { opened: None, open };
+            queue.iter().for_each(|call| call(&mut backend));
+        };
+        std::thread::Builder::new().name("nvml".to_owned()).spawn(serve)?;
         Ok(Self { calls })
     }
 
     /// [`GpuBackend::observe`].
     pub async fn observe(&self) -> Result<Vec<Gpu>, GpuError> {
-        self.ask(Call::Observe).await
+        self.ask(|backend| backend.observe()).await
     }
 
     /// [`GpuBackend::create`].
-    pub async fn create(&self, gpu: GpuUuid, wanted: Instance) -> Result<GpuInstance, GpuError> {
-        self.ask(|reply| Call::Create(gpu, wanted, reply)).await
+    pub async fn create(
+        &self,
+        gpu: GpuUuid,
+        wanted: Instance,
+        part: Option<ComputeInstance>,
+    ) -> Result<GpuInstance, GpuError> {
+        self.ask(move |backend| backend.create(&gpu, wanted, part)).await
     }
 
     /// [`GpuBackend::destroy`].
-    pub async fn destroy(&self, gpu: GpuUuid, instance: GpuInstance) -> Result<(), GpuError> {
-        self.ask(|reply| Call::Destroy(gpu, instance, reply)).await
+    pub async fn destroy(
+        &self,
+        gpu: GpuUuid,
+        instance: GpuInstance,
+        part: Option<ComputeInstance>,
+    ) -> Result<(), GpuError> {
+        self.ask(move |backend| backend.destroy(&gpu, &instance, part)).await
     }
 
-    async fn ask<T>(&self, call: impl FnOnce(Reply<T>) -> Call) -> Result<T, GpuError> {
+    /// [`GpuBackend::set_mig_mode`].
+    pub async fn set_mig_mode(&self, gpu: GpuUuid, on: bool, reset: bool) -> Result<(), GpuError> {
+        self.ask(move |backend| backend.set_mig_mode(&gpu, on, reset)).await
+    }
+
+    /// [`GpuBackend::set_exclusive`].
+    pub async fn set_exclusive(&self, gpu: GpuUuid, exclusive: bool) -> Result<(), GpuError> {
+        self.ask(move |backend| backend.set_exclusive(&gpu, exclusive)).await
+    }
+
+    /// [`GpuBackend::limit_memory`].
+    pub async fn limit_memory(
+        &self,
+        gpu: GpuUuid,
+        cgroup: String,
+        limit: Option<MemoryMib>,
+    ) -> Result<(), GpuError> {
+        self.ask(move |backend| backend.limit_memory(&gpu, &cgroup, limit)).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        call: impl FnOnce(&mut dyn GpuBackend) -> Result<T, GpuError> + Send + 'static,
+    ) -> Result<T, GpuError> {
         let (reply, answer) = oneshot::channel();
-        self.calls.send(call(reply)).map_err(|_| GpuError::Stopped)?;
+        // Whoever asked may have gone; what was done is seen at the next observation.
+        let call: Call = Box::new(move |backend| drop(reply.send(backend.call(call))));
+        self.calls.send(call).map_err(|_| GpuError::Stopped)?;
         answer.await.map_err(|_| GpuError::Stopped)?
     }
 }
 
-fn serve(queue: &mpsc::Receiver<Call>, mut open: Open) {
-    let mut backend = None;
-    while let Ok(call) = queue.recv() {
-        match call {
-            Call::Observe(reply) => answer(reply, with(&mut backend, &mut open, |b| b.observe())),
-            Call::Create(gpu, wanted, reply) => {
-                answer(reply, with(&mut backend, &mut open, |b| b.create(&gpu, wanted)));
-            }
-            Call::Destroy(gpu, instance, reply) => {
-                answer(reply, with(&mut backend, &mut open, |b| b.destroy(&gpu, &instance)));
-            }
+/// The backend, opened when it is needed.
+struct Backend {
+    opened: Option<Box<dyn GpuBackend>>,
+    open: Open,
+}
+
+impl Backend {
+    fn call<T>(
+        &mut self,
+        call: impl FnOnce(&mut dyn GpuBackend) -> Result<T, GpuError>,
+    ) -> Result<T, GpuError> {
+        let opened = match &mut self.opened {
+            Some(opened) => opened,
+            None => self.opened.insert((self.open)()?),
+        };
+        let result = call(opened.as_mut());
+        if result.as_ref().is_err_and(GpuError::needs_reopening) {
+            self.opened = None;
         }
+        result
     }
-}
-
-fn answer<T>(reply: Reply<T>, result: Result<T, GpuError>) {
-    // Whoever asked may have gone; what was done is seen at the next observation.
-    drop(reply.send(result));
-}
-
-fn with<T>(
-    backend: &mut Option<Box<dyn GpuBackend>>,
-    open: &mut Open,
-    call: impl FnOnce(&mut dyn GpuBackend) -> Result<T, GpuError>,
-) -> Result<T, GpuError> {
-    let opened = match backend {
-        Some(opened) => opened,
-        None => backend.insert(open()?),
-    };
-    let result = call(opened.as_mut());
-    if result.as_ref().is_err_and(GpuError::needs_reopening) {
-        *backend = None;
-    }
-    result
 }

@@ -105,8 +105,7 @@ impl Majors {
     pub(super) fn of(&self, names: &[&str]) -> Option<u32> {
         let characters = self.0.lines().take_while(|line| !line.starts_with("Block"));
         let listed = characters.filter_map(|line| line.trim().split_once(' '));
-        let found = listed.filter(|(_, name)| names.contains(name)).find_map(|(major, _)| major.parse().ok());
-        found
+        listed.filter(|(_, name)| names.contains(name)).find_map(|(major, _)| major.parse().ok())
     }
 }
 

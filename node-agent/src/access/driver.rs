@@ -116,8 +116,8 @@ impl Driver {
             }
         }
         for program in PROGRAMS {
-            let paths = PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(program));
-            let there = paths.filter_map(|path| Some((resolve(&self.root, &path)?, path))).next();
+            let mut paths = PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(program));
+            let there = paths.find_map(|path| Some((resolve(&self.root, &path)?, path)));
             found.extend(there.map(|(real, path)| (path, outside(&self.host_root, &real))));
         }
         Ok(found.into_iter().map(|(container, host)| DriverFile { container, host }).collect())

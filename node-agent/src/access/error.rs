@@ -32,12 +32,12 @@ pub enum AccessError {
     },
     /// The driver has no MIG capabilities.
     #[error(
-        "{} is missing, so no MIG device can be opened: the node needs NVIDIA's driver with MIG support, and the agent \
-         its /proc; on a node with simulated GPUs start the agent with --no-device-access",
+        "{} shows no MIG capabilities, so no MIG device can be opened: the node needs NVIDIA's driver with MIG support; \
+         on a node with simulated GPUs start the agent with --no-device-access",
         path.display()
     )]
     NoCapabilities {
-        /// What was looked for.
+        /// Where they should be shown.
         path: PathBuf,
     },
     /// The driver does not know the instance.
@@ -82,7 +82,7 @@ pub enum AccessError {
     )]
     Name(DeviceId),
     /// A path cannot be written as JSON.
-    #[error("no CDI spec can be written: {0}; the paths that the agent was started with must be UTF-8")]
+    #[error("no CDI spec can be written: the paths that the agent was started with must be UTF-8")]
     Spec(#[source] serde_json::Error),
     /// A file of the driver's has a line that is not understood.
     #[error("{} is not understood by kerf: {line:?}", path.display())]
@@ -127,8 +127,8 @@ pub enum FileTrouble {
     #[error("a file is where a folder should be, or a folder where a file should be: remove it")]
     InTheWay(#[source] io::Error),
     /// Anything else.
-    #[error("{0}")]
-    Other(#[source] io::Error),
+    #[error(transparent)]
+    Other(io::Error),
 }
 
 impl From<io::Error> for FileTrouble {

@@ -57,11 +57,9 @@ fn make(path: &Path, (major, minor): (u32, u32), mode: u32) -> io::Result<()> {
     drop(fs::remove_file(&draft));
     mknodat(CWD, &draft, FileType::CharacterDevice, Mode::from_raw_mode(mode), makedev(major, minor))?;
     // The umask has taken its part of the mode.
-    let made = permit(&draft, mode).and_then(|()| fs::rename(&draft, path));
-    if made.is_err() {
-        drop(fs::remove_file(&draft));
-    } else {
-        tracing::info!(file = %path.display(), major, minor, "device file made");
-    }
-    made
+    permit(&draft, mode)
+        .and_then(|()| fs::rename(&draft, path))
+        .inspect_err(|_| drop(fs::remove_file(&draft)))?;
+    tracing::info!(file = %path.display(), major, minor, "device file made");
+    Ok(())
 }

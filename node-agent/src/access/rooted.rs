@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Links that are followed before a path is taken for a circle (as in Linux, path_resolution(7)).
+/// Links that are followed before a path is taken for a circle (as in Linux, `path_resolution(7)`).
 const LINKS: usize = 40;
 
 /// Where `path`, absolute inside `root`, is seen from outside.

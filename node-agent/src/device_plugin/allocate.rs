@@ -150,6 +150,7 @@ fn text(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::DeviceFile;
     use kerf_core::names::DeviceId;
 
     fn device(id: &str, gpu: &str, share: impl Into<Option<ShareGrant>>) -> ListedDevice {
@@ -191,6 +192,74 @@ mod tests {
         let envs = allocate(&list, &ids(&["GPU-0::1", "GPU-1::2"])).unwrap().envs;
         assert_eq!(envs[VISIBLE_DEVICES], "GPU-0,GPU-1");
         assert_eq!((envs[MPS_MEMORY].as_str(), envs[MPS_THREADS].as_str()), ("0=4096M,1=1024M", "6"));
+    }
+
+    /// A device that is reached as `access` says.
+    fn reached(device: ListedDevice, access: AccessGrant) -> ListedDevice {
+        let grant = device.grant.map(|grant| Grant { access, ..grant });
+        ListedDevice { grant, ..device }
+    }
+
+    fn cdi(id: &str) -> AccessGrant {
+        AccessGrant { cdi: Some(format!("kerf.dev/gpu={id}")), ..AccessGrant::default() }
+    }
+
+    #[test]
+    fn two_mps_shares_of_a_gpu_come_with_one_cdi_device_and_their_daemons_folders() {
+        let mps_access =
+            MpsAccess { pipe: "/run/kerf/mps/GPU-0/pipe".into(), shm: "/run/kerf/mps/GPU-0/shm".into() };
+        let access = |id| AccessGrant { mps: Some(mps_access.clone()), ..cdi(id) };
+        let list = ["GPU-0::1", "GPU-0::2"].map(|id| reached(device(id, "GPU-0", mps(4)), access(id)));
+        let answer = allocate(&list, &ids(&["GPU-0::2", "GPU-0::1"])).unwrap();
+        let names: Vec<_> = answer.cdi_devices.iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(names, ["kerf.dev/gpu=GPU-0::2"]);
+        let mounts: Vec<_> = answer
+            .mounts
+            .iter()
+            .map(|m| (m.host_path.as_str(), m.container_path.as_str(), m.read_only))
+            .collect();
+        let pipe = "/run/kerf/mps/GPU-0/pipe";
+        assert_eq!(mounts, [(pipe, pipe, false), ("/run/kerf/mps/GPU-0/shm", "/dev/shm", false)]);
+        assert_eq!((answer.envs[MPS_PIPE].as_str(), answer.envs[MPS_MEMORY].as_str()), (pipe, "0=8192M"));
+        assert_eq!(answer.envs[VISIBLE_DEVICES], "GPU-0");
+        assert!(answer.devices.is_empty());
+    }
+
+    #[test]
+    fn every_mig_device_comes_with_its_own_cdi_device_and_no_mounts() {
+        let list = ["MIG-1", "MIG-2"].map(|id| reached(device(id, "GPU-0", None), cdi(id)));
+        let answer = allocate(&list, &ids(&["MIG-1", "MIG-2"])).unwrap();
+        let names: Vec<_> = answer.cdi_devices.iter().map(|d| d.name.as_str()).collect();
+        assert_eq!(names, ["kerf.dev/gpu=MIG-1", "kerf.dev/gpu=MIG-2"]);
+        assert!(answer.mounts.is_empty() && answer.devices.is_empty());
+    }
+
+    #[test]
+    fn where_there_is_no_cdi_every_device_file_comes_once() {
+        let file = |name: &str| DeviceFile {
+            container: format!("/dev/{name}").into(),
+            host: format!("/run/nvidia/driver/dev/{name}").into(),
+            major: 195,
+            minor: 0,
+        };
+        let access =
+            |cap: &str| AccessGrant { files: vec![file("nvidia0"), file(cap)], ..AccessGrant::default() };
+        let list = [("MIG-1", "cap1"), ("MIG-2", "cap2")]
+            .map(|(id, cap)| reached(device(id, "GPU-0", None), access(cap)));
+        let answer = allocate(&list, &ids(&["MIG-1", "MIG-2"])).unwrap();
+        let files: Vec<_> =
+            answer.devices.iter().map(|d| (d.container_path.as_str(), d.permissions.as_str())).collect();
+        assert_eq!(files, [("/dev/cap1", "rw"), ("/dev/cap2", "rw"), ("/dev/nvidia0", "rw")]);
+        assert_eq!(answer.devices[0].host_path, "/run/nvidia/driver/dev/cap1");
+        assert!(answer.cdi_devices.is_empty());
+    }
+
+    #[test]
+    fn what_the_grant_says_of_visible_devices_stands_over_the_id() {
+        let access = AccessGrant { visible: Some("MIG-7".to_owned()), ..AccessGrant::default() };
+        let list = ["GPU-0::1", "GPU-0::2"].map(|id| reached(device(id, "GPU-0", mps(4)), access.clone()));
+        let answer = allocate(&list, &ids(&["GPU-0::1", "GPU-0::2"])).unwrap();
+        assert_eq!(answer.envs[VISIBLE_DEVICES], "MIG-7");
     }
 
     #[test]

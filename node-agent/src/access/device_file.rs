@@ -8,7 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The driver's names in `/proc/devices`, newest driver first (NVIDIA's kernel modules: `nv-frontend.c` up to 545).
+/// The driver's modules in `/proc/devices` (NVIDIA's kernel modules; `nvidia-frontend` is older drivers').
 const FRONTEND: &[&str] = &["nvidia", "nvidia-frontend"];
 const UVM: &[&str] = &["nvidia-uvm"];
 const CAPS: &[&str] = &["nvidia-caps"];

@@ -21,7 +21,7 @@ const CLASS: &str = "gpu";
 const NOT_BY_NVIDIAS_RUNTIME: &str = "NVIDIA_VISIBLE_DEVICES=void";
 
 /// Access to a device file: read and write, and not mknod (CDI, SPEC.md).
-pub(super) const PERMISSIONS: &str = "rw";
+const PERMISSIONS: &str = "rw";
 
 /// How the driver's files are mounted.
 const MOUNT: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];

@@ -2,7 +2,6 @@
 
 use crate::node::ListedDevice;
 use kerf_core::names::GpuUuid;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Devices of one GPU, and the NUMA node that it is close to.
@@ -73,7 +72,7 @@ fn ordered<'a>(mut groups: Vec<Group<'a>>, known: Option<&ListedDevice>, wanted:
         let together = fit(of_node.get(&group.numa).copied().unwrap_or_default());
         // A GPU that suffices alone is better than a node; among GPUs that do not, those of one node go together.
         let by_node = if alone.0 { (together, group.numa) } else { ((false, 0), None) };
-        (elsewhere, alone.0, by_node, alone.1, Reverse(group.ids.len()))
+        (elsewhere, alone.0, by_node, alone.1)
     });
     groups
 }

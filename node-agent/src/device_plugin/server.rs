@@ -132,3 +132,20 @@ fn device(device: &ListedDevice) -> Device {
     let topology = device.numa.map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] });
     Device { id: device.id.as_str().to_owned(), health: health.to_owned(), topology }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_tells_its_numa_node_where_it_has_one() {
+        let nodes = |numa| {
+            let listed = ListedDevice { id: DeviceId::new("MIG-1"), healthy: true, grant: None, numa };
+            device(&listed)
+                .topology
+                .map(|topology| topology.nodes.iter().map(|node| node.id).collect::<Vec<_>>())
+        };
+        assert_eq!(nodes(Some(1)), Some(vec![1]));
+        assert_eq!(nodes(None), None);
+    }
+}

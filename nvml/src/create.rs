@@ -5,7 +5,7 @@ use crate::instances::{Site, placement};
 use crate::processes::{self, refusal};
 use crate::tables::CiProfiles;
 use crate::{GpuError, GpuInstance, NvmlBackend};
-use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance, ProfileEntry};
+use kerf_core::mig::{ComputeInstance, Instance, ProfileEntry};
 use kerf_core::names::GpuUuid;
 
 impl NvmlBackend {
@@ -103,8 +103,8 @@ impl Site<'_> {
         part: ComputeInstance,
     ) -> Result<CiHandle, GpuError> {
         const CALL: &str = "nvmlGpuInstanceCreateComputeInstanceWithPlacement";
-        let compute = ComputeProfile::new(part.compute, wanted.profile);
-        let profile = profiles.part(compute.ok_or(GpuError::NoSuchProfile(wanted.profile))?)?;
+        let profile = profiles.plain.get(&u32::from(part.compute)).copied();
+        let profile = profile.ok_or(GpuError::NoSuchCompute(part.compute, wanted.profile))?;
         ffi::create_ci_at(self.nvml, gi, profile, part.start.into(), part.compute.into())
             .map_err(|error| refusal(&self.device, CALL, error, |p| p.gi == Some(id)))
     }

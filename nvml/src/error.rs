@@ -2,7 +2,7 @@
 
 use crate::holders::Holders;
 use crate::mode::ModeRefusal;
-use kerf_core::mig::{ComputeProfile, Profile};
+use kerf_core::mig::Profile;
 use kerf_core::names::GpuUuid;
 use nvml_wrapper::error::NvmlError;
 use std::fmt;
@@ -44,9 +44,9 @@ pub enum GpuError {
     /// A GPU instance offers no compute instance of its full size.
     #[error("{0} offers no compute instance of full size")]
     NoFullCompute(Profile),
-    /// A GPU instance offers no compute instance of that profile.
-    #[error("the GPU offers no compute instance {0}")]
-    NoSuchCompute(ComputeProfile),
+    /// A GPU instance offers no compute instance of so many slices.
+    #[error("a {1} offers no compute instance of {0} slices")]
+    NoSuchCompute(u8, Profile),
     /// Somebody holds what should be changed.
     #[error("{0}")]
     Busy(Holders),
@@ -64,7 +64,7 @@ pub enum GpuError {
         since: &'static str,
     },
     /// A cgroup's path cannot be told to NVML.
-    #[error("the path of cgroup {0:?} cannot be given to NVML: it is too long or has a zero byte")]
+    #[error("the path of cgroup {0:?} cannot be given to NVML: it has a zero byte")]
     Cgroup(String),
     /// The instance is another one than was looked at.
     #[error("GPU instance {0} is not what it was when it was looked at")]

@@ -14,7 +14,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlGpuInstanceProfileInfo_v3_t,
     nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t, nvmlReturn_t,
 };
-use std::ffi::{CStr, c_char, c_uint};
+use std::ffi::{CStr, c_char};
 use std::mem::{size_of, zeroed};
 use std::ptr::null_mut;
 
@@ -41,7 +41,7 @@ sizes! {
     nvmlMemory_v2_t = 40,
     nvmlEventData_t = 32,
     nvmlProcessInfo_t = 24,
-    MemoryLimits = 4120,
+    MemoryLimits = 24,
     nvmlDevice_t = 8,
     nvmlGpuInstance_t = 8,
     nvmlComputeInstance_t = 8,
@@ -409,36 +409,27 @@ pub fn free_event_set(nvml: &Nvml, set: &mut EventSet) -> Result<(), NvmlError> 
     unsafe { nvml_try(call(set)) }
 }
 
-/// The most bytes of a memory limit's namespace, its closing zero included.
-pub const NAMESPACE_BYTES: usize = 4096;
+/// `NVML_DEVICE_MEMORY_LIMIT_MAX`: no hard limit.
+pub const NO_LIMIT: u64 = u64::MAX;
 
-/// `nvmlMemoryLimits_v1_t`, new in driver R615.
+/// `nvmlSetMemoryLimits_v1_t`, new in driver R615: a cgroup's folder, soft and hard limit in bytes.
 #[repr(C)]
 struct MemoryLimits {
-    version: c_uint,
-    namespace: [u8; NAMESPACE_BYTES],
+    cgroup: *const c_char,
     soft: u64,
     hard: u64,
 }
 
-type SetMemoryLimits = unsafe extern "C" fn(nvmlDevice_t, *const MemoryLimits) -> nvmlReturn_t;
+type SetMemoryLimits = unsafe extern "C" fn(nvmlDevice_t, *mut MemoryLimits) -> nvmlReturn_t;
 
-/// `nvmlDeviceSetMemoryLimits_v1`, which nvml-wrapper does not know: it is looked up at each call. Limits are bytes, and
-/// the namespace is a cgroup's path, shorter than [`NAMESPACE_BYTES`].
+/// `nvmlDeviceSetMemoryLimits_v1`, which nvml-wrapper does not know: it is looked up at each call.
 pub fn set_memory_limits(device: &Device<'_>, cgroup: &CStr, soft: u64, hard: u64) -> Result<(), NvmlError> {
-    let bytes = cgroup.to_bytes_with_nul();
-    let mut limits = MemoryLimits {
-        version: version_word::<MemoryLimits>(1),
-        namespace: [0; NAMESPACE_BYTES],
-        soft,
-        hard,
-    };
-    limits.namespace.get_mut(..bytes.len()).ok_or(NvmlError::InvalidArg)?.copy_from_slice(bytes);
-    // SAFETY: the function has this type by nvml.h, and reads one structure, whose version tells it the size.
+    let mut limits = MemoryLimits { cgroup: cgroup.as_ptr(), soft, hard };
+    // SAFETY: the function has this type by nvml.h; it reads one structure and the text, which outlives the call.
     unsafe {
         let library = &device.nvml().lib().__library;
         let found = library.get::<SetMemoryLimits>(b"nvmlDeviceSetMemoryLimits_v1\0");
         let call = found.map_err(|error| NvmlError::FailedToLoadSymbol(error.to_string()))?;
-        nvml_try(call(device.handle(), &raw const limits))
+        nvml_try(call(device.handle(), &raw mut limits))
     }
 }

@@ -180,7 +180,8 @@ pub trait GpuBackend {
     /// Sets the compute mode to `EXCLUSIVE_PROCESS`, or back to DEFAULT.
     fn set_exclusive(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError>;
 
-    /// Limits the GPU memory of a cgroup's processes, or with `None` lifts the limit (drivers from R615 on).
+    /// Limits the GPU memory of the processes in a cgroup and below it, or with `None` lifts the limit. `cgroup` is the full
+    /// path of its folder, `/sys/fs/cgroup/…`. Drivers from R615 on; a GPU in MIG mode has none.
     fn limit_memory(&mut self, gpu: &GpuUuid, cgroup: &str, limit: Option<MemoryMib>)
     -> Result<(), GpuError>;
 }

@@ -5,24 +5,33 @@ use crate::{GpuError, NvmlBackend, NvmlCode, ffi};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use std::ffi::CString;
+use std::path::Path;
 
 const CALL: &str = "nvmlDeviceSetMemoryLimits_v1";
 
 impl NvmlBackend {
-    /// See [`crate::GpuBackend::limit_memory`]. Soft and hard limit are one, and zero is none.
+    /// See [`crate::GpuBackend::limit_memory`]. What the cgroup may have at most is also what it is sure to get: kerf
+    /// promises no memory twice.
     pub(crate) fn set_memory_limit(
         &mut self,
         gpu: &GpuUuid,
         cgroup: &str,
         limit: Option<MemoryMib>,
     ) -> Result<(), GpuError> {
-        let path = CString::new(cgroup).ok().filter(|path| path.count_bytes() < ffi::NAMESPACE_BYTES);
-        let path = path.ok_or_else(|| GpuError::Cgroup(cgroup.to_owned()))?;
-        let bytes = limit.map_or(0, |limit| limit.0.saturating_mul(MIB));
-        let result = ffi::set_memory_limits(&self.device(gpu)?, &path, bytes, bytes);
-        result.map_err(GpuError::call(CALL)).map_err(|error| match error.code() {
+        let path = CString::new(cgroup).map_err(|_| GpuError::Cgroup(cgroup.to_owned()))?;
+        let (soft, hard) = limit.map_or((0, ffi::NO_LIMIT), |limit| {
+            let bytes = limit.0.saturating_mul(MIB);
+            (bytes, bytes)
+        });
+        let result = ffi::set_memory_limits(&self.device(gpu)?, &path, soft, hard);
+        let result = result.map_err(GpuError::call(CALL)).map_err(|error| match error.code() {
             NvmlCode::FunctionNotFound => GpuError::TooOld { call: CALL, since: "R615" },
             _ => error,
-        })
+        });
+        match result {
+            // With a cgroup its limits go.
+            Err(GpuError::Call { .. }) if limit.is_none() && !Path::new(cgroup).exists() => Ok(()),
+            result => result,
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::differences::warn_of_differences;
 use crate::processes::MIB;
 use crate::{GpuError, ffi};
-use kerf_core::mig::{ComputeProfile, GiProfileId, MigTable, Profile, ProfileEntry};
+use kerf_core::mig::{GiProfileId, MigTable, Profile, ProfileEntry};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use nvml_wrapper::error::NvmlError;
@@ -38,11 +38,6 @@ impl CiProfiles {
     /// Whether core has a name for the profile: whether it is not a variant.
     pub(crate) fn is_plain(&self, profile: u32) -> bool {
         self.plain.values().any(|id| *id == profile)
-    }
-
-    /// The profile of a part of a GPU instance.
-    pub(crate) fn part(&self, part: ComputeProfile) -> Result<u32, GpuError> {
-        self.plain.get(&u32::from(part.compute())).copied().ok_or(GpuError::NoSuchCompute(part))
     }
 }
 

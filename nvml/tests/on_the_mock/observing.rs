@@ -1,0 +1,137 @@
+//! What one look tells.
+
+use crate::node::{Node, instance, look, part};
+use kerf_core::units::MemoryMib;
+use kerf_nvml::{Compute, ComputeMode, GpuBackend as _, MigMode, NvmlCode, Process};
+use kerf_nvml_mock::{
+    EccErrors, Fault, GpuReset, MockControl, NvmlCode as Code, Process as MockProcess, ProcessKind,
+};
+
+pub fn everything_of_a_gpu_is_seen(node: &Node) {
+    let mut nvml = node.open();
+    node.control(&MockControl::new().process(MockProcess::on_gpu(41, 1, 512)));
+    let [h100, t4] = <[_; 2]>::try_from(nvml.observe().unwrap()).unwrap();
+    assert_eq!((h100.index, h100.minor, h100.product.as_str()), (0, 0, "NVIDIA H100 80GB HBM3"));
+    assert_eq!((h100.memory, h100.used, h100.capability), (MemoryMib(81_559), MemoryMib(0), (9, 0)));
+    assert_eq!((h100.mig, h100.compute_mode), (MigMode::Settled(true), ComputeMode::Default));
+    assert_eq!(h100.table.unwrap().entries().len(), 7);
+    assert_eq!((h100.pending_repair, h100.fault), (None, None));
+    assert!(h100.uuid.as_str().starts_with("GPU-") && h100.processes.is_empty());
+
+    assert_eq!((t4.index, t4.minor, t4.capability), (1, 1, (7, 5)));
+    assert_eq!((t4.mig, t4.table), (MigMode::Unsupported, None));
+    assert_eq!(t4.used, MemoryMib(512));
+    assert_eq!(t4.processes, [Process { pid: 41, memory: Some(MemoryMib(512)), gi: None, ci: None }]);
+    assert_eq!(nvml.driver().unwrap().version, "580.159.04");
+    assert_eq!(nvml.driver().unwrap().cuda, (13, 0));
+}
+
+pub fn a_process_in_several_lists_is_one_process(node: &Node) {
+    let mut nvml = node.open();
+    let gpu = look(&mut nvml, 0).uuid;
+    let small = nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();
+    let on_it = |pid, used, kind| MockProcess { kind, ..MockProcess::on_instance(pid, 0, small.gi, used) };
+    let processes = [
+        on_it(41, 100, ProcessKind::Compute),
+        on_it(41, 120, ProcessKind::Graphics),
+        on_it(42, 7, ProcessKind::Mps),
+        on_it(43, 9, ProcessKind::Holder),
+    ];
+    node.control(&processes.into_iter().fold(MockControl::new(), MockControl::process));
+    let gpu = look(&mut nvml, 0);
+    let listed = |pid, mib| Process { pid, memory: Some(MemoryMib(mib)), gi: Some(small.gi), ci: Some(0) };
+    assert_eq!(gpu.processes, [listed(41, 120), listed(42, 7)]);
+    assert!(gpu.instances[0].has_processes);
+}
+
+pub fn a_lost_gpu_stays_as_it_was(node: &Node) {
+    let mut nvml = node.open();
+    let gpu = look(&mut nvml, 0).uuid;
+    nvml.create(&gpu, instance("1g.10gb", 3, 1), None).unwrap();
+    let before = nvml.observe().unwrap();
+
+    node.control(&MockControl::new().fault(Fault::new("*", Code::GPU_IS_LOST).on_gpu(0)));
+    let lost = nvml.observe().unwrap();
+    assert_eq!(lost[0].fault.as_ref().unwrap().code(), NvmlCode::GpuIsLost);
+    assert_eq!(lost[0].instances, before[0].instances);
+    assert_eq!(lost[1], before[1], "the other goes on");
+    let refused = nvml.create(&gpu, instance("1g.10gb", 4, 1), None).unwrap_err();
+    assert_eq!(refused.code(), NvmlCode::GpuIsLost);
+
+    // One call that fails is as bad: what it would have told is not known.
+    let fault = Fault::new("nvmlGpuInstanceGetInfo", Code::NOT_FOUND).on_gpu(0).times(1);
+    node.control(&MockControl::new().fault(fault));
+    let unsure = look(&mut nvml, 0);
+    assert_eq!((unsure.fault.is_some(), unsure.instances), (true, before[0].instances.clone()));
+    assert_eq!(nvml.observe().unwrap(), before);
+}
+
+pub fn a_gpu_that_never_answered_is_left_out(node: &Node) {
+    node.control(&MockControl::new().fault(Fault::new("*", Code::GPU_IS_LOST).on_gpu(0)));
+    let mut nvml = node.open();
+    let seen = nvml.observe().unwrap();
+    assert_eq!(seen.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
+    node.control(&MockControl::new());
+    assert_eq!(nvml.observe().unwrap().len(), 2);
+}
+
+pub fn what_fails_for_all_of_nvml_fails_the_look(node: &Node) {
+    let mut nvml = node.open();
+    for code in [Code::UNINITIALIZED, Code::DRIVER_NOT_LOADED, Code::LIB_RM_VERSION_MISMATCH] {
+        node.control(&MockControl::new().fault(Fault::new("nvmlDeviceGetMigMode", code).on_gpu(1)));
+        assert!(nvml.observe().unwrap_err().needs_reopening());
+    }
+    node.control(&MockControl::new().fault(Fault::new("nvmlDeviceGetCount_v2", Code::UNKNOWN)));
+    assert_eq!(nvml.observe().unwrap_err().to_string(), "nvmlDeviceGetCount_v2 answered UNKNOWN");
+}
+
+pub fn a_reboot_leaves_nothing_of_mig_on_hopper(node: &Node) {
+    let mut nvml = node.open();
+    let before = look(&mut nvml, 0);
+    nvml.create(&before.uuid, instance("7g.80gb", 0, 8), None).unwrap();
+    node.control(&MockControl::new().boot("boot-2"));
+    let after = look(&mut nvml, 0);
+    assert_eq!((after.mig, after.table, after.instances), (MigMode::Settled(false), None, Vec::new()));
+    assert_eq!(after.uuid, before.uuid);
+}
+
+pub fn what_somebody_else_cut_is_foreign(node: &Node) {
+    let mut nvml = node.open();
+    let gpu = look(&mut nvml, 0).uuid;
+    let large = instance("3g.40gb", 4, 4);
+    nvml.create(&gpu, large, Some(part(0, 2))).unwrap();
+    let mut state = node.state();
+    state.gpus[0].instances[0].compute[0].placement.start = 1;
+    node.set_state(&state);
+    let seen = look(&mut nvml, 0).instances.swap_remove(0);
+    assert_eq!(seen.compute, Compute::Foreign, "two slices of three begin at the first");
+    assert!(nvml.destroy(&gpu, &seen, None).is_err(), "nobody is sure what it is");
+    assert_eq!(node.state(), state);
+}
+
+pub fn what_mig_offers_is_told_with_mig_off_too(node: &Node) {
+    let mut nvml = node.open();
+    let [a30, l4] = <[_; 2]>::try_from(nvml.observe().unwrap()).unwrap();
+    assert_eq!(a30.table, None, "nothing can be cut now");
+    let names: Vec<String> =
+        nvml.profiles(&a30.uuid).unwrap().entries().iter().map(|e| e.profile.to_string()).collect();
+    assert_eq!(names, ["1g.6gb", "2g.12gb", "4g.24gb", "1g.6gb+me", "2g.12gb+me"]);
+    assert!(nvml.profiles(&l4.uuid).unwrap().is_empty());
+}
+
+pub fn memory_errors_are_told_as_a_repair_that_waits(node: &Node) {
+    let mut nvml = node.open();
+    assert_eq!(look(&mut nvml, 0).pending_repair, None);
+    let errors = MockControl { ecc_errors: vec![EccErrors::double_bit("e1", 0)], ..MockControl::new() };
+    node.control(&errors);
+    let told = look(&mut nvml, 0).pending_repair;
+    assert_eq!(told.as_deref(), Some("a row of its memory is remapped at its next reset"));
+    let reset = GpuReset { id: "r1".to_owned(), gpu: 0 };
+    node.control(&MockControl { resets: vec![reset], ..errors });
+    assert_eq!(look(&mut nvml, 0).pending_repair, None);
+
+    let too_old = |call| Fault::new(call, Code::FUNCTION_NOT_FOUND);
+    let calls = ["nvmlDeviceGetRemappedRows", "nvmlDeviceGetTotalEccErrors"];
+    node.control(&calls.map(too_old).into_iter().fold(MockControl::new(), MockControl::fault));
+    assert_eq!(look(&mut nvml, 0).fault, None, "an older driver cannot tell");
+}

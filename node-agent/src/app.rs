@@ -63,7 +63,7 @@ async fn run_with(
     tasks.spawn(publisher::publish(gpu_nodes, name.clone(), inlets.statuses, before.clone(), stop.clone()));
     tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
     tasks.spawn(node_object::show_counts(nodes, name, inlets.counts, stop.clone()));
-    let node = Node::remembering(before.as_ref());
+    let node = Node::remembering(before.as_ref(), crate::node::Settings::default());
     let reconciler = Reconciler::new(node, outlets, Executor::new(thread), args.resync);
     tasks.spawn(reconciler.run(queue, stop.clone()));
     serve_admin(&args, readiness, registry, tasks, stop).await

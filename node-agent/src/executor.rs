@@ -4,7 +4,7 @@ use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread};
 use crate::node::Node;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use kerf_core::mig::Instance;
+use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::planner::Step;
 use std::time::{Duration, Instant};
@@ -30,12 +30,25 @@ pub enum Outcome {
         /// How long it took.
         took: Duration,
     },
+    /// A switch of the MIG mode.
+    Switched {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// Whether it should be on.
+        mig: bool,
+        /// Whether it was switched.
+        result: Result<(), GpuError>,
+        /// How long it took.
+        took: Duration,
+    },
     /// A destroy.
     Destroyed {
         /// The GPU.
         gpu: GpuUuid,
         /// The instance.
         instance: Instance,
+        /// The compute instance, if the GPU instance was to stay.
+        part: Option<ComputeInstance>,
         /// Whether it is gone.
         result: Result<(), GpuError>,
         /// How long it took.
@@ -89,26 +102,45 @@ impl Executor {
     /// Starts a step. Shares have no step on a GPU.
     pub fn run(&mut self, step: Step, node: &Node) {
         match step {
-            Step::Create { gpu, instance, id } => self.create(gpu, instance, id),
-            Step::Destroy { gpu, instance } => {
+            Step::Switch { gpu, mig } => {
+                let reset = node.may_reset(&gpu);
+                self.switch(gpu, mig, reset);
+            }
+            Step::Create { gpu, instance, part, id } => self.create(gpu, (instance, part), id),
+            Step::Destroy { gpu, instance, part } => {
                 if let Some(found) = node.find(&gpu, instance) {
-                    self.destroy(gpu, found.clone());
+                    self.destroy(gpu, found.clone(), part);
                 }
             }
             Step::Start { .. } | Step::End { .. } => {}
         }
     }
 
-    fn create(&mut self, gpu: GpuUuid, instance: Instance, id: SliceId) {
+    fn switch(&mut self, gpu: GpuUuid, mig: bool, reset: bool) {
         let thread = self.thread.clone();
         self.start(async move {
             let begun = Instant::now();
-            let result = thread.create(gpu.clone(), instance).await;
+            let result = thread.set_mig_mode(gpu.clone(), mig, reset).await;
+            let took = begun.elapsed();
+            let ms = took.as_millis();
+            match &result {
+                Ok(()) => tracing::info!(%gpu, mig, ms, "switched the MIG mode"),
+                Err(error) => tracing::warn!(%gpu, mig, ms, %error, "failed to switch the MIG mode"),
+            }
+            Outcome::Switched { gpu, mig, result, took }
+        });
+    }
+
+    fn create(&mut self, gpu: GpuUuid, (instance, part): (Instance, Option<ComputeInstance>), id: SliceId) {
+        let thread = self.thread.clone();
+        self.start(async move {
+            let begun = Instant::now();
+            let result = thread.create(gpu.clone(), instance, part).await;
             let took = begun.elapsed();
             let (profile, placement, ms) = (instance.profile, instance.placement, took.as_millis());
             match &result {
                 Ok(made) => {
-                    let device = made.device().map(ToString::to_string);
+                    let device = made.devices().find(|(at, ..)| *at == part).map(|(.., d)| d.to_string());
                     tracing::info!(%gpu, %profile, %placement, slice = %id, device, ms, "created");
                 }
                 Err(error) => {
@@ -119,11 +151,11 @@ impl Executor {
         });
     }
 
-    fn destroy(&mut self, gpu: GpuUuid, found: GpuInstance) {
+    fn destroy(&mut self, gpu: GpuUuid, found: GpuInstance, part: Option<ComputeInstance>) {
         let thread = self.thread.clone();
         self.start(async move {
             let begun = Instant::now();
-            let result = thread.destroy(gpu.clone(), found.clone()).await;
+            let result = thread.destroy(gpu.clone(), found.clone(), part).await;
             let took = begun.elapsed();
             let instance = found.instance;
             let (profile, placement, ms) = (instance.profile, instance.placement, took.as_millis());
@@ -131,7 +163,7 @@ impl Executor {
                 Ok(()) => tracing::info!(%gpu, %profile, %placement, ms, "destroyed"),
                 Err(error) => tracing::warn!(%gpu, %profile, %placement, ms, %error, "failed to destroy"),
             }
-            Outcome::Destroyed { gpu, instance, result, took }
+            Outcome::Destroyed { gpu, instance, part, result, took }
         });
     }
 

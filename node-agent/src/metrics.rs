@@ -74,6 +74,7 @@ impl Metrics {
         let (step, took, error) = match outcome {
             Outcome::Observed { result, took } => ("observe", took, result.as_ref().err()),
             Outcome::Created { result, took, .. } => ("create", took, result.as_ref().err()),
+            Outcome::Switched { result, took, .. } => ("switch", took, result.as_ref().err()),
             Outcome::Destroyed { result, took, .. } => ("destroy", took, result.as_ref().err()),
         };
         self.count_step(step, *took, error);

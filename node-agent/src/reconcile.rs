@@ -178,9 +178,14 @@ impl Reconciler {
                 self.observe_soon_after(result.is_err(), now);
                 self.node.on_created(&gpu, &id, result, now);
             }
-            Outcome::Destroyed { gpu, instance, result, .. } => {
+            Outcome::Switched { gpu, mig, result, .. } => {
+                // Instances, places and the GPU's number: all may be others now.
+                self.observe_at = now;
+                self.node.on_switched(&gpu, mig, result, now);
+            }
+            Outcome::Destroyed { gpu, instance, part, result, .. } => {
                 self.observe_soon_after(result.is_err(), now);
-                self.node.on_destroyed(&gpu, instance, result, now);
+                self.node.on_destroyed(&gpu, (instance, part), result, now);
             }
         }
     }

@@ -162,6 +162,18 @@ impl Shape {
         }
     }
 
+    /// Whether a slice of this shape can be offered under a name.
+    #[must_use]
+    pub fn keeps(self, name: ResourceName) -> bool {
+        match (self, name) {
+            (Self::Mig { profile, part: None, .. }, name) => name.is_kept_by(profile),
+            (Self::Mig { profile, part: Some(part), .. }, ResourceName::Compute(compute)) => {
+                compute.of() == profile && compute.compute() == part.compute
+            }
+            (_, name) => name.kind() == self.kind() && name.size().is_none_or(|size| size == self.size()),
+        }
+    }
+
     /// The nominal size.
     #[must_use]
     pub fn size(self) -> SizeGb {

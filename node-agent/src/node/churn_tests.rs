@@ -126,7 +126,7 @@ impl Life {
         self.spec.slices.push(WantedSlice {
             id: SliceId::new(format!("s{number}")),
             gpu: uuid(0),
-            shape: Shape::Mig { profile: profile.parse().unwrap(), start, size },
+            shape: Shape::Mig { profile: profile.parse().unwrap(), start, size, part: None },
             reservation: Some(reservation),
         });
         self.write();
@@ -283,7 +283,7 @@ impl Life {
             return;
         }
         let status = self.node.decide(self.now).status;
-        self.node = Node::remembering(Some(&status));
+        self.node = Node::remembering(Some(&status), Settings::default());
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.pods.values_mut().for_each(|pod| pod.listed = true);
         (self.allocatable, self.holders) = (None, None);
@@ -296,18 +296,18 @@ impl Life {
 
     fn step(&mut self) {
         match self.node.decide(self.now).step {
-            Some(Step::Create { gpu, instance, id }) => {
-                let result = self.gpus.create(&gpu, instance);
+            Some(Step::Create { gpu, instance, part, id }) => {
+                let result = self.gpus.create(&gpu, instance, part);
                 self.node.on_created(&gpu, &id, result, self.now);
             }
-            Some(Step::Destroy { gpu, instance }) => {
+            Some(Step::Destroy { gpu, instance, part }) => {
                 let found = self.node.find(&gpu, instance).unwrap().clone();
                 let device = found.device().unwrap();
                 assert!(!self.pods.contains_key(device), "{device} is destroyed under its pod");
                 let offered = self.taken.values().any(|list| list.get(device) == Some(&true));
                 assert!(!offered, "the kubelet may still hand {device} out");
-                let result = self.gpus.destroy(&gpu, &found);
-                self.node.on_destroyed(&gpu, instance, result, self.now);
+                let result = self.gpus.destroy(&gpu, &found, part);
+                self.node.on_destroyed(&gpu, (instance, part), result, self.now);
             }
             Some(other) => panic!("{other} is no step on a GPU"),
             None => {}

@@ -4,19 +4,24 @@
 //! newest holders. A plan that the checker refuses is not run.
 
 use super::advertise::{DevicesByName, Listing};
+use super::retry::OUT_OF_REACH;
 use super::share::{self, Share};
-use super::{Node, Obstruction, Task};
-use crate::access::AccessGrant;
-use crate::gpu::Gpu;
-use kerf_core::contract::{GpuNodeStatus, Shape};
+use super::{Node, Note, Obstruction, Recalled, Task, WantedDaemon};
+use crate::access::{Access, AccessGrant};
+use crate::gpu::{Gpu, GpuInstance};
+use kerf_core::contract::GpuNodeStatus;
 use kerf_core::kind::Kind;
-use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::offer::{ExistingSlice, offer};
 use kerf_core::planner::{self, Observed, Obstacle, Plan, Step};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::MemoryMib;
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How long a promised slice may exist without being served before that counts as a failure: an MPS daemon starts in a
+/// second or two, and a hung one is found and started anew in ten.
+const SERVE_WITHIN: Duration = Duration::from_secs(20);
 
 /// What follows from the agent's knowledge.
 #[derive(Debug)]
@@ -27,6 +32,16 @@ pub struct Decision {
     pub healthy: DevicesByName,
     /// The step to run now.
     pub step: Option<Step>,
+    /// What must be recorded on the node's disk before the step runs.
+    pub record: Recalled,
+    /// The MPS daemons that should run.
+    pub daemons: BTreeMap<GpuUuid, WantedDaemon>,
+    /// What devices need on the node to be opened.
+    pub reach: BTreeMap<DeviceId, Access>,
+    /// What people should hear of.
+    pub notes: Vec<Note>,
+    /// Pods that policy has evicted.
+    pub evict: Vec<(PodKey, PodUid)>,
     /// The kubelet's account of holders is wanted now.
     pub wants_holders: bool,
     /// GPUs and holders should be looked at again soon, because what was seen may be out of date.
@@ -79,8 +94,9 @@ impl Node {
     /// Decides.
     pub fn decide(&mut self, now: Instant) -> Decision {
         // While holders or GPUs are unknown nothing is cut: what cannot be seen counts as held.
-        let knows_holders = self.account.is_known() && self.health.pods.is_well();
-        let knows_all = knows_holders && self.health.nvml.is_well() && self.health.spec.is_well();
+        let knows_holders =
+            self.account.is_known() && self.health.pods.is_well() && self.health.spec.is_well();
+        let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_contested();
         self.adopt_shares();
         let init = self.init_held();
         self.account.take_init(init);
@@ -88,10 +104,13 @@ impl Node {
         if knows_all {
             self.before = None;
         }
-        let steps = if knows_all { self.plan(now) } else { Vec::new() };
+        let next_recovery = self.recover(now);
+        let steps = self.steps(knows_all, now);
         let existing = self.existing();
         self.remember_origins();
-        let offered = offer(&existing);
+        let unserved = self.note_unserved(&existing, now);
+        let mut offered = offer(&existing);
+        offered.healthy.values_mut().for_each(|devices| devices.retain(|device| !unserved.contains(device)));
         if knows_all {
             self.advertised.offer(&offered.healthy, now);
         }
@@ -100,18 +119,62 @@ impl Node {
         let step = self.next_step(steps, now);
         let revoked = self.advertised.revoked_at(now).then_some(now);
         let held = self.obstacles.values().any(|o| !o.is_final);
+        let retry = [self.retries.next(now), self.serving.next(now), self.recovering];
+        let wakes = [revoked, next_look, next_drop, next_recovery].into_iter().chain(retry);
         Decision {
             lists: self.lists(&existing),
             healthy: self.advertised.healthy(),
             step,
+            record: self.to_record(),
+            daemons: self.wanted_daemons(),
+            reach: self.wanted_reach(),
+            notes: std::mem::take(&mut self.notes),
+            evict: self.evictions(),
             wants_holders: look || self.advertised.wants_account(&self.account),
             wants_observation: held,
-            wake: [revoked, next_look, next_drop, self.retries.next(now)].into_iter().flatten().min(),
+            wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
         }
     }
 
-    /// The plan's steps on GPU instances. Shares are only accounted, so theirs are done at once.
+    /// The plan's steps. What the record tells of is made anew before holders are known: after a boot there are none.
+    fn steps(&mut self, knows_all: bool, now: Instant) -> Vec<Step> {
+        let may_restore = self.is_recovering() && self.health.nvml.is_well();
+        if !knows_all && !may_restore {
+            return Vec::new();
+        }
+        let steps = self.plan(now);
+        let steps = if self.is_recovering() { Self::recovery_steps(steps) } else { steps };
+        self.note_recovery(&steps, now);
+        steps
+    }
+
+    /// Devices that exist and cannot be used by anybody new, or, where it is the GPU's fault, by anybody.
+    fn note_unserved(&mut self, existing: &[ExistingSlice], now: Instant) -> BTreeSet<DeviceId> {
+        let mut devices = BTreeSet::new();
+        let mut troubles = BTreeMap::new();
+        for slice in existing {
+            let of_gpu = self.trouble_of_device(&slice.device);
+            let held = slice.held_as.is_some();
+            let of_daemon = self.daemon_trouble(&slice.device, slice.shape).filter(|_| !held);
+            let other = of_daemon.or_else(|| self.reach_trouble(&slice.device).filter(|_| !held));
+            let Some(text) = of_gpu.clone().or(other) else { continue };
+            devices.insert(slice.device.clone());
+            if slice.reservation.is_some() && !held {
+                troubles.insert(slice.id.clone(), (text, of_gpu.is_some()));
+            }
+        }
+        let ids: Vec<SliceId> = troubles.keys().cloned().collect();
+        let overdue = self.serving.out_of_reach(&ids, SERVE_WITHIN, now);
+        let unserved = troubles.into_iter().map(|(id, (text, at_once))| {
+            let is_final = at_once || overdue.contains(&id);
+            (id, Obstruction { text, is_final })
+        });
+        self.unserved = unserved.collect();
+        devices
+    }
+
+    /// The plan's steps on GPU instances. Shares have none: theirs are done at once.
     fn plan(&mut self, now: Instant) -> Vec<Step> {
         loop {
             let observed = self.observed();
@@ -121,7 +184,7 @@ impl Node {
                 self.obstacles.clear();
                 return Vec::new();
             }
-            if !self.run_share_steps(&plan, now) {
+            if !self.run_share_steps(&observed, &plan, now) {
                 self.note_obstacles(&plan, now);
                 return plan.steps.into_iter().filter(|s| self.is_allowed_alone(&observed, s)).collect();
             }
@@ -135,10 +198,13 @@ impl Node {
     }
 
     /// Starts and ends shares. Whether anything changed.
-    fn run_share_steps(&mut self, plan: &Plan, now: Instant) -> bool {
+    fn run_share_steps(&mut self, observed: &Observed, plan: &Plan, now: Instant) -> bool {
         let mut changed = false;
         for step in &plan.steps {
             match step {
+                // What was to end first may still be there, or the MPS daemon of what has ended.
+                Step::Start { gpu, shape, .. }
+                    if self.waits_for_daemon(gpu, *shape) || !self.is_allowed_alone(observed, step) => {}
                 Step::Start { gpu, id, shape } => {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
                     self.shares.insert(id.clone(), Share { gpu: gpu.clone(), shape: *shape });
@@ -149,7 +215,7 @@ impl Node {
                     self.shares.remove(id);
                     changed = true;
                 }
-                Step::End { .. } | Step::Create { .. } | Step::Destroy { .. } => {}
+                Step::Switch { .. } | Step::End { .. } | Step::Create { .. } | Step::Destroy { .. } => {}
             }
         }
         changed
@@ -168,9 +234,12 @@ impl Node {
 
     fn note_obstacles(&mut self, plan: &Plan, now: Instant) {
         let tasks: Vec<_> = plan.refused.iter().map(|(id, _)| Task::Create(id.clone())).collect();
-        let overdue = self.retries.out_of_reach(&tasks, now);
+        let overdue = self.retries.out_of_reach(&tasks, OUT_OF_REACH, now);
         let obstruction = |id: &SliceId, obstacle: &Obstacle| {
-            let at_once = matches!(obstacle, Obstacle::NoSuchGpu(_) | Obstacle::WrongMode);
+            // A mode that is about to be switched is no obstacle.
+            let switching = self.spec.slices.iter().any(|w| w.id == *id && self.is_switching(&w.gpu));
+            let at_once = matches!(obstacle, Obstacle::NoSuchGpu(_))
+                || matches!(obstacle, Obstacle::WrongMode | Obstacle::NotAllowed(_)) && !switching;
             let is_final = at_once || overdue.contains(&Task::Create(id.clone()));
             Obstruction { text: obstacle.to_string(), is_final }
         };
@@ -180,11 +249,12 @@ impl Node {
     /// The first step that may run now.
     fn next_step(&mut self, steps: Vec<Step>, now: Instant) -> Option<Step> {
         steps.into_iter().find(|step| match step {
-            Step::Create { id, .. } => self.retries.may_run(&Task::Create(id.clone()), now),
-            Step::Destroy { gpu, instance } => {
-                let task = Task::Destroy(gpu.clone(), *instance);
-                let device = self.find(gpu, *instance).and_then(|i| i.device()).cloned();
-                self.retries.may_run(&task, now) && device.is_none_or(|d| self.may_go(&d, now))
+            Step::Switch { .. } | Step::Create { .. } => self.retries.may_run(&task(step), now),
+            Step::Destroy { gpu, instance, part } => {
+                let found = self.find(gpu, *instance).into_iter().flat_map(GpuInstance::devices);
+                let going = found.filter(|(at, ..)| part.is_none() || at == part);
+                let going: Vec<DeviceId> = going.map(|(.., device)| device.clone()).collect();
+                self.retries.may_run(&task(step), now) && going.iter().all(|d| self.may_go(d, now))
             }
             Step::Start { .. } | Step::End { .. } => false,
         })
@@ -196,44 +266,67 @@ impl Node {
             .spec
             .slices
             .iter()
-            .filter_map(|w| Some((self.instance_of(w)?.device()?.clone(), w.id.clone())))
+            .chain(&self.recalled.spec.slices)
+            .filter(|w| w.shape.instance().is_some())
+            .filter_map(|w| Some((self.device_of(w)?, w.id.clone())))
             .collect();
-        self.origins.extend(named);
+        // The spec's own names come first; those of the record serve for what it no longer wants.
+        let mut named_now = BTreeSet::new();
+        for (device, id) in named {
+            if named_now.insert(device.clone()) {
+                self.origins.insert(device, id);
+            }
+        }
         if self.health.nvml.is_well() {
-            let there: Vec<_> =
-                self.gpus.iter().flat_map(|g| &g.instances).filter_map(|i| i.device().cloned()).collect();
+            let instances = self.gpus.iter().flat_map(|g| &g.instances);
+            let there: Vec<_> = instances.flat_map(|i| i.devices().map(|(.., d)| d.clone())).collect();
             self.origins.retain(|device, _| there.contains(device));
+            self.tell_adopted();
         }
     }
 
-    fn lists(&self, existing: &[ExistingSlice]) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
+    /// Empty while names must not be registered yet: what was recorded is made anew first, and nobody else serves the node.
+    fn lists(&mut self, existing: &[ExistingSlice]) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
+        if !self.named && (self.is_recovering() || self.is_contested()) {
+            return BTreeMap::new();
+        }
+        self.named |= self.health.nvml.is_well();
         let grants: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
         let granted = |id: &DeviceId| grants.get(id).and_then(|slice| self.grant(slice));
         let listed = |(id, listing): (&DeviceId, Listing)| ListedDevice {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
             grant: if listing == Listing::Revoked { None } else { granted(id) },
-            numa: None,
+            numa: self.gpu_of(id).and_then(|gpu| gpu.numa),
         };
         self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()
     }
 
     fn grant(&self, slice: &ExistingSlice) -> Option<Grant> {
         let gpu = self.gpu_of(&slice.device)?;
-        let share = match slice.shape {
-            Shape::Mig { .. } => None,
-            Shape::Mps { size_gb } | Shape::TimeSlicing { size_gb } => {
-                Some(ShareGrant { kind: slice.shape.kind(), memory: size_gb.share_memory(), of: gpu.memory })
-            }
-        };
+        let share = slice.shape.instance().is_none().then(|| ShareGrant {
+            kind: slice.shape.kind(),
+            memory: slice.shape.memory_of(gpu.memory),
+            of: gpu.memory,
+        });
         let text = format!("{} {} on {}", slice.id, slice.shape, gpu.uuid);
-        Some(Grant { gpu: gpu.uuid.clone(), slice: text, share, access: AccessGrant::default() })
+        Some(Grant { gpu: gpu.uuid.clone(), slice: text, share, access: self.access_to(&slice.device) })
     }
 
-    fn gpu_of(&self, device: &DeviceId) -> Option<&Gpu> {
+    pub(super) fn gpu_of(&self, device: &DeviceId) -> Option<&Gpu> {
         if let Some((uuid, _)) = share::slice_of(device) {
             return self.gpu(&uuid);
         }
-        self.gpus.iter().find(|gpu| gpu.instances.iter().any(|i| i.device() == Some(device)))
+        let has = |gpu: &&Gpu| gpu.instances.iter().flat_map(GpuInstance::devices).any(|(.., d)| d == device);
+        self.gpus.iter().find(has)
+    }
+}
+
+/// What a step's failures are counted by.
+pub(super) fn task(step: &Step) -> Task {
+    match step {
+        Step::Switch { gpu, .. } => Task::Switch(gpu.clone()),
+        Step::Create { id, .. } | Step::Start { id, .. } | Step::End { id, .. } => Task::Create(id.clone()),
+        Step::Destroy { gpu, instance, part } => Task::Destroy(gpu.clone(), *instance, *part),
     }
 }

@@ -5,7 +5,7 @@
 //! (`core::offer`). So what it holds is what it was promised and the kubelet does not list; that is known after a
 //! restart too. Where a promise is missing, whatever the pod may hold counts as held.
 
-use super::{Held, Node, share};
+use super::{Held, Node};
 use kerf_core::contract::{Holder, Shape};
 use kerf_core::names::{DeviceId, PodKey, PodUid, SliceId};
 use kerf_core::request::Beyond;
@@ -92,7 +92,7 @@ impl Node {
             unlisted.iter().filter(|(device, shape)| is(device, *shape)).map(|(d, _)| d.clone()).collect()
         };
         let allocated = devices(&|device, _| self.account.allocated_as(device) == Some(name));
-        if allocated.len() >= missing { allocated } else { devices(&|_, shape| can_be(name, shape)) }
+        if allocated.len() >= missing { allocated } else { devices(&|_, shape| shape.keeps(name)) }
     }
 
     /// Notes which promises were kept: their pods have got the slices. When they hold them no more they have ended, and
@@ -116,12 +116,4 @@ impl Node {
 fn holder(pod: &NodePod, container: &str) -> Holder {
     let PodKey { namespace, name } = pod.key.clone();
     Holder { namespace, pod: name, container: container.to_owned() }
-}
-
-/// Whether a slice of this shape can be offered under a name.
-fn can_be(name: ResourceName, shape: Shape) -> bool {
-    match shape.instance() {
-        Some(instance) => name.is_kept_by(instance.profile),
-        None => share::shape_of(name) == Some(shape),
-    }
 }

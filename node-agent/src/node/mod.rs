@@ -2,14 +2,21 @@
 //! events come in with the time, a [`Decision`] comes out.
 
 mod advertise;
+mod daemons;
 mod decide;
 mod health;
 mod holders;
+mod illness;
 mod init;
 mod names;
+mod notes;
+mod reach;
+mod recall;
 mod retry;
+mod rules;
 mod share;
 mod status;
+mod usage;
 mod view;
 
 #[cfg(test)]
@@ -20,29 +27,56 @@ mod init_tests;
 mod tests;
 
 pub use advertise::{Allocatable, DevicesByName};
+pub use daemons::{Daemon, Daemons, WantedDaemon};
 pub use decide::{Decision, Grant, ListedDevice, ShareGrant};
 pub use holders::{Held, Holders};
+pub use illness::GpuTrouble;
 pub use init::{NodePod, NodePods};
+pub use notes::Note;
+pub use recall::Recalled;
 pub(crate) use status::unserved;
+pub use usage::{GpuUsage, Usage};
 
-use crate::gpu::{Gpu, GpuError, GpuInstance};
+use crate::access::AccessGrant;
+use crate::gpu::{Compute, Gpu, GpuError, GpuInstance};
 use advertise::Advertised;
 use health::{Health, Neighbour};
 use holders::Account;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
-use kerf_core::mig::Instance;
+use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::resource::ResourceName;
 use retry::Retries;
 use share::Share;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What the agent was told at its start of how it works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The folder of the MPS daemons that are run for MPS shares; without it shares are only accounted for.
+    pub mps: Option<PathBuf>,
+    /// Whether device nodes and CDI specifications are made.
+    pub access: bool,
+    /// Whether others that manage the node's GPUs are looked for.
+    pub others: bool,
+    /// How long a GPU must have been quiet after an error before it is used again.
+    pub recover_after: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { mps: None, access: false, others: false, recover_after: Duration::from_mins(5) }
+    }
+}
 
 /// A step that may have to be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
+    Switch(GpuUuid),
     Create(SliceId),
-    Destroy(GpuUuid, Instance),
+    Destroy(GpuUuid, Instance, Option<ComputeInstance>),
 }
 
 /// Why a wanted slice cannot be reached by any legal step.
@@ -71,7 +105,24 @@ pub struct Node {
     advertised: Advertised,
     retries: Retries<Task>,
     obstacles: BTreeMap<SliceId, Obstruction>,
+    /// Slices that exist and cannot be offered.
+    serving: Retries<SliceId>,
+    unserved: BTreeMap<SliceId, Obstruction>,
     health: Health,
+    settings: Settings,
+    ills: Vec<illness::Illness>,
+    daemons: Daemons,
+    generations: BTreeMap<GpuUuid, u64>,
+    reachable: BTreeMap<DeviceId, Result<AccessGrant, String>>,
+    usage: Usage,
+    /// Others that manage the node's GPUs, once looked for; nothing new is cut or offered meanwhile.
+    others: Option<Vec<String>>,
+    /// Whether names were ever registered.
+    named: bool,
+    recalled: Recalled,
+    recovering: Option<Instant>,
+    notes: Vec<Note>,
+    told: Vec<Note>,
     /// What the status said before the agent started, until the agent knows better.
     before: Option<GpuNodeStatus>,
 }
@@ -79,10 +130,10 @@ pub struct Node {
 impl Node {
     /// A node of which the agent knows what it wrote into the status before it was restarted.
     #[must_use]
-    pub fn remembering(status: Option<&GpuNodeStatus>) -> Self {
+    pub fn remembering(status: Option<&GpuNodeStatus>, settings: Settings) -> Self {
         let slices = status.into_iter().flat_map(|status| &status.slices);
         let origins = slices.filter_map(|s| Some((s.device.clone()?, s.id.clone()?)));
-        Self { origins: origins.collect(), before: status.cloned(), ..Self::default() }
+        Self { origins: origins.collect(), before: status.cloned(), settings, ..Self::default() }
     }
 
     /// Takes a spec, unless a leader wrote it whose time is over.
@@ -110,6 +161,8 @@ impl Node {
         self.retries.retain(|task| match task {
             Task::Create(id) => wanted(id),
             Task::Destroy(..) => true,
+            // Another policy is another try.
+            Task::Switch(_) => false,
         });
     }
 
@@ -119,7 +172,7 @@ impl Node {
             Ok(gpus) => {
                 self.gpus = gpus;
                 self.health.nvml = Neighbour::Well;
-                self.advertised.serve(&names::resource_names(&self.gpus));
+                self.advertised.serve(&self.resource_names());
             }
             Err(error) => self.health.nvml = Neighbour::Ill(error.to_string()),
         }
@@ -151,7 +204,7 @@ impl Node {
     fn forget_processes(&mut self, left: &[DeviceId]) {
         let instances = self.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
         instances
-            .filter(|i| i.device().is_some_and(|d| left.contains(d)))
+            .filter(|i| i.devices().any(|(.., d)| left.contains(d)))
             .for_each(|i| i.has_processes = false);
     }
 
@@ -160,7 +213,8 @@ impl Node {
         for (device, held) in self.account.devices() {
             let Some((gpu, id)) = share::slice_of(device) else { continue };
             let wanted = self.spec.slices.iter().find(|w| w.id == id).map(|w| w.shape);
-            let Some(shape) = wanted.or_else(|| share::shape_of(held.name)) else { continue };
+            let shape = wanted.or_else(|| self.shape_of(&gpu, held.name));
+            let Some(shape) = shape else { continue };
             self.shares.entry(id).or_insert(Share { gpu, shape });
         }
     }
@@ -184,6 +238,13 @@ impl Node {
     /// A pod of this node is gone or finished.
     pub fn on_pod_left(&mut self, pod: PodKey, now: Instant) {
         self.account.left(pod, now);
+    }
+
+    /// Takes who else manages the node's GPUs.
+    pub fn on_others(&mut self, others: Vec<String>) {
+        let contested = others.iter().map(|text| Note::Contested { text: text.clone() }).take(1);
+        self.tell_lasting(contested.collect(), |note| matches!(note, Note::Contested { .. }));
+        self.others = Some(others);
     }
 
     /// All names are registered with the kubelet, or not.
@@ -222,32 +283,52 @@ impl Node {
     pub fn on_destroyed(
         &mut self,
         gpu: &GpuUuid,
-        instance: Instance,
+        (instance, part): (Instance, Option<ComputeInstance>),
         result: Result<(), GpuError>,
         now: Instant,
     ) {
-        let task = Task::Destroy(gpu.clone(), instance);
+        let task = Task::Destroy(gpu.clone(), instance, part);
         match result {
             Ok(()) => {
                 self.retries.succeeded(&task);
-                if let Some(gpu) = self.gpus.iter_mut().find(|g| g.uuid == *gpu) {
-                    gpu.instances.retain(|i| i.instance != instance);
+                let gpu = self.gpus.iter_mut().find(|g| g.uuid == *gpu);
+                let instances = gpu.map(|gpu| &mut gpu.instances);
+                match (instances, part) {
+                    (None, _) => {}
+                    (Some(instances), None) => instances.retain(|i| i.instance != instance),
+                    (Some(instances), Some(part)) => {
+                        instances.iter_mut().filter(|i| i.instance == instance).for_each(|i| forget(i, part));
+                    }
                 }
             }
             Err(error) => self.retries.failed(task, error, now),
         }
     }
 
-    /// The names that must be registered; empty until NVML has been read.
+    /// Takes the outcome of a switch of the MIG mode. What the GPU offers then is seen at the next observation.
+    pub fn on_switched(&mut self, gpu: &GpuUuid, mig: bool, result: Result<(), GpuError>, now: Instant) {
+        let task = Task::Switch(gpu.clone());
+        match result {
+            Ok(()) => {
+                self.retries.succeeded(&task);
+                self.tell(Note::ModeChanged { gpu: gpu.clone(), mig });
+            }
+            Err(error) => self.retries.failed(task, error, now),
+        }
+    }
+
+    /// The names that must be registered; empty until NVML has been read. None is ever taken back while the agent runs.
     #[must_use]
     pub fn resource_names(&self) -> BTreeSet<ResourceName> {
-        names::resource_names(&self.gpus)
+        let rules = self.gpus.iter().map(|gpu| (gpu, self.rule(gpu)));
+        let held = self.account.devices().map(|(_, held)| held.name);
+        names::resource_names(rules).into_iter().chain(held).collect()
     }
 
     /// The node labels that the agent owns; `None` for one that must not be there.
     #[must_use]
     pub fn labels(&self) -> BTreeMap<String, Option<String>> {
-        names::labels(&self.gpus)
+        names::labels(self.gpus.iter().map(|gpu| (gpu, rules::kinds(gpu, &self.rule(gpu)))))
     }
 
     /// The GPU instance that a step is about.
@@ -261,5 +342,15 @@ impl Node {
     pub fn readiness(&self) -> [(&'static str, bool); 3] {
         let kubelet = self.health.registration.is_well() && self.health.pod_resources.is_well();
         [("nvml", self.health.nvml.is_well()), ("kubelet", kubelet), ("spec", self.health.spec.is_well())]
+    }
+}
+
+/// Takes a compute instance that is gone off its GPU instance.
+fn forget(instance: &mut GpuInstance, part: ComputeInstance) {
+    if let Compute::Parts(parts) = &mut instance.compute {
+        parts.retain(|p| p.instance != part);
+        if parts.is_empty() {
+            instance.compute = Compute::Missing;
+        }
     }
 }

@@ -3,37 +3,50 @@
 //! All names are registered at start, with no devices: a kubelet that never heard of a name starts the pod without GPU.
 
 use crate::gpu::Gpu;
+use kerf_core::contract::GpuRule;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_core::mig::catalog;
+use kerf_core::mig::{ComputeProfile, Profile, catalog};
 use kerf_core::resource::{ResourceName, SHARE_SIZES};
 use kerf_core::units::SizeGb;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The kinds that can be cut from a GPU in its present mode.
-pub(crate) fn kinds(gpu: &Gpu) -> Vec<Kind> {
-    if gpu.table.is_some() { vec![Kind::Mig] } else { vec![Kind::Mps, Kind::TimeSlicing] }
-}
-
 /// Every name that a slice of these GPUs can be offered under: under MIG the profiles that are present and the plain
-/// profiles of other models whose promise one of them keeps; else all sizes of shares that fit.
-pub(crate) fn resource_names(gpus: &[Gpu]) -> BTreeSet<ResourceName> {
+/// profiles of other models whose promise one of them keeps; else the GPU as a whole, and all sizes of shares that fit.
+/// What policy's rule adds is asked for by names of its own. Kinds that it does not allow have their names all the same: it
+/// may change, and a name must be there before a pod is.
+pub(crate) fn resource_names<'g>(gpus: impl Iterator<Item = (&'g Gpu, GpuRule)>) -> BTreeSet<ResourceName> {
     let mut names = BTreeSet::new();
-    for gpu in gpus {
+    for (gpu, rule) in gpus {
         match &gpu.table {
             Some(table) => {
                 let present: Vec<_> = table.entries().iter().map(|e| e.profile).collect();
-                let known = catalog::profiles().into_iter().filter(|profile| profile.is_plain());
-                let kept = known.map(ResourceName::Mig);
-                names.extend(kept.filter(|name| present.iter().any(|profile| name.is_kept_by(*profile))));
-                names.extend(present.iter().copied().map(ResourceName::Mig));
+                names.extend(instance_names(&present));
+                if rule.compute_instances {
+                    names.extend(present.into_iter().flat_map(parts));
+                }
             }
-            None => names.extend(
-                share_sizes(gpu).flat_map(|size| [ResourceName::Mps(size), ResourceName::TimeSlicing(size)]),
-            ),
+            None => {
+                names.extend(
+                    share_sizes(gpu).flat_map(|s| [ResourceName::Mps(s), ResourceName::TimeSlicing(s)]),
+                );
+                names.insert(ResourceName::Whole);
+                names.extend(rule.time_slicing.replicas.map(|_| ResourceName::Replica));
+            }
         }
     }
     names
+}
+
+fn instance_names(present: &[Profile]) -> impl Iterator<Item = ResourceName> {
+    let known = catalog::profiles().into_iter().filter(|profile| profile.is_plain()).map(ResourceName::Mig);
+    let kept = known.filter(|name| present.iter().any(|profile| name.is_kept_by(*profile)));
+    kept.chain(present.iter().copied().map(ResourceName::Mig))
+}
+
+fn parts(profile: Profile) -> impl Iterator<Item = ResourceName> {
+    let all = ComputeProfile::all(profile).filter(move |part| part.compute() < profile.compute());
+    all.map(ResourceName::Compute)
 }
 
 fn share_sizes(gpu: &Gpu) -> impl Iterator<Item = SizeGb> {
@@ -42,22 +55,27 @@ fn share_sizes(gpu: &Gpu) -> impl Iterator<Item = SizeGb> {
 }
 
 /// The node labels that the agent owns; `None` for one that must not be there.
-pub(crate) fn labels(gpus: &[Gpu]) -> BTreeMap<String, Option<String>> {
+pub(crate) fn labels<'g>(
+    gpus: impl Iterator<Item = (&'g Gpu, Vec<Kind>)>,
+) -> BTreeMap<String, Option<String>> {
+    let gpus: Vec<_> = gpus.collect();
     let models: BTreeSet<String> =
-        gpus.iter().map(|gpu| catalog::short_name(&gpu.product, gpu.memory)).collect();
+        gpus.iter().map(|(gpu, _)| catalog::short_name(&gpu.product, gpu.memory)).collect();
     let model = if models.len() > 1 { Some("mixed".to_owned()) } else { models.into_iter().next() };
     let mut labels = BTreeMap::from([(keys::NODE_MODEL.to_owned(), model)]);
     for kind in Kind::ALL {
-        let largest = gpus.iter().filter(|gpu| kinds(gpu).contains(&kind)).filter_map(largest).max();
+        let able = gpus.iter().filter(|(_, kinds)| kinds.contains(&kind));
+        let largest = able.filter_map(|(gpu, _)| largest(gpu, kind)).max();
         labels.insert(keys::node_kind_label(kind), largest.map(|size| size.0.to_string()));
     }
     labels
 }
 
-fn largest(gpu: &Gpu) -> Option<SizeGb> {
-    match &gpu.table {
-        Some(table) => table.entries().iter().map(|e| e.profile.size()).max(),
-        None => share_sizes(gpu).max(),
+fn largest(gpu: &Gpu, kind: Kind) -> Option<SizeGb> {
+    match kind {
+        Kind::Mig => gpu.table.iter().flat_map(|t| t.entries()).map(|e| e.profile.size()).max(),
+        Kind::Whole => Some(gpu.memory.nominal()),
+        Kind::Mps | Kind::TimeSlicing => share_sizes(gpu).max(),
     }
 }
 
@@ -67,7 +85,9 @@ mod tests {
     use crate::gpu::fake::FakeGpus;
 
     fn texts(models: &[&str]) -> Vec<String> {
-        resource_names(&FakeGpus::new(models).gpus()).iter().map(ToString::to_string).collect()
+        let gpus = FakeGpus::new(models).gpus();
+        let gpus = gpus.iter().map(|gpu| (gpu, GpuRule::default()));
+        resource_names(gpus).iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -86,18 +106,23 @@ mod tests {
     #[test]
     fn a_node_without_mig_serves_all_shares_that_fit() {
         let names = texts(&["T4-16GB"]);
-        assert_eq!(names.len(), 26, "13 sizes up to 14 GB, two kinds");
+        assert_eq!(names.len(), 27, "13 sizes up to 14 GB, two kinds, and the whole");
         assert!(names.contains(&"nvidia.com/gpu-14gb.shared".to_owned()));
         assert!(!names.contains(&"nvidia.com/gpu-16gb".to_owned()), "the GPU has 15 GiB");
     }
 
     #[test]
     fn labels_tell_the_model_and_the_largest_size_of_each_kind() {
-        let labels = labels(&FakeGpus::new(&["H100-80GB", "H100-80GB"]).gpus());
+        let of = |models: &[&str]| {
+            let gpus = FakeGpus::new(models).gpus();
+            labels(gpus.iter().map(|gpu| (gpu, super::super::rules::kinds(gpu, &GpuRule::default()))))
+        };
+        let labels = of(&["H100-80GB", "H100-80GB"]);
         assert_eq!(labels[keys::NODE_MODEL].as_deref(), Some("H100-80GB"));
         assert_eq!(labels["kerf.dev/mig-max-gb"].as_deref(), Some("80"));
         assert_eq!(labels["kerf.dev/mps-max-gb"], None);
-        let labels = super::labels(&FakeGpus::new(&["A100-40GB", "T4-16GB"]).gpus());
+        let labels = of(&["A100-40GB", "T4-16GB"]);
+        assert_eq!(labels["kerf.dev/whole-max-gb"].as_deref(), Some("15"));
         assert_eq!(labels[keys::NODE_MODEL].as_deref(), Some("mixed"));
         assert_eq!(labels["kerf.dev/time-slicing-max-gb"].as_deref(), Some("14"));
     }

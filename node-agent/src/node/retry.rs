@@ -16,7 +16,7 @@ const TRIES_WHILE_BUSY: u32 = 9;
 
 /// How long a slice may be out of reach of every legal step before that counts as a failure: neighbours' steps and a
 /// newer account of holders may clear the way.
-const OUT_OF_REACH: Duration = Duration::from_secs(1);
+pub(crate) const OUT_OF_REACH: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 struct Failure {
@@ -29,6 +29,7 @@ struct Failure {
 #[derive(Debug)]
 pub(crate) struct Retries<K> {
     failures: BTreeMap<K, Failure>,
+    /// When what is out of reach counts as failed.
     unreachable: BTreeMap<K, Instant>,
 }
 
@@ -52,6 +53,11 @@ impl<K: Ord + Clone> Retries<K> {
         self.failures.remove(key);
     }
 
+    /// Whether the step has failed for good.
+    pub(crate) fn is_final(&self, key: &K) -> bool {
+        self.failures.get(key).is_some_and(Failure::is_final)
+    }
+
     /// Whether the step may run now.
     pub(crate) fn may_run(&self, key: &K, now: Instant) -> bool {
         self.failures.get(key).is_none_or(|f| f.next <= now && !f.is_final())
@@ -60,8 +66,7 @@ impl<K: Ord + Clone> Retries<K> {
     /// When the next step may be tried again.
     pub(crate) fn next(&self, now: Instant) -> Option<Instant> {
         let retries = self.failures.values().filter(|f| !f.is_final()).map(|f| f.next);
-        let unreachable = self.unreachable.values().map(|since| *since + OUT_OF_REACH);
-        retries.chain(unreachable).filter(|next| *next > now).min()
+        retries.chain(self.unreachable.values().copied()).filter(|next| *next > now).min()
     }
 
     /// The last error of a step, and whether it was the last try.
@@ -69,13 +74,13 @@ impl<K: Ord + Clone> Retries<K> {
         self.failures.get(key).map(|f| (&f.error, f.is_final()))
     }
 
-    /// Says which steps cannot be taken at all now. Gives those for which that has been so for too long.
-    pub(crate) fn out_of_reach(&mut self, keys: &[K], now: Instant) -> Vec<K> {
+    /// Says which steps cannot be taken at all now. Gives those for which that has been so for longer than `patience`.
+    pub(crate) fn out_of_reach(&mut self, keys: &[K], patience: Duration, now: Instant) -> Vec<K> {
         self.unreachable.retain(|key, _| keys.contains(key));
         for key in keys {
-            self.unreachable.entry(key.clone()).or_insert(now);
+            self.unreachable.entry(key.clone()).or_insert(now + patience);
         }
-        let overdue = self.unreachable.iter().filter(|(_, since)| now >= **since + OUT_OF_REACH);
+        let overdue = self.unreachable.iter().filter(|(_, due)| now >= **due);
         overdue.map(|(key, _)| key.clone()).collect()
     }
 
@@ -116,20 +121,20 @@ mod tests {
     fn a_busy_gpu_is_waited_for_longer() {
         let (mut retries, start) = (Retries::default(), Instant::now());
         for _ in 1..TRIES_WHILE_BUSY {
-            retries.failed("s1", GpuError::Busy, start);
+            retries.failed("s1", GpuError::Busy(kerf_nvml::Holders::default()), start);
             assert!(retries.may_run(&"s1", start + LONGEST_WAIT));
         }
-        retries.failed("s1", GpuError::Busy, start);
+        retries.failed("s1", GpuError::Busy(kerf_nvml::Holders::default()), start);
         assert!(!retries.may_run(&"s1", start + LONGEST_WAIT));
     }
 
     #[test]
     fn what_is_out_of_reach_fails_after_a_while_and_not_if_the_way_clears() {
         let (mut retries, start) = (Retries::default(), Instant::now());
-        assert!(retries.out_of_reach(&["s1"], start).is_empty());
+        assert!(retries.out_of_reach(&["s1"], OUT_OF_REACH, start).is_empty());
         assert_eq!(retries.next(start), Some(start + OUT_OF_REACH));
-        assert!(retries.out_of_reach(&[], start + OUT_OF_REACH / 2).is_empty());
-        assert!(retries.out_of_reach(&["s1"], start + OUT_OF_REACH).is_empty());
-        assert_eq!(retries.out_of_reach(&["s1"], start + OUT_OF_REACH * 2), ["s1"]);
+        assert!(retries.out_of_reach(&[], OUT_OF_REACH, start + OUT_OF_REACH / 2).is_empty());
+        assert!(retries.out_of_reach(&["s1"], OUT_OF_REACH, start + OUT_OF_REACH).is_empty());
+        assert_eq!(retries.out_of_reach(&["s1"], OUT_OF_REACH, start + OUT_OF_REACH * 2), ["s1"]);
     }
 }

@@ -1,11 +1,11 @@
-//! The device ids of shares: `<GPU UUID>::<n>`, where n is the number of the slice that the spec named.
+//! The device ids of shares, and of GPUs as a whole: `<GPU UUID>::<n>`, where n is the number of the slice that the spec named.
 //!
 //! So an id means the same slice before and after a restart of the agent, and is never used for another one.
 
 use kerf_core::contract::Shape;
-use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::resource::ResourceName;
+use kerf_core::units::{MemoryMib, SizeGb};
 
 const SEPARATOR: &str = "::";
 
@@ -36,11 +36,18 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The shape of a share that a container holds under this name.
-pub(crate) fn shape_of(name: ResourceName) -> Option<Shape> {
-    match name.kind() {
-        Kind::Mig => None,
-        kind @ (Kind::Mps | Kind::TimeSlicing) => Shape::share(kind, name.size()),
+/// The shape of a share that a container holds under this name, on a GPU with this memory that policy shares out in so many
+/// replicas.
+pub(crate) fn shape_of(name: ResourceName, memory: MemoryMib, replicas: Option<u32>) -> Option<Shape> {
+    match name {
+        ResourceName::Mig(_) | ResourceName::Compute(_) => None,
+        ResourceName::Whole => Some(Shape::Whole { size_gb: memory.nominal() }),
+        ResourceName::Replica => {
+            let replicas = u64::from(replicas.unwrap_or(1).max(1));
+            let size_gb = SizeGb(u32::try_from(memory.0 / 1024 / replicas).unwrap_or(1).max(1));
+            Some(Shape::TimeSlicing { size_gb })
+        }
+        ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Shape::share(name.kind(), size),
     }
 }
 

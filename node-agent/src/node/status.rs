@@ -1,9 +1,7 @@
 //! GpuNode.status: what the agent has observed, in the words of the contract.
 
-use super::Node;
-use super::names;
 use super::retry::Retries;
-use super::share;
+use super::{Daemon, Node};
 use crate::gpu::Gpu;
 use kerf_core::contract::{
     Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus, Summary,
@@ -13,6 +11,9 @@ use kerf_core::mig::catalog;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// How many slices a condition names.
+const NAMED: usize = 3;
 
 impl Node {
     /// The status. Times of the condition are filled in where it is written.
@@ -28,8 +29,8 @@ impl Node {
         let slices: Vec<_> = wanted.chain(unwanted).collect();
         GpuNodeStatus {
             observed_revision: self.spec.revision,
-            gpus: self.gpus.iter().map(gpu_status).collect(),
-            conditions: vec![self.condition()],
+            gpus: self.gpus.iter().map(|gpu| self.gpu_status(gpu)).collect(),
+            conditions: self.conditions(),
             summary: self.summary(&slices),
             slices,
         }
@@ -86,6 +87,12 @@ impl Node {
             None if ready => SliceState::Ready,
             None => SliceState::Preparing,
         };
+        if let Some(obstruction) = self.unserved.get(&wanted.id) {
+            status.message = Some(obstruction.text.clone());
+            if obstruction.is_final {
+                status.state = SliceState::Failed;
+            }
+        }
         if !self.advertised.serves(name) {
             status.message = Some(format!("{name} is no name that this node serves"));
         }
@@ -115,9 +122,11 @@ impl Node {
         device: DeviceId,
         id: Option<SliceId>,
     ) -> SliceStatus {
-        let busy = self.gpu(&gpu).is_some_and(|g| {
-            g.instances.iter().any(|i| Shape::mig(i.instance) == shape && self.is_instance_held(i))
-        });
+        let instances = self.gpu(&gpu).into_iter().flat_map(|g| &g.instances);
+        let mut same = instances.filter(|i| shape.instance() == Some(i.instance));
+        let busy = same.any(|i| self.is_instance_held(i));
+        let strange = shape.instance().is_some() && id.is_none();
+        let message = strange.then(|| "kerf did not make it, and leaves it alone".to_owned());
         let resource = self.account.held_as(&device);
         SliceStatus {
             id,
@@ -127,30 +136,82 @@ impl Node {
             state: if busy || self.account.is_held(&device) { SliceState::Held } else { SliceState::Idle },
             resource,
             holder: self.account.holder(&device).map(|h| h.holder.clone()),
-            device: Some(device).filter(|d| d.as_str().starts_with("MIG-") || share::slice_of(d).is_some()),
+            device: Some(device).filter(|d| !d.as_str().contains("/gi")),
             ready_for: None,
-            message: None,
+            message,
         }
     }
 
     fn memory_of(&self, gpu: &GpuUuid, shape: Shape) -> MemoryMib {
-        let Some(instance) = shape.instance() else { return shape.size().share_memory() };
+        let Some(instance) = shape.instance() else {
+            return self
+                .gpu(gpu)
+                .map_or_else(|| shape.size().share_memory(), |gpu| shape.memory_of(gpu.memory));
+        };
         let table = self.gpu(gpu).and_then(|g| g.table.as_ref());
         let entry = table.and_then(|t| t.entry(instance.profile));
         entry.map_or_else(|| shape.size().share_memory(), |e| e.memory)
     }
 
     fn condition(&self) -> Condition {
-        let trouble = self.health.trouble();
-        let (reason, message) =
-            trouble.unwrap_or_else(|| ("Serving".to_owned(), "all resource names are registered".to_owned()));
-        let status = if reason == "Serving" { ConditionStatus::True } else { ConditionStatus::False };
-        Condition {
-            kind: Condition::READY.to_owned(),
-            status,
-            reason,
-            message,
-            last_transition_time: String::new(),
+        let contested = self.contest().map(|text| ("Contested".to_owned(), text));
+        let trouble = contested.or_else(|| self.health.trouble());
+        condition(Condition::READY, trouble, ("Serving", "all resource names are registered"))
+    }
+
+    /// Who else manages the node's GPUs.
+    fn contest(&self) -> Option<String> {
+        let others = self.others.as_deref().unwrap_or_default();
+        let unknown =
+            || self.is_contested().then(|| "who else manages the node's GPUs is being looked at".to_owned());
+        if others.is_empty() { unknown() } else { Some(others.join("; ")) }
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let ill =
+            self.gpus.iter().filter_map(|gpu| Some(format!("GPU {}: {}", gpu.index, self.message(gpu)?)));
+        let ill: Vec<_> = ill.collect();
+        let ill = (!ill.is_empty()).then(|| ("GpuUnhealthy".to_owned(), ill.join("; ")));
+        let missed = self.obstacles.iter().chain(&self.unserved).map(|(id, o)| format!("{id}: {}", o.text));
+        let missed: Vec<_> = missed.take(NAMED).collect();
+        let missed = (!missed.is_empty()).then(|| ("OutOfReach".to_owned(), missed.join("; ")));
+        let contest = self.contest().map(|text| ("Contested".to_owned(), text));
+        vec![
+            self.condition(),
+            condition(Condition::GPUS_HEALTHY, ill, ("Healthy", "every GPU answers")),
+            condition(
+                Condition::SPEC_REACHED,
+                missed,
+                ("Reached", "every wanted slice is there or being made"),
+            ),
+            condition(Condition::UNCONTESTED, contest, ("Alone", "nobody else manages the node's GPUs")),
+        ]
+    }
+
+    /// What an operator should know of a GPU.
+    fn message(&self, gpu: &Gpu) -> Option<String> {
+        let daemon = || match self.daemons.get(&gpu.uuid) {
+            Some(Daemon::Ill(text)) => Some(format!("its MPS daemon does not serve: {text}")),
+            _ => None,
+        };
+        let trouble = self.trouble_of(gpu).or_else(|| self.mode_trouble(gpu)).or_else(daemon);
+        let switch = || {
+            let error = self.retries.error(&super::Task::Switch(gpu.uuid.clone()));
+            error.map(|(error, _)| format!("its MIG mode cannot be switched: {error}"))
+        };
+        trouble.or_else(switch).or_else(|| self.closed_to(gpu))
+    }
+
+    fn gpu_status(&self, gpu: &Gpu) -> GpuStatus {
+        GpuStatus {
+            uuid: gpu.uuid.clone(),
+            index: gpu.index,
+            model: catalog::short_name(&gpu.product, gpu.memory),
+            memory: gpu.memory,
+            kinds: self.kinds(gpu),
+            outside: self.outside(gpu),
+            message: self.message(gpu),
+            profiles: gpu.table.clone().unwrap_or_default(),
         }
     }
 
@@ -162,7 +223,7 @@ impl Node {
         };
         let total: MemoryMib = self.gpus.iter().map(|gpu| gpu.memory).sum();
         let used: MemoryMib = slices.iter().filter(promised).map(|s| s.memory).sum();
-        let kinds: BTreeSet<_> = self.gpus.iter().flat_map(names::kinds).collect();
+        let kinds: BTreeSet<_> = self.gpus.iter().flat_map(|gpu| self.kinds(gpu)).collect();
         let kinds: Vec<_> = kinds.into_iter().map(kerf_core::kind::Kind::as_str).collect();
         Summary {
             gpus: models(&self.gpus),
@@ -182,7 +243,8 @@ pub(crate) fn unserved(mut status: GpuNodeStatus, condition: Condition) -> GpuNo
             slice.state = SliceState::Preparing;
         }
     }
-    status.conditions = vec![condition];
+    status.conditions.retain(|c| c.kind != condition.kind);
+    status.conditions.insert(0, condition);
     status
 }
 
@@ -196,13 +258,9 @@ fn models(gpus: &[Gpu]) -> String {
     texts.join(", ")
 }
 
-fn gpu_status(gpu: &Gpu) -> GpuStatus {
-    GpuStatus {
-        uuid: gpu.uuid.clone(),
-        index: gpu.index,
-        model: catalog::short_name(&gpu.product, gpu.memory),
-        memory: gpu.memory,
-        kinds: names::kinds(gpu),
-        profiles: gpu.table.clone().unwrap_or_default(),
-    }
+/// A condition that holds as `well` says, unless there is trouble: a word for programs and a sentence for people.
+fn condition(kind: &str, trouble: Option<(String, String)>, well: (&str, &str)) -> Condition {
+    let status = if trouble.is_some() { ConditionStatus::False } else { ConditionStatus::True };
+    let (reason, message) = trouble.unwrap_or_else(|| (well.0.to_owned(), well.1.to_owned()));
+    Condition { kind: kind.to_owned(), status, reason, message, last_transition_time: String::new() }
 }

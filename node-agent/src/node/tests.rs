@@ -3,14 +3,14 @@
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, NvmlCode};
-use kerf_core::contract::{Holder, Reservation, Shape, SliceState, SliceStatus, WantedSlice};
+use kerf_core::contract::{Holder, NodePolicy, Reservation, Shape, SliceState, SliceStatus, WantedSlice};
 use kerf_core::names::PodUid;
 use kerf_core::planner::Step;
 use kerf_core::units::SizeGb;
 use std::time::Duration;
 
 pub(super) fn mig(profile: &str, start: u8, size: u8) -> Shape {
-    Shape::Mig { profile: profile.parse().unwrap(), start, size }
+    Shape::Mig { profile: profile.parse().unwrap(), start, size, part: None }
 }
 
 pub(super) fn reservation(pod: &str, resource: &str) -> Reservation {
@@ -41,6 +41,9 @@ pub(super) struct Scene {
     pub(super) kubelet: DevicesByName,
     pub(super) held: BTreeMap<DeviceId, Held>,
     revision: u64,
+    pub(super) policy: NodePolicy,
+    /// What is on the node's disk.
+    pub(super) record: Recalled,
 }
 
 impl Scene {
@@ -53,13 +56,16 @@ impl Scene {
             kubelet: BTreeMap::new(),
             held: BTreeMap::new(),
             revision: 0,
+            policy: NodePolicy::default(),
+            record: Recalled::default(),
         };
         scene.restart_agent(None);
         scene
     }
 
     pub(super) fn restart_agent(&mut self, status: Option<&GpuNodeStatus>) {
-        self.node = Node::remembering(status);
+        self.node = Node::remembering(status, Settings::default());
+        self.node.recall(self.record.clone(), self.now);
         self.kubelet.clear();
         self.node.on_observed(Ok(self.gpus.gpus()));
         self.node.on_registration(Ok(()));
@@ -75,27 +81,35 @@ impl Scene {
 
     pub(super) fn want(&mut self, slices: Vec<WantedSlice>) {
         self.revision += 1;
-        let spec = GpuNodeSpec { revision: self.revision, epoch: 1, next_slice: 99, slices };
+        let spec = GpuNodeSpec {
+            revision: self.revision,
+            epoch: 1,
+            next_slice: 99,
+            slices,
+            policy: self.policy.clone(),
+        };
         self.node.on_spec(Some("uid".into()), Ok(spec));
     }
 
     pub(super) fn decide(&mut self) -> Decision {
         let now = self.tick();
-        self.node.decide(now)
+        let decision = self.node.decide(now);
+        self.record.clone_from(&decision.record);
+        decision
     }
 
     /// Runs the step of a decision on the fake GPUs.
     fn run(&mut self, step: Step) {
         let now = self.tick();
         match step {
-            Step::Create { gpu, instance, id } => {
-                let result = self.gpus.create(&gpu, instance);
+            Step::Create { gpu, instance, part, id } => {
+                let result = self.gpus.create(&gpu, instance, part);
                 self.node.on_created(&gpu, &id, result, now);
             }
-            Step::Destroy { gpu, instance } => {
+            Step::Destroy { gpu, instance, part } => {
                 let found = self.node.find(&gpu, instance).unwrap().clone();
-                let result = self.gpus.destroy(&gpu, &found);
-                self.node.on_destroyed(&gpu, instance, result, now);
+                let result = self.gpus.destroy(&gpu, &found, part);
+                self.node.on_destroyed(&gpu, (instance, part), result, now);
             }
             other => panic!("{other} is no step on a GPU"),
         }
@@ -317,7 +331,7 @@ fn a_failing_step_does_not_hold_up_those_it_does_not_concern() {
         wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
         wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))),
     ]);
-    scene.gpus.fail_next(GpuError::Busy);
+    scene.gpus.fail_next(GpuError::Busy(kerf_nvml::Holders::default()));
     let step = scene.decide().step.unwrap();
     scene.run(step);
     let status = scene.settle();
@@ -398,12 +412,13 @@ fn shares_are_accounted_and_served_under_stable_ids() {
 fn a_slice_that_nobody_asked_for_is_left_alone_and_reported_without_id() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let foreign = mig("1g.10gb", 0, 1).instance().unwrap();
-    scene.gpus.create(&uuid(0), foreign).unwrap();
+    scene.gpus.create(&uuid(0), foreign, None).unwrap();
     scene.restart_agent(None);
     scene.want(vec![wanted("s1", mig("1g.10gb", 1, 1), None)]);
     let status = scene.settle();
     let unknown = status.slices.iter().find(|s| s.id.is_none()).unwrap();
-    assert_eq!((unknown.shape, unknown.state), (mig("1g.10gb", 0, 1), SliceState::Idle));
+    assert_eq!((unknown.shape, unknown.state), (mig("1g.10gb", 0, 1), SliceState::Held));
+    assert!(unknown.message.as_ref().unwrap().contains("did not make it"));
     // After a restart the agent still knows which slice was on its way out and which is nobody's.
     scene.restart_agent(Some(&status));
     scene.want(vec![]);
@@ -432,7 +447,9 @@ fn nothing_is_cut_while_holders_or_gpus_are_unknown() {
 #[test]
 fn a_leader_whose_time_is_over_is_not_heard() {
     let mut scene = Scene::new(&["H100-80GB"]);
-    let spec = |epoch, slices| Ok(GpuNodeSpec { revision: epoch, epoch, next_slice: 1, slices });
+    let spec = |epoch, slices| {
+        Ok(GpuNodeSpec { revision: epoch, epoch, next_slice: 1, slices, ..GpuNodeSpec::default() })
+    };
     scene.node.on_spec(Some("uid".into()), spec(7, vec![wanted("s1", mig("1g.10gb", 0, 1), None)]));
     scene.node.on_spec(Some("uid".into()), spec(6, vec![]));
     assert_eq!(scene.decide().status.observed_revision, 7);
@@ -464,6 +481,6 @@ fn a_gpu_without_mig_mode_refuses_instances_at_once() {
     let status = scene.settle();
     assert_eq!(slice(&status, "s1").state, SliceState::Failed);
     assert!(slice(&status, "s1").message.as_ref().unwrap().contains("MIG mode"));
-    assert_eq!(status.summary.mode, "mps,time-slicing");
+    assert_eq!(status.summary.mode, "whole,mps,time-slicing");
     assert_eq!(status.summary.gpus, "1x T4-16GB");
 }

@@ -4,10 +4,12 @@ use super::Node;
 use super::share;
 use crate::gpu::{Compute, Gpu, GpuInstance};
 use kerf_core::contract::{Reservation, Shape, WantedSlice};
-use kerf_core::mig::catalog;
-use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::mig::{ComputeInstance, Instance, catalog};
+use kerf_core::names::{DeviceId, GpuUuid, PodKey, SliceId};
 use kerf_core::offer::ExistingSlice;
-use kerf_core::planner::{Observed, ObservedGpu, ObservedInstance, ObservedShare};
+use kerf_core::planner::{Observed, ObservedGpu, ObservedInstance, ObservedPart, ObservedShare};
+use kerf_core::resource::ResourceName;
+use std::collections::BTreeSet;
 
 impl Node {
     /// What the planner is told. Whatever is in doubt is held.
@@ -17,13 +19,22 @@ impl Node {
 
     fn observed_gpu(&self, gpu: &Gpu) -> ObservedGpu {
         let instances = gpu.instances.iter().filter(|i| !self.is_unfinished(gpu, i));
+        let held = |device: &DeviceId| self.account.is_held(device);
         let shares = self.shares.iter().filter(|(_, share)| share.gpu == gpu.uuid);
         ObservedGpu {
             uuid: gpu.uuid.clone(),
-            memory: gpu.memory,
+            memory: gpu.memory.saturating_sub(self.outside(gpu)),
+            allowed: self.allowed(gpu),
             table: gpu.table.clone(),
             instances: instances
-                .map(|i| ObservedInstance { instance: i.instance, held: self.is_instance_held(i) })
+                .map(|i| ObservedInstance {
+                    instance: i.instance,
+                    held: self.is_instance_held(i),
+                    parts: i
+                        .devices()
+                        .filter_map(|(part, _, d)| Some(ObservedPart { part: part?, held: held(d) }))
+                        .collect(),
+                })
                 .collect(),
             shares: shares
                 .map(|(id, share)| ObservedShare {
@@ -35,10 +46,16 @@ impl Node {
         }
     }
 
+    /// Whether somebody has something of the GPU instance, or may have. One that no record tells of is somebody's.
     pub(super) fn is_instance_held(&self, instance: &GpuInstance) -> bool {
         instance.has_processes
             || instance.compute == Compute::Foreign
-            || instance.device().is_some_and(|device| self.account.is_held(device))
+            || instance.devices().any(|(.., d)| self.account.is_held(d) || !self.is_known(d))
+    }
+
+    fn is_known(&self, device: &DeviceId) -> bool {
+        let mut wanted = self.spec.slices.iter().chain(&self.recalled.spec.slices);
+        self.origins.contains_key(device) || wanted.any(|w| self.device_of(w).as_ref() == Some(device))
     }
 
     /// A wanted GPU instance whose compute instance is missing: to the planner it is not there, so that it is created,
@@ -46,6 +63,18 @@ impl Node {
     fn is_unfinished(&self, gpu: &Gpu, instance: &GpuInstance) -> bool {
         let is_wanted = |w: &&WantedSlice| w.gpu == gpu.uuid && w.shape.instance() == Some(instance.instance);
         instance.compute == Compute::Missing && self.spec.slices.iter().any(|w| is_wanted(&w))
+    }
+
+    /// The shape of a share that a container holds under this name.
+    pub(super) fn shape_of(&self, gpu: &GpuUuid, name: ResourceName) -> Option<Shape> {
+        let gpu = self.gpu(gpu)?;
+        share::shape_of(name, gpu.memory, self.rule(gpu).time_slicing.replicas)
+    }
+
+    /// The pods that hold shares of the GPU.
+    pub(super) fn holders_on(&self, gpu: &GpuUuid) -> BTreeSet<PodKey> {
+        let held = self.account.devices().filter(|(d, _)| share::slice_of(d).is_some_and(|(g, _)| g == *gpu));
+        held.map(|(_, held)| held.holder.key()).collect()
     }
 
     pub(super) fn gpu(&self, uuid: &GpuUuid) -> Option<&Gpu> {
@@ -58,11 +87,19 @@ impl Node {
         self.gpu(&wanted.gpu)?.instances.iter().find(|i| i.instance == instance)
     }
 
-    /// The device that a wanted slice is, once it exists.
+    /// The device that a wanted slice is, once it exists. Of two slices that want the same, which no plan makes, it is the
+    /// first one's.
     pub(super) fn device_of(&self, wanted: &WantedSlice) -> Option<DeviceId> {
         match wanted.shape {
-            Shape::Mig { .. } => self.instance_of(wanted)?.device().cloned(),
-            Shape::Mps { .. } | Shape::TimeSlicing { .. } => {
+            Shape::Mig { part, .. } => {
+                let same = |w: &&WantedSlice| w.gpu == wanted.gpu && w.shape == wanted.shape;
+                let first = self.spec.slices.iter().find(same);
+                let mut devices = self.instance_of(wanted)?.devices();
+                devices
+                    .find(|(at, ..)| *at == part && first.is_none_or(|w| w.id == wanted.id))
+                    .map(|(.., d)| d.clone())
+            }
+            Shape::Whole { .. } | Shape::Mps { .. } | Shape::TimeSlicing { .. } => {
                 self.shares.contains_key(&wanted.id).then(|| share::device_id(&wanted.gpu, &wanted.id))
             }
         }
@@ -112,17 +149,25 @@ impl Node {
     pub(super) fn unwanted(&self) -> Vec<(GpuUuid, Shape, DeviceId, Option<SliceId>)> {
         let mut all = Vec::new();
         for gpu in &self.gpus {
-            let wanted = |i: &GpuInstance| {
+            let wanted: Vec<DeviceId> = {
+                let here = self.spec.slices.iter().filter(|w| w.gpu == gpu.uuid);
+                here.filter_map(|w| self.device_of(w)).collect()
+            };
+            let is_wanted = |i: &GpuInstance| {
                 let mut slices = self.spec.slices.iter();
                 slices.any(|w| w.gpu == gpu.uuid && w.shape.instance() == Some(i.instance))
             };
-            for instance in gpu.instances.iter().filter(|i| !wanted(i)) {
-                let device = instance.device().cloned();
-                let id = device.as_ref().and_then(|d| self.origins.get(d)).cloned();
+            for instance in &gpu.instances {
+                for (part, _, device) in instance.devices().filter(|(.., d)| !wanted.contains(d)) {
+                    let id = self.origins.get(device).cloned();
+                    let shape = mig_shape(instance.instance, part);
+                    all.push((gpu.uuid.clone(), shape, device.clone(), id));
+                }
                 // One without a device still takes its place; its id on the GPU stands for it.
-                let device =
-                    device.unwrap_or_else(|| DeviceId::new(format!("{}/gi{}", gpu.uuid, instance.gi)));
-                all.push((gpu.uuid.clone(), Shape::mig(instance.instance), device, id));
+                if instance.devices().next().is_none() && !is_wanted(instance) {
+                    let device = DeviceId::new(format!("{}/gi{}", gpu.uuid, instance.gi));
+                    all.push((gpu.uuid.clone(), Shape::mig(instance.instance), device, None));
+                }
             }
         }
         for (id, share) in self.shares.iter().filter(|(id, _)| !self.spec.slices.iter().any(|w| w.id == **id))
@@ -131,5 +176,12 @@ impl Node {
             all.push((share.gpu.clone(), share.shape, device, Some(id.clone())));
         }
         all
+    }
+}
+
+fn mig_shape(instance: Instance, place: Option<ComputeInstance>) -> Shape {
+    match Shape::mig(instance) {
+        Shape::Mig { profile, start, size, .. } => Shape::Mig { profile, start, size, part: place },
+        other => other,
     }
 }

@@ -88,7 +88,7 @@ mod tests {
         };
         let container = ContainerResources {
             name: "main".to_owned(),
-            devices: vec![devices("nvidia.com/mig-1g.10gb", "MIG-1"), devices("nvidia.com/gpu", "GPU-1")],
+            devices: vec![devices("nvidia.com/mig-1g.10gb", "MIG-1"), devices("example.com/gpu", "GPU-1")],
             ..ContainerResources::default()
         };
         let pod = PodResources { name: "p".into(), namespace: "ns".into(), containers: vec![container] };

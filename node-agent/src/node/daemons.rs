@@ -1,0 +1,119 @@
+//! The MPS daemons that the node's shares need, and whether they serve them.
+
+use super::{Node, share};
+use crate::gpu::Gpu;
+use kerf_core::contract::{Shape, WantedSlice};
+use kerf_core::kind::Kind;
+use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::units::MemoryMib;
+use std::collections::BTreeMap;
+
+/// The MPS daemon that a GPU should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedDaemon {
+    /// The memory that the server lets each client process have.
+    pub limit: MemoryMib,
+    /// The multiprocessors that the server lets each client have, in percent.
+    pub threads: u8,
+    /// Whether the GPU is in `EXCLUSIVE_PROCESS` mode meanwhile.
+    pub exclusive: bool,
+}
+
+/// What a GPU's MPS daemon does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Daemon {
+    /// It is being started, or stopped.
+    Changing,
+    /// It serves clients, each within this limit.
+    Serving {
+        /// Rises with each start: the clients of an earlier one are gone.
+        generation: u64,
+        /// The limit that was read back.
+        limit: MemoryMib,
+    },
+    /// It does not serve, and why.
+    Ill(String),
+}
+
+/// The MPS daemons by GPU.
+pub type Daemons = BTreeMap<GpuUuid, Daemon>;
+
+impl Node {
+    /// Takes what the MPS daemons do. Pods that lost theirs are told.
+    pub fn on_daemons(&mut self, daemons: Daemons) {
+        for (gpu, daemon) in &daemons {
+            let Daemon::Serving { generation, .. } = daemon else { continue };
+            let before = self.generations.insert(gpu.clone(), *generation);
+            if before.is_some_and(|before| before != *generation) {
+                for pod in self.holders_on(gpu) {
+                    self.tell(super::Note::MpsRestarted { gpu: gpu.clone(), pod });
+                }
+            }
+        }
+        self.daemons = daemons;
+    }
+
+    /// The daemons that should run: one for each GPU that has MPS shares.
+    pub(super) fn wanted_daemons(&self) -> BTreeMap<GpuUuid, WantedDaemon> {
+        if self.settings.mps.is_none() {
+            return BTreeMap::new();
+        }
+        let wanted = |gpu: &Gpu| {
+            let shares = self.shares.iter().filter(|(_, s)| s.gpu == gpu.uuid);
+            let sizes =
+                shares.filter(|(_, s)| s.shape.kind() == Kind::Mps).map(|(id, _)| self.needed(gpu, id));
+            let limit = sizes.max()?;
+            let threads = u8::try_from((limit.0 * 100 / gpu.memory.0.max(1)).clamp(1, 100)).unwrap_or(100);
+            Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive })
+        };
+        self.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), wanted(gpu)?))).collect()
+    }
+
+    /// What the server must let a client have for this share: all shares of its container on the GPU, for they are one
+    /// process's. In strict mode the wall is one share, and a container with several has as many processes' worth.
+    fn needed(&self, gpu: &Gpu, id: &SliceId) -> MemoryMib {
+        let own = self.shares.get(id).map_or(MemoryMib(0), |s| s.shape.size().share_memory());
+        if self.rule(gpu).mps.strict {
+            return own;
+        }
+        let wanted = self.spec.slices.iter().find(|w| w.id == *id);
+        let promised = wanted.and_then(|w| w.reservation.as_ref());
+        let promised: MemoryMib = promised
+            .map(|promised| {
+                let same = |w: &&WantedSlice| {
+                    w.gpu == gpu.uuid
+                        && w.shape.kind() == Kind::Mps
+                        && w.reservation
+                            .as_ref()
+                            .is_some_and(|r| (&r.uid, &r.container) == (&promised.uid, &promised.container))
+                };
+                self.spec.slices.iter().filter(same).map(|w| w.shape.size().share_memory()).sum()
+            })
+            .unwrap_or_default();
+        let holder = self.account.holder(&share::device_id(&gpu.uuid, id)).map(|h| &h.holder);
+        let held = self.shares.iter().filter(|(other, s)| {
+            let device = share::device_id(&gpu.uuid, other);
+            s.gpu == gpu.uuid && holder.is_some() && self.account.holder(&device).map(|h| &h.holder) == holder
+        });
+        let held: MemoryMib = held.map(|(_, s)| s.shape.size().share_memory()).sum();
+        own.max(promised).max(held)
+    }
+
+    /// What keeps a share from being served.
+    pub(super) fn daemon_trouble(&self, device: &DeviceId, shape: Shape) -> Option<String> {
+        let (gpu, id) =
+            share::slice_of(device).filter(|_| self.settings.mps.is_some() && shape.kind() == Kind::Mps)?;
+        let gpu = self.gpu(&gpu)?;
+        match self.daemons.get(&gpu.uuid) {
+            Some(Daemon::Serving { limit, .. }) if *limit >= self.needed(gpu, &id) => None,
+            Some(Daemon::Serving { .. }) => Some("the MPS daemon's limit is being raised".to_owned()),
+            Some(Daemon::Ill(text)) => Some(format!("the GPU's MPS daemon does not serve: {text}")),
+            Some(Daemon::Changing) | None => Some("the GPU's MPS daemon is being started".to_owned()),
+        }
+    }
+
+    /// Whether a share of this kind must wait until the GPU's MPS daemon has gone.
+    pub(super) fn waits_for_daemon(&self, gpu: &GpuUuid, shape: Shape) -> bool {
+        shape.kind() != Kind::Mps && self.daemons.contains_key(gpu)
+    }
+}

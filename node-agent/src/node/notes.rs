@@ -1,0 +1,115 @@
+//! What the node has to tell people of: each is told once for as long as it is so.
+
+use super::Node;
+use kerf_core::names::{DeviceId, GpuUuid, PodKey};
+use kerf_core::units::MemoryMib;
+
+/// Something that an operator or a pod's owner should hear of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Note {
+    /// The MPS daemon behind a pod's share was started anew.
+    MpsRestarted {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The pod.
+        pod: PodKey,
+    },
+    /// A pod's processes hold more memory than its slices give it.
+    OverUse {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The pod.
+        pod: PodKey,
+        /// What its processes hold.
+        used: MemoryMib,
+        /// What it was given.
+        given: MemoryMib,
+    },
+    /// A pod came past kerf's scheduler and gets no slice.
+    NoSlice {
+        /// The pod.
+        pod: PodKey,
+    },
+    /// Processes of no pod of kerf's use a GPU's memory, which is not offered meanwhile.
+    Outside {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// How much.
+        used: MemoryMib,
+        /// The processes, by name and id.
+        processes: String,
+    },
+    /// A GPU has reported an error.
+    GpuUnhealthy {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The error.
+        text: String,
+    },
+    /// A GPU is well again.
+    GpuRecovered {
+        /// The GPU.
+        gpu: GpuUuid,
+    },
+    /// The kubelet gave a pod another slice than it was promised.
+    Mismatch {
+        /// The device.
+        device: DeviceId,
+        /// The pod that has it.
+        pod: PodKey,
+    },
+    /// A GPU's MIG mode was switched.
+    ModeChanged {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// Whether it is on now.
+        mig: bool,
+    },
+    /// A slice was found that no record tells of.
+    Adopted {
+        /// The device.
+        device: DeviceId,
+    },
+    /// Somebody else manages the node's GPUs.
+    Contested {
+        /// Who, by what that is seen, and what to do.
+        text: String,
+    },
+}
+
+impl Node {
+    /// Has something told with the next decision.
+    pub(super) fn tell(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+
+    /// Has told what holds now of a lasting kind, if that was not told yet; `kind` says which of the told ones are of the
+    /// same kind, and those that hold no more are forgotten.
+    pub(super) fn tell_lasting(&mut self, now: Vec<Note>, kind: impl Fn(&Note) -> bool) {
+        let same = |a: &Note, b: &Note| {
+            std::mem::discriminant(a) == std::mem::discriminant(b) && subject(a) == subject(b)
+        };
+        self.told.retain(|told| !kind(told) || now.iter().any(|note| same(note, told)));
+        for note in now {
+            if !self.told.iter().any(|told| same(&note, told)) {
+                self.told.push(note.clone());
+                self.notes.push(note);
+            }
+        }
+    }
+}
+
+/// What a lasting note is about: amounts in it may change without its being another one.
+fn subject(note: &Note) -> (Option<&GpuUuid>, Option<&PodKey>, Option<&DeviceId>) {
+    match note {
+        Note::MpsRestarted { gpu, pod } | Note::OverUse { gpu, pod, .. } => (Some(gpu), Some(pod), None),
+        Note::NoSlice { pod } => (None, Some(pod), None),
+        Note::Mismatch { device, pod } => (None, Some(pod), Some(device)),
+        Note::Adopted { device } => (None, None, Some(device)),
+        Note::Outside { gpu, .. }
+        | Note::GpuUnhealthy { gpu, .. }
+        | Note::GpuRecovered { gpu }
+        | Note::ModeChanged { gpu, .. } => (Some(gpu), None, None),
+        Note::Contested { .. } => (None, None, None),
+    }
+}

@@ -1,0 +1,69 @@
+//! What a container needs on the node to open a slice: device files and a CDI specification. A device is offered once they
+//! are there, and they go after it.
+
+use super::{Node, share};
+use crate::access::{Access, AccessGrant, MpsAccess, Target};
+use crate::gpu::Gpu;
+use kerf_core::kind::Kind;
+use kerf_core::names::DeviceId;
+use std::collections::BTreeMap;
+
+impl Node {
+    /// Takes which devices can be opened and how, and why others cannot.
+    pub fn on_reachable(&mut self, reachable: BTreeMap<DeviceId, Result<AccessGrant, String>>) {
+        self.reachable = reachable;
+    }
+
+    /// What each device that exists needs.
+    pub(super) fn wanted_reach(&self) -> BTreeMap<DeviceId, Access> {
+        if !self.settings.access {
+            return BTreeMap::new();
+        }
+        let mut wanted: BTreeMap<_, _> = self.gpus.iter().flat_map(instances).collect();
+        for (id, share) in &self.shares {
+            let Some(gpu) = self.gpu(&share.gpu) else { continue };
+            let root = self.settings.mps.as_ref().filter(|_| share.shape.kind() == Kind::Mps);
+            let target = gpu.uuid.as_str();
+            let mps = root.map(|root| MpsAccess {
+                pipe: root.join(target).join("pipe"),
+                shm: root.join(target).join("shm"),
+            });
+            let access = Access { visible: target.to_owned(), target: Target::Gpu { minor: gpu.minor }, mps };
+            wanted.insert(share::device_id(&gpu.uuid, id), access);
+        }
+        wanted
+    }
+
+    /// What keeps the GPU's devices from being opened.
+    pub(super) fn closed_to(&self, gpu: &Gpu) -> Option<String> {
+        let of_gpu = |device: &DeviceId| self.gpu_of(device).is_some_and(|g| g.uuid == gpu.uuid);
+        let mut closed = self.reachable.iter().filter_map(|(d, r)| Some((d, r.as_ref().err()?)));
+        closed.find(|(device, _)| of_gpu(device)).map(|(_, text)| text.clone())
+    }
+
+    /// What keeps a device from being opened now.
+    pub(super) fn reach_trouble(&self, device: &DeviceId) -> Option<String> {
+        if !self.settings.access {
+            return None;
+        }
+        match self.reachable.get(device) {
+            Some(Ok(_)) => None,
+            Some(Err(text)) => Some(text.clone()),
+            None => Some("what it takes to open it is being made".to_owned()),
+        }
+    }
+
+    /// How a device is opened.
+    pub(super) fn access_to(&self, device: &DeviceId) -> AccessGrant {
+        self.reachable.get(device).and_then(|r| r.as_ref().ok()).cloned().unwrap_or_default()
+    }
+}
+
+fn instances(gpu: &Gpu) -> impl Iterator<Item = (DeviceId, Access)> {
+    gpu.instances.iter().flat_map(move |instance| {
+        instance.devices().map(move |(_, ci, device)| {
+            let target = Target::Mig { minor: gpu.minor, gi: instance.gi, ci };
+            (device.clone(), Access { visible: device.as_str().to_owned(), target, mps: None })
+        })
+    })
+}

@@ -1,0 +1,107 @@
+//! What the node had before it was booted or the agent restarted, from the agent's own record: GPU instances do not outlive
+//! a reboot, and the MIG mode of most GPUs neither.
+//!
+//! A node that was booted gets back what its record tells, at the same places, before any resource name is registered: the
+//! kubelet's own record tells it of pods that need the names.
+
+use super::{Node, Note};
+use crate::gpu::Compute;
+use kerf_core::contract::{GpuNodeSpec, Shape};
+use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::planner::Step;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How long the names wait for what the record tells of.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// What the agent's record tells.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Recalled {
+    /// The newest spec that the agent had taken, and the UID of the GpuNode that it was read from.
+    pub spec: GpuNodeSpec,
+    /// The object's UID.
+    pub uid: Option<String>,
+    /// The GPUs whose MIG mode was on.
+    pub mig: BTreeSet<GpuUuid>,
+    /// The GPUs that kerf had put into `EXCLUSIVE_PROCESS` mode.
+    pub exclusive: BTreeSet<GpuUuid>,
+    /// Whether the node was booted since.
+    pub booted: bool,
+}
+
+impl Node {
+    /// Takes the record of an earlier process.
+    pub fn recall(&mut self, recalled: Recalled, now: Instant) {
+        if recalled.booted {
+            tracing::info!(
+                slices = recalled.spec.slices.len(),
+                "the node was booted: its slices are made anew"
+            );
+            self.recovering = Some(now + PATIENCE);
+        }
+        self.spec = recalled.spec.clone();
+        self.spec_uid.clone_from(&recalled.uid);
+        self.recalled = recalled;
+    }
+
+    /// What has to be recorded before anything is cut.
+    pub(super) fn to_record(&self) -> Recalled {
+        let on = |gpu: &&crate::gpu::Gpu| gpu.mig.is_on();
+        let seen = self.gpus.iter().filter(on).map(|gpu| gpu.uuid.clone());
+        // A mode that was lost is still to come back.
+        let lost = self.recalled.mig.iter().filter(|_| self.recovering.is_some()).cloned();
+        let exclusive = self.wanted_daemons().into_iter().filter(|(_, d)| d.exclusive).map(|(gpu, _)| gpu);
+        let kept = self.recalled.exclusive.iter().filter(|gpu| self.daemons.contains_key(*gpu)).cloned();
+        Recalled {
+            spec: self.spec.clone(),
+            uid: self.spec_uid.clone(),
+            mig: seen.chain(lost).collect(),
+            exclusive: exclusive.chain(kept).collect(),
+            booted: false,
+        }
+    }
+
+    /// Whether the names still wait for slices that are made anew.
+    pub(super) fn is_recovering(&self) -> bool {
+        self.recovering.is_some()
+    }
+
+    /// While the node recovers nobody has anything, so what the record tells may be made, and nothing else.
+    pub(super) fn recovery_steps(steps: Vec<Step>) -> Vec<Step> {
+        let restores = |step: &Step| matches!(step, Step::Switch { mig: true, .. } | Step::Create { .. });
+        steps.into_iter().filter(restores).collect()
+    }
+
+    /// Ends the recovery once no step is left that could be taken, or when it takes too long.
+    pub(super) fn note_recovery(&mut self, steps: &[Step], now: Instant) {
+        let Some(until) = self.recovering else { return };
+        let has_seen = self.health.nvml.is_well();
+        let open = steps.iter().any(|step| !self.retries.is_final(&super::decide::task(step)));
+        if now >= until || has_seen && !open {
+            for wanted in self.spec.slices.iter().filter(|w| self.device_of(w).is_none()) {
+                if let Shape::Mig { .. } = wanted.shape {
+                    let (id, gpu) = (&wanted.id, &wanted.gpu);
+                    tracing::error!(slice = %id, %gpu, shape = %wanted.shape, "a recorded slice was not made anew");
+                }
+            }
+            tracing::info!("the recorded slices are there; names are registered now");
+            self.recovering = None;
+        }
+    }
+
+    /// Tells of GPU instances that neither the spec nor any record tells of. They are occupied.
+    pub(super) fn tell_adopted(&mut self) {
+        let known = |device: &DeviceId| self.origins.contains_key(device);
+        let found: Vec<Note> = self
+            .gpus
+            .iter()
+            .flat_map(|gpu| &gpu.instances)
+            .filter(|instance| instance.compute != Compute::Missing)
+            .flat_map(|instance| instance.devices().map(|(.., device)| device.clone()))
+            .filter(|device| !known(device))
+            .map(|device| Note::Adopted { device })
+            .collect();
+        self.tell_lasting(found, |note| matches!(note, Note::Adopted { .. }));
+    }
+}

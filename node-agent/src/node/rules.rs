@@ -1,0 +1,109 @@
+//! What the node's policy lets become of a GPU: the kinds of slice, and the MIG mode that goes with them.
+
+use super::{Daemon, Node};
+use crate::gpu::{Gpu, MigMode};
+use kerf_core::contract::{GpuRule, ModeChange};
+use kerf_core::kind::Kind;
+use kerf_core::mig::catalog;
+use kerf_core::names::GpuUuid;
+use kerf_core::planner::Allowed;
+
+impl Node {
+    /// Policy's rule for the GPU.
+    pub(super) fn rule(&self, gpu: &Gpu) -> GpuRule {
+        let model = catalog::short_name(&gpu.product, gpu.memory);
+        self.spec.policy.rule(gpu.index, &gpu.uuid, &model)
+    }
+
+    /// The kinds that can be cut from the GPU now: by its mode, its health and policy.
+    pub(super) fn kinds(&self, gpu: &Gpu) -> Vec<Kind> {
+        if self.trouble_of(gpu).is_some() || self.is_contested() || self.closed_to(gpu).is_some() {
+            return Vec::new();
+        }
+        let mut kinds = kinds(gpu, &self.rule(gpu));
+        if matches!(self.daemons.get(&gpu.uuid), Some(Daemon::Ill(_))) {
+            kinds.retain(|kind| *kind != Kind::Mps);
+        }
+        kinds
+    }
+
+    /// Whether somebody else manages the node's GPUs, or that is not known yet.
+    pub(super) fn is_contested(&self) -> bool {
+        self.others.as_ref().map_or(self.settings.others, |others| !others.is_empty())
+    }
+
+    /// What the planner may make of the GPU.
+    pub(super) fn allowed(&self, gpu: &Gpu) -> Allowed {
+        let rule = self.rule(gpu);
+        Allowed {
+            kinds: rule.kinds.clone(),
+            one_size: rule.mps.strict,
+            switch_to: self.switch_to(gpu, &rule),
+        }
+    }
+
+    /// The MIG mode that the GPU has to get. After a reboot, that which it had.
+    fn switch_to(&self, gpu: &Gpu, rule: &GpuRule) -> Option<bool> {
+        let MigMode::Settled(on) = gpu.mig else { return None };
+        let wanted = wanted_mode(rule)?;
+        let lost = !on && self.recalled.mig.contains(&gpu.uuid) && rule.kinds.contains(&Kind::Mig);
+        let may = rule.mode_change != ModeChange::Never || lost;
+        (wanted.unwrap_or(lost || on) != on && may).then_some(!on)
+    }
+
+    /// Whether the GPU's MIG mode is about to be switched.
+    pub(super) fn is_switching(&self, gpu: &GpuUuid) -> bool {
+        let gpu = self.gpu(gpu);
+        gpu.is_some_and(|gpu| {
+            self.switch_to(gpu, &self.rule(gpu)).is_some() || matches!(gpu.mig, MigMode::Pending(_))
+        })
+    }
+
+    /// Whether a change of the MIG mode may wait for a reset of the GPU.
+    #[must_use]
+    pub fn may_reset(&self, gpu: &GpuUuid) -> bool {
+        self.gpu(gpu).is_some_and(|gpu| self.rule(gpu).mode_change == ModeChange::WithReset)
+    }
+
+    /// How the GPU's mode keeps policy from being carried out.
+    pub(super) fn mode_trouble(&self, gpu: &Gpu) -> Option<String> {
+        let rule = self.rule(gpu);
+        let wanted = wanted_mode(&rule)??;
+        let (name, kinds) = (if wanted { "on" } else { "off" }, join(&rule.kinds));
+        match gpu.mig {
+            MigMode::Settled(on) if on != wanted && rule.mode_change == ModeChange::Never => Some(format!(
+                "policy allows {kinds}, which takes MIG mode {name}; switch it, or set modeChange in the policy"
+            )),
+            MigMode::Pending(on) if on != wanted => Some(format!(
+                "MIG mode {name} is pending; drain the node and reset the GPU: nvidia-smi --gpu-reset -i {}",
+                gpu.index
+            )),
+            MigMode::Unsupported if wanted => {
+                Some(format!("policy allows {kinds} only, and this model has no MIG mode"))
+            }
+            MigMode::Unsupported | MigMode::Settled(_) | MigMode::Pending(_) => None,
+        }
+    }
+}
+
+/// The kinds that go with the GPU's present mode and with policy.
+pub(super) fn kinds(gpu: &Gpu, rule: &GpuRule) -> Vec<Kind> {
+    let mig = gpu.table.is_some();
+    Kind::ALL.into_iter().filter(|kind| (*kind == Kind::Mig) == mig && rule.kinds.contains(kind)).collect()
+}
+
+/// The mode that all allowed kinds go with: `None` if no kind is allowed, `Some(None)` if either mode has one.
+#[expect(clippy::option_option, reason = "no kind at all is another thing than kinds of both modes")]
+fn wanted_mode(rule: &GpuRule) -> Option<Option<bool>> {
+    let mig = rule.kinds.contains(&Kind::Mig);
+    let other = rule.kinds.iter().any(|kind| *kind != Kind::Mig);
+    match (mig, other) {
+        (false, false) => None,
+        (true, true) => Some(None),
+        (mig, _) => Some(Some(mig)),
+    }
+}
+
+fn join(kinds: &[Kind]) -> String {
+    kinds.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,122 @@
+//! Who uses how much memory of the GPUs that MIG does not cut, by the driver's process list: what is used outside kerf is
+//! not offered, and a pod that uses more than it was given is told, or evicted.
+
+use super::{Node, Note};
+use crate::gpu::Gpu;
+use kerf_core::contract::OverUse;
+use kerf_core::names::{GpuUuid, PodKey, PodUid};
+use kerf_core::units::MemoryMib;
+use std::collections::BTreeMap;
+
+/// What a process may hold beyond its share: the driver's own memory for its context, which the MPS limit does not count.
+/// (An H100's context takes about 0.5 GiB.)
+const CONTEXT: MemoryMib = MemoryMib(512);
+
+/// Memory outside kerf is told in steps of this size, so that a process that grows does not write a status each time.
+const STEP: u64 = 256;
+
+/// The memory that processes use on one GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GpuUsage {
+    /// By the pod that they belong to.
+    pub pods: BTreeMap<PodUid, MemoryMib>,
+    /// Those of no pod, by name and id.
+    pub others: Vec<(String, u32, MemoryMib)>,
+}
+
+/// The usage of each GPU that was observed.
+pub type Usage = BTreeMap<GpuUuid, GpuUsage>;
+
+impl Node {
+    /// Takes who uses how much.
+    pub fn on_usage(&mut self, usage: Usage) {
+        self.usage = usage;
+        let outside: Vec<Note> = self.gpus.iter().filter_map(|gpu| self.outside_note(gpu)).collect();
+        self.tell_lasting(outside, |note| matches!(note, Note::Outside { .. }));
+        let over = self.over_use();
+        self.tell_lasting(over, |note| matches!(note, Note::OverUse { .. }));
+    }
+
+    /// The memory of the GPU that processes use which kerf gave nothing of it.
+    pub(super) fn outside(&self, gpu: &Gpu) -> MemoryMib {
+        let used: MemoryMib = self.strangers(gpu).map(|(_, memory)| memory).sum();
+        MemoryMib(used.0.div_ceil(STEP) * STEP)
+    }
+
+    fn outside_note(&self, gpu: &Gpu) -> Option<Note> {
+        let processes: Vec<String> = self.strangers(gpu).map(|(name, _)| name).collect();
+        let used = self.outside(gpu);
+        let note = Note::Outside { gpu: gpu.uuid.clone(), used, processes: processes.join(", ") };
+        (!used.is_zero()).then_some(note)
+    }
+
+    /// Processes on a GPU without MIG that belong to no pod with a slice of it.
+    fn strangers<'n>(&'n self, gpu: &'n Gpu) -> impl Iterator<Item = (String, MemoryMib)> + 'n {
+        let usage = self.usage.get(&gpu.uuid).filter(|_| gpu.table.is_none());
+        let pods = usage.into_iter().flat_map(|u| &u.pods);
+        let pods = pods.filter(move |(uid, _)| self.given(gpu, uid).is_none());
+        let pods = pods.map(|(uid, memory)| (format!("pod {uid}"), *memory));
+        // The driver's own MPS server belongs to the shares that it serves.
+        let others = usage
+            .into_iter()
+            .flat_map(|u| &u.others)
+            .filter(|(name, ..)| !name.starts_with("nvidia-cuda-mps"));
+        pods.chain(others.map(|(name, pid, memory)| (format!("{name} ({pid})"), *memory)))
+    }
+
+    /// What the pod was given of the GPU; `None` if it has nothing of it.
+    fn given(&self, gpu: &Gpu, uid: &PodUid) -> Option<MemoryMib> {
+        let promised = self.spec.slices.iter().filter(|w| w.gpu == gpu.uuid);
+        let promised = promised.filter(|w| w.reservation.as_ref().is_some_and(|r| r.uid == *uid));
+        let promised: MemoryMib = promised.map(|w| w.shape.memory_of(gpu.memory)).sum();
+        let key = self.key_of(uid);
+        let held = self.shares.iter().filter(|(id, share)| {
+            let device = super::share::device_id(&gpu.uuid, id);
+            share.gpu == gpu.uuid
+                && key.is_some()
+                && self.account.holder(&device).map(|h| h.holder.key()) == key
+        });
+        let held: MemoryMib = held.map(|(_, share)| share.shape.memory_of(gpu.memory)).sum();
+        Some(promised.max(held)).filter(|memory| !memory.is_zero())
+    }
+
+    /// The name of a pod of this node.
+    pub(super) fn key_of(&self, uid: &PodUid) -> Option<PodKey> {
+        let pod = self.pods.as_ref().and_then(|pods| pods.get(uid));
+        let promised = || {
+            let mut reservations = self.spec.slices.iter().filter_map(|w| w.reservation.as_ref());
+            reservations.find(|r| r.uid == *uid).map(kerf_core::contract::Reservation::key)
+        };
+        pod.map(|pod| pod.key.clone()).or_else(promised)
+    }
+
+    /// The pods that use more than they were given.
+    fn over_use(&self) -> Vec<Note> {
+        let mut notes = Vec::new();
+        for gpu in self.gpus.iter().filter(|gpu| gpu.table.is_none()) {
+            for (uid, used) in self.usage.get(&gpu.uuid).into_iter().flat_map(|u| &u.pods) {
+                let (Some(given), Some(pod)) = (self.given(gpu, uid), self.key_of(uid)) else { continue };
+                if used.0 > given.0 + CONTEXT.0 {
+                    notes.push(Note::OverUse { gpu: gpu.uuid.clone(), pod, used: *used, given });
+                }
+            }
+        }
+        notes
+    }
+
+    /// The pods that policy has evicted for their use of memory.
+    pub(super) fn evictions(&self) -> Vec<(PodKey, PodUid)> {
+        if self.spec.policy.over_use != OverUse::Evict {
+            return Vec::new();
+        }
+        let uid_of = |key: &PodKey| {
+            let mut pods = self.pods.iter().flatten().filter(|(_, pod)| pod.key == *key);
+            pods.next().map(|(uid, _)| uid.clone())
+        };
+        let over = self.over_use().into_iter().filter_map(|note| match note {
+            Note::OverUse { pod, .. } => Some(pod),
+            _ => None,
+        });
+        over.filter_map(|pod| Some((pod.clone(), uid_of(&pod)?))).collect()
+    }
+}

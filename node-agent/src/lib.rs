@@ -10,17 +10,26 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+#[cfg(test)]
+mod api_stand_in;
 pub mod app;
 pub mod args;
+pub mod checkpoint;
 pub mod device_plugin;
 pub mod executor;
 pub mod gpu;
 pub mod kubelet_api;
+pub mod leave;
 pub mod metrics;
 pub mod node;
 pub mod node_object;
+pub mod others;
 pub mod pod_resources;
 pub mod pod_watch;
+pub mod processes;
 pub mod publisher;
 pub mod reconcile;
+pub mod recorder;
+pub mod rejected;
 pub mod spec_watch;
+pub mod time_slice;

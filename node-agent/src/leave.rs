@@ -1,0 +1,269 @@
+//! An agent that leaves a node for good puts back what it set there: compute modes, memory limits, MPS daemons, CDI specs,
+//! labels, and its names in the Node's status. Slices stay, held ones above all: pods run on them.
+//!
+//! It may be run again and does what is left to do. The agent itself must have ended: both take the checkpoint's lock.
+
+use crate::checkpoint::{Checkpoint, CheckpointError, Record};
+use crate::gpu::{GpuBackend, GpuError};
+use k8s_openapi::api::core::v1::Node;
+use kerf_core::contract::{GpuNodeStatus, SliceState, SliceStatus, UnreadableStatus};
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_core::names::{DeviceId, GpuUuid, NodeName};
+use kerf_core::resource::ResourceName;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How long the names are removed again and again for. The kubelet remembers a plugin for five minutes after its socket is
+/// gone (`endpointStopGracePeriod`) and writes its names at every tick, and once more, as 0, when it forgets it.
+pub const SETTLED: Duration = Duration::from_mins(6);
+
+/// The wait between two looks at the names: two of the kubelet's ticks.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// How long the calls to the GPUs may take together.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Undoes something but for what it is told to spare.
+pub type Undo<T> = Box<dyn FnOnce(&BTreeSet<T>) -> Result<(), String> + Send>;
+
+/// How the GPUs are reached.
+pub type OpenGpus = Box<dyn FnOnce() -> Result<Box<dyn GpuBackend>, GpuError> + Send>;
+
+/// What leaving takes.
+pub struct Leave {
+    /// The node.
+    pub node: NodeName,
+    /// The API server.
+    pub client: Client,
+    /// The checkpoint's folder.
+    pub checkpoint: PathBuf,
+    /// Opens NVML, which is done only if something is to be undone there.
+    pub gpus: OpenGpus,
+    /// Stops the MPS daemons but those of these GPUs, whose shares are held.
+    pub stop_mps: Undo<GpuUuid>,
+    /// Removes the CDI specs but those of these devices, which are held: a container that restarts needs its own.
+    pub remove_cdi: Undo<DeviceId>,
+    /// How long the kubelet is given to forget the names: for most [`SETTLED`].
+    pub settle: Duration,
+}
+
+/// Why an agent has not left, or not wholly.
+#[derive(Debug, Error)]
+pub enum LeaveError {
+    /// The checkpoint cannot be had; nothing was done.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Nobody knows what is held; nothing was done.
+    #[error("failed to read the GpuNode {node}, which tells what is held")]
+    Held {
+        /// The node.
+        node: NodeName,
+        /// Why not.
+        source: kube::Error,
+    },
+    /// Nobody knows what is held; nothing was done.
+    #[error("the GpuNode {node} does not tell what is held")]
+    Unreadable {
+        /// The node.
+        node: NodeName,
+        /// Why not.
+        source: UnreadableStatus,
+    },
+    /// Some steps failed. The checkpoint is kept, so that it can be tried again.
+    #[error("not everything was put back; run it again:\n- {}", .0.join("\n- "))]
+    Unfinished(Vec<String>),
+}
+
+/// Leaves the node.
+pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
+    let Leave { node, client, checkpoint, gpus, stop_mps, remove_cdi, settle } = leave;
+    let (checkpoint, record) = Checkpoint::open(&checkpoint)?;
+    let held = Held::read(&client, &node).await?;
+    held.tell();
+    let mut failed = Failures::default();
+    failed.note("stop the MPS daemons", stop_mps(&held.mps_gpus));
+    if let Some(record) = record {
+        failed.note("restore the GPUs", restore(gpus, record).await);
+    }
+    failed.note("remove the CDI specs", remove_cdi(&held.devices));
+    let nodes = Api::<Node>::all(client);
+    failed.note("remove the node's labels", remove_labels(&nodes, &node).await);
+    failed.note(
+        "remove the names in the node's status",
+        forget_names(&nodes, &node, &held.names, settle).await,
+    );
+    if !failed.0.is_empty() {
+        return Err(LeaveError::Unfinished(failed.0));
+    }
+    checkpoint.remove()?;
+    tracing::info!(%node, held = held.slices.len(), "the agent has left this node; its GpuNode may be deleted");
+    Ok(())
+}
+
+/// What went wrong so far.
+#[derive(Default)]
+struct Failures(Vec<String>);
+
+impl Failures {
+    fn note(&mut self, step: &str, result: Result<(), String>) {
+        match result {
+            Ok(()) => tracing::info!(step, "done"),
+            Err(error) => {
+                tracing::warn!(step, error, "failed");
+                self.0.push(format!("failed to {step}: {error}"));
+            }
+        }
+    }
+}
+
+/// What pods have, or were promised and may have by now.
+#[derive(Default)]
+struct Held {
+    slices: Vec<SliceStatus>,
+    mps_gpus: BTreeSet<GpuUuid>,
+    devices: BTreeSet<DeviceId>,
+    names: BTreeSet<ResourceName>,
+}
+
+impl Held {
+    /// By the agent's last word.
+    async fn read(client: &Client, node: &NodeName) -> Result<Self, LeaveError> {
+        let object = Api::<GpuNode>::all(client.clone()).get_opt(node.as_str()).await;
+        let object = object.map_err(|source| LeaveError::Held { node: node.clone(), source })?;
+        let status = object.map(|object| object.read_status()).transpose();
+        let status = status.map_err(|source| LeaveError::Unreadable { node: node.clone(), source })?;
+        Ok(Self::of(status.flatten().unwrap_or_default()))
+    }
+
+    fn of(status: GpuNodeStatus) -> Self {
+        let is_held =
+            |s: &SliceStatus| s.holder.is_some() || s.ready_for.is_some() || s.state == SliceState::Held;
+        let slices: Vec<SliceStatus> = status.slices.into_iter().filter(is_held).collect();
+        let mps = slices.iter().filter(|s| s.shape.kind() == Kind::Mps);
+        Self {
+            mps_gpus: mps.map(|s| s.gpu.clone()).collect(),
+            devices: slices.iter().filter_map(|s| s.device.clone()).collect(),
+            names: slices.iter().filter_map(|s| s.resource).collect(),
+            slices,
+        }
+    }
+
+    fn tell(&self) {
+        for SliceStatus { gpu, shape, holder, .. } in &self.slices {
+            let pod = holder.as_ref().map(|holder| holder.key().to_string());
+            tracing::warn!(%gpu, %shape, pod, "left alone: a pod has this slice");
+        }
+    }
+}
+
+/// Puts compute modes back to DEFAULT and lifts memory limits: all that the agent set, for nobody will do it later.
+async fn restore(open: OpenGpus, record: Record) -> Result<(), String> {
+    if record.exclusive.is_empty() && record.limits.is_empty() {
+        return Ok(());
+    }
+    let calls = tokio::task::spawn_blocking(move || restore_now(open, &record));
+    match tokio::time::timeout(PATIENCE, calls).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(GpuError::Hangs(PATIENCE.as_secs()).to_string()),
+    }
+}
+
+fn restore_now(open: OpenGpus, record: &Record) -> Result<(), String> {
+    let mut gpus = open().map_err(|error| error.to_string())?;
+    let mut errors = Vec::new();
+    for gpu in &record.exclusive {
+        match gpus.set_exclusive(gpu, false) {
+            Ok(()) => tracing::info!(%gpu, "compute mode is DEFAULT again"),
+            Err(error) => errors.push(error),
+        }
+    }
+    for (gpu, limits) in &record.limits {
+        for cgroup in limits.keys() {
+            errors.extend(gpus.limit_memory(gpu, cgroup, None).err());
+        }
+    }
+    // A GPU that was taken out needs nothing.
+    errors.retain(|error| !matches!(error, GpuError::NoSuchGpu(_)));
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
+}
+
+/// Removes the labels that the agent owns; `kerf.dev/managed` is the admin's.
+async fn remove_labels(nodes: &Api<Node>, node: &NodeName) -> Result<(), String> {
+    let owned = Kind::ALL.into_iter().map(keys::node_kind_label).chain([keys::NODE_MODEL.to_owned()]);
+    let result = async {
+        let object = nodes.get_metadata(node.as_str()).await?;
+        let labels = object.metadata.labels.unwrap_or_default();
+        let gone = nulls(owned.filter(|key| labels.contains_key(key)));
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let patch = Patch::Merge(json!({"metadata": {"labels": gone}}));
+        nodes.patch_metadata(node.as_str(), &PatchParams::default(), &patch).await.map(drop)
+    };
+    unless_gone(result.await)
+}
+
+/// Removes the names from the Node's status until the kubelet has forgotten them too, but those of which something is held.
+async fn forget_names(
+    nodes: &Api<Node>,
+    node: &NodeName,
+    held: &BTreeSet<ResourceName>,
+    settle: Duration,
+) -> Result<(), String> {
+    let begun = Instant::now();
+    tracing::info!(seconds = settle.as_secs(), "removing the names until the kubelet has forgotten them");
+    loop {
+        let result = unless_gone(remove_names(nodes, node, held).await);
+        let left = settle.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return result;
+        }
+        tokio::time::sleep(left.min(LOOK)).await;
+    }
+}
+
+/// Names that a plugin of somebody else's serves by now come back with the kubelet's next tick.
+async fn remove_names(
+    nodes: &Api<Node>,
+    node: &NodeName,
+    held: &BTreeSet<ResourceName>,
+) -> Result<(), kube::Error> {
+    let status = nodes.get(node.as_str()).await?.status.unwrap_or_default();
+    let is_gone = |key: &String| key.parse::<ResourceName>().is_ok_and(|name| !held.contains(&name));
+    let gone = |list: Option<std::collections::BTreeMap<String, _>>| {
+        nulls(list.unwrap_or_default().into_keys().filter(is_gone))
+    };
+    let (capacity, allocatable) = (gone(status.capacity), gone(status.allocatable));
+    if capacity.is_empty() && allocatable.is_empty() {
+        return Ok(());
+    }
+    tracing::info!(names = capacity.len(), "removing names from the node's status");
+    let patch = Patch::Merge(json!({"status": {"capacity": capacity, "allocatable": allocatable}}));
+    nodes.patch_status(node.as_str(), &PatchParams::default(), &patch).await.map(drop)
+}
+
+/// A merge patch that removes these keys.
+fn nulls(keys: impl Iterator<Item = String>) -> Map<String, Value> {
+    keys.map(|key| (key, Value::Null)).collect()
+}
+
+/// A Node that is gone has nothing to remove.
+fn unless_gone(result: Result<(), kube::Error>) -> Result<(), String> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        result => result.map_err(|error| error.to_string()),
+    }
+}
+
+#[cfg(test)]
+#[path = "leave_tests.rs"]
+mod tests;

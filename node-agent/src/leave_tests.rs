@@ -1,0 +1,234 @@
+use super::*;
+use crate::api_stand_in::{self, Asked, Log};
+use crate::gpu::{Gpu, GpuInstance};
+use kerf_core::contract::{Holder, Shape};
+use kerf_core::mig::{ComputeInstance, Instance};
+use kerf_core::units::{MemoryMib, SizeGb};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// What was undone, in order.
+#[derive(Clone, Default)]
+struct Undone(Arc<Mutex<Vec<String>>>);
+
+impl Undone {
+    fn note(&self, what: String) {
+        self.0.lock().unwrap().push(what);
+    }
+
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// GPUs of which one refuses.
+struct Gpus(Undone);
+
+const STUBBORN: &str = "GPU-stubborn";
+
+impl GpuBackend for Gpus {
+    fn observe(&mut self) -> Result<Vec<Gpu>, GpuError> {
+        unreachable!()
+    }
+
+    fn create(
+        &mut self,
+        _: &GpuUuid,
+        _: Instance,
+        _: Option<ComputeInstance>,
+    ) -> Result<GpuInstance, GpuError> {
+        unreachable!()
+    }
+
+    fn destroy(&mut self, _: &GpuUuid, _: &GpuInstance, _: Option<ComputeInstance>) -> Result<(), GpuError> {
+        unreachable!()
+    }
+
+    fn set_mig_mode(&mut self, _: &GpuUuid, _: bool, _: bool) -> Result<(), GpuError> {
+        unreachable!()
+    }
+
+    fn set_exclusive(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError> {
+        match gpu.as_str() {
+            STUBBORN => return Err(GpuError::Hangs(30)),
+            "GPU-gone" => return Err(GpuError::NoSuchGpu(gpu.clone())),
+            _ => {}
+        }
+        self.0.note(format!("exclusive {gpu} {exclusive}"));
+        Ok(())
+    }
+
+    fn limit_memory(
+        &mut self,
+        gpu: &GpuUuid,
+        cgroup: &str,
+        limit: Option<MemoryMib>,
+    ) -> Result<(), GpuError> {
+        self.0.note(format!("limit {gpu} {cgroup} {limit:?}"));
+        Ok(())
+    }
+}
+
+fn leaving(folder: &Path, client: Client, undone: &Undone) -> Leave {
+    let (gpus, mps, cdi) = (undone.clone(), undone.clone(), undone.clone());
+    Leave {
+        node: NodeName::new("n1"),
+        client,
+        checkpoint: folder.to_owned(),
+        gpus: Box::new(move || Ok(Box::new(Gpus(gpus)))),
+        stop_mps: Box::new(move |spared| {
+            mps.note(format!("mps but {spared:?}"));
+            Ok(())
+        }),
+        remove_cdi: Box::new(move |spared| {
+            cdi.note(format!("cdi but {spared:?}"));
+            Ok(())
+        }),
+        settle: Duration::ZERO,
+    }
+}
+
+fn remember(folder: &Path, exclusive: &[&str]) {
+    let limits = BTreeMap::from([("/kubepods/pod1".to_owned(), MemoryMib(1))]);
+    let record = Record {
+        exclusive: exclusive.iter().map(|gpu| GpuUuid::new(*gpu)).collect(),
+        limits: BTreeMap::from([(GpuUuid::new("GPU-0"), limits)]),
+        ..Record::new("boot".to_owned())
+    };
+    Checkpoint::open(folder).unwrap().0.save(&record).unwrap();
+}
+
+fn has_checkpoint(folder: &Path) -> bool {
+    Checkpoint::open(folder).unwrap().1.is_some()
+}
+
+fn slice(device: &str, name: &str, holder: Option<&str>) -> SliceStatus {
+    let holder =
+        holder.map(|pod| Holder { namespace: "ml".into(), pod: pod.into(), container: "main".into() });
+    SliceStatus {
+        id: None,
+        gpu: GpuUuid::new("GPU-0"),
+        shape: Shape::Mps { size_gb: SizeGb(4) },
+        state: if holder.is_some() { SliceState::Held } else { SliceState::Idle },
+        memory: MemoryMib(4096),
+        device: Some(DeviceId::new(device)),
+        resource: name.parse().ok(),
+        ready_for: None,
+        holder,
+        message: None,
+    }
+}
+
+/// A node on which a 4 GB share is held and an 8 GB one is idle.
+fn api(asked: &Asked) -> (u16, Value) {
+    let counts =
+        json!({"cpu": "8", "nvidia.com/gpu-4gb": "1", "nvidia.com/gpu-8gb": "1", "example.com/fpga": "1"});
+    match (asked.method.as_str(), asked.path.as_str()) {
+        ("GET", "/apis/kerf.dev/v1alpha1/gpunodes/n1") => {
+            let slices = vec![
+                slice("GPU-0::1", "nvidia.com/gpu-4gb", Some("train")),
+                slice("GPU-0::2", "nvidia.com/gpu-8gb", None),
+            ];
+            let status = GpuNodeStatus { slices, ..GpuNodeStatus::default() };
+            let node = GpuNode { status: Some(json!(status)), ..GpuNode::new(&NodeName::new("n1")) };
+            (200, json!(node))
+        }
+        ("GET", "/api/v1/nodes/n1") => {
+            let labels = json!({
+                "kerf.dev/gpu-model": "T4-16GB", "kerf.dev/mps-max-gb": "14", "kerf.dev/managed": "true", "zone": "a",
+            });
+            let metadata = json!({"name": "n1", "labels": labels});
+            (200, json!({"metadata": metadata, "status": {"capacity": counts, "allocatable": counts}}))
+        }
+        ("PATCH", _) => (200, json!({"metadata": {"name": "n1"}})),
+        _ => api_stand_in::refusal(404),
+    }
+}
+
+fn patches(log: &Log) -> Vec<Value> {
+    log.all().into_iter().filter(|asked| asked.method == "PATCH").map(|asked| asked.body).collect()
+}
+
+#[tokio::test]
+async fn all_that_was_set_is_put_back_and_what_is_held_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    remember(folder.path(), &["GPU-0", "GPU-gone"]);
+    let (client, log) = api_stand_in::client(api);
+    let undone = Undone::default();
+    leave(leaving(folder.path(), client, &undone)).await.unwrap();
+    let expected = [
+        r#"mps but {GpuUuid("GPU-0")}"#,
+        "exclusive GPU-0 false",
+        "limit GPU-0 /kubepods/pod1 None",
+        r#"cdi but {DeviceId("GPU-0::1")}"#,
+    ];
+    assert_eq!(undone.all(), expected);
+    let labels = json!({"kerf.dev/gpu-model": null, "kerf.dev/mps-max-gb": null});
+    let names = json!({"nvidia.com/gpu-8gb": null});
+    let expected = [
+        json!({"metadata": {"labels": labels}}),
+        json!({"status": {"capacity": names, "allocatable": names}}),
+    ];
+    let found = patches(&log);
+    assert_eq!(found[0]["metadata"]["labels"], expected[0]["metadata"]["labels"]);
+    assert_eq!(found[1..], expected[1..]);
+    assert!(!has_checkpoint(folder.path()));
+}
+
+#[tokio::test]
+async fn a_step_that_fails_leaves_the_checkpoint_and_stops_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    remember(folder.path(), &["GPU-0", STUBBORN]);
+    let (client, log) = api_stand_in::client(api);
+    let undone = Undone::default();
+    let error = leave(leaving(folder.path(), client, &undone)).await.unwrap_err();
+    assert!(error.to_string().contains("restore the GPUs: NVML has not answered"), "{error}");
+    assert_eq!(undone.all().len(), 4);
+    assert_eq!(patches(&log).len(), 2);
+    assert!(has_checkpoint(folder.path()));
+}
+
+/// What is left to do the second time is what the first could not do: here nothing.
+#[tokio::test]
+async fn on_a_node_that_was_left_nothing_is_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (client, log) = api_stand_in::client(|asked| match asked.path.as_str() {
+        "/api/v1/nodes/n1" => {
+            (200, json!({"metadata": {"name": "n1"}, "status": {"capacity": {"cpu": "8"}}}))
+        }
+        _ => api_stand_in::refusal(404),
+    });
+    let undone = Undone::default();
+    leave(leaving(folder.path(), client, &undone)).await.unwrap();
+    assert_eq!(undone.all(), ["mps but {}", "cdi but {}"]);
+    assert_eq!(patches(&log), [] as [Value; 0]);
+}
+
+#[tokio::test]
+async fn nothing_is_undone_while_nobody_knows_what_is_held() {
+    let folder = tempfile::tempdir().unwrap();
+    remember(folder.path(), &["GPU-0"]);
+    let undone = Undone::default();
+    let (client, _) = api_stand_in::client(|_| api_stand_in::refusal(503));
+    let error = leave(leaving(folder.path(), client, &undone)).await.unwrap_err();
+    assert!(matches!(error, LeaveError::Held { .. }), "{error}");
+    let (client, _) = api_stand_in::client(|_| {
+        let node = GpuNode { status: Some(json!({"slices": 3})), ..GpuNode::new(&NodeName::new("n1")) };
+        (200, json!(node))
+    });
+    let error = leave(leaving(folder.path(), client, &undone)).await.unwrap_err();
+    assert!(matches!(error, LeaveError::Unreadable { .. }), "{error}");
+    assert_eq!(undone.all(), [] as [String; 0]);
+    assert!(has_checkpoint(folder.path()));
+}
+
+#[tokio::test]
+async fn an_agent_that_runs_is_not_left_from_under() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_running, _) = Checkpoint::open(folder.path()).unwrap();
+    let (client, log) = api_stand_in::client(api);
+    let error = leave(leaving(folder.path(), client, &Undone::default())).await.unwrap_err();
+    assert!(matches!(error, LeaveError::Checkpoint(CheckpointError::InUse(_))), "{error}");
+    assert!(log.all().is_empty());
+}

@@ -1,0 +1,107 @@
+//! What the Node's labels tell of NVIDIA's MIG manager.
+//!
+//! The GPU Operator sets `nvidia.com/gpu.deploy.<component>=true` on every node with GPUs, whether the component is enabled
+//! or not, and keeps another value that it finds (gpu-operator `controllers/state_manager.go`, `addGPUStateLabels`). So
+//! `true` means "deployed here, if at all", and only `false` is certain. Hence:
+//!
+//! - `nvidia.com/mig.config` is an order to the MIG manager, and with `mig-manager` not `false` somebody may carry it out:
+//!   a conflict, though the MIG manager may be disabled. To remove the label is right in either case.
+//! - `nvidia.com/mig.config.state` `pending` or `rebooting`, and any `gpu.deploy.*` of `paused-for-mig-change`, are written by
+//!   a MIG manager at work: a conflict by themselves.
+//! - `gpu.deploy.device-plugin=true` and `nvidia.com/device-plugin.config` are no evidence of a device plugin: its sockets
+//!   are.
+//! - Labels of GPU feature discovery (`nvidia.com/gpu.*`, `nvidia.com/mig.capable`, …) only describe.
+
+use super::{Other, Who};
+use k8s_openapi::api::core::v1::Node;
+use kerf_core::names::NodeName;
+use kube::Api;
+use kube::api::GetParams;
+use std::collections::BTreeMap;
+
+const CONFIG: &str = "nvidia.com/mig.config";
+const STATE: &str = "nvidia.com/mig.config.state";
+const DEPLOY_PREFIX: &str = "nvidia.com/gpu.deploy.";
+const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
+const PAUSED: &str = "paused-for-mig-change";
+
+/// The MIG manager, if the Node's labels tell of it.
+pub(super) async fn found(nodes: &Api<Node>, name: &NodeName) -> Result<Option<Other>, kube::Error> {
+    // From the API server's cache: a minute's delay is no matter.
+    let node = nodes.get_metadata_with(name.as_str(), &GetParams::any()).await?;
+    Ok(mig_manager(&node.metadata.labels.unwrap_or_default())
+        .map(|evidence| Other::new(Who::MigManager, evidence)))
+}
+
+/// The evidence for a MIG manager.
+fn mig_manager(labels: &BTreeMap<String, String>) -> Option<String> {
+    let value = |key: &str| labels.get(key).map(String::as_str).filter(|value| !value.is_empty());
+    if let Some(state @ ("pending" | "rebooting")) = value(STATE) {
+        return Some(format!("the node's label {STATE} is {state}"));
+    }
+    if let Some((key, _)) =
+        labels.iter().find(|(key, value)| key.starts_with(DEPLOY_PREFIX) && *value == PAUSED)
+    {
+        return Some(format!("the node's label {key} is {PAUSED}"));
+    }
+    let config = value(CONFIG)?;
+    let deployed = value(DEPLOY_MIG_MANAGER);
+    let may_act = match deployed {
+        Some(deployed) => deployed != "false",
+        // Deployed by other means than the GPU Operator: then it has said how it went.
+        None => value(STATE).is_some(),
+    };
+    may_act.then(|| format!("the node's label {CONFIG} is {config}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_mig_manager_that_may_act_is_one() {
+        let deployed = "nvidia.com/gpu.deploy.mig-manager=true";
+        let cases: [(&[&str], Option<&str>); 13] = [
+            (&[], None),
+            (&[deployed], None),
+            (&[deployed, "nvidia.com/mig.config="], None),
+            (&[deployed, "nvidia.com/mig.config=all-disabled"], Some("mig.config is all-disabled")),
+            (
+                &[
+                    "nvidia.com/gpu.deploy.mig-manager=false",
+                    "nvidia.com/mig.config=all-1g.10gb",
+                    "nvidia.com/mig.config.state=success",
+                ],
+                None,
+            ),
+            (&["nvidia.com/mig.config=all-1g.10gb"], None),
+            (
+                &["nvidia.com/mig.config=all-1g.10gb", "nvidia.com/mig.config.state=success"],
+                Some("mig.config is all-1g.10gb"),
+            ),
+            (&["nvidia.com/mig.config.state=success", deployed], None),
+            (&["nvidia.com/mig.config.state=pending"], Some("state is pending")),
+            (&["nvidia.com/mig.config.state=rebooting"], Some("state is rebooting")),
+            (&["nvidia.com/gpu.deploy.dcgm=paused-for-mig-change"], Some("deploy.dcgm is paused")),
+            (&["nvidia.com/gpu.deploy.device-plugin=true", "nvidia.com/device-plugin.config=t4"], None),
+            (
+                &[
+                    "nvidia.com/mig.capable=true",
+                    "nvidia.com/gpu.product=NVIDIA-H100",
+                    "nvidia.com/mig.strategy=mixed",
+                ],
+                None,
+            ),
+        ];
+        for (labels, expected) in cases {
+            let map = labels.iter().filter_map(|label| label.split_once('='));
+            let map = map.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+            match (mig_manager(&map), expected) {
+                (Some(evidence), Some(expected)) => {
+                    assert!(evidence.contains(expected), "{labels:?}: {evidence}");
+                }
+                (found, expected) => assert_eq!(found.as_deref(), expected, "{labels:?}"),
+            }
+        }
+    }
+}

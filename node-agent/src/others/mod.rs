@@ -1,0 +1,173 @@
+//! Others that manage GPUs on this node. kerf does not fight them: it says who they are and what to do, and cuts nothing new.
+//!
+//! What counts is what acts, not what might:
+//!
+//! | who | taken for being here | not enough |
+//! |---|---|---|
+//! | NVIDIA's device plugin | a socket of its that answers ([`sockets`]) | labels: see [`labels`] |
+//! | MIG manager | label `nvidia.com/mig.config` where it is deployed, or a change under way ([`labels`]) | `gpu.deploy.mig-manager` without it |
+//! | DRA driver | a ResourceSlice of `gpu.nvidia.com` of this node ([`slices`]) | the driver's DeviceClasses |
+
+mod labels;
+mod slices;
+mod sockets;
+
+use k8s_openapi::api::core::v1::Node;
+use kerf_core::names::NodeName;
+use kube::{Api, Client};
+use std::fmt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How often the sockets are looked at, and the API server after it did not answer.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// How often the API server is asked: two reads, for each node of the cluster.
+const ASK: Duration = Duration::from_mins(1);
+
+/// How long one answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Who may manage a node's GPUs beside kerf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Who {
+    /// NVIDIA's device plugin, which offers the GPUs to the kubelet under the same names.
+    DevicePlugin,
+    /// NVIDIA's MIG manager, which clears a GPU before it cuts it.
+    MigManager,
+    /// NVIDIA's DRA driver, which hands GPUs to pods by claims.
+    DraDriver,
+}
+
+impl Who {
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::DevicePlugin => {
+                "Keep its DaemonSet off this node (with the GPU Operator: label the node \
+                 nvidia.com/gpu.deploy.device-plugin=false), or take the node from kerf."
+            }
+            Self::MigManager => {
+                "Remove the node's label nvidia.com/mig.config, or label it nvidia.com/gpu.deploy.mig-manager=false, or \
+                 take the node from kerf."
+            }
+            Self::DraDriver => {
+                "Keep its kubelet plugin off this node (or install it with resources.gpus.enabled=false), or take the \
+                 node from kerf."
+            }
+        }
+    }
+}
+
+/// As it is called.
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DevicePlugin => "NVIDIA's device plugin",
+            Self::MigManager => "NVIDIA's MIG manager",
+            Self::DraDriver => "NVIDIA's DRA driver",
+        })
+    }
+}
+
+/// One that manages GPUs on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Other {
+    /// Who.
+    pub who: Who,
+    /// How that is known. It stays the same as long as that does.
+    pub evidence: String,
+    /// [`Who::remedy`].
+    pub remedy: &'static str,
+}
+
+impl Other {
+    fn new(who: Who, evidence: String) -> Self {
+        Self { who, evidence, remedy: who.remedy() }
+    }
+}
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} manages GPUs of this node: {}. {}", self.who, self.evidence, self.remedy)
+    }
+}
+
+/// Where others are looked for.
+pub struct Lookout {
+    client: Client,
+    node: NodeName,
+    plugin_folder: PathBuf,
+    by_label: Option<Other>,
+    by_slice: Option<Other>,
+    ask_at: Instant,
+}
+
+impl Lookout {
+    /// A lookout on `node`, with the kubelet's folder of device plugin sockets.
+    #[must_use]
+    pub fn new(client: Client, node: NodeName, plugin_folder: PathBuf) -> Self {
+        Self { client, node, plugin_folder, by_label: None, by_slice: None, ask_at: Instant::now() }
+    }
+
+    /// Tells who is here until `stop`: once at the start, whoever it is, and then when that changes.
+    pub async fn watch(mut self, others: watch::Sender<Vec<Other>>, stop: CancellationToken) {
+        let mut told = None;
+        while let Some(found) = stop.run_until_cancelled(self.look()).await {
+            if told.as_ref() != Some(&found) {
+                log(told.as_deref().unwrap_or_default(), &found);
+                others.send_replace(found.clone());
+                told = Some(found);
+            }
+            stop.run_until_cancelled(tokio::time::sleep(LOOK)).await;
+        }
+    }
+
+    /// Who is here.
+    async fn look(&mut self) -> Vec<Other> {
+        let sockets = sockets::live(&self.plugin_folder).await;
+        if Instant::now() >= self.ask_at && self.ask().await {
+            self.ask_at = Instant::now() + ASK;
+        }
+        let by_socket = (!sockets.is_empty())
+            .then(|| Other::new(Who::DevicePlugin, format!("its sockets answer: {}", sockets.join(", "))));
+        [by_socket, self.by_label.clone(), self.by_slice.clone()].into_iter().flatten().collect()
+    }
+
+    /// Asks the API server; whether it answered. What it does not answer stays as it was.
+    async fn ask(&mut self) -> bool {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let label = answer(labels::found(&nodes, &self.node)).await;
+        let slice = answer(slices::found(&self.client, &self.node)).await;
+        let answered = label.is_some() && slice.is_some();
+        self.by_label = label.unwrap_or_else(|| self.by_label.take());
+        self.by_slice = slice.unwrap_or_else(|| self.by_slice.take());
+        answered
+    }
+}
+
+async fn answer<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Option<T> {
+    match tokio::time::timeout(PATIENCE, call).await {
+        Ok(Ok(found)) => Some(found),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "the API server does not tell who else manages GPUs here");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+fn log(before: &[Other], now: &[Other]) {
+    for other in now.iter().filter(|other| !before.contains(other)) {
+        tracing::warn!(who = %other.who, evidence = other.evidence, remedy = other.remedy, "another manages GPUs here");
+    }
+    for other in before.iter().filter(|other| !now.iter().any(|o| o.who == other.who)) {
+        tracing::info!(who = %other.who, "it manages GPUs here no more");
+    }
+}
+
+#[cfg(test)]
+mod tests;

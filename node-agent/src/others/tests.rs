@@ -1,0 +1,98 @@
+use super::*;
+use crate::api_stand_in::{self, Asked, Log};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use tokio::net::UnixListener;
+
+fn node(labels: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "n1", "labels": labels},
+    })
+}
+
+fn slices(names: &[&str]) -> Value {
+    let items: Vec<Value> = names
+        .iter()
+        .map(|name| json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": name}}))
+        .collect();
+    json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": items})
+}
+
+fn lookout(
+    folder: PathBuf,
+    answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+) -> (Lookout, Log) {
+    let (client, log) = api_stand_in::client(answer);
+    (Lookout::new(client, NodeName::new("n1"), folder), log)
+}
+
+fn who(others: &[Other]) -> Vec<Who> {
+    others.iter().map(|other| other.who).collect()
+}
+
+#[tokio::test]
+async fn each_is_found_where_it_shows() {
+    let folder = tempfile::tempdir().unwrap();
+    let _plugin = UnixListener::bind(folder.path().join("nvidia-gpu.sock")).unwrap();
+    let (mut lookout, log) = lookout(folder.path().to_owned(), |asked| match asked.path.as_str() {
+        "/api/v1/nodes/n1" => (200, node(&json!({"nvidia.com/mig.config.state": "pending"}))),
+        "/apis/resource.k8s.io/v1/resourceslices" => (200, slices(&["n1-gpu"])),
+        _ => api_stand_in::refusal(404),
+    });
+    let found = lookout.look().await;
+    assert_eq!(who(&found), [Who::DevicePlugin, Who::MigManager, Who::DraDriver]);
+    for (other, evidence) in found.iter().zip(["nvidia-gpu.sock", "pending", "gpu.nvidia.com"]) {
+        assert!(other.evidence.contains(evidence), "{other}");
+    }
+    let query = &log.all()[1].query;
+    assert!(query.contains("spec.nodeName%3Dn1%2Cspec.driver%3Dgpu.nvidia.com"), "{query}");
+    lookout.look().await;
+    assert_eq!(log.all().len(), 2, "the API server is not asked at every look");
+}
+
+#[tokio::test]
+async fn a_node_of_kerfs_alone_has_none() {
+    let folder = tempfile::tempdir().unwrap();
+    for code in [403, 404] {
+        let (mut lookout, _) = lookout(folder.path().to_owned(), move |asked| match asked.path.as_str() {
+            "/api/v1/nodes/n1" => (200, node(&json!({"nvidia.com/gpu.deploy.device-plugin": "true"}))),
+            _ => api_stand_in::refusal(code),
+        });
+        assert_eq!(lookout.look().await, [], "{code}");
+    }
+}
+
+/// An API server that is away proves nothing.
+#[tokio::test]
+async fn what_was_found_stays_until_the_api_server_says_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let code = Arc::new(AtomicU16::new(200));
+    let now = Arc::clone(&code);
+    let (mut lookout, _) =
+        lookout(folder.path().to_owned(), move |asked| match now.load(Ordering::Relaxed) {
+            200 | 201 if asked.path.ends_with("n1") => (200, node(&json!({}))),
+            200 => (200, slices(&["n1-gpu"])),
+            201 => (200, slices(&[])),
+            code => api_stand_in::refusal(code),
+        });
+    assert_eq!(who(&lookout.look().await), [Who::DraDriver]);
+    for (answer, expected) in [(503, vec![Who::DraDriver]), (201, vec![])] {
+        code.store(answer, Ordering::Relaxed);
+        lookout.ask_at = Instant::now();
+        assert_eq!(who(&lookout.look().await), expected, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_look_is_always_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (lookout, _) = lookout(folder.path().to_owned(), |_| api_stand_in::refusal(404));
+    let (sender, mut others) = watch::channel(Vec::new());
+    let stop = CancellationToken::new();
+    let watching = tokio::spawn(lookout.watch(sender, stop.clone()));
+    others.changed().await.unwrap();
+    assert_eq!(*others.borrow(), []);
+    stop.cancel();
+    watching.await.unwrap();
+}

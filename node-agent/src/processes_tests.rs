@@ -1,0 +1,167 @@
+use super::*;
+use kerf_nvml::{ComputeMode, MigMode, Process};
+
+const UID: &str = "2f5e6a10-0b7c-4c55-9d11-7a3f0c9d8e21";
+const STATIC: &str = "3c2ff1aa90b14c1e8f2d5f6e7a8b9c0d";
+
+/// A UID, and the pod's cgroup from the hierarchy's root.
+type Found = Option<(&'static str, Option<String>)>;
+
+/// The cgroup file of a process, and what is in it.
+fn cases() -> Vec<(String, Found)> {
+    let underscored = UID.replace('-', "_");
+    let systemd = |qos: &str, prefix: &str| {
+        format!(
+            "/{prefix}kubepods.slice/{prefix}kubepods{qos}.slice/{prefix}kubepods{qos}-pod{underscored}.slice"
+        )
+    };
+    let cgroupfs = format!("/kubepods/burstable/pod{UID}");
+    let kind = format!("/kubelet.slice{}", systemd("-besteffort", "kubelet-"));
+    let guaranteed = format!("/kubepods.slice/kubepods-pod{underscored}.slice");
+    let found = |path: &str| Some((UID, Some(path.to_owned())));
+    vec![
+        (format!("0::{cgroupfs}/9f8e\n"), found(&cgroupfs)),
+        (format!("0::/kubepods/pod{UID}/9f8e"), found(&format!("/kubepods/pod{UID}"))),
+        (format!("0::/kubelet{cgroupfs}/9f8e"), found(&format!("/kubelet{cgroupfs}"))),
+        (
+            format!("0::{}/cri-containerd-9f8e.scope", systemd("-burstable", "")),
+            found(&systemd("-burstable", "")),
+        ),
+        (format!("0::{guaranteed}/crio-9f8e.scope/container"), found(&guaranteed)),
+        (format!("0::{guaranteed}/docker-9f8e.scope"), found(&guaranteed)),
+        (format!("0::{kind}/cri-containerd-9f8e.scope"), found(&kind)),
+        // Version 1, and both at once with the unified hierarchy unused.
+        (format!("12:memory:{cgroupfs}/9f8e\n4:cpu,cpuacct:{cgroupfs}/9f8e\n"), Some((UID, None))),
+        (format!("9:memory:{cgroupfs}/a\n0::/system.slice/containerd.service"), Some((UID, None))),
+        (format!("0::/kubepods/pod{STATIC}/9f8e"), Some((STATIC, Some(format!("/kubepods/pod{STATIC}"))))),
+        // A cgroup namespace of the agent's own: the pod is seen, the path is not.
+        (
+            format!("0::/../../kubepods-burstable-pod{underscored}.slice/cri-containerd-9f8e.scope"),
+            Some((UID, None)),
+        ),
+        (format!("0::/../../pod{UID}/9f8e"), Some((UID, None))),
+        // What a container makes below itself does not change whose it is.
+        (format!("0::{cgroupfs}/9f8e/kubepods/pod{STATIC}/x"), found(&cgroupfs)),
+        ("0::/system.slice/nvidia-persistenced.service\n".to_owned(), None),
+        ("0::/user.slice/user-0.slice/session-1.scope".to_owned(), None),
+        (format!("0::/machine.slice/pod{UID}/x"), None),
+        ("0::/kubepods/podinfo/x".to_owned(), None),
+        ("0::/kubepods.slice/kubepods-podinfo.slice/x".to_owned(), None),
+        (format!("0::/foo.slice/foo-pod{underscored}.slice"), None),
+        ("0::/\n".to_owned(), None),
+        (String::new(), None),
+        ("nonsense".to_owned(), None),
+    ]
+}
+
+#[test]
+fn a_cgroup_tells_the_pod_in_every_layout() {
+    for (text, expected) in cases() {
+        let expected = expected.map(|(uid, path)| PodCgroup {
+            uid: PodUid::new(uid),
+            folder: path.map(|path| format!("/sys/fs/cgroup{path}")),
+        });
+        assert_eq!(pod_cgroup(&text), expected, "{text}");
+    }
+}
+
+#[test]
+fn processes_are_read_where_they_are() {
+    let root = tempfile::tempdir().unwrap();
+    let process = root.path().join("42");
+    fs::create_dir(&process).unwrap();
+    fs::write(process.join("cgroup"), format!("0::/kubepods/pod{UID}/c\n")).unwrap();
+    fs::write(process.join("comm"), b"py\x1b[31m\xff\n").unwrap();
+    assert_eq!(pod_of(root.path(), 42), Some(PodUid::new(UID)));
+    assert_eq!(name_of(root.path(), 42).unwrap(), "py\\u{1b}[31m\u{fffd}");
+    assert_eq!((pod_of(root.path(), 43), name_of(root.path(), 43)), (None, None));
+}
+
+fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
+    let process = |(pid, memory, gi): &(u32, Option<u64>, Option<u32>)| Process {
+        pid: *pid,
+        memory: memory.map(MemoryMib),
+        gi: *gi,
+        ci: None,
+    };
+    Gpu {
+        uuid: GpuUuid::new(format!("GPU-{index}")),
+        index,
+        minor: index,
+        product: String::new(),
+        memory: MemoryMib(81_559),
+        used: MemoryMib(0),
+        capability: (9, 0),
+        numa: None,
+        mig: MigMode::Settled(false),
+        compute_mode: ComputeMode::Default,
+        table: None,
+        instances: Vec::new(),
+        processes: processes.iter().map(process).collect(),
+        pending_repair: None,
+        fault: None,
+    }
+}
+
+fn place(index: u32, gi: Option<u32>) -> Place {
+    Place { gpu: GpuUuid::new(format!("GPU-{index}")), gi }
+}
+
+/// Processes 1 to 9 are of no pod, those from 10 on of pod 1, from 20 on of pod 2.
+fn pod(pid: u32) -> Option<PodUid> {
+    (pid >= 10).then(|| PodUid::new(format!("pod-{}", pid / 10)))
+}
+
+#[test]
+fn a_pods_processes_count_together_and_each_place_by_itself() {
+    let gpus = [
+        gpu(0, &[(10, Some(100), None), (11, Some(50), None), (20, Some(7), None), (12, None, None)]),
+        gpu(1, &[(10, Some(1), Some(3)), (10, Some(2), Some(4))]),
+    ];
+    let usage = account(&gpus, pod);
+    let (one, two) = (PodUid::new("pod-1"), PodUid::new("pod-2"));
+    let of = |place| usage.by_pod(&place).into_iter().map(|(p, m)| (p.clone(), m.0)).collect::<Vec<_>>();
+    assert_eq!(of(place(0, None)), [(one.clone(), 150), (two, 7)]);
+    assert_eq!(of(place(1, Some(3))), [(one.clone(), 1)]);
+    assert_eq!(of(place(1, Some(4))), [(one, 2)]);
+    assert_eq!(of(place(1, None)), []);
+}
+
+#[test]
+fn a_process_of_many_gpus_is_looked_up_once() {
+    let asked = std::cell::RefCell::new(Vec::new());
+    let gpus = [gpu(0, &[(10, None, None)]), gpu(1, &[(10, None, None)])];
+    let _ = account(&gpus, |pid| {
+        asked.borrow_mut().push(pid);
+        None
+    });
+    assert_eq!(asked.into_inner(), [10]);
+}
+
+#[test]
+fn who_holds_nothing_there_is_outside() {
+    let gpus = [
+        gpu(0, &[(1, Some(100), None), (10, Some(30), None), (20, Some(7), None), (2, None, None)]),
+        gpu(1, &[(10, Some(5), None)]),
+        gpu(2, &[(20, Some(5), None)]),
+    ];
+    let usage = account(&gpus, pod);
+    // Pod 2 holds slices everywhere, pod 1 one on GPU 1 only.
+    let outside = usage.outside(|place, pod| pod.as_str() == "pod-2" || place.gpu.as_str() == "GPU-1");
+    assert_eq!(outside.keys().copied().collect::<Vec<_>>(), [&place(0, None)]);
+    let strays = &outside[&place(0, None)];
+    assert_eq!(strays.memory(), MemoryMib(130));
+    let name = |pid| (pid != 2).then(|| format!("p{pid}"));
+    assert_eq!(
+        strays.describe(name),
+        "p1 (pid 1, 100Mi), p10 (pid 10, 30Mi), a process that is gone (pid 2, memory unknown)"
+    );
+}
+
+#[test]
+fn a_message_names_a_few_processes_and_counts_the_others() {
+    let processes: Vec<_> = (1..=7).map(|pid| (pid, Some(1), None)).collect();
+    let usage = account(&[gpu(0, &processes)], |_| None);
+    let text = usage.outside(|_, _| true)[&place(0, None)].describe(|_| Some("x".to_owned()));
+    assert!(text.ends_with("x (pid 5, 1Mi) and 2 more"), "{text}");
+}

@@ -1,0 +1,215 @@
+//! Kubernetes Events of the agent's, about pods, the Node and its GpuNode.
+//!
+//! An Event is for people; nothing waits for it. The loop puts it into a bounded queue, and what finds no room there is
+//! counted and dropped. Each is also a line in the log of whoever tells it.
+
+mod news;
+
+pub use news::News;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kerf_core::keys;
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder as Publisher, Reporter};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// How many Events may wait to be written.
+const QUEUE: usize = 256;
+
+/// How long the same is not told again: a fault that is seen at every probe is written once a minute.
+const QUIET: Duration = Duration::from_mins(1);
+
+/// How often an Event is tried, the wait after the first time, doubled each time, and how long one try may take.
+const TRIES: u32 = 5;
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The most bytes of an Event's note (`events.k8s.io/v1`).
+const LONGEST_NOTE: usize = 1024;
+
+/// What an Event is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum About {
+    /// A pod.
+    Pod {
+        /// Its namespace and name.
+        key: PodKey,
+        /// Its UID, without which `kubectl describe pod` does not show the Event.
+        uid: Option<PodUid>,
+    },
+    /// The Node.
+    Node,
+    /// The Node's GpuNode, with its UID where that is known.
+    GpuNode(Option<String>),
+}
+
+/// Where Events are told. Its clones are one.
+#[derive(Debug, Clone)]
+pub struct Recorder {
+    queue: mpsc::Sender<(About, News)>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl Recorder {
+    /// The two ends.
+    #[must_use]
+    pub fn new(client: Client, node: NodeName) -> (Self, Writer) {
+        let (queue, reports) = mpsc::channel(QUEUE);
+        let dropped = Arc::<AtomicU64>::default();
+        let publisher = publisher(&client, &node);
+        let writer = Writer {
+            reports,
+            client,
+            node,
+            publisher,
+            told: HashMap::new(),
+            dropped: Arc::clone(&dropped),
+            quiet: QUIET,
+        };
+        (Self { queue, dropped }, writer)
+    }
+
+    /// Tells it if there is room in the queue, and never waits.
+    pub fn tell(&self, about: About, news: News) {
+        if let Err(error) = self.queue.try_send((about, news)) {
+            let (mpsc::error::TrySendError::Full((about, news))
+            | mpsc::error::TrySendError::Closed((about, news))) = error;
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(?about, reason = news.reason(), "no room for an Event; it is dropped");
+        }
+    }
+
+    /// How many Events were dropped: no room, or not taken by the API server.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// What makes two reports the same.
+type Subject = (About, &'static str, Option<String>);
+
+/// Writes what was told.
+pub struct Writer {
+    reports: mpsc::Receiver<(About, News)>,
+    client: Client,
+    node: NodeName,
+    publisher: Publisher,
+    /// When what was told last.
+    told: HashMap<Subject, Instant>,
+    dropped: Arc<AtomicU64>,
+    quiet: Duration,
+}
+
+impl Writer {
+    /// Writes until `stop`, or until every [`Recorder`] is gone.
+    pub async fn run(mut self, stop: CancellationToken) {
+        while let Some(Some((about, news))) = stop.run_until_cancelled(self.reports.recv()).await {
+            if self.is_news(&about, &news) {
+                stop.run_until_cancelled(self.write(&about, &news)).await;
+            }
+        }
+    }
+
+    /// Whether the same was not told a moment ago.
+    fn is_news(&mut self, about: &About, news: &News) -> bool {
+        let (now, quiet) = (Instant::now(), self.quiet);
+        self.told.retain(|_, told| now.saturating_duration_since(*told) < quiet);
+        let subject = (about.clone(), news.reason(), news.subject());
+        let is_news = !self.told.contains_key(&subject);
+        if is_news {
+            self.told.insert(subject, now);
+        }
+        is_news
+    }
+
+    async fn write(&mut self, about: &About, news: &News) {
+        let (event, regarding) = (event(news, &self.node), reference(about, &self.node));
+        let mut wait = FIRST_WAIT;
+        for _ in 0..TRIES {
+            let error = match tokio::time::timeout(PATIENCE, self.publisher.publish(&event, &regarding)).await
+            {
+                Ok(Ok(())) => return,
+                Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                    // The Event that this one repeats is gone, or else the namespace is: told anew, as a first one.
+                    self.publisher = publisher(&self.client, &self.node);
+                    continue;
+                }
+                Ok(Err(kube::Error::Api(status))) if is_final(status.code) => {
+                    tracing::warn!(?about, reason = event.reason, error = %status, "an Event is refused");
+                    break;
+                }
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "no answer in time".to_owned(),
+            };
+            tracing::debug!(?about, reason = event.reason, error, "an Event was not written; trying again");
+            tokio::time::sleep(wait).await;
+            wait *= 2;
+        }
+        self.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether the API server would say the same again.
+fn is_final(code: u16) -> bool {
+    matches!(code, 400..=499) && code != 429
+}
+
+fn publisher(client: &Client, node: &NodeName) -> Publisher {
+    let controller = format!("{}/node-agent", keys::GROUP);
+    Publisher::new(client.clone(), Reporter { controller, instance: Some(node.to_string()) })
+}
+
+/// The Event. Its `related` object is the part of the GpuNode that it is about: kube's publisher takes Events of one object
+/// and one reason for repetitions of the first, unless that differs.
+fn event(news: &News, node: &NodeName) -> Event {
+    let related = news.subject().map(|subject| ObjectReference {
+        field_path: Some(subject),
+        ..reference(&About::GpuNode(None), node)
+    });
+    Event {
+        type_: if news.is_good() { EventType::Normal } else { EventType::Warning },
+        reason: news.reason().to_owned(),
+        note: Some(shortened(news.to_string())),
+        action: news.action().to_owned(),
+        secondary: related,
+    }
+}
+
+fn reference(about: &About, node: &NodeName) -> ObjectReference {
+    let of = |api_version: String, kind: &str, name: String, uid: Option<String>| ObjectReference {
+        api_version: Some(api_version),
+        kind: Some(kind.to_owned()),
+        name: Some(name),
+        uid,
+        ..ObjectReference::default()
+    };
+    match about {
+        About::Pod { key, uid } => ObjectReference {
+            namespace: Some(key.namespace.clone()),
+            ..of("v1".to_owned(), "Pod", key.name.clone(), uid.as_ref().map(ToString::to_string))
+        },
+        // The kubelet gives its Node's name for a UID, and `kubectl describe node` looks for that.
+        About::Node => of("v1".to_owned(), "Node", node.to_string(), Some(node.to_string())),
+        About::GpuNode(uid) => {
+            of(format!("{}/{}", keys::GROUP, keys::VERSION), "GpuNode", node.to_string(), uid.clone())
+        }
+    }
+}
+
+fn shortened(mut note: String) -> String {
+    if note.len() > LONGEST_NOTE {
+        note.truncate(note.floor_char_boundary(LONGEST_NOTE - "…".len()));
+        note.push('…');
+    }
+    note
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,188 @@
+//! What the agent has to tell: a closed list, each with one text that says what and what to do.
+
+use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::units::MemoryMib;
+use std::fmt;
+
+/// What an Event says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum News {
+    /// An MPS daemon was restarted. Told about each pod that had a share of it.
+    MpsRestarted {
+        /// Its GPU.
+        gpu: GpuUuid,
+    },
+    /// A pod's processes use more GPU memory than it was given.
+    GpuMemoryOverUse {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// What all its processes use there together.
+        used: MemoryMib,
+        /// What it was given there.
+        given: MemoryMib,
+        /// Whether policy has it evicted.
+        evicted: bool,
+    },
+    /// A pod that kerf did not place asks for a slice.
+    NoSliceForPod,
+    /// Processes that kerf knows no slice of use memory of a GPU.
+    OutsideMemory {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// How much.
+        memory: MemoryMib,
+        /// Which, in words.
+        processes: String,
+    },
+    /// A GPU has an error: its slices are marked unhealthy.
+    GpuUnhealthy {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// The error.
+        why: String,
+    },
+    /// A GPU works again.
+    GpuRecovered {
+        /// The GPU.
+        gpu: GpuUuid,
+    },
+    /// The kubelet gave a pod another slice than it was promised. Told about the pod.
+    SliceMismatch {
+        /// The device.
+        device: DeviceId,
+    },
+    /// A slice was found that no record tells of.
+    SliceAdopted {
+        /// The device.
+        device: DeviceId,
+    },
+    /// Somebody else cuts or serves the node's GPUs.
+    ForeignManager {
+        /// Who, by what that is seen, and what to do: an [`Other`](crate::others::Other) in words.
+        text: String,
+    },
+    /// A pod that the kubelet had rejected was deleted.
+    RejectedPodRemoved {
+        /// What the kubelet said of it.
+        message: String,
+    },
+    /// A GPU's MIG mode was switched.
+    ModeChanged {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// Whether it is on now.
+        mig: bool,
+    },
+}
+
+impl News {
+    /// The Event's reason.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::MpsRestarted { .. } => "MpsRestarted",
+            Self::GpuMemoryOverUse { .. } => "GpuMemoryOverUse",
+            Self::NoSliceForPod => "NoSliceForPod",
+            Self::OutsideMemory { .. } => "OutsideMemory",
+            Self::GpuUnhealthy { .. } => "GpuUnhealthy",
+            Self::GpuRecovered { .. } => "GpuRecovered",
+            Self::SliceMismatch { .. } => "SliceMismatch",
+            Self::SliceAdopted { .. } => "SliceAdopted",
+            Self::ForeignManager { .. } => "ForeignManager",
+            Self::RejectedPodRemoved { .. } => "RejectedPodRemoved",
+            Self::ModeChanged { .. } => "ModeChanged",
+        }
+    }
+
+    /// What the agent did about it, in a word for programs.
+    pub(super) fn action(&self) -> &'static str {
+        match self {
+            Self::MpsRestarted { .. } => "Restarted",
+            Self::GpuMemoryOverUse { evicted: true, .. } => "Evicted",
+            Self::GpuUnhealthy { .. } => "Withdrawn",
+            Self::GpuRecovered { .. } => "Offered",
+            Self::NoSliceForPod | Self::ForeignManager { .. } => "Refused",
+            Self::SliceMismatch { .. } => "Reconciled",
+            Self::SliceAdopted { .. } => "Adopted",
+            Self::RejectedPodRemoved { .. } => "Deleted",
+            Self::ModeChanged { .. } => "Switched",
+            Self::GpuMemoryOverUse { .. } | Self::OutsideMemory { .. } => "Accounted",
+        }
+    }
+
+    /// Whether nobody has to look at it.
+    pub(super) fn is_good(&self) -> bool {
+        matches!(self, Self::GpuRecovered { .. } | Self::RejectedPodRemoved { .. } | Self::ModeChanged { .. })
+    }
+
+    /// What of the node it is about, so that two GPUs' errors are two.
+    pub(super) fn subject(&self) -> Option<String> {
+        let gpu = |uuid: &GpuUuid| Some(format!("status.gpus{{{uuid}}}"));
+        match self {
+            Self::MpsRestarted { gpu: uuid }
+            | Self::GpuMemoryOverUse { gpu: uuid, .. }
+            | Self::OutsideMemory { gpu: uuid, .. }
+            | Self::GpuUnhealthy { gpu: uuid, .. }
+            | Self::GpuRecovered { gpu: uuid }
+            | Self::ModeChanged { gpu: uuid, .. } => gpu(uuid),
+            Self::SliceMismatch { device } | Self::SliceAdopted { device } => {
+                Some(format!("status.slices{{{device}}}"))
+            }
+            Self::NoSliceForPod | Self::ForeignManager { .. } | Self::RejectedPodRemoved { .. } => None,
+        }
+    }
+}
+
+/// The Event's note.
+impl fmt::Display for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MpsRestarted { gpu } => write!(
+                f,
+                "The MPS daemon of {gpu}, which serves this pod's share, was restarted. The CUDA contexts that the pod had \
+                 there are gone: its processes must start anew; restart the container if they do not."
+            ),
+            Self::GpuMemoryOverUse { gpu, used, given, evicted } => {
+                write!(f, "The pod's processes use {used} of {gpu} and were given {given} together. ")?;
+                let remedy = if *evicted { "It is evicted, as the node's policy says. " } else { "" };
+                write!(f, "{remedy}Ask for more GPU memory, or let fewer processes of the pod use the GPU.")
+            }
+            Self::NoSliceForPod => f.write_str(
+                "The pod asks for a slice of a GPU and came past kerf, by spec.nodeName or another scheduler; none is promised \
+                 to it and it gets none. Leave spec.nodeName out and create the pod anew.",
+            ),
+            Self::OutsideMemory { gpu, memory, processes } => write!(
+                f,
+                "Processes that hold no slice use {memory} of {gpu}: {processes}. So much less is offered; stop them, or \
+                 run them in a pod that asks for a slice."
+            ),
+            Self::GpuUnhealthy { gpu, why } => write!(
+                f,
+                "{gpu}: {why}. Nothing new is cut from it and its slices are marked unhealthy; pods that run on it go on. \
+                 It is probed and comes back by itself once it answers without an error; if it does not, drain the node \
+                 and reset the GPU."
+            ),
+            Self::GpuRecovered { gpu } => write!(f, "{gpu} answers without an error; its slices are offered again."),
+            Self::SliceMismatch { device } => write!(
+                f,
+                "The kubelet gave this pod {device}, which was not the slice promised to it; it counts as the pod's now. \
+                 If this repeats, look for pods that are created with spec.nodeName or by another scheduler."
+            ),
+            Self::SliceAdopted { device } => write!(
+                f,
+                "{device} was found, and no record tells who asked for it. It counts as occupied and is left alone; if \
+                 nobody needs it, destroy it (nvidia-smi mig -dci, -dgi)."
+            ),
+            Self::ForeignManager { text } => write!(f, "{text} kerf cuts nothing new on this node until then."),
+            Self::RejectedPodRemoved { message } => write!(
+                f,
+                "The kubelet had rejected the pod (UnexpectedAdmissionError: {message}) and it would have stayed Failed; it \
+                 was deleted, as the node's policy says, and its controller makes another."
+            ),
+            Self::ModeChanged { gpu, mig } => {
+                let mode = if *mig { "on" } else { "off" };
+                write!(f, "MIG mode of {gpu} is {mode} now, as the node's policy says.")
+            }
+        }
+    }
+}

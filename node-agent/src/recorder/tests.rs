@@ -1,0 +1,143 @@
+use super::*;
+use crate::api_stand_in::{self, Asked, Log};
+use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::units::MemoryMib;
+use serde_json::Value;
+use std::sync::atomic::AtomicUsize;
+
+fn gpu(number: u32) -> GpuUuid {
+    GpuUuid::new(format!("GPU-{number}"))
+}
+
+fn unhealthy(number: u32) -> News {
+    News::GpuUnhealthy { gpu: gpu(number), why: "XID 79: GPU has fallen off the bus".to_owned() }
+}
+
+fn pod() -> About {
+    About::Pod { key: PodKey::new("ml", "train-0"), uid: Some(PodUid::new("u-1")) }
+}
+
+fn one_of_each() -> Vec<News> {
+    let text = || "because".to_owned();
+    vec![
+        News::MpsRestarted { gpu: gpu(0) },
+        News::GpuMemoryOverUse { gpu: gpu(0), used: MemoryMib(5000), given: MemoryMib(4096), evicted: false },
+        News::NoSliceForPod,
+        News::OutsideMemory { gpu: gpu(0), memory: MemoryMib(512), processes: text() },
+        unhealthy(0),
+        News::GpuRecovered { gpu: gpu(0) },
+        News::SliceMismatch { device: DeviceId::new("MIG-1") },
+        News::SliceAdopted { device: DeviceId::new("MIG-1") },
+        News::ForeignManager { text: text() },
+        News::RejectedPodRemoved { message: text() },
+        News::ModeChanged { gpu: gpu(0), mig: true },
+    ]
+}
+
+/// Tells all, and waits until all is written.
+async fn told(
+    reports: Vec<(About, News)>,
+    quiet: Duration,
+    answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
+) -> (Log, u64) {
+    let (client, log) = api_stand_in::client(answer);
+    let (recorder, mut writer) = Recorder::new(client, NodeName::new("n1"));
+    writer.quiet = quiet;
+    for (about, news) in reports {
+        recorder.tell(about, news);
+    }
+    let dropped = Arc::clone(&recorder.dropped);
+    drop(recorder);
+    writer.run(CancellationToken::new()).await;
+    (log, dropped.load(Ordering::Relaxed))
+}
+
+fn taken(asked: &Asked) -> (u16, Value) {
+    (201, asked.body.clone())
+}
+
+#[tokio::test]
+async fn an_event_is_found_at_what_it_is_about() {
+    let reports =
+        vec![(pod(), unhealthy(0)), (About::Node, unhealthy(0)), (About::GpuNode(None), unhealthy(0))];
+    let (log, dropped) = told(reports, QUIET, taken).await;
+    assert_eq!(dropped, 0);
+    let events = log.all();
+    let paths: Vec<&str> = events.iter().map(|asked| asked.path.as_str()).collect();
+    let path = |namespace: &str| format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
+    assert_eq!(paths, [path("ml"), path("default"), path("default")]);
+    let regarding = |index: usize| &events[index].body["regarding"];
+    assert_eq!((&regarding(0)["name"], &regarding(0)["uid"]), (&"train-0".into(), &"u-1".into()));
+    assert_eq!((&regarding(1)["kind"], &regarding(1)["uid"]), (&"Node".into(), &"n1".into()));
+    assert_eq!(regarding(2)["apiVersion"], "kerf.dev/v1alpha1");
+    assert_eq!(events[0].body["reason"], "GpuUnhealthy");
+    assert_eq!(events[0].body["type"], "Warning");
+    assert_eq!(events[0].body["reportingController"], "kerf.dev/node-agent");
+}
+
+#[tokio::test]
+async fn the_same_is_told_once_in_a_while_and_what_differs_at_once() {
+    let reports = [(About::Node, 0), (About::Node, 0), (About::Node, 1), (pod(), 0)]
+        .map(|(about, gpu)| (about, unhealthy(gpu)));
+    let (log, _) = told(reports.to_vec(), QUIET, taken).await;
+    let methods: Vec<String> = log.all().into_iter().map(|asked| asked.method).collect();
+    assert_eq!(methods, ["POST", "POST", "POST"]);
+}
+
+/// Two GPUs with one error are two Events, the second time of one GPU is the first one's repetition.
+#[tokio::test]
+async fn a_repetition_is_counted_at_the_first_event() {
+    let reports = [0, 1, 0].map(|gpu| (About::Node, unhealthy(gpu)));
+    let (log, _) = told(reports.to_vec(), Duration::ZERO, taken).await;
+    let all = log.all();
+    let methods: Vec<&str> = all.iter().map(|asked| asked.method.as_str()).collect();
+    assert_eq!(methods, ["POST", "POST", "PATCH"]);
+    assert_eq!(all[2].body["series"]["count"], 2);
+    assert!(all[2].path.ends_with(all[0].body["metadata"]["name"].as_str().unwrap()));
+}
+
+#[tokio::test]
+async fn a_repetition_of_an_event_that_is_gone_is_told_anew() {
+    let gone =
+        |asked: &Asked| if asked.method == "PATCH" { api_stand_in::refusal(404) } else { taken(asked) };
+    let reports = vec![(About::Node, unhealthy(0)), (About::Node, unhealthy(0))];
+    let (log, dropped) = told(reports, Duration::ZERO, gone).await;
+    let methods: Vec<String> = log.all().into_iter().map(|asked| asked.method).collect();
+    assert_eq!((methods.as_slice(), dropped), (["POST", "PATCH", "POST"].map(str::to_owned).as_slice(), 0));
+}
+
+#[tokio::test]
+async fn what_is_refused_is_counted_and_does_not_hold_up_the_next() {
+    let calls = AtomicUsize::new(0);
+    let first_refused = move |asked: &Asked| match calls.fetch_add(1, Ordering::Relaxed) {
+        0 => api_stand_in::refusal(403),
+        _ => taken(asked),
+    };
+    let (log, dropped) = told(vec![(pod(), unhealthy(0)), (pod(), unhealthy(1))], QUIET, first_refused).await;
+    assert_eq!((log.all().len(), dropped), (2, 1));
+}
+
+#[tokio::test]
+async fn what_finds_no_room_is_dropped_and_counted() {
+    let (client, _) = api_stand_in::client(taken);
+    let (recorder, writer) = Recorder::new(client, NodeName::new("n1"));
+    for _ in 0..QUEUE + 3 {
+        recorder.tell(About::Node, unhealthy(0));
+    }
+    assert_eq!(recorder.dropped(), 3);
+    drop(writer);
+    recorder.tell(About::Node, unhealthy(0));
+    assert_eq!(recorder.dropped(), 4);
+}
+
+#[test]
+fn every_text_fits_an_event_and_ends_as_a_sentence() {
+    for news in one_of_each() {
+        let text = news.to_string();
+        assert!(text.ends_with('.') && text.len() < 512, "{text}");
+        assert!(!news.action().is_empty() && news.reason().chars().all(char::is_alphanumeric));
+    }
+    let long = News::RejectedPodRemoved { message: "ä".repeat(2000) };
+    let note = event(&long, &NodeName::new("n1")).note.unwrap();
+    assert!(note.len() <= LONGEST_NOTE && note.ends_with('…'), "{}", note.len());
+}

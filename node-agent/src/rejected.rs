@@ -1,0 +1,177 @@
+//! Pods that are removed: those of this node that the kubelet rejected for a device, where policy says so, and those that
+//! are evicted for using more GPU memory than they were given.
+//!
+//! A pod that fails with `UnexpectedAdmissionError` is final: the kubelet does not try again, its controller has made
+//! another, and the failed ones pile up. kerf's own pods cannot fail so; those that came past it and those of other plugins
+//! can.
+
+use crate::recorder::{About, News, Recorder};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::Eviction as EvictionBody;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions as UidOnly};
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::resource::ResourceName;
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+/// The kubelet's reason.
+const REASON: &str = "UnexpectedAdmissionError";
+
+/// The prefix of the names under which NVIDIA's own plugins and drivers offer devices.
+const NVIDIA: &str = "nvidia.com/";
+
+/// How often failed pods are looked for: nothing waits for it.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// How long one call may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Removes the node's rejected pods as long as `wanted`, until `stop`.
+pub async fn remove(
+    client: Client,
+    node: NodeName,
+    mut wanted: watch::Receiver<bool>,
+    recorder: Recorder,
+    stop: CancellationToken,
+) {
+    loop {
+        let told = stop.run_until_cancelled(async { wanted.wait_for(|wanted| *wanted).await.is_ok() }).await;
+        match told {
+            Some(true) => {}
+            // Nobody can want it any more, but a task that ends early is a fault.
+            Some(false) => return stop.cancelled().await,
+            None => return,
+        }
+        if let Err(error) = remove_once(&client, &node, &recorder).await {
+            tracing::warn!(%error, "the node's failed pods cannot be listed; trying again");
+        }
+        stop.run_until_cancelled(tokio::time::sleep(LOOK)).await;
+    }
+}
+
+async fn remove_once(client: &Client, node: &NodeName, recorder: &Recorder) -> Result<(), kube::Error> {
+    let failed = format!("spec.nodeName={node},status.phase=Failed");
+    let pods =
+        Api::<Pod>::all(client.clone()).list(&ListParams::default().fields(&failed).match_any()).await?;
+    for pod in pods.items.iter().filter_map(Rejected::of) {
+        pod.delete(client, recorder).await;
+    }
+    Ok(())
+}
+
+/// A pod that the kubelet rejected and that its controller has replaced.
+struct Rejected {
+    key: PodKey,
+    uid: PodUid,
+    message: String,
+}
+
+impl Rejected {
+    /// The pod if it is one.
+    fn of(pod: &Pod) -> Option<Self> {
+        let status = pod.status.as_ref()?;
+        let is_rejected =
+            status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some(REASON);
+        let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
+        let has_controller = owners.iter().any(|owner| owner.controller == Some(true));
+        let is_leaving = pod.metadata.deletion_timestamp.is_some();
+        if !is_rejected || !has_controller || is_leaving || !asks_for_gpus(pod) {
+            return None;
+        }
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        Some(Self {
+            key: PodKey::new(text(&pod.metadata.namespace), text(&pod.metadata.name)),
+            uid: PodUid::new(pod.metadata.uid.clone()?),
+            message: text(&status.message),
+        })
+    }
+
+    /// Deletes it. A failure is seen again at the next look.
+    async fn delete(self, client: &Client, recorder: &Recorder) {
+        let api = Api::<Pod>::namespaced(client.clone(), &self.key.namespace);
+        let params = DeleteParams { preconditions: Some(only(&self.uid)), ..DeleteParams::default() };
+        match tokio::time::timeout(PATIENCE, api.delete(&self.key.name, &params)).await {
+            Ok(Ok(_)) => {}
+            // Somebody else deleted it, and another of its name may be there by now.
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return,
+            Ok(Err(error)) => {
+                return tracing::warn!(pod = %self.key, %error, "a rejected pod was not deleted; trying again");
+            }
+            Err(_) => {
+                return tracing::warn!(pod = %self.key, "a rejected pod was not deleted in time; trying again");
+            }
+        }
+        tracing::info!(pod = %self.key, uid = %self.uid, message = self.message, "deleted a pod that the kubelet had rejected");
+        recorder.tell(
+            About::Pod { key: self.key, uid: Some(self.uid) },
+            News::RejectedPodRemoved { message: self.message },
+        );
+    }
+}
+
+/// Whether a container of it asks for a device of kerf's names or NVIDIA's.
+fn asks_for_gpus(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let limits = containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref());
+    limits
+        .flat_map(|limits| limits.keys())
+        .any(|name| name.starts_with(NVIDIA) || name.parse::<ResourceName>().is_ok())
+}
+
+/// That pod and no namesake.
+fn only(uid: &PodUid) -> Preconditions {
+    Preconditions { uid: Some(uid.to_string()), resource_version: None }
+}
+
+/// A pod that is to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Eviction {
+    /// Its namespace and name.
+    pub key: PodKey,
+    /// Its UID: a namesake stays.
+    pub uid: PodUid,
+    /// Why, for the log.
+    pub why: String,
+}
+
+/// Evicts what is asked for, one after the other, until `stop`. Disruption budgets are kept: what is refused is not tried
+/// again before it is asked for again.
+pub async fn evict(client: Client, mut requests: mpsc::Receiver<Eviction>, stop: CancellationToken) {
+    while let Some(Some(eviction)) = stop.run_until_cancelled(requests.recv()).await {
+        evict_one(&client, &eviction).await;
+    }
+    // The loop that asks may end first; a task that ends early is a fault.
+    stop.cancelled().await;
+}
+
+async fn evict_one(client: &Client, eviction: &Eviction) {
+    let Eviction { key, uid, why } = eviction;
+    match tokio::time::timeout(PATIENCE, post(client, eviction)).await {
+        Ok(Ok(())) => tracing::info!(pod = %key, %uid, why, "evicted"),
+        Ok(Err(error)) => tracing::warn!(pod = %key, %uid, why, %error, "not evicted"),
+        Err(_) => tracing::warn!(pod = %key, %uid, why, "not evicted: no answer in time"),
+    }
+}
+
+/// Written out, because kube 5.0's `Api::evict` spells `deleteOptions` so that the API server overlooks it, and the UID in it.
+async fn post(client: &Client, Eviction { key, uid, .. }: &Eviction) -> Result<(), kube::Error> {
+    let metadata = ObjectMeta {
+        name: Some(key.name.clone()),
+        namespace: Some(key.namespace.clone()),
+        ..ObjectMeta::default()
+    };
+    let only = UidOnly { uid: Some(uid.to_string()), resource_version: None };
+    let delete_options = DeleteOptions { preconditions: Some(only), ..DeleteOptions::default() };
+    let body = EvictionBody { delete_options: Some(delete_options), metadata };
+    let pods = Api::<Pod>::namespaced(client.clone(), &key.namespace);
+    let params = PostParams::default();
+    pods.create_subresource("eviction", &key.name, &params, &body).await.map(|_: serde_json::Value| ())
+}
+
+#[cfg(test)]
+#[path = "rejected_tests.rs"]
+mod tests;

@@ -1,0 +1,165 @@
+//! The length of a GPU's time slices, by `nvidia-smi compute-policy`: NVML has no public call for it.
+
+use kerf_core::contract::SliceLength;
+use kerf_core::names::GpuUuid;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::process::Command;
+
+/// How long the program may take. It loads NVML and asks every GPU of the node, a few seconds without a driver's
+/// persistence mode.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How much of what the program says is told.
+const LONGEST_ANSWER: usize = 300;
+
+/// Why a length was not set, or cannot be read.
+#[derive(Debug, Error)]
+pub enum TimeSliceError {
+    /// The program cannot be started.
+    #[error("failed to run {}; is --nvidia-smi right?", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// It was stopped because it took too long.
+    #[error("{} did not end within {} s and was stopped; look for a hung GPU", program.display(), patience.as_secs())]
+    Hangs {
+        /// The program.
+        program: PathBuf,
+        /// How long it was given.
+        patience: Duration,
+    },
+    /// It ended with an error.
+    #[error("nvidia-smi {command} failed with exit code {code:?}: {answer}")]
+    Failed {
+        /// What was asked of it.
+        command: String,
+        /// Its exit code, if it was not killed.
+        code: Option<i32>,
+        /// What it said.
+        answer: String,
+    },
+    /// What it said is not understood.
+    #[error("nvidia-smi {command} said what this agent cannot read: {answer}")]
+    Unreadable {
+        /// What was asked of it.
+        command: String,
+        /// What it said.
+        answer: String,
+    },
+    /// It ended well and the length is another.
+    #[error("the time slices of {gpu} are {found:?} after they were set to {wanted:?}")]
+    NotTaken {
+        /// The GPU.
+        gpu: GpuUuid,
+        /// What was asked for.
+        wanted: SliceLength,
+        /// What is.
+        found: SliceLength,
+    },
+}
+
+/// The program that reads and sets time slices.
+#[derive(Debug, Clone)]
+pub struct TimeSlicer {
+    program: PathBuf,
+    patience: Duration,
+}
+
+impl TimeSlicer {
+    /// One that runs `program`, a path or a name that is looked up in `PATH`; for most `nvidia-smi`.
+    #[must_use]
+    pub fn new(program: PathBuf) -> Self {
+        Self { program, patience: PATIENCE }
+    }
+
+    /// The length of a GPU's time slices.
+    pub async fn length(&self, gpu: &GpuUuid) -> Result<SliceLength, TimeSliceError> {
+        let arguments = ["compute-policy", "-i", gpu.as_str(), "--list"];
+        let answer = self.run(&arguments).await?;
+        listed(&answer).ok_or_else(|| TimeSliceError::Unreadable {
+            command: arguments.join(" "),
+            answer: shortened(&answer),
+        })
+    }
+
+    /// Sets the length of a GPU's time slices, unless it is that already, and reads it back.
+    pub async fn set(&self, gpu: &GpuUuid, wanted: SliceLength) -> Result<(), TimeSliceError> {
+        let before = self.length(gpu).await?;
+        if before == wanted {
+            return Ok(());
+        }
+        self.run(&["compute-policy", "-i", gpu.as_str(), "--set-timeslice", number(wanted)]).await?;
+        let found = self.length(gpu).await?;
+        if found != wanted {
+            return Err(TimeSliceError::NotTaken { gpu: gpu.clone(), wanted, found });
+        }
+        tracing::info!(%gpu, ?before, now = ?wanted, "set the length of time slices");
+        Ok(())
+    }
+
+    /// What the program says. It is killed if it takes too long.
+    async fn run(&self, arguments: &[&str]) -> Result<String, TimeSliceError> {
+        let program = || self.program.clone();
+        let mut command = Command::new(&self.program);
+        command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+        let output = match tokio::time::timeout(self.patience, command.output()).await {
+            Ok(Ok(output)) => output,
+            Ok(Err(source)) => return Err(TimeSliceError::Start { program: program(), source }),
+            Err(_) => return Err(TimeSliceError::Hangs { program: program(), patience: self.patience }),
+        };
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let (command, code, answer) = (arguments.join(" "), output.status.code(), said(&output));
+        Err(TimeSliceError::Failed { command, code, answer })
+    }
+}
+
+/// The length in `nvidia-smi`'s table, in which the one GPU that was asked for has one row
+/// (`|   0   Timeslice       Default       |`, driver 580).
+fn listed(table: &str) -> Option<SliceLength> {
+    let words =
+        |row: &str| row.trim_matches(['|', ' ']).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let mut rows = table.lines().map(words).filter_map(|words| match words.as_slice() {
+        [_, name, value] if name.eq_ignore_ascii_case("timeslice") => Some(value.to_ascii_lowercase()),
+        _ => None,
+    });
+    let (Some(value), None) = (rows.next(), rows.next()) else { return None };
+    match value.as_str() {
+        "default" => Some(SliceLength::Default),
+        "short" => Some(SliceLength::Short),
+        "medium" => Some(SliceLength::Medium),
+        "long" => Some(SliceLength::Long),
+        _ => None,
+    }
+}
+
+/// As `--set-timeslice` counts them.
+fn number(length: SliceLength) -> &'static str {
+    match length {
+        SliceLength::Default => "0",
+        SliceLength::Short => "1",
+        SliceLength::Medium => "2",
+        SliceLength::Long => "3",
+    }
+}
+
+/// What the program said of its failure: most of it goes to stdout.
+fn said(output: &Output) -> String {
+    let parts = [&output.stdout, &output.stderr].map(|part| String::from_utf8_lossy(part).trim().to_owned());
+    shortened(&parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; "))
+}
+
+fn shortened(text: &str) -> String {
+    text.trim().chars().take(LONGEST_ANSWER).collect()
+}
+
+#[cfg(test)]
+#[path = "time_slice_tests.rs"]
+mod tests;

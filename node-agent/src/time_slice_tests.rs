@@ -1,0 +1,67 @@
+use super::*;
+use std::path::Path;
+
+fn slicer() -> TimeSlicer {
+    TimeSlicer::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/time_slice_stand_in.sh"))
+}
+
+/// A GPU that behaves in this way.
+fn gpu(folder: &Path, behaviour: &str) -> GpuUuid {
+    let state = folder.join(behaviour);
+    std::fs::create_dir_all(&state).unwrap();
+    GpuUuid::new(state.display().to_string())
+}
+
+#[tokio::test]
+async fn every_length_is_set_and_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (slicer, gpu) = (slicer(), gpu(folder.path(), "well"));
+    assert_eq!(slicer.length(&gpu).await.unwrap(), SliceLength::Default);
+    for length in [SliceLength::Short, SliceLength::Medium, SliceLength::Long, SliceLength::Default] {
+        slicer.set(&gpu, length).await.unwrap();
+        assert_eq!(slicer.length(&gpu).await.unwrap(), length);
+    }
+    slicer.set(&gpu, SliceLength::Default).await.unwrap();
+    let calls = std::fs::read_to_string(folder.path().join("well/calls")).unwrap();
+    assert_eq!(calls, "1\n2\n3\n0\n", "what is so already is not set");
+}
+
+#[tokio::test]
+async fn what_goes_wrong_is_told_with_the_programs_own_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = async |behaviour: &str| {
+        slicer().set(&gpu(folder.path(), behaviour), SliceLength::Long).await.unwrap_err().to_string()
+    };
+    for (behaviour, expected) in [
+        ("absent", "exit code Some(6): No devices were found"),
+        ("forbidden", "exit code Some(4): Insufficient Permissions"),
+        ("novel", "cannot read: |   0   Timeslice       Endless"),
+        ("deaf", "are Default after they were set to Long"),
+    ] {
+        let told = error(behaviour).await;
+        assert!(told.contains(expected), "{behaviour}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_program_that_hangs_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let hasty = TimeSlicer { patience: Duration::from_millis(300), ..slicer() };
+    let error = hasty.length(&gpu(folder.path(), "hangs")).await.unwrap_err();
+    assert!(matches!(error, TimeSliceError::Hangs { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_named() {
+    let error =
+        TimeSlicer::new("/nowhere/nvidia-smi".into()).length(&GpuUuid::new("GPU-0")).await.unwrap_err();
+    assert!(error.to_string().contains("/nowhere/nvidia-smi"), "{error}");
+}
+
+#[test]
+fn a_table_of_several_gpus_or_none_is_not_guessed_at() {
+    let row = "|   0   Timeslice       Default       |";
+    assert_eq!(listed(row), Some(SliceLength::Default));
+    assert_eq!(listed(&format!("{row}\n{row}")), None);
+    assert_eq!(listed("No devices were found"), None);
+}

@@ -1,6 +1,7 @@
 //! kerf on the command line: its commands. What they decide is core's.
 #![forbid(unsafe_code)]
 
+pub mod gpu;
 pub mod policy;
 pub mod scheduler_config;
 pub mod simulate;

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use kerf_cli::{policy, scheduler_config, simulate};
+use kerf_cli::{gpu, policy, scheduler_config, simulate};
 use std::process::ExitCode;
 
 /// GPUs cut to size for Kubernetes pods.
@@ -15,6 +15,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Say what a node's NVML says of its GPUs.
+    #[command(subcommand)]
+    Gpu(gpu::Command),
     /// Print the KubeSchedulerConfiguration for a scheduler that asks kerf's extender.
     SchedulerConfig(scheduler_config::Args),
     /// Work with policy files.
@@ -26,6 +29,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Gpu(command) => gpu::run(&command),
         Command::SchedulerConfig(args) => scheduler_config::print(&args),
         Command::Policy(command) => policy::run(&command),
         Command::Simulate(args) => simulate::run(&args),
@@ -33,5 +37,5 @@ fn main() -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("Error: {error:#}");
     // As for a bad flag: the input is wrong, not the program.
-    ExitCode::from(if error.is::<simulate::InputError>() { 2 } else { 1 })
+    ExitCode::from(if error.is::<simulate::InputError>() || gpu::is_input(&error) { 2 } else { 1 })
 }

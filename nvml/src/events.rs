@@ -33,7 +33,8 @@ pub enum GpuTrouble {
 }
 
 /// Waits for errors of the GPUs that are there when it is opened. A GPU whose MIG mode changed or that was lost may have
-/// another handle: open it anew then.
+/// another handle: open it anew then. While it is open NVML stays initialised, so after an error that
+/// [`needs_reopening`](GpuError::needs_reopening), here or elsewhere, drop it first.
 pub struct EventWatch {
     nvml: Nvml,
     set: EventSet,

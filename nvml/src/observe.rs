@@ -8,7 +8,7 @@ use kerf_core::units::MemoryMib;
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
 use nvml_wrapper::error::NvmlError;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// `NVML_DEVICE_MIG_ENABLE`.
@@ -18,8 +18,8 @@ const MIG_ENABLED: u32 = 1;
 #[derive(Default)]
 pub(crate) struct Seen {
     gpus: BTreeMap<GpuUuid, Gpu>,
-    /// Indexes of GPUs that never answered, which the log told once.
-    silent: BTreeSet<u32>,
+    /// GPUs that never answered, by index, with what the last look met.
+    silent: BTreeMap<u32, GpuError>,
 }
 
 impl NvmlBackend {
@@ -35,6 +35,12 @@ impl NvmlBackend {
             }
         }
         Ok(self.seen.with(found, faults))
+    }
+
+    /// GPUs that never answered, by index, with what the last look met; they are missing in what it gave.
+    #[must_use]
+    pub fn silent(&self) -> &BTreeMap<u32, GpuError> {
+        &self.seen.silent
     }
 
     fn observe_gpu(&mut self, index: u32) -> Result<Gpu, GpuError> {
@@ -133,12 +139,12 @@ impl Seen {
             }
             found.insert(uuid.clone(), Gpu { fault: Some(fault), ..last.clone() });
         }
-        self.silent.retain(|index| faults.contains_key(index));
-        for (index, error) in faults {
-            if self.silent.insert(index) {
+        for (index, error) in &faults {
+            if !self.silent.contains_key(index) {
                 tracing::error!(index, %error, "a GPU never answered; it is left out");
             }
         }
+        self.silent = faults;
         self.gpus = found;
         let mut all: Vec<Gpu> = self.gpus.values().cloned().collect();
         all.sort_by_key(|gpu| gpu.index);

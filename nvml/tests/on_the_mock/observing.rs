@@ -71,8 +71,10 @@ pub fn a_gpu_that_never_answered_is_left_out(node: &Node) {
     let mut nvml = node.open();
     let seen = nvml.observe().unwrap();
     assert_eq!(seen.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
+    assert_eq!(nvml.silent().keys().collect::<Vec<_>>(), [&0]);
     node.control(&MockControl::new());
     assert_eq!(nvml.observe().unwrap().len(), 2);
+    assert!(nvml.silent().is_empty());
 }
 
 pub fn what_fails_for_all_of_nvml_fails_the_look(node: &Node) {

@@ -1,0 +1,156 @@
+//! `kerf gpu profiles`: what MIG offers on each GPU by NVML, and where the catalog says something else.
+
+use super::Silent;
+use super::columns::{Columns, or_dash};
+use kerf_core::mig::catalog::{Disagreement, GpuModel, compare};
+use kerf_core::mig::{MigTable, Profile};
+use kerf_nvml::{Gpu, GpuBackend as _, NvmlBackend};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// What MIG offers on a node.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    gpus: Vec<GpuReport>,
+    /// GPUs that do not answer.
+    silent: Vec<Silent>,
+}
+
+#[derive(Debug, Serialize)]
+struct GpuReport {
+    index: u32,
+    uuid: String,
+    product: String,
+    /// The catalog's short name.
+    model: Option<&'static str>,
+    profiles: MigTable,
+    /// Where the catalog says something else, in words.
+    differences: Vec<String>,
+    #[serde(skip)]
+    differing: Vec<Profile>,
+}
+
+/// Asks NVML.
+pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
+    let gpus = nvml.observe()?;
+    let gpus = gpus.iter().map(|gpu| Ok(gpu_report(gpu, nvml.profiles(&gpu.uuid)?)));
+    let gpus = gpus.collect::<anyhow::Result<_>>()?;
+    Ok(Report { gpus, silent: Silent::all(&nvml) })
+}
+
+fn gpu_report(gpu: &Gpu, profiles: MigTable) -> GpuReport {
+    let model = super::model(gpu);
+    let found = model.map(|model| compare(model, &profiles)).unwrap_or_default();
+    GpuReport {
+        index: gpu.index,
+        uuid: gpu.uuid.to_string(),
+        product: gpu.product.clone(),
+        model: model.map(|model: &GpuModel| model.name),
+        profiles,
+        differences: found.iter().map(ToString::to_string).collect(),
+        differing: found.iter().map(concerns).collect(),
+    }
+}
+
+/// The profile in which NVML and the catalog differ.
+fn concerns(disagreement: &Disagreement) -> Profile {
+    match disagreement {
+        Disagreement::Missing(profile)
+        | Disagreement::Unknown(profile)
+        | Disagreement::Id { profile, .. }
+        | Disagreement::Placements { profile, .. }
+        | Disagreement::Size { profile, .. }
+        | Disagreement::Max { profile, .. }
+        | Disagreement::Memory { profile, .. } => *profile,
+    }
+}
+
+impl Report {
+    /// The report for eyes; an asterisk marks a profile of which the catalog says something else.
+    pub fn write(&self) -> String {
+        let mut columns =
+            Columns::new(["GPU", "MODEL", "PROFILE", "ID", "MAX", "PLACEMENTS", "MEMORY (MiB)", ""]);
+        for gpu in &self.gpus {
+            for entry in gpu.profiles.entries() {
+                let starts: Vec<String> = entry.starts.iter().map(ToString::to_string).collect();
+                columns.row([
+                    gpu.index.to_string(),
+                    or_dash(gpu.model),
+                    entry.profile.to_string(),
+                    entry.id.0.to_string(),
+                    entry.max.to_string(),
+                    format!("{{{}}}:{}", starts.join(","), entry.size),
+                    entry.memory.0.to_string(),
+                    if gpu.differing.contains(&entry.profile) { "*".to_owned() } else { String::new() },
+                ]);
+            }
+        }
+        let mut text = columns.write("no GPU offers MIG");
+        text.extend(self.silent.iter().map(ToString::to_string));
+        for gpu in &self.gpus {
+            if gpu.model.is_none() {
+                let _ = writeln!(text, "GPU {}: the catalog does not know {:?}", gpu.index, gpu.product);
+            }
+            for difference in &gpu.differences {
+                let _ = writeln!(text, "* GPU {}: {difference}", gpu.index);
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::mig::catalog;
+    use kerf_core::names::GpuUuid;
+    use kerf_core::units::MemoryMib;
+    use kerf_nvml::{ComputeMode, MigMode};
+
+    fn h100() -> Gpu {
+        Gpu {
+            uuid: GpuUuid::new("GPU-0"),
+            index: 0,
+            minor: 0,
+            product: "NVIDIA H100 80GB HBM3".to_owned(),
+            memory: MemoryMib(81_559),
+            used: MemoryMib(0),
+            capability: (9, 0),
+            numa: None,
+            mig: MigMode::Settled(false),
+            compute_mode: ComputeMode::Default,
+            table: None,
+            instances: Vec::new(),
+            processes: Vec::new(),
+            pending_repair: None,
+            fault: None,
+        }
+    }
+
+    #[test]
+    fn differences_from_the_catalog_are_marked_and_told() {
+        let mut entries = catalog::by_name("H100-80GB").unwrap().mig_table().unwrap().entries().to_vec();
+        entries[0].max = 6;
+        entries.retain(|entry| entry.profile.compute() != 7);
+        let report =
+            Report { gpus: vec![gpu_report(&h100(), MigTable::new(entries.clone()))], silent: Vec::new() };
+        let text = report.write();
+        let marked: Vec<&str> = text.lines().filter(|line| line.contains('*')).collect();
+        let told = entries[0].profile;
+        assert!(marked[0].contains(&told.to_string()) && marked[0].ends_with('*'), "{text}");
+        assert_eq!(
+            marked[1..],
+            [
+                format!("* GPU 0: a GPU holds 6 of {told} by NVML and 7 by the catalog"),
+                "* GPU 0: NVML does not list 7g.80gb".to_owned()
+            ]
+        );
+    }
+
+    #[test]
+    fn a_gpu_that_the_catalog_does_not_know_is_named() {
+        let unknown = Gpu { product: "NVIDIA X100".to_owned(), ..h100() };
+        let report = Report { gpus: vec![gpu_report(&unknown, MigTable::default())], silent: Vec::new() };
+        assert_eq!(report.write(), "no GPU offers MIG\nGPU 0: the catalog does not know \"NVIDIA X100\"\n");
+    }
+}

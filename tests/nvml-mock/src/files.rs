@@ -16,6 +16,8 @@ pub const CONFIG_ENV: &str = "KERF_NVML_MOCK_CONFIG";
 pub const STATE_ENV: &str = "KERF_NVML_MOCK_STATE";
 /// Names the control file, which may be absent, appear and change at any time.
 pub const CONTROL_ENV: &str = "KERF_NVML_MOCK_CONTROL";
+/// Names a folder that stands in for `/proc`, in which the kernel module's files are kept true; optional.
+pub const PROC_ENV: &str = "KERF_NVML_MOCK_PROC";
 
 /// Why a file of the mock could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -108,10 +110,15 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileEr
     Ok(Some(value))
 }
 
-/// Writes a temporary file beside `path` and renames it, so that a reader sees the old or the new one, whole.
+/// Replaces a file by the value as JSON.
 pub(crate) fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
     let text = serde_json::to_vec_pretty(value)
         .map_err(|source| FileError::Parse { path: path.to_owned(), source })?;
+    write_whole(path, &text)
+}
+
+/// Writes a temporary file beside `path` and renames it, so that a reader sees the old or the new one, whole.
+pub(crate) fn write_whole(path: &Path, text: &[u8]) -> Result<(), FileError> {
     let mut name = OsString::from(path);
     name.push(format!(".tmp{}", std::process::id()));
     let temporary = PathBuf::from(name);

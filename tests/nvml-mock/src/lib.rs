@@ -5,7 +5,8 @@
 //! configuration and the control file) and read (the state).
 //!
 //! Everything but `abi` is free of unsafe code: tables (`model`, `facts`, `tables`, `profile`, `compute_profile`),
-//! rules, changes of state (`lifecycle`), files (`store`) and calls (`session`). It shares no code with kerf-core on
+//! rules, changes of state (`lifecycle`, `mode`, `ecc`, `memory_limits`), files (`store`, `proc_files`), calls
+//! (`session`) and what strikes them (`gate`). It shares no code with kerf-core on
 //! purpose: its MIG rules are a second opinion. Only `tests/geometry.rs` knows both, and holds one against the other.
 
 #![deny(unsafe_code)]
@@ -14,13 +15,21 @@ mod code;
 mod compute_profile;
 mod config;
 mod control;
+mod ecc;
 mod facts;
+mod fault;
 mod files;
+mod gate;
 mod handle;
+mod happening;
 mod identity;
 mod library;
 mod lifecycle;
+mod load;
+mod memory_limits;
+mod mode;
 mod model;
+mod proc_files;
 mod profile;
 mod rules;
 mod session;
@@ -34,10 +43,17 @@ mod abi;
 pub use abi::exported_functions;
 pub use code::NvmlCode;
 pub use config::{ConfigError, DEFAULT_DRIVER_VERSION, GpuConfig, MigMode, MockConfig};
-pub use control::{ANY_FUNCTION, Fault, MockControl, Process, ProcessKind, Xid};
-pub use files::{CONFIG_ENV, CONTROL_ENV, FileError, MockFiles, STATE_ENV};
+pub use control::MockControl;
+pub use ecc::{EccCounts, EccMemory, EccState};
+pub use fault::{ANY_FUNCTION, Fault, KillMoment, Strike};
+pub use files::{CONFIG_ENV, CONTROL_ENV, FileError, MockFiles, PROC_ENV, STATE_ENV};
+pub use happening::{EccErrors, EccKind, EccLocation, GpuReset, Xid};
 pub use library::{library_near, library_path};
+pub use load::{Process, ProcessKind};
 pub use model::Model;
+pub use proc_files::capability_minor;
 pub use profile::Profile;
 pub use rules::Placement;
-pub use state::{ComputeInstance, GpuInstance, GpuState, MigModeState, MockState, Slice};
+pub use state::{
+    ComputeInstance, GpuInstance, GpuState, HangingCall, MemoryLimits, MigModeState, MockState, Slice,
+};

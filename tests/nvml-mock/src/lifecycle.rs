@@ -1,4 +1,4 @@
-//! What changes a node's state and what NVML answers: cutting, destroying, MIG mode, a reboot. Pure: no files.
+//! Cutting and destroying: what becomes of instances and what NVML answers. Pure: no files.
 
 use crate::code::{NvmlCode, Outcome};
 use crate::compute_profile::compute_profiles;
@@ -8,28 +8,6 @@ use crate::model::Model;
 use crate::rules::{self, Placed, Placement, Refusal};
 use crate::state::{ComputeInstance, GpuInstance, GpuState, MockState};
 
-/// How `nvmlDeviceSetMigMode` took effect. The call itself succeeds either way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Activation {
-    /// The mode is in force.
-    Done,
-    /// Pending: somebody uses the GPU.
-    InUse,
-    /// Pending: the GPU must be reset.
-    ResetRequired,
-}
-
-impl Activation {
-    /// The code that NVML writes into `activationStatus`.
-    pub(crate) fn code(self) -> NvmlCode {
-        match self {
-            Activation::Done => NvmlCode::SUCCESS,
-            Activation::InUse => NvmlCode::IN_USE,
-            Activation::ResetRequired => NvmlCode::RESET_REQUIRED,
-        }
-    }
-}
-
 impl MockState {
     pub(crate) fn gpu_at(&mut self, index: u32) -> Outcome<&mut GpuState> {
         self.gpus.get_mut(index as usize).ok_or(NvmlCode::INVALID_ARGUMENT)
@@ -38,45 +16,6 @@ impl MockState {
     fn next_serial(&mut self) -> u32 {
         self.last_serial += 1;
         self.last_serial
-    }
-
-    /// GPU and compute instances are gone on every GPU; Hopper and later lose MIG mode, Ampere takes up the
-    /// pending one.
-    pub(crate) fn reboot(&mut self, boot_id: &str) {
-        boot_id.clone_into(&mut self.boot_id);
-        for gpu in &mut self.gpus {
-            gpu.instances.clear();
-            gpu.compute_mode = 0;
-            let on = !gpu.model.mig_mode_lives_in_driver() && gpu.mig.pending;
-            gpu.mig.current = on;
-            gpu.mig.pending = on;
-        }
-    }
-
-    /// `nvmlDeviceSetMigMode`.
-    pub(crate) fn set_mig_mode(
-        &mut self,
-        index: u32,
-        on: bool,
-        control: &MockControl,
-    ) -> Outcome<Activation> {
-        let reset_free = self.ampere_reset_free;
-        let gpu = self.gpu_at(index)?;
-        if !gpu.model.has_mig() {
-            return Err(NvmlCode::NOT_SUPPORTED);
-        }
-        gpu.mig.pending = on;
-        if gpu.mig.current == on {
-            return Ok(Activation::Done);
-        }
-        if !gpu.instances.is_empty() || control.processes.iter().any(|process| process.gpu == index) {
-            return Ok(Activation::InUse);
-        }
-        if !gpu.model.mig_mode_lives_in_driver() && !reset_free {
-            return Ok(Activation::ResetRequired);
-        }
-        gpu.mig.current = on;
-        Ok(Activation::Done)
     }
 
     /// `nvmlDeviceCreateGpuInstance`, with or without a placement. Gives the new instance's serial.
@@ -108,6 +47,7 @@ impl MockState {
             placement,
             serial,
             compute: Vec::new(),
+            sram_uncorrected: 0,
         });
         gpu.instances.sort_by_key(|instance| instance.id);
         Ok(serial)

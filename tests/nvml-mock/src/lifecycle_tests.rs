@@ -1,8 +1,8 @@
-//! Life of instances and modes, without files and without the C interface.
+//! Life of instances, without files and without the C interface.
 
 use super::*;
 use crate::config::{MigMode, MockConfig};
-use crate::control::Process;
+use crate::load::Process;
 
 fn node(model: Model, mig: MigMode) -> MockState {
     MockState::first_boot(&MockConfig::new().gpus(model, 2, mig)).unwrap()
@@ -109,38 +109,4 @@ fn compute_instances_share_the_slices_of_their_gpu_instance() {
     let instance = state.gpus[0].instance(gi).unwrap();
     let starts: Vec<u32> = instance.compute.iter().map(|compute| compute.placement.start).collect();
     assert_eq!(starts, [2, 0, 1]);
-}
-
-#[test]
-fn hopper_switches_mode_at_once_and_loses_it_at_boot_while_ampere_waits_and_keeps_it() {
-    let mut hopper = node(Model::H200, MigMode::Disabled);
-    assert_eq!(hopper.set_mig_mode(0, true, &idle()), Ok(Activation::Done));
-    assert!(hopper.gpus[0].mig.current);
-    hopper.create_gpu_instance(0, 19, None, &idle()).unwrap();
-    hopper.reboot("boot-2");
-    assert!(!hopper.gpus[0].mig.current && hopper.gpus[0].instances.is_empty());
-    assert_eq!((hopper.boot_id.as_str(), hopper.last_serial), ("boot-2", 1));
-
-    let mut ampere = node(Model::A100Gb80, MigMode::Disabled);
-    assert_eq!(ampere.set_mig_mode(0, true, &idle()), Ok(Activation::ResetRequired));
-    assert!(!ampere.gpus[0].mig.current && ampere.gpus[0].mig.pending);
-    ampere.reboot("boot-2");
-    assert!(ampere.gpus[0].mig.current);
-    ampere.reboot("boot-3");
-    assert!(ampere.gpus[0].mig.current);
-    ampere.ampere_reset_free = true;
-    assert_eq!(ampere.set_mig_mode(0, false, &idle()), Ok(Activation::Done));
-}
-
-#[test]
-fn mode_stays_while_anything_uses_the_gpu() {
-    let mut state = node(Model::H100, MigMode::Enabled);
-    let gi = cut(&mut state, "1g.10gb", 0).unwrap();
-    assert_eq!(state.set_mig_mode(0, false, &idle()), Ok(Activation::InUse));
-    assert!(state.gpus[0].mig.current && !state.gpus[0].mig.pending);
-    state.destroy_gpu_instance(0, gi, &idle()).unwrap();
-    let busy = MockControl::new().process(Process::on_gpu(1, 0, 10));
-    assert_eq!(state.set_mig_mode(0, false, &busy), Ok(Activation::InUse));
-    assert_eq!(state.set_mig_mode(0, false, &idle()), Ok(Activation::Done));
-    assert_eq!(Activation::InUse.code(), NvmlCode::IN_USE);
 }

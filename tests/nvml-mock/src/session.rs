@@ -1,20 +1,16 @@
-//! What stands between an exported function and the state: initialisation by reference count, and for each call
-//! its hang, its delay and its fault, in this order.
+//! What stands between an exported function and the state: initialisation by reference count, and calls. What may
+//! strike a call on its way is gate.rs's.
 
 use std::env;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use crate::code::{NvmlCode, Outcome};
 use crate::control::MockControl;
-use crate::files::{CONFIG_ENV, CONTROL_ENV, STATE_ENV};
+use crate::files::{CONFIG_ENV, CONTROL_ENV, PROC_ENV, STATE_ENV};
 use crate::handle::{Device, DeviceHandle};
 use crate::state::{ComputeInstance, GpuInstance, GpuState, MockState};
 use crate::store::{Paths, Store, View};
-
-/// How often a hanging call looks whether it may go on.
-const HANG_POLL: Duration = Duration::from_millis(10);
 
 /// The open store and how many `nvmlInit` stand against it.
 struct Session {
@@ -26,17 +22,24 @@ static SESSION: Mutex<Option<Session>> = Mutex::new(None);
 
 fn paths_from_env() -> Option<Paths> {
     let path = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    Some(Paths { state: path(STATE_ENV)?, config: path(CONFIG_ENV), control: path(CONTROL_ENV) })
+    Some(Paths {
+        state: path(STATE_ENV)?,
+        config: path(CONFIG_ENV),
+        control: path(CONTROL_ENV),
+        proc: path(PROC_ENV),
+    })
 }
 
 /// `nvmlInit`. Without the environment there is no driver; with files that cannot be used, stderr says why.
 pub(crate) fn init(function: &'static str) -> Outcome<()> {
     let store = open()?;
-    Call { function, store: Arc::clone(&store) }.gate(None)?.pass(())?;
-    let mut session = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
-    let references = session.as_ref().map_or(0, |session| session.references) + 1;
-    *session = Some(Session { store, references });
-    Ok(())
+    let call = Call { function, store: Arc::clone(&store) };
+    call.view(None, |_| {
+        let mut session = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
+        let references = session.as_ref().map_or(0, |session| session.references) + 1;
+        *session = Some(Session { store, references });
+        Ok(())
+    })
 }
 
 /// The store of the session, or a new one.
@@ -53,36 +56,22 @@ fn open() -> Outcome<Arc<Store>> {
 }
 
 /// `nvmlShutdown`.
-pub(crate) fn shutdown() -> Outcome<()> {
-    let mut session = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
-    let open = session.as_mut().ok_or(NvmlCode::UNINITIALIZED)?;
-    open.references -= 1;
-    if open.references == 0 {
-        *session = None;
-    }
-    Ok(())
+pub(crate) fn shutdown(call: &Call) -> Outcome<()> {
+    call.view(None, |_| {
+        let mut session = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = session.as_mut().ok_or(NvmlCode::UNINITIALIZED)?;
+        open.references -= 1;
+        if open.references == 0 {
+            *session = None;
+        }
+        Ok(())
+    })
 }
 
 /// One call of one exported function.
 pub(crate) struct Call {
-    function: &'static str,
-    store: Arc<Store>,
-}
-
-/// The way into the driver, past hangs, delays and faults.
-enum Gate {
-    Open,
-    /// The call takes effect and its answer is lost.
-    FailAfter(NvmlCode),
-}
-
-impl Gate {
-    fn pass<T>(self, value: T) -> Outcome<T> {
-        match self {
-            Gate::Open => Ok(value),
-            Gate::FailAfter(code) => Err(code),
-        }
-    }
+    pub(crate) function: &'static str,
+    pub(crate) store: Arc<Store>,
 }
 
 impl Call {
@@ -93,33 +82,18 @@ impl Call {
         Ok(Call { function, store: Arc::clone(&session.store) })
     }
 
-    fn gate(&self, gpu: Option<u32>) -> Outcome<Gate> {
-        let mut view = self.store.view()?;
-        while view.control.hangs(self.function) {
-            std::thread::sleep(HANG_POLL);
-            view = self.store.view()?;
-        }
-        let delay = view.control.delay_of(self.function);
-        if !delay.is_zero() {
-            std::thread::sleep(delay);
-            view = self.store.view()?;
-        }
-        let struck = &view.state.faults_struck;
-        let Some(fault) = view.control.fault_for(self.function, gpu, struck) else { return Ok(Gate::Open) };
-        if fault.times.is_none() {
-            return if fault.after_effect { Ok(Gate::FailAfter(fault.code)) } else { Err(fault.code) };
-        }
-        self.store.update(|state, control| Ok(count_down(state, control, self.function, gpu)))?.map_or(
-            Ok(Gate::Open),
-            |(code, after_effect)| if after_effect { Ok(Gate::FailAfter(code)) } else { Err(code) },
-        )
-    }
-
     /// Answers from the state as it is. `gpu` is the one that the call names, for faults.
     pub(crate) fn view<T>(&self, gpu: Option<u32>, answer: impl FnOnce(&View) -> Outcome<T>) -> Outcome<T> {
-        let gate = self.gate(gpu)?;
-        let value = answer(&self.store.view()?)?;
-        gate.pass(value)
+        let gate = self.enter(gpu)?;
+        let outcome = self.store.view().and_then(|view| answer(&view));
+        self.leave(gate, outcome)
+    }
+
+    /// Answers about the GPU that `find` gives, so that its faults strike a call that names it by something else than
+    /// a handle.
+    pub(crate) fn search<T>(&self, find: impl Fn(&MockState) -> Option<(u32, T)>) -> Outcome<T> {
+        let gpu = find(&self.store.view()?.state).map(|(gpu, _)| gpu);
+        self.view(gpu, |view| find(&view.state).map(|(_, found)| found).ok_or(NvmlCode::NOT_FOUND))
     }
 
     /// Changes the state of a GPU.
@@ -128,9 +102,9 @@ impl Call {
         gpu: u32,
         change: impl FnOnce(&mut MockState, &MockControl) -> Outcome<T>,
     ) -> Outcome<T> {
-        let gate = self.gate(Some(gpu))?;
-        let value = self.store.update(change)?;
-        gate.pass(value)
+        let gate = self.enter(Some(gpu))?;
+        let outcome = self.store.update(change);
+        self.leave(gate, outcome)
     }
 
     /// Answers for a GPU or a MIG device.
@@ -157,19 +131,6 @@ impl Call {
     pub(crate) fn peek(&self) -> Outcome<View> {
         self.store.view()
     }
-}
-
-/// Counts a counted fault; `None` if another process used it up meanwhile. Forgets faults that were taken away.
-fn count_down(
-    state: &mut MockState,
-    control: &MockControl,
-    function: &str,
-    gpu: Option<u32>,
-) -> Option<(NvmlCode, bool)> {
-    state.faults_struck.retain(|key, _| control.faults.iter().any(|fault| fault.key() == *key));
-    let fault = control.fault_for(function, gpu, &state.faults_struck)?;
-    *state.faults_struck.entry(fault.key()).or_insert(0) += 1;
-    Some((fault.code, fault.after_effect))
 }
 
 /// The GPU that a device handle names, and its MIG device if it names one.

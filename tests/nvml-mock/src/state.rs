@@ -1,13 +1,14 @@
 //! The state of a simulated node, as its file holds it: GPUs, their modes, what is cut. Read by tests and demos.
 //!
-//! Changes are lifecycle.rs's; this module only describes and looks things up.
+//! Changes are those of `lifecycle`, `mode`, `ecc` and `memory_limits`; this module only describes and looks things up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::MockConfig;
+use crate::ecc::EccState;
 use crate::files::{self, FileError};
 use crate::identity;
 use crate::model::Model;
@@ -15,7 +16,7 @@ use crate::profile::Profile;
 use crate::rules::{self, Placed, Placement};
 
 /// The format that this version writes.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A node: everything that survives the end of the agent and not a reboot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,8 +35,25 @@ pub struct MockState {
     pub last_serial: u32,
     /// How often each counted fault has struck.
     pub faults_struck: BTreeMap<String, u32>,
+    /// What of the control file has happened: `ecc/<id>` and `reset/<id>`.
+    pub happened: BTreeSet<String>,
+    /// The calls that hang; see [`MockState::hanging_now`].
+    pub hanging: Vec<HangingCall>,
+    /// How often each function was called while the control file asked for it.
+    pub calls: BTreeMap<String, u64>,
     /// The GPUs by index.
     pub gpus: Vec<GpuState>,
+}
+
+/// A call that hangs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HangingCall {
+    /// The process that waits.
+    pub pid: u32,
+    /// The function.
+    pub function: String,
+    /// Index of the GPU that the call names, if it names one.
+    pub gpu: Option<u32>,
 }
 
 /// MIG mode as NVML tells it.
@@ -50,8 +68,11 @@ pub struct MigModeState {
 /// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuState {
-    /// Index, also the minor number.
+    /// Index.
     pub index: u32,
+    /// The number of `/dev/nvidia<minor>` and of `gpu<minor>` among the capabilities. The index until a change of MIG
+    /// mode takes effect at once.
+    pub minor: u32,
     /// The model.
     pub model: Model,
     /// `GPU-…`.
@@ -64,8 +85,22 @@ pub struct GpuState {
     pub compute_mode: u32,
     /// Persistence mode.
     pub persistence: bool,
+    /// Memory errors.
+    pub ecc: EccState,
+    /// Memory limits by the folder of their cgroup. They outlive the folder, for what a soft limit that is not zero
+    /// reserves is lost to the cgroups above it then.
+    pub memory_limits: BTreeMap<String, MemoryLimits>,
     /// GPU instances by id.
     pub instances: Vec<GpuInstance>,
+}
+
+/// Limits of one cgroup's use of one GPU's memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryLimits {
+    /// What the cgroup is sure to get.
+    pub soft: u64,
+    /// What it cannot exceed; `u64::MAX` for no limit.
+    pub hard: u64,
 }
 
 /// A GPU instance.
@@ -81,6 +116,8 @@ pub struct GpuInstance {
     pub serial: u32,
     /// Compute instances by id.
     pub compute: Vec<ComputeInstance>,
+    /// Errors outside DRAM that hit this instance and could not be corrected.
+    pub sram_uncorrected: u64,
 }
 
 /// A compute instance, which is what NVML calls a MIG device.
@@ -129,12 +166,15 @@ impl MockState {
                 let on = group.mig_enabled && group.model.has_mig();
                 gpus.push(GpuState {
                     index,
+                    minor: index,
                     model: group.model,
                     serial_number: identity::board_serial(&uuid),
                     uuid,
                     mig: MigModeState { current: on, pending: on },
                     compute_mode: 0,
                     persistence: true,
+                    ecc: EccState::default(),
+                    memory_limits: BTreeMap::new(),
                     instances: Vec::new(),
                 });
             }
@@ -147,6 +187,9 @@ impl MockState {
             ampere_reset_free: config.ampere_reset_free,
             last_serial: 0,
             faults_struck: BTreeMap::new(),
+            happened: BTreeSet::new(),
+            hanging: Vec::new(),
+            calls: BTreeMap::new(),
             gpus,
         })
     }
@@ -157,6 +200,13 @@ impl MockState {
             path: path.to_owned(),
             source: std::io::ErrorKind::NotFound.into(),
         })
+    }
+
+    /// The calls that hang now. A process that is killed while it waits cannot take its line out, so those of processes
+    /// that are gone are left out here, and taken out when the next call hangs.
+    #[must_use]
+    pub fn hanging_now(&self) -> Vec<&HangingCall> {
+        self.hanging.iter().filter(|call| call.is_running()).collect()
     }
 
     /// Every GPU instance of the node, by GPU and place.
@@ -171,6 +221,14 @@ impl MockState {
     #[must_use]
     pub fn gpu(&self, uuid: &str) -> Option<&GpuState> {
         self.gpus.iter().find(|gpu| gpu.uuid == uuid)
+    }
+}
+
+impl HangingCall {
+    /// Whether its process runs. One that ended and that nobody has waited for has no program any more.
+    pub(crate) fn is_running(&self) -> bool {
+        let program = std::fs::read_link(format!("/proc/{}/exe", self.pid));
+        program.map_or_else(|error| error.kind() != std::io::ErrorKind::NotFound, |_| true)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The state file shared by several processes: locking, caching, atomic writes, reboots by a new boot id.
+//! The state file shared by several processes: locking, caching, atomic writes, reboots and what else happens to a
+//! node from outside.
 //!
 //! Every look takes a shared lock and every change an exclusive one on `<state>.lock`. What was read is kept
 //! until the file's identity changes, so a steady read costs three stats and no parsing. Locks are never held
@@ -24,6 +25,8 @@ pub(crate) struct Paths {
     pub config: Option<PathBuf>,
     pub state: PathBuf,
     pub control: Option<PathBuf>,
+    /// What stands in for `/proc`.
+    pub proc: Option<PathBuf>,
 }
 
 /// What tells one version of a file from another.
@@ -97,6 +100,11 @@ impl Store {
         let files = Files { config: Cached::EMPTY, control: Cached::EMPTY, state: Cached::EMPTY };
         let store = Store { paths, lock, files: Mutex::new(files) };
         store.look()?;
+        if let Some(proc) = &store.paths.proc {
+            let mut files = store.files.lock().unwrap_or_else(PoisonError::into_inner);
+            let _exclusive = store.lock(FlockOperation::LockExclusive)?;
+            files.settle(&store.paths)?.state.write_proc(proc)?;
+        }
         Ok(store)
     }
 
@@ -159,16 +167,16 @@ impl Files {
         control.or_else(|| self.config.value.as_deref().map(|config| config.boot_id.as_str()))
     }
 
-    /// The view, if the state exists and belongs to the present boot.
+    /// The view, if the state exists, belongs to the present boot and knows of all that happened.
     fn settled(&self) -> Option<View> {
         let state = self.state.value.clone()?;
-        if self.boot_id().is_some_and(|boot| boot != state.boot_id) {
-            return None;
-        }
-        Some(View { state, control: self.control.value.clone().unwrap_or_default() })
+        let control = self.control.value.clone().unwrap_or_default();
+        let rebooted = self.boot_id().is_some_and(|boot| boot != state.boot_id);
+        (!rebooted && !state.is_behind(&control)).then_some(View { state, control })
     }
 
-    /// Makes the state if it is missing and reboots it if the boot id says so. Needs the exclusive lock.
+    /// Makes the state if it is missing, reboots it if the boot id says so, and lets what happened take effect. Needs
+    /// the exclusive lock.
     fn settle(&mut self, paths: &Paths) -> Result<View, FileError> {
         self.refresh(paths)?;
         if let Some(view) = self.settled() {
@@ -185,6 +193,9 @@ impl Files {
             Some(boot) => boot.clone_into(&mut state.boot_id),
             None => {}
         }
+        if let Some(control) = &self.control.value {
+            state.catch_up(control);
+        }
         self.save(paths, state)?;
         self.settled().ok_or_else(|| FileError::Read {
             path: paths.state.clone(),
@@ -194,6 +205,11 @@ impl Files {
 
     fn save(&mut self, paths: &Paths, state: MockState) -> Result<(), FileError> {
         files::write(&paths.state, &state)?;
+        if let Some(proc) = &paths.proc
+            && self.state.value.as_ref().is_none_or(|before| before.gpus != state.gpus)
+        {
+            state.write_proc(proc)?;
+        }
         self.state = Cached { stamp: stamp(&paths.state)?, value: Some(Arc::new(state)) };
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::files::MockFiles;
 use crate::model::Model;
 
 struct Node {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     files: MockFiles,
 }
 
@@ -14,13 +14,23 @@ fn node() -> Node {
     let folder = tempfile::tempdir().unwrap();
     let files = MockFiles::in_folder(folder.path());
     MockConfig::new().gpus(Model::H100, 1, MigMode::Enabled).write(&files.config).unwrap();
-    Node { _folder: folder, files }
+    Node { folder, files }
 }
 
 impl Node {
+    fn proc(&self) -> std::path::PathBuf {
+        self.folder.path().join("proc")
+    }
+
+    /// Whether the first GPU has a file for that part of itself.
+    fn has_capability(&self, path: &str) -> bool {
+        self.proc().join("driver/nvidia/capabilities/gpu0/mig").join(path).is_file()
+    }
+
     fn open(&self) -> Store {
         let MockFiles { config, state, control } = self.files.clone();
-        Store::open(Paths { config: Some(config), state, control: Some(control) }).unwrap()
+        Store::open(Paths { config: Some(config), state, control: Some(control), proc: Some(self.proc()) })
+            .unwrap()
     }
 }
 
@@ -121,10 +131,50 @@ fn threads_and_processes_cutting_at_once_never_share_a_slice() {
 fn a_missing_or_wrong_configuration_says_which_file() {
     let folder = tempfile::tempdir().unwrap();
     let files = MockFiles::in_folder(folder.path());
-    let paths = Paths { config: Some(files.config.clone()), state: files.state, control: None };
+    let paths = Paths { config: Some(files.config.clone()), state: files.state, control: None, proc: None };
     let missing = Store::open(paths.clone()).err().unwrap().to_string();
     assert!(missing.contains("config.json"), "{missing}");
     std::fs::write(&files.config, r#"{"gpus":[{"model":"H900"}]}"#).unwrap();
     let wrong = Store::open(paths).err().unwrap().to_string();
     assert!(wrong.contains("config.json") && wrong.contains("H900"), "{wrong}");
+}
+
+#[test]
+fn files_of_the_kernel_module_follow_every_change() {
+    let node = node();
+    let store = node.open();
+    assert!(node.proc().join("driver/nvidia-caps/mig-minors").is_file());
+    let gi = cut(&store).unwrap();
+    assert!(node.has_capability("gi13/access") && !node.has_capability("gi13/ci0/access"));
+    store.update(|state, _| state.create_compute_instance(0, gi, 0, None)).unwrap();
+    assert!(node.has_capability("gi13/ci0/access"));
+    MockControl::new().boot("boot-2").write(&node.files.control).unwrap();
+    store.view().unwrap();
+    assert!(!node.has_capability("gi13/access"));
+}
+
+#[test]
+fn files_of_the_kernel_module_are_made_true_at_the_start() {
+    let node = node();
+    cut(&node.open()).unwrap();
+    std::fs::remove_dir_all(node.proc()).unwrap();
+    let stale = node.proc().join("driver/nvidia/capabilities/gpu0/mig/gi3/ci0");
+    std::fs::create_dir_all(&stale).unwrap();
+    node.open();
+    assert!(node.has_capability("gi13/access") && !stale.exists());
+}
+
+#[test]
+fn what_happens_to_a_gpu_happens_once_whoever_looks() {
+    let node = node();
+    let [one, other] = [node.open(), node.open()];
+    let errors = crate::happening::EccErrors::double_bit("e1", 0);
+    MockControl::new().ecc(errors).write(&node.files.control).unwrap();
+    let count = |store: &Store| store.view().unwrap().state.gpus[0].ecc.aggregate.dram.uncorrected;
+    assert_eq!([count(&one), count(&other), count(&one)], [1, 1, 1]);
+    cut(&other).unwrap();
+    MockControl::edit(&node.files.control, |control| *control = control.clone().reset("r1", 0)).unwrap();
+    assert_eq!((instances(&one), instances(&other)), (0, 0));
+    cut(&one).unwrap();
+    assert_eq!(instances(&other), 1);
 }

@@ -1,90 +1,23 @@
 //! The shared library as a program meets it: loaded by path through nvml-wrapper, raw calls through its symbols.
-//!
-//! The mock takes its files from the environment, once per process. So each test writes the files of a node and
-//! runs this test binary again, with that environment and the name of one scenario; the scenario loads the
-//! library and panics where something is not as it should be.
 
 #![expect(clippy::unwrap_used, reason = "a scenario fails by panicking, in functions that are no #[test]")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use kerf_nvml_mock::{
-    Fault, MigMode, MockConfig, MockControl, MockFiles, MockState, Model, NvmlCode, Process, ProcessKind,
-    Xid, library_path,
+    Fault, MigMode, MockConfig, MockControl, MockFiles, MockState, Model, NvmlCode, Process, ProcessKind, Xid,
 };
+use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, Nvml};
 
 mod raw;
+mod scenarios;
 use raw::Raw;
-
-/// Tells a run of this binary which scenario it is.
-const SCENARIO_ENV: &str = "KERF_NVML_MOCK_SCENARIO";
-/// The folder of the scenario's node.
-const FOLDER_ENV: &str = "KERF_NVML_MOCK_FOLDER";
-
-fn library() -> PathBuf {
-    library_path().expect("cargo builds the cdylib with the tests")
-}
-
-fn init() -> Result<Nvml, NvmlError> {
-    Nvml::builder().lib_path(library().as_os_str()).init()
-}
-
-/// The files of the scenario that this process runs.
-fn files() -> MockFiles {
-    MockFiles::in_folder(std::env::var_os(FOLDER_ENV).unwrap())
-}
-
-fn run(scenario: &str, folder: &Path) -> Output {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "scenario", "--nocapture"])
-        .env(SCENARIO_ENV, scenario)
-        .env(FOLDER_ENV, folder)
-        .envs(MockFiles::in_folder(folder).env())
-        .output()
-        .unwrap()
-}
-
-/// Runs a scenario on a node in a process of its own.
-fn check(scenario: &str, config: &MockConfig) {
-    let folder = tempfile::tempdir().unwrap();
-    config.write(&MockFiles::in_folder(folder.path()).config).unwrap();
-    let output = run(scenario, folder.path());
-    assert!(
-        output.status.success() && String::from_utf8_lossy(&output.stdout).contains("1 passed"),
-        "{scenario}:\n{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-/// Does nothing unless a test started this process for a scenario.
-#[test]
-fn scenario() {
-    let Ok(name) = std::env::var(SCENARIO_ENV) else { return };
-    // `cut_all` is run by two processes at a time, so it is not on a node of its own.
-    if name == "cut_all" {
-        return cut_all();
-    }
-    let (_, body) = SCENARIOS.iter().find(|(known, _)| *known == name).unwrap();
-    body();
-}
-
-macro_rules! scenarios {
-    ($($name:ident on $config:expr;)*) => {
-        const SCENARIOS: &[(&str, fn())] = &[$((stringify!($name), $name)),*];
-
-        mod on_the_library {
-            use super::*;
-            $(#[test] fn $name() { check(stringify!($name), &$config); })*
-        }
-    };
-}
+use scenarios::{files, init, run};
 
 scenarios! {
+    by name: [cut_all];
     gpus_say_what_they_are on MockConfig::new().seed("node-a")
         .gpus(Model::H100, 2, MigMode::Enabled).gpus(Model::T4, 1, MigMode::Enabled);
     profiles_and_places_are_those_of_the_model on MockConfig::new()
@@ -106,7 +39,7 @@ scenarios! {
     wrong_pointers_versions_and_sizes_are_refused on MockConfig::new().gpus(Model::H100, 1, MigMode::Enabled);
 }
 
-/// Cuts 1g slices until there is no room.
+/// Cuts 1g slices until there is no room. Two processes at a time run it on one node.
 fn cut_all() {
     let nvml = init().unwrap();
     let raw = Raw::of(&nvml.device_by_index(0).unwrap());
@@ -405,6 +338,7 @@ fn mig_mode_is_switched() {
     assert_eq!(hopper.mig_device_count().unwrap(), 0);
     assert_eq!(hopper.set_mig_mode(true).unwrap(), 0);
     assert_eq!(hopper.mig_mode().unwrap().current, 1);
+    assert_eq!(hopper.minor_number().unwrap(), 2, "whoever kept the number has a wrong one");
     assert_eq!(hopper.mig_device_count().unwrap(), 7);
     let raw = Raw::of(&hopper);
     let instance = raw.create(19, Some((0, 1))).unwrap();
@@ -415,8 +349,11 @@ fn mig_mode_is_switched() {
 
     assert_eq!(ampere.set_mig_mode(true).unwrap(), NvmlCode::RESET_REQUIRED.0);
     assert_eq!((ampere.mig_mode().unwrap().current, ampere.mig_mode().unwrap().pending), (0, 1));
-    MockControl::new().boot("boot-2").write(&files().control).unwrap();
+    MockControl::new().reset("r1", 1).write(&files().control).unwrap();
     assert_eq!(ampere.mig_mode().unwrap().current, 1);
+    assert_eq!(ampere.set_mig_mode(false).unwrap(), NvmlCode::RESET_REQUIRED.0);
+    MockControl::new().boot("boot-2").write(&files().control).unwrap();
+    assert_eq!(ampere.mig_mode().unwrap().current, 0);
     ampere.set_compute_mode(nvml_wrapper::enum_wrappers::device::ComputeMode::ExclusiveProcess).unwrap();
     assert_eq!(MockState::load(&files().state).unwrap().gpus[1].compute_mode, 3);
 }
@@ -433,14 +370,20 @@ fn processes_are_listed_and_hold_their_slice() {
             (instance, compute, raw.device(compute))
         })
         .collect();
-    let mps = Process { kind: ProcessKind::Mps, ..Process::on_instance(42, 0, 4, 300) };
+    let mps = Process::on_instance(42, 0, 4, 300).of_kind(ProcessKind::Mps);
     let control = MockControl::new().process(Process::on_instance(41, 0, 7, 512)).process(mps);
     control.write(&files().control).unwrap();
 
-    let on_gpu = gpu.running_compute_processes().unwrap();
-    assert_eq!((on_gpu.len(), on_gpu[0].pid, on_gpu[0].gpu_instance_id), (1, 41, Some(7)));
+    let listed = |list: Vec<nvml_wrapper::struct_wrappers::device::ProcessInfo>| -> Vec<_> {
+        list.iter().map(|one| (one.pid, one.gpu_instance_id, one.compute_instance_id)).collect()
+    };
+    // A client of an MPS server is in both lists; the parent's say in which instance each process is.
+    let on_gpu = listed(gpu.running_compute_processes().unwrap());
+    assert_eq!(on_gpu, [(41, Some(7), Some(0)), (42, Some(4), Some(0))]);
+    assert_eq!(listed(gpu.mps_running_compute_processes().unwrap()), [(42, Some(4), Some(0))]);
     assert_eq!(migs[0].2.running_compute_processes().unwrap().len(), 1);
-    assert!(migs[1].2.running_compute_processes().unwrap().is_empty());
+    assert_eq!(listed(migs[1].2.running_compute_processes().unwrap()), [(42, Some(4), Some(0))]);
+    assert!(migs[0].2.mps_running_compute_processes().unwrap().is_empty());
     assert_eq!(raw.process_count(raw.lib().nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref()), (7, 1));
     assert_eq!(migs[0].2.memory_info().unwrap().used, 512 * 1024 * 1024);
     assert_eq!(gpu.memory_info().unwrap().used, 812 * 1024 * 1024);

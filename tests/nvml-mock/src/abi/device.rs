@@ -51,12 +51,14 @@ fn by_index(call: &Call, index: c_uint, device: Out<DeviceHandle>) -> Outcome<()
     if known { device.put(DeviceHandle::gpu(index)) } else { Err(NvmlCode::INVALID_ARGUMENT) }
 }
 
+/// The GPU that `is_it`. A lost GPU says so to those who look for it, and others are found all the same; NVIDIA's
+/// manual would let it spoil every search by UUID.
 fn find(call: &Call, device: Out<DeviceHandle>, is_it: impl Fn(&GpuState) -> bool) -> Outcome<()> {
     device.check()?;
-    let found = call.view(None, |view| {
-        view.state.gpus.iter().find(|gpu| is_it(gpu)).map(|gpu| gpu.index).ok_or(NvmlCode::NOT_FOUND)
-    })?;
-    device.put(DeviceHandle::gpu(found))
+    device.put(call.search(|state| {
+        let gpu = state.gpus.iter().find(|gpu| is_it(gpu))?;
+        Some((gpu.index, DeviceHandle::gpu(gpu.index)))
+    })?)
 }
 
 fn by_bus(call: &Call, text: TextIn, device: Out<DeviceHandle>) -> Outcome<()> {
@@ -65,15 +67,14 @@ fn by_bus(call: &Call, text: TextIn, device: Out<DeviceHandle>) -> Outcome<()> {
 }
 
 fn by_uuid(call: &Call, text: &str) -> Outcome<DeviceHandle> {
-    call.view(None, |view| {
-        let gpu = view.state.gpus.iter().find(|gpu| gpu.uuid == text);
-        let mig = || {
-            view.state.gpus.iter().find_map(|gpu| {
-                let (_, compute) = gpu.compute_instances().find(|(_, compute)| compute.uuid == text)?;
-                Some(DeviceHandle::mig(gpu.index, compute.serial))
-            })
-        };
-        gpu.map(|gpu| DeviceHandle::gpu(gpu.index)).or_else(mig).ok_or(NvmlCode::NOT_FOUND)
+    call.search(|state| {
+        state.gpus.iter().find_map(|gpu| {
+            if gpu.uuid == text {
+                return Some((gpu.index, DeviceHandle::gpu(gpu.index)));
+            }
+            let (_, compute) = gpu.compute_instances().find(|(_, compute)| compute.uuid == text)?;
+            Some((gpu.index, DeviceHandle::mig(gpu.index, compute.serial)))
+        })
     })
 }
 
@@ -151,7 +152,7 @@ exports! {
     }
 
     fn nvmlDeviceGetMinorNumber(device: DeviceHandle, minor: Out<c_uint>) call => {
-        minor.put(call.gpu(device, NvmlCode::NOT_SUPPORTED, |subject| Ok(subject.gpu.index))?)
+        minor.put(call.gpu(device, NvmlCode::NOT_SUPPORTED, |subject| Ok(subject.gpu.minor))?)
     }
 
     fn nvmlDeviceGetCudaComputeCapability(device: DeviceHandle, major: Out<c_int>, minor: Out<c_int>) call => {

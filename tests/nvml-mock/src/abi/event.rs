@@ -1,4 +1,4 @@
-//! Event sets. The only event that the mock has is a critical XID, named by the control file.
+//! Event sets. The events that the mock has are critical XIDs and memory errors, named by the control file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_uint, c_ulonglong};
@@ -9,9 +9,15 @@ use nvml_wrapper_sys::bindings::nvmlEventData_t;
 
 use super::pointer::Out;
 use crate::code::{NvmlCode, Outcome};
+use crate::control::MockControl;
 use crate::handle::{DeviceHandle, EventSetHandle};
+use crate::happening::EccKind;
 use crate::session::Call;
 
+/// `nvmlEventTypeSingleBitEccError`.
+const SINGLE_BIT_ECC: c_ulonglong = 1;
+/// `nvmlEventTypeDoubleBitEccError`.
+const DOUBLE_BIT_ECC: c_ulonglong = 2;
 /// `nvmlEventTypeXidCriticalError`.
 const XID_CRITICAL: c_ulonglong = 8;
 /// What an H200 under driver 580 supports.
@@ -21,11 +27,53 @@ const NO_INSTANCE: c_uint = u32::MAX;
 /// How often a wait looks at the control file.
 const POLL: Duration = Duration::from_millis(20);
 
-/// GPUs registered for XIDs, and the XIDs that the set has seen.
+/// Something that event sets are told of.
+struct Event {
+    key: String,
+    gpu: u32,
+    /// The event's type, one bit.
+    kind: c_ulonglong,
+    /// The XID; 0 for other events.
+    data: c_ulonglong,
+    gi: Option<u32>,
+    ci: Option<u32>,
+}
+
+/// All that has happened, in the order of the control file: XIDs, then memory errors.
+fn events(control: &MockControl) -> impl Iterator<Item = Event> {
+    let xids = control.xids.iter().map(|xid| Event {
+        key: format!("xid/{}", xid.id),
+        gpu: xid.gpu,
+        kind: XID_CRITICAL,
+        data: xid.xid,
+        gi: xid.gi,
+        ci: xid.ci,
+    });
+    let errors = control.ecc_errors.iter().map(|errors| Event {
+        key: errors.key(),
+        gpu: errors.gpu,
+        kind: match errors.kind {
+            EccKind::Corrected => SINGLE_BIT_ECC,
+            EccKind::Uncorrected => DOUBLE_BIT_ECC,
+        },
+        data: 0,
+        gi: errors.gi,
+        ci: errors.ci,
+    });
+    xids.chain(errors)
+}
+
+/// The GPUs that a set is registered for with the types of events, and the events that it has seen.
 #[derive(Default)]
 struct EventSet {
-    gpus: BTreeSet<u32>,
+    gpus: BTreeMap<u32, c_ulonglong>,
     seen: BTreeSet<String>,
+}
+
+impl EventSet {
+    fn awaits(&self, event: &Event) -> bool {
+        self.gpus.get(&event.gpu).is_some_and(|types| types & event.kind != 0) && !self.seen.contains(&event.key)
+    }
 }
 
 #[derive(Default)]
@@ -46,30 +94,35 @@ fn with_set<T>(handle: EventSetHandle, change: impl FnOnce(&mut EventSet) -> T) 
     sets().open.get_mut(&id).map(change).ok_or(NvmlCode::INVALID_ARGUMENT)
 }
 
-/// The first XID that the set is registered for and has not seen.
-fn next(call: &Call, handle: EventSetHandle) -> Outcome<Option<nvmlEventData_t>> {
-    let view = call.peek()?;
+/// The first event that the set awaits.
+fn next(control: &MockControl, handle: EventSetHandle) -> Outcome<Option<nvmlEventData_t>> {
     with_set(handle, |set| {
-        let mut xids = view.control.xids.iter();
-        let xid = xids.find(|xid| set.gpus.contains(&xid.gpu) && !set.seen.contains(&xid.id))?;
-        set.seen.insert(xid.id.clone());
-        Some(nvmlEventData_t {
-            device: DeviceHandle::gpu(xid.gpu).as_pointer(),
-            eventType: XID_CRITICAL,
-            eventData: xid.xid,
-            gpuInstanceId: xid.gi.unwrap_or(NO_INSTANCE),
-            computeInstanceId: xid.ci.unwrap_or(NO_INSTANCE),
-        })
+        let event = events(control).find(|event| set.awaits(event))?;
+        let data = nvmlEventData_t {
+            device: DeviceHandle::gpu(event.gpu).as_pointer(),
+            eventType: event.kind,
+            eventData: event.data,
+            gpuInstanceId: event.gi.unwrap_or(NO_INSTANCE),
+            computeInstanceId: event.ci.unwrap_or(NO_INSTANCE),
+        };
+        set.seen.insert(event.key);
+        Some(data)
     })
 }
 
+/// Waits for an event. A GPU that is lost ends the waits of all sets that it is in, once they have its last events.
 fn wait(call: &Call, set: EventSetHandle, data: Out<nvmlEventData_t>, timeout_ms: c_uint) -> Outcome<()> {
     data.check()?;
     call.view(None, |_| Ok(()))?;
     let end = Instant::now() + Duration::from_millis(timeout_ms.into());
     loop {
-        if let Some(event) = next(call, set)? {
+        let control = call.peek()?.control;
+        if let Some(event) = next(&control, set)? {
             return data.put(event);
+        }
+        let gpus = with_set(set, |set| set.gpus.keys().copied().collect())?;
+        if let Some(code) = call.lost(&control, &gpus) {
+            return Err(code);
         }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -94,20 +147,19 @@ exports! {
         types.put(call.gpu(device, NvmlCode::NOT_SUPPORTED, |_| Ok(SUPPORTED))?)
     }
 
-    // XIDs from before the registration are not delivered.
+    // Events from before the registration are not delivered.
     fn nvmlDeviceRegisterEvents(device: DeviceHandle, types: c_ulonglong, set: EventSetHandle) call => {
         if types & !SUPPORTED != 0 {
             return Err(NvmlCode::NOT_SUPPORTED);
         }
         let (gpu, past) = call.gpu(device, NvmlCode::NOT_SUPPORTED, |subject| {
-            let past = subject.control.xids.iter().filter(|xid| xid.gpu == subject.gpu.index);
-            Ok((subject.gpu.index, past.map(|xid| xid.id.clone()).collect::<Vec<_>>()))
+            let index = subject.gpu.index;
+            let past = events(subject.control).filter(|event| event.gpu == index && types & event.kind != 0);
+            Ok((index, past.map(|event| event.key).collect::<Vec<_>>()))
         })?;
         with_set(set, |set| {
-            if types & XID_CRITICAL != 0 {
-                set.gpus.insert(gpu);
-                set.seen.extend(past);
-            }
+            *set.gpus.entry(gpu).or_default() |= types;
+            set.seen.extend(past);
         })
     }
 

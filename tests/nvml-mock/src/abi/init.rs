@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_uint};
 
-use super::guard;
+use super::{answer, guard};
 use crate::code::NvmlCode;
 use crate::session;
 
@@ -25,6 +25,6 @@ before_init! {
     fn nvmlInit() -> c_uint { guard(|| session::init("nvmlInit")) }
     fn nvmlInit_v2() -> c_uint { guard(|| session::init("nvmlInit_v2")) }
     fn nvmlInitWithFlags(_flags: c_uint) -> c_uint { guard(|| session::init("nvmlInitWithFlags")) }
-    fn nvmlShutdown() -> c_uint { guard(session::shutdown) }
+    fn nvmlShutdown() -> c_uint { answer("nvmlShutdown", session::shutdown) }
     fn nvmlErrorString(code: c_uint) -> *const c_char { NvmlCode(code).text().as_ptr() }
 }

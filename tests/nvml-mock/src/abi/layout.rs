@@ -1,13 +1,16 @@
 //! The sizes that NVML's structures have on 64-bit Linux, checked while compiling.
 
 use nvml_wrapper_sys::bindings::{
-    nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t, nvmlComputeInstanceProfileInfo_t,
-    nvmlComputeInstanceProfileInfo_v2_t, nvmlComputeInstanceProfileInfo_v3_t, nvmlDeviceAttributes_t,
-    nvmlEventData_t, nvmlFieldValue_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
-    nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlGpuInstanceProfileInfo_v3_t,
-    nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t,
+    nvmlBAR1Memory_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
+    nvmlComputeInstanceProfileInfo_t, nvmlComputeInstanceProfileInfo_v2_t,
+    nvmlComputeInstanceProfileInfo_v3_t, nvmlDeviceAttributes_t, nvmlEccErrorCounts_t, nvmlEventData_t,
+    nvmlFieldValue_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t,
+    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
+    nvmlGpuInstanceProfileInfo_v2_t, nvmlGpuInstanceProfileInfo_v3_t, nvmlMemory_t, nvmlMemory_v2_t,
+    nvmlPciInfo_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, nvmlUtilization_t,
 };
 
+use super::memory_limits::{GetMemoryLimits, SetMemoryLimits};
 use super::pointer::{In, Out, OutList, TextIn, TextOut, Versioned, version_word};
 use crate::handle::{ComputeInstanceHandle, DeviceHandle, EventSetHandle, GpuInstanceHandle};
 
@@ -36,6 +39,14 @@ sizes! {
     nvmlProcessInfo_t = 24;
     nvmlProcessUtilizationSample_t = 32;
     nvmlFieldValue_t = 40;
+    nvmlBAR1Memory_t = 24;
+    nvmlUtilization_t = 8;
+    nvmlEccErrorCounts_t = 32;
+    nvmlGpuFabricInfo_t = 28;
+    nvmlGpuFabricInfo_v2_t = 36;
+    nvmlGpuFabricInfo_v3_t = 40;
+    SetMemoryLimits = 24;
+    GetMemoryLimits = 32;
     Out<u64> = 8;
     OutList<u64> = 8;
     In<u64> = 8;
@@ -53,3 +64,5 @@ const _: () = assert!(version_word::<nvmlGpuInstanceProfileInfo_v3_t>(3) == 0x03
 const _: () = assert!(version_word::<nvmlComputeInstanceProfileInfo_v2_t>(2) == 0x0200_0088);
 const _: () = assert!(version_word::<nvmlComputeInstanceProfileInfo_v3_t>(3) == 0x0300_008C);
 const _: () = assert!(version_word::<nvmlMemory_v2_t>(2) == 0x0200_0028);
+const _: () = assert!(version_word::<nvmlGpuFabricInfo_v2_t>(2) == 0x0200_0024);
+const _: () = assert!(version_word::<nvmlGpuFabricInfo_v3_t>(3) == 0x0300_0028);

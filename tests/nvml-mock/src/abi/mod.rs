@@ -57,6 +57,6 @@ macro_rules! groups {
 }
 
 groups! {
-    init, system, device, memory, mode, mig_device, gpu_instance, compute_instance, process, telemetry, event,
-    topology,
+    init, system, device, memory, memory_limits, mode, mig_device, gpu_instance, compute_instance, process, telemetry,
+    ecc, event, topology,
 }

@@ -6,8 +6,8 @@ use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessUtilizationSample
 
 use super::pointer::{Out, OutList};
 use crate::code::{NvmlCode, Outcome};
-use crate::control::ProcessKind;
 use crate::handle::DeviceHandle;
+use crate::load::ProcessList;
 use crate::session::{Call, Subject};
 
 /// What NVML writes as the instance ids of a process on a whole GPU.
@@ -16,9 +16,9 @@ const NO_INSTANCE: c_uint = u32::MAX;
 const SAMPLE_ROOM: c_uint = 72;
 
 /// A GPU lists the processes in all of its instances, a MIG device its own.
-fn listed(subject: &Subject<'_>, kind: ProcessKind) -> Vec<nvmlProcessInfo_t> {
+fn listed(subject: &Subject<'_>, which: ProcessList) -> Vec<nvmlProcessInfo_t> {
     let here = subject.control.processes.iter().filter(|process| {
-        let on_gpu = process.kind == kind && process.gpu == subject.gpu.index;
+        let on_gpu = process.kind.is_in(which) && process.gpu == subject.gpu.index;
         on_gpu && subject.mig.is_none_or(|(gi, ci)| process.is_on(subject.gpu.index, gi.id, ci.id))
     });
     here.map(|process| nvmlProcessInfo_t {
@@ -33,38 +33,38 @@ fn listed(subject: &Subject<'_>, kind: ProcessKind) -> Vec<nvmlProcessInfo_t> {
 fn list(
     call: &Call,
     device: DeviceHandle,
-    kind: ProcessKind,
+    which: ProcessList,
     count: Out<c_uint>,
     infos: OutList<nvmlProcessInfo_t>,
 ) -> Outcome<()> {
-    let found = call.device(device, |subject| Ok(listed(subject, kind)))?;
+    let found = call.device(device, |subject| Ok(listed(subject, which)))?;
     infos.fill_counted(count, &found)
 }
 
 exports! {
     fn nvmlDeviceGetComputeRunningProcesses_v2(
         device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
-    ) call => { list(call, device, ProcessKind::Compute, count, infos) }
+    ) call => { list(call, device, ProcessList::Compute, count, infos) }
 
     fn nvmlDeviceGetComputeRunningProcesses_v3(
         device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
-    ) call => { list(call, device, ProcessKind::Compute, count, infos) }
+    ) call => { list(call, device, ProcessList::Compute, count, infos) }
 
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(
         device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
-    ) call => { list(call, device, ProcessKind::Graphics, count, infos) }
+    ) call => { list(call, device, ProcessList::Graphics, count, infos) }
 
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(
         device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
-    ) call => { list(call, device, ProcessKind::Graphics, count, infos) }
+    ) call => { list(call, device, ProcessList::Graphics, count, infos) }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
         device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
-    ) call => { list(call, device, ProcessKind::Mps, count, infos) }
+    ) call => { list(call, device, ProcessList::MpsClients, count, infos) }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
         device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
-    ) call => { list(call, device, ProcessKind::Mps, count, infos) }
+    ) call => { list(call, device, ProcessList::MpsClients, count, infos) }
 
     // The mock has no utilisation: a question for the room is answered as by a driver, one for samples has none.
     fn nvmlDeviceGetProcessUtilization(

@@ -1,4 +1,4 @@
-//! Utilisation, power, temperature, clocks, ECC: what an idle, healthy GPU answers.
+//! Utilisation, power, temperature, clocks: what an idle, healthy GPU answers.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
@@ -109,48 +109,6 @@ exports! {
 
     fn nvmlDeviceGetPcieReplayCounter(device: DeviceHandle, replays: Out<c_uint>) call => {
         of_gpu(call, device, replays, |_| Ok(0))
-    }
-
-    fn nvmlDeviceGetEccMode(device: DeviceHandle, current: Out<c_uint>, pending: Out<c_uint>) call => {
-        of_gpu(call, device, current, |_| Ok(1))?;
-        pending.put(1)
-    }
-
-    fn nvmlDeviceGetTotalEccErrors(
-        device: DeviceHandle,
-        _kind: c_uint,
-        _counter: c_uint,
-        errors: Out<c_ulonglong>,
-    ) call => { of_gpu(call, device, errors, |_| Ok(0)) }
-
-    fn nvmlDeviceGetRetiredPages(
-        device: DeviceHandle,
-        _cause: c_uint,
-        count: Out<c_uint>,
-        _addresses: OutList<c_ulonglong>,
-    ) call => {
-        of_gpu(call, device, count, |subject| {
-            if subject.gpu.model.retires_pages() { Ok(0) } else { Err(NvmlCode::NOT_SUPPORTED) }
-        })
-    }
-
-    fn nvmlDeviceGetRetiredPagesPendingStatus(device: DeviceHandle, pending: Out<c_uint>) call => {
-        of_gpu(call, device, pending, |subject| {
-            if subject.gpu.model.retires_pages() { Ok(0) } else { Err(NvmlCode::NOT_SUPPORTED) }
-        })
-    }
-
-    fn nvmlDeviceGetRemappedRows(
-        device: DeviceHandle,
-        correctable: Out<c_uint>,
-        uncorrectable: Out<c_uint>,
-        pending: Out<c_uint>,
-        failed: Out<c_uint>,
-    ) call => {
-        of_gpu(call, device, correctable, |subject| {
-            if subject.gpu.model.retires_pages() { Err(NvmlCode::NOT_SUPPORTED) } else { Ok(0) }
-        })?;
-        [uncorrectable, pending, failed].into_iter().try_for_each(|out| out.put(0))
     }
 
     // Each field answers for itself; the mock has none.

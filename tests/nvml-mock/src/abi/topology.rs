@@ -2,9 +2,11 @@
 
 use std::ffi::c_uint;
 
-use nvml_wrapper_sys::bindings::{nvmlGpuFabricInfo_t, nvmlPciInfo_t};
+use nvml_wrapper_sys::bindings::{
+    nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t, nvmlPciInfo_t,
+};
 
-use super::pointer::{Out, OutList};
+use super::pointer::{Out, OutList, Versioned, version_word};
 use crate::code::{NvmlCode, Outcome};
 use crate::handle::{Device, DeviceHandle};
 use crate::session::Call;
@@ -65,5 +67,34 @@ exports! {
     fn nvmlDeviceGetGpuFabricInfo(device: DeviceHandle, info: Out<nvmlGpuFabricInfo_t>) call => {
         call.gpu(device, NvmlCode::NOT_SUPPORTED, |_| Ok(()))?;
         info.put(nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 })
+    }
+    // A GPU without a fabric: all zero, and the version word comes back as it was, as from an H200.
+    fn nvmlDeviceGetGpuFabricInfoV(device: DeviceHandle, info: Versioned) call => {
+        const V2: c_uint = version_word::<nvmlGpuFabricInfo_v2_t>(2);
+        const V3: c_uint = version_word::<nvmlGpuFabricInfo_v3_t>(3);
+        let version = info.version()?;
+        if version != V2 && version != V3 {
+            return Err(NvmlCode::ARGUMENT_VERSION_MISMATCH);
+        }
+        call.gpu(device, NvmlCode::NOT_SUPPORTED, |_| Ok(()))?;
+        if version == V2 {
+            return info.put(nvmlGpuFabricInfo_v2_t {
+                version,
+                clusterUuid: [0; 16],
+                status: 0,
+                cliqueId: 0,
+                state: 0,
+                healthMask: 0,
+            });
+        }
+        info.put(nvmlGpuFabricInfo_v3_t {
+            version,
+            clusterUuid: [0; 16],
+            status: 0,
+            cliqueId: 0,
+            state: 0,
+            healthMask: 0,
+            healthSummary: 0,
+        })
     }
 }

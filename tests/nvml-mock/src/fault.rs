@@ -1,0 +1,243 @@
+//! Faults: calls that fail, that never come back, or that end the process which makes them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::code::NvmlCode;
+
+/// Stands for every function in a fault, a delay or a hang.
+pub const ANY_FUNCTION: &str = "*";
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strike {
+    /// It returns this code.
+    Code(NvmlCode),
+    /// The calling process is killed by SIGKILL.
+    Kill,
+    /// It does not return while the fault stands in the control file.
+    Hang,
+}
+
+/// When a call's process is killed, by what the call does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KillMoment {
+    /// Right before it takes effect.
+    Before,
+    /// Right after: the state is written and the answer is never seen.
+    After,
+}
+
+/// Strikes calls of a function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Document", into = "Document")]
+pub struct Fault {
+    /// The exported name, such as `nvmlDeviceCreateGpuInstanceWithPlacement`, or `*`.
+    pub function: String,
+    /// What becomes of its calls.
+    pub strike: Strike,
+    /// The call takes effect first: an answer lost on its way.
+    pub after_effect: bool,
+    /// How many calls are struck. Left out: all of them, and one by a kill.
+    pub times: Option<u32>,
+    /// Only on this GPU (by index); on all, and on calls that name no GPU, when left out.
+    pub gpu: Option<u32>,
+    /// Tells two faults of equal content apart; the count belongs to it.
+    pub id: Option<String>,
+}
+
+/// Numbers faults made by this process, so that a second equal fault counts anew.
+static FAULTS_MADE: AtomicU64 = AtomicU64::new(1);
+
+impl Fault {
+    fn of(function: impl Into<String>, strike: Strike) -> Fault {
+        let number = FAULTS_MADE.fetch_add(1, Ordering::Relaxed);
+        let id = Some(format!("{}-{number}", std::process::id()));
+        Fault { function: function.into(), strike, after_effect: false, times: None, gpu: None, id }
+    }
+
+    /// Every call of `function` returns `code`.
+    #[must_use]
+    pub fn new(function: impl Into<String>, code: NvmlCode) -> Fault {
+        Fault::of(function, Strike::Code(code))
+    }
+
+    /// The process that calls `function` next is killed. Whoever calls it after that is not.
+    #[must_use]
+    pub fn kill(function: impl Into<String>, moment: KillMoment) -> Fault {
+        Fault { after_effect: moment == KillMoment::After, ..Fault::of(function, Strike::Kill) }
+    }
+
+    /// Calls of `function` hang until a control file without this fault is written.
+    #[must_use]
+    pub fn hang(function: impl Into<String>) -> Fault {
+        Fault::of(function, Strike::Hang)
+    }
+
+    /// Every call on the GPU of that index finds it fallen off the bus.
+    #[must_use]
+    pub fn gpu_lost(index: u32) -> Fault {
+        Fault::new(ANY_FUNCTION, NvmlCode::GPU_IS_LOST).on_gpu(index)
+    }
+
+    /// Only the first `times` calls are struck.
+    #[must_use]
+    pub fn times(mut self, times: u32) -> Fault {
+        self.times = Some(times);
+        self
+    }
+
+    /// Only calls on the GPU of that index are struck.
+    #[must_use]
+    pub fn on_gpu(mut self, index: u32) -> Fault {
+        self.gpu = Some(index);
+        self
+    }
+
+    /// The call takes effect and is struck then.
+    #[must_use]
+    pub fn after_effect(mut self) -> Fault {
+        self.after_effect = true;
+        self
+    }
+
+    /// What the state counts this fault under.
+    pub(crate) fn key(&self) -> String {
+        let content = || format!("{}/{:?}/{:?}/{:?}", self.function, self.strike, self.limit(), self.gpu);
+        self.id.clone().unwrap_or_else(content)
+    }
+
+    /// How many calls it strikes at most.
+    pub(crate) fn limit(&self) -> Option<u32> {
+        self.times.or((self.strike == Strike::Kill).then_some(1))
+    }
+
+    pub(crate) fn strikes(&self, function: &str, gpu: Option<u32>) -> bool {
+        names(&self.function, function) && (self.gpu.is_none() || self.gpu == gpu)
+    }
+
+    /// Whether it has strikes left, by how often each fault has struck.
+    pub(crate) fn is_left(&self, struck: &BTreeMap<String, u32>) -> bool {
+        self.limit().is_none_or(|limit| struck.get(&self.key()).copied().unwrap_or(0) < limit)
+    }
+}
+
+pub(crate) fn names(pattern: &str, function: &str) -> bool {
+    pattern == ANY_FUNCTION || pattern == function
+}
+
+/// A fault as the control file spells it: one of `code`, `kill` and `hang`.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    function: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    code: Option<NvmlCode>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kill: Option<KillMoment>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    hang: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    after_effect: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    times: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes the field by reference")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+impl TryFrom<Document> for Fault {
+    type Error = String;
+
+    fn try_from(document: Document) -> Result<Fault, String> {
+        let Document { function, code, kill, hang, after_effect, times, gpu, id } = document;
+        let (strike, after_effect) = match (code, kill, hang) {
+            (Some(code), None, false) => (Strike::Code(code), after_effect),
+            (None, None, true) => (Strike::Hang, after_effect),
+            (None, Some(moment), false) if !after_effect => (Strike::Kill, moment == KillMoment::After),
+            (None, Some(_), false) => {
+                return Err(format!(
+                    "the fault of {function}: kill says when by itself; leave after_effect out"
+                ));
+            }
+            _ => return Err(format!("the fault of {function}: give one of code, kill and hang")),
+        };
+        Ok(Fault { function, strike, after_effect, times, gpu, id })
+    }
+}
+
+impl From<Fault> for Document {
+    fn from(fault: Fault) -> Document {
+        let Fault { function, strike, after_effect, times, gpu, id } = fault;
+        let moment = if after_effect { KillMoment::After } else { KillMoment::Before };
+        let (code, kill) = match strike {
+            Strike::Code(code) => (Some(code), None),
+            Strike::Kill => (None, Some(moment)),
+            Strike::Hang => (None, None),
+        };
+        let hang = strike == Strike::Hang;
+        Document { function, code, kill, hang, after_effect: after_effect && kill.is_none(), times, gpu, id }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Fault, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+
+    #[test]
+    fn every_fault_is_read_as_it_was_written() {
+        let all = [
+            Fault::new("f", NvmlCode::IN_USE).times(2).on_gpu(0).after_effect(),
+            Fault::kill("f", KillMoment::Before),
+            Fault::kill("f", KillMoment::After).on_gpu(1),
+            Fault::hang("f").times(1),
+            Fault::hang("f").after_effect(),
+            Fault::gpu_lost(3),
+        ];
+        for fault in all {
+            let text = serde_json::to_string(&fault).unwrap();
+            assert_eq!(read(&text).unwrap(), fault, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_fault_does_exactly_one_thing() {
+        for wrong in [
+            r#"{"function": "f"}"#,
+            r#"{"function": "f", "code": 19, "kill": "before"}"#,
+            r#"{"function": "f", "hang": true, "code": 19}"#,
+            r#"{"function": "f", "kill": "before", "after_effect": true}"#,
+            r#"{"function": "f", "code": 19, "gpus": [0]}"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_kill_strikes_once_unless_it_says_otherwise() {
+        let kill = read(r#"{"function": "f", "kill": "after", "id": "k"}"#).unwrap();
+        assert!(kill.is_left(&BTreeMap::new()));
+        assert!(!kill.is_left(&BTreeMap::from([("k".to_owned(), 1)])));
+        assert!(kill.times(2).is_left(&BTreeMap::from([("k".to_owned(), 1)])));
+        assert!(Fault::hang("f").is_left(&BTreeMap::from([("k".to_owned(), 99)])));
+    }
+
+    #[test]
+    fn two_faults_made_alike_are_counted_apart() {
+        let [a, b] = [Fault::new("f", NvmlCode::TIMEOUT), Fault::new("f", NvmlCode::TIMEOUT)];
+        assert_ne!(a.key(), b.key());
+    }
+}

@@ -32,19 +32,23 @@ struct Blow {
 impl Call {
     /// Lets the call in, or fails it. `gpu` is the one that it names.
     pub(crate) fn enter(&self, gpu: Option<u32>) -> Outcome<Gate> {
-        self.count()?;
-        self.wait_while(gpu, |view| view.control.hangs(self.function))?;
-        let delay = self.store.view()?.control.delay_of(self.function);
+        let mut view = self.store.view()?;
+        if view.control.count_calls {
+            self.count()?;
+        }
+        if view.control.hangs(self.function) {
+            self.wait_while(gpu, |view| view.control.hangs(self.function))?;
+            view = self.store.view()?;
+        }
+        let delay = view.control.delay_of(self.function);
         if !delay.is_zero() {
             std::thread::sleep(delay);
+            view = self.store.view()?;
         }
-        let after = match self.blow(gpu)? {
-            Some(blow) if !blow.after_effect => {
-                self.strike(gpu, &blow)?;
-                None
-            }
-            later => later,
-        };
+        let mut after = self.blow(&view, gpu)?;
+        if let Some(now) = after.take_if(|blow| !blow.after_effect) {
+            self.strike(gpu, &now)?;
+        }
         Ok(Gate { gpu, after })
     }
 
@@ -67,9 +71,6 @@ impl Call {
     }
 
     fn count(&self) -> Outcome<()> {
-        if !self.store.view()?.control.count_calls {
-            return Ok(());
-        }
         self.store.update(|state, _| {
             *state.calls.entry(self.function.to_owned()).or_insert(0) += 1;
             Ok(())
@@ -77,8 +78,7 @@ impl Call {
     }
 
     /// The fault that strikes this call, counted if it is a counted one.
-    fn blow(&self, gpu: Option<u32>) -> Outcome<Option<Blow>> {
-        let view = self.store.view()?;
+    fn blow(&self, view: &View, gpu: Option<u32>) -> Outcome<Option<Blow>> {
         let Some(fault) = view.control.fault_for(self.function, gpu, &view.state.faults_struck) else {
             return Ok(None);
         };
@@ -98,9 +98,6 @@ impl Call {
 
     /// Waits while `hangs`, listed in the state meanwhile.
     fn wait_while(&self, gpu: Option<u32>, hangs: impl Fn(&View) -> bool) -> Outcome<()> {
-        if !hangs(&self.store.view()?) {
-            return Ok(());
-        }
         let _listed = Listed::enter(self, gpu)?;
         while hangs(&self.store.view()?) {
             std::thread::sleep(HANG_POLL);

@@ -74,8 +74,6 @@ struct ProcessReport {
 pub fn report(mut nvml: NvmlBackend) -> anyhow::Result<Report> {
     let driver = nvml.driver()?;
     let gpus = nvml.observe()?.iter().map(gpu).collect();
-    let silent =
-        nvml.silent().iter().map(|(index, error)| Silent { index: *index, error: error.to_string() });
     let (major, minor) = driver.cuda;
     Ok(Report { driver: driver.version, cuda: format!("{major}.{minor}"), gpus, silent: Silent::all(&nvml) })
 }

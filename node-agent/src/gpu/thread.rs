@@ -112,3 +112,31 @@ impl Backend {
         result
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{FakeGpus, uuid};
+    use super::super::{GpuError, NvmlCode};
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test]
+    async fn the_backend_is_opened_anew_after_an_error_that_asks_for_it() {
+        let (gpus, opened) = (FakeGpus::new(&["L4-24GB"]), Arc::new(AtomicU32::new(0)));
+        let (theirs, count) = (gpus.clone(), Arc::clone(&opened));
+        let open = move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            Ok(Box::new(theirs.clone()) as Box<dyn GpuBackend>)
+        };
+        let thread = GpuThread::start(Box::new(open)).unwrap();
+        let answer = |code| GpuError::Call { call: "nvmlDeviceSetComputeMode", code };
+        for (code, times) in
+            [(NvmlCode::NoPermission, 1), (NvmlCode::Uninitialized, 1), (NvmlCode::NoPermission, 2)]
+        {
+            gpus.fail_next(answer(code));
+            assert_eq!(thread.set_exclusive(uuid(0), true).await, Err(answer(code)));
+            assert_eq!(opened.load(Ordering::Relaxed), times);
+        }
+    }
+}

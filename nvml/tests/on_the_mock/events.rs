@@ -1,12 +1,12 @@
 //! Errors of GPUs, as the driver tells of them.
 
-use crate::node::{Node, instance, uuid};
+use crate::node::{Node, instance, open, uuid, watch};
 use kerf_nvml::{GpuBackend as _, GpuEvent, GpuTrouble};
 use kerf_nvml_mock::{EccErrors, Fault, MockControl, NvmlCode as Code, Xid};
 use std::time::Duration;
 
 /// Long enough for an event to come, and never waited for when it does.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 const SHORT: Duration = Duration::from_millis(30);
 
 fn xid(id: &str, gpu: u32, xid: u64, gi: Option<u32>) -> Xid {
@@ -14,12 +14,12 @@ fn xid(id: &str, gpu: u32, xid: u64, gi: Option<u32>) -> Xid {
 }
 
 pub fn errors_come_once_with_their_instance(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 1);
     let small = nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();
     let mut control = MockControl { xids: vec![xid("past", 1, 13, None)], ..MockControl::new() };
     node.control(&control);
-    let mut watch = node.watch();
+    let mut watch = watch();
     assert_eq!(watch.gpus(), 2);
     assert_eq!(watch.wait(SHORT), Ok(None), "what was before is not told");
     control.xids.push(xid("new", 1, 94, Some(small.gi)));
@@ -31,8 +31,8 @@ pub fn errors_come_once_with_their_instance(node: &Node) {
 }
 
 pub fn a_gpu_that_fell_off_the_bus_is_still_named(node: &Node) {
-    let gpu = uuid(&mut node.open(), 0);
-    let mut watch = node.watch();
+    let gpu = uuid(&mut open(), 0);
+    let mut watch = watch();
     let lost = MockControl::new().fault(Fault::new("*", Code::GPU_IS_LOST).on_gpu(0));
     node.control(&MockControl { xids: vec![xid("x", 0, 79, None)], ..lost });
     let told = watch.wait(LONG).unwrap().unwrap();
@@ -40,8 +40,8 @@ pub fn a_gpu_that_fell_off_the_bus_is_still_named(node: &Node) {
 }
 
 pub fn memory_errors_come_as_events(node: &Node) {
-    let gpu = uuid(&mut node.open(), 0);
-    let mut watch = node.watch();
+    let gpu = uuid(&mut open(), 0);
+    let mut watch = watch();
     node.control(&MockControl { ecc_errors: vec![EccErrors::double_bit("e", 0)], ..MockControl::new() });
     let told = watch.wait(LONG).unwrap().unwrap();
     assert_eq!(told, GpuEvent { gpu, what: GpuTrouble::DoubleBitEcc, gi: None, ci: None });
@@ -49,7 +49,7 @@ pub fn memory_errors_come_as_events(node: &Node) {
 
 pub fn gpus_that_do_not_answer_are_not_watched(node: &Node) {
     node.control(&MockControl::new().fault(Fault::new("*", Code::GPU_IS_LOST).on_gpu(0)));
-    let mut watch = node.watch();
+    let mut watch = watch();
     assert_eq!(watch.gpus(), 1);
     node.control(&MockControl { xids: vec![xid("x", 1, 48, None)], ..MockControl::new() });
     assert_eq!(watch.wait(LONG).unwrap().unwrap().what, GpuTrouble::Xid(48));

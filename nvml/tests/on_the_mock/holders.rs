@@ -1,6 +1,6 @@
 //! Who is named when something is in use.
 
-use crate::node::{Node, instance, look, part, uuid};
+use crate::node::{Node, instance, look, open, part, uuid};
 use kerf_nvml::GpuBackend as _;
 use kerf_nvml_mock::{MockControl, Process, ProcessKind};
 
@@ -12,7 +12,7 @@ fn me() -> (u32, String) {
 }
 
 pub fn a_busy_instance_names_its_processes(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let (pid, name) = me();
     let small = nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();
@@ -35,7 +35,7 @@ pub fn a_busy_instance_names_its_processes(node: &Node) {
 }
 
 pub fn a_hidden_holder_is_guessed_at(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let small = nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();
     let hidden = Process { kind: ProcessKind::Holder, ..Process::on_instance(41, 0, small.gi, 5) };
@@ -47,7 +47,7 @@ pub fn a_hidden_holder_is_guessed_at(node: &Node) {
 }
 
 pub fn a_process_on_the_whole_gpu_keeps_it_from_being_cut(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let (pid, name) = me();
     node.control(&MockControl::new().process(Process::on_gpu(pid, 0, 5)));

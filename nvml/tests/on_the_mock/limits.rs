@@ -1,11 +1,11 @@
 //! Memory limits of cgroups.
 
-use crate::node::{Node, uuid};
+use crate::node::{Node, open, uuid};
 use kerf_core::units::MemoryMib;
 use kerf_nvml::{GpuBackend as _, GpuError, NvmlCode};
 
 pub fn a_cgroup_is_limited_from_r615_on(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     // Any folder: the mock has no cgroups.
     let folder = node.folder("pod-1");
@@ -29,8 +29,8 @@ pub fn a_cgroup_is_limited_from_r615_on(node: &Node) {
     assert_eq!(error.code(), NvmlCode::NotSupported);
 }
 
-pub fn an_older_driver_is_named(node: &Node) {
-    let mut nvml = node.open();
+pub fn an_older_driver_is_named(_: &Node) {
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let error = nvml.limit_memory(&gpu, "/sys/fs/cgroup", Some(MemoryMib(1))).unwrap_err();
     assert_eq!(error.code(), NvmlCode::FunctionNotFound);

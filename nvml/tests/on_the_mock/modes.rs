@@ -1,6 +1,6 @@
 //! MIG mode and compute mode.
 
-use crate::node::{Node, instance, look, uuid};
+use crate::node::{Node, instance, look, open, uuid};
 use kerf_nvml::{ComputeMode, GpuBackend as _, GpuError, MigMode, ModeRefusal, NvmlCode};
 use kerf_nvml_mock::{Fault, MockControl, NvmlCode as Code, Process, ProcessKind};
 
@@ -8,8 +8,8 @@ fn refused(refusal: ModeRefusal) -> Result<(), GpuError> {
     Err(GpuError::MigMode(refusal))
 }
 
-pub fn mig_mode_goes_on_and_off_and_moves_the_minor(node: &Node) {
-    let mut nvml = node.open();
+pub fn mig_mode_goes_on_and_off_and_moves_the_minor(_: &Node) {
+    let mut nvml = open();
     let before = look(&mut nvml, 0);
     assert_eq!((before.mig, before.minor, before.table), (MigMode::Settled(false), 0, None));
     nvml.set_mig_mode(&before.uuid, true, false).unwrap();
@@ -25,7 +25,7 @@ pub fn mig_mode_goes_on_and_off_and_moves_the_minor(node: &Node) {
 }
 
 pub fn what_is_on_a_gpu_keeps_its_mode(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();
     nvml.create(&gpu, instance("1g.10gb+me", 3, 1), None).unwrap();
@@ -43,7 +43,7 @@ pub fn what_is_on_a_gpu_keeps_its_mode(node: &Node) {
 }
 
 pub fn a_change_that_would_wait_is_called_off(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let hidden = Process { kind: ProcessKind::Holder, ..Process::on_gpu(41, 0, 1) };
     node.control(&MockControl::new().process(hidden));
@@ -58,7 +58,7 @@ pub fn a_change_that_would_wait_is_called_off(node: &Node) {
 }
 
 pub fn ampere_takes_a_reset(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     assert_eq!(nvml.set_mig_mode(&gpu, true, false), refused(ModeRefusal::NeedsReset(0)));
     assert_eq!(look(&mut nvml, 0).mig, MigMode::Settled(false), "it was not even asked for");
@@ -73,21 +73,21 @@ pub fn ampere_takes_a_reset(node: &Node) {
     assert_eq!((after.mig, after.table.is_some()), (MigMode::Settled(true), true));
 }
 
-pub fn ampere_without_reset_is_switched_where_the_driver_can(node: &Node) {
-    let mut nvml = node.open();
+pub fn ampere_without_reset_is_switched_where_the_driver_can(_: &Node) {
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     nvml.set_mig_mode(&gpu, true, true).unwrap();
     assert_eq!(look(&mut nvml, 0).mig, MigMode::Settled(true));
 }
 
-pub fn a_gpu_without_mig_has_no_mode(node: &Node) {
-    let mut nvml = node.open();
+pub fn a_gpu_without_mig_has_no_mode(_: &Node) {
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     assert_eq!(nvml.set_mig_mode(&gpu, true, true), refused(ModeRefusal::Unsupported));
 }
 
 pub fn compute_mode_is_set_and_put_back(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     nvml.set_exclusive(&gpu, true).unwrap();
     assert_eq!(look(&mut nvml, 0).compute_mode, ComputeMode::ExclusiveProcess);

@@ -40,14 +40,6 @@ impl Node {
         Self(MockFiles::in_folder(std::env::var_os(FOLDER_ENV).unwrap()))
     }
 
-    pub fn open(&self) -> NvmlBackend {
-        NvmlBackend::open(library().as_os_str()).unwrap()
-    }
-
-    pub fn watch(&self) -> EventWatch {
-        EventWatch::open(library().as_os_str()).unwrap()
-    }
-
     /// Makes a folder for the scenario.
     pub fn folder(&self, name: &str) -> PathBuf {
         let folder = self.0.state.with_file_name(name);
@@ -68,6 +60,14 @@ impl Node {
     pub fn set_state(&self, state: &MockState) {
         std::fs::write(&self.0.state, serde_json::to_vec(state).unwrap()).unwrap();
     }
+}
+
+pub fn open() -> NvmlBackend {
+    NvmlBackend::open(library().as_os_str()).unwrap()
+}
+
+pub fn watch() -> EventWatch {
+    EventWatch::open(library().as_os_str()).unwrap()
 }
 
 fn library() -> PathBuf {

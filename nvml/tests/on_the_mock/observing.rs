@@ -1,6 +1,6 @@
 //! What one look tells.
 
-use crate::node::{Node, instance, look, part};
+use crate::node::{Node, instance, look, open, part};
 use kerf_core::units::MemoryMib;
 use kerf_nvml::{Compute, ComputeMode, GpuBackend as _, MigMode, NvmlCode, Process};
 use kerf_nvml_mock::{
@@ -8,7 +8,7 @@ use kerf_nvml_mock::{
 };
 
 pub fn everything_of_a_gpu_is_seen(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     node.control(&MockControl::new().process(MockProcess::on_gpu(41, 1, 512)));
     let [h100, t4] = <[_; 2]>::try_from(nvml.observe().unwrap()).unwrap();
     assert_eq!((h100.index, h100.minor, h100.product.as_str()), (0, 0, "NVIDIA H100 80GB HBM3"));
@@ -27,7 +27,7 @@ pub fn everything_of_a_gpu_is_seen(node: &Node) {
 }
 
 pub fn a_process_in_several_lists_is_one_process(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = look(&mut nvml, 0).uuid;
     let small = nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();
     let on_it = |pid, used, kind| MockProcess { kind, ..MockProcess::on_instance(pid, 0, small.gi, used) };
@@ -45,7 +45,7 @@ pub fn a_process_in_several_lists_is_one_process(node: &Node) {
 }
 
 pub fn a_lost_gpu_stays_as_it_was(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = look(&mut nvml, 0).uuid;
     nvml.create(&gpu, instance("1g.10gb", 3, 1), None).unwrap();
     let before = nvml.observe().unwrap();
@@ -68,7 +68,7 @@ pub fn a_lost_gpu_stays_as_it_was(node: &Node) {
 
 pub fn a_gpu_that_never_answered_is_left_out(node: &Node) {
     node.control(&MockControl::new().fault(Fault::new("*", Code::GPU_IS_LOST).on_gpu(0)));
-    let mut nvml = node.open();
+    let mut nvml = open();
     let seen = nvml.observe().unwrap();
     assert_eq!(seen.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
     assert_eq!(nvml.silent().keys().collect::<Vec<_>>(), [&0]);
@@ -78,7 +78,7 @@ pub fn a_gpu_that_never_answered_is_left_out(node: &Node) {
 }
 
 pub fn what_fails_for_all_of_nvml_fails_the_look(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     for code in [Code::UNINITIALIZED, Code::DRIVER_NOT_LOADED, Code::LIB_RM_VERSION_MISMATCH] {
         node.control(&MockControl::new().fault(Fault::new("nvmlDeviceGetMigMode", code).on_gpu(1)));
         assert!(nvml.observe().unwrap_err().needs_reopening());
@@ -88,7 +88,7 @@ pub fn what_fails_for_all_of_nvml_fails_the_look(node: &Node) {
 }
 
 pub fn a_reboot_leaves_nothing_of_mig_on_hopper(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let before = look(&mut nvml, 0);
     nvml.create(&before.uuid, instance("7g.80gb", 0, 8), None).unwrap();
     node.control(&MockControl::new().boot("boot-2"));
@@ -98,7 +98,7 @@ pub fn a_reboot_leaves_nothing_of_mig_on_hopper(node: &Node) {
 }
 
 pub fn what_somebody_else_cut_is_foreign(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = look(&mut nvml, 0).uuid;
     let large = instance("3g.40gb", 4, 4);
     nvml.create(&gpu, large, Some(part(0, 2))).unwrap();
@@ -111,8 +111,8 @@ pub fn what_somebody_else_cut_is_foreign(node: &Node) {
     assert_eq!(node.state(), state);
 }
 
-pub fn what_mig_offers_is_told_with_mig_off_too(node: &Node) {
-    let mut nvml = node.open();
+pub fn what_mig_offers_is_told_with_mig_off_too(_: &Node) {
+    let mut nvml = open();
     let [a30, l4] = <[_; 2]>::try_from(nvml.observe().unwrap()).unwrap();
     assert_eq!(a30.table, None, "nothing can be cut now");
     let names: Vec<String> =
@@ -122,7 +122,7 @@ pub fn what_mig_offers_is_told_with_mig_off_too(node: &Node) {
 }
 
 pub fn memory_errors_are_told_as_a_repair_that_waits(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     assert_eq!(look(&mut nvml, 0).pending_repair, None);
     let errors = MockControl { ecc_errors: vec![EccErrors::double_bit("e1", 0)], ..MockControl::new() };
     node.control(&errors);

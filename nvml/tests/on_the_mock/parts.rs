@@ -1,6 +1,6 @@
 //! Making and destroying instances, whole and in parts.
 
-use crate::node::{Node, instance, look, part, uuid};
+use crate::node::{Node, instance, look, open, part, uuid};
 use kerf_core::mig::ComputeInstance;
 use kerf_nvml::{Compute, GpuBackend as _, GpuError, GpuInstance, NvmlCode};
 use kerf_nvml_mock::{Fault, MockControl, NvmlCode as Code};
@@ -14,7 +14,7 @@ fn places(instance: &GpuInstance) -> Vec<Option<ComputeInstance>> {
 }
 
 pub fn a_full_instance_comes_and_goes(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     // Of Hopper's two one-slice compute profiles the one with more multiprocessors makes the most of double memory.
     for wanted in [instance("1g.20gb", 0, 2), instance("3g.40gb", 4, 4)] {
@@ -32,7 +32,7 @@ pub fn a_full_instance_comes_and_goes(node: &Node) {
 }
 
 pub fn parts_come_and_go_one_by_one(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let whole = instance("4g.40gb", 0, 4);
     let [low, high] = [part(0, 1), part(2, 2)];
@@ -57,7 +57,7 @@ pub fn parts_come_and_go_one_by_one(node: &Node) {
 }
 
 pub fn a_gpu_instance_that_was_made_in_vain_goes_again(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let whole = instance("3g.40gb", 0, 4);
     let faults = [
@@ -77,7 +77,7 @@ pub fn a_gpu_instance_that_was_made_in_vain_goes_again(node: &Node) {
 }
 
 pub fn a_gpu_instance_that_stayed_behind_is_completed(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let whole = instance("2g.20gb", 2, 2);
     let refused = Fault::new(CREATE_FULL, Code::UNKNOWN).times(1);
@@ -94,8 +94,8 @@ pub fn a_gpu_instance_that_stayed_behind_is_completed(node: &Node) {
     assert_eq!((made.gi, node.state().gpus[0].instances.len()), (behind.gi, 1));
 }
 
-pub fn a_refused_part_leaves_the_others(node: &Node) {
-    let mut nvml = node.open();
+pub fn a_refused_part_leaves_the_others(_: &Node) {
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let whole = instance("3g.40gb", 0, 4);
     let one = nvml.create(&gpu, whole, Some(part(0, 1))).unwrap();
@@ -108,7 +108,7 @@ pub fn a_refused_part_leaves_the_others(node: &Node) {
 }
 
 pub fn a_destruction_goes_on_where_it_stopped(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let made = nvml.create(&gpu, instance("1g.10gb", 0, 1), None).unwrap();
     node.control(&MockControl::new().fault(Fault::new(DESTROY_GI, Code::UNKNOWN).times(1)));
@@ -123,7 +123,7 @@ pub fn a_destruction_goes_on_where_it_stopped(node: &Node) {
 }
 
 pub fn another_instance_in_the_same_place_is_not_destroyed(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let whole = instance("1g.10gb", 0, 1);
     let seen = nvml.create(&gpu, whole, None).unwrap();
@@ -138,7 +138,7 @@ pub fn another_instance_in_the_same_place_is_not_destroyed(node: &Node) {
 }
 
 pub fn what_a_gpu_does_not_offer_is_refused_by_name(node: &Node) {
-    let mut nvml = node.open();
+    let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
     let error = nvml.create(&gpu, instance("1g.5gb", 0, 1), None).unwrap_err();
     assert_eq!(error.to_string(), "the GPU has no profile 1g.5gb");

@@ -1,0 +1,31 @@
+//! What only a real driver can tell: that every question is answered, and in the layouts that the code takes them in. It
+//! changes nothing, and runs on a machine with a GPU by `cargo test -p kerf-nvml --test on_a_gpu -- --ignored`.
+
+use kerf_nvml::{EventWatch, GpuBackend as _, NvmlBackend};
+use std::time::Duration;
+
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
+#[test]
+#[ignore = "needs a GPU and its driver"]
+fn a_real_driver_answers_every_question() {
+    let mut nvml = NvmlBackend::open(LIBRARY.as_ref()).unwrap();
+    println!("{:?}", nvml.driver().unwrap());
+    let gpus = nvml.observe().unwrap();
+    assert!(!gpus.is_empty() && nvml.silent().is_empty(), "{:?}", nvml.silent());
+    for gpu in &gpus {
+        println!("{gpu:#?}");
+        assert!(gpu.memory.0 > 0 && gpu.used <= gpu.memory && gpu.capability.0 > 0);
+        let table = nvml.profiles(&gpu.uuid).unwrap();
+        assert!(table.entries().iter().all(|entry| entry.memory <= gpu.memory && !entry.starts.is_empty()));
+    }
+    assert_eq!(nvml.observe().unwrap().len(), gpus.len());
+}
+
+#[test]
+#[ignore = "needs a GPU and its driver"]
+fn a_real_driver_takes_an_event_watch() {
+    let mut watch = EventWatch::open(LIBRARY.as_ref()).unwrap();
+    assert!(watch.gpus() > 0);
+    println!("{:?}", watch.wait(Duration::from_millis(200)).unwrap());
+}

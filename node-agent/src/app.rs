@@ -1,22 +1,29 @@
 //! Wiring: the tasks of the agent and the channels between them.
 
+mod keepers;
+
+pub use keepers::Keepers;
+
 use crate::args::Args;
 use crate::executor::Executor;
-use crate::gpu::{GpuBackend, GpuThread};
+use crate::gpu::GpuThread;
 use crate::metrics::Metrics;
-use crate::node::Node;
+use crate::node::{Node, Recalled, Settings};
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
-use crate::{node_object, pod_resources, pod_watch, publisher, spec_watch};
+use crate::recorder::Recorder;
+use crate::recording::Recording;
+use crate::{checkpoint, node_object, pod_resources, pod_watch, publisher, spec_watch};
 use anyhow::Context as _;
+use keepers::Orders;
 use kerf_core::contract::GpuNodeStatus;
-use kerf_nvml::NvmlBackend;
+use kerf_nvml::{GpuBackend, NvmlBackend};
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::shutdown::CancellationToken;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -26,6 +33,10 @@ const POD_RESOURCES: &str = "pod-resources";
 
 /// The wait between two tries to read the GpuNode at start.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long the first look at the GpuNode may take on a node that was booted: its slices are made anew from the agent's own
+/// record, and the API server may run on such a node itself.
+const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// Runs the agent until `stop`.
 pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
@@ -43,30 +54,51 @@ async fn run_with(
     thread: GpuThread,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let (recording, recalled) = open_record(&args)?;
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let Some(object) = first_look(&gpu_nodes, &nodes, &args, &stop).await else { return Ok(()) };
-    let before = object.read_status().unwrap_or_else(|error| {
-        tracing::warn!(%error, "what the agent wrote before its restart cannot be read");
-        None
-    });
+    let patience = recalled.booted.then_some(FIRST_LOOK);
+    let before = first_look(&gpu_nodes, &nodes, &args, patience, &stop).await;
+    if stop.is_cancelled() {
+        return Ok(());
+    }
     let (readiness, mut registry) = (Readiness::new(&["nvml", "kubelet", "spec"]), Registry::default());
     let metrics = Metrics::register(&mut registry);
-    let (outlets, inlets, queue) = channels(&args, readiness.clone(), metrics);
+    let (recorder, writer) = Recorder::new(client.clone(), args.node.clone());
+    let (outlets, inlets, queue) = channels(&args, readiness.clone(), metrics, recorder);
     let (name, events) = (args.node.to_string(), outlets.events.clone());
     let mut tasks = JoinSet::new();
+    tasks.spawn(writer.run(stop.clone()));
     ask_kubelet(&mut tasks, &args, &outlets, inlets.acknowledgements, &stop)?;
     let (node, watched) = (args.node.clone(), gpu_nodes.clone());
     tasks.spawn(spec_watch::watch(watched, nodes.clone(), node.clone(), events.clone(), stop.clone()));
     let want_holders = Arc::clone(&outlets.want_holders);
-    tasks.spawn(pod_watch::watch(client, node, events, want_holders, stop.clone()));
+    tasks.spawn(pod_watch::watch(client.clone(), node, events, want_holders, stop.clone()));
     tasks.spawn(publisher::publish(gpu_nodes, name.clone(), inlets.statuses, before.clone(), stop.clone()));
     tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
     tasks.spawn(node_object::show_counts(nodes, name, inlets.counts, stop.clone()));
-    let node = Node::remembering(before.as_ref(), crate::node::Settings::default());
-    let reconciler = Reconciler::new(node, outlets, Executor::new(thread), args.resync);
+    keepers::start(&mut tasks, &args, &client, (&thread, &outlets, &recalled), inlets.orders, &stop)?;
+    let mut node = Node::remembering(before.as_ref(), settings(&args));
+    node.recall(recalled, Instant::now());
+    let executor = Executor::new(thread, recording, args.proc_dir.clone());
+    let reconciler = Reconciler::new(node, outlets, executor, args.resync);
     tasks.spawn(reconciler.run(queue, stop.clone()));
     serve_admin(&args, readiness, registry, tasks, stop).await
+}
+
+fn settings(args: &Args) -> Settings {
+    Settings {
+        mps: None,
+        access: true,
+        others: true,
+        recover_after: args.recover_after,
+    }
+}
+
+fn open_record(args: &Args) -> anyhow::Result<(Recording, Recalled)> {
+    let boot_id = args.proc_dir.join(checkpoint::BOOT_ID.trim_start_matches("/proc/"));
+    let boot_id = checkpoint::boot_id(&boot_id).context("--proc-dir")?;
+    Recording::open(&args.state_dir, boot_id).context("--state-dir")
 }
 
 /// The other ends of the outlets.
@@ -75,18 +107,21 @@ struct Inlets {
     statuses: watch::Receiver<GpuNodeStatus>,
     counts: watch::Receiver<Counts>,
     labels: watch::Receiver<node_object::Labels>,
+    orders: Orders,
 }
 
 fn channels(
     args: &Args,
     readiness: Readiness,
     metrics: Metrics,
+    recorder: Recorder,
 ) -> (Outlets, Inlets, mpsc::UnboundedReceiver<Event>) {
     let (events, queue) = Events::channel();
     let (watched, acknowledgements) = watch::channel(pod_resources::Watched::default());
     let (status, statuses) = watch::channel(GpuNodeStatus::default());
     let (counts, shown) = watch::channel(Counts::new());
     let (labels, kept) = watch::channel(node_object::Labels::new());
+    let (keepers, orders) = keepers::channels();
     let outlets = Outlets {
         events,
         plugin_folder: args.kubelet_dir.join(DEVICE_PLUGINS),
@@ -95,10 +130,12 @@ fn channels(
         status,
         counts,
         labels,
+        keepers,
+        recorder,
         readiness,
         metrics,
     };
-    (outlets, Inlets { acknowledgements, statuses, counts: shown, labels: kept }, queue)
+    (outlets, Inlets { acknowledgements, statuses, counts: shown, labels: kept, orders }, queue)
 }
 
 /// Starts the two tasks that ask the kubelet.
@@ -146,23 +183,28 @@ async fn serve_admin(
     early.await
 }
 
-/// The GpuNode as it is at start, made if it was not there. `None` if the agent is stopped before.
+/// What the agent wrote into its GpuNode before, which is made if it is not there. Waits for the API server until `stop`, or
+/// as long as it has patience.
 async fn first_look(
     api: &Api<GpuNode>,
     nodes: &Api<k8s_openapi::api::core::v1::Node>,
     args: &Args,
+    patience: Option<Duration>,
     stop: &CancellationToken,
-) -> Option<GpuNode> {
-    while !stop.is_cancelled() {
+) -> Option<GpuNodeStatus> {
+    let begun = Instant::now();
+    while !stop.is_cancelled() && patience.is_none_or(|patience| begun.elapsed() < patience) {
         match api.get_opt(args.node.as_str()).await {
-            Ok(Some(object)) => return Some(object),
+            Ok(Some(object)) => {
+                return object.read_status().unwrap_or_else(|error| {
+                    tracing::warn!(%error, "what the agent wrote before its restart cannot be read");
+                    None
+                });
+            }
             Ok(None) => spec_watch::ensure(api, nodes, &args.node, stop).await,
             Err(error) => {
                 tracing::warn!(%error, "the GpuNode cannot be read; is the CRD applied? trying again");
-                tokio::select! {
-                    () = tokio::time::sleep(TRY_AGAIN) => {}
-                    () = stop.cancelled() => {}
-                }
+                stop.run_until_cancelled(tokio::time::sleep(TRY_AGAIN)).await;
             }
         }
     }

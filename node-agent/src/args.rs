@@ -23,6 +23,42 @@ pub struct Args {
     /// How often everything is looked at anew, whatever was announced: seconds with `s`, or `ms`, or `m`.
     #[arg(long, default_value = "30s", value_parser = duration)]
     pub resync: Duration,
+    /// The agent's own folder, where it records what the node has.
+    #[arg(long, default_value = "/var/lib/kerf")]
+    pub state_dir: PathBuf,
+    /// The folder of CDI specifications; empty for none.
+    #[arg(long, default_value = "/var/run/cdi")]
+    pub cdi_dir: PathBuf,
+    /// The host's `/dev`, as the agent sees it.
+    #[arg(long, default_value = "/dev")]
+    pub dev_dir: PathBuf,
+    /// The root of the file system in which the driver is installed, as the agent sees it.
+    #[arg(long, default_value = "/")]
+    pub driver_root: PathBuf,
+    /// Where that root is on the host.
+    #[arg(long, default_value = "/")]
+    pub host_driver_root: PathBuf,
+    /// Neither looks for device files nor makes any: for simulated GPUs.
+    #[arg(long)]
+    pub no_device_access: bool,
+    /// The folder of the MPS daemons, the same on the host.
+    #[arg(long, default_value = "/run/kerf/mps")]
+    pub mps_dir: PathBuf,
+    /// `nvidia-cuda-mps-control`: a path, or a name that is looked up in `PATH`.
+    #[arg(long, default_value = "nvidia-cuda-mps-control")]
+    pub mps_control: PathBuf,
+    /// The cgroup (v2) that MPS daemons are put into, so that they outlive the agent's container.
+    #[arg(long)]
+    pub mps_cgroup: Option<PathBuf>,
+    /// `nvidia-smi`, which sets the length of time slices where policy asks for it.
+    #[arg(long, default_value = "nvidia-smi")]
+    pub nvidia_smi: PathBuf,
+    /// The host's `/proc`.
+    #[arg(long, default_value = "/proc")]
+    pub proc_dir: PathBuf,
+    /// How long a GPU must have been quiet after an error before it is used again.
+    #[arg(long, default_value = "5m", value_parser = duration)]
+    pub recover_after: Duration,
     /// How it logs.
     #[command(flatten)]
     pub log: LogArgs,

@@ -1,12 +1,15 @@
 //! Runs one accepted step at a time on the GPU thread, and decides nothing.
 
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread};
-use crate::node::Node;
+use crate::node::{GpuUsage, Node, Recalled, Usage};
+use crate::processes;
+use crate::recording::Recording;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::planner::Step;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How a call ended.
@@ -16,8 +19,15 @@ pub enum Outcome {
     Observed {
         /// The GPUs.
         result: Result<Vec<Gpu>, GpuError>,
+        /// Who uses how much of their memory.
+        usage: Usage,
         /// How long it took.
         took: Duration,
+    },
+    /// A step that was not run, because what it takes cannot be recorded.
+    Unrecorded {
+        /// Why not.
+        error: String,
     },
     /// A create.
     Created {
@@ -59,14 +69,22 @@ pub enum Outcome {
 /// The GPU thread, and the call that is under way on it.
 pub struct Executor {
     thread: GpuThread,
+    recording: Recording,
+    proc: PathBuf,
     running: Option<(Instant, BoxFuture<'static, Outcome>)>,
 }
 
 impl Executor {
     /// An idle executor.
     #[must_use]
-    pub fn new(thread: GpuThread) -> Self {
-        Self { thread, running: None }
+    pub fn new(thread: GpuThread, recording: Recording, proc: PathBuf) -> Self {
+        Self { thread, recording, proc, running: None }
+    }
+
+    /// Where steps are recorded.
+    #[must_use]
+    pub fn recording(&self) -> Recording {
+        self.recording.clone()
     }
 
     /// Whether no call is under way.
@@ -92,21 +110,25 @@ impl Executor {
     /// Starts an observation.
     pub fn observe(&mut self) {
         let thread = self.thread.clone();
+        let proc = self.proc.clone();
         self.start(async move {
             let begun = Instant::now();
             let result = thread.observe().await;
-            Outcome::Observed { result, took: begun.elapsed() }
+            let took = begun.elapsed();
+            let gpus = result.as_ref().cloned().unwrap_or_default();
+            let usage = tokio::task::spawn_blocking(move || usage(&proc, &gpus)).await.unwrap_or_default();
+            Outcome::Observed { result, usage, took }
         });
     }
 
-    /// Starts a step. Shares have no step on a GPU.
-    pub fn run(&mut self, step: Step, node: &Node) {
+    /// Starts a step; what is to be made is recorded first. Shares have no step on a GPU.
+    pub fn run(&mut self, step: Step, node: &Node, record: Recalled) {
         match step {
             Step::Switch { gpu, mig } => {
                 let reset = node.may_reset(&gpu);
-                self.switch(gpu, mig, reset);
+                self.switch((gpu, mig, reset), record);
             }
-            Step::Create { gpu, instance, part, id } => self.create(gpu, (instance, part), id),
+            Step::Create { gpu, instance, part, id } => self.create(gpu, (instance, part), id, record),
             Step::Destroy { gpu, instance, part } => {
                 if let Some(found) = node.find(&gpu, instance) {
                     self.destroy(gpu, found.clone(), part);
@@ -116,9 +138,12 @@ impl Executor {
         }
     }
 
-    fn switch(&mut self, gpu: GpuUuid, mig: bool, reset: bool) {
-        let thread = self.thread.clone();
+    fn switch(&mut self, (gpu, mig, reset): (GpuUuid, bool, bool), record: Recalled) {
+        let (thread, recording) = (self.thread.clone(), self.recording.clone());
         self.start(async move {
+            if let Err(error) = recording.save(record).await {
+                return Outcome::Unrecorded { error };
+            }
             let begun = Instant::now();
             let result = thread.set_mig_mode(gpu.clone(), mig, reset).await;
             let took = begun.elapsed();
@@ -131,9 +156,18 @@ impl Executor {
         });
     }
 
-    fn create(&mut self, gpu: GpuUuid, (instance, part): (Instance, Option<ComputeInstance>), id: SliceId) {
-        let thread = self.thread.clone();
+    fn create(
+        &mut self,
+        gpu: GpuUuid,
+        (instance, part): (Instance, Option<ComputeInstance>),
+        id: SliceId,
+        record: Recalled,
+    ) {
+        let (thread, recording) = (self.thread.clone(), self.recording.clone());
         self.start(async move {
+            if let Err(error) = recording.save(record).await {
+                return Outcome::Unrecorded { error };
+            }
             let begun = Instant::now();
             let result = thread.create(gpu.clone(), instance, part).await;
             let took = begun.elapsed();
@@ -174,9 +208,34 @@ impl Executor {
             match task.await {
                 Ok(outcome) => outcome,
                 // Only a panic ends the task early; its call may have been any.
-                Err(_) => Outcome::Observed { result: Err(GpuError::Stopped), took: Duration::ZERO },
+                Err(_) => Outcome::Observed {
+                    result: Err(GpuError::Stopped),
+                    usage: Usage::default(),
+                    took: Duration::ZERO,
+                },
             }
         };
         self.running = Some((Instant::now(), outcome.boxed()));
     }
+}
+
+/// Who uses how much memory of the GPUs, by what the host's `/proc` tells of the processes.
+fn usage(proc: &Path, gpus: &[Gpu]) -> Usage {
+    let mut usage: Usage = gpus.iter().map(|gpu| (gpu.uuid.clone(), GpuUsage::default())).collect();
+    for (gpu, process) in gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |p| (gpu, p))) {
+        let Some(of_gpu) = usage.get_mut(&gpu.uuid) else { continue };
+        let memory = process.memory.unwrap_or_default();
+        match processes::pod_cgroup_of(proc, process.pid) {
+            Some(pod) => {
+                let sum = of_gpu.pods.entry(pod.uid.clone()).or_default();
+                sum.0 = sum.0.saturating_add(memory.0);
+                of_gpu.cgroups.extend(pod.folder.map(|folder| (pod.uid, folder)));
+            }
+            None => {
+                let name = processes::name_of(proc, process.pid).unwrap_or_else(|| "a process".to_owned());
+                of_gpu.others.push((name, process.pid, memory));
+            }
+        }
+    }
+    usage
 }

@@ -5,6 +5,7 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Record};
 use crate::gpu::{GpuBackend, GpuError};
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::contract::{GpuNodeStatus, SliceState, SliceStatus, UnreadableStatus};
 use kerf_core::keys;
@@ -27,11 +28,11 @@ pub const SETTLED: Duration = Duration::from_mins(6);
 /// The wait between two looks at the names: two of the kubelet's ticks.
 const LOOK: Duration = Duration::from_secs(20);
 
-/// How long the calls to the GPUs may take together.
+/// How long one step may take but the last, which waits for the kubelet: some are tried again without an end of their own.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Undoes something but for what it is told to spare.
-pub type Undo<T> = Box<dyn FnOnce(&BTreeSet<T>) -> Result<(), String> + Send>;
+pub type Undo<T> = Box<dyn FnOnce(BTreeSet<T>) -> BoxFuture<'static, Result<(), String>> + Send>;
 
 /// How the GPUs are reached.
 pub type OpenGpus = Box<dyn FnOnce() -> Result<Box<dyn GpuBackend>, GpuError> + Send>;
@@ -88,23 +89,26 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     let held = Held::read(&client, &node).await?;
     held.tell();
     let mut failed = Failures::default();
-    failed.note("stop the MPS daemons", stop_mps(&held.mps_gpus));
+    failed.note("stop the MPS daemons", in_time(stop_mps(held.mps_gpus)).await);
     if let Some(record) = record {
-        failed.note("restore the GPUs", restore(gpus, record).await);
+        failed.note("restore the GPUs", in_time(restore(gpus, record)).await);
     }
-    failed.note("remove the CDI specs", remove_cdi(&held.devices));
+    failed.note("remove the CDI specs", in_time(remove_cdi(held.devices)).await);
     let nodes = Api::<Node>::all(client);
-    failed.note("remove the node's labels", remove_labels(&nodes, &node).await);
-    failed.note(
-        "remove the names in the node's status",
-        forget_names(&nodes, &node, &held.names, settle).await,
-    );
+    failed.note("remove the node's labels", in_time(remove_labels(&nodes, &node)).await);
+    let forgotten = forget_names(&nodes, &node, &held.names, settle).await;
+    failed.note("remove the names in the node's status", forgotten);
     if !failed.0.is_empty() {
         return Err(LeaveError::Unfinished(failed.0));
     }
     checkpoint.remove()?;
     tracing::info!(%node, held = held.slices.len(), "the agent has left this node; its GpuNode may be deleted");
     Ok(())
+}
+
+async fn in_time(step: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+    let late = |_| Err(format!("it took more than {} s", PATIENCE.as_secs()));
+    tokio::time::timeout(PATIENCE, step).await.unwrap_or_else(late)
 }
 
 /// What went wrong so far.
@@ -169,11 +173,7 @@ async fn restore(open: OpenGpus, record: Record) -> Result<(), String> {
         return Ok(());
     }
     let calls = tokio::task::spawn_blocking(move || restore_now(open, &record));
-    match tokio::time::timeout(PATIENCE, calls).await {
-        Ok(Ok(result)) => result,
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(GpuError::Hangs(PATIENCE.as_secs()).to_string()),
-    }
+    calls.await.map_err(|error| error.to_string())?
 }
 
 fn restore_now(open: OpenGpus, record: &Record) -> Result<(), String> {

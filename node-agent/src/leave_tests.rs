@@ -1,10 +1,12 @@
 use super::*;
 use crate::api_stand_in::{self, Asked, Log};
 use crate::gpu::{Gpu, GpuInstance};
+use futures::FutureExt as _;
 use kerf_core::contract::{Holder, Shape};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::units::{MemoryMib, SizeGb};
 use std::collections::BTreeMap;
+use std::future::ready;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -79,11 +81,11 @@ fn leaving(folder: &Path, client: Client, undone: &Undone) -> Leave {
         gpus: Box::new(move || Ok(Box::new(Gpus(gpus)))),
         stop_mps: Box::new(move |spared| {
             mps.note(format!("mps but {spared:?}"));
-            Ok(())
+            ready(Ok(())).boxed()
         }),
         remove_cdi: Box::new(move |spared| {
             cdi.note(format!("cdi but {spared:?}"));
-            Ok(())
+            ready(Ok(())).boxed()
         }),
         settle: Duration::ZERO,
     }

@@ -30,6 +30,8 @@ pub mod processes;
 pub mod publisher;
 pub mod reconcile;
 pub mod recorder;
+pub mod recording;
 pub mod rejected;
 pub mod spec_watch;
+pub mod tell;
 pub mod time_slice;

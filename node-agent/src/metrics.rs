@@ -72,7 +72,8 @@ impl Metrics {
 
     pub(crate) fn count(&self, outcome: &Outcome) {
         let (step, took, error) = match outcome {
-            Outcome::Observed { result, took } => ("observe", took, result.as_ref().err()),
+            Outcome::Unrecorded { .. } => return,
+            Outcome::Observed { result, took, .. } => ("observe", took, result.as_ref().err()),
             Outcome::Created { result, took, .. } => ("create", took, result.as_ref().err()),
             Outcome::Switched { result, took, .. } => ("switch", took, result.as_ref().err()),
             Outcome::Destroyed { result, took, .. } => ("destroy", took, result.as_ref().err()),

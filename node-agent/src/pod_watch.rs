@@ -12,6 +12,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use serde::Deserialize;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +38,12 @@ struct PodStatusView {
     /// When the kubelet took the pod on: by then it has allocated for all its containers.
     #[serde(default)]
     start_time: Option<String>,
+    #[serde(default)]
+    reason: String,
 }
+
+/// The kubelet's reason for a pod that it did not take on for want of devices.
+const REJECTED: &str = "UnexpectedAdmissionError";
 
 impl PodView {
     fn key(&self) -> PodKey {
@@ -47,6 +53,10 @@ impl PodView {
 
     fn is_finished(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    fn is_rejected(&self) -> bool {
+        self.is_finished() && self.status.reason == REJECTED && !beyond(&self.spec).is_empty()
     }
 
     fn uid(&self) -> PodUid {
@@ -130,6 +140,7 @@ pub async fn watch(
     let stream = watcher(pods, config).default_backoff().take_until(stop.cancelled_owned());
     tokio::pin!(stream);
     let mut roster = Roster::default();
+    let mut rejected = BTreeSet::new();
     while let Some(event) = stream.next().await {
         match event {
             // Nothing is told before the list is whole.
@@ -143,10 +154,14 @@ pub async fn watch(
                 if pod.is_finished() {
                     events.send(Event::PodLeft(pod.key()));
                 }
+                if pod.is_rejected() && rejected.insert(pod.uid()) {
+                    events.send(Event::Rejected(pod.key(), pod.uid()));
+                }
                 roster.take(&pod);
                 tell(&mut roster, &events);
             }
             Ok(watcher::Event::Delete(pod)) => {
+                rejected.remove(&pod.uid());
                 events.send(Event::PodLeft(pod.key()));
                 roster.pods.remove(&pod.uid());
                 tell(&mut roster, &events);

@@ -3,17 +3,22 @@
 //! observe → plan → check → execute → publish: the first three are [`Node`]'s, and pure; this module waits, hands out
 //! and runs.
 
+use crate::access::AccessGrant;
+use crate::app::Keepers;
 use crate::device_plugin::{self, Served};
 use crate::executor::{Executor, Outcome};
-use crate::gpu::GpuError;
+use crate::gpu::{GpuError, GpuEvent};
 use crate::metrics::Metrics;
-use crate::node::{Allocatable, Decision, DevicesByName, Holders, ListedDevice, Node, NodePods};
+use crate::node::{Allocatable, Daemons, Decision, DevicesByName, Holders, ListedDevice, Node, NodePods};
 use crate::pod_resources::Watched;
+use crate::recorder::Recorder;
+use crate::rejected::Eviction;
+use crate::tell;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
-use kerf_core::names::{DeviceId, PodKey};
+use kerf_core::names::{DeviceId, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
 use kerf_runtime::admin::Readiness;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +27,9 @@ use tokio_util::sync::CancellationToken;
 
 /// The wait after an observation that failed, and between observations for which a plan asks.
 const OBSERVE_AGAIN: Duration = Duration::from_millis(300);
+
+/// How often the GPUs are looked at while they are shared: a pod that uses more than its share is told within ten seconds.
+const LOOK_AT_SHARES: Duration = Duration::from_secs(4);
 
 /// How long a call to the GPUs may take before the node counts as unserved. On a busy node the slowest take a few seconds.
 const HANGS: Duration = Duration::from_secs(30);
@@ -41,8 +49,18 @@ pub enum Event {
     PodLeft(PodKey),
     /// The pods of this node that ask for kerf's names.
     Pods(NodePods),
-    /// All names are registered, or why not.
-    Registered(Result<(), String>),
+    /// A pod of this node that the kubelet did not take on for want of devices.
+    Rejected(PodKey, PodUid),
+    /// Names are registered, or why not: by the number of their server.
+    Registered(usize, Result<(), String>),
+    /// What the MPS daemons do.
+    Daemons(Daemons),
+    /// Which devices can be opened, and how.
+    Reachable(BTreeMap<DeviceId, Result<AccessGrant, String>>),
+    /// An error of a GPU's.
+    Trouble(GpuEvent),
+    /// Who else manages the node's GPUs.
+    Others(Vec<String>),
 }
 
 /// Where events are sent.
@@ -79,6 +97,10 @@ pub struct Outlets {
     pub counts: watch::Sender<Counts>,
     /// The node's labels.
     pub labels: watch::Sender<BTreeMap<String, Option<String>>>,
+    /// Those who keep the node as it should be.
+    pub keepers: Keepers,
+    /// Kubernetes Events.
+    pub recorder: Recorder,
     /// `/readyz`.
     pub readiness: Readiness,
     /// `/metrics`.
@@ -93,7 +115,9 @@ pub struct Reconciler {
     node: Node,
     outlets: Outlets,
     lists: BTreeMap<ResourceName, watch::Sender<Arc<Vec<ListedDevice>>>>,
-    plugins: Option<(CancellationToken, tokio::task::JoinHandle<()>)>,
+    /// Servers of names, and which of them have registered theirs. Names are added while the agent runs, and never taken back.
+    plugins: Vec<tokio::task::JoinHandle<()>>,
+    registered: BTreeMap<usize, Result<(), String>>,
     executor: Executor,
     resync: Duration,
     observe_at: Instant,
@@ -105,8 +129,9 @@ impl Reconciler {
     #[must_use]
     pub fn new(node: Node, outlets: Outlets, executor: Executor, resync: Duration) -> Self {
         let observe_at = Instant::now();
-        let (lists, plugins, last_observed) = (BTreeMap::new(), None, None);
-        Self { node, outlets, lists, plugins, executor, resync, observe_at, last_observed }
+        let (lists, plugins, registered) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let last_observed = None;
+        Self { node, outlets, lists, plugins, registered, executor, resync, observe_at, last_observed }
     }
 
     /// Runs until `stop`, and until the servers have closed.
@@ -130,7 +155,11 @@ impl Reconciler {
                 () = tokio::time::sleep(wake.saturating_duration_since(now)) => {}
             }
         }
-        if let Some((_, plugins)) = self.plugins.take() {
+        let (recording, record) = (self.executor.recording(), self.node.decide(Instant::now()).record);
+        if let Err(error) = recording.save(record).await {
+            tracing::warn!(%error, "what the node has is not recorded");
+        }
+        for plugins in self.plugins.drain(..) {
             drop(plugins.await);
         }
     }
@@ -154,26 +183,47 @@ impl Reconciler {
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
             Event::PodLeft(pod) => self.node.on_pod_left(pod, now),
             Event::Pods(pods) => self.node.on_pods(pods),
-            Event::Registered(result) => {
-                self.node.on_registration(result);
-                self.outlets.watched.send_modify(|watched| watched.number += 1);
+            Event::Rejected(pod, uid) => self.node.on_rejected(pod, &uid),
+            Event::Registered(server, result) => self.take_registration(server, result),
+            Event::Daemons(daemons) => self.node.on_daemons(daemons),
+            Event::Reachable(reachable) => self.node.on_reachable(reachable),
+            Event::Trouble(event) => {
+                self.observe_at = now;
+                self.node.on_trouble(event, now);
             }
+            Event::Others(others) => self.node.on_others(others),
         }
+    }
+
+    /// All is registered once every server has registered its names.
+    fn take_registration(&mut self, server: usize, result: Result<(), String>) {
+        self.registered.insert(server, result);
+        let failed = self.registered.values().find_map(|r| r.as_ref().err().cloned());
+        let whole = self.registered.len() == self.plugins.len();
+        match failed {
+            Some(error) => self.node.on_registration(Err(error)),
+            None if whole => self.node.on_registration(Ok(())),
+            None => {}
+        }
+        self.outlets.watched.send_modify(|watched| watched.number += 1);
     }
 
     fn take_outcome(&mut self, outcome: Outcome) {
         let now = Instant::now();
         self.outlets.metrics.count(&outcome);
         match outcome {
-            Outcome::Observed { result, .. } => {
+            Outcome::Observed { result, usage, .. } => {
                 let failed = result.is_err();
                 if let Err(error) = &result {
                     tracing::error!(%error, "the GPUs cannot be observed");
                 }
                 self.node.on_observed(result);
+                self.node.on_usage(usage);
                 self.last_observed = Some(now);
-                self.observe_at = now + if failed { OBSERVE_AGAIN * 3 } else { self.resync };
+                let soon = if self.node.has_shares() { self.resync.min(LOOK_AT_SHARES) } else { self.resync };
+                self.observe_at = now + if failed { OBSERVE_AGAIN * 3 } else { soon };
             }
+            Outcome::Unrecorded { error } => self.node.on_unrecorded(&error, now),
             Outcome::Created { gpu, id, result, .. } => {
                 self.observe_soon_after(result.is_err(), now);
                 self.node.on_created(&gpu, &id, result, now);
@@ -181,6 +231,7 @@ impl Reconciler {
             Outcome::Switched { gpu, mig, result, .. } => {
                 // Instances, places and the GPU's number: all may be others now.
                 self.observe_at = now;
+                self.outlets.keepers.reopen.ask();
                 self.node.on_switched(&gpu, mig, result, now);
             }
             Outcome::Destroyed { gpu, instance, part, result, .. } => {
@@ -199,12 +250,17 @@ impl Reconciler {
 
     /// Hands the decision's parts out. Gives the time of the next one.
     async fn hand_out(&mut self, decision: Decision, now: Instant, stop: &CancellationToken) -> Instant {
-        self.serve_names(&decision, stop).await;
+        self.serve_names(&decision, stop);
+        self.hand_to_keepers(&decision);
         for (name, list) in decision.lists {
             let sender = self.lists.get(&name);
             if sender.is_some_and(|sender| sender.send_if_modified(|old| replace(old, list))) {
                 tracing::debug!(%name, "list changed");
             }
+        }
+        for note in decision.notes {
+            let evicts = !decision.evict.is_empty();
+            tell::tell(&self.outlets.recorder, note, evicts, |key| self.node.uid_of(key));
         }
         self.publish(decision.healthy, decision.status);
         if decision.wants_holders {
@@ -220,7 +276,7 @@ impl Reconciler {
                     self.outlets.want_holders.notify_one();
                     self.executor.observe();
                 }
-                Some(next) => self.executor.run(next, &self.node),
+                Some(next) => self.executor.run(next, &self.node, decision.record),
                 None => {}
             }
         }
@@ -230,6 +286,28 @@ impl Reconciler {
             Some(_) => now + HANGS,
         };
         decision.wake.map_or(idle, |wake| wake.min(idle))
+    }
+
+    /// What is to be so, to those who make it so.
+    fn hand_to_keepers(&self, decision: &Decision) {
+        fn set<T: PartialEq + Clone>(sender: &watch::Sender<T>, wanted: &T) {
+            sender.send_if_modified(|old| {
+                *old != *wanted && {
+                    old.clone_from(wanted);
+                    true
+                }
+            });
+        }
+        set(&self.outlets.keepers.reach, &decision.reach);
+        set(&self.outlets.keepers.daemons, &decision.daemons);
+        set(&self.outlets.keepers.limits, &decision.limits);
+        set(&self.outlets.keepers.lengths, &decision.lengths);
+        set(&self.outlets.keepers.remove_rejected, &decision.remove_rejected);
+        for (key, uid) in &decision.evict {
+            let why = "its processes hold more GPU memory than it was given".to_owned();
+            // A full queue has it already; what is still to go is asked for again.
+            drop(self.outlets.keepers.evict.try_send(Eviction { key: key.clone(), uid: uid.clone(), why }));
+        }
     }
 
     fn publish(&self, healthy: DevicesByName, status: GpuNodeStatus) {
@@ -252,22 +330,25 @@ impl Reconciler {
         self.lists.iter().map(|(name, list)| (*name, count(&list.borrow()))).collect()
     }
 
-    /// Serves all names of the node. They change only with the GPUs' MIG mode; then all are served anew.
-    async fn serve_names(&mut self, decision: &Decision, stop: &CancellationToken) {
-        let names: BTreeSet<_> = decision.lists.keys().collect();
-        if names.is_empty() || self.lists.keys().collect::<BTreeSet<_>>() == names {
+    /// Serves the names that are not served yet. The GPUs' MIG mode and policy may add some; the others' lists go on.
+    fn serve_names(&mut self, decision: &Decision, stop: &CancellationToken) {
+        let new: Vec<_> =
+            decision.lists.keys().filter(|name| !self.lists.contains_key(name)).copied().collect();
+        if new.is_empty() {
             return;
         }
-        if let Some((stop, plugins)) = self.plugins.take() {
-            stop.cancel();
-            drop(plugins.await);
-        }
-        self.lists = decision.lists.keys().map(|name| (*name, watch::Sender::default())).collect();
-        let served = self.lists.iter().map(|(name, list)| Served { name: *name, list: list.subscribe() });
-        let token = stop.child_token();
+        let serve = |name: ResourceName| {
+            let list = watch::Sender::default();
+            (Served { name, list: list.subscribe() }, (name, list))
+        };
+        let (served, lists): (Vec<_>, Vec<_>) = new.into_iter().map(serve).unzip();
+        self.lists.extend(lists);
         let (folder, events) = (self.outlets.plugin_folder.clone(), self.outlets.events.clone());
-        let serving = device_plugin::serve(folder, served.collect(), events, token.clone());
-        self.plugins = Some((token, tokio::spawn(serving)));
+        let server = self.plugins.len();
+        let told = move |result| events.send(Event::Registered(server, result));
+        let serving =
+            device_plugin::serve(folder, served, self.outlets.events.clone(), told, stop.child_token());
+        self.plugins.push(tokio::spawn(serving));
     }
 }
 

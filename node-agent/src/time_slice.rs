@@ -2,15 +2,21 @@
 
 use kerf_core::contract::SliceLength;
 use kerf_core::names::GpuUuid;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 use thiserror::Error;
 use tokio::process::Command;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// How long the program may take. It loads NVML and asks every GPU of the node, a few seconds without a driver's
 /// persistence mode.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The wait after a length could not be set.
+const AGAIN: Duration = Duration::from_secs(30);
 
 /// How much of what the program says is told.
 const LONGEST_ANSWER: usize = 300;
@@ -118,6 +124,37 @@ impl TimeSlicer {
         }
         let (command, code, answer) = (arguments.join(" "), output.status.code(), said(&output));
         Err(TimeSliceError::Failed { command, code, answer })
+    }
+}
+
+/// Keeps the lengths as they are wanted, until `stop`. One that nobody ever asked to be another than the driver's own is not
+/// even looked at: most nodes have none, and a program is run for each look.
+pub async fn keep(
+    slicer: TimeSlicer,
+    mut wanted: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
+    stop: CancellationToken,
+) {
+    let mut set: BTreeMap<GpuUuid, SliceLength> = BTreeMap::new();
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        let mut settled = true;
+        for (gpu, length) in now {
+            if set.get(&gpu).copied().unwrap_or_default() == length {
+                continue;
+            }
+            match slicer.set(&gpu, length).await {
+                Ok(()) => drop(set.insert(gpu, length)),
+                Err(error) => {
+                    tracing::warn!(%gpu, %error, "the length of time slices cannot be set; trying again");
+                    settled = false;
+                }
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = wanted.changed() => if changed.is_err() { return stop.cancelled().await },
+            () = tokio::time::sleep(AGAIN), if !settled => {}
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod capability;
 mod device_file;
 mod driver;
 mod error;
+pub mod keep;
 mod node_file;
 mod rooted;
 mod spec;

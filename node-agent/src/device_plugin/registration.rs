@@ -9,7 +9,7 @@ use crate::kubelet_api::deviceplugin::RegisterRequest;
 use crate::kubelet_api::deviceplugin::device_plugin_server::DevicePluginServer;
 use crate::kubelet_api::deviceplugin::registration_client::RegistrationClient;
 use crate::kubelet_api::{API_VERSION, KUBELET_SOCKET};
-use crate::reconcile::{Event, Events};
+use crate::reconcile::Events;
 use futures::StreamExt as _;
 use kerf_core::resource::ResourceName;
 use std::os::unix::fs::MetadataExt as _;
@@ -46,16 +46,23 @@ pub struct Served {
     pub list: watch::Receiver<List>,
 }
 
-/// Serves the names from `folder` until `stop`.
-pub async fn serve(folder: PathBuf, names: Vec<Served>, events: Events, stop: CancellationToken) {
+/// Serves the names from `folder` until `stop`, and tells when they are registered and when they are not.
+pub async fn serve(
+    folder: PathBuf,
+    names: Vec<Served>,
+    events: Events,
+    tell: impl Fn(Result<(), String>) + Send,
+    stop: CancellationToken,
+) {
     while !stop.is_cancelled() {
         let run = stop.child_token();
         match Run::start(&folder, &names, &events, &run).await {
             Ok(mut running) => {
+                tell(Ok(()));
                 let lost = running.keep(&stop).await;
                 if !stop.is_cancelled() {
                     tracing::warn!(reason = lost, "the kubelet must be told of all names anew");
-                    events.send(Event::Registered(Err(lost.to_owned())));
+                    tell(Err(lost.to_owned()));
                 }
                 run.cancel();
                 running.close().await;
@@ -63,7 +70,7 @@ pub async fn serve(folder: PathBuf, names: Vec<Served>, events: Events, stop: Ca
             Err(error) => {
                 run.cancel();
                 tracing::warn!(%error, "names are not registered with the kubelet; trying again");
-                events.send(Event::Registered(Err(error)));
+                tell(Err(error));
                 pause(LOOK, &stop).await;
             }
         }
@@ -121,7 +128,6 @@ impl Run {
         let wanted: Vec<ResourceName> = names.iter().map(|served| served.name).collect();
         all.register(&wanted).await?;
         tracing::info!(names = wanted.len(), "registered with the kubelet");
-        events.send(Event::Registered(Ok(())));
         Ok(all)
     }
 

@@ -8,8 +8,9 @@ use super::retry::OUT_OF_REACH;
 use super::share::{self, Share};
 use super::{Node, Note, Obstruction, Recalled, Task, WantedDaemon};
 use crate::access::{Access, AccessGrant};
+use crate::gpu::limits::Limits;
 use crate::gpu::{Gpu, GpuInstance};
-use kerf_core::contract::GpuNodeStatus;
+use kerf_core::contract::{GpuNodeStatus, SliceLength};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::offer::{ExistingSlice, offer};
@@ -38,6 +39,12 @@ pub struct Decision {
     pub daemons: BTreeMap<GpuUuid, WantedDaemon>,
     /// What devices need on the node to be opened.
     pub reach: BTreeMap<DeviceId, Access>,
+    /// The limits that the driver should put on the memory of pods.
+    pub limits: Limits,
+    /// How long the time slices of GPUs should be.
+    pub lengths: BTreeMap<GpuUuid, SliceLength>,
+    /// Whether pods that the kubelet has rejected are removed.
+    pub remove_rejected: bool,
     /// What people should hear of.
     pub notes: Vec<Note>,
     /// Pods that policy has evicted.
@@ -108,6 +115,7 @@ impl Node {
         let steps = self.steps(knows_all, now);
         let existing = self.existing();
         self.remember_origins();
+        self.tell_mismatches();
         let unserved = self.note_unserved(&existing, now);
         let mut offered = offer(&existing);
         offered.healthy.values_mut().for_each(|devices| devices.retain(|device| !unserved.contains(device)));
@@ -116,10 +124,13 @@ impl Node {
         }
         let (look, next_look) = self.account.look(now);
         let next_drop = self.advertised.drop_ids(&self.account, now);
-        let step = self.next_step(steps, now);
+        let record_again = self.unrecorded.as_ref().map(|(_, at)| *at).filter(|at| *at > now);
+        let step = if record_again.is_some() { None } else { self.next_step(steps, now) };
+        // The condition stays until a step has been recorded again.
+        self.unrecorded.take_if(|(_, at)| *at <= now && step.is_none());
         let revoked = self.advertised.revoked_at(now).then_some(now);
         let held = self.obstacles.values().any(|o| !o.is_final);
-        let retry = [self.retries.next(now), self.serving.next(now), self.recovering];
+        let retry = [self.retries.next(now), self.serving.next(now), self.recovering, record_again];
         let wakes = [revoked, next_look, next_drop, next_recovery].into_iter().chain(retry);
         Decision {
             lists: self.lists(&existing),
@@ -128,6 +139,9 @@ impl Node {
             record: self.to_record(),
             daemons: self.wanted_daemons(),
             reach: self.wanted_reach(),
+            limits: self.wanted_limits(),
+            lengths: self.wanted_lengths(),
+            remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),
             wants_holders: look || self.advertised.wants_account(&self.account),

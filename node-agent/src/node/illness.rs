@@ -5,21 +5,12 @@
 //! has been quiet for a while, answers, and has no repair pending, is taken back.
 
 use super::Node;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, GpuEvent, GpuTrouble};
 use kerf_core::names::{DeviceId, GpuUuid};
 use std::time::{Duration, Instant};
 
 /// XIDs that tell of an application's mistake and not of the GPU.
 const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
-
-/// An error that a GPU has reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GpuTrouble {
-    /// An XID (NVIDIA's list of driver errors).
-    Xid(u64),
-    /// An ECC error in two bits, which could not be corrected.
-    DoubleBitEcc,
-}
 
 /// An illness, of the whole GPU or of one GPU instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,8 +23,9 @@ pub(super) struct Illness {
 
 impl Node {
     /// Takes an error that a GPU, or one GPU instance of it, has reported.
-    pub fn on_trouble(&mut self, gpu: GpuUuid, gi: Option<u32>, trouble: GpuTrouble, now: Instant) {
-        let text = match trouble {
+    pub fn on_trouble(&mut self, event: GpuEvent, now: Instant) {
+        let GpuEvent { gpu, what, gi, .. } = event;
+        let text = match what {
             GpuTrouble::Xid(xid) if APPLICATION_XIDS.contains(&xid) => return,
             GpuTrouble::Xid(xid) => format!("XID {xid} was reported (see the node's kernel log)"),
             GpuTrouble::DoubleBitEcc => "an ECC error could not be corrected".to_owned(),

@@ -30,7 +30,6 @@ pub use advertise::{Allocatable, DevicesByName};
 pub use daemons::{Daemon, Daemons, WantedDaemon};
 pub use decide::{Decision, Grant, ListedDevice, ShareGrant};
 pub use holders::{Held, Holders};
-pub use illness::GpuTrouble;
 pub use init::{NodePod, NodePods};
 pub use notes::Note;
 pub use recall::Recalled;
@@ -121,6 +120,8 @@ pub struct Node {
     named: bool,
     recalled: Recalled,
     recovering: Option<Instant>,
+    /// Why the record could not be written, and when it is tried again.
+    unrecorded: Option<(String, Instant)>,
     notes: Vec<Note>,
     told: Vec<Note>,
     /// What the status said before the agent started, until the agent knows better.
@@ -268,6 +269,7 @@ impl Node {
     ) {
         match result {
             Ok(created) => {
+                self.unrecorded = None;
                 self.retries.succeeded(&Task::Create(id.clone()));
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.uuid == *gpu) {
                     gpu.instances.retain(|i| !i.instance.placement.overlaps(created.instance.placement));
@@ -310,6 +312,7 @@ impl Node {
         let task = Task::Switch(gpu.clone());
         match result {
             Ok(()) => {
+                self.unrecorded = None;
                 self.retries.succeeded(&task);
                 self.tell(Note::ModeChanged { gpu: gpu.clone(), mig });
             }

@@ -1,7 +1,7 @@
 //! What the node has to tell people of: each is told once for as long as it is so.
 
 use super::Node;
-use kerf_core::names::{DeviceId, GpuUuid, PodKey};
+use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid};
 use kerf_core::units::MemoryMib;
 
 /// Something that an operator or a pod's owner should hear of.
@@ -78,6 +78,28 @@ pub enum Note {
 }
 
 impl Node {
+    /// A pod of this node was rejected by the kubelet. One that kerf promised nothing has come past it.
+    pub fn on_rejected(&mut self, pod: PodKey, uid: &PodUid) {
+        let promised = self.spec.slices.iter().filter_map(|w| w.reservation.as_ref()).any(|r| r.uid == *uid);
+        if !promised {
+            tracing::warn!(%pod, "a pod that kerf did not place asked for a slice, and was rejected");
+            self.tell(Note::NoSlice { pod });
+        }
+    }
+
+    /// Tells of pods that hold what was promised to others, and were promised nothing themselves.
+    pub(super) fn tell_mismatches(&mut self) {
+        let reservations = || self.spec.slices.iter().filter_map(|w| w.reservation.as_ref());
+        let stolen = self.spec.slices.iter().filter_map(|wanted| {
+            let (promised, device) = (wanted.reservation.as_ref()?, self.device_of(wanted)?);
+            let holder = self.account.holder(&device)?.holder.key();
+            let is_strange = holder != promised.key() && !reservations().any(|r| r.key() == holder);
+            is_strange.then_some(Note::Mismatch { device, pod: holder })
+        });
+        let stolen: Vec<Note> = stolen.collect();
+        self.tell_lasting(stolen, |note| matches!(note, Note::Mismatch { .. }));
+    }
+
     /// Has something told with the next decision.
     pub(super) fn tell(&mut self, note: Note) {
         self.notes.push(note);

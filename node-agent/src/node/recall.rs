@@ -6,6 +6,7 @@
 
 use super::{Node, Note};
 use crate::gpu::Compute;
+use crate::gpu::limits::Limits;
 use kerf_core::contract::{GpuNodeSpec, Shape};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::planner::Step;
@@ -14,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// How long the names wait for what the record tells of.
 const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The wait after the record could not be written.
+const RECORD_AGAIN: Duration = Duration::from_secs(2);
 
 /// What the agent's record tells.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,6 +30,8 @@ pub struct Recalled {
     pub mig: BTreeSet<GpuUuid>,
     /// The GPUs that kerf had put into `EXCLUSIVE_PROCESS` mode.
     pub exclusive: BTreeSet<GpuUuid>,
+    /// The limits that kerf had put on the GPU memory of cgroups.
+    pub limits: Limits,
     /// Whether the node was booted since.
     pub booted: bool,
 }
@@ -58,8 +64,15 @@ impl Node {
             uid: self.spec_uid.clone(),
             mig: seen.chain(lost).collect(),
             exclusive: exclusive.chain(kept).collect(),
+            limits: self.wanted_limits(),
             booted: false,
         }
+    }
+
+    /// What is to be made could not be recorded; it is not made, and tried again.
+    pub fn on_unrecorded(&mut self, error: &str, now: Instant) {
+        tracing::error!(error, "nothing is cut that cannot be recorded");
+        self.unrecorded = Some((error.to_owned(), now + RECORD_AGAIN));
     }
 
     /// Whether the names still wait for slices that are made anew.

@@ -2,11 +2,12 @@
 
 use super::{Daemon, Node};
 use crate::gpu::{Gpu, MigMode};
-use kerf_core::contract::{GpuRule, ModeChange};
+use kerf_core::contract::{GpuRule, ModeChange, SliceLength};
 use kerf_core::kind::Kind;
 use kerf_core::mig::catalog;
 use kerf_core::names::GpuUuid;
 use kerf_core::planner::Allowed;
+use std::collections::BTreeMap;
 
 impl Node {
     /// Policy's rule for the GPU.
@@ -49,6 +50,12 @@ impl Node {
         let lost = !on && self.recalled.mig.contains(&gpu.uuid) && rule.kinds.contains(&Kind::Mig);
         let may = rule.mode_change != ModeChange::Never || lost;
         (wanted.unwrap_or(lost || on) != on && may).then_some(!on)
+    }
+
+    /// The length of time slices on GPUs that MIG does not cut.
+    pub(super) fn wanted_lengths(&self) -> BTreeMap<GpuUuid, SliceLength> {
+        let shared = self.gpus.iter().filter(|gpu| gpu.table.is_none() && gpu.fault.is_none());
+        shared.map(|gpu| (gpu.uuid.clone(), self.rule(gpu).time_slicing.length)).collect()
     }
 
     /// Whether the GPU's MIG mode is about to be switched.

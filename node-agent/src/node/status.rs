@@ -173,7 +173,8 @@ impl Node {
         let ill: Vec<_> = ill.collect();
         let ill = (!ill.is_empty()).then(|| ("GpuUnhealthy".to_owned(), ill.join("; ")));
         let missed = self.obstacles.iter().chain(&self.unserved).map(|(id, o)| format!("{id}: {}", o.text));
-        let missed: Vec<_> = missed.take(NAMED).collect();
+        let unrecorded = self.unrecorded.iter().map(|(text, _)| text.clone());
+        let missed: Vec<_> = unrecorded.chain(missed).take(NAMED).collect();
         let missed = (!missed.is_empty()).then(|| ("OutOfReach".to_owned(), missed.join("; ")));
         let contest = self.contest().map(|text| ("Contested".to_owned(), text));
         vec![

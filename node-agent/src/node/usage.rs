@@ -3,6 +3,7 @@
 
 use super::{Node, Note};
 use crate::gpu::Gpu;
+use crate::gpu::limits::Limits;
 use kerf_core::contract::OverUse;
 use kerf_core::names::{GpuUuid, PodKey, PodUid};
 use kerf_core::units::MemoryMib;
@@ -20,6 +21,8 @@ const STEP: u64 = 256;
 pub struct GpuUsage {
     /// By the pod that they belong to.
     pub pods: BTreeMap<PodUid, MemoryMib>,
+    /// Those pods' cgroups, as paths from the hierarchy's root.
+    pub cgroups: BTreeMap<PodUid, String>,
     /// Those of no pod, by name and id.
     pub others: Vec<(String, u32, MemoryMib)>,
 }
@@ -80,6 +83,36 @@ impl Node {
         Some(promised.max(held)).filter(|memory| !memory.is_zero())
     }
 
+    /// The limits that the driver should put on the memory of pods' cgroups, where policy wants that.
+    pub(super) fn wanted_limits(&self) -> Limits {
+        let mut limits = Limits::new();
+        for gpu in self.gpus.iter().filter(|gpu| self.rule(gpu).time_slicing.memory_limits) {
+            for (uid, cgroup) in self.usage.get(&gpu.uuid).into_iter().flat_map(|u| &u.cgroups) {
+                if let Some(given) = self.given(gpu, uid) {
+                    limits.insert((gpu.uuid.clone(), cgroup.clone()), given);
+                }
+            }
+        }
+        limits
+    }
+
+    /// The UID of a pod of this node.
+    #[must_use]
+    pub fn uid_of(&self, key: &PodKey) -> Option<PodUid> {
+        let mut pods = self.pods.iter().flatten().filter(|(_, pod)| pod.key == *key);
+        let promised = || {
+            let mut reservations = self.spec.slices.iter().filter_map(|w| w.reservation.as_ref());
+            reservations.find(|r| r.key() == *key).map(|r| r.uid.clone())
+        };
+        pods.next().map(|(uid, _)| uid.clone()).or_else(promised)
+    }
+
+    /// Whether GPUs are shared, so that who uses how much must be looked at.
+    #[must_use]
+    pub fn has_shares(&self) -> bool {
+        !self.shares.is_empty()
+    }
+
     /// The name of a pod of this node.
     pub(super) fn key_of(&self, uid: &PodUid) -> Option<PodKey> {
         let pod = self.pods.as_ref().and_then(|pods| pods.get(uid));
@@ -109,14 +142,10 @@ impl Node {
         if self.spec.policy.over_use != OverUse::Evict {
             return Vec::new();
         }
-        let uid_of = |key: &PodKey| {
-            let mut pods = self.pods.iter().flatten().filter(|(_, pod)| pod.key == *key);
-            pods.next().map(|(uid, _)| uid.clone())
-        };
         let over = self.over_use().into_iter().filter_map(|note| match note {
             Note::OverUse { pod, .. } => Some(pod),
             _ => None,
         });
-        over.filter_map(|pod| Some((pod.clone(), uid_of(&pod)?))).collect()
+        over.filter_map(|pod| Some((pod.clone(), self.uid_of(&pod)?))).collect()
     }
 }

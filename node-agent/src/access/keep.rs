@@ -1,0 +1,40 @@
+//! Keeps the files by which containers reach their devices as they should be, and tells which devices can be reached.
+
+use super::{Access, AccessFiles};
+use crate::reconcile::{Event, Events};
+use kerf_core::names::DeviceId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// How often the files are looked at though nothing changed: somebody may have removed one.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// The wait after something could not be made.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Makes what is wanted and removes what is not, until `stop`.
+pub async fn keep(
+    files: AccessFiles,
+    mut wanted: watch::Receiver<BTreeMap<DeviceId, Access>>,
+    events: Events,
+    stop: CancellationToken,
+) {
+    let files = Arc::new(files);
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        let files = Arc::clone(&files);
+        // Off the loop's thread: a folder on a slow disk must not hold up anything else.
+        let Ok(made) = tokio::task::spawn_blocking(move || files.ensure(&now)).await else { return };
+        let failed = made.values().any(Result::is_err);
+        let told = made.into_iter().map(|(device, made)| (device, made.map_err(|error| error.to_string())));
+        events.send(Event::Reachable(told.collect()));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = wanted.changed() => if changed.is_err() { return stop.cancelled().await },
+            () = tokio::time::sleep(if failed { AGAIN } else { LOOK }) => {}
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Those who keep something on the node as the loop's decisions want it: device files, MPS daemons, limits, time slices,
+//! pods that must go. Each is told what should be, makes it so, and says what is.
+
+use crate::access::{Access, AccessFiles, Places, keep as access};
+use crate::args::Args;
+use crate::gpu::GpuThread;
+use crate::gpu::events::{self, Reopen};
+use crate::gpu::limits::{self, Limits};
+use crate::node::{Recalled, WantedDaemon};
+use crate::others::Lookout;
+use crate::reconcile::{Event, Outlets};
+use crate::rejected::{self, Eviction};
+use crate::time_slice::{self, TimeSlicer};
+use anyhow::Context as _;
+use kerf_core::contract::SliceLength;
+use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_runtime::shutdown::CancellationToken;
+use kube::Client;
+use std::collections::BTreeMap;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+/// Evictions that wait.
+const EVICTIONS: usize = 16;
+
+/// Where the loop says what should be.
+pub struct Keepers {
+    /// The files that devices need to be opened.
+    pub reach: watch::Sender<BTreeMap<DeviceId, Access>>,
+    /// The MPS daemons that should run.
+    pub daemons: watch::Sender<BTreeMap<GpuUuid, WantedDaemon>>,
+    /// The limits on the memory of pods.
+    pub limits: watch::Sender<Limits>,
+    /// The lengths of time slices.
+    pub lengths: watch::Sender<BTreeMap<GpuUuid, SliceLength>>,
+    /// Whether rejected pods are removed.
+    pub remove_rejected: watch::Sender<bool>,
+    /// Pods to evict.
+    pub evict: mpsc::Sender<Eviction>,
+    /// Says that the GPUs' handles are others now.
+    pub reopen: Reopen,
+}
+
+/// The other ends.
+pub(super) struct Orders {
+    reach: watch::Receiver<BTreeMap<DeviceId, Access>>,
+    daemons: watch::Receiver<BTreeMap<GpuUuid, WantedDaemon>>,
+    limits: watch::Receiver<Limits>,
+    lengths: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
+    remove_rejected: watch::Receiver<bool>,
+    evict: mpsc::Receiver<Eviction>,
+    reopen: Reopen,
+}
+
+pub(super) fn channels() -> (Keepers, Orders) {
+    let (reach, to_reach) = watch::channel(BTreeMap::new());
+    let (daemons, to_run) = watch::channel(BTreeMap::new());
+    let (limits, to_limit) = watch::channel(BTreeMap::new());
+    let (lengths, to_set) = watch::channel(BTreeMap::new());
+    let (remove_rejected, to_remove) = watch::channel(false);
+    let (evict, to_evict) = mpsc::channel(EVICTIONS);
+    let reopen = Reopen::default();
+    let orders = Orders {
+        reach: to_reach,
+        daemons: to_run,
+        limits: to_limit,
+        lengths: to_set,
+        remove_rejected: to_remove,
+        evict: to_evict,
+        reopen: reopen.clone(),
+    };
+    (Keepers { reach, daemons, limits, lengths, remove_rejected, evict, reopen }, orders)
+}
+
+/// Starts them all.
+pub(super) fn start(
+    tasks: &mut JoinSet<()>,
+    args: &Args,
+    client: &Client,
+    (thread, outlets, recalled): (&GpuThread, &Outlets, &Recalled),
+    orders: Orders,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let events = || outlets.events.clone();
+    let files = AccessFiles::new(places(args));
+    tasks.spawn(access::keep(files, orders.reach, events(), stop.clone()));
+    let set = recalled.limits.clone();
+    tasks.spawn(limits::keep(thread.clone(), set, orders.limits, stop.clone()));
+    let slicer = TimeSlicer::new(args.nvidia_smi.clone());
+    tasks.spawn(time_slice::keep(slicer, orders.lengths, stop.clone()));
+    tasks.spawn(rejected::evict(client.clone(), orders.evict, stop.clone()));
+    let (node, recorder) = (args.node.clone(), outlets.recorder.clone());
+    tasks.spawn(rejected::remove(
+        client.clone(),
+        node.clone(),
+        orders.remove_rejected,
+        recorder,
+        stop.clone(),
+    ));
+    let (others, mut seen) = watch::channel(Vec::new());
+    let lookout = Lookout::new(client.clone(), node, outlets.plugin_folder.clone());
+    tasks.spawn(lookout.watch(others, stop.clone()));
+    let (told, ended) = (events(), stop.clone());
+    tasks.spawn(async move {
+        while let Some(Ok(())) = ended.run_until_cancelled(seen.changed()).await {
+            let seen = seen.borrow_and_update().iter().map(ToString::to_string).collect();
+            told.send(Event::Others(seen));
+        }
+        ended.cancelled().await;
+    });
+    events::watch(args.nvml.clone(), events(), orders.reopen).context("failed to start a thread")?;
+    drop(orders.daemons);
+    Ok(())
+}
+
+fn places(args: &Args) -> Places {
+    let cdi = Some(args.cdi_dir.clone()).filter(|folder| !folder.as_os_str().is_empty());
+    Places {
+        cdi,
+        dev: args.dev_dir.clone(),
+        proc: args.proc_dir.clone(),
+        driver_root: args.driver_root.clone(),
+        host_driver_root: args.host_driver_root.clone(),
+        device_nodes: !args.no_device_access,
+        ..Places::default()
+    }
+}

@@ -1,0 +1,54 @@
+//! The thread that waits for the GPUs' own errors. NVML's wait blocks, so it has a thread and a session of its own.
+
+use super::GpuError;
+use crate::reconcile::{Event, Events};
+use kerf_nvml::EventWatch;
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long one wait takes at most.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// The wait after NVML did not answer.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Says that the GPUs' handles may have changed, so that the watch is opened anew.
+#[derive(Debug, Clone, Default)]
+pub struct Reopen(Arc<AtomicBool>);
+
+impl Reopen {
+    /// Has the watch opened anew.
+    pub fn ask(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Starts the thread. It ends with the process.
+pub fn watch(library: OsString, events: Events, reopen: Reopen) -> std::io::Result<()> {
+    let wait = move || {
+        loop {
+            if let Err(error) = watch_once(&library, &events, &reopen) {
+                tracing::warn!(%error, "the GPUs' error events are not heard; trying again");
+                std::thread::sleep(AGAIN);
+            }
+        }
+    };
+    std::thread::Builder::new().name("nvml-events".to_owned()).spawn(wait).map(drop)
+}
+
+fn watch_once(library: &OsString, events: &Events, reopen: &Reopen) -> Result<(), GpuError> {
+    let mut watch = EventWatch::open(library)?;
+    if watch.gpus() == 0 {
+        std::thread::sleep(WAIT);
+    }
+    while !reopen.0.swap(false, Ordering::Relaxed) {
+        match watch.wait(WAIT)? {
+            Some(event) => events.send(Event::Trouble(event)),
+            // NVML may give up at once; nobody is in a hurry here.
+            None => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+    Ok(())
+}

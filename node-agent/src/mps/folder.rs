@@ -1,0 +1,201 @@
+//! A target's folder: `<root>/<target>/{pipe,log,shm}`, and what the agent notes of its daemon beside them.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// How large a daemon's log may grow before its lines move to `daemon.log.1`. A word is four lines, 280 bytes.
+const LOG_BYTES: u64 = 1 << 20;
+
+/// How much of a log's end is read for its last line.
+const TAIL_BYTES: u64 = 4096;
+
+/// The pipe directory of a target's daemon, for `CUDA_MPS_PIPE_DIRECTORY` of its clients. They may have it read-only.
+#[must_use]
+pub fn pipe_dir(root: &Path, target: &str) -> PathBuf {
+    root.join(target).join("pipe")
+}
+
+/// The folder that a target's daemon has at `/dev/shm`, for its clients to have there too.
+///
+/// A client of driver 580 does without: its shared memory comes through the pipe.
+#[must_use]
+pub fn shm_dir(root: &Path, target: &str) -> PathBuf {
+    root.join(target).join("shm")
+}
+
+/// The targets that have a folder.
+pub(super) fn targets(root: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let folders = entries.filter_map(Result::ok).filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    Ok(folders.filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+/// One target's folder.
+#[derive(Debug, Clone)]
+pub(super) struct Folder {
+    path: PathBuf,
+    pub pipe: PathBuf,
+    pub shm: PathBuf,
+    pub log_dir: PathBuf,
+}
+
+impl Folder {
+    pub fn new(root: &Path, target: &str) -> Self {
+        let path = root.join(target);
+        let log_dir = path.join("log");
+        Self { pipe: pipe_dir(root, target), shm: shm_dir(root, target), log_dir, path }
+    }
+
+    /// Which process the daemon is; written by the launcher before it becomes the daemon.
+    pub fn pid_file(&self) -> PathBuf {
+        self.path.join("daemon.pid")
+    }
+
+    /// What the daemon writes. In the foreground its log goes to its standard error, and not to the log directory.
+    fn log(&self) -> PathBuf {
+        self.log_dir.join("daemon.log")
+    }
+
+    /// Makes what is missing, and sets the modes whatever the umask: clients of every user reach the pipe and share
+    /// memory, and only root reads the log.
+    pub fn prepare(&self) -> io::Result<()> {
+        for (folder, mode) in
+            [(&self.path, 0o755), (&self.pipe, 0o755), (&self.log_dir, 0o700), (&self.shm, 0o1777)]
+        {
+            fs::create_dir_all(folder)?;
+            fs::set_permissions(folder, Permissions::from_mode(mode))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what an ended daemon left. The pipe directory itself stays, for containers have it mounted.
+    pub fn clear(&self) -> io::Result<()> {
+        ignore_missing(fs::remove_file(self.pid_file()))?;
+        let entries = match fs::read_dir(&self.pipe) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries {
+            ignore_missing(fs::remove_file(entry?.path()))?;
+        }
+        Ok(())
+    }
+
+    pub fn remove(&self) -> io::Result<()> {
+        ignore_missing(fs::remove_dir_all(&self.path))
+    }
+
+    /// How many daemons were started here.
+    pub fn generation(&self) -> u64 {
+        let text = fs::read_to_string(self.path.join("generation")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
+    /// Notes that another daemon is being started.
+    pub fn set_generation(&self, generation: u64) -> io::Result<()> {
+        let next = self.path.join("generation.next");
+        fs::write(&next, format!("{generation}\n"))?;
+        fs::rename(next, self.path.join("generation"))
+    }
+
+    pub fn open_log(&self) -> io::Result<File> {
+        OpenOptions::new().create(true).append(true).mode(0o600).open(self.log())
+    }
+
+    /// Keeps the log small. The daemon appends to the open file, which therefore is emptied and not renamed.
+    pub fn trim_log(&self) -> io::Result<()> {
+        let log = self.log();
+        if fs::metadata(&log)?.len() > LOG_BYTES {
+            fs::copy(&log, self.log_dir.join("daemon.log.1"))?;
+            OpenOptions::new().write(true).open(&log)?.set_len(0)?;
+        }
+        Ok(())
+    }
+
+    /// The last line of the log, if there is one.
+    pub fn last_words(&self) -> Option<String> {
+        let mut log = File::open(self.log()).ok()?;
+        let length = log.metadata().ok()?.len();
+        log.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES))).ok()?;
+        let mut tail = Vec::new();
+        log.read_to_end(&mut tail).ok()?;
+        let text = String::from_utf8_lossy(&tail);
+        text.lines().rfind(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+    }
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn every_user_reaches_the_pipe_and_shares_memory_and_only_root_reads_the_log() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::new(root.path(), "GPU-1");
+        folder.prepare().unwrap();
+        folder.prepare().unwrap();
+        assert_eq!(mode(&pipe_dir(root.path(), "GPU-1")), 0o755);
+        assert_eq!(mode(&shm_dir(root.path(), "GPU-1")), 0o1777);
+        assert_eq!(mode(&root.path().join("GPU-1/log")), 0o700);
+        assert_eq!(targets(root.path()).unwrap(), ["GPU-1"]);
+        assert_eq!(targets(&root.path().join("none")).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn clearing_leaves_the_directory_that_containers_have_mounted_and_the_generation() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::new(root.path(), "GPU-1");
+        folder.clear().unwrap();
+        folder.prepare().unwrap();
+        assert_eq!(folder.generation(), 0);
+        folder.set_generation(7).unwrap();
+        let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&folder.pipe).unwrap());
+        fs::write(folder.pipe.join("control"), "").unwrap();
+        fs::write(folder.pid_file(), "1 1").unwrap();
+        folder.clear().unwrap();
+        assert_eq!(fs::read_dir(&folder.pipe).unwrap().count(), 0);
+        assert!(!folder.pid_file().exists());
+        assert_eq!(std::os::unix::fs::MetadataExt::ino(&fs::metadata(&folder.pipe).unwrap()), inode);
+        assert_eq!(folder.generation(), 7);
+        folder.remove().unwrap();
+        folder.remove().unwrap();
+        assert_eq!(targets(root.path()).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_log_that_grew_is_emptied_under_its_writer_and_its_last_line_kept() {
+        use std::io::Write as _;
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::new(root.path(), "GPU-1");
+        folder.prepare().unwrap();
+        let mut writer = folder.open_log().unwrap();
+        assert_eq!(folder.last_words(), None);
+        let line = "x".repeat(1023) + "\n";
+        for _ in 0..1024 {
+            writer.write_all(line.as_bytes()).unwrap();
+        }
+        folder.trim_log().unwrap();
+        assert_eq!(fs::metadata(folder.log()).unwrap().len(), LOG_BYTES);
+        writer.write_all(b"last words\n\n").unwrap();
+        assert_eq!(folder.last_words().as_deref(), Some("last words"));
+        folder.trim_log().unwrap();
+        writer.write_all(b"after\n").unwrap();
+        assert_eq!(fs::read_to_string(folder.log()).unwrap(), "after\n");
+    }
+}

@@ -1,0 +1,180 @@
+//! The hidden subcommand `mps-exec`: becomes a daemon that outlives the agent, with a `/dev/shm` of its own.
+//!
+//! A separate run of the executable, because nothing of this can be done between fork and exec without unsafe code, nor
+//! by a process that has threads.
+
+use super::procfs::ProcessId;
+use clap::Parser;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::setsid;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The subcommand's name.
+pub(super) const SUBCOMMAND: &str = "mps-exec";
+
+/// What is at `/dev/shm` for the daemon.
+#[derive(Debug, Clone, clap::Args)]
+#[group(required = true, multiple = false)]
+struct Shm {
+    /// This folder, in a mount namespace of the daemon's own.
+    #[arg(long)]
+    shm: Option<PathBuf>,
+    /// What is there already.
+    #[arg(long)]
+    no_private_shm: bool,
+}
+
+/// Becomes an MPS control daemon.
+#[derive(Debug, Parser)]
+#[command(name = SUBCOMMAND)]
+struct Args {
+    #[command(flatten)]
+    shm: Shm,
+    /// Where the process is noted that becomes the daemon.
+    #[arg(long)]
+    pid_file: PathBuf,
+    /// The cgroup (v2) to go into.
+    #[arg(long)]
+    cgroup: Option<PathBuf>,
+    /// The daemon and its arguments.
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Why this process did not become the daemon.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The arguments are none of the subcommand's.
+    #[error(transparent)]
+    Args(#[from] clap::Error),
+    /// There is one.
+    #[error("the daemon runs already as process {0}")]
+    Runs(u32),
+    /// The pid file cannot be written.
+    #[error("failed to note the daemon in {path}")]
+    PidFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The cgroup cannot be entered.
+    #[error(
+        "failed to enter the cgroup {path}; mount the node's /sys/fs/cgroup writable into the agent's container"
+    )]
+    Cgroup {
+        /// The cgroup.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No session of its own.
+    #[error("failed to start a session")]
+    Session(#[source] nix::Error),
+    /// No mount namespace of its own.
+    #[error(
+        "failed to give the daemon its own /dev/shm ({step}); it takes CAP_SYS_ADMIN, which a privileged container has"
+    )]
+    Mount {
+        /// What failed.
+        step: &'static str,
+        /// What the system said.
+        #[source]
+        source: nix::Error,
+    },
+    /// The daemon's program cannot be run.
+    #[error("failed to run {program}")]
+    Exec {
+        /// The program.
+        program: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Whether this process was started to become a daemon.
+#[must_use]
+pub fn is_asked() -> bool {
+    std::env::args_os().nth(1).is_some_and(|first| first == SUBCOMMAND)
+}
+
+/// Becomes the daemon. To be called while the process has one thread, before any runtime is started.
+///
+/// Returns only if that failed, saying why.
+#[must_use]
+pub fn become_daemon() -> LaunchError {
+    match Args::try_parse_from(std::env::args_os().skip(1)) {
+        Ok(args) => args.run().err().unwrap_or_else(|| exec(&args.command)),
+        Err(error) => error.into(),
+    }
+}
+
+impl Args {
+    /// The process is noted before it becomes the daemon, so that an agent killed at any time finds it again.
+    fn run(&self) -> Result<(), LaunchError> {
+        // Away from the agent's terminal and process group: nothing that ends the agent ends the daemon, and the
+        // daemon's servers are its group.
+        setsid().map_err(LaunchError::Session)?;
+        note(&self.pid_file)?;
+        if let Some(cgroup) = &self.cgroup {
+            enter(cgroup).map_err(|source| LaunchError::Cgroup { path: cgroup.clone(), source })?;
+        }
+        match &self.shm.shm {
+            Some(shm) => mount_shm(shm).map_err(|(step, source)| LaunchError::Mount { step, source }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn note(file: &Path) -> Result<(), LaunchError> {
+    if let Some(other) = ProcessId::noted(file) {
+        return Err(LaunchError::Runs(other.pid));
+    }
+    let own = ProcessId::of(std::process::id()).ok_or_else(|| std::io::Error::other("/proc is not mounted"));
+    own.and_then(|own| own.note(file))
+        .map_err(|source| LaunchError::PidFile { path: file.to_owned(), source })
+}
+
+fn enter(cgroup: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(cgroup)?;
+    std::fs::write(cgroup.join("cgroup.procs"), "0")
+}
+
+fn mount_shm(shm: &Path) -> Result<(), (&'static str, nix::Error)> {
+    const NONE: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|error| ("unshare", error))?;
+    // A slave gets what the node mounts later and gives nothing back.
+    let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+    mount(NONE, "/", NONE, slave, NONE).map_err(|error| ("make / a slave", error))?;
+    mount(Some(shm), "/dev/shm", NONE, MsFlags::MS_BIND, NONE).map_err(|error| ("bind mount", error))
+}
+
+fn exec(command: &[OsString]) -> LaunchError {
+    let program = command.first().cloned().unwrap_or_default();
+    let source = Command::new(&program).args(command.iter().skip(1)).exec();
+    LaunchError::Exec { program: program.into(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_shared_memory_is_must_be_said() {
+        let parse = |args: &[&str]| Args::try_parse_from([&[SUBCOMMAND], args].concat());
+        let args =
+            parse(&["--shm", "/s", "--pid-file", "/p", "--", "mps", "-f", "-multiuser-server"]).unwrap();
+        assert_eq!(args.command, ["mps", "-f", "-multiuser-server"]);
+        assert!(parse(&["--no-private-shm", "--pid-file", "/p", "--", "mps"]).is_ok());
+        assert!(parse(&["--pid-file", "/p", "--", "mps"]).is_err());
+        assert!(parse(&["--shm", "/s", "--no-private-shm", "--pid-file", "/p", "--", "mps"]).is_err());
+        assert!(parse(&["--shm", "/s", "--pid-file", "/p"]).is_err());
+    }
+}

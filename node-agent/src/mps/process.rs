@@ -1,0 +1,95 @@
+//! A daemon's process: started or adopted, watched, ended.
+
+use super::procfs::ProcessId;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A daemon's process, which leads a process group with its servers in it. Dropping it leaves them alone.
+#[derive(Debug)]
+pub(super) struct Process {
+    id: ProcessId,
+    /// Readable once the process has ended.
+    end: AsyncFd<OwnedFd>,
+    /// If this agent started it. It is reaped when it is seen to have ended.
+    child: Option<Child>,
+}
+
+impl Process {
+    /// The daemon that was noted in a pid file, if it runs.
+    pub fn adopt(pid_file: &Path) -> io::Result<Option<Self>> {
+        match ProcessId::noted(pid_file) {
+            Some(id) => Self::watch(id, None).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A daemon that was started just now.
+    pub fn started(child: Child) -> io::Result<Self> {
+        // Not reaped yet, so the number is still its own; but it may have ended, and is then no process any more.
+        let id = ProcessId::of(child.id()).unwrap_or(ProcessId { pid: child.id(), started: 0 });
+        Self::watch(id, Some(child))
+    }
+
+    #[expect(
+        deprecated,
+        reason = "unsound for types that change their descriptor, which OwnedFd does not; the other is unsafe"
+    )]
+    fn watch(id: ProcessId, child: Option<Child>) -> io::Result<Self> {
+        let end = AsyncFd::with_interest(pidfd_open(pid(id)?, PidfdFlags::empty())?, Interest::READABLE)?;
+        Ok(Self { id, end, child })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.id.pid
+    }
+
+    /// How it ended, if it did. What it left behind in its group is killed.
+    pub fn ended(&mut self) -> Option<String> {
+        if self.id.runs() {
+            return None;
+        }
+        let Some(child) = &mut self.child else { return Some("it ended".to_owned()) };
+        // The number stays its own until it is reaped, so the group cannot be another's.
+        if let Ok(group) = pid(self.id) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        Some(match child.try_wait() {
+            Ok(Some(status)) => status.to_string(),
+            Ok(None) => "it ended".to_owned(),
+            Err(error) => error.to_string(),
+        })
+    }
+
+    /// Waits for its end.
+    pub async fn end(&self) {
+        if let Err(error) = self.end.readable().await {
+            tracing::warn!(pid = self.id.pid, %error, "an MPS daemon cannot be watched");
+            std::future::pending().await
+        }
+    }
+
+    /// Kills it and its servers, and waits for its end.
+    pub async fn kill(&self, within: Duration) -> Result<(), String> {
+        if self.id.runs() {
+            let pid = pid(self.id).map_err(|error| error.to_string())?;
+            // A launcher that was not yet at it leads no group.
+            kill_process_group(pid, Signal::KILL)
+                .or_else(|_| kill_process(pid, Signal::KILL))
+                .map_err(|error| format!("process {} cannot be killed: {error}", self.id.pid))?;
+        }
+        tokio::time::timeout(within, self.end())
+            .await
+            .map_err(|_| format!("process {} does not end within {within:?} of being killed", self.id.pid))
+    }
+}
+
+fn pid(id: ProcessId) -> io::Result<Pid> {
+    let raw = i32::try_from(id.pid).ok().and_then(Pid::from_raw);
+    raw.ok_or_else(|| io::Error::other(format!("{} is no process id", id.pid)))
+}

@@ -1,0 +1,59 @@
+//! Starts a daemon.
+
+use super::folder::Folder;
+use super::process::Process;
+use super::{Paths, launch};
+use std::process::{Command, Stdio};
+
+/// Why a daemon was not started.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    #[error("failed to prepare its folder")]
+    Folder(#[source] std::io::Error),
+    #[error("failed to run {0}")]
+    Launcher(String, #[source] std::io::Error),
+    #[error("failed to watch it")]
+    Watch(#[source] std::io::Error),
+}
+
+/// Starts the target's daemon, the `generation`th.
+pub(super) fn start(
+    paths: &Paths,
+    folder: &Folder,
+    target: &str,
+    generation: u64,
+) -> Result<Process, StartError> {
+    folder.prepare().map_err(StartError::Folder)?;
+    folder.clear().map_err(StartError::Folder)?;
+    folder.set_generation(generation).map_err(StartError::Folder)?;
+    let mut command = command(paths, folder, target);
+    let log = folder.open_log().map_err(StartError::Folder)?;
+    command.stdout(log.try_clone().map_err(StartError::Folder)?).stderr(log);
+    let child =
+        command.spawn().map_err(|error| StartError::Launcher(paths.launcher.display().to_string(), error))?;
+    Process::started(child).map_err(StartError::Watch)
+}
+
+fn command(paths: &Paths, folder: &Folder, target: &str) -> Command {
+    let mut command = Command::new(&paths.launcher);
+    command.arg(launch::SUBCOMMAND).arg("--pid-file").arg(folder.pid_file());
+    if let Some(cgroup) = &paths.cgroup {
+        command.arg("--cgroup").arg(cgroup);
+    }
+    if paths.private_shm {
+        command.arg("--shm").arg(&folder.shm);
+    } else {
+        command.arg("--no-private-shm");
+    }
+    // In the foreground, so that it stays the process that was started. One server for the processes of all users, for
+    // else a second user's wait until the first's have ended.
+    command.arg("--").arg(&paths.program).args(["-f", "-multiuser-server"]);
+    command
+        .env("CUDA_MPS_PIPE_DIRECTORY", &folder.pipe)
+        .env("CUDA_MPS_LOG_DIRECTORY", &folder.log_dir)
+        .env("CUDA_VISIBLE_DEVICES", target)
+        // A daemon should not end for a folder that is unmounted.
+        .current_dir("/")
+        .stdin(Stdio::null());
+    command
+}

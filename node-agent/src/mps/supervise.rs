@@ -1,0 +1,147 @@
+//! One task for each target that is wanted, or that an earlier agent left a daemon or a compute mode of.
+
+use super::target::Target;
+use super::{ComputeModes, Observed, Paths, Timings, Wanted, WantedByTarget, folder};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::{Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+/// Keeps the daemons as wanted until `stop`, and says in `observed` what they do.
+///
+/// Nothing is done before something is wanted for the first time (`Some`): only then is known which of the daemons that
+/// an earlier agent left are to stay. At `stop` all are left as they are, for clients run on them.
+pub async fn supervise(
+    paths: Paths,
+    timings: Timings,
+    mut wanted: watch::Receiver<Option<WantedByTarget>>,
+    observed: watch::Sender<Observed>,
+    modes: impl ComputeModes,
+    stop: CancellationToken,
+) {
+    let mut keepers = Keepers::new(paths, timings, observed, modes);
+    let supervise = async {
+        loop {
+            let now_wanted = wanted.borrow_and_update().clone();
+            if let Some(now_wanted) = now_wanted {
+                keepers.want(now_wanted);
+            }
+            tokio::select! {
+                Ok(()) = wanted.changed() => {}
+                () = keepers.one_ended() => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = supervise => {}
+        () = stop.cancelled() => {}
+    }
+}
+
+/// Ends all daemons, puts the compute modes back and removes the folders: for an agent that leaves the node for good.
+///
+/// What fails is tried again, without end.
+pub async fn leave(paths: Paths, timings: Timings, modes: impl ComputeModes) {
+    let mut keepers = Keepers::new(paths, timings, watch::Sender::default(), modes);
+    keepers.want(WantedByTarget::new());
+    while !keepers.running.is_empty() {
+        keepers.one_ended().await;
+    }
+}
+
+struct Keepers {
+    paths: Arc<Paths>,
+    timings: Timings,
+    modes: Arc<dyn ComputeModes>,
+    observed: watch::Sender<Observed>,
+    /// What was wanted last; none before the first time.
+    wanted: Option<WantedByTarget>,
+    tasks: JoinSet<()>,
+    /// What the task of each target is told to want.
+    running: BTreeMap<String, (Id, watch::Sender<Option<Wanted>>)>,
+}
+
+impl Keepers {
+    fn new(
+        paths: Paths,
+        timings: Timings,
+        observed: watch::Sender<Observed>,
+        modes: impl ComputeModes,
+    ) -> Self {
+        Self {
+            paths: Arc::new(paths),
+            timings,
+            modes: Arc::new(modes),
+            observed,
+            wanted: None,
+            tasks: JoinSet::new(),
+            running: BTreeMap::new(),
+        }
+    }
+
+    fn want(&mut self, wanted: WantedByTarget) {
+        if self.wanted.is_none() {
+            self.find_left();
+        }
+        for (target, (_, sender)) in &self.running {
+            let now_wanted = wanted.get(target).cloned();
+            sender.send_if_modified(|wanted| {
+                let changed = *wanted != now_wanted;
+                *wanted = now_wanted;
+                changed
+            });
+        }
+        for (target, wanted) in &wanted {
+            if !self.running.contains_key(target) {
+                self.keep(target, Some(wanted.clone()));
+            }
+        }
+        self.wanted = Some(wanted);
+    }
+
+    /// Targets that have a folder had a daemon, and may have another compute mode.
+    fn find_left(&mut self) {
+        match folder::targets(&self.paths.root) {
+            Ok(targets) => targets.iter().for_each(|target| self.keep(target, None)),
+            Err(error) => {
+                error!(root = %self.paths.root.display(), %error, "the MPS daemons' folders cannot be listed");
+            }
+        }
+    }
+
+    fn keep(&mut self, target: &str, wanted: Option<Wanted>) {
+        let (sender, receiver) = watch::channel(wanted);
+        let kept =
+            Target::new(target, Arc::clone(&self.paths), self.timings.clone(), Arc::clone(&self.modes));
+        let task = self.tasks.spawn(kept.keep(receiver, self.observed.clone()));
+        self.running.insert(target.to_owned(), (task.id(), sender));
+    }
+
+    /// Waits until a target is gone for good, and begins anew with it if it is wanted again.
+    async fn one_ended(&mut self) {
+        let Some(ended) = self.tasks.join_next_with_id().await else { return std::future::pending().await };
+        let id = match ended {
+            Ok((id, ())) => id,
+            Err(error) => {
+                error!(%error, "a supervisor of an MPS daemon broke down; the next one adopts the daemon");
+                error.id()
+            }
+        };
+        let Some(target) =
+            self.running.iter().find(|(_, (task, _))| *task == id).map(|(name, _)| name.clone())
+        else {
+            return;
+        };
+        self.running.remove(&target);
+        match self.wanted.as_ref().and_then(|wanted| wanted.get(&target)).cloned() {
+            Some(wanted) => self.keep(&target, Some(wanted)),
+            None => {
+                self.observed.send_modify(|all| {
+                    all.remove(&target);
+                });
+            }
+        }
+    }
+}

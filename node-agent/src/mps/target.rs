@@ -1,0 +1,186 @@
+//! Does what a [`Daemon`] decides: folders, processes, control words, the compute mode. Decides nothing itself.
+
+use super::control::Control;
+use super::daemon::{Action, Daemon, Found, Outcome, Step};
+use super::folder::Folder;
+use super::process::Process;
+use super::start::start;
+use super::word::Word;
+use super::{ComputeModes, Observed, Paths, State, Status, Timings, Wanted};
+use kerf_runtime::telemetry::chain;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+
+/// A target, and the ways to its daemon.
+pub(super) struct Target {
+    name: String,
+    paths: Arc<Paths>,
+    timings: Timings,
+    modes: Arc<dyn ComputeModes>,
+    folder: Folder,
+    control: Control,
+    process: Option<Process>,
+}
+
+impl Target {
+    pub fn new(name: &str, paths: Arc<Paths>, timings: Timings, modes: Arc<dyn ComputeModes>) -> Self {
+        let folder = Folder::new(&paths.root, name);
+        let control = Control {
+            program: paths.program.clone(),
+            pipe: folder.pipe.clone(),
+            timeout: timings.control_timeout,
+        };
+        Self { name: name.to_owned(), paths, timings, modes, folder, control, process: None }
+    }
+
+    /// Keeps the target's daemon as wanted; returns when none is wanted any more and all of it is gone.
+    ///
+    /// Dropping the future leaves the daemon as it is.
+    pub async fn keep(
+        mut self,
+        mut wanted: watch::Receiver<Option<Wanted>>,
+        observed: watch::Sender<Observed>,
+    ) {
+        let mut daemon = Daemon::new(Instant::now(), self.timings.clone());
+        loop {
+            daemon.want(Instant::now(), wanted.borrow_and_update().clone());
+            if let Some(how) = self.process.as_mut().and_then(Process::ended) {
+                daemon.ended(Instant::now(), self.last_words(how));
+                self.process = None;
+            }
+            let step = daemon.next(Instant::now());
+            self.publish(daemon.status(), &observed);
+            match step {
+                Step::Do(action) => {
+                    let outcome = self.perform(action).await;
+                    daemon.done(Instant::now(), outcome);
+                }
+                Step::Wait(until) => tokio::select! {
+                    () = tokio::time::sleep_until(until.into()) => {}
+                    // Without a sender nothing else will be wanted.
+                    Ok(()) = wanted.changed() => {}
+                    () = end(self.process.as_ref()) => {}
+                },
+                Step::End => return,
+            }
+        }
+    }
+
+    fn last_words(&self, how: String) -> String {
+        match self.folder.last_words() {
+            Some(line) => format!("{how}; it last wrote {line:?}"),
+            None => how,
+        }
+    }
+
+    fn publish(&self, status: Status, observed: &watch::Sender<Observed>) {
+        observed.send_if_modified(|all| {
+            let before = all.get(&self.name);
+            let changed = before != Some(&status);
+            if changed {
+                if before.map(|before| &before.state) != Some(&status.state) {
+                    self.tell(&status);
+                }
+                all.insert(self.name.clone(), status);
+            }
+            changed
+        });
+    }
+
+    fn tell(&self, status: &Status) {
+        let (target, generation) = (&self.name, status.generation);
+        match &status.state {
+            State::Ill { text, .. } => warn!(target, generation, "{text}"),
+            state => info!(target, generation, ?state, "the MPS daemon's state"),
+        }
+    }
+
+    async fn perform(&mut self, action: Action) -> Outcome {
+        match action {
+            Action::Look => Outcome::Looked(self.look().await),
+            Action::SetExclusive(exclusive) => {
+                info!(target = self.name, exclusive, "setting the compute mode");
+                Outcome::ModeSet(exclusive, self.modes.set_exclusive(&self.name, exclusive).await)
+            }
+            Action::Start(generation) => Outcome::Started(self.start(generation)),
+            Action::Ask(word) => {
+                let result = self.control.ask(word).await;
+                match &result {
+                    Ok(answer) if word.changes() => info!(target = self.name, %word, ?answer, "MPS control"),
+                    Ok(answer) => debug!(target = self.name, %word, ?answer, "MPS control"),
+                    Err(error) => debug!(target = self.name, %word, error = chain(error), "MPS control"),
+                }
+                self.trim_log(word);
+                Outcome::Asked(word, result)
+            }
+            Action::Kill => Outcome::Killed(self.kill().await),
+            Action::Remove => {
+                let removed = self.folder.remove().map_err(|error| error.to_string());
+                info!(target = self.name, ?removed, "removing the MPS daemon's folder");
+                Outcome::Removed(removed)
+            }
+        }
+    }
+
+    /// Adopts a daemon that an earlier agent started, or clears away what an ended one left.
+    async fn look(&mut self) -> Result<Found, String> {
+        self.process = Process::adopt(&self.folder.pid_file()).map_err(|error| error.to_string())?;
+        match &self.process {
+            Some(process) => info!(target = self.name, pid = process.id(), "adopting the MPS daemon"),
+            None => {
+                self.quit_stranger().await;
+                self.folder.clear().map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(Found { running: self.process.is_some(), generation: self.folder.generation() })
+    }
+
+    /// A daemon that listens here though its process is not known cannot be supervised.
+    async fn quit_stranger(&self) {
+        let listens = |pipe: &Path| pipe.join("control").exists();
+        if listens(&self.folder.pipe) {
+            let within = self.timings.quit_within.as_secs();
+            let result = self.control.ask(Word::Quit { within }).await;
+            debug!(target = self.name, ?result, "whatever listens at the pipe was asked to quit");
+        }
+    }
+
+    fn start(&mut self, generation: u64) -> Result<(), String> {
+        let process =
+            start(&self.paths, &self.folder, &self.name, generation).map_err(|error| chain(&error))?;
+        info!(target = self.name, generation, pid = process.id(), "started the MPS daemon");
+        self.process = Some(process);
+        Ok(())
+    }
+
+    async fn kill(&mut self) -> Result<(), String> {
+        if let Some(process) = &mut self.process {
+            warn!(target = self.name, pid = process.id(), "killing the MPS daemon");
+            process.kill(self.timings.kill_timeout).await?;
+            // Reaps it.
+            process.ended();
+        }
+        self.process = None;
+        Ok(())
+    }
+
+    /// Each word makes the log longer; the list of servers is asked for in every probe.
+    fn trim_log(&self, word: Word) {
+        if word == Word::ServerList
+            && let Err(error) = self.folder.trim_log()
+        {
+            debug!(target = self.name, %error, "the MPS daemon's log cannot be shortened");
+        }
+    }
+}
+
+/// The end of the process, if there is one.
+async fn end(process: Option<&Process>) {
+    match process {
+        Some(process) => process.end().await,
+        None => std::future::pending().await,
+    }
+}

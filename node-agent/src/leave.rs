@@ -20,6 +20,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use thiserror::Error;
+use tokio::sync::oneshot;
 
 /// How long the names are removed again and again for. The kubelet remembers a plugin for five minutes after its socket is
 /// gone (`endpointStopGracePeriod`) and writes its names at every tick, and once more, as 0, when it forgets it.
@@ -172,8 +173,11 @@ async fn restore(open: OpenGpus, record: Record) -> Result<(), String> {
     if record.exclusive.is_empty() && record.limits.is_empty() {
         return Ok(());
     }
-    let calls = tokio::task::spawn_blocking(move || restore_now(open, &record));
-    calls.await.map_err(|error| error.to_string())?
+    let (done, result) = oneshot::channel();
+    // A thread that nobody waits for: one that hangs in the driver must not keep the process.
+    let thread = std::thread::Builder::new().name("nvml".to_owned());
+    thread.spawn(move || done.send(restore_now(open, &record))).map_err(|error| error.to_string())?;
+    result.await.map_err(|error| error.to_string())?
 }
 
 fn restore_now(open: OpenGpus, record: &Record) -> Result<(), String> {

@@ -3,7 +3,8 @@
 use crate::holders::Holders;
 use crate::instances::Site;
 use crate::observe::{compute_mode, mig_mode};
-use crate::{ComputeMode, GpuError, MigMode, NvmlBackend, NvmlCode, processes};
+use crate::processes::{self, refusal};
+use crate::{ComputeMode, GpuError, MigMode, NvmlBackend, NvmlCode};
 use kerf_core::names::GpuUuid;
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
@@ -29,8 +30,8 @@ pub enum ModeRefusal {
     ComputeMode(u32),
     /// Ampere.
     #[error(
-        "the GPU's MIG mode changes only with a reset: drain the node, switch the mode by nvidia-smi -i {0} -mig, and \
-         run nvidia-smi --gpu-reset -i {0} or reboot; or allow resets in the policy"
+        "the GPU's MIG mode changes only with a reset: drain the node, run nvidia-smi -i {0} -mig with 1 or 0 and \
+         nvidia-smi --gpu-reset -i {0}, or reboot after the first; or allow resets in the node's policy"
     )]
     NeedsReset(u32),
 }
@@ -123,7 +124,7 @@ impl Site<'_> {
 
 /// Asks for a mode. The call succeeds also when the mode is only pending; the answer is why it is.
 fn set(device: &Device<'_>, on: bool) -> Result<Option<NvmlCode>, GpuError> {
-    let status = device.set_mig_mode(on).map_err(GpuError::call(SET))?;
+    let status = device.set_mig_mode(on).map_err(|error| refusal(device, SET, error, |_| true))?;
     Ok((status != 0).then(|| NvmlCode::of_number(status)))
 }
 

@@ -1,7 +1,7 @@
 //! MIG mode and compute mode.
 
 use crate::node::{Node, instance, look, open, uuid};
-use kerf_nvml::{ComputeMode, GpuBackend as _, GpuError, MigMode, ModeRefusal, NvmlCode};
+use kerf_nvml::{ComputeMode, GpuBackend as _, GpuError, MigMode, ModeRefusal};
 use kerf_nvml_mock::{Fault, MockControl, NvmlCode as Code, Process, ProcessKind};
 
 fn refused(refusal: ModeRefusal) -> Result<(), GpuError> {
@@ -52,9 +52,11 @@ pub fn a_change_that_would_wait_is_called_off(node: &Node) {
         assert!(error.is_busy() && error.to_string().contains("DCGM"), "{error}");
         assert_eq!(look(&mut nvml, 0).mig, MigMode::Settled(true));
     }
-    let denied = Fault::new("nvmlDeviceSetMigMode", Code::NO_PERMISSION);
-    node.control(&MockControl::new().fault(denied));
-    assert_eq!(nvml.set_mig_mode(&gpu, false, false).unwrap_err().code(), NvmlCode::NoPermission);
+    for (code, told) in [(Code::NO_PERMISSION, "NO_PERMISSION"), (Code::IN_USE, "DCGM")] {
+        node.control(&MockControl::new().fault(Fault::new("nvmlDeviceSetMigMode", code)));
+        let error = nvml.set_mig_mode(&gpu, false, false).unwrap_err().to_string();
+        assert!(error.contains(told), "{error}");
+    }
 }
 
 pub fn ampere_takes_a_reset(node: &Node) {

@@ -131,6 +131,17 @@ fn mig_uuids(gpu: &GpuState) -> impl Iterator<Item = &str> {
     gpu.instances.iter().flat_map(|i| &i.compute).map(|c| c.uuid.as_str())
 }
 
+const WHOLE: &str = "whole";
+
+/// The kind of share that a resource name stands for.
+fn share_kind(resource: &str) -> &'static str {
+    match resource {
+        "nvidia.com/gpu" => WHOLE,
+        name if name.ends_with(".shared") => "time-slicing",
+        _ => "mps",
+    }
+}
+
 /// The N of `…Ngb…`.
 fn gigabytes(resource: &str) -> Option<u64> {
     let digits = resource.split("gb").next()?;
@@ -174,12 +185,15 @@ impl NodeTruth {
         found
     }
 
-    /// MiB of the shares held on a GPU, and whether they are time slices.
-    fn shares_on(&self, gpu: &GpuState) -> (u64, BTreeSet<bool>) {
+    /// MiB of the shares held on a GPU, and of what kinds they are. A whole GPU is all of it.
+    fn shares_on(&self, gpu: &GpuState) -> (u64, BTreeSet<&'static str>) {
         let here = self.held.iter().filter(|(id, _)| id.starts_with(gpu.uuid.as_str()));
         let names: Vec<&String> = here.map(|(_, (resource, _))| resource).collect();
-        let used = names.iter().filter_map(|r| gigabytes(r)).map(|gb| gb * 1024).sum();
-        (used, names.iter().map(|r| r.ends_with(".shared")).collect())
+        let memory = |name: &&String| match share_kind(name) {
+            WHOLE => Some(gpu.model.total_mib()),
+            _ => gigabytes(name).map(|gb| gb * 1024),
+        };
+        (names.iter().filter_map(|n| memory(n)).sum(), names.iter().map(|name| share_kind(name)).collect())
     }
 
     /// Where `count` slices of this name could go now, counting idle slices as free.
@@ -205,7 +219,7 @@ impl NodeTruth {
             return 0;
         }
         let (used, kinds) = self.shares_on(gpu);
-        let same_kind = kinds.iter().all(|shared| *shared == resource.ends_with(".shared"));
+        let same_kind = kinds.iter().all(|kind| *kind == share_kind(resource));
         let free = gpu.model.total_mib().saturating_sub(used) / (gb * 1024);
         if same_kind { usize::try_from(free).unwrap_or(0) } else { 0 }
     }
@@ -233,7 +247,7 @@ impl NodeTruth {
             self.spec.slices.iter().filter(|s| s.reservation.is_some() && s.gpu.as_str() == gpu.uuid);
         promised.into_iter().any(|s| match s.shape {
             Shape::Mig { start, size, .. } => (u32::from(start), u32::from(size)) == (at, len),
-            Shape::Mps { .. } | Shape::TimeSlicing { .. } => false,
+            Shape::Whole { .. } | Shape::Mps { .. } | Shape::TimeSlicing { .. } => false,
         })
     }
 }

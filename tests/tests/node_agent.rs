@@ -97,7 +97,7 @@ impl Scene {
     /// Writes the spec as the extender's leader does.
     async fn want(&self, slices: Vec<WantedSlice>) -> anyhow::Result<()> {
         let before = self.gpu_nodes.get(NODE).await?.read_spec()?;
-        let spec = GpuNodeSpec { revision: before.revision + 1, epoch: 1, next_slice: 99, slices };
+        let spec = GpuNodeSpec { revision: before.revision + 1, epoch: 1, next_slice: 99, slices, policy: before.policy };
         let patch = Patch::Merge(json!({"spec": spec}));
         self.gpu_nodes.patch(NODE, &PatchParams::default(), &patch).await?;
         Ok(())
@@ -184,8 +184,7 @@ async fn spawn(plane: &ControlPlane, dir: &std::path::Path, files: &MockFiles) -
             "--nvml",
         ])
         .arg(library)
-        .arg("--kubelet-dir")
-        .arg(dir)
+        .args(kerf_tests::cluster::agent_folders(dir))
         .arg("--kubeconfig")
         .arg(account);
     for (key, value) in files.env() {
@@ -207,7 +206,7 @@ fn reservation(pod: &Pod, resource: &str) -> anyhow::Result<Reservation> {
 }
 
 fn mig(profile: &str, start: u8, size: u8) -> anyhow::Result<Shape> {
-    Ok(Shape::Mig { profile: profile.parse()?, start, size })
+    Ok(Shape::Mig { profile: profile.parse()?, start, size, part: None })
 }
 
 fn h100() -> MockConfig {

@@ -19,7 +19,7 @@ use kube::core::ObjectMeta;
 
 use crate::control_plane::ControlPlane;
 use crate::process::Child;
-pub use node::GpuServer;
+pub use node::{GpuServer, agent_folders};
 pub use options::{ClusterOptions, NodeSpec};
 
 /// The namespace that `deploy/` installs into.

@@ -1,6 +1,7 @@
 //! One GPU node: simulated GPUs, a stand-in kubelet, and the real agent as a process.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -12,6 +13,14 @@ use crate::binaries;
 use crate::control_plane::ControlPlane;
 use crate::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
 use crate::process::Child;
+
+/// The agent's flags for folders of its own on a node whose folder is `dir`, and for GPUs that have no device files.
+#[must_use]
+pub fn agent_folders(dir: &Path) -> Vec<OsString> {
+    let folders = [("--kubelet-dir", ""), ("--state-dir", "state"), ("--cdi-dir", "cdi"), ("--mps-dir", "mps")];
+    let flags = folders.into_iter().flat_map(|(flag, below)| [flag.into(), dir.join(below).into_os_string()]);
+    flags.chain(["--no-device-access".into()]).collect()
+}
 
 /// A running node.
 pub struct GpuServer {
@@ -45,8 +54,7 @@ impl GpuServer {
             .arg(account.await?)
             .args(["--node", &spec.name, "--admin-address", "127.0.0.1:0", "--nvml"])
             .arg(library)
-            .arg("--kubelet-dir")
-            .arg(&dir);
+            .args(agent_folders(&dir));
         for (key, value) in files.env() {
             program = program.env(key, value);
         }

@@ -5,7 +5,7 @@ use kerf_core::contract::{Shape, WantedSlice};
 use kerf_core::mig::{Instance, MigTable, Placement, catalog};
 use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::packing::{ClassId, Fleet, FleetGpu, PlaceId, Terms};
-use kerf_core::planner::{Observed, ObservedGpu, ObservedInstance, Plan, Step, check, plan};
+use kerf_core::planner::{Allowed, Observed, ObservedGpu, ObservedInstance, Plan, Step, check, plan};
 use kerf_core::units::MemoryMib;
 use std::collections::HashMap;
 
@@ -85,6 +85,7 @@ impl<'t> Site<'t> {
                 at.insert(added, (node, gpu));
                 observed.gpus.push(ObservedGpu {
                     uuid: GpuUuid::new(format!("GPU-{gpu}")),
+                    allowed: Allowed::default(),
                     memory: MemoryMib(0),
                     table: Some(table.clone()),
                     instances: Vec::new(),
@@ -219,13 +220,13 @@ fn carry_out(
     wanted: &[WantedSlice],
     step: &Step,
 ) -> Result<(), &'static str> {
-    let (Step::Destroy { gpu, instance } | Step::Create { gpu, instance, .. }) = step else {
+    let (Step::Destroy { gpu, instance, .. } | Step::Create { gpu, instance, .. }) = step else {
         return Err("a share on a GPU in MIG mode");
     };
     let this = observed.gpus.iter_mut().find(|g| g.uuid == *gpu).ok_or("no such GPU")?;
     let found = this.instances.iter().position(|o| o.instance == *instance);
     if let Step::Create { .. } = step {
-        this.instances.push(ObservedInstance { instance: *instance, held: false });
+        this.instances.push(ObservedInstance { instance: *instance, held: false, parts: Vec::new() });
         let all: Vec<Instance> = this.instances.iter().map(|o| o.instance).collect();
         return fault(table, &all).map_or(Ok(()), Err);
     }
@@ -264,18 +265,19 @@ mod tests {
         let observed = |held| Observed {
             gpus: vec![ObservedGpu {
                 uuid: gpu.clone(),
+                allowed: Allowed::default(),
                 memory: MemoryMib(0),
                 table: Some(table.clone()),
-                instances: vec![ObservedInstance { instance, held }],
+                instances: vec![ObservedInstance { instance, held, parts: Vec::new() }],
                 shares: vec![],
             }],
         };
-        let destroy = Step::Destroy { gpu: gpu.clone(), instance };
+        let destroy = Step::Destroy { gpu: gpu.clone(), instance, part: None };
         let shape = Shape::mig(instance);
         let wanted = WantedSlice { id: SliceId::new("s"), gpu: gpu.clone(), shape, reservation: None };
         assert_eq!(carry_out(&table, &mut observed(true), &[], &destroy), Err("it is held"));
         assert_eq!(carry_out(&table, &mut observed(false), &[wanted], &destroy), Err("it is wanted"));
-        let create = Step::Create { gpu: gpu.clone(), instance, id: SliceId::new("s") };
+        let create = Step::Create { gpu: gpu.clone(), instance, part: None, id: SliceId::new("s") };
         let twice = carry_out(&table, &mut observed(false), &[], &create);
         assert_eq!(twice, Err("a memory slice is used twice"));
     }

@@ -24,11 +24,6 @@ impl Log {
     pub(crate) fn all(&self) -> Vec<Asked> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-
-    /// Method and path of each request.
-    pub(crate) fn lines(&self) -> Vec<String> {
-        self.all().iter().map(|asked| format!("{} {}", asked.method, asked.path)).collect()
-    }
 }
 
 /// A client of an API server that answers with a code and a body.

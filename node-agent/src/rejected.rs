@@ -15,6 +15,7 @@ use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// The kubelet's reason.
@@ -104,7 +105,7 @@ impl Rejected {
                 return tracing::warn!(pod = %self.key, "a rejected pod was not deleted in time; trying again");
             }
         }
-        tracing::info!(pod = %self.key, uid = %self.uid, message = self.message, "deleted a pod that the kubelet had rejected");
+        tracing::info!(pod = %self.key, uid = %self.uid, told = self.message, "deleted a pod that the kubelet had rejected");
         recorder.tell(
             About::Pod { key: self.key, uid: Some(self.uid) },
             News::RejectedPodRemoved { message: self.message },
@@ -138,19 +139,22 @@ pub struct Eviction {
     pub why: String,
 }
 
-/// Evicts what is asked for, one after the other, until `stop`. Disruption budgets are kept: what is refused is not tried
-/// again before it is asked for again.
+/// Evicts what is asked for until `stop`. Disruption budgets are kept: what is refused is not tried again before it is asked
+/// for again.
 pub async fn evict(client: Client, mut requests: mpsc::Receiver<Eviction>, stop: CancellationToken) {
+    // Side by side: the API server tries for seconds where the UID is not that of the pod that is there now.
+    let mut calls = JoinSet::new();
     while let Some(Some(eviction)) = stop.run_until_cancelled(requests.recv()).await {
-        evict_one(&client, &eviction).await;
+        while calls.try_join_next().is_some() {}
+        calls.spawn(evict_one(client.clone(), eviction));
     }
     // The loop that asks may end first; a task that ends early is a fault.
     stop.cancelled().await;
 }
 
-async fn evict_one(client: &Client, eviction: &Eviction) {
-    let Eviction { key, uid, why } = eviction;
-    match tokio::time::timeout(PATIENCE, post(client, eviction)).await {
+async fn evict_one(client: Client, eviction: Eviction) {
+    let Eviction { key, uid, why } = &eviction;
+    match tokio::time::timeout(PATIENCE, post(&client, &eviction)).await {
         Ok(Ok(())) => tracing::info!(pod = %key, %uid, why, "evicted"),
         Ok(Err(error)) => tracing::warn!(pod = %key, %uid, why, %error, "not evicted"),
         Err(_) => tracing::warn!(pod = %key, %uid, why, "not evicted: no answer in time"),

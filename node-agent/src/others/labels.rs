@@ -28,9 +28,9 @@ const PAUSED: &str = "paused-for-mig-change";
 /// The MIG manager, if the Node's labels tell of it.
 pub(super) async fn found(nodes: &Api<Node>, name: &NodeName) -> Result<Option<Other>, kube::Error> {
     // From the API server's cache: a minute's delay is no matter.
-    let node = nodes.get_metadata_with(name.as_str(), &GetParams::any()).await?;
-    Ok(mig_manager(&node.metadata.labels.unwrap_or_default())
-        .map(|evidence| Other::new(Who::MigManager, evidence)))
+    let node = nodes.get_metadata_opt_with(name.as_str(), &GetParams::any()).await?;
+    let labels = node.and_then(|node| node.metadata.labels).unwrap_or_default();
+    Ok(mig_manager(&labels).map(|evidence| Other::new(Who::MigManager, evidence)))
 }
 
 /// The evidence for a MIG manager.

@@ -81,7 +81,7 @@ async fn run_with(
     let mut node = Node::remembering(before.as_ref(), settings(&args));
     node.recall(recalled, Instant::now());
     let executor = Executor::new(thread, recording, args.proc_dir.clone());
-    let reconciler = Reconciler::new(node, outlets, executor, args.resync);
+    let reconciler = Reconciler::new(node, outlets, executor, (args.resync, args.call_timeout));
     tasks.spawn(reconciler.run(queue, stop.clone()));
     serve_admin(&args, readiness, registry, tasks, stop).await
 }

@@ -56,6 +56,9 @@ pub struct Args {
     /// The host's `/proc`.
     #[arg(long, default_value = "/proc")]
     pub proc_dir: PathBuf,
+    /// How long a call to NVML may take before the node counts as unserved: on a busy node the slowest take a few seconds.
+    #[arg(long, default_value = "30s", value_parser = duration)]
+    pub call_timeout: Duration,
     /// How long a GPU must have been quiet after an error before it is used again.
     #[arg(long, default_value = "5m", value_parser = duration)]
     pub recover_after: Duration,

@@ -31,8 +31,6 @@ const OBSERVE_AGAIN: Duration = Duration::from_millis(300);
 /// How often the GPUs are looked at while they are shared: a pod that uses more than its share is told within ten seconds.
 const LOOK_AT_SHARES: Duration = Duration::from_secs(4);
 
-/// How long a call to the GPUs may take before the node counts as unserved. On a busy node the slowest take a few seconds.
-const HANGS: Duration = Duration::from_secs(30);
 
 /// What happens.
 #[derive(Debug)]
@@ -120,6 +118,8 @@ pub struct Reconciler {
     registered: BTreeMap<usize, Result<(), String>>,
     executor: Executor,
     resync: Duration,
+    /// How long a call to the GPUs may take before the node counts as unserved.
+    hangs: Duration,
     observe_at: Instant,
     last_observed: Option<Instant>,
 }
@@ -127,11 +127,16 @@ pub struct Reconciler {
 impl Reconciler {
     /// A loop that has seen nothing yet.
     #[must_use]
-    pub fn new(node: Node, outlets: Outlets, executor: Executor, resync: Duration) -> Self {
+    pub fn new(
+        node: Node,
+        outlets: Outlets,
+        executor: Executor,
+        (resync, hangs): (Duration, Duration),
+    ) -> Self {
         let observe_at = Instant::now();
         let (lists, plugins, registered) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         let last_observed = None;
-        Self { node, outlets, lists, plugins, registered, executor, resync, observe_at, last_observed }
+        Self { node, outlets, lists, plugins, registered, executor, resync, hangs, observe_at, last_observed }
     }
 
     /// Runs until `stop`, and until the servers have closed.
@@ -167,8 +172,8 @@ impl Reconciler {
     fn look_for_a_hang(&mut self, now: Instant) {
         let Some(since) = self.executor.busy_since() else { return };
         let busy = now.saturating_duration_since(since);
-        if busy >= HANGS {
-            self.node.on_observed(Err(GpuError::Hangs(HANGS.as_secs())));
+        if busy >= self.hangs {
+            self.node.on_observed(Err(GpuError::Hangs(self.hangs.as_secs())));
             // The call's end, whenever it comes, is followed by an observation, which makes all well again.
             self.observe_at = now;
         }
@@ -282,8 +287,8 @@ impl Reconciler {
         }
         let idle = match self.executor.busy_since() {
             None => self.observe_at,
-            Some(since) if since + HANGS > now => since + HANGS,
-            Some(_) => now + HANGS,
+            Some(since) if since + self.hangs > now => since + self.hangs,
+            Some(_) => now + self.hangs,
         };
         decision.wake.map_or(idle, |wake| wake.min(idle))
     }

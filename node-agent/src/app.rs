@@ -88,7 +88,7 @@ async fn run_with(
 
 fn settings(args: &Args) -> Settings {
     Settings {
-        mps: None,
+        mps: Some(args.mps_dir.clone()),
         access: true,
         others: true,
         recover_after: args.recover_after,

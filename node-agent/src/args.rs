@@ -50,6 +50,9 @@ pub struct Args {
     /// The cgroup (v2) that MPS daemons are put into, so that they outlive the agent's container.
     #[arg(long)]
     pub mps_cgroup: Option<PathBuf>,
+    /// MPS daemons share the agent's `/dev/shm` instead of having one each: where no mount namespace can be made.
+    #[arg(long)]
+    pub mps_shared_shm: bool,
     /// `nvidia-smi`, which sets the length of time slices where policy asks for it.
     #[arg(long, default_value = "nvidia-smi")]
     pub nvidia_smi: PathBuf,

@@ -21,6 +21,7 @@ pub mod gpu;
 pub mod kubelet_api;
 pub mod leave;
 pub mod metrics;
+pub mod mps;
 pub mod node;
 pub mod node_object;
 pub mod others;

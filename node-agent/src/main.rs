@@ -2,12 +2,21 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser as _;
+use kerf_node_agent::mps::launch;
 use kerf_node_agent::{app, args::Args};
 use kerf_runtime::{shutdown, telemetry};
 
+fn main() -> anyhow::Result<()> {
+    // An MPS daemon is started as a process of this program that becomes it, while it has one thread.
+    if launch::is_asked() {
+        return Err(launch::become_daemon().into());
+    }
+    run()
+}
+
 // One thread besides NVML's: the agent waits, mostly, and shares its node with the pods that pay for it.
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<()> {
+async fn run() -> anyhow::Result<()> {
     let args = Args::parse();
     telemetry::init(&args.log)?;
     app::run(args, shutdown::on_signals()?).await

@@ -31,7 +31,6 @@ const OBSERVE_AGAIN: Duration = Duration::from_millis(300);
 /// How often the GPUs are looked at while they are shared: a pod that uses more than its share is told within ten seconds.
 const LOOK_AT_SHARES: Duration = Duration::from_secs(4);
 
-
 /// What happens.
 #[derive(Debug)]
 pub enum Event {
@@ -303,9 +302,7 @@ impl Reconciler {
                 }
             });
         }
-        set(&self.outlets.keepers.reach, &decision.reach);
-        set(&self.outlets.keepers.daemons, &decision.daemons);
-        set(&self.outlets.keepers.limits, &decision.limits);
+        set(&self.outlets.keepers.kept, &decision.kept);
         set(&self.outlets.keepers.lengths, &decision.lengths);
         set(&self.outlets.keepers.remove_rejected, &decision.remove_rejected);
         for (key, uid) in &decision.evict {

@@ -184,7 +184,7 @@ async fn spawn(plane: &ControlPlane, dir: &std::path::Path, files: &MockFiles) -
             "--nvml",
         ])
         .arg(library)
-        .args(kerf_tests::cluster::agent_folders(dir))
+        .args(kerf_tests::cluster::agent_folders(dir)?)
         .arg("--kubeconfig")
         .arg(account);
     for (key, value) in files.env() {

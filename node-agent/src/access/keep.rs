@@ -1,9 +1,8 @@
 //! Keeps the files by which containers reach their devices as they should be, and tells which devices can be reached.
 
-use super::{Access, AccessFiles};
+use super::AccessFiles;
+use crate::node::Kept;
 use crate::reconcile::{Event, Events};
-use kerf_core::names::DeviceId;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -15,16 +14,22 @@ const LOOK: Duration = Duration::from_secs(30);
 /// The wait after something could not be made.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// Makes what is wanted and removes what is not, until `stop`.
+/// Makes what is wanted and removes what is not, until `stop`. Nothing is removed before it is known what is wanted.
 pub async fn keep(
     files: AccessFiles,
-    mut wanted: watch::Receiver<BTreeMap<DeviceId, Access>>,
+    mut wanted: watch::Receiver<Option<Kept>>,
     events: Events,
     stop: CancellationToken,
 ) {
     let files = Arc::new(files);
     loop {
-        let now = wanted.borrow_and_update().clone();
+        let Some(now) = wanted.borrow_and_update().as_ref().map(|kept| kept.reach.clone()) else {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = wanted.changed() => if changed.is_err() { return stop.cancelled().await },
+            }
+            continue;
+        };
         let files = Arc::clone(&files);
         // Off the loop's thread: a folder on a slow disk must not hold up anything else.
         let Ok(made) = tokio::task::spawn_blocking(move || files.ensure(&now)).await else { return };

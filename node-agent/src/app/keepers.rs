@@ -1,19 +1,20 @@
 //! Those who keep something on the node as the loop's decisions want it: device files, MPS daemons, limits, time slices,
 //! pods that must go. Each is told what should be, makes it so, and says what is.
 
-use crate::access::{Access, AccessFiles, Places, keep as access};
+use crate::access::{AccessFiles, Places, keep as access};
 use crate::args::Args;
 use crate::gpu::GpuThread;
 use crate::gpu::events::{self, Reopen};
-use crate::gpu::limits::{self, Limits};
-use crate::node::{Recalled, WantedDaemon};
+use crate::gpu::limits;
+use crate::mps::{self, Paths};
+use crate::node::{Kept, Recalled};
 use crate::others::Lookout;
 use crate::reconcile::{Event, Outlets};
 use crate::rejected::{self, Eviction};
 use crate::time_slice::{self, TimeSlicer};
 use anyhow::Context as _;
 use kerf_core::contract::SliceLength;
-use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::names::GpuUuid;
 use kerf_runtime::shutdown::CancellationToken;
 use kube::Client;
 use std::collections::BTreeMap;
@@ -25,12 +26,8 @@ const EVICTIONS: usize = 16;
 
 /// Where the loop says what should be.
 pub struct Keepers {
-    /// The files that devices need to be opened.
-    pub reach: watch::Sender<BTreeMap<DeviceId, Access>>,
-    /// The MPS daemons that should run.
-    pub daemons: watch::Sender<BTreeMap<GpuUuid, WantedDaemon>>,
-    /// The limits on the memory of pods.
-    pub limits: watch::Sender<Limits>,
+    /// What is kept for the slices that exist, once these are known.
+    pub kept: watch::Sender<Option<Kept>>,
     /// The lengths of time slices.
     pub lengths: watch::Sender<BTreeMap<GpuUuid, SliceLength>>,
     /// Whether rejected pods are removed.
@@ -43,9 +40,7 @@ pub struct Keepers {
 
 /// The other ends.
 pub(super) struct Orders {
-    reach: watch::Receiver<BTreeMap<DeviceId, Access>>,
-    daemons: watch::Receiver<BTreeMap<GpuUuid, WantedDaemon>>,
-    limits: watch::Receiver<Limits>,
+    kept: watch::Receiver<Option<Kept>>,
     lengths: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
     remove_rejected: watch::Receiver<bool>,
     evict: mpsc::Receiver<Eviction>,
@@ -53,23 +48,19 @@ pub(super) struct Orders {
 }
 
 pub(super) fn channels() -> (Keepers, Orders) {
-    let (reach, to_reach) = watch::channel(BTreeMap::new());
-    let (daemons, to_run) = watch::channel(BTreeMap::new());
-    let (limits, to_limit) = watch::channel(BTreeMap::new());
+    let (kept, to_keep) = watch::channel(None);
     let (lengths, to_set) = watch::channel(BTreeMap::new());
     let (remove_rejected, to_remove) = watch::channel(false);
     let (evict, to_evict) = mpsc::channel(EVICTIONS);
     let reopen = Reopen::default();
     let orders = Orders {
-        reach: to_reach,
-        daemons: to_run,
-        limits: to_limit,
+        kept: to_keep,
         lengths: to_set,
         remove_rejected: to_remove,
         evict: to_evict,
         reopen: reopen.clone(),
     };
-    (Keepers { reach, daemons, limits, lengths, remove_rejected, evict, reopen }, orders)
+    (Keepers { kept, lengths, remove_rejected, evict, reopen }, orders)
 }
 
 /// Starts them all.
@@ -83,9 +74,11 @@ pub(super) fn start(
 ) -> anyhow::Result<()> {
     let events = || outlets.events.clone();
     let files = AccessFiles::new(places(args));
-    tasks.spawn(access::keep(files, orders.reach, events(), stop.clone()));
+    tasks.spawn(access::keep(files, orders.kept.clone(), events(), stop.clone()));
     let set = recalled.limits.clone();
-    tasks.spawn(limits::keep(thread.clone(), set, orders.limits, stop.clone()));
+    tasks.spawn(limits::keep(thread.clone(), set, orders.kept.clone(), stop.clone()));
+    let daemons = mps_paths(args)?;
+    tasks.spawn(mps::keep::keep(daemons, thread.clone(), orders.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
     tasks.spawn(time_slice::keep(slicer, orders.lengths, stop.clone()));
     tasks.spawn(rejected::evict(client.clone(), orders.evict, stop.clone()));
@@ -109,8 +102,17 @@ pub(super) fn start(
         ended.cancelled().await;
     });
     events::watch(args.nvml.clone(), events(), orders.reopen).context("failed to start a thread")?;
-    drop(orders.daemons);
     Ok(())
+}
+
+fn mps_paths(args: &Args) -> anyhow::Result<Paths> {
+    Ok(Paths {
+        root: args.mps_dir.clone(),
+        program: args.mps_control.clone(),
+        launcher: std::env::current_exe().context("failed to find the agent's own program")?,
+        cgroup: args.mps_cgroup.clone(),
+        private_shm: !args.mps_shared_shm,
+    })
 }
 
 fn places(args: &Args) -> Places {

@@ -1,6 +1,7 @@
 //! Keeps the driver's limits on the GPU memory of pods' cgroups (R615 and later) as they should be.
 
 use super::GpuThread;
+use crate::node::Kept;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
@@ -14,16 +15,19 @@ pub type Limits = BTreeMap<(GpuUuid, String), MemoryMib>;
 /// The wait after a limit could not be set.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Sets and lifts limits until `stop`. Those in `set` are there already: an earlier process set them.
+/// Sets and lifts limits until `stop`, once it is known which are wanted. Those in `set` are there already: an earlier process set them.
 pub async fn keep(
     thread: GpuThread,
     mut set: Limits,
-    mut wanted: watch::Receiver<Limits>,
+    mut wanted: watch::Receiver<Option<Kept>>,
     stop: CancellationToken,
 ) {
     loop {
-        let now = wanted.borrow_and_update().clone();
-        let settled = apply(&thread, &mut set, &now).await;
+        let now = wanted.borrow_and_update().as_ref().map(|kept| kept.limits.clone());
+        let settled = match now {
+            Some(now) => apply(&thread, &mut set, &now).await,
+            None => true,
+        };
         let again = tokio::time::sleep(AGAIN);
         tokio::select! {
             () = stop.cancelled() => return,

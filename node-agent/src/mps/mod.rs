@@ -12,6 +12,7 @@ mod clients;
 mod control;
 mod daemon;
 mod folder;
+pub mod keep;
 pub mod launch;
 mod process;
 mod procfs;

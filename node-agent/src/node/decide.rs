@@ -35,12 +35,9 @@ pub struct Decision {
     pub step: Option<Step>,
     /// What must be recorded on the node's disk before the step runs.
     pub record: Recalled,
-    /// The MPS daemons that should run.
-    pub daemons: BTreeMap<GpuUuid, WantedDaemon>,
-    /// What devices need on the node to be opened.
-    pub reach: BTreeMap<DeviceId, Access>,
-    /// The limits that the driver should put on the memory of pods.
-    pub limits: Limits,
+    /// What is to be kept on the node for the slices that exist; `None` until it is known which these are, so that nothing is
+    /// taken from those who hold one.
+    pub kept: Option<Kept>,
     /// How long the time slices of GPUs should be.
     pub lengths: BTreeMap<GpuUuid, SliceLength>,
     /// Whether pods that the kubelet has rejected are removed.
@@ -57,6 +54,17 @@ pub struct Decision {
     pub wake: Option<Instant>,
     /// GpuNode.status.
     pub status: GpuNodeStatus,
+}
+
+/// What is to be kept on the node for the slices that exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The MPS daemons that should run.
+    pub daemons: BTreeMap<GpuUuid, WantedDaemon>,
+    /// What devices need to be opened.
+    pub reach: BTreeMap<DeviceId, Access>,
+    /// The limits that the driver should put on the memory of pods.
+    pub limits: Limits,
 }
 
 /// One device of a list.
@@ -137,9 +145,7 @@ impl Node {
             healthy: self.advertised.healthy(),
             step,
             record: self.to_record(),
-            daemons: self.wanted_daemons(),
-            reach: self.wanted_reach(),
-            limits: self.wanted_limits(),
+            kept: self.kept(knows_holders),
             lengths: self.wanted_lengths(),
             remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
@@ -149,6 +155,15 @@ impl Node {
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
         }
+    }
+
+    fn kept(&mut self, knows_holders: bool) -> Option<Kept> {
+        self.knew |= knows_holders && self.health.nvml.is_well();
+        self.knew.then(|| Kept {
+            daemons: self.wanted_daemons(),
+            reach: self.wanted_reach(),
+            limits: self.wanted_limits(),
+        })
     }
 
     /// The plan's steps. What the record tells of is made anew before holders are known: after a boot there are none.

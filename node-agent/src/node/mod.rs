@@ -28,7 +28,7 @@ mod tests;
 
 pub use advertise::{Allocatable, DevicesByName};
 pub use daemons::{Daemon, Daemons, WantedDaemon};
-pub use decide::{Decision, Grant, ListedDevice, ShareGrant};
+pub use decide::{Decision, Grant, Kept, ListedDevice, ShareGrant};
 pub use holders::{Held, Holders};
 pub use init::{NodePod, NodePods};
 pub use notes::Note;
@@ -116,6 +116,8 @@ pub struct Node {
     usage: Usage,
     /// Others that manage the node's GPUs, once looked for; nothing new is cut or offered meanwhile.
     others: Option<Vec<String>>,
+    /// Whether it was ever known who holds what.
+    knew: bool,
     /// Whether names were ever registered.
     named: bool,
     recalled: Recalled,

@@ -4,6 +4,7 @@
 use super::{Node, share};
 use crate::access::{Access, AccessGrant, MpsAccess, Target};
 use crate::gpu::Gpu;
+use crate::mps;
 use kerf_core::kind::Kind;
 use kerf_core::names::DeviceId;
 use std::collections::BTreeMap;
@@ -24,10 +25,8 @@ impl Node {
             let Some(gpu) = self.gpu(&share.gpu) else { continue };
             let root = self.settings.mps.as_ref().filter(|_| share.shape.kind() == Kind::Mps);
             let target = gpu.uuid.as_str();
-            let mps = root.map(|root| MpsAccess {
-                pipe: root.join(target).join("pipe"),
-                shm: root.join(target).join("shm"),
-            });
+            let mps = root
+                .map(|root| MpsAccess { pipe: mps::pipe_dir(root, target), shm: mps::shm_dir(root, target) });
             let access = Access { visible: target.to_owned(), target: Target::Gpu { minor: gpu.minor }, mps };
             wanted.insert(share::device_id(&gpu.uuid, id), access);
         }

@@ -16,10 +16,11 @@ use crate::process::Child;
 
 /// The agent's flags for folders of its own on a node whose folder is `dir`, and for GPUs that have no device files.
 #[must_use]
-pub fn agent_folders(dir: &Path) -> Vec<OsString> {
+pub fn agent_folders(dir: &Path) -> anyhow::Result<Vec<OsString>> {
     let folders = [("--kubelet-dir", ""), ("--state-dir", "state"), ("--cdi-dir", "cdi"), ("--mps-dir", "mps")];
     let flags = folders.into_iter().flat_map(|(flag, below)| [flag.into(), dir.join(below).into_os_string()]);
-    flags.chain(["--no-device-access".into()]).collect()
+    let mps = ["--mps-control".into(), binaries::ours("mps_control_stand_in")?.into_os_string()];
+    Ok(flags.chain(["--no-device-access".into()]).chain(mps).collect())
 }
 
 /// A running node.
@@ -54,7 +55,7 @@ impl GpuServer {
             .arg(account.await?)
             .args(["--node", &spec.name, "--admin-address", "127.0.0.1:0", "--nvml"])
             .arg(library)
-            .args(agent_folders(&dir));
+            .args(agent_folders(&dir)?);
         for (key, value) in files.env() {
             program = program.env(key, value);
         }

@@ -1,0 +1,87 @@
+//! Keeps the MPS daemons that the node's shares need, and tells what they do.
+
+use super::{ComputeModes, Observed, Paths, State, Timings, Wanted, WantedByTarget, supervise};
+use crate::gpu::GpuThread;
+use crate::node::{Daemon, Daemons, Kept};
+use crate::reconcile::{Event, Events};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use kerf_core::names::GpuUuid;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+impl ComputeModes for GpuThread {
+    fn set_exclusive(&self, target: &str, exclusive: bool) -> BoxFuture<'_, Result<(), String>> {
+        let (thread, gpu) = (self.clone(), GpuUuid::new(target));
+        async move {
+            match thread.set_exclusive(gpu, exclusive).await {
+                Err(crate::gpu::GpuError::NoSuchGpu(_)) if !exclusive => Ok(()),
+                result => result.map_err(|error| error.to_string()),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// Runs the daemons until `stop`; then they go on, for clients run on them.
+pub async fn keep(
+    paths: Paths,
+    thread: GpuThread,
+    mut wanted: watch::Receiver<Option<Kept>>,
+    events: Events,
+    stop: CancellationToken,
+) {
+    let (targets, to_run) = watch::channel(None);
+    let (observed, mut seen) = watch::channel(Observed::new());
+    let supervising = supervise(paths, Timings::default(), to_run, observed, thread, stop.clone());
+    let passing_on = async {
+        loop {
+            let now = wanted.borrow_and_update().as_ref().map(by_target);
+            targets.send_if_modified(|old| {
+                *old != now && {
+                    *old = now;
+                    true
+                }
+            });
+            if wanted.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    };
+    let telling = async {
+        while seen.changed().await.is_ok() {
+            let daemons = daemons(&seen.borrow_and_update());
+            events.send(Event::Daemons(daemons));
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = supervising => {}
+        () = passing_on => {}
+        () = telling => {}
+    }
+    stop.cancelled().await;
+}
+
+fn by_target(kept: &Kept) -> WantedByTarget {
+    let wanted = kept.daemons.iter().map(|(gpu, daemon)| {
+        let wanted = Wanted { limit: daemon.limit, threads: daemon.threads, exclusive: daemon.exclusive };
+        (gpu.as_str().to_owned(), wanted)
+    });
+    wanted.collect()
+}
+
+fn daemons(observed: &Observed) -> Daemons {
+    let daemons = observed.iter().map(|(target, status)| {
+        let generation = status.generation;
+        let daemon = match &status.state {
+            State::Starting | State::Stopping => Daemon::Changing,
+            State::Serving { limit, .. } | State::Adjusting { limit, .. } => {
+                Daemon::Serving { generation, limit: *limit }
+            }
+            State::Ill { text, .. } => Daemon::Ill(text.clone()),
+        };
+        (GpuUuid::new(target), daemon)
+    });
+    daemons.collect()
+}

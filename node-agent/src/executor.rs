@@ -225,6 +225,10 @@ fn usage(proc: &Path, gpus: &[Gpu]) -> Usage {
     for (gpu, process) in gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |p| (gpu, p))) {
         let Some(of_gpu) = usage.get_mut(&gpu.uuid) else { continue };
         let memory = process.memory.unwrap_or_default();
+        if let Some(gi) = process.gi {
+            let sum = of_gpu.instances.entry((gi, process.ci.unwrap_or(0))).or_default();
+            sum.0 = sum.0.saturating_add(memory.0);
+        }
         match processes::pod_cgroup_of(proc, process.pid) {
             Some(pod) => {
                 let sum = of_gpu.pods.entry(pod.uid.clone()).or_default();

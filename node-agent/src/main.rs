@@ -5,13 +5,14 @@ use clap::Parser as _;
 use kerf_node_agent::mps::launch;
 use kerf_node_agent::{app, args::Args};
 use kerf_runtime::{shutdown, telemetry};
+use std::process::ExitCode;
 
-fn main() -> anyhow::Result<()> {
+fn main() -> anyhow::Result<ExitCode> {
     // An MPS daemon is started as a process of this program that becomes it, while it has one thread.
     if launch::is_asked() {
-        return Err(launch::become_daemon().into());
+        return Ok(launch::become_daemon());
     }
-    run()
+    run().map(|()| ExitCode::SUCCESS)
 }
 
 // One thread besides NVML's: the agent waits, mostly, and shares its node with the pods that pay for it.

@@ -1,9 +1,11 @@
-//! What the agent counts. Labels are closed sets.
+//! What the agent counts. Labels are closed sets, but for the node's GPUs and slices and who holds these: as many series as
+//! the node has slices, gone with them.
 
 use crate::executor::Outcome;
 use crate::gpu::GpuError;
-use kerf_core::contract::{GpuNodeStatus, SliceState};
+use kerf_core::contract::{GpuNodeStatus, Holder, SliceState, SliceStatus};
 use kerf_core::kind::Kind;
+use kerf_core::units::MemoryMib;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -31,6 +33,23 @@ struct StepLabel {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GpuLabel {
+    gpu: String,
+}
+
+/// One slice, and who holds it; nobody's labels are empty.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SliceLabel {
+    gpu: String,
+    slice: String,
+    device: String,
+    kind: &'static str,
+    namespace: String,
+    pod: String,
+    container: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CodeLabel {
     code: &'static str,
 }
@@ -42,6 +61,11 @@ pub struct Metrics {
     steps: Family<StepLabels, Counter>,
     durations: Family<StepLabel, Histogram>,
     nvml_errors: Family<CodeLabel, Counter>,
+    used: Family<SliceLabel, Gauge>,
+    size: Family<SliceLabel, Gauge>,
+    healthy: Family<GpuLabel, Gauge>,
+    outside: Family<GpuLabel, Gauge>,
+    mismatches: Counter,
 }
 
 /// A millisecond to 33 seconds, doubling: an instance takes milliseconds on an idle GPU and seconds on a busy node.
@@ -57,6 +81,11 @@ impl Metrics {
             steps: Family::default(),
             durations: Family::new_with_constructor(step_seconds),
             nvml_errors: Family::default(),
+            used: Family::default(),
+            size: Family::default(),
+            healthy: Family::default(),
+            outside: Family::default(),
+            mismatches: Counter::default(),
         };
         let registry = registry.sub_registry_with_prefix("kerf_agent");
         registry.register("slices", "Slices of the node by kind and state", metrics.slices.clone());
@@ -67,6 +96,23 @@ impl Metrics {
             metrics.durations.clone(),
         );
         registry.register("nvml_errors", "Errors by NVML's code", metrics.nvml_errors.clone());
+        registry.register(
+            "slice_memory_used_bytes",
+            "Memory that a slice's processes use: zero for an idle slice",
+            metrics.used.clone(),
+        );
+        registry.register("slice_memory_bytes", "Memory that a slice has", metrics.size.clone());
+        registry.register("gpu_healthy", "Whether slices of the GPU are offered", metrics.healthy.clone());
+        registry.register(
+            "gpu_memory_outside_bytes",
+            "Memory of the GPU that processes use which kerf knows no slice of",
+            metrics.outside.clone(),
+        );
+        registry.register(
+            "slice_mismatches",
+            "Slices that the kubelet gave to a pod that was promised none",
+            metrics.mismatches.clone(),
+        );
         metrics
     }
 
@@ -90,6 +136,29 @@ impl Metrics {
         }
     }
 
+    /// A slice went to a pod that was promised none.
+    pub(crate) fn count_mismatch(&self) {
+        self.mismatches.inc();
+    }
+
+    /// Each slice and GPU that is there, and nothing of those that are gone.
+    pub(crate) fn set_each(&self, status: &GpuNodeStatus, used: impl Fn(&SliceStatus) -> MemoryMib) {
+        self.used.clear();
+        self.size.clear();
+        for slice in status.slices.iter().filter(|slice| slice.device.is_some()) {
+            let label = slice_label(slice);
+            self.used.get_or_create(&label).set(bytes(used(slice)));
+            self.size.get_or_create(&label).set(bytes(slice.memory));
+        }
+        self.healthy.clear();
+        self.outside.clear();
+        for gpu in &status.gpus {
+            let label = GpuLabel { gpu: gpu.uuid.to_string() };
+            self.healthy.get_or_create(&label).set(gpu.message.is_none().into());
+            self.outside.get_or_create(&label).set(bytes(gpu.outside));
+        }
+    }
+
     pub(crate) fn set_slices(&self, status: &GpuNodeStatus) {
         let mut counts: BTreeMap<(Kind, &'static str), i64> = BTreeMap::new();
         for slice in &status.slices {
@@ -101,6 +170,23 @@ impl Metrics {
                 self.slices.get_or_create(&SliceLabels { kind: kind.as_str(), state }).set(count);
             }
         }
+    }
+}
+
+fn bytes(memory: MemoryMib) -> i64 {
+    i64::try_from(memory.0.saturating_mul(1 << 20)).unwrap_or(i64::MAX)
+}
+
+fn slice_label(slice: &SliceStatus) -> SliceLabel {
+    let text = |of: fn(&Holder) -> &String| slice.holder.as_ref().map(of).cloned().unwrap_or_default();
+    SliceLabel {
+        gpu: slice.gpu.to_string(),
+        slice: slice.id.as_ref().map(ToString::to_string).unwrap_or_default(),
+        device: slice.device.as_ref().map(ToString::to_string).unwrap_or_default(),
+        kind: slice.shape.kind().as_str(),
+        namespace: text(|h| &h.namespace),
+        pod: text(|h| &h.pod),
+        container: text(|h| &h.container),
     }
 }
 
@@ -122,6 +208,8 @@ fn state(state: SliceState) -> &'static str {
 mod tests {
     use super::*;
     use crate::gpu::NvmlCode;
+    use kerf_core::contract::WantedSlice;
+    use kerf_core::testing::{h100_shape, node_status, slice_status};
 
     #[test]
     fn steps_and_errors_are_counted_under_their_documented_names() {
@@ -130,6 +218,8 @@ mod tests {
         let error = GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources };
         metrics.count_step("create", Duration::from_millis(3), Some(&error));
         metrics.set_slices(&GpuNodeStatus::default());
+        let (_, idle) = one_slice();
+        metrics.set_each(&idle, |_| MemoryMib(0));
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
@@ -137,8 +227,38 @@ mod tests {
             "kerf_agent_nvml_errors_total{code=\"INSUFFICIENT_RESOURCES\"} 1",
             "kerf_agent_slices{kind=\"mig\",state=\"held\"} 0",
             "kerf_agent_step_duration_seconds_count{step=\"create\"} 1",
+            "kerf_agent_slice_memory_bytes{gpu=\"GPU-0\",slice=\"s1\",device=\"device-s1\",kind=\"mig\",\
+             namespace=\"\",pod=\"\",container=\"\"} 10737418240",
+            "kerf_agent_gpu_healthy{gpu=\"GPU-0\"} 1",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
+    }
+
+    /// A node with one idle slice.
+    fn one_slice() -> (Vec<WantedSlice>, GpuNodeStatus) {
+        let shape = h100_shape("1g.10gb", 0);
+        let wanted = WantedSlice { id: "s1".into(), gpu: "GPU-0".into(), shape, reservation: None };
+        let mut status = node_status(&["H100-80GB"]);
+        status.slices.push(slice_status(&wanted, false));
+        (vec![wanted], status)
+    }
+
+    #[test]
+    fn an_idle_slice_uses_nothing_and_a_gone_one_is_not_told() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let (_, mut status) = one_slice();
+        let told = |metrics: &Metrics, status: &GpuNodeStatus, used| {
+            metrics.set_each(status, |_| MemoryMib(used));
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            let used = |line: &&str| line.starts_with("kerf_agent_slice_memory_used_bytes{");
+            text.lines().find(used).and_then(|line| line.rsplit(' ').next()).map(str::to_owned)
+        };
+        assert_eq!(told(&metrics, &status, 0).as_deref(), Some("0"));
+        assert_eq!(told(&metrics, &status, 1).as_deref(), Some("1048576"));
+        status.slices.clear();
+        assert_eq!(told(&metrics, &status, 0), None);
     }
 }

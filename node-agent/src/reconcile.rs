@@ -9,6 +9,7 @@ use crate::device_plugin::{self, Served};
 use crate::executor::{Executor, Outcome};
 use crate::gpu::{GpuError, GpuEvent};
 use crate::metrics::Metrics;
+use crate::node::Note;
 use crate::node::{Allocatable, Daemons, Decision, DevicesByName, Holders, ListedDevice, Node, NodePods};
 use crate::pod_resources::Watched;
 use crate::recorder::Recorder;
@@ -121,6 +122,8 @@ pub struct Reconciler {
     hangs: Duration,
     observe_at: Instant,
     last_observed: Option<Instant>,
+    /// Whether memory was looked at since it was last measured.
+    measure: bool,
 }
 
 impl Reconciler {
@@ -135,7 +138,19 @@ impl Reconciler {
         let observe_at = Instant::now();
         let (lists, plugins, registered) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         let last_observed = None;
-        Self { node, outlets, lists, plugins, registered, executor, resync, hangs, observe_at, last_observed }
+        Self {
+            node,
+            outlets,
+            lists,
+            plugins,
+            registered,
+            executor,
+            resync,
+            hangs,
+            observe_at,
+            last_observed,
+            measure: false,
+        }
     }
 
     /// Runs until `stop`, and until the servers have closed.
@@ -223,6 +238,7 @@ impl Reconciler {
                 }
                 self.node.on_observed(result);
                 self.node.on_usage(usage);
+                self.measure = true;
                 self.last_observed = Some(now);
                 let soon = if self.node.has_shares() { self.resync.min(LOOK_AT_SHARES) } else { self.resync };
                 self.observe_at = now + if failed { OBSERVE_AGAIN * 3 } else { soon };
@@ -263,6 +279,9 @@ impl Reconciler {
             }
         }
         for note in decision.notes {
+            if let Note::Mismatch { .. } = note {
+                self.outlets.metrics.count_mismatch();
+            }
             let evicts = !decision.evict.is_empty();
             tell::tell(&self.outlets.recorder, note, evicts, |key| self.node.uid_of(key));
         }
@@ -312,7 +331,7 @@ impl Reconciler {
         }
     }
 
-    fn publish(&self, healthy: DevicesByName, status: GpuNodeStatus) {
+    fn publish(&mut self, healthy: DevicesByName, status: GpuNodeStatus) {
         for (condition, holds) in self.node.readiness() {
             self.outlets.readiness.set(condition, holds);
         }
@@ -324,7 +343,10 @@ impl Reconciler {
         });
         self.outlets.counts.send_if_modified(|old| replace(old, self.counts()));
         self.outlets.watched.send_if_modified(|old| replace(&mut old.healthy, healthy));
-        self.outlets.status.send_if_modified(|old| replace(old, status));
+        if self.outlets.status.send_if_modified(|old| replace(old, status)) || self.measure {
+            self.outlets.metrics.set_each(&self.outlets.status.borrow(), |slice| self.node.used(slice));
+            self.measure = false;
+        }
     }
 
     fn counts(&self) -> Counts {

@@ -5,13 +5,14 @@
 
 use super::procfs::ProcessId;
 use clap::Parser;
+use kerf_runtime::telemetry::chain;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::setsid;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 /// The subcommand's name.
 pub(super) const SUBCOMMAND: &str = "mps-exec";
@@ -47,7 +48,7 @@ struct Args {
 
 /// Why this process did not become the daemon.
 #[derive(Debug, thiserror::Error)]
-pub enum LaunchError {
+enum LaunchError {
     /// The arguments are none of the subcommand's.
     #[error(transparent)]
     Args(#[from] clap::Error),
@@ -107,13 +108,16 @@ pub fn is_asked() -> bool {
 
 /// Becomes the daemon. To be called while the process has one thread, before any runtime is started.
 ///
-/// Returns only if that failed, saying why.
+/// Returns only if that failed. Why stands in one line on the standard error: the last line of the daemon's log, which
+/// the agent tells.
 #[must_use]
-pub fn become_daemon() -> LaunchError {
-    match Args::try_parse_from(std::env::args_os().skip(1)) {
+pub fn become_daemon() -> ExitCode {
+    let error = match Args::try_parse_from(std::env::args_os().skip(1)) {
         Ok(args) => args.run().err().unwrap_or_else(|| exec(&args.command)),
         Err(error) => error.into(),
-    }
+    };
+    eprintln!("{}", chain(&error));
+    ExitCode::FAILURE
 }
 
 impl Args {

@@ -70,7 +70,7 @@ impl Process {
     pub async fn end(&self) {
         if let Err(error) = self.end.readable().await {
             tracing::warn!(pid = self.id.pid, %error, "an MPS daemon cannot be watched");
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

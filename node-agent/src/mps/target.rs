@@ -128,12 +128,11 @@ impl Target {
     /// Adopts a daemon that an earlier agent started, or clears away what an ended one left.
     async fn look(&mut self) -> Result<Found, String> {
         self.process = Process::adopt(&self.folder.pid_file()).map_err(|error| error.to_string())?;
-        match &self.process {
-            Some(process) => info!(target = self.name, pid = process.id(), "adopting the MPS daemon"),
-            None => {
-                self.quit_stranger().await;
-                self.folder.clear().map_err(|error| error.to_string())?;
-            }
+        if let Some(process) = &self.process {
+            info!(target = self.name, pid = process.id(), "adopting the MPS daemon");
+        } else {
+            self.quit_stranger().await;
+            self.folder.clear().map_err(|error| error.to_string())?;
         }
         Ok(Found { running: self.process.is_some(), generation: self.folder.generation() })
     }

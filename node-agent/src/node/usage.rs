@@ -4,7 +4,7 @@
 use super::{Node, Note};
 use crate::gpu::Gpu;
 use crate::gpu::limits::Limits;
-use kerf_core::contract::OverUse;
+use kerf_core::contract::{Holder, OverUse, SliceStatus};
 use kerf_core::names::{GpuUuid, PodKey, PodUid};
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
@@ -23,6 +23,8 @@ pub struct GpuUsage {
     pub pods: BTreeMap<PodUid, MemoryMib>,
     /// Those pods' cgroups, as paths from the hierarchy's root.
     pub cgroups: BTreeMap<PodUid, String>,
+    /// By GPU instance and compute instance.
+    pub instances: BTreeMap<(u32, u32), MemoryMib>,
     /// Those of no pod, by name and id.
     pub others: Vec<(String, u32, MemoryMib)>,
 }
@@ -94,6 +96,27 @@ impl Node {
             }
         }
         limits
+    }
+
+    /// What the processes of a slice use. Of a share it is what its pod's processes use of the GPU, and of several shares of
+    /// one pod on one GPU the first has it all: who of them uses what cannot be told.
+    #[must_use]
+    pub fn used(&self, slice: &SliceStatus) -> MemoryMib {
+        let (Some(usage), Some(device)) = (self.usage.get(&slice.gpu), &slice.device) else {
+            return MemoryMib(0);
+        };
+        let instances = self.gpu(&slice.gpu).into_iter().flat_map(|gpu| &gpu.instances);
+        let mut places = instances.flat_map(|i| i.devices().map(move |(_, ci, d)| (i.gi, ci, d)));
+        if let Some((gi, ci, _)) = places.find(|(.., d)| *d == device) {
+            return usage.instances.get(&(gi, ci)).copied().unwrap_or_default();
+        }
+        let Some(pod) = slice.holder.as_ref().map(Holder::key) else { return MemoryMib(0) };
+        let mut shares = self.account.devices().filter(|(d, held)| {
+            held.holder.key() == pod && super::share::slice_of(d).is_some_and(|(gpu, _)| gpu == slice.gpu)
+        });
+        let is_first = shares.next().is_some_and(|(first, _)| first == device);
+        let uid = self.uid_of(&pod).filter(|_| is_first);
+        uid.and_then(|uid| usage.pods.get(&uid)).copied().unwrap_or_default()
     }
 
     /// The UID of a pod of this node.

@@ -234,7 +234,9 @@ impl Daemon {
     pub fn done(&mut self, now: Instant, outcome: Outcome) {
         match outcome {
             Outcome::Looked(Ok(found)) => self.looked(now, found),
-            Outcome::Looked(Err(text)) => self.try_later(now, Trouble::Remains(text)),
+            Outcome::Looked(Err(text)) | Outcome::Removed(Err(text)) => {
+                self.try_later(now, Trouble::Remains(text));
+            }
             Outcome::ModeSet(exclusive, result) => self.mode_set(now, exclusive, result),
             Outcome::Started(Ok(())) => {
                 self.generation += 1;
@@ -249,7 +251,6 @@ impl Daemon {
             Outcome::Killed(Err(text)) => self.try_later(now, Trouble::Unkillable(text)),
             Outcome::Removed(Ok(())) if self.wanted.is_none() => self.phase = Phase::Gone,
             Outcome::Removed(Ok(())) => self.generation = 0,
-            Outcome::Removed(Err(text)) => self.try_later(now, Trouble::Remains(text)),
         }
     }
 

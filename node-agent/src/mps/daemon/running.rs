@@ -129,12 +129,8 @@ impl Running {
         for (&own, server) in &mut self.servers {
             match server.next(own, now, wanted, fence, timings) {
                 Next::Good => {}
-                Next::Ask(word) => return self.ask_server(own, word, now),
-                Next::Fence => {
-                    // Those started from now on have the limits.
-                    self.bare = Some(false);
-                    return self.ask_server(own, Word::ShutdownServer(own), now);
-                }
+                Next::Ask(word) => return self.ask_server(own, word),
+                Next::ShutDown(why) => return self.shut_down(own, why, now),
                 Next::Wait(why) => {
                     good = false;
                     trouble = trouble.or(why);
@@ -148,21 +144,28 @@ impl Running {
         if good { self.finish(now, wanted, timings) } else { self.wait(now, trouble, timings) }
     }
 
-    fn ask_server(&mut self, own: u32, word: Word, now: Instant) -> Turn {
-        let Some(server) = self.servers.get_mut(&own) else { return Turn::Wait(now) };
-        match word {
-            Word::ShutdownServer(_) => {
-                server.shutting_down(now);
-                self.listed = false;
-                self.unverify();
-            }
-            word if word.changes() => {
+    fn ask_server(&mut self, own: u32, word: Word) -> Turn {
+        if word.changes() {
+            self.unverify();
+            if let Some(server) = self.servers.get_mut(&own) {
                 server.limits.setting(word);
-                self.unverify();
             }
-            _ => {}
         }
         Turn::Ask(word)
+    }
+
+    fn shut_down(&mut self, own: u32, why: Option<Trouble>, now: Instant) -> Turn {
+        self.unverify();
+        match why {
+            // Those started from now on have the limits.
+            None => self.bare = Some(false),
+            fault => self.trouble = fault,
+        }
+        if let Some(server) = self.servers.get_mut(&own) {
+            server.shutting_down(now);
+        }
+        self.listed = false;
+        Turn::Ask(Word::ShutdownServer(own))
     }
 
     /// A daemon starts a server for its first client. Having one beforehand shows that a client would find it working.
@@ -261,7 +264,7 @@ impl Running {
                 self.next_round(now + timings.probe_every);
             }
             AskError::Timeout(_) | AskError::NoDaemon | AskError::Exit { .. } => {
-                self.unanswered(now, word, timings)
+                self.unanswered(now, word, timings);
             }
         }
     }

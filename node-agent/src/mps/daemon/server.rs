@@ -26,8 +26,8 @@ pub(super) struct Server {
 #[derive(Debug, PartialEq)]
 pub(super) enum Next {
     Ask(Word),
-    /// It was started before the daemon had its limits, and so has none: it and its clients have to go.
-    Fence,
+    /// To shut it down: for a fault, or because it was started before the daemon had its limits, and so has none.
+    ShutDown(Option<Trouble>),
     /// Nothing: it accepts clients within the limits.
     Good,
     /// Nothing now, but it is not good.
@@ -75,7 +75,7 @@ impl Server {
                 self.faulty_since = None;
                 match self.limits.need(Scope::Server(own), wanted) {
                     Need::Nothing => Next::Good,
-                    Need::Set(_) if fence => Next::Fence,
+                    Need::Set(_) if fence => Next::ShutDown(None),
                     Need::Read(word) | Need::Set(word) => Next::Ask(word),
                     Need::Wait(trouble) => Next::Wait(Some(trouble)),
                 }
@@ -99,9 +99,8 @@ impl Server {
     /// All clients have lost their work. With the last of them gone it heals by itself, as a rule.
     fn faulty(&mut self, server: u32, now: Instant, timings: &Timings) -> Next {
         let since = *self.faulty_since.get_or_insert(now);
-        if self.clients.is_empty() || now >= since + timings.fault_grace {
-            return Next::Ask(Word::ShutdownServer(server));
-        }
-        Next::Wait(Some(Trouble::Fault { server, clients: self.clients.len() }))
+        let trouble = Some(Trouble::Fault { server, clients: self.clients.len() });
+        let now_or_never = self.clients.is_empty() || now >= since + timings.fault_grace;
+        if now_or_never { Next::ShutDown(trouble) } else { Next::Wait(trouble) }
     }
 }

@@ -117,7 +117,7 @@ fn a_limit_that_does_not_take_is_never_called_served() {
     world.faults.ignored = u32::MAX;
     daemon.want(world.now, Some(wanted(20, 14, false)));
     world.actions.clear();
-    let until = world.now + Duration::from_secs(60);
+    let until = world.now + Duration::from_mins(1);
     world.run(&mut daemon, until, |_, state| assert!(!matches!(state, State::Serving { .. })));
     let State::Ill { text, fault: false } = daemon.status().state else { panic!("{:?}", daemon.status()) };
     assert!(text.contains("20480Mi") && text.contains("10240Mi"), "{text}");

@@ -111,7 +111,7 @@ impl World {
             match step {
                 Step::Do(action) => {
                     self.actions.push(action.clone());
-                    let outcome = self.perform(action);
+                    let outcome = self.perform(&action);
                     daemon.done(self.now, outcome);
                 }
                 Step::Wait(at) => self.now = at.max(self.now).min(self.next_event()).min(until),
@@ -160,9 +160,9 @@ impl World {
         servers.for_each(|server| server.clients.clear());
     }
 
-    fn perform(&mut self, action: Action) -> Outcome {
+    fn perform(&mut self, action: &Action) -> Outcome {
         self.now += WORD;
-        match action {
+        match *action {
             Action::Look if one(&mut self.faults.looks) => Outcome::Looked(fail("EIO")),
             Action::Look => {
                 Outcome::Looked(Ok(Found { running: self.process.is_some(), generation: self.generation }))

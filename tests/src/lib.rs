@@ -7,6 +7,7 @@ pub mod churn;
 pub mod cluster;
 pub mod control_plane;
 pub mod kubelet;
+pub mod mps;
 pub mod oracle;
 pub mod process;
 pub mod random;

@@ -31,7 +31,7 @@ fn run_for(world: &mut World, daemon: &mut Daemon, seconds: u64) {
 
 fn said(world: &World) -> Vec<String> {
     let words = world.actions.iter().filter_map(|action| match action {
-        Action::Ask(word) => Some(word.to_string()),
+        Action::Ask(said) => Some(said.to_string()),
         _ => None,
     });
     words.collect()

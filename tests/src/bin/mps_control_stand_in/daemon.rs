@@ -1,0 +1,157 @@
+//! The daemon: one thread, one word at a time, so that a word that hangs keeps all others waiting, as a real one does.
+
+use crate::servers::Servers;
+use crate::words::{self, Done};
+use anyhow::{Context as _, bail};
+use kerf_tests::mps::{Event, Fault, Files, Orders, WordFault, name};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Signal, getpid, kill_process};
+use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often orders are looked at.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Runs until it is told to quit.
+pub fn run(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
+    let socket = pipe.join("control");
+    if UnixStream::connect(&socket).is_ok() {
+        bail!("An instance of this daemon is already running");
+    }
+    let files = Files::of_pipe(pipe).context("the pipe directory is not <root>/<target>/pipe")?;
+    let _ = fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).context("failed to listen")?;
+    fs::set_permissions(&socket, Permissions::from_mode(0o666))?;
+    let pid_file = pipe.join("nvidia-cuda-mps-control.pid");
+    fs::write(&pid_file, std::process::id().to_string())?;
+    files.note(&Event::Started { daemon: std::process::id(), arguments: arguments.to_vec() })?;
+    let mut daemon = Daemon { pipe: pipe.to_owned(), files, servers: Servers::new(), quit: None };
+    while !daemon.has_quit()? {
+        if is_readable(&listener)? {
+            daemon.serve(&listener.accept()?.0)?;
+        }
+    }
+    let _ = fs::remove_file(pid_file);
+    Ok(())
+}
+
+/// Waits for a connection, for one tick.
+fn is_readable(listener: &UnixListener) -> anyhow::Result<bool> {
+    let tick = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
+    let mut sockets = [PollFd::new(listener, PollFlags::IN)];
+    Ok(poll(&mut sockets, Some(&tick))? > 0)
+}
+
+struct Daemon {
+    pipe: PathBuf,
+    files: Files,
+    servers: Servers,
+    /// Told to quit, when its clients have ended and at this time at the latest.
+    quit: Option<Instant>,
+}
+
+impl Daemon {
+    /// Does what is due. A daemon whose folder is gone belongs to a test that has ended.
+    fn has_quit(&mut self) -> anyhow::Result<bool> {
+        if !self.pipe.exists() {
+            return Ok(true);
+        }
+        let orders = self.files.orders()?;
+        self.servers.pass(&orders, &self.files)?;
+        Ok(self.quit.is_some_and(|until| !self.servers.have_clients() || Instant::now() >= until))
+    }
+
+    fn serve(&mut self, stream: &UnixStream) -> anyhow::Result<()> {
+        for line in BufReader::new(stream).lines() {
+            // A client that was killed has no more to say.
+            let Ok(line) = line else { return Ok(()) };
+            // Clients that came before the word count.
+            self.has_quit()?;
+            if !line.trim().is_empty() {
+                self.hear(line.trim(), stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, line: &str, mut stream: &UnixStream) -> anyhow::Result<()> {
+        let orders = self.files.orders()?;
+        let fault = self.fault_of(line, &orders)?;
+        self.files.note(&Event::Word {
+            word: line.to_owned(),
+            serial: orders.serial,
+            fault: fault.as_ref().map(|fault| fault.fault.clone()),
+        })?;
+        let Some(WordFault { fault, .. }) = fault else {
+            let text = self.obey(line);
+            let _ = stream.write_all(text.as_bytes());
+            return Ok(());
+        };
+        let text = match fault {
+            Fault::Answer(text) => text + "\n",
+            Fault::HangBefore => {
+                self.hang(line, &fault)?;
+                self.obey(line)
+            }
+            Fault::HangAfter => {
+                let text = self.obey(line);
+                self.hang(line, &fault)?;
+                text
+            }
+            Fault::DieBefore => return die(),
+            Fault::DieAfter => {
+                let text = self.obey(line);
+                let _ = stream.write_all(text.as_bytes());
+                return die();
+            }
+        };
+        let _ = stream.write_all(text.as_bytes());
+        Ok(())
+    }
+
+    /// What is to go wrong with a word, if it has not gone wrong often enough.
+    fn fault_of(&self, line: &str, orders: &Orders) -> anyhow::Result<Option<WordFault>> {
+        let Some(ordered) = orders.faults.iter().find(|fault| fault.word == name(line)) else {
+            return Ok(None);
+        };
+        let Some(times) = ordered.times else { return Ok(Some(ordered.clone())) };
+        let struck = |event: &&Event| {
+            matches!(event, Event::Word { word, serial, fault: Some(fault) }
+                if *serial == orders.serial && name(word) == ordered.word && *fault == ordered.fault)
+        };
+        let events = self.files.events()?;
+        let again = events.iter().filter(struck).count() < usize::try_from(times)?;
+        Ok(again.then(|| ordered.clone()))
+    }
+
+    fn obey(&mut self, line: &str) -> String {
+        match words::answer(&mut self.servers, line) {
+            Done::Answer(text) => text,
+            Done::Quit { within } => {
+                self.quit = Some(Instant::now() + within);
+                String::new()
+            }
+        }
+    }
+
+    /// Until the orders no longer say so.
+    fn hang(&self, line: &str, fault: &Fault) -> anyhow::Result<()> {
+        let hangs = |orders: &Orders| {
+            orders.faults.iter().any(|ordered| ordered.word == name(line) && ordered.fault == *fault)
+        };
+        while self.pipe.exists() && hangs(&self.files.orders()?) {
+            thread::sleep(TICK);
+        }
+        Ok(())
+    }
+}
+
+fn die() -> anyhow::Result<()> {
+    kill_process(getpid(), Signal::KILL)?;
+    bail!("survived SIGKILL")
+}

@@ -1,0 +1,70 @@
+//! A stand-in for `nvidia-cuda-mps-control`, daemon (`-f`, `-d`) and control client (words on the standard input) in one.
+//!
+//! What it is told and what it tells stands in [`kerf_tests::mps`]; it answers as driver 580 was seen to on an H200.
+//! Its servers are numbers and no processes.
+#![forbid(unsafe_code)]
+
+mod daemon;
+mod limits;
+mod servers;
+mod words;
+
+use anyhow::{Context as _, bail};
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let pipe = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_else(|| "/tmp/nvidia-mps".into());
+    let pipe = PathBuf::from(pipe);
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    for argument in &arguments {
+        if !["-f", "-d", "-multiuser-server"].contains(&argument.as_str()) {
+            bail!("Unknown option {argument}");
+        }
+    }
+    if arguments.iter().any(|argument| argument == "-f") {
+        return daemon::run(&pipe, &arguments);
+    }
+    if arguments.iter().any(|argument| argument == "-d") {
+        return detach(&arguments);
+    }
+    control(&pipe)
+}
+
+/// The daemon in the background.
+fn detach(arguments: &[String]) -> anyhow::Result<()> {
+    let rest = arguments.iter().filter(|argument| *argument != "-d");
+    let mut daemon = Command::new(std::env::current_exe()?);
+    daemon.arg("-f").args(rest).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    daemon.spawn().context("failed to start the daemon")?;
+    Ok(())
+}
+
+/// The control client: what the daemon answers goes to the standard output.
+fn control(pipe: &Path) -> anyhow::Result<()> {
+    let Ok(mut stream) = UnixStream::connect(pipe.join("control")) else {
+        bail!("Cannot find MPS control daemon process");
+    };
+    let mut words = String::new();
+    std::io::stdin().read_to_string(&mut words)?;
+    stream.write_all(words.as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    // A daemon that is killed in the middle answers nothing, and a real client then says nothing either.
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    std::io::stdout().write_all(&answer)?;
+    Ok(())
+}

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::events::v1::Event;
 use kerf_core::contract::{
     GpuNodeSpec, GpuNodeStatus, Reservation, Shape, SliceState, SliceStatus, WantedSlice,
 };
@@ -23,7 +24,7 @@ use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, PodKey, StandInKubelet};
 use kerf_tests::process::Child;
 use kube::Api;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::json;
 use tokio::sync::watch;
@@ -155,6 +156,22 @@ impl Scene {
     fn cut(&self) -> anyhow::Result<Vec<String>> {
         let slices = MockState::load(&self.files.state)?.slices();
         Ok(slices.iter().map(|s| format!("{} at {}", s.profile, s.placement.start)).collect())
+    }
+
+    /// Waits for an Event of this reason about an object of this name.
+    async fn event(&self, reason: &str, about: &str) -> anyhow::Result<String> {
+        let events = Api::<Event>::all(self.plane.client());
+        let mut note = None;
+        wait(PATIENCE, &format!("the Event {reason} about {about}"), async || {
+            let all = events.list(&ListParams::default()).await?;
+            let named = |e: &Event| e.regarding.as_ref().and_then(|r| r.name.as_deref()) == Some(about);
+            let mut found = all.into_iter().filter(|e| e.reason.as_deref() == Some(reason) && named(e));
+            note = found.next().map(|e| e.note.unwrap_or_default());
+            Ok(note.is_some())
+        })
+        .await
+        .with_context(|| self.agent.log_tail())?;
+        Ok(note.unwrap_or_default())
     }
 
     async fn stop(mut self) -> anyhow::Result<()> {
@@ -382,6 +399,7 @@ async fn a_pod_that_came_past_the_scheduler_finds_nothing_to_steal() -> anyhow::
     scene.create("thief", ONE).await?;
     let error = format!("{:#}", scene.run("thief").await.unwrap_err());
     assert!(error.contains("no healthy devices present"), "{error}");
+    scene.event("NoSliceForPod", "thief").await?;
     assert_eq!(scene.slice_until("s1", SliceState::Idle).await?.holder, None);
     scene.stop().await
 }
@@ -400,7 +418,8 @@ async fn shares_are_served_with_their_limits() -> anyhow::Result<()> {
     assert_eq!(grant.environment["NVIDIA_VISIBLE_DEVICES"], gpu.as_str());
     assert_eq!(grant.environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0=4096M");
     assert_eq!(grant.environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "26");
-    assert_eq!(grant.environment["CUDA_MPS_PIPE_DIRECTORY"], format!("/run/kerf/mps/{gpu}/pipe"));
+    let pipe = scene.dir.join("mps").join(gpu.as_str()).join("pipe");
+    assert_eq!(grant.environment["CUDA_MPS_PIPE_DIRECTORY"], pipe.display().to_string());
     let held = scene.slice_until("s7", SliceState::Held).await?;
     assert_eq!(held.device.map(|d| d.as_str().to_owned()), Some(format!("{gpu}::7")));
     scene.stop().await

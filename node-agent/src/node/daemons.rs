@@ -59,9 +59,8 @@ impl Node {
             return BTreeMap::new();
         }
         let wanted = |gpu: &Gpu| {
-            let shares = self.shares.iter().filter(|(_, s)| s.gpu == gpu.uuid);
-            let sizes =
-                shares.filter(|(_, s)| s.shape.kind() == Kind::Mps).map(|(id, _)| self.needed(gpu, id));
+            let shares = self.shares.values().filter(|s| s.gpu == gpu.uuid && s.shape.kind() == Kind::Mps);
+            let sizes = shares.map(|s| self.needed(gpu, &s.id));
             let limit = sizes.max()?;
             let threads = u8::try_from((limit.0 * 100 / gpu.memory.0.max(1)).clamp(1, 100)).unwrap_or(100);
             Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive })
@@ -72,11 +71,12 @@ impl Node {
     /// What the server must let a client have for this share: all shares of its container on the GPU, for they are one
     /// process's. In strict mode the wall is one share, and a container with several has as many processes' worth.
     fn needed(&self, gpu: &Gpu, id: &SliceId) -> MemoryMib {
-        let own = self.shares.get(id).map_or(MemoryMib(0), |s| s.shape.size().share_memory());
+        let device = share::device_id(&gpu.uuid, id);
+        let own = self.shares.get(&device).map_or(MemoryMib(0), |s| s.shape.size().share_memory());
         if self.rule(gpu).mps.strict {
             return own;
         }
-        let wanted = self.spec.slices.iter().find(|w| w.id == *id);
+        let wanted = self.spec.slices.iter().find(|w| w.id == *id && w.gpu == gpu.uuid);
         let promised = wanted.and_then(|w| w.reservation.as_ref());
         let promised: MemoryMib = promised
             .map(|promised| {
@@ -90,10 +90,9 @@ impl Node {
                 self.spec.slices.iter().filter(same).map(|w| w.shape.size().share_memory()).sum()
             })
             .unwrap_or_default();
-        let holder = self.account.holder(&share::device_id(&gpu.uuid, id)).map(|h| &h.holder);
+        let holder = self.account.holder(&device).map(|h| &h.holder);
         let held = self.shares.iter().filter(|(other, s)| {
-            let device = share::device_id(&gpu.uuid, other);
-            s.gpu == gpu.uuid && holder.is_some() && self.account.holder(&device).map(|h| &h.holder) == holder
+            s.gpu == gpu.uuid && holder.is_some() && self.account.holder(other).map(|h| &h.holder) == holder
         });
         let held: MemoryMib = held.map(|(_, s)| s.shape.size().share_memory()).sum();
         own.max(promised).max(held)

@@ -236,12 +236,13 @@ impl Node {
                     if self.waits_for_daemon(gpu, *shape) || !self.is_allowed_alone(observed, step) => {}
                 Step::Start { gpu, id, shape } => {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
-                    self.shares.insert(id.clone(), Share { gpu: gpu.clone(), shape: *shape });
+                    let share = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
+                    self.shares.insert(share::device_id(gpu, id), share);
                     changed = true;
                 }
                 Step::End { gpu, id } if self.may_go(&share::device_id(gpu, id), now) => {
                     tracing::info!(%gpu, slice = %id, "share ended");
-                    self.shares.remove(id);
+                    self.shares.remove(&share::device_id(gpu, id));
                     changed = true;
                 }
                 Step::Switch { .. } | Step::End { .. } | Step::Create { .. } | Step::Destroy { .. } => {}

@@ -20,11 +20,25 @@ mod usage;
 mod view;
 
 #[cfg(test)]
+mod bad_spec_tests;
+#[cfg(test)]
 mod churn_tests;
+#[cfg(test)]
+mod illness_tests;
 #[cfg(test)]
 mod init_tests;
 #[cfg(test)]
+mod parts_tests;
+#[cfg(test)]
+mod policy_tests;
+#[cfg(test)]
+mod reboot_tests;
+#[cfg(test)]
+mod shares_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod usage_tests;
 
 pub use advertise::{Allocatable, DevicesByName};
 pub use daemons::{Daemon, Daemons, WantedDaemon};
@@ -93,7 +107,7 @@ pub struct Node {
     /// The object that the spec was read from, so that a GpuNode made anew may begin with a lower epoch.
     spec_uid: Option<String>,
     gpus: Vec<Gpu>,
-    shares: BTreeMap<SliceId, Share>,
+    shares: BTreeMap<DeviceId, Share>,
     /// The names that specs have given to MIG devices, to tell a slice on its way out from one that nobody asked for.
     origins: BTreeMap<DeviceId, SliceId>,
     account: Account,
@@ -214,11 +228,15 @@ impl Node {
     /// Shares that containers hold exist, whatever the spec says and whether or not the agent was restarted.
     fn adopt_shares(&mut self) {
         for (device, held) in self.account.devices() {
-            let Some((gpu, id)) = share::slice_of(device) else { continue };
-            let wanted = self.spec.slices.iter().find(|w| w.id == id).map(|w| w.shape);
+            let Some((gpu, id)) = share::slice_of(device).filter(|_| !self.shares.contains_key(device))
+            else {
+                continue;
+            };
+            let wanted = self.spec.slices.iter().find(|w| w.id == id && w.gpu == gpu).map(|w| w.shape);
+            let wanted = wanted.filter(|shape| shape.keeps(held.name));
             let shape = wanted.or_else(|| self.shape_of(&gpu, held.name));
             let Some(shape) = shape else { continue };
-            self.shares.entry(id).or_insert(Share { gpu, shape });
+            self.shares.insert(device.clone(), Share { gpu, id, shape });
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a container needs on the node to open a slice: device files and a CDI specification. A device is offered once they
 //! are there, and they go after it.
 
-use super::{Node, share};
+use super::Node;
 use crate::access::{Access, AccessGrant, MpsAccess, Target};
 use crate::gpu::Gpu;
 use crate::mps;
@@ -21,14 +21,14 @@ impl Node {
             return BTreeMap::new();
         }
         let mut wanted: BTreeMap<_, _> = self.gpus.iter().flat_map(instances).collect();
-        for (id, share) in &self.shares {
+        for (device, share) in &self.shares {
             let Some(gpu) = self.gpu(&share.gpu) else { continue };
             let root = self.settings.mps.as_ref().filter(|_| share.shape.kind() == Kind::Mps);
             let target = gpu.uuid.as_str();
             let mps = root
                 .map(|root| MpsAccess { pipe: mps::pipe_dir(root, target), shm: mps::shm_dir(root, target) });
             let access = Access { visible: target.to_owned(), target: Target::Gpu { minor: gpu.minor }, mps };
-            wanted.insert(share::device_id(&gpu.uuid, id), access);
+            wanted.insert(device.clone(), access);
         }
         wanted
     }

@@ -9,11 +9,13 @@ use kerf_core::units::{MemoryMib, SizeGb};
 
 const SEPARATOR: &str = "::";
 
-/// A share that is served.
+/// A share that is served. Known by its device's id: the numbers of slices begin anew with a GpuNode that is made anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Share {
     /// Its GPU.
     pub(crate) gpu: GpuUuid,
+    /// Its name in the spec that asked for it.
+    pub(crate) id: SliceId,
     /// What it is.
     pub(crate) shape: Shape,
 }

@@ -26,8 +26,12 @@ pub(super) fn reservation(pod: &str, resource: &str) -> Reservation {
 }
 
 pub(super) fn wanted(id: &str, shape: Shape, pod: Option<(&str, &str)>) -> WantedSlice {
+    wanted_of(0, id, shape, pod)
+}
+
+pub(super) fn wanted_of(gpu: u32, id: &str, shape: Shape, pod: Option<(&str, &str)>) -> WantedSlice {
     let reservation = pod.map(|(pod, resource)| reservation(pod, resource));
-    WantedSlice { id: SliceId::new(id), gpu: uuid(0), shape, reservation }
+    WantedSlice { id: SliceId::new(id), gpu: uuid(gpu), shape, reservation }
 }
 
 pub(super) const ONE: &str = "nvidia.com/mig-1g.10gb";
@@ -35,43 +39,60 @@ pub(super) const ONE: &str = "nvidia.com/mig-1g.10gb";
 /// A node, its GPUs and its kubelet.
 pub(super) struct Scene {
     pub(super) node: Node,
-    gpus: FakeGpus,
+    pub(super) gpus: FakeGpus,
     pub(super) now: Instant,
     /// What the kubelet may hand out: it takes the lists only when told to.
     pub(super) kubelet: DevicesByName,
     pub(super) held: BTreeMap<DeviceId, Held>,
     revision: u64,
     pub(super) policy: NodePolicy,
+    pub(super) settings: Settings,
     /// What is on the node's disk.
     pub(super) record: Recalled,
+    /// All that was ever told.
+    pub(super) told: Vec<Note>,
 }
 
 impl Scene {
     pub(super) fn new(models: &[&str]) -> Self {
-        let (gpus, now) = (FakeGpus::new(models), Instant::now());
+        Self::of(FakeGpus::new(models), Settings::default())
+    }
+
+    pub(super) fn of(gpus: FakeGpus, settings: Settings) -> Self {
         let mut scene = Self {
             node: Node::default(),
             gpus,
-            now,
+            now: Instant::now(),
             kubelet: BTreeMap::new(),
             held: BTreeMap::new(),
             revision: 0,
             policy: NodePolicy::default(),
+            settings,
             record: Recalled::default(),
+            told: Vec::new(),
         };
         scene.restart_agent(None);
         scene
     }
 
     pub(super) fn restart_agent(&mut self, status: Option<&GpuNodeStatus>) {
-        self.node = Node::remembering(status, Settings::default());
-        self.node.recall(self.record.clone(), self.now);
-        self.kubelet.clear();
-        self.node.on_observed(Ok(self.gpus.gpus()));
+        self.start_agent(status);
         self.node.on_registration(Ok(()));
         self.node.on_pods(NodePods::new());
         self.acknowledge();
         self.list_holders();
+    }
+
+    /// A new process of the agent's, which has heard of the GPUs alone.
+    pub(super) fn start_agent(&mut self, status: Option<&GpuNodeStatus>) {
+        self.node = Node::remembering(status, self.settings.clone());
+        self.node.recall(self.record.clone(), self.now);
+        self.kubelet.clear();
+        self.observe();
+    }
+
+    pub(super) fn observe(&mut self) {
+        self.node.on_observed(Ok(self.gpus.gpus()));
     }
 
     pub(super) fn tick(&mut self) -> Instant {
@@ -95,11 +116,12 @@ impl Scene {
         let now = self.tick();
         let decision = self.node.decide(now);
         self.record.clone_from(&decision.record);
+        self.told.extend(decision.notes.iter().cloned());
         decision
     }
 
     /// Runs the step of a decision on the fake GPUs.
-    fn run(&mut self, step: Step) {
+    pub(super) fn run(&mut self, step: Step) {
         let now = self.tick();
         match step {
             Step::Create { gpu, instance, part, id } => {
@@ -110,6 +132,11 @@ impl Scene {
                 let found = self.node.find(&gpu, instance).unwrap().clone();
                 let result = self.gpus.destroy(&gpu, &found, part);
                 self.node.on_destroyed(&gpu, (instance, part), result, now);
+            }
+            Step::Switch { gpu, mig } => {
+                let result = self.gpus.set_mig_mode(&gpu, mig, self.node.may_reset(&gpu));
+                self.node.on_switched(&gpu, mig, result, now);
+                self.observe();
             }
             other => panic!("{other} is no step on a GPU"),
         }
@@ -128,7 +155,7 @@ impl Scene {
     }
 
     /// The kubelet gives a device that it may hand out to a pod.
-    fn allocate(&mut self, pod: &str, name: &str, device: &str) {
+    pub(super) fn allocate(&mut self, pod: &str, name: &str, device: &str) {
         let (name, device) = (name.parse::<ResourceName>().unwrap(), DeviceId::new(device));
         assert!(self.kubelet[&name].contains(&device), "the kubelet may not hand out {device}");
         let now = self.tick();
@@ -138,7 +165,7 @@ impl Scene {
         self.list_holders();
     }
 
-    fn free(&mut self, device: &str) {
+    pub(super) fn free(&mut self, device: &str) {
         self.held.remove(&DeviceId::new(device));
         self.list_holders();
     }
@@ -174,9 +201,15 @@ pub(super) fn slice<'s>(status: &'s GpuNodeStatus, id: &str) -> &'s SliceStatus 
 }
 
 /// Whether a container gets the device that asks for it now.
-fn grants(decision: &Decision, device: &str) -> bool {
+pub(super) fn grants(decision: &Decision, device: &str) -> bool {
     let mut listed = decision.lists.values().flatten();
     listed.any(|d| d.id.as_str() == device && d.grant.is_some())
+}
+
+/// The text of a condition that does not hold.
+pub(super) fn failing(status: &GpuNodeStatus, kind: &str) -> Option<String> {
+    let condition = status.conditions.iter().find(|c| c.kind == kind).unwrap();
+    (condition.status == kerf_core::contract::ConditionStatus::False).then(|| condition.message.clone())
 }
 
 pub(super) fn devices(healthy: &DevicesByName) -> Vec<&str> {

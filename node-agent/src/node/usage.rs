@@ -75,11 +75,10 @@ impl Node {
         let promised = promised.filter(|w| w.reservation.as_ref().is_some_and(|r| r.uid == *uid));
         let promised: MemoryMib = promised.map(|w| w.shape.memory_of(gpu.memory)).sum();
         let key = self.key_of(uid);
-        let held = self.shares.iter().filter(|(id, share)| {
-            let device = super::share::device_id(&gpu.uuid, id);
+        let held = self.shares.iter().filter(|(device, share)| {
             share.gpu == gpu.uuid
                 && key.is_some()
-                && self.account.holder(&device).map(|h| h.holder.key()) == key
+                && self.account.holder(device).map(|h| h.holder.key()) == key
         });
         let held: MemoryMib = held.map(|(_, share)| share.shape.memory_of(gpu.memory)).sum();
         Some(promised.max(held)).filter(|memory| !memory.is_zero())

@@ -37,10 +37,10 @@ impl Node {
                 })
                 .collect(),
             shares: shares
-                .map(|(id, share)| ObservedShare {
-                    id: id.clone(),
+                .map(|(device, share)| ObservedShare {
+                    id: share.id.clone(),
                     shape: share.shape,
-                    held: self.account.is_held(&share::device_id(&gpu.uuid, id)),
+                    held: held(device),
                 })
                 .collect(),
         }
@@ -100,7 +100,8 @@ impl Node {
                     .map(|(.., d)| d.clone())
             }
             Shape::Whole { .. } | Shape::Mps { .. } | Shape::TimeSlicing { .. } => {
-                self.shares.contains_key(&wanted.id).then(|| share::device_id(&wanted.gpu, &wanted.id))
+                Some(share::device_id(&wanted.gpu, &wanted.id))
+                    .filter(|device| self.shares.contains_key(device))
             }
         }
     }
@@ -170,10 +171,10 @@ impl Node {
                 }
             }
         }
-        for (id, share) in self.shares.iter().filter(|(id, _)| !self.spec.slices.iter().any(|w| w.id == **id))
-        {
-            let device = share::device_id(&share.gpu, id);
-            all.push((share.gpu.clone(), share.shape, device, Some(id.clone())));
+        for (device, share) in &self.shares {
+            if !self.spec.slices.iter().any(|w| w.id == share.id && w.gpu == share.gpu) {
+                all.push((share.gpu.clone(), share.shape, device.clone(), Some(share.id.clone())));
+            }
         }
         all
     }

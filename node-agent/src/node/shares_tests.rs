@@ -1,0 +1,282 @@
+//! Shares and whole GPUs: who waits for whom, what an MPS daemon must let a client have, and what must be on the node.
+
+use super::tests::{Scene, devices, failing, slice, wanted, wanted_of};
+use super::*;
+use crate::gpu::fake::{FakeGpus, uuid};
+use kerf_core::contract::{
+    Condition, GpuRule, MpsRule, NodePolicy, Shape, SliceState, TimeSlicingRule, WantedSlice,
+};
+use kerf_core::kind::Kind;
+use kerf_core::units::{MemoryMib, SizeGb};
+
+const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
+const WHOLE_NAME: &str = "nvidia.com/gpu";
+const FOUR: &str = "nvidia.com/gpu-4gb";
+const FOUR_SHARED: &str = "nvidia.com/gpu-4gb.shared";
+
+fn mps(size: u32) -> Shape {
+    Shape::Mps { size_gb: SizeGb(size) }
+}
+
+fn time_slice(size: u32) -> Shape {
+    Shape::TimeSlicing { size_gb: SizeGb(size) }
+}
+
+fn gib(size: u64) -> MemoryMib {
+    MemoryMib(size * 1024)
+}
+
+/// Nodes on which MPS daemons run for MPS shares.
+fn scene(models: &[&str]) -> Scene {
+    Scene::of(FakeGpus::new(models), Settings { mps: Some("/mps".into()), ..Settings::default() })
+}
+
+fn serving(generation: u64, limit: MemoryMib) -> Daemons {
+    Daemons::from([(uuid(0), Daemon::Serving { generation, limit })])
+}
+
+/// The one daemon that should run.
+fn daemon(scene: &mut Scene) -> Option<WantedDaemon> {
+    scene.decide().kept.unwrap().daemons.remove(&uuid(0))
+}
+
+/// Starts the daemon that is wanted.
+fn serve(scene: &mut Scene) {
+    let daemons = daemon(scene).map(|wanted| serving(1, wanted.limit)).unwrap_or_default();
+    scene.node.on_daemons(daemons);
+}
+
+#[test]
+fn a_share_is_offered_when_the_daemon_serves_within_its_limit() {
+    let mut scene = scene(&["T4-16GB"]);
+    scene.want(vec![wanted("s1", mps(4), Some(("a", FOUR)))]);
+    let status = scene.settle();
+    assert_eq!(devices(&scene.kubelet), Vec::<&str>::new());
+    assert_eq!(slice(&status, "s1").state, SliceState::Preparing);
+    assert!(slice(&status, "s1").message.as_ref().unwrap().contains("being started"));
+    let wanted_daemon = daemon(&mut scene).unwrap();
+    assert_eq!(wanted_daemon, WantedDaemon { limit: gib(4), threads: 26, exclusive: false });
+    scene.node.on_daemons(serving(1, gib(3)));
+    scene.settle();
+    assert_eq!(devices(&scene.kubelet), Vec::<&str>::new(), "its limit is too low");
+    scene.node.on_daemons(serving(1, gib(4)));
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
+    assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
+    // A larger one beside it: the first stays offered while the limit rises.
+    let both = vec![
+        wanted("s1", mps(4), Some(("a", FOUR))),
+        wanted("s2", mps(8), Some(("b", "nvidia.com/gpu-8gb"))),
+    ];
+    scene.want(both);
+    let status = scene.settle();
+    assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
+    assert!(slice(&status, "s2").message.as_ref().unwrap().contains("being raised"));
+    assert_eq!(daemon(&mut scene).unwrap().limit, gib(8));
+}
+
+#[test]
+fn a_promised_share_that_no_daemon_serves_fails_after_a_while_and_a_held_one_never() {
+    let mut scene = scene(&["T4-16GB"]);
+    let held = wanted("s1", mps(4), Some(("a", FOUR)));
+    scene.want(vec![held.clone()]);
+    scene.settle();
+    serve(&mut scene);
+    scene.settle();
+    scene.allocate("a", FOUR, "GPU-0::1");
+    scene.node.on_daemons(Daemons::from([(uuid(0), Daemon::Ill("it does not answer".into()))]));
+    scene.want(vec![held, wanted("s2", mps(4), Some(("b", FOUR)))]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").state, SliceState::Preparing, "it is being started anew");
+    assert_eq!(status.gpus[0].kinds, [Kind::Whole, Kind::TimeSlicing], "and nothing else is placed on it");
+    scene.now += Duration::from_secs(30);
+    let status = scene.settle();
+    let (first, second) = (slice(&status, "s1"), slice(&status, "s2"));
+    assert_eq!((first.state, second.state), (SliceState::Held, SliceState::Failed));
+    assert!(second.message.as_ref().unwrap().contains("it does not answer"));
+    assert!(failing(&status, Condition::GPUS_HEALTHY).unwrap().contains("it does not answer"));
+    assert_eq!(devices(&scene.kubelet), ["GPU-0::1"], "its holder may restart its container");
+}
+
+#[test]
+fn pods_are_told_once_for_each_daemon_that_they_lost() {
+    let mut scene = scene(&["T4-16GB"]);
+    scene.want(vec![wanted("s1", mps(4), Some(("a", FOUR)))]);
+    scene.settle();
+    serve(&mut scene);
+    scene.settle();
+    scene.allocate("a", FOUR, "GPU-0::1");
+    let told = |scene: &mut Scene, generation| {
+        scene.node.on_daemons(serving(generation, gib(4)));
+        scene.decide();
+        scene.told.iter().filter(|note| matches!(note, Note::MpsRestarted { .. })).count()
+    };
+    assert_eq!([1, 2, 2, 3].map(|generation| told(&mut scene, generation)), [0, 1, 1, 2]);
+}
+
+#[test]
+fn a_container_with_two_shares_needs_twice_the_limit_but_not_where_the_servers_limit_is_the_wall() {
+    for (strict, limit) in [(false, gib(8)), (true, gib(4))] {
+        let mut scene = scene(&["T4-16GB"]);
+        let mps_rule = MpsRule { strict, exclusive: true };
+        scene.policy.gpus = vec![GpuRule { mps: mps_rule, ..GpuRule::default() }];
+        let two = || ["s1", "s2"].map(|id| wanted(id, mps(4), Some(("a", FOUR))));
+        let other = wanted("s3", mps(4), Some(("b", FOUR)));
+        scene.want(two().into_iter().chain([other]).collect());
+        scene.settle();
+        let wanted_daemon = daemon(&mut scene).unwrap();
+        assert_eq!((wanted_daemon.limit, wanted_daemon.exclusive), (limit, true), "strict: {strict}");
+        scene.node.on_daemons(serving(1, gib(4)));
+        let status = scene.settle();
+        let states = ["s1", "s2", "s3"].map(|id| slice(&status, id).state == SliceState::Ready);
+        assert_eq!(states, [strict, strict, true], "one share of b's fits into 4 GiB");
+        serve(&mut scene);
+        scene.settle();
+        scene.allocate("a", FOUR, "GPU-0::1");
+        scene.allocate("a", FOUR, "GPU-0::2");
+        // The promise is given back while the pod still runs: what it holds counts.
+        scene.want(vec![]);
+        scene.settle();
+        assert_eq!(daemon(&mut scene).unwrap().limit, limit);
+    }
+}
+
+#[test]
+fn strict_sharing_keeps_one_size_on_a_gpu() {
+    let mut scene = scene(&["T4-16GB"]);
+    scene.policy.gpus =
+        vec![GpuRule { mps: MpsRule { strict: true, exclusive: false }, ..GpuRule::default() }];
+    scene.want(vec![wanted("s1", mps(4), None), wanted("s2", mps(2), Some(("b", "nvidia.com/gpu-2gb")))]);
+    scene.settle();
+    scene.now += Duration::from_secs(2);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").state, SliceState::Failed);
+    assert!(slice(&status, "s2").message.as_ref().unwrap().contains("one size"));
+}
+
+#[test]
+fn a_whole_gpu_waits_for_the_last_shares_holder_and_for_the_mps_daemon() {
+    let mut scene = scene(&["T4-16GB"]);
+    scene.want(vec![wanted("s1", mps(4), Some(("a", FOUR)))]);
+    scene.settle();
+    serve(&mut scene);
+    scene.settle();
+    scene.allocate("a", FOUR, "GPU-0::1");
+    scene.want(vec![wanted("s2", WHOLE, Some(("b", WHOLE_NAME)))]);
+    let status = scene.settle();
+    assert!(slice(&status, "s2").device.is_none());
+    assert!(slice(&status, "s2").message.as_ref().unwrap().contains("another kind"));
+    assert!(daemon(&mut scene).is_some(), "a's processes need it");
+    scene.free("GPU-0::1");
+    let status = scene.settle();
+    assert_eq!(daemon(&mut scene), None);
+    assert!(slice(&status, "s2").device.is_none(), "the daemon is still there");
+    scene.node.on_daemons(Daemons::from([(uuid(0), Daemon::Changing)]));
+    assert!(slice(&scene.settle(), "s2").device.is_none(), "and still");
+    scene.node.on_daemons(Daemons::new());
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").state, SliceState::Ready);
+    assert_eq!((slice(&status, "s2").memory, devices(&scene.kubelet)), (MemoryMib(15_360), vec!["GPU-0::2"]));
+}
+
+#[test]
+fn a_gpu_that_is_given_as_a_whole_is_nobody_elses() {
+    let mut scene = scene(&["T4-16GB", "T4-16GB"]);
+    scene.want(vec![wanted("s1", WHOLE, Some(("a", WHOLE_NAME)))]);
+    scene.settle();
+    scene.allocate("a", WHOLE_NAME, "GPU-0::1");
+    let other = |gpu, id| wanted_of(gpu, id, time_slice(4), Some((id, FOUR_SHARED)));
+    scene.want(vec![other(0, "s2"), other(1, "s3")]);
+    let status = scene.settle();
+    assert!(slice(&status, "s2").device.is_none());
+    assert_eq!(slice(&status, "s3").state, SliceState::Ready, "the other GPU goes on");
+    scene.free("GPU-0::1");
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
+}
+
+/// The numbers begin anew with a GpuNode that is made anew, while pods still hold what the old one's numbers were given to.
+#[test]
+fn a_number_that_is_given_again_takes_nothing_from_who_holds_the_old_share() {
+    for restarts in [false, true] {
+        let mut scene = scene(&["T4-16GB", "T4-16GB"]);
+        scene.want(vec![wanted("s1", WHOLE, Some(("a", WHOLE_NAME)))]);
+        scene.settle();
+        scene.allocate("a", WHOLE_NAME, "GPU-0::1");
+        if restarts {
+            scene.restart_agent(None);
+        }
+        let new = wanted_of(1, "s1", time_slice(4), Some(("b", FOUR_SHARED)));
+        scene.want(vec![new, wanted("s2", time_slice(4), None)]);
+        let status = scene.settle();
+        assert_eq!(slice(&status, "s1").device, Some(DeviceId::new("GPU-1::1")));
+        assert_eq!(slice(&status, "s1").state, SliceState::Ready);
+        assert!(slice(&status, "s2").device.is_none(), "a has all of that GPU");
+        let held = status.slices.iter().find(|s| s.device == Some(DeviceId::new("GPU-0::1"))).unwrap();
+        assert_eq!((held.state, held.shape), (SliceState::Held, WHOLE));
+    }
+}
+
+#[test]
+fn a_kind_gives_way_to_another_when_its_last_holder_has_left() {
+    let mut scene = scene(&["T4-16GB"]);
+    scene.want(["s1", "s2"].map(|id| wanted(id, time_slice(4), Some((id, FOUR_SHARED)))).into());
+    scene.settle();
+    scene.allocate("s1", FOUR_SHARED, "GPU-0::1");
+    scene.allocate("s2", FOUR_SHARED, "GPU-0::2");
+    scene.want(vec![wanted("s3", mps(4), None)]);
+    for device in ["GPU-0::1", "GPU-0::2"] {
+        let status = scene.settle();
+        assert!(slice(&status, "s3").device.is_none(), "{device} is held");
+        assert_eq!(daemon(&mut scene), None);
+        scene.free(device);
+    }
+    assert!(slice(&scene.settle(), "s3").device.is_some());
+    assert!(daemon(&mut scene).is_some());
+}
+
+#[test]
+fn a_share_is_offered_when_its_device_files_are_there() {
+    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { access: true, ..Settings::default() });
+    scene.want(vec![wanted("s1", time_slice(4), Some(("a", FOUR_SHARED)))]);
+    let status = scene.settle();
+    assert_eq!(devices(&scene.kubelet), Vec::<&str>::new());
+    assert!(slice(&status, "s1").message.as_ref().unwrap().contains("being made"));
+    let device = DeviceId::new("GPU-0::1");
+    assert!(scene.decide().kept.unwrap().reach.contains_key(&device));
+    scene.node.on_reachable(BTreeMap::from([(device.clone(), Err("/var/run/cdi is full".to_owned()))]));
+    let status = scene.settle();
+    assert_eq!(status.gpus[0].kinds, [], "nothing more is placed on a GPU that cannot be opened");
+    assert!(failing(&status, Condition::SPEC_REACHED).unwrap().contains("/var/run/cdi is full"));
+    scene.now += Duration::from_secs(30);
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Failed);
+    let grant = crate::access::AccessGrant { cdi: Some("kerf.dev/gpu=x".into()), ..Default::default() };
+    scene.node.on_reachable(BTreeMap::from([(device.clone(), Ok(grant.clone()))]));
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
+    let listed = scene.decide().lists.into_values().flatten().find(|d| d.id == device).unwrap();
+    assert_eq!(listed.grant.unwrap().access, grant);
+    // A holder keeps its slice whatever becomes of the files.
+    scene.allocate("a", FOUR_SHARED, "GPU-0::1");
+    scene.node.on_reachable(BTreeMap::new());
+    scene.settle();
+    assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
+}
+
+#[test]
+fn replicas_have_a_name_of_their_own() {
+    let mut scene = scene(&["T4-16GB"]);
+    let time_slicing = TimeSlicingRule { replicas: Some(4), ..TimeSlicingRule::default() };
+    scene.policy =
+        NodePolicy { gpus: vec![GpuRule { time_slicing, ..GpuRule::default() }], ..NodePolicy::default() };
+    let slices: Vec<WantedSlice> = ["s1", "s2", "s3", "s4"]
+        .map(|id| wanted(id, time_slice(3), Some((id, "nvidia.com/gpu.shared"))))
+        .into();
+    scene.want(slices);
+    scene.observe();
+    let status = scene.settle();
+    assert!(status.slices.iter().all(|s| s.state == SliceState::Ready), "{:?}", status.slices);
+    assert_eq!(devices(&scene.kubelet).len(), 4);
+    scene.allocate("s1", "nvidia.com/gpu.shared", "GPU-0::1");
+    scene.restart_agent(None);
+    scene.want(vec![]);
+    let status = scene.settle();
+    assert_eq!((status.slices.len(), status.slices[0].shape), (1, time_slice(3)), "adopted by its name");
+}

@@ -207,8 +207,9 @@ impl Node {
     fn plan(&mut self, now: Instant) -> Vec<Step> {
         loop {
             let observed = self.observed();
-            let plan = planner::plan(&observed, &self.spec.slices);
-            if let Err(violation) = planner::check(&observed, &self.spec.slices, &plan) {
+            let wanted = self.to_plan();
+            let plan = planner::plan(&observed, &wanted);
+            if let Err(violation) = planner::check(&observed, &wanted, &plan) {
                 tracing::error!(%violation, steps = ?plan.steps, "a plan was refused by its checker; nothing is cut");
                 self.obstacles.clear();
                 return Vec::new();
@@ -223,7 +224,7 @@ impl Node {
     /// Whether the step is legal without those before it, which may have to wait.
     fn is_allowed_alone(&self, observed: &Observed, step: &Step) -> bool {
         let alone = Plan { steps: vec![step.clone()], refused: Vec::new() };
-        planner::check(observed, &self.spec.slices, &alone).is_ok()
+        planner::check(observed, &self.to_plan(), &alone).is_ok()
     }
 
     /// Starts and ends shares. Whether anything changed.

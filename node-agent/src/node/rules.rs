@@ -2,11 +2,12 @@
 
 use super::{Daemon, Node};
 use crate::gpu::{Gpu, MigMode};
-use kerf_core::contract::{GpuRule, ModeChange, SliceLength};
+use kerf_core::contract::{GpuRule, ModeChange, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::mig::catalog;
 use kerf_core::names::GpuUuid;
 use kerf_core::planner::Allowed;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 impl Node {
@@ -50,6 +51,20 @@ impl Node {
         let lost = !on && self.recalled.mig.contains(&gpu.uuid) && rule.kinds.contains(&Kind::Mig);
         let may = rule.mode_change != ModeChange::Never || lost;
         (wanted.unwrap_or(lost || on) != on && may).then_some(!on)
+    }
+
+    /// The wanted slices, as the planner is told of them. What was promised of the mode that a GPU is to get does not keep it
+    /// in the other.
+    pub(super) fn to_plan(&self) -> Cow<'_, [WantedSlice]> {
+        let switching =
+            self.gpus.iter().filter_map(|gpu| Some((&gpu.uuid, self.switch_to(gpu, &self.rule(gpu))?)));
+        let switching: BTreeMap<&GpuUuid, bool> = switching.collect();
+        let mut wanted = Cow::Borrowed(&self.spec.slices[..]);
+        if !switching.is_empty() {
+            let waits = |w: &WantedSlice| switching.get(&w.gpu) == Some(&(w.shape.kind() == Kind::Mig));
+            wanted.to_mut().iter_mut().filter(|w| waits(w)).for_each(|w| w.reservation = None);
+        }
+        wanted
     }
 
     /// The length of time slices on GPUs that MIG does not cut.

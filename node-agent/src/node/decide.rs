@@ -280,7 +280,11 @@ impl Node {
     /// The first step that may run now.
     fn next_step(&mut self, steps: Vec<Step>, now: Instant) -> Option<Step> {
         steps.into_iter().find(|step| match step {
-            Step::Switch { .. } | Step::Create { .. } => self.retries.may_run(&task(step), now),
+            // An MPS daemon's server is a process on the GPU, and its compute mode may be another.
+            Step::Switch { gpu, .. } => {
+                !self.daemons.contains_key(gpu) && self.retries.may_run(&task(step), now)
+            }
+            Step::Create { .. } => self.retries.may_run(&task(step), now),
             Step::Destroy { gpu, instance, part } => {
                 let found = self.find(gpu, *instance).into_iter().flat_map(GpuInstance::devices);
                 let going = found.filter(|(at, ..)| part.is_none() || at == part);

@@ -86,9 +86,8 @@ pub(crate) struct Advertised {
 }
 
 impl Advertised {
-    /// Sets the names that are served. The lists of names that stay are kept.
+    /// Serves these names too. None is ever taken back: the kubelet goes on with what it was told of it last.
     pub(crate) fn serve(&mut self, names: &BTreeSet<ResourceName>) {
-        self.names.retain(|name, _| names.contains(name));
         for name in names {
             self.names.entry(*name).or_default();
         }

@@ -103,8 +103,7 @@ pub struct Paths {
     pub root: PathBuf,
     /// `nvidia-cuda-mps-control`: a path, or a name that `PATH` finds.
     pub program: PathBuf,
-    /// The executable whose hidden subcommand `mps-exec` becomes the daemon: the agent itself. Not `/proc/self/exe`
-    /// once that was replaced by an update.
+    /// The executable whose hidden subcommand `mps-exec` becomes the daemon: the agent itself.
     pub launcher: PathBuf,
     /// The cgroup (v2) that daemons are put into. Those left in the cgroup of the agent's container end with it.
     pub cgroup: Option<PathBuf>,

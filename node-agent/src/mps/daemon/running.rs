@@ -114,7 +114,7 @@ impl Running {
             Need::Nothing => self.next_of_servers(now, wanted, timings),
             Need::Read(word) => Turn::Ask(word),
             Need::Set(word) => {
-                self.unverify();
+                self.verified = None;
                 self.defaults.setting(word);
                 Turn::Ask(word)
             }
@@ -146,7 +146,7 @@ impl Running {
 
     fn ask_server(&mut self, own: u32, word: Word) -> Turn {
         if word.changes() {
-            self.unverify();
+            self.verified = None;
             if let Some(server) = self.servers.get_mut(&own) {
                 server.limits.setting(word);
             }
@@ -155,7 +155,7 @@ impl Running {
     }
 
     fn shut_down(&mut self, own: u32, why: Option<Trouble>, now: Instant) -> Turn {
-        self.unverify();
+        self.verified = None;
         match why {
             // Those started from now on have the limits.
             None => self.bare = Some(false),
@@ -196,7 +196,7 @@ impl Running {
 
     /// All was asked, and something is not as wanted.
     fn wait(&mut self, now: Instant, trouble: Option<Trouble>, timings: &Timings) -> Turn {
-        self.unverify();
+        self.verified = None;
         self.failures = 0;
         let pause = match &trouble {
             // Time or the clients heal these.
@@ -217,10 +217,6 @@ impl Running {
             server.limits.retry();
         }
         Turn::Wait(at)
-    }
-
-    fn unverify(&mut self) {
-        self.verified = None;
     }
 
     pub fn answered(&mut self, now: Instant, word: Word, answer: &Answer) {
@@ -253,7 +249,7 @@ impl Running {
             AskError::Answer(AnswerError::ServerGone(own)) => {
                 self.servers.remove(own);
                 self.listed = false;
-                self.resume_at = now + timings.start_poll;
+                self.resume_at = now + timings.settle_poll;
             }
             AskError::Answer(AnswerError::Refused(text)) => {
                 self.trouble = Some(Trouble::Refused { word, text: text.clone() });

@@ -40,8 +40,8 @@ pub(in crate::mps) enum Trouble {
     #[error("the thread percentage of {} was set to {wanted} and reads {}; it is set again", whose(*.scope), read.0)]
     Threads { scope: Scope, wanted: u8, read: Percentage },
     #[error(
-        "a client's fault ended the work of all clients of MPS server {server}; it is shut down once its {clients} \
-         clients have left, or soon whether they have or not"
+        "a client's fault ended the work of all {clients} clients of MPS server {server}; it takes no others until they \
+         have left, and is shut down soon if they stay"
     )]
     Fault { server: u32, clients: usize },
     #[error(

@@ -10,6 +10,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::setsid;
 use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -148,7 +150,8 @@ fn note(file: &Path) -> Result<(), LaunchError> {
 
 fn enter(cgroup: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(cgroup)?;
-    std::fs::write(cgroup.join("cgroup.procs"), "0")
+    // The kernel makes this file in a cgroup; made by us it would move nobody.
+    OpenOptions::new().write(true).open(cgroup.join("cgroup.procs"))?.write_all(b"0")
 }
 
 fn mount_shm(shm: &Path) -> Result<(), (&'static str, nix::Error)> {
@@ -180,5 +183,10 @@ mod tests {
         assert!(parse(&["--pid-file", "/p", "--", "mps"]).is_err());
         assert!(parse(&["--shm", "/s", "--no-private-shm", "--pid-file", "/p", "--", "mps"]).is_err());
         assert!(parse(&["--shm", "/s", "--pid-file", "/p"]).is_err());
+    }
+    #[test]
+    fn a_folder_that_is_no_cgroup_is_not_taken_for_one() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(enter(&folder.path().join("kerf")).is_err());
     }
 }

@@ -184,6 +184,7 @@ mod tests {
         assert!(parse(&["--shm", "/s", "--no-private-shm", "--pid-file", "/p", "--", "mps"]).is_err());
         assert!(parse(&["--shm", "/s", "--pid-file", "/p"]).is_err());
     }
+
     #[test]
     fn a_folder_that_is_no_cgroup_is_not_taken_for_one() {
         let folder = tempfile::tempdir().unwrap();

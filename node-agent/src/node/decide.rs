@@ -272,7 +272,10 @@ impl Node {
             let at_once = matches!(obstacle, Obstacle::NoSuchGpu(_))
                 || matches!(obstacle, Obstacle::WrongMode | Obstacle::NotAllowed(_)) && !switching;
             let is_final = at_once || overdue.contains(&Task::Create(id.clone()));
-            Obstruction { text: obstacle.to_string(), is_final }
+            let wanted = self.spec.slices.iter().find(|w| w.id == *id);
+            let trouble = wanted.and_then(|w| self.trouble_of(self.gpu(&w.gpu)?));
+            let text = trouble.unwrap_or_else(|| obstacle.to_string());
+            Obstruction { text, is_final }
         };
         self.obstacles = plan.refused.iter().map(|(id, o)| (id.clone(), obstruction(id, o))).collect();
     }

@@ -186,7 +186,13 @@ impl Node {
     /// Takes what NVML shows.
     pub fn on_observed(&mut self, observed: Result<Vec<Gpu>, GpuError>) {
         match observed {
-            Ok(gpus) => {
+            Ok(mut gpus) => {
+                // Of one that does not answer, what was made since it was last seen is there as well.
+                for gpu in gpus.iter_mut().filter(|gpu| gpu.fault.is_some()) {
+                    if let Some(known) = self.gpus.iter().find(|known| known.uuid == gpu.uuid) {
+                        *gpu = Gpu { fault: gpu.fault.take(), ..known.clone() };
+                    }
+                }
                 self.gpus = gpus;
                 self.health.nvml = Neighbour::Well;
                 self.advertised.serve(&self.resource_names());

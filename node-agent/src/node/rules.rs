@@ -37,6 +37,9 @@ impl Node {
     /// What the planner may make of the GPU.
     pub(super) fn allowed(&self, gpu: &Gpu) -> Allowed {
         let rule = self.rule(gpu);
+        if self.trouble_of(gpu).is_some() {
+            return Allowed { kinds: Vec::new(), ..Allowed::default() };
+        }
         Allowed {
             kinds: rule.kinds.clone(),
             one_size: rule.mps.strict,

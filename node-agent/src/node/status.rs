@@ -177,6 +177,11 @@ impl Node {
         let missed: Vec<_> = unrecorded.chain(missed).take(NAMED).collect();
         let missed = (!missed.is_empty()).then(|| ("OutOfReach".to_owned(), missed.join("; ")));
         let contest = self.contest().map(|text| ("Contested".to_owned(), text));
+        let mut uncontested =
+            condition(Condition::UNCONTESTED, contest, ("Alone", "nobody else manages the node's GPUs"));
+        if self.others.is_none() && self.is_contested() {
+            uncontested.status = ConditionStatus::Unknown;
+        }
         vec![
             self.condition(),
             condition(Condition::GPUS_HEALTHY, ill, ("Healthy", "every GPU answers")),
@@ -185,7 +190,7 @@ impl Node {
                 missed,
                 ("Reached", "every wanted slice is there or being made"),
             ),
-            condition(Condition::UNCONTESTED, contest, ("Alone", "nobody else manages the node's GPUs")),
+            uncontested,
         ]
     }
 

@@ -6,6 +6,7 @@ pub mod binaries;
 pub mod churn;
 pub mod cluster;
 pub mod control_plane;
+pub mod fault_matrix;
 pub mod kubelet;
 pub mod mps;
 pub mod oracle;

@@ -4,6 +4,7 @@
 
 mod accept;
 mod churn;
+mod faults;
 mod report;
 mod walk;
 
@@ -24,6 +25,8 @@ enum Bench {
     Accept(accept::Args),
     /// Random creates and deletes on the demo's nodes, every invariant recomputed after each round.
     Churn(churn::Args),
+    /// Every NVML call of the agent fails, hangs and is the agent's last, during a churn of cuts.
+    Faults(faults::Args),
 }
 
 #[tokio::main]
@@ -32,5 +35,6 @@ async fn main() -> anyhow::Result<()> {
         Bench::Walk(args) => walk::run(&args).await,
         Bench::Accept(args) => accept::run(&args).await,
         Bench::Churn(args) => churn::run(&args).await,
+        Bench::Faults(args) => faults::run(&args).await,
     }
 }

@@ -1,0 +1,62 @@
+//! Every NVML call of the agent with every fault, during a churn of cuts.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::Args as ClapArgs;
+use kerf_tests::fault_matrix::{self, Settings, Verdict};
+
+use crate::report::{Figure, print, print_figures};
+
+/// How much, and how random.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// The whole matrix: an hour or so on two cores.
+    #[arg(long)]
+    all: bool,
+    /// Cells to play, of each call one at least.
+    #[arg(long, default_value_t = 60, conflicts_with = "all")]
+    sample: usize,
+    /// Only calls with this in their names.
+    #[arg(long)]
+    only: Option<String>,
+    /// What the choices are made from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Nodes that are played on at the same time.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    nodes: u8,
+    /// The agents' probe period, in milliseconds.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..))]
+    period_ms: u64,
+}
+
+/// Plays and prints.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let settings = Settings {
+        period: Duration::from_millis(args.period_ms),
+        nodes: args.nodes.into(),
+        seed: args.seed,
+        sample: (!args.all).then_some(args.sample),
+        only: args.only.clone(),
+    };
+    let report = fault_matrix::run(&settings, |line| print(&format!("# {line}"))).await?;
+    print(&report.table());
+    let failures = report.failures();
+    failures.iter().for_each(|failure| print(failure));
+    let count = |is: fn(&Verdict) -> bool| {
+        let cells = report.cells.values().filter(|verdict| is(verdict)).count();
+        f64::from(u32::try_from(cells).unwrap_or(u32::MAX))
+    };
+    let sound = count(|verdict| matches!(verdict, Verdict::Sound(_)));
+    print(&format!(
+        "{sound} cells sound, settled within {:.1} s of the fault's end",
+        report.slowest().as_secs_f64()
+    ));
+    print_figures(&[
+        Figure::at_most("broken cells", count(|v| matches!(v, Verdict::Broken(_))), 0.0),
+        Figure::at_most("empty cells", count(|v| *v == Verdict::NotStruck), 0.0),
+    ]);
+    ensure!(failures.is_empty(), "seed {}: {} cells are broken or empty", args.seed, failures.len());
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! Choices that follow from a seed.
+
+use crate::random::Random;
+
+/// Draws.
+#[derive(Debug)]
+pub(super) struct Dice(Random);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        // Neighbouring seeds begin alike otherwise.
+        let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        random.draw();
+        Self(random)
+    }
+
+    /// A number below `bound`.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.0.draw() >> 33).unwrap_or(0) % bound.max(1)
+    }
+
+    /// One of `all`; `None` if there is none.
+    pub(super) fn pick<'a, T>(&mut self, all: &'a [T]) -> Option<&'a T> {
+        let at = self.below(all.len());
+        all.get(at)
+    }
+}

@@ -1,0 +1,155 @@
+//! Looks all the time whether what must never be is so: a slice with two holders, a held slice that is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kerf_nvml_mock::{GpuState, MockState};
+use tokio::task::JoinHandle;
+
+use crate::kubelet::{PodKey, StandInKubelet};
+
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Devices with their names and their holders.
+pub(super) type Held = BTreeMap<String, BTreeSet<(String, PodKey)>>;
+
+/// Looks until it is dropped.
+pub(super) struct Guard {
+    seen: Arc<Mutex<BTreeSet<String>>>,
+    task: JoinHandle<()>,
+}
+
+impl Guard {
+    pub(super) fn over(kubelet: Arc<StandInKubelet>, state: PathBuf) -> Self {
+        let seen = Arc::new(Mutex::new(BTreeSet::new()));
+        let found = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            loop {
+                let violations = look(&kubelet, &state);
+                found.lock().unwrap_or_else(PoisonError::into_inner).extend(violations);
+                tokio::time::sleep(LOOK).await;
+            }
+        });
+        Self { seen, task }
+    }
+
+    /// What was found since it was asked last.
+    pub(super) fn take(&self) -> Vec<String> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *seen).into_iter().collect()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Who holds what, by the kubelet's own account.
+pub(super) fn held(kubelet: &StandInKubelet) -> Held {
+    let mut held = Held::new();
+    for (pod, devices) in kubelet.allocations() {
+        for (name, ids) in devices {
+            for id in ids {
+                held.entry(id).or_default().insert((name.clone(), pod.clone()));
+            }
+        }
+    }
+    held
+}
+
+fn look(kubelet: &StandInKubelet, state: &Path) -> Vec<String> {
+    let before = held(kubelet);
+    // There is none before the agent's first call.
+    let Ok(state) = MockState::load(state) else { return Vec::new() };
+    let after = held(kubelet);
+    // Held before and after by the same pod, so held while the state was read.
+    let mut meanwhile = before;
+    meanwhile.retain(|device, holders| after.get(device).is_some_and(|now| now.is_superset(holders)));
+    violations(&state, &meanwhile)
+}
+
+/// What must not be of what is held.
+pub(super) fn violations(state: &MockState, held: &Held) -> Vec<String> {
+    let real: BTreeSet<&str> = state
+        .gpus
+        .iter()
+        .flat_map(|gpu| &gpu.instances)
+        .flat_map(|i| &i.compute)
+        .map(|c| c.uuid.as_str())
+        .collect();
+    let twice = held.iter().filter(|(_, holders)| holders.len() > 1);
+    let twice = twice.map(|(device, holders)| format!("{device} has {} holders: {holders:?}", holders.len()));
+    let gone =
+        held.iter().filter(|(device, _)| device.starts_with("MIG-") && !real.contains(device.as_str()));
+    let gone = gone.map(|(device, holders)| format!("{device} was destroyed while held by {holders:?}"));
+    let illegal = state.gpus.iter().flat_map(GpuState::violations);
+    twice.chain(gone).chain(illegal).chain(state.gpus.iter().flat_map(|gpu| shared(gpu, held))).collect()
+}
+
+/// What is wrong with the shares of a GPU.
+fn shared(gpu: &GpuState, held: &Held) -> Vec<String> {
+    let here = held.iter().filter(|(device, _)| device.starts_with(&format!("{}::", gpu.uuid)));
+    let names: Vec<&str> = here.flat_map(|(_, holders)| holders).map(|(name, _)| name.as_str()).collect();
+    let mut found = Vec::new();
+    if names.is_empty() {
+        return found;
+    }
+    if gpu.mig.current {
+        found.push(format!("MIG mode was switched on on {} while {names:?} are held", gpu.uuid));
+    }
+    let memory: u64 =
+        names.iter().map(|name| gigabytes(name).map_or(gpu.model.total_mib(), |gb| gb * 1024)).sum();
+    let kinds: BTreeSet<&str> = names.iter().map(|name| kind(name)).collect();
+    if memory > gpu.model.total_mib() || kinds.len() > 1 {
+        found.push(format!("{names:?} are held of {} together", gpu.uuid));
+    }
+    found
+}
+
+fn kind(name: &str) -> &'static str {
+    match name {
+        "nvidia.com/gpu" => "whole",
+        name if name.ends_with(".shared") => "time-slicing",
+        _ => "mps",
+    }
+}
+
+/// The N of `nvidia.com/gpu-Ngb…`.
+fn gigabytes(name: &str) -> Option<u64> {
+    name.strip_prefix("nvidia.com/gpu-")?.split("gb").next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_nvml_mock::{MigMode, MockConfig, Model};
+
+    fn held(entries: &[(&str, &str, &str)]) -> Held {
+        let mut held = Held::new();
+        for (device, name, pod) in entries {
+            let holder = ((*name).to_owned(), PodKey::new("default", *pod));
+            held.entry((*device).to_owned()).or_default().insert(holder);
+        }
+        held
+    }
+
+    #[test]
+    fn what_must_not_be_is_found() {
+        let gpus = MockConfig::new().gpus(Model::L4, 1, MigMode::Disabled);
+        let state = MockState::first_boot(&gpus).unwrap();
+        let share = |n: u32| format!("{}::{n}", state.gpus[0].uuid);
+        let (one, two) = (share(1), share(2));
+        let (ten, slice) = ("nvidia.com/gpu-10gb", "nvidia.com/gpu-10gb.shared");
+        let count = |entries| violations(&state, &held(entries)).len();
+        assert_eq!(count(&[(&one, ten, "a"), (&two, ten, "b")]), 0);
+        assert_eq!(count(&[(&one, ten, "a"), (&one, ten, "b")]), 1, "two holders");
+        assert_eq!(count(&[(&one, ten, "a"), (&two, slice, "b")]), 1, "two kinds");
+        assert_eq!(count(&[(&one, "nvidia.com/gpu-24gb", "a")]), 1, "more than there is");
+        assert_eq!(count(&[("MIG-1", "nvidia.com/mig-1g.10gb", "a")]), 1, "destroyed");
+    }
+}

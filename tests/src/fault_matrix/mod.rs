@@ -1,0 +1,222 @@
+//! The fault matrix: every NVML call of the agent fails with each code that it may give, hangs, and has the agent killed
+//! right before and right after it, while slices are cut on a node with four GPUs. No slice ever has two holders, no held
+//! one is destroyed; soon after the fault's end all that is wanted is there, and NVML, GpuNode.status and the kubelet tell
+//! the same.
+//!
+//! Each node has an agent, a stand-in kubelet and a leader of its own; they share one API server.
+
+mod act;
+mod calls;
+mod cell;
+mod codes;
+mod dice;
+mod guard;
+mod leader;
+mod node;
+mod places;
+mod rest;
+mod scene;
+mod sight;
+mod strike;
+mod table;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+pub use cell::{Blow, Cell, Verdict};
+
+use crate::cluster;
+use crate::control_plane::{ControlPlane, ControlPlaneOptions};
+use calls::Calls;
+use dice::Dice;
+use scene::Scene;
+
+/// How much of the matrix is played, and how.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The agent's probe period: how often it looks at everything.
+    pub period: Duration,
+    /// Nodes that are played on at the same time.
+    pub nodes: usize,
+    /// What all choices are made from.
+    pub seed: u64,
+    /// Cells to play, of each function one at least; all if there is no number.
+    pub sample: Option<usize>,
+    /// Only functions with this in their names.
+    pub only: Option<String>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The functions that the agent calls.
+    pub functions: Vec<String>,
+    /// The cells that were played.
+    pub cells: BTreeMap<Cell, Verdict>,
+}
+
+impl Report {
+    /// What was wrong, cell by cell: broken ones and empty ones.
+    #[must_use]
+    pub fn failures(&self) -> Vec<String> {
+        let text = |(cell, verdict): (&Cell, &Verdict)| match verdict {
+            Verdict::Sound(_) => None,
+            Verdict::Broken(why) => Some(format!("{cell}: {}", why.join("; "))),
+            Verdict::NotStruck => Some(format!("{cell}: the agent did not make the call")),
+        };
+        self.cells.iter().filter_map(text).collect()
+    }
+
+    /// The longest time in which a node was settled after a fault's end.
+    #[must_use]
+    pub fn slowest(&self) -> Duration {
+        let times = self.cells.values().filter_map(|verdict| match verdict {
+            Verdict::Sound(time) => Some(*time),
+            Verdict::Broken(_) | Verdict::NotStruck => None,
+        });
+        times.max().unwrap_or_default()
+    }
+
+    /// The table of calls and faults.
+    #[must_use]
+    pub fn table(&self) -> String {
+        table::of(self)
+    }
+}
+
+/// Plays the matrix. `say` is told of the progress.
+///
+/// # Errors
+///
+/// What could not be started; a node that does not come to rest without any fault.
+pub async fn run(settings: &Settings, say: impl Fn(&str)) -> anyhow::Result<Report> {
+    let mut options = ControlPlaneOptions::without_controller_manager();
+    options.scheduler = false;
+    say("starting a control plane");
+    let plane = ControlPlane::start(options).await?;
+    let manifests = cluster::root().join("deploy/local").display().to_string();
+    plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+    plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
+    let played = play(&plane, settings, &say).await;
+    match played {
+        Ok(report) if report.failures().is_empty() => {
+            plane.stop().await?;
+            Ok(report)
+        }
+        // A mere drop keeps the folder.
+        other => {
+            say(&format!("the nodes' folders and the agents' logs are kept in {}", plane.dir().display()));
+            other
+        }
+    }
+}
+
+async fn play(plane: &ControlPlane, settings: &Settings, say: &impl Fn(&str)) -> anyhow::Result<Report> {
+    let mut first = start(plane, settings, 0).await?;
+    say("counting the agent's calls");
+    let calls = first.count_calls(settings.period).await?;
+    let cells = choose(&calls, settings);
+    say(&format!("the agent calls {} functions of NVML; {} cells are played", calls.len(), cells.len()));
+    let stage = Stage {
+        plane,
+        settings,
+        calls: &calls,
+        total: cells.len(),
+        queue: Mutex::new(cells.into_iter().enumerate().collect()),
+        played: Mutex::default(),
+        scenes: Mutex::new(settings.nodes),
+        begun: Instant::now(),
+    };
+    let others = (1..settings.nodes).map(|n| stage.work(n, None, say));
+    let works = std::iter::once(stage.work(0, Some(first), say)).chain(others);
+    futures::future::try_join_all(works).await?;
+    let cells = stage.played.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(Report { functions: calls.into_keys().collect(), cells })
+}
+
+async fn start(plane: &ControlPlane, settings: &Settings, number: usize) -> anyhow::Result<Scene> {
+    let seed = settings.seed.wrapping_mul(1000).wrapping_add(number as u64);
+    Scene::start(plane, plane.client(), &format!("f{number}"), (settings.period, seed)).await
+}
+
+/// The cells to play, in a random order, so that neighbours on a node have nothing in common.
+fn choose(calls: &Calls, settings: &Settings) -> Vec<Cell> {
+    let mut dice = Dice::new(settings.seed);
+    let is_meant = |function: &&String| settings.only.as_ref().is_none_or(|only| function.contains(only));
+    let (mut first, mut rest) = (Vec::new(), Vec::new());
+    for function in calls.keys().filter(is_meant) {
+        let mut cells: Vec<Cell> = Cell::all(function).collect();
+        first.push(cells.swap_remove(dice.below(cells.len())));
+        rest.extend(cells);
+    }
+    shuffle(&mut first, &mut dice);
+    shuffle(&mut rest, &mut dice);
+    let more = settings.sample.map_or(rest.len(), |sample| sample.saturating_sub(first.len()));
+    first.into_iter().chain(rest.into_iter().take(more)).collect()
+}
+
+fn shuffle<T>(all: &mut [T], dice: &mut Dice) {
+    for n in (1..all.len()).rev() {
+        all.swap(n, dice.below(n + 1));
+    }
+}
+
+/// What the nodes that are played on share.
+struct Stage<'a> {
+    plane: &'a ControlPlane,
+    settings: &'a Settings,
+    calls: &'a Calls,
+    total: usize,
+    queue: Mutex<VecDeque<(usize, Cell)>>,
+    played: Mutex<BTreeMap<Cell, Verdict>>,
+    /// Nodes that were ever started.
+    scenes: Mutex<usize>,
+    begun: Instant,
+}
+
+impl Stage<'_> {
+    /// Plays cells on one node until none is left. A node on which a cell broke is left as it is, and a new one taken.
+    async fn work(&self, number: usize, scene: Option<Scene>, say: &impl Fn(&str)) -> anyhow::Result<()> {
+        let mut scene = match scene {
+            Some(scene) => scene,
+            None => start(self.plane, self.settings, number).await?,
+        };
+        while let Some((turn, cell)) = self.next() {
+            let acts = self.calls.get(&cell.function).context("an unknown function")?;
+            let verdict = scene.play(&cell, (acts, turn), self.settings.period).await;
+            let verdict = verdict.with_context(|| format!("{cell} on {}", scene.node.name))?;
+            say(&self.line(turn, &cell, &verdict, &scene));
+            let broken = matches!(verdict, Verdict::Broken(_));
+            self.played.lock().unwrap_or_else(PoisonError::into_inner).insert(cell, verdict);
+            if broken {
+                scene.node.stop().await?;
+                let number = {
+                    let mut scenes = self.scenes.lock().unwrap_or_else(PoisonError::into_inner);
+                    *scenes += 1;
+                    *scenes - 1
+                };
+                scene = start(self.plane, self.settings, number).await?;
+            }
+        }
+        scene.node.stop().await
+    }
+
+    fn next(&self) -> Option<(usize, Cell)> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn line(&self, turn: usize, cell: &Cell, verdict: &Verdict, scene: &Scene) -> String {
+        let seconds = self.begun.elapsed().as_secs();
+        let text = match verdict {
+            Verdict::Sound(time) => format!("ok, settled within {:.1} s", time.as_secs_f64()),
+            Verdict::NotStruck => "EMPTY: the agent did not make the call".to_owned(),
+            Verdict::Broken(why) => {
+                format!("BROKEN: {}; see {}", why.join("; "), scene.node.agent_log().display())
+            }
+        };
+        format!("{seconds:>5} s  {:>4} of {}  {}  {cell}: {text}", turn + 1, self.total, scene.node.name)
+    }
+}

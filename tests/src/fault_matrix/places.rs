@@ -1,0 +1,137 @@
+//! Where a new slice can go, by the simulated NVML's own rules: any legal place, so that all kinds of cuts are made.
+
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Shape, WantedSlice};
+use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance, Profile};
+use kerf_core::names::SliceId;
+use kerf_core::resource::ResourceName;
+use kerf_core::units::SizeGb;
+use kerf_nvml_mock::{GpuInstance, GpuState, Placement};
+
+use super::dice::Dice;
+
+/// What may not go of a GPU: promised or held slices.
+pub(super) fn taken(gpu: &GpuState, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Vec<Shape> {
+    let here = |uuid: &kerf_core::names::GpuUuid| uuid.as_str() == gpu.uuid;
+    let promised = spec.slices.iter().filter(|s| here(&s.gpu) && s.reservation.is_some()).map(|s| s.shape);
+    let held = status.slices.iter().filter(|s| here(&s.gpu) && s.holder.is_some()).map(|s| s.shape);
+    promised.chain(held).collect()
+}
+
+/// A random legal GPU instance beside those, with its resource name.
+pub(super) fn instance(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(Shape, String)> {
+    let gpu = with(gpu, taken.iter().copied());
+    let profiles = gpu.model.profiles().iter();
+    let places =
+        profiles.flat_map(|p| gpu.free_places(p.id).into_iter().map(|place| (p.name.clone(), place)));
+    // Small ones more often, for else a GPU is full at once.
+    let places: Vec<_> =
+        places.flat_map(|one| vec![one.clone(); if one.1.size > 2 { 1 } else { 3 }]).collect();
+    let (name, Placement { start, size }) = dice.pick(&places)?.clone();
+    let profile: Profile = name.parse().ok()?;
+    let shape =
+        Shape::Mig { profile, start: u8::try_from(start).ok()?, size: u8::try_from(size).ok()?, part: None };
+    Some((shape, ResourceName::Mig(profile).to_string()))
+}
+
+/// A random compute instance that shares a GPU instance: one in which parts are taken already, or a new one.
+pub(super) fn part(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(Shape, String)> {
+    let shared: Vec<Instance> =
+        taken.iter().filter(|s| s.part().is_some()).filter_map(|s| s.instance()).collect();
+    let of = match dice.pick(&shared) {
+        Some(instance) if dice.below(3) > 0 => *instance,
+        _ => instance(gpu, taken, dice)?.0.instance()?,
+    };
+    let parts: Vec<ComputeInstance> =
+        taken.iter().filter(|s| s.instance() == Some(of)).filter_map(|s| s.part()).collect();
+    let whole = of.profile.compute();
+    let profiles = ComputeProfile::all(of.profile).filter(|p| p.compute() < whole);
+    let all = profiles.flat_map(|p| p.starts().iter().map(move |start| (p, *start)));
+    let free: Vec<_> = all
+        .map(|(p, start)| (p, ComputeInstance { start, compute: p.compute() }))
+        .filter(|(_, place)| !parts.iter().any(|p| p.overlaps(*place)))
+        .collect();
+    let (profile, place) = *dice.pick(&free)?;
+    let shape = Shape::mig(of);
+    let Shape::Mig { profile: of, start, size, .. } = shape else { return None };
+    let shape = Shape::Mig { profile: of, start, size, part: Some(place) };
+    Some((shape, ResourceName::Compute(profile).to_string()))
+}
+
+/// A random share beside those, of their kind.
+pub(super) fn share(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(Shape, String)> {
+    const SIZES: [u32; 4] = [1, 2, 4, 6];
+    let size_gb = SizeGb(*dice.pick(&SIZES)?);
+    let kinds: Vec<Shape> = match taken.first() {
+        None => vec![
+            Shape::Mps { size_gb },
+            Shape::TimeSlicing { size_gb },
+            Shape::Whole { size_gb: SizeGb(u32::try_from(gpu.model.total_mib() / 1024).ok()?) },
+        ],
+        Some(Shape::Mps { .. }) => vec![Shape::Mps { size_gb }],
+        Some(Shape::TimeSlicing { .. }) => vec![Shape::TimeSlicing { size_gb }],
+        Some(_) => return None,
+    };
+    let shape = *dice.pick(&kinds)?;
+    let used: u64 = taken.iter().map(|s| u64::from(s.size().0) * 1024).sum();
+    let fits = used + u64::from(shape.size().0) * 1024 <= gpu.model.total_mib();
+    fits.then_some((shape, resource(shape)?))
+}
+
+fn resource(shape: Shape) -> Option<String> {
+    let name = match shape {
+        Shape::Mps { size_gb } => ResourceName::Mps(size_gb),
+        Shape::TimeSlicing { size_gb } => ResourceName::TimeSlicing(size_gb),
+        Shape::Whole { .. } => ResourceName::Whole,
+        Shape::Mig { .. } => return None,
+    };
+    Some(name.to_string())
+}
+
+/// The idle wanted slices that cannot be there together with a new one: the extender takes them out of the spec.
+pub(super) fn in_the_way(gpu: &GpuState, spec: &GpuNodeSpec, new: Shape) -> Vec<SliceId> {
+    let here = || spec.slices.iter().filter(|s| s.gpu.as_str() == gpu.uuid);
+    let promised = here().filter(|s| s.reservation.is_some()).map(|s| s.shape);
+    let mut kept: Vec<Shape> = promised.chain([new]).collect();
+    let mut gone = Vec::new();
+    for WantedSlice { id, shape, .. } in here().filter(|s| s.reservation.is_none()) {
+        let together = kept.iter().copied().chain([*shape]);
+        if is_legal(gpu, together) {
+            kept.push(*shape);
+        } else {
+            gone.push(id.clone());
+        }
+    }
+    gone
+}
+
+fn is_legal(gpu: &GpuState, shapes: impl Iterator<Item = Shape>) -> bool {
+    let shapes: Vec<Shape> = shapes.collect();
+    let Some(last) = shapes.last().copied() else { return true };
+    if last.instance().is_none() {
+        let kind = last.kind();
+        let used: u64 = shapes.iter().map(|s| u64::from(s.size().0) * 1024).sum();
+        return shapes.iter().all(|s| s.kind() == kind) && used <= gpu.model.total_mib();
+    }
+    let same = |s: &&Shape| s.instance() == last.instance();
+    let fits_in =
+        shapes[..shapes.len() - 1].iter().filter(same).all(|other| match (other.part(), last.part()) {
+            (Some(one), Some(two)) => !one.overlaps(two),
+            _ => false,
+        });
+    fits_in && with(gpu, shapes.into_iter()).violations().is_empty()
+}
+
+/// The GPU with these instances alone, each once.
+fn with(gpu: &GpuState, shapes: impl Iterator<Item = Shape>) -> GpuState {
+    let mut instances: Vec<Instance> = shapes.filter_map(Shape::instance).collect();
+    instances.sort_unstable();
+    instances.dedup();
+    let instances = instances.into_iter().zip(0..).filter_map(|(instance, id)| {
+        let profile = gpu.model.profile_named(&instance.profile.to_string())?;
+        let placement =
+            Placement { start: instance.placement.start.into(), size: instance.placement.size.into() };
+        let (compute, serial, sram_uncorrected) = (Vec::new(), 0, 0);
+        Some(GpuInstance { id, profile_id: profile.id, placement, serial, compute, sram_uncorrected })
+    });
+    GpuState { instances: instances.collect(), ..gpu.clone() }
+}

@@ -1,0 +1,172 @@
+//! What a node at rest looks like: everything wanted is there, and NVML, GpuNode.status, the kubelet and the CDI
+//! specifications tell the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use kerf_core::contract::{
+    ConditionStatus, GpuNodeSpec, GpuNodeStatus, Shape, SliceState, SliceStatus, WantedSlice,
+};
+use kerf_nvml_mock::MockState;
+
+use super::guard::Held;
+use crate::kubelet::DevicesByResource;
+
+/// One look at everything.
+pub(super) struct Look<'a> {
+    pub(super) spec: &'a GpuNodeSpec,
+    pub(super) status: &'a GpuNodeStatus,
+    pub(super) state: &'a MockState,
+    pub(super) held: Held,
+    /// What the kubelet may hand out.
+    pub(super) offered: DevicesByResource,
+    pub(super) cdi: BTreeSet<String>,
+}
+
+/// The devices that have a CDI specification of kerf's.
+pub(super) fn specified(folder: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| Some(name.strip_prefix("kerf.dev-")?.strip_suffix(".json")?.to_owned())).collect()
+}
+
+impl Look<'_> {
+    /// What is not as at rest; empty for a node that is.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        let mut found = self.conditions();
+        found.extend(self.spec.slices.iter().filter_map(|wanted| self.missing(wanted)));
+        found.extend(self.leaked());
+        found.extend(self.holders());
+        found.extend(self.offers());
+        let known: BTreeSet<String> = self.known().map(|(device, _)| device.to_owned()).collect();
+        if known != self.cdi {
+            found.push(format!(
+                "{} and the CDI specifications differ",
+                difference("status", &known, &self.cdi)
+            ));
+        }
+        found
+    }
+
+    fn conditions(&self) -> Vec<String> {
+        let ill = self.status.conditions.iter().filter(|c| c.status != ConditionStatus::True);
+        let mut found: Vec<String> = ill.map(|c| format!("not {}: {}", c.kind, c.message)).collect();
+        if !self.status.is_ready() {
+            found.push("the agent is not ready".to_owned());
+        }
+        if self.status.observed_revision != self.spec.revision {
+            let (seen, wanted) = (self.status.observed_revision, self.spec.revision);
+            found.push(format!("the agent has taken revision {seen} of {wanted}"));
+        }
+        found
+    }
+
+    /// Why a wanted slice is not where it should be.
+    fn missing(&self, wanted: &WantedSlice) -> Option<String> {
+        let text = format!("{} ({} on {})", wanted.id, wanted.shape, wanted.gpu);
+        let Some(slice) = self.status.slice(&wanted.id) else { return Some(format!("{text} has no status")) };
+        let due = if wanted.reservation.is_some() { SliceState::Held } else { SliceState::Idle };
+        if slice.state != due {
+            let why = slice.message.as_deref().unwrap_or("no reason given");
+            return Some(format!("{text} is {:?} and not {due:?}: {why}", slice.state));
+        }
+        let is_there = match wanted.shape {
+            Shape::Mig { .. } => {
+                slice.device.as_ref().is_some_and(|device| self.is_cut(wanted, device.as_str()))
+            }
+            _ => slice.device.is_some(),
+        };
+        (!is_there).then(|| format!("{text} is {due:?}, and NVML does not have it"))
+    }
+
+    /// Whether NVML has the device at the wanted place.
+    fn is_cut(&self, wanted: &WantedSlice, device: &str) -> bool {
+        let Some(gpu) = self.state.gpu(wanted.gpu.as_str()) else { return false };
+        let Some(instance) = wanted.shape.instance() else { return false };
+        gpu.instances.iter().any(|i| {
+            let (start, size) = (u32::from(instance.placement.start), u32::from(instance.placement.size));
+            let same_place = (i.placement.start, i.placement.size) == (start, size);
+            let same_part = |c: &kerf_nvml_mock::ComputeInstance| {
+                let place = (c.placement.start, c.placement.size);
+                wanted.shape.part().is_none_or(|p| (u32::from(p.start), u32::from(p.compute)) == place)
+            };
+            let name = gpu.profile_of(i).map(|profile| profile.name.clone());
+            same_place
+                && name == Some(instance.profile.to_string())
+                && i.compute.iter().any(|c| c.uuid == device && same_part(c))
+        })
+    }
+
+    /// The devices that the status tells of.
+    fn known(&self) -> impl Iterator<Item = (&str, &SliceStatus)> {
+        self.status.slices.iter().filter_map(|slice| Some((slice.device.as_ref()?.as_str(), slice)))
+    }
+
+    /// Instances that NVML has and nobody can use, and devices that NVML does not have.
+    fn leaked(&self) -> Vec<String> {
+        let known: BTreeMap<&str, &SliceStatus> = self.known().collect();
+        let mut found = Vec::new();
+        let mut cut = BTreeSet::new();
+        for gpu in &self.state.gpus {
+            for instance in &gpu.instances {
+                let name = gpu.profile_of(instance).map_or("?", |profile| profile.name.as_str());
+                let text = format!("{name} at {} on {}", instance.placement.start, gpu.uuid);
+                if instance.compute.is_empty() {
+                    found.push(format!("leaked: {text} has no compute instance"));
+                }
+                for one in &instance.compute {
+                    cut.insert(one.uuid.as_str());
+                    match known.get(one.uuid.as_str()) {
+                        None => found.push(format!("leaked: {text} ({}) is in no status", one.uuid)),
+                        // Nobody but kerf cuts here. What it takes for a stranger's is lost to the extender.
+                        Some(slice) if slice.id.is_none() => {
+                            found.push(format!("leaked: {text} ({}) has lost its name", one.uuid));
+                        }
+                        Some(_) => {}
+                    }
+                }
+            }
+        }
+        let made_up = known.keys().filter(|device| device.starts_with("MIG-") && !cut.contains(*device));
+        found.extend(made_up.map(|device| format!("the status tells of {device}, which NVML does not have")));
+        found
+    }
+
+    /// Where the status and the kubelet differ over who holds what.
+    fn holders(&self) -> Vec<String> {
+        let by_kubelet: BTreeSet<String> = self
+            .held
+            .iter()
+            .flat_map(|(device, holders)| holders.iter().map(move |(_, pod)| format!("{device} by {pod}")))
+            .collect();
+        let holder =
+            |slice: &SliceStatus| slice.holder.as_ref().map(|h| format!("{}/{}", h.namespace, h.pod));
+        let held = self.known().filter_map(|(device, slice)| Some(format!("{device} by {}", holder(slice)?)));
+        let by_status: BTreeSet<String> = held.collect();
+        if by_kubelet == by_status {
+            return Vec::new();
+        }
+        vec![format!("{} are held by differing accounts", difference("status", &by_status, &by_kubelet))]
+    }
+
+    /// Devices that the kubelet may hand out though nobody was promised them.
+    fn offers(&self) -> Vec<String> {
+        let promised = |slice: &SliceStatus| {
+            let mut wanted = self.spec.slices.iter().filter(|w| Some(&w.id) == slice.id.as_ref());
+            slice.holder.is_some() || wanted.any(|w| w.reservation.is_some())
+        };
+        let may: BTreeSet<&str> =
+            self.known().filter(|(_, slice)| promised(slice)).map(|(device, _)| device).collect();
+        let offered = self.offered.iter().flat_map(|(name, ids)| ids.iter().map(move |id| (name, id)));
+        let wrong = offered.filter(|(_, id)| !may.contains(id.as_str()));
+        wrong
+            .map(|(name, id)| format!("the kubelet may hand out {id} as {name}, which nobody was promised"))
+            .collect()
+    }
+}
+
+fn difference(name: &str, one: &BTreeSet<String>, other: &BTreeSet<String>) -> String {
+    let list = |set: Vec<&String>| set.into_iter().cloned().collect::<Vec<_>>().join(", ");
+    let (more, less) = (list(one.difference(other).collect()), list(other.difference(one).collect()));
+    format!("{name} has [{more}] more and [{less}] less:")
+}

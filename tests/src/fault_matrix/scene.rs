@@ -1,0 +1,203 @@
+//! A node with its churn: the leader's upkeep, random demands, and the look whether all is at rest.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use kerf_core::contract::{
+    GpuNodeStatus, GpuRule, GpuSelector, ModeChange, NodePolicy, Shape, TimeSlicingRule,
+};
+use kerf_core::kind::Kind;
+use kerf_core::names::GpuUuid;
+use kerf_nvml_mock::{MockState, Process};
+use kube::Client;
+
+use super::dice::Dice;
+use super::guard::{self, Guard};
+use super::leader::Leader;
+use super::node::{CUT, Node, SHARED, SWITCHED};
+use super::rest::{self, Look};
+use super::sight::Sight;
+use crate::control_plane::ControlPlane;
+
+/// The wait between two looks of the leader.
+const TICK: Duration = Duration::from_millis(15);
+
+/// The wait between two random demands.
+const DEMAND: Duration = Duration::from_millis(120);
+
+/// A process of the churn's, in MiB of GPU memory: less than the smallest share.
+const USED_MIB: u64 = 256;
+
+/// The process ids of the churn begin here.
+const FIRST_PID: u32 = 100_000;
+
+/// One node and what happens on it.
+pub(super) struct Scene {
+    pub(super) node: Node,
+    pub(super) leader: Leader,
+    pub(super) dice: Dice,
+    pub(super) guard: Guard,
+    pub(super) sight: Sight,
+    uuids: Vec<GpuUuid>,
+    /// Whether the MIG mode is to be switched as soon as nobody has anything of the GPU.
+    pub(super) switch_due: bool,
+    processes: BTreeMap<String, u32>,
+    last_demand: Instant,
+    /// How often the agent was found dead.
+    pub(super) deaths: u32,
+    /// Faults given so far.
+    pub(super) given: u32,
+    /// What the agent did that it should not: ends by itself, never settles.
+    pub(super) faults: Vec<String>,
+}
+
+impl Scene {
+    /// A node of this name, its agent serving.
+    pub(super) async fn start(
+        plane: &ControlPlane,
+        client: Client,
+        name: &str,
+        (period, seed): (Duration, u64),
+    ) -> anyhow::Result<Self> {
+        let node = Node::start(plane, name, period).await?;
+        let sight = Sight::of(&client, name);
+        let mut status = sight.status.clone();
+        let serving = status.wait_for(GpuNodeStatus::is_ready);
+        let serving = tokio::time::timeout(Duration::from_mins(1), serving).await;
+        serving
+            .with_context(|| format!("the agent does not serve; see {}", node.agent_log().display()))??;
+        let guard = Guard::over(std::sync::Arc::clone(&node.kubelet), node.state_file());
+        let uuids = node.state()?.gpus.iter().map(|gpu| GpuUuid::new(&gpu.uuid)).collect();
+        let mut leader = Leader::of(&client, name);
+        leader.spec.policy = policy(true);
+        Ok(Self {
+            node,
+            leader,
+            dice: Dice::new(seed),
+            guard,
+            sight,
+            uuids,
+            switch_due: false,
+            processes: BTreeMap::new(),
+            last_demand: Instant::now(),
+            deaths: 0,
+            given: 0,
+            faults: Vec::new(),
+        })
+    }
+
+    /// A GPU's UUID.
+    pub(super) fn uuid(&self, gpu: u32) -> anyhow::Result<GpuUuid> {
+        self.uuids.get(gpu as usize).cloned().context("no such GPU")
+    }
+
+    /// The agent's newest status.
+    pub(super) fn status(&self) -> GpuNodeStatus {
+        self.sight.status.borrow().clone()
+    }
+
+    /// One look of the leader, with a random demand if it is time for one and the node is `busy`.
+    pub(super) async fn tick(&mut self, busy: bool) -> anyhow::Result<()> {
+        if busy && self.last_demand.elapsed() >= DEMAND {
+            self.last_demand = Instant::now();
+            self.demand().await?;
+        }
+        self.switch_if_due()?;
+        let (status, pods) = (self.status(), self.sight.pods.borrow().clone());
+        self.leader.upkeep(&status, &pods).await?;
+        self.run_processes()?;
+        tokio::time::sleep(TICK).await;
+        Ok(())
+    }
+
+    /// Starts the agent again if it has ended. Whether it had.
+    pub(super) fn revive(&mut self) -> anyhow::Result<bool> {
+        let Some(end) = self.node.agent_ended()? else { return Ok(false) };
+        self.deaths += 1;
+        self.faults.extend(end);
+        self.node.restart_agent()?;
+        Ok(true)
+    }
+
+    fn switch_if_due(&mut self) -> anyhow::Result<()> {
+        let gpu = self.uuid(SWITCHED)?;
+        let here = |w: &&kerf_core::contract::WantedSlice| w.gpu == gpu;
+        let promised = self.leader.spec.slices.iter().filter(here).any(|w| w.reservation.is_some());
+        if self.switch_due && !promised {
+            self.switch_due = false;
+            let now = self.leader.spec.policy == policy(true);
+            self.leader.spec.policy = policy(!now);
+            self.leader.spec.slices.retain(|w| w.gpu != gpu);
+        }
+        Ok(())
+    }
+
+    /// Lets the pods with time slices have a process each, as long as they run.
+    fn run_processes(&mut self) -> anyhow::Result<()> {
+        let pods = self.sight.pods.borrow().clone();
+        let sliced = self.leader.spec.slices.iter().filter(|w| matches!(w.shape, Shape::TimeSlicing { .. }));
+        let running: BTreeMap<String, String> = sliced
+            .filter_map(Leader::tenant_of)
+            .filter_map(|name| Some((name.to_owned(), pods.get(name)?)))
+            .filter(|(_, pod)| pod.phase == "Running")
+            .map(|(name, pod)| (name, pod.uid.to_string()))
+            .collect();
+        let gone: Vec<String> =
+            self.processes.keys().filter(|name| !running.contains_key(*name)).cloned().collect();
+        let new: Vec<_> =
+            running.into_iter().filter(|(name, _)| !self.processes.contains_key(name)).collect();
+        if gone.is_empty() && new.is_empty() {
+            return Ok(());
+        }
+        for (name, uid) in new {
+            let pid = self.processes.values().max().map_or(FIRST_PID, |last| last + 1);
+            self.node.show_process(pid, &uid)?;
+            self.processes.insert(name, pid);
+        }
+        for name in gone {
+            self.processes.remove(&name);
+        }
+        let processes = self.processes.values().map(|pid| Process::on_gpu(*pid, SHARED, USED_MIB));
+        let processes = processes.collect();
+        self.node.control(|control| control.processes = processes)
+    }
+
+    /// What is not as at rest; empty for a node that is.
+    pub(super) fn complaints(&self) -> anyhow::Result<Vec<String>> {
+        let status = self.status();
+        let look = Look {
+            spec: &self.leader.spec,
+            status: &status,
+            state: &self.node.state()?,
+            held: guard::held(&self.node.kubelet),
+            offered: self.node.kubelet.healthy_devices(),
+            cdi: rest::specified(&self.node.cdi_dir()),
+        };
+        let mut complaints = look.complaints();
+        complaints.extend(self.leader.unsettled(&self.sight.pods.borrow()));
+        if self.switch_due {
+            complaints.push("the MIG mode is still to be switched".to_owned());
+        }
+        complaints.extend(self.wrong_mode(look.state));
+        Ok(complaints)
+    }
+
+    fn wrong_mode(&self, state: &MockState) -> Option<String> {
+        let wanted = self.leader.spec.policy == policy(true);
+        let gpu = state.gpus.iter().find(|gpu| gpu.index == SWITCHED)?;
+        (gpu.mig.current != wanted).then(|| format!("the MIG mode of {} should be {wanted}", gpu.uuid))
+    }
+}
+
+/// The node's policy: one GPU is also shared out in parts, one is switched as `mig` says.
+fn policy(mig: bool) -> NodePolicy {
+    let select = |gpu: u32| GpuSelector { indexes: vec![gpu], ..GpuSelector::default() };
+    let cut = GpuRule { select: select(CUT), compute_instances: true, ..GpuRule::default() };
+    let kinds = vec![if mig { Kind::Mig } else { Kind::TimeSlicing }];
+    let mode_change = ModeChange::WithoutReset;
+    let switched = GpuRule { select: select(SWITCHED), kinds, mode_change, ..GpuRule::default() };
+    let time_slicing = TimeSlicingRule { memory_limits: true, ..TimeSlicingRule::default() };
+    let shared = GpuRule { select: select(SHARED), time_slicing, ..GpuRule::default() };
+    NodePolicy { gpus: vec![cut, switched, shared], ..NodePolicy::default() }
+}

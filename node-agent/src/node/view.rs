@@ -32,7 +32,9 @@ impl Node {
                     held: self.is_instance_held(i),
                     parts: i
                         .devices()
-                        .filter_map(|(part, _, d)| Some(ObservedPart { part: part?, held: held(d) }))
+                        .filter_map(|(part, _, d)| {
+                            Some(ObservedPart { part: part?, held: held(d) || !self.is_known(d) })
+                        })
                         .collect(),
                 })
                 .collect(),

@@ -169,7 +169,9 @@ impl Node {
                 // One without a device still takes its place; its id on the GPU stands for it.
                 if instance.devices().next().is_none() && !is_wanted(instance) {
                     let device = DeviceId::new(format!("{}/gi{}", gpu.uuid, instance.gi));
-                    all.push((gpu.uuid.clone(), Shape::mig(instance.instance), device, None));
+                    // Nobody can use one without compute instances, whoever made it: it is no one's, and has a name.
+                    let id = (instance.compute == Compute::Missing).then(|| SliceId::new(device.as_str()));
+                    all.push((gpu.uuid.clone(), Shape::mig(instance.instance), device, id));
                 }
             }
         }

@@ -35,6 +35,10 @@ pub type Usage = BTreeMap<GpuUuid, GpuUsage>;
 impl Node {
     /// Takes who uses how much.
     pub fn on_usage(&mut self, usage: Usage) {
+        // An observation that failed shows no process; it does not say that there is none.
+        if !self.health.nvml.is_well() {
+            return;
+        }
         self.usage = usage;
         let outside: Vec<Note> = self.gpus.iter().filter_map(|gpu| self.outside_note(gpu)).collect();
         self.tell_lasting(outside, |note| matches!(note, Note::Outside { .. }));

@@ -1,1 +1,152 @@
-//! Tests to come.
+//! Memory that is used outside kerf, and by pods beyond what they were given.
+
+use super::tests::{Scene, failing, slice, wanted};
+use super::*;
+use crate::gpu::NvmlCode;
+use crate::gpu::fake::uuid;
+use kerf_core::contract::{Condition, GpuRule, OverUse, Shape, SliceState, TimeSlicingRule};
+use kerf_core::units::{MemoryMib, SizeGb};
+
+const FOUR: &str = "nvidia.com/gpu-4gb.shared";
+const EIGHT: &str = "nvidia.com/gpu-8gb.shared";
+
+fn share(size: u32) -> Shape {
+    Shape::TimeSlicing { size_gb: SizeGb(size) }
+}
+
+fn gib(size: u64) -> MemoryMib {
+    MemoryMib(size * 1024)
+}
+
+/// A node on which `a` holds 4 GiB of a T4.
+fn scene() -> Scene {
+    let mut scene = Scene::new(&["T4-16GB"]);
+    scene.want(vec![wanted("s1", share(4), Some(("a", FOUR)))]);
+    scene.settle();
+    scene.allocate("a", FOUR, "GPU-0::1");
+    scene
+}
+
+fn usage(pods: &[(&str, u64)], others: &[(&str, u64)]) -> Usage {
+    let pods = pods.iter().map(|(pod, mib)| (PodUid::new(format!("{pod}-uid")), MemoryMib(*mib)));
+    let cgroups = pods.clone().map(|(uid, _)| (uid.clone(), format!("/sys/fs/cgroup/{uid}")));
+    let others = others.iter().map(|(name, mib)| ((*name).to_owned(), 7, MemoryMib(*mib)));
+    let usage = GpuUsage {
+        pods: pods.clone().collect(),
+        cgroups: cgroups.collect(),
+        others: others.collect(),
+        ..GpuUsage::default()
+    };
+    Usage::from([(uuid(0), usage)])
+}
+
+fn outside(scene: &mut Scene) -> u64 {
+    scene.decide().status.gpus[0].outside.0
+}
+
+fn count(scene: &Scene, kind: impl Fn(&Note) -> bool) -> usize {
+    scene.told.iter().filter(|note| kind(note)).count()
+}
+
+#[test]
+fn memory_that_is_used_outside_kerf_is_not_offered_and_told_once() {
+    let mut scene = scene();
+    scene.node.on_usage(usage(&[("a", 4000)], &[("nvidia-cuda-mps-server", 30), ("/usr/bin/Xorg", 3000)]));
+    assert_eq!(
+        outside(&mut scene),
+        3072,
+        "in steps, so that a process that grows writes no status each time"
+    );
+    scene.node.on_usage(usage(&[("a", 4000)], &[("/usr/bin/Xorg", 3050)]));
+    assert_eq!(outside(&mut scene), 3072);
+    scene.want(vec![wanted("s1", share(4), Some(("a", FOUR))), wanted("s2", share(8), Some(("b", EIGHT)))]);
+    scene.settle();
+    scene.now += Duration::from_secs(2);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").state, SliceState::Ready, "12 GiB and 3 GiB are all of it");
+    // A pod that kerf gave nothing is as strange as any process.
+    scene.want(vec![wanted("s1", share(4), Some(("a", FOUR)))]);
+    scene.settle();
+    scene.node.on_usage(usage(&[("a", 4000), ("stranger", 100)], &[("/usr/bin/Xorg", 3050)]));
+    scene.want(vec![wanted("s1", share(4), Some(("a", FOUR))), wanted("s3", share(8), Some(("b", EIGHT)))]);
+    scene.settle();
+    scene.now += Duration::from_secs(2);
+    let status = scene.settle();
+    assert_eq!((slice(&status, "s3").state, status.gpus[0].outside), (SliceState::Failed, MemoryMib(3328)));
+    assert!(failing(&status, Condition::SPEC_REACHED).unwrap().contains("memory"));
+    let is_outside = |note: &Note| matches!(note, Note::Outside { .. });
+    assert_eq!(count(&scene, is_outside), 1);
+    scene.node.on_usage(usage(&[("a", 4000)], &[]));
+    assert_eq!(outside(&mut scene), 0);
+    scene.node.on_usage(usage(&[("a", 4000)], &[("/usr/bin/Xorg", 3050)]));
+    scene.decide();
+    assert_eq!(count(&scene, is_outside), 2, "it was gone in between");
+}
+
+#[test]
+fn what_was_seen_of_memory_stays_while_the_gpus_cannot_be_observed() {
+    let mut scene = scene();
+    scene.node.on_usage(usage(&[("a", 9000)], &[("/usr/bin/Xorg", 3000)]));
+    scene.decide();
+    for _ in 0..3 {
+        // An observation that fails has no processes.
+        scene.node.on_observed(Err(GpuError::Call { call: "nvmlX", code: NvmlCode::Unknown }));
+        scene.node.on_usage(Usage::new());
+        assert_eq!(outside(&mut scene), 3072);
+        scene.observe();
+        scene.node.on_usage(usage(&[("a", 9000)], &[("/usr/bin/Xorg", 3000)]));
+        scene.decide();
+    }
+    assert_eq!(count(&scene, |note| matches!(note, Note::Outside { .. } | Note::OverUse { .. })), 2);
+}
+
+#[test]
+fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_says_so() {
+    let mut scene = scene();
+    scene.node.on_usage(usage(&[("a", 4600)], &[]));
+    scene.decide();
+    let is_over = |note: &Note| matches!(note, Note::OverUse { .. });
+    assert_eq!(count(&scene, is_over), 0, "a process has a context beside what it asks for");
+    for used in [4700, 4800, 4900] {
+        scene.node.on_usage(usage(&[("a", used)], &[]));
+        assert_eq!(scene.decide().evict, []);
+    }
+    let told =
+        Note::OverUse { gpu: uuid(0), pod: PodKey::new("ns", "a"), used: MemoryMib(4700), given: gib(4) };
+    assert_eq!(scene.told, [told]);
+    scene.policy.over_use = OverUse::Evict;
+    scene.want(vec![wanted("s1", share(4), Some(("a", FOUR)))]);
+    assert_eq!(scene.decide().evict, [(PodKey::new("ns", "a"), PodUid::new("a-uid"))]);
+    scene.node.on_usage(usage(&[("a", 4000)], &[]));
+    assert_eq!(scene.decide().evict, []);
+    scene.node.on_usage(usage(&[("a", 9000)], &[]));
+    scene.decide();
+    assert_eq!(count(&scene, is_over), 2, "it kept to its share in between");
+}
+
+#[test]
+fn two_shares_of_a_pod_are_one_allowance() {
+    let mut scene = Scene::new(&["T4-16GB"]);
+    scene.want(["s1", "s2"].map(|id| wanted(id, share(4), Some(("a", FOUR)))).into());
+    scene.settle();
+    scene.node.on_usage(usage(&[("a", 8000)], &[]));
+    assert_eq!((outside(&mut scene), scene.told.len()), (0, 0));
+}
+
+#[test]
+fn the_driver_limits_pods_to_what_they_were_given_where_policy_wants_that() {
+    let mut scene = scene();
+    scene.node.on_usage(usage(&[("a", 100), ("stranger", 100)], &[]));
+    assert!(scene.decide().kept.unwrap().limits.is_empty());
+    let time_slicing = TimeSlicingRule { memory_limits: true, ..TimeSlicingRule::default() };
+    scene.policy.gpus = vec![GpuRule { time_slicing, ..GpuRule::default() }];
+    scene.want(vec![wanted("s1", share(4), Some(("a", FOUR)))]);
+    let limits = scene.decide().kept.unwrap().limits;
+    let limits: Vec<_> = limits.iter().map(|((_, cgroup), limit)| (cgroup.as_str(), *limit)).collect();
+    assert_eq!(limits, [("/sys/fs/cgroup/a-uid", gib(4))]);
+    scene.node.on_usage(usage(&[], &[]));
+    assert!(
+        scene.decide().kept.unwrap().limits.is_empty(),
+        "its processes are gone, and its cgroup with them"
+    );
+}

@@ -195,6 +195,7 @@ impl Node {
                 }
                 self.gpus = gpus;
                 self.health.nvml = Neighbour::Well;
+                self.note_modes();
                 self.advertised.serve(&self.resource_names());
             }
             Err(error) => self.health.nvml = Neighbour::Ill(error.to_string()),

@@ -5,9 +5,10 @@
 //! kubelet's own record tells it of pods that need the names.
 
 use super::{Node, Note};
-use crate::gpu::Compute;
+use crate::gpu::{Compute, Gpu};
 use crate::gpu::limits::Limits;
 use kerf_core::contract::{GpuNodeSpec, Shape};
+use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::planner::Step;
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ pub struct Recalled {
     pub spec: GpuNodeSpec,
     /// The object's UID.
     pub uid: Option<String>,
-    /// The GPUs whose MIG mode was on.
+    /// The GPUs whose MIG mode was on, and has not come back yet.
     pub mig: BTreeSet<GpuUuid>,
     /// The GPUs that kerf had put into `EXCLUSIVE_PROCESS` mode.
     pub exclusive: BTreeSet<GpuUuid>,
@@ -51,12 +52,22 @@ impl Node {
         self.recalled = recalled;
     }
 
+    /// Forgets GPUs whose MIG mode has come back, or is of no use any more: what becomes of it from now on is no loss.
+    pub(super) fn note_modes(&mut self) {
+        let mut lost = std::mem::take(&mut self.recalled.mig);
+        lost.retain(|uuid| {
+            let is_lost = |gpu: &Gpu| !gpu.mig.is_on() && self.rule(gpu).kinds.contains(&Kind::Mig);
+            self.gpu(uuid).is_none_or(is_lost)
+        });
+        self.recalled.mig = lost;
+    }
+
     /// What has to be recorded before anything is cut.
     pub(super) fn to_record(&self) -> Recalled {
-        let on = |gpu: &&crate::gpu::Gpu| gpu.mig.is_on();
+        let on = |gpu: &&Gpu| gpu.mig.is_on();
         let seen = self.gpus.iter().filter(on).map(|gpu| gpu.uuid.clone());
         // A mode that was lost is still to come back.
-        let lost = self.recalled.mig.iter().filter(|_| self.recovering.is_some()).cloned();
+        let lost = self.recalled.mig.iter().cloned();
         let exclusive = self.wanted_daemons().into_iter().filter(|(_, d)| d.exclusive).map(|(gpu, _)| gpu);
         let kept = self.recalled.exclusive.iter().filter(|gpu| self.daemons.contains_key(*gpu)).cloned();
         Recalled {

@@ -1,1 +1,133 @@
-//! Tests to come.
+//! Specs that cannot be carried out, and nodes that others manage: the condition says what, and the rest goes on.
+
+use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
+use super::*;
+use crate::gpu::fake::FakeGpus;
+use kerf_core::contract::{Condition, Shape, SliceState, WantedSlice};
+
+/// Wants this beside a sound slice on another GPU. Gives its message and what the condition says.
+fn beside(bad: Vec<WantedSlice>) -> (String, String) {
+    let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
+    let sound = wanted_of(1, "sound", mig("1g.10gb", 0, 1), Some(("a", ONE)));
+    let id = bad.last().unwrap().id.clone();
+    scene.want(bad.into_iter().chain([sound]).collect());
+    scene.settle();
+    scene.now += Duration::from_secs(2);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "sound").state, SliceState::Ready, "other GPUs go on");
+    assert_eq!(slice(&status, id.as_str()).state, SliceState::Failed);
+    assert!(status.is_ready(), "the node serves");
+    let message = slice(&status, id.as_str()).message.clone().unwrap();
+    (message, failing(&status, Condition::SPEC_REACHED).unwrap())
+}
+
+#[test]
+fn a_slice_that_no_legal_plan_reaches_is_named_with_the_reason() {
+    let mut unknown_gpu = wanted("bad", mig("1g.10gb", 0, 1), Some(("b", ONE)));
+    unknown_gpu.gpu = GpuUuid::new("GPU-elsewhere");
+    let one = |id, start| wanted(id, mig("1g.10gb", start, 1), None);
+    for (bad, text) in [
+        (vec![unknown_gpu], "the node has no GPU GPU-elsewhere"),
+        (vec![wanted("bad", mig("1g.18gb", 0, 1), None)], "1g.18gb"),
+        (vec![wanted("bad", mig("3g.40gb", 2, 4), None)], "2"),
+        (vec![one("first", 0), one("bad", 0)], "memory slices 0:1 are taken"),
+        (vec![one("first", 0), wanted("bad", mig("7g.80gb", 0, 8), None)], "taken"),
+        (vec![wanted("bad", Shape::Mps { size_gb: kerf_core::units::SizeGb(4) }, None)], "MIG mode"),
+    ] {
+        let (message, condition) = beside(bad);
+        assert!(message.contains(text), "{message}");
+        assert!(condition.contains(&message) && condition.starts_with("bad: "), "{condition}");
+    }
+}
+
+#[test]
+fn the_second_slice_at_a_place_takes_nothing_from_the_first() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let at = |id, pod| wanted(id, mig("1g.10gb", 0, 1), Some((pod, ONE)));
+    scene.want(vec![at("s1", "a"), at("s2", "b")]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").ready_for.as_ref().unwrap().as_str(), "a-uid");
+    assert_eq!((slice(&status, "s2").device.clone(), slice(&status, "s2").ready_for.clone()), (None, None));
+}
+
+#[test]
+fn a_spec_that_cannot_be_read_leaves_the_last_one_in_force_and_cuts_nothing() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.node.on_spec(Some("uid".into()), Err("policy.gpus[0]: unknown field `vgpu`".into()));
+    let status = scene.settle();
+    let text = failing(&status, Condition::READY).unwrap();
+    assert!(text.contains("unknown field `vgpu`"), "{text}");
+    assert_eq!(devices(&scene.kubelet), ["MIG-1"], "what was promised stays offered");
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    assert!(scene.settle().is_ready());
+}
+
+/// A node whose neighbours are looked for.
+fn watched() -> Scene {
+    Scene::of(FakeGpus::new(&["H100-80GB"]), Settings { others: true, ..Settings::default() })
+}
+
+const PLUGIN: &str = "NVIDIA's device plugin manages GPUs of this node: its sockets answer.";
+
+#[test]
+fn a_contested_node_registers_no_name_and_cuts_nothing() {
+    let mut scene = watched();
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    for others in [None, Some(vec![PLUGIN.to_owned()])] {
+        if let Some(others) = others {
+            scene.node.on_others(others);
+        }
+        scene.list_holders();
+        let decision = scene.decide();
+        assert!(decision.lists.is_empty() && decision.step.is_none() && decision.healthy.is_empty());
+        assert!(!decision.status.is_ready());
+    }
+    let status = scene.decide().status;
+    assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));
+    assert!(status.gpus.iter().all(|gpu| gpu.kinds.is_empty()), "nothing is to be placed on it");
+    assert_eq!(scene.told, [Note::Contested { text: PLUGIN.to_owned() }], "told once");
+    scene.node.on_others(vec![]);
+    let status = scene.settle();
+    assert_eq!((slice(&status, "s1").state, status.is_ready()), (SliceState::Ready, true));
+}
+
+#[test]
+fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
+    let mut scene = watched();
+    scene.node.on_others(vec![]);
+    let (held, promised) = (
+        wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
+        wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))),
+    );
+    scene.want(vec![held.clone()]);
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    scene.node.on_others(vec![PLUGIN.to_owned()]);
+    scene.want(vec![held, promised]);
+    let status = scene.settle();
+    assert_eq!((scene.places().len(), devices(&scene.kubelet)), (1, vec!["MIG-1"]));
+    assert_eq!(slice(&status, "s1").state, SliceState::Held);
+    assert_eq!(slice(&status, "s2").state, SliceState::Preparing);
+}
+
+#[test]
+fn a_contested_node_tells_so_after_a_restart_too_and_sees_its_pods_leave() {
+    let mut scene = watched();
+    scene.node.on_others(vec![]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    let status = scene.settle();
+    scene.restart_agent(Some(&status));
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    let status = scene.decide().status;
+    assert_eq!((slice(&status, "s1").state, status.gpus[0].kinds.len()), (SliceState::Held, 1), "as it was");
+    scene.node.on_others(vec![PLUGIN.to_owned()]);
+    let status = scene.decide().status;
+    assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));
+    assert_eq!(status.gpus[0].kinds, []);
+    scene.free("MIG-1");
+    assert_ne!(slice(&scene.decide().status, "s1").state, SliceState::Held);
+}

@@ -116,7 +116,8 @@ impl Node {
         let init = self.init_held();
         self.account.take_init(init);
         self.note_kept_promises();
-        if knows_all {
+        // Whoever else is here, what is held is known.
+        if knows_holders && self.health.nvml.is_well() && (self.others.is_some() || knows_all) {
             self.before = None;
         }
         let next_recovery = self.recover(now);

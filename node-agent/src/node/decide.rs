@@ -169,8 +169,9 @@ impl Node {
 
     /// The plan's steps. What the record tells of is made anew before holders are known: after a boot there are none.
     fn steps(&mut self, knows_all: bool, now: Instant) -> Vec<Step> {
-        let may_restore = self.is_recovering() && self.health.nvml.is_well();
+        let may_restore = self.is_recovering() && self.health.nvml.is_well() && !self.is_contested();
         if !knows_all && !may_restore {
+            self.extend_recovery(now);
             return Vec::new();
         }
         let steps = self.plan(now);

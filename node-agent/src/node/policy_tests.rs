@@ -145,6 +145,9 @@ fn a_mode_that_policy_has_switched_is_not_taken_for_a_lost_one_afterwards() {
     assert_eq!(modes(&scene), [OFF]);
     // Now either mode goes with policy, and it leaves the mode as it is.
     scene.policy = rule(&[Kind::Mig, Kind::Mps], ModeChange::Never);
+    scene.want(vec![]);
+    scene.settle();
+    assert_eq!(modes(&scene), [OFF]);
     scene.want(vec![wanted("s1", MPS, Some(("a", MPS_NAME)))]);
     let status = scene.settle();
     assert_eq!((modes(&scene), slice(&status, "s1").state), (vec![OFF], SliceState::Ready));

@@ -1,1 +1,286 @@
-//! Tests to come.
+//! After a restart nothing moves; after a reboot what was recorded is there again, at the same places, before anybody hears
+//! of the node's names. And slices that no record tells of.
+
+use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
+use super::*;
+use crate::gpu::fake::{FakeGpus, uuid};
+use crate::gpu::{GpuBackend as _, MigMode, NvmlCode};
+use kerf_core::contract::{Condition, GpuRule, Holder, ModeChange, SliceState, WantedSlice};
+use kerf_core::kind::Kind;
+use kerf_core::planner::Step;
+
+fn spec() -> Vec<WantedSlice> {
+    vec![
+        wanted("s1", mig("3g.40gb", 4, 4), Some(("a", "nvidia.com/mig-3g.40gb"))),
+        wanted("s2", mig("1g.10gb", 2, 1), None),
+        wanted_of(1, "s3", mig("1g.5gb", 6, 1), Some(("c", "nvidia.com/mig-1g.5gb"))),
+    ]
+}
+
+const PLACES: [&str; 3] = ["3g.40gb at 4:4", "1g.10gb at 2:1", "1g.5gb at 6:1"];
+
+/// A Hopper and an Ampere GPU with slices, of which `a` holds the first.
+fn busy() -> (Scene, GpuNodeStatus) {
+    let mut scene = Scene::new(&["H100-80GB", "A100-40GB"]);
+    scene.want(spec());
+    let status = scene.settle();
+    let device = slice(&status, "s1").device.clone().unwrap();
+    scene.allocate("a", "nvidia.com/mig-3g.40gb", device.as_str());
+    let status = scene.settle();
+    (scene, status)
+}
+
+/// The node is booted, and the agent starts. The kubelet's checkpoint still tells of what pods held.
+fn boot(scene: &mut Scene, status: &GpuNodeStatus) {
+    scene.gpus.reboot();
+    scene.record.booted = true;
+    scene.start_agent(Some(status));
+}
+
+/// Runs steps until there is none left. Gives them.
+fn run_all(scene: &mut Scene) -> Vec<String> {
+    let mut steps = Vec::new();
+    for _ in 0..20 {
+        let decision = scene.decide();
+        let Some(step) = decision.step else { break };
+        assert!(decision.lists.is_empty(), "no name is registered before {step}");
+        steps.push(step.to_string());
+        scene.run(step);
+    }
+    steps
+}
+
+/// The kubelet, the API server and the leader are heard.
+fn hear_all(scene: &mut Scene, wanted: Vec<WantedSlice>) {
+    scene.node.on_registration(Ok(()));
+    scene.node.on_pods(NodePods::new());
+    scene.acknowledge();
+    scene.list_holders();
+    scene.want(wanted);
+}
+
+#[test]
+fn after_a_restart_nothing_moves() {
+    let (mut scene, status) = busy();
+    scene.restart_agent(Some(&status));
+    scene.want(spec());
+    for _ in 0..5 {
+        assert_eq!(scene.decide().step, None);
+        scene.acknowledge();
+        scene.list_holders();
+    }
+    let again = scene.settle();
+    assert_eq!((again.slices, again.gpus), (status.slices, status.gpus));
+}
+
+#[test]
+fn after_a_reboot_the_recorded_slices_are_made_at_their_places_before_a_name_is_registered() {
+    let (mut scene, status) = busy();
+    boot(&mut scene, &status);
+    let steps = run_all(&mut scene);
+    assert_eq!(
+        steps,
+        [
+            "switch MIG mode on on GPU-0",
+            "create 3g.40gb at 4:4 on GPU-0 for s1",
+            "create 1g.10gb at 2:1 on GPU-0 for s2",
+            "create 1g.5gb at 6:1 on GPU-1 for s3",
+        ],
+        "the Ampere GPU has kept its mode"
+    );
+    assert!(!scene.decide().lists.is_empty(), "and now the names");
+    let status = scene.decide().status;
+    assert!(!status.is_ready() && status.slices.iter().all(|s| s.ready_for.is_none()));
+    hear_all(&mut scene, spec());
+    scene.settle();
+    assert_eq!(scene.places(), PLACES);
+    // The pod that held one has failed by now: its devices are gone. The next one gets what is there.
+    scene.held.clear();
+    scene.list_holders();
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Ready);
+    assert!(devices(&scene.kubelet).iter().all(|d| !["MIG-1", "MIG-2", "MIG-3"].contains(d)));
+}
+
+#[test]
+fn what_a_dead_pod_held_before_the_reboot_is_in_nobodys_way() {
+    let (mut scene, status) = busy();
+    boot(&mut scene, &status);
+    run_all(&mut scene);
+    // The kubelet still lists the old device; the leader has given the place away.
+    hear_all(&mut scene, vec![wanted("s9", mig("7g.80gb", 0, 8), Some(("z", "nvidia.com/mig-7g.80gb")))]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s9").state, SliceState::Ready);
+    let name: ResourceName = "nvidia.com/mig-3g.40gb".parse().unwrap();
+    assert_eq!(scene.decide().lists[&name], [], "a device that is gone is listed nowhere");
+}
+
+#[test]
+fn a_recorded_slice_that_cannot_be_made_again_is_told_and_does_not_hold_up_the_names() {
+    let (mut scene, status) = busy();
+    boot(&mut scene, &status);
+    let refused = GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources };
+    let mut tries = 0;
+    for _ in 0..60 {
+        let decision = scene.decide();
+        if let Some(step) = decision.step {
+            if matches!(&step, Step::Create { id, .. } if id.as_str() == "s1") {
+                scene.gpus.fail_next(refused.clone());
+                tries += 1;
+            }
+            assert!(decision.lists.is_empty());
+            scene.run(step);
+        }
+        scene.now += Duration::from_secs(1);
+    }
+    assert_eq!((tries, scene.places().len()), (3, 2));
+    assert!(!scene.decide().lists.is_empty());
+    hear_all(&mut scene, spec());
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Failed);
+    assert!(slice(&status, "s1").message.as_ref().unwrap().contains("INSUFFICIENT_RESOURCES"));
+}
+
+#[test]
+fn the_mode_that_a_reboot_took_comes_back_without_policys_leave_unless_policy_has_no_use_for_it() {
+    for (kinds, mode) in [(vec![Kind::Mig, Kind::Mps], true), (vec![Kind::Mps], false)] {
+        let (mut scene, _) = busy();
+        scene.policy.gpus = vec![GpuRule { kinds, mode_change: ModeChange::Never, ..GpuRule::default() }];
+        scene.want(spec());
+        let status = scene.settle();
+        boot(&mut scene, &status);
+        run_all(&mut scene);
+        assert_eq!(scene.gpus.gpus()[0].mig, MigMode::Settled(mode));
+    }
+}
+
+#[test]
+fn the_mode_of_a_gpu_that_is_missing_at_the_boot_comes_back_with_it() {
+    let (mut scene, status) = busy();
+    boot(&mut scene, &status);
+    let all = scene.gpus.gpus();
+    scene.node.on_observed(Ok(all[1..].to_vec()));
+    run_all(&mut scene);
+    hear_all(&mut scene, vec![]);
+    let status = scene.settle();
+    // The agent is restarted, and then the GPU comes back.
+    scene.restart_agent(Some(&status));
+    scene.node.on_observed(Ok(all[1..].to_vec()));
+    scene.want(vec![]);
+    scene.settle();
+    scene.observe();
+    scene.want(vec![spec().remove(0)]);
+    let status = scene.settle();
+    assert_eq!(scene.gpus.gpus()[0].mig, MigMode::Settled(true));
+    assert!(slice(&status, "s1").device.is_some());
+}
+
+#[test]
+fn what_is_made_was_recorded_before() {
+    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    scene.policy.gpus =
+        vec![GpuRule { kinds: vec![Kind::Mig], mode_change: ModeChange::WithoutReset, ..GpuRule::default() }];
+    scene.want(spec()[..2].to_vec());
+    let mut steps = 0;
+    while let decision = scene.decide()
+        && let Some(step) = decision.step
+    {
+        let recorded = decision.record.spec.slices;
+        assert!(matches!(step, Step::Switch { .. }) || recorded == spec()[..2], "{step} is recorded");
+        scene.run(step);
+        steps += 1;
+    }
+    assert_eq!(steps, 3);
+    assert_eq!(scene.record.mig, BTreeSet::from([uuid(0)]));
+}
+
+#[test]
+fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    for _ in 0..3 {
+        assert!(scene.decide().step.is_some());
+        let now = scene.tick();
+        scene.node.on_unrecorded("the disk is full; free some space in /var/lib/kerf", now);
+        let decision = scene.decide();
+        assert!(decision.step.is_none() && decision.wake.is_some(), "it is tried again");
+        let text = failing(&decision.status, Condition::SPEC_REACHED).unwrap();
+        assert!(text.contains("the disk is full"), "{text}");
+        assert_ne!(slice(&decision.status, "s1").state, SliceState::Ready);
+        scene.now = decision.wake.unwrap();
+    }
+    let status = scene.settle();
+    assert_eq!(
+        (slice(&status, "s1").state, failing(&status, Condition::SPEC_REACHED)),
+        (SliceState::Ready, None)
+    );
+}
+
+#[test]
+fn a_contested_node_is_not_cut_after_a_reboot() {
+    let (mut scene, status) = busy();
+    scene.settings.others = true;
+    boot(&mut scene, &status);
+    assert_eq!(run_all(&mut scene), Vec::<String>::new(), "who else is here is not known yet");
+    scene.node.on_others(vec!["NVIDIA's MIG manager manages GPUs of this node".into()]);
+    assert_eq!(run_all(&mut scene), Vec::<String>::new());
+    scene.now += Duration::from_mins(10);
+    assert!(scene.decide().lists.is_empty());
+    scene.node.on_others(vec![]);
+    assert_eq!(run_all(&mut scene).len(), 4);
+}
+
+#[test]
+fn slices_without_a_record_are_occupied_and_told_once() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let foreign = mig("1g.10gb", 4, 1).instance().unwrap();
+    scene.gpus.create(&uuid(0), foreign, None).unwrap();
+    scene.restart_agent(None);
+    scene.want(vec![wanted("s1", mig("3g.40gb", 4, 4), Some(("a", "nvidia.com/mig-3g.40gb")))]);
+    for _ in 0..3 {
+        scene.settle();
+        scene.observe();
+        scene.now += Duration::from_secs(2);
+    }
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Failed);
+    assert_eq!(slice(&status, "s1").message.as_deref(), Some("slices in use are in its way"));
+    let found = status.slices.iter().find(|s| s.id.is_none()).unwrap();
+    assert_eq!((found.state, found.device.as_ref().unwrap().as_str()), (SliceState::Held, "MIG-1"));
+    assert_eq!(scene.told, [Note::Adopted { device: DeviceId::new("MIG-1") }]);
+    scene.restart_agent(Some(&status));
+    scene.want(vec![]);
+    let status = scene.settle();
+    assert!(status.slices.iter().any(|s| s.id.is_none()), "it stays somebody's");
+}
+
+#[test]
+fn a_slice_that_the_record_tells_of_is_not_taken_for_somebody_elses() {
+    let (mut scene, _) = busy();
+    scene.free(scene.held.keys().next().unwrap().clone().as_str());
+    // The status is lost, and the leader wants other things: by the record the agent knows what it made.
+    scene.restart_agent(None);
+    scene.want(vec![wanted("s9", mig("7g.80gb", 0, 8), None)]);
+    scene.settle();
+    assert_eq!(scene.places(), ["7g.80gb at 0:8", "1g.5gb at 6:1"]);
+    assert_eq!(scene.told.iter().filter(|note| matches!(note, Note::Adopted { .. })).count(), 0);
+}
+
+#[test]
+fn shares_are_served_again_under_their_ids_after_a_reboot() {
+    let name = "nvidia.com/gpu-4gb";
+    let share = kerf_core::contract::Shape::Mps { size_gb: kerf_core::units::SizeGb(4) };
+    let mut scene = Scene::new(&["T4-16GB"]);
+    scene.want(vec![wanted("s1", share, Some(("a", name)))]);
+    scene.settle();
+    scene.allocate("a", name, "GPU-0::1");
+    let status = scene.settle();
+    boot(&mut scene, &status);
+    assert_eq!(run_all(&mut scene), Vec::<String>::new());
+    // The leader's spec has lost it; the kubelet's checkpoint has not, and lets the pod's containers start again.
+    hear_all(&mut scene, vec![]);
+    let status = scene.settle();
+    let holder = Holder { namespace: "ns".into(), pod: "a".into(), container: "main".into() };
+    assert_eq!((status.slices[0].shape, status.slices[0].holder.clone()), (share, Some(holder)));
+    assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
+}

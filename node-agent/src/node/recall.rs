@@ -97,6 +97,11 @@ impl Node {
         steps.into_iter().filter(restores).collect()
     }
 
+    /// Nothing can be made yet: the names' patience begins when something can.
+    pub(super) fn extend_recovery(&mut self, now: Instant) {
+        self.recovering = self.recovering.map(|until| until.max(now + PATIENCE));
+    }
+
     /// Ends the recovery once no step is left that could be taken, or when it takes too long.
     pub(super) fn note_recovery(&mut self, steps: &[Step], now: Instant) {
         let Some(until) = self.recovering else { return };

@@ -218,6 +218,7 @@ impl Node {
             }
             if !self.run_share_steps(&observed, &plan, now) {
                 self.note_obstacles(&plan, now);
+                self.note_blocked(&observed, &plan);
                 return plan.steps.into_iter().filter(|s| self.is_allowed_alone(&observed, s)).collect();
             }
         }
@@ -280,6 +281,27 @@ impl Node {
             Obstruction { text, is_final }
         };
         self.obstacles = plan.refused.iter().map(|(id, o)| (id.clone(), obstruction(id, o))).collect();
+    }
+
+    /// Slices whose place cannot be cleared: what is there was to be destroyed, and that has failed for good. It is tried
+    /// anew for the next one that needs it gone.
+    fn note_blocked(&mut self, observed: &Observed, plan: &Plan) {
+        let due: BTreeSet<Task> = plan.steps.iter().map(task).collect();
+        self.retries.retain(|known| !matches!(known, Task::Destroy(..)) || due.contains(known));
+        let destroys = plan.steps.iter().filter(|step| matches!(step, Step::Destroy { .. }));
+        let (failed, possible): (Vec<_>, Vec<_>) = destroys.partition(|s| self.retries.is_final(&task(s)));
+        for create in plan.steps.iter().filter(|_| !failed.is_empty()) {
+            let Step::Create { gpu, id, .. } = create else { continue };
+            let steps = possible.iter().copied().chain([create]).cloned().collect();
+            let alone = Plan { steps, refused: Vec::new() };
+            let error =
+                failed.iter().find(|step| step.gpu() == gpu).and_then(|s| self.retries.error(&task(s)));
+            let Some((error, _)) = error else { continue };
+            if planner::check(observed, &self.to_plan(), &alone).is_err() {
+                let text = format!("what is in its place cannot be destroyed: {error}");
+                self.obstacles.insert(id.clone(), Obstruction { text, is_final: true });
+            }
+        }
     }
 
     /// The first step that may run now.

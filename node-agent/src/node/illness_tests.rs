@@ -1,1 +1,188 @@
-//! Tests to come.
+//! GPUs that report errors or fall off the bus: nothing new of them, nothing lost of what is held, and the way back.
+
+use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
+use super::*;
+use crate::gpu::fake::uuid;
+use crate::gpu::{GpuEvent, GpuTrouble, NvmlCode};
+use kerf_core::contract::{Condition, SliceState, WantedSlice};
+use kerf_core::planner::Step;
+
+const SEVEN: &str = "nvidia.com/mig-7g.80gb";
+
+/// A held and a promised slice on the first GPU, a promised one on the second.
+fn busy() -> Scene {
+    let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
+    scene.want(spec());
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    scene
+}
+
+fn spec() -> Vec<WantedSlice> {
+    vec![
+        wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
+        wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))),
+        wanted_of(1, "s3", mig("1g.10gb", 0, 1), Some(("c", ONE))),
+    ]
+}
+
+fn states(status: &GpuNodeStatus) -> [SliceState; 3] {
+    ["s1", "s2", "s3"].map(|id| slice(status, id).state)
+}
+
+fn trouble(scene: &mut Scene, what: GpuTrouble, gi: Option<u32>) {
+    let now = scene.tick();
+    scene.node.on_trouble(GpuEvent { gpu: uuid(0), what, gi, ci: None }, now);
+}
+
+const WELL: [SliceState; 3] = [SliceState::Held, SliceState::Ready, SliceState::Ready];
+const ILL: [SliceState; 3] = [SliceState::Held, SliceState::Failed, SliceState::Ready];
+
+#[test]
+fn an_ill_gpu_offers_nothing_and_its_promises_fail_at_once() {
+    for what in [GpuTrouble::Xid(79), GpuTrouble::DoubleBitEcc] {
+        let mut scene = busy();
+        trouble(&mut scene, what, None);
+        let status = scene.settle();
+        assert_eq!(states(&status), ILL);
+        assert_eq!(devices(&scene.kubelet), ["MIG-3"], "the holder's device is unhealthy too");
+        assert_eq!((status.gpus[0].kinds.len(), status.gpus[1].kinds.len()), (0, 1));
+        assert!(status.gpus[0].message.is_some() && status.gpus[1].message.is_none());
+        assert!(failing(&status, Condition::GPUS_HEALTHY).unwrap().starts_with("GPU 0: "));
+        assert!(scene.told.iter().any(|note| matches!(note, Note::GpuUnhealthy { .. })));
+        assert_eq!(scene.places().len(), 3, "nothing is destroyed for it");
+    }
+}
+
+#[test]
+fn a_gpu_comes_back_after_quiet_time_if_it_answers_and_has_nothing_to_repair() {
+    let mut scene = busy();
+    let quiet = scene.settings.recover_after;
+    trouble(&mut scene, GpuTrouble::Xid(79), None);
+    scene.settle();
+    scene.now += quiet / 2;
+    trouble(&mut scene, GpuTrouble::Xid(79), None);
+    scene.now += quiet / 2;
+    assert_eq!(states(&scene.settle()), ILL, "it was not quiet");
+    scene.gpus.set_pending_repair(0, Some("a row of its memory is to be remapped"));
+    scene.observe();
+    scene.now += quiet;
+    let status = scene.settle();
+    assert_eq!(states(&status), ILL);
+    assert!(status.gpus[0].message.as_ref().unwrap().contains("remapped"));
+    scene.gpus.set_pending_repair(0, None);
+    scene.gpus.set_lost(0, true);
+    scene.observe();
+    assert_eq!(states(&scene.settle()), ILL, "it does not answer");
+    scene.gpus.set_lost(0, false);
+    scene.observe();
+    scene.now += Duration::from_secs(2);
+    assert_eq!(states(&scene.settle()), WELL);
+    assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-2", "MIG-3"]);
+    let told = scene.told.iter().filter(|note| matches!(note, Note::GpuRecovered { .. }));
+    assert_eq!(told.count(), 1);
+}
+
+#[test]
+fn the_wait_for_a_gpu_to_be_quiet_ends_by_itself() {
+    let mut scene = busy();
+    trouble(&mut scene, GpuTrouble::Xid(79), None);
+    let last = scene.now;
+    scene.settle();
+    let due = last + scene.settings.recover_after;
+    for _ in 0..1000 {
+        let Some(wake) = scene.decide().wake.filter(|wake| *wake <= due) else { break };
+        scene.now = scene.now.max(wake);
+    }
+    assert!(scene.now >= due, "a decision is due when the GPU may be taken back");
+    assert_eq!(states(&scene.settle()), WELL);
+}
+
+#[test]
+fn an_applications_own_error_is_not_the_gpus() {
+    let mut scene = busy();
+    trouble(&mut scene, GpuTrouble::Xid(31), None);
+    assert_eq!(states(&scene.settle()), WELL);
+}
+
+#[test]
+fn an_error_of_one_instance_leaves_its_neighbours_alone() {
+    let mut scene = busy();
+    let gi = scene.gpus.gpus()[0].instances.iter().find(|i| i.instance.placement.start == 1).unwrap().gi;
+    trouble(&mut scene, GpuTrouble::Xid(94), Some(gi));
+    let status = scene.settle();
+    assert_eq!(states(&status), ILL);
+    assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-3"]);
+    assert_eq!(status.gpus[0].message, None);
+}
+
+#[test]
+fn a_lost_gpu_keeps_its_held_slices_and_the_others_go_on() {
+    let mut scene = busy();
+    scene.gpus.set_lost(0, true);
+    scene.observe();
+    let more = wanted_of(1, "s4", mig("1g.10gb", 1, 1), None);
+    scene.want(spec().into_iter().chain([more]).collect());
+    let status = scene.settle();
+    assert_eq!(states(&status), ILL);
+    assert_eq!(slice(&status, "s1").holder.as_ref().unwrap().pod, "a");
+    assert_eq!(slice(&status, "s4").state, SliceState::Idle);
+    assert!(status.gpus[0].message.as_ref().unwrap().contains("GPU_IS_LOST"));
+    scene.gpus.set_lost(0, false);
+    scene.observe();
+    assert_eq!(states(&scene.settle()), WELL);
+}
+
+#[test]
+fn a_gpu_that_is_lost_in_the_middle_is_cut_on_when_it_is_back() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    scene.settle();
+    // Its place is wanted; the GPU is lost before the old slice is destroyed.
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), None)]);
+    scene.gpus.set_lost(0, true);
+    for _ in 0..10 {
+        let decision = scene.decide();
+        if let Some(step) = decision.step {
+            scene.run(step);
+        }
+        scene.observe();
+        scene.now += Duration::from_secs(10);
+    }
+    scene.gpus.set_lost(0, false);
+    scene.observe();
+    scene.now += Duration::from_secs(10);
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Idle);
+    assert_eq!(scene.places(), ["7g.80gb at 0:8"]);
+}
+
+#[test]
+fn a_slice_whose_place_cannot_be_cleared_fails_with_nvmls_words_and_the_next_one_is_tried() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    scene.settle();
+    let refused = GpuError::Call { call: "nvmlGpuInstanceDestroy", code: NvmlCode::Unknown };
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", SEVEN)))]);
+    let mut refusals = 0;
+    for _ in 0..10 {
+        let decision = scene.decide();
+        if let Some(step) = decision.step {
+            assert!(matches!(step, Step::Destroy { .. }));
+            scene.gpus.fail_next(refused.clone());
+            scene.run(step);
+            refusals += 1;
+        }
+        scene.now += Duration::from_secs(10);
+    }
+    assert_eq!(refusals, 3);
+    let status = scene.decide().status;
+    assert_eq!(slice(&status, "s2").state, SliceState::Failed, "its pod is placed elsewhere");
+    assert!(
+        slice(&status, "s2").message.as_ref().unwrap().contains("nvmlGpuInstanceDestroy answered UNKNOWN")
+    );
+    assert!(failing(&status, Condition::SPEC_REACHED).unwrap().contains("nvmlGpuInstanceDestroy"));
+    scene.want(vec![]);
+    scene.settle();
+    scene.want(vec![wanted("s3", mig("7g.80gb", 0, 8), Some(("c", SEVEN)))]);
+    assert_eq!(slice(&scene.settle(), "s3").state, SliceState::Ready);
+}

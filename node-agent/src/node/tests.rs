@@ -182,7 +182,8 @@ impl Scene {
                 self.list_holders();
                 self.decide();
                 let again = self.decide();
-                if again.step.is_none() && again.healthy == self.kubelet {
+                let is_due = again.wake.is_some_and(|wake| wake <= self.now);
+                if again.step.is_none() && again.healthy == self.kubelet && !is_due {
                     return again.status;
                 }
             }

@@ -1,12 +1,13 @@
 //! Keeps the driver's limits on the GPU memory of pods' cgroups (R615 and later) as they should be.
 
-use super::GpuThread;
+use super::{GpuError, GpuThread, NvmlCode};
 use crate::node::Kept;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Limits by GPU and cgroup.
@@ -15,24 +16,29 @@ pub type Limits = BTreeMap<(GpuUuid, String), MemoryMib>;
 /// The wait after a limit could not be set.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Sets and lifts limits until `stop`, once it is known which are wanted. Those in `set` are there already: an earlier process set them.
+/// Sets and lifts limits until `stop`, once it is known which are wanted. Those in `set` are there already: an earlier
+/// process set them.
 pub async fn keep(
     thread: GpuThread,
     mut set: Limits,
     mut wanted: watch::Receiver<Option<Kept>>,
     stop: CancellationToken,
 ) {
+    // What is kept beside the limits changes often; what the driver refused is not asked for each time.
+    let (mut tried, mut again) = (None, None);
     loop {
         let now = wanted.borrow_and_update().as_ref().map(|kept| kept.limits.clone());
-        let settled = match now {
-            Some(now) => apply(&thread, &mut set, &now).await,
-            None => true,
-        };
-        let again = tokio::time::sleep(AGAIN);
+        if let Some(limits) =
+            now.filter(|now| tried.as_ref() != Some(now) || again.is_some_and(|at| at <= Instant::now()))
+        {
+            let settled = apply(&thread, &mut set, &limits).await;
+            again = (!settled).then(|| Instant::now() + AGAIN);
+            tried = Some(limits);
+        }
         tokio::select! {
             () = stop.cancelled() => return,
             changed = wanted.changed() => if changed.is_err() { return stop.cancelled().await },
-            () = again, if !settled => {}
+            () = tokio::time::sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
         }
     }
 }
@@ -50,13 +56,19 @@ async fn apply(thread: &GpuThread, set: &mut Limits, wanted: &Limits) -> bool {
                 tracing::info!(%gpu, cgroup, %limit, "GPU memory limited");
                 set.insert((gpu, cgroup), limit);
             }
-            // A cgroup that is gone has no limit either.
-            (Ok(()) | Err(_), None) => drop(set.remove(&(gpu, cgroup))),
-            (Err(error), Some(_)) => {
-                tracing::warn!(%gpu, cgroup, %error, "the GPU memory of a pod cannot be limited");
+            (Ok(()), None) => drop(set.remove(&(gpu, cgroup))),
+            // A GPU that has no limits, or is gone, has none of this cgroup either.
+            (Err(error), None) if has_none(&error) => drop(set.remove(&(gpu, cgroup))),
+            (Err(error), limit) => {
+                tracing::warn!(%gpu, cgroup, ?limit, %error, "the limit on a pod's GPU memory cannot be changed");
                 settled = false;
             }
         }
     }
     settled
+}
+
+fn has_none(error: &GpuError) -> bool {
+    matches!(error, GpuError::NoSuchGpu(_) | GpuError::TooOld { .. })
+        || error.code() == NvmlCode::NotSupported
 }

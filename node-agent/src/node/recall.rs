@@ -5,8 +5,8 @@
 //! kubelet's own record tells it of pods that need the names.
 
 use super::{Node, Note};
-use crate::gpu::{Compute, Gpu};
 use crate::gpu::limits::Limits;
+use crate::gpu::{Compute, Gpu};
 use kerf_core::contract::{GpuNodeSpec, Shape};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid};

@@ -128,6 +128,8 @@ pub struct Node {
     generations: BTreeMap<GpuUuid, u64>,
     reachable: BTreeMap<DeviceId, Result<AccessGrant, String>>,
     usage: Usage,
+    /// The pods that had something of each GPU when the usage was seen.
+    served: BTreeMap<GpuUuid, BTreeSet<PodUid>>,
     /// Others that manage the node's GPUs, once looked for; nothing new is cut or offered meanwhile.
     others: Option<Vec<String>>,
     /// Whether it was ever known who holds what.

@@ -7,7 +7,7 @@ use crate::gpu::limits::Limits;
 use kerf_core::contract::{Holder, OverUse, SliceStatus};
 use kerf_core::names::{GpuUuid, PodKey, PodUid};
 use kerf_core::units::MemoryMib;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a process may hold beyond its share: the driver's own memory for its context, which the MPS limit does not count.
 /// (An H100's context takes about 0.5 GiB.)
@@ -39,11 +39,18 @@ impl Node {
         if !self.health.nvml.is_well() {
             return;
         }
+        self.served = usage.iter().map(|(gpu, usage)| (gpu.clone(), self.served(gpu, usage))).collect();
         self.usage = usage;
         let outside: Vec<Note> = self.gpus.iter().filter_map(|gpu| self.outside_note(gpu)).collect();
         self.tell_lasting(outside, |note| matches!(note, Note::Outside { .. }));
         let over = self.over_use();
         self.tell_lasting(over, |note| matches!(note, Note::OverUse { .. }));
+    }
+
+    /// The pods among those that use the GPU which have something of it.
+    fn served(&self, gpu: &GpuUuid, usage: &GpuUsage) -> BTreeSet<PodUid> {
+        let given = |uid: &&PodUid| self.gpu(gpu).is_some_and(|gpu| self.given(gpu, uid).is_some());
+        usage.pods.keys().filter(given).cloned().collect()
     }
 
     /// The memory of the GPU that processes use which kerf gave nothing of it.
@@ -63,6 +70,9 @@ impl Node {
     fn strangers<'n>(&'n self, gpu: &'n Gpu) -> impl Iterator<Item = (String, MemoryMib)> + 'n {
         let usage = self.usage.get(&gpu.uuid).filter(|_| gpu.table.is_none());
         let pods = usage.into_iter().flat_map(|u| &u.pods);
+        // Of one that has left since nothing has been seen since.
+        let served = self.served.get(&gpu.uuid);
+        let pods = pods.filter(move |(uid, _)| served.is_none_or(|served| !served.contains(*uid)));
         let pods = pods.filter(move |(uid, _)| self.given(gpu, uid).is_none());
         let pods = pods.map(|(uid, memory)| (format!("pod {uid}"), *memory));
         // The driver's own MPS server belongs to the shares that it serves.

@@ -272,11 +272,17 @@ impl Node {
         let obstruction = |id: &SliceId, obstacle: &Obstacle| {
             // A mode that is about to be switched is no obstacle.
             let switching = self.spec.slices.iter().any(|w| w.id == *id && self.is_switching(&w.gpu));
+            let wanted = self.spec.slices.iter().find(|w| w.id == *id);
+            let gpu = wanted.and_then(|w| self.gpu(&w.gpu));
+            let others = gpu.filter(|gpu| {
+                *obstacle == Obstacle::NotAllowed(Kind::Whole) && self.is_shared_with_others(gpu)
+            });
+            let others =
+                others.map(|_| "processes that kerf knows no slice of use the GPU's memory".to_owned());
             let at_once = matches!(obstacle, Obstacle::NoSuchGpu(_))
                 || matches!(obstacle, Obstacle::WrongMode | Obstacle::NotAllowed(_)) && !switching;
-            let is_final = at_once || overdue.contains(&Task::Create(id.clone()));
-            let wanted = self.spec.slices.iter().find(|w| w.id == *id);
-            let trouble = wanted.and_then(|w| self.trouble_of(self.gpu(&w.gpu)?));
+            let is_final = at_once && others.is_none() || overdue.contains(&Task::Create(id.clone()));
+            let trouble = gpu.and_then(|gpu| self.trouble_of(gpu)).or(others);
             let text = trouble.unwrap_or_else(|| obstacle.to_string());
             Obstruction { text, is_final }
         };

@@ -40,11 +40,18 @@ impl Node {
         if self.trouble_of(gpu).is_some() {
             return Allowed { kinds: Vec::new(), ..Allowed::default() };
         }
+        // What others use of a GPU is not its holder's.
+        let kinds = rule.kinds.iter().filter(|kind| **kind != Kind::Whole || self.outside(gpu).is_zero());
         Allowed {
-            kinds: rule.kinds.clone(),
+            kinds: kinds.copied().collect(),
             one_size: rule.mps.strict,
             switch_to: self.switch_to(gpu, &rule),
         }
+    }
+
+    /// Whether it is for others' use of its memory alone that the GPU is not given as a whole.
+    pub(super) fn is_shared_with_others(&self, gpu: &Gpu) -> bool {
+        gpu.table.is_none() && self.rule(gpu).kinds.contains(&Kind::Whole) && !self.outside(gpu).is_zero()
     }
 
     /// The MIG mode that the GPU has to get. After a reboot, that which it had.

@@ -150,3 +150,26 @@ fn the_driver_limits_pods_to_what_they_were_given_where_policy_wants_that() {
         "its processes are gone, and its cgroup with them"
     );
 }
+
+#[test]
+fn what_a_pod_used_that_has_left_is_not_taken_for_a_strangers() {
+    let mut scene = scene();
+    scene.node.on_usage(usage(&[("a", 4000)], &[]));
+    scene.decide();
+    scene.free("GPU-0::1");
+    scene.want(vec![wanted("s2", share(12), Some(("b", "nvidia.com/gpu-12gb.shared")))]);
+    assert_eq!((slice(&scene.settle(), "s2").state, outside(&mut scene)), (SliceState::Ready, 0));
+    // Somebody who looks sees that it is still there.
+    scene.node.on_usage(usage(&[("a", 4000)], &[]));
+    assert_eq!(outside(&mut scene), 4096);
+}
+
+#[test]
+fn a_gpu_that_others_use_is_not_given_as_a_whole() {
+    let mut scene = Scene::new(&["T4-16GB"]);
+    scene.node.on_usage(usage(&[], &[("/usr/bin/Xorg", 300)]));
+    scene.want(vec![wanted("s1", Shape::Whole { size_gb: SizeGb(15) }, Some(("a", "nvidia.com/gpu")))]);
+    scene.settle();
+    scene.now += Duration::from_secs(2);
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Failed);
+}

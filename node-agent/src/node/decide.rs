@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 /// second or two, and a hung one is found and started anew in ten.
 const SERVE_WITHIN: Duration = Duration::from_secs(20);
 
+/// Names of MIG devices that are remembered at most, with those of devices that are gone.
+const MOST_ORIGINS: usize = 4096;
+
 /// What follows from the agent's knowledge.
 #[derive(Debug)]
 pub struct Decision {
@@ -108,6 +111,7 @@ pub struct ShareGrant {
 impl Node {
     /// Decides.
     pub fn decide(&mut self, now: Instant) -> Decision {
+        let silent = self.await_silent(now);
         // While holders or GPUs are unknown nothing is cut: what cannot be seen counts as held.
         let knows_holders =
             self.account.is_known() && self.health.pods.is_well() && self.health.spec.is_well();
@@ -140,7 +144,7 @@ impl Node {
         let revoked = self.advertised.revoked_at(now).then_some(now);
         let held = self.obstacles.values().any(|o| !o.is_final);
         let retry = [self.retries.next(now), self.serving.next(now), self.recovering, record_again];
-        let wakes = [revoked, next_look, next_drop, next_recovery].into_iter().chain(retry);
+        let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
         Decision {
             lists: self.lists(&existing),
             healthy: self.advertised.healthy(),
@@ -152,7 +156,7 @@ impl Node {
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),
             wants_holders: look || self.advertised.wants_account(&self.account),
-            wants_observation: held,
+            wants_observation: held || silent.is_some(),
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
         }
@@ -328,7 +332,7 @@ impl Node {
         })
     }
 
-    /// Remembers which slice each MIG device was made for, and forgets devices that are gone.
+    /// Remembers which slice each MIG device was made for.
     fn remember_origins(&mut self) {
         let named: Vec<_> = self
             .spec
@@ -346,9 +350,13 @@ impl Node {
             }
         }
         if self.health.nvml.is_well() {
-            let instances = self.gpus.iter().flat_map(|g| &g.instances);
-            let there: Vec<_> = instances.flat_map(|i| i.devices().map(|(.., d)| d.clone())).collect();
-            self.origins.retain(|device, _| there.contains(device));
+            // A look may miss what the next one shows, and what has lost its name would be a stranger's. No device gets the
+            // UUID of one that is gone.
+            if self.origins.len() > MOST_ORIGINS {
+                let instances = self.gpus.iter().flat_map(|g| &g.instances);
+                let there: Vec<_> = instances.flat_map(|i| i.devices().map(|(.., d)| d.clone())).collect();
+                self.origins.retain(|device, _| there.contains(device));
+            }
             self.tell_adopted();
         }
     }

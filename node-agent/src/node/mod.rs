@@ -15,6 +15,7 @@ mod recall;
 mod retry;
 mod rules;
 mod share;
+mod silent;
 mod status;
 mod usage;
 mod view;
@@ -144,6 +145,8 @@ pub struct Node {
     told: Vec<Note>,
     /// What the status said before the agent started, until the agent knows better.
     before: Option<GpuNodeStatus>,
+    /// How long GPUs that the node had are waited for.
+    silent_until: Option<Instant>,
 }
 
 impl Node {

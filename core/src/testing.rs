@@ -95,7 +95,11 @@ pub fn slice_status(slice: &WantedSlice, held: bool) -> SliceStatus {
         id: Some(slice.id.clone()),
         gpu: slice.gpu.clone(),
         shape: slice.shape,
-        state: if held { SliceState::Held } else { SliceState::Ready },
+        state: match reservation {
+            None => SliceState::Idle,
+            Some(_) if held => SliceState::Held,
+            Some(_) => SliceState::Ready,
+        },
         memory: slice.shape.size().share_memory(),
         device: Some(DeviceId::new(format!("device-{}", slice.id))),
         resource: reservation.map(|r| r.resource),

@@ -160,7 +160,13 @@ impl ApiStandIn {
             match operation["op"].as_str().unwrap() {
                 "test" if found.pointer(path) == Some(value) => {}
                 "test" => return refuse(StatusCode::UNPROCESSABLE_ENTITY, "the test failed"),
-                "add" => found[path.trim_start_matches('/')] = value.clone(),
+                "add" => {
+                    let (parent, key) = path.rsplit_once('/').unwrap();
+                    let Some(parent) = found.pointer_mut(parent).filter(|parent| parent.is_object()) else {
+                        return refuse(StatusCode::UNPROCESSABLE_ENTITY, "no such parent");
+                    };
+                    parent[key] = value.clone();
+                }
                 other => panic!("no operation {other} here"),
             }
         }

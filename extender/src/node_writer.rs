@@ -1,7 +1,8 @@
 //! The only writer of GpuNode specs: one task a node, which puts everything that gathered into one write.
 //!
 //! A write names the revision that it follows, so that of two writers one is refused; who is refused reads again and
-//! writes on top. It does not name the resourceVersion, which every status of the agent moves.
+//! writes on top. It does not name the resourceVersion, which every status of the agent moves. It leaves the node's
+//! policy alone, which an admin may change at any time.
 
 use crate::cluster_index::Reread;
 use crate::metrics::Write;
@@ -60,10 +61,16 @@ struct NodeWriter {
     term: Arc<Term>,
     node: NodeName,
     api: Api<GpuNode>,
-    /// The resourceVersion of a GpuNode whose spec has no revision, as one that was made by hand.
-    unversioned: Option<String>,
+    /// A GpuNode whose spec has no revision, as one that was made by hand.
+    unversioned: Option<Unversioned>,
     refusals: u32,
     pause: Duration,
+}
+
+/// A GpuNode without a revision.
+struct Unversioned {
+    resource_version: String,
+    has_spec: bool,
 }
 
 /// What became of a write.
@@ -105,11 +112,7 @@ impl NodeWriter {
     }
 
     async fn write(&self, before: u64, next: &GpuNodeSpec) -> Written {
-        let test = match &self.unversioned {
-            None => json!({"op": "test", "path": "/spec/revision", "value": before}),
-            Some(version) => json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}),
-        };
-        let request = match patch(&self.node, &test, next) {
+        let request = match patch(&self.node, operations(before, self.unversioned.as_ref(), next)) {
             Ok(request) => request,
             Err(error) => return Written::Refused(error.to_string()),
         };
@@ -139,7 +142,9 @@ impl NodeWriter {
             return self.term.with(|index| index.remove_node(&self.node));
         };
         let has_revision = found.spec.as_ref().is_some_and(|spec| spec.get("revision").is_some());
-        self.unversioned = found.metadata.resource_version.clone().filter(|_| !has_revision);
+        let version = found.metadata.resource_version.clone().filter(|_| !has_revision);
+        let has_spec = found.spec.as_ref().is_some_and(Value::is_object);
+        self.unversioned = version.map(|resource_version| Unversioned { resource_version, has_spec });
         let outcome = self.term.with(|index| index.reread(&found));
         match (outcome, refused) {
             // `write_all` goes on until nothing is left.
@@ -159,14 +164,36 @@ impl NodeWriter {
     }
 }
 
-/// The request that writes `next` if `test` holds. (`add` replaces what is there.)
-fn patch(node: &NodeName, test: &Value, next: &GpuNodeSpec) -> Result<http::Request<Vec<u8>>, PatchError> {
-    let operations = json!([test, {"op": "add", "path": "/spec", "value": next}]);
+/// Puts the fields of `next` into a spec of this revision; what else is there stays. (`add` replaces what is there.)
+fn operations(before: u64, unversioned: Option<&Unversioned>, next: &GpuNodeSpec) -> Vec<Value> {
+    let mut operations = match unversioned {
+        None => vec![json!({"op": "test", "path": "/spec/revision", "value": before})],
+        Some(Unversioned { resource_version, .. }) => {
+            vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": resource_version})]
+        }
+    };
+    if unversioned.is_some_and(|node| !node.has_spec) {
+        operations.push(json!({"op": "add", "path": "/spec", "value": {}}));
+    }
+    let GpuNodeSpec { revision, epoch, next_slice, slices, policy: _ } = next;
+    for (path, value) in [
+        ("/spec/revision", json!(revision)),
+        ("/spec/epoch", json!(epoch)),
+        ("/spec/nextSlice", json!(next_slice)),
+        ("/spec/slices", json!(slices)),
+    ] {
+        operations.push(json!({"op": "add", "path": path, "value": value}));
+    }
+    operations
+}
+
+/// The request that does this to a GpuNode.
+fn patch(node: &NodeName, operations: Vec<Value>) -> Result<http::Request<Vec<u8>>, PatchError> {
     let url = format!("{}/{node}?fieldManager=kerf-extender", GpuNode::url_path(&(), None));
     let request = http::Request::patch(url)
         .header(CONTENT_TYPE, "application/json-patch+json")
         .header(ACCEPT, METADATA_ONLY)
-        .body(serde_json::to_vec(&operations)?)?;
+        .body(serde_json::to_vec(&Value::Array(operations))?)?;
     Ok(request)
 }
 

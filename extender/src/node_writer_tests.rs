@@ -150,6 +150,43 @@ async fn a_gpu_node_without_a_revision_is_written_by_its_version() {
     assert_eq!(pods(&api.spec("n")), ["a"]);
 }
 
+/// What `kubectl patch` does to a GpuNode's policy.
+fn set_policy(api: &ApiStandIn, policy: &Value) {
+    let mut node = api.get(&node_path("n")).unwrap();
+    node["spec"]["policy"] = policy.clone();
+    api.put(&node_path("n"), node);
+}
+
+#[tokio::test]
+async fn a_policy_that_is_set_between_read_and_write_stays() {
+    let api = ApiStandIn::new();
+    let term = term(&api);
+    api.meddle(|api| set_policy(api, &json!({"overUse": "evict"})));
+    reserve(&term, "a");
+    assert_eq!(settled(&term, "a").await, Progress::Cutting { revision: 1 });
+    assert_eq!(api.get(&node_path("n")).unwrap()["spec"]["policy"], json!({"overUse": "evict"}));
+    // The watch shows what was written, then the policy's next change comes beside a write.
+    term.with(|index| index.show_node(&api.node("n")));
+    api.meddle(|api| set_policy(api, &json!({"removeRejectedPods": true})));
+    reserve(&term, "b");
+    assert_eq!(settled(&term, "b").await, Progress::Cutting { revision: 2 });
+    assert_eq!(api.get(&node_path("n")).unwrap()["spec"]["policy"], json!({"removeRejectedPods": true}));
+    assert_eq!(pods(&api.spec("n")), ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_policy_without_a_revision_beside_it_stays() {
+    let api = ApiStandIn::new();
+    let term = term(&api);
+    let mut bare = api.get(&node_path("n")).unwrap();
+    bare["spec"] = json!({"policy": {"overUse": "evict"}});
+    api.put(&node_path("n"), bare);
+    reserve(&term, "a");
+    assert_eq!(settled(&term, "a").await, Progress::Cutting { revision: 1 });
+    assert_eq!(api.get(&node_path("n")).unwrap()["spec"]["policy"], json!({"overUse": "evict"}));
+    assert_eq!(pods(&api.spec("n")), ["a"]);
+}
+
 #[tokio::test]
 async fn a_deposed_leader_writes_nothing() {
     let api = ApiStandIn::new();

@@ -19,6 +19,7 @@ pub fn keep(
     fleet: &Fleet,
 ) -> Vec<Released> {
     let released = give_back(name, node, pods, fleet);
+    node.doubt();
     let Some(status) = node.status.as_ref().ok() else { return released };
     let mut due = Vec::new();
     if status.slices.iter().any(|s| s.holder.is_some()) {

@@ -30,7 +30,7 @@ pub struct GpuInventory {
     pub memory: MemoryMib,
     /// Whether all of its memory is kerf's.
     pub undivided: bool,
-    /// The kinds that can be cut now.
+    /// The kinds that can be cut now, by its mode and by policy.
     pub kinds: Vec<Kind>,
     /// What MIG offers.
     pub table: MigTable,
@@ -87,13 +87,15 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
     let unknown = unknown.filter(|s| !spec.slices.iter().any(|w| Some(&w.id) == s.id.as_ref()));
     let unknown = unknown.filter(|s| s.holder.is_some() || !is_leaving(s, spec));
     slices.extend(unknown.map(|s| PlacedSlice { shape: s.shape, occupancy: Occupancy::Taken }));
+    let rule = spec.policy.rule(gpu.index, &gpu.uuid, &gpu.model);
     GpuInventory {
         uuid: gpu.uuid.clone(),
         model: gpu.model.clone(),
         memory: gpu.memory.saturating_sub(gpu.outside),
         undivided: gpu.outside.is_zero(),
-        kinds: gpu.kinds.clone(),
-        rule: spec.policy.rule(gpu.index, &gpu.uuid, &gpu.model),
+        // The agent may not have seen the newest policy yet.
+        kinds: gpu.kinds.iter().copied().filter(|kind| rule.kinds.contains(kind)).collect(),
+        rule,
         table: gpu.profiles.clone(),
         slices,
     }
@@ -106,9 +108,16 @@ fn is_leaving(slice: &SliceStatus, spec: &GpuNodeSpec) -> bool {
     slice.id.is_some() || place.is_some_and(|place| wanted.into_iter().any(|w| w.placement.overlaps(place)))
 }
 
+/// Idle by the agent's word only, or while there is nothing to have: until then the kubelet may have handed to another pod
+/// what was promised to one that is gone.
 fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
-    let held = status.slice(&slice.id).is_some_and(|s| s.holder.is_some());
-    if slice.reservation.is_some() || held { Occupancy::Taken } else { Occupancy::Idle(slice.id.clone()) }
+    let is_free = status.slice(&slice.id).is_none_or(|s| match s.state {
+        SliceState::Idle => s.holder.is_none(),
+        SliceState::Preparing | SliceState::Failed => s.device.is_none(),
+        SliceState::Waiting | SliceState::Ready | SliceState::Held => false,
+    });
+    let is_idle = slice.reservation.is_none() && is_free;
+    if is_idle { Occupancy::Idle(slice.id.clone()) } else { Occupancy::Taken }
 }
 
 impl GpuInventory {

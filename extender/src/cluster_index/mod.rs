@@ -130,6 +130,7 @@ impl ClusterIndex {
         match self.nodes.get_mut(&name) {
             Some(node) if node.object == shown.metadata.uid => {
                 node.status = node::read_status(shown);
+                node.doubt();
                 match (node::read_spec(shown), &mut node.spec) {
                     (Ok(fresh), Ok(spec)) => {
                         spec.show(fresh, node.status.as_ref().ok(), &self.fleet);

@@ -3,7 +3,7 @@
 use super::spec_state::SpecState;
 use crate::ask::Ask;
 use crate::tentative::Tentatives;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, SliceStatus, WantedSlice};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::names::{GpuUuid, NodeName, PodUid};
 use kerf_core::packing::{Cost, Fleet, FleetGpu, Refusal, fit};
@@ -95,6 +95,19 @@ impl IndexedNode {
         self.view.stale = true;
     }
 
+    /// Takes the agent's word on a slice for what it was before its promise was given back, where the agent has not
+    /// observed that yet.
+    pub fn doubt(&mut self) {
+        let (Ok(spec), Ok(status)) = (&self.spec, &mut self.status) else { return };
+        for slice in spec.unsettled(status.observed_revision) {
+            match status.slices.iter_mut().find(|s| s.id.as_ref() == Some(&slice.id)) {
+                Some(known) if known.state != SliceState::Failed => known.state = SliceState::Waiting,
+                Some(_) => {}
+                None => status.slices.push(promised_before(slice)),
+            }
+        }
+    }
+
     /// What it costs to serve `ask` here, beside all promises and probable places. Answers from the last results while
     /// what is taken and idle here has not changed, nor what things cost in the fleet.
     pub fn cost(
@@ -159,6 +172,22 @@ impl IndexedNode {
             self.view = View { inventory, seen: self.view.seen + 1, ..View::default() };
         }
         Ok(())
+    }
+}
+
+/// What may have become of a slice of which the agent has said nothing yet.
+fn promised_before(slice: &WantedSlice) -> SliceStatus {
+    SliceStatus {
+        id: Some(slice.id.clone()),
+        gpu: slice.gpu.clone(),
+        shape: slice.shape,
+        state: SliceState::Waiting,
+        memory: slice.shape.size().share_memory(),
+        device: None,
+        resource: None,
+        ready_for: None,
+        holder: None,
+        message: None,
     }
 }
 

@@ -2,12 +2,15 @@
 //!
 //! Decisions are made on [`SpecState::working`], the newest that we want. It becomes true by a write that names the
 //! revision before it. When somebody else wrote in between, all pending changes are applied anew to what they wrote.
+//!
+//! The node's policy is an admin's: it is taken from whatever was shown last, and no write changes it.
 
 use super::change::Change;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy, WantedSlice};
 use kerf_core::ledger::{reserved, successor};
-use kerf_core::names::PodUid;
+use kerf_core::names::{PodUid, SliceId};
 use kerf_core::packing::{Fleet, Refusal};
+use std::collections::BTreeMap;
 
 /// A node's spec and its pending changes.
 #[derive(Debug, Clone, Default)]
@@ -16,6 +19,8 @@ pub struct SpecState {
     working: GpuNodeSpec,
     in_flight: Option<InFlight>,
     queued: Vec<Change>,
+    /// The last revision, written or being written, in which each slice was promised.
+    promised: BTreeMap<SliceId, u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -39,7 +44,9 @@ impl SpecState {
     /// The state of a node whose spec was read.
     #[must_use]
     pub fn of(committed: GpuNodeSpec) -> Self {
-        Self { working: committed.clone(), committed, ..Self::default() }
+        let mut state = Self { working: committed.clone(), ..Self::default() };
+        state.note_promises(&committed);
+        Self { committed, ..state }
     }
 
     /// The newest spec that we want. Its revision is the committed one's.
@@ -87,6 +94,7 @@ impl SpecState {
             return None;
         }
         let next = successor(&self.committed, self.working.clone(), epoch);
+        self.note_promises(&next);
         Some(&self.in_flight.insert(InFlight { changes, next }).next)
     }
 
@@ -100,6 +108,7 @@ impl SpecState {
 
     /// Takes in a spec that the API server showed.
     pub fn show(&mut self, fresh: GpuNodeSpec, status: Option<&GpuNodeStatus>, fleet: &Fleet) -> Shown {
+        self.take_policy(&fresh.policy);
         if fresh.revision <= self.committed.revision {
             return Shown::Known;
         }
@@ -114,11 +123,13 @@ impl SpecState {
     /// Takes `fresh` for the newest spec, whatever was known before, and applies the pending changes to it. Changes that
     /// are no longer possible or change nothing any more are dropped.
     pub fn rebase(&mut self, fresh: GpuNodeSpec, status: Option<&GpuNodeStatus>, fleet: &Fleet) {
+        self.take_policy(&fresh.policy);
         if self.in_flight.as_ref().is_some_and(|w| w.next == fresh) {
             return self.written(fresh.revision);
         }
         let pending = self.in_flight.take().map(|w| w.changes).unwrap_or_default();
         let pending = pending.into_iter().chain(std::mem::take(&mut self.queued));
+        self.note_promises(&fresh);
         self.working = fresh.clone();
         self.committed = fresh;
         for change in pending.collect::<Vec<_>>() {
@@ -132,6 +143,27 @@ impl SpecState {
         self.in_flight = None;
         self.queued.clear();
         self.working = self.committed.clone();
+        self.note_promises(&self.committed.clone());
+    }
+
+    /// Idle slices of the working spec of which an agent that has observed `revision` may not know that they are: until
+    /// it does, the kubelet may hand them to a pod.
+    pub fn unsettled(&self, revision: u64) -> impl Iterator<Item = &WantedSlice> {
+        let idle = self.working.slices.iter().filter(|s| s.reservation.is_none());
+        idle.filter(move |s| self.promised.get(&s.id).is_some_and(|promised| *promised >= revision))
+    }
+
+    fn note_promises(&mut self, spec: &GpuNodeSpec) {
+        let is_there = |id: &SliceId| spec.slices.iter().any(|s| s.id == *id);
+        self.promised.retain(|id, revision| *revision <= spec.revision && is_there(id));
+        let promised = spec.slices.iter().filter(|s| s.reservation.is_some());
+        self.promised.extend(promised.map(|s| (s.id.clone(), spec.revision)));
+    }
+
+    fn take_policy(&mut self, policy: &NodePolicy) {
+        let writing = self.in_flight.iter_mut().map(|w| &mut w.next);
+        let specs = [&mut self.committed, &mut self.working].into_iter().chain(writing);
+        specs.filter(|spec| spec.policy != *policy).for_each(|spec| spec.policy = policy.clone());
     }
 
     /// Whether the promise to this pod is written as it is wanted.

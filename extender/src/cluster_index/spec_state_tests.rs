@@ -105,6 +105,24 @@ fn an_abandoned_change_leaves_no_trace() {
 }
 
 #[test]
+fn a_policy_is_taken_from_what_is_shown_whatever_is_being_written() {
+    let status = node_status(&["H100-80GB"]);
+    let policy = NodePolicy { remove_rejected_pods: true, ..NodePolicy::default() };
+    let mut state = SpecState::default();
+    state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
+    let mine = state.begin(1).unwrap().clone();
+    let before = GpuNodeSpec { policy: policy.clone(), ..GpuNodeSpec::default() };
+    assert_eq!(state.show(before, Some(&status), &Fleet::default()), Shown::Known);
+    assert_eq!((&state.working().policy, &state.committed().policy), (&policy, &policy));
+    let written = GpuNodeSpec { policy: policy.clone(), ..mine };
+    assert_eq!(state.show(written.clone(), Some(&status), &Fleet::default()), Shown::Ours);
+    assert_eq!(state.committed(), &written);
+    let reset = GpuNodeSpec { policy: NodePolicy::default(), ..written };
+    assert_eq!(state.show(reset.clone(), Some(&status), &Fleet::default()), Shown::Known);
+    assert_eq!((state.working(), state.committed()), (&reset, &reset));
+}
+
+#[test]
 fn nothing_is_promised_on_a_node_whose_status_cannot_be_read() {
     let mut state = SpecState::default();
     assert_eq!(state.push(reserve("a", SMALL), None, &Fleet::default()), Err(Refusal::UnreadableStatus));

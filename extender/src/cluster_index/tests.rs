@@ -62,6 +62,7 @@ fn write(index: &mut ClusterIndex) -> Option<GpuNodeSpec> {
 fn agent_answers(index: &mut ClusterIndex, spec: &GpuNodeSpec, holds: bool) {
     let mut status = node_status(&["H100-80GB"]);
     status.slices = spec.slices.iter().map(|s| slice_status(s, holds)).collect();
+    status.observed_revision = spec.revision;
     index.show_node(&gpu_node(spec, &status));
 }
 
@@ -99,9 +100,53 @@ fn an_idle_slice_is_promised_without_a_cut() {
     let spec = write(&mut index).unwrap();
     agent_answers(&mut index, &spec, false);
     index.pod_gone(&uid("a"));
-    write(&mut index).unwrap();
+    let spec = write(&mut index).unwrap();
+    agent_answers(&mut index, &spec, false);
     let promise = reserve(&mut index, "b");
     assert!(promise.cut.is_empty() && !promise.kept);
+}
+
+/// Asks for a slice of `profile`; whether it is promised.
+fn finds_room(index: &mut ClusterIndex, pod: &str, profile: &str) -> bool {
+    let ask = Ask::read(Some(&request(&format!("nvidia.com/mig-{profile}"), 1).to_json())).unwrap();
+    let key = PodKey::new("default", pod);
+    index.reserve(&uid(pod), &key, &"n".into(), Some(ask)).is_ok()
+}
+
+#[test]
+fn a_released_slice_is_nobodys_only_once_the_agent_says_so() {
+    let mut index = index();
+    assert!(finds_room(&mut index, "a", "3g.40gb") && finds_room(&mut index, "b", "3g.40gb"));
+    let spec = write(&mut index).unwrap();
+    agent_answers(&mut index, &spec, false);
+    // The kubelet may give to b what was promised to a, and nobody has told yet.
+    index.pod_gone(&uid("a"));
+    let spec = write(&mut index).unwrap();
+    assert!(!finds_room(&mut index, "c", "1g.10gb"));
+    agent_answers(&mut index, &spec, false);
+    assert!(finds_room(&mut index, "c", "1g.10gb"));
+}
+
+#[test]
+fn what_the_agent_said_before_a_promise_does_not_count_after_it() {
+    let mut index = index();
+    reserve(&mut index, "other");
+    assert!(finds_room(&mut index, "a", "4g.40gb"));
+    let spec = write(&mut index).unwrap();
+    agent_answers(&mut index, &spec, false);
+    index.pod_gone(&uid("a"));
+    let idle = write(&mut index).unwrap();
+    agent_answers(&mut index, &idle, false);
+    // Promised and given back before the agent has said anything of either.
+    assert!(finds_room(&mut index, "b", "4g.40gb"));
+    write(&mut index).unwrap();
+    index.pod_gone(&uid("b"));
+    let spec = write(&mut index).unwrap();
+    assert!(!finds_room(&mut index, "c", "3g.40gb"));
+    agent_answers(&mut index, &idle, false);
+    assert!(!finds_room(&mut index, "c", "3g.40gb"), "an old report that came late");
+    agent_answers(&mut index, &spec, false);
+    assert!(finds_room(&mut index, "c", "3g.40gb"));
 }
 
 #[test]

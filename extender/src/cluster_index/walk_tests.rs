@@ -276,11 +276,7 @@ impl World {
                 slices.push(held.clone());
                 continue;
             }
-            // The kubelet gave a pod what was promised to another that is gone, and the index had not heard of it yet:
-            // the agent makes nothing there.
-            if in_the_way(wanted.shape, &wanted.gpu) {
-                continue;
-            }
+            assert!(!in_the_way(wanted.shape, &wanted.gpu), "{} overlaps a held slice", wanted.id);
             let pod = wanted.reservation.as_ref().and_then(|r| self.pods.get(&r.uid));
             let allocated_now = pod.is_some_and(|pod| pod.bound.as_ref() == Some(name) && !pod.allocated);
             slices.push(slice_status(wanted, allocated_now));
@@ -288,8 +284,8 @@ impl World {
         for pod in self.pods.values_mut().filter(|pod| pod.bound.as_ref() == Some(name)) {
             pod.allocated = true;
         }
-        let left = held.iter().filter(|h| !slices.iter().any(|s| s.id == h.id)).cloned();
-        slices.extend(left.collect::<Vec<_>>());
+        let stays = |h: &SliceStatus| slices.iter().any(|s| s.id == h.id);
+        assert!(held.iter().all(stays), "a held slice has left the spec");
         swap_equal_holders(&mut slices, &held);
         status.slices = slices;
         status.observed_revision = spec.revision;

@@ -1,11 +1,12 @@
 //! Wiring: the tasks of the agent and the channels between them.
 
 mod keepers;
+mod leaving;
 
 pub use keepers::Keepers;
 
-use crate::args::Args;
-use crate::executor::Executor;
+use crate::args::{Action, Args};
+use crate::executor::{Executor, Host};
 use crate::gpu::GpuThread;
 use crate::metrics::Metrics;
 use crate::node::{Node, Recalled, Settings};
@@ -41,6 +42,9 @@ const FIRST_LOOK: Duration = Duration::from_secs(10);
 /// Runs the agent until `stop`.
 pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let client = args.client.client().await.context("--kubeconfig")?;
+    if args.action == Action::Leave {
+        return leaving::leave(args, client).await;
+    }
     let library = args.nvml.clone();
     let open = move || Ok(Box::new(NvmlBackend::open(&library)?) as Box<dyn GpuBackend>);
     let thread = GpuThread::start(Box::new(open)).context("failed to start the thread for NVML")?;
@@ -80,7 +84,8 @@ async fn run_with(
     keepers::start(&mut tasks, &args, &client, (&thread, &outlets, &recalled), inlets.orders, &stop)?;
     let mut node = Node::remembering(before.as_ref(), settings(&args));
     node.recall(recalled, Instant::now());
-    let executor = Executor::new(thread, recording, args.proc_dir.clone());
+    let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
+    let executor = Executor::new(thread, recording, host);
     let reconciler = Reconciler::new(node, outlets, executor, (args.resync, args.call_timeout));
     tasks.spawn(reconciler.run(queue, stop.clone()));
     serve_admin(&args, readiness, registry, tasks, stop).await

@@ -7,10 +7,23 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What the agent does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Action {
+    /// Serves the node.
+    Serve,
+    /// Leaves the node for good.
+    Leave,
+}
+
 /// Cuts a node's GPUs into the slices that its GpuNode wants, and hands them to the kubelet.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "kerf-node-agent", version)]
 pub struct Args {
+    /// `serve`, or `leave`: undo what the agent has set on the node, leave held slices alone, and end. For an uninstall, once
+    /// the agent itself is gone.
+    #[arg(value_enum, default_value = "serve")]
+    pub action: Action,
     /// The node's name.
     #[arg(long, env = "NODE_NAME", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(NodeName::new(name)))]
     pub node: NodeName,
@@ -59,12 +72,19 @@ pub struct Args {
     /// The host's `/proc`.
     #[arg(long, default_value = "/proc")]
     pub proc_dir: PathBuf,
+    /// The host's cgroup hierarchy (v2), as the agent sees it.
+    #[arg(long, default_value = "/sys/fs/cgroup")]
+    pub cgroup_dir: PathBuf,
     /// How long a call to NVML may take before the node counts as unserved: on a busy node the slowest take a few seconds.
     #[arg(long, default_value = "30s", value_parser = duration)]
     pub call_timeout: Duration,
     /// How long a GPU must have been quiet after an error before it is used again.
     #[arg(long, default_value = "5m", value_parser = duration)]
     pub recover_after: Duration,
+    /// How long an agent that leaves keeps the kubelet from writing kerf's names into the node's status again: it remembers a
+    /// plugin for five minutes.
+    #[arg(long, default_value = "6m", value_parser = duration)]
+    pub settle: Duration,
     /// How it logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -109,6 +129,9 @@ mod tests {
     fn the_node_is_all_that_must_be_told() {
         let args = Args::try_parse_from(["kerf-node-agent", "--node", "n1"]).unwrap();
         assert_eq!(args.node.as_str(), "n1");
+        assert_eq!(args.action, Action::Serve);
+        let leave = Args::try_parse_from(["kerf-node-agent", "leave", "--node", "n1"]).unwrap();
+        assert_eq!(leave.action, Action::Leave);
         assert_eq!(args.kubelet_dir, PathBuf::from("/var/lib/kubelet"));
     }
 }

@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::planner::Step;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How a call ended.
@@ -66,19 +66,28 @@ pub enum Outcome {
     },
 }
 
+/// Where the host tells of its processes.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Its `/proc`.
+    pub proc: PathBuf,
+    /// Its cgroups: the unified hierarchy's root.
+    pub cgroups: PathBuf,
+}
+
 /// The GPU thread, and the call that is under way on it.
 pub struct Executor {
     thread: GpuThread,
     recording: Recording,
-    proc: PathBuf,
+    host: Host,
     running: Option<(Instant, BoxFuture<'static, Outcome>)>,
 }
 
 impl Executor {
     /// An idle executor.
     #[must_use]
-    pub fn new(thread: GpuThread, recording: Recording, proc: PathBuf) -> Self {
-        Self { thread, recording, proc, running: None }
+    pub fn new(thread: GpuThread, recording: Recording, host: Host) -> Self {
+        Self { thread, recording, host, running: None }
     }
 
     /// Where steps are recorded.
@@ -110,13 +119,13 @@ impl Executor {
     /// Starts an observation.
     pub fn observe(&mut self) {
         let thread = self.thread.clone();
-        let proc = self.proc.clone();
+        let host = self.host.clone();
         self.start(async move {
             let begun = Instant::now();
             let result = thread.observe().await;
             let took = begun.elapsed();
             let gpus = result.as_ref().cloned().unwrap_or_default();
-            let usage = tokio::task::spawn_blocking(move || usage(&proc, &gpus)).await.unwrap_or_default();
+            let usage = tokio::task::spawn_blocking(move || usage(&host, &gpus)).await.unwrap_or_default();
             Outcome::Observed { result, usage, took }
         });
     }
@@ -220,7 +229,7 @@ impl Executor {
 }
 
 /// Who uses how much memory of the GPUs, by what the host's `/proc` tells of the processes.
-fn usage(proc: &Path, gpus: &[Gpu]) -> Usage {
+fn usage(host: &Host, gpus: &[Gpu]) -> Usage {
     let mut usage: Usage = gpus.iter().map(|gpu| (gpu.uuid.clone(), GpuUsage::default())).collect();
     for (gpu, process) in gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |p| (gpu, p))) {
         let Some(of_gpu) = usage.get_mut(&gpu.uuid) else { continue };
@@ -229,14 +238,16 @@ fn usage(proc: &Path, gpus: &[Gpu]) -> Usage {
             let sum = of_gpu.instances.entry((gi, process.ci.unwrap_or(0))).or_default();
             sum.0 = sum.0.saturating_add(memory.0);
         }
-        match processes::pod_cgroup_of(proc, process.pid) {
+        match processes::pod_cgroup_of(&host.proc, process.pid) {
             Some(pod) => {
                 let sum = of_gpu.pods.entry(pod.uid.clone()).or_default();
                 sum.0 = sum.0.saturating_add(memory.0);
-                of_gpu.cgroups.extend(pod.folder.map(|folder| (pod.uid, folder)));
+                let folder = pod.path.map(|path| format!("{}{path}", host.cgroups.display()));
+                of_gpu.cgroups.extend(folder.map(|folder| (pod.uid, folder)));
             }
             None => {
-                let name = processes::name_of(proc, process.pid).unwrap_or_else(|| "a process".to_owned());
+                let name =
+                    processes::name_of(&host.proc, process.pid).unwrap_or_else(|| "a process".to_owned());
                 of_gpu.others.push((name, process.pid, memory));
             }
         }

@@ -14,9 +14,6 @@ use std::path::Path;
 /// Where processes are on a node.
 pub const PROC: &str = "/proc";
 
-/// Where the unified cgroup hierarchy is mounted on every host.
-const CGROUPS: &str = "/sys/fs/cgroup";
-
 /// How many processes a message names.
 const NAMED: usize = 5;
 
@@ -25,9 +22,9 @@ const NAMED: usize = 5;
 pub struct PodCgroup {
     /// The pod's UID. For a static pod it is that of its file, not that of its mirror in the API.
     pub uid: PodUid,
-    /// Its folder on the host, `/sys/fs/cgroup/kubepods/burstable/pod…`: of the unified hierarchy (version 2) alone, and
-    /// `None` where the agent's own cgroup namespace hides it.
-    pub folder: Option<String>,
+    /// Its path from the root of the unified hierarchy (version 2), `/kubepods/burstable/pod…`; `None` on a host without that
+    /// hierarchy, and where the agent's own cgroup namespace hides it.
+    pub path: Option<String>,
 }
 
 /// The pod that a process belongs to; `None` if it belongs to none, or is gone.
@@ -56,11 +53,11 @@ pub fn name_of(proc_root: &Path, pid: u32) -> Option<String> {
 pub fn pod_cgroup(text: &str) -> Option<PodCgroup> {
     let unified = text.lines().filter_map(|line| line.strip_prefix("0::")).find_map(in_path);
     if let Some((uid, path)) = unified {
-        let folder = (!path.contains("/../")).then(|| format!("{CGROUPS}{path}"));
-        return Some(PodCgroup { uid, folder });
+        let path = (!path.contains("/../")).then(|| path.to_owned());
+        return Some(PodCgroup { uid, path });
     }
     let (uid, _) = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).find_map(in_path)?;
-    Some(PodCgroup { uid, folder: None })
+    Some(PodCgroup { uid, path: None })
 }
 
 /// The outermost pod of a cgroup path, and the path as far as that: what a container makes below its own cgroup may have any

@@ -57,10 +57,8 @@ fn cases() -> Vec<(String, Found)> {
 #[test]
 fn a_cgroup_tells_the_pod_in_every_layout() {
     for (text, expected) in cases() {
-        let expected = expected.map(|(uid, path)| PodCgroup {
-            uid: PodUid::new(uid),
-            folder: path.map(|path| format!("/sys/fs/cgroup{path}")),
-        });
+        let expected =
+            expected.map(|(uid, path)| PodCgroup { uid: PodUid::new(uid), path: path.map(str::to_owned) });
         assert_eq!(pod_cgroup(&text), expected, "{text}");
     }
 }

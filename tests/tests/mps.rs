@@ -421,7 +421,9 @@ async fn an_agent_that_leaves_for_good_leaves_nothing() {
         agent.until_serving(target, &want).await;
     }
     drop(agent);
-    tokio::time::timeout(PATIENCE, leave(node.paths(), timings(), node.modes.clone())).await.unwrap();
+    tokio::time::timeout(PATIENCE, leave(node.paths(), timings(), node.modes.clone(), &BTreeSet::new()))
+        .await
+        .unwrap();
     assert_eq!(fs::read_dir(&node.root).unwrap().count(), 0);
     assert_eq!(node.modes.exclusive(), Vec::<String>::new());
     assert!([GPU, OTHER].iter().all(|target| !runs(node.daemons(target)[0])));

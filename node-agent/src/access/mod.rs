@@ -23,8 +23,8 @@ pub use error::{AccessError, FileTrouble};
 use device_file::DeviceFiles;
 use driver::Driver;
 use kerf_core::names::DeviceId;
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What a container opens.
@@ -132,6 +132,17 @@ impl Default for Places {
             device_nodes: true,
         }
     }
+}
+
+/// Removes kerf's CDI specs from a folder but those of these devices.
+///
+/// # Errors
+/// Which could not be removed, and why.
+pub fn remove_specs_but(folder: &Path, spared: &BTreeSet<DeviceId>) -> Result<(), String> {
+    let spared = spared.iter().map(|device| (device.clone(), ())).collect();
+    let left = spec_folder::remove_others(folder, &spared);
+    let texts: Vec<_> = left.values().map(ToString::to_string).collect();
+    if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
 }
 
 /// The files by which containers reach their devices.

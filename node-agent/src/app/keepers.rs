@@ -105,7 +105,7 @@ pub(super) fn start(
     Ok(())
 }
 
-fn mps_paths(args: &Args) -> anyhow::Result<Paths> {
+pub(super) fn mps_paths(args: &Args) -> anyhow::Result<Paths> {
     Ok(Paths {
         root: args.mps_dir.clone(),
         program: args.mps_control.clone(),

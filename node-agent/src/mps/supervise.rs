@@ -2,7 +2,7 @@
 
 use super::target::Target;
 use super::{ComputeModes, Observed, Paths, Timings, Wanted, WantedByTarget, folder};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::{Id, JoinSet};
@@ -40,12 +40,14 @@ pub async fn supervise(
     }
 }
 
-/// Ends all daemons, puts the compute modes back and removes the folders: for an agent that leaves the node for good.
+/// Ends all daemons but the spared targets', puts the compute modes back and removes the folders: for an agent that leaves
+/// the node for good.
 ///
 /// What fails is tried again, without end.
-pub async fn leave(paths: Paths, timings: Timings, modes: impl ComputeModes) {
+pub async fn leave(paths: Paths, timings: Timings, modes: impl ComputeModes, spared: &BTreeSet<String>) {
     let mut keepers = Keepers::new(paths, timings, watch::Sender::default(), modes);
-    keepers.want(WantedByTarget::new());
+    keepers.wanted = Some(WantedByTarget::new());
+    keepers.find_left(spared);
     while !keepers.running.is_empty() {
         keepers.one_ended().await;
     }
@@ -83,7 +85,7 @@ impl Keepers {
 
     fn want(&mut self, wanted: WantedByTarget) {
         if self.wanted.is_none() {
-            self.find_left();
+            self.find_left(&BTreeSet::new());
         }
         for (target, (_, sender)) in &self.running {
             let now_wanted = wanted.get(target).cloned();
@@ -102,9 +104,11 @@ impl Keepers {
     }
 
     /// Targets that have a folder had a daemon, and may have another compute mode.
-    fn find_left(&mut self) {
+    fn find_left(&mut self, spared: &BTreeSet<String>) {
         match folder::targets(&self.paths.root) {
-            Ok(targets) => targets.iter().for_each(|target| self.keep(target, None)),
+            Ok(targets) => {
+                targets.iter().filter(|t| !spared.contains(*t)).for_each(|target| self.keep(target, None));
+            }
             Err(error) => {
                 error!(root = %self.paths.root.display(), %error, "the MPS daemons' folders cannot be listed");
             }

@@ -1,0 +1,42 @@
+//! Leaving a node for good, with everything that the agent has set there.
+
+use super::keepers::mps_paths;
+use crate::access;
+use crate::args::Args;
+use crate::gpu::GpuThread;
+use crate::leave::{self, Leave};
+use crate::mps::{self, Timings};
+use anyhow::Context as _;
+use futures::FutureExt as _;
+use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_nvml::{GpuBackend, NvmlBackend};
+use kube::Client;
+use std::collections::BTreeSet;
+
+/// Leaves the node.
+pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
+    let library = args.nvml.clone();
+    let open = move || Ok(Box::new(NvmlBackend::open(&library)?) as Box<dyn GpuBackend>);
+    let thread = GpuThread::start(Box::new(open.clone())).context("failed to start the thread for NVML")?;
+    let (paths, cdi) = (mps_paths(&args)?, args.cdi_dir.clone());
+    let stop_mps = move |spared: BTreeSet<GpuUuid>| {
+        let spared = spared.iter().map(ToString::to_string).collect();
+        async move {
+            mps::leave(paths, Timings::default(), thread, &spared).await;
+            Ok(())
+        }
+        .boxed()
+    };
+    let remove_cdi =
+        move |spared: BTreeSet<DeviceId>| async move { access::remove_specs_but(&cdi, &spared) }.boxed();
+    let leaving = Leave {
+        node: args.node,
+        client,
+        checkpoint: args.state_dir,
+        gpus: Box::new(open),
+        stop_mps: Box::new(stop_mps),
+        remove_cdi: Box::new(remove_cdi),
+        settle: args.settle,
+    };
+    Ok(leave::leave(leaving).await?)
+}

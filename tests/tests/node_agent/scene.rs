@@ -1,0 +1,342 @@
+//! One node with its agent as a process and its API server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::events::v1::Event;
+use kerf_core::contract::{
+    Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, NodePolicy, Reservation, Shape, SliceState,
+    SliceStatus, WantedSlice,
+};
+use kerf_core::names::{GpuUuid, PodUid, SliceId};
+use kerf_nvml_mock::{MigMode, MockConfig, MockControl, MockFiles, MockState, Model};
+use kerf_runtime::gpu_node::GpuNode;
+use kerf_tests::binaries;
+use kerf_tests::cluster::wait;
+use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, PodKey, StandInKubelet};
+use kerf_tests::process::Child;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+
+pub(crate) const NODE: &str = "n";
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const ONE: &str = "nvidia.com/mig-1g.10gb";
+
+/// One node and its API server.
+pub(crate) struct Scene {
+    pub(crate) plane: ControlPlane,
+    pub(crate) kubelet: StandInKubelet,
+    pub(crate) files: MockFiles,
+    pub(crate) dir: PathBuf,
+    pub(crate) agent: Child,
+    pub(crate) gpu_nodes: Api<GpuNode>,
+}
+
+impl Scene {
+    pub(crate) async fn start(gpus: MockConfig) -> anyhow::Result<Self> {
+        let scene = Self::prepare(gpus, |_| Ok(())).await?;
+        scene.until("the agent to serve", GpuNodeStatus::is_ready).await?;
+        Ok(scene)
+    }
+
+    /// Starts everything; `before` is done to the node's folder before the agent starts.
+    pub(crate) async fn prepare(
+        gpus: MockConfig,
+        before: impl FnOnce(&std::path::Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
+        let mut options = ControlPlaneOptions::without_controller_manager();
+        options.scheduler = false;
+        let plane = ControlPlane::start(options).await?;
+        let manifests = kerf_tests::cluster::root().join("deploy/local").display().to_string();
+        plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+        plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
+        let dir = plane.dir().join(NODE);
+        std::fs::create_dir_all(&dir)?;
+        let files = MockFiles::in_folder(&dir);
+        gpus.write(&files.config)?;
+        name_boot(&dir, "boot-1")?;
+        let kubelet = StandInKubelet::start(KubeletOptions {
+            register_node: Some(NodeTemplate::default()),
+            ..KubeletOptions::new(NODE, plane.client(), &dir)
+        });
+        let kubelet = kubelet.await?;
+        before(&dir)?;
+        let agent = spawn(&plane, &dir, &files).await?;
+        let gpu_nodes = Api::all(plane.client());
+        Ok(Self { plane, kubelet, files, dir, agent, gpu_nodes })
+    }
+
+    /// Starts the agent again after it has ended.
+    pub(crate) async fn start_agent(&mut self) -> anyhow::Result<()> {
+        self.agent = spawn(&self.plane, &self.dir, &self.files).await?;
+        Ok(())
+    }
+
+    /// Sets the node's policy as an admin does.
+    pub(crate) async fn set_policy(&self, policy: &serde_json::Value) -> anyhow::Result<()> {
+        let parsed: NodePolicy = serde_json::from_value(policy.clone())?;
+        let patch = Patch::Merge(json!({"spec": {"policy": parsed}}));
+        self.gpu_nodes.patch(NODE, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Waits until a condition is false, and gives its message.
+    pub(crate) async fn complaint(&self, kind: &str) -> anyhow::Result<String> {
+        let find = |status: &GpuNodeStatus| {
+            let mut all = status.conditions.clone().into_iter();
+            all.find(|c: &Condition| c.kind == kind && c.status == ConditionStatus::False).map(|c| c.message)
+        };
+        let status = self.until(&format!("{kind} to be false"), |status| find(status).is_some()).await?;
+        find(&status).context("the condition holds again")
+    }
+
+    /// Waits until a condition holds.
+    pub(crate) async fn holds(&self, kind: &str) -> anyhow::Result<GpuNodeStatus> {
+        let holds = |s: &GpuNodeStatus| {
+            s.conditions.iter().any(|c| c.kind == kind && c.status == ConditionStatus::True)
+        };
+        self.until(&format!("{kind} to hold"), holds).await
+    }
+
+    /// Lets something happen to the GPUs.
+    pub(crate) fn happen(&self, change: impl FnOnce(MockControl) -> MockControl) -> anyhow::Result<()> {
+        MockControl::edit(&self.files.control, |control| *control = change(std::mem::take(control)))?;
+        Ok(())
+    }
+
+    /// Has a pod run on a slice of this shape.
+    pub(crate) async fn hold(
+        &self,
+        others: &[WantedSlice],
+        (id, shape): (&str, Shape),
+        (pod, resource): (&str, &str),
+    ) -> anyhow::Result<(Pod, WantedSlice)> {
+        let created = self.create(pod, resource).await?;
+        let wanted = self.wanted(id, shape, Some((&created, resource))).await?;
+        self.want(others.iter().cloned().chain([wanted.clone()]).collect()).await?;
+        self.slice_until(id, SliceState::Ready).await?;
+        self.run(pod).await?;
+        self.slice_until(id, SliceState::Held).await?;
+        Ok((created, wanted))
+    }
+
+    /// Has the host's `/proc` show a process of a pod.
+    pub(crate) fn show_process(&self, pid: u32, name: &str, pod: Option<&Pod>) -> anyhow::Result<()> {
+        let folder = self.dir.join("proc").join(pid.to_string());
+        std::fs::create_dir_all(&folder)?;
+        std::fs::write(folder.join("comm"), format!("{name}\n"))?;
+        let uid = pod.and_then(|pod| pod.metadata.uid.clone());
+        let cgroup = match uid {
+            Some(uid) => format!("0::/kubepods/besteffort/pod{uid}/0123456789abcdef\n"),
+            None => "0::/system.slice/other.service\n".to_owned(),
+        };
+        std::fs::write(folder.join("cgroup"), cgroup)?;
+        Ok(())
+    }
+
+    pub(crate) async fn status(&self) -> anyhow::Result<GpuNodeStatus> {
+        let object = self.gpu_nodes.get_opt(NODE).await?.context("there is no GpuNode")?;
+        Ok(object.read_status()?.unwrap_or_default())
+    }
+
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        done: impl Fn(&GpuNodeStatus) -> bool,
+    ) -> anyhow::Result<GpuNodeStatus> {
+        let mut last = GpuNodeStatus::default();
+        let waiting = wait(PATIENCE, what, async || {
+            last = self.status().await?;
+            Ok(done(&last))
+        });
+        match waiting.await {
+            Ok(()) => Ok(last),
+            Err(error) => Err(error.context(format!("{last:#?}\n{}", self.agent.log_tail()))),
+        }
+    }
+
+    pub(crate) async fn slice_until(&self, id: &str, state: SliceState) -> anyhow::Result<SliceStatus> {
+        let found =
+            |status: &GpuNodeStatus| status.slice(&SliceId::new(id)).filter(|s| s.state == state).cloned();
+        let status = self.until(&format!("{id} to be {state:?}"), |status| found(status).is_some()).await?;
+        found(&status).with_context(|| format!("{id} is not {state:?} any more"))
+    }
+
+    /// Writes the spec as the extender's leader does.
+    pub(crate) async fn want(&self, slices: Vec<WantedSlice>) -> anyhow::Result<()> {
+        let before = self.gpu_nodes.get(NODE).await?.read_spec()?;
+        let spec = GpuNodeSpec {
+            revision: before.revision + 1,
+            epoch: 1,
+            next_slice: 99,
+            slices,
+            policy: before.policy,
+        };
+        let patch = Patch::Merge(json!({"spec": spec}));
+        self.gpu_nodes.patch(NODE, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    pub(crate) async fn gpu(&self) -> anyhow::Result<GpuUuid> {
+        Ok(self.status().await?.gpus.first().context("no GPU is reported")?.uuid.clone())
+    }
+
+    pub(crate) async fn wanted(
+        &self,
+        id: &str,
+        shape: Shape,
+        pod: Option<(&Pod, &str)>,
+    ) -> anyhow::Result<WantedSlice> {
+        let reservation = pod.map(|(pod, resource)| reservation(pod, resource)).transpose()?;
+        Ok(WantedSlice { id: SliceId::new(id), gpu: self.gpu().await?, shape, reservation })
+    }
+
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::default_namespaced(self.plane.client())
+    }
+
+    /// A pod that waits for a node.
+    pub(crate) async fn create(&self, name: &str, resource: &str) -> anyhow::Result<Pod> {
+        let pod = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "schedulerName": "nobody",
+                "containers": [{"name": "main", "image": "none", "resources": {"limits": {resource: "1"}}}],
+            },
+        });
+        Ok(self.pods().create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
+    }
+
+    /// Binds the pod to the node and waits until it runs.
+    pub(crate) async fn run(&self, name: &str) -> anyhow::Result<()> {
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"kind": "Node", "name": NODE},
+        });
+        let _: serde_json::Value =
+            self.pods().create_subresource("binding", name, &PostParams::default(), &binding).await?;
+        wait(PATIENCE, &format!("{name} to run"), async || {
+            let status = self.pods().get(name).await?.status.unwrap_or_default();
+            let phase = status.phase.unwrap_or_default();
+            anyhow::ensure!(phase != "Failed", "{name} failed: {:?}", status.message);
+            Ok(phase == "Running")
+        })
+        .await
+        .with_context(|| self.agent.log_tail())
+    }
+
+    pub(crate) fn visible(&self, pod: &str) -> Option<String> {
+        let grant = self.kubelet.grant(&PodKey::new("default", pod), "main")?;
+        grant.environment.get("NVIDIA_VISIBLE_DEVICES").cloned()
+    }
+
+    pub(crate) fn cut(&self) -> anyhow::Result<Vec<String>> {
+        let slices = MockState::load(&self.files.state)?.slices();
+        Ok(slices.iter().map(|s| format!("{} at {}", s.profile, s.placement.start)).collect())
+    }
+
+    /// Waits for an Event of this reason about an object of this name.
+    pub(crate) async fn event(&self, reason: &str, about: &str) -> anyhow::Result<String> {
+        let events = Api::<Event>::all(self.plane.client());
+        let mut note = None;
+        wait(PATIENCE, &format!("the Event {reason} about {about}"), async || {
+            let all = events.list(&ListParams::default()).await?;
+            let named = |e: &Event| e.regarding.as_ref().and_then(|r| r.name.as_deref()) == Some(about);
+            let mut found = all.into_iter().filter(|e| e.reason.as_deref() == Some(reason) && named(e));
+            note = found.next().map(|e| e.note.unwrap_or_default());
+            Ok(note.is_some())
+        })
+        .await
+        .with_context(|| self.agent.log_tail())?;
+        Ok(note.unwrap_or_default())
+    }
+
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.agent.terminate(Duration::from_secs(5))?;
+        self.kubelet.stop().await;
+        self.plane.stop().await
+    }
+}
+
+pub(crate) async fn spawn(
+    plane: &ControlPlane,
+    dir: &std::path::Path,
+    files: &MockFiles,
+) -> anyhow::Result<Child> {
+    run(plane, dir, files, &[]).await
+}
+
+/// Starts the agent's program with these arguments first.
+pub(crate) async fn run(
+    plane: &ControlPlane,
+    dir: &std::path::Path,
+    files: &MockFiles,
+    arguments: &[&str],
+) -> anyhow::Result<Child> {
+    // The rights that deploy/ gives, and no more.
+    let account = plane
+        .kubeconfig_for_service_account_on_node(kerf_tests::cluster::NAMESPACE, "kerf-node-agent", NODE)
+        .await?;
+    let library = kerf_nvml_mock::library_path().context("build the workspace first: the mock is missing")?;
+    let mut program = plane
+        .program("kerf-node-agent", binaries::ours("kerf-node-agent")?)
+        .args(arguments.iter().copied())
+        .args([
+            "--node",
+            NODE,
+            "--admin-address",
+            "127.0.0.1:0",
+            "--resync",
+            "2s",
+            "--log",
+            "info,kerf_node_agent=debug",
+            "--recover-after",
+            "2s",
+            "--nvml",
+        ])
+        .arg(library)
+        .args(kerf_tests::cluster::agent_folders(dir)?)
+        .arg("--proc-dir")
+        .arg(dir.join("proc"))
+        .arg("--cgroup-dir")
+        .arg(dir.join("cgroup"))
+        .arg("--kubeconfig")
+        .arg(account);
+    for (key, value) in files.env() {
+        program = program.env(key, value);
+    }
+    Ok(program.spawn()?)
+}
+
+/// Has the host's `/proc` name the boot.
+pub(crate) fn name_boot(dir: &std::path::Path, boot: &str) -> anyhow::Result<()> {
+    let folder = dir.join("proc/sys/kernel/random");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join("boot_id"), format!("{boot}\n"))?;
+    Ok(())
+}
+
+pub(crate) fn reservation(pod: &Pod, resource: &str) -> anyhow::Result<Reservation> {
+    Ok(Reservation {
+        uid: PodUid::new(pod.metadata.uid.clone().context("the pod has no UID")?),
+        namespace: "default".to_owned(),
+        pod: pod.metadata.name.clone().context("the pod has no name")?,
+        container: "main".to_owned(),
+        resource: resource.parse()?,
+        alone: false,
+        epoch: 1,
+    })
+}
+
+pub(crate) fn mig(profile: &str, start: u8, size: u8) -> anyhow::Result<Shape> {
+    Ok(Shape::Mig { profile: profile.parse()?, start, size, part: None })
+}
+
+pub(crate) fn h100() -> MockConfig {
+    MockConfig::new().seed(NODE).gpus(Model::H100, 1, MigMode::Enabled)
+}

@@ -1,0 +1,127 @@
+//! Reboots, sick GPUs, folders that cannot be written, others who want the GPUs.
+
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use kerf_core::contract::{Condition, GpuNodeStatus, SliceState};
+use kerf_core::names::DeviceId;
+use kerf_nvml_mock::{Fault, MigMode, MockConfig, Model, Xid};
+use kerf_tests::cluster::wait;
+
+use crate::scene::{NODE, ONE, PATIENCE, Scene, h100, mig, name_boot};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_reboot_the_recorded_slices_are_at_their_places() -> anyhow::Result<()> {
+    let mut scene = Scene::start(h100()).await?;
+    let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 4, 1)?), ("a", ONE)).await?;
+    let idle = scene.wanted("s2", mig("3g.40gb", 0, 4)?, None).await?;
+    scene.want(vec![held, idle]).await?;
+    let before = scene.slice_until("s2", SliceState::Idle).await?;
+
+    // The agent dies with the node; instances and the Hopper's MIG mode are gone. Nobody writes a spec meanwhile.
+    scene.agent.kill()?;
+    name_boot(&scene.dir, "boot-2")?;
+    scene.happen(|control| control.boot("boot-2"))?;
+    scene.start_agent().await?;
+    let anew = |s: &GpuNodeStatus| {
+        let device = s.slices.iter().find(|s| s.id.as_ref().is_some_and(|id| id.as_str() == "s2"));
+        let device = device.and_then(|s| s.device.clone());
+        s.is_ready() && device.is_some() && device != before.device
+    };
+    scene.until("the slices to be made anew", anew).await?;
+    assert_eq!(scene.cut()?, ["3g.40gb at 0", "1g.10gb at 4"]);
+    let log = scene.agent.log_tail();
+    let (made, named) = (log.find("the recorded slices are there"), log.find("registered with the kubelet"));
+    assert!(made.is_some() && made < named, "{log}");
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_reports_an_xid_is_left_alone_and_comes_back() -> anyhow::Result<()> {
+    let scene = Scene::start(h100()).await?;
+    scene.want(vec![scene.wanted("s1", mig("1g.10gb", 0, 1)?, None).await?]).await?;
+    scene.slice_until("s1", SliceState::Idle).await?;
+    let error = |xid| Xid { id: format!("x{xid}"), gpu: 0, xid, gi: None, ci: None };
+    scene.happen(|mut control| {
+        control.xids.push(error(13));
+        control.xids.push(error(74));
+        control
+    })?;
+    let complaint = scene.complaint(Condition::GPUS_HEALTHY).await?;
+    assert!(complaint.contains("XID 74"), "{complaint}");
+    assert!(scene.event("GpuUnhealthy", NODE).await?.contains("XID 74"));
+    scene
+        .until("the GPU to come back", |s| s.gpus[0].message.is_none() && !s.gpus[0].kinds.is_empty())
+        .await?;
+    scene.event("GpuRecovered", NODE).await?;
+    scene.hold(&[], ("s2", mig("1g.10gb", 1, 1)?), ("a", ONE)).await?;
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
+    let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
+    let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
+    scene.happen(|control| control.fault(Fault::gpu_lost(0)))?;
+    let complaint = scene.complaint(Condition::GPUS_HEALTHY).await?;
+    assert!(complaint.contains("GPU 0") && complaint.contains("GPU_IS_LOST"), "{complaint}");
+    assert_eq!(scene.slice_until("s1", SliceState::Held).await?.holder.map(|h| h.pod).as_deref(), Some("a"));
+    let pod = scene.create("b", ONE).await?;
+    let mut other = scene.wanted("s2", mig("1g.10gb", 0, 1)?, Some((&pod, ONE))).await?;
+    other.gpu = scene.status().await?.gpus[1].uuid.clone();
+    scene.want(vec![held, other]).await?;
+    scene.slice_until("s2", SliceState::Ready).await?;
+    scene.run("b").await?;
+    scene.happen(|mut control| {
+        control.faults.clear();
+        control
+    })?;
+    scene.holds(Condition::GPUS_HEALTHY).await?;
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_is_offered_once_its_cdi_specification_is_there() -> anyhow::Result<()> {
+    // Where the folder should be there is a file.
+    let scene = Scene::prepare(h100(), |dir| Ok(std::fs::write(dir.join("cdi"), "no folder")?)).await?;
+    scene.until("the agent to serve", GpuNodeStatus::is_ready).await?;
+    let pod = scene.create("a", ONE).await?;
+    scene.want(vec![scene.wanted("s1", mig("1g.10gb", 0, 1)?, Some((&pod, ONE))).await?]).await?;
+    let complaint = scene.complaint(Condition::SPEC_REACHED).await?;
+    assert!(complaint.contains("cdi"), "{complaint}");
+    std::fs::remove_file(scene.dir.join("cdi"))?;
+    let ready = scene.slice_until("s1", SliceState::Ready).await?;
+    let spec = |device: &DeviceId| scene.dir.join("cdi").join(format!("kerf.dev-{device}.json"));
+    let first = ready.device.context("no device")?;
+    let text = std::fs::read_to_string(spec(&first))?;
+    assert!(text.contains(first.as_str()), "{text}");
+    // The slice makes room for a bigger one, and its file goes with it.
+    scene.want(vec![scene.wanted("s2", mig("7g.80gb", 0, 8)?, None).await?]).await?;
+    let bigger = scene.slice_until("s2", SliceState::Idle).await?.device.context("no device")?;
+    wait(PATIENCE, "the old file to go", async || Ok(!spec(&first).exists() && spec(&bigger).exists()))
+        .await?;
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_manager_of_the_gpus_is_not_fought() -> anyhow::Result<()> {
+    let mut theirs = None;
+    let scene = Scene::prepare(h100(), |dir| {
+        let folder = dir.join("device-plugins");
+        std::fs::create_dir_all(&folder)?;
+        theirs = Some(UnixListener::bind(folder.join("nvidia-gpu.sock"))?);
+        Ok(())
+    })
+    .await?;
+    let complaint = scene.complaint(Condition::UNCONTESTED).await?;
+    assert!(complaint.contains("device plugin") && complaint.contains("nvidia-gpu.sock"), "{complaint}");
+    scene.want(vec![scene.wanted("s1", mig("1g.10gb", 0, 1)?, None).await?]).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(scene.cut()?, Vec::<String>::new());
+    assert!(scene.kubelet.healthy_devices().is_empty(), "no name is registered");
+    drop(theirs);
+    std::fs::remove_file(scene.dir.join("device-plugins/nvidia-gpu.sock"))?;
+    scene.slice_until("s1", SliceState::Idle).await?;
+    scene.stop().await
+}

@@ -274,7 +274,13 @@ impl Life {
             self.ask();
             self.answer();
             self.answer();
+            self.observe();
         }
+    }
+
+    /// The agent looks at the GPUs, instead of running the step that it has decided on.
+    fn observe(&mut self) {
+        self.node.on_observed(Ok(self.gpus.gpus()));
     }
 
     /// The agent's process ends and comes back: the kubelet takes all its devices for unhealthy.
@@ -367,6 +373,7 @@ impl Life {
             self.ask();
             self.answer();
             self.answer();
+            self.observe();
             self.step();
         }
         self.decide();

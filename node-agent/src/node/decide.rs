@@ -129,7 +129,8 @@ impl Node {
         let existing = self.existing();
         self.remember_origins();
         self.tell_mismatches();
-        let unserved = self.note_unserved(&existing, now);
+        let mut unserved = self.note_unserved(&existing, now);
+        unserved.extend(self.being_destroyed());
         let mut offered = offer(&existing);
         offered.healthy.values_mut().for_each(|devices| devices.retain(|device| !unserved.contains(device)));
         if knows_all {
@@ -139,6 +140,7 @@ impl Node {
         let next_drop = self.advertised.drop_ids(&self.account, now);
         let record_again = self.unrecorded.as_ref().map(|(_, at)| *at).filter(|at| *at > now);
         let step = if record_again.is_some() { None } else { self.next_step(steps, now) };
+        self.under_way.begin(step.as_ref().map(task));
         // The condition stays until a step has been recorded again.
         self.unrecorded.take_if(|(_, at)| *at <= now && step.is_none());
         let revoked = self.advertised.revoked_at(now).then_some(now);
@@ -241,7 +243,9 @@ impl Node {
             match step {
                 // What was to end first may still be there, or the MPS daemon of what has ended.
                 Step::Start { gpu, shape, .. }
-                    if self.waits_for_daemon(gpu, *shape) || !self.is_allowed_alone(observed, step) => {}
+                    if self.waits_for_daemon(gpu, *shape)
+                        || self.is_being_switched(gpu)
+                        || !self.is_allowed_alone(observed, step) => {}
                 Step::Start { gpu, id, shape } => {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
                     let share = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };

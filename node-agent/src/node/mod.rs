@@ -17,6 +17,7 @@ mod rules;
 mod share;
 mod silent;
 mod status;
+mod under_way;
 mod usage;
 mod view;
 
@@ -38,6 +39,8 @@ mod reboot_tests;
 mod shares_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod under_way_tests;
 #[cfg(test)]
 mod usage_tests;
 
@@ -65,6 +68,7 @@ use share::Share;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use under_way::UnderWay;
 
 /// What the agent was told at its start of how it works.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +122,7 @@ pub struct Node {
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
     retries: Retries<Task>,
+    under_way: UnderWay,
     obstacles: BTreeMap<SliceId, Obstruction>,
     /// Slices that exist and cannot be offered.
     serving: Retries<SliceId>,
@@ -200,6 +205,7 @@ impl Node {
                 }
                 self.gpus = gpus;
                 self.health.nvml = Neighbour::Well;
+                self.under_way.see();
                 self.note_modes();
                 self.advertised.serve(&self.resource_names());
             }
@@ -299,6 +305,7 @@ impl Node {
         result: Result<GpuInstance, GpuError>,
         now: Instant,
     ) {
+        self.under_way.end(None);
         match result {
             Ok(created) => {
                 self.unrecorded = None;
@@ -322,6 +329,7 @@ impl Node {
         now: Instant,
     ) {
         let task = Task::Destroy(gpu.clone(), instance, part);
+        self.under_way.end(result.is_err().then(|| task.clone()));
         match result {
             Ok(()) => {
                 self.retries.succeeded(&task);
@@ -342,6 +350,7 @@ impl Node {
     /// Takes the outcome of a switch of the MIG mode. What the GPU offers then is seen at the next observation.
     pub fn on_switched(&mut self, gpu: &GpuUuid, mig: bool, result: Result<(), GpuError>, now: Instant) {
         let task = Task::Switch(gpu.clone());
+        self.under_way.end(Some(task.clone()));
         match result {
             Ok(()) => {
                 self.unrecorded = None;

@@ -83,6 +83,7 @@ impl Node {
     /// What is to be made could not be recorded; it is not made, and tried again.
     pub fn on_unrecorded(&mut self, error: &str, now: Instant) {
         tracing::error!(error, "nothing is cut that cannot be recorded");
+        self.under_way.end(None);
         self.unrecorded = Some((error.to_owned(), now + RECORD_AGAIN));
     }
 

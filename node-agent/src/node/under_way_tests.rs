@@ -1,0 +1,90 @@
+//! What is becoming of a GPU or a slice while a call on it is under way: nobody is offered it meanwhile.
+
+use super::tests::{ONE, Scene, devices, mig, slice, wanted};
+use super::*;
+use crate::gpu::MigMode;
+use crate::gpu::fake::FakeGpus;
+use kerf_core::contract::{GpuRule, ModeChange, Shape, SliceState};
+use kerf_core::kind::Kind;
+use kerf_core::planner::Step;
+use kerf_core::units::SizeGb;
+
+/// A node that is about to destroy an idle slice, whose place was promised to `b`, when `a` is promised it after all.
+fn destroying() -> (Scene, Step) {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("z", ONE)))]);
+    scene.settle();
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")))]);
+    let step = std::iter::repeat_with(|| {
+        scene.acknowledge();
+        scene.list_holders();
+        scene.decide().step
+    });
+    let step = step.take(9).flatten().next().unwrap();
+    assert!(matches!(step, Step::Destroy { .. }));
+    scene.want(vec![wanted("s3", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    (scene, step)
+}
+
+fn offers_nothing(scene: &mut Scene) {
+    for _ in 0..5 {
+        scene.acknowledge();
+        scene.list_holders();
+        assert_eq!(devices(&scene.kubelet), Vec::<&str>::new());
+        assert_eq!(slice(&scene.decide().status, "s3").state, SliceState::Preparing);
+    }
+}
+
+#[test]
+fn a_slice_that_is_being_destroyed_is_offered_to_nobody_though_it_is_wanted_again() {
+    let (mut scene, step) = destroying();
+    offers_nothing(&mut scene);
+    scene.run(step);
+    assert_eq!(slice(&scene.settle(), "s3").state, SliceState::Ready);
+    assert_eq!(devices(&scene.kubelet), ["MIG-2"], "it was made anew");
+}
+
+#[test]
+fn after_a_destroy_that_failed_nobody_gets_the_slice_before_somebody_has_looked_what_is_left_of_it() {
+    let (mut scene, step) = destroying();
+    scene.gpus.fail_next(GpuError::Stopped);
+    scene.run(step);
+    offers_nothing(&mut scene);
+    scene.observe();
+    assert_eq!(slice(&scene.settle(), "s3").state, SliceState::Ready);
+    assert_eq!(devices(&scene.kubelet), ["MIG-1"]);
+}
+
+#[test]
+fn a_step_that_was_not_run_holds_nothing_up() {
+    // The GPUs were looked at instead, or another call had not ended.
+    let (mut scene, _) = destroying();
+    scene.observe();
+    assert_eq!(slice(&scene.settle(), "s3").state, SliceState::Ready);
+    let (mut scene, _) = destroying();
+    let (id, now) = (SliceId::new("s9"), scene.tick());
+    scene.node.on_created(&crate::gpu::fake::uuid(0), &id, Err(GpuError::Stopped), now);
+    assert_eq!(slice(&scene.settle(), "s3").state, SliceState::Ready);
+}
+
+#[test]
+fn no_share_is_served_on_a_gpu_whose_mode_is_being_switched() {
+    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    let rule = |kinds: &[Kind]| GpuRule {
+        kinds: kinds.to_vec(),
+        mode_change: ModeChange::WithoutReset,
+        ..GpuRule::default()
+    };
+    scene.policy.gpus = vec![rule(&[Kind::Mig])];
+    scene.want(vec![]);
+    let step = scene.decide().step.unwrap();
+    assert!(matches!(step, Step::Switch { .. }));
+    scene.policy.gpus = vec![rule(&[Kind::Mps])];
+    let share = Shape::Mps { size_gb: SizeGb(4) };
+    scene.want(vec![wanted("s1", share, Some(("a", "nvidia.com/gpu-4gb")))]);
+    assert_eq!(slice(&scene.decide().status, "s1").device, None);
+    scene.run(step);
+    assert_eq!(scene.gpus.gpus()[0].mig, MigMode::Settled(true));
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready, "once it is switched back");
+    assert_eq!(scene.gpus.gpus()[0].mig, MigMode::Settled(false));
+}

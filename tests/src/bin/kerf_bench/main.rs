@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod agent;
 mod churn;
 mod faults;
 mod report;
@@ -25,6 +26,8 @@ enum Bench {
     Accept(accept::Args),
     /// Random creates and deletes on the demo's nodes, every invariant recomputed after each round.
     Churn(churn::Args),
+    /// The node agent by itself: how soon a slice is ready, and what it costs at rest.
+    Agent(agent::Args),
     /// Every NVML call of the agent fails, hangs and is the agent's last, during a churn of cuts.
     Faults(faults::Args),
 }
@@ -35,6 +38,7 @@ async fn main() -> anyhow::Result<()> {
         Bench::Walk(args) => walk::run(&args).await,
         Bench::Accept(args) => accept::run(&args).await,
         Bench::Churn(args) => churn::run(&args).await,
+        Bench::Agent(args) => agent::run(&args).await,
         Bench::Faults(args) => faults::run(&args).await,
     }
 }

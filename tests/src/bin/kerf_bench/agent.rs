@@ -1,0 +1,263 @@
+//! The node agent by itself: how soon a wanted slice is ready, and what an agent costs that has nothing to do.
+//!
+//! A slice's time runs from the API server's answer to the write of `GpuNode.spec` until a watch shows it Ready for its pod.
+//! At rest the agent's writes are those that the API server counts, its memory and CPU those of Linux.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args as ClapArgs;
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, Shape, SliceState, WantedSlice};
+use kerf_core::names::{PodUid, SliceId};
+use kerf_nvml_mock::{MigMode, MockConfig, MockFiles, Model};
+use kerf_runtime::gpu_node::GpuNode;
+use kerf_tests::binaries;
+use kerf_tests::cluster::{NAMESPACE, agent_folders, root, wait};
+use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
+use kerf_tests::process::Child;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde_json::json;
+
+use crate::report::{Figure, Latency, print, print_figures};
+
+const NODE: &str = "n";
+const ONE: &str = "nvidia.com/mig-1g.10gb";
+
+/// The bars of the agent.
+const SLICE_MS: f64 = 40.0;
+const WRITES_A_MINUTE: f64 = 1.0;
+const RESIDENT_MIB: f64 = 16.0;
+const CORE_PERCENT: f64 = 0.5;
+
+/// What to measure.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Slices that are cut one at a time; at most 56.
+    #[arg(long, default_value_t = 50)]
+    slices: usize,
+    /// Seconds at rest.
+    #[arg(long, default_value_t = 120)]
+    rest: u64,
+}
+
+/// Measures and prints.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let mut scene = Scene::start().await?;
+    let times = scene.cut(args.slices).await?;
+    let latency = Latency::of(times);
+    print(&format!(
+        "spec written → Ready seen        n {:>3}   p50 {:>6.1} ms   p99 {:>6.1} ms   max {:>6.1} ms",
+        latency.count, latency.p50_ms, latency.p99_ms, latency.max_ms
+    ));
+    let rest = scene.rest(Duration::from_secs(args.rest)).await?;
+    print_figures(&[
+        Figure::at_most("new slice on an idle GPU, p50, ms", latency.p50_ms, SLICE_MS),
+        Figure::at_most("at rest: API writes a minute", rest.writes_a_minute, WRITES_A_MINUTE),
+        Figure::at_most("at rest: resident, MiB", rest.resident_mib, RESIDENT_MIB),
+        Figure::at_most("at rest: % of a core", rest.core_percent, CORE_PERCENT),
+    ]);
+    scene.stop().await
+}
+
+struct Scene {
+    plane: ControlPlane,
+    kubelet: StandInKubelet,
+    agent: Child,
+    gpu_nodes: Api<GpuNode>,
+}
+
+/// What an agent costs that has nothing to do.
+struct Rest {
+    writes_a_minute: f64,
+    resident_mib: f64,
+    core_percent: f64,
+}
+
+impl Scene {
+    async fn start() -> anyhow::Result<Self> {
+        let mut options = ControlPlaneOptions::without_controller_manager();
+        options.scheduler = false;
+        let plane = ControlPlane::start(options).await?;
+        let manifests = root().join("deploy/local").display().to_string();
+        plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+        plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
+        let dir = plane.dir().join(NODE);
+        std::fs::create_dir_all(&dir)?;
+        let files = MockFiles::in_folder(&dir);
+        MockConfig::new().seed(NODE).gpus(Model::H100, 8, MigMode::Enabled).write(&files.config)?;
+        let kubelet = StandInKubelet::start(KubeletOptions {
+            register_node: Some(NodeTemplate::default()),
+            ..KubeletOptions::new(NODE, plane.client(), &dir)
+        })
+        .await?;
+        let agent = spawn(&plane, &dir, &files).await?;
+        let gpu_nodes: Api<GpuNode> = Api::all(plane.client());
+        wait(Duration::from_secs(20), "the agent to serve", async || {
+            let object = gpu_nodes.get_opt(NODE).await?;
+            Ok(object.and_then(|o| o.read_status().ok().flatten()).is_some_and(|s| s.is_ready()))
+        })
+        .await
+        .with_context(|| agent.log_tail())?;
+        Ok(Self { plane, kubelet, agent, gpu_nodes })
+    }
+
+    /// Wants one slice after the other, each for a pod of its own.
+    async fn cut(&self, count: usize) -> anyhow::Result<Vec<Duration>> {
+        let gpus = self.status().await?.gpus;
+        let changes = watcher(self.gpu_nodes.clone(), watcher::Config::default()).applied_objects();
+        tokio::pin!(changes);
+        let (mut slices, mut times) = (Vec::new(), Vec::new());
+        for n in 0..count.min(gpus.len() * 7) {
+            let id = SliceId::new(format!("s{n}"));
+            let pod = self.create(&format!("p{n}")).await?;
+            let shape =
+                Shape::Mig { profile: "1g.10gb".parse()?, start: u8::try_from(n % 7)?, size: 1, part: None };
+            let reservation = Some(reservation(&pod)?);
+            slices.push(WantedSlice { id: id.clone(), gpu: gpus[n / 7].uuid.clone(), shape, reservation });
+            let revision = u64::try_from(n)? + 1;
+            let spec = GpuNodeSpec {
+                revision,
+                epoch: 1,
+                next_slice: 99,
+                slices: slices.clone(),
+                ..GpuNodeSpec::default()
+            };
+            self.gpu_nodes.patch(NODE, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await?;
+            let begun = Instant::now();
+            loop {
+                let object = changes.next().await.context("the watch ended")??;
+                let status = object.read_status()?.unwrap_or_default();
+                if status.slice(&id).is_some_and(|s| s.state == SliceState::Ready) {
+                    break;
+                }
+            }
+            times.push(begun.elapsed());
+            self.bind(&format!("p{n}")).await?;
+        }
+        Ok(times)
+    }
+
+    async fn status(&self) -> anyhow::Result<GpuNodeStatus> {
+        Ok(self.gpu_nodes.get(NODE).await?.read_status()?.unwrap_or_default())
+    }
+
+    async fn create(&self, name: &str) -> anyhow::Result<Pod> {
+        let container = json!({"name": "main", "image": "none", "resources": {"limits": {ONE: "1"}}});
+        let pod = json!({
+            "metadata": {"name": name},
+            "spec": {"schedulerName": "nobody", "containers": [container]},
+        });
+        let pods: Api<Pod> = Api::default_namespaced(self.plane.client());
+        Ok(pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?)
+    }
+
+    /// Binds the pod and waits until it runs, so that the next slice meets an agent with nothing under way.
+    async fn bind(&self, name: &str) -> anyhow::Result<()> {
+        let pods: Api<Pod> = Api::default_namespaced(self.plane.client());
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name},
+            "target": {"kind": "Node", "name": NODE},
+        });
+        let _: serde_json::Value =
+            pods.create_subresource("binding", name, &PostParams::default(), &binding).await?;
+        let id = format!("s{}", &name[1..]);
+        wait(Duration::from_secs(20), &format!("{name} to hold its slice"), async || {
+            let status = self.status().await?;
+            Ok(status.slice(&SliceId::new(&id)).is_some_and(|s| s.state == SliceState::Held))
+        })
+        .await
+    }
+
+    /// Looks at the agent while nothing happens.
+    async fn rest(&mut self, time: Duration) -> anyhow::Result<Rest> {
+        print(&format!("at rest for {} s", time.as_secs()));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let (pid, begun) = (self.agent.id(), Instant::now());
+        let (writes, ticks) = (self.writes().await?, cpu_ticks(pid)?);
+        tokio::time::sleep(time).await;
+        let seconds = begun.elapsed().as_secs_f64();
+        let writes = self.writes().await?.saturating_sub(writes);
+        let used = f64::from(u32::try_from(cpu_ticks(pid)?.saturating_sub(ticks))?);
+        Ok(Rest {
+            writes_a_minute: f64::from(u32::try_from(writes)?) * 60.0 / seconds,
+            resident_mib: resident_mib(pid)?,
+            // Linux counts in hundredths of a second (USER_HZ).
+            core_percent: used / seconds,
+        })
+    }
+
+    /// Writes that the API server has seen of the objects that the agent writes: its GpuNode, its Node's labels, Events. The
+    /// kubelet writes the Node's status too, and is left out with it.
+    async fn writes(&self) -> anyhow::Result<u64> {
+        let request = http::Request::get("/metrics").body(Vec::new())?;
+        let text = self.plane.client().request_text(request).await?;
+        let is_write = |line: &&str| {
+            let written = ["verb=\"PATCH\"", "verb=\"PUT\"", "verb=\"POST\"", "verb=\"APPLY\""];
+            let of_agent = line.contains("resource=\"gpunodes\"")
+                || line.contains("resource=\"events\"")
+                || line.contains("resource=\"nodes\"") && line.contains("subresource=\"\"");
+            line.starts_with("apiserver_request_total{")
+                && of_agent
+                && written.iter().any(|v| line.contains(v))
+        };
+        let counts =
+            text.lines().filter(is_write).filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        Ok(counts.sum())
+    }
+
+    async fn stop(mut self) -> anyhow::Result<()> {
+        self.agent.terminate(Duration::from_secs(5))?;
+        self.kubelet.stop().await;
+        self.plane.stop().await
+    }
+}
+
+async fn spawn(plane: &ControlPlane, dir: &Path, files: &MockFiles) -> anyhow::Result<Child> {
+    let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", NODE).await?;
+    let library = kerf_nvml_mock::library_path().context("build the workspace first: the mock is missing")?;
+    let mut program = plane
+        .program("kerf-node-agent", binaries::ours("kerf-node-agent")?)
+        .args(["--node", NODE, "--admin-address", "127.0.0.1:0", "--nvml"])
+        .arg(library)
+        .args(agent_folders(dir)?)
+        .arg("--kubeconfig")
+        .arg(account);
+    for (key, value) in files.env() {
+        program = program.env(key, value);
+    }
+    Ok(program.spawn()?)
+}
+
+fn reservation(pod: &Pod) -> anyhow::Result<Reservation> {
+    Ok(Reservation {
+        uid: PodUid::new(pod.metadata.uid.clone().context("the pod has no UID")?),
+        namespace: "default".to_owned(),
+        pod: pod.metadata.name.clone().context("the pod has no name")?,
+        container: "main".to_owned(),
+        resource: ONE.parse()?,
+        alone: false,
+        epoch: 1,
+    })
+}
+
+/// The process's user and system time: fields 14 and 15 of `/proc/<pid>/stat` (proc(5)), counted after the name in brackets.
+fn cpu_ticks(pid: u32) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = text.rsplit_once(')').context("no name in stat")?;
+    let fields: Vec<&str> = fields.split_whitespace().collect();
+    let field = |n: usize| anyhow::Ok(fields.get(n - 3).context("stat is short")?.parse::<u64>()?);
+    Ok(field(14)? + field(15)?)
+}
+
+fn resident_mib(pid: u32) -> anyhow::Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kib: u32 = line.split_whitespace().next().context("VmRSS is empty")?.parse()?;
+    Ok(f64::from(kib) / 1024.0)
+}

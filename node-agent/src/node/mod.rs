@@ -310,6 +310,10 @@ impl Node {
             Ok(created) => {
                 self.unrecorded = None;
                 self.retries.succeeded(&Task::Create(id.clone()));
+                // The spec may want it no more by now.
+                for (.., device) in created.devices() {
+                    self.origins.entry(device.clone()).or_insert_with(|| id.clone());
+                }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.uuid == *gpu) {
                     gpu.instances.retain(|i| !i.instance.placement.overlaps(created.instance.placement));
                     gpu.instances.push(created);

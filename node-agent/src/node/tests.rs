@@ -518,3 +518,18 @@ fn a_gpu_without_mig_mode_refuses_instances_at_once() {
     assert_eq!(status.summary.mode, "whole,mps,time-slicing");
     assert_eq!(status.summary.gpus, "1x T4-16GB");
 }
+
+#[test]
+fn what_nobody_wants_any_more_when_it_is_made_keeps_its_name_and_can_be_replaced() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    let step = scene.decide().step.unwrap();
+    // While NVML makes it, the extender thinks better of it.
+    scene.want(Vec::new());
+    scene.run(step);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Idle);
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), None)]);
+    scene.settle();
+    assert_eq!(scene.places(), ["7g.80gb at 0:8"]);
+}

@@ -3,6 +3,10 @@
 //! Each function gives the changed spec or says that nothing changes; the writer adds revision and epoch
 //! ([`successor`]) and writes it by compare and swap. That write is the commit point of every promise.
 
+mod idle;
+
+pub use idle::{drop_disallowed, keep_warm};
+
 use crate::contract::{
     GpuNodeSpec, GpuNodeStatus, Holder, RequestDocument, Reservation, SliceState, WantedSlice,
 };
@@ -56,8 +60,7 @@ fn apply(spec: &GpuNodeSpec, fit: Fit, pod: &Promisee) -> GpuNodeSpec {
             }
             Source::Cut(destroyed) => {
                 next.slices.retain(|s| !destroyed.contains(&s.id));
-                next.next_slice += 1;
-                SliceId::new(format!("s{}", next.next_slice))
+                new_id(&mut next)
             }
         };
         // Reserved last: the order of the list is the order of the promises.
@@ -68,7 +71,14 @@ fn apply(spec: &GpuNodeSpec, fit: Fit, pod: &Promisee) -> GpuNodeSpec {
             reservation: Some(reservation),
         });
     }
+    // A node cuts in this order, and nobody waits for what is idle.
+    next.slices.sort_by_key(|s| s.reservation.is_none());
     next
+}
+
+fn new_id(next: &mut GpuNodeSpec) -> SliceId {
+    next.next_slice += 1;
+    SliceId::new(format!("s{}", next.next_slice))
 }
 
 /// The slices that are reserved for the pod of this UID.

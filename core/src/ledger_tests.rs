@@ -36,7 +36,7 @@ fn an_idle_slice_that_somebody_holds_is_not_given_away() {
     status.slices = vec![slice_status(&spec.slices[0], true)];
     let released = release(&spec, &promisee("a").uid).unwrap();
     let next = reserve_for(&released, &status, "b");
-    assert_eq!(ids(&next), [("s1".into(), None), ("s2".into(), Some("b".into()))]);
+    assert_eq!(ids(&next), [("s2".into(), Some("b".into())), ("s1".into(), None)]);
 }
 
 #[test]

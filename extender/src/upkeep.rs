@@ -1,13 +1,14 @@
 //! What is due on a node without anybody asking: promises to pods that have ended or run elsewhere are given back,
-//! promises follow what the kubelet did, slices that could not be made are taken out.
+//! promises follow what the kubelet did, slices that could not be made are taken out, and of idle slices there is what the
+//! node's policy wants.
 //!
 //! It decides by what is known now, so that it may be asked after every event and again at any time.
 
 use crate::cluster_index::{Change, IndexedNode, Released, Why};
 use crate::pod::KnownPod;
 use hashbrown::HashMap;
-use kerf_core::contract::{GpuNodeStatus, SliceState};
-use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::contract::{GpuNodeStatus, SliceState, WantedSlice};
+use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::Fleet;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +30,11 @@ pub fn keep(
     if status.slices.iter().any(|s| s.state == SliceState::Failed) {
         due.push(Change::DropFailed);
     }
+    due.push(Change::DropDisallowed);
+    // One that fails at once would be cut again and again.
+    let resting = node.resting.iter().cloned().chain(failed_idle(node, status)).collect();
+    node.resting.clone_from(&resting);
+    due.push(Change::KeepWarm { resting });
     let Ok((spec, status)) = node.readable() else { return released };
     for change in due {
         // Only reservations can be refused.
@@ -76,6 +82,15 @@ fn bound_here(
 ) -> BTreeSet<PodUid> {
     let here = |uid: &&PodUid| pods.get(*uid).is_some_and(|pod| pod.node.as_ref() == Some(name));
     promised.iter().filter(here).cloned().collect()
+}
+
+/// The GPUs of which slices that nobody was promised could not be made.
+fn failed_idle(node: &IndexedNode, status: &GpuNodeStatus) -> Vec<GpuUuid> {
+    let wanted = node.working().into_iter().flat_map(|spec| &spec.slices);
+    let idle = wanted.filter(|slice| slice.reservation.is_none());
+    let failed =
+        |slice: &&WantedSlice| status.slice(&slice.id).is_some_and(|s| s.state == SliceState::Failed);
+    idle.filter(failed).map(|slice| slice.gpu.clone()).collect()
 }
 
 /// The pods whose slices could not be made, with the reason.

@@ -108,16 +108,20 @@ fn is_leaving(slice: &SliceStatus, spec: &GpuNodeSpec) -> bool {
     slice.id.is_some() || place.is_some_and(|place| wanted.into_iter().any(|w| w.placement.overlaps(place)))
 }
 
-/// Idle by the agent's word only, or while there is nothing to have: until then the kubelet may have handed to another pod
-/// what was promised to one that is gone.
 fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
     let is_free = status.slice(&slice.id).is_none_or(|s| match s.state {
         SliceState::Idle => s.holder.is_none(),
         SliceState::Preparing | SliceState::Failed => s.device.is_none(),
+    if is_idle(slice, status) { Occupancy::Idle(slice.id.clone()) } else { Occupancy::Taken }
+}
+
+/// Whether nobody has the slice or was promised it: by the agent's word only, or while there is nothing to have. Until then
+/// the kubelet may have handed to another pod what was promised to one that is gone.
+#[must_use]
+pub fn is_idle(slice: &WantedSlice, status: &GpuNodeStatus) -> bool {
         SliceState::Waiting | SliceState::Ready | SliceState::Held => false,
     });
-    let is_idle = slice.reservation.is_none() && is_free;
-    if is_idle { Occupancy::Idle(slice.id.clone()) } else { Occupancy::Taken }
+    slice.reservation.is_none() && is_free
 }
 
 impl GpuInventory {

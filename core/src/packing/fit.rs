@@ -49,7 +49,9 @@ pub enum Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Error)]
 pub enum Refusal {
     /// The pod has no request document.
-    #[error("pod was not admitted by kerf's webhook: create it anew while the webhook runs")]
+    #[error(
+        "pod was not admitted by kerf's webhook: create it anew while the webhook runs, or name another scheduler"
+    )]
     NotAdmitted,
     /// The pod's request document cannot be read.
     #[error("pod's kerf.dev/request annotation cannot be read: create the pod anew")]
@@ -72,7 +74,7 @@ pub enum Refusal {
     #[error("slice is reserved for the pod on another node")]
     ReservedElsewhere,
     /// No GPU of the node can ever serve it in its present mode.
-    #[error("GPUs of another kind or too small for the request")]
+    #[error("no GPU of the kind and size that is requested")]
     NeverFits,
     /// The pod wants more slices than the node could hold empty.
     #[error("more slices requested than the node can hold: ask for fewer")]
@@ -191,7 +193,7 @@ pub(super) struct Candidate {
 }
 
 /// The cheapest place on the node, or on this GPU of it; of equal ones that on the first GPU.
-fn best(
+pub(super) fn best(
     node: &NodeInventory,
     request: &ContainerRequest,
     fleet: &Fleet,
@@ -216,7 +218,7 @@ fn best(
     places.min_by_key(|(index, candidate)| (candidate.cost, *index)).ok_or(Refusal::NoRoom)
 }
 
-fn occupy(gpu: &mut GpuInventory, candidate: &Candidate) {
+pub(super) fn occupy(gpu: &mut GpuInventory, candidate: &Candidate) {
     let gone = |id: &SliceId| match &candidate.source {
         Source::Idle(used) => used == id,
         Source::Cut(destroyed) => destroyed.contains(id),

@@ -6,6 +6,7 @@ use crate::contract::{ContainerRequest, Shape};
 use crate::inventory::GpuInventory;
 use crate::mig::{ComputeGeometry, ComputeInstance, ComputeProfile, Instance};
 use crate::names::SliceId;
+use crate::resource::ResourceName;
 
 /// The cheapest place for `request` on `gpu`, where it has one.
 pub(super) fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> Option<Candidate> {
@@ -36,6 +37,10 @@ pub(super) fn part(gpu: &GpuInventory, profile: ComputeProfile, fleet: &Fleet) -
         return Some(Candidate { shape, source, cost: Cost::default() });
     }
     let place = candidate(gpu, &ContainerRequest::exact(profile.of()), fleet)?;
+    let same = gpu.idle().filter(|(_, shape)| shape.keeps(ResourceName::Compute(profile)));
+    if let Some((id, shape)) = same.min_by_key(|(_, shape)| *shape) {
+        return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: place.cost });
+    }
     let (instance, start) = (place.shape.instance()?, *profile.starts().first()?);
     let shape = in_part(instance, ComputeInstance { start, compute: profile.compute() });
     let source = match place.source {

@@ -10,9 +10,12 @@ mod instance;
 mod mig;
 mod share;
 mod terms;
+mod warm;
 
 pub use cost::Cost;
 pub use fit::{Fit, Placed, Refusal, Source, fit};
 pub use fleet::{ClassId, Fleet, FleetGpu, Move};
 pub use mig::{Choice, Cut, PlaceId, PlaceSet};
+pub use share::is_worth_whole;
 pub use terms::Terms;
+pub use warm::warm;

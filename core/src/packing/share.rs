@@ -38,10 +38,17 @@ pub(super) fn candidate(gpu: &GpuInventory, kind: Kind, size: SizeGb) -> Option<
     Some(Candidate { shape, source: Source::Cut(destroyed), cost: rank + Cost(work) })
 }
 
-/// The GPU as a whole, where nobody has anything of it and it is of `size` at least: of two the smaller one.
+/// Whether a request of this size may have a whole GPU of that: more than half of it must be asked for, so that no small
+/// request takes a large GPU.
+#[must_use]
+pub fn is_worth_whole(asked: SizeGb, gpu: SizeGb) -> bool {
+    asked <= gpu && asked.0.saturating_mul(2) > gpu.0
+}
+
+/// The GPU as a whole, where nobody has anything of it and `size` is worth it: of two the smaller one.
 pub(super) fn whole(gpu: &GpuInventory, size: SizeGb) -> Option<Candidate> {
     let shape = Shape::Whole { size_gb: gpu.memory.nominal() };
-    if gpu.taken().next().is_some() || !gpu.undivided || gpu.memory.nominal() < size {
+    if gpu.taken().next().is_some() || !gpu.undivided || !is_worth_whole(size, gpu.memory.nominal()) {
         return None;
     }
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {

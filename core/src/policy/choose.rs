@@ -219,7 +219,7 @@ fn served(supply: &Supply, kind: Kind, size: SizeGb) -> Option<ResourceName> {
             let size = share_size(size).filter(|size| supply.has_share(kind, *size))?;
             ResourceName::share(kind, size)
         }
-        Kind::Whole => supply.has_share(kind, size).then_some(ResourceName::Whole),
+        Kind::Whole => supply.has_whole(size).then_some(ResourceName::Whole),
     }
 }
 

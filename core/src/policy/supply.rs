@@ -3,8 +3,9 @@
 use crate::contract::GpuNodeStatus;
 use crate::kind::Kind;
 use crate::mig::Profile;
+use crate::packing::is_worth_whole;
 use crate::units::{MemoryMib, SizeGb};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Profiles and sizes that some GPU of the cluster can serve in its present mode. Empty while no agent has reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -12,6 +13,8 @@ pub struct Supply {
     /// Each profile with the least memory that a GPU gives it.
     profiles: BTreeMap<Profile, MemoryMib>,
     shares: BTreeMap<Kind, SizeGb>,
+    /// The sizes of GPUs that can be given as a whole.
+    whole: BTreeSet<SizeGb>,
 }
 
 impl Supply {
@@ -24,15 +27,13 @@ impl Supply {
                 let memory = supply.profiles.entry(entry.profile).or_insert(entry.memory);
                 *memory = entry.memory.min(*memory);
             }
-            for kind in gpu.kinds.iter().filter(|kind| **kind != Kind::Mig) {
-                // A share is backed by whole GiB, so a GPU serves what it has of them; a whole one is of nominal size.
-                let most = match kind {
-                    Kind::Whole => gpu.memory.nominal(),
-                    _ => SizeGb(u32::try_from(gpu.memory.0 / 1024).unwrap_or(u32::MAX)),
-                };
+            // A share is backed by whole GiB, so a GPU serves what it has of them; a whole one is of nominal size.
+            let most = SizeGb(u32::try_from(gpu.memory.0 / 1024).unwrap_or(u32::MAX));
+            for kind in gpu.kinds.iter().filter(|kind| matches!(kind, Kind::Mps | Kind::TimeSlicing)) {
                 let size = supply.shares.entry(*kind).or_insert(most);
                 *size = most.max(*size);
             }
+            supply.whole.extend(gpu.kinds.contains(&Kind::Whole).then(|| gpu.memory.nominal()));
         }
         supply
     }
@@ -40,7 +41,7 @@ impl Supply {
     /// Whether nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.profiles.is_empty() && self.shares.is_empty()
+        self.profiles.is_empty() && self.shares.is_empty() && self.whole.is_empty()
     }
 
     /// The smallest plain profile of at least `size`: least memory, then least compute.
@@ -62,7 +63,13 @@ impl Supply {
         self.profiles.get(&profile).copied()
     }
 
-    /// Whether some GPU can hold a share of `size`, or is as large itself.
+    /// Whether `size` is worth some GPU as a whole.
+    #[must_use]
+    pub fn has_whole(&self, size: SizeGb) -> bool {
+        self.whole.iter().any(|gpu| is_worth_whole(size, *gpu))
+    }
+
+    /// Whether some GPU can hold a share of `size`.
     #[must_use]
     pub fn has_share(&self, kind: Kind, size: SizeGb) -> bool {
         self.shares.get(&kind).is_some_and(|most| *most >= size)
@@ -73,7 +80,8 @@ impl Supply {
     pub fn largest(&self, kind: Kind) -> Option<SizeGb> {
         match kind {
             Kind::Mig => self.profiles.keys().map(|p| p.size()).max(),
-            Kind::Whole | Kind::Mps | Kind::TimeSlicing => self.shares.get(&kind).copied(),
+            Kind::Whole => self.whole.last().copied(),
+            Kind::Mps | Kind::TimeSlicing => self.shares.get(&kind).copied(),
         }
     }
 }

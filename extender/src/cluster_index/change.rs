@@ -4,7 +4,7 @@
 use crate::ask::Ask;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::ledger::{self, Promisee};
-use kerf_core::names::PodUid;
+use kerf_core::names::{GpuUuid, PodUid};
 use kerf_core::packing::{Fleet, Refusal};
 use std::collections::BTreeSet;
 
@@ -27,6 +27,13 @@ pub enum Change {
     },
     /// Take out the slices that could not be made.
     DropFailed,
+    /// Take out idle slices that the node's policy does not allow any more.
+    DropDisallowed,
+    /// Add the idle slices that the node's policy wants kept ready, but not on these GPUs.
+    KeepWarm {
+        /// GPUs on which such a slice could not be made lately.
+        resting: BTreeSet<GpuUuid>,
+    },
 }
 
 impl Change {
@@ -52,7 +59,12 @@ impl Change {
                 Ok(ledger::follow_holders(spec, status, |uid| bound.contains(uid)))
             }
             (Self::DropFailed, Some(status)) => Ok(ledger::drop_failed(spec, status)),
-            (Self::FollowHolders { .. } | Self::DropFailed, None) => Ok(None),
+            (Self::DropDisallowed, Some(status)) => Ok(ledger::drop_disallowed(spec, status)),
+            (Self::KeepWarm { resting }, Some(status)) => Ok(ledger::keep_warm(spec, status, resting, fleet)),
+            (
+                Self::FollowHolders { .. } | Self::DropFailed | Self::DropDisallowed | Self::KeepWarm { .. },
+                None,
+            ) => Ok(None),
         }
     }
 }

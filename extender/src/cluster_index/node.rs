@@ -27,6 +27,8 @@ pub struct IndexedNode {
     pub promised: BTreeSet<PodUid>,
     /// Why pods lost their promise here, in an operator's words, until their bind has told it.
     pub failures: BTreeMap<PodUid, String>,
+    /// GPUs on which nothing is cut ahead of demand until everything is looked at anew: it failed there.
+    pub resting: BTreeSet<GpuUuid>,
     /// The node's GPUs in the fleet.
     pub fleet_gpus: Vec<(GpuUuid, FleetGpu)>,
     view: View,
@@ -54,6 +56,7 @@ impl IndexedNode {
             status: read_status(node),
             promised: BTreeSet::new(),
             failures: BTreeMap::new(),
+            resting: BTreeSet::new(),
             fleet_gpus: Vec::new(),
             view: View { stale: true, ..View::default() },
         }

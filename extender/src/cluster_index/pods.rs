@@ -67,6 +67,7 @@ impl ClusterIndex {
 
     /// Looks at everything anew: what an event should have told but did not is found here.
     pub fn resync(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.resting.clear());
         let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
         for name in &names {
             self.settle(name);

@@ -1,6 +1,6 @@
 use super::*;
 use crate::ask::Ask;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Holder, SliceState};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Holder, SliceState, SliceStatus};
 use kerf_core::names::PodKey;
 use kerf_core::packing::Terms;
 use kerf_core::testing::{node_status, request, slice_status};
@@ -147,6 +147,63 @@ fn what_the_agent_said_before_a_promise_does_not_count_after_it() {
     assert!(!finds_room(&mut index, "c", "3g.40gb"), "an old report that came late");
     agent_answers(&mut index, &spec, false);
     assert!(finds_room(&mut index, "c", "3g.40gb"));
+}
+
+/// The node with this policy, on which every slice of `spec` is as `slices` says.
+fn show_policy(index: &mut ClusterIndex, spec: &GpuNodeSpec, policy: &str, states: &[SliceState]) {
+    let policy = serde_json::from_str(policy).unwrap();
+    let mut status = node_status(&["H100-80GB"]);
+    let slices = spec.slices.iter().zip(states);
+    status.slices =
+        slices.map(|(s, state)| SliceStatus { state: *state, ..slice_status(s, false) }).collect();
+    status.observed_revision = spec.revision;
+    index.show_node(&gpu_node(&GpuNodeSpec { policy, ..spec.clone() }, &status));
+}
+
+#[test]
+fn a_policy_counts_from_the_moment_it_is_shown() {
+    let mut index = index();
+    let ask = Ask::read(Some(&request(SMALL, 1).to_json())).unwrap();
+    assert!(index.cost("n", &uid("a"), &ask).is_ok());
+    let shares_only = r#"{"gpus": [{"kinds": ["mps", "time-slicing"]}]}"#;
+    show_policy(&mut index, &GpuNodeSpec::default(), shares_only, &[]);
+    assert_eq!(index.cost("n", &uid("a"), &ask), Err(Refusal::NeverFits));
+    show_policy(&mut index, &GpuNodeSpec::default(), "{}", &[]);
+    assert!(index.cost("n", &uid("a"), &ask).is_ok());
+}
+
+#[test]
+fn idle_slices_that_policy_allows_no_longer_are_taken_out() {
+    let mut index = index();
+    reserve(&mut index, "a");
+    reserve(&mut index, "b");
+    index.pod_gone(&uid("a"));
+    let spec = write(&mut index).unwrap();
+    let states =
+        spec.slices.iter().map(|s| if s.reservation.is_some() { SliceState::Held } else { SliceState::Idle });
+    let shares_only = r#"{"gpus": [{"kinds": ["mps"]}]}"#;
+    show_policy(&mut index, &spec, shares_only, &states.collect::<Vec<_>>());
+    let left = write(&mut index).unwrap().slices;
+    assert_eq!(left.iter().map(|s| s.reservation.as_ref().unwrap().pod.as_str()).collect::<Vec<_>>(), ["b"]);
+}
+
+#[test]
+fn idle_slices_are_kept_ready_and_what_fails_is_not_cut_again_at_once() {
+    let mut index = index();
+    let warm = r#"{"warm": [{"resource": "nvidia.com/mig-1g.10gb", "count": 2}]}"#;
+    show_policy(&mut index, &GpuNodeSpec::default(), warm, &[]);
+    let spec = write(&mut index).unwrap();
+    assert_eq!(spec.slices.len(), 2);
+    show_policy(&mut index, &spec, warm, &[SliceState::Idle, SliceState::Failed]);
+    let spec = write(&mut index).unwrap();
+    assert_eq!(spec.slices.len(), 1);
+    show_policy(&mut index, &spec, warm, &[SliceState::Idle]);
+    assert_eq!(write(&mut index), None);
+    index.resync();
+    assert_eq!(write(&mut index).unwrap().slices.len(), 2);
+    let promise = reserve(&mut index, "a");
+    assert!(promise.cut.is_empty());
+    assert_eq!(write(&mut index).unwrap().slices.len(), 3, "another takes its place");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::places::{PlaceId, PlaceSet, Places};
 use super::prices::Prices;
 use super::states::{StateId, States};
 use crate::contract::ContainerRequest;
-use crate::mig::{MigTable, ProfileEntry};
+use crate::mig::{MigTable, Profile, ProfileEntry};
 use crate::packing::Cost;
 
 /// What an instance already on the GPU is worth to a newcomer: GPUs that fill up leave others to drain.
@@ -39,19 +39,22 @@ pub struct Choice {
     pub cost: Cost,
 }
 
-/// The places of `places` that serve a request: those of the profile that the user wrote, or of the plain ones that take
-/// the fewest memory slices. The most compute comes first: a name promises a minimum, and on the same memory slices
-/// compute is free.
+/// The profiles that serve a request: that which the user wrote, or the plain ones that take the fewest memory slices.
+pub fn serving(table: &MigTable, request: &ContainerRequest) -> impl Iterator<Item = Profile> {
+    let serves = |e: &&ProfileEntry| match request.profile {
+        Some(profile) => e.profile == profile,
+        None => request.resource.is_kept_by(e.profile) && e.profile.size() >= request.size_gb,
+    };
+    let size = table.entries().iter().filter(serves).map(|e| e.size).min();
+    table.entries().iter().filter(serves).filter(move |e| Some(e.size) == size).map(|e| e.profile)
+}
+
+/// The places of `places` that serve a request. The most compute comes first: a name promises a minimum, and on the same
+/// memory slices compute is free.
 #[must_use]
 pub fn wanted(places: &Places, table: &MigTable, request: &ContainerRequest) -> Vec<PlaceId> {
-    if let Some(profile) = request.profile {
-        return places.of_profile(profile).iter().collect();
-    }
-    let serves =
-        |e: &&ProfileEntry| request.resource.is_kept_by(e.profile) && e.profile.size() >= request.size_gb;
-    let size = table.entries().iter().filter(serves).map(|e| e.size).min();
-    let entries = table.entries().iter().filter(serves).filter(|e| Some(e.size) == size);
-    let mut wanted: Vec<_> = entries.flat_map(|e| places.of_profile(e.profile).iter()).collect();
+    let profiles = serving(table, request);
+    let mut wanted: Vec<_> = profiles.flat_map(|profile| places.of_profile(profile).iter()).collect();
     wanted.sort_by_key(|place| std::cmp::Reverse(places.instance(*place).profile.compute()));
     wanted
 }

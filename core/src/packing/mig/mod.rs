@@ -10,6 +10,7 @@ mod places;
 mod prices;
 mod states;
 
+pub(super) use choose::serving;
 pub use choose::{Choice, Cut};
 pub(crate) use groups::{Groups, Order, Way};
 pub(crate) use model::Model;

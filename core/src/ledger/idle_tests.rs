@@ -1,0 +1,196 @@
+use super::*;
+use crate::contract::{NodePolicy, WarmSlices};
+use crate::kind::Kind;
+use crate::ledger::{Promisee, release, reserve};
+use crate::mig::Geometry;
+use crate::packing::Source;
+use crate::testing::{gpu_uuid, node_status, promisee, request, request_sized, slice_status};
+use crate::units::MemoryMib;
+use proptest::prelude::*;
+
+fn warm_policy(warm: &[(&str, u32)]) -> NodePolicy {
+    let warm = warm.iter().map(|(name, count)| WarmSlices { resource: name.parse().unwrap(), count: *count });
+    NodePolicy { warm: warm.collect(), ..NodePolicy::default() }
+}
+
+fn spec(policy: NodePolicy) -> GpuNodeSpec {
+    GpuNodeSpec { policy, ..GpuNodeSpec::default() }
+}
+
+fn kept(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<GpuNodeSpec> {
+    keep_warm(spec, status, &BTreeSet::new(), &Fleet::default())
+}
+
+fn shapes(spec: &GpuNodeSpec) -> Vec<String> {
+    spec.slices.iter().map(|s| s.shape.to_string()).collect()
+}
+
+#[test]
+fn idle_slices_are_cut_ahead_of_demand_and_a_pod_takes_one_that_is_there() {
+    let status = node_status(&["H100-80GB"]);
+    let cold = spec(warm_policy(&[("nvidia.com/mig-1g.10gb", 2)]));
+    let warm = kept(&cold, &status).unwrap();
+    assert_eq!(warm.slices.len(), 2);
+    assert_eq!(kept(&warm, &status), None);
+    let small = request("nvidia.com/mig-1g.10gb", 1);
+    let taken = reserve(&warm, &status, &small, &promisee("a"), &Fleet::default()).unwrap();
+    assert_eq!(taken.slices.len(), 2, "nothing is cut for it");
+    assert_eq!(taken.slices[0].reservation.as_ref().unwrap().pod, "a", "and it comes first");
+    let refilled = kept(&taken, &status).unwrap();
+    assert_eq!(refilled.slices.iter().filter(|s| s.reservation.is_none()).count(), 2);
+}
+
+#[test]
+fn a_bigger_request_may_destroy_what_is_kept_warm_and_it_comes_back_where_there_is_room() {
+    let status = node_status(&["H100-80GB"]);
+    let warm = kept(&spec(warm_policy(&[("nvidia.com/mig-1g.10gb", 1)])), &status).unwrap();
+    let whole = request("nvidia.com/mig-7g.80gb", 1);
+    let full = reserve(&warm, &status, &whole, &promisee("a"), &Fleet::default()).unwrap();
+    assert_eq!(shapes(&full), ["7g.80gb at 0:8"]);
+    assert_eq!(kept(&full, &status), None, "there is no room");
+    let mut status = status;
+    let free = release(&full, &promisee("a").uid).unwrap();
+    status.slices = free.slices.iter().map(|s| slice_status(s, false)).collect();
+    assert_eq!(kept(&free, &status), None, "what lies idle is not destroyed for it");
+}
+
+#[test]
+fn each_name_is_kept_by_what_a_pod_would_be_given_under_it() {
+    let status = node_status(&["H200-141GB", "T4-16GB"]);
+    let names = [
+        ("nvidia.com/mig-1g.10gb", "1g.18gb at 6:1"),
+        ("nvidia.com/mig-2g.35gb", "2g.35gb at 4:2"),
+        ("nvidia.com/gpu-4gb", "4gb MPS share"),
+        ("nvidia.com/gpu-3gb.shared", "3gb time slice"),
+        ("nvidia.com/gpu", "whole GPU of 15 GB"),
+    ];
+    for (name, shape) in names {
+        let warm = kept(&spec(warm_policy(&[(name, 1)])), &status).unwrap();
+        assert_eq!(shapes(&warm), [shape], "{name}");
+        let size = warm.slices[0].shape.size();
+        let asked = request_sized(
+            name.parse().unwrap(),
+            size.min(name.parse::<crate::resource::ResourceName>().unwrap().size().unwrap_or(size)),
+            1,
+        );
+        let fit = crate::packing::fit(&NodeInventory::of(&warm, &status), &asked, &Fleet::default()).unwrap();
+        assert_eq!(fit.slices[0].source, Source::Idle(warm.slices[0].id.clone()), "{name}");
+    }
+}
+
+#[test]
+fn replicas_and_compute_instances_are_kept_where_policy_makes_them() {
+    let status = node_status(&["H100-80GB", "T4-16GB"]);
+    let policy: NodePolicy = serde_json::from_str(
+        r#"{"gpus": [{"select": {"indexes": [0]}, "kinds": ["mig"], "computeInstances": true},
+                     {"kinds": ["time-slicing"], "timeSlicing": {"replicas": 3}}],
+            "warm": [{"resource": "nvidia.com/mig-1c.3g.40gb", "count": 2},
+                     {"resource": "nvidia.com/gpu.shared", "count": 9},
+                     {"resource": "nvidia.com/gpu-5gb.shared", "count": 1}]}"#,
+    )
+    .unwrap();
+    let warm = kept(&spec(policy), &status).unwrap();
+    let expected = [
+        "1c.3g.40gb at 4:4, compute 0",
+        "1c.3g.40gb at 4:4, compute 1",
+        "5gb time slice",
+        "5gb time slice",
+        "5gb time slice",
+    ];
+    assert_eq!(shapes(&warm), expected);
+    assert_eq!(kept(&warm, &status), None);
+}
+
+#[test]
+fn nothing_is_cut_ahead_where_it_failed_or_nobody_serves() {
+    let mut status = node_status(&["H100-80GB"]);
+    let cold = spec(warm_policy(&[("nvidia.com/mig-1g.10gb", 1)]));
+    assert_eq!(keep_warm(&cold, &status, &BTreeSet::from([gpu_uuid(0)]), &Fleet::default()), None);
+    status.conditions.clear();
+    assert_eq!(kept(&cold, &status), None);
+}
+
+#[test]
+fn idle_slices_that_policy_allows_no_longer_go_and_others_stay() {
+    let mut status = node_status(&["T4-16GB"]);
+    let share = |spec: &GpuNodeSpec, status: &GpuNodeStatus, pod: &str| {
+        reserve(spec, status, &request("nvidia.com/gpu-4gb", 1), &promisee(pod), &Fleet::default()).unwrap()
+    };
+    let both = share(&share(&GpuNodeSpec::default(), &status, "a"), &status, "b");
+    let mut spec = release(&both, &promisee("a").uid).unwrap();
+    status.slices = spec.slices.iter().map(|s| slice_status(s, false)).collect();
+    assert_eq!(drop_disallowed(&spec, &status), None);
+    spec.policy = serde_json::from_str(r#"{"gpus": [{"kinds": ["whole"]}]}"#).unwrap();
+    let dropped = drop_disallowed(&spec, &status).unwrap();
+    assert_eq!(dropped.slices.len(), 1);
+    assert_eq!(dropped.slices[0].reservation.as_ref().unwrap().pod, "b");
+    status.slices[0].state = crate::contract::SliceState::Held;
+    assert_eq!(drop_disallowed(&spec, &status), None, "by the agent's word somebody has it");
+}
+
+const NAMES: [&str; 9] = [
+    "mig-1g.10gb",
+    "mig-1g.12gb",
+    "mig-2g.12gb",
+    "mig-1g.18gb",
+    "mig-3g.40gb",
+    "gpu-4gb",
+    "gpu-3gb.shared",
+    "gpu",
+    "mig-1c.3g.40gb",
+];
+
+/// What must hold of a spec: every GPU's slices can be there together.
+fn is_legal(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> bool {
+    status.gpus.iter().all(|gpu| {
+        let here: Vec<_> = spec.slices.iter().filter(|s| s.gpu == gpu.uuid).collect();
+        let mut instances: Vec<_> =
+            here.iter().filter(|s| s.shape.part().is_none()).filter_map(|s| s.shape.instance()).collect();
+        let shared: BTreeSet<_> =
+            here.iter().filter(|s| s.shape.part().is_some()).filter_map(|s| s.shape.instance()).collect();
+        instances.extend(shared);
+        let shares: Vec<_> = here.iter().filter(|s| s.shape.kind() != Kind::Mig).collect();
+        let memory: MemoryMib = shares.iter().map(|s| s.shape.memory_of(gpu.memory)).sum();
+        let kinds: BTreeSet<_> = here.iter().map(|s| s.shape.kind()).collect();
+        Geometry::of(&gpu.profiles, instances).is_ok() && memory <= gpu.memory && kinds.len() <= 1
+    })
+}
+
+proptest! {
+    /// Whatever is there and whatever is wanted: what is added is legal, nothing goes for it, and
+    /// nothing more is added after it.
+    #[test]
+    fn keeping_warm_destroys_nothing_and_settles(
+        asks in prop::collection::vec((0_usize..9, 0_usize..8, any::<bool>()), 0..24),
+        warm in prop::collection::vec((0_usize..9, 0_u32..5), 0..4),
+    ) {
+        let status = node_status(&["H200-141GB", "H100-80GB", "T4-16GB", "L4-24GB"]);
+        let warm: Vec<_> = warm.into_iter().map(|(name, count)| (format!("nvidia.com/{}", NAMES[name]), count)).collect();
+        let warm: Vec<_> = warm.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+        let gpus = vec![GpuRule { compute_instances: true, ..GpuRule::default() }];
+        let mut spec = spec(NodePolicy { gpus, ..warm_policy(&warm) });
+        let mut fleet = Fleet::default();
+        for gpu in &status.gpus {
+            fleet.add(&gpu.profiles, [], []);
+        }
+        let mut pods: Vec<Promisee> = Vec::new();
+        for (n, (name, leaving, leaves)) in asks.into_iter().enumerate() {
+            if leaves && !pods.is_empty() {
+                spec = release(&spec, &pods.swap_remove(leaving % pods.len()).uid).unwrap();
+            }
+            let name: crate::resource::ResourceName = format!("nvidia.com/{}", NAMES[name]).parse().unwrap();
+            let asked = request_sized(name, name.size().unwrap_or(crate::units::SizeGb(20)), 1);
+            let pod = promisee(&n.to_string());
+            if let Ok(next) = reserve(&spec, &status, &asked, &pod, &fleet) {
+                spec = next;
+                pods.push(pod);
+            }
+        }
+        prop_assert!(is_legal(&spec, &status), "{:?}", shapes(&spec));
+        let Some(next) = keep_warm(&spec, &status, &BTreeSet::new(), &fleet) else { return Ok(()) };
+        prop_assert_eq!(&next.slices[..spec.slices.len()], &spec.slices[..]);
+        prop_assert!(next.slices[spec.slices.len()..].iter().all(|s| s.reservation.is_none()));
+        prop_assert!(is_legal(&next, &status), "{:?}", shapes(&next));
+        prop_assert_eq!(keep_warm(&next, &status, &BTreeSet::new(), &fleet), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! Where idle slices are cut ahead of demand: beside everything that is there, so that nothing is destroyed for them.
+
+use super::Fleet;
+use super::fit::{best, occupy};
+use super::mig::serving;
+use crate::contract::{ContainerRequest, Shape, WarmSlices};
+use crate::inventory::{GpuInventory, NodeInventory, Occupancy};
+use crate::kind::Kind;
+use crate::names::GpuUuid;
+use crate::request::Role;
+use crate::resource::ResourceName;
+use crate::units::SizeGb;
+use std::collections::BTreeSet;
+
+/// What is to be cut on `node` so that of each name as many slices lie idle as are wanted, or as there is room for. Each
+/// idle slice counts for one name only. Nothing is cut on GPUs that are `resting`.
+#[must_use]
+pub fn warm(
+    mut node: NodeInventory,
+    wanted: &[WarmSlices],
+    resting: &BTreeSet<GpuUuid>,
+    fleet: &Fleet,
+) -> Vec<(GpuUuid, Shape)> {
+    let asked: Vec<_> = wanted.iter().map(|warm| (requests(&node, warm.resource), warm.count)).collect();
+    let missing = missing(&node, &asked);
+    for gpu in &mut node.gpus {
+        gpu.slices.iter_mut().for_each(|slice| slice.occupancy = Occupancy::Taken);
+        if resting.contains(&gpu.uuid) {
+            gpu.kinds.clear();
+        }
+    }
+    let mut new = Vec::new();
+    for ((requests, _), count) in asked.iter().zip(missing) {
+        for _ in 0..count {
+            let mut places = requests.iter().filter_map(|request| best(&node, request, fleet, None).ok());
+            let Some((gpu, place)) = places.next() else { break };
+            occupy(&mut node.gpus[gpu], &place);
+            new.push((node.gpus[gpu].uuid.clone(), place.shape));
+        }
+    }
+    new
+}
+
+/// How many idle slices are missing of each ask. Where a slice serves several, it counts for that which leaves the fewest
+/// missing, and of those for the first: so what was cut for an ask is never counted for another and cut once more.
+fn missing(node: &NodeInventory, asked: &[(Vec<ContainerRequest>, u32)]) -> Vec<u32> {
+    let idle: Vec<_> =
+        node.gpus.iter().flat_map(|gpu| gpu.idle().map(move |(_, shape)| (gpu, shape))).collect();
+    let serves = |ask: usize, slice: usize| {
+        let (gpu, shape) = idle[slice];
+        asked[ask].0.iter().any(|request| serves(gpu, shape, request))
+    };
+    let mut counted_for = vec![None; idle.len()];
+    let count = |(ask, (_, wanted)): (usize, &(_, u32))| {
+        let more = |_: &u32| count_one(ask, &serves, &mut counted_for, &mut vec![false; idle.len()]);
+        (0..*wanted).take_while(more).fold(*wanted, |left, _| left - 1)
+    };
+    asked.iter().enumerate().map(count).collect()
+}
+
+/// Counts one more idle slice for an ask, where others may give theirs up for another one (Kuhn's matching).
+fn count_one(
+    ask: usize,
+    serves: &impl Fn(usize, usize) -> bool,
+    counted_for: &mut [Option<usize>],
+    seen: &mut [bool],
+) -> bool {
+    (0..counted_for.len()).any(|slice| {
+        let is_new = serves(ask, slice) && !std::mem::replace(&mut seen[slice], true);
+        let is_free =
+            is_new && counted_for[slice].is_none_or(|other| count_one(other, serves, counted_for, seen));
+        if is_free {
+            counted_for[slice] = Some(ask);
+        }
+        is_free
+    })
+}
+
+/// Whether a request would be given an idle slice of this shape.
+fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
+    gpu.kinds.contains(&request.kind())
+        && match (request.resource, shape) {
+            (ResourceName::Mig(_), Shape::Mig { profile, part: None, .. }) => {
+                serving(&gpu.table, request).any(|serving| serving == profile)
+            }
+            (ResourceName::Replica, Shape::TimeSlicing { size_gb }) => gpu.replica() == Some(size_gb),
+            (ResourceName::TimeSlicing(_), _) if gpu.replica().is_some() => false,
+            (name, shape) => shape.keeps(name),
+        }
+}
+
+/// The requests by which pods ask under a name. One that names a profile is served by the profile itself where a GPU has
+/// it, for then it serves those that want just that, too.
+fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
+    let has =
+        |gpu: &GpuInventory, profile| gpu.kinds.contains(&Kind::Mig) && gpu.table.entry(profile).is_some();
+    let profile = match name {
+        ResourceName::Mig(profile) if node.gpus.iter().any(|gpu| has(gpu, profile)) => Some(profile),
+        _ => None,
+    };
+    let sizes: BTreeSet<SizeGb> = match name {
+        ResourceName::Whole => node.gpus.iter().map(|gpu| gpu.memory.nominal()).collect(),
+        _ => BTreeSet::from([name.size().unwrap_or(SizeGb(1))]),
+    };
+    let request = |size_gb| ContainerRequest {
+        name: String::new(),
+        role: Role::App,
+        size_gb,
+        profile,
+        count: 1,
+        resource: name,
+    };
+    sizes.into_iter().map(request).collect()
+}

@@ -29,6 +29,7 @@ pub fn node_status(models: &[&str]) -> GpuNodeStatus {
             kinds: if profiles.is_some() { vec![Kind::Mig] } else { Kind::ALL[1..].to_vec() },
             profiles: profiles.unwrap_or_default(),
             outside: MemoryMib(0),
+            mps_shares: None,
             message: None,
         }
     };

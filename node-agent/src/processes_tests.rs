@@ -89,6 +89,7 @@ fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
         memory: MemoryMib(81_559),
         used: MemoryMib(0),
         capability: (9, 0),
+        cuda: (13, 0),
         numa: None,
         mig: MigMode::Settled(false),
         compute_mode: ComputeMode::Default,

@@ -22,6 +22,8 @@ pub struct Gpu {
     pub used: MemoryMib,
     /// CUDA compute capability, major and minor.
     pub capability: (u32, u32),
+    /// The newest CUDA that its driver runs, major and minor.
+    pub cuda: (u32, u32),
     /// The NUMA node it is nearest to, where the machine has several.
     pub numa: Option<u32>,
     /// Its MIG mode.

@@ -64,7 +64,7 @@ impl NvmlBackend {
             pending_repair: repair::pending(&device)?,
             ..match last {
                 Some(last) => Gpu { fault: None, table: None, instances: Vec::new(), ..last.clone() },
-                None => first_look(&device, &uuid)?,
+                None => first_look(&device, &uuid, self.driver()?.cuda)?,
             }
         };
         if mig.is_on() {
@@ -78,7 +78,7 @@ impl NvmlBackend {
 }
 
 /// What never changes of a GPU; the rest is empty.
-fn first_look(device: &Device<'_>, uuid: &GpuUuid) -> Result<Gpu, GpuError> {
+fn first_look(device: &Device<'_>, uuid: &GpuUuid, cuda: (u32, u32)) -> Result<Gpu, GpuError> {
     let capability =
         device.cuda_compute_capability().map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
     let number = |number: i32| u32::try_from(number).unwrap_or(0);
@@ -91,6 +91,7 @@ fn first_look(device: &Device<'_>, uuid: &GpuUuid) -> Result<Gpu, GpuError> {
         memory: MemoryMib(0),
         used: MemoryMib(0),
         capability: (number(capability.major), number(capability.minor)),
+        cuda,
         numa: bus_id.and_then(|bus_id| numa::node_of(Path::new(numa::PCI_DEVICES), &bus_id)),
         mig: MigMode::Unsupported,
         compute_mode: ComputeMode::Default,

@@ -116,6 +116,7 @@ mod tests {
             memory: MemoryMib(81_559),
             used: MemoryMib(0),
             capability: (9, 0),
+            cuda: (13, 0),
             numa: None,
             mig: MigMode::Settled(false),
             compute_mode: ComputeMode::Default,

@@ -69,6 +69,9 @@ pub struct GpuStatus {
     /// Memory that processes use which kerf knows no slice of; it is not offered.
     #[serde(rename = "outsideMib", default, skip_serializing_if = "MemoryMib::is_zero")]
     pub outside: MemoryMib,
+    /// How many MPS shares may be beside each other on it; absent where it has no MPS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_shares: Option<u32>,
     /// What is wrong with it. Nothing new is cut from it then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

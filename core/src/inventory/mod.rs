@@ -32,6 +32,8 @@ pub struct GpuInventory {
     pub undivided: bool,
     /// The kinds that can be cut now, by its mode and by policy.
     pub kinds: Vec<Kind>,
+    /// How many MPS shares may be beside each other on it.
+    pub mps_shares: Option<u32>,
     /// What MIG offers.
     pub table: MigTable,
     /// What policy says of it.
@@ -93,6 +95,7 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
         model: gpu.model.clone(),
         memory: gpu.memory.saturating_sub(gpu.outside),
         undivided: gpu.outside.is_zero(),
+        mps_shares: gpu.mps_shares,
         // The agent may not have seen the newest policy yet.
         kinds: gpu.kinds.iter().copied().filter(|kind| rule.kinds.contains(kind)).collect(),
         rule,
@@ -109,9 +112,6 @@ fn is_leaving(slice: &SliceStatus, spec: &GpuNodeSpec) -> bool {
 }
 
 fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
-    let is_free = status.slice(&slice.id).is_none_or(|s| match s.state {
-        SliceState::Idle => s.holder.is_none(),
-        SliceState::Preparing | SliceState::Failed => s.device.is_none(),
     if is_idle(slice, status) { Occupancy::Idle(slice.id.clone()) } else { Occupancy::Taken }
 }
 
@@ -119,6 +119,9 @@ fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
 /// the kubelet may have handed to another pod what was promised to one that is gone.
 #[must_use]
 pub fn is_idle(slice: &WantedSlice, status: &GpuNodeStatus) -> bool {
+    let is_free = status.slice(&slice.id).is_none_or(|s| match s.state {
+        SliceState::Idle => s.holder.is_none(),
+        SliceState::Preparing | SliceState::Failed => s.device.is_none(),
         SliceState::Waiting | SliceState::Ready | SliceState::Held => false,
     });
     slice.reservation.is_none() && is_free

@@ -30,6 +30,7 @@ fn node(fleet: &Fleet, gpu: FleetGpu, model: &str) -> NodeInventory {
         model: model.to_owned(),
         memory: catalog::by_name(model).unwrap().memory,
         undivided: true,
+        mps_shares: None,
         rule: crate::contract::GpuRule::default(),
         kinds: vec![Kind::Mig],
         table: table(model),

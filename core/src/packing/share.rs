@@ -24,6 +24,10 @@ pub(super) fn candidate(gpu: &GpuInventory, kind: Kind, size: SizeGb) -> Option<
     if kind == Kind::Mps && gpu.rule.mps.strict && gpu.taken().any(|taken| taken != shape) {
         return None;
     }
+    let most = gpu.mps_shares.filter(|_| kind == Kind::Mps).map_or(usize::MAX, |most| most as usize);
+    if gpu.taken().count() >= most {
+        return None;
+    }
     let used: MemoryMib = gpu.taken().map(|s| s.size().share_memory()).sum();
     let free = gpu.memory.saturating_sub(used);
     if size.share_memory() > free {
@@ -73,10 +77,13 @@ fn in_the_way(gpu: &GpuInventory, new: Shape, room: MemoryMib) -> Vec<SliceId> {
     let one_size = gpu.rule.mps.strict && new.kind() == Kind::Mps;
     let mut kept = MemoryMib(0);
     let mut destroyed = Vec::new();
+    let most = gpu.mps_shares.filter(|_| new.kind() == Kind::Mps).map_or(usize::MAX, |most| most as usize);
+    let mut beside = gpu.taken().count() + 1;
     for (id, shape) in gpu.idle() {
         let with = MemoryMib(kept.0 + shape.size().share_memory().0);
-        if shape.kind() == new.kind() && (!one_size || shape == new) && with <= room {
+        if shape.kind() == new.kind() && (!one_size || shape == new) && with <= room && beside < most {
             kept = with;
+            beside += 1;
         } else {
             destroyed.push(id.clone());
         }

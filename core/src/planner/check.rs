@@ -231,7 +231,9 @@ impl<'o> State<'o> {
         let mixed =
             kinds.len() > 1 || self.gpu.allowed.one_size && kinds.contains(&Kind::Mps) && sizes.len() > 1;
         let is_full = self.shares.values().map(memory).sum::<u64>() > self.gpu.memory.0;
-        let crowded = kinds.contains(&Kind::Whole) && self.shares.len() > 1;
+        let mps = self.shares.values().filter(|s| s.kind() == Kind::Mps).count();
+        let crowded = kinds.contains(&Kind::Whole) && self.shares.len() > 1
+            || self.gpu.allowed.mps_shares.is_some_and(|most| mps > most as usize);
         if self.gpu.table.is_some() || self.switched || mixed || is_full || crowded {
             return Err(Violation::DoesNotFit(uuid, text));
         }

@@ -39,13 +39,15 @@ pub struct Allowed {
     pub kinds: Vec<Kind>,
     /// Whether MPS shares beside each other must be of one size.
     pub one_size: bool,
+    /// How many MPS shares may be beside each other: an MPS server takes so many clients. `None` for any number.
+    pub mps_shares: Option<u32>,
     /// The MIG mode to switch to as soon as the GPU is empty.
     pub switch_to: Option<bool>,
 }
 
 impl Default for Allowed {
     fn default() -> Self {
-        Self { kinds: Kind::ALL.to_vec(), one_size: false, switch_to: None }
+        Self { kinds: Kind::ALL.to_vec(), one_size: false, mps_shares: None, switch_to: None }
     }
 }
 
@@ -207,6 +209,9 @@ pub enum Obstacle {
     /// It is not legal beside the others.
     #[error("it cannot exist beside the other slices: {0}")]
     Illegal(#[from] Illegal),
+    /// An MPS server takes no more clients.
+    #[error("the GPU has as many MPS shares as its server takes clients")]
+    TooManyShares,
     /// It is not legal beside the other compute instances.
     #[error("it cannot exist in its GPU instance: {0}")]
     IllegalPart(#[from] ComputeIllegal),

@@ -35,6 +35,8 @@ fn obstacle(gpu: &ObservedGpu, others: &[Shape], shape: Shape) -> Option<Obstacl
         Some(Obstacle::OtherKind)
     } else if gpu.allowed.one_size && kind == Kind::Mps && others.iter().any(|s| s.size() != shape.size()) {
         Some(Obstacle::OtherSize)
+    } else if kind == Kind::Mps && gpu.allowed.mps_shares.is_some_and(|most| others.len() >= most as usize) {
+        Some(Obstacle::TooManyShares)
     } else if used.0 + shape.memory_of(gpu.memory).0 > gpu.memory.0 {
         Some(Obstacle::NoMemory)
     } else {

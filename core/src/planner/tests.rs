@@ -202,6 +202,16 @@ fn strict_mps_keeps_one_size_on_a_gpu() {
     );
 }
 
+#[test]
+fn a_gpu_has_no_more_mps_shares_than_its_server_takes_clients() {
+    let mut observed = t4(&[("busy", MPS_4, true)]);
+    observed.gpus[0].allowed.mps_shares = Some(2);
+    let one = Shape::Mps { size_gb: SizeGb(1) };
+    let (steps_, refused) = steps(&observed, &wanted(&[one, one]));
+    assert_eq!(steps_, ["start 1gb MPS share s0 on GPU-0"]);
+    assert_eq!(refused, ["s1: the GPU has as many MPS shares as its server takes clients"]);
+}
+
 fn promised(mut slice: WantedSlice) -> WantedSlice {
     slice.reservation = Some(Reservation {
         uid: PodUid::new("u"),

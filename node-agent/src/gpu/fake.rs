@@ -174,6 +174,7 @@ impl FakeGpu {
             memory: model.memory,
             used: MemoryMib(0),
             capability: *capability,
+            cuda: (13, 0),
             numa: None,
             mig: if table.is_some() { MigMode::Settled(true) } else { MigMode::Unsupported },
             compute_mode: ComputeMode::Default,

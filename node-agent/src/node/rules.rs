@@ -2,6 +2,7 @@
 
 use super::{Daemon, Node};
 use crate::gpu::{Gpu, MigMode};
+use crate::mps;
 use kerf_core::contract::{GpuRule, ModeChange, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::mig::catalog;
@@ -45,6 +46,7 @@ impl Node {
         Allowed {
             kinds: kinds.copied().collect(),
             one_size: rule.mps.strict,
+            mps_shares: mps_shares(gpu),
             switch_to: self.switch_to(gpu, &rule),
         }
     }
@@ -116,6 +118,11 @@ impl Node {
             MigMode::Unsupported | MigMode::Settled(_) | MigMode::Pending(_) => None,
         }
     }
+}
+
+/// How many MPS shares may be beside each other: each has one client at least.
+pub(super) fn mps_shares(gpu: &Gpu) -> Option<u32> {
+    gpu.table.is_none().then(|| mps::max_clients(gpu.capability, gpu.cuda, None))
 }
 
 /// The kinds that go with the GPU's present mode and with policy.

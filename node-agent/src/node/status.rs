@@ -1,6 +1,7 @@
 //! GpuNode.status: what the agent has observed, in the words of the contract.
 
 use super::retry::Retries;
+use super::rules::mps_shares;
 use super::{Daemon, Node};
 use crate::gpu::Gpu;
 use kerf_core::contract::{
@@ -216,6 +217,7 @@ impl Node {
             memory: gpu.memory,
             kinds: self.kinds(gpu),
             outside: self.outside(gpu),
+            mps_shares: mps_shares(gpu),
             message: self.message(gpu),
             profiles: gpu.table.clone().unwrap_or_default(),
         }

@@ -1,6 +1,7 @@
 //! What is asked of a node: at random for the churn, and on purpose so that the agent makes a certain call.
 
 use kerf_core::contract::{Shape, WantedSlice};
+use kerf_core::kind::Kind;
 use kerf_core::names::SliceId;
 use kerf_core::resource::ResourceName;
 use kerf_nvml_mock::GpuState;
@@ -9,49 +10,87 @@ use super::node::{AMPERE, CUT, SHARED, SWITCHED};
 use super::places;
 use super::scene::Scene;
 
+/// What a pod gets.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Instance,
+    Part,
+    Share(Kind),
+}
+
 /// Pods on a node at most.
 const MOST_TENANTS: usize = 9;
 
-/// Something that makes the agent call NVML.
+/// Something that makes the agent call NVML, or say words to an MPS daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Act {
-    /// Nothing: the agent looks at its GPUs by itself.
-    Rest,
-    /// The agent is killed and starts again.
-    Start,
     /// A GPU instance is cut, where idle ones have to go for it if there are any.
     Cut,
     /// A compute instance of a shared GPU instance is cut.
     Part,
-    /// A pod gets a share of a GPU.
+    /// A pod gets an MPS share of a GPU.
     Share,
+    /// The servers of the MPS daemon get into fault.
+    Break,
+    /// A pod gets a time slice of a GPU.
+    Slice,
+    /// Nothing: the agent looks at its GPUs by itself.
+    Rest,
+    /// The agent is killed and starts again.
+    Start,
     /// A GPU's MIG mode is switched.
     Switch,
 }
 
 impl Act {
-    /// All of them.
-    pub(super) const ALL: [Self; 6] =
-        [Self::Rest, Self::Start, Self::Cut, Self::Part, Self::Share, Self::Switch];
+    /// All of them, such that at the look and at the start there is something to see, and MPS ends.
+    pub(super) const ALL: [Self; 8] =
+        [Self::Cut, Self::Part, Self::Share, Self::Break, Self::Slice, Self::Rest, Self::Start, Self::Switch];
 }
 
 impl Scene {
-    /// Asks for it.
-    pub(super) async fn act(&mut self, act: Act) -> anyhow::Result<()> {
+    /// Asks for it. It is done as soon as it can be.
+    pub(super) fn ask(&mut self, act: Act) {
+        self.due.push(act);
+    }
+
+    /// Whether all that was asked for is done.
+    pub(super) fn asks_nothing(&self) -> bool {
+        self.due.is_empty()
+    }
+
+    /// Does what is asked for and can be done, and makes way for the rest.
+    pub(super) async fn do_what_is_due(&mut self) -> anyhow::Result<()> {
+        for act in std::mem::take(&mut self.due) {
+            if !self.try_to(act).await? {
+                self.due.push(act);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does it, or makes way for it. Whether it is done.
+    async fn try_to(&mut self, act: Act) -> anyhow::Result<bool> {
         match act {
-            Act::Rest => Ok(()),
-            Act::Start => self.node.restart_agent(),
+            Act::Rest => Ok(true),
+            Act::Start => self.node.restart_agent().map(|()| true),
             Act::Cut => {
                 let gpus = [CUT, AMPERE];
                 let gpu = gpus[self.dice.below(gpus.len())];
-                self.rent_on(gpu, false).await
+                self.rent_on(gpu, What::Instance).await
             }
-            Act::Part => self.rent_on(CUT, true).await,
-            Act::Share => self.rent_on(SHARED, false).await,
-            Act::Switch => {
-                self.switch_due = true;
-                self.clear(SWITCHED).await
+            Act::Part => self.rent_on(CUT, What::Part).await,
+            Act::Share => self.rent_on(SHARED, What::Share(Kind::Mps)).await,
+            Act::Slice => self.rent_on(SHARED, What::Share(Kind::TimeSlicing)).await,
+            Act::Break if self.mps_holders().is_empty() => {
+                if !self.due.contains(&Act::Share) {
+                    self.ask(Act::Share);
+                }
+                Ok(false)
             }
+            Act::Break => self.break_servers().map(|()| true),
+            Act::Switch if self.clear(SWITCHED).await? => self.switch_mode().map(|()| true),
+            Act::Switch => Ok(false),
         }
     }
 
@@ -62,8 +101,22 @@ impl Scene {
             0..=3 if !full => {
                 let gpus = [CUT, SWITCHED, AMPERE, SHARED];
                 let gpu = gpus[self.dice.below(gpus.len())];
-                let part = gpu == CUT && self.dice.below(3) == 0;
-                self.rent_on(gpu, part).await
+                let kinds = [Kind::Mps, Kind::TimeSlicing, Kind::Whole];
+                let what = match gpu {
+                    SHARED => What::Share(kinds[self.dice.below(kinds.len())]),
+                    CUT if self.dice.below(3) == 0 => What::Part,
+                    _ => What::Instance,
+                };
+                // What is asked for on purpose is not to be kept from its GPU.
+                let is_wanted = match gpu {
+                    SHARED => self.due.iter().any(|act| matches!(act, Act::Share | Act::Slice | Act::Break)),
+                    SWITCHED => self.due.contains(&Act::Switch),
+                    _ => false,
+                };
+                if !is_wanted && self.find(gpu, what)?.is_some() {
+                    self.rent_on(gpu, what).await?;
+                }
+                Ok(())
             }
             4 => self.want_idle().await,
             5 if !full => self.rent_idle().await,
@@ -75,22 +128,34 @@ impl Scene {
         }
     }
 
-    /// Makes a pod that gets something new of the GPU; makes room if there is none.
-    async fn rent_on(&mut self, gpu: u32, part: bool) -> anyhow::Result<()> {
-        if gpu == SWITCHED && self.switch_due {
-            return Ok(());
-        }
-        let (uuid, state) = (self.uuid(gpu)?, self.gpu(gpu)?);
+    /// Where it could go on the GPU, and its resource name.
+    fn find(&mut self, gpu: u32, what: What) -> anyhow::Result<Option<(GpuState, Shape, String)>> {
+        let state = self.gpu(gpu)?;
         let taken = places::taken(&state, &self.leader.spec, &self.status());
-        let found = match (state.mig.current, part) {
-            (true, true) => places::part(&state, &taken, &mut self.dice),
-            (true, false) => places::instance(&state, &taken, &mut self.dice),
-            (false, _) if gpu == SHARED => places::share(&state, &taken, &mut self.dice),
-            (false, _) => return Ok(()),
+        let found = match what {
+            What::Instance if state.mig.current => places::instance(&state, &taken, &mut self.dice),
+            What::Part if state.mig.current => places::part(&state, &taken, &mut self.dice),
+            What::Share(kind) if !state.mig.current => places::share(&state, &taken, kind, &mut self.dice),
+            _ => None,
         };
-        let Some((shape, name)) = found else { return self.evict_one(Some(gpu)).await };
-        self.make_way(&state, shape);
-        self.leader.rent(&uuid, shape, &name).await.map(drop)
+        Ok(found.map(|(shape, name)| (state, shape, name)))
+    }
+
+    /// Makes a pod that gets something new of the GPU, or makes room for it. Whether it is done.
+    async fn rent_on(&mut self, gpu: u32, what: What) -> anyhow::Result<bool> {
+        let uuid = self.uuid(gpu)?;
+        if let Some((state, shape, name)) = self.find(gpu, what)? {
+            self.make_way(&state, shape);
+            self.leader.rent(&uuid, shape, &name).await?;
+            return Ok(true);
+        }
+        match what {
+            // All of the other kind have to go.
+            What::Share(_) => drop(self.clear(gpu).await?),
+            _ if self.tenants_of(Some(gpu))?.iter().any(|name| self.leader.is_leaving(name)) => {}
+            _ => self.evict_one(Some(gpu)).await?,
+        }
+        Ok(false)
     }
 
     async fn want_idle(&mut self) -> anyhow::Result<()> {
@@ -121,7 +186,7 @@ impl Scene {
         let idle = self.idle();
         let Some(slice) = self.dice.pick(&idle) else { return Ok(()) };
         let instance = slice.shape.instance().filter(|_| slice.shape.part().is_none());
-        let Some(instance) = instance.filter(|_| !self.switch_due) else { return Ok(()) };
+        let Some(instance) = instance.filter(|_| !self.due.contains(&Act::Switch)) else { return Ok(()) };
         let name = ResourceName::Mig(instance.profile).to_string();
         self.leader.rent_idle(&slice.id, &name).await
     }
@@ -134,7 +199,7 @@ impl Scene {
     }
 
     /// Deletes a pod, of this GPU or any.
-    async fn evict_one(&mut self, gpu: Option<u32>) -> anyhow::Result<()> {
+    pub(super) async fn evict_one(&mut self, gpu: Option<u32>) -> anyhow::Result<()> {
         let all = self.tenants_of(gpu)?;
         match self.dice.pick(&all).cloned() {
             Some(name) => self.leader.evict(&name).await,
@@ -142,12 +207,13 @@ impl Scene {
         }
     }
 
-    /// Deletes all pods of a GPU.
-    async fn clear(&mut self, gpu: u32) -> anyhow::Result<()> {
-        for name in self.tenants_of(Some(gpu))? {
-            self.leader.evict(&name).await?;
+    /// Deletes all pods of a GPU. Whether there are none.
+    async fn clear(&mut self, gpu: u32) -> anyhow::Result<bool> {
+        let all = self.tenants_of(Some(gpu))?;
+        for name in &all {
+            self.leader.evict(name).await?;
         }
-        Ok(())
+        Ok(all.is_empty())
     }
 
     fn tenants_of(&self, gpu: Option<u32>) -> anyhow::Result<Vec<String>> {

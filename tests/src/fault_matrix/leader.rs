@@ -35,10 +35,10 @@ pub(super) struct Leader {
     written: GpuNodeSpec,
     tenants: BTreeMap<String, Tenant>,
     pods_made: u64,
-    /// Slices that could not be made, with the agent's reasons.
-    pub(super) failed: Vec<String>,
-    /// Pods that the kubelet refused.
-    pub(super) refused: Vec<String>,
+    /// What the agent should not have said.
+    pub(super) wrongs: Vec<String>,
+    /// How many pods the kubelet refused.
+    pub(super) refused: usize,
 }
 
 impl Leader {
@@ -51,8 +51,8 @@ impl Leader {
             written: GpuNodeSpec::default(),
             tenants: BTreeMap::new(),
             pods_made: 0,
-            failed: Vec::new(),
-            refused: Vec::new(),
+            wrongs: Vec::new(),
+            refused: 0,
         }
     }
 
@@ -115,6 +115,11 @@ impl Leader {
         self.tenants.iter().filter(|(_, tenant)| !tenant.deleted).map(|(name, _)| name)
     }
 
+    /// Whether the pod is on its way out.
+    pub(super) fn is_leaving(&self, name: &str) -> bool {
+        self.tenants.get(name).is_some_and(|tenant| tenant.deleted)
+    }
+
     /// The pod that a wanted slice is promised to.
     pub(super) fn tenant_of(slice: &WantedSlice) -> Option<&str> {
         slice.reservation.as_ref().map(|r| r.pod.as_str())
@@ -133,7 +138,7 @@ impl Leader {
     /// What the extender does whenever something has changed: binds, gives back, follows, drops, writes.
     pub(super) async fn upkeep(&mut self, status: &GpuNodeStatus, pods: &SeenPods) -> anyhow::Result<()> {
         self.take_back(pods).await?;
-        self.drop_failed(status).await?;
+        self.drop_failed(status, pods).await?;
         let tenants = &self.tenants;
         let is_bound = |uid: &PodUid| tenants.values().any(|tenant| tenant.bound && tenant.uid == *uid);
         if let Some(next) = ledger::follow_holders(&self.spec, status, is_bound) {
@@ -147,7 +152,7 @@ impl Leader {
         for (name, tenant) in self.tenants.clone() {
             match pods.get(&name) {
                 Some(pod) if pod.phase == "Failed" && !tenant.deleted => {
-                    self.refused.push(format!("{name}: {}", pod.reason));
+                    self.refused += 1;
                     self.evict(&name).await?;
                 }
                 None if tenant.deleted => {
@@ -160,16 +165,21 @@ impl Leader {
         Ok(())
     }
 
-    async fn drop_failed(&mut self, status: &GpuNodeStatus) -> anyhow::Result<()> {
+    async fn drop_failed(&mut self, status: &GpuNodeStatus, pods: &SeenPods) -> anyhow::Result<()> {
         let failed = status.slices.iter().filter(|s| s.state == SliceState::Failed);
         for slice in failed {
             let mut wanted = self.spec.slices.iter().filter(|w| slice.id.as_ref() == Some(&w.id));
             let Some(wanted) = wanted.next() else { continue };
-            let reason = slice.message.as_deref().unwrap_or("NO REASON");
-            self.failed.push(format!("{} {}: {reason}", wanted.id, wanted.shape));
-            if let Some(pod) = Self::tenant_of(wanted).map(str::to_owned) {
-                self.evict(&pod).await?;
+            let (text, pod) = (format!("{} ({})", wanted.id, wanted.shape), Self::tenant_of(wanted));
+            if slice.message.as_ref().is_none_or(String::is_empty) {
+                self.wrongs.push(format!("{text} has failed without a reason"));
             }
+            let Some(pod) = pod.map(str::to_owned) else { continue };
+            if pods.get(&pod).is_some_and(|pod| pod.phase == "Running") {
+                let why = slice.message.clone().unwrap_or_default();
+                self.wrongs.push(format!("{text} of {pod}, which runs, is said to have failed: {why}"));
+            }
+            self.evict(&pod).await?;
         }
         if let Some(next) = ledger::drop_failed(&self.spec, status) {
             self.spec = next;

@@ -1,7 +1,7 @@
 //! The fault matrix: every NVML call of the agent fails with each code that it may give, hangs, and has the agent killed
-//! right before and right after it, while slices are cut on a node with four GPUs. No slice ever has two holders, no held
-//! one is destroyed; soon after the fault's end all that is wanted is there, and NVML, GpuNode.status and the kubelet tell
-//! the same.
+//! right before and right after it; every word that it says to an MPS daemon is refused, hangs, and has daemon or agent
+//! killed. Meanwhile slices are cut on a node with four GPUs. No slice ever has two holders, no held one is destroyed; soon
+//! after the fault's end all that is wanted is there, and NVML, GpuNode.status and the kubelet tell the same.
 //!
 //! Each node has an agent, a stand-in kubelet and a leader of its own; they share one API server.
 
@@ -9,8 +9,10 @@ mod act;
 mod calls;
 mod cell;
 mod codes;
+mod daemon;
 mod dice;
 mod guard;
+mod harm;
 mod leader;
 mod node;
 mod places;
@@ -21,12 +23,12 @@ mod strike;
 mod table;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-pub use cell::{Blow, Cell, Verdict};
+pub use cell::{Blow, Call, Cell, Verdict};
 
 use crate::cluster;
 use crate::control_plane::{ControlPlane, ControlPlaneOptions};
@@ -43,17 +45,19 @@ pub struct Settings {
     pub nodes: usize,
     /// What all choices are made from.
     pub seed: u64,
-    /// Cells to play, of each function one at least; all if there is no number.
+    /// Cells to play, first of each call one; all if there is no number.
     pub sample: Option<usize>,
-    /// Only functions with this in their names.
+    /// Only calls with this in their names.
     pub only: Option<String>,
+    /// Whether a node may settle late: on a machine that has other things to do, time tells nothing.
+    pub lenient: bool,
 }
 
 /// What came of it.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// The functions that the agent calls.
-    pub functions: Vec<String>,
+    /// The calls that the agent makes.
+    pub calls: Vec<Call>,
     /// The cells that were played.
     pub cells: BTreeMap<Cell, Verdict>,
 }
@@ -115,11 +119,15 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> anyhow::Result<Repo
 }
 
 async fn play(plane: &ControlPlane, settings: &Settings, say: &impl Fn(&str)) -> anyhow::Result<Report> {
-    let mut first = start(plane, settings, 0).await?;
+    let mut first = start(plane, settings, 0, &Arc::default()).await?;
     say("counting the agent's calls");
-    let calls = first.count_calls(settings.period).await?;
+    let calls = Arc::new(first.count_calls().await?);
+    first.calls = Arc::clone(&calls);
+    for (call, acts) in calls.iter() {
+        say(&format!("  {call}: {acts:?}"));
+    }
     let cells = choose(&calls, settings);
-    say(&format!("the agent calls {} functions of NVML; {} cells are played", calls.len(), cells.len()));
+    say(&format!("the agent makes {} calls; {} cells are played", calls.len(), cells.len()));
     let stage = Stage {
         plane,
         settings,
@@ -134,28 +142,33 @@ async fn play(plane: &ControlPlane, settings: &Settings, say: &impl Fn(&str)) ->
     let works = std::iter::once(stage.work(0, Some(first), say)).chain(others);
     futures::future::try_join_all(works).await?;
     let cells = stage.played.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Report { functions: calls.into_keys().collect(), cells })
+    Ok(Report { calls: calls.keys().cloned().collect(), cells })
 }
 
-async fn start(plane: &ControlPlane, settings: &Settings, number: usize) -> anyhow::Result<Scene> {
-    let seed = settings.seed.wrapping_mul(1000).wrapping_add(number as u64);
-    Scene::start(plane, plane.client(), &format!("f{number}"), (settings.period, seed)).await
+async fn start(
+    plane: &ControlPlane,
+    settings: &Settings,
+    number: usize,
+    calls: &Arc<Calls>,
+) -> anyhow::Result<Scene> {
+    Scene::start(plane, plane.client(), &format!("f{number}"), settings, Arc::clone(calls)).await
 }
 
 /// The cells to play, in a random order, so that neighbours on a node have nothing in common.
 fn choose(calls: &Calls, settings: &Settings) -> Vec<Cell> {
     let mut dice = Dice::new(settings.seed);
-    let is_meant = |function: &&String| settings.only.as_ref().is_none_or(|only| function.contains(only));
+    let is_meant = |call: &&Call| settings.only.as_ref().is_none_or(|only| call.to_string().contains(only));
     let (mut first, mut rest) = (Vec::new(), Vec::new());
-    for function in calls.keys().filter(is_meant) {
-        let mut cells: Vec<Cell> = Cell::all(function).collect();
-        first.push(cells.swap_remove(dice.below(cells.len())));
-        rest.extend(cells);
+    for call in calls.keys().filter(is_meant) {
+        let mut blows = call.blows();
+        let cell = |blow| Cell { call: call.clone(), blow };
+        first.push(cell(blows.swap_remove(dice.below(blows.len()))));
+        rest.extend(blows.into_iter().map(cell));
     }
     shuffle(&mut first, &mut dice);
     shuffle(&mut rest, &mut dice);
-    let more = settings.sample.map_or(rest.len(), |sample| sample.saturating_sub(first.len()));
-    first.into_iter().chain(rest.into_iter().take(more)).collect()
+    let all = first.into_iter().chain(rest);
+    all.take(settings.sample.unwrap_or(usize::MAX)).collect()
 }
 
 fn shuffle<T>(all: &mut [T], dice: &mut Dice) {
@@ -168,7 +181,7 @@ fn shuffle<T>(all: &mut [T], dice: &mut Dice) {
 struct Stage<'a> {
     plane: &'a ControlPlane,
     settings: &'a Settings,
-    calls: &'a Calls,
+    calls: &'a Arc<Calls>,
     total: usize,
     queue: Mutex<VecDeque<(usize, Cell)>>,
     played: Mutex<BTreeMap<Cell, Verdict>>,
@@ -182,30 +195,32 @@ impl Stage<'_> {
     async fn work(&self, number: usize, scene: Option<Scene>, say: &impl Fn(&str)) -> anyhow::Result<()> {
         let mut scene = match scene {
             Some(scene) => scene,
-            None => start(self.plane, self.settings, number).await?,
+            None => start(self.plane, self.settings, number, self.calls).await?,
         };
         while let Some((turn, cell)) = self.next() {
-            let acts = self.calls.get(&cell.function).context("an unknown function")?;
-            let verdict = scene.play(&cell, (acts, turn), self.settings.period).await;
+            let verdict = scene.play(&cell, turn).await;
             let verdict = verdict.with_context(|| format!("{cell} on {}", scene.node.name))?;
             say(&self.line(turn, &cell, &verdict, &scene));
             let broken = matches!(verdict, Verdict::Broken(_));
             self.played.lock().unwrap_or_else(PoisonError::into_inner).insert(cell, verdict);
             if broken {
-                scene.node.stop().await?;
-                let number = {
-                    let mut scenes = self.scenes.lock().unwrap_or_else(PoisonError::into_inner);
-                    *scenes += 1;
-                    *scenes - 1
-                };
-                scene = start(self.plane, self.settings, number).await?;
+                scene.stop(say).await?;
+                let number = self.another();
+                scene = start(self.plane, self.settings, number, self.calls).await?;
             }
         }
-        scene.node.stop().await
+        scene.stop(say).await
     }
 
     fn next(&self) -> Option<(usize, Cell)> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    /// The number of a new node.
+    fn another(&self) -> usize {
+        let mut scenes = self.scenes.lock().unwrap_or_else(PoisonError::into_inner);
+        *scenes += 1;
+        *scenes - 1
     }
 
     fn line(&self, turn: usize, cell: &Cell, verdict: &Verdict, scene: &Scene) -> String {

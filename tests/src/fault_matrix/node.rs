@@ -76,6 +76,11 @@ impl Node {
         self.dir.join("cdi")
     }
 
+    /// Where its MPS daemons are.
+    pub(super) fn mps_dir(&self) -> PathBuf {
+        self.dir.join("mps")
+    }
+
     /// Says that a process is one of a pod's containers, as `/proc` does.
     pub(super) fn show_process(&self, pid: u32, pod_uid: &str) -> anyhow::Result<()> {
         let folder = proc_dir(&self.dir).join(pid.to_string());
@@ -91,6 +96,11 @@ impl Node {
     /// Kills the agent and starts it again.
     pub(super) fn restart_agent(&mut self) -> anyhow::Result<()> {
         Ok(self.agent.restart()?)
+    }
+
+    /// Kills the agent.
+    pub(super) fn kill_agent(&mut self) -> anyhow::Result<()> {
+        Ok(self.agent.kill()?)
     }
 
     /// How the agent ended, if it has: nothing said for one that was killed.
@@ -117,6 +127,9 @@ impl Node {
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         self.agent.terminate(Duration::from_secs(5))?;
         self.kubelet.stop().await;
+        // The stand-ins for MPS daemons, which outlive the agent, end when their folders are gone.
+        let removed = std::fs::remove_dir_all(self.mps_dir());
+        drop(removed);
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! Where a new slice can go, by the simulated NVML's own rules: any legal place, so that all kinds of cuts are made.
 
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Shape, WantedSlice};
+use kerf_core::kind::Kind;
 use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance, Profile};
 use kerf_core::names::SliceId;
 use kerf_core::resource::ResourceName;
@@ -17,15 +18,21 @@ pub(super) fn taken(gpu: &GpuState, spec: &GpuNodeSpec, status: &GpuNodeStatus) 
     promised.chain(held).collect()
 }
 
-/// A random legal GPU instance beside those, with its resource name.
+/// A random legal GPU instance beside those, with its resource name. One that takes the place of an idle one is likelier.
 pub(super) fn instance(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(Shape, String)> {
+    let cut: Vec<(u32, Placement)> = gpu.instances.iter().map(|i| (i.profile_id, i.placement)).collect();
     let gpu = with(gpu, taken.iter().copied());
     let profiles = gpu.model.profiles().iter();
-    let places =
-        profiles.flat_map(|p| gpu.free_places(p.id).into_iter().map(|place| (p.name.clone(), place)));
-    // Small ones more often, for else a GPU is full at once.
-    let places: Vec<_> =
-        places.flat_map(|one| vec![one.clone(); if one.1.size > 2 { 1 } else { 3 }]).collect();
+    let places = profiles.flat_map(|p| gpu.free_places(p.id).into_iter().map(move |place| (p, place)));
+    let places: Vec<_> = places
+        .flat_map(|(profile, place)| {
+            let replaces =
+                cut.iter().any(|(id, other)| place.overlaps(*other) && (*id, *other) != (profile.id, place));
+            // Small ones more often too, for else a GPU is full at once.
+            let weight = if place.size > 2 { 1 } else { 3 } * if replaces { 4 } else { 1 };
+            vec![(profile.name.clone(), place); weight]
+        })
+        .collect();
     let (name, Placement { start, size }) = dice.pick(&places)?.clone();
     let profile: Profile = name.parse().ok()?;
     let shape =
@@ -57,24 +64,16 @@ pub(super) fn part(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(
     Some((shape, ResourceName::Compute(profile).to_string()))
 }
 
-/// A random share beside those, of their kind.
-pub(super) fn share(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(Shape, String)> {
+/// A random share of a kind beside those.
+pub(super) fn share(gpu: &GpuState, taken: &[Shape], kind: Kind, dice: &mut Dice) -> Option<(Shape, String)> {
     const SIZES: [u32; 4] = [1, 2, 4, 6];
-    let size_gb = SizeGb(*dice.pick(&SIZES)?);
-    let kinds: Vec<Shape> = match taken.first() {
-        None => vec![
-            Shape::Mps { size_gb },
-            Shape::TimeSlicing { size_gb },
-            Shape::Whole { size_gb: SizeGb(u32::try_from(gpu.model.total_mib() / 1024).ok()?) },
-        ],
-        Some(Shape::Mps { .. }) => vec![Shape::Mps { size_gb }],
-        Some(Shape::TimeSlicing { .. }) => vec![Shape::TimeSlicing { size_gb }],
-        Some(_) => return None,
-    };
-    let shape = *dice.pick(&kinds)?;
+    let size = SizeGb(*dice.pick(&SIZES)?);
+    let whole = SizeGb(u32::try_from(gpu.model.total_mib() / 1024).ok()?);
+    let shape = Shape::share(kind, size).unwrap_or(Shape::Whole { size_gb: whole });
+    let alone = taken.is_empty() || kind != Kind::Whole && taken.iter().all(|other| other.kind() == kind);
     let used: u64 = taken.iter().map(|s| u64::from(s.size().0) * 1024).sum();
     let fits = used + u64::from(shape.size().0) * 1024 <= gpu.model.total_mib();
-    fits.then_some((shape, resource(shape)?))
+    if alone && fits { Some((shape, resource(shape)?)) } else { None }
 }
 
 fn resource(shape: Shape) -> Option<String> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use kerf_core::contract::{
     ConditionStatus, GpuNodeSpec, GpuNodeStatus, Shape, SliceState, SliceStatus, WantedSlice,
 };
-use kerf_nvml_mock::MockState;
+use kerf_nvml_mock::{GpuInstance, GpuState, MockState};
 
 use super::guard::Held;
 use crate::kubelet::DevicesByResource;
@@ -111,8 +111,11 @@ impl Look<'_> {
             for instance in &gpu.instances {
                 let name = gpu.profile_of(instance).map_or("?", |profile| profile.name.as_str());
                 let text = format!("{name} at {} on {}", instance.placement.start, gpu.uuid);
-                if instance.compute.is_empty() {
-                    found.push(format!("leaked: {text} has no compute instance"));
+                // Half of one is a slice that anybody may have replaced, if the status tells of it and names it.
+                if instance.compute.is_empty()
+                    && !self.status.slices.iter().any(|s| is_half(s, gpu, instance))
+                {
+                    found.push(format!("leaked: {text} has no compute instance and is in no status"));
                 }
                 for one in &instance.compute {
                     cut.insert(one.uuid.as_str());
@@ -163,6 +166,15 @@ impl Look<'_> {
             .map(|(name, id)| format!("the kubelet may hand out {id} as {name}, which nobody was promised"))
             .collect()
     }
+}
+
+/// Whether the status tells of a GPU instance that has no compute instance.
+fn is_half(slice: &SliceStatus, gpu: &GpuState, instance: &GpuInstance) -> bool {
+    let place = slice.shape.instance().map(|i| (u32::from(i.placement.start), u32::from(i.placement.size)));
+    slice.gpu.as_str() == gpu.uuid
+        && place == Some((instance.placement.start, instance.placement.size))
+        && slice.id.is_some()
+        && slice.device.is_none()
 }
 
 fn difference(name: &str, one: &BTreeSet<String>, other: &BTreeSet<String>) -> String {

@@ -1,17 +1,22 @@
 //! A node with its churn: the leader's upkeep, random demands, and the look whether all is at rest.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use kerf_core::contract::{
-    GpuNodeStatus, GpuRule, GpuSelector, ModeChange, NodePolicy, Shape, TimeSlicingRule,
+    GpuNodeStatus, GpuRule, GpuSelector, ModeChange, MpsRule, NodePolicy, Shape, TimeSlicingRule,
 };
 use kerf_core::kind::Kind;
 use kerf_core::names::GpuUuid;
 use kerf_nvml_mock::{MockState, Process};
 use kube::Client;
 
+use super::Settings;
+use super::act::Act;
+use super::calls::Calls;
+use super::daemon::Daemon;
 use super::dice::Dice;
 use super::guard::{self, Guard};
 use super::leader::Leader;
@@ -19,6 +24,7 @@ use super::node::{CUT, Node, SHARED, SWITCHED};
 use super::rest::{self, Look};
 use super::sight::Sight;
 use crate::control_plane::ControlPlane;
+use crate::mps::MpsStandIn;
 
 /// The wait between two looks of the leader.
 const TICK: Duration = Duration::from_millis(15);
@@ -36,18 +42,23 @@ const FIRST_PID: u32 = 100_000;
 pub(super) struct Scene {
     pub(super) node: Node,
     pub(super) leader: Leader,
+    pub(super) daemon: Daemon,
     pub(super) dice: Dice,
     pub(super) guard: Guard,
     pub(super) sight: Sight,
+    /// What makes the agent call.
+    pub(super) calls: Arc<Calls>,
+    pub(super) period: Duration,
+    /// Whether a node may settle late.
+    pub(super) lenient: bool,
+    /// What is asked for and cannot be done yet.
+    pub(super) due: Vec<Act>,
     uuids: Vec<GpuUuid>,
-    /// Whether the MIG mode is to be switched as soon as nobody has anything of the GPU.
-    pub(super) switch_due: bool,
     processes: BTreeMap<String, u32>,
     last_demand: Instant,
     /// How often the agent was found dead.
     pub(super) deaths: u32,
-    /// Faults given so far.
-    pub(super) given: u32,
+    number: u32,
     /// What the agent did that it should not: ends by itself, never settles.
     pub(super) faults: Vec<String>,
 }
@@ -58,8 +69,10 @@ impl Scene {
         plane: &ControlPlane,
         client: Client,
         name: &str,
-        (period, seed): (Duration, u64),
+        settings: &Settings,
+        calls: Arc<Calls>,
     ) -> anyhow::Result<Self> {
+        let period = settings.period;
         let node = Node::start(plane, name, period).await?;
         let sight = Sight::of(&client, name);
         let mut status = sight.status.clone();
@@ -67,24 +80,37 @@ impl Scene {
         let serving = tokio::time::timeout(Duration::from_mins(1), serving).await;
         serving
             .with_context(|| format!("the agent does not serve; see {}", node.agent_log().display()))??;
-        let guard = Guard::over(std::sync::Arc::clone(&node.kubelet), node.state_file());
-        let uuids = node.state()?.gpus.iter().map(|gpu| GpuUuid::new(&gpu.uuid)).collect();
+        let guard = Guard::over(Arc::clone(&node.kubelet), node.state_file());
+        let uuids: Vec<_> = node.state()?.gpus.iter().map(|gpu| GpuUuid::new(&gpu.uuid)).collect();
+        let shared = uuids.get(SHARED as usize).cloned().context("no such GPU")?;
+        let daemon = Daemon::of(MpsStandIn::below(node.mps_dir()), shared);
         let mut leader = Leader::of(&client, name);
         leader.spec.policy = policy(true);
+        let number: u64 = name.bytes().fold(0, |sum, byte| sum * 31 + u64::from(byte));
         Ok(Self {
             node,
             leader,
-            dice: Dice::new(seed),
+            daemon,
+            dice: Dice::new(settings.seed.wrapping_add(number)),
             guard,
             sight,
+            calls,
+            period,
+            lenient: settings.lenient,
+            due: Vec::new(),
             uuids,
-            switch_due: false,
             processes: BTreeMap::new(),
             last_demand: Instant::now(),
             deaths: 0,
-            given: 0,
+            number: 0,
             faults: Vec::new(),
         })
+    }
+
+    /// Another number each time.
+    pub(super) fn next_number(&mut self) -> u32 {
+        self.number += 1;
+        self.number
     }
 
     /// A GPU's UUID.
@@ -97,13 +123,23 @@ impl Scene {
         self.sight.status.borrow().clone()
     }
 
+    /// Ends the node.
+    pub(super) async fn stop(self, say: &impl Fn(&str)) -> anyhow::Result<()> {
+        let (name, refused) = (&self.node.name, self.leader.refused);
+        say(&format!(
+            "{name} ends; the agent died {} times, the kubelet refused {refused} pods",
+            self.deaths
+        ));
+        self.node.stop().await
+    }
+
     /// One look of the leader, with a random demand if it is time for one and the node is `busy`.
     pub(super) async fn tick(&mut self, busy: bool) -> anyhow::Result<()> {
         if busy && self.last_demand.elapsed() >= DEMAND {
             self.last_demand = Instant::now();
             self.demand().await?;
         }
-        self.switch_if_due()?;
+        self.do_what_is_due().await?;
         let (status, pods) = (self.status(), self.sight.pods.borrow().clone());
         self.leader.upkeep(&status, &pods).await?;
         self.run_processes()?;
@@ -120,16 +156,12 @@ impl Scene {
         Ok(true)
     }
 
-    fn switch_if_due(&mut self) -> anyhow::Result<()> {
+    /// Switches the MIG mode of its GPU, of which nobody has anything.
+    pub(super) fn switch_mode(&mut self) -> anyhow::Result<()> {
         let gpu = self.uuid(SWITCHED)?;
-        let here = |w: &&kerf_core::contract::WantedSlice| w.gpu == gpu;
-        let promised = self.leader.spec.slices.iter().filter(here).any(|w| w.reservation.is_some());
-        if self.switch_due && !promised {
-            self.switch_due = false;
-            let now = self.leader.spec.policy == policy(true);
-            self.leader.spec.policy = policy(!now);
-            self.leader.spec.slices.retain(|w| w.gpu != gpu);
-        }
+        let now = self.leader.spec.policy == policy(true);
+        self.leader.spec.policy = policy(!now);
+        self.leader.spec.slices.retain(|w| w.gpu != gpu);
         Ok(())
     }
 
@@ -166,20 +198,24 @@ impl Scene {
     /// What is not as at rest; empty for a node that is.
     pub(super) fn complaints(&self) -> anyhow::Result<Vec<String>> {
         let status = self.status();
+        let state = self.node.state()?;
         let look = Look {
             spec: &self.leader.spec,
             status: &status,
-            state: &self.node.state()?,
+            state: &state,
             held: guard::held(&self.node.kubelet),
             offered: self.node.kubelet.healthy_devices(),
             cdi: rest::specified(&self.node.cdi_dir()),
         };
         let mut complaints = look.complaints();
         complaints.extend(self.leader.unsettled(&self.sight.pods.borrow()));
-        if self.switch_due {
-            complaints.push("the MIG mode is still to be switched".to_owned());
+        if !self.due.is_empty() {
+            complaints.push(format!("{:?} is still to be done", self.due));
         }
-        complaints.extend(self.wrong_mode(look.state));
+        complaints.extend(self.wrong_mode(&state));
+        if complaints.is_empty() {
+            complaints = self.daemon_complaints(&state)?;
+        }
         Ok(complaints)
     }
 
@@ -198,6 +234,7 @@ fn policy(mig: bool) -> NodePolicy {
     let mode_change = ModeChange::WithoutReset;
     let switched = GpuRule { select: select(SWITCHED), kinds, mode_change, ..GpuRule::default() };
     let time_slicing = TimeSlicingRule { memory_limits: true, ..TimeSlicingRule::default() };
-    let shared = GpuRule { select: select(SHARED), time_slicing, ..GpuRule::default() };
+    let mps = MpsRule { exclusive: true, ..MpsRule::default() };
+    let shared = GpuRule { select: select(SHARED), time_slicing, mps, ..GpuRule::default() };
     NodePolicy { gpus: vec![cut, switched, shared], ..NodePolicy::default() }
 }

@@ -20,7 +20,6 @@ pub(super) const FOR_NODE: &str = "fault-matrix";
 pub(super) struct SeenPod {
     pub(super) uid: PodUid,
     pub(super) phase: String,
-    pub(super) reason: String,
 }
 
 /// Pods by name.
@@ -85,6 +84,5 @@ fn see(pod: &Pod) -> SeenPod {
     SeenPod {
         uid: PodUid::new(pod.metadata.uid.clone().unwrap_or_default()),
         phase: status.phase.unwrap_or_default(),
-        reason: status.message.or(status.reason).unwrap_or_default(),
     }
 }

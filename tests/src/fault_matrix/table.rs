@@ -1,36 +1,39 @@
 //! The table of calls and faults.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
-use super::cell::{Blow, Cell, Verdict};
-use super::{Report, codes};
+use super::Report;
+use super::cell::{Blow, Call, Cell, Verdict};
 
-/// A row for each function, a column for each fault. A dot is a code that the function does not give, a question mark a
-/// cell that was not played, two exclamation marks a broken cell, a blank an empty one.
+/// Two tables: NVML's functions, and the words to MPS daemons. A row for each call, a column for each fault. A dot is a
+/// code that the function does not give, a question mark a cell that was not played, two exclamation marks a broken cell, a
+/// blank an empty one.
 pub(super) fn of(report: &Report) -> String {
-    let codes: BTreeSet<_> = report.functions.iter().flat_map(|f| codes::of(f)).collect();
-    let columns: Vec<Blow> =
-        codes.into_iter().map(Blow::Code).chain([Blow::Hang, Blow::KillBefore, Blow::KillAfter]).collect();
-    let width = report.functions.iter().map(String::len).max().unwrap_or_default();
+    let (nvml, mps): (Vec<_>, Vec<_>) = report.calls.iter().partition(|call| matches!(call, Call::Nvml(_)));
+    format!("{}\n{}", table(report, &nvml), table(report, &mps))
+}
+
+fn table(report: &Report, calls: &[&Call]) -> String {
+    let columns: BTreeSet<Blow> = calls.iter().flat_map(|call| call.blows()).collect();
+    let width = calls.iter().map(|call| call.to_string().len()).max().unwrap_or_default();
     let heads: Vec<String> = columns.iter().map(ToString::to_string).collect();
-    let mut text = format!("{:width$}", "");
-    for head in &heads {
-        text.push_str(&format!(" {head:>4}"));
-    }
-    for function in &report.functions {
-        text.push_str(&format!("\n{function:width$}"));
-        for blow in &columns {
-            text.push_str(&format!(" {:>4}", mark(report, function, *blow)));
+    let mut text = format!("{:width$} {}", "", heads.join(" "));
+    for call in calls {
+        // Writing to a string does not fail.
+        let _ = write!(text, "\n{:width$}", call.to_string());
+        for (blow, head) in columns.iter().zip(&heads) {
+            let _ = write!(text, " {:>1$}", mark(report, call, *blow), head.len());
         }
     }
     text
 }
 
-fn mark(report: &Report, function: &str, blow: Blow) -> &'static str {
-    if matches!(blow, Blow::Code(code) if !codes::of(function).contains(&code)) {
+fn mark(report: &Report, call: &Call, blow: Blow) -> &'static str {
+    if !call.blows().contains(&blow) {
         return ".";
     }
-    match report.cells.get(&Cell { function: function.to_owned(), blow }) {
+    match report.cells.get(&Cell { call: call.clone(), blow }) {
         Some(Verdict::Sound(_)) => "ok",
         Some(Verdict::Broken(_)) => "!!",
         Some(Verdict::NotStruck) => "",

@@ -1,4 +1,4 @@
-//! Every NVML call of the agent with every fault, during a churn of cuts.
+//! Every NVML call and every MPS control word of the agent with every fault, during a churn of cuts.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub struct Args {
     /// The whole matrix: an hour or so on two cores.
     #[arg(long)]
     all: bool,
-    /// Cells to play, of each call one at least.
+    /// Cells to play, first of each call one.
     #[arg(long, default_value_t = 60, conflicts_with = "all")]
     sample: usize,
     /// Only calls with this in their names.
@@ -39,6 +39,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
         seed: args.seed,
         sample: (!args.all).then_some(args.sample),
         only: args.only.clone(),
+        lenient: false,
     };
     let report = fault_matrix::run(&settings, |line| print(&format!("# {line}"))).await?;
     print(&report.table());

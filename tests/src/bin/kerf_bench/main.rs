@@ -28,7 +28,7 @@ enum Bench {
     Churn(churn::Args),
     /// The node agent by itself: how soon a slice is ready, and what it costs at rest.
     Agent(agent::Args),
-    /// Every NVML call of the agent fails, hangs and is the agent's last, during a churn of cuts.
+    /// Every NVML call and MPS control word of the agent fails, hangs and is its last, during a churn of cuts.
     Faults(faults::Args),
 }
 

@@ -1,0 +1,137 @@
+//! The MPS daemon of the GPU that is shared: what it is told to do, and what it should be like at rest.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context as _;
+use kerf_core::contract::Shape;
+use kerf_core::names::GpuUuid;
+use kerf_nvml_mock::MockState;
+
+use super::guard;
+use super::node::SHARED;
+use super::scene::Scene;
+use crate::kubelet::PodKey;
+use crate::mps::{Event, Fault, MpsStandIn, Orders, ServerFault};
+
+/// `NVML_COMPUTEMODE_DEFAULT` and `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`.
+const DEFAULT: u32 = 0;
+const EXCLUSIVE: u32 = 3;
+
+/// The word that says what a client may have of memory.
+const LIMIT: &str = "set_default_device_pinned_mem_limit 0 ";
+
+/// The daemons of one GPU.
+pub(super) struct Daemon {
+    pub(super) target: GpuUuid,
+    stand_in: MpsStandIn,
+    orders: Orders,
+}
+
+impl Daemon {
+    pub(super) fn of(stand_in: MpsStandIn, target: GpuUuid) -> Self {
+        Self { target, stand_in, orders: Orders::default() }
+    }
+
+    fn events(&self) -> anyhow::Result<Vec<Event>> {
+        self.stand_in.events(self.target.as_str()).context("the MPS daemon's log cannot be read")
+    }
+
+    /// The daemon that was started last, and the memory limit in MiB that it was given last.
+    fn newest(&self) -> anyhow::Result<Option<(u32, Option<u64>)>> {
+        let mut newest = None;
+        for event in self.events()? {
+            match (event, &mut newest) {
+                (Event::Started { daemon, .. }, newest) => *newest = Some((daemon, None)),
+                (Event::Word { word, fault, .. }, Some((_, limit))) if took_effect(fault.as_ref()) => {
+                    let megabytes = word.strip_prefix(LIMIT).and_then(|m| m.strip_suffix('M')?.parse().ok());
+                    *limit = megabytes.or(*limit);
+                }
+                _ => {}
+            }
+        }
+        Ok(newest)
+    }
+}
+
+/// Whether a word did what it says, at last.
+fn took_effect(fault: Option<&Fault>) -> bool {
+    matches!(fault, None | Some(Fault::HangBefore | Fault::HangAfter | Fault::DieAfter))
+}
+
+impl Scene {
+    /// Gives the daemon other orders.
+    pub(super) fn order(&mut self, change: impl FnOnce(&mut Orders)) -> anyhow::Result<()> {
+        let daemon = &mut self.daemon;
+        change(&mut daemon.orders);
+        let orders = daemon.orders.clone();
+        daemon.stand_in.order(daemon.target.as_str(), orders).context("the MPS daemon cannot be given orders")
+    }
+
+    /// Has the servers get into fault, once.
+    pub(super) fn break_servers(&mut self) -> anyhow::Result<()> {
+        self.order(|orders| orders.server_fault = Some(ServerFault::UntilShutDown))?;
+        // A later order must not break them again.
+        self.daemon.orders.server_fault = None;
+        Ok(())
+    }
+
+    /// How often each word came.
+    pub(super) fn word_counts(&self) -> anyhow::Result<std::collections::BTreeMap<String, usize>> {
+        self.daemon
+            .stand_in
+            .counts(self.daemon.target.as_str())
+            .context("the MPS daemon's log cannot be read")
+    }
+
+    /// The words that went wrong.
+    pub(super) fn words_struck(&self) -> anyhow::Result<Vec<(String, Fault)>> {
+        self.daemon
+            .stand_in
+            .struck(self.daemon.target.as_str())
+            .context("the MPS daemon's log cannot be read")
+    }
+
+    /// How often a daemon was started.
+    pub(super) fn daemons_started(&self) -> anyhow::Result<usize> {
+        Ok(self.daemon.events()?.iter().filter(|event| matches!(event, Event::Started { .. })).count())
+    }
+
+    /// The pods that have MPS shares.
+    pub(super) fn mps_holders(&self) -> BTreeSet<PodKey> {
+        let shares = |name: &str| name.starts_with("nvidia.com/gpu-") && !name.ends_with(".shared");
+        let held = guard::held(&self.node.kubelet);
+        held.into_values().flatten().filter(|(name, _)| shares(name)).map(|(_, pod)| pod).collect()
+    }
+
+    /// What is wrong with the daemon: it runs for those who have shares, within the largest, and for nobody else.
+    pub(super) fn daemon_complaints(&self, state: &MockState) -> anyhow::Result<Vec<String>> {
+        let status = self.status();
+        let shares = status.slices.iter().filter(|s| s.gpu == self.daemon.target);
+        let largest = shares.filter_map(|slice| match slice.shape {
+            Shape::Mps { size_gb } => Some(u64::from(size_gb.0) * 1024),
+            _ => None,
+        });
+        let largest = largest.max();
+        let newest = self.daemon.newest()?.filter(|(pid, _)| runs(*pid));
+        let mode = state.gpus.iter().find(|gpu| gpu.index == SHARED).context("no such GPU")?.compute_mode;
+        let due = if largest.is_some() { EXCLUSIVE } else { DEFAULT };
+        let mut found = Vec::new();
+        if mode != due {
+            found.push(format!("the compute mode is {mode} and not {due}"));
+        }
+        match (largest, newest) {
+            (None, Some((pid, _))) => found.push(format!("leaked: an MPS daemon ({pid}) without shares")),
+            (Some(_), None) => found.push("no MPS daemon runs for the shares".to_owned()),
+            (Some(largest), Some((_, limit))) if limit != Some(largest) => {
+                found.push(format!("the MPS daemon's limit is {limit:?} and not {largest} MiB"));
+            }
+            _ => {}
+        }
+        Ok(found)
+    }
+}
+
+/// Whether the process runs; one that ended and that nobody has waited for has no program any more.
+fn runs(pid: u32) -> bool {
+    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
+}

@@ -36,6 +36,8 @@ pub fn print(args: &Args) -> anyhow::Result<()> {
 /// The document, as kube-scheduler's `kubescheduler.config.k8s.io/v1` wants it.
 fn configuration(args: &Args) -> Value {
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
+    // Everybody's names are among them: on nodes that kerf does not serve nobody would account for them here. So the
+    // extender turns pods away that no webhook of kerf's has admitted.
     let managed: Vec<Value> =
         all_names().into_iter().map(|n| json!({"name": n.to_string(), "ignoredByScheduler": true})).collect();
     // qps and burst: the defaults of 50 and 100 throttle a burst of pods.

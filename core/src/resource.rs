@@ -116,12 +116,21 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// Every name that kerf can give to a pod: the catalog's profiles and the shares of all sizes. A closed list, ascending.
+/// Every name that kerf can give to a pod: the catalog's profiles and the parts of their compute, whole GPUs, and shares of
+/// all sizes. A closed list, ascending.
 #[must_use]
 pub fn all_names() -> Vec<ResourceName> {
+    let profiles = catalog::profiles();
+    let computes = profiles.iter().flat_map(|profile| parts(*profile)).map(ResourceName::Compute);
     let shares = SHARE_SIZES.into_iter().flat_map(|s| [ResourceName::Mps(s), ResourceName::TimeSlicing(s)]);
-    let names: BTreeSet<_> = catalog::profiles().into_iter().map(ResourceName::Mig).chain(shares).collect();
+    let names = profiles.iter().copied().map(ResourceName::Mig).chain(computes).chain(shares);
+    let names: BTreeSet<_> = names.chain([ResourceName::Whole, ResourceName::Replica]).collect();
     names.into_iter().collect()
+}
+
+/// The compute instances that share a GPU instance of `profile`.
+fn parts(profile: Profile) -> impl Iterator<Item = ComputeProfile> {
+    ComputeProfile::all(profile).filter(move |part| part.compute() < profile.compute())
 }
 
 /// A text that is none of kerf's resource names.
@@ -233,6 +242,22 @@ mod tests {
         ] {
             assert_eq!(name.is_kept_by(profile.parse().unwrap()), kept, "{profile}");
         }
+    }
+
+    #[test]
+    fn every_kind_has_its_names_and_each_name_once() {
+        let names = all_names();
+        for name in [
+            "nvidia.com/mig-1g.10gb",
+            "nvidia.com/mig-2c.7g.80gb",
+            "nvidia.com/gpu",
+            "nvidia.com/gpu.shared",
+            "nvidia.com/gpu-10gb",
+            "nvidia.com/gpu-10gb.shared",
+        ] {
+            assert_eq!(names.iter().filter(|n| n.to_string() == name).count(), 1, "{name}");
+        }
+        assert!(names.iter().all(|name| name.to_string().parse() == Ok(*name)));
     }
 
     #[test]

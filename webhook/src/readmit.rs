@@ -16,7 +16,7 @@ pub(crate) fn readmit(
     document: &RequestDocument,
     policy: &Policy,
 ) -> Result<(), Refusal> {
-    let Some(limits) = request::read(&without_notes(view))? else {
+    let Some(limits) = request::read_admitted(&without_notes(view))? else {
         return Err(AskError::Reserved(keys::REQUEST).into());
     };
     let notes = request::read(&without_limits(view, document))?;

@@ -170,6 +170,7 @@ impl Shape {
             (Self::Mig { profile, part: Some(part), .. }, ResourceName::Compute(compute)) => {
                 compute.of() == profile && compute.compute() == part.compute
             }
+            (Self::Mig { .. }, _) => false,
             (_, name) => name.kind() == self.kind() && name.size().is_none_or(|size| size == self.size()),
         }
     }
@@ -199,5 +200,23 @@ impl fmt::Display for Shape {
             Self::Mps { size_gb } => write!(f, "{}gb MPS share", size_gb.0),
             Self::TimeSlicing { size_gb } => write!(f, "{}gb time slice", size_gb.0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::h100_shape;
+
+    #[test]
+    fn a_part_of_an_instance_is_no_instance_and_an_instance_no_part() {
+        let [whole, part] =
+            ["nvidia.com/mig-3g.40gb", "nvidia.com/mig-1c.3g.40gb"].map(|n| n.parse().unwrap());
+        let instance = h100_shape("3g.40gb", 0);
+        let Shape::Mig { profile, start, size, .. } = instance else { panic!("a GPU instance") };
+        let shared =
+            Shape::Mig { profile, start, size, part: Some(ComputeInstance { start: 1, compute: 1 }) };
+        assert_eq!((instance.keeps(whole), instance.keeps(part)), (true, false));
+        assert_eq!((shared.keeps(whole), shared.keeps(part)), (false, true));
     }
 }

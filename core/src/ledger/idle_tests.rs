@@ -143,16 +143,15 @@ const NAMES: [&str; 9] = [
 /// What must hold of a spec: every GPU's slices can be there together.
 fn is_legal(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> bool {
     status.gpus.iter().all(|gpu| {
-        let here: Vec<_> = spec.slices.iter().filter(|s| s.gpu == gpu.uuid).collect();
-        let mut instances: Vec<_> =
-            here.iter().filter(|s| s.shape.part().is_none()).filter_map(|s| s.shape.instance()).collect();
-        let shared: BTreeSet<_> =
-            here.iter().filter(|s| s.shape.part().is_some()).filter_map(|s| s.shape.instance()).collect();
-        instances.extend(shared);
-        let shares: Vec<_> = here.iter().filter(|s| s.shape.kind() != Kind::Mig).collect();
-        let memory: MemoryMib = shares.iter().map(|s| s.shape.memory_of(gpu.memory)).sum();
-        let kinds: BTreeSet<_> = here.iter().map(|s| s.shape.kind()).collect();
-        Geometry::of(&gpu.profiles, instances).is_ok() && memory <= gpu.memory && kinds.len() <= 1
+        let here = || spec.slices.iter().filter(|s| s.gpu == gpu.uuid).map(|s| s.shape);
+        let alone = here().filter(|shape| shape.part().is_none()).filter_map(Shape::instance);
+        let in_parts: BTreeSet<_> =
+            here().filter(|shape| shape.part().is_some()).filter_map(Shape::instance).collect();
+        let uncut = here().filter(|shape| shape.kind() != Kind::Mig);
+        let memory: MemoryMib = uncut.map(|shape| shape.memory_of(gpu.memory)).sum();
+        let kinds: BTreeSet<_> = here().map(Shape::kind).collect();
+        let is_fine = Geometry::of(&gpu.profiles, alone.chain(in_parts)).is_ok();
+        is_fine && memory <= gpu.memory && kinds.len() <= 1
     })
 }
 

@@ -129,17 +129,14 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
     let mut containers = Vec::new();
     for container in &ask.containers {
         check_count(policy, &container.name, container.count)?;
-        let resource = resource(policy, supply, class, kinds, container, &mut warnings)?;
+        let (size_gb, resource) = resource(policy, supply, class, kinds, container, &mut warnings)?;
         containers.push(ContainerRequest {
             name: container.name.clone(),
             role: container.role,
-            size_gb: match container.want {
-                Want::Size(size) | Want::Share(_, size) => size,
-                Want::Profile(profile) => profile.size(),
-            },
+            size_gb,
             profile: match container.want {
                 Want::Profile(profile) => Some(profile),
-                Want::Size(_) | Want::Share(..) => None,
+                Want::Size(_) | Want::Compute(_) | Want::Share(..) | Want::Given(_) => None,
             },
             count: container.count,
             resource,
@@ -174,10 +171,13 @@ fn resource(
     kinds: &[Kind],
     container: &ContainerAsk,
     warnings: &mut Vec<Warning>,
-) -> Result<ResourceName, Denied> {
+) -> Result<(SizeGb, ResourceName), Denied> {
     let name = container.name.clone();
     let (size, resource, served) = match container.want {
         Want::Profile(profile) => (profile.size(), ResourceName::Mig(profile), supply.has_profile(profile)),
+        Want::Compute(profile) => {
+            (profile.of().size(), ResourceName::Compute(profile), supply.has_profile(profile.of()))
+        }
         Want::Share(kind, size) => {
             let resource = share_size(size).and_then(|size| ResourceName::share(kind, size));
             let resource = resource.ok_or_else(|| Denied::Size {
@@ -193,8 +193,10 @@ fn resource(
             let denied = || Denied::Size { container: name.clone(), size, kinds: join(kinds) };
             (size, resource.ok_or_else(denied)?, served.is_some())
         }
+        // What a pod was given is verified, and not chosen again.
+        Want::Given(_) => return Err(Denied::Forged),
     };
-    if !kinds.contains(&resource.kind()) {
+    if !kinds.contains(&resource.kind()) || strongest_class(resource) < class {
         let (policy, kinds) = (policy.name().to_owned(), join(kinds));
         return Err(Denied::Kind { container: name, resource, class, policy, kinds });
     }
@@ -208,7 +210,15 @@ fn resource(
         let more = resource.size().filter(|given| *given > size);
         warnings.extend(more.map(|given| Warning::RoundedUp(name, size, given)));
     }
-    Ok(resource)
+    Ok((size, resource))
+}
+
+/// The strongest class that a slice of this name serves. Compute instances share their GPU instance's memory and faults.
+fn strongest_class(resource: ResourceName) -> IsolationClass {
+    match resource {
+        ResourceName::Compute(_) => IsolationClass::None,
+        other => other.kind().strongest_class(),
+    }
 }
 
 /// The name for `size` by `kind`, if some GPU of the cluster serves it.
@@ -245,7 +255,8 @@ pub fn verify(policy: &Policy, document: &RequestDocument) -> Result<(), Denied>
         let kind = container.kind();
         let promised = container.resource.size().is_none_or(|size| size >= container.size_gb);
         let exact = container.profile.is_none_or(|profile| container.resource == ResourceName::Mig(profile));
-        if !kinds.contains(&kind) || !promised || !exact || container.count == 0 {
+        let isolates = strongest_class(container.resource) >= document.isolation;
+        if !kinds.contains(&kind) || !isolates || !promised || !exact || container.count == 0 {
             return Err(Denied::Forged);
         }
     }

@@ -3,7 +3,7 @@
 use super::{ContainerView, PodView, Role};
 use crate::keys;
 use crate::kind::{IsolationClass, Kind, UnknownClass};
-use crate::mig::Profile;
+use crate::mig::{ComputeProfile, Profile};
 use crate::quantity::{SizeError, parse_size};
 use crate::resource::{ResourceName, asked_size};
 use crate::units::SizeGb;
@@ -40,8 +40,12 @@ pub enum Want {
     Size(SizeGb),
     /// Exactly this MIG profile.
     Profile(Profile),
+    /// Exactly this compute instance.
+    Compute(ComputeProfile),
     /// A share of this kind and size.
     Share(Kind, SizeGb),
+    /// What an admitted pod was given under a name that is everybody's; nobody asks kerf by it.
+    Given(ResourceName),
 }
 
 /// Why a pod's request is refused. Each message names the field and the remedy.
@@ -89,6 +93,16 @@ pub enum AskError {
         /// The second.
         second: String,
     },
+    /// A container asks by a name that is everybody's, in a pod that asks kerf. Nobody would account for both.
+    #[error(
+        "container {container}, resources.limits[{limit}]: the pod asks for slices by kerf's keys, beside which this name is not served; remove it, or ask by kerf.dev/gpu-memory here too"
+    )]
+    Everybodys {
+        /// The container.
+        container: String,
+        /// The limit.
+        limit: String,
+    },
     /// The annotation could mean any of several containers.
     #[error(
         "metadata.annotations[kerf.dev/gpu-memory]: the pod has several containers; name one, as in kerf.dev/gpu-memory.{0}"
@@ -125,11 +139,27 @@ pub enum AskError {
 
 /// Reads what `pod` asks for; `None` if it asks for no slice of a GPU.
 pub fn read(pod: &PodView) -> Result<Option<PodAsk>, AskError> {
+    let ask = read_by(pod, want)?;
+    if ask.is_some() {
+        refuse_everybodys(pod)?;
+    }
+    Ok(ask)
+}
+
+/// Reads what `pod` was given, which kerf has admitted: whole GPUs included, which nobody asks for by their name.
+pub fn read_admitted(pod: &PodView) -> Result<Option<PodAsk>, AskError> {
+    read_by(pod, |container, limit| Ok(want(container, limit)?.or(everybodys(limit).map(Want::Given))))
+}
+
+/// What a limit's name asks for.
+type Meaning = fn(&str, &str) -> Result<Option<Want>, AskError>;
+
+fn read_by(pod: &PodView, meaning: Meaning) -> Result<Option<PodAsk>, AskError> {
     let mut containers = Vec::new();
     let annotations = annotation_asks(pod)?;
     for (container, role) in pod.spec.in_order() {
         let noted = annotations.iter().find(|a| a.name == container.name);
-        if let Some(ask) = merge(noted, limit_ask(container, role)?)? {
+        if let Some(ask) = merge(noted, limit_ask(container, role, meaning)?)? {
             containers.push(ask);
         }
     }
@@ -144,6 +174,17 @@ pub fn read(pod: &PodView) -> Result<Option<PodAsk>, AskError> {
     let isolation = pod.metadata.annotations.get(keys::ISOLATION);
     let isolation = isolation.map(|text| text.parse::<IsolationClass>()).transpose()?;
     Ok(Some(PodAsk { isolation, containers }))
+}
+
+fn refuse_everybodys(pod: &PodView) -> Result<(), AskError> {
+    for (container, _) in pod.spec.in_order() {
+        let mut limits = container.resources.limits.keys().chain(container.resources.requests.keys());
+        if let Some(limit) = limits.find(|limit| everybodys(limit).is_some()) {
+            let (container, limit) = (container.name.clone(), limit.clone());
+            return Err(AskError::Everybodys { container, limit });
+        }
+    }
+    Ok(())
 }
 
 fn refuse_unsafe(pod: &PodView, asks: &[ContainerAsk]) -> Result<(), AskError> {
@@ -193,11 +234,15 @@ fn only_container(pod: &PodView) -> Result<&str, AskError> {
 
 /// What a container's limits and requests ask for. A request without a limit counts too: the API server would refuse it
 /// with a message about a name that the user never wrote.
-fn limit_ask(container: &ContainerView, role: Role) -> Result<Option<ContainerAsk>, AskError> {
+fn limit_ask(
+    container: &ContainerView,
+    role: Role,
+    meaning: Meaning,
+) -> Result<Option<ContainerAsk>, AskError> {
     let mut found: Option<ContainerAsk> = None;
     let resources = &container.resources;
     for (limit, count) in resources.limits.iter().chain(&resources.requests) {
-        let Some(want) = want(&container.name, limit)? else { continue };
+        let Some(want) = meaning(&container.name, limit)? else { continue };
         let count = count.parse::<u32>().ok().filter(|count| *count > 0).ok_or_else(|| AskError::Count {
             container: container.name.clone(),
             limit: limit.clone(),
@@ -227,9 +272,15 @@ fn want(container: &str, limit: &str) -> Result<Option<Want>, AskError> {
         Ok(name @ (ResourceName::Mps(size) | ResourceName::TimeSlicing(size))) => {
             Some(Want::Share(name.kind(), size))
         }
-        // Everybody's names: who means kerf's GPUs by them is for a policy to say.
-        Ok(ResourceName::Whole | ResourceName::Replica | ResourceName::Compute(_)) | Err(_) => None,
+        Ok(ResourceName::Compute(profile)) => Some(Want::Compute(profile)),
+        Ok(ResourceName::Whole | ResourceName::Replica) | Err(_) => None,
     })
+}
+
+/// The names that other programs serve too: who means kerf's GPUs by them is for a policy to say.
+fn everybodys(limit: &str) -> Option<ResourceName> {
+    let name = limit.parse().ok()?;
+    matches!(name, ResourceName::Whole | ResourceName::Replica).then_some(name)
 }
 
 fn merge(
@@ -248,7 +299,9 @@ fn twice(first: &ContainerAsk, second: &ContainerAsk) -> AskError {
         let limit = ask.limit.as_ref().map(|limit| format!("{}x {limit}", ask.count));
         limit.unwrap_or_else(|| match ask.want {
             Want::Size(size) => format!("{}Gi by annotation", size.0),
-            Want::Profile(_) | Want::Share(..) => "a slice by annotation".to_owned(),
+            Want::Profile(_) | Want::Compute(_) | Want::Share(..) | Want::Given(_) => {
+                "a slice by annotation".to_owned()
+            }
         })
     };
     AskError::Twice { container: first.name.clone(), first: text(first), second: text(second) }
@@ -307,6 +360,19 @@ mod tests {
             asked(&pod(json!({}), limits(json!({"nvidia.com/mig-1g.10gb": "2"})))),
             [("main".into(), Want::Profile(mig), 2)]
         );
+        let part = "1c.3g.40gb".parse().unwrap();
+        assert_eq!(
+            asked(&pod(json!({}), limits(json!({"nvidia.com/mig-1c.3g.40gb": "1"})))),
+            [("main".into(), Want::Compute(part), 1)]
+        );
+    }
+
+    #[test]
+    fn a_whole_gpu_is_given_under_a_name_by_which_nobody_asks() {
+        let whole = pod(json!({"kerf.dev/isolation": "hardware"}), limits(json!({"nvidia.com/gpu": "2"})));
+        assert_eq!(read(&whole), Ok(None));
+        let given = read_admitted(&whole).unwrap().unwrap().containers;
+        assert_eq!((given[0].want, given[0].count), (Want::Given(ResourceName::Whole), 2));
     }
 
     fn roles(pod: &PodView) -> Vec<(String, Role, u32)> {
@@ -354,6 +420,8 @@ mod tests {
             pod(json!({}), limits(json!({"gpu-10gb": "0"}))),
             pod(json!({}), limits(json!({"gpu-10gb": "1", "gpu-20gb": "1"}))),
             pod(json!({"kerf.dev/gpu-memory": "20Gi"}), limits(json!({"gpu-10gb": "1"}))),
+            pod(json!({"kerf.dev/gpu-memory": "20Gi"}), limits(json!({"nvidia.com/gpu": "1"}))),
+            pod(json!({}), limits(json!({"gpu-10gb": "1", "nvidia.com/gpu.shared": "1"}))),
             pod(json!({"kerf.dev/gpu-memory": "20Gi"}), two.clone()),
             pod(json!({"kerf.dev/gpu-memory.other": "20Gi"}), two),
             pod(json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/isolation": "total"}), main.clone()),

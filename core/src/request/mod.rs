@@ -5,6 +5,6 @@ mod ask;
 mod phases;
 mod view;
 
-pub use ask::{AskError, ContainerAsk, PodAsk, Want, read};
+pub use ask::{AskError, ContainerAsk, PodAsk, Want, read, read_admitted};
 pub use phases::{Beyond, Claim, Role, beyond, held};
 pub use view::{ContainerView, PodView, ResourcesView, SpecView};

@@ -95,7 +95,7 @@ impl Fractions {
         let model = self.models.intern(&first.model).ok()?;
         let mut node = Node::new(left.cpu, left.memory, model, gpus.len());
         for (index, gpu) in gpus.iter().enumerate() {
-            for request in gpu.taken().filter_map(|shape| taken(shape, gpu.memory)) {
+            for request in gpu.taken().map(|shape| taken(shape, gpu.memory)) {
                 // More than fits was promised by nobody; the ranking then is as good as it can be.
                 let _ = node.take(&request, GpuSet::from_iter([index]));
             }
@@ -104,11 +104,11 @@ impl Fractions {
     }
 }
 
-fn taken(shape: Shape, gpu: MemoryMib) -> Option<Request> {
+fn taken(shape: Shape, gpu: MemoryMib) -> Request {
     let part = sharing(shape.kind()).and_then(|sharing| Part::new(milli(shape.size(), gpu), sharing));
     let gpus = part.map_or(GpuDemand::whole(1), GpuDemand::Part);
     let nothing = Compute::default();
-    Some(Request { cpu: nothing.cpu, memory: nothing.memory, gpus, models: ModelSet::ANY })
+    Request { cpu: nothing.cpu, memory: nothing.memory, gpus, models: ModelSet::ANY }
 }
 
 /// The one share that a pod asks for.

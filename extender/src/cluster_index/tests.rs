@@ -149,11 +149,11 @@ fn what_the_agent_said_before_a_promise_does_not_count_after_it() {
     assert!(finds_room(&mut index, "c", "3g.40gb"));
 }
 
-/// The node with this policy, on which every slice of `spec` is as `slices` says.
-fn show_policy(index: &mut ClusterIndex, spec: &GpuNodeSpec, policy: &str, states: &[SliceState]) {
+/// The node with this policy, on which every slice of `spec` is in the given state.
+fn show_policy(index: &mut ClusterIndex, spec: &GpuNodeSpec, policy: &str, are: &[SliceState]) {
     let policy = serde_json::from_str(policy).unwrap();
     let mut status = node_status(&["H100-80GB"]);
-    let slices = spec.slices.iter().zip(states);
+    let slices = spec.slices.iter().zip(are);
     status.slices =
         slices.map(|(s, state)| SliceStatus { state: *state, ..slice_status(s, false) }).collect();
     status.observed_revision = spec.revision;

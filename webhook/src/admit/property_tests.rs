@@ -40,6 +40,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         prop::sample::select(vec![
             "nvidia.com/mig-1g.10gb",
             "nvidia.com/mig-1g.10gb.me",
+            "nvidia.com/mig-1c.3g.40gb",
             "nvidia.com/gpu-8gb"
         ])
         .prop_map(str::to_owned),

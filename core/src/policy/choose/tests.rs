@@ -9,7 +9,11 @@ fn policy() -> Policy {
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "default"},
         "spec": {
             "defaultIsolation": "memory",
-            "isolation": {"hardware": ["mig"], "memory": ["mig", "mps"], "none": ["time-slicing", "mps", "mig"]},
+            "isolation": {
+                "hardware": ["mig", "whole"],
+                "memory": ["mig", "mps", "whole"],
+                "none": ["time-slicing", "mps", "mig", "whole"],
+            },
             "maxCount": 8,
         }
     }))
@@ -62,6 +66,35 @@ fn a_name_is_the_smallest_profile_of_the_cluster() {
         chosen(&["H200-141GB", "A100-40GB"], 5, None).split(" | ").next(),
         Some("nvidia.com/mig-1g.5gb")
     );
+}
+
+#[test]
+fn a_whole_gpu_is_given_for_most_of_it_where_no_slice_serves() {
+    let hardware = Some(IsolationClass::Hardware);
+    let first = |text: String| text.split(" | ").next().unwrap().to_owned();
+    let mut l40s = node_status(&["L40S-48GB"]);
+    l40s.gpus[0].kinds = vec![Kind::Whole];
+    let chosen_of = |gb| {
+        let asked = ask(Want::Size(SizeGb(gb)), hardware);
+        choose(&policy(), &Supply::of(&[l40s.clone()]), &asked).unwrap().document.containers[0].resource
+    };
+    assert_eq!(chosen_of(40).to_string(), "nvidia.com/gpu");
+    assert_eq!(chosen_of(10).to_string(), "nvidia.com/mig-1g.10gb", "it waits for a slice");
+    assert_eq!(first(chosen(&["A30-24GB", "L40S-48GB"], 24, hardware)), "nvidia.com/mig-4g.24gb");
+    assert_eq!(first(chosen(&["A30-24GB", "L40S-48GB"], 30, hardware)), "nvidia.com/gpu");
+    assert_eq!(first(chosen(&["A30-24GB", "L40S-48GB"], 40, None)), "nvidia.com/gpu-40gb");
+}
+
+#[test]
+fn a_compute_instance_is_given_to_those_who_want_nothing_fenced() {
+    let part = Want::Compute("1c.3g.40gb".parse().unwrap());
+    let of = |class| choose(&policy(), &supply(&["H100-80GB"]), &ask(part, Some(class)));
+    let choice = of(IsolationClass::None).unwrap();
+    assert_eq!(choice.document.containers[0].resource.to_string(), "nvidia.com/mig-1c.3g.40gb");
+    assert_eq!(verify(&policy(), &choice.document), Ok(()));
+    assert!(matches!(of(IsolationClass::Memory), Err(Denied::Kind { .. })));
+    let forged = RequestDocument { isolation: IsolationClass::Hardware, ..choice.document };
+    assert_eq!(verify(&policy(), &forged), Err(Denied::Forged));
 }
 
 #[test]

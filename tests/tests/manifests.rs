@@ -1,10 +1,17 @@
 //! What `deploy/` ships is taken by a real API server.
 
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Summary};
+use anyhow::bail;
+use kerf_core::contract::{
+    GpuNodeSpec, GpuNodeStatus, GpuRule, GpuSelector, ModeChange, MpsRule, NodePolicy, OverUse, Shape,
+    SliceLength, Summary, TimeSlicingRule, WarmSlices,
+};
+use kerf_core::kind::Kind;
 use kerf_core::ledger;
+use kerf_core::mig::ComputeInstance;
 use kerf_core::names::NodeName;
 use kerf_core::packing::Fleet;
 use kerf_core::testing::{gpu_uuid, node_status, promisee, request, slice_status};
+use kerf_core::units::MemoryMib;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::cluster::root;
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
@@ -36,7 +43,7 @@ async fn the_schema_keeps_every_field_of_the_documents() -> anyhow::Result<()> {
     let crd = root().join("deploy/base/gpunodes.kerf.dev.yaml").display().to_string();
     plane.kubectl(&["apply", "--server-side", "-f", &crd]).await?;
     plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/gpunodes.kerf.dev"]).await?;
-    let (spec, status) = full();
+    let (spec, status) = full()?;
     let nodes = Api::<GpuNode>::all(plane.client());
     let node = GpuNode { spec: Some(json!(spec)), ..GpuNode::new(&NodeName::new("n")) };
     nodes.create(&PostParams::default(), &node).await?;
@@ -48,7 +55,7 @@ async fn the_schema_keeps_every_field_of_the_documents() -> anyhow::Result<()> {
 }
 
 /// Documents in which every field has a value.
-fn full() -> (GpuNodeSpec, GpuNodeStatus) {
+fn full() -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
     let mut status = node_status(&["H100-80GB", "T4-16GB"]);
     let mut spec = GpuNodeSpec { revision: 3, epoch: 2, ..GpuNodeSpec::default() };
     for (pod, resource) in
@@ -59,10 +66,41 @@ fn full() -> (GpuNodeSpec, GpuNodeStatus) {
     }
     assert_eq!(spec.slices.len(), 3);
     assert_eq!(spec.slices[0].gpu, gpu_uuid(0));
+    spec.policy = full_policy()?;
+    // A compute instance, and a pod that gets no slices of others'.
+    let Some(Shape::Mig { part, .. }) = spec.slices.last_mut().map(|slice| &mut slice.shape) else {
+        bail!("the last slice is no GPU instance");
+    };
+    *part = Some(ComputeInstance { start: 1, compute: 1 });
+    spec.slices[0].reservation.iter_mut().for_each(|reservation| reservation.alone = true);
     status.slices = spec.slices.iter().map(|s| slice_status(s, true)).collect();
     status.slices[0].message = Some("why".to_owned());
+    let gpu = &mut status.gpus[1];
+    (gpu.outside, gpu.mps_shares, gpu.message) = (MemoryMib(512), Some(48), Some("what is wrong".to_owned()));
     status.observed_revision = 3;
     let [gpus, mode, free] = ["1x H100-80GB", "mig", "1Gi"].map(str::to_owned);
     status.summary = Summary { gpus, mode, held: 1, idle: 1, free };
-    (spec, status)
+    Ok((spec, status))
+}
+
+/// A policy in which every field says something.
+fn full_policy() -> anyhow::Result<NodePolicy> {
+    let rule = GpuRule {
+        select: GpuSelector {
+            indexes: vec![0, 1],
+            uuids: vec![gpu_uuid(0)],
+            models: vec!["H100-80GB".to_owned()],
+        },
+        kinds: Kind::ALL.to_vec(),
+        mode_change: ModeChange::WithReset,
+        compute_instances: true,
+        mps: MpsRule { strict: true, exclusive: true },
+        time_slicing: TimeSlicingRule { replicas: Some(4), length: SliceLength::Long, memory_limits: true },
+    };
+    Ok(NodePolicy {
+        gpus: vec![rule],
+        warm: vec![WarmSlices { resource: "nvidia.com/mig-1g.10gb".parse()?, count: 2 }],
+        over_use: OverUse::Evict,
+        remove_rejected_pods: true,
+    })
 }

@@ -191,6 +191,7 @@ impl Node {
             // Another policy is another try.
             Task::Switch(_) => false,
         });
+        self.advertised.serve(&self.resource_names());
     }
 
     /// Takes what NVML shows.

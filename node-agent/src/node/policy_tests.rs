@@ -182,6 +182,17 @@ fn each_gpu_has_its_own_rule_and_keeps_what_is_held_under_the_old_one() {
 }
 
 #[test]
+fn a_name_that_policy_adds_is_there_with_the_spec_that_needs_it() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let name: ResourceName = "nvidia.com/mig-1c.3g.40gb".parse().unwrap();
+    scene.want(vec![]);
+    assert!(!scene.decide().lists.contains_key(&name));
+    scene.policy.gpus = vec![GpuRule { compute_instances: true, ..GpuRule::default() }];
+    scene.want(vec![]);
+    assert!(scene.decide().lists.contains_key(&name));
+}
+
+#[test]
 fn names_are_added_with_the_mode_and_none_is_taken_back() {
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
     let before: Vec<_> = scene.decide().lists.into_keys().collect();

@@ -64,6 +64,16 @@ fn a_spec_that_cannot_be_read_leaves_the_last_one_in_force_and_cuts_nothing() {
     assert!(scene.settle().is_ready());
 }
 
+#[test]
+fn a_slice_that_is_promised_under_a_name_which_the_node_does_not_serve_fails_at_once() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", "nvidia.com/mig-7g.141gb")))]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Failed);
+    let text = failing(&status, Condition::SPEC_REACHED).unwrap();
+    assert!(text.contains("nvidia.com/mig-7g.141gb is no name that this node serves"), "{text}");
+}
+
 /// A node whose neighbours are looked for.
 fn watched() -> Scene {
     Scene::of(FakeGpus::new(&["H100-80GB"]), Settings { others: true, ..Settings::default() })

@@ -191,14 +191,14 @@ impl Node {
         let mut devices = BTreeSet::new();
         let mut troubles = BTreeMap::new();
         for slice in existing {
-            let of_gpu = self.trouble_of_device(&slice.device);
             let held = slice.held_as.is_some();
+            let lasting = self.trouble_of_device(&slice.device).or_else(|| self.unnamed(slice));
             let of_daemon = self.daemon_trouble(&slice.device, slice.shape).filter(|_| !held);
             let other = of_daemon.or_else(|| self.reach_trouble(&slice.device).filter(|_| !held));
-            let Some(text) = of_gpu.clone().or(other) else { continue };
+            let Some(text) = lasting.clone().or(other) else { continue };
             devices.insert(slice.device.clone());
             if slice.reservation.is_some() && !held {
-                troubles.insert(slice.id.clone(), (text, of_gpu.is_some()));
+                troubles.insert(slice.id.clone(), (text, lasting.is_some()));
             }
         }
         let ids: Vec<SliceId> = troubles.keys().cloned().collect();
@@ -209,6 +209,13 @@ impl Node {
         });
         self.unserved = unserved.collect();
         devices
+    }
+
+    /// What keeps a slice from ever being offered under the name that it is promised under.
+    fn unnamed(&self, slice: &ExistingSlice) -> Option<String> {
+        let promised = slice.reservation.as_ref().filter(|_| slice.held_as.is_none())?;
+        let name = promised.resource;
+        (!self.advertised.serves(name)).then(|| format!("{name} is no name that this node serves"))
     }
 
     /// The plan's steps on GPU instances. Shares have none: theirs are done at once.

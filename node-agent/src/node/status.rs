@@ -94,9 +94,6 @@ impl Node {
                 status.state = SliceState::Failed;
             }
         }
-        if !self.advertised.serves(name) {
-            status.message = Some(format!("{name} is no name that this node serves"));
-        }
     }
 
     /// The state of a wanted slice that does not exist, and why.

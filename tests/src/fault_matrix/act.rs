@@ -43,9 +43,11 @@ pub(super) enum Act {
 }
 
 impl Act {
-    /// All of them, such that at the look and at the start there is something to see, and MPS ends.
-    pub(super) const ALL: [Self; 8] =
-        [Self::Cut, Self::Part, Self::Share, Self::Break, Self::Slice, Self::Rest, Self::Start, Self::Switch];
+    /// Those of the GPUs that MIG cuts, in such an order that at the look and at the start there is something to see.
+    pub(super) const OF_CUTS: [Self; 5] = [Self::Cut, Self::Part, Self::Rest, Self::Start, Self::Switch];
+
+    /// Those of the GPU that is shared, so that MPS ends.
+    pub(super) const OF_SHARES: [Self; 3] = [Self::Share, Self::Break, Self::Slice];
 }
 
 impl Scene {
@@ -118,7 +120,7 @@ impl Scene {
                 }
                 Ok(())
             }
-            4 => self.want_idle().await,
+            4 => self.want_idle(),
             5 if !full => self.rent_idle().await,
             6 => {
                 self.forget_idle();
@@ -133,6 +135,8 @@ impl Scene {
         let state = self.gpu(gpu)?;
         let taken = places::taken(&state, &self.leader.spec, &self.status());
         let found = match what {
+            // Its policy goes ahead of its mode.
+            What::Instance if gpu == SWITCHED && !self.wants_mig() => None,
             What::Instance if state.mig.current => places::instance(&state, &taken, &mut self.dice),
             What::Part if state.mig.current => places::part(&state, &taken, &mut self.dice),
             What::Share(kind) if !state.mig.current => places::share(&state, &taken, kind, &mut self.dice),
@@ -158,7 +162,7 @@ impl Scene {
         Ok(false)
     }
 
-    async fn want_idle(&mut self) -> anyhow::Result<()> {
+    fn want_idle(&mut self) -> anyhow::Result<()> {
         let gpus = [CUT, AMPERE];
         let gpu = gpus[self.dice.below(gpus.len())];
         let (uuid, state) = (self.uuid(gpu)?, self.gpu(gpu)?);

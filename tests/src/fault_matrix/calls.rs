@@ -19,18 +19,18 @@ const TIMES: usize = 8;
 /// After so long the agent's watch for errors has noticed that the GPUs' handles are others.
 const WATCH_NOTICES: Duration = Duration::from_secs(7);
 
-/// After so long the agent has seen that an MPS server is in fault, and has shut it down.
-const SHUT_DOWN: Duration = Duration::from_secs(18);
+/// What ends the fault of an MPS server, some 15 seconds after it began.
+const SHUT_DOWN: &str = "shutdown_server";
 
 /// After so long a node that is not at rest is a broken one.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 impl Scene {
-    /// Counts the calls of each act, nothing else being asked for.
-    pub(super) async fn count_calls(&mut self) -> anyhow::Result<Calls> {
+    /// Counts the calls of each of these acts, nothing else being asked for.
+    pub(super) async fn count_calls(&mut self, acts: &[Act]) -> anyhow::Result<Calls> {
         self.node.control(|control| control.count_calls = true)?;
         let mut calls = Calls::new();
-        for act in Act::ALL {
+        for act in acts.iter().copied() {
             let before = self.counts()?;
             self.go_through(act).await?;
             let made = self.counts()?.into_iter().filter(|(call, count)| before.get(call) != Some(count));
@@ -65,13 +65,20 @@ impl Scene {
             self.ask(act);
             let least = match act {
                 Act::Switch if n == 0 => WATCH_NOTICES,
-                Act::Break => SHUT_DOWN,
                 Act::Rest | Act::Start => self.period * 3 / 2,
                 // Limits are set on whose processes were seen.
                 Act::Slice if n == 0 => self.period * 3 / 2,
                 _ => Duration::ZERO,
             };
             self.rest(least).await?;
+        }
+        if act == Act::Break {
+            let begun = Instant::now();
+            while !self.word_counts()?.contains_key(SHUT_DOWN) {
+                ensure!(begun.elapsed() < PATIENCE, "the agent does not shut an MPS server in fault down");
+                self.tick(false).await?;
+            }
+            self.rest(Duration::ZERO).await?;
         }
         Ok(())
     }

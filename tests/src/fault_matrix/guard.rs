@@ -145,11 +145,14 @@ mod tests {
         let share = |n: u32| format!("{}::{n}", state.gpus[0].uuid);
         let (one, two) = (share(1), share(2));
         let (ten, slice) = ("nvidia.com/gpu-10gb", "nvidia.com/gpu-10gb.shared");
-        let count = |entries| violations(&state, &held(entries)).len();
-        assert_eq!(count(&[(&one, ten, "a"), (&two, ten, "b")]), 0);
-        assert_eq!(count(&[(&one, ten, "a"), (&one, ten, "b")]), 1, "two holders");
-        assert_eq!(count(&[(&one, ten, "a"), (&two, slice, "b")]), 1, "two kinds");
-        assert_eq!(count(&[(&one, "nvidia.com/gpu-24gb", "a")]), 1, "more than there is");
-        assert_eq!(count(&[("MIG-1", "nvidia.com/mig-1g.10gb", "a")]), 1, "destroyed");
+        for (count, what, entries) in [
+            (0, "all is well", vec![(one.as_str(), ten, "a"), (&two, ten, "b")]),
+            (1, "two holders", vec![(&one, ten, "a"), (&one, ten, "b")]),
+            (1, "two kinds", vec![(&one, ten, "a"), (&two, slice, "b")]),
+            (1, "more than there is", vec![(&one, "nvidia.com/gpu-24gb", "a")]),
+            (1, "destroyed", vec![("MIG-1", "nvidia.com/mig-1g.10gb", "a")]),
+        ] {
+            assert_eq!(violations(&state, &held(&entries)).len(), count, "{what}");
+        }
     }
 }

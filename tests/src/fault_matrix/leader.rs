@@ -1,7 +1,7 @@
 //! The extender's leader for one node: it writes GpuNode.spec by the real ledger's functions, makes pods and binds those
 //! whose slices are ready. Where a slice goes is chosen by the matrix, not by packing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -35,6 +35,8 @@ pub(super) struct Leader {
     written: GpuNodeSpec,
     tenants: BTreeMap<String, Tenant>,
     pods_made: u64,
+    /// Slices that had holders when the leader looked last.
+    held: BTreeSet<SliceId>,
     /// What the agent should not have said.
     pub(super) wrongs: Vec<String>,
     /// How many pods the kubelet refused.
@@ -51,6 +53,7 @@ impl Leader {
             written: GpuNodeSpec::default(),
             tenants: BTreeMap::new(),
             pods_made: 0,
+            held: BTreeSet::new(),
             wrongs: Vec::new(),
             refused: 0,
         }
@@ -174,13 +177,18 @@ impl Leader {
             if slice.message.as_ref().is_none_or(String::is_empty) {
                 self.wrongs.push(format!("{text} has failed without a reason"));
             }
-            let Some(pod) = pod.map(str::to_owned) else { continue };
-            if pods.get(&pod).is_some_and(|pod| pod.phase == "Running") {
+            if self.held.contains(&wanted.id) {
                 let why = slice.message.clone().unwrap_or_default();
-                self.wrongs.push(format!("{text} of {pod}, which runs, is said to have failed: {why}"));
+                self.wrongs.push(format!("{text} was held, and is said to have failed: {why}"));
             }
-            self.evict(&pod).await?;
+            // One that runs has got its slice in the last moment, and keeps it.
+            let pod = pod.filter(|pod| pods.get(*pod).is_none_or(|pod| pod.phase != "Running"));
+            if let Some(pod) = pod.map(str::to_owned) {
+                self.evict(&pod).await?;
+            }
         }
+        let held = status.slices.iter().filter(|s| s.holder.is_some());
+        self.held = held.filter_map(|s| s.id.clone()).collect();
         if let Some(next) = ledger::drop_failed(&self.spec, status) {
             self.spec = next;
         }

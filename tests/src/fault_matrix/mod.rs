@@ -27,11 +27,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use futures::future::try_join_all;
 
 pub use cell::{Blow, Call, Cell, Verdict};
 
 use crate::cluster;
 use crate::control_plane::{ControlPlane, ControlPlaneOptions};
+use act::Act;
 use calls::Calls;
 use dice::Dice;
 use scene::Scene;
@@ -119,30 +121,59 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> anyhow::Result<Repo
 }
 
 async fn play(plane: &ControlPlane, settings: &Settings, say: &impl Fn(&str)) -> anyhow::Result<Report> {
-    let mut first = start(plane, settings, 0, &Arc::default()).await?;
     say("counting the agent's calls");
-    let calls = Arc::new(first.count_calls().await?);
-    first.calls = Arc::clone(&calls);
+    let mut scenes = start_all(plane, settings).await?;
+    let calls = Arc::new(count(&mut scenes).await?);
     for (call, acts) in calls.iter() {
         say(&format!("  {call}: {acts:?}"));
     }
-    let cells = choose(&calls, settings);
-    say(&format!("the agent makes {} calls; {} cells are played", calls.len(), cells.len()));
+    let chosen = choose(&calls, settings);
+    say(&format!("the agent makes {} calls; {} cells are played", calls.len(), chosen.len()));
     let stage = Stage {
         plane,
         settings,
         calls: &calls,
-        total: cells.len(),
-        queue: Mutex::new(cells.into_iter().enumerate().collect()),
+        total: chosen.len(),
+        queue: Mutex::new(chosen.into_iter().enumerate().collect()),
         played: Mutex::default(),
         scenes: Mutex::new(settings.nodes),
         begun: Instant::now(),
     };
-    let others = (1..settings.nodes).map(|n| stage.work(n, None, say));
-    let works = std::iter::once(stage.work(0, Some(first), say)).chain(others);
-    futures::future::try_join_all(works).await?;
-    let cells = stage.played.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Report { calls: calls.keys().cloned().collect(), cells })
+    for scene in &mut scenes {
+        scene.calls = Arc::clone(&calls);
+    }
+    try_join_all(scenes.into_iter().map(|scene| stage.work(scene, say))).await?;
+    let played = stage.played.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(Report { calls: calls.keys().cloned().collect(), cells: played })
+}
+
+async fn start_all(plane: &ControlPlane, settings: &Settings) -> anyhow::Result<Vec<Scene>> {
+    let none = Arc::default();
+    try_join_all((0..settings.nodes.max(1)).map(|number| start(plane, settings, number, &none))).await
+}
+
+/// Counts the agent's calls, on two nodes at the same time if there are two.
+async fn count(scenes: &mut [Scene]) -> anyhow::Result<Calls> {
+    let mut all = Calls::new();
+    let counted = match scenes {
+        [one, other, ..] => {
+            let (one, other) = (one.count_calls(&Act::OF_CUTS), other.count_calls(&Act::OF_SHARES));
+            let (one, other) = futures::future::try_join(one, other).await?;
+            vec![one, other]
+        }
+        all => {
+            let mut counted = Vec::new();
+            for scene in all {
+                counted.push(scene.count_calls(&Act::OF_SHARES).await?);
+                counted.push(scene.count_calls(&Act::OF_CUTS).await?);
+            }
+            counted
+        }
+    };
+    for (call, acts) in counted.into_iter().flatten() {
+        all.entry(call).or_default().extend(acts);
+    }
+    Ok(all)
 }
 
 async fn start(
@@ -192,11 +223,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     /// Plays cells on one node until none is left. A node on which a cell broke is left as it is, and a new one taken.
-    async fn work(&self, number: usize, scene: Option<Scene>, say: &impl Fn(&str)) -> anyhow::Result<()> {
-        let mut scene = match scene {
-            Some(scene) => scene,
-            None => start(self.plane, self.settings, number, self.calls).await?,
-        };
+    async fn work(&self, mut scene: Scene, say: &impl Fn(&str)) -> anyhow::Result<()> {
         while let Some((turn, cell)) = self.next() {
             let verdict = scene.play(&cell, turn).await;
             let verdict = verdict.with_context(|| format!("{cell} on {}", scene.node.name))?;

@@ -103,11 +103,11 @@ impl Node {
         Ok(self.agent.kill()?)
     }
 
-    /// How the agent ended, if it has: nothing said for one that was killed.
-    pub(super) fn agent_ended(&mut self) -> anyhow::Result<Option<Option<String>>> {
+    /// How the agent ended, in words; `None` while it runs, nothing for one that was killed.
+    pub(super) fn agent_ended(&mut self) -> anyhow::Result<Option<String>> {
         let Some(status) = self.agent.exited()? else { return Ok(None) };
         let killed = status.signal() == Some(KILLED);
-        Ok(Some((!killed).then(|| format!("the agent ended by itself: {status}"))))
+        Ok(Some(if killed { String::new() } else { format!("the agent ended by itself: {status}") }))
     }
 
     /// The agent's log.

@@ -151,7 +151,7 @@ impl Scene {
     pub(super) fn revive(&mut self) -> anyhow::Result<bool> {
         let Some(end) = self.node.agent_ended()? else { return Ok(false) };
         self.deaths += 1;
-        self.faults.extend(end);
+        self.faults.extend(Some(end).filter(|end| !end.is_empty()));
         self.node.restart_agent()?;
         Ok(true)
     }
@@ -159,10 +159,14 @@ impl Scene {
     /// Switches the MIG mode of its GPU, of which nobody has anything.
     pub(super) fn switch_mode(&mut self) -> anyhow::Result<()> {
         let gpu = self.uuid(SWITCHED)?;
-        let now = self.leader.spec.policy == policy(true);
-        self.leader.spec.policy = policy(!now);
+        self.leader.spec.policy = policy(!self.wants_mig());
         self.leader.spec.slices.retain(|w| w.gpu != gpu);
         Ok(())
+    }
+
+    /// Whether the GPU whose mode is switched is to have MIG mode on.
+    pub(super) fn wants_mig(&self) -> bool {
+        self.leader.spec.policy == policy(true)
     }
 
     /// Lets the pods with time slices have a process each, as long as they run.
@@ -220,7 +224,7 @@ impl Scene {
     }
 
     fn wrong_mode(&self, state: &MockState) -> Option<String> {
-        let wanted = self.leader.spec.policy == policy(true);
+        let wanted = self.wants_mig();
         let gpu = state.gpus.iter().find(|gpu| gpu.index == SWITCHED)?;
         (gpu.mig.current != wanted).then(|| format!("the MIG mode of {} should be {wanted}", gpu.uuid))
     }

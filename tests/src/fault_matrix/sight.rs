@@ -52,7 +52,7 @@ async fn watch_status(api: Api<GpuNode>, of_node: watcher::Config, status: watch
         // What cannot be read is seen as nothing: nobody would be bound by it.
         let seen = change.ok().and_then(|object| object.read_status().ok().flatten());
         if let Some(seen) = seen {
-            status.send_replace(seen);
+            drop(status.send_replace(seen));
         }
     }
 }
@@ -67,7 +67,7 @@ async fn watch_pods(api: Api<Pod>, of_node: watcher::Config, pods: watch::Sender
             Ok(watcher::Event::InitApply(pod)) => drop(listed.insert(name(&pod), see(&pod))),
             Ok(watcher::Event::InitDone) => drop(pods.send_replace(listed.clone())),
             Ok(watcher::Event::Apply(pod)) => {
-                pods.send_modify(|seen| drop(seen.insert(name(&pod), see(&pod))))
+                pods.send_modify(|seen| drop(seen.insert(name(&pod), see(&pod))));
             }
             Ok(watcher::Event::Delete(pod)) => pods.send_modify(|seen| drop(seen.remove(&name(&pod)))),
             Err(_) => {}

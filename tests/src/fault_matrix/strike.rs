@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::act::Act;
 use super::cell::{Cell, Dose, Lasts, Verdict};
 use super::harm::Harm;
 use super::scene::Scene;
@@ -41,10 +42,14 @@ impl Scene {
         let acts = self.calls.get(&cell.call).cloned().unwrap_or_default();
         let mut slowest = Duration::ZERO;
         for dose in cell.doses(&acts, turn) {
+            // Where one act does not do it the others may; and MPS ends only where it has begun.
+            let others = acts.iter().copied().filter(|act| *act != dose.act);
+            let share = (dose.act == Act::Slice && !acts.contains(&Act::Share)).then_some(Act::Share);
+            let asks: Vec<Act> = std::iter::once(dose.act).chain(others).chain(share).collect();
             let mut tries = 1;
             loop {
                 self.node.note(&format!("{cell}: try {tries}, {dose:?}"));
-                let outcome = self.give(&dose).await?;
+                let outcome = self.give(&dose, &asks).await?;
                 let wrong = self.wrongs();
                 if !wrong.is_empty() {
                     return Ok(Verdict::Broken(wrong));
@@ -79,11 +84,11 @@ impl Scene {
         wrong
     }
 
-    async fn give(&mut self, dose: &Dose) -> anyhow::Result<Outcome> {
+    async fn give(&mut self, dose: &Dose, asks: &[Act]) -> anyhow::Result<Outcome> {
         let (deaths, holders, daemons) = (self.deaths, self.mps_holders(), self.daemons_started()?);
         let mut harm = Harm::new(dose, self.next_number());
         harm.begin(self)?;
-        let struck = self.until_struck(&harm, dose).await?;
+        let struck = self.until_struck(&harm, asks).await?;
         if struck {
             self.suffer(&harm, dose.lasts, daemons).await?;
         }
@@ -111,15 +116,16 @@ impl Scene {
         Ok(outcome)
     }
 
-    async fn until_struck(&mut self, harm: &Harm, dose: &Dose) -> anyhow::Result<bool> {
+    async fn until_struck(&mut self, harm: &Harm, asks: &[Act]) -> anyhow::Result<bool> {
         let begun = Instant::now();
+        let mut asks = asks.iter().cycle();
         let mut asked: Option<Instant> = None;
         while begun.elapsed() < CALLED_WITHIN {
             if harm.has_struck(self)? {
                 return Ok(true);
             }
             if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) && self.asks_nothing() {
-                self.ask(dose.act);
+                asks.next().into_iter().for_each(|act| self.ask(*act));
                 asked = Some(Instant::now());
             }
             self.tick(true).await?;

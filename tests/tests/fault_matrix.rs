@@ -1,0 +1,26 @@
+//! A sample of the fault matrix (`cargo xtask bench faults --all` plays the whole).
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use kerf_tests::fault_matrix::{self, Settings};
+
+/// Cells: two minutes on two cores that have other things to do.
+const CELLS: usize = 12;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_slice_is_lost_or_held_twice_whatever_becomes_of_a_call() -> anyhow::Result<()> {
+    let settings = Settings {
+        period: Duration::from_secs(1),
+        nodes: 2,
+        seed: 1,
+        sample: Some(CELLS),
+        only: None,
+        // The bar's time is the bench's affair.
+        lenient: true,
+    };
+    let report = fault_matrix::run(&settings, |line| println!("{line}")).await?;
+    assert_eq!(report.cells.len(), CELLS);
+    assert_eq!(report.failures(), Vec::<String>::new());
+    Ok(())
+}

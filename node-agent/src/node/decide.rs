@@ -243,9 +243,9 @@ impl Node {
         planner::check(observed, &self.to_plan(), &alone).is_ok()
     }
 
-    /// Starts and ends shares. Whether anything changed.
+    /// Starts or ends the next share that can be. Whether there was one; then all is planned anew, for what was to end before
+    /// may still be there, and two starts that are legal each may not be so together.
     fn run_share_steps(&mut self, observed: &Observed, plan: &Plan, now: Instant) -> bool {
-        let mut changed = false;
         for step in &plan.steps {
             match step {
                 // What was to end first may still be there, or the MPS daemon of what has ended.
@@ -257,17 +257,17 @@ impl Node {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
                     let share = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
                     self.shares.insert(share::device_id(gpu, id), share);
-                    changed = true;
+                    return true;
                 }
                 Step::End { gpu, id } if self.may_go(&share::device_id(gpu, id), now) => {
                     tracing::info!(%gpu, slice = %id, "share ended");
                     self.shares.remove(&share::device_id(gpu, id));
-                    changed = true;
+                    return true;
                 }
                 Step::Switch { .. } | Step::End { .. } | Step::Create { .. } | Step::Destroy { .. } => {}
             }
         }
-        changed
+        false
     }
 
     /// Whether no container has the device or can get it: the kubelet does not offer it, was asked for holders after it
@@ -304,11 +304,19 @@ impl Node {
         self.obstacles = plan.refused.iter().map(|(id, o)| (id.clone(), obstruction(id, o))).collect();
     }
 
-    /// Slices whose place cannot be cleared: what is there was to be destroyed, and that has failed for good. It is tried
-    /// anew for the next one that needs it gone.
+    /// Slices whose GPU cannot get the mode that they need, and those whose place cannot be cleared: what is there was to be
+    /// destroyed, and that has failed for good. It is tried anew for the next one that needs it gone.
     fn note_blocked(&mut self, observed: &Observed, plan: &Plan) {
         let due: BTreeSet<Task> = plan.steps.iter().map(task).collect();
         self.retries.retain(|known| !matches!(known, Task::Destroy(..)) || due.contains(known));
+        for step in plan.steps.iter().filter(|step| matches!(step, Step::Switch { .. })) {
+            let Some((error, true)) = self.retries.error(&task(step)) else { continue };
+            let text = format!("the GPU's MIG mode cannot be switched: {error}");
+            let waiting =
+                self.spec.slices.iter().filter(|w| w.gpu == *step.gpu() && self.device_of(w).is_none());
+            let waiting = waiting.map(|w| (w.id.clone(), Obstruction { text: text.clone(), is_final: true }));
+            self.obstacles.extend(waiting.collect::<Vec<_>>());
+        }
         let destroys = plan.steps.iter().filter(|step| matches!(step, Step::Destroy { .. }));
         let (failed, possible): (Vec<_>, Vec<_>) = destroys.partition(|s| self.retries.is_final(&task(s)));
         for create in plan.steps.iter().filter(|_| !failed.is_empty()) {

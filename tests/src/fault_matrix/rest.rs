@@ -66,17 +66,29 @@ impl Look<'_> {
         let text = format!("{} ({} on {})", wanted.id, wanted.shape, wanted.gpu);
         let Some(slice) = self.status.slice(&wanted.id) else { return Some(format!("{text} has no status")) };
         let due = if wanted.reservation.is_some() { SliceState::Held } else { SliceState::Idle };
-        if slice.state != due {
+        if slice.state != due && !self.has_another(wanted) {
             let why = slice.message.as_deref().unwrap_or("no reason given");
             return Some(format!("{text} is {:?} and not {due:?}: {why}", slice.state));
         }
         let is_there = match wanted.shape {
+            _ if slice.state != due => true,
             Shape::Mig { .. } => {
                 slice.device.as_ref().is_some_and(|device| self.is_cut(wanted, device.as_str()))
             }
             _ => slice.device.is_some(),
         };
         (!is_there).then(|| format!("{text} is {due:?}, and NVML does not have it"))
+    }
+
+    /// Whether the pod that was promised it has another slice of the name, which the leader took out of the spec while the
+    /// kubelet handed it out.
+    fn has_another(&self, wanted: &WantedSlice) -> bool {
+        let Some(promised) = &wanted.reservation else { return false };
+        let name = promised.resource.to_string();
+        let mut holders = self.held.values().flatten();
+        holders.any(|(of, pod)| {
+            *of == name && (&pod.namespace, &pod.name) == (&promised.namespace, &promised.pod)
+        })
     }
 
     /// Whether NVML has the device at the wanted place.

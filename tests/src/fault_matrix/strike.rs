@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::act::Act;
-use super::cell::{Cell, Dose, Lasts, Verdict};
+use super::cell::{Call, Cell, Dose, Lasts, Verdict};
 use super::harm::Harm;
 use super::scene::Scene;
 
@@ -36,16 +36,27 @@ enum Outcome {
     NotStruck,
 }
 
+/// What is asked for until the agent makes the call: where one act does not do it the others may, and MPS has to end and to
+/// begin for some of its words.
+fn asks(call: &Call, first: Act, acts: &[Act]) -> Vec<Act> {
+    let of_mps = matches!(call, Call::Mps(_)) || acts.contains(&Act::Share) && acts.contains(&Act::Slice);
+    let more = if of_mps { [Act::Share, Act::Slice].as_slice() } else { &[] };
+    let mut all = vec![first];
+    for act in acts.iter().chain(more) {
+        if !all.contains(act) {
+            all.push(*act);
+        }
+    }
+    all
+}
+
 impl Scene {
     /// Plays the cell; `turn` says in which of its ways it begins.
     pub(super) async fn play(&mut self, cell: &Cell, turn: usize) -> anyhow::Result<Verdict> {
         let acts = self.calls.get(&cell.call).cloned().unwrap_or_default();
         let mut slowest = Duration::ZERO;
         for dose in cell.doses(&acts, turn) {
-            // Where one act does not do it the others may; and MPS ends only where it has begun.
-            let others = acts.iter().copied().filter(|act| *act != dose.act);
-            let share = (dose.act == Act::Slice && !acts.contains(&Act::Share)).then_some(Act::Share);
-            let asks: Vec<Act> = std::iter::once(dose.act).chain(others).chain(share).collect();
+            let asks = asks(&cell.call, dose.act, &acts);
             let mut tries = 1;
             loop {
                 self.node.note(&format!("{cell}: try {tries}, {dose:?}"));

@@ -44,7 +44,9 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     let report = fault_matrix::run(&settings, |line| print(&format!("# {line}"))).await?;
     print(&report.table());
     let failures = report.failures();
-    failures.iter().for_each(|failure| print(failure));
+    for failure in &failures {
+        print(failure);
+    }
     let count = |is: fn(&Verdict) -> bool| {
         let cells = report.cells.values().filter(|verdict| is(verdict)).count();
         f64::from(u32::try_from(cells).unwrap_or(u32::MAX))

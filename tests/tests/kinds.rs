@@ -1,0 +1,178 @@
+//! GPUs of one node that are cut in different ways at once, as an admin writes it into the GpuNode's policy.
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::contract::{GpuNodeStatus, NodePolicy, SliceState};
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_nvml_mock::{MigMode, MockConfig, Model};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::kubelet::{Grant, PodKey};
+use kerf_tests::oracle::Truth;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const NODE: &str = "k";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The node's GPUs by their index.
+const H100: usize = 0;
+const T4: usize = 1;
+const L4: usize = 2;
+const H200: usize = 3;
+
+/// A cluster of one node with GPUs of four models, of which the first is in MIG mode.
+async fn cluster() -> anyhow::Result<Cluster> {
+    let gpus = MockConfig::new()
+        .seed(NODE)
+        .gpus(Model::H100, 1, MigMode::Enabled)
+        .gpus(Model::T4, 1, MigMode::Disabled)
+        .gpus(Model::L4, 1, MigMode::Disabled)
+        .gpus(Model::H200, 1, MigMode::Disabled);
+    let mut options = ClusterOptions::new(vec![NodeSpec { gpus, ..NodeSpec::new(NODE, Model::T4, 0) }]);
+    options.control_plane.controller_manager = false;
+    Cluster::start(options, |_| ()).await
+}
+
+/// Sets the node's policy as an admin does, and waits until the agent says that its GPUs have these kinds.
+async fn set_policy(cluster: &Cluster, policy: &Value, kinds: [&[Kind]; 4]) -> anyhow::Result<()> {
+    // What an admin does not mention goes: a merge would leave it.
+    let patch = json!([{"op": "add", "path": "/spec/policy", "value": policy}]).to_string();
+    cluster.plane().kubectl(&["patch", "gpunode", NODE, "--type=json", "--patch", &patch]).await?;
+    let applied = async || Ok(status(cluster).await?.gpus.iter().map(|gpu| &gpu.kinds[..]).eq(kinds));
+    wait(PATIENCE, &format!("the GPUs to have the kinds {kinds:?}"), applied).await
+}
+
+fn rule(index: usize, kinds: &[Kind]) -> Value {
+    json!({"select": {"indexes": [index]}, "kinds": kinds})
+}
+
+async fn status(cluster: &Cluster) -> anyhow::Result<GpuNodeStatus> {
+    cluster.gpu_node(NODE).await?.read_status()?.context("the GpuNode has no status")
+}
+
+fn asking(name: &str, memory: &str, class: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, class)])
+}
+
+fn grant(cluster: &Cluster, pod: &str) -> anyhow::Result<Grant> {
+    let grant = cluster.nodes()[0].kubelet().grant(&PodKey::new("default", pod), "main");
+    grant.with_context(|| format!("{pod} got nothing"))
+}
+
+/// What the pod's container sees: a GPU or a MIG device.
+fn visible(cluster: &Cluster, pod: &str) -> anyhow::Result<String> {
+    let visible = grant(cluster, pod)?.environment.get("NVIDIA_VISIBLE_DEVICES").cloned();
+    visible.with_context(|| format!("{pod} sees no device"))
+}
+
+fn uuid(cluster: &Cluster, gpu: usize) -> anyhow::Result<String> {
+    Ok(cluster.nodes()[0].gpus()?.gpus[gpu].uuid.clone())
+}
+
+fn mig_devices(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
+    Ok(cluster.nodes()[0].gpus()?.slices().into_iter().flat_map(|slice| slice.mig_uuids).collect())
+}
+
+async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
+    let violations = Truth::observe(cluster).await?.violations();
+    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    let gpus = [
+        rule(H100, &[Kind::Mig]),
+        rule(T4, &[Kind::Mps]),
+        rule(L4, &[Kind::TimeSlicing]),
+        rule(H200, &[Kind::Whole, Kind::TimeSlicing]),
+    ];
+    let mixed = [&[Kind::Mig][..], &[Kind::Mps], &[Kind::TimeSlicing], &[Kind::Whole, Kind::TimeSlicing]];
+    set_policy(&cluster, &json!({"gpus": gpus}), mixed).await?;
+
+    let mut mps = pod("mps", &[(keys::ISOLATION, "memory")]);
+    let container = mps.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
+    container.resources = Some(serde_json::from_value(json!({"limits": {"nvidia.com/gpu-8gb": "1"}}))?);
+    for pod in [
+        asking("mig", "10Gi", "hardware"),
+        mps,
+        asking("slice", "6Gi", "none"),
+        asking("big-slice", "40Gi", "none"),
+    ] {
+        cluster.create(&pod).await?;
+    }
+    for name in ["mig", "mps", "slice", "big-slice"] {
+        cluster.running(name).await?;
+    }
+    assert!(mig_devices(&cluster)?.contains(&visible(&cluster, "mig")?));
+    let limit = grant(&cluster, "mps")?.environment.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT").cloned();
+    assert_eq!(limit.as_deref(), Some("0=8192M"));
+    for (pod, gpu) in [("mps", T4), ("slice", L4), ("big-slice", H200)] {
+        assert_eq!(visible(&cluster, pod)?, uuid(&cluster, gpu)?, "{pod}");
+    }
+
+    // More than any MIG profile of the cluster has: a GPU alone, once the share is gone, whatever policy has become of it.
+    cluster.create(&asking("whole", "100Gi", "hardware")).await?;
+    cluster.event("whole", "GPU slices in use").await?;
+    let gpus = [&gpus[..3], &[rule(H200, &[Kind::Whole])]].concat();
+    let policy = json!({"gpus": gpus, "overUse": "evict"});
+    set_policy(&cluster, &policy, [&[Kind::Mig], &[Kind::Mps], &[Kind::TimeSlicing], &[Kind::Whole]]).await?;
+    assert_eq!(cluster.phase("big-slice").await?, "Running", "who has a slice keeps it");
+    assert_eq!(cluster.phase("whole").await?, "Pending");
+    cluster.delete("big-slice").await?;
+    cluster.running("whole").await?;
+    assert_eq!(visible(&cluster, "whole")?, uuid(&cluster, H200)?);
+    cluster.create(&asking("late-slice", "40Gi", "none")).await?;
+    cluster.running("late-slice").await?;
+    assert!(
+        mig_devices(&cluster)?.contains(&visible(&cluster, "late-slice")?),
+        "no GPU has time slices of that size"
+    );
+
+    let written = cluster.gpu_node(NODE).await?.spec.context("the GpuNode has no spec")?;
+    assert_eq!(written["policy"], policy, "kerf's writes leave it alone");
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slices_are_cut_ahead_of_demand_and_a_pod_takes_one_without_a_cut() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    let policy = json!({"warm": [{"resource": "nvidia.com/mig-1g.10gb", "count": 2}]});
+    let shared = [Kind::Whole, Kind::Mps, Kind::TimeSlicing];
+    set_policy(&cluster, &policy, [&[Kind::Mig], &shared, &shared, &shared]).await?;
+    let idle = async |count: usize| {
+        let idle = async || {
+            let slices = status(&cluster).await?.slices;
+            Ok(slices.iter().filter(|slice| slice.state == SliceState::Idle).count() == count)
+        };
+        wait(PATIENCE, &format!("{count} idle slices"), idle).await
+    };
+    idle(2).await?;
+    let warm = mig_devices(&cluster)?;
+    assert_eq!(warm.len(), 2);
+    cluster.create(&asking("small", "10Gi", "hardware")).await?;
+    cluster.running("small").await?;
+    let taken = visible(&cluster, "small")?;
+    assert!(warm.contains(&taken), "{taken} is none of {warm:?}");
+    idle(2).await?;
+    assert_eq!(mig_devices(&cluster)?.len(), 3, "another was cut in its place");
+
+    // A bigger one takes their room, and as long as it has it nothing is cut ahead.
+    cluster.create(&asking("big", "40Gi", "hardware")).await?;
+    cluster.create(&asking("big-too", "30Gi", "hardware")).await?;
+    cluster.running("big").await?;
+    cluster.event("big-too", "GPU slices in use").await?;
+    cluster.delete("small").await?;
+    cluster.running("big-too").await?;
+    idle(0).await?;
+    assert_eq!(
+        cluster.gpu_node(NODE).await?.read_spec()?.policy,
+        serde_json::from_value::<NodePolicy>(policy)?
+    );
+    sound(&cluster).await?;
+    cluster.stop().await
+}

@@ -103,6 +103,20 @@ fn after_a_reboot_the_recorded_slices_are_made_at_their_places_before_a_name_is_
 }
 
 #[test]
+fn an_agent_that_is_restarted_in_the_middle_goes_on_with_what_was_recorded() {
+    let (mut scene, status) = busy();
+    boot(&mut scene, &status);
+    for _ in 0..2 {
+        let step = scene.decide().step.unwrap();
+        scene.run(step);
+    }
+    assert!(scene.record.booted, "until all is there");
+    scene.start_agent(Some(&status));
+    assert_eq!(run_all(&mut scene).len(), 2);
+    assert!(!scene.record.booted);
+}
+
+#[test]
 fn what_a_dead_pod_held_before_the_reboot_is_in_nobodys_way() {
     let (mut scene, status) = busy();
     boot(&mut scene, &status);

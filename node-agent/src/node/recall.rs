@@ -33,7 +33,7 @@ pub struct Recalled {
     pub exclusive: BTreeSet<GpuUuid>,
     /// The limits that kerf had put on the GPU memory of cgroups.
     pub limits: Limits,
-    /// Whether the node was booted since.
+    /// Whether the node was booted since, and not all of it was made anew yet.
     pub booted: bool,
 }
 
@@ -76,7 +76,7 @@ impl Node {
             mig: seen.chain(lost).collect(),
             exclusive: exclusive.chain(kept).collect(),
             limits: self.wanted_limits(),
-            booted: false,
+            booted: self.is_recovering(),
         }
     }
 

@@ -304,35 +304,6 @@ impl Node {
         self.obstacles = plan.refused.iter().map(|(id, o)| (id.clone(), obstruction(id, o))).collect();
     }
 
-    /// Slices whose GPU cannot get the mode that they need, and those whose place cannot be cleared: what is there was to be
-    /// destroyed, and that has failed for good. It is tried anew for the next one that needs it gone.
-    fn note_blocked(&mut self, observed: &Observed, plan: &Plan) {
-        let due: BTreeSet<Task> = plan.steps.iter().map(task).collect();
-        self.retries.retain(|known| !matches!(known, Task::Destroy(..)) || due.contains(known));
-        for step in plan.steps.iter().filter(|step| matches!(step, Step::Switch { .. })) {
-            let Some((error, true)) = self.retries.error(&task(step)) else { continue };
-            let text = format!("the GPU's MIG mode cannot be switched: {error}");
-            let waiting =
-                self.spec.slices.iter().filter(|w| w.gpu == *step.gpu() && self.device_of(w).is_none());
-            let waiting = waiting.map(|w| (w.id.clone(), Obstruction { text: text.clone(), is_final: true }));
-            self.obstacles.extend(waiting.collect::<Vec<_>>());
-        }
-        let destroys = plan.steps.iter().filter(|step| matches!(step, Step::Destroy { .. }));
-        let (failed, possible): (Vec<_>, Vec<_>) = destroys.partition(|s| self.retries.is_final(&task(s)));
-        for create in plan.steps.iter().filter(|_| !failed.is_empty()) {
-            let Step::Create { gpu, id, .. } = create else { continue };
-            let steps = possible.iter().copied().chain([create]).cloned().collect();
-            let alone = Plan { steps, refused: Vec::new() };
-            let error =
-                failed.iter().find(|step| step.gpu() == gpu).and_then(|s| self.retries.error(&task(s)));
-            let Some((error, _)) = error else { continue };
-            if planner::check(observed, &self.to_plan(), &alone).is_err() {
-                let text = format!("what is in its place cannot be destroyed: {error}");
-                self.obstacles.insert(id.clone(), Obstruction { text, is_final: true });
-            }
-        }
-    }
-
     /// The first step that may run now.
     fn next_step(&mut self, steps: Vec<Step>, now: Instant) -> Option<Step> {
         steps.into_iter().find(|step| match step {

@@ -2,6 +2,7 @@
 //! events come in with the time, a [`Decision`] comes out.
 
 mod advertise;
+mod blocked;
 mod daemons;
 mod decide;
 mod health;

@@ -97,6 +97,14 @@ fn ampere_is_switched_only_where_policy_allows_a_reset_and_says_that_it_waits_fo
     assert_eq!(modes(&scene), [OFF]);
     let message = status.gpus[0].message.as_ref().unwrap();
     assert!(message.contains("cannot be switched"), "{message}");
+    scene.want(vec![wanted("s1", mig("1g.5gb", 0, 1), Some(("a", "nvidia.com/mig-1g.5gb")))]);
+    for _ in 0..5 {
+        scene.settle();
+        scene.now += Duration::from_secs(5);
+    }
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Failed, "what waits for the mode waits no longer");
+    assert!(failing(&status, Condition::SPEC_REACHED).unwrap().contains("cannot be switched"));
     scene.policy = rule(&[Kind::Mig], ModeChange::WithReset);
     scene.want(vec![]);
     let status = scene.settle();

@@ -6,10 +6,11 @@ mod leaving;
 pub use keepers::Keepers;
 
 use crate::args::{Action, Args};
-use crate::executor::{Executor, Host};
+use crate::executor::Executor;
 use crate::gpu::GpuThread;
 use crate::metrics::Metrics;
 use crate::node::{Node, Recalled, Settings};
+use crate::processes::Host;
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
 use crate::recorder::Recorder;
 use crate::recording::Recording;
@@ -97,6 +98,7 @@ fn settings(args: &Args) -> Settings {
         access: true,
         others: true,
         recover_after: args.recover_after,
+        probe: args.resync,
     }
 }
 

@@ -1,15 +1,14 @@
 //! Runs one accepted step at a time on the GPU thread, and decides nothing.
 
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread};
-use crate::node::{GpuUsage, Node, Recalled, Usage};
-use crate::processes;
+use crate::node::{Node, Recalled, Usage};
+use crate::processes::{self, Host};
 use crate::recording::Recording;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::planner::Step;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How a call ended.
@@ -66,15 +65,6 @@ pub enum Outcome {
     },
 }
 
-/// Where the host tells of its processes.
-#[derive(Debug, Clone)]
-pub struct Host {
-    /// Its `/proc`.
-    pub proc: PathBuf,
-    /// Its cgroups: the unified hierarchy's root.
-    pub cgroups: PathBuf,
-}
-
 /// The GPU thread, and the call that is under way on it.
 pub struct Executor {
     thread: GpuThread,
@@ -125,7 +115,8 @@ impl Executor {
             let result = thread.observe().await;
             let took = begun.elapsed();
             let gpus = result.as_ref().cloned().unwrap_or_default();
-            let usage = tokio::task::spawn_blocking(move || usage(&host, &gpus)).await.unwrap_or_default();
+            let usage =
+                tokio::task::spawn_blocking(move || processes::usage(&host, &gpus)).await.unwrap_or_default();
             Outcome::Observed { result, usage, took }
         });
     }
@@ -226,31 +217,4 @@ impl Executor {
         };
         self.running = Some((Instant::now(), outcome.boxed()));
     }
-}
-
-/// Who uses how much memory of the GPUs, by what the host's `/proc` tells of the processes.
-fn usage(host: &Host, gpus: &[Gpu]) -> Usage {
-    let mut usage: Usage = gpus.iter().map(|gpu| (gpu.uuid.clone(), GpuUsage::default())).collect();
-    for (gpu, process) in gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |p| (gpu, p))) {
-        let Some(of_gpu) = usage.get_mut(&gpu.uuid) else { continue };
-        let memory = process.memory.unwrap_or_default();
-        if let Some(gi) = process.gi {
-            let sum = of_gpu.instances.entry((gi, process.ci.unwrap_or(0))).or_default();
-            sum.0 = sum.0.saturating_add(memory.0);
-        }
-        match processes::pod_cgroup_of(&host.proc, process.pid) {
-            Some(pod) => {
-                let sum = of_gpu.pods.entry(pod.uid.clone()).or_default();
-                sum.0 = sum.0.saturating_add(memory.0);
-                let folder = pod.path.map(|path| format!("{}{path}", host.cgroups.display()));
-                of_gpu.cgroups.extend(folder.map(|folder| (pod.uid, folder)));
-            }
-            None => {
-                let name =
-                    processes::name_of(&host.proc, process.pid).unwrap_or_else(|| "a process".to_owned());
-                of_gpu.others.push((name, process.pid, memory));
-            }
-        }
-    }
-    usage
 }

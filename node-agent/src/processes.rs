@@ -4,18 +4,11 @@
 //! agent sees both as the host does: it runs in the host's PID namespace and, being privileged, in the host's cgroup
 //! namespace.
 
-use kerf_core::names::{GpuUuid, PodUid};
-use kerf_core::units::MemoryMib;
+use crate::node::{GpuUsage, Usage};
+use kerf_core::names::PodUid;
 use kerf_nvml::Gpu;
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-
-/// Where processes are on a node.
-pub const PROC: &str = "/proc";
-
-/// How many processes a message names.
-const NAMED: usize = 5;
+use std::path::{Path, PathBuf};
 
 /// A pod's cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,12 +18,6 @@ pub struct PodCgroup {
     /// Its path from the root of the unified hierarchy (version 2), `/kubepods/burstable/pod…`; `None` on a host without that
     /// hierarchy, and where the agent's own cgroup namespace hides it.
     pub path: Option<String>,
-}
-
-/// The pod that a process belongs to; `None` if it belongs to none, or is gone.
-#[must_use]
-pub fn pod_of(proc_root: &Path, pid: u32) -> Option<PodUid> {
-    pod_cgroup_of(proc_root, pid).map(|cgroup| cgroup.uid)
 }
 
 /// The cgroup of the pod that a process belongs to.
@@ -53,7 +40,7 @@ pub fn name_of(proc_root: &Path, pid: u32) -> Option<String> {
 pub fn pod_cgroup(text: &str) -> Option<PodCgroup> {
     let unified = text.lines().filter_map(|line| line.strip_prefix("0::")).find_map(in_path);
     if let Some((uid, path)) = unified {
-        let path = (!path.contains("/../")).then(|| path.to_owned());
+        let path = (!path.contains("/../")).then(|| path.clone());
         return Some(PodCgroup { uid, path });
     }
     let (uid, _) = text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).find_map(in_path)?;
@@ -95,105 +82,37 @@ fn is_uid(text: &str) -> bool {
     text.split('-').all(is_hex) && matches!(lengths.as_slice(), [32] | [8, 4, 4, 4, 12])
 }
 
-/// A GPU, or a GPU instance on it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// The GPU.
-    pub gpu: GpuUuid,
-    /// NVML's id of the GPU instance.
-    pub gi: Option<u32>,
+/// Where the host tells of its processes.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// Its `/proc`.
+    pub proc: PathBuf,
+    /// Its cgroups: the unified hierarchy's root.
+    pub cgroups: PathBuf,
 }
 
-/// What one process uses.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Used {
-    /// The process.
-    pub pid: u32,
-    /// Its pod.
-    pub pod: Option<PodUid>,
-    /// The memory, where the driver tells.
-    pub memory: Option<MemoryMib>,
-}
-
-/// What is used of the node's GPUs and by whom.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Usage(BTreeMap<Place, Vec<Used>>);
-
-/// Who uses what of the GPUs. `pod_of` is asked once for each process.
+/// Who uses how much memory of the GPUs, by what the host's `/proc` tells of the processes.
 #[must_use]
-pub fn account(gpus: &[Gpu], pod_of: impl Fn(u32) -> Option<PodUid>) -> Usage {
-    let mut pods: BTreeMap<u32, Option<PodUid>> = BTreeMap::new();
-    let mut places: BTreeMap<Place, Vec<Used>> = BTreeMap::new();
+pub fn usage(host: &Host, gpus: &[Gpu]) -> Usage {
+    let mut usage: Usage = gpus.iter().map(|gpu| (gpu.uuid.clone(), GpuUsage::default())).collect();
     for (gpu, process) in gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |p| (gpu, p))) {
-        let pod = pods.entry(process.pid).or_insert_with(|| pod_of(process.pid)).clone();
-        let used = Used { pid: process.pid, pod, memory: process.memory };
-        places.entry(Place { gpu: gpu.uuid.clone(), gi: process.gi }).or_default().push(used);
-    }
-    Usage(places)
-}
-
-impl Usage {
-    /// The processes of each GPU and GPU instance that has any.
-    #[must_use]
-    pub fn places(&self) -> &BTreeMap<Place, Vec<Used>> {
-        &self.0
-    }
-
-    /// The memory that each pod uses of a place, all its processes together.
-    #[must_use]
-    pub fn by_pod(&self, place: &Place) -> BTreeMap<&PodUid, MemoryMib> {
-        let mut pods = BTreeMap::new();
-        for used in self.0.get(place).into_iter().flatten() {
-            if let Some(pod) = &used.pod {
-                let sum: &mut MemoryMib = pods.entry(pod).or_default();
-                sum.0 = sum.0.saturating_add(used.memory.unwrap_or_default().0);
-            }
+        let Some(of_gpu) = usage.get_mut(&gpu.uuid) else { continue };
+        let memory = process.memory.unwrap_or_default();
+        if let Some(gi) = process.gi {
+            let sum = of_gpu.instances.entry((gi, process.ci.unwrap_or(0))).or_default();
+            sum.0 = sum.0.saturating_add(memory.0);
         }
-        pods
-    }
-
-    /// What is used by processes of no pod, and of pods that `holds` does not know to hold anything there.
-    ///
-    /// The agent's own pod, whose children the MPS daemons are, must count as a holder.
-    #[must_use]
-    pub fn outside(&self, holds: impl Fn(&Place, &PodUid) -> bool) -> BTreeMap<&Place, Outside> {
-        let is_outside = |place: &Place, used: &Used| used.pod.as_ref().is_none_or(|pod| !holds(place, pod));
-        let of = |(place, all): (_, &Vec<Used>)| {
-            let processes: Vec<Used> = all.iter().filter(|used| is_outside(place, used)).cloned().collect();
-            (!processes.is_empty()).then_some((place, Outside { processes }))
-        };
-        self.0.iter().filter_map(of).collect()
-    }
-}
-
-/// Processes that kerf knows no slice of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outside {
-    /// The processes, in the driver's order.
-    pub processes: Vec<Used>,
-}
-
-impl Outside {
-    /// The memory that they use, as far as the driver tells.
-    #[must_use]
-    pub fn memory(&self) -> MemoryMib {
-        self.processes.iter().filter_map(|used| used.memory).sum()
-    }
-
-    /// The first of them in words: `python3 (pid 4711, 512Mi), …`.
-    #[must_use]
-    pub fn describe(&self, name_of: impl Fn(u32) -> Option<String>) -> String {
-        let one = |used: &Used| {
-            let name = name_of(used.pid).unwrap_or_else(|| "a process that is gone".to_owned());
-            let memory = used.memory.map_or_else(|| "memory unknown".to_owned(), |memory| memory.to_string());
-            format!("{name} (pid {}, {memory})", used.pid)
-        };
-        let first = self.processes.iter().take(NAMED).map(one).collect::<Vec<_>>().join(", ");
-        match self.processes.len().saturating_sub(NAMED) {
-            0 => first,
-            more => format!("{first} and {more} more"),
+        if let Some(pod) = pod_cgroup_of(&host.proc, process.pid) {
+            let sum = of_gpu.pods.entry(pod.uid.clone()).or_default();
+            sum.0 = sum.0.saturating_add(memory.0);
+            let folder = pod.path.map(|path| format!("{}{path}", host.cgroups.display()));
+            of_gpu.cgroups.extend(folder.map(|folder| (pod.uid, folder)));
+        } else {
+            let name = name_of(&host.proc, process.pid).unwrap_or_else(|| "a process".to_owned());
+            of_gpu.others.push((name, process.pid, memory));
         }
     }
+    usage
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
 use super::*;
+use kerf_core::names::GpuUuid;
+use kerf_core::units::MemoryMib;
 use kerf_nvml::{ComputeMode, MigMode, Process};
 
 const UID: &str = "2f5e6a10-0b7c-4c55-9d11-7a3f0c9d8e21";
@@ -69,9 +71,9 @@ fn processes_are_read_where_they_are() {
     fs::create_dir(&process).unwrap();
     fs::write(process.join("cgroup"), format!("0::/kubepods/pod{UID}/c\n")).unwrap();
     fs::write(process.join("comm"), b"py\x1b[31m\xff\n").unwrap();
-    assert_eq!(pod_of(root.path(), 42), Some(PodUid::new(UID)));
+    assert_eq!(pod_cgroup_of(root.path(), 42).map(|pod| pod.uid), Some(PodUid::new(UID)));
     assert_eq!(name_of(root.path(), 42).unwrap(), "py\\u{1b}[31m\u{fffd}");
-    assert_eq!((pod_of(root.path(), 43), name_of(root.path(), 43)), (None, None));
+    assert_eq!((pod_cgroup_of(root.path(), 43), name_of(root.path(), 43)), (None, None));
 }
 
 fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
@@ -101,65 +103,28 @@ fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
     }
 }
 
-fn place(index: u32, gi: Option<u32>) -> Place {
-    Place { gpu: GpuUuid::new(format!("GPU-{index}")), gi }
-}
-
-/// Processes 1 to 9 are of no pod, those from 10 on of pod 1, from 20 on of pod 2.
-fn pod(pid: u32) -> Option<PodUid> {
-    (pid >= 10).then(|| PodUid::new(format!("pod-{}", pid / 10)))
-}
-
 #[test]
-fn a_pods_processes_count_together_and_each_place_by_itself() {
+fn a_pods_processes_count_together_and_each_compute_instance_by_itself() {
+    let root = tempfile::tempdir().unwrap();
+    for (pid, of_pod) in [(10, true), (11, true), (1, false)] {
+        let folder = root.path().join(pid.to_string());
+        fs::create_dir(&folder).unwrap();
+        let cgroup = if of_pod { format!("0::/kubepods/pod{UID}/c\n") } else { "0::/x.service\n".to_owned() };
+        fs::write(folder.join("cgroup"), cgroup).unwrap();
+        fs::write(folder.join("comm"), "stray\n").unwrap();
+    }
+    let host = Host { proc: root.path().to_owned(), cgroups: "/cgroups".into() };
     let gpus = [
-        gpu(0, &[(10, Some(100), None), (11, Some(50), None), (20, Some(7), None), (12, None, None)]),
-        gpu(1, &[(10, Some(1), Some(3)), (10, Some(2), Some(4))]),
+        gpu(0, &[(10, Some(100), None), (11, Some(50), None), (1, Some(7), None), (2, None, None)]),
+        gpu(1, &[(10, Some(1), Some(3)), (11, Some(2), Some(3)), (10, Some(4), Some(5))]),
     ];
-    let usage = account(&gpus, pod);
-    let (one, two) = (PodUid::new("pod-1"), PodUid::new("pod-2"));
-    let of = |place| usage.by_pod(&place).into_iter().map(|(p, m)| (p.clone(), m.0)).collect::<Vec<_>>();
-    assert_eq!(of(place(0, None)), [(one.clone(), 150), (two, 7)]);
-    assert_eq!(of(place(1, Some(3))), [(one.clone(), 1)]);
-    assert_eq!(of(place(1, Some(4))), [(one, 2)]);
-    assert_eq!(of(place(1, None)), []);
-}
-
-#[test]
-fn a_process_of_many_gpus_is_looked_up_once() {
-    let asked = std::cell::RefCell::new(Vec::new());
-    let gpus = [gpu(0, &[(10, None, None)]), gpu(1, &[(10, None, None)])];
-    let _ = account(&gpus, |pid| {
-        asked.borrow_mut().push(pid);
-        None
-    });
-    assert_eq!(asked.into_inner(), [10]);
-}
-
-#[test]
-fn who_holds_nothing_there_is_outside() {
-    let gpus = [
-        gpu(0, &[(1, Some(100), None), (10, Some(30), None), (20, Some(7), None), (2, None, None)]),
-        gpu(1, &[(10, Some(5), None)]),
-        gpu(2, &[(20, Some(5), None)]),
-    ];
-    let usage = account(&gpus, pod);
-    // Pod 2 holds slices everywhere, pod 1 one on GPU 1 only.
-    let outside = usage.outside(|place, pod| pod.as_str() == "pod-2" || place.gpu.as_str() == "GPU-1");
-    assert_eq!(outside.keys().copied().collect::<Vec<_>>(), [&place(0, None)]);
-    let strays = &outside[&place(0, None)];
-    assert_eq!(strays.memory(), MemoryMib(130));
-    let name = |pid| (pid != 2).then(|| format!("p{pid}"));
-    assert_eq!(
-        strays.describe(name),
-        "p1 (pid 1, 100Mi), p10 (pid 10, 30Mi), a process that is gone (pid 2, memory unknown)"
-    );
-}
-
-#[test]
-fn a_message_names_a_few_processes_and_counts_the_others() {
-    let processes: Vec<_> = (1..=7).map(|pid| (pid, Some(1), None)).collect();
-    let usage = account(&[gpu(0, &processes)], |_| None);
-    let text = usage.outside(|_, _| true)[&place(0, None)].describe(|_| Some("x".to_owned()));
-    assert!(text.ends_with("x (pid 5, 1Mi) and 2 more"), "{text}");
+    let usage = usage(&host, &gpus);
+    let uid = PodUid::new(UID);
+    let shared = &usage[&gpus[0].uuid];
+    assert_eq!(shared.pods[&uid], MemoryMib(150));
+    assert_eq!(shared.cgroups[&uid], format!("/cgroups/kubepods/pod{UID}"));
+    let stray = |name: &str, pid, mib| (name.to_owned(), pid, MemoryMib(mib));
+    assert_eq!(shared.others, [stray("stray", 1, 7), stray("a process", 2, 0)]);
+    let cut = &usage[&gpus[1].uuid].instances;
+    assert_eq!((cut[&(3, 0)], cut[&(5, 0)]), (MemoryMib(3), MemoryMib(4)));
 }

@@ -163,7 +163,7 @@ impl Reconciler {
             let now = Instant::now();
             self.look_for_a_hang(now);
             let decision = self.node.decide(now);
-            let wake = self.hand_out(decision, now, &stop).await;
+            let wake = self.hand_out(decision, now, &stop);
             tokio::select! {
                 () = stop.cancelled() => break,
                 outcome = self.executor.outcome() => self.take_outcome(outcome),
@@ -269,7 +269,7 @@ impl Reconciler {
     }
 
     /// Hands the decision's parts out. Gives the time of the next one.
-    async fn hand_out(&mut self, decision: Decision, now: Instant, stop: &CancellationToken) -> Instant {
+    fn hand_out(&mut self, decision: Decision, now: Instant, stop: &CancellationToken) -> Instant {
         self.serve_names(&decision, stop);
         self.hand_to_keepers(&decision);
         for (name, list) in decision.lists {
@@ -368,8 +368,8 @@ impl Reconciler {
         let (served, lists): (Vec<_>, Vec<_>) = new.into_iter().map(serve).unzip();
         self.lists.extend(lists);
         let (folder, events) = (self.outlets.plugin_folder.clone(), self.outlets.events.clone());
-        let server = self.plugins.len();
-        let told = move |result| events.send(Event::Registered(server, result));
+        let number = self.plugins.len();
+        let told = move |result| events.send(Event::Registered(number, result));
         let serving =
             device_plugin::serve(folder, served, self.outlets.events.clone(), told, stop.child_token());
         self.plugins.push(tokio::spawn(serving));

@@ -27,7 +27,9 @@ impl GpuThread {
         let (calls, queue) = mpsc::channel::<Call>();
         let serve = move || {
             let mut backend = Backend { opened: None, open };
-            queue.iter().for_each(|call| call(&mut backend));
+            for call in queue {
+                call(&mut backend);
+            }
         };
         std::thread::Builder::new().name("nvml".to_owned()).spawn(serve)?;
         Ok(Self { calls })

@@ -6,7 +6,7 @@ use crate::gpu::Gpu;
 use kerf_core::contract::GpuRule;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
-use kerf_core::mig::{ComputeProfile, Profile, catalog};
+use kerf_core::mig::{ComputeProfile, MigTable, Profile, catalog};
 use kerf_core::resource::{ResourceName, SHARE_SIZES};
 use kerf_core::units::SizeGb;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,21 +18,16 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) fn resource_names<'g>(gpus: impl Iterator<Item = (&'g Gpu, GpuRule)>) -> BTreeSet<ResourceName> {
     let mut names = BTreeSet::new();
     for (gpu, rule) in gpus {
-        match &gpu.table {
-            Some(table) => {
-                let present: Vec<_> = table.entries().iter().map(|e| e.profile).collect();
-                names.extend(instance_names(&present));
-                if rule.compute_instances {
-                    names.extend(present.into_iter().flat_map(parts));
-                }
+        if let Some(table) = &gpu.table {
+            let present: Vec<_> = table.entries().iter().map(|e| e.profile).collect();
+            names.extend(instance_names(&present));
+            if rule.compute_instances {
+                names.extend(present.into_iter().flat_map(parts));
             }
-            None => {
-                names.extend(
-                    share_sizes(gpu).flat_map(|s| [ResourceName::Mps(s), ResourceName::TimeSlicing(s)]),
-                );
-                names.insert(ResourceName::Whole);
-                names.extend(rule.time_slicing.replicas.map(|_| ResourceName::Replica));
-            }
+        } else {
+            names.extend(share_sizes(gpu).flat_map(|s| [ResourceName::Mps(s), ResourceName::TimeSlicing(s)]));
+            names.insert(ResourceName::Whole);
+            names.extend(rule.time_slicing.replicas.map(|_| ResourceName::Replica));
         }
     }
     names
@@ -73,7 +68,7 @@ pub(crate) fn labels<'g>(
 
 fn largest(gpu: &Gpu, kind: Kind) -> Option<SizeGb> {
     match kind {
-        Kind::Mig => gpu.table.iter().flat_map(|t| t.entries()).map(|e| e.profile.size()).max(),
+        Kind::Mig => gpu.table.iter().flat_map(MigTable::entries).map(|e| e.profile.size()).max(),
         Kind::Whole => Some(gpu.memory.nominal()),
         Kind::Mps | Kind::TimeSlicing => share_sizes(gpu).max(),
     }

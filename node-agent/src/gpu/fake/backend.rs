@@ -185,7 +185,7 @@ fn with_one_more(
     };
     ComputeGeometry::with(of.instance.profile, parts.iter().map(|p| p.instance).chain([instance]))
         .map_err(|_| refused())?;
-    let ci = (0..).find(|ci| parts.iter().all(|p| p.ci != *ci)).unwrap_or(0);
+    let ci = (0..8).find(|ci| parts.iter().all(|p| p.ci != *ci)).unwrap_or(0);
     parts.push(ComputePart { instance, ci, device });
     parts.sort_by_key(|p| p.instance);
     Ok(Compute::Parts(parts))

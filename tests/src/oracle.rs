@@ -193,7 +193,7 @@ impl NodeTruth {
             WHOLE => Some(gpu.model.total_mib()),
             _ => gigabytes(name).map(|gb| gb * 1024),
         };
-        (names.iter().filter_map(|n| memory(n)).sum(), names.iter().map(|name| share_kind(name)).collect())
+        (names.iter().filter_map(memory).sum(), names.iter().map(|name| share_kind(name)).collect())
     }
 
     /// Where `count` slices of this name could go now, counting idle slices as free.

@@ -127,8 +127,8 @@ fn a_container_with_two_shares_needs_twice_the_limit_but_not_where_the_servers_l
         assert_eq!((wanted_daemon.limit, wanted_daemon.exclusive), (limit, true), "strict: {strict}");
         scene.node.on_daemons(serving(1, gib(4)));
         let status = scene.settle();
-        let states = ["s1", "s2", "s3"].map(|id| slice(&status, id).state == SliceState::Ready);
-        assert_eq!(states, [strict, strict, true], "one share of b's fits into 4 GiB");
+        let ready = ["s1", "s2", "s3"].map(|id| slice(&status, id).state == SliceState::Ready);
+        assert_eq!(ready, [strict, strict, true], "one share of b's fits into 4 GiB");
         serve(&mut scene);
         scene.settle();
         scene.allocate("a", FOUR, "GPU-0::1");

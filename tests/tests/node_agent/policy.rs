@@ -47,7 +47,7 @@ async fn compute_instances_share_a_gpu_instance() -> anyhow::Result<()> {
         anyhow::Ok(Shape::Mig { profile, start: at, size, part: Some(ComputeInstance { start, compute: 1 }) })
     };
     let (_, first) = scene.hold(&[], ("s1", part(0)?), ("a", name)).await?;
-    let (_, second) = scene.hold(&[first.clone()], ("s2", part(2)?), ("b", name)).await?;
+    let (_, second) = scene.hold(std::slice::from_ref(&first), ("s2", part(2)?), ("b", name)).await?;
     let devices = [scene.visible("a"), scene.visible("b")];
     assert!(devices[0].is_some() && devices[0] != devices[1], "{devices:?}");
     // One goes and makes room for another; its neighbour is not touched.

@@ -64,7 +64,8 @@ async fn a_daemon_outlives_its_agent_and_one_that_dies_is_started_anew() -> anyh
     assert_eq!(daemon(&scene).await?, first, "its clients run on");
 
     // A bigger share raises the limit of the daemon, which goes on.
-    let (_, bigger) = scene.hold(&[held.clone()], ("s2", mps(8)), ("b", "nvidia.com/gpu-8gb")).await?;
+    let (_, bigger) =
+        scene.hold(std::slice::from_ref(&held), ("s2", mps(8)), ("b", "nvidia.com/gpu-8gb")).await?;
     assert_eq!(daemon(&scene).await?, first);
 
     let killed = std::process::Command::new("kill").args(["-9", &first.to_string()]).status()?;

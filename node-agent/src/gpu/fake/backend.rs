@@ -97,14 +97,13 @@ impl FakeGpu {
         let table = table.ok_or(GpuError::NoSuchProfile(wanted.profile))?;
         let there = self.gpu.instances.iter().position(|i| i.instance == wanted);
         let there = there.filter(|at| part.is_some() || self.gpu.instances[*at].compute == Compute::Missing);
-        let mut created = match there {
-            Some(at) => self.gpu.instances[at].clone(),
-            None => {
-                Geometry::of(table, self.gpu.instances.iter().map(|i| i.instance))
-                    .and_then(|g| g.place(wanted.profile, wanted.placement.start))
-                    .map_err(|_| no_room("nvmlDeviceCreateGpuInstanceWithPlacement"))?;
-                GpuInstance { instance: wanted, gi: made, compute: Compute::Missing, has_processes: false }
-            }
+        let mut created = if let Some(at) = there {
+            self.gpu.instances[at].clone()
+        } else {
+            Geometry::of(table, self.gpu.instances.iter().map(|i| i.instance))
+                .and_then(|g| g.place(wanted.profile, wanted.placement.start))
+                .map_err(|_| no_room("nvmlDeviceCreateGpuInstanceWithPlacement"))?;
+            GpuInstance { instance: wanted, gi: made, compute: Compute::Missing, has_processes: false }
         };
         let device = DeviceId::new(format!("MIG-{made}"));
         created.compute = with_one_more(&created, part, device)?;

@@ -184,13 +184,14 @@ impl Node {
         }
         self.health.spec = Neighbour::Well;
         self.spec_uid = uid;
+        let same_policy = self.spec.policy == spec.policy;
         self.spec = spec;
         let wanted = |id: &SliceId| self.spec.slices.iter().any(|w| w.id == *id);
         self.retries.retain(|task| match task {
             Task::Create(id) => wanted(id),
             Task::Destroy(..) => true,
             // Another policy is another try.
-            Task::Switch(_) => false,
+            Task::Switch(_) => same_policy,
         });
         self.advertised.serve(&self.resource_names());
     }

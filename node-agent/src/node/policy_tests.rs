@@ -114,6 +114,25 @@ fn ampere_is_switched_only_where_policy_allows_a_reset_and_says_that_it_waits_fo
 }
 
 #[test]
+fn a_switch_that_nvml_refuses_is_not_tried_anew_with_each_spec_that_is_read() {
+    let mut scene = Scene::of(FakeGpus::uncut(&["A100-40GB"]), Settings::default());
+    scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
+    let mut tries = 0;
+    for _ in 0..10 {
+        scene.want(vec![]);
+        if let Some(step) = scene.decide().step {
+            scene.run(step);
+            tries += 1;
+        }
+        scene.now += Duration::from_secs(1);
+    }
+    assert_eq!(tries, 3);
+    scene.policy = rule(&[Kind::Mig], ModeChange::WithReset);
+    scene.want(vec![]);
+    assert!(scene.decide().step.is_some(), "another policy is another try");
+}
+
+#[test]
 fn a_mode_is_switched_after_the_mps_daemon_has_gone() {
     let settings = Settings { mps: Some("/mps".into()), ..Settings::default() };
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), settings);

@@ -1,8 +1,9 @@
-//! Slices that wait for a step which has failed for good: they fail with its words, so that their pods are placed anew.
+//! Slices that wait for a step which has failed for good, or for none: they fail, so that their pods are placed anew.
 
 use super::decide::task;
 use super::{Node, Obstruction, Task};
-use crate::gpu::GpuError;
+use crate::gpu::{GpuError, GpuInstance};
+use kerf_core::contract::WantedSlice;
 use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::planner::{self, Observed, Plan, Step};
 use std::collections::BTreeSet;
@@ -12,13 +13,29 @@ impl Node {
     pub(super) fn note_blocked(&mut self, observed: &Observed, plan: &Plan) {
         let due: BTreeSet<Task> = plan.steps.iter().map(task).collect();
         self.retries.retain(|known| !matches!(known, Task::Destroy(..)) || due.contains(known));
-        let failed: Vec<&Step> = plan.steps.iter().filter(|s| self.retries.is_final(&task(s))).collect();
-        if !failed.is_empty() {
-            let blocked =
-                self.waiting_for_mode(plan).into_iter().chain(self.waiting_for_place(observed, plan));
-            let blocked = blocked.map(|(id, text)| (id, Obstruction { text, is_final: true }));
-            self.obstacles.extend(blocked.collect::<Vec<_>>());
+        let mut blocked = self.second_at_their_place(plan);
+        if plan.steps.iter().any(|step| self.retries.is_final(&task(step))) {
+            blocked.extend(self.waiting_for_mode(plan));
+            blocked.extend(self.waiting_for_place(observed, plan));
         }
+        let blocked = blocked.into_iter().map(|(id, text)| (id, Obstruction { text, is_final: true }));
+        self.obstacles.extend(blocked);
+    }
+
+    /// Compute instances that are there, and another wanted slice's.
+    fn second_at_their_place(&self, plan: &Plan) -> Vec<(SliceId, String)> {
+        let is_planned = |id: &SliceId| {
+            let refused = plan.refused.iter().any(|(refused, _)| refused == id);
+            refused
+                || plan.steps.iter().any(|step| matches!(step, Step::Create { id: made, .. } if made == id))
+        };
+        let parts = self.spec.slices.iter().filter(|w| w.shape.part().is_some());
+        let there = |w: &&WantedSlice| {
+            let mut found = self.instance_of(w).into_iter().flat_map(GpuInstance::devices);
+            found.any(|(part, ..)| part == w.shape.part())
+        };
+        let second = parts.filter(|w| !is_planned(&w.id) && self.device_of(w).is_none()).filter(there);
+        second.map(|w| (w.id.clone(), "another wanted slice has its place".to_owned())).collect()
     }
 
     /// The error of a switch or a destroy of the plan's that has failed for good on the GPU.

@@ -71,6 +71,20 @@ fn a_part_goes_for_another_and_the_gpu_instance_stays_while_one_is_held() {
 }
 
 #[test]
+fn the_second_slice_at_a_parts_place_fails_and_takes_nothing_from_the_first() {
+    let mut scene = scene();
+    scene.want(three());
+    scene.settle();
+    scene.want(three().into_iter().chain([wanted("s9", part(1, 1), Some(("q", ONE_C)))]).collect());
+    let status = scene.settle();
+    assert_eq!(
+        (slice(&status, "s1").state, slice(&status, "s9").state),
+        (SliceState::Ready, SliceState::Failed)
+    );
+    assert_eq!(slice(&status, "s9").device, None);
+}
+
+#[test]
 fn a_part_that_no_record_tells_of_is_not_destroyed() {
     let mut scene = scene();
     let foreign = part(1, 0);

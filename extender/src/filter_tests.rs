@@ -6,7 +6,7 @@ use crate::tentative::LIFETIME;
 use kerf_core::contract::GpuNodeSpec;
 use kerf_core::packing::Terms;
 use kerf_core::packing::fraction::CpuMilli;
-use kerf_core::testing::{node_status, request};
+use kerf_core::testing::{node_status, request, slice_status};
 use kerf_core::units::MemoryMib;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
@@ -85,6 +85,41 @@ fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
     assert!(index.wake(now).is_empty());
     index.pod_gone(&small.uid);
     assert_eq!(index.wake(now).len(), 1, "the bigger one is told");
+    assert_eq!(filter(&mut index, &whole, &nodes, now).fitting, ["n1"]);
+}
+
+/// The node's spec is written, and its agent says of every slice whether somebody has it.
+fn write_and_report(index: &mut ClusterIndex, name: &str, models: &[&str], held: bool) {
+    let Some((_, spec)) = index.begin_write(&name.into()) else { return };
+    index.wrote(&name.into(), spec.revision);
+    let mut status = node_status(models);
+    status.slices = spec.slices.iter().map(|s| slice_status(s, held)).collect();
+    status.observed_revision = spec.revision;
+    let mut node = GpuNode::new(&name.into());
+    (node.spec, node.status) = (Some(json!(spec)), Some(json!(status)));
+    index.show_node(&node);
+}
+
+#[test]
+fn a_place_that_was_left_is_kept_until_the_agent_says_that_it_is_free() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
+    index.nodes_listed();
+    index.pods_listed();
+    let (nodes, now) = (["n1", "n2"], Instant::now());
+    let (small, half, whole) = (pod("small", SMALL), pod("half", HALF), pod("whole", WHOLE));
+    for (pod, node, movable) in [(&half, "n2", false), (&small, "n1", true)] {
+        filter(&mut index, pod, &[node], now);
+        run(&mut index, pod, node, movable);
+    }
+    write_and_report(&mut index, "n1", &["H100-80GB"], true);
+    assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty());
+    let newcomer = pod("small-again", SMALL);
+    index.pod_gone(&small.uid);
+    assert!(filter(&mut index, &whole, &nodes, now).fitting.is_empty(), "nobody says that it is free");
+    assert_eq!(filter(&mut index, &newcomer, &nodes, now).fitting, ["n2"]);
+    write_and_report(&mut index, "n1", &["H100-80GB"], true);
+    assert_eq!(index.wake(now).len(), 1, "the bigger one is told");
+    assert_eq!(filter(&mut index, &newcomer, &nodes, now).fitting, ["n2"]);
     assert_eq!(filter(&mut index, &whole, &nodes, now).fitting, ["n1"]);
 }
 

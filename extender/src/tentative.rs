@@ -6,9 +6,9 @@
 
 use crate::ask::Ask;
 use hashbrown::HashMap;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState};
 use kerf_core::ledger::{self, Promisee};
-use kerf_core::names::{NodeName, PodUid};
+use kerf_core::names::{NodeName, PodUid, SliceId};
 use kerf_core::packing::Fleet;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -26,8 +26,32 @@ pub struct Tentative {
     pub ask: Ask,
     /// When the guess ends.
     pub until: Instant,
-    /// The pod that is leaving the place.
-    pub leaving: Option<PodUid>,
+    /// Who is leaving the place.
+    pub leaving: Option<Leaving>,
+}
+
+/// A pod that leaves its slices. They are nobody's only once the agent says so, and expected to be from the first.
+#[derive(Debug, Clone)]
+pub struct Leaving {
+    /// The pod.
+    pub pod: PodUid,
+    /// What it has.
+    pub slices: Vec<SliceId>,
+}
+
+impl Leaving {
+    /// Spec and status as they will be.
+    fn gone(&self, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> (GpuNodeSpec, GpuNodeStatus) {
+        let spec = ledger::release(spec, &self.pod).unwrap_or_else(|| spec.clone());
+        let is_free = |id: &SliceId| spec.slices.iter().any(|s| s.id == *id && s.reservation.is_none());
+        let mut status = status.clone();
+        for slice in &mut status.slices {
+            if slice.id.as_ref().is_some_and(|id| self.slices.contains(id) && is_free(id)) {
+                (slice.state, slice.holder) = (SliceState::Idle, None);
+            }
+        }
+        (spec, status)
+    }
 }
 
 /// All pods' probable places.
@@ -100,12 +124,11 @@ impl Tentatives {
         let mut view = Cow::Borrowed(spec);
         for tentative in self.by_node.get(node).into_iter().flatten() {
             let Tentative { pod, ask, leaving, .. } = tentative;
-            if let Some(next) = leaving.as_ref().and_then(|uid| ledger::release(&view, uid)) {
-                view = Cow::Owned(next);
-            }
-            if let Ok(next) = ledger::reserve(&view, status, &ask.document, pod, fleet) {
-                view = Cow::Owned(next);
-            }
+            let next = match leaving.as_ref().map(|leaving| leaving.gone(&view, status)) {
+                Some((spec, status)) => ledger::reserve(&spec, &status, &ask.document, pod, fleet),
+                None => ledger::reserve(&view, status, &ask.document, pod, fleet),
+            };
+            view = next.map_or(view, Cow::Owned);
         }
         view
     }

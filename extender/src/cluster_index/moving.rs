@@ -4,9 +4,9 @@
 //! the place that was free. Until then the bigger pod is expected on what is left, so that nobody else gets it. A pod has
 //! at most one other moved for it, and only where it fits nowhere.
 
-use super::ClusterIndex;
+use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
-use crate::tentative::Tentative;
+use crate::tentative::{Leaving, Tentative};
 use kerf_core::contract::{ContainerRequest, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::{Promisee, reserved};
@@ -37,7 +37,7 @@ pub struct Eviction {
 /// A move that was begun for a pod.
 #[derive(Debug, Clone)]
 pub(super) struct Moving {
-    leaving: PodUid,
+    leaving: Leaving,
     node: NodeName,
     until: Instant,
     refused: bool,
@@ -52,12 +52,16 @@ impl ClusterIndex {
         let Some(request) = single_instance(ask) else { return };
         let Some((leaving, node)) = self.find_move(request, offered) else { return };
         let Some(key) = self.pods.get(&leaving).map(|p| p.key.clone()) else { return };
+        let spec = self.nodes.get(&node).and_then(IndexedNode::working);
+        let slices =
+            spec.into_iter().flat_map(|spec| reserved(spec, &leaving)).map(|s| s.id.clone()).collect();
+        let leaving = Leaving { pod: leaving, slices };
         let moving =
             Moving { leaving: leaving.clone(), node: node.clone(), until: now + PATIENCE, refused: false };
         self.expect_after(pod, ask, &moving);
         self.moving.insert(pod.uid.clone(), moving);
         self.effects.evictions.push(Eviction {
-            uid: leaving,
+            uid: leaving.pod,
             pod: key,
             node,
             makes_room_for: pod.uid.clone(),
@@ -65,9 +69,14 @@ impl ClusterIndex {
         });
     }
 
-    /// Goes on with a move that was begun. Once the other has left nobody else restarts for the pod, whatever refuses it.
+    /// Goes on with a move that was begun. Once the other has left nobody else restarts for the pod, whatever refuses it;
+    /// its place is kept for a while, for the agent has not told yet that it is free.
     fn go_on(&mut self, pod: &Promisee, ask: &Ask, mut moving: Moving, now: Instant) {
-        let Some(leaving) = self.pods.get(&moving.leaving).filter(|p| p.node.is_some() && !p.ended) else {
+        let Some(leaving) = self.pods.get(&moving.leaving.pod).filter(|p| p.node.is_some() && !p.ended)
+        else {
+            if moving.until > now && !moving.refused {
+                self.expect_after(pod, ask, &moving);
+            }
             return;
         };
         if leaving.deleting && !moving.refused {

@@ -2,8 +2,7 @@
 
 use crate::cluster_index::Eviction;
 use crate::term::Term;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, EvictParams, Preconditions};
+use kerf_runtime::eviction;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -15,13 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub async fn evict(term: Arc<Term>, eviction: Eviction) {
     let Eviction { uid, pod, node, makes_room_for, makes_room_for_pod } = eviction;
     tracing::info!(%pod, %uid, %node, makes_room_for = %makes_room_for_pod, "a movable pod restarts elsewhere");
-    let api: Api<Pod> = Api::namespaced(term.client.clone(), &pod.namespace);
-    // With the UID, so that a namesake is left alone.
-    let preconditions = Preconditions { uid: Some(uid.to_string()), resource_version: None };
-    let delete = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    let params = EvictParams { delete_options: Some(delete), ..EvictParams::default() };
-    let refused = match timeout(PATIENCE, api.evict(&pod.name, &params)).await {
-        Ok(Ok(_)) => return term.metrics.moved(),
+    let refused = match timeout(PATIENCE, eviction::evict(&term.client, &pod, &uid)).await {
+        Ok(Ok(())) => return term.metrics.moved(),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer in time".to_owned(),
     };

@@ -7,11 +7,10 @@
 
 use crate::recorder::{About, News, Recorder};
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::policy::v1::Eviction as EvictionBody;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions as UidOnly};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
-use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kerf_runtime::eviction;
+use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, Client};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -154,26 +153,11 @@ pub async fn evict(client: Client, mut requests: mpsc::Receiver<Eviction>, stop:
 
 async fn evict_one(client: Client, eviction: Eviction) {
     let Eviction { key, uid, why } = &eviction;
-    match tokio::time::timeout(PATIENCE, post(&client, &eviction)).await {
+    match tokio::time::timeout(PATIENCE, eviction::evict(&client, key, uid)).await {
         Ok(Ok(())) => tracing::info!(pod = %key, %uid, why, "evicted"),
         Ok(Err(error)) => tracing::warn!(pod = %key, %uid, why, %error, "not evicted"),
         Err(_) => tracing::warn!(pod = %key, %uid, why, "not evicted: no answer in time"),
     }
-}
-
-/// Written out, because kube 5.0's `Api::evict` spells `deleteOptions` so that the API server overlooks it, and the UID in it.
-async fn post(client: &Client, Eviction { key, uid, .. }: &Eviction) -> Result<(), kube::Error> {
-    let metadata = ObjectMeta {
-        name: Some(key.name.clone()),
-        namespace: Some(key.namespace.clone()),
-        ..ObjectMeta::default()
-    };
-    let only = UidOnly { uid: Some(uid.to_string()), resource_version: None };
-    let delete_options = DeleteOptions { preconditions: Some(only), ..DeleteOptions::default() };
-    let body = EvictionBody { delete_options: Some(delete_options), metadata };
-    let pods = Api::<Pod>::namespaced(client.clone(), &key.namespace);
-    let params = PostParams::default();
-    pods.create_subresource("eviction", &key.name, &params, &body).await.map(|_: serde_json::Value| ())
 }
 
 #[cfg(test)]

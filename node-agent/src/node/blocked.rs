@@ -7,6 +7,7 @@ use kerf_core::contract::WantedSlice;
 use kerf_core::names::{GpuUuid, SliceId};
 use kerf_core::planner::{self, Observed, Plan, Step};
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 impl Node {
     /// Notes them. What could not be destroyed is tried anew for the next slice that needs it gone.
@@ -36,6 +37,27 @@ impl Node {
         };
         let second = parts.filter(|w| !is_planned(&w.id) && self.device_of(w).is_none()).filter(there);
         second.map(|w| (w.id.clone(), "another wanted slice has its place".to_owned())).collect()
+    }
+
+    /// Whether the step may be tried now. What has failed for good and has no slice that could be placed elsewhere is tried
+    /// with each probe.
+    pub(super) fn may_try(&self, step: &Step, now: Instant) -> bool {
+        let (task, probe) = (task(step), self.settings.probe);
+        let again = || !matches!(task, Task::Create(_)) && self.retries.may_run_again(&task, probe, now);
+        self.retries.may_run(&task, now) || again()
+    }
+
+    /// Why the GPU's MIG mode is not switched, though it should be.
+    pub(super) fn switch_trouble(&self, gpu: &GpuUuid) -> Option<String> {
+        let of_switch = self.retries.error(&Task::Switch(gpu.clone())).map(|(error, _)| error);
+        let of_destroy = || {
+            let mut errors = self.retries.last_errors().filter(|_| self.is_switching(gpu));
+            errors
+                .find(|(task, _)| matches!(task, Task::Destroy(of, ..) if of == gpu))
+                .map(|(_, error)| error)
+        };
+        let error = of_switch.or_else(of_destroy)?;
+        Some(format!("its MIG mode cannot be switched: {error}"))
     }
 
     /// The error of a switch or a destroy of the plan's that has failed for good on the GPU.

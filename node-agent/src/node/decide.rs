@@ -308,15 +308,13 @@ impl Node {
     fn next_step(&mut self, steps: Vec<Step>, now: Instant) -> Option<Step> {
         steps.into_iter().find(|step| match step {
             // An MPS daemon's server is a process on the GPU, and its compute mode may be another.
-            Step::Switch { gpu, .. } => {
-                !self.daemons.contains_key(gpu) && self.retries.may_run(&task(step), now)
-            }
-            Step::Create { .. } => self.retries.may_run(&task(step), now),
+            Step::Switch { gpu, .. } => !self.daemons.contains_key(gpu) && self.may_try(step, now),
+            Step::Create { .. } => self.may_try(step, now),
             Step::Destroy { gpu, instance, part } => {
                 let found = self.find(gpu, *instance).into_iter().flat_map(GpuInstance::devices);
                 let going = found.filter(|(at, ..)| part.is_none() || at == part);
                 let going: Vec<DeviceId> = going.map(|(.., device)| device.clone()).collect();
-                self.retries.may_run(&task(step), now) && going.iter().all(|d| self.may_go(d, now))
+                self.may_try(step, now) && going.iter().all(|d| self.may_go(d, now))
             }
             Step::Start { .. } | Step::End { .. } => false,
         })

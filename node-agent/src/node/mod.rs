@@ -82,11 +82,14 @@ pub struct Settings {
     pub others: bool,
     /// How long a GPU must have been quiet after an error before it is used again.
     pub recover_after: Duration,
+    /// How often everything is looked at anew.
+    pub probe: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { mps: None, access: false, others: false, recover_after: Duration::from_mins(5) }
+        let (recover_after, probe) = (Duration::from_mins(5), Duration::from_secs(30));
+        Self { mps: None, access: false, others: false, recover_after, probe }
     }
 }
 

@@ -21,6 +21,7 @@ pub(crate) const OUT_OF_REACH: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 struct Failure {
     tries: u32,
+    at: Instant,
     next: Instant,
     error: GpuError,
 }
@@ -42,10 +43,15 @@ impl<K> Default for Retries<K> {
 impl<K: Ord + Clone> Retries<K> {
     /// A step has failed once more.
     pub(crate) fn failed(&mut self, key: K, error: GpuError, now: Instant) {
-        let failure =
-            self.failures.entry(key).or_insert(Failure { tries: 0, next: now, error: error.clone() });
+        let failure = self.failures.entry(key).or_insert(Failure {
+            tries: 0,
+            at: now,
+            next: now,
+            error: error.clone(),
+        });
         let wait = FIRST_WAIT * 2_u32.saturating_pow(failure.tries.min(10));
-        *failure = Failure { tries: failure.tries + 1, next: now + wait.min(LONGEST_WAIT), error };
+        let tries = failure.tries.saturating_add(1);
+        *failure = Failure { tries, at: now, next: now + wait.min(LONGEST_WAIT), error };
     }
 
     /// A step has succeeded.
@@ -61,6 +67,16 @@ impl<K: Ord + Clone> Retries<K> {
     /// Whether the step may run now.
     pub(crate) fn may_run(&self, key: &K, now: Instant) -> bool {
         self.failures.get(key).is_none_or(|f| f.next <= now && !f.is_final())
+    }
+
+    /// Whether the step, which has failed for good, was not tried for so long that it may be tried once more.
+    pub(crate) fn may_run_again(&self, key: &K, after: Duration, now: Instant) -> bool {
+        self.failures.get(key).is_some_and(|f| f.is_final() && f.at + after <= now)
+    }
+
+    /// The errors of the steps that have failed for good.
+    pub(crate) fn last_errors(&self) -> impl Iterator<Item = (&K, &GpuError)> {
+        self.failures.iter().filter(|(_, f)| f.is_final()).map(|(key, f)| (key, &f.error))
     }
 
     /// When the next step may be tried again.
@@ -118,6 +134,20 @@ mod tests {
     }
 
     #[test]
+    fn what_has_failed_for_good_may_be_tried_once_in_a_while() {
+        let (mut retries, start, a_while) = (Retries::default(), Instant::now(), Duration::from_mins(1));
+        for _ in 0..TRIES {
+            assert!(!retries.may_run_again(&"s1", a_while, start + a_while * 9), "it has not failed for good");
+            retries.failed("s1", refused(), start);
+        }
+        assert!(!retries.may_run_again(&"s1", a_while, start));
+        assert!(retries.may_run_again(&"s1", a_while, start + a_while));
+        retries.failed("s1", refused(), start + a_while);
+        assert!(!retries.may_run_again(&"s1", a_while, start + a_while));
+        assert_eq!(retries.last_errors().collect::<Vec<_>>(), [(&"s1", &refused())]);
+    }
+
+    #[test]
     fn a_busy_gpu_is_waited_for_longer() {
         let (mut retries, start) = (Retries::default(), Instant::now());
         for _ in 1..TRIES_WHILE_BUSY {
@@ -129,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_reach_fails_after_a_while_and_not_if_the_way_clears() {
+    fn what_is_out_of_reach_fails_after_a_a_whileand_not_if_the_way_clears() {
         let (mut retries, start) = (Retries::default(), Instant::now());
         assert!(retries.out_of_reach(&["s1"], OUT_OF_REACH, start).is_empty());
         assert_eq!(retries.next(start), Some(start + OUT_OF_REACH));

@@ -199,11 +199,7 @@ impl Node {
             _ => None,
         };
         let trouble = self.trouble_of(gpu).or_else(|| self.mode_trouble(gpu)).or_else(daemon);
-        let switch = || {
-            let error = self.retries.error(&super::Task::Switch(gpu.uuid.clone()));
-            error.map(|(error, _)| format!("its MIG mode cannot be switched: {error}"))
-        };
-        trouble.or_else(switch).or_else(|| self.closed_to(gpu))
+        trouble.or_else(|| self.switch_trouble(&gpu.uuid)).or_else(|| self.closed_to(gpu))
     }
 
     fn gpu_status(&self, gpu: &Gpu) -> GpuStatus {

@@ -40,6 +40,31 @@ fn an_idle_slice_that_somebody_holds_is_not_given_away() {
 }
 
 #[test]
+fn what_the_agent_does_not_call_idle_yet_is_promised_as_it_is_or_not_at_all() {
+    for (gpu, small, other) in [
+        ("H100-80GB", "nvidia.com/mig-4g.40gb", "nvidia.com/mig-7g.80gb"),
+        ("T4-16GB", "nvidia.com/gpu-8gb", "nvidia.com/gpu-4gb.shared"),
+    ] {
+        let mut status = node_status(&[gpu]);
+        let ask = |spec: &GpuNodeSpec, status: &GpuNodeStatus, name: &str, pod: &str| {
+            reserve(spec, status, &request(name, 1), &promisee(pod), &Fleet::default())
+        };
+        let spec = ask(&GpuNodeSpec::default(), &status, small, "a").unwrap();
+        status.slices = vec![slice_status(&spec.slices[0], false)];
+        let released = release(&spec, &promisee("a").uid).unwrap();
+        assert_eq!(ids(&ask(&released, &status, small, "b").unwrap()), [("s1".into(), Some("b".into()))]);
+        assert_eq!(ask(&released, &status, other, "b"), Err(Refusal::NoRoom));
+        status.slices[0].state = SliceState::Held;
+        assert_ne!(
+            ask(&released, &status, small, "b").ok().map(|spec| ids(&spec)[0].0.clone()),
+            Some("s1".into())
+        );
+        status.slices[0].state = SliceState::Idle;
+        assert_eq!(ids(&ask(&released, &status, other, "b").unwrap()), [("s2".into(), Some("b".into()))]);
+    }
+}
+
+#[test]
 fn a_slice_that_only_the_status_knows_is_not_cut_over() {
     let mut status = node_status(&["H100-80GB"]);
     let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");

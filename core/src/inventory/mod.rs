@@ -56,6 +56,9 @@ pub struct PlacedSlice {
 pub enum Occupancy {
     /// Reserved, held, or not ours.
     Taken,
+    /// Given back, while the agent has not said so: the kubelet may have handed it to another pod than the one that it was
+    /// promised to. It may be promised as it is, for promises follow what the kubelet did; it may not be destroyed.
+    Released(SliceId),
     /// Nobody's: may be used again or destroyed.
     Idle(SliceId),
 }
@@ -112,28 +115,34 @@ fn is_leaving(slice: &SliceStatus, spec: &GpuNodeSpec) -> bool {
 }
 
 fn occupancy(slice: &WantedSlice, status: &GpuNodeStatus) -> Occupancy {
-    if is_idle(slice, status) { Occupancy::Idle(slice.id.clone()) } else { Occupancy::Taken }
+    let observed = status.slice(&slice.id);
+    if slice.reservation.is_some() || observed.is_some_and(|s| s.holder.is_some()) {
+        return Occupancy::Taken;
+    }
+    let exists = observed.is_some_and(|s| s.device.is_some());
+    match observed.map(|s| s.state) {
+        None | Some(SliceState::Idle) => Occupancy::Idle(slice.id.clone()),
+        Some(SliceState::Preparing | SliceState::Failed) if !exists => Occupancy::Idle(slice.id.clone()),
+        Some(SliceState::Preparing | SliceState::Waiting | SliceState::Ready) => {
+            Occupancy::Released(slice.id.clone())
+        }
+        Some(SliceState::Failed | SliceState::Held) => Occupancy::Taken,
+    }
 }
 
-/// Whether nobody has the slice or was promised it: by the agent's word only, or while there is nothing to have. Until then
-/// the kubelet may have handed to another pod what was promised to one that is gone.
+/// Whether nobody has the slice or was promised it: by the agent's word only, or while there is nothing to have.
 #[must_use]
 pub fn is_idle(slice: &WantedSlice, status: &GpuNodeStatus) -> bool {
-    let is_free = status.slice(&slice.id).is_none_or(|s| match s.state {
-        SliceState::Idle => s.holder.is_none(),
-        SliceState::Preparing | SliceState::Failed => s.device.is_none(),
-        SliceState::Waiting | SliceState::Ready | SliceState::Held => false,
-    });
-    slice.reservation.is_none() && is_free
+    matches!(occupancy(slice, status), Occupancy::Idle(_))
 }
 
 impl GpuInventory {
-    /// Shapes that may not be touched.
+    /// Shapes that may not be destroyed.
     pub fn taken(&self) -> impl Iterator<Item = Shape> + '_ {
-        self.slices.iter().filter(|s| s.occupancy == Occupancy::Taken).map(|s| s.shape)
+        self.slices.iter().filter(|s| !matches!(s.occupancy, Occupancy::Idle(_))).map(|s| s.shape)
     }
 
-    /// GPU instances of which something may not be touched, each once.
+    /// GPU instances of which something may not be destroyed, each once.
     #[must_use]
     pub fn taken_instances(&self) -> Vec<Instance> {
         let mut taken: Vec<_> = self.taken().filter_map(Shape::instance).collect();
@@ -165,7 +174,17 @@ impl GpuInventory {
     pub fn idle(&self) -> impl Iterator<Item = (&SliceId, Shape)> + '_ {
         self.slices.iter().filter_map(|s| match &s.occupancy {
             Occupancy::Idle(id) => Some((id, s.shape)),
-            Occupancy::Taken => None,
+            Occupancy::Taken | Occupancy::Released(_) => None,
+        })
+    }
+
+    /// The GPU as it is for a pod that is promised this slice, for each that was given back and that may be used as it is.
+    pub fn reusing(&self) -> impl Iterator<Item = (&SliceId, Self)> + '_ {
+        self.slices.iter().enumerate().filter_map(|(index, slice)| {
+            let Occupancy::Released(id) = &slice.occupancy else { return None };
+            let mut gpu = self.clone();
+            gpu.slices[index].occupancy = Occupancy::Idle(id.clone());
+            Some((id, gpu))
         })
     }
 }

@@ -202,20 +202,28 @@ pub(super) fn best(
     let gpus = node.gpus.iter().enumerate().filter(|(index, _)| only.is_none_or(|only| only == *index));
     let places = gpus.filter(|(_, gpu)| gpu.kinds.contains(&request.kind()));
     let places = places.filter_map(|(index, gpu)| {
-        let candidate = match request.resource {
-            ResourceName::Mig(_) => instance::candidate(gpu, request, fleet),
-            ResourceName::Compute(profile) => instance::part(gpu, profile, fleet),
-            ResourceName::Whole => share::whole(gpu, request.size_gb),
-            ResourceName::Replica => share::candidate(gpu, Kind::TimeSlicing, gpu.replica()?),
-            // A GPU that is shared in equal parts is not shared in others.
-            ResourceName::TimeSlicing(_) if gpu.replica().is_some() => None,
-            ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => {
-                share::candidate(gpu, request.kind(), size)
-            }
-        };
-        Some((index, candidate?))
+        let reused = gpu.reusing().filter_map(|(id, gpu)| {
+            candidate(&gpu, request, fleet).filter(|place| place.source == Source::Idle(id.clone()))
+        });
+        let place = reused.chain(candidate(gpu, request, fleet)).min_by_key(|place| place.cost)?;
+        Some((index, place))
     });
     places.min_by_key(|(index, candidate)| (candidate.cost, *index)).ok_or(Refusal::NoRoom)
+}
+
+/// The cheapest place on a GPU.
+fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> Option<Candidate> {
+    match request.resource {
+        ResourceName::Mig(_) => instance::candidate(gpu, request, fleet),
+        ResourceName::Compute(profile) => instance::part(gpu, profile, fleet),
+        ResourceName::Whole => share::whole(gpu, request.size_gb),
+        ResourceName::Replica => share::candidate(gpu, Kind::TimeSlicing, gpu.replica()?),
+        // A GPU that is shared in equal parts is not shared in others.
+        ResourceName::TimeSlicing(_) if gpu.replica().is_some() => None,
+        ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => {
+            share::candidate(gpu, request.kind(), size)
+        }
+    }
 }
 
 pub(super) fn occupy(gpu: &mut GpuInventory, candidate: &Candidate) {
@@ -223,7 +231,10 @@ pub(super) fn occupy(gpu: &mut GpuInventory, candidate: &Candidate) {
         Source::Idle(used) => used == id,
         Source::Cut(destroyed) => destroyed.contains(id),
     };
-    gpu.slices.retain(|s| !matches!(&s.occupancy, Occupancy::Idle(id) if gone(id)));
+    gpu.slices.retain(|s| match &s.occupancy {
+        Occupancy::Taken => true,
+        Occupancy::Released(id) | Occupancy::Idle(id) => !gone(id),
+    });
     gpu.slices.push(PlacedSlice { shape: candidate.shape, occupancy: Occupancy::Taken });
 }
 

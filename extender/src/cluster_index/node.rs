@@ -104,7 +104,9 @@ impl IndexedNode {
         let (Ok(spec), Ok(status)) = (&self.spec, &mut self.status) else { return };
         for slice in spec.unsettled(status.observed_revision) {
             match status.slices.iter_mut().find(|s| s.id.as_ref() == Some(&slice.id)) {
-                Some(known) if known.state != SliceState::Failed => known.state = SliceState::Waiting,
+                Some(known) if matches!(known.state, SliceState::Idle | SliceState::Preparing) => {
+                    known.state = SliceState::Waiting;
+                }
                 Some(_) => {}
                 None => status.slices.push(promised_before(slice)),
             }

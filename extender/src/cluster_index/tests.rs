@@ -128,25 +128,47 @@ fn a_released_slice_is_nobodys_only_once_the_agent_says_so() {
 }
 
 #[test]
+fn a_released_slice_is_promised_again_at_once_and_promises_follow_who_has_it() {
+    let mut index = index();
+    assert!(finds_room(&mut index, "a", "3g.40gb") && finds_room(&mut index, "b", "3g.40gb"));
+    let spec = write(&mut index).unwrap();
+    agent_answers(&mut index, &spec, false);
+    index.bound(&uid("b"), &PodKey::new("default", "b"), &"n".into());
+    index.pod_gone(&uid("a"));
+    assert!(finds_room(&mut index, "c", "3g.40gb"));
+    let spec = write(&mut index).unwrap();
+    let promised = |spec: &GpuNodeSpec| -> Vec<_> {
+        spec.slices.iter().map(|s| (s.id.to_string(), s.reservation.as_ref().unwrap().pod.clone())).collect()
+    };
+    assert_eq!(promised(&spec), [("s2".into(), "b".into()), ("s1".into(), "c".into())]);
+    // The kubelet gave to b what was promised to a.
+    let mut status = node_status(&["H100-80GB"]);
+    status.slices = spec.slices.iter().map(|s| slice_status(s, false)).collect();
+    status.slices[1].holder = slice_status(&spec.slices[0], true).holder;
+    index.show_node(&gpu_node(&spec, &status));
+    let spec = write(&mut index).unwrap();
+    assert_eq!(promised(&spec), [("s2".into(), "c".into()), ("s1".into(), "b".into())]);
+}
+
+#[test]
 fn what_the_agent_said_before_a_promise_does_not_count_after_it() {
     let mut index = index();
-    reserve(&mut index, "other");
-    assert!(finds_room(&mut index, "a", "4g.40gb"));
+    assert!(finds_room(&mut index, "other", "3g.40gb") && finds_room(&mut index, "a", "3g.40gb"));
     let spec = write(&mut index).unwrap();
     agent_answers(&mut index, &spec, false);
     index.pod_gone(&uid("a"));
     let idle = write(&mut index).unwrap();
     agent_answers(&mut index, &idle, false);
     // Promised and given back before the agent has said anything of either.
-    assert!(finds_room(&mut index, "b", "4g.40gb"));
+    assert!(finds_room(&mut index, "b", "3g.40gb"));
     write(&mut index).unwrap();
     index.pod_gone(&uid("b"));
     let spec = write(&mut index).unwrap();
-    assert!(!finds_room(&mut index, "c", "3g.40gb"));
+    assert!(!finds_room(&mut index, "c", "1g.10gb"));
     agent_answers(&mut index, &idle, false);
-    assert!(!finds_room(&mut index, "c", "3g.40gb"), "an old report that came late");
+    assert!(!finds_room(&mut index, "c", "1g.10gb"), "an old report that came late");
     agent_answers(&mut index, &spec, false);
-    assert!(finds_room(&mut index, "c", "3g.40gb"));
+    assert!(finds_room(&mut index, "c", "1g.10gb"));
 }
 
 /// The node with this policy, on which every slice of `spec` is in the given state.

@@ -2,7 +2,7 @@
 
 use crate::instances::Site;
 use crate::processes::{self, MIB};
-use crate::{ComputeMode, Gpu, GpuError, MigMode, NvmlBackend, numa, repair};
+use crate::{ComputeMode, Gpu, GpuError, MigMode, NvmlBackend, NvmlCode, numa, repair};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use nvml_wrapper::Device;
@@ -50,6 +50,10 @@ impl NvmlBackend {
         let last = self.seen.gpus.get(&uuid);
         let memory = device.memory_info().map_err(GpuError::call("nvmlDeviceGetMemoryInfo_v2"))?;
         let mig = mig_mode(&device)?;
+        // No GPU loses the ability: what is cut on it would be taken to be gone.
+        if mig == MigMode::Unsupported && last.is_some_and(|last| last.mig != mig) {
+            return Err(GpuError::Call { call: "nvmlDeviceGetMigMode", code: NvmlCode::NotSupported });
+        }
         if last.is_some_and(|last| last.mig.is_on() != mig.is_on()) {
             self.tables.forget(&uuid);
         }
@@ -69,7 +73,7 @@ impl NvmlBackend {
         };
         if mig.is_on() {
             let mut site = Site { nvml: &self.nvml, device, gpu: &uuid, tables: &mut self.tables };
-            let table = site.tables.of(&uuid, &site.device)?;
+            let table = site.tables.look(&uuid, &site.device)?;
             gpu.instances = site.instances(&table, &gpu.processes)?;
             gpu.table = Some(table);
         }

@@ -1,9 +1,10 @@
-//! What MIG offers on each GPU, asked once: it stays as it is until the GPU's MIG mode changes.
+//! What MIG offers on each GPU. It stays as it is until the GPU's MIG mode changes; a first answer may have been cut short
+//! by a call that failed, and is asked for again with each look at the GPU.
 
 use crate::differences::warn_of_differences;
 use crate::processes::MIB;
 use crate::{GpuError, ffi};
-use kerf_core::mig::{GiProfileId, MigTable, Profile, ProfileEntry};
+use kerf_core::mig::{ComputeProfile, GiProfileId, MigTable, Profile, ProfileEntry};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use nvml_wrapper::error::NvmlError;
@@ -62,6 +63,21 @@ impl Tables {
         Ok(table)
     }
 
+    /// The profiles of `gpu` as NVML lists them now. Where it lists fewer than before, what is on the GPU cannot be seen.
+    pub(crate) fn look(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
+        let Some(known) = self.gi.get(gpu) else { return self.of(gpu, device) };
+        let table = read(device)?;
+        if table == *known {
+            return Ok(table);
+        }
+        if let Some(gone) = known.entries().iter().find(|e| table.entry(e.profile).is_none()) {
+            let what = format!("no {}, which it gave before", gone.profile);
+            return Err(GpuError::Malformed { call: PROFILES, what });
+        }
+        self.forget(gpu);
+        self.of(gpu, device)
+    }
+
     /// The compute instance profiles of GPU instances like `gi`.
     pub(crate) fn compute(
         &mut self,
@@ -75,7 +91,14 @@ impl Tables {
             return Ok(known.clone());
         }
         let profiles = read_compute(nvml, gi, u32::from(entry.profile.compute()))?;
-        self.ci.insert(key, profiles.clone());
+        // Every GPU instance has one of full size, with which it is seen whether somebody has it.
+        if profiles.full.is_none() {
+            return Err(GpuError::NoFullCompute(entry.profile));
+        }
+        let is_listed = |part: ComputeProfile| profiles.plain.contains_key(&u32::from(part.compute()));
+        if ComputeProfile::all(entry.profile).all(is_listed) {
+            self.ci.insert(key, profiles.clone());
+        }
         Ok(profiles)
     }
 
@@ -113,12 +136,13 @@ pub(crate) fn read(device: &Device<'_>) -> Result<MigTable, GpuError> {
             Ok(profile) => entries.extend(read_entry(device, &profile)?),
             Err(NvmlError::NotSupported) => {}
             Err(NvmlError::InvalidArg) => break,
-            Err(error) => return Err(GpuError::call("nvmlDeviceGetGpuInstanceProfileInfoV")(error)),
+            Err(error) => return Err(GpuError::call(PROFILES)(error)),
         }
     }
     Ok(MigTable::new(entries))
 }
 
+const PROFILES: &str = "nvmlDeviceGetGpuInstanceProfileInfoV";
 const PLACEMENTS: &str = "nvmlDeviceGetGpuInstancePossiblePlacements_v2";
 
 /// The entry of a profile; `None` for one with a name that kerf does not know, which it then does not cut.
@@ -139,7 +163,7 @@ fn read_entry(device: &Device<'_>, profile: &ffi::GiProfile) -> Result<Option<Pr
         memory: MemoryMib(profile.memory_mib),
         size: narrow(PLACEMENTS, *size)?,
         starts,
-        max: narrow("nvmlDeviceGetGpuInstanceProfileInfoV", profile.instances)?,
+        max: narrow(PROFILES, profile.instances)?,
     }))
 }
 

@@ -1,8 +1,11 @@
-//! GPUs that the node had and that have not answered since the agent was started: for a while they are waited for, and the
-//! status stays as it was. What pods hold of them is not given up for a call that has failed.
+//! GPUs that the node had and that have not answered since the agent was started, or have told less of themselves than
+//! before: for a while they are waited for, and the status stays as it was. What pods hold of them is not given up for a
+//! call that has failed.
 
 use super::Node;
 use super::health::Neighbour;
+use crate::gpu::{Gpu, MigMode};
+use kerf_core::contract::GpuStatus;
 use std::time::{Duration, Instant};
 
 /// How long: a driver that is just being loaded needs a few seconds for each GPU.
@@ -12,15 +15,26 @@ impl Node {
     /// Takes NVML for ill while such a GPU is waited for. Gives the time at which that ends.
     pub(super) fn await_silent(&mut self, now: Instant) -> Option<Instant> {
         let gpus = self.before.iter().flat_map(|before| &before.gpus);
-        let silent = gpus.into_iter().find(|gpu| self.gpu(&gpu.uuid).is_none())?.index;
+        let is_whole = |before: &GpuStatus| self.gpu(&before.uuid).is_some_and(|now| tells_all(now, before));
+        let silent = gpus.into_iter().find(|before| !is_whole(before))?.index;
         if self.health.nvml.is_well() {
             let until = *self.silent_until.get_or_insert(now + PATIENCE);
             if now < until {
-                let text = format!("GPU {silent} has not answered since the agent was started");
+                let text = format!("GPU {silent} has not answered in full since the agent was started");
                 self.health.nvml = Neighbour::Ill(text);
             }
         }
         self.silent_until.filter(|until| now < *until)
+    }
+}
+
+/// Whether MIG offers what it did before, if its mode is still on.
+fn tells_all(now: &Gpu, before: &GpuStatus) -> bool {
+    let lists = |profile| now.table.as_ref().is_some_and(|table| table.entry(profile).is_some());
+    match now.mig {
+        MigMode::Unsupported => before.profiles.is_empty(),
+        mode if mode.is_on() => before.profiles.entries().iter().all(|entry| lists(entry.profile)),
+        MigMode::Settled(_) | MigMode::Pending(_) => true,
     }
 }
 
@@ -57,6 +71,15 @@ mod tests {
         scene.node.on_observed(Ok(all[..1].to_vec()));
         assert_eq!(shown(&mut scene), (before.clone(), false));
         assert!(scene.decide().wants_observation);
+        let (mut without_mig, mut cut_short) = (all.clone(), all.clone());
+        without_mig[1] =
+            Gpu { mig: MigMode::Unsupported, table: None, instances: Vec::new(), ..all[1].clone() };
+        let few = all[1].table.as_ref().unwrap().entries()[..2].to_vec();
+        cut_short[1].table = Some(kerf_core::mig::MigTable::new(few));
+        for partial in [without_mig, cut_short] {
+            scene.node.on_observed(Ok(partial));
+            assert_eq!(shown(&mut scene), (before.clone(), false));
+        }
         scene.node.on_observed(Ok(all));
         assert_eq!(shown(&mut scene), (before, true));
     }

@@ -48,6 +48,7 @@ scenarios! {
     observing::what_fails_for_all_of_nvml_fails_the_look on h100(2);
     observing::a_reboot_leaves_nothing_of_mig_on_hopper on h100(1);
     observing::what_somebody_else_cut_is_foreign on h100(1);
+    observing::what_a_gpu_tells_less_of_itself_than_before_is_not_believed on h100(1);
     observing::what_mig_offers_is_told_with_mig_off_too on uncut(Model::A30).gpus(Model::L4, 1, MigMode::Disabled);
     observing::memory_errors_are_told_as_a_repair_that_waits on uncut(Model::H200);
     parts::a_full_instance_comes_and_goes on h100(1);

@@ -137,3 +137,30 @@ pub fn memory_errors_are_told_as_a_repair_that_waits(node: &Node) {
     node.control(&calls.map(too_old).into_iter().fold(MockControl::new(), MockControl::fault));
     assert_eq!(look(&mut nvml, 0).fault, None, "an older driver cannot tell");
 }
+
+pub fn what_a_gpu_tells_less_of_itself_than_before_is_not_believed(node: &Node) {
+    let (mut nvml, one) = (open(), |function, code| Fault::new(function, code).on_gpu(0).times(1));
+    let gpu = look(&mut nvml, 0).uuid;
+    nvml.create(&gpu, instance("1g.10gb", 3, 1), None).unwrap();
+    let before = look(&mut nvml, 0);
+    for (function, code) in [
+        ("nvmlDeviceGetMigMode", Code::NOT_SUPPORTED),
+        ("nvmlDeviceGetGpuInstanceProfileInfoV", Code::NOT_SUPPORTED),
+        ("nvmlDeviceGetGpuInstanceProfileInfoV", Code::INVALID_ARGUMENT),
+    ] {
+        node.control(&MockControl::new().fault(one(function, code)));
+        let unsure = look(&mut nvml, 0);
+        assert_eq!(
+            (unsure.fault.is_some(), unsure.instances),
+            (true, before.instances.clone()),
+            "{function}"
+        );
+        assert_eq!(look(&mut nvml, 0), before);
+    }
+    // At the first look nothing is known yet; the next one puts it right.
+    let first = one("nvmlDeviceGetGpuInstanceProfileInfoV", Code::INVALID_ARGUMENT);
+    node.control(&MockControl::new().fault(first));
+    let mut nvml = open();
+    assert!(look(&mut nvml, 0).instances.is_empty());
+    assert_eq!(look(&mut nvml, 0), before);
+}

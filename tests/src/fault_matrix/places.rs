@@ -67,7 +67,11 @@ pub(super) fn part(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(
 /// A random share of a kind beside those.
 pub(super) fn share(gpu: &GpuState, taken: &[Shape], kind: Kind, dice: &mut Dice) -> Option<(Shape, String)> {
     const SIZES: [u32; 4] = [1, 2, 4, 6];
-    let size = SizeGb(*dice.pick(&SIZES)?);
+    // One that is larger than the others has the limits of a daemon raised.
+    let most = taken.iter().map(|other| other.size().0).max().unwrap_or_default();
+    let larger: Vec<u32> = SIZES.into_iter().filter(|size| *size > most).collect();
+    let size = if dice.below(2) == 0 { dice.pick(&larger) } else { None };
+    let size = SizeGb(*size.or_else(|| dice.pick(&SIZES))?);
     let whole = SizeGb(u32::try_from(gpu.model.total_mib() / 1024).ok()?);
     let shape = Shape::share(kind, size).unwrap_or(Shape::Whole { size_gb: whole });
     let alone = taken.is_empty() || kind != Kind::Whole && taken.iter().all(|other| other.kind() == kind);

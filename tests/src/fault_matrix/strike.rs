@@ -14,7 +14,7 @@ const PERIODS: u32 = 3;
 const NEVER: u32 = 20;
 
 /// How long a call is waited for.
-const CALLED_WITHIN: Duration = Duration::from_secs(40);
+const CALLED_WITHIN: Duration = Duration::from_mins(1);
 
 /// The wait before the agent is made to call once more.
 const ASK_AGAIN: Duration = Duration::from_secs(3);
@@ -36,18 +36,13 @@ enum Outcome {
     NotStruck,
 }
 
-/// What is asked for until the agent makes the call: where one act does not do it the others may, and MPS has to end and to
-/// begin for some of its words.
+/// What is asked for until the agent makes the call: where one act does not do it the others may, and MPS has to begin, to
+/// get larger shares and to end for all of its words.
 fn asks(call: &Call, first: Act, acts: &[Act]) -> Vec<Act> {
     let of_mps = matches!(call, Call::Mps(_)) || acts.contains(&Act::Share) && acts.contains(&Act::Slice);
-    let more = if of_mps { [Act::Share, Act::Slice].as_slice() } else { &[] };
-    let mut all = vec![first];
-    for act in acts.iter().chain(more) {
-        if !all.contains(act) {
-            all.push(*act);
-        }
-    }
-    all
+    let round = [Act::Share, Act::Share, Act::Share, Act::Slice];
+    let others = acts.iter().copied().filter(|act| *act != first);
+    std::iter::once(first).chain(others).chain(round.into_iter().filter(|_| of_mps)).collect()
 }
 
 impl Scene {

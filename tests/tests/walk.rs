@@ -64,8 +64,8 @@ async fn a_pod_gets_the_slice_that_was_cut_for_it() -> anyhow::Result<()> {
     // Gone: the slice stays as idle capacity, and the next pod of this size gets that very one.
     cluster.delete("cut").await?;
     let idle = async || {
-        let spec = cluster.gpu_node("h").await?.read_spec()?;
-        Ok(spec.slices.len() == 1 && spec.slices[0].reservation.is_none())
+        let slices = cluster.gpu_node("h").await?.read_status()?.unwrap_or_default().slices;
+        Ok(slices.len() == 1 && slices[0].state == SliceState::Idle)
     };
     wait(PATIENCE, "the slice to be idle", idle).await?;
     cluster.create(&asking("again", "10Gi", "hardware")).await?;

@@ -35,6 +35,8 @@ mod parts_tests;
 #[cfg(test)]
 mod policy_tests;
 #[cfg(test)]
+mod reboot_churn_tests;
+#[cfg(test)]
 mod reboot_tests;
 #[cfg(test)]
 mod shares_tests;

@@ -137,7 +137,10 @@ mod tests {
     fn what_has_failed_for_good_may_be_tried_once_in_a_while() {
         let (mut retries, start, a_while) = (Retries::default(), Instant::now(), Duration::from_mins(1));
         for _ in 0..TRIES {
-            assert!(!retries.may_run_again(&"s1", a_while, start + a_while * 9), "it has not failed for good");
+            assert!(
+                !retries.may_run_again(&"s1", a_while, start + a_while * 9),
+                "it has not failed for good"
+            );
             retries.failed("s1", refused(), start);
         }
         assert!(!retries.may_run_again(&"s1", a_while, start));

@@ -1,7 +1,7 @@
 //! The calls that the agent really makes, and what makes it call: the rows of the matrix, counted and not listed, so that
 //! none can be forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -40,6 +40,16 @@ impl Scene {
         }
         self.node.control(|control| control.count_calls = false)?;
         Ok(calls)
+    }
+
+    /// Has all calls counted that are made from now on, errors' ones as well.
+    pub(super) fn count_all(&mut self) -> anyhow::Result<()> {
+        self.node.control(|control| control.count_calls = true)
+    }
+
+    /// The calls that were ever counted.
+    pub(super) fn counted(&self) -> anyhow::Result<BTreeSet<Call>> {
+        Ok(self.counts()?.into_keys().collect())
     }
 
     /// How often each call was made.

@@ -22,7 +22,7 @@ mod sight;
 mod strike;
 mod table;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,10 +62,12 @@ pub struct Report {
     pub calls: Vec<Call>,
     /// The cells that were played.
     pub cells: BTreeMap<Cell, Verdict>,
+    /// Calls that were made in the course of it and had not been counted before: they have no row.
+    pub uncounted: BTreeSet<Call>,
 }
 
 impl Report {
-    /// What was wrong, cell by cell: broken ones and empty ones.
+    /// What was wrong, cell by cell: broken ones and empty ones; and calls that have no cell.
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
         let text = |(cell, verdict): (&Cell, &Verdict)| match verdict {
@@ -73,7 +75,8 @@ impl Report {
             Verdict::Broken(why) => Some(format!("{cell}: {}", why.join("; "))),
             Verdict::NotStruck => Some(format!("{cell}: the agent did not make the call")),
         };
-        self.cells.iter().filter_map(text).collect()
+        let uncounted = self.uncounted.iter().map(|call| format!("{call} has no row"));
+        self.cells.iter().filter_map(text).chain(uncounted).collect()
     }
 
     /// The longest time in which a node was settled after a fault's end.
@@ -136,15 +139,20 @@ async fn play(plane: &ControlPlane, settings: &Settings, say: &impl Fn(&str)) ->
         total: chosen.len(),
         queue: Mutex::new(chosen.into_iter().enumerate().collect()),
         played: Mutex::default(),
+        made: Mutex::default(),
         scenes: Mutex::new(settings.nodes),
         begun: Instant::now(),
     };
     for scene in &mut scenes {
         scene.calls = Arc::clone(&calls);
     }
+    // On one node: it costs a write for each call.
+    scenes.first_mut().map(Scene::count_all).transpose()?;
     try_join_all(scenes.into_iter().map(|scene| stage.work(scene, say))).await?;
     let played = stage.played.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Report { calls: calls.keys().cloned().collect(), cells: played })
+    let made = stage.made.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let uncounted = made.into_iter().filter(|call| !calls.contains_key(call)).collect();
+    Ok(Report { calls: calls.keys().cloned().collect(), cells: played, uncounted })
 }
 
 async fn start_all(plane: &ControlPlane, settings: &Settings) -> anyhow::Result<Vec<Scene>> {
@@ -216,6 +224,8 @@ struct Stage<'a> {
     total: usize,
     queue: Mutex<VecDeque<(usize, Cell)>>,
     played: Mutex<BTreeMap<Cell, Verdict>>,
+    /// The calls that were made.
+    made: Mutex<BTreeSet<Call>>,
     /// Nodes that were ever started.
     scenes: Mutex<usize>,
     begun: Instant,
@@ -231,11 +241,17 @@ impl Stage<'_> {
             let broken = matches!(verdict, Verdict::Broken(_));
             self.played.lock().unwrap_or_else(PoisonError::into_inner).insert(cell, verdict);
             if broken {
-                scene.stop(say).await?;
+                self.end(scene, say).await?;
                 let number = self.another();
                 scene = start(self.plane, self.settings, number, self.calls).await?;
             }
         }
+        self.end(scene, say).await
+    }
+
+    async fn end(&self, scene: Scene, say: &impl Fn(&str)) -> anyhow::Result<()> {
+        let made = scene.counted()?;
+        self.made.lock().unwrap_or_else(PoisonError::into_inner).extend(made);
         scene.stop(say).await
     }
 

@@ -173,9 +173,11 @@ impl Node {
         })
     }
 
-    /// The plan's steps. What the record tells of is made anew before holders are known: after a boot there are none.
+    /// The plan's steps. What the record tells of is made anew as soon as the kubelet has told who holds what: the record may
+    /// be of an earlier boot though the agent has run in this one.
     fn steps(&mut self, knows_all: bool, now: Instant) -> Vec<Step> {
-        let may_restore = self.is_recovering() && self.health.nvml.is_well() && !self.is_contested();
+        let may_look = self.health.nvml.is_well() && self.account.is_known() && !self.is_contested();
+        let may_restore = self.is_recovering() && may_look;
         if !knows_all && !may_restore {
             self.extend_recovery(now);
             return Vec::new();

@@ -35,6 +35,8 @@ fn boot(scene: &mut Scene, status: &GpuNodeStatus) {
     scene.gpus.reboot();
     scene.record.booted = true;
     scene.start_agent(Some(status));
+    assert_eq!(scene.decide().step, None, "the kubelet has not told who holds what");
+    scene.list_holders();
 }
 
 /// Runs steps until there is none left. Gives them.
@@ -112,8 +114,31 @@ fn an_agent_that_is_restarted_in_the_middle_goes_on_with_what_was_recorded() {
     }
     assert!(scene.record.booted, "until all is there");
     scene.start_agent(Some(&status));
+    scene.list_holders();
     assert_eq!(run_all(&mut scene).len(), 2);
     assert!(!scene.record.booted);
+}
+
+/// Nothing had to be recorded since the boot, so that the record is still one of before it.
+#[test]
+fn a_mode_does_not_come_back_under_a_share_that_was_given_meanwhile() {
+    let (mut scene, _) = busy();
+    let (before, name) = (scene.record.clone(), "nvidia.com/gpu-4gb");
+    scene.held.clear();
+    scene.gpus.reboot();
+    scene.restart_agent(None);
+    let share = kerf_core::contract::Shape::Mps { size_gb: kerf_core::units::SizeGb(4) };
+    scene.policy.gpus = vec![GpuRule { kinds: vec![Kind::Mps], ..GpuRule::default() }];
+    scene.want(vec![wanted("s9", share, Some(("z", name)))]);
+    let status = scene.settle();
+    scene.allocate("z", name, "GPU-0::9");
+    scene.record = before;
+    scene.record.booted = true;
+    scene.start_agent(Some(&status));
+    assert_eq!(scene.decide().step, None);
+    scene.list_holders();
+    assert!(run_all(&mut scene).iter().all(|step| !step.contains("switch")));
+    assert_eq!(scene.gpus.gpus()[0].mig, MigMode::Settled(false));
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Node {
         self.recovering.is_some()
     }
 
-    /// While the node recovers nobody has anything, so what the record tells may be made, and nothing else.
+    /// While the node recovers what the record tells may be made, and nothing else.
     pub(super) fn recovery_steps(steps: Vec<Step>) -> Vec<Step> {
         let restores = |step: &Step| matches!(step, Step::Switch { mig: true, .. } | Step::Create { .. });
         steps.into_iter().filter(restores).collect()

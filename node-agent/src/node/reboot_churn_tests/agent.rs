@@ -1,0 +1,273 @@
+//! The agent's process and what it does to the GPUs: decisions, calls that take their time, restarts and reboots.
+
+use super::{Upset, World};
+use crate::gpu::{Gpu, GpuBackend as _, GpuError, GpuEvent, GpuInstance, GpuTrouble, NvmlCode};
+use crate::node::{Decision, Node, Recalled};
+use kerf_core::planner::Step;
+use std::time::Duration;
+
+/// The agent's record, and the boot in which it was written.
+#[derive(Default)]
+pub(super) struct Disk {
+    record: Recalled,
+    written_in: u64,
+    boot: u64,
+}
+
+/// A call on a GPU: what it is, and how it ended if it has.
+pub(super) struct Call {
+    step: Step,
+    found: Option<GpuInstance>,
+    ended: Option<Ended>,
+}
+
+enum Ended {
+    Created(Result<GpuInstance, GpuError>),
+    Done(Result<(), GpuError>),
+}
+
+impl World {
+    pub(super) fn start_agent(&mut self) {
+        self.node = Node::remembering(self.published.as_ref(), self.settings.clone());
+        let booted = self.disk.record.booted || self.disk.written_in != self.disk.boot;
+        self.node.recall(Recalled { booted, ..self.disk.record.clone() }, self.now);
+        self.call = None;
+        self.upset.unseen.clone_from(&self.upset.lost);
+        self.kubelet.forget_agent();
+        self.keepers.forget();
+        self.node.on_daemons(self.keepers.daemons());
+        self.look();
+    }
+
+    /// What the agent hears without asking; and with the kubelet, which has taken its names.
+    pub(super) fn hear(&mut self, with_kubelet: bool) {
+        if with_kubelet && !self.kubelet.registered {
+            self.node.on_registration(Ok(()));
+            self.kubelet.registered = true;
+        }
+        self.tell_pods();
+        self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
+        self.node.on_others(if self.upset.others { vec!["somebody".into()] } else { vec![] });
+    }
+
+    /// The GPUs as the agent sees them: one that was lost before it started is not among them.
+    fn seen(&self) -> Vec<Gpu> {
+        let mut gpus = self.gpus.gpus();
+        gpus.retain(|gpu| !self.upset.unseen.contains(&gpu.index));
+        gpus
+    }
+
+    pub(super) fn look(&mut self) {
+        if self.call.is_none() {
+            self.node.on_observed(Ok(self.seen()));
+            let usage = self.usage();
+            self.node.on_usage(usage);
+        }
+    }
+
+    /// Decides, and hands out what was decided.
+    pub(super) fn decide(&mut self) -> Decision {
+        let decision = self.node.decide(self.now);
+        self.kubelet.send(&decision.lists);
+        if decision.kept.is_some() {
+            self.keepers.wanted.clone_from(&decision.kept);
+        }
+        self.published = Some(decision.status.clone());
+        self.check_decision(&decision);
+        decision
+    }
+
+    /// One turn of the agent's loop.
+    pub(super) fn tick(&mut self, choice: usize) {
+        let decision = self.decide();
+        if self.call.is_some() {
+            return;
+        }
+        match decision.step {
+            _ if choice.is_multiple_of(5) => self.look(),
+            None => {}
+            Some(step @ (Step::Create { .. } | Step::Switch { .. })) if choice % 13 == 3 => {
+                self.upset.hindered = true;
+                self.node.on_unrecorded(&format!("no room on the disk for {step}"), self.now);
+            }
+            Some(step) => {
+                if !matches!(step, Step::Destroy { .. }) {
+                    self.disk.record = decision.record;
+                    self.disk.written_in = self.disk.boot;
+                }
+                self.begin(step, choice);
+            }
+        }
+    }
+
+    fn begin(&mut self, step: Step, choice: usize) {
+        if std::env::var_os("KERF_DUMP").is_some() {
+            eprintln!("STEP {step}");
+        }
+        self.check_step(&step);
+        let found = match &step {
+            Step::Destroy { gpu, instance, .. } => Some(self.node.find(gpu, *instance).unwrap().clone()),
+            _ => None,
+        };
+        self.call = Some(Call { step, found, ended: None });
+        if choice.is_multiple_of(2) {
+            self.take_effect(choice);
+        }
+    }
+
+    /// The call that is under way does what it does, which the agent has not heard yet.
+    fn take_effect(&mut self, choice: usize) {
+        let Some(call) = self.call.as_mut().filter(|call| call.ended.is_none()) else { return };
+        if choice / 8 % 11 == 5 {
+            self.upset.hindered = true;
+            let code = [NvmlCode::InsufficientResources, NvmlCode::Unknown][choice % 2];
+            self.gpus.fail_next(GpuError::Call { call: "nvmlX", code });
+        }
+        let ended = match &call.step {
+            Step::Create { gpu, instance, part, .. } => {
+                Ended::Created(self.gpus.create(gpu, *instance, *part))
+            }
+            Step::Destroy { gpu, part, .. } => {
+                let found = call.found.as_ref().unwrap();
+                Ended::Done(self.gpus.destroy(gpu, found, *part))
+            }
+            Step::Switch { gpu, mig } => {
+                Ended::Done(self.gpus.set_mig_mode(gpu, *mig, self.node.may_reset(gpu)))
+            }
+            other => panic!("{other} is no step on a GPU"),
+        };
+        self.tally.cuts += u64::from(matches!(ended, Ended::Created(Ok(_)) | Ended::Done(Ok(()))));
+        call.ended = Some(ended);
+    }
+
+    /// The call ends, and the agent hears how.
+    pub(super) fn finish(&mut self, choice: usize) {
+        self.take_effect(choice);
+        let Some(Call { step, ended: Some(ended), .. }) = self.call.take() else { return };
+        let failed = matches!(ended, Ended::Created(Err(_)) | Ended::Done(Err(_)));
+        let switched = matches!(step, Step::Switch { .. });
+        match (step, ended) {
+            (Step::Create { gpu, id, .. }, Ended::Created(result)) => {
+                self.node.on_created(&gpu, &id, result, self.now);
+            }
+            (Step::Destroy { gpu, instance, part }, Ended::Done(result)) => {
+                self.node.on_destroyed(&gpu, (instance, part), result, self.now);
+            }
+            (Step::Switch { gpu, mig }, Ended::Done(result)) => {
+                self.node.on_switched(&gpu, mig, result, self.now);
+            }
+            _ => {}
+        }
+        if failed || switched {
+            self.decide();
+            self.look();
+        }
+    }
+
+    /// The agent's process ends, in the middle of a call or not, and comes back.
+    pub(super) fn restart_agent(&mut self, choice: usize) {
+        self.tally.restarts += 1;
+        match choice % 3 {
+            0 => {
+                // It is asked to end, and leaves its record.
+                self.finish(1);
+                self.disk.record = self.node.decide(self.now).record;
+                self.disk.written_in = self.disk.boot;
+            }
+            1 => self.take_effect(1),
+            _ => {}
+        }
+        self.start_agent();
+        self.hear(choice.is_multiple_of(2));
+    }
+
+    /// The node is booted. Nobody has been heard when the agent is back.
+    pub(super) fn reboot(&mut self, choice: usize) {
+        if !choice.is_multiple_of(3) {
+            return;
+        }
+        self.tally.reboots += 1;
+        self.disk.boot += 1;
+        self.gpus.reboot();
+        let recorded = self.disk.record.spec.slices.clone();
+        self.upset = Upset { others: self.upset.others, recorded, ..Upset::default() };
+        (0..3).for_each(|index| self.gpus.set_lost(index, false));
+        if choice.is_multiple_of(7) {
+            self.lose(choice);
+        }
+        self.keepers.boot();
+        self.kubelet.boot();
+        self.start_agent();
+        self.upset.hindered |= self.upset.others;
+    }
+
+    pub(super) fn trouble(&mut self, choice: usize) {
+        self.upset.hindered = true;
+        let gpu = &self.gpus.gpus()[choice % 3];
+        let gi = gpu.instances.first().map(|i| i.gi).filter(|_| choice.is_multiple_of(2));
+        let what = [GpuTrouble::Xid(79), GpuTrouble::DoubleBitEcc, GpuTrouble::Xid(13)][choice / 8 % 3];
+        self.node.on_trouble(GpuEvent { gpu: gpu.uuid.clone(), what, gi, ci: None }, self.now);
+    }
+
+    /// A GPU is lost, or comes back.
+    pub(super) fn lose(&mut self, choice: usize) {
+        self.upset.hindered = true;
+        let index = [0, 1, 2][choice % 3];
+        let lost = !self.upset.lost.contains(&index);
+        if lost {
+            self.upset.lost.insert(index);
+        } else {
+            self.upset.lost.remove(&index);
+            self.upset.unseen.remove(&index);
+        }
+        self.gpus.set_lost(index, lost);
+    }
+
+    /// NVML is away for a moment, a spec that cannot be read, a look of others at the node, a slice that somebody makes.
+    pub(super) fn disturb(&mut self, choice: usize) {
+        match choice % 8 {
+            0 => self.node.on_observed(Err(GpuError::Hangs(3))),
+            1 => self.node.on_spec(Some("uid".into()), Err("no such field".into())),
+            2 => self.node.on_holders(Err("pod-resources does not answer".into())),
+            3 => {
+                self.upset.others = !self.upset.others;
+                self.upset.hindered = true;
+                self.hear(false);
+            }
+            4 => self.make_foreign(),
+            5 => self.look(),
+            6 => {
+                // A leader whose time is over.
+                let old = kerf_core::contract::GpuNodeSpec { epoch: 0, ..Default::default() };
+                self.node.on_spec(Some("uid".into()), Ok(old));
+            }
+            _ => self.keepers.outside = [0, 700, 5000][choice / 8 % 3],
+        }
+    }
+
+    /// Somebody makes a slice past kerf, at a place that the leader never wants.
+    fn make_foreign(&mut self) {
+        let gpu = self.gpus.gpus().remove(0);
+        let profile = "1g.10gb".parse().unwrap();
+        let placement = kerf_core::mig::Placement { start: 3, size: 1 };
+        let made = self.gpus.create(&gpu.uuid, kerf_core::mig::Instance { profile, placement }, None);
+        if let Ok(made) = made {
+            self.upset.hindered = true;
+            self.upset.foreign = made.device().cloned();
+        }
+    }
+
+    /// What is upset is well again.
+    pub(super) fn calm(&mut self) {
+        for index in std::mem::take(&mut self.upset.lost) {
+            self.gpus.set_lost(index, false);
+        }
+        self.upset.unseen.clear();
+        self.upset.others = false;
+        self.keepers.outside = 0;
+        self.finish(1);
+        self.look();
+        self.now += Duration::from_secs(30);
+        self.hear(true);
+    }
+}

@@ -1,0 +1,154 @@
+//! What must hold, whatever happens; told by the world alone where it can be.
+
+use super::World;
+use crate::node::{Daemon, Decision};
+use kerf_core::contract::{GpuNodeStatus, Shape, SliceState};
+use kerf_core::kind::Kind;
+use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::planner::Step;
+use kerf_core::resource::ResourceName;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl World {
+    /// Nobody loses what it has, and no GPU is given twice.
+    pub(super) fn check(&self) {
+        let gpus = self.gpus.gpus();
+        let there: BTreeSet<&DeviceId> =
+            gpus.iter().flat_map(|g| &g.instances).flat_map(|i| i.devices().map(|(.., d)| d)).collect();
+        let mut shares: BTreeMap<GpuUuid, Vec<ResourceName>> = BTreeMap::new();
+        for (device, pod) in self.kubelet.pods.iter().filter(|(_, pod)| !pod.stale) {
+            match super::share::slice_of(device) {
+                Some((gpu, _)) => shares.entry(gpu).or_default().push(pod.name),
+                None => assert!(there.contains(device), "{device} went from under {}", pod.key),
+            }
+            let names = self.kubelet.taken.iter().filter(|(_, list)| list.get(device) == Some(&true));
+            let others: Vec<_> = names.map(|(name, _)| *name).filter(|name| *name != pod.name).collect();
+            assert!(others.is_empty(), "{device} of {} is offered as {others:?}", pod.key);
+        }
+        if let Some(foreign) = &self.upset.foreign {
+            assert!(there.contains(foreign), "what somebody else has made was destroyed");
+        }
+        for (uuid, names) in shares {
+            let gpu = gpus.iter().find(|g| g.uuid == uuid).unwrap();
+            let kinds: BTreeSet<Kind> = names.iter().map(|name| name.kind()).collect();
+            let size = |name: &ResourceName| name.size().map_or(gpu.memory.0, |size| size.share_memory().0);
+            assert!(!gpu.mig.is_on(), "{names:?} are served on {uuid} in MIG mode");
+            assert_eq!(kinds.len(), 1, "{names:?} of {uuid} are held at once");
+            assert!(names.iter().map(size).sum::<u64>() <= gpu.memory.0, "{names:?} of {uuid} are too much");
+        }
+    }
+
+    /// No step takes what somebody has or may be getting.
+    pub(super) fn check_step(&self, step: &Step) {
+        let Step::Destroy { gpu, instance, part } = step else { return };
+        let found = self.node.find(gpu, *instance).unwrap();
+        for (_, _, device) in found.devices().filter(|(at, ..)| part.is_none() || at == part) {
+            let holder = self.kubelet.pods.get(device).filter(|pod| !pod.stale);
+            assert!(holder.is_none(), "{device} is destroyed under {holder:?}");
+            assert!(!self.kubelet.may_hand_out(device), "{device} is destroyed while the kubelet offers it");
+        }
+    }
+
+    /// What the agent offers to anybody new is promised under that name, and can be used.
+    pub(super) fn check_decision(&mut self, decision: &Decision) {
+        if !decision.lists.is_empty() {
+            self.check_recovery();
+        }
+        if !decision.status.is_ready() {
+            return;
+        }
+        for (name, device, _) in self.kubelet.sends().filter(|(_, _, healthy)| *healthy) {
+            if self.kubelet.pods.contains_key(device) || self.node.account.is_held(device) {
+                continue;
+            }
+            let mut wanted = self.node.spec.slices.iter();
+            let slice = wanted.find(|w| {
+                w.reservation.as_ref().is_some_and(|r| r.resource == name)
+                    && self.node.device_of(w).as_ref() == Some(device)
+            });
+            let slice = slice.unwrap_or_else(|| panic!("{device} is offered as {name} and nobody's"));
+            assert!(self.keepers.can_be_opened(device), "{device} is offered and cannot be opened");
+            let gpu = self.gpus.gpus().into_iter().find(|g| g.uuid == slice.gpu).unwrap();
+            assert!(gpu.fault.is_none() || self.node.gpu(&slice.gpu).unwrap().fault.is_none());
+            match (slice.shape, self.keepers.daemon(&slice.gpu)) {
+                (Shape::Mig { .. }, _) => {}
+                (Shape::Mps { size_gb }, Some(Daemon::Serving { limit, .. })) => {
+                    assert!(*limit >= size_gb.share_memory(), "{device} is offered within {limit}");
+                }
+                (Shape::Whole { .. } | Shape::TimeSlicing { .. }, None) => {}
+                (shape, daemon) => panic!("{shape} {device} is offered beside {daemon:?}"),
+            }
+        }
+    }
+
+    /// The first names since the boot: what was recorded is there, if nothing was in its way.
+    fn check_recovery(&mut self) {
+        if std::mem::replace(&mut self.upset.hindered, true) {
+            return;
+        }
+        let recorded = self.node.spec.slices.iter().filter(|w| self.upset.recorded.contains(w));
+        for wanted in recorded.filter(|w| w.shape.kind() == Kind::Mig) {
+            let there = self.node.device_of(wanted).is_some();
+            let cannot = self.node.obstacles.contains_key(&wanted.id) || self.node.is_switching(&wanted.gpu);
+            assert!(there || cannot, "{wanted:?} was not made anew");
+        }
+    }
+
+    /// Where the GPUs, the status, the kubelet, the MPS daemons and what the leader wants do not agree.
+    pub(super) fn disagreement(&self) -> Option<String> {
+        let status = self.published.as_ref().unwrap();
+        if !status.is_ready() {
+            return Some(format!("{:?}", status.conditions));
+        }
+        let cuts = || self.differing_cuts(status);
+        let holders = || self.differing_holders(status);
+        cuts().or_else(holders).or_else(|| self.differing_wants(status))
+    }
+
+    fn differing_cuts(&self, status: &GpuNodeStatus) -> Option<String> {
+        let mut cut: Vec<(GpuUuid, Shape, Option<DeviceId>)> = Vec::new();
+        for gpu in self.gpus.gpus() {
+            for instance in gpu.instances {
+                let Shape::Mig { profile, start, size, .. } = Shape::mig(instance.instance) else { continue };
+                let shape = |part| Shape::Mig { profile, start, size, part };
+                let devices: Vec<_> = instance
+                    .devices()
+                    .map(|(part, _, d)| (gpu.uuid.clone(), shape(part), Some(d.clone())))
+                    .collect();
+                if devices.is_empty() {
+                    cut.push((gpu.uuid.clone(), shape(None), None));
+                }
+                cut.extend(devices);
+            }
+        }
+        let told = status.slices.iter().filter(|s| s.shape.kind() == Kind::Mig);
+        let mut told: Vec<_> = told.map(|s| (s.gpu.clone(), s.shape, s.device.clone())).collect();
+        cut.sort();
+        told.sort();
+        (cut != told).then(|| format!("the GPUs have {cut:?}, the status tells {told:?}"))
+    }
+
+    fn differing_holders(&self, status: &GpuNodeStatus) -> Option<String> {
+        let holders = self.kubelet.pods.iter().map(|(device, pod)| (device.clone(), pod.key.clone()));
+        let told = status.slices.iter().filter_map(|s| Some((s.device.clone()?, s.holder.as_ref()?.key())));
+        let (holders, told): (BTreeMap<_, _>, BTreeMap<_, _>) = (holders.collect(), told.collect());
+        (holders != told).then(|| format!("the kubelet tells {holders:?}, the status {told:?}"))
+    }
+
+    fn differing_wants(&self, status: &GpuNodeStatus) -> Option<String> {
+        for wanted in &self.spec.slices {
+            let slice = status.slice(&wanted.id).unwrap();
+            let well = matches!(
+                slice.state,
+                SliceState::Ready | SliceState::Held | SliceState::Idle | SliceState::Waiting
+            );
+            if !well || slice.device.is_none() {
+                return Some(format!("{slice:?}"));
+            }
+        }
+        let mps = status.slices.iter().filter(|s| s.shape.kind() == Kind::Mps);
+        let mps: BTreeSet<_> = mps.map(|s| s.gpu.clone()).collect();
+        let daemons: BTreeSet<_> = self.keepers.daemons().into_keys().collect();
+        (daemons != mps).then(|| format!("MPS daemons are on {daemons:?}, shares on {mps:?}"))
+    }
+}

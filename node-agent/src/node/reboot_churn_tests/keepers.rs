@@ -1,0 +1,91 @@
+//! Those who keep MPS daemons and device files as the agent wants them, in their own time, and those who use memory.
+
+use super::World;
+use crate::access::AccessGrant;
+use crate::gpu::fake::uuid;
+use crate::node::{Daemon, Daemons, GpuUsage, Kept, Usage};
+use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::units::MemoryMib;
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub(super) struct Keepers {
+    pub(super) wanted: Option<Kept>,
+    /// Daemons outlive the agent, files do too.
+    daemons: BTreeMap<GpuUuid, Daemon>,
+    files: BTreeMap<DeviceId, Result<AccessGrant, String>>,
+    generation: u64,
+    /// Memory of the GPU without MIG mode that somebody uses, in MiB.
+    pub(super) outside: u64,
+}
+
+impl Keepers {
+    pub(super) fn daemons(&self) -> Daemons {
+        self.daemons.clone()
+    }
+
+    pub(super) fn daemon(&self, gpu: &GpuUuid) -> Option<&Daemon> {
+        self.daemons.get(gpu)
+    }
+
+    pub(super) fn can_be_opened(&self, device: &DeviceId) -> bool {
+        self.files.get(device).is_some_and(Result::is_ok)
+    }
+
+    /// The agent was started anew, and has not said what it wants.
+    pub(super) fn forget(&mut self) {
+        self.wanted = None;
+    }
+
+    pub(super) fn boot(&mut self) {
+        self.daemons.clear();
+        self.files.clear();
+    }
+
+    /// One turn of theirs. With another choice than 1 something may go wrong.
+    fn turn(&mut self, choice: usize) {
+        let Some(Kept { daemons, reach, .. }) = self.wanted.clone() else { return };
+        let ill = choice % 8 == 6;
+        self.files.retain(|device, _| reach.contains_key(device));
+        for device in reach.into_keys() {
+            let made = if ill { Err("no room".into()) } else { Ok(AccessGrant::default()) };
+            self.files.insert(device, made);
+        }
+        let before = std::mem::take(&mut self.daemons);
+        for (gpu, daemon) in before.iter().filter(|(gpu, _)| !daemons.contains_key(*gpu)) {
+            if *daemon != Daemon::Changing {
+                self.daemons.insert(gpu.clone(), Daemon::Changing);
+            }
+        }
+        for (gpu, wanted) in daemons {
+            let next = match before.get(&gpu) {
+                None => Daemon::Changing,
+                Some(Daemon::Serving { .. }) if ill => Daemon::Ill("it does not answer".into()),
+                Some(Daemon::Serving { generation, .. }) if choice % 8 != 7 => {
+                    Daemon::Serving { generation: *generation, limit: wanted.limit }
+                }
+                Some(_) => {
+                    self.generation += 1;
+                    Daemon::Serving { generation: self.generation, limit: wanted.limit }
+                }
+            };
+            self.daemons.insert(gpu, next);
+        }
+    }
+}
+
+impl World {
+    pub(super) fn keep(&mut self, choice: usize) {
+        if self.keepers.wanted.is_some() {
+            self.keepers.turn(choice);
+            self.node.on_daemons(self.keepers.daemons());
+            self.node.on_reachable(self.keepers.files.clone());
+        }
+    }
+
+    /// Who uses how much of the GPUs: the pods what they have, and somebody something of the last GPU.
+    pub(super) fn usage(&self) -> Usage {
+        let others = vec![("somebody".to_owned(), 7, MemoryMib(self.keepers.outside))];
+        Usage::from([(uuid(2), GpuUsage { others, ..GpuUsage::default() })])
+    }
+}

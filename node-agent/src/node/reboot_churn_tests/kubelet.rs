@@ -1,0 +1,211 @@
+//! The kubelet: takes lists late and name by name, picks devices and asks for them later, lists pods a while after that, and
+//! keeps its checkpoint of who has what over its own restarts and the node's.
+
+use super::World;
+use crate::node::{Allocatable, Held, Holders, ListedDevice, NodePod, NodePods};
+use kerf_core::contract::Holder;
+use kerf_core::names::{DeviceId, PodKey, PodUid};
+use kerf_core::resource::ResourceName;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+type Lists = BTreeMap<ResourceName, BTreeMap<DeviceId, bool>>;
+
+/// Who has a device.
+#[derive(Debug, Clone)]
+pub(super) struct Pod {
+    pub(super) name: ResourceName,
+    pub(super) key: PodKey,
+    uid: PodUid,
+    since: Instant,
+    listed: bool,
+    /// Whether it had the device before a reboot, and was not admitted since.
+    pub(super) stale: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Kubelet {
+    /// Whether the agent has registered its names since one of the two was started.
+    pub(super) registered: bool,
+    sent: Lists,
+    pub(super) taken: Lists,
+    granted: BTreeSet<(ResourceName, DeviceId)>,
+    picked: Option<(ResourceName, DeviceId, PodKey, PodUid)>,
+    pub(super) pods: BTreeMap<DeviceId, Pod>,
+    /// Pods that are bound to the node, by the API server.
+    pub(super) bound: BTreeMap<PodUid, (PodKey, ResourceName)>,
+    allocatable: Option<Allocatable>,
+    holders: Option<Holders>,
+    strangers: u32,
+}
+
+impl Kubelet {
+    pub(super) fn send(&mut self, lists: &BTreeMap<ResourceName, Vec<ListedDevice>>) {
+        for (name, list) in lists {
+            self.sent.insert(*name, list.iter().map(|d| (d.id.clone(), d.healthy)).collect());
+        }
+        let all = lists.iter().flat_map(|(name, list)| list.iter().map(move |d| (*name, d)));
+        self.granted = all.filter(|(_, d)| d.grant.is_some()).map(|(name, d)| (name, d.id.clone())).collect();
+    }
+
+    pub(super) fn sends(&self) -> impl Iterator<Item = (ResourceName, &DeviceId, bool)> {
+        self.sent.iter().flat_map(|(name, list)| list.iter().map(move |(d, healthy)| (*name, d, *healthy)))
+    }
+
+    /// Whether it may hand the device out, by the lists that it knows.
+    pub(super) fn may_hand_out(&self, device: &DeviceId) -> bool {
+        self.taken.values().any(|list| list.get(device) == Some(&true))
+    }
+
+    pub(super) fn take_all(&mut self) {
+        if self.registered {
+            self.taken.clone_from(&self.sent);
+        }
+    }
+
+    /// The agent's sockets are gone: all its devices are unhealthy.
+    pub(super) fn forget_agent(&mut self) {
+        self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
+        self.sent.clear();
+        self.granted.clear();
+        self.registered = false;
+        (self.allocatable, self.holders) = (None, None);
+        self.pods.values_mut().for_each(|pod| pod.listed = true);
+    }
+
+    pub(super) fn boot(&mut self) {
+        self.taken.clear();
+        self.registered = false;
+        self.picked = None;
+        self.pods.values_mut().for_each(|pod| pod.stale = true);
+    }
+
+    pub(super) fn stale(&self) -> Option<&DeviceId> {
+        self.pods.iter().find(|(_, pod)| pod.stale).map(|(device, _)| device)
+    }
+}
+
+impl World {
+    pub(super) fn take_lists(&mut self, choice: usize) {
+        let kubelet = &mut self.kubelet;
+        let changed: Vec<_> =
+            kubelet.sent.iter().filter(|(name, list)| kubelet.taken.get(*name) != Some(list)).collect();
+        if let Some((name, list)) = changed.get(choice % changed.len().max(1)).filter(|_| kubelet.registered)
+        {
+            kubelet.taken.insert(**name, (*list).clone());
+        }
+    }
+
+    /// The kubelet picks a device for a pod that is bound and asks by its name, or for one that came past kerf.
+    pub(super) fn pick(&mut self, choice: usize) {
+        self.bind();
+        let kubelet = &mut self.kubelet;
+        let free = kubelet.taken.iter().flat_map(|(name, list)| list.iter().map(move |d| (*name, d)));
+        let free: Vec<_> = free
+            .filter(|(_, (device, healthy))| **healthy && !kubelet.pods.contains_key(*device))
+            .map(|(name, (device, _))| (name, device.clone()))
+            .collect();
+        let Some((name, device)) = free.get(choice % free.len().max(1)).cloned() else { return };
+        let has = |key: &PodKey| kubelet.pods.values().any(|pod| pod.key == *key);
+        let mut waiting = kubelet.bound.iter().filter(|(_, (key, asked))| *asked == name && !has(key));
+        let pod = waiting.next().map(|(uid, (key, _))| (key.clone(), uid.clone()));
+        if pod.is_none() && !choice.is_multiple_of(4) {
+            return;
+        }
+        kubelet.strangers += 1;
+        let stranger = format!("x{}", kubelet.strangers);
+        let (key, uid) = pod.unwrap_or_else(|| (PodKey::new("ns", &stranger), PodUid::new(stranger)));
+        kubelet.picked = Some((name, device, key, uid));
+    }
+
+    /// The kubelet asks for what it picked, however long ago. A pod that is refused has failed.
+    pub(super) fn allocate(&mut self) {
+        let Some((name, device, key, uid)) = self.kubelet.picked.take() else { return };
+        let taken = self.kubelet.pods.contains_key(&device);
+        if taken || !self.kubelet.granted.contains(&(name, device.clone())) {
+            return self.bury(&key, &uid);
+        }
+        self.tally.allocations += 1;
+        self.node.on_allocated(name, vec![device.clone()], self.now);
+        self.gpus.set_processes(&device, true);
+        let pod = Pod { name, key, uid, since: self.now, listed: false, stale: false };
+        self.kubelet.pods.insert(device, pod);
+    }
+
+    /// A pod is gone.
+    fn bury(&mut self, key: &PodKey, uid: &PodUid) {
+        self.kubelet.bound.remove(uid);
+        self.node.on_pod_left(key.clone(), self.now);
+        self.tell_pods();
+        self.give_back(uid);
+    }
+
+    pub(super) fn end_pod(&mut self, choice: usize) {
+        let devices: Vec<_> = self.kubelet.pods.keys().cloned().collect();
+        let Some(device) = devices.get(choice % devices.len().max(1)) else { return };
+        self.gpus.set_processes(device, false);
+        if let Some(pod) = self.kubelet.pods.remove(device) {
+            self.bury(&pod.key, &pod.uid);
+        }
+    }
+
+    /// After a reboot the kubelet takes a pod on again if what it had is there and healthy; else the pod has failed.
+    pub(super) fn readmit(&mut self, choice: usize) {
+        let stale: Vec<_> =
+            self.kubelet.pods.iter().filter(|(_, p)| p.stale).map(|(d, p)| (d.clone(), p.name)).collect();
+        let Some((device, name)) = stale.get(choice % stale.len().max(1)) else { return };
+        if self.kubelet.taken.get(name).is_some_and(|list| list.get(device) == Some(&true)) {
+            self.kubelet.pods.entry(device.clone()).and_modify(|pod| pod.stale = false);
+        } else if let Some(pod) = self.kubelet.pods.remove(device) {
+            self.bury(&pod.key, &pod.uid);
+        }
+    }
+
+    pub(super) fn restart_kubelet(&mut self, choice: usize) {
+        if choice.is_multiple_of(4) {
+            self.kubelet.taken.clear();
+            self.kubelet.picked = None;
+            self.kubelet.pods.values_mut().for_each(|pod| pod.listed = true);
+            self.kubelet.registered = false;
+            self.node.on_registration(Err("the kubelet was restarted".into()));
+        }
+        self.node.on_registration(Ok(()));
+        self.kubelet.registered = true;
+    }
+
+    /// The API server's view of pods.
+    pub(super) fn tell_pods(&mut self) {
+        let pods = self.kubelet.bound.iter().map(|(uid, (key, name))| {
+            let pod = NodePod { key: key.clone(), admitted: true, names: BTreeMap::from([(*name, None)]) };
+            (uid.clone(), pod)
+        });
+        self.node.on_pods(pods.collect::<NodePods>());
+    }
+
+    pub(super) fn ask(&mut self) {
+        let (kubelet, now) = (&mut self.kubelet, self.now);
+        for pod in kubelet.pods.values_mut() {
+            pod.listed |= now > pod.since + Duration::from_millis(500);
+        }
+        let healthy = kubelet.taken.iter().map(|(name, list)| {
+            (*name, list.iter().filter(|(_, healthy)| **healthy).map(|(device, _)| device.clone()).collect())
+        });
+        kubelet.allocatable = Some(Allocatable { asked: now, healthy: healthy.collect() });
+        let held = kubelet.pods.iter().filter(|(_, pod)| pod.listed).map(|(device, pod)| {
+            let (namespace, name) = (pod.key.namespace.clone(), pod.key.name.clone());
+            (
+                device.clone(),
+                Held { name: pod.name, holder: Holder { namespace, pod: name, container: "main".into() } },
+            )
+        });
+        kubelet.holders = Some(Holders { asked: now, held: held.collect() });
+    }
+
+    pub(super) fn answer(&mut self) {
+        if let Some(allocatable) = self.kubelet.allocatable.take() {
+            self.node.on_allocatable(allocatable);
+        } else if let Some(holders) = self.kubelet.holders.take() {
+            self.node.on_holders(Ok(holders));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The extender's leader: wants what comes to its mind, legal or not, and keeps its book by the status as the real one does.
+
+use super::World;
+use kerf_core::contract::{GpuRule, ModeChange, MpsRule, NodePolicy, Reservation, Shape, WantedSlice};
+use kerf_core::kind::Kind;
+use kerf_core::ledger;
+use kerf_core::mig::{ComputeInstance, ComputeProfile};
+use kerf_core::names::{PodUid, SliceId};
+use kerf_core::resource::ResourceName;
+use kerf_core::units::SizeGb;
+
+use crate::gpu::fake::uuid;
+
+/// What a spec may want of GPU instances: the GPU, the profile, where, and the part.
+const CUTS: [(u32, &str, u8, u8, Option<(u8, u8)>); 13] = [
+    (0, "1g.10gb", 0, 1, None),
+    (0, "1g.10gb", 4, 1, None),
+    (0, "1g.20gb", 4, 2, None),
+    (0, "3g.40gb", 4, 4, None),
+    (0, "7g.80gb", 0, 8, None),
+    (0, "3g.40gb", 4, 4, Some((0, 1))),
+    (0, "3g.40gb", 4, 4, Some((1, 1))),
+    (0, "3g.40gb", 4, 4, Some((0, 2))),
+    (1, "1g.5gb", 6, 1, None),
+    (1, "1g.5gb", 0, 1, None),
+    (1, "2g.10gb", 0, 2, None),
+    (1, "3g.20gb", 4, 4, None),
+    (1, "7g.40gb", 0, 8, None),
+];
+
+/// What it may want of a GPU without MIG.
+const SHARES: [Shape; 6] = [
+    Shape::Mps { size_gb: SizeGb(4) },
+    Shape::Mps { size_gb: SizeGb(8) },
+    Shape::Mps { size_gb: SizeGb(4) },
+    Shape::TimeSlicing { size_gb: SizeGb(4) },
+    Shape::TimeSlicing { size_gb: SizeGb(8) },
+    Shape::Whole { size_gb: SizeGb(15) },
+];
+
+/// How many slices a spec has at most.
+const MOST: usize = 12;
+
+fn shape(choice: usize) -> (u32, Shape) {
+    // As often of the GPU that has no MIG mode as of the two others.
+    let choice = choice % (CUTS.len() + 2 * SHARES.len());
+    if let Some((gpu, profile, start, size, part)) = CUTS.get(choice) {
+        let part = part.map(|(start, compute)| ComputeInstance { start, compute });
+        let shape = Shape::Mig { profile: profile.parse().unwrap(), start: *start, size: *size, part };
+        return (*gpu, shape);
+    }
+    let share = (choice - CUTS.len()) % SHARES.len();
+    (if choice - CUTS.len() < SHARES.len() { 2 } else { u32::try_from(choice % 2).unwrap() }, SHARES[share])
+}
+
+fn name(shape: Shape) -> ResourceName {
+    match shape {
+        Shape::Mig { profile, part: Some(part), .. } => {
+            ResourceName::Compute(ComputeProfile::new(part.compute, profile).unwrap())
+        }
+        // A smaller promise may be kept by a larger slice.
+        Shape::Mig { profile, .. } if profile.to_string() == "1g.20gb" => {
+            "nvidia.com/mig-1g.10gb".parse().unwrap()
+        }
+        Shape::Mig { profile, .. } => ResourceName::Mig(profile),
+        Shape::Whole { .. } => ResourceName::Whole,
+        Shape::Mps { size_gb } => ResourceName::Mps(size_gb),
+        Shape::TimeSlicing { size_gb } => ResourceName::TimeSlicing(size_gb),
+    }
+}
+
+/// Whether a slice that is wanted has to go for another on its GPU.
+fn is_in_the_way(old: Shape, new: Shape) -> bool {
+    match (old, new) {
+        (Shape::Mig { part: Some(a), .. }, Shape::Mig { part: Some(b), .. }) => a.overlaps(b),
+        (old, new) => match (old.instance(), new.instance()) {
+            (Some(a), Some(b)) => a.placement.overlaps(b.placement),
+            _ => old.kind() != new.kind() || new.kind() == Kind::Whole,
+        },
+    }
+}
+
+impl World {
+    /// Wants a slice for a pod, or for nobody yet. Takes back what is in its way, also what a pod was promised; or forgets to.
+    pub(super) fn want(&mut self, choice: usize) {
+        let (gpu, shape) = shape(choice);
+        let careless = choice % 7 == 3;
+        self.spec.slices.retain(|w| w.gpu != uuid(gpu) || careless || !is_in_the_way(w.shape, shape));
+        if self.spec.slices.len() >= MOST {
+            self.spec.slices.remove(0);
+        }
+        self.spec.next_slice += 1;
+        let number = self.spec.next_slice;
+        let reservation = (choice % 5 != 4).then(|| Reservation {
+            uid: PodUid::new(format!("u{number}")),
+            namespace: "ns".into(),
+            pod: format!("p{number}"),
+            container: "main".into(),
+            resource: name(shape),
+            alone: choice % 31 == 30,
+            epoch: 1,
+        });
+        let id = SliceId::new(format!("s{number}"));
+        self.spec.slices.push(WantedSlice { id, gpu: uuid(gpu), shape, reservation });
+        self.write();
+    }
+
+    pub(super) fn release(&mut self, choice: usize) {
+        let count = self.spec.slices.len().max(1);
+        match self.spec.slices.get_mut(choice % count) {
+            Some(slice) if choice.is_multiple_of(2) => slice.reservation = None,
+            Some(_) => drop(self.spec.slices.remove(choice % count)),
+            None => {}
+        }
+        self.write();
+    }
+
+    pub(super) fn set_policy(&mut self, choice: usize) {
+        use Kind::{Mig, Mps, TimeSlicing, Whole};
+        let kinds: [&[Kind]; 6] =
+            [&Kind::ALL, &[Mig], &[Mps, Whole], &[TimeSlicing], &[Mig, Mps], &Kind::ALL];
+        let changes = [ModeChange::WithoutReset, ModeChange::WithReset, ModeChange::Never];
+        let rule = GpuRule {
+            kinds: kinds[choice % kinds.len()].to_vec(),
+            mode_change: changes[choice / 8 % 3],
+            compute_instances: true,
+            mps: MpsRule { strict: choice / 32 % 2 == 0, exclusive: choice / 64 % 2 == 0 },
+            ..GpuRule::default()
+        };
+        self.spec.policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };
+        self.write();
+    }
+
+    /// What the real leader does after each status: drops what failed, and follows the kubelet's choice.
+    pub(super) fn upkeep(&mut self) {
+        let Some(status) = self.published.clone().filter(|s| s.is_ready()) else { return };
+        let bound = &self.kubelet.bound;
+        let failed = ledger::drop_failed(&self.spec, &status);
+        let next = failed.or_else(|| ledger::follow_holders(&self.spec, &status, |u| bound.contains_key(u)));
+        if let Some(next) = next {
+            self.spec = next;
+            self.write();
+        }
+    }
+
+    /// Takes a promise back whose pod has ended.
+    pub(super) fn give_back(&mut self, uid: &PodUid) {
+        if let Some(next) = ledger::release(&self.spec, uid) {
+            self.spec = next;
+            self.write();
+        }
+    }
+
+    /// Binds the pods whose slices are ready.
+    pub(super) fn bind(&mut self) {
+        let Some(status) = &self.published else { return };
+        let reserved = self.spec.slices.iter().filter_map(|w| Some((w, w.reservation.as_ref()?)));
+        let ready = |w: &WantedSlice, r: &Reservation| {
+            status.slice(&w.id).is_some_and(|s| s.ready_for.as_ref() == Some(&r.uid))
+        };
+        let ready = reserved.filter(|(w, r)| ready(w, r));
+        let bound: Vec<_> = ready.map(|(_, r)| (r.uid.clone(), (r.key(), r.resource))).collect();
+        self.kubelet.bound.extend(bound);
+        self.tell_pods();
+    }
+
+    fn write(&mut self) {
+        self.spec.revision += 1;
+        self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
+    }
+}

@@ -1,0 +1,280 @@
+//! Random lives of a node that is booted, whose agent is killed, whose GPUs fall off the bus and report errors, whose MPS
+//! daemons die, whose policy changes, with a kubelet that lags and calls that take their time. All in virtual time.
+//!
+//! Whatever happens: no device has two holders, nothing that is held is destroyed, nothing is offered that is not reserved
+//! or held, and no GPU serves two kinds at once. And once all are well again, GPUs, status and kubelet say the same.
+
+mod agent;
+mod checks;
+mod keepers;
+mod kubelet;
+mod leader;
+
+use super::*;
+use crate::gpu::fake::FakeGpus;
+use agent::{Call, Disk};
+use keepers::Keepers;
+use kerf_core::contract::WantedSlice;
+use kubelet::Kubelet;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestError, TestRunner};
+use std::time::Duration;
+
+const MODELS: [&str; 3] = ["H100-80GB", "A100-40GB", "T4-16GB"];
+
+/// How many actions a life has at most, and after how many all is well for a while.
+const LONGEST: usize = 160;
+const PHASE: usize = 40;
+
+/// Turns of everybody within which all agree, 0.8 s each.
+const SETTLES_WITHIN: usize = 60;
+
+/// What a life was made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Tally {
+    lives: u64,
+    reboots: u64,
+    restarts: u64,
+    /// GPU instances and compute instances made and destroyed, and MIG modes switched.
+    cuts: u64,
+    /// Containers that got devices.
+    allocations: u64,
+    turns: u64,
+}
+
+struct World {
+    node: Node,
+    settings: Settings,
+    gpus: FakeGpus,
+    now: Instant,
+    /// What is wrong with the world, until it settles.
+    upset: Upset,
+    kubelet: Kubelet,
+    /// The leader's spec, and the status that it reads.
+    spec: GpuNodeSpec,
+    published: Option<GpuNodeStatus>,
+    disk: Disk,
+    call: Option<Call>,
+    keepers: Keepers,
+    tally: Tally,
+}
+
+#[derive(Default)]
+struct Upset {
+    /// GPUs that are lost, and those of them that this process of the agent's has never seen.
+    lost: BTreeSet<u32>,
+    unseen: BTreeSet<u32>,
+    others: bool,
+    /// A slice that somebody else has made.
+    foreign: Option<DeviceId>,
+    /// What was recorded at the last boot.
+    recorded: Vec<WantedSlice>,
+    /// Whether something may have kept a recorded slice from being made anew since the boot.
+    hindered: bool,
+}
+
+impl World {
+    fn new() -> Self {
+        let settings = Settings {
+            mps: Some("/mps".into()),
+            access: true,
+            others: true,
+            recover_after: Duration::from_secs(5),
+            ..Settings::default()
+        };
+        let mut world = Self {
+            node: Node::default(),
+            settings,
+            gpus: FakeGpus::new(&MODELS),
+            now: Instant::now(),
+            upset: Upset { hindered: true, ..Upset::default() },
+            kubelet: Kubelet::default(),
+            spec: GpuNodeSpec { epoch: 1, ..GpuNodeSpec::default() },
+            published: None,
+            disk: Disk::default(),
+            call: None,
+            keepers: Keepers::default(),
+            tally: Tally::default(),
+        };
+        world.set_policy(0);
+        world.start_agent();
+        world.hear(true);
+        world
+    }
+
+    fn act(&mut self, action: u8, choice: usize) {
+        self.now += match (action % 32, choice % 4) {
+            (31, _) => Duration::from_secs(4),
+            (_, 0) => Duration::from_millis(300),
+            _ => Duration::from_millis(3),
+        };
+        match action % 32 {
+            1..=3 | 28 | 30 => self.want(choice),
+            4 => self.release(choice),
+            5 => self.upkeep(),
+            6 => self.set_policy(choice),
+            7 => self.take_lists(choice),
+            8 => self.kubelet.take_all(),
+            9 => self.pick(choice),
+            10 => self.allocate(),
+            11 => self.end_pod(choice),
+            12 => self.ask(),
+            13 => self.answer(),
+            14 | 15 => self.keep(choice),
+            16 => self.trouble(choice),
+            17 => self.lose(choice),
+            18 => self.restart_agent(choice),
+            19 => self.reboot(choice),
+            20 => self.restart_kubelet(choice),
+            21 => self.readmit(choice),
+            22 => self.disturb(choice),
+            23 => self.catch_up(),
+            24..=27 | 29 => self.admit(choice),
+            _ => {}
+        }
+        if std::env::var_os("KERF_DUMP").is_some() {
+            eprintln!(
+                "ACT {} {choice}; pods {:?} mig {:?} recalled {:?}",
+                action % 32,
+                self.kubelet.pods.iter().map(|(d, p)| (d, p.stale)).collect::<Vec<_>>(),
+                self.gpus.gpus().iter().map(|g| g.mig).collect::<Vec<_>>(),
+                self.node.recalled.mig
+            );
+        }
+        self.tick(choice);
+        if !action.is_multiple_of(3) {
+            self.finish(choice);
+        }
+        self.check();
+    }
+
+    /// Everybody hears of everybody once.
+    fn catch_up(&mut self) {
+        self.hear(true);
+        self.kubelet.take_all();
+        self.now += Duration::from_millis(600);
+        self.ask();
+        self.answer();
+        self.answer();
+        self.keep(1);
+        self.upkeep();
+    }
+
+    /// A pod that was promised something comes to the kubelet, which knows the newest lists, and gets its devices.
+    fn admit(&mut self, choice: usize) {
+        self.catch_up();
+        for _ in 0..2 {
+            self.tick(1);
+            self.finish(1);
+        }
+        self.keep(1);
+        self.decide();
+        self.kubelet.take_all();
+        self.ask();
+        self.answer();
+        self.decide();
+        self.pick(choice);
+        self.allocate();
+    }
+
+    /// All that was upset is well again, and everybody catches up. Pods go on.
+    fn settle(&mut self) {
+        self.calm();
+        self.check();
+        for _ in 0..SETTLES_WITHIN {
+            self.now += Duration::from_millis(800);
+            self.tally.turns += 1;
+            self.catch_up();
+            while self.kubelet.stale().is_some() {
+                self.readmit(0);
+            }
+            self.finish(1);
+            self.look();
+            self.tick(1);
+            self.finish(1);
+            self.check();
+            if self.disagreement().is_none() {
+                return;
+            }
+        }
+        if std::env::var_os("KERF_DUMP").is_some() {
+            eprintln!("{:#?}\n{:#?}", self.node, self.published);
+        }
+        panic!("{}", self.disagreement().unwrap_or_default());
+    }
+}
+
+fn live(actions: &[(u8, u16)]) -> Tally {
+    let mut world = World::new();
+    for phase in actions.chunks(PHASE) {
+        for (action, choice) in phase {
+            world.act(*action, usize::from(*choice));
+        }
+        world.settle();
+    }
+    Tally { lives: 1, ..world.tally }
+}
+
+/// Lives until there were `enough`, the tally of all of them.
+fn lives(enough: impl Fn(&Tally) -> bool) -> Tally {
+    let tally = std::cell::Cell::new(Tally::default());
+    let strategy = prop::collection::vec((any::<u8>(), any::<u16>()), 1..LONGEST);
+    while !enough(&tally.get()) {
+        let config =
+            Config { cases: 1, max_shrink_iters: 500, failure_persistence: None, ..Config::default() };
+        let run = TestRunner::new(config).run(&strategy, |actions| {
+            let (all, one) = (tally.get(), live(&actions));
+            tally.set(Tally {
+                lives: all.lives + one.lives,
+                reboots: all.reboots + one.reboots,
+                restarts: all.restarts + one.restarts,
+                cuts: all.cuts + one.cuts,
+                allocations: all.allocations + one.allocations,
+                turns: all.turns + one.turns,
+            });
+            Ok(())
+        });
+        if let Err(TestError::Fail(why, actions)) = run {
+            panic!("{why}\nin the life {actions:?}");
+        }
+    }
+    tally.get()
+}
+
+/// Reboots, restarts and repartitions in all.
+fn upheavals(tally: &Tally) -> u64 {
+    tally.reboots + tally.restarts + tally.cuts
+}
+
+#[test]
+fn whatever_happens_to_a_node_nothing_held_is_lost_and_in_the_end_all_agree() {
+    let tally = lives(|tally| upheavals(tally) >= 400);
+    println!("{tally:?}");
+}
+
+/// A bar of the project's: 10,000 of them.
+#[test]
+#[ignore = "takes minutes: cargo xtask bench reboots"]
+fn ten_thousand_reboots_restarts_and_repartitions() {
+    let tally = lives(|tally| upheavals(tally) >= 10_000);
+    let Tally { lives, reboots, restarts, cuts, allocations, .. } = tally;
+    println!(
+        "{} upheavals in {lives} lives: {reboots} reboots, {restarts} restarts of the agent, {cuts} repartitions; \
+         {allocations} containers got devices; no device with two holders, no held slice destroyed",
+        upheavals(&tally)
+    );
+}
+
+#[test]
+#[ignore = "debugging"]
+fn replay() {
+    let text = std::fs::read_to_string("/tmp/kerf/h/life").unwrap();
+    let numbers: Vec<u32> = text
+        .split(|c: char| !c.is_ascii_digit())
+        .filter(|s| !s.is_empty())
+        .map(|s| s.parse().unwrap())
+        .collect();
+    let actions: Vec<(u8, u16)> =
+        numbers.chunks(2).map(|c| (u8::try_from(c[0]).unwrap(), u16::try_from(c[1]).unwrap())).collect();
+    live(&actions);
+}

@@ -56,6 +56,12 @@ fn asking(name: &str, memory: &str, class: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, class)])
 }
 
+fn limited(mut pod: Pod, limit: &str) -> anyhow::Result<Pod> {
+    let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
+    container.resources = Some(serde_json::from_value(json!({"limits": {limit: "1"}}))?);
+    Ok(pod)
+}
+
 fn grant(cluster: &Cluster, pod: &str) -> anyhow::Result<Grant> {
     let grant = cluster.nodes()[0].kubelet().grant(&PodKey::new("default", pod), "main");
     grant.with_context(|| format!("{pod} got nothing"))
@@ -93,9 +99,7 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
     let mixed = [&[Kind::Mig][..], &[Kind::Mps], &[Kind::TimeSlicing], &[Kind::Whole, Kind::TimeSlicing]];
     set_policy(&cluster, &json!({"gpus": gpus}), mixed).await?;
 
-    let mut mps = pod("mps", &[(keys::ISOLATION, "memory")]);
-    let container = mps.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
-    container.resources = Some(serde_json::from_value(json!({"limits": {"nvidia.com/gpu-8gb": "1"}}))?);
+    let mps = limited(pod("mps", &[(keys::ISOLATION, "memory")]), "nvidia.com/gpu-8gb")?;
     for pod in [
         asking("mig", "10Gi", "hardware"),
         mps,
@@ -131,6 +135,12 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
         mig_devices(&cluster)?.contains(&visible(&cluster, "late-slice")?),
         "no GPU has time slices of that size"
     );
+
+    // Who means everybody's GPUs and names kerf's scheduler is told, and does not get what others were promised.
+    let mut others = limited(pod("others", &[]), "nvidia.com/gpu")?;
+    others.spec.get_or_insert_default().scheduler_name = Some("kerf-scheduler".to_owned());
+    cluster.create(&others).await?;
+    cluster.event("others", "pod was not admitted by kerf's webhook").await?;
 
     let written = cluster.gpu_node(NODE).await?.spec.context("the GpuNode has no spec")?;
     assert_eq!(written["policy"], policy, "kerf's writes leave it alone");

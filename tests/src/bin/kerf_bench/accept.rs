@@ -11,7 +11,7 @@ use clap::Args as ClapArgs;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_cli::simulate::jobs::Job;
 use kerf_cli::simulate::replay::{Decision, Place, Replay};
-use kerf_core::contract::GpuNodeSpec;
+use kerf_core::contract::{GpuNodeSpec, SliceState};
 use kerf_core::keys;
 use kerf_core::mig::{MigTable, catalog};
 use kerf_core::packing::Terms;
@@ -129,7 +129,8 @@ async fn schedule(args: &Args, jobs: &[Job]) -> anyhow::Result<Vec<Option<Place>
     Ok(places)
 }
 
-/// Deletes the pods of jobs that have ended, and waits until nobody but those that are `alive` has a promise or a slice.
+/// Deletes the pods of jobs that have ended, and waits until nobody but those that are `alive` has a promise or a slice,
+/// and all other slices are idle.
 async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Result<()> {
     for number in ended {
         cluster.delete(&name(*number)).await?;
@@ -143,7 +144,9 @@ async fn end(cluster: &Cluster, ended: &[usize], alive: &[String]) -> anyhow::Re
             let (spec, status) = (node.read_spec()?, node.read_status()?.unwrap_or_default());
             let promised = spec.slices.iter().filter_map(|s| s.reservation.as_ref()).map(|r| &r.pod);
             let held = status.slices.iter().filter_map(|s| s.holder.as_ref()).map(|h| &h.pod);
-            if promised.chain(held).any(|pod| !alive.contains(pod)) {
+            // The extender counts on a slice again once its agent calls it idle.
+            let open = status.slices.iter().any(|s| s.holder.is_none() && s.state != SliceState::Idle);
+            if open || promised.chain(held).any(|pod| !alive.contains(pod)) {
                 return Ok(false);
             }
         }

@@ -101,9 +101,6 @@ impl World {
     }
 
     fn begin(&mut self, step: Step, choice: usize) {
-        if std::env::var_os("KERF_DUMP").is_some() {
-            eprintln!("STEP {step}");
-        }
         self.check_step(&step);
         let found = match &step {
             Step::Destroy { gpu, instance, .. } => Some(self.node.find(gpu, *instance).unwrap().clone()),

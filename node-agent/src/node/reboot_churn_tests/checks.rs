@@ -71,11 +71,10 @@ impl World {
             let gpu = self.gpus.gpus().into_iter().find(|g| g.uuid == slice.gpu).unwrap();
             assert!(gpu.fault.is_none() || self.node.gpu(&slice.gpu).unwrap().fault.is_none());
             match (slice.shape, self.keepers.daemon(&slice.gpu)) {
-                (Shape::Mig { .. }, _) => {}
+                (Shape::Mig { .. }, _) | (Shape::Whole { .. } | Shape::TimeSlicing { .. }, None) => {}
                 (Shape::Mps { size_gb }, Some(Daemon::Serving { limit, .. })) => {
                     assert!(*limit >= size_gb.share_memory(), "{device} is offered within {limit}");
                 }
-                (Shape::Whole { .. } | Shape::TimeSlicing { .. }, None) => {}
                 (shape, daemon) => panic!("{shape} {device} is offered beside {daemon:?}"),
             }
         }

@@ -1,7 +1,9 @@
 //! The extender's leader: wants what comes to its mind, legal or not, and keeps its book by the status as the real one does.
 
 use super::World;
-use kerf_core::contract::{GpuRule, ModeChange, MpsRule, NodePolicy, Reservation, Shape, WantedSlice};
+use kerf_core::contract::{
+    GpuNodeStatus, GpuRule, ModeChange, MpsRule, NodePolicy, Reservation, Shape, WantedSlice,
+};
 use kerf_core::kind::Kind;
 use kerf_core::ledger;
 use kerf_core::mig::{ComputeInstance, ComputeProfile};
@@ -11,8 +13,11 @@ use kerf_core::units::SizeGb;
 
 use crate::gpu::fake::uuid;
 
-/// What a spec may want of GPU instances: the GPU, the profile, where, and the part.
-const CUTS: [(u32, &str, u8, u8, Option<(u8, u8)>); 13] = [
+/// A GPU, a profile, its first memory slice and how many; the first compute slice of a part and how many.
+type Cut = (u32, &'static str, u8, u8, Option<(u8, u8)>);
+
+/// What a spec may want of GPU instances.
+const CUTS: [Cut; 13] = [
     (0, "1g.10gb", 0, 1, None),
     (0, "1g.10gb", 4, 1, None),
     (0, "1g.20gb", 4, 2, None),
@@ -124,7 +129,7 @@ impl World {
             kinds: kinds[choice % kinds.len()].to_vec(),
             mode_change: changes[choice / 8 % 3],
             compute_instances: true,
-            mps: MpsRule { strict: choice / 32 % 2 == 0, exclusive: choice / 64 % 2 == 0 },
+            mps: MpsRule { strict: choice & 32 == 0, exclusive: choice & 64 == 0 },
             ..GpuRule::default()
         };
         self.spec.policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };
@@ -133,7 +138,7 @@ impl World {
 
     /// What the real leader does after each status: drops what failed, and follows the kubelet's choice.
     pub(super) fn upkeep(&mut self) {
-        let Some(status) = self.published.clone().filter(|s| s.is_ready()) else { return };
+        let Some(status) = self.published.clone().filter(GpuNodeStatus::is_ready) else { return };
         let bound = &self.kubelet.bound;
         let failed = ledger::drop_failed(&self.spec, &status);
         let next = failed.or_else(|| ledger::follow_holders(&self.spec, &status, |u| bound.contains_key(u)));

@@ -39,7 +39,6 @@ struct Tally {
     cuts: u64,
     /// Containers that got devices.
     allocations: u64,
-    turns: u64,
 }
 
 struct World {
@@ -132,15 +131,6 @@ impl World {
             24..=27 | 29 => self.admit(choice),
             _ => {}
         }
-        if std::env::var_os("KERF_DUMP").is_some() {
-            eprintln!(
-                "ACT {} {choice}; pods {:?} mig {:?} recalled {:?}",
-                action % 32,
-                self.kubelet.pods.iter().map(|(d, p)| (d, p.stale)).collect::<Vec<_>>(),
-                self.gpus.gpus().iter().map(|g| g.mig).collect::<Vec<_>>(),
-                self.node.recalled.mig
-            );
-        }
         self.tick(choice);
         if !action.is_multiple_of(3) {
             self.finish(choice);
@@ -183,7 +173,6 @@ impl World {
         self.check();
         for _ in 0..SETTLES_WITHIN {
             self.now += Duration::from_millis(800);
-            self.tally.turns += 1;
             self.catch_up();
             while self.kubelet.stale().is_some() {
                 self.readmit(0);
@@ -196,9 +185,6 @@ impl World {
             if self.disagreement().is_none() {
                 return;
             }
-        }
-        if std::env::var_os("KERF_DUMP").is_some() {
-            eprintln!("{:#?}\n{:#?}", self.node, self.published);
         }
         panic!("{}", self.disagreement().unwrap_or_default());
     }
@@ -230,7 +216,6 @@ fn lives(enough: impl Fn(&Tally) -> bool) -> Tally {
                 restarts: all.restarts + one.restarts,
                 cuts: all.cuts + one.cuts,
                 allocations: all.allocations + one.allocations,
-                turns: all.turns + one.turns,
             });
             Ok(())
         });
@@ -257,24 +242,10 @@ fn whatever_happens_to_a_node_nothing_held_is_lost_and_in_the_end_all_agree() {
 #[ignore = "takes minutes: cargo xtask bench reboots"]
 fn ten_thousand_reboots_restarts_and_repartitions() {
     let tally = lives(|tally| upheavals(tally) >= 10_000);
-    let Tally { lives, reboots, restarts, cuts, allocations, .. } = tally;
+    let Tally { lives, reboots, restarts, cuts, allocations } = tally;
     println!(
         "{} upheavals in {lives} lives: {reboots} reboots, {restarts} restarts of the agent, {cuts} repartitions; \
          {allocations} containers got devices; no device with two holders, no held slice destroyed",
         upheavals(&tally)
     );
-}
-
-#[test]
-#[ignore = "debugging"]
-fn replay() {
-    let text = std::fs::read_to_string("/tmp/kerf/h/life").unwrap();
-    let numbers: Vec<u32> = text
-        .split(|c: char| !c.is_ascii_digit())
-        .filter(|s| !s.is_empty())
-        .map(|s| s.parse().unwrap())
-        .collect();
-    let actions: Vec<(u8, u16)> =
-        numbers.chunks(2).map(|c| (u8::try_from(c[0]).unwrap(), u16::try_from(c[1]).unwrap())).collect();
-    live(&actions);
 }

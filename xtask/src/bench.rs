@@ -6,6 +6,9 @@ use crate::{build, cargo};
 /// The measurements that need no cluster: their crate is small.
 const WITHOUT_A_CLUSTER: [&str; 2] = ["packing", "decide"];
 
+/// A bar that is a test of the agent's, of 10,000 reboots, restarts and repartitions.
+const REBOOTS: &str = "node::reboot_churn_tests::ten_thousand_reboots_restarts_and_repartitions";
+
 /// Builds what the named measurement needs and runs it.
 pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
     let name = arguments.first().map(String::as_str);
@@ -13,6 +16,11 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
         let flags = ["build", "--release", "--locked", "--package", "kerf-packing-bench"];
         cargo::run(workspace, "building the bench of packing", &flags)?;
         return cargo::run_built(workspace, "release", "kerf_packing_bench", arguments);
+    }
+    if name == Some("reboots") {
+        let test = ["test", "--release", "--locked", "--package", "kerf-node-agent", "--lib"];
+        let of_it = ["--", "--exact", "--ignored", "--nocapture", REBOOTS];
+        return cargo::run(workspace, "reboots of the agent's node", &[&test[..], &of_it[..]].concat());
     }
     build::everything(workspace, &["--release"])?;
     cargo::run_built(workspace, "release", "kerf_bench", arguments)

@@ -13,7 +13,9 @@ impl Node {
     /// Notes them. What could not be destroyed is tried anew for the next slice that needs it gone.
     pub(super) fn note_blocked(&mut self, observed: &Observed, plan: &Plan) {
         let due: BTreeSet<Task> = plan.steps.iter().map(task).collect();
-        self.retries.retain(|known| !matches!(known, Task::Destroy(..)) || due.contains(known));
+        // A switch whose answer was lost may have been done.
+        let is_of_slice = |task: &Task| matches!(task, Task::Create(_));
+        self.retries.retain(|known| is_of_slice(known) || due.contains(known));
         let mut blocked = self.second_at_their_place(plan);
         if plan.steps.iter().any(|step| self.retries.is_final(&task(step))) {
             blocked.extend(self.waiting_for_mode(plan));

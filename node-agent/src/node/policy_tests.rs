@@ -3,7 +3,7 @@
 use super::tests::{ONE, Scene, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
-use crate::gpu::{GpuBackend as _, MigMode};
+use crate::gpu::{GpuBackend as _, MigMode, NvmlCode};
 use kerf_core::contract::{Condition, GpuRule, GpuSelector, ModeChange, NodePolicy, Shape, SliceState};
 use kerf_core::kind::Kind;
 use kerf_core::planner::Step;
@@ -130,6 +130,20 @@ fn a_switch_that_nvml_refuses_is_not_tried_anew_with_each_spec_that_is_read() {
     scene.policy = rule(&[Kind::Mig], ModeChange::WithReset);
     scene.want(vec![]);
     assert!(scene.decide().step.is_some(), "another policy is another try");
+}
+
+#[test]
+fn a_switch_whose_answer_was_lost_is_no_trouble_once_it_is_seen_to_be_done() {
+    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
+    scene.want(Vec::new());
+    let lost = GpuError::Call { call: "nvmlDeviceSetMigMode", code: NvmlCode::Unknown };
+    let now = scene.tick();
+    scene.node.on_switched(&uuid(0), true, Err(lost), now);
+    assert!(failing(&scene.decide().status, Condition::GPUS_HEALTHY).is_some());
+    scene.gpus.set_mig_mode(&uuid(0), true, false).unwrap();
+    scene.observe();
+    assert_eq!(failing(&scene.settle(), Condition::GPUS_HEALTHY), None);
 }
 
 #[test]

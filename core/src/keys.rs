@@ -10,6 +10,33 @@ pub const VERSION: &str = "v1alpha1";
 /// With `.<container>` behind it, the named container's.
 pub const GPU_MEMORY: &str = "kerf.dev/gpu-memory";
 
+/// Annotation: the exact MIG profile that the pod's only container asks for (`1g.10gb`, `1c.3g.40gb`).
+/// With `.<container>` behind it, the named container's.
+pub const GPU_PROFILE: &str = "kerf.dev/gpu-profile";
+
+/// Annotation: how many slices a container asks for that asks by annotation. With `.<container>` behind it, the named
+/// container's.
+pub const GPU_COUNT: &str = "kerf.dev/gpu-count";
+
+/// Annotation: the least share of a GPU's compute that each slice must have, in percent. With `.<container>` behind it, of
+/// the named container's slices; without, of those of all containers that have no share of their own.
+pub const COMPUTE: &str = "kerf.dev/compute";
+
+/// Annotation: the GPU models that may serve the pod, by their short names, with commas between.
+pub const GPU_MODEL: &str = "kerf.dev/gpu-model";
+
+/// Annotation: the GPU models that may not serve the pod.
+pub const GPU_MODEL_NOT: &str = "kerf.dev/gpu-model-not";
+
+/// Annotation: the GPUs that may serve the pod, by their UUIDs, with commas between.
+pub const GPU_UUID: &str = "kerf.dev/gpu-uuid";
+
+/// Annotation: the GPUs that may not serve the pod.
+pub const GPU_UUID_NOT: &str = "kerf.dev/gpu-uuid-not";
+
+/// Annotation: `nominal`, so that 10Gi takes a `1g.10gb` whatever it really has, or `strict`, so that it really has 10 GiB.
+pub const MEMORY_MATCH: &str = "kerf.dev/memory-match";
+
 /// Annotation: the isolation class, `hardware`, `memory` or `none`.
 pub const ISOLATION: &str = "kerf.dev/isolation";
 
@@ -25,14 +52,47 @@ pub const ROOM: &str = "kerf.dev/room";
 /// Annotation: `true` on a pod with a controller says that it may be restarted elsewhere to make room for a bigger one.
 pub const MOVABLE: &str = "kerf.dev/movable";
 
+/// The annotations by which users ask.
+pub const ASKED: [&str; 11] = [
+    GPU_MEMORY,
+    GPU_PROFILE,
+    GPU_COUNT,
+    COMPUTE,
+    ISOLATION,
+    GPU_MODEL,
+    GPU_MODEL_NOT,
+    GPU_UUID,
+    GPU_UUID_NOT,
+    MEMORY_MATCH,
+    MOVABLE,
+];
+
+/// Those of them that name a container when `.<container>` stands behind them.
+pub const PER_CONTAINER: [&str; 4] = [GPU_MEMORY, GPU_PROFILE, GPU_COUNT, COMPUTE];
+
+/// Annotation of a GpuNode, written by the extender: the policy for nodes that the GpuNode's policy was copied from.
+pub const NODE_POLICY: &str = "kerf.dev/node-policy";
+
+/// The annotations that kerf writes on pods, and nobody else.
+pub const RESERVED: [&str; 3] = [REQUEST, ASSIGNMENT, ROOM];
+
 /// Label on admitted pods, by which kerf's programs watch only the pods that concern them. Its value is `true`.
 pub const SLICED: &str = "kerf.dev/sliced";
+
+/// Name of the ConfigMap, in kerf's namespace, in which the extender's leader says what pods wait for.
+pub const DEMAND: &str = "kerf-demand";
+
+/// The key in it under which the document is.
+pub const DEMAND_DOCUMENT: &str = "demand.json";
 
 /// Prefix of the limits in which users ask for memory: `kerf.dev/gpu-10gb`. In Pods the bare `gpu-10gb` works too.
 pub const SIZE_PREFIX: &str = "kerf.dev/gpu-";
 
-/// Node label, written by the agent: the GPU model (`H100-80GB`), or `mixed`.
+/// Node label, written by the agent: the GPU model (`H100-80GB`), or [`MIXED_MODELS`].
 pub const NODE_MODEL: &str = "kerf.dev/gpu-model";
+
+/// Value of [`NODE_MODEL`] on a node with GPUs of several models.
+pub const MIXED_MODELS: &str = "mixed";
 
 /// Node label, written by the agent: the largest size in GB that the node can serve by `kind`.
 ///

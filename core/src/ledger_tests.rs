@@ -198,7 +198,7 @@ fn slice_ids_are_never_used_twice() {
         reserve(&idle, &status, &request("nvidia.com/gpu-12gb", 1), &promisee("b"), &Fleet::default())
             .unwrap();
     assert_eq!(ids(&other), [("s2".into(), Some("b".into()))]);
-    assert_eq!(other.slices[0].shape, Shape::Mps { size_gb: crate::units::SizeGb(12) });
+    assert_eq!(other.slices[0].shape, Shape::mps(crate::units::SizeGb(12)));
 }
 
 #[test]

@@ -8,8 +8,10 @@
 //! what its init containers hold, which the kubelet does not tell, and its MPS shares are of one GPU.
 
 use crate::contract::{Reservation, Shape};
+use crate::mig::Profile;
 use crate::names::{DeviceId, SliceId};
 use crate::resource::ResourceName;
+use crate::units::{ComputePercent, SizeGb};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A slice that exists on the node.
@@ -39,9 +41,9 @@ pub struct Offer {
 }
 
 /// What makes two slices of one name equally good for any pod that asks by that name.
-fn worth(slice: &ExistingSlice) -> (String, Option<String>, u32) {
-    let profile = slice.shape.instance().map(|i| i.profile.to_string());
-    (slice.model.clone(), profile, slice.shape.size().0)
+fn worth(slice: &ExistingSlice) -> (&str, Option<Profile>, SizeGb, Option<ComputePercent>) {
+    let profile = slice.shape.instance().map(|i| i.profile);
+    (&slice.model, profile, slice.shape.size(), slice.shape.compute())
 }
 
 /// The offer for `slices`, which come in the order of their promises.
@@ -132,6 +134,17 @@ mod tests {
         let offer = offer(&slices);
         assert_eq!(devices(&offer), ["MIG-1", "MIG-3"]);
         assert_eq!(offer.waiting.iter().map(SliceId::as_str).collect::<Vec<_>>(), ["s2"]);
+    }
+
+    #[test]
+    fn mps_shares_with_other_parts_of_the_compute_are_not_offered_together() {
+        let share = |n, pod, compute| {
+            let mut slice = slice(n, "1g.10gb", "T4-16GB", Some(pod), false);
+            slice.shape = Shape::Mps { size_gb: SizeGb(4), compute: ComputePercent::new(compute) };
+            slice
+        };
+        let slices = [share(1, "a", 30), share(2, "b", 40), share(3, "c", 30), share(4, "d", 0)];
+        assert_eq!(devices(&offer(&slices)), ["MIG-1", "MIG-3"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The grammar is that of k8s.io/apimachinery `resource.Quantity`: a signed decimal number and a binary (`Ki`…`Ei`) or
 //! decimal (`m`, `k`…`E`, or an exponent) suffix.
 
-use crate::units::{LARGEST_SIZE, SizeGb};
+use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use thiserror::Error;
 
 /// Why a text is no amount of GPU memory. Each message says what to write instead.
@@ -28,9 +28,15 @@ pub enum SizeError {
 /// A binary amount is counted in GiB, a decimal one in GB of 10^9 bytes, each rounded up, so that what users call
 /// "ten gigabytes" means one thing however they spell it.
 pub fn parse_size(text: &str) -> Result<SizeGb, SizeError> {
+    parse_memory(text).map(|(size, _)| size)
+}
+
+/// Parses an amount of GPU memory and gives its nominal size and the memory itself, in MiB rounded up: `10G` is 10 GB and
+/// 9,537 MiB.
+pub fn parse_memory(text: &str) -> Result<(SizeGb, MemoryMib), SizeError> {
     let trimmed = text.trim();
     if let Some(size) = trimmed.strip_prefix("gpu-").and_then(|rest| rest.strip_suffix("gb")) {
-        return named_size(trimmed, size);
+        return named_size(trimmed, size).map(|size| (size, size.share_memory()));
     }
     let (number, suffix) = split_number(trimmed);
     let malformed = || SizeError::Malformed(text.to_owned());
@@ -44,7 +50,36 @@ pub fn parse_size(text: &str) -> Result<SizeGb, SizeError> {
     if bytes < 1 << 20 {
         return Err(SizeError::TooSmall(text.to_owned()));
     }
-    bounded(text, bytes.div_ceil(unit))
+    let size = bounded(text, bytes.div_ceil(unit))?;
+    // What is bounded is less than 2^64 bytes.
+    Ok((size, MemoryMib(u64::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u64::MAX))))
+}
+
+/// Parses a whole number that is written as a quantity: `3`, or `3k`, as the API server writes 3000. `None` for what is
+/// negative or no whole number.
+#[must_use]
+pub fn parse_count(text: &str) -> Option<u64> {
+    let (number, suffix) = split_number(text.trim());
+    let (negative, micros) = micros(number)?;
+    let (multiplier, _) = multiplier(suffix)?;
+    let all = micros.checked_mul(multiplier)?;
+    if negative && all > 0 || all % (MICROS * MILLI) != 0 {
+        return None;
+    }
+    u64::try_from(all / (MICROS * MILLI)).ok()
+}
+
+/// Parses a decimal number and gives it in millionths, rounded up. `None` for what is negative or no such number.
+#[must_use]
+pub fn parse_millionths(text: &str) -> Option<u128> {
+    let text = text.trim();
+    // As the API server writes 0.5 where it is a quantity.
+    if let Some(thousandths) = text.strip_suffix('m') {
+        return parse_count(thousandths).map(|count| u128::from(count) * 1_000);
+    }
+    let (number, rest) = split_number(text);
+    let (negative, micros) = micros(number)?;
+    (rest.is_empty() && !(negative && micros > 0)).then_some(micros)
 }
 
 /// Parses the digits of `gpu-<digits>gb`; `text` is the whole name, for the message.
@@ -172,7 +207,42 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_memory_itself_is_told_too() {
+        for (text, gb, mib) in
+            [("10Gi", 10, 10_240), ("10G", 10, 9_537), ("gpu-10gb", 10, 10_240), ("9.5Gi", 10, 9_728)]
+        {
+            assert_eq!(parse_memory(text), Ok((SizeGb(gb), MemoryMib(mib))), "{text}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_are_read_as_the_api_server_writes_them() {
+        for (text, count) in
+            [("3", Some(3)), ("3k", Some(3_000)), ("2Ki", Some(2_048)), ("3000m", Some(3)), ("0", Some(0))]
+        {
+            assert_eq!(parse_count(text), count, "{text}");
+        }
+        for text in ["500m", "0.5", "-1", "", "three", "1e30"] {
+            assert_eq!(parse_count(text), None, "{text}");
+        }
+        for (text, millionths) in [
+            ("0.5", Some(500_000)),
+            ("500m", Some(500_000)),
+            (".25", Some(250_000)),
+            ("-0.5", None),
+            ("half", None),
+        ] {
+            assert_eq!(parse_millionths(text), millionths, "{text}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn any_text_is_a_number_or_none(text in "[-+.0-9a-zA-Z]{0,48}") {
+            let (_, _) = (parse_count(&text), parse_millionths(&text));
+        }
+
         #[test]
         fn any_text_gets_a_size_or_an_error_and_never_a_panic(text in "[-+.0-9a-zA-Z]{0,24}") {
             if let Ok(size) = parse_size(&text) {

@@ -145,7 +145,9 @@ impl FromStr for ResourceName {
         let unknown = || UnknownResource(text.to_owned());
         if let Some(profile) = text.strip_prefix(MIG_PREFIX) {
             let profile = profile.replacen("gb.", "gb+", 1);
-            let part = || profile.parse().map(Self::Compute).map_err(|_| unknown());
+            // One with all of its instance's compute has no name of its own: 1c.1g.10gb is nobody's.
+            let is_part = |part: &ComputeProfile| part.compute() < part.of().compute();
+            let part = || profile.parse().ok().filter(is_part).map(Self::Compute).ok_or_else(unknown);
             return profile.parse().map(Self::Mig).or_else(|_| part());
         }
         match text {
@@ -214,8 +216,13 @@ mod tests {
 
     #[test]
     fn other_peoples_names_are_left_alone() {
-        for text in ["nvidia.com/gpus", "nvidia.com/pgpu", "cpu", "nvidia.com/gpu-xgb", "nvidia.com/mig-big"]
-        {
+        for text in [
+            "nvidia.com/gpus",
+            "cpu",
+            "nvidia.com/gpu-xgb",
+            "nvidia.com/mig-big",
+            "nvidia.com/mig-1c.1g.10gb",
+        ] {
             assert_eq!(text.parse::<ResourceName>(), Err(UnknownResource(text.into())), "{text}");
         }
         assert_eq!(asked_size("cpu"), None);

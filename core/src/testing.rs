@@ -7,8 +7,8 @@ use crate::contract::{
 use crate::kind::{IsolationClass, Kind};
 use crate::ledger::Promisee;
 use crate::mig::catalog;
-use crate::names::{DeviceId, GpuUuid, PodKey, PodUid};
-use crate::request::Role;
+use crate::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
+use crate::request::{GpuSelection, Role};
 use crate::resource::ResourceName;
 use crate::units::{MemoryMib, SizeGb};
 
@@ -73,8 +73,17 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
         profile: None,
         count,
         resource,
+        memory: None,
+        compute: None,
     };
-    RequestDocument { version: REQUEST_VERSION, isolation: IsolationClass::None, containers: vec![container] }
+    RequestDocument {
+        version: REQUEST_VERSION,
+        isolation: IsolationClass::None,
+        containers: vec![container],
+        gpus: GpuSelection::default(),
+        moves_nobody: false,
+        chosen: None,
+    }
 }
 
 /// The pod `name` of namespace `default`, whose UID is its name with `uid-` before it.
@@ -120,4 +129,16 @@ pub fn h100_shape(profile: &str, start: u8) -> Shape {
     let table = catalog::MODELS[0].mig_table().expect("an H100 has MIG");
     let size = table.entry(profile).expect("a profile of the H100").size;
     Shape::Mig { profile, start, size, part: None }
+}
+
+/// Slices `s0`, `s1` and so on of these shapes, wanted of the GPU `GPU-0` and promised to nobody.
+#[must_use]
+pub fn wanted(shapes: &[Shape]) -> Vec<WantedSlice> {
+    let slice = |(n, shape): (usize, &Shape)| WantedSlice {
+        id: SliceId::new(format!("s{n}")),
+        gpu: GpuUuid::new("GPU-0"),
+        shape: *shape,
+        reservation: None,
+    };
+    shapes.iter().enumerate().map(slice).collect()
 }

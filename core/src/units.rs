@@ -51,6 +51,9 @@ impl fmt::Display for MemoryMib {
 pub struct SizeGb(pub u32);
 
 impl SizeGb {
+    /// No size is asked for: what the resource's name stands for will do, whatever its size.
+    pub const ANY: Self = Self(0);
+
     /// The memory that a share of this size is given and accounted with: N GiB.
     #[must_use]
     pub fn share_memory(self) -> MemoryMib {
@@ -61,6 +64,45 @@ impl SizeGb {
 impl fmt::Display for SizeGb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} GB", self.0)
+    }
+}
+
+/// A share of a GPU's compute, in percent from 1 to 100, as MPS counts its active threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub struct ComputePercent(u8);
+
+impl ComputePercent {
+    /// The share; `None` if it is none or more than all.
+    #[must_use]
+    pub fn new(percent: u8) -> Option<Self> {
+        (1..=100).contains(&percent).then_some(Self(percent))
+    }
+
+    /// In percent.
+    #[must_use]
+    pub fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl TryFrom<u8> for ComputePercent {
+    type Error = String;
+
+    fn try_from(percent: u8) -> Result<Self, String> {
+        Self::new(percent).ok_or_else(|| format!("{percent} percent of a GPU's compute; write 1 to 100"))
+    }
+}
+
+impl From<ComputePercent> for u8 {
+    fn from(share: ComputePercent) -> Self {
+        share.0
+    }
+}
+
+impl fmt::Display for ComputePercent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} %", self.0)
     }
 }
 

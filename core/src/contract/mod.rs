@@ -5,9 +5,13 @@
 //! | [`RequestDocument`] | Pod annotation `kerf.dev/request` | webhook |
 //! | [`GpuNodeSpec`] | `GpuNode.spec` | extender's leader |
 //! | [`GpuNodeStatus`] | `GpuNode.status` | that node's agent |
+//! | [`Demand`] | ConfigMap `kerf-demand` | extender's leader |
 //! | [`AssignmentDocument`] | Pod annotation `kerf.dev/assignment` | extender, with the Binding |
 
 mod assignment;
+mod chosen;
+mod demand;
+mod layout;
 mod node_policy;
 mod request;
 mod spec;
@@ -15,8 +19,12 @@ mod status;
 mod status_wire;
 
 pub use assignment::{AssignedSlice, AssignmentDocument};
+pub use chosen::{Chosen, PassedOver, Reason};
+pub use demand::{DEMAND_VERSION, Demand, Slices, UnreadableDemand};
+pub use layout::{IllegalLayout, LaidOut, Layout};
 pub use node_policy::{
-    GpuRule, GpuSelector, ModeChange, MpsRule, NodePolicy, OverUse, SliceLength, TimeSlicingRule, WarmSlices,
+    GpuRule, GpuSelector, ModeChange, MpsMemory, MpsRule, NodePolicy, OverUse, SliceLength, TimeSlicingRule,
+    WarmSlices,
 };
 pub use request::{ContainerRequest, REQUEST_VERSION, RequestDocument, UnreadableRequest};
 pub use spec::{GpuNodeSpec, Reservation, Shape, WantedSlice};

@@ -3,10 +3,12 @@
 //!
 //! A field that is not known is refused: a setting that is silently ignored is one that an admin believes in.
 
+use super::Layout;
 use crate::kind::Kind;
 use crate::names::GpuUuid;
 use crate::resource::ResourceName;
-use serde::{Deserialize, Serialize};
+use crate::units::MemoryMib;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The policy of one node. Its default allows every kind on every GPU and changes no GPU's mode.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -33,16 +35,23 @@ impl NodePolicy {
         *self == Self::default()
     }
 
-    /// The rule for a GPU.
+    /// The rule for a GPU. Where it has a layout, only the layout's kind is allowed.
     #[must_use]
     pub fn rule(&self, index: u32, uuid: &GpuUuid, model: &str) -> GpuRule {
-        self.gpus.iter().find(|rule| rule.select.names(index, uuid, model)).cloned().unwrap_or_default()
+        let found = self.gpus.iter().find(|rule| rule.select.names(index, uuid, model));
+        let mut rule = found.cloned().unwrap_or_default();
+        if let Some(kind) = rule.layout.kind() {
+            rule.kinds.retain(|allowed| *allowed == kind);
+        }
+        rule
     }
 }
 
-/// What some of the node's GPUs may be used for.
+/// What some of the node's GPUs may be used for. Reading one refuses a layout that goes against the rest of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "GpuRule"))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields, remote = "Self")]
 pub struct GpuRule {
     /// The GPUs.
     #[serde(skip_serializing_if = "is_default")]
@@ -61,6 +70,23 @@ pub struct GpuRule {
     /// How time slices are made.
     #[serde(skip_serializing_if = "is_default")]
     pub time_slicing: TimeSlicingRule,
+    /// The slices that each of these GPUs has, always and no others; empty for GPUs that are cut as pods come.
+    #[serde(skip_serializing_if = "Layout::is_empty")]
+    pub layout: Layout,
+}
+
+impl Serialize for GpuRule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for GpuRule {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let rule = Self::deserialize(deserializer)?;
+        rule.layout.check(&rule).map_err(serde::de::Error::custom)?;
+        Ok(rule)
+    }
 }
 
 impl Default for GpuRule {
@@ -72,12 +98,14 @@ impl Default for GpuRule {
             compute_instances: false,
             mps: MpsRule::default(),
             time_slicing: TimeSlicingRule::default(),
+            layout: Layout::default(),
         }
     }
 }
 
 /// Which GPUs: one that is named in each list that is not empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct GpuSelector {
     /// NVML indexes.
@@ -98,6 +126,7 @@ impl GpuSelector {
 
 /// Whether the agent may switch a GPU's MIG mode. It does so on an empty GPU only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeChange {
     /// Never: the mode stays as the admin set it.
@@ -111,16 +140,66 @@ pub enum ModeChange {
 
 /// How MPS shares of a GPU are fenced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct MpsRule {
     /// Shares of one size only, so that the server's own limit is each client's wall, which no client can move.
     pub strict: bool,
     /// `EXCLUSIVE_PROCESS` while shares are served, so that a process that goes past the MPS server gets nothing.
     pub exclusive: bool,
+    /// How much the shares may come to together.
+    #[serde(skip_serializing_if = "is_default")]
+    pub memory_percent: MpsMemory,
+}
+
+/// What the MPS shares of a GPU may come to together, in percent of its memory and of its compute: 100 to 400.
+///
+/// Each share keeps its own limit. Over 100, a pod may meet out-of-memory before it has reached its limit, because others
+/// have reached theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("minimum" = 100, "maximum" = 400)))]
+#[serde(try_from = "u16", into = "u16")]
+pub struct MpsMemory(u16);
+
+impl MpsMemory {
+    /// In percent.
+    #[must_use]
+    pub fn percent(self) -> u64 {
+        u64::from(self.0)
+    }
+
+    /// What the shares of a GPU with so much memory may come to.
+    #[must_use]
+    pub fn of(self, memory: MemoryMib) -> MemoryMib {
+        MemoryMib(memory.0.saturating_mul(self.percent()) / 100)
+    }
+}
+
+impl Default for MpsMemory {
+    fn default() -> Self {
+        Self(100)
+    }
+}
+
+impl TryFrom<u16> for MpsMemory {
+    type Error = String;
+
+    fn try_from(percent: u16) -> Result<Self, String> {
+        let refused = || format!("memoryPercent is {percent}; write 100 to 400");
+        (100..=400).contains(&percent).then_some(Self(percent)).ok_or_else(refused)
+    }
+}
+
+impl From<MpsMemory> for u16 {
+    fn from(memory: MpsMemory) -> Self {
+        memory.0
+    }
 }
 
 /// How time slices of a GPU are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct TimeSlicingRule {
     /// A fixed number of equal replicas, asked for as `nvidia.com/gpu.shared`, instead of slices by size.
@@ -136,6 +215,7 @@ pub struct TimeSlicingRule {
 
 /// The time slice's length, in the words of `nvidia-smi compute-policy --set-timeslice`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SliceLength {
     /// The driver's own.
@@ -151,6 +231,7 @@ pub enum SliceLength {
 
 /// Idle slices that are kept ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WarmSlices {
     /// The resource name that they can be given under.
@@ -161,6 +242,7 @@ pub struct WarmSlices {
 
 /// What is done with a pod whose processes hold more GPU memory than it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum OverUse {
     /// An Event names it.
@@ -206,6 +288,53 @@ mod tests {
         ] {
             assert!(read(text).unwrap_err().to_string().contains(word), "{text}");
         }
+    }
+
+    #[test]
+    fn shares_may_come_to_all_of_a_gpu_up_to_four_times() {
+        let rule =
+            |percent: u32| read(&format!(r#"{{"gpus": [{{"mps": {{"memoryPercent": {percent}}}}}]}}"#));
+        for percent in [99, 401, 70_000] {
+            assert!(rule(percent).is_err(), "{percent}");
+        }
+        for (percent, memory) in [(100, 1000), (150, 1500), (400, 4000)] {
+            let policy = rule(percent).unwrap();
+            assert_eq!(policy.gpus[0].mps.memory_percent.of(MemoryMib(1000)), MemoryMib(memory));
+            assert_eq!(serde_json::from_value::<NodePolicy>(serde_json::json!(policy)).unwrap(), policy);
+        }
+        assert_eq!(MpsRule::default().memory_percent.of(MemoryMib(1000)), MemoryMib(1000));
+    }
+
+    #[test]
+    fn a_layout_is_read_as_it_is_written() {
+        let policy = read(
+            r#"{"gpus": [{"layout": [{"resource": "nvidia.com/mig-3g.40gb", "count": 1},
+                                     {"resource": "nvidia.com/mig-1g.10gb", "count": 4}]}]}"#,
+        )
+        .unwrap();
+        let layout = &policy.gpus[0].layout;
+        assert_eq!(layout.to_string(), "1 x nvidia.com/mig-3g.40gb, 4 x nvidia.com/mig-1g.10gb");
+        assert_eq!(layout.kind(), Some(Kind::Mig));
+        assert_eq!(serde_json::from_value::<NodePolicy>(serde_json::json!(policy)).unwrap(), policy);
+    }
+
+    #[test]
+    fn an_illegal_layout_is_refused_with_a_remedy() {
+        let texts = [
+            r#"{"layout": [{"resource": "nvidia.com/gpu-4gb", "count": 0}]}"#,
+            r#"{"layout": [{"resource": "nvidia.com/gpu", "count": 2}]}"#,
+            r#"{"layout": [{"resource": "nvidia.com/gpu-4gb", "count": 1}, {"resource": "nvidia.com/gpu-4gb", "count": 2}]}"#,
+            r#"{"layout": [{"resource": "nvidia.com/gpu-4gb", "count": 1}, {"resource": "nvidia.com/mig-1g.10gb", "count": 2}]}"#,
+            r#"{"layout": [{"resource": "nvidia.com/mig-1c.3g.40gb", "count": 1}]}"#,
+            r#"{"kinds": ["mps"], "layout": [{"resource": "nvidia.com/mig-1g.10gb", "count": 1}]}"#,
+            r#"{"timeSlicing": {"replicas": 2}, "layout": [{"resource": "nvidia.com/gpu-4gb.shared", "count": 1}]}"#,
+            r#"{"layout": [{"resource": "nvidia.com/gpu.shared", "count": 1}]}"#,
+            r#"{"timeSlicing": {"replicas": 2}, "layout": [{"resource": "nvidia.com/gpu.shared", "count": 3}]}"#,
+            r#"{"mps": {"strict": true}, "layout": [{"resource": "nvidia.com/gpu-4gb", "count": 1}, {"resource": "nvidia.com/gpu-2gb", "count": 1}]}"#,
+        ];
+        let refusal = |text| serde_json::from_str::<GpuRule>(text).unwrap_err().to_string();
+        let refusals: Vec<_> = texts.iter().map(|text| refusal(text)).collect();
+        insta::assert_snapshot!(refusals.join("\n"));
     }
 
     #[test]

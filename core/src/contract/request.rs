@@ -1,10 +1,11 @@
 //! The request document: what a pod asks for, normalised by the webhook. The user's spelling is never read again.
 
+use super::Chosen;
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
-use crate::request::{Claim, Role, held};
+use crate::request::{Claim, GpuSelection, Role, held};
 use crate::resource::ResourceName;
-use crate::units::SizeGb;
+use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,6 +25,15 @@ pub struct RequestDocument {
     /// The containers that ask for slices, in the order in which the kubelet serves them: init containers and sidecars, then
     /// app containers.
     pub containers: Vec<ContainerRequest>,
+    /// Which GPUs may serve the pod; absent for all.
+    #[serde(default, skip_serializing_if = "GpuSelection::is_all")]
+    pub gpus: GpuSelection,
+    /// Whether movable pods are not to be evicted for this one. Absent for most.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moves_nobody: bool,
+    /// How the names were chosen; absent in documents that were made without a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<Chosen>,
 }
 
 /// What one container asks for.
@@ -44,6 +54,12 @@ pub struct ContainerRequest {
     pub count: u32,
     /// The resource name that the container's limits carry.
     pub resource: ResourceName,
+    /// The memory that each slice must really have, for a request that is matched strictly; absent for one by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryMib>,
+    /// The least share of a GPU's compute that each slice must have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compute: Option<ComputePercent>,
 }
 
 impl ContainerRequest {
@@ -57,6 +73,8 @@ impl ContainerRequest {
             profile: Some(profile),
             count: 1,
             resource: ResourceName::Mig(profile),
+            memory: None,
+            compute: None,
         }
     }
 

@@ -5,7 +5,7 @@ use crate::kind::Kind;
 use crate::mig::{ComputeInstance, ComputeProfile, Instance, Placement, Profile};
 use crate::names::{GpuUuid, PodKey, PodUid, SliceId};
 use crate::resource::ResourceName;
-use crate::units::{MemoryMib, SizeGb};
+use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -96,6 +96,9 @@ pub enum Shape {
     Mps {
         /// Its size.
         size_gb: SizeGb,
+        /// The part of the GPU's compute that its processes may use; absent for one that follows from the memory.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        compute: Option<ComputePercent>,
     },
     /// A time slice, accounted by memory.
     TimeSlicing {
@@ -112,12 +115,18 @@ impl Shape {
         Self::Mig { profile: instance.profile, start, size, part: None }
     }
 
+    /// An MPS share of `size`, with the part of the compute that follows from its memory.
+    #[must_use]
+    pub const fn mps(size: SizeGb) -> Self {
+        Self::Mps { size_gb: size, compute: None }
+    }
+
     /// The shape of a share of `size` made by `kind`; `None` for what is no share.
     #[must_use]
     pub fn share(kind: Kind, size: SizeGb) -> Option<Self> {
         match kind {
             Kind::Mig | Kind::Whole => None,
-            Kind::Mps => Some(Self::Mps { size_gb: size }),
+            Kind::Mps => Some(Self::mps(size)),
             Kind::TimeSlicing => Some(Self::TimeSlicing { size_gb: size }),
         }
     }
@@ -162,6 +171,17 @@ impl Shape {
         }
     }
 
+    /// The part of the compute of a GPU with `total` that an MPS share takes, in hundredths of `total`'s MiB: what was asked
+    /// for by itself, or as much as of the memory. Nothing for other slices, which have no such fence.
+    #[must_use]
+    pub fn compute_of(self, total: MemoryMib) -> u64 {
+        match self {
+            Self::Mps { compute: Some(compute), .. } => total.0.saturating_mul(u64::from(compute.get())),
+            Self::Mps { size_gb, compute: None } => size_gb.share_memory().0.saturating_mul(100),
+            Self::Mig { .. } | Self::Whole { .. } | Self::TimeSlicing { .. } => 0,
+        }
+    }
+
     /// Whether a slice of this shape can be offered under a name.
     #[must_use]
     pub fn keeps(self, name: ResourceName) -> bool {
@@ -180,7 +200,16 @@ impl Shape {
     pub fn size(self) -> SizeGb {
         match self {
             Self::Mig { profile, .. } => profile.size(),
-            Self::Whole { size_gb } | Self::Mps { size_gb } | Self::TimeSlicing { size_gb } => size_gb,
+            Self::Whole { size_gb } | Self::Mps { size_gb, .. } | Self::TimeSlicing { size_gb } => size_gb,
+        }
+    }
+
+    /// The part of a GPU's compute that was asked for by itself: only an MPS share has a fence for it.
+    #[must_use]
+    pub fn compute(self) -> Option<ComputePercent> {
+        match self {
+            Self::Mps { compute, .. } => compute,
+            Self::Mig { .. } | Self::Whole { .. } | Self::TimeSlicing { .. } => None,
         }
     }
 }
@@ -197,7 +226,10 @@ impl fmt::Display for Shape {
                 write!(f, " at {start}:{size}, compute {}", part.start)
             }
             Self::Whole { size_gb } => write!(f, "whole GPU of {size_gb}"),
-            Self::Mps { size_gb } => write!(f, "{}gb MPS share", size_gb.0),
+            Self::Mps { size_gb, compute: None } => write!(f, "{}gb MPS share", size_gb.0),
+            Self::Mps { size_gb, compute: Some(compute) } => {
+                write!(f, "{}gb MPS share with {compute} of the compute", size_gb.0)
+            }
             Self::TimeSlicing { size_gb } => write!(f, "{}gb time slice", size_gb.0),
         }
     }

@@ -9,7 +9,7 @@ use crate::contract::{
 use crate::kind::Kind;
 use crate::mig::{Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
-use crate::packing::{Fleet, FleetGpu};
+use crate::packing::{Fleet, FleetGpu, laid_out};
 use crate::units::{MemoryMib, SizeGb};
 
 /// A node's GPUs.
@@ -38,6 +38,9 @@ pub struct GpuInventory {
     pub table: MigTable,
     /// What policy says of it.
     pub rule: GpuRule,
+    /// The slices that policy lays out on it, always and no others; none at all where it cannot have them. `None` for a GPU
+    /// that is cut as pods come.
+    pub layout: Option<Vec<Shape>>,
     /// Slices on it.
     pub slices: Vec<PlacedSlice>,
 }
@@ -64,9 +67,9 @@ pub enum Occupancy {
 }
 
 impl GpuInventory {
-    /// Shows the GPU to a fleet that knows it or not, if it is one that MIG can cut now.
+    /// Shows the GPU to a fleet that knows it or not, if it is one that MIG can cut now in any way.
     pub fn join(&self, fleet: &mut Fleet, known: Option<FleetGpu>) -> Option<FleetGpu> {
-        if !self.kinds.contains(&Kind::Mig) {
+        if !self.kinds.contains(&Kind::Mig) || self.layout.is_some() {
             if let Some(known) = known {
                 fleet.remove(known);
             }
@@ -93,7 +96,9 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
     let unknown = unknown.filter(|s| s.holder.is_some() || !is_leaving(s, spec));
     slices.extend(unknown.map(|s| PlacedSlice { shape: s.shape, occupancy: Occupancy::Taken }));
     let rule = spec.policy.rule(gpu.index, &gpu.uuid, &gpu.model);
+    let layout = || laid_out(&rule, &gpu.profiles, gpu.memory, gpu.mps_shares).unwrap_or_default();
     GpuInventory {
+        layout: (!rule.layout.is_empty()).then(layout),
         uuid: gpu.uuid.clone(),
         model: gpu.model.clone(),
         memory: gpu.memory.saturating_sub(gpu.outside),

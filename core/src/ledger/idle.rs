@@ -1,10 +1,12 @@
-//! What the node's policy says of idle slices: what it allows no longer goes, and some are kept ready.
+//! What the node's policy says of idle slices: what it allows no longer goes, what it lays out is always there, and some are
+//! kept ready.
 
 use super::new_id;
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuRule, Shape, WantedSlice};
-use crate::inventory::{NodeInventory, is_idle};
-use crate::names::GpuUuid;
-use crate::packing::{Fleet, warm};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuRule, NodePolicy, Shape, WantedSlice};
+use crate::inventory::{GpuInventory, NodeInventory, is_idle};
+use crate::kind::Kind;
+use crate::names::{GpuUuid, SliceId};
+use crate::packing::{self, Fleet, Standing, warm};
 use std::collections::BTreeSet;
 
 /// Takes idle slices out of the spec that the node's policy does not allow, so that their GPU can change its mode or its
@@ -18,7 +20,9 @@ pub fn drop_disallowed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<Gpu
         let gpu = status.gpus.iter().find(|gpu| gpu.uuid == slice.gpu);
         gpu.is_none_or(|gpu| allows(&spec.policy.rule(gpu.index, &gpu.uuid, &gpu.model), slice.shape))
     };
-    let goes = |slice: &WantedSlice| is_idle(slice, status) && !is_allowed(slice);
+    let strange = strange(spec, status);
+    let goes =
+        |slice: &WantedSlice| is_idle(slice, status) && (!is_allowed(slice) || strange.contains(&slice.id));
     if !spec.slices.iter().any(goes) {
         return None;
     }
@@ -26,12 +30,31 @@ pub fn drop_disallowed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<Gpu
     Some(GpuNodeSpec { slices, ..spec.clone() })
 }
 
+/// Idle slices that are not of their GPU's layout.
+fn strange(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> BTreeSet<SliceId> {
+    if !lays_out(&spec.policy) {
+        return BTreeSet::new();
+    }
+    let inventory = NodeInventory::of(spec, status);
+    let of_gpu = |gpu: &GpuInventory| {
+        // Without its MIG mode it is not known what the GPU can have, and nothing is there that could be in the way.
+        let is_off = gpu.rule.layout.kind() == Some(Kind::Mig) && gpu.table.is_empty();
+        let layout = gpu.layout.as_ref().filter(|_| !is_off)?;
+        Some(Standing::of(gpu, layout).strange.into_iter().cloned().collect::<Vec<_>>())
+    };
+    inventory.gpus.iter().filter_map(of_gpu).flatten().collect()
+}
+
+fn lays_out(policy: &NodePolicy) -> bool {
+    policy.gpus.iter().any(|rule| !rule.layout.is_empty())
+}
+
 fn allows(rule: &GpuRule, shape: Shape) -> bool {
     rule.kinds.contains(&shape.kind()) && (shape.part().is_none() || rule.compute_instances)
 }
 
-/// Adds the idle slices that the node's policy wants kept ready and that are missing, as far as there is room without
-/// destroying anything and not on GPUs that are `resting`. `None` if none is added.
+/// Adds the idle slices that the node's policy lays out or wants kept ready and that are missing, as far as there is room
+/// without destroying anything and not on GPUs that are `resting`. `None` if none is added.
 #[must_use]
 pub fn keep_warm(
     spec: &GpuNodeSpec,
@@ -39,19 +62,29 @@ pub fn keep_warm(
     resting: &BTreeSet<GpuUuid>,
     fleet: &Fleet,
 ) -> Option<GpuNodeSpec> {
-    if spec.policy.warm.is_empty() || !status.is_ready() {
-        return None;
-    }
-    let new = warm(NodeInventory::of(spec, status), &spec.policy.warm, resting, fleet);
-    if new.is_empty() {
+    let lays_out = lays_out(&spec.policy);
+    if spec.policy.warm.is_empty() && !lays_out || !status.is_ready() {
         return None;
     }
     let mut next = spec.clone();
-    for (gpu, shape) in new {
-        let id = new_id(&mut next);
-        next.slices.push(WantedSlice { id, gpu, shape, reservation: None });
+    if lays_out {
+        let inventory = NodeInventory::of(spec, status);
+        let gpus = inventory.gpus.iter().filter(|gpu| !resting.contains(&gpu.uuid));
+        let missing = gpus.flat_map(|gpu| packing::missing(gpu).into_iter().map(|s| (gpu.uuid.clone(), s)));
+        add_idle(&mut next, missing);
     }
-    Some(next)
+    if !spec.policy.warm.is_empty() {
+        let new = warm(NodeInventory::of(&next, status), &spec.policy.warm, resting, fleet);
+        add_idle(&mut next, new);
+    }
+    (next.slices.len() > spec.slices.len()).then_some(next)
+}
+
+fn add_idle(spec: &mut GpuNodeSpec, new: impl IntoIterator<Item = (GpuUuid, Shape)>) {
+    for (gpu, shape) in new {
+        let id = new_id(spec);
+        spec.slices.push(WantedSlice { id, gpu, shape, reservation: None });
+    }
 }
 
 #[cfg(test)]

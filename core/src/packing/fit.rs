@@ -1,12 +1,14 @@
 //! Whether a node has room for a whole pod, and the best places on it. All or nothing per pod.
 
-use super::{Cost, Fleet, instance, share};
+use super::exacting::{Exacting, levelled};
+use super::{Cost, Fleet, instance, layout, share};
 use crate::contract::{ContainerRequest, RequestDocument, Shape};
 use crate::inventory::{GpuInventory, NodeInventory, Occupancy, PlacedSlice};
 use crate::kind::Kind;
 use crate::names::{GpuUuid, SliceId};
-use crate::request::Role;
+use crate::request::{GpuSelection, Role};
 use crate::resource::ResourceName;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use thiserror::Error;
 
@@ -73,9 +75,18 @@ pub enum Refusal {
     /// The pod has a reservation on another node.
     #[error("slice is reserved for the pod on another node")]
     ReservedElsewhere,
+    /// The pod's namespace holds as much as its policy allows.
+    #[error("GPU quota of the pod's namespace is full")]
+    QuotaFull,
+    /// The pod asks for more than its namespace may ever hold.
+    #[error("more than the whole GPU quota of the pod's namespace: ask for less")]
+    OverQuota,
     /// No GPU of the node can ever serve it in its present mode.
     #[error("no GPU of the kind and size that is requested")]
     NeverFits,
+    /// A GPU of the node could serve it, but for the models and UUIDs that the pod names.
+    #[error("no GPU of the model or UUID that is requested")]
+    NotSelected,
     /// The pod wants more slices than the node could hold empty.
     #[error("more slices requested than the node can hold: ask for fewer")]
     CountNeverFits,
@@ -90,9 +101,9 @@ pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Re
 }
 
 fn place_all(node: NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
-    let holdings = request.holdings();
+    let holdings = levelled(&request.containers, request.holdings());
     let together = together(request);
-    let mut placing = Placing { node, fleet, spots: Vec::new() };
+    let mut placing = Placing { node, fleet, gpus: &request.gpus, spots: Vec::new() };
     let mut done = BTreeSet::new();
     for (number, holding) in holdings.iter().enumerate() {
         if !together.contains(&holding.resource) {
@@ -104,8 +115,13 @@ fn place_all(node: NodeInventory, request: &RequestDocument, fleet: &Fleet) -> R
     }
     let cost = placing.cost();
     let init = holdings.iter().filter(|holding| holding.role == Role::Init).map(|holding| holding.resource);
-    let alone: BTreeSet<ResourceName> = init.chain(together).collect();
+    let mut alone: BTreeSet<ResourceName> = init.chain(together).collect();
     let Placing { node, mut spots, .. } = placing;
+    let deceived = |spot: &&Spot| {
+        let pod = Exacting { gpus: &request.gpus, holding: &holdings[spot.holding] };
+        pod.could_be_deceived(&node, spot.gpu, spot.candidate.shape)
+    };
+    alone.extend(spots.iter().filter(deceived).map(|spot| holdings[spot.holding].resource));
     spots.sort_by_key(|spot| spot.holding);
     let slices = spots.into_iter().map(|Spot { holding, gpu, candidate }| Placed {
         container: holdings[holding].name.clone(),
@@ -130,6 +146,7 @@ fn together(request: &RequestDocument) -> BTreeSet<ResourceName> {
 struct Placing<'f> {
     node: NodeInventory,
     fleet: &'f Fleet,
+    gpus: &'f GpuSelection,
     spots: Vec<Spot>,
 }
 
@@ -153,8 +170,12 @@ impl Placing<'_> {
         holding: &ContainerRequest,
         only: Option<usize>,
     ) -> Result<(), Refusal> {
+        let gpus = self.gpus;
+        let may = |index: usize, gpu: &GpuInventory| {
+            only.is_none_or(|only| only == index) && gpus.admits(&gpu.uuid, &gpu.model)
+        };
         for _ in 0..holding.count {
-            let (gpu, candidate) = best(&self.node, holding, self.fleet, only)?;
+            let (gpu, candidate) = best(&self.node, holding, self.fleet, may)?;
             occupy(&mut self.node.gpus[gpu], &candidate);
             self.spots.push(Spot { holding: number, gpu, candidate });
         }
@@ -180,28 +201,38 @@ fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal, fl
     if place_all(empty.clone(), request, fleet).is_ok() {
         return refusal;
     }
-    let one_each = request.containers.iter().all(|c| best(&empty, c, fleet, None).is_ok());
-    if one_each { Refusal::CountNeverFits } else { Refusal::NeverFits }
+    let containers = levelled(&request.containers, Cow::Borrowed(&request.containers));
+    let one_each = |gpus: &GpuSelection| {
+        let may = |_: usize, gpu: &GpuInventory| gpus.admits(&gpu.uuid, &gpu.model);
+        containers.iter().all(|container| best(&empty, container, fleet, may).is_ok())
+    };
+    if one_each(&request.gpus) {
+        Refusal::CountNeverFits
+    } else if !request.gpus.is_all() && one_each(&GpuSelection::default()) {
+        Refusal::NotSelected
+    } else {
+        Refusal::NeverFits
+    }
 }
 
 /// A place on one GPU.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) shape: Shape,
     pub(super) source: Source,
     pub(super) cost: Cost,
 }
 
-/// The cheapest place on the node, or on this GPU of it; of equal ones that on the first GPU.
+/// The cheapest place on those of the node's GPUs that may serve; of equal ones that on the first GPU.
 pub(super) fn best(
     node: &NodeInventory,
     request: &ContainerRequest,
     fleet: &Fleet,
-    only: Option<usize>,
+    may: impl Fn(usize, &GpuInventory) -> bool,
 ) -> Result<(usize, Candidate), Refusal> {
-    let gpus = node.gpus.iter().enumerate().filter(|(index, _)| only.is_none_or(|only| only == *index));
-    let places = gpus.filter(|(_, gpu)| gpu.kinds.contains(&request.kind()));
-    let places = places.filter_map(|(index, gpu)| {
+    let gpus = node.gpus.iter().enumerate();
+    let gpus = gpus.filter(|(index, gpu)| gpu.kinds.contains(&request.kind()) && may(*index, gpu));
+    let places = gpus.filter_map(|(index, gpu)| {
         let reused = gpu.reusing().filter_map(|(id, gpu)| {
             candidate(&gpu, request, fleet).filter(|place| place.source == Source::Idle(id.clone()))
         });
@@ -213,15 +244,17 @@ pub(super) fn best(
 
 /// The cheapest place on a GPU.
 fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> Option<Candidate> {
+    if let Some(layout) = &gpu.layout {
+        return layout::candidate(gpu, layout, request);
+    }
     match request.resource {
         ResourceName::Mig(_) => instance::candidate(gpu, request, fleet),
-        ResourceName::Compute(profile) => instance::part(gpu, profile, fleet),
-        ResourceName::Whole => share::whole(gpu, request.size_gb),
-        ResourceName::Replica => share::candidate(gpu, Kind::TimeSlicing, gpu.replica()?),
-        // A GPU that is shared in equal parts is not shared in others.
-        ResourceName::TimeSlicing(_) if gpu.replica().is_some() => None,
-        ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => {
-            share::candidate(gpu, request.kind(), size)
+        ResourceName::Compute(profile) => instance::part(gpu, profile, request, fleet),
+        ResourceName::Whole => share::whole(gpu, request),
+        ResourceName::Mps(_) | ResourceName::TimeSlicing(_) | ResourceName::Replica => {
+            let shape = share::shape(gpu, request)?;
+            let suffices = request.memory.is_none_or(|memory| shape.size().share_memory() >= memory);
+            if suffices { share::candidate(gpu, shape) } else { None }
         }
     }
 }
@@ -238,5 +271,7 @@ pub(super) fn occupy(gpu: &mut GpuInventory, candidate: &Candidate) {
     gpu.slices.push(PlacedSlice { shape: candidate.shape, occupancy: Occupancy::Taken });
 }
 
+#[cfg(test)]
+mod exacting_tests;
 #[cfg(test)]
 mod tests;

@@ -142,10 +142,8 @@ impl Fleet {
 
     /// The class of a request.
     pub fn class(&mut self, request: &ContainerRequest) -> ClassId {
-        let alike = |class: &Class| {
-            (class.request.profile, class.request.resource, class.request.size_gb)
-                == (request.profile, request.resource, request.size_gb)
-        };
+        let sort = |r: &ContainerRequest| (r.profile, r.resource, r.size_gb, r.memory, r.compute);
+        let alike = |class: &Class| sort(&class.request) == sort(request);
         let known = self.classes.iter().position(alike);
         ClassId(known.unwrap_or_else(|| {
             let orders = self.models.iter().map(|groups| Order::of(groups.model.wanted(request))).collect();

@@ -32,6 +32,7 @@ fn node(fleet: &Fleet, gpu: FleetGpu, model: &str) -> NodeInventory {
         undivided: true,
         mps_shares: None,
         rule: crate::contract::GpuRule::default(),
+        layout: None,
         kinds: vec![Kind::Mig],
         table: table(model),
         slices: held.chain(cut.idle.iter().map(idle)).collect(),
@@ -135,6 +136,21 @@ fn a_request_by_size_goes_to_the_gpu_that_it_wastes_least_of() {
     assert_eq!(fleet.best(class).unwrap().0, fitting);
     let larger = fleet.class(&ContainerRequest { size_gb: SizeGb(81), ..request });
     assert_eq!(fleet.best(larger).unwrap().0, big);
+}
+
+#[test]
+fn a_strict_request_is_of_another_class_than_one_by_name() {
+    let mut fleet = Fleet::default();
+    let gpu = fleet.add(&table("H100-80GB"), [], []).unwrap();
+    let by_name = request("nvidia.com/mig-1g.10gb", 1).containers.remove(0);
+    let strict = ContainerRequest { memory: Some(SizeGb(10).share_memory()), ..by_name.clone() };
+    let compute = ContainerRequest { compute: 50.try_into().ok(), ..by_name.clone() };
+    let mut profile = |request| {
+        let class = fleet.class(request);
+        let (_, choice) = fleet.best(class).unwrap();
+        fleet.instance(gpu, choice.place).profile.to_string()
+    };
+    assert_eq!([&by_name, &strict, &compute].map(&mut profile), ["1g.10gb", "1g.20gb", "4g.40gb"]);
 }
 
 #[test]

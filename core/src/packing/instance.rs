@@ -1,6 +1,7 @@
 //! The best place for a GPU instance, or a compute instance of one, on one GPU of a node.
 
 use super::fit::{Candidate, Source};
+use super::mig::has_compute;
 use super::{Cost, Fleet};
 use crate::contract::{ContainerRequest, Shape};
 use crate::inventory::GpuInventory;
@@ -25,8 +26,16 @@ pub(super) fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &
 }
 
 /// The cheapest place for a compute instance: in a GPU instance that others share already, or else in a new one.
-pub(super) fn part(gpu: &GpuInventory, profile: ComputeProfile, fleet: &Fleet) -> Option<Candidate> {
-    if !gpu.rule.compute_instances {
+pub(super) fn part(
+    gpu: &GpuInventory,
+    profile: ComputeProfile,
+    request: &ContainerRequest,
+    fleet: &Fleet,
+) -> Option<Candidate> {
+    let memory = |least| gpu.table.entry(profile.of()).is_some_and(|entry| entry.memory >= least);
+    let suffices = request.memory.is_none_or(memory)
+        && request.compute.is_none_or(|least| has_compute(&gpu.table, profile.compute(), least));
+    if !gpu.rule.compute_instances || !suffices {
         return None;
     }
     let shared = gpu.taken().filter(|shape| shape.part().is_some()).filter_map(Shape::instance);

@@ -3,11 +3,14 @@
 //! The cost is what the fleet loses by it: [`Fleet`] knows what is left of it. [`fit`] places a whole pod on one node.
 
 mod cost;
+mod exacting;
 mod fit;
 mod fleet;
 pub mod fraction;
 mod instance;
+mod layout;
 mod mig;
+mod room;
 mod share;
 mod terms;
 mod warm;
@@ -15,7 +18,10 @@ mod warm;
 pub use cost::Cost;
 pub use fit::{Fit, Placed, Refusal, Source, fit};
 pub use fleet::{ClassId, Fleet, FleetGpu, Move};
+pub use layout::laid_out;
+pub(crate) use layout::{Standing, missing};
 pub use mig::{Choice, Cut, PlaceId, PlaceSet};
+pub use room::room;
 pub use share::is_worth_whole;
 pub use terms::Terms;
 pub use warm::warm;

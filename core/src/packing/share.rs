@@ -2,10 +2,11 @@
 
 use super::Cost;
 use super::fit::{Candidate, Source};
-use crate::contract::Shape;
+use crate::contract::{ContainerRequest, GpuRule, Shape};
 use crate::inventory::GpuInventory;
 use crate::kind::Kind;
 use crate::names::SliceId;
+use crate::resource::ResourceName;
 use crate::units::{MemoryMib, SizeGb};
 
 /// A GPU that nobody uses stays free for a bigger request while another has room.
@@ -15,44 +16,99 @@ const OPENS_A_GPU: i64 = 500_000;
 const START: i64 = 4;
 const END: i64 = 16;
 
-/// The place for a share on `gpu`, where it has one: shares of one GPU are of one kind, and together within its memory.
-pub(super) fn candidate(gpu: &GpuInventory, kind: Kind, size: SizeGb) -> Option<Candidate> {
-    let shape = Shape::share(kind, size)?;
-    if gpu.taken().any(|taken| taken.kind() != kind) {
+/// The share that a request is served by on `gpu`, where the GPU has such.
+pub(super) fn shape(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Shape> {
+    match request.resource {
+        ResourceName::Replica => Shape::share(Kind::TimeSlicing, gpu.replica()?),
+        // A GPU that is shared in equal parts is not shared in others.
+        ResourceName::TimeSlicing(size) if gpu.replica().is_none() => Shape::share(Kind::TimeSlicing, size),
+        ResourceName::Mps(size) => Some(Shape::Mps { size_gb: size, compute: request.compute }),
+        _ => None,
+    }
+}
+
+/// The place for a share on `gpu`, where it has one: shares of one GPU are of one kind, and together within what policy lets
+/// them come to.
+pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
+    let kind = shape.kind();
+    if gpu.taken().any(|taken| taken.kind() != kind) || shape.size().share_memory() > gpu.memory {
         return None;
     }
-    if kind == Kind::Mps && gpu.rule.mps.strict && gpu.taken().any(|taken| taken != shape) {
-        return None;
-    }
-    let most = gpu.mps_shares.filter(|_| kind == Kind::Mps).map_or(usize::MAX, |most| most as usize);
-    if gpu.taken().count() >= most {
+    let one_size = kind == Kind::Mps && gpu.rule.mps.strict;
+    if one_size && gpu.taken().any(|taken| taken.size() != shape.size()) {
         return None;
     }
     let used: MemoryMib = gpu.taken().map(|s| s.size().share_memory()).sum();
-    let free = gpu.memory.saturating_sub(used);
-    if size.share_memory() > free {
-        return None;
-    }
-    let rank = rank(kind, used, free.saturating_sub(size.share_memory()));
+    let room = Room::of(&gpu.rule, kind, gpu.memory, gpu.mps_shares).after(gpu.taken())?.after([shape])?;
+    let rank = rank(kind, used, room.memory);
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: rank });
     }
-    let destroyed = in_the_way(gpu, shape, free.saturating_sub(size.share_memory()));
+    let destroyed = in_the_way(gpu, shape, room);
     let work = START + END * i64::try_from(destroyed.len()).unwrap_or(0);
     Some(Candidate { shape, source: Source::Cut(destroyed), cost: rank + Cost(work) })
 }
 
-/// Whether a request of this size may have a whole GPU of that: more than half of it must be asked for, so that no small
-/// request takes a large GPU.
-#[must_use]
-pub fn is_worth_whole(asked: SizeGb, gpu: SizeGb) -> bool {
-    asked <= gpu && asked.0.saturating_mul(2) > gpu.0
+/// Whether a GPU with this much memory can have all of these shares of one kind.
+pub(super) fn are_within(
+    rule: &GpuRule,
+    kind: Kind,
+    memory: MemoryMib,
+    mps_shares: Option<u32>,
+    shapes: &[Shape],
+) -> bool {
+    shapes.iter().all(|shape| shape.size().share_memory() <= memory)
+        && Room::of(rule, kind, memory, mps_shares).after(shapes.iter().copied()).is_some()
 }
 
-/// The GPU as a whole, where nobody has anything of it and `size` is worth it: of two the smaller one.
-pub(super) fn whole(gpu: &GpuInventory, size: SizeGb) -> Option<Candidate> {
-    let shape = Shape::Whole { size_gb: gpu.memory.nominal() };
-    if gpu.taken().next().is_some() || !gpu.undivided || !is_worth_whole(size, gpu.memory.nominal()) {
+/// What is left of a GPU for shares of one kind.
+#[derive(Clone, Copy)]
+struct Room {
+    /// The GPU's memory.
+    of: MemoryMib,
+    memory: MemoryMib,
+    /// Of MPS shares, in hundredths of the GPU's MiB.
+    compute: u64,
+    shares: usize,
+}
+
+impl Room {
+    fn of(rule: &GpuRule, kind: Kind, of: MemoryMib, mps_shares: Option<u32>) -> Self {
+        if kind != Kind::Mps {
+            return Self { of, memory: of, compute: 0, shares: usize::MAX };
+        }
+        let memory = rule.mps.memory_percent.of(of);
+        let compute = of.0.saturating_mul(rule.mps.memory_percent.percent());
+        Self { of, memory, compute, shares: mps_shares.map_or(usize::MAX, |most| most as usize) }
+    }
+
+    /// What these leave; `None` if they are too many.
+    fn after(self, shapes: impl IntoIterator<Item = Shape>) -> Option<Self> {
+        shapes.into_iter().try_fold(self, |left, shape| {
+            Some(Self {
+                of: left.of,
+                memory: MemoryMib(left.memory.0.checked_sub(shape.size().share_memory().0)?),
+                compute: left.compute.checked_sub(shape.compute_of(left.of))?,
+                shares: left.shares.checked_sub(1)?,
+            })
+        })
+    }
+}
+
+/// Whether a request of this size may have a whole GPU of that: more than half of it must be asked for, so that no small
+/// request takes a large GPU. Who asks for a whole GPU and no size may have any.
+#[must_use]
+pub fn is_worth_whole(asked: SizeGb, gpu: SizeGb) -> bool {
+    asked == SizeGb::ANY || asked <= gpu && asked.0.saturating_mul(2) > gpu.0
+}
+
+/// The GPU as a whole, where nobody has anything of it and the request is worth it: of two the smaller one.
+pub(super) fn whole(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Candidate> {
+    let size = gpu.memory.nominal();
+    let shape = Shape::Whole { size_gb: size };
+    let suffices = request.memory.is_none_or(|memory| gpu.memory >= memory);
+    let is_free = gpu.taken().next().is_none() && gpu.undivided;
+    if !is_free || !suffices || !is_worth_whole(request.size_gb, size) {
         return None;
     }
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
@@ -73,19 +129,14 @@ fn rank(kind: Kind, used: MemoryMib, left: MemoryMib) -> Cost {
 }
 
 /// Idle shares that cannot be beside `new`, and as many more as must go for the others to stay within `room`.
-fn in_the_way(gpu: &GpuInventory, new: Shape, room: MemoryMib) -> Vec<SliceId> {
+fn in_the_way(gpu: &GpuInventory, new: Shape, mut room: Room) -> Vec<SliceId> {
     let one_size = gpu.rule.mps.strict && new.kind() == Kind::Mps;
-    let mut kept = MemoryMib(0);
     let mut destroyed = Vec::new();
-    let most = gpu.mps_shares.filter(|_| new.kind() == Kind::Mps).map_or(usize::MAX, |most| most as usize);
-    let mut beside = gpu.taken().count() + 1;
     for (id, shape) in gpu.idle() {
-        let with = MemoryMib(kept.0 + shape.size().share_memory().0);
-        if shape.kind() == new.kind() && (!one_size || shape == new) && with <= room && beside < most {
-            kept = with;
-            beside += 1;
-        } else {
-            destroyed.push(id.clone());
+        let goes_with = shape.kind() == new.kind() && (!one_size || shape.size() == new.size());
+        match room.after([shape]).filter(|_| goes_with) {
+            Some(left) => room = left,
+            None => destroyed.push(id.clone()),
         }
     }
     destroyed

@@ -32,7 +32,8 @@ pub fn warm(
     let mut new = Vec::new();
     for ((requests, _), count) in asked.iter().zip(missing) {
         for _ in 0..count {
-            let mut places = requests.iter().filter_map(|request| best(&node, request, fleet, None).ok());
+            let mut places =
+                requests.iter().filter_map(|request| best(&node, request, fleet, |_, _| true).ok());
             let Some((gpu, place)) = places.next() else { break };
             occupy(&mut node.gpus[gpu], &place);
             new.push((node.gpus[gpu].uuid.clone(), place.shape));
@@ -109,6 +110,8 @@ fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
         profile,
         count: 1,
         resource: name,
+        memory: None,
+        compute: None,
     };
     sizes.into_iter().map(request).collect()
 }

@@ -230,7 +230,12 @@ impl<'o> State<'o> {
         let kinds: BTreeSet<Kind> = self.shares.values().map(|s| s.kind()).collect();
         let mixed =
             kinds.len() > 1 || self.gpu.allowed.one_size && kinds.contains(&Kind::Mps) && sizes.len() > 1;
-        let is_full = self.shares.values().map(memory).sum::<u64>() > self.gpu.memory.0;
+        let used: u64 = self.shares.values().map(memory).sum();
+        // What MPS shares may use of memory, and of compute: an MPS server's clients have no other share of it.
+        let most = if kinds.contains(&Kind::Mps) { self.gpu.allowed.mps_memory.percent() } else { 100 };
+        let is_full = used * 100 > self.gpu.memory.0 * most
+            || memory(&shape) > self.gpu.memory.0
+            || self.compute_in_use() > u128::from(self.gpu.memory.0) * u128::from(most);
         let mps = self.shares.values().filter(|s| s.kind() == Kind::Mps).count();
         let crowded = kinds.contains(&Kind::Whole) && self.shares.len() > 1
             || self.gpu.allowed.mps_shares.is_some_and(|most| mps > most as usize);
@@ -238,6 +243,19 @@ impl<'o> State<'o> {
             return Err(Violation::DoesNotFit(uuid, text));
         }
         Ok(())
+    }
+
+    /// What the clients of the MPS shares may use of the compute together, in percent, times the GPU's memory: a share that
+    /// says nothing may use as much of one as of the other.
+    fn compute_in_use(&self) -> u128 {
+        let in_use = |shape: &Shape| match shape {
+            Shape::Mps { compute: Some(percent), .. } => {
+                u128::from(self.gpu.memory.0) * u128::from(percent.get())
+            }
+            Shape::Mps { size_gb, compute: None } => u128::from(size_gb.share_memory().0) * 100,
+            _ => 0,
+        };
+        self.shares.values().map(in_use).sum()
     }
 
     /// Every compute slice of a shared GPU instance used once, and within it.

@@ -1,6 +1,6 @@
 //! What the planner is told, and what it answers.
 
-use crate::contract::Shape;
+use crate::contract::{MpsMemory, Shape};
 use crate::kind::Kind;
 use crate::mig::{ComputeIllegal, ComputeInstance, ComputeProfile, Illegal, Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
@@ -39,6 +39,8 @@ pub struct Allowed {
     pub kinds: Vec<Kind>,
     /// Whether MPS shares beside each other must be of one size.
     pub one_size: bool,
+    /// What MPS shares may come to together.
+    pub mps_memory: MpsMemory,
     /// How many MPS shares may be beside each other: an MPS server takes so many clients. `None` for any number.
     pub mps_shares: Option<u32>,
     /// The MIG mode to switch to as soon as the GPU is empty.
@@ -47,7 +49,13 @@ pub struct Allowed {
 
 impl Default for Allowed {
     fn default() -> Self {
-        Self { kinds: Kind::ALL.to_vec(), one_size: false, mps_shares: None, switch_to: None }
+        Self {
+            kinds: Kind::ALL.to_vec(),
+            one_size: false,
+            mps_memory: MpsMemory::default(),
+            mps_shares: None,
+            switch_to: None,
+        }
     }
 }
 
@@ -221,6 +229,9 @@ pub enum Obstacle {
     /// Shares of another kind are in use on the GPU.
     #[error("shares of another kind are in use on the GPU")]
     OtherKind,
+    /// The GPU's compute does not suffice.
+    #[error("the GPU's compute does not suffice beside the other MPS shares")]
+    NoCompute,
     /// The GPU's memory does not suffice.
     #[error("the GPU's memory does not suffice beside the other shares")]
     NoMemory,

@@ -1,7 +1,7 @@
 //! Plans for one GPU that MIG does not cut: shares, and the GPU as a whole.
 
 use super::model::{ObservedGpu, Obstacle, Plan, Step};
-use crate::contract::{Shape, WantedSlice};
+use crate::contract::{MpsMemory, Shape, WantedSlice};
 use crate::kind::Kind;
 use crate::names::SliceId;
 use crate::units::MemoryMib;
@@ -26,7 +26,10 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
 
 fn obstacle(gpu: &ObservedGpu, others: &[Shape], shape: Shape) -> Option<Obstacle> {
     let kind = shape.kind();
-    let used: MemoryMib = others.iter().map(|s| s.memory_of(gpu.memory)).sum();
+    let most = if kind == Kind::Mps { gpu.allowed.mps_memory } else { MpsMemory::default() };
+    let all = || others.iter().chain([&shape]);
+    let memory: MemoryMib = all().map(|s| s.memory_of(gpu.memory)).sum();
+    let compute = all().fold(0, |sum: u64, s| sum.saturating_add(s.compute_of(gpu.memory)));
     if gpu.table.is_some() {
         Some(Obstacle::WrongMode)
     } else if !gpu.allowed.kinds.contains(&kind) {
@@ -37,9 +40,15 @@ fn obstacle(gpu: &ObservedGpu, others: &[Shape], shape: Shape) -> Option<Obstacl
         Some(Obstacle::OtherSize)
     } else if kind == Kind::Mps && gpu.allowed.mps_shares.is_some_and(|most| others.len() >= most as usize) {
         Some(Obstacle::TooManyShares)
-    } else if used.0 + shape.memory_of(gpu.memory).0 > gpu.memory.0 {
+    } else if memory > most.of(gpu.memory) || shape.memory_of(gpu.memory) > gpu.memory {
         Some(Obstacle::NoMemory)
+    } else if compute > gpu.memory.0.saturating_mul(most.percent()) {
+        Some(Obstacle::NoCompute)
     } else {
         None
     }
 }
+
+#[cfg(test)]
+#[path = "shares_tests.rs"]
+mod tests;

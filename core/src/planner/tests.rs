@@ -6,7 +6,7 @@ use crate::mig::{ComputeInstance, Geometry, Instance};
 use crate::mig::{MigTable, catalog};
 use crate::names::GpuUuid;
 use crate::names::{PodUid, SliceId};
-use crate::testing::h100_shape;
+use crate::testing::{h100_shape, wanted};
 use crate::units::MemoryMib;
 use crate::units::SizeGb;
 use proptest::prelude::*;
@@ -29,16 +29,6 @@ fn gpu(instances: &[(Shape, bool)]) -> Observed {
             shares: vec![],
         }],
     }
-}
-
-fn wanted(shapes: &[Shape]) -> Vec<WantedSlice> {
-    let slice = |(n, shape): (usize, &Shape)| WantedSlice {
-        id: SliceId::new(format!("s{n}")),
-        gpu: GpuUuid::new("GPU-0"),
-        shape: *shape,
-        reservation: None,
-    };
-    shapes.iter().enumerate().map(slice).collect()
 }
 
 fn steps(observed: &Observed, wanted: &[WantedSlice]) -> (Vec<String>, Vec<String>) {
@@ -117,22 +107,15 @@ fn the_checker_refuses_what_must_never_happen() {
 
 #[test]
 fn shares_are_served_and_ended_without_touching_held_ones() {
-    let share = |id: &str, gb, held| ObservedShare {
-        id: SliceId::new(id),
-        shape: Shape::Mps { size_gb: SizeGb(gb) },
-        held,
-    };
+    let share =
+        |id: &str, gb, held| ObservedShare { id: SliceId::new(id), shape: Shape::mps(SizeGb(gb)), held };
     let mut observed = gpu(&[]);
     observed.gpus[0].table = None;
     observed.gpus[0].memory = MemoryMib(15_360);
     observed.gpus[0].shares = vec![share("old", 4, false), share("busy", 8, true)];
     let (steps, refused) = steps(
         &observed,
-        &wanted(&[
-            Shape::Mps { size_gb: SizeGb(7) },
-            Shape::Mps { size_gb: SizeGb(7) },
-            Shape::TimeSlicing { size_gb: SizeGb(1) },
-        ]),
+        &wanted(&[Shape::mps(SizeGb(7)), Shape::mps(SizeGb(7)), Shape::TimeSlicing { size_gb: SizeGb(1) }]),
     );
     assert_eq!(steps, ["end share old on GPU-0", "start 7gb MPS share s0 on GPU-0"]);
     assert_eq!(
@@ -159,7 +142,7 @@ fn t4(shares: &[(&str, Shape, bool)]) -> Observed {
 }
 
 const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
-const MPS_4: Shape = Shape::Mps { size_gb: SizeGb(4) };
+const MPS_4: Shape = Shape::mps(SizeGb(4));
 
 #[test]
 fn a_whole_gpu_is_nobody_elses_and_waits_for_the_last_share() {
@@ -192,7 +175,7 @@ fn policy_says_which_kinds_a_gpu_may_have_and_what_is_there_stays() {
 fn strict_mps_keeps_one_size_on_a_gpu() {
     let mut observed = t4(&[("busy", MPS_4, true)]);
     observed.gpus[0].allowed.one_size = true;
-    let (steps_, refused) = steps(&observed, &wanted(&[MPS_4, Shape::Mps { size_gb: SizeGb(2) }]));
+    let (steps_, refused) = steps(&observed, &wanted(&[MPS_4, Shape::mps(SizeGb(2))]));
     assert_eq!(steps_, ["start 4gb MPS share s0 on GPU-0"]);
     assert_eq!(
         refused,
@@ -206,7 +189,7 @@ fn strict_mps_keeps_one_size_on_a_gpu() {
 fn a_gpu_has_no_more_mps_shares_than_its_server_takes_clients() {
     let mut observed = t4(&[("busy", MPS_4, true)]);
     observed.gpus[0].allowed.mps_shares = Some(2);
-    let one = Shape::Mps { size_gb: SizeGb(1) };
+    let one = Shape::mps(SizeGb(1));
     let (steps_, refused) = steps(&observed, &wanted(&[one, one]));
     assert_eq!(steps_, ["start 1gb MPS share s0 on GPU-0"]);
     assert_eq!(refused, ["s1: the GPU has as many MPS shares as its server takes clients"]);

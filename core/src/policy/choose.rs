@@ -1,14 +1,21 @@
-//! From an ask to a request document: the first kind in the policy's order that the cluster can serve.
+//! From an ask to a request document: the first kind in the policy's order that the cluster has room for.
+
+mod denied;
+mod names;
+mod verify;
+mod warning;
+
+pub use denied::Denied;
+pub use verify::verify;
+pub use warning::Warning;
 
 use super::{Policy, Supply};
-use crate::contract::{ContainerRequest, REQUEST_VERSION, RequestDocument};
+use crate::contract::{Chosen, ContainerRequest, PassedOver, REQUEST_VERSION, Reason, RequestDocument};
 use crate::kind::{IsolationClass, Kind};
-use crate::mig::catalog;
 use crate::request::{ContainerAsk, PodAsk, Want};
 use crate::resource::{ResourceName, share_size};
 use crate::units::{LARGEST_SIZE, SizeGb};
-use std::fmt;
-use thiserror::Error;
+use names::{Need, conceivable, largest, served, strongest_class};
 
 /// How a request will be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,133 +26,51 @@ pub struct Choice {
     pub warnings: Vec<Warning>,
 }
 
-/// What a user should know about an accepted request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Warning {
-    /// No GPU can serve it at present.
-    NoSupply(String, SizeGb, IsolationClass),
-    /// The slice has less memory than the size says.
-    LessThanNominal(String, SizeGb, ResourceName, crate::units::MemoryMib),
-    /// The size was rounded up to the next that has a name.
-    RoundedUp(String, SizeGb, SizeGb),
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSupply(container, size, class) => write!(
-                f,
-                "container {container}: no GPU of the cluster serves {} GB with isolation {class} at present; the pod waits for one",
-                size.0
-            ),
-            Self::LessThanNominal(container, size, resource, memory) => write!(
-                f,
-                "container {container}: {resource} really has {memory}, less than the {}Mi of {} GiB",
-                size.share_memory().0,
-                size.0
-            ),
-            Self::RoundedUp(container, asked, given) => {
-                write!(
-                    f,
-                    "container {container}: shares come in fixed sizes, {} GB takes {} GB",
-                    asked.0, given.0
-                )
-            }
-        }
-    }
-}
-
-/// Why a policy refuses a request.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Denied {
-    /// The class is not allowed.
-    #[error(
-        "metadata.annotations[kerf.dev/isolation]: policy {policy} does not allow {class}; it allows {allowed}"
-    )]
-    Class {
-        /// The policy.
-        policy: String,
-        /// What was asked.
-        class: IsolationClass,
-        /// What would be allowed.
-        allowed: String,
-    },
-    /// Too many slices.
-    #[error(
-        "container {container}: {count} slices are more than the {max} that policy {policy} allows; ask for fewer or larger ones"
-    )]
-    Count {
-        /// The container.
-        container: String,
-        /// What was asked.
-        count: u32,
-        /// The most.
-        max: u32,
-        /// The policy.
-        policy: String,
-    },
-    /// The kind that the user named does not keep the class's promise.
-    #[error(
-        "container {container}: {resource} does not give isolation {class} under policy {policy}, which serves it by {kinds}; ask by size or for another class"
-    )]
-    Kind {
-        /// The container.
-        container: String,
-        /// What was asked.
-        resource: ResourceName,
-        /// The class.
-        class: IsolationClass,
-        /// The policy.
-        policy: String,
-        /// The kinds that serve the class.
-        kinds: String,
-    },
-    /// No kind of the class can hold this size on any GPU.
-    #[error("container {container}: no slice of kind {kinds} can have {} GB; ask for less memory or a class with MIG", size.0)]
-    Size {
-        /// The container.
-        container: String,
-        /// What was asked.
-        size: SizeGb,
-        /// The kinds that serve the class.
-        kinds: String,
-    },
-    /// The document in the pod is not what this policy would have made of the pod.
-    #[error(
-        "metadata.annotations[kerf.dev/request] is written by kerf and does not match the pod; remove it from the manifest"
-    )]
-    Forged,
-}
-
-fn join<T: ToString>(items: &[T]) -> String {
-    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
 /// Chooses how `ask` is served.
 pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, Denied> {
-    let class = ask.isolation.unwrap_or(policy.default_isolation());
+    let class = class(policy, ask);
     let kinds = kinds(policy, class)?;
-    let mut warnings = Vec::new();
-    let mut containers = Vec::new();
+    let mut choosing = Choosing { policy, supply, ask, class, kinds, made: Made::default() };
     for container in &ask.containers {
-        check_count(policy, &container.name, container.count)?;
-        let (size_gb, resource) = resource(policy, supply, class, kinds, container, &mut warnings)?;
-        containers.push(ContainerRequest {
-            name: container.name.clone(),
-            role: container.role,
-            size_gb,
-            profile: match container.want {
-                Want::Profile(profile) => Some(profile),
-                Want::Size(_) | Want::Compute(_) | Want::Share(..) | Want::Given(_) => None,
-            },
-            count: container.count,
-            resource,
-        });
+        choosing.container(container)?;
     }
-    Ok(Choice {
-        document: RequestDocument { version: REQUEST_VERSION, isolation: class, containers },
-        warnings,
-    })
+    let Made { containers, passed, mut warnings } = choosing.made;
+    warnings.extend(ask.ignored.iter().cloned().map(Warning::Ignored));
+    let document = RequestDocument {
+        version: REQUEST_VERSION,
+        isolation: class,
+        containers,
+        gpus: ask.gpus.clone(),
+        moves_nobody: !policy.spec().preemption.moves_others,
+        chosen: Some(Chosen {
+            policy: policy.name().to_owned(),
+            dialect: ask.dialect.map(|dialect| dialect.to_string()),
+            passed,
+            named: named(ask),
+        }),
+    };
+    check_pod(policy, &document)?;
+    Ok(Choice { document, warnings })
+}
+
+/// The containers that name their kind of slice.
+fn named(ask: &PodAsk) -> Vec<String> {
+    let named = ask.containers.iter().filter(|container| !matches!(container.want, Want::Size(_)));
+    named.map(|container| container.name.clone()).collect()
+}
+
+/// The class that holds for a pod: what it says, else the strongest that its names speak of and the policy serves by them,
+/// else the policy's own.
+fn class(policy: &Policy, ask: &PodAsk) -> IsolationClass {
+    let by = |class, kind| policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind));
+    let implied = match ask.implied_class() {
+        Some(IsolationClass::None) => {
+            Some(IsolationClass::None).filter(|class| by(*class, Kind::TimeSlicing))
+        }
+        Some(_) => IsolationClass::ALL.into_iter().filter(|class| by(*class, Kind::Whole)).max(),
+        None => None,
+    };
+    ask.isolation.or(implied).unwrap_or(policy.default_isolation())
 }
 
 fn kinds(policy: &Policy, class: IsolationClass) -> Result<&[Kind], Denied> {
@@ -156,6 +81,10 @@ fn kinds(policy: &Policy, class: IsolationClass) -> Result<&[Kind], Denied> {
     })
 }
 
+fn join<T: ToString>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
 fn check_count(policy: &Policy, container: &str, count: u32) -> Result<(), Denied> {
     if count <= policy.max_count() {
         return Ok(());
@@ -164,103 +93,221 @@ fn check_count(policy: &Policy, container: &str, count: u32) -> Result<(), Denie
     Err(Denied::Count { container, count, max, policy })
 }
 
-fn resource(
-    policy: &Policy,
-    supply: &Supply,
+fn check_size(policy: &Policy, container: &str, size: SizeGb) -> Result<(), Denied> {
+    let (container, name, sizes) = (container.to_owned(), policy.name().to_owned(), policy.spec().sizes);
+    match (sizes.min_gb, sizes.max_gb) {
+        (Some(min), _) if size < min => Err(Denied::TooSmall { container, size, min, policy: name }),
+        (_, Some(max)) if size > max => Err(Denied::TooLarge { container, size, max, policy: name }),
+        _ => Ok(()),
+    }
+}
+
+/// The most that one pod may ask for, of what it holds at a time.
+fn check_pod(policy: &Policy, document: &RequestDocument) -> Result<(), Denied> {
+    let (name, cap, holdings) = (policy.name().to_owned(), policy.spec().max_per_pod, document.holdings());
+    let slices = holdings.iter().map(|c| c.count).fold(0, u32::saturating_add);
+    let memory = holdings.iter().map(|c| c.count.saturating_mul(c.size_gb.0)).fold(0, u32::saturating_add);
+    match (cap.slices, cap.memory_gb) {
+        (Some(max), _) if slices > max => Err(Denied::PodSlices { slices, max, policy: name }),
+        (_, Some(max)) if memory > max => Err(Denied::PodMemory { memory, max, policy: name }),
+        _ => Ok(()),
+    }
+}
+
+/// The choice for one pod, container by container.
+struct Choosing<'c> {
+    policy: &'c Policy,
+    supply: &'c Supply,
+    ask: &'c PodAsk,
     class: IsolationClass,
-    kinds: &[Kind],
-    container: &ContainerAsk,
-    warnings: &mut Vec<Warning>,
-) -> Result<(SizeGb, ResourceName), Denied> {
-    let name = container.name.clone();
-    let (size, resource, served) = match container.want {
-        Want::Profile(profile) => (profile.size(), ResourceName::Mig(profile), supply.has_profile(profile)),
-        Want::Compute(profile) => {
-            (profile.of().size(), ResourceName::Compute(profile), supply.has_profile(profile.of()))
-        }
-        Want::Share(kind, size) => {
-            let resource = share_size(size).and_then(|size| ResourceName::share(kind, size));
-            let resource = resource.ok_or_else(|| Denied::Size {
-                container: name.clone(),
-                size,
-                kinds: kind.to_string(),
-            })?;
-            (size, resource, supply.has_share(kind, size))
-        }
-        Want::Size(size) => {
-            let served = kinds.iter().find_map(|kind| served(supply, *kind, size));
-            let resource = served.or_else(|| kinds.iter().find_map(|kind| conceivable(*kind, size)));
-            let denied = || Denied::Size { container: name.clone(), size, kinds: join(kinds) };
-            (size, resource.ok_or_else(denied)?, served.is_some())
-        }
-        // What a pod was given is verified, and not chosen again.
-        Want::Given(_) => return Err(Denied::Forged),
-    };
-    if !kinds.contains(&resource.kind()) || strongest_class(resource) < class {
-        let (policy, kinds) = (policy.name().to_owned(), join(kinds));
-        return Err(Denied::Kind { container: name, resource, class, policy, kinds });
-    }
-    if !served && !supply.is_empty() {
-        warnings.push(Warning::NoSupply(name.clone(), size, class));
-    }
-    if let ResourceName::Mig(profile) = resource {
-        let less = supply.memory_of(profile).filter(|memory| *memory < size.share_memory());
-        warnings.extend(less.map(|memory| Warning::LessThanNominal(name, size, resource, memory)));
-    } else {
-        let more = resource.size().filter(|given| *given > size);
-        warnings.extend(more.map(|given| Warning::RoundedUp(name, size, given)));
-    }
-    Ok((size, resource))
+    kinds: &'c [Kind],
+    made: Made,
 }
 
-/// The strongest class that a slice of this name serves. Compute instances share their GPU instance's memory and faults.
-fn strongest_class(resource: ResourceName) -> IsolationClass {
-    match resource {
-        ResourceName::Compute(_) => IsolationClass::None,
-        other => other.kind().strongest_class(),
-    }
+#[derive(Default)]
+struct Made {
+    containers: Vec<ContainerRequest>,
+    passed: Vec<PassedOver>,
+    warnings: Vec<Warning>,
 }
 
-/// The name for `size` by `kind`, if some GPU of the cluster serves it.
-fn served(supply: &Supply, kind: Kind, size: SizeGb) -> Option<ResourceName> {
-    match kind {
-        Kind::Mig => supply.profile_for(size).map(ResourceName::Mig),
-        Kind::Mps | Kind::TimeSlicing => {
-            let size = share_size(size).filter(|size| supply.has_share(kind, *size))?;
-            ResourceName::share(kind, size)
-        }
-        Kind::Whole => supply.has_whole(size).then_some(ResourceName::Whole),
-    }
+/// A name, and whether some GPU of the cluster serves it.
+struct Named {
+    size: SizeGb,
+    resource: ResourceName,
+    served: bool,
 }
 
-/// The name for `size` by `kind` on some GPU that exists at all: for a cluster that is scaled to zero.
-fn conceivable(kind: Kind, size: SizeGb) -> Option<ResourceName> {
-    match kind {
-        Kind::Mig => {
-            let fits = catalog::profiles().into_iter().filter(|p| p.is_plain() && p.size() >= size);
-            fits.min_by_key(|p| (p.size(), p.compute())).map(ResourceName::Mig)
+impl Choosing<'_> {
+    fn container(&mut self, container: &ContainerAsk) -> Result<(), Denied> {
+        check_count(self.policy, &container.name, container.count)?;
+        let Named { size, resource, served } = match container.want {
+            Want::Size(size) => self.by_size(container, size)?,
+            _ => self.by_name(container)?,
+        };
+        if !self.kinds.contains(&resource.kind()) || strongest_class(resource) < self.class {
+            let (policy, kinds) = (self.policy.name().to_owned(), join(self.kinds));
+            let container = container.name.clone();
+            return Err(Denied::Kind { container, resource, class: self.class, policy, kinds });
         }
-        Kind::Mps | Kind::TimeSlicing => share_size(size).and_then(|size| ResourceName::share(kind, size)),
-        Kind::Whole => (size <= LARGEST_SIZE).then_some(ResourceName::Whole),
+        if resource.kind() == Kind::TimeSlicing && container.compute.is_some() {
+            return Err(self.no_compute(container));
+        }
+        self.warn(container, size, resource, served);
+        self.made.containers.push(ContainerRequest {
+            name: container.name.clone(),
+            role: container.role,
+            size_gb: size,
+            profile: match container.want {
+                Want::Profile(profile) => Some(profile),
+                _ => None,
+            },
+            count: container.count,
+            resource,
+            memory: container.memory,
+            compute: container.compute.filter(|_| resource != ResourceName::Whole),
+        });
+        Ok(())
     }
-}
 
-/// Whether `document` is one that `policy` could have made: for a pod that comes through admission a second time.
-///
-/// A forged document that passes gains nothing: it asks for what the policy gives anyway.
-pub fn verify(policy: &Policy, document: &RequestDocument) -> Result<(), Denied> {
-    let kinds = kinds(policy, document.isolation)?;
-    for container in &document.containers {
-        check_count(policy, &container.name, container.count)?;
-        let kind = container.kind();
-        let promised = container.resource.size().is_none_or(|size| size >= container.size_gb);
-        let exact = container.profile.is_none_or(|profile| container.resource == ResourceName::Mig(profile));
-        let isolates = strongest_class(container.resource) >= document.isolation;
-        if !kinds.contains(&kind) || !isolates || !promised || !exact || container.count == 0 {
-            return Err(Denied::Forged);
+    /// The first kind that has room; else the first that some GPU can ever serve; else the first that is conceivable.
+    fn by_size(&mut self, container: &ContainerAsk, asked: SizeGb) -> Result<Named, Denied> {
+        check_size(self.policy, &container.name, asked)?;
+        let size = self.stepped(&container.name, asked);
+        let need = Need { size, memory: container.memory, compute: container.compute, gpus: &self.ask.gpus };
+        let mut passed = Vec::new();
+        let mut first: Option<(usize, ResourceName, Reason)> = None;
+        for kind in self.kinds {
+            let pass = |reason| PassedOver { container: container.name.clone(), kind: *kind, reason };
+            let Some(resource) = served(self.supply, *kind, &need) else {
+                passed.push(pass(Reason::NotServed));
+                continue;
+            };
+            let room = self.supply.room(resource, size, &self.ask.gpus);
+            if room.left() >= container.count.saturating_add(self.taken(resource)) {
+                self.fall_back(resource, passed);
+                return Ok(Named { size, resource, served: true });
+            }
+            let reason = Reason::Full { resource, room: room.room, pending: room.pending };
+            first.get_or_insert((passed.len(), resource, reason));
+            passed.push(pass(reason));
+        }
+        if let Some((before, resource, reason)) = first {
+            let waits = passed.get(before).cloned();
+            passed.truncate(before);
+            self.fall_back(resource, passed);
+            self.made
+                .warnings
+                .extend(waits.filter(|_| matches!(reason, Reason::Full { .. })).map(Warning::Waits));
+            return Ok(Named { size, resource, served: true });
+        }
+        let position = self.kinds.iter().position(|kind| conceivable(*kind, &need).is_some());
+        let resource = position.and_then(|at| conceivable(*self.kinds.get(at)?, &need));
+        let resource = resource.ok_or_else(|| self.no_slice(container, &need))?;
+        passed.truncate(position.unwrap_or(0));
+        self.made.passed.extend(passed);
+        Ok(Named { size, resource, served: false })
+    }
+
+    /// A container that names what it wants.
+    fn by_name(&mut self, container: &ContainerAsk) -> Result<Named, Denied> {
+        let (supply, gpus) = (self.supply, &self.ask.gpus);
+        let named = match container.want {
+            Want::Profile(profile) => Named {
+                size: profile.size(),
+                resource: ResourceName::Mig(profile),
+                served: supply.has_profile(profile, gpus),
+            },
+            Want::Compute(profile) => Named {
+                size: profile.of().size(),
+                resource: ResourceName::Compute(profile),
+                served: supply.has_profile(profile.of(), gpus),
+            },
+            Want::Share(kind, size) => {
+                let resource = share_size(size).and_then(|size| ResourceName::share(kind, size));
+                let denied = || Denied::Size {
+                    container: container.name.clone(),
+                    size,
+                    kinds: kind.to_string(),
+                    most: largest(&[kind]),
+                };
+                let resource = resource.ok_or_else(denied)?;
+                Named { size, resource, served: supply.has_share(kind, size, gpus) }
+            }
+            Want::Whole => {
+                // A whole GPU of whatever size would be past the largest size that is allowed.
+                let size = self.policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
+                Named { size, resource: ResourceName::Whole, served: supply.has_whole(size, gpus) }
+            }
+            Want::Replica => {
+                let room = supply.room(ResourceName::Replica, SizeGb::ANY, gpus).room;
+                Named { size: SizeGb::ANY, resource: ResourceName::Replica, served: room > 0 }
+            }
+            Want::Size(_) => return self.by_size(container, SizeGb::ANY),
+        };
+        if named.size != SizeGb::ANY {
+            check_size(self.policy, &container.name, named.size)?;
+        }
+        Ok(named)
+    }
+
+    /// `asked`, or the next larger step of the policy's, within the largest that it allows.
+    fn stepped(&mut self, container: &str, asked: SizeGb) -> SizeGb {
+        let sizes = self.policy.spec().sizes;
+        let Some(step) = sizes.step_gb.filter(|step| step.0 > 0) else { return asked };
+        let most = sizes.max_gb.unwrap_or(LARGEST_SIZE).min(LARGEST_SIZE);
+        let size = SizeGb(asked.0.div_ceil(step.0).saturating_mul(step.0)).min(most).max(asked);
+        if size > asked {
+            self.made.warnings.push(Warning::Stepped(container.to_owned(), asked, size, step));
+        }
+        size
+    }
+
+    /// How many slices of the name the pod's other containers have got.
+    fn taken(&self, resource: ResourceName) -> u32 {
+        let same = self.made.containers.iter().filter(|request| request.resource == resource);
+        same.map(|request| request.count).fold(0, u32::saturating_add)
+    }
+
+    /// Records the kinds that were passed over for `resource`, and tells of them.
+    fn fall_back(&mut self, resource: ResourceName, passed: Vec<PassedOver>) {
+        let told = passed.iter().map(|passed| Warning::FellBack(passed.clone(), resource));
+        self.made.warnings.extend(told);
+        self.made.passed.extend(passed);
+    }
+
+    fn warn(&mut self, container: &ContainerAsk, size: SizeGb, resource: ResourceName, served: bool) {
+        let warnings = &mut self.made.warnings;
+        let name = container.name.clone();
+        if !served && !self.supply.is_empty() {
+            warnings.push(Warning::NoSupply(name.clone(), resource, size, self.class));
+        }
+        if let ResourceName::Mig(profile) = resource {
+            let memory =
+                self.supply.memory_of(profile, &self.ask.gpus).filter(|_| container.memory.is_none());
+            let less = memory.filter(|memory| *memory < size.share_memory());
+            warnings.extend(less.map(|memory| Warning::LessThanNominal(name, size, resource, memory)));
+        } else {
+            let more = resource.size().filter(|given| *given > size);
+            warnings.extend(more.map(|given| Warning::RoundedUp(name, size, given)));
         }
     }
-    Ok(())
+
+    /// Why no kind of the class can be thought of that serves the need.
+    fn no_slice(&self, container: &ContainerAsk, need: &Need) -> Denied {
+        let without = Need { compute: None, ..*need };
+        if self.kinds.iter().any(|kind| conceivable(*kind, &without).is_some()) {
+            return self.no_compute(container);
+        }
+        let (name, kinds) = (container.name.clone(), join(self.kinds));
+        Denied::Size { container: name, size: need.size, kinds, most: largest(self.kinds) }
+    }
+
+    fn no_compute(&self, container: &ContainerAsk) -> Denied {
+        let (name, kinds) = (container.name.clone(), join(self.kinds));
+        let percent = container.compute.map_or(0, crate::units::ComputePercent::get);
+        Denied::Compute { container: name, percent, class: self.class, kinds }
+    }
 }
 
 #[cfg(test)]

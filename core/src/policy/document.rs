@@ -1,18 +1,24 @@
 //! The policy file as admins write it, and the checked policy made of it.
 
+use super::document_check::problems;
+use super::document_fault::PolicyError;
+use super::{Cap, Dialect, EnvironmentRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule, WaitingRule};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
+use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use thiserror::Error;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A policy file. Unknown fields are errors, so that a typo never weakens a policy silently.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyDocument {
     /// `kerf.dev/v1alpha1`.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "super::schema::api_version"))]
     pub api_version: String,
     /// `GpuPolicy`.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "super::schema::pod_kind"))]
     pub kind: String,
     /// Its name.
     pub metadata: Metadata,
@@ -22,29 +28,66 @@ pub struct PolicyDocument {
 
 /// `metadata` of a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// The policy's name, for messages.
+    /// The policy's name, for messages and records: a name as Kubernetes' objects have, each once among the policies of its kind.
     pub name: String,
 }
 
 /// `spec` of a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicySpec {
+    /// The pods that the policy is for; all of them if it is absent. Of several policies the first that matches holds.
+    #[serde(default, rename = "match", skip_serializing_if = "PodMatch::is_all")]
+    pub pods: PodMatch,
     /// The class of a pod that names none.
     pub default_isolation: IsolationClass,
     /// For each class the kinds to try, first choice first.
+    #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = super::schema::class_names())))]
     pub isolation: BTreeMap<IsolationClass, Vec<Kind>>,
     /// Added to admitted pods, so that they may run on tainted GPU nodes.
     #[serde(default = "default_tolerations")]
     pub tolerations: Vec<Toleration>,
-    /// The scheduler that admitted pods are given to.
+    /// The scheduler that admitted pods are given to. Empty: they keep theirs, which is only right where every scheduler of
+    /// the cluster asks the extender.
     #[serde(default = "default_scheduler")]
     pub scheduler_name: String,
     /// The most slices that one container may ask for.
     #[serde(default = "default_max_count")]
     pub max_count: u32,
+    /// Which sizes may be asked for.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sizes: SizeRule,
+    /// The most that one pod may ask for: more is refused at admission.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub max_per_pod: Cap,
+    /// The most that all pods of a namespace under this policy may hold at a time: what is more waits.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub quota: Cap,
+    /// Other systems' ways to ask that are understood.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub dialects: BTreeSet<Dialect>,
+    /// The GPU memory, in GB, of which a dialect's fractions are fractions; the largest GPU's if it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fraction_of_gb: Option<SizeGb>,
+    /// What becomes of pods with `spec.nodeName`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub node_name: NodeNameRule,
+    /// What becomes of environment variables that lead past a slice.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub environment: EnvironmentRule,
+    /// The runtime class of pods that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_class_name: Option<String>,
+    /// What is done with pods that wait long.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub waiting: WaitingRule,
+    /// Whether pods may be moved for others.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub preemption: PreemptionRule,
     /// How places are valued.
     #[serde(default, skip_serializing_if = "Packing::is_default")]
     pub packing: Packing,
@@ -52,6 +95,7 @@ pub struct PolicySpec {
 
 /// `spec.packing` of a policy file: how places are valued.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Packing {
     /// How much room for a MIG profile counts, in percent of what it counts for those that are not named.
@@ -63,6 +107,10 @@ impl Packing {
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
+}
+
+fn is_default<T: PartialEq + Default>(value: &T) -> bool {
+    *value == T::default()
 }
 
 fn default_scheduler() -> String {
@@ -85,6 +133,7 @@ fn default_tolerations() -> Vec<Toleration> {
 
 /// A toleration as in a Pod's spec.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Toleration {
     /// The taint's key.
@@ -108,67 +157,23 @@ pub struct Policy {
     spec: PolicySpec,
 }
 
-/// Why a policy document is refused.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum PolicyError {
-    /// Another version.
-    #[error("apiVersion: {0:?} is not known; this program reads kerf.dev/v1alpha1")]
-    Version(String),
-    /// Another kind.
-    #[error("kind: {0:?} is not known; write GpuPolicy")]
-    Kind(String),
-    /// A class falls below its promise.
-    #[error("spec.isolation.{class}: a slice of kind {kind} isolates less than {class} promises; remove it")]
-    TooWeak {
-        /// The class.
-        class: IsolationClass,
-        /// The kind.
-        kind: Kind,
-    },
-    /// A class has no kind.
-    #[error("spec.isolation.{0}: no kind is listed; list at least one, or leave the class out to forbid it")]
-    Empty(IsolationClass),
-    /// The default class is not allowed.
-    #[error("spec.defaultIsolation: {0} has no entry in spec.isolation; add one")]
-    Default(IsolationClass),
-    /// No count is allowed.
-    #[error("spec.maxCount: 0 would forbid every request; write 1 or more")]
-    MaxCount,
-    /// A weight that is none.
-    #[error("spec.packing.weights.{0}: {1} percent is out of bounds; write 1 to 10000")]
-    Weight(Profile, u32),
+impl PolicyDocument {
+    /// Everything that is wrong with it.
+    #[must_use]
+    pub fn problems(&self) -> Vec<PolicyError> {
+        problems(self)
+    }
 }
 
 impl TryFrom<PolicyDocument> for Policy {
     type Error = PolicyError;
 
+    /// The first of the document's problems, if it has one.
     fn try_from(document: PolicyDocument) -> Result<Self, PolicyError> {
-        let PolicyDocument { api_version, kind, metadata, spec } = document;
-        if api_version != format!("{}/{}", crate::keys::GROUP, crate::keys::VERSION) {
-            return Err(PolicyError::Version(api_version));
+        match document.problems().into_iter().next() {
+            Some(error) => Err(error),
+            None => Ok(Self { name: document.metadata.name, spec: document.spec }),
         }
-        if kind != "GpuPolicy" {
-            return Err(PolicyError::Kind(kind));
-        }
-        for (class, kinds) in &spec.isolation {
-            if kinds.is_empty() {
-                return Err(PolicyError::Empty(*class));
-            }
-            if let Some(kind) = kinds.iter().find(|kind| !class.is_served_by(**kind)) {
-                return Err(PolicyError::TooWeak { class: *class, kind: *kind });
-            }
-        }
-        if !spec.isolation.contains_key(&spec.default_isolation) {
-            return Err(PolicyError::Default(spec.default_isolation));
-        }
-        if spec.max_count == 0 {
-            return Err(PolicyError::MaxCount);
-        }
-        let weights = spec.packing.weights.iter();
-        if let Some((profile, weight)) = weights.into_iter().find(|(_, w)| !(1..=10_000).contains(*w)) {
-            return Err(PolicyError::Weight(*profile, *weight));
-        }
-        Ok(Self { name: metadata.name, spec })
     }
 }
 
@@ -209,6 +214,12 @@ impl Policy {
         self.spec.max_count
     }
 
+    /// What the policy says.
+    #[must_use]
+    pub fn spec(&self) -> &PolicySpec {
+        &self.spec
+    }
+
     /// How much room for a profile counts, in percent of what it counts for those that are not named.
     #[must_use]
     pub fn weights(&self) -> &BTreeMap<Profile, u32> {
@@ -217,35 +228,5 @@ impl Policy {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    fn policy(spec: Value) -> Result<Policy, PolicyError> {
-        let document = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "p"}, "spec": spec});
-        serde_json::from_value::<PolicyDocument>(document).unwrap().try_into()
-    }
-
-    #[test]
-    fn a_class_never_falls_below_its_promise() {
-        assert_eq!(
-            policy(json!({"defaultIsolation": "memory", "isolation": {"memory": ["mig", "time-slicing"]}})),
-            Err(PolicyError::TooWeak { class: IsolationClass::Memory, kind: Kind::TimeSlicing })
-        );
-    }
-
-    #[test]
-    fn the_default_class_must_be_allowed() {
-        assert_eq!(
-            policy(json!({"defaultIsolation": "none", "isolation": {"memory": ["mig"]}})),
-            Err(PolicyError::Default(IsolationClass::None))
-        );
-    }
-
-    #[test]
-    fn a_typo_is_an_error_that_names_it() {
-        let error = serde_json::from_value::<PolicySpec>(json!({"defaultIsolaton": "none", "isolation": {}}))
-            .unwrap_err();
-        assert!(error.to_string().contains("unknown field `defaultIsolaton`"), "{error}");
-    }
-}
+#[path = "document_tests.rs"]
+mod tests;

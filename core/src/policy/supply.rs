@@ -1,87 +1,141 @@
-//! What the cluster's GPUs can ever serve, however full they are now.
+//! What the cluster's GPUs can ever serve, how much more of it now, and what of that is wanted already.
 
-use crate::contract::GpuNodeStatus;
+mod fitting;
+mod gpu;
+mod index;
+mod pending;
+
+pub(super) use fitting::has_compute;
+pub use index::SupplyIndex;
+pub use pending::Room;
+
+use crate::contract::{GpuNodeSpec, GpuNodeStatus};
 use crate::kind::Kind;
 use crate::mig::Profile;
+use crate::names::NodeName;
 use crate::packing::is_worth_whole;
+use crate::request::GpuSelection;
+use crate::resource::{ResourceName, share_size};
 use crate::units::{MemoryMib, SizeGb};
-use std::collections::{BTreeMap, BTreeSet};
+use gpu::GpuSupply;
+use index::NodeGpus;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// Profiles and sizes that some GPU of the cluster can serve in its present mode. Empty while no agent has reported.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// GPUs that are alike, and how many there are.
+type Alike = (Arc<GpuSupply>, u32);
+
+/// What the cluster's GPUs serve in their present modes. Empty while no agent has reported. Clones share what is large.
+#[derive(Debug, Clone, Default)]
 pub struct Supply {
-    /// Each profile with the least memory that a GPU gives it.
-    profiles: BTreeMap<Profile, MemoryMib>,
-    shares: BTreeMap<Kind, SizeGb>,
-    /// The sizes of GPUs that can be given as a whole.
-    whole: BTreeSet<SizeGb>,
+    gpus: Arc<Gpus>,
+    /// How many slices of each name pods wait for that have been promised none yet.
+    pending: BTreeMap<ResourceName, u32>,
+}
+
+/// All GPUs.
+#[derive(Debug, Default)]
+struct Gpus {
+    alike: Vec<Alike>,
+    /// For pods that name GPUs.
+    nodes: Vec<NodeGpus>,
 }
 
 impl Supply {
-    /// The supply of these nodes.
+    /// The supply of these nodes while nobody has anything of them.
     #[must_use]
     pub fn of<'a>(nodes: impl IntoIterator<Item = &'a GpuNodeStatus>) -> Self {
-        let mut supply = Self::default();
-        for gpu in nodes.into_iter().flat_map(|node| &node.gpus) {
-            for entry in gpu.profiles.entries().iter().filter(|_| gpu.kinds.contains(&Kind::Mig)) {
-                let memory = supply.profiles.entry(entry.profile).or_insert(entry.memory);
-                *memory = entry.memory.min(*memory);
-            }
-            // A share is backed by whole GiB, so a GPU serves what it has of them; a whole one is of nominal size.
-            let most = SizeGb(u32::try_from(gpu.memory.0 / 1024).unwrap_or(u32::MAX));
-            for kind in gpu.kinds.iter().filter(|kind| matches!(kind, Kind::Mps | Kind::TimeSlicing)) {
-                let size = supply.shares.entry(*kind).or_insert(most);
-                *size = most.max(*size);
-            }
-            supply.whole.extend(gpu.kinds.contains(&Kind::Whole).then(|| gpu.memory.nominal()));
+        let mut index = SupplyIndex::default();
+        for (number, status) in nodes.into_iter().enumerate() {
+            index.show(NodeName::new(number.to_string()), &GpuNodeSpec::default(), status, true);
         }
-        supply
+        index.supply()
+    }
+
+    /// The same supply while so many slices of each name are wanted by pods that wait.
+    #[must_use]
+    pub fn wanted(&self, pending: BTreeMap<ResourceName, u32>) -> Self {
+        Self { gpus: self.gpus.clone(), pending }
     }
 
     /// Whether nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.profiles.is_empty() && self.shares.is_empty() && self.whole.is_empty()
+        self.gpus.alike.iter().all(|(gpu, _)| gpu.ever.is_empty())
     }
 
     /// The smallest plain profile of at least `size`: least memory, then least compute.
     #[must_use]
-    pub fn profile_for(&self, size: SizeGb) -> Option<Profile> {
-        let fits = self.profiles.keys().filter(|p| p.is_plain() && p.size() >= size);
-        fits.min_by_key(|p| (p.size(), p.compute())).copied()
+    pub fn profile_for(&self, size: SizeGb, gpus: &GpuSelection) -> Option<Profile> {
+        let admitted = self.admitted(gpus);
+        let profiles = admitted.iter().flat_map(|(gpu, _)| gpu.profiles.iter()).map(|(profile, _)| *profile);
+        let fits = profiles.filter(|p| p.is_plain() && p.size() >= size);
+        fits.min_by_key(|p| (p.size(), p.compute()))
     }
 
     /// Whether some GPU offers exactly `profile`.
     #[must_use]
-    pub fn has_profile(&self, profile: Profile) -> bool {
-        self.profiles.contains_key(&profile)
+    pub fn has_profile(&self, profile: Profile, gpus: &GpuSelection) -> bool {
+        self.memory_of(profile, gpus).is_some()
     }
 
     /// The memory that an instance of `profile` has at least, where it is known.
     #[must_use]
-    pub fn memory_of(&self, profile: Profile) -> Option<MemoryMib> {
-        self.profiles.get(&profile).copied()
+    pub fn memory_of(&self, profile: Profile, gpus: &GpuSelection) -> Option<MemoryMib> {
+        let admitted = self.admitted(gpus);
+        let profiles = admitted.iter().flat_map(|(gpu, _)| gpu.profiles.iter());
+        profiles.filter(|(known, _)| *known == profile).map(|(_, memory)| *memory).min()
     }
 
     /// Whether `size` is worth some GPU as a whole.
     #[must_use]
-    pub fn has_whole(&self, size: SizeGb) -> bool {
-        self.whole.iter().any(|gpu| is_worth_whole(size, *gpu))
+    pub fn has_whole(&self, size: SizeGb, gpus: &GpuSelection) -> bool {
+        let admitted = self.admitted(gpus);
+        let mut whole = admitted.iter().filter(|(gpu, _)| gpu.ever.contains(&ResourceName::Whole));
+        whole.any(|(gpu, _)| is_worth_whole(size, gpu.size))
     }
 
     /// Whether some GPU can hold a share of `size`.
     #[must_use]
-    pub fn has_share(&self, kind: Kind, size: SizeGb) -> bool {
-        self.shares.get(&kind).is_some_and(|most| *most >= size)
+    pub fn has_share(&self, kind: Kind, size: SizeGb, gpus: &GpuSelection) -> bool {
+        let name = share_size(size).and_then(|size| ResourceName::share(kind, size));
+        name.is_some_and(|name| self.admitted(gpus).iter().any(|(gpu, _)| gpu.ever.contains(&name)))
+    }
+
+    /// The size of the largest GPU.
+    #[must_use]
+    pub fn largest_gpu(&self) -> Option<SizeGb> {
+        self.gpus.alike.iter().filter(|(gpu, _)| !gpu.ever.is_empty()).map(|(gpu, _)| gpu.size).max()
     }
 
     /// The largest size that some GPU serves by `kind`.
     #[must_use]
     pub fn largest(&self, kind: Kind) -> Option<SizeGb> {
-        match kind {
-            Kind::Mig => self.profiles.keys().map(|p| p.size()).max(),
-            Kind::Whole => self.whole.last().copied(),
-            Kind::Mps | Kind::TimeSlicing => self.shares.get(&kind).copied(),
+        let largest = |(gpu, _): &Alike| {
+            let names = gpu.ever.iter().filter(|name| name.kind() == kind);
+            names.filter_map(|name| if kind == Kind::Whole { Some(gpu.size) } else { name.size() }).max()
+        };
+        self.gpus.alike.iter().filter_map(largest).max()
+    }
+
+    /// The GPUs that a pod may have.
+    fn admitted(&self, gpus: &GpuSelection) -> Cow<'_, [Alike]> {
+        let Gpus { alike, nodes } = &*self.gpus;
+        if gpus.is_all() {
+            return Cow::Borrowed(alike);
         }
+        if gpus.uuids.is_empty() && gpus.not_uuids.is_empty() {
+            return alike.iter().filter(|(gpu, _)| gpus.admits_model(&gpu.model)).cloned().collect();
+        }
+        let mut count = BTreeMap::new();
+        let all = nodes.iter().flat_map(|node| node.iter());
+        for (_, gpu) in all.filter(|(uuid, gpu)| gpus.admits(uuid, &gpu.model)) {
+            count.entry(Arc::as_ptr(gpu).addr()).or_insert_with(|| (gpu.clone(), 0)).1 += 1;
+        }
+        count.into_values().collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

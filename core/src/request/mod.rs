@@ -1,10 +1,26 @@
-//! What a pod asks for, read from its annotations and limits. One parser for every spelling; every error names the
+//! What a pod asks for, read from its annotations and limits. One reader for every spelling; every error names the
 //! field and the remedy.
 
+mod admitted;
+mod annotations;
 mod ask;
+mod dialects;
+mod errors;
+mod known;
+mod limits;
 mod phases;
+mod read;
+mod selection;
+mod selectors;
 mod view;
 
-pub use ask::{AskError, ContainerAsk, PodAsk, Want, read, read_admitted};
+pub use admitted::agrees;
+pub use ask::{ContainerAsk, PodAsk, Reading, Want};
+pub use dialects::is_scheduler_of;
+pub use errors::{AskError, Field};
+pub use limits::asks_by;
 pub use phases::{Beyond, Claim, Role, beyond, held};
+pub use read::read;
+pub use selection::GpuSelection;
+pub use selectors::models_named;
 pub use view::{ContainerView, PodView, ResourcesView, SpecView};

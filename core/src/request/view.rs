@@ -1,6 +1,7 @@
 //! The parts of a Pod that a request is read from.
 
 use super::Role;
+use crate::policy::PodFacts;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -15,12 +16,29 @@ pub struct PodView {
     pub spec: SpecView,
 }
 
+impl PodView {
+    /// What decides which policy is for the pod; `models` are those that it names.
+    #[must_use]
+    pub fn facts(&self, namespace: &str, models: &[String]) -> PodFacts {
+        PodFacts {
+            namespace: namespace.to_owned(),
+            labels: self.metadata.labels.clone(),
+            priority_class: self.spec.priority_class_name.clone().unwrap_or_default(),
+            service_account: self.spec.service_account_name.clone().unwrap_or_default(),
+            models: models.to_vec(),
+        }
+    }
+}
+
 /// `metadata` of a Pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct MetadataView {
     /// `metadata.annotations`.
     #[serde(default, deserialize_with = "null_is_default")]
     pub annotations: BTreeMap<String, String>,
+    /// `metadata.labels`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// `spec` of a Pod.
@@ -36,6 +54,12 @@ pub struct SpecView {
     /// `spec.nodeName`: set when a pod goes past the scheduler.
     #[serde(default)]
     pub node_name: Option<String>,
+    /// `spec.priorityClassName`.
+    #[serde(default)]
+    pub priority_class_name: Option<String>,
+    /// `spec.serviceAccountName`.
+    #[serde(default)]
+    pub service_account_name: Option<String>,
 }
 
 impl SpecView {

@@ -6,11 +6,11 @@ use crate::testing::{gpu_uuid, h100_shape, node_status, promisee, request, reque
 use crate::units::{MemoryMib, SizeGb};
 use proptest::prelude::*;
 
-fn node(models: &[&str]) -> NodeInventory {
+pub(super) fn node(models: &[&str]) -> NodeInventory {
     NodeInventory::of(&GpuNodeSpec::default(), &node_status(models))
 }
 
-fn with(mut node: NodeInventory, gpu: usize, shape: Shape, idle: Option<&str>) -> NodeInventory {
+pub(super) fn with(mut node: NodeInventory, gpu: usize, shape: Shape, idle: Option<&str>) -> NodeInventory {
     let occupancy = idle.map_or(Occupancy::Taken, |id| Occupancy::Idle(SliceId::new(id)));
     node.gpus[gpu].slices.push(PlacedSlice { shape, occupancy });
     node
@@ -75,7 +75,7 @@ fn a_name_may_be_served_by_a_larger_gpus_profile() {
 #[test]
 fn shares_fill_a_gpu_up_to_its_memory_and_time_slices_spread() {
     let two = node(&["T4-16GB", "T4-16GB"]);
-    let one = with(two, 0, Shape::Mps { size_gb: SizeGb(7) }, None);
+    let one = with(two, 0, Shape::mps(SizeGb(7)), None);
     assert_eq!(place(&one, "nvidia.com/gpu-8gb").unwrap().0, "GPU-0");
     assert_eq!(place(&one, "nvidia.com/gpu-9gb").unwrap().0, "GPU-1");
     let slices = with(node(&["T4-16GB", "T4-16GB"]), 0, Shape::TimeSlicing { size_gb: SizeGb(4) }, None);
@@ -84,9 +84,9 @@ fn shares_fill_a_gpu_up_to_its_memory_and_time_slices_spread() {
 
 #[test]
 fn shares_of_two_kinds_never_meet_on_one_gpu() {
-    let mps = with(node(&["T4-16GB"]), 0, Shape::Mps { size_gb: SizeGb(4) }, None);
+    let mps = with(node(&["T4-16GB"]), 0, Shape::mps(SizeGb(4)), None);
     assert_eq!(place(&mps, "nvidia.com/gpu-4gb.shared"), Err(Refusal::NoRoom));
-    let idle = with(node(&["T4-16GB"]), 0, Shape::Mps { size_gb: SizeGb(4) }, Some("s1"));
+    let idle = with(node(&["T4-16GB"]), 0, Shape::mps(SizeGb(4)), Some("s1"));
     assert_eq!(place(&idle, "nvidia.com/gpu-4gb.shared").unwrap().2, Source::Cut(vec![SliceId::new("s1")]));
 }
 
@@ -111,13 +111,13 @@ fn several_slices_of_one_pod_are_placed_together_or_not_at_all() {
     assert_eq!(fit.slices.iter().filter(|s| s.gpu == gpu_uuid(0)).count(), 7);
 }
 
-fn gpus(fit: &Fit) -> Vec<&str> {
+pub(super) fn gpus(fit: &Fit) -> Vec<&str> {
     fit.slices.iter().map(|slice| slice.gpu.as_str()).collect()
 }
 
 #[test]
 fn the_mps_shares_of_one_container_are_of_one_gpu() {
-    let two = with(node(&["T4-16GB", "T4-16GB"]), 0, Shape::Mps { size_gb: SizeGb(9) }, None);
+    let two = with(node(&["T4-16GB", "T4-16GB"]), 0, Shape::mps(SizeGb(9)), None);
     let place = |name: &str, count| fit(&two, &request(name, count), &Fleet::default());
     assert_eq!(gpus(&place("nvidia.com/gpu-5gb", 1).unwrap()), ["GPU-0"]);
     let pair = place("nvidia.com/gpu-5gb", 2).unwrap();
@@ -180,6 +180,7 @@ fn refusals_have_one_constant_text_each() {
         R::AgentNotReady,
         R::ReservedElsewhere,
         R::NeverFits,
+        R::NotSelected,
         R::CountNeverFits,
         R::NoRoom,
     ];

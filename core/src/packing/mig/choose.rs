@@ -6,6 +6,7 @@ use super::states::{StateId, States};
 use crate::contract::ContainerRequest;
 use crate::mig::{MigTable, Profile, ProfileEntry};
 use crate::packing::Cost;
+use crate::units::ComputePercent;
 
 /// What an instance already on the GPU is worth to a newcomer: GPUs that fill up leave others to drain.
 const COMPANY: i64 = 30_000;
@@ -41,12 +42,22 @@ pub struct Choice {
 
 /// The profiles that serve a request: that which the user wrote, or the plain ones that take the fewest memory slices.
 pub fn serving(table: &MigTable, request: &ContainerRequest) -> impl Iterator<Item = Profile> {
-    let serves = |e: &&ProfileEntry| match request.profile {
+    let is_meant = move |e: &ProfileEntry| match request.profile {
         Some(profile) => e.profile == profile,
         None => request.resource.is_kept_by(e.profile) && e.profile.size() >= request.size_gb,
     };
+    let serves = move |e: &&ProfileEntry| {
+        is_meant(e)
+            && request.memory.is_none_or(|memory| e.memory >= memory)
+            && request.compute.is_none_or(|compute| has_compute(table, e.profile.compute(), compute))
+    };
     let size = table.entries().iter().filter(serves).map(|e| e.size).min();
     table.entries().iter().filter(serves).filter(move |e| Some(e.size) == size).map(|e| e.profile)
+}
+
+/// Whether so many compute slices are at least this part of the GPU's.
+pub fn has_compute(table: &MigTable, slices: u8, least: ComputePercent) -> bool {
+    u32::from(slices) * 100 >= u32::from(least.get()) * u32::from(table.compute())
 }
 
 /// The places of `places` that serve a request. The most compute comes first: a name promises a minimum, and on the same

@@ -10,8 +10,8 @@ mod places;
 mod prices;
 mod states;
 
-pub(super) use choose::serving;
 pub use choose::{Choice, Cut};
+pub(super) use choose::{has_compute, serving};
 pub(crate) use groups::{Groups, Order, Way};
 pub(crate) use model::Model;
 pub use places::{PlaceId, PlaceSet};

@@ -1,11 +1,18 @@
 use super::*;
-use crate::policy::PolicyDocument;
-use crate::request::Role;
+use crate::policy::{Dialect, PolicyDocument};
+use crate::request::{GpuSelection, Role};
 use crate::testing::node_status;
-use serde_json::json;
+use crate::units::{ComputePercent, MemoryMib};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 fn policy() -> Policy {
-    let document: PolicyDocument = serde_json::from_value(json!({
+    policy_with(&json!({}))
+}
+
+fn policy_with(more: &Value) -> Policy {
+    let mut document = json!({
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "default"},
         "spec": {
             "defaultIsolation": "memory",
@@ -16,9 +23,11 @@ fn policy() -> Policy {
             },
             "maxCount": 8,
         }
-    }))
-    .unwrap();
-    document.try_into().unwrap()
+    });
+    for (key, value) in more.as_object().unwrap() {
+        document["spec"][key] = value.clone();
+    }
+    serde_json::from_value::<PolicyDocument>(document).unwrap().try_into().unwrap()
 }
 
 fn supply(models: &[&str]) -> Supply {
@@ -26,8 +35,22 @@ fn supply(models: &[&str]) -> Supply {
 }
 
 fn ask(want: Want, isolation: Option<IsolationClass>) -> PodAsk {
-    let main = ContainerAsk { name: "main".into(), role: Role::App, want, count: 1, limit: None };
-    PodAsk { isolation, containers: vec![main] }
+    let main = ContainerAsk {
+        name: "main".into(),
+        role: Role::App,
+        want,
+        count: 1,
+        by: String::new(),
+        memory: None,
+        compute: None,
+    };
+    PodAsk {
+        isolation,
+        containers: vec![main],
+        gpus: GpuSelection::default(),
+        dialect: None,
+        ignored: Vec::new(),
+    }
 }
 
 fn chosen(models: &[&str], gb: u32, isolation: Option<IsolationClass>) -> String {
@@ -44,7 +67,10 @@ fn chosen(models: &[&str], gb: u32, isolation: Option<IsolationClass>) -> String
 #[test]
 fn the_first_kind_that_the_cluster_serves_is_taken() {
     assert_eq!(chosen(&["H100-80GB", "T4-16GB"], 9, None), "nvidia.com/mig-1g.10gb");
-    assert_eq!(chosen(&["T4-16GB"], 10, None), "nvidia.com/gpu-10gb");
+    assert_eq!(
+        chosen(&["T4-16GB"], 10, None),
+        "nvidia.com/gpu-10gb | container main: no GPU that the pod may have serves it by mig; it gets nvidia.com/gpu-10gb instead"
+    );
     assert_eq!(
         chosen(&["H100-80GB", "T4-16GB"], 10, Some(IsolationClass::None)),
         "nvidia.com/gpu-10gb.shared"
@@ -135,4 +161,207 @@ fn what_was_chosen_verifies_and_what_was_forged_does_not() {
     let mut greedy = choice.document;
     greedy.containers[0].count = 9;
     assert!(matches!(verify(&policy(), &greedy), Err(Denied::Count { .. })));
+}
+
+fn resource_of(choice: &Choice) -> String {
+    choice.document.containers[0].resource.to_string()
+}
+
+/// What pods wait for already.
+fn waiting(names: &[(&str, u32)]) -> BTreeMap<ResourceName, u32> {
+    names.iter().map(|(name, count)| (name.parse().unwrap(), *count)).collect()
+}
+
+#[test]
+fn a_kind_whose_room_is_waited_for_is_passed_over_and_that_is_recorded_and_told() {
+    let ten = ask(Want::Size(SizeGb(10)), None);
+    let of = |names: &[(&str, u32)]| {
+        let supply = supply(&["H100-80GB", "T4-16GB"]).wanted(waiting(names));
+        let choice = choose(&policy(), &supply, &ten).unwrap();
+        (resource_of(&choice), choice)
+    };
+    assert_eq!(of(&[("nvidia.com/mig-1g.10gb", 6)]).0, "nvidia.com/mig-1g.10gb", "one of seven is left");
+    let (resource, choice) = of(&[("nvidia.com/mig-1g.10gb", 7)]);
+    assert_eq!(resource, "nvidia.com/gpu-10gb");
+    let chosen = choice.document.chosen.clone().unwrap();
+    assert_eq!((chosen.policy.as_str(), chosen.passed.len()), ("default", 1));
+    assert!(matches!(chosen.passed[0].reason, Reason::Full { room: 7, pending: 7, .. }));
+    insta::assert_snapshot!(choice.warnings[0].to_string(), @"container main: nvidia.com/mig-1g.10gb (mig) has room for 7 more, and 7 are waited for already; it gets nvidia.com/gpu-10gb instead");
+    let (resource, choice) = of(&[("nvidia.com/mig-1g.10gb", 7), ("nvidia.com/gpu-10gb", 1)]);
+    assert_eq!(resource, "nvidia.com/mig-1g.10gb", "all are full: it waits for the first");
+    assert_eq!(choice.document.chosen.unwrap().passed, []);
+    insta::assert_snapshot!(choice.warnings[0].to_string(), @"container main: nvidia.com/mig-1g.10gb (mig) has room for 7 more, and 7 are waited for already; the pod waits for it");
+}
+
+#[test]
+fn the_containers_of_a_pod_take_room_from_each_other() {
+    let mut pair = ask(Want::Size(SizeGb(10)), None);
+    pair.containers.push(ContainerAsk { name: "side".into(), ..pair.containers[0].clone() });
+    let supply = supply(&["H100-80GB", "T4-16GB"]).wanted(waiting(&[("nvidia.com/mig-1g.10gb", 6)]));
+    let choice = choose(&policy(), &supply, &pair).unwrap();
+    let names = choice.document.containers.iter().map(|c| c.resource.to_string());
+    assert_eq!(names.collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu-10gb"]);
+}
+
+#[test]
+fn only_gpus_that_the_pod_may_have_serve_it() {
+    let mut picky = ask(Want::Size(SizeGb(10)), None);
+    picky.gpus.models = vec!["T4-16GB".to_owned()];
+    let choice = choose(&policy(), &supply(&["H100-80GB", "T4-16GB"]), &picky).unwrap();
+    assert_eq!(resource_of(&choice), "nvidia.com/gpu-10gb");
+    assert_eq!(choice.document.gpus, picky.gpus);
+    picky.gpus.models = vec!["L4-24GB".to_owned()];
+    let choice = choose(&policy(), &supply(&["H100-80GB", "T4-16GB"]), &picky).unwrap();
+    assert_eq!(resource_of(&choice), "nvidia.com/mig-1g.10gb");
+    assert!(matches!(choice.warnings[0], Warning::NoSupply(..)));
+}
+
+fn needing(gb: u32, memory: Option<u64>, compute: Option<u8>, class: IsolationClass) -> PodAsk {
+    let mut needing = ask(Want::Size(SizeGb(gb)), Some(class));
+    needing.containers[0].memory = memory.map(MemoryMib);
+    needing.containers[0].compute = compute.and_then(ComputePercent::new);
+    needing
+}
+
+#[test]
+fn a_strict_size_takes_what_really_has_it() {
+    let of = |models: &[&str], class| {
+        let choice = choose(&policy(), &supply(models), &needing(10, Some(10_240), None, class)).unwrap();
+        assert_eq!(choice.document.containers[0].memory, Some(MemoryMib(10_240)));
+        resource_of(&choice)
+    };
+    assert_eq!(of(&["H100-80GB"], IsolationClass::Memory), "nvidia.com/mig-1g.20gb", "a 1g.10gb has 9984Mi");
+    assert_eq!(of(&["T4-16GB"], IsolationClass::Memory), "nvidia.com/gpu-10gb");
+    assert_eq!(of(&[], IsolationClass::None), "nvidia.com/gpu-10gb.shared");
+}
+
+#[test]
+fn a_share_of_compute_takes_what_has_it_for_itself() {
+    let of =
+        |percent, class| choose(&policy(), &supply(&["H100-80GB"]), &needing(10, None, Some(percent), class));
+    assert_eq!(resource_of(&of(14, IsolationClass::Hardware).unwrap()), "nvidia.com/mig-1g.10gb");
+    assert_eq!(resource_of(&of(25, IsolationClass::Hardware).unwrap()), "nvidia.com/mig-2g.20gb");
+    assert_eq!(resource_of(&of(50, IsolationClass::Hardware).unwrap()), "nvidia.com/mig-4g.40gb");
+    let t4 =
+        choose(&policy(), &supply(&["T4-16GB"]), &needing(10, None, Some(50), IsolationClass::None)).unwrap();
+    assert_eq!(resource_of(&t4), "nvidia.com/gpu-10gb", "a time slice has no compute for itself");
+    let slices_only =
+        policy_with(&json!({"defaultIsolation": "none", "isolation": {"none": ["time-slicing"]}}));
+    let denied =
+        choose(&slices_only, &supply(&["T4-16GB"]), &needing(10, None, Some(50), IsolationClass::None));
+    assert!(matches!(denied, Err(Denied::Compute { percent: 50, .. })));
+}
+
+#[test]
+fn names_speak_of_their_class_where_the_pod_does_not() {
+    let of = |policy: &Policy, want, class| {
+        let choice = choose(policy, &supply(&["T4-16GB"]), &ask(want, class)).unwrap();
+        assert_eq!(verify(policy, &choice.document), Ok(()));
+        (resource_of(&choice), choice.document.isolation)
+    };
+    let whole = "nvidia.com/gpu".to_owned();
+    assert_eq!(of(&policy(), Want::Whole, None), (whole.clone(), IsolationClass::Hardware));
+    assert_eq!(of(&policy(), Want::Whole, Some(IsolationClass::None)), (whole.clone(), IsolationClass::None));
+    let weak = policy_with(&json!({"isolation": {"hardware": ["mig"], "memory": ["mps", "whole"]}}));
+    assert_eq!(of(&weak, Want::Whole, None), (whole, IsolationClass::Memory));
+    let shared = "nvidia.com/gpu.shared".to_owned();
+    assert_eq!(of(&policy(), Want::Replica, None), (shared, IsolationClass::None));
+    let denied = choose(&policy(), &supply(&["T4-16GB"]), &ask(Want::Replica, Some(IsolationClass::Memory)));
+    assert!(matches!(denied, Err(Denied::Kind { .. })));
+}
+
+#[test]
+fn a_whole_gpu_may_be_any_where_sizes_have_no_bound() {
+    let size = |policy: &Policy| {
+        let choice = choose(policy, &supply(&["L40S-48GB"]), &ask(Want::Whole, None)).unwrap();
+        (choice.document.containers[0].size_gb, choice.warnings.len(), choice.document)
+    };
+    assert_eq!(size(&policy()).0, SizeGb::ANY);
+    let bounded = policy_with(&json!({"sizes": {"maxGb": 20}}));
+    assert_eq!((size(&bounded).0, size(&bounded).1), (SizeGb(20), 1), "no GPU is of 20 to 40 GB");
+    assert_eq!(verify(&bounded, &size(&policy()).2), Err(Denied::Forged));
+}
+
+#[test]
+fn the_policys_bounds_are_told_with_the_nearest_that_would_work() {
+    let sized = policy_with(&json!({
+        "sizes": {"minGb": 5, "maxGb": 40, "stepGb": 5}, "maxPerPod": {"memoryGb": 60, "slices": 4},
+    }));
+    let of = |gb, count| {
+        let mut asking = ask(Want::Size(SizeGb(gb)), None);
+        asking.containers[0].count = count;
+        choose(&sized, &supply(&["H100-80GB"]), &asking)
+    };
+    assert_eq!(of(7, 1).unwrap().document.containers[0].size_gb, SizeGb(10));
+    let denied =
+        [of(2, 1), of(41, 1), of(20, 4), of(5, 5), of(5, 9)].map(|denied| denied.unwrap_err().to_string());
+    let told = of(7, 1).unwrap().warnings[0].to_string();
+    insta::assert_snapshot!(denied.join("\n") + "\n" + &told);
+}
+
+#[test]
+fn who_moves_nobody_says_so_in_the_document() {
+    let still = policy_with(&json!({"preemption": {"movesOthers": false}}));
+    let of =
+        |policy: &Policy| choose(policy, &supply(&[]), &ask(Want::Size(SizeGb(10)), None)).unwrap().document;
+    assert!(of(&still).moves_nobody && !of(&policy()).moves_nobody);
+    assert_eq!(verify(&still, &of(&policy())), Err(Denied::Forged));
+    assert_eq!(verify(&policy(), &of(&still)), Ok(()));
+}
+
+fn want() -> impl Strategy<Value = Want> {
+    prop_oneof![
+        4 => (1_u32..=140).prop_map(|gb| Want::Size(SizeGb(gb))),
+        1 => prop::sample::select(vec!["1g.10gb", "2g.20gb", "1g.10gb+me"]).prop_map(|p| Want::Profile(p.parse().unwrap())),
+        1 => Just(Want::Compute("1c.3g.40gb".parse().unwrap())),
+        1 => (prop::sample::select(vec![Kind::Mps, Kind::TimeSlicing]), 1_u32..=96).prop_map(|(kind, gb)| Want::Share(kind, SizeGb(gb))),
+        1 => prop::sample::select(vec![Want::Whole, Want::Replica]),
+    ]
+}
+
+fn container_ask() -> impl Strategy<Value = ContainerAsk> {
+    (want(), 1_u32..4, any::<bool>(), prop::option::of(0_u8..=100)).prop_map(
+        |(want, count, strict, compute)| {
+            let memory = match want {
+                Want::Size(size) if strict => Some(size.share_memory()),
+                _ => None,
+            };
+            let compute = compute.and_then(ComputePercent::new);
+            ContainerAsk {
+                name: "c".into(),
+                role: Role::App,
+                want,
+                count,
+                by: String::new(),
+                memory,
+                compute,
+            }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn what_is_chosen_verifies_whatever_the_cluster_is(
+        mut containers in prop::collection::vec(container_ask(), 1..4),
+        isolation in prop::option::of(prop::sample::select(IsolationClass::ALL.to_vec())),
+        models in prop::sample::subsequence(vec!["H100-80GB", "A100-40GB", "H200-141GB", "T4-16GB", "A30-24GB"], 0..=5),
+        named in prop::sample::subsequence(vec!["H100-80GB", "T4-16GB"], 0..=2),
+        pending in prop::sample::subsequence(vec![("nvidia.com/mig-1g.10gb", 7), ("nvidia.com/gpu-10gb", 9)], 0..=2),
+        bounds in prop::sample::select(vec![json!({}), json!({"stepGb": 7}), json!({"minGb": 3, "maxGb": 50, "stepGb": 4})]),
+        dialect in prop::option::of(prop::sample::select(Dialect::ALL.to_vec())),
+    ) {
+        for (number, container) in containers.iter_mut().enumerate() {
+            container.name = format!("c{number}");
+        }
+        let gpus = GpuSelection { models: named.into_iter().map(str::to_owned).collect(), ..GpuSelection::default() };
+        let asking = PodAsk { isolation, containers, gpus, dialect, ignored: Vec::new() };
+        let policy = policy_with(&json!({"sizes": bounds}));
+        if let Ok(choice) = choose(&policy, &supply(&models).wanted(waiting(&pending)), &asking) {
+            prop_assert_eq!(verify(&policy, &choice.document), Ok(()), "{:?}", choice.document);
+            prop_assert_eq!(&RequestDocument::parse(&choice.document.to_json()).unwrap(), &choice.document);
+            prop_assert!(choice.document.containers.iter().all(|c| strongest_class(c.resource) >= choice.document.isolation));
+            prop_assert!(isolation.is_none_or(|class| choice.document.isolation == class));
+        }
+    }
 }

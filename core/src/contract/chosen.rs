@@ -1,0 +1,67 @@
+//! How the webhook came to its choice: recorded in the request document, so that `kerf explain` need not guess.
+
+use crate::kind::Kind;
+use crate::resource::ResourceName;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How the names in a request document were chosen.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Chosen {
+    /// The policy that matched the pod.
+    pub policy: String,
+    /// The dialect that the request was written in; absent for kerf's own names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dialect: Option<String>,
+    /// The kinds that the policy prefers to what was chosen, and why each was passed over.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passed: Vec<PassedOver>,
+    /// The containers for which the pod itself names the kind of slice, so that no other may serve them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub named: Vec<String>,
+}
+
+/// A kind that was not chosen for a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PassedOver {
+    /// The container.
+    pub container: String,
+    /// The kind.
+    pub kind: Kind,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a kind was passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "kebab-case", rename_all_fields = "camelCase")]
+pub enum Reason {
+    /// No GPU of the cluster that the pod may have serves the size by this kind.
+    NotServed,
+    /// Some do, and all of them are full, or wanted by pods that wait already.
+    Full {
+        /// The name that it would have been.
+        resource: ResourceName,
+        /// How many slices of it have room now, on GPUs that the pod may have.
+        room: u32,
+        /// How many of those pods that wait already will take.
+        pending: u32,
+    },
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { container, kind, reason } = self;
+        match reason {
+            Reason::NotServed => {
+                write!(f, "container {container}: no GPU that the pod may have serves it by {kind}")
+            }
+            Reason::Full { resource, room, pending } => write!(
+                f,
+                "container {container}: {resource} ({kind}) has room for {room} more, and {pending} are waited for already"
+            ),
+        }
+    }
+}

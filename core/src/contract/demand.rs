@@ -1,0 +1,113 @@
+//! What pods wait for: published by the extender, so that the webhook sends no more pods to a kind than it has room for.
+
+use super::RequestDocument;
+use crate::resource::ResourceName;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// The version that this build writes and reads.
+pub const DEMAND_VERSION: u32 = 1;
+
+/// Slices by their names.
+pub type Slices<N> = BTreeMap<ResourceName, N>;
+
+/// What pods wait for. One document for the cluster, written by the extender's leader.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Demand {
+    /// [`DEMAND_VERSION`].
+    pub version: u32,
+    /// The leader's epoch. A document of an older epoch than one that was seen is a former leader's.
+    pub epoch: u64,
+    /// Slices of pods that were admitted and have not been promised any.
+    pub pending: Slices<u32>,
+    /// Slices of all pods that this leader has ever seen. It rises when the extender sees a pod, so whoever has admitted one
+    /// knows that it is counted.
+    pub arrived: Slices<u64>,
+}
+
+/// Why the document cannot be read.
+#[derive(Debug, Error)]
+pub enum UnreadableDemand {
+    /// It is no such JSON.
+    #[error("failed to parse: {0}")]
+    Parse(#[from] serde_json::Error),
+    /// Another version wrote it.
+    #[error("version {0} is not known, this program reads version {DEMAND_VERSION}")]
+    Version(u32),
+}
+
+impl Demand {
+    /// The demand of a leader that has seen no pod.
+    #[must_use]
+    pub fn of(epoch: u64) -> Self {
+        Self { version: DEMAND_VERSION, epoch, pending: Slices::new(), arrived: Slices::new() }
+    }
+
+    /// Reads the document's text.
+    pub fn parse(text: &str) -> Result<Self, UnreadableDemand> {
+        let demand: Self = serde_json::from_str(text)?;
+        if demand.version != DEMAND_VERSION {
+            return Err(UnreadableDemand::Version(demand.version));
+        }
+        Ok(demand)
+    }
+
+    /// The document's text.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::json!(self).to_string()
+    }
+}
+
+impl RequestDocument {
+    /// How many slices of each name are promised to such a pod.
+    #[must_use]
+    pub fn slices(&self) -> Slices<u32> {
+        let mut slices = Slices::new();
+        for holding in &*self.holdings() {
+            let count: &mut u32 = slices.entry(holding.resource).or_default();
+            *count = count.saturating_add(holding.count);
+        }
+        slices
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::request;
+
+    #[test]
+    fn demand_is_read_as_it_is_written() {
+        let name: ResourceName = "nvidia.com/mig-1g.10gb.me".parse().unwrap();
+        let demand = Demand { pending: [(name, 3)].into(), arrived: [(name, 12)].into(), ..Demand::of(4) };
+        assert_eq!(
+            demand.to_json(),
+            r#"{"arrived":{"nvidia.com/mig-1g.10gb.me":12},"epoch":4,"pending":{"nvidia.com/mig-1g.10gb.me":3},"version":1}"#
+        );
+        assert_eq!(Demand::parse(&demand.to_json()).unwrap(), demand);
+    }
+
+    #[test]
+    fn what_another_version_wrote_is_not_believed() {
+        let newer = Demand { version: 2, ..Demand::of(1) }.to_json();
+        assert_eq!(
+            Demand::parse(&newer).unwrap_err().to_string(),
+            "version 2 is not known, this program reads version 1"
+        );
+        for text in ["", "{}", r#"{"version":1,"epoch":1,"pending":{"cpu":1},"arrived":{}}"#] {
+            assert!(matches!(Demand::parse(text), Err(UnreadableDemand::Parse(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_pods_slices_are_counted_by_name() {
+        let mut document = request("nvidia.com/mig-1g.10gb", 2);
+        document.containers.extend(request("nvidia.com/mig-1g.10gb", 1).containers);
+        document.containers.extend(request("nvidia.com/gpu-4gb", 1).containers);
+        let slices: Vec<_> = document.slices().into_iter().map(|(name, n)| (name.to_string(), n)).collect();
+        assert_eq!(slices, [("nvidia.com/mig-1g.10gb".to_owned(), 3), ("nvidia.com/gpu-4gb".to_owned(), 1)]);
+    }
+}

@@ -1,0 +1,75 @@
+//! Pods that want more of a slice than its name says: certain GPUs, really so much memory, a part of the compute.
+//!
+//! The kubelet knows names only. It gives any free slice of a name to any container that asks by it.
+
+use super::mig::has_compute;
+use crate::contract::{ContainerRequest, Shape};
+use crate::inventory::{GpuInventory, NodeInventory};
+use crate::request::GpuSelection;
+use crate::resource::ResourceName;
+use crate::units::MemoryMib;
+use std::borrow::Cow;
+
+/// What a pod wants of one of its slices.
+pub(super) struct Exacting<'r> {
+    pub(super) gpus: &'r GpuSelection,
+    pub(super) holding: &'r ContainerRequest,
+}
+
+impl Exacting<'_> {
+    /// Whether a slice that the kubelet is offered together with the pod's, for being worth the same, may not do for the
+    /// pod. What is worth the same is of one model and shape (see [`offer`](crate::offer)).
+    pub(super) fn could_be_deceived(&self, node: &NodeInventory, gpu: usize, shape: Shape) -> bool {
+        let asks_for_more = self.holding.memory.is_some() || self.holding.compute.is_some();
+        if self.gpus.uuids.is_empty() && self.gpus.not_uuids.is_empty() && !asks_for_more {
+            return false;
+        }
+        let alike = |other: &&GpuInventory| other.model == node.gpus[gpu].model;
+        let will_do = |other: &GpuInventory| {
+            self.gpus.admits(&other.uuid, &other.model) && suffices(other, shape, self.holding)
+        };
+        node.gpus.iter().filter(alike).any(|other| !will_do(other))
+    }
+}
+
+/// Whether a slice of this shape on this GPU has the memory and the compute that a request asks for beyond its name.
+pub(super) fn suffices(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
+    request.memory.is_none_or(|least| memory(gpu, shape).is_none_or(|memory| memory >= least))
+        && request.compute.is_none_or(|least| match shape {
+            Shape::Mig { profile, part, .. } => {
+                let slices = part.map_or(profile.compute(), |part| part.compute);
+                has_compute(&gpu.table, slices, least)
+            }
+            Shape::Mps { compute, .. } => compute.is_some_and(|compute| compute >= least),
+            // A whole GPU has all of it, and no fence keeps time slices from it.
+            Shape::Whole { .. } | Shape::TimeSlicing { .. } => true,
+        })
+}
+
+/// The memory that a slice of this shape really has on a GPU; `None` where the GPU has no such slices.
+fn memory(gpu: &GpuInventory, shape: Shape) -> Option<MemoryMib> {
+    match shape {
+        Shape::Mig { profile, .. } => gpu.table.entry(profile).map(|entry| entry.memory),
+        Shape::Whole { .. } | Shape::Mps { .. } | Shape::TimeSlicing { .. } => {
+            Some(shape.memory_of(gpu.memory))
+        }
+    }
+}
+
+/// The holdings, each with the most that any of the pod's containers wants by its name: the kubelet gives any slice of a
+/// name to any of them.
+pub(super) fn levelled<'r>(
+    containers: &[ContainerRequest],
+    holdings: Cow<'r, [ContainerRequest]>,
+) -> Cow<'r, [ContainerRequest]> {
+    if containers.iter().all(|container| container.memory.is_none() && container.compute.is_none()) {
+        return holdings;
+    }
+    let of = |name: ResourceName| containers.iter().filter(move |container| container.resource == name);
+    let mut levelled = holdings.into_owned();
+    for holding in &mut levelled {
+        holding.memory = of(holding.resource).filter_map(|container| container.memory).max();
+        holding.compute = of(holding.resource).filter_map(|container| container.compute).max();
+    }
+    Cow::Owned(levelled)
+}

@@ -1,0 +1,198 @@
+//! GPUs with a fixed layout: which slices those are and where, and how a pod is given one of them.
+
+mod placement;
+
+use super::Cost;
+use super::exacting::suffices;
+use super::fit::{Candidate, Source};
+use super::mig::serving;
+use super::share::{self, is_worth_whole};
+use crate::contract::{ContainerRequest, GpuRule, LaidOut, Shape};
+use crate::inventory::GpuInventory;
+use crate::kind::Kind;
+use crate::mig::{Geometry, Instance, MigTable, Profile};
+use crate::names::SliceId;
+use crate::resource::ResourceName;
+use crate::units::{MemoryMib, SizeGb};
+use placement::place;
+use std::collections::BTreeSet;
+
+/// A slice of a fixed layout serves nothing else: it costs less than any place that could be cut otherwise.
+const FIXED: i64 = -300_000;
+
+/// A compute slice more than a request needs is lost to those that need it.
+const COMPUTE_SLICE: i64 = 1_000;
+
+/// One that is there spares a cut.
+const CUT: i64 = 100;
+
+/// The slices of a rule's layout on a GPU with this much memory; `None` where the GPU cannot have them all, or there is no
+/// layout.
+///
+/// MIG profiles have one place each, the same for every GPU with this table.
+#[must_use]
+pub fn laid_out(
+    rule: &GpuRule,
+    table: &MigTable,
+    memory: MemoryMib,
+    mps_shares: Option<u32>,
+) -> Option<Vec<Shape>> {
+    let kind = rule.layout.kind()?;
+    if kind == Kind::Mig {
+        let profiles = rule.layout.iter().filter_map(profile);
+        return Some(place(table, &profiles.collect::<Vec<_>>())?.into_iter().map(Shape::mig).collect());
+    }
+    let mut shapes = Vec::new();
+    for LaidOut { resource, count } in rule.layout.iter() {
+        let shape = match resource {
+            ResourceName::Mig(_) | ResourceName::Compute(_) => return None,
+            ResourceName::Whole => Shape::Whole { size_gb: memory.nominal() },
+            ResourceName::Mps(size) => Shape::mps(size),
+            ResourceName::TimeSlicing(size_gb) => Shape::TimeSlicing { size_gb },
+            ResourceName::Replica => Shape::TimeSlicing { size_gb: replica(rule, memory)? },
+        };
+        // More than one for each GiB has no GPU; so a count that is a slip of the pen takes no memory.
+        if u64::from(count) > rule.mps.memory_percent.of(memory).0 / 1024 {
+            return None;
+        }
+        shapes.extend((0..count).map(|_| shape));
+    }
+    let is_whole = kind == Kind::Whole;
+    (is_whole || share::are_within(rule, kind, memory, mps_shares, &shapes)).then_some(shapes)
+}
+
+fn profile(laid_out: LaidOut) -> Option<(Profile, u32)> {
+    match laid_out.resource {
+        ResourceName::Mig(profile) => Some((profile, laid_out.count)),
+        _ => None,
+    }
+}
+
+fn replica(rule: &GpuRule, memory: MemoryMib) -> Option<SizeGb> {
+    let replicas = u64::from(rule.time_slicing.replicas.filter(|replicas| *replicas > 0)?);
+    u32::try_from(memory.0 / 1024 / replicas).ok().filter(|gb| *gb > 0).map(SizeGb)
+}
+
+/// How a GPU stands to its layout.
+pub(crate) struct Standing<'g> {
+    /// Slices of the layout that are not there, in the layout's order.
+    pub(crate) missing: Vec<Shape>,
+    /// Slices of the layout that lie idle.
+    pub(crate) idle: Vec<(&'g SliceId, Shape)>,
+    /// Idle slices that the layout does not have.
+    pub(crate) strange: Vec<&'g SliceId>,
+    /// Everything that stays.
+    stays: Vec<Shape>,
+}
+
+impl<'g> Standing<'g> {
+    /// How the GPU stands to its layout.
+    pub(crate) fn of(gpu: &'g GpuInventory, layout: &[Shape]) -> Self {
+        let mut standing = Self {
+            missing: layout.to_vec(),
+            idle: Vec::new(),
+            strange: Vec::new(),
+            stays: gpu.taken().collect(),
+        };
+        for shape in gpu.taken() {
+            standing.find(shape);
+        }
+        for (id, shape) in gpu.idle() {
+            if standing.find(shape) {
+                standing.idle.push((id, shape));
+                standing.stays.push(shape);
+            } else {
+                standing.strange.push(id);
+            }
+        }
+        standing
+    }
+
+    /// Takes a slice off those that are missing.
+    fn find(&mut self, shape: Shape) -> bool {
+        let found = self.missing.iter().position(|missing| *missing == shape);
+        found.map(|index| self.missing.remove(index)).is_some()
+    }
+
+    /// Whether a missing slice can be cut beside everything that stays.
+    pub(crate) fn has_room(&self, gpu: &GpuInventory, shape: Shape) -> bool {
+        let beside = self.stays.iter().copied().chain([shape]);
+        match shape {
+            Shape::Mig { .. } => {
+                // Those that are shared out in parts count once.
+                let instances: BTreeSet<Instance> = beside.filter_map(Shape::instance).collect();
+                Geometry::of(&gpu.table, instances).is_ok()
+            }
+            Shape::Whole { .. } => self.stays.is_empty() && gpu.undivided,
+            Shape::Mps { .. } | Shape::TimeSlicing { .. } => {
+                let kind = shape.kind();
+                let shapes: Vec<Shape> = beside.collect();
+                shapes.iter().all(|other| other.kind() == kind)
+                    && share::are_within(&gpu.rule, kind, gpu.memory, gpu.mps_shares, &shapes)
+            }
+        }
+    }
+}
+
+/// The missing slices of the GPU's layout that there is room for, as if what the layout does not have were gone.
+pub(crate) fn missing(gpu: &GpuInventory) -> Vec<Shape> {
+    let Some(layout) = &gpu.layout else { return Vec::new() };
+    let mut standing = Standing::of(gpu, layout);
+    let mut new = Vec::new();
+    for shape in std::mem::take(&mut standing.missing) {
+        if gpu.kinds.contains(&shape.kind()) && standing.has_room(gpu, shape) {
+            standing.stays.push(shape);
+            new.push(shape);
+        }
+    }
+    new
+}
+
+/// The cheapest slice of the GPU's layout for a request: one that lies idle, or else one that is still to be cut.
+pub(super) fn candidate(
+    gpu: &GpuInventory,
+    layout: &[Shape],
+    request: &ContainerRequest,
+) -> Option<Candidate> {
+    let standing = Standing::of(gpu, layout);
+    let serves = |shape: &Shape| serves(gpu, *shape, request);
+    let idle = standing.idle.iter().filter(|(_, shape)| serves(shape));
+    let idle = idle.map(|(id, shape)| (cost(gpu, *shape), *shape, Source::Idle((*id).clone())));
+    let cut = standing.missing.iter().filter(|shape| serves(shape) && standing.has_room(gpu, **shape));
+    let gone = || Source::Cut(standing.strange.iter().map(|id| (*id).clone()).collect());
+    let cut = cut.map(|shape| (cost(gpu, *shape) + Cost(CUT), *shape, gone()));
+    let (cost, shape, source) = idle.chain(cut).min_by_key(|(cost, shape, _)| (*cost, *shape))?;
+    Some(Candidate { shape, source, cost })
+}
+
+fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
+    let is_meant = match (request.resource, shape) {
+        (ResourceName::Mig(_), Shape::Mig { profile, part: None, .. }) => {
+            serving(&gpu.table, request).any(|serving| serving == profile)
+        }
+        (ResourceName::Whole, Shape::Whole { size_gb }) => is_worth_whole(request.size_gb, size_gb),
+        (ResourceName::Replica, Shape::TimeSlicing { .. }) => gpu.rule.time_slicing.replicas.is_some(),
+        (ResourceName::TimeSlicing(size), Shape::TimeSlicing { size_gb }) => {
+            gpu.rule.time_slicing.replicas.is_none() && size == size_gb
+        }
+        (ResourceName::Mps(size), Shape::Mps { size_gb, .. }) => size == size_gb,
+        _ => false,
+    };
+    is_meant && suffices(gpu, shape, request)
+}
+
+/// Of time slices those with the fewest neighbours; of what is fenced those with the least compute that do.
+fn cost(gpu: &GpuInventory, shape: Shape) -> Cost {
+    match shape {
+        Shape::Mig { profile, .. } => Cost(FIXED + COMPUTE_SLICE * i64::from(profile.compute())),
+        Shape::TimeSlicing { .. } => {
+            let used: MemoryMib = gpu.taken().map(|taken| taken.size().share_memory()).sum();
+            Cost(i64::try_from(used.0).unwrap_or(i64::MAX / 2))
+        }
+        Shape::Whole { .. } | Shape::Mps { .. } => Cost(FIXED),
+    }
+}
+
+#[cfg(test)]
+#[path = "layout_tests.rs"]
+mod tests;

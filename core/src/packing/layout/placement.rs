@@ -1,0 +1,75 @@
+//! One legal placement of a set of MIG profiles, always the same.
+
+use crate::mig::{Instance, MigTable, Placement, Profile, ProfileEntry};
+use std::collections::BTreeSet;
+
+/// A longer axis has no GPU by far (RTX PRO 6000: 12 slices). It bounds the search.
+const LONGEST_AXIS: u8 = 16;
+
+/// Places for all of these profiles, so many of each, on an empty GPU with this table; `None` where there are none.
+///
+/// The profiles with the most memory slices come first, each as far to the front of its starts as the rest allows.
+#[must_use]
+pub(super) fn place(table: &MigTable, profiles: &[(Profile, u32)]) -> Option<Vec<Instance>> {
+    let mut entries: Vec<&ProfileEntry> = Vec::new();
+    for (profile, count) in profiles {
+        let entry = table.entry(*profile)?;
+        if *count > u32::from(entry.max) {
+            return None;
+        }
+        entries.extend((0..*count).map(|_| entry));
+    }
+    // What memory slices do not decide is the same for every placement.
+    let compute: u32 = entries.iter().map(|entry| u32::from(entry.profile.compute())).sum();
+    let with_media = entries.iter().filter(|entry| entry.profile.claims_media()).count();
+    if compute > u32::from(table.compute()) || with_media > 1 || table.axis() > LONGEST_AXIS {
+        return None;
+    }
+    entries.sort_by_key(|entry| (std::cmp::Reverse(entry.size), entry.id));
+    let mut search = Search { axis: table.axis(), entries, placed: Vec::new(), hopeless: BTreeSet::new() };
+    search.place_rest(0).then(|| search.instances())
+}
+
+struct Search<'t> {
+    axis: u8,
+    entries: Vec<&'t ProfileEntry>,
+    /// The places of the first entries.
+    placed: Vec<Placement>,
+    /// How many were placed and on which memory slices, where the rest cannot be.
+    hopeless: BTreeSet<(usize, u32)>,
+}
+
+impl Search<'_> {
+    /// Places the entries that are left beside these memory slices.
+    fn place_rest(&mut self, mask: u32) -> bool {
+        let Some(entry) = self.entries.get(self.placed.len()).copied() else { return true };
+        let key = (self.placed.len(), mask);
+        if self.hopeless.contains(&key) {
+            return false;
+        }
+        for placement in self.placements(entry).filter(|placement| placement.mask() & mask == 0) {
+            self.placed.push(placement);
+            if self.place_rest(mask | placement.mask()) {
+                return true;
+            }
+            self.placed.pop();
+        }
+        self.hopeless.insert(key);
+        false
+    }
+
+    /// The places of an entry on the GPU, from the front.
+    fn placements(&self, entry: &ProfileEntry) -> impl Iterator<Item = Placement> + use<> {
+        let axis = self.axis;
+        let is_on_it = move |placement: &Placement| {
+            placement.start.checked_add(placement.size).is_some_and(|end| end <= axis)
+        };
+        let placements: BTreeSet<Placement> = entry.placements().filter(is_on_it).collect();
+        placements.into_iter()
+    }
+
+    fn instances(&self) -> Vec<Instance> {
+        let placed = self.entries.iter().zip(&self.placed);
+        placed.map(|(entry, placement)| Instance { profile: entry.profile, placement: *placement }).collect()
+    }
+}

@@ -1,0 +1,200 @@
+//! Layouts: one legal placement where there is one, and pods are given what is laid out and nothing else.
+
+use super::*;
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, NodePolicy};
+use crate::inventory::NodeInventory;
+use crate::ledger;
+use crate::mig::{Extras, GiProfileId, ProfileEntry, catalog};
+use crate::packing::{Fleet, Refusal, fit};
+use crate::testing::{node_status, promisee, request};
+use proptest::prelude::*;
+
+/// A row of a random table: compute slices, memory slices, starts as bits, the most, extras.
+type Row = (u8, u8, u8, u8, u8);
+
+/// A table of one profile of full size and these rows, on an axis of eight.
+fn random_table(rows: &[Row]) -> MigTable {
+    let entry = |(id, row): (u32, &Row)| {
+        let (compute, size, starts, max, extras) = *row;
+        let extras = if extras == 0 { Extras::Media } else { Extras::Plain };
+        ProfileEntry {
+            id: GiProfileId(id),
+            profile: Profile::plain(compute, SizeGb(id + 1)).with(extras),
+            memory: MemoryMib(1024),
+            size,
+            starts: (0..=8 - size).filter(|start| starts >> start & 1 == 1).collect(),
+            max,
+        }
+    };
+    let full = [(7, 8, 1, 1, 1)];
+    MigTable::new((0..).zip(full.iter().chain(rows)).map(entry).collect())
+}
+
+/// Whether these profiles can all be placed, trying every start of each in turn.
+fn is_possible(geometry: &Geometry<'_>, profiles: &[Profile]) -> bool {
+    let Some((first, rest)) = profiles.split_first() else { return true };
+    let starts = geometry.table().entry(*first).map(|entry| entry.starts.clone()).unwrap_or_default();
+    let next = |start: u8| geometry.clone().place(*first, start).ok();
+    starts.into_iter().filter_map(next).any(|next| is_possible(&next, rest))
+}
+
+fn many(profiles: &[(Profile, u32)]) -> Vec<Profile> {
+    let mut all: Vec<_> = profiles.iter().flat_map(|(p, count)| (0..*count).map(|_| *p)).collect();
+    all.sort_unstable();
+    all
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #[test]
+    fn a_placement_is_legal_or_there_is_none(
+        rows in prop::collection::vec((1_u8..4, 1_u8..5, any::<u8>(), 1_u8..5, 0_u8..4), 1..6),
+        counts in prop::collection::vec(0_u32..4, 6),
+    ) {
+        let table = random_table(&rows);
+        let profiles = table.entries().iter().map(|entry| entry.profile).zip(counts).filter(|(_, n)| *n > 0);
+        let profiles: Vec<_> = profiles.collect();
+        let possible = is_possible(&Geometry::empty(&table), &many(&profiles));
+        let placed = place(&table, &profiles);
+        prop_assert_eq!(placed.is_some(), possible);
+        if let Some(placed) = placed {
+            prop_assert!(Geometry::of(&table, placed.clone()).is_ok());
+            let mut found: Vec<_> = placed.iter().map(|instance| instance.profile).collect();
+            found.sort_unstable();
+            prop_assert_eq!(found, many(&profiles));
+        }
+    }
+}
+
+#[test]
+fn every_model_can_be_laid_out_full_of_each_of_its_profiles() {
+    for table in catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table) {
+        for entry in table.entries() {
+            let layout = [(entry.profile, u32::from(entry.max))];
+            assert_eq!(place(&table, &layout).map(|placed| placed.len()), Some(usize::from(entry.max)));
+            assert_eq!(place(&table, &[(entry.profile, u32::from(entry.max) + 1)]), None);
+        }
+    }
+}
+
+fn node(model: &str, rule: &str) -> (GpuNodeSpec, GpuNodeStatus) {
+    let policy: NodePolicy = serde_json::from_str(&format!(r#"{{"gpus": [{rule}]}}"#)).unwrap();
+    (GpuNodeSpec { policy, ..GpuNodeSpec::default() }, node_status(&[model]))
+}
+
+const MIXED: &str = r#"{"layout": [{"resource": "nvidia.com/mig-1g.10gb", "count": 3},
+    {"resource": "nvidia.com/mig-4g.40gb", "count": 1}]}"#;
+
+fn shapes(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Vec<String> {
+    let gpu = &NodeInventory::of(spec, status).gpus[0];
+    gpu.layout.iter().flatten().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_layout_has_one_place_for_each_of_its_profiles() {
+    let (spec, status) = node("H100-80GB", MIXED);
+    let expected = ["4g.40gb at 0:4", "1g.10gb at 4:1", "1g.10gb at 5:1", "1g.10gb at 6:1"];
+    assert_eq!(shapes(&spec, &status), expected);
+    let (spec, status) = node("A100-40GB", MIXED);
+    assert_eq!(shapes(&spec, &status), Vec::<String>::new(), "it has no such profiles");
+}
+
+#[test]
+fn shares_are_laid_out_within_what_the_gpu_has() {
+    let shares = |count: u32, percent: u32| {
+        let layout = format!(r#"[{{"resource": "nvidia.com/gpu-5gb", "count": {count}}}]"#);
+        let (spec, status) =
+            node("T4-16GB", &format!(r#"{{"mps": {{"memoryPercent": {percent}}}, "layout": {layout}}}"#));
+        shapes(&spec, &status).len()
+    };
+    assert_eq!((shares(3, 100), shares(4, 100), shares(4, 150), shares(5, 150)), (3, 0, 4, 0));
+    assert_eq!(shares(u32::MAX, 400), 0);
+    let one = |name: &str, rule: &str| {
+        let layout = format!(r#"{{{rule} "layout": [{{"resource": "{name}", "count": 1}}]}}"#);
+        let (spec, status) = node("T4-16GB", &layout);
+        shapes(&spec, &status).join("")
+    };
+    assert_eq!(one("nvidia.com/gpu", ""), "whole GPU of 15 GB");
+    assert_eq!(one("nvidia.com/gpu-4gb.shared", ""), "4gb time slice");
+    assert_eq!(one("nvidia.com/gpu.shared", r#""timeSlicing": {"replicas": 3},"#), "5gb time slice");
+}
+
+/// Reserves for a pod of this name, and tells what it was given.
+fn reserve(
+    (spec, status): &(GpuNodeSpec, GpuNodeStatus),
+    name: &str,
+) -> Result<(GpuNodeSpec, String), Refusal> {
+    let next = ledger::reserve(spec, status, &request(name, 1), &promisee("a"), &Fleet::default())?;
+    let given = next.slices.iter().find(|slice| slice.reservation.is_some()).unwrap();
+    let text = given.shape.to_string();
+    Ok((next, text))
+}
+
+#[test]
+fn a_pod_is_given_what_is_laid_out_and_nothing_else() {
+    let node = node("H100-80GB", MIXED);
+    assert_eq!(reserve(&node, "nvidia.com/mig-1g.10gb").unwrap().1, "1g.10gb at 4:1");
+    assert_eq!(reserve(&node, "nvidia.com/mig-3g.40gb").unwrap().1, "4g.40gb at 0:4");
+    for name in ["nvidia.com/mig-2g.20gb", "nvidia.com/mig-7g.80gb", "nvidia.com/mig-1c.4g.40gb"] {
+        assert_eq!(reserve(&node, name), Err(Refusal::NeverFits), "{name}");
+    }
+    let full =
+        fit(&NodeInventory::of(&node.0, &node.1), &request("nvidia.com/mig-1g.10gb", 4), &Fleet::default());
+    assert_eq!(full, Err(Refusal::CountNeverFits));
+}
+
+#[test]
+fn what_is_laid_out_is_cut_though_what_was_there_before_is_in_the_way() {
+    let (mut spec, status) = node("H100-80GB", MIXED);
+    let policy = std::mem::take(&mut spec.policy);
+    let (before, held) = reserve(&(spec, status.clone()), "nvidia.com/mig-2g.20gb").unwrap();
+    assert_eq!(held, "2g.20gb at 4:2");
+    let laid_out = GpuNodeSpec { policy, ..before };
+    assert_eq!(ledger::drop_disallowed(&laid_out, &status), None, "a pod was promised it");
+    let with = ledger::keep_warm(&laid_out, &status, &BTreeSet::new(), &Fleet::default()).unwrap();
+    let shapes = |spec: &GpuNodeSpec| spec.slices.iter().map(|s| s.shape.to_string()).collect::<Vec<_>>();
+    assert_eq!(shapes(&with), ["2g.20gb at 4:2", "4g.40gb at 0:4", "1g.10gb at 6:1"]);
+    let free = ledger::release(&with, &promisee("a").uid).unwrap();
+    let gone = ledger::drop_disallowed(&free, &status).unwrap();
+    assert_eq!(shapes(&gone), ["4g.40gb at 0:4", "1g.10gb at 6:1"]);
+    let all = ledger::keep_warm(&gone, &status, &BTreeSet::new(), &Fleet::default()).unwrap();
+    assert_eq!(shapes(&all), ["4g.40gb at 0:4", "1g.10gb at 6:1", "1g.10gb at 4:1", "1g.10gb at 5:1"]);
+    assert_eq!(ledger::keep_warm(&all, &status, &BTreeSet::new(), &Fleet::default()), None);
+    assert_eq!(ledger::drop_disallowed(&all, &status), None);
+}
+
+proptest! {
+    /// Whatever comes and goes: what is on the GPU is of the layout, and after each round all of it is there.
+    #[test]
+    fn a_gpu_has_its_layout_and_nothing_else(
+        steps in prop::collection::vec((0_usize..6, any::<bool>()), 1..24), is_mig in any::<bool>(),
+    ) {
+        const SHARES: &str = r#"{"layout": [{"resource": "nvidia.com/gpu-4gb", "count": 2},
+            {"resource": "nvidia.com/gpu-2gb", "count": 3}]}"#;
+        let (mut spec, status) = if is_mig { node("H100-80GB", MIXED) } else { node("T4-16GB", SHARES) };
+        let layout = NodeInventory::of(&spec, &status).gpus[0].layout.clone().unwrap();
+        let names = ["mig-1g.10gb", "mig-4g.40gb", "mig-2g.20gb", "gpu-4gb", "gpu-2gb", "gpu-8gb"];
+        let mut pods = Vec::new();
+        for (n, (name, leaves)) in steps.into_iter().enumerate() {
+            if leaves && !pods.is_empty() {
+                let pod: ledger::Promisee = pods.swap_remove(name % pods.len());
+                spec = ledger::release(&spec, &pod.uid).unwrap();
+            } else {
+                let pod = promisee(&n.to_string());
+                let asked = request(&format!("nvidia.com/{}", names[name]), 1);
+                if let Ok(next) = ledger::reserve(&spec, &status, &asked, &pod, &Fleet::default()) {
+                    spec = next;
+                    pods.push(pod);
+                }
+            }
+            prop_assert_eq!(ledger::drop_disallowed(&spec, &status), None);
+            spec = ledger::keep_warm(&spec, &status, &BTreeSet::new(), &Fleet::default()).unwrap_or(spec);
+            let mut there: Vec<_> = spec.slices.iter().map(|slice| slice.shape).collect();
+            let mut laid_out = layout.clone();
+            there.sort_unstable();
+            laid_out.sort_unstable();
+            prop_assert_eq!(there, laid_out);
+            prop_assert_eq!(spec.slices.iter().filter(|s| s.reservation.is_some()).count(), pods.len());
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Why a policy refuses a request: what was asked, what is allowed, and the nearest that would work.
+
+use crate::kind::IsolationClass;
+use crate::resource::ResourceName;
+use crate::units::SizeGb;
+use thiserror::Error;
+
+/// Why a policy refuses a request.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Denied {
+    /// The class is not allowed.
+    #[error(
+        "metadata.annotations[kerf.dev/isolation]: policy {policy} does not allow {class}; it allows {allowed}"
+    )]
+    Class {
+        /// The policy.
+        policy: String,
+        /// What was asked.
+        class: IsolationClass,
+        /// What would be allowed.
+        allowed: String,
+    },
+    /// Too many slices in one container.
+    #[error(
+        "container {container}: {count} slices are more than the {max} that policy {policy} allows; ask for {max} or fewer, or for larger ones"
+    )]
+    Count {
+        /// The container.
+        container: String,
+        /// What was asked.
+        count: u32,
+        /// The most.
+        max: u32,
+        /// The policy.
+        policy: String,
+    },
+    /// A slice is smaller than is allowed.
+    #[error(
+        "container {container}: {size} is less than the {min} that policy {policy} allows; ask for {min}"
+    )]
+    TooSmall {
+        /// The container.
+        container: String,
+        /// What was asked.
+        size: SizeGb,
+        /// The least.
+        min: SizeGb,
+        /// The policy.
+        policy: String,
+    },
+    /// A slice is larger than is allowed.
+    #[error(
+        "container {container}: {size} is more than the {max} that policy {policy} allows; ask for {max} or less"
+    )]
+    TooLarge {
+        /// The container.
+        container: String,
+        /// What was asked.
+        size: SizeGb,
+        /// The most.
+        max: SizeGb,
+        /// The policy.
+        policy: String,
+    },
+    /// Too much memory in one pod.
+    #[error(
+        "the pod asks for {memory} GB of GPU memory in all, more than the {max} GB that policy {policy} allows one pod; ask for {max} GB or less, or make several pods of it"
+    )]
+    PodMemory {
+        /// What was asked, in nominal GB.
+        memory: u32,
+        /// The most.
+        max: u32,
+        /// The policy.
+        policy: String,
+    },
+    /// Too many slices in one pod.
+    #[error(
+        "the pod asks for {slices} slices in all, more than the {max} that policy {policy} allows one pod; ask for {max} or fewer, or make several pods of it"
+    )]
+    PodSlices {
+        /// What was asked.
+        slices: u32,
+        /// The most.
+        max: u32,
+        /// The policy.
+        policy: String,
+    },
+    /// The kind that the user named does not keep the class's promise.
+    #[error(
+        "container {container}: {resource} does not give isolation {class} under policy {policy}, which serves it by {kinds}; ask by size or for another class"
+    )]
+    Kind {
+        /// The container.
+        container: String,
+        /// What was asked.
+        resource: ResourceName,
+        /// The class.
+        class: IsolationClass,
+        /// The policy.
+        policy: String,
+        /// The kinds that serve the class.
+        kinds: String,
+    },
+    /// No kind of the class can hold this size on any GPU.
+    #[error(
+        "container {container}: no slice of kind {kinds} can have {size}; ask for {most} or less, or for another class"
+    )]
+    Size {
+        /// The container.
+        container: String,
+        /// What was asked.
+        size: SizeGb,
+        /// The kinds that serve the class.
+        kinds: String,
+        /// The most that they can have.
+        most: SizeGb,
+    },
+    /// No kind of the class fences compute.
+    #[error(
+        "container {container}: no slice of kind {kinds}, which serve isolation {class}, has {percent} % of a GPU's compute for itself; ask for isolation memory or hardware, or for no share of compute"
+    )]
+    Compute {
+        /// The container.
+        container: String,
+        /// What was asked.
+        percent: u8,
+        /// The class.
+        class: IsolationClass,
+        /// The kinds that serve the class.
+        kinds: String,
+    },
+    /// The document in the pod is not what this policy would have made of the pod.
+    #[error(
+        "metadata.annotations[kerf.dev/request] is written by kerf and does not match the pod; remove it from the manifest"
+    )]
+    Forged,
+}

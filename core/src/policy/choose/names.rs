@@ -1,0 +1,97 @@
+//! The name that a kind has for what a container needs.
+
+use crate::kind::{IsolationClass, Kind};
+use crate::mig::{Profile, catalog};
+use crate::policy::Supply;
+use crate::policy::supply::has_compute;
+use crate::request::GpuSelection;
+use crate::resource::{ResourceName, SHARE_SIZES, share_size};
+use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
+
+/// What a slice must have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Need<'a> {
+    /// Its nominal size.
+    pub size: SizeGb,
+    /// Its real memory, where that is asked for.
+    pub memory: Option<MemoryMib>,
+    /// Its share of compute.
+    pub compute: Option<ComputePercent>,
+    /// On these GPUs.
+    pub gpus: &'a GpuSelection,
+}
+
+impl Need<'_> {
+    /// The size of a share that has all of it: one has as many GiB as its name says.
+    fn share(&self) -> Option<SizeGb> {
+        share_size(self.memory.map_or(self.size, |memory| memory.nominal().max(self.size)))
+    }
+
+    /// The nominal size of a GPU that surely has the memory. One of 80 GB may have a little less than 80 GiB.
+    fn whole(&self) -> SizeGb {
+        self.memory.map_or(self.size, |memory| SizeGb(memory.nominal().0.saturating_add(1)).max(self.size))
+    }
+}
+
+/// The strongest class that a slice of this name serves. Compute instances share their GPU instance's memory and faults.
+pub(super) fn strongest_class(resource: ResourceName) -> IsolationClass {
+    match resource {
+        ResourceName::Compute(_) => IsolationClass::None,
+        other => other.kind().strongest_class(),
+    }
+}
+
+/// The name by `kind`, if some GPU of the cluster serves it.
+pub(super) fn served(supply: &Supply, kind: Kind, need: &Need) -> Option<ResourceName> {
+    match kind {
+        Kind::Mig => {
+            let profile = supply.fitting_profile(need.size, need.memory, need.compute, need.gpus);
+            profile.map(ResourceName::Mig)
+        }
+        // Who has a time slice has all of the GPU's compute at times, and no part of it always.
+        Kind::TimeSlicing if need.compute.is_some() => None,
+        Kind::Mps | Kind::TimeSlicing => {
+            let size = need.share().filter(|size| supply.has_share(kind, *size, need.gpus))?;
+            ResourceName::share(kind, size)
+        }
+        Kind::Whole => supply.has_whole(need.whole(), need.gpus).then_some(ResourceName::Whole),
+    }
+}
+
+/// The name by `kind` on some GPU that exists at all: for a cluster that is scaled to zero.
+pub(super) fn conceivable(kind: Kind, need: &Need) -> Option<ResourceName> {
+    match kind {
+        Kind::Mig => conceivable_profile(need).map(ResourceName::Mig),
+        Kind::TimeSlicing if need.compute.is_some() => None,
+        Kind::Mps | Kind::TimeSlicing => need.share().and_then(|size| ResourceName::share(kind, size)),
+        Kind::Whole => (need.size <= LARGEST_SIZE).then_some(ResourceName::Whole),
+    }
+}
+
+fn conceivable_profile(need: &Need) -> Option<Profile> {
+    let plain = |profile: &Profile| profile.is_plain() && profile.size() >= need.size;
+    let smallest = |profile: &Profile| (profile.size(), profile.compute());
+    if need.memory.is_none() && need.compute.is_none() {
+        return catalog::profiles().into_iter().filter(plain).min_by_key(smallest);
+    }
+    let fits = catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table).flat_map(|table| {
+        let most = table.entries().iter().map(|entry| entry.profile.compute()).max().unwrap_or(1);
+        let fits = |entry: &crate::mig::ProfileEntry| {
+            need.memory.is_none_or(|memory| entry.memory >= memory)
+                && need.compute.is_none_or(|compute| has_compute(entry.profile, most, compute))
+        };
+        let fitting = table.entries().iter().filter(|entry| fits(entry)).map(|entry| entry.profile);
+        fitting.filter(plain).collect::<Vec<_>>()
+    });
+    fits.min_by_key(smallest)
+}
+
+/// The largest size that a slice of one of these kinds can have on any GPU.
+pub(super) fn largest(kinds: &[Kind]) -> SizeGb {
+    let of = |kind: &Kind| match kind {
+        Kind::Mig => catalog::profiles().into_iter().map(Profile::size).max(),
+        Kind::Whole => Some(LARGEST_SIZE),
+        Kind::Mps | Kind::TimeSlicing => SHARE_SIZES.last().copied(),
+    };
+    kinds.iter().filter_map(of).max().unwrap_or(SizeGb(1))
+}

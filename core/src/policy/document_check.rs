@@ -1,0 +1,142 @@
+//! What is wrong with a policy for pods, field by field.
+
+use super::document_fault::{PolicyError, PolicyFault};
+use super::document_field::Field;
+use super::document_names::{labels, name, patterns, toleration, twice, words};
+use super::{Cap, PodMatch, PolicyDocument, PolicySpec, SizeRule};
+use crate::keys;
+use crate::units::{LARGEST_SIZE, SizeGb};
+
+/// Everything that is wrong with `document`, in the order of its fields.
+pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
+    let PolicyDocument { api_version, kind, metadata, spec } = document;
+    let mut errors = head(api_version, kind, "GpuPolicy");
+    errors.extend(name(&Field::of("metadata.name"), &metadata.name));
+    errors.extend(of_match(&spec.pods));
+    errors.extend(isolation(spec));
+    for (index, given) in spec.tolerations.iter().enumerate() {
+        errors.extend(toleration(&Field::of("spec.tolerations").at(index), given));
+    }
+    // None: pods keep theirs, which asks the extender too.
+    let scheduler = Some(&spec.scheduler_name).filter(|named| !named.is_empty());
+    errors.extend(scheduler.and_then(|named| name(&Field::of("spec.schedulerName"), named)));
+    errors.extend(zero("spec.maxCount", Some(spec.max_count)));
+    errors.extend(sizes(&spec.sizes));
+    errors.extend(caps(spec));
+    errors.extend(size("spec.fractionOfGb", spec.fraction_of_gb));
+    let runtime_class = spec.runtime_class_name.as_ref();
+    errors.extend(runtime_class.and_then(|class| name(&Field::of("spec.runtimeClassName"), class)));
+    errors.extend(zero("spec.waiting.afterSeconds", Some(spec.waiting.after_seconds)));
+    for (profile, weight) in spec.packing.weights.iter().filter(|(_, w)| !(1..=10_000).contains(*w)) {
+        let field = Field::of("spec.packing.weights").key(profile.to_string());
+        errors.push(PolicyFault::Weight(*weight).of(field));
+    }
+    errors
+}
+
+/// The mistakes of `apiVersion` and `kind`. With one of them nothing else says what it seems to.
+pub(super) fn head(version: &str, kind: &str, expected: &str) -> Vec<PolicyError> {
+    let version_error = (version != format!("{}/{}", keys::GROUP, keys::VERSION))
+        .then(|| PolicyFault::Version(version.to_owned()).of(Field::of("apiVersion")));
+    let kind_error = (kind != expected).then(|| PolicyFault::Kind(kind.to_owned()).of(Field::of("kind")));
+    version_error.into_iter().chain(kind_error).collect()
+}
+
+fn of_match(pods: &PodMatch) -> Vec<PolicyError> {
+    let field = Field::of("spec.match");
+    let mut errors = patterns(&field.key("namespaces"), &pods.namespaces);
+    errors.extend(labels(&field.key("labels"), &pods.labels));
+    errors.extend(patterns(&field.key("priorityClasses"), &pods.priority_classes));
+    errors.extend(patterns(&field.key("serviceAccounts"), &pods.service_accounts));
+    errors.extend(words(&field.key("models"), &pods.models));
+    errors
+}
+
+fn isolation(spec: &PolicySpec) -> Vec<PolicyError> {
+    let mut errors = Vec::new();
+    if !spec.isolation.contains_key(&spec.default_isolation) {
+        errors.push(PolicyFault::Default(spec.default_isolation).of(Field::of("spec.defaultIsolation")));
+    }
+    for (class, kinds) in &spec.isolation {
+        let field = Field::of("spec.isolation").key(class.to_string());
+        if kinds.is_empty() {
+            errors.push(PolicyFault::NoKind.of(field.clone()));
+        }
+        for (index, kind) in kinds.iter().enumerate().filter(|(_, kind)| !class.is_served_by(**kind)) {
+            errors.push(PolicyFault::TooWeak { class: *class, kind: *kind }.of(field.at(index)));
+        }
+        errors.extend(twice(&field, kinds));
+    }
+    errors
+}
+
+/// The mistake of a number that limits something.
+fn zero(field: &str, number: Option<u32>) -> Option<PolicyError> {
+    (number == Some(0)).then(|| PolicyFault::Zero.of(Field::of(field)))
+}
+
+/// The mistake of a size by itself.
+fn size(field: &str, size: Option<SizeGb>) -> Option<PolicyError> {
+    match size? {
+        SizeGb(0) => Some(PolicyFault::Zero.of(Field::of(field))),
+        large if large > LARGEST_SIZE => Some(PolicyFault::TooLarge(large).of(Field::of(field))),
+        _ => None,
+    }
+}
+
+fn sizes(rule: &SizeRule) -> Vec<PolicyError> {
+    let alone = [
+        size("spec.sizes.minGb", rule.min_gb),
+        // A bound above every GPU forbids nothing.
+        zero("spec.sizes.maxGb", rule.max_gb.map(|size| size.0)),
+        size("spec.sizes.stepGb", rule.step_gb),
+    ];
+    let errors: Vec<PolicyError> = alone.into_iter().flatten().collect();
+    if errors.is_empty() { of_bounds(rule).into_iter().collect() } else { errors }
+}
+
+/// The mistake of sizes that are good by themselves and leave nothing together.
+fn of_bounds(rule: &SizeRule) -> Option<PolicyError> {
+    let (min, max) = (rule.min_gb.unwrap_or(SizeGb(1)), rule.max_gb?);
+    if max < min {
+        return Some(PolicyFault::MaxBelowMin { min, max }.of(Field::of("spec.sizes.maxGb")));
+    }
+    let step = rule.step_gb?;
+    let first = min.0.div_ceil(step.0).checked_mul(step.0);
+    let none = first.is_none_or(|first| first > max.0);
+    none.then(|| PolicyFault::Step { step, min, max }.of(Field::of("spec.sizes.stepGb")))
+}
+
+fn caps(spec: &PolicySpec) -> Vec<PolicyError> {
+    let (pod, namespace) = ("spec.maxPerPod", "spec.quota");
+    let mut errors: Vec<PolicyError> = [(pod, spec.max_per_pod), (namespace, spec.quota)]
+        .into_iter()
+        .flat_map(|(field, cap)| cap_alone(field, cap, &spec.sizes))
+        .collect();
+    if errors.is_empty() {
+        let (pod, quota) = (spec.max_per_pod, spec.quota);
+        for (part, pod, quota) in
+            [("memoryGb", pod.memory_gb, quota.memory_gb), ("slices", pod.slices, quota.slices)]
+        {
+            if let (Some(pod), Some(quota)) = (pod, quota)
+                && quota < pod
+            {
+                let field = Field::of(namespace).key(part);
+                errors.push(PolicyFault::QuotaBelowPod { quota, pod }.of(field));
+            }
+        }
+    }
+    errors
+}
+
+fn cap_alone(field: &str, cap: Cap, sizes: &SizeRule) -> Vec<PolicyError> {
+    let (memory, slices) = (format!("{field}.memoryGb"), format!("{field}.slices"));
+    let zeros = [zero(&memory, cap.memory_gb), zero(&slices, cap.slices)];
+    let errors: Vec<PolicyError> = zeros.into_iter().flatten().collect();
+    match (cap.memory_gb, sizes.min_gb) {
+        (Some(cap), Some(smallest)) if errors.is_empty() && cap < smallest.0 => {
+            vec![PolicyFault::CapBelowSize { cap, smallest }.of(Field::of(&memory))]
+        }
+        _ => errors,
+    }
+}

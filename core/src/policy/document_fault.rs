@@ -1,0 +1,159 @@
+//! Everything that can be wrong with one policy document: each mistake one case with one text.
+
+use super::document_field::Field;
+use crate::kind::{IsolationClass, Kind};
+use crate::resource::ResourceName;
+use crate::units::SizeGb;
+use thiserror::Error;
+
+/// Why a policy document is refused: a field, and what is wrong there.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{field}: {fault}")]
+pub struct PolicyError {
+    /// The field.
+    pub field: Field,
+    /// What is wrong.
+    pub fault: PolicyFault,
+}
+
+/// What is wrong with a field, and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PolicyFault {
+    /// Another version.
+    #[error("{0:?} is not known; this program reads kerf.dev/v1alpha1")]
+    Version(String),
+    /// Another kind of document.
+    #[error("{0:?} is not known; write GpuPolicy or GpuNodePolicy")]
+    Kind(String),
+    /// No name of an object.
+    #[error("{0:?} is no name; write lower case letters, digits, dashes and dots, as in team-a")]
+    Name(String),
+    /// A star in the middle of a name.
+    #[error("{0:?} is no name and no beginning of one; a * may stand at the end only, as in team-*")]
+    Pattern(String),
+    /// No label's key.
+    #[error("{0:?} is no label's key; write it like team or example.com/team")]
+    LabelKey(String),
+    /// No label's value.
+    #[error(
+        "{0:?} is no label's value; write at most 63 letters, digits, dashes, underscores and dots that begin and end with a letter or a digit"
+    )]
+    LabelValue(String),
+    /// The same twice in a list.
+    #[error("{0} is listed twice; remove one")]
+    Twice(String),
+    /// No word at all.
+    #[error("the text is empty; write a name, or remove it")]
+    Blank,
+    /// A class falls below its promise.
+    #[error("a slice of kind {kind} isolates less than {class} promises; remove it")]
+    TooWeak {
+        /// The class.
+        class: IsolationClass,
+        /// The kind.
+        kind: Kind,
+    },
+    /// A class has no kind.
+    #[error("no kind is listed; list at least one, or leave the class out to forbid it")]
+    NoKind,
+    /// The default class is not allowed.
+    #[error("{0} has no entry in spec.isolation; add one")]
+    Default(IsolationClass),
+    /// A limit of nothing.
+    #[error("0 is too little; write 1 or more")]
+    Zero,
+    /// A size that no GPU has.
+    #[error("no GPU has {0}; the largest has {largest}", largest = crate::units::LARGEST_SIZE)]
+    TooLarge(SizeGb),
+    /// The largest size is smaller than the smallest.
+    #[error("{max} is less than spec.sizes.minGb, {min}; no size is left")]
+    MaxBelowMin {
+        /// The smallest size.
+        min: SizeGb,
+        /// The largest.
+        max: SizeGb,
+    },
+    /// No step lies between the smallest and the largest size.
+    #[error("no multiple of {step} is at least {min} and at most {max}; no size is left")]
+    Step {
+        /// The step.
+        step: SizeGb,
+        /// The smallest size.
+        min: SizeGb,
+        /// The largest.
+        max: SizeGb,
+    },
+    /// A cap that the smallest allowed request exceeds.
+    #[error(
+        "{cap} GB is less than the smallest size that may be asked for, {smallest}; no pod could be served"
+    )]
+    CapBelowSize {
+        /// The cap in GB.
+        cap: u32,
+        /// The smallest size.
+        smallest: SizeGb,
+    },
+    /// A namespace may hold less than one of its pods may ask for.
+    #[error(
+        "{quota} is less than what one pod may ask for, {pod} (spec.maxPerPod); such a pod would wait for ever: raise this or lower that"
+    )]
+    QuotaBelowPod {
+        /// The namespace's.
+        quota: u32,
+        /// The pod's.
+        pod: u32,
+    },
+    /// A weight that is none.
+    #[error("{0} percent is out of bounds; write 1 to 10000")]
+    Weight(u32),
+    /// An operator that tolerations do not have.
+    #[error("{0:?} is no operator of a toleration; write Exists or Equal")]
+    Operator(String),
+    /// An effect that taints do not have.
+    #[error(
+        "{0:?} is no effect of a taint; write NoSchedule, PreferNoSchedule or NoExecute, or leave it out for all"
+    )]
+    Effect(String),
+    /// A toleration of every value with a value.
+    #[error("Exists tolerates every value; remove the value, or write operator: Equal")]
+    ValueWithExists,
+    /// A toleration of a value of no key.
+    #[error("without a key only operator: Exists is allowed, which tolerates every taint; name a key")]
+    NoKey,
+    /// A rule for GPUs that may be used for nothing.
+    #[error("no kind is listed; list at least one, or leave the field out to allow all")]
+    NoKindOfGpu,
+    /// A setting for a kind that the rule does not allow.
+    #[error(
+        "this setting is for {kind}, which the rule's kinds do not list; add {kind} or remove the setting"
+    )]
+    WithoutKind {
+        /// The kind that it is for.
+        kind: Kind,
+    },
+    /// Too few replicas.
+    #[error("{0} replicas share nothing; write 2 or more, or remove it for slices by size")]
+    Replicas(u32),
+    /// A rule behind one that names every GPU.
+    #[error("spec.gpus[{0}] names every GPU, so this rule is never used; move it before that one")]
+    RuleNeverUsed(usize),
+    /// Nothing is kept ready.
+    #[error("0 slices are kept ready without being named; write 1 or more, or remove the entry")]
+    NoWarm,
+    /// What no GPU of the node may be used for is to be kept ready.
+    #[error("{resource} is of kind {kind}, which no rule of spec.gpus allows; allow it, or remove the entry")]
+    WarmKind {
+        /// The name.
+        resource: ResourceName,
+        /// Its kind.
+        kind: Kind,
+    },
+}
+
+impl PolicyFault {
+    /// As the mistake of a field.
+    #[must_use]
+    pub fn of(self, field: Field) -> PolicyError {
+        PolicyError { field, fault: self }
+    }
+}

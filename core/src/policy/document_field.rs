@@ -1,0 +1,74 @@
+//! Where in a policy document something stands, so that a mistake is named by its field and found in the file.
+
+use std::fmt;
+
+/// One step on the way to a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Into a mapping, by key.
+    Key(String),
+    /// Into a list, by index from 0.
+    Index(usize),
+}
+
+/// The way to a field, from the document's root: `spec.match.namespaces[1]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Field(Vec<Step>);
+
+impl Field {
+    /// The field at these keys from the root, which are divided by dots.
+    #[must_use]
+    pub fn of(dotted: &str) -> Self {
+        Self(dotted.split('.').map(|key| Step::Key(key.to_owned())).collect())
+    }
+
+    /// What the mapping at this field has under `key`.
+    #[must_use]
+    pub fn key(&self, key: impl Into<String>) -> Self {
+        self.then(Step::Key(key.into()))
+    }
+
+    /// What the list at this field has at `index`.
+    #[must_use]
+    pub fn at(&self, index: usize) -> Self {
+        self.then(Step::Index(index))
+    }
+
+    fn then(&self, step: Step) -> Self {
+        Self(self.0.iter().cloned().chain([step]).collect())
+    }
+
+    /// The steps from the root.
+    #[must_use]
+    pub fn steps(&self) -> &[Step] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, step) in self.0.iter().enumerate() {
+            match step {
+                // A label's key has dots of its own.
+                Step::Key(key) if key.contains(['.', '/']) => write!(f, "[{key}]")?,
+                Step::Key(key) if place == 0 => f.write_str(key)?,
+                Step::Key(key) => write!(f, ".{key}")?,
+                Step::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_written_as_users_point_at_it() {
+        let labels = Field::of("spec.match.labels");
+        assert_eq!(labels.key("team").to_string(), "spec.match.labels.team");
+        assert_eq!(labels.key("example.com/team").to_string(), "spec.match.labels[example.com/team]");
+        assert_eq!(Field::of("spec.gpus").at(2).key("kinds").at(0).to_string(), "spec.gpus[2].kinds[0]");
+    }
+}

@@ -1,0 +1,154 @@
+//! The forms of Kubernetes' names, labels and tolerations, as far as a policy document has them.
+//!
+//! The rules are the API server's (apimachinery `pkg/util/validation`, core `validation.go`): what it would refuse in every
+//! admitted pod is refused in the policy already.
+
+use super::Toleration;
+use super::document_fault::{PolicyError, PolicyFault};
+use super::document_field::Field;
+use std::collections::BTreeMap;
+
+/// The longest object name, and the longest part of one between two dots.
+const LONGEST_NAME: usize = 253;
+const LONGEST_LABEL: usize = 63;
+
+/// Whether `text` may be an object's name: a DNS subdomain.
+fn is_name(text: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let part = |part: &str| {
+        let bytes = part.as_bytes();
+        bytes.first().is_some_and(|b| letter(*b))
+            && bytes.last().is_some_and(|b| letter(*b))
+            && bytes.iter().all(|b| letter(*b) || *b == b'-')
+    };
+    text.len() <= LONGEST_NAME && text.split('.').all(part)
+}
+
+/// Whether `text` has the form of a label's value that is not empty, which is also that of a key without its prefix.
+fn is_word(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    text.len() <= LONGEST_LABEL
+        && bytes.first().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+fn is_label_key(key: &str) -> bool {
+    match key.split_once('/') {
+        Some((prefix, word)) => is_name(prefix) && is_word(word),
+        None => is_word(key),
+    }
+}
+
+/// Whether `text` can mean an object: its name, or the beginning of its name and `*`.
+fn is_pattern(text: &str) -> bool {
+    match text.strip_suffix('*') {
+        None => is_name(text),
+        // The beginning of a name may end in what a name may not end in: `team-*`.
+        Some(beginning) => beginning.is_empty() || is_name(&format!("{beginning}x")),
+    }
+}
+
+/// The mistake of a name.
+pub(super) fn name(field: &Field, text: &str) -> Option<PolicyError> {
+    (!is_name(text)).then(|| PolicyFault::Name(text.to_owned()).of(field.clone()))
+}
+
+/// The mistakes of a list of names, each of which may end in `*`.
+pub(super) fn patterns(field: &Field, list: &[String]) -> Vec<PolicyError> {
+    let bad = |(index, text): (usize, &String)| {
+        (!is_pattern(text)).then(|| PolicyFault::Pattern(text.clone()).of(field.at(index)))
+    };
+    list.iter().enumerate().filter_map(bad).chain(twice(field, list)).collect()
+}
+
+/// The mistakes of a list of words that kerf does not know the form of.
+pub(super) fn words(field: &Field, list: &[String]) -> Vec<PolicyError> {
+    let blank = list.iter().position(|text| text.trim().is_empty());
+    blank.map(|index| PolicyFault::Blank.of(field.at(index))).into_iter().chain(twice(field, list)).collect()
+}
+
+/// What is in a list for the second time.
+pub(super) fn twice<T: PartialEq + ToString>(field: &Field, list: &[T]) -> Option<PolicyError> {
+    let again = (0..list.len()).find(|index| list[..*index].contains(&list[*index]))?;
+    Some(PolicyFault::Twice(list[again].to_string()).of(field.at(again)))
+}
+
+/// The mistakes of labels.
+pub(super) fn labels(field: &Field, labels: &BTreeMap<String, String>) -> Vec<PolicyError> {
+    let mut errors = Vec::new();
+    for (key, value) in labels {
+        if !is_label_key(key) {
+            errors.push(PolicyFault::LabelKey(key.clone()).of(field.key(key)));
+        } else if !value.is_empty() && !is_word(value) {
+            errors.push(PolicyFault::LabelValue(value.clone()).of(field.key(key)));
+        }
+    }
+    errors
+}
+
+/// The mistakes of a toleration, with which the API server would refuse every pod.
+pub(super) fn toleration(field: &Field, toleration: &Toleration) -> Vec<PolicyError> {
+    let Toleration { key, operator, value, effect } = toleration;
+    let mut errors = Vec::new();
+    let exists = match operator.as_deref() {
+        Some("Exists") => true,
+        None | Some("Equal") => false,
+        Some(other) => {
+            errors.push(PolicyFault::Operator(other.to_owned()).of(field.key("operator")));
+            return errors;
+        }
+    };
+    match key.as_deref().filter(|key| !key.is_empty()) {
+        None if !exists => errors.push(PolicyFault::NoKey.of(field.clone())),
+        Some(key) if !is_label_key(key) => {
+            errors.push(PolicyFault::LabelKey(key.to_owned()).of(field.key("key")));
+        }
+        None | Some(_) => {}
+    }
+    if let Some(value) = value.as_deref().filter(|value| !value.is_empty()) {
+        if exists {
+            errors.push(PolicyFault::ValueWithExists.of(field.key("value")));
+        } else if !is_word(value) {
+            errors.push(PolicyFault::LabelValue(value.to_owned()).of(field.key("value")));
+        }
+    }
+    let unknown =
+        |effect: &&String| !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect.as_str());
+    if let Some(effect) = effect.as_ref().filter(unknown) {
+        errors.push(PolicyFault::Effect(effect.clone()).of(field.key("effect")));
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_beginnings_of_names_have_the_form_of_kubernetes() {
+        for (text, is_a_name, is_a_pattern) in [
+            ("team-a", true, true),
+            ("a.b-1", true, true),
+            ("team-*", false, true),
+            ("*", false, true),
+            ("team-", false, false),
+            ("Team", false, false),
+            ("", false, false),
+            ("*-a", false, false),
+            ("a..b", false, false),
+        ] {
+            assert_eq!((is_name(text), is_pattern(text)), (is_a_name, is_a_pattern), "{text}");
+        }
+        assert!(!is_name(&"a".repeat(254)));
+    }
+
+    #[test]
+    fn label_keys_may_have_a_prefix() {
+        for (key, good) in
+            [("team", true), ("example.com/team", true), ("a/b/c", false), ("/team", false), ("-x", false)]
+        {
+            assert_eq!(is_label_key(key), good, "{key}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Which pods a policy is for.
+
+use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// `spec.match` of a policy: a pod must be in every list that is there, and have every label. Absent, it is for all pods.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct PodMatch {
+    /// Namespaces. `team-*` names all that begin so.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub namespaces: Vec<String>,
+    /// Labels of the pod, with their values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// `spec.priorityClassName`; each may end in `*`.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub priority_classes: Vec<String>,
+    /// `spec.serviceAccountName`; each may end in `*`.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub service_accounts: Vec<String>,
+    /// GPU models (`H100-80GB`): the pod names models, and each of them is listed here.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub models: Vec<String>,
+}
+
+/// What of a pod decides which policy is for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PodFacts {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its priority class; empty for none.
+    pub priority_class: String,
+    /// Its service account; empty for none.
+    pub service_account: String,
+    /// The GPU models that it names.
+    pub models: Vec<String>,
+}
+
+/// The first field of a policy's `match` that keeps the policy from a pod or a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mismatch<'p> {
+    /// The namespace is not listed.
+    Namespace(&'p str),
+    /// A label is absent or has another value.
+    Label {
+        /// The label.
+        key: &'p str,
+        /// The value that the policy names.
+        wanted: &'p str,
+        /// The value that is there; `None` if it is absent.
+        found: Option<&'p str>,
+    },
+    /// The priority class is not listed; empty for none.
+    PriorityClass(&'p str),
+    /// The service account is not listed; empty for none.
+    ServiceAccount(&'p str),
+    /// The pod names no model, so it may get any.
+    NoModel,
+    /// A model that the pod names is not listed.
+    Model(&'p str),
+    /// The node's name is not listed.
+    NodeName(&'p str),
+}
+
+impl fmt::Display for Mismatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let quoted = |text: &str| if text.is_empty() { "none".to_owned() } else { format!("{text:?}") };
+        match self {
+            Self::Namespace(name) => write!(f, "spec.match.namespaces does not name {}", quoted(name)),
+            Self::Label { key, wanted, found } => {
+                let found =
+                    found.map_or("the label is absent".to_owned(), |found| format!("it is {found:?}"));
+                write!(f, "spec.match.labels[{key}] is {wanted:?}, and {found}")
+            }
+            Self::PriorityClass(name) => {
+                write!(f, "spec.match.priorityClasses does not name the pod's, {}", quoted(name))
+            }
+            Self::ServiceAccount(name) => {
+                write!(f, "spec.match.serviceAccounts does not name the pod's, {}", quoted(name))
+            }
+            Self::NoModel => {
+                f.write_str("spec.match.models is for pods that name GPU models, and the pod names none")
+            }
+            Self::Model(model) => write!(f, "spec.match.models does not name {model:?}, which the pod names"),
+            Self::NodeName(name) => write!(f, "spec.match.names does not name {}", quoted(name)),
+        }
+    }
+}
+
+impl PodMatch {
+    /// Whether the policy is for every pod.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether the policy is for this pod.
+    #[must_use]
+    pub fn is_for(&self, pod: &PodFacts) -> bool {
+        self.mismatch(pod).is_none()
+    }
+
+    /// The first field that keeps the policy from this pod; `None` if it is for it.
+    #[must_use]
+    pub fn mismatch<'p>(&'p self, pod: &'p PodFacts) -> Option<Mismatch<'p>> {
+        if !in_list(&self.namespaces, &pod.namespace) {
+            return Some(Mismatch::Namespace(&pod.namespace));
+        }
+        if !in_list(&self.priority_classes, &pod.priority_class) {
+            return Some(Mismatch::PriorityClass(&pod.priority_class));
+        }
+        if !in_list(&self.service_accounts, &pod.service_account) {
+            return Some(Mismatch::ServiceAccount(&pod.service_account));
+        }
+        if let Some(mismatch) = of_labels(&self.labels, &pod.labels) {
+            return Some(mismatch);
+        }
+        match (self.models.as_slice(), pod.models.as_slice()) {
+            ([], _) => None,
+            (_, []) => Some(Mismatch::NoModel),
+            (listed, named) => named.iter().find(|model| !listed.contains(model)).map(|m| Mismatch::Model(m)),
+        }
+    }
+
+    /// Whether the policy is for every pod that `other` is for.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        covers(&self.namespaces, &other.namespaces)
+            && covers(&self.priority_classes, &other.priority_classes)
+            && covers(&self.service_accounts, &other.service_accounts)
+            && has_all(&self.labels, &other.labels)
+            && (self.models.is_empty()
+                || !other.models.is_empty() && other.models.iter().all(|model| self.models.contains(model)))
+    }
+}
+
+/// What in `labels` keeps away somebody who has `found`.
+pub(super) fn of_labels<'p>(
+    labels: &'p BTreeMap<String, String>,
+    found: &'p BTreeMap<String, String>,
+) -> Option<Mismatch<'p>> {
+    labels.iter().find_map(|(key, wanted)| {
+        let found = found.get(key);
+        (found != Some(wanted)).then(|| Mismatch::Label { key, wanted, found: found.map(String::as_str) })
+    })
+}
+
+/// Whether whoever has the labels `narrow` has the labels `wide`.
+pub(super) fn has_all(wide: &BTreeMap<String, String>, narrow: &BTreeMap<String, String>) -> bool {
+    wide.iter().all(|(key, value)| narrow.get(key) == Some(value))
+}
+
+/// Whether a list of names means `name`. An empty one means all.
+pub(super) fn in_list(list: &[String], name: &str) -> bool {
+    list.is_empty() || list.iter().any(|listed| names(listed, name))
+}
+
+/// Whether the list `wide` means every name that `narrow` means.
+pub(super) fn covers(wide: &[String], narrow: &[String]) -> bool {
+    // A beginning is meant with all that follows it only by a beginning of itself.
+    let means = |narrow: &String| match narrow.strip_suffix('*') {
+        Some(beginning) => wide.iter().any(|w| w.strip_suffix('*').is_some_and(|w| beginning.starts_with(w))),
+        None => in_list(wide, narrow),
+    };
+    wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(means)) || wide.iter().any(|w| w == "*")
+}
+
+/// Whether a name of a list, which may end in `*`, means `name`.
+fn names(listed: &str, name: &str) -> bool {
+    match listed.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => listed == name,
+    }
+}
+
+/// Reads a list that must name something: an empty one would look like nobody and mean everybody.
+pub(super) fn listed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let list = Vec::<String>::deserialize(deserializer)?;
+    if list.is_empty() {
+        return Err(serde::de::Error::custom(
+            "the list is empty; name at least one, or leave the field out for all",
+        ));
+    }
+    Ok(list)
+}
+
+#[cfg(test)]
+#[path = "matching_tests.rs"]
+mod tests;

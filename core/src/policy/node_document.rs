@@ -1,0 +1,160 @@
+//! A policy for nodes as admins write it, and the checked rules made of it.
+
+use super::Metadata;
+use super::document_check::head;
+use super::document_fault::{PolicyError, PolicyFault};
+use super::document_field::Field;
+use super::document_names::{labels, name, patterns, twice};
+use super::matching::listed;
+use super::set::NodeRules;
+use crate::contract::{GpuRule, GpuSelector, NodePolicy, OverUse, SliceLength, WarmSlices};
+use crate::kind::Kind;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// A policy for nodes. Unknown fields are errors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodePolicyDocument {
+    /// `kerf.dev/v1alpha1`.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "super::schema::api_version"))]
+    pub api_version: String,
+    /// `GpuNodePolicy`.
+    #[cfg_attr(feature = "schema", schemars(schema_with = "super::schema::node_kind"))]
+    pub kind: String,
+    /// Its name.
+    pub metadata: Metadata,
+    /// The policy.
+    pub spec: NodePolicySpec,
+}
+
+/// `spec` of a policy for nodes: which nodes, and the fields of [`NodePolicy`].
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct NodePolicySpec {
+    /// The nodes that the policy is for; all of them if it is absent. Of several policies the first that matches holds.
+    #[serde(rename = "match", skip_serializing_if = "NodeMatch::is_all")]
+    pub nodes: NodeMatch,
+    /// Rules for GPUs: the first that names a GPU holds for it, and the default rule if none does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<GpuRule>,
+    /// Idle slices that are kept ready, cut ahead of demand.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warm: Vec<WarmSlices>,
+    /// What is done with a pod that uses more GPU memory than it was given.
+    pub over_use: OverUse,
+    /// Whether pods of the nodes that failed with `UnexpectedAdmissionError` are removed.
+    pub remove_rejected_pods: bool,
+}
+
+/// `spec.match` of a policy for nodes: a node must have a name of the list, if there is one, and every label.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct NodeMatch {
+    /// Names of nodes. `gpu-a-*` names all that begin so.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub names: Vec<String>,
+    /// Labels of the node, with their values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+impl NodeMatch {
+    /// Whether the policy is for every node.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl NodePolicyDocument {
+    /// Everything that is wrong with it.
+    #[must_use]
+    pub fn problems(&self) -> Vec<PolicyError> {
+        let Self { api_version, kind, metadata, spec } = self;
+        let mut errors = head(api_version, kind, "GpuNodePolicy");
+        errors.extend(name(&Field::of("metadata.name"), &metadata.name));
+        errors.extend(patterns(&Field::of("spec.match.names"), &spec.nodes.names));
+        errors.extend(labels(&Field::of("spec.match.labels"), &spec.nodes.labels));
+        for (index, rule) in spec.gpus.iter().enumerate() {
+            errors.extend(of_rule(&Field::of("spec.gpus").at(index), rule));
+        }
+        errors.extend(never_used(&spec.gpus));
+        for (index, warm) in spec.warm.iter().enumerate() {
+            errors.extend(of_warm(&Field::of("spec.warm").at(index), warm, &spec.gpus));
+        }
+        let resources: Vec<_> = spec.warm.iter().map(|warm| warm.resource).collect();
+        errors.extend(twice(&Field::of("spec.warm"), &resources));
+        errors
+    }
+}
+
+impl TryFrom<NodePolicyDocument> for NodeRules {
+    type Error = PolicyError;
+
+    /// The first of the document's problems, if it has one.
+    fn try_from(document: NodePolicyDocument) -> Result<Self, PolicyError> {
+        if let Some(error) = document.problems().into_iter().next() {
+            return Err(error);
+        }
+        let NodePolicySpec { nodes, gpus, warm, over_use, remove_rejected_pods } = document.spec;
+        let policy = NodePolicy { gpus, warm, over_use, remove_rejected_pods };
+        Ok(Self { name: document.metadata.name, names: nodes.names, labels: nodes.labels, policy })
+    }
+}
+
+fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
+    let mut errors = Vec::new();
+    if rule.kinds.is_empty() {
+        errors.push(PolicyFault::NoKindOfGpu.of(field.key("kinds")));
+        return errors;
+    }
+    errors.extend(twice(&field.key("kinds"), &rule.kinds));
+    errors.extend(twice(&field.key("select").key("indexes"), &rule.select.indexes));
+    errors.extend(twice(&field.key("select").key("models"), &rule.select.models));
+    let (mps, slicing) = (field.key("mps"), field.key("timeSlicing"));
+    for (is_set, kind, field) in [
+        (rule.compute_instances, Kind::Mig, field.key("computeInstances")),
+        (rule.mps.strict, Kind::Mps, mps.key("strict")),
+        (rule.mps.exclusive, Kind::Mps, mps.key("exclusive")),
+        (rule.time_slicing.replicas.is_some(), Kind::TimeSlicing, slicing.key("replicas")),
+        (rule.time_slicing.length != SliceLength::Default, Kind::TimeSlicing, slicing.key("length")),
+        (rule.time_slicing.memory_limits, Kind::TimeSlicing, slicing.key("memoryLimits")),
+    ] {
+        if is_set && !rule.kinds.contains(&kind) {
+            errors.push(PolicyFault::WithoutKind { kind }.of(field));
+        }
+    }
+    if let Some(replicas) = rule.time_slicing.replicas.filter(|replicas| *replicas < 2) {
+        errors.push(PolicyFault::Replicas(replicas).of(slicing.key("replicas")));
+    }
+    errors
+}
+
+/// The mistake of the first rule that stands behind one for every GPU.
+fn never_used(rules: &[GpuRule]) -> Option<PolicyError> {
+    let all = rules.iter().position(|rule| rule.select == GpuSelector::default())?;
+    (all + 1 < rules.len()).then(|| PolicyFault::RuleNeverUsed(all).of(Field::of("spec.gpus").at(all + 1)))
+}
+
+fn of_warm(field: &Field, warm: &WarmSlices, rules: &[GpuRule]) -> Vec<PolicyError> {
+    let mut errors = Vec::new();
+    if warm.count == 0 {
+        errors.push(PolicyFault::NoWarm.of(field.key("count")));
+    }
+    let (resource, kind) = (warm.resource, warm.resource.kind());
+    // A GPU that no rule names has every kind; only behind a rule for all of them there is none.
+    let open = !rules.iter().any(|rule| rule.select == GpuSelector::default());
+    if !open && !rules.iter().any(|rule| rule.kinds.contains(&kind)) {
+        errors.push(PolicyFault::WarmKind { resource, kind }.of(field.key("resource")));
+    }
+    errors
+}
+
+#[cfg(test)]
+#[path = "node_document_tests.rs"]
+mod tests;

@@ -1,0 +1,200 @@
+//! What pods are charged under a quota, and whether one pod more stays within it.
+
+use super::Cap;
+use crate::contract::{GpuNodeSpec, RequestDocument, Shape};
+use crate::ledger;
+use crate::names::PodUid;
+use crate::resource::ResourceName;
+use std::fmt;
+
+/// Nominal GPU memory and slices, of one pod or of many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Charge {
+    /// In GB, all slices together.
+    pub memory_gb: u64,
+    /// Slices.
+    pub slices: u64,
+}
+
+impl Charge {
+    /// What a slice is charged when it is given under a name: what the name promises, so that nobody pays for an idle
+    /// slice that happened to be larger. A name without a size is charged by the slice.
+    #[must_use]
+    pub fn of_slice(name: ResourceName, shape: Shape) -> Self {
+        let size = name.size().unwrap_or_else(|| shape.size());
+        Self { memory_gb: size.0.into(), slices: 1 }
+    }
+
+    /// What a pod is charged at least, wherever it is placed: what is asked by a name without a size depends on the GPU.
+    #[must_use]
+    pub fn least(request: &RequestDocument) -> Self {
+        let holding = |c: &crate::contract::ContainerRequest| {
+            let size = c.resource.size().unwrap_or(c.size_gb);
+            Self { memory_gb: u64::from(size.0) * u64::from(c.count), slices: c.count.into() }
+        };
+        request.holdings().iter().map(holding).sum()
+    }
+
+    /// What a pod is charged for its slices in a spec.
+    #[must_use]
+    pub fn of_pod(spec: &GpuNodeSpec, uid: &PodUid) -> Self {
+        let slices = ledger::reserved(spec, uid);
+        slices.filter_map(|s| Some(Self::of_slice(s.reservation.as_ref()?.resource, s.shape))).sum()
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            memory_gb: self.memory_gb.saturating_add(other.memory_gb),
+            slices: self.slices.saturating_add(other.slices),
+        }
+    }
+
+    /// What is left when the other is given back.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            memory_gb: self.memory_gb.saturating_sub(other.memory_gb),
+            slices: self.slices.saturating_sub(other.slices),
+        }
+    }
+}
+
+impl std::iter::Sum for Charge {
+    fn sum<I: Iterator<Item = Self>>(charges: I) -> Self {
+        charges.fold(Self::default(), Self::plus)
+    }
+}
+
+/// Whether what a request is charged depends on the GPU that it gets.
+#[must_use]
+pub fn depends_on_place(request: &RequestDocument) -> bool {
+    request.containers.iter().any(|c| c.resource.size().is_none())
+}
+
+impl Cap {
+    /// Whether nothing is limited.
+    #[must_use]
+    pub fn is_unlimited(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Whether so much is allowed.
+    #[must_use]
+    pub fn admits(&self, all: Charge) -> bool {
+        self.memory_gb.is_none_or(|most| all.memory_gb <= most.into())
+            && self.slices.is_none_or(|most| all.slices <= most.into())
+    }
+}
+
+/// A quota that one pod more would pass. Its text is for the pod's Event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OverQuota {
+    /// The namespace.
+    pub namespace: String,
+    /// The policy that has the quota.
+    pub policy: String,
+    /// The quota.
+    pub cap: Cap,
+    /// What the namespace's pods under the policy hold or are promised.
+    pub held: Charge,
+    /// What the pod asks.
+    pub asked: Charge,
+}
+
+impl OverQuota {
+    /// Whether the pod asks for more than the whole quota, so that waiting is of no use.
+    #[must_use]
+    pub fn is_for_ever(&self) -> bool {
+        !self.cap.admits(self.asked)
+    }
+}
+
+impl fmt::Display for OverQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, policy, cap, held, asked } = self;
+        let all = held.plus(*asked);
+        let over_memory = cap.memory_gb.filter(|most| all.memory_gb > u64::from(*most));
+        let (held, most, unit, asked) = match (over_memory, cap.slices) {
+            (Some(most), _) => (held.memory_gb, most, "GB", asked.memory_gb),
+            (None, most) => (held.slices, most.unwrap_or(u32::MAX), "slices", asked.slices),
+        };
+        write!(
+            f,
+            "namespace {namespace} holds {held} of {most} {unit} under policy {policy}, the pod asks {asked}"
+        )?;
+        if self.is_for_ever() {
+            f.write_str(": more than the whole quota, so it will never be served")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{h100_shape, request, request_sized};
+    use crate::units::SizeGb;
+
+    fn over(cap: (Option<u32>, Option<u32>), held: (u64, u64), asked: (u64, u64)) -> OverQuota {
+        let charge = |(memory_gb, slices)| Charge { memory_gb, slices };
+        OverQuota {
+            namespace: "team-a".to_owned(),
+            policy: "shared".to_owned(),
+            cap: Cap { memory_gb: cap.0, slices: cap.1 },
+            held: charge(held),
+            asked: charge(asked),
+        }
+    }
+
+    #[test]
+    fn a_slice_is_charged_by_what_its_name_promises() {
+        let (small, whole) = ("nvidia.com/mig-1g.10gb".parse().unwrap(), "nvidia.com/gpu".parse().unwrap());
+        let large = h100_shape("3g.40gb", 0);
+        assert_eq!(Charge::of_slice(small, large), Charge { memory_gb: 10, slices: 1 });
+        let gpu = Shape::Whole { size_gb: SizeGb(80) };
+        assert_eq!(Charge::of_slice(whole, gpu), Charge { memory_gb: 80, slices: 1 });
+    }
+
+    #[test]
+    fn a_request_is_charged_for_what_it_holds_to_the_end() {
+        assert_eq!(Charge::least(&request("nvidia.com/mig-1g.10gb", 3)), Charge { memory_gb: 30, slices: 3 });
+        let whole = request_sized(ResourceName::Whole, SizeGb(20), 2);
+        assert_eq!(Charge::least(&whole), Charge { memory_gb: 40, slices: 2 });
+        assert!(depends_on_place(&whole) && !depends_on_place(&request("nvidia.com/gpu-8gb", 1)));
+    }
+
+    #[test]
+    fn a_cap_limits_what_it_names() {
+        let charge = Charge { memory_gb: 20, slices: 2 };
+        for (cap, admits) in [
+            ((None, None), true),
+            ((Some(20), Some(2)), true),
+            ((Some(19), None), false),
+            ((None, Some(1)), false),
+        ] {
+            assert_eq!(Cap { memory_gb: cap.0, slices: cap.1 }.admits(charge), admits, "{cap:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_over_is_told_by_what() {
+        for (over, text) in [
+            (
+                over((Some(100), Some(10)), (90, 9), (20, 2)),
+                "namespace team-a holds 90 of 100 GB under policy shared, the pod asks 20",
+            ),
+            (
+                over((Some(100), Some(10)), (50, 10), (20, 1)),
+                "namespace team-a holds 10 of 10 slices under policy shared, the pod asks 1",
+            ),
+            (
+                over((Some(100), None), (0, 0), (120, 1)),
+                "namespace team-a holds 0 of 100 GB under policy shared, the pod asks 120: more than the whole quota, so it will never be served",
+            ),
+        ] {
+            assert_eq!(over.to_string(), text);
+        }
+    }
+}

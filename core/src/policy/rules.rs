@@ -1,0 +1,139 @@
+//! The parts of a policy's `spec` that say how pods may ask, and what is done with those that wait.
+
+use crate::units::SizeGb;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Another system's way to ask, which kerf understands where a policy says so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Dialect {
+    /// `nvidia.com/gpu` and `nvidia.com/gpu.shared`, as NVIDIA's device plugin names them.
+    Nvidia,
+    /// `HAMi`: `nvidia.com/gpumem`, `nvidia.com/gpumem-percentage` and `nvidia.com/gpucores` beside `nvidia.com/gpu`.
+    Hami,
+    /// gpushare: `aliyun.com/gpu-mem`, `aliyun.com/gpu-count`.
+    Gpushare,
+    /// KAI scheduler: the annotations `gpu-fraction`, `gpu-memory` and `gpu-fraction-num-devices`.
+    Kai,
+    /// run:ai: its annotations and labels of the same meaning.
+    Runai,
+}
+
+impl Dialect {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Nvidia, Self::Hami, Self::Gpushare, Self::Kai, Self::Runai];
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nvidia => "nvidia",
+            Self::Hami => "hami",
+            Self::Gpushare => "gpushare",
+            Self::Kai => "kai",
+            Self::Runai => "runai",
+        })
+    }
+}
+
+/// Which sizes may be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct SizeRule {
+    /// The smallest; a smaller request is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_gb: Option<SizeGb>,
+    /// The largest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_gb: Option<SizeGb>,
+    /// Sizes are rounded up to a multiple of this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step_gb: Option<SizeGb>,
+}
+
+/// The most that somebody may have. What is absent is not limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Cap {
+    /// Nominal GPU memory in GB, all slices together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_gb: Option<u32>,
+    /// Slices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slices: Option<u32>,
+}
+
+/// What becomes of a pod whose `spec.nodeName` is set, so that no scheduler would see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum NodeNameRule {
+    /// It is refused.
+    #[default]
+    Refuse,
+    /// The name becomes required node affinity, and the pod is scheduled like any other.
+    Affinity,
+}
+
+/// What becomes of `NVIDIA_VISIBLE_DEVICES` and `CUDA_MPS_*` in the environment of a container that shares a GPU: with
+/// them it would see more than its slice, or leave its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum EnvironmentRule {
+    /// The pod is refused.
+    #[default]
+    Refuse,
+    /// They are taken out, with a warning.
+    Remove,
+}
+
+/// What is done with a pod whose kind of slice stays full.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct WaitingRule {
+    /// After how many seconds of waiting.
+    pub after_seconds: u32,
+    /// What is done then.
+    pub then: WaitedLong,
+}
+
+impl Default for WaitingRule {
+    fn default() -> Self {
+        Self { after_seconds: 300, then: WaitedLong::default() }
+    }
+}
+
+/// What is done with a pod that has waited long, while another kind of its class has room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum WaitedLong {
+    /// An Event names the kind that has room.
+    #[default]
+    Tell,
+    /// A pod that a controller owns is deleted, so that its controller's next pod is chosen for anew. Others are told.
+    Recreate,
+}
+
+/// Whether pods may be moved for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct PreemptionRule {
+    /// Whether pods that do not say may be restarted elsewhere (`kerf.dev/movable`).
+    pub movable_by_default: bool,
+    /// Whether movable pods are evicted for these pods.
+    pub moves_others: bool,
+}
+
+impl Default for PreemptionRule {
+    fn default() -> Self {
+        Self { movable_by_default: false, moves_others: true }
+    }
+}

@@ -1,0 +1,90 @@
+//! The JSON schema of the policy documents, made from their types. Only with the feature `schema`: programs read no schema.
+
+use super::{NodePolicyDocument, PolicyDocument};
+use crate::keys;
+use crate::kind::{IsolationClass, Kind};
+use crate::mig::Profile;
+use crate::names::GpuUuid;
+use crate::resource::ResourceName;
+use crate::units::SizeGb;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// The schema of a `GpuPolicy`, in JSON Schema's draft 7, which editors read.
+#[must_use]
+pub fn gpu_policy() -> Value {
+    root::<PolicyDocument>("GpuPolicy")
+}
+
+/// The schema of a `GpuNodePolicy`.
+#[must_use]
+pub fn gpu_node_policy() -> Value {
+    root::<NodePolicyDocument>("GpuNodePolicy")
+}
+
+fn root<T: JsonSchema>(title: &str) -> Value {
+    let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<T>();
+    schema.insert("title".to_owned(), Value::from(title));
+    schema.to_value()
+}
+
+/// `apiVersion`.
+pub(super) fn api_version(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"const": format!("{}/{}", keys::GROUP, keys::VERSION)})
+}
+
+/// `kind` of a policy for pods.
+pub(super) fn pod_kind(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"const": "GpuPolicy"})
+}
+
+/// `kind` of a policy for nodes.
+pub(super) fn node_kind(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"const": "GpuNodePolicy"})
+}
+
+/// The names of the classes, as keys.
+pub(super) fn class_names() -> Value {
+    serde_json::json!({"enum": IsolationClass::ALL.map(|class| class.to_string())})
+}
+
+/// The schema of a type that is written as one JSON string or number.
+macro_rules! scalar {
+    ($type:ty, $name:literal, $($schema:tt)+) => {
+        impl JsonSchema for $type {
+            fn schema_name() -> Cow<'static, str> {
+                Cow::Borrowed($name)
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!($($schema)+)
+            }
+        }
+    };
+}
+
+scalar!(SizeGb, "SizeGb", {
+    "type": "integer", "minimum": 1,
+    "description": "A nominal size in GB: the N of gpu-Ngb and of a MIG profile's name."
+});
+scalar!(Profile, "Profile", {
+    "type": "string", "pattern": r"^[1-9][0-9]*g\.[1-9][0-9]*gb(\+me|\+me\.all|-me|\+gfx)?$",
+    "description": "A MIG profile, as in 1g.10gb."
+});
+scalar!(ResourceName, "ResourceName", {
+    "type": "string", "pattern": r"^nvidia\.com/(gpu|gpu\.shared|gpu-[0-9]+gb(\.shared)?|mig-.+)$",
+    "description": "A resource name that admitted pods carry, as in nvidia.com/mig-1g.10gb."
+});
+scalar!(GpuUuid, "GpuUuid", {
+    "type": "string", "description": "A GPU's UUID as NVML gives it (GPU-…)."
+});
+scalar!(Kind, "Kind", {
+    "enum": Kind::ALL.map(Kind::as_str),
+    "description": "How a slice of a GPU is made."
+});
+scalar!(IsolationClass, "IsolationClass", {
+    "enum": IsolationClass::ALL.map(|class| class.to_string()),
+    "description": "What is fenced off from a pod's neighbours."
+});

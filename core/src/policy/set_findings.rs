@@ -1,0 +1,163 @@
+//! What is wrong, or doubtful, between the policies of a set, each of which is good by itself.
+
+use super::document_field::Field;
+use super::{NodeRules, Policies, Policy};
+use crate::mig::catalog;
+use std::collections::BTreeMap;
+use std::fmt;
+use thiserror::Error;
+
+/// One policy of a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PolicyIndex {
+    /// Of those for pods.
+    Pod(usize),
+    /// Of those for nodes.
+    Node(usize),
+}
+
+/// What was found about one policy of a set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// The policy.
+    pub policy: PolicyIndex,
+    /// Its field.
+    pub field: Field,
+    /// What was found there.
+    pub fault: SetFault,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.fault)
+    }
+}
+
+/// How much a finding weighs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// The policies can be in force.
+    Warning,
+    /// The policies can be in force, and somebody who checks them before should not let them.
+    CheckFails,
+    /// The two policies cannot be in force together.
+    Refused,
+}
+
+/// What can be wrong between policies.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SetFault {
+    /// Two policies of one name.
+    #[error("another policy is called {0}; names stand in messages and records, give each its own")]
+    SameName(String),
+    /// Two policies that say how room is valued, which is one thing for the whole cluster.
+    #[error("policy {0} states weights too, and they hold for the whole cluster; state them once")]
+    SecondWeights(String),
+    /// A policy behind one that takes all of its pods or nodes.
+    #[error(
+        "policy {0} is tried before and matches everything that this one matches, so this one is never used; put it before that one or remove it"
+    )]
+    NeverReached(String),
+    /// A GPU model that kerf has no table of.
+    #[error("{0:?} is in no catalog of kerf's; the names are those of `kerf gpu list`, as in H100-80GB")]
+    UnknownModel(String),
+}
+
+impl SetFault {
+    /// How much it weighs.
+    #[must_use]
+    pub fn weight(&self) -> Weight {
+        match self {
+            Self::SameName(_) | Self::SecondWeights(_) => Weight::Refused,
+            Self::NeverReached(_) => Weight::CheckFails,
+            Self::UnknownModel(_) => Weight::Warning,
+        }
+    }
+}
+
+impl Policies {
+    /// Everything that is to be said about these policies together, in their order.
+    #[must_use]
+    pub fn findings(&self) -> Vec<Finding> {
+        let pods = self.pods.iter().enumerate().flat_map(|(index, _)| of_pods(&self.pods, index));
+        let nodes = self.nodes.iter().enumerate().flat_map(|(index, _)| of_nodes(&self.nodes, index));
+        pods.chain(nodes).collect()
+    }
+
+    /// What keeps these policies from being in force together.
+    #[must_use]
+    pub fn conflicts(&self) -> Vec<Finding> {
+        let mut conflicts = same_names(self);
+        conflicts.extend(second_weights(&self.pods));
+        conflicts
+    }
+}
+
+fn same_names(policies: &Policies) -> Vec<Finding> {
+    let mut conflicts = Vec::new();
+    let pods = policies.pods.iter().map(Policy::name).enumerate();
+    let nodes = policies.nodes.iter().map(|rules| rules.name.as_str()).enumerate();
+    conflicts.extend(repeated(pods, PolicyIndex::Pod));
+    conflicts.extend(repeated(nodes, PolicyIndex::Node));
+    conflicts
+}
+
+fn repeated<'p>(
+    names: impl Iterator<Item = (usize, &'p str)>,
+    policy: impl Fn(usize) -> PolicyIndex,
+) -> Vec<Finding> {
+    let mut first = BTreeMap::new();
+    let again = names.filter(|(index, name)| *first.entry(*name).or_insert(*index) != *index);
+    let found = |(index, name): (usize, &str)| Finding {
+        policy: policy(index),
+        field: Field::of("metadata.name"),
+        fault: SetFault::SameName(name.to_owned()),
+    };
+    again.map(found).collect()
+}
+
+fn second_weights(pods: &[Policy]) -> Vec<Finding> {
+    let mut stating = pods.iter().enumerate().filter(|(_, policy)| !policy.weights().is_empty());
+    let Some((_, first)) = stating.next() else { return Vec::new() };
+    let found = |(index, _)| Finding {
+        policy: PolicyIndex::Pod(index),
+        field: Field::of("spec.packing.weights"),
+        fault: SetFault::SecondWeights(first.name().to_owned()),
+    };
+    stating.map(found).collect()
+}
+
+fn of_pods(pods: &[Policy], index: usize) -> Vec<Finding> {
+    let policy = PolicyIndex::Pod(index);
+    let matched = &pods[index].spec().pods;
+    let before = pods[..index].iter().find(|before| before.spec().pods.covers(matched));
+    let mut findings: Vec<Finding> = before.map(|b| never_reached(policy, b.name())).into_iter().collect();
+    findings.extend(unknown_models(policy, &Field::of("spec.match.models"), &matched.models));
+    findings
+}
+
+fn of_nodes(nodes: &[NodeRules], index: usize) -> Vec<Finding> {
+    let policy = PolicyIndex::Node(index);
+    let rules = &nodes[index];
+    let before = nodes[..index].iter().find(|before| before.covers(rules));
+    let mut findings: Vec<Finding> = before.map(|b| never_reached(policy, &b.name)).into_iter().collect();
+    for (at, rule) in rules.policy.gpus.iter().enumerate() {
+        let field = Field::of("spec.gpus").at(at).key("select").key("models");
+        findings.extend(unknown_models(policy, &field, &rule.select.models));
+    }
+    findings
+}
+
+fn never_reached(policy: PolicyIndex, before: &str) -> Finding {
+    Finding { policy, field: Field::of("spec.match"), fault: SetFault::NeverReached(before.to_owned()) }
+}
+
+fn unknown_models(policy: PolicyIndex, field: &Field, models: &[String]) -> Vec<Finding> {
+    let unknown = models.iter().enumerate().filter(|(_, model)| catalog::by_name(model).is_none());
+    let found = |(at, model): (usize, &String)| Finding {
+        policy,
+        field: field.at(at),
+        fault: SetFault::UnknownModel(model.clone()),
+    };
+    unknown.map(found).collect()
+}

@@ -1,0 +1,100 @@
+use super::*;
+use crate::policy::{NodePolicyDocument, PolicyDocument, PolicyIndex, SetFault, Weight};
+use serde_json::{Value, json};
+
+fn pod_policy(name: &str, changes: Value) -> Policy {
+    let mut spec = json!({"defaultIsolation": "memory", "isolation": {"memory": ["mig"]}});
+    spec.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    let document: PolicyDocument = serde_json::from_value(json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name}, "spec": spec,
+    }))
+    .unwrap();
+    document.try_into().unwrap()
+}
+
+fn node_rules(name: &str, spec: Value) -> NodeRules {
+    let document: NodePolicyDocument = serde_json::from_value(json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNodePolicy", "metadata": {"name": name}, "spec": spec,
+    }))
+    .unwrap();
+    document.try_into().unwrap()
+}
+
+#[test]
+fn a_policy_that_is_never_reached_is_found() {
+    let policies = Policies {
+        pods: vec![
+            pod_policy("ml", json!({"match": {"namespaces": ["ml-*"]}})),
+            pod_policy("ml-a", json!({"match": {"namespaces": ["ml-a", "ml-b*"]}})),
+            pod_policy("web", json!({"match": {"namespaces": ["web", "ml-a"]}})),
+            pod_policy("all", json!({})),
+            pod_policy("late", json!({"match": {"labels": {"tier": "gold"}}})),
+        ],
+        nodes: vec![
+            node_rules("a", json!({"match": {"labels": {"pool": "a"}}})),
+            node_rules("a-1", json!({"match": {"names": ["a-1"], "labels": {"pool": "a"}}})),
+        ],
+    };
+    let found: Vec<_> = policies.findings().into_iter().map(|f| (f.policy, f.fault)).collect();
+    assert_eq!(
+        found,
+        [
+            (PolicyIndex::Pod(1), SetFault::NeverReached("ml".into())),
+            (PolicyIndex::Pod(4), SetFault::NeverReached("all".into())),
+            (PolicyIndex::Node(1), SetFault::NeverReached("a".into())),
+        ]
+    );
+    assert_eq!(policies.conflicts(), []);
+}
+
+#[test]
+fn policies_that_cannot_be_in_force_together_are_found() {
+    let weights = |of: &str| json!({"match": {"namespaces": [of]}, "packing": {"weights": {"7g.80gb": 200}}});
+    let policies = Policies {
+        pods: vec![pod_policy("a", weights("a")), pod_policy("a", weights("b"))],
+        nodes: vec![node_rules("a", json!({})), node_rules("a", json!({}))],
+    };
+    let conflicts = policies.conflicts();
+    assert!(conflicts.iter().all(|found| found.fault.weight() == Weight::Refused));
+    let found: Vec<_> = conflicts.into_iter().map(|f| (f.policy, f.field.to_string())).collect();
+    assert_eq!(
+        found,
+        [
+            (PolicyIndex::Pod(1), "metadata.name".to_owned()),
+            (PolicyIndex::Node(1), "metadata.name".to_owned()),
+            (PolicyIndex::Pod(1), "spec.packing.weights".to_owned()),
+        ]
+    );
+}
+
+/// Every finding has its text here.
+#[test]
+fn every_finding_names_its_field() {
+    let policies = Policies {
+        pods: vec![
+            pod_policy("a", json!({"packing": {"weights": {"7g.80gb": 200}}})),
+            pod_policy("a", json!({"match": {"models": ["H100"]}, "packing": {"weights": {"1g.10gb": 50}}})),
+        ],
+        nodes: vec![node_rules("n", json!({"gpus": [{"select": {"models": ["T4-16GB", "T5"]}}]}))],
+    };
+    let found = policies.conflicts().into_iter().chain(policies.findings());
+    insta::assert_snapshot!(found.map(|f| f.to_string()).collect::<Vec<_>>().join("\n"));
+}
+
+#[test]
+fn the_first_policy_that_names_a_node_holds_for_it() {
+    let policies = Policies {
+        pods: Vec::new(),
+        nodes: vec![
+            node_rules("a", json!({"match": {"names": ["gpu-a*"], "labels": {"pool": "a"}}})),
+            node_rules("rest", json!({"match": {"names": ["gpu-*"]}})),
+        ],
+    };
+    let of = |name: &str, labels: &[(&str, &str)]| {
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        policies.of_node(&name.into(), &labels).map(|rules| rules.name.clone())
+    };
+    assert_eq!(of("gpu-a1", &[("pool", "a")]).as_deref(), Some("a"));
+    assert_eq!(of("gpu-a1", &[]).as_deref(), Some("rest"));
+    assert_eq!(of("cpu-1", &[("pool", "a")]), None);
+}

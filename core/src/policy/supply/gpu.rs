@@ -1,0 +1,163 @@
+//! What one GPU serves, and how much more of it now. GPUs that are alike share one.
+
+use crate::contract::{GpuStatus, Shape};
+use crate::inventory::{GpuInventory, Occupancy, PlacedSlice};
+use crate::kind::Kind;
+use crate::mig::{ComputeProfile, Profile, catalog};
+use crate::names::{GpuUuid, SliceId};
+use crate::packing::{Fleet, room};
+use crate::resource::{ResourceName, SHARE_SIZES};
+use crate::units::{MemoryMib, SizeGb};
+use std::sync::Arc;
+
+/// What a GPU serves.
+#[derive(Debug)]
+pub(super) struct GpuSupply {
+    /// Its short model name.
+    pub model: String,
+    /// Its nominal size.
+    pub size: SizeGb,
+    /// The names that it serves while nobody has anything of it.
+    pub ever: Arc<[ResourceName]>,
+    /// The profiles that it offers, with the memory of each.
+    pub profiles: Arc<[(Profile, MemoryMib)]>,
+    /// How many more slices of each name it holds now, each name by itself. Names without room are left out.
+    room: Vec<(ResourceName, u32)>,
+}
+
+impl GpuSupply {
+    /// How many more slices of this name it holds.
+    pub fn room(&self, name: ResourceName) -> u32 {
+        let found = self.room.binary_search_by_key(&name, |(known, _)| *known);
+        found.ok().and_then(|at| self.room.get(at)).map_or(0, |(_, room)| *room)
+    }
+}
+
+/// What of a GPU's slices decides what it serves now. Those that are idle are in nobody's way.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cut {
+    /// Whether new slices may be cut at all.
+    open: bool,
+    /// Each with whether it may be promised as it is.
+    slices: Vec<(Shape, bool)>,
+}
+
+impl Cut {
+    /// How `gpu` is cut.
+    pub fn of(gpu: &GpuInventory, open: bool) -> Self {
+        let slices = gpu.slices.iter().filter_map(|slice| match slice.occupancy {
+            Occupancy::Taken => Some((slice.shape, false)),
+            Occupancy::Released(_) => Some((slice.shape, true)),
+            Occupancy::Idle(_) => None,
+        });
+        let mut slices: Vec<_> = slices.collect();
+        slices.sort_unstable();
+        let sizes_matter = gpu.rule.mps.strict || gpu.layout.is_some();
+        Self { open, slices: if sizes_matter { slices } else { alike(slices) } }
+    }
+
+    fn on(&self, gpu: &GpuInventory) -> GpuInventory {
+        let slice = |(number, (shape, released)): (usize, &(Shape, bool))| {
+            let id = SliceId::new(number.to_string());
+            let occupancy = if *released { Occupancy::Released(id) } else { Occupancy::Taken };
+            PlacedSlice { shape: *shape, occupancy }
+        };
+        GpuInventory { slices: self.slices.iter().enumerate().map(slice).collect(), ..gpu.clone() }
+    }
+}
+
+/// Shares leave as much room whatever their sizes are, where there are as many and they have as much memory together.
+fn alike(slices: Vec<(Shape, bool)>) -> Vec<(Shape, bool)> {
+    let Some(kind) = slices.first().map(|(shape, _)| shape.kind()) else { return slices };
+    let differs = |(shape, released): &(Shape, bool)| shape.kind() != kind || *released;
+    if !matches!(kind, Kind::Mps | Kind::TimeSlicing) || slices.iter().any(differs) {
+        return slices;
+    }
+    let total: u32 = slices.iter().map(|(shape, _)| shape.size().0).sum();
+    let others = u32::try_from(slices.len() - 1).unwrap_or(0);
+    let sizes = std::iter::repeat_n(1, slices.len() - 1).chain([total.saturating_sub(others)]);
+    sizes.filter_map(|gb| Some((Shape::share(kind, SizeGb(gb))?, false))).collect()
+}
+
+/// GPUs that differ at most in their slices and their UUIDs.
+#[derive(Debug, Clone)]
+pub(super) struct Chip {
+    /// Its memory, with what is used outside kerf.
+    memory: MemoryMib,
+    gpu: GpuInventory,
+    ever: Arc<[ResourceName]>,
+    profiles: Arc<[(Profile, MemoryMib)]>,
+}
+
+impl Chip {
+    /// What is common to all such GPUs.
+    pub fn of(status: &GpuStatus, gpu: &GpuInventory) -> Self {
+        let mut gpu = GpuInventory { slices: Vec::new(), uuid: GpuUuid::new(""), ..gpu.clone() };
+        gpu.rule.select = crate::contract::GpuSelector::default();
+        Self { memory: status.memory, gpu, ever: Arc::default(), profiles: Arc::default() }
+    }
+
+    /// Whether the two serve the same.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.memory == other.memory && self.gpu == other.gpu
+    }
+
+    /// The same with what it serves while nobody has anything of it, slices or memory. The fleet keeps what it works out of
+    /// the model.
+    pub fn prepared(self, fleet: &mut Fleet) -> Self {
+        if let Some(known) = fleet.add(&self.gpu.table, [], []) {
+            fleet.remove(known);
+        }
+        let empty = GpuInventory { memory: self.memory, undivided: true, ..self.gpu.clone() };
+        let names = self.names();
+        let ever: Arc<[_]> = self.room(&names, &empty, fleet).into_iter().map(|(name, _)| name).collect();
+        let entries = self.gpu.table.entries().iter();
+        let served = entries.filter(|entry| ever.contains(&ResourceName::Mig(entry.profile)));
+        let profiles = served.map(|entry| (entry.profile, entry.memory)).collect();
+        Self { ever, profiles, ..self }
+    }
+
+    /// What such a GPU serves that is cut so.
+    pub fn supply(&self, cut: &Cut, fleet: &Fleet) -> GpuSupply {
+        let room = if cut.open { self.room(&self.ever, &cut.on(&self.gpu), fleet) } else { Vec::new() };
+        GpuSupply {
+            model: self.gpu.model.clone(),
+            size: self.memory.nominal(),
+            ever: self.ever.clone(),
+            profiles: self.profiles.clone(),
+            room,
+        }
+    }
+
+    /// How many slices of each of these names `gpu` holds, where it holds any.
+    fn room(&self, names: &[ResourceName], gpu: &GpuInventory, fleet: &Fleet) -> Vec<(ResourceName, u32)> {
+        let size = |name: ResourceName| name.size().unwrap_or(self.memory.nominal());
+        let count = |name: &ResourceName| (*name, room(gpu, *name, size(*name), fleet));
+        names.iter().map(count).filter(|(_, room)| *room > 0).collect()
+    }
+
+    /// The names that a GPU of these kinds could serve, ascending.
+    fn names(&self) -> Vec<ResourceName> {
+        let own = || self.gpu.table.entries().iter().map(|entry| entry.profile);
+        let parts = self.gpu.rule.compute_instances;
+        let of_kind = |kind: &Kind| -> Vec<ResourceName> {
+            match kind {
+                Kind::Mig => {
+                    let parts = own().filter(|_| parts).flat_map(ComputeProfile::all);
+                    let profiles = catalog::profiles().into_iter().chain(own());
+                    profiles.map(ResourceName::Mig).chain(parts.map(ResourceName::Compute)).collect()
+                }
+                Kind::Whole => vec![ResourceName::Whole],
+                Kind::Mps => SHARE_SIZES.map(ResourceName::Mps).to_vec(),
+                Kind::TimeSlicing => {
+                    let sizes = SHARE_SIZES.map(ResourceName::TimeSlicing);
+                    sizes.into_iter().chain([ResourceName::Replica]).collect()
+                }
+            }
+        };
+        let mut names: Vec<_> = self.gpu.kinds.iter().flat_map(of_kind).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}

@@ -1,0 +1,115 @@
+//! The supply of each node, kept up to date node by node. What GPUs serve that are alike and cut alike is worked out once.
+
+use super::gpu::{Chip, Cut, GpuSupply};
+use super::{Alike, Gpus, Supply};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus};
+use crate::inventory::NodeInventory;
+use crate::names::{GpuUuid, NodeName};
+use crate::packing::Fleet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How many supplies are kept before those that no GPU has any more are dropped.
+const KEPT: usize = 512;
+
+/// The GPUs of one node.
+pub(super) type NodeGpus = Arc<[(GpuUuid, Arc<GpuSupply>)]>;
+
+/// The supply of each node.
+#[derive(Debug, Default)]
+pub struct SupplyIndex {
+    nodes: BTreeMap<NodeName, NodeGpus>,
+    /// How many GPUs of all nodes are alike, by the address of what they share.
+    alike: BTreeMap<usize, Alike>,
+    chips: Vec<(Chip, BTreeMap<Cut, Arc<GpuSupply>>)>,
+    fleet: Fleet,
+}
+
+impl SupplyIndex {
+    /// Says what a node has now, and whether that is another supply. A node that is not `open` serves nothing more.
+    pub fn show(&mut self, name: NodeName, spec: &GpuNodeSpec, status: &GpuNodeStatus, open: bool) -> bool {
+        let inventory = NodeInventory::of(spec, status);
+        let known = status.gpus.iter().zip(&inventory.gpus);
+        let supplies = known.map(|(status, gpu)| self.supply_of(Chip::of(status, gpu), Cut::of(gpu, open)));
+        let supplies: Vec<_> = supplies.collect();
+        let gpus: NodeGpus = status.gpus.iter().map(|gpu| gpu.uuid.clone()).zip(supplies).collect();
+        let same = |before: &NodeGpus| {
+            let pairs = || before.iter().zip(gpus.iter());
+            before.len() == gpus.len() && pairs().all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1))
+        };
+        if self.nodes.get(&name).is_some_and(same) {
+            return false;
+        }
+        for (_, gpu) in gpus.iter() {
+            self.alike.entry(Arc::as_ptr(gpu).addr()).or_insert_with(|| (gpu.clone(), 0)).1 += 1;
+        }
+        if let Some(before) = self.nodes.insert(name, gpus) {
+            self.uncount(&before);
+        }
+        true
+    }
+
+    /// Forgets a node, and says whether it was known.
+    pub fn remove(&mut self, name: &NodeName) -> bool {
+        let removed = self.nodes.remove(name);
+        removed.inspect(|gpus| self.uncount(gpus)).is_some()
+    }
+
+    /// Forgets the nodes that are not there any more, and says whether there were any.
+    pub fn retain(&mut self, is_there: impl Fn(&NodeName) -> bool) -> bool {
+        let gone: Vec<NodeName> = self.nodes.keys().filter(|name| !is_there(name)).cloned().collect();
+        for name in &gone {
+            self.remove(name);
+        }
+        !gone.is_empty()
+    }
+
+    /// How many nodes are known.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The supply of all nodes, while nothing is pending.
+    #[must_use]
+    pub fn supply(&self) -> Supply {
+        let alike = self.alike.values().cloned().collect();
+        let gpus = Gpus { alike, nodes: self.nodes.values().cloned().collect() };
+        Supply { gpus: Arc::new(gpus), pending: BTreeMap::new() }
+    }
+
+    fn uncount(&mut self, gpus: &NodeGpus) {
+        for (_, gpu) in gpus.iter() {
+            if let Some((_, count)) = self.alike.get_mut(&Arc::as_ptr(gpu).addr()) {
+                *count -= 1;
+            }
+        }
+        self.alike.retain(|_, (_, count)| *count > 0);
+    }
+
+    fn supply_of(&mut self, chip: Chip, cut: Cut) -> Arc<GpuSupply> {
+        let known = self.chips.iter().position(|(known, _)| known.is_like(&chip));
+        let at = known.unwrap_or_else(|| {
+            self.chips.push((chip.prepared(&mut self.fleet), BTreeMap::new()));
+            self.chips.len() - 1
+        });
+        let (chip, cuts) = &mut self.chips[at];
+        if let Some(known) = cuts.get(&cut) {
+            return known.clone();
+        }
+        let supply = Arc::new(chip.supply(&cut, &self.fleet));
+        cuts.insert(cut, supply.clone());
+        if self.chips.iter().map(|(_, cuts)| cuts.len()).sum::<usize>() > KEPT {
+            self.drop_unused();
+        }
+        supply
+    }
+
+    /// Drops what no node has; what is being worked out for one is in the caller's hands.
+    fn drop_unused(&mut self) {
+        for (_, cuts) in &mut self.chips {
+            cuts.retain(|_, supply| Arc::strong_count(supply) > 1);
+        }
+        self.chips.retain(|(_, cuts)| !cuts.is_empty());
+    }
+}

@@ -1,0 +1,249 @@
+use super::*;
+use crate::contract::{SliceState, SliceStatus};
+use crate::inventory::NodeInventory;
+use crate::ledger;
+use crate::packing::{Fleet, fit};
+use crate::resource::all_names;
+use crate::testing::{gpu_uuid, node_status, promisee, request_sized, slice_status};
+use proptest::prelude::*;
+
+fn all() -> GpuSelection {
+    GpuSelection::default()
+}
+
+fn named(text: &str) -> ResourceName {
+    format!("nvidia.com/{text}").parse().unwrap()
+}
+
+fn of(status: &GpuNodeStatus, spec: &GpuNodeSpec) -> Supply {
+    let mut index = SupplyIndex::default();
+    index.show("n".into(), spec, status, true);
+    index.supply()
+}
+
+/// What is left of a name while pods wait for these.
+fn left(supply: &Supply, name: &str, pending: &[(&str, u32)]) -> (u32, u32) {
+    let name = named(name);
+    let pending = pending.iter().map(|(name, count)| (named(name), *count)).collect();
+    let room = supply.wanted(pending).room(name, name.size().unwrap_or(SizeGb(14)), &all());
+    (room.room, room.left())
+}
+
+/// A node whose slices these pods were promised, one each.
+fn promised(status: &GpuNodeStatus, names: &[&str]) -> GpuNodeSpec {
+    names.iter().enumerate().fold(GpuNodeSpec::default(), |spec, (number, name)| {
+        let name = named(name);
+        let request = request_sized(name, name.size().unwrap(), 1);
+        let pod = promisee(&number.to_string());
+        ledger::reserve(&spec, status, &request, &pod, &Fleet::default()).unwrap()
+    })
+}
+
+#[test]
+fn each_name_has_room_by_itself() {
+    let supply = Supply::of(&[node_status(&["H100-80GB", "H100-80GB", "T4-16GB"])]);
+    for (name, room) in [
+        ("mig-1g.10gb", 14),
+        ("mig-1g.20gb", 8),
+        ("mig-3g.40gb", 4),
+        ("mig-7g.80gb", 2),
+        ("mig-1g.10gb.me", 2),
+        ("mig-1c.3g.40gb", 0),
+        ("gpu", 1),
+        ("gpu-4gb", 3),
+        ("gpu-10gb", 1),
+        ("gpu-10gb.shared", 1),
+        ("gpu-16gb", 0),
+        ("gpu.shared", 0),
+    ] {
+        assert_eq!(left(&supply, name, &[]), (room, room), "{name}");
+    }
+}
+
+#[test]
+fn what_is_promised_is_in_the_way_and_what_is_idle_is_not() {
+    let status = node_status(&["H100-80GB", "T4-16GB"]);
+    let spec = promised(&status, &["mig-3g.40gb", "mig-1g.10gb", "gpu-8gb"]);
+    let supply = of(&status, &spec);
+    for (name, room) in
+        [("mig-1g.10gb", 3), ("mig-3g.40gb", 0), ("gpu-4gb", 1), ("gpu-4gb.shared", 0), ("gpu", 0)]
+    {
+        assert_eq!(left(&supply, name, &[]).0, room, "{name}");
+    }
+    let idle =
+        (0..3).fold(spec, |spec, pod| ledger::release(&spec, &promisee(&pod.to_string()).uid).unwrap());
+    let supply = of(&status, &idle);
+    for (name, room) in [("mig-7g.80gb", 1), ("gpu-4gb.shared", 3), ("gpu", 1)] {
+        assert_eq!(left(&supply, name, &[]).0, room, "{name}");
+    }
+}
+
+#[test]
+fn a_node_that_is_not_served_has_no_room_and_can_do_what_it_could() {
+    let mut index = SupplyIndex::default();
+    assert!(index.show("n".into(), &GpuNodeSpec::default(), &node_status(&["H100-80GB"]), false));
+    let supply = index.supply();
+    assert_eq!(left(&supply, "mig-1g.10gb", &[]).0, 0);
+    assert!(supply.has_profile("1g.10gb".parse().unwrap(), &all()));
+    assert!(!supply.is_empty());
+}
+
+#[test]
+fn a_pod_is_answered_for_the_gpus_that_it_may_have() {
+    let supply = Supply::of(&[node_status(&["H100-80GB", "A30-24GB"]), node_status(&["T4-16GB", "L4-24GB"])]);
+    let selected = |json: &str| -> GpuSelection { serde_json::from_str(json).unwrap() };
+    let (h100, no_h100) =
+        (selected(r#"{"models": ["H100-80GB"]}"#), selected(r#"{"notModels": ["H100-80GB"]}"#));
+    assert_eq!(supply.profile_for(SizeGb(5), &all()), "1g.6gb".parse().ok());
+    assert_eq!(supply.profile_for(SizeGb(5), &h100), "1g.10gb".parse().ok());
+    assert_eq!(supply.profile_for(SizeGb(40), &no_h100), None);
+    assert!(
+        supply.has_share(Kind::Mps, SizeGb(14), &no_h100) && !supply.has_share(Kind::Mps, SizeGb(14), &h100)
+    );
+    assert!(!supply.has_whole(SizeGb(24), &selected(r#"{"notModels": ["L4-24GB"]}"#)));
+    let room = |gpus: &GpuSelection| supply.room(named("gpu-4gb"), SizeGb(4), gpus).room;
+    assert_eq!((room(&all()), room(&h100), room(&no_h100)), (3 + 5, 0, 8));
+    // Both nodes' second GPUs have this UUID.
+    let [second, not_second] =
+        ["uuids", "notUuids"].map(|key| selected(&format!(r#"{{"{key}": ["{}"]}}"#, gpu_uuid(1))));
+    assert_eq!((room(&second), room(&not_second)), (5, 3));
+    assert_eq!(supply.largest_gpu(), Some(SizeGb(80)));
+}
+
+#[test]
+fn pods_that_wait_take_what_there_is_room_for_and_no_more() {
+    let status = node_status(&["H100-80GB", "H100-80GB"]);
+    let supply = of(&status, &promised(&status, &["mig-1g.10gb"]));
+    for (pending, name, expected) in [
+        (&[("mig-1g.10gb", 5)][..], "mig-1g.10gb", (13, 8)),
+        (&[("mig-1g.10gb", 100)], "mig-1g.10gb", (13, 0)),
+        // A small one of many: the GPU that it takes a part of is gone for the largest.
+        (&[("mig-1g.10gb", 1)], "mig-7g.80gb", (1, 0)),
+        (&[("mig-7g.80gb", 1)], "mig-1g.10gb", (13, 6)),
+        // One of the two largest does not fit, and is in nobody's way.
+        (&[("mig-7g.80gb", 2)], "mig-1g.10gb", (13, 6)),
+        (&[("mig-7g.80gb", 1), ("mig-1g.10gb", 6)], "mig-1g.10gb", (13, 0)),
+        (&[("gpu-10gb", 50)], "mig-1g.10gb", (13, 13)),
+    ] {
+        assert_eq!(left(&supply, name, pending), expected, "{name} beside {pending:?}");
+    }
+}
+
+#[test]
+fn kinds_compete_for_gpus_of_which_nobody_has_anything() {
+    let status = node_status(&["T4-16GB", "T4-16GB", "T4-16GB"]);
+    let empty = of(&status, &GpuNodeSpec::default());
+    let begun = of(&status, &promised(&status, &["gpu-8gb"]));
+    for (supply, pending, name, expected) in [
+        (&empty, &[("gpu-4gb", 3)][..], "gpu", (3, 2)),
+        (&empty, &[("gpu-4gb", 4)], "gpu", (3, 1)),
+        (&empty, &[("gpu-4gb.shared", 2)], "gpu", (3, 1)),
+        (&empty, &[("gpu", 1)], "gpu-4gb", (9, 6)),
+        (&empty, &[("gpu", 7)], "gpu-4gb", (9, 0)),
+        // The GPU that is shared by MPS already takes the first.
+        (&begun, &[("gpu-4gb", 1)], "gpu-4gb.shared", (6, 6)),
+        (&begun, &[("gpu-4gb", 2)], "gpu-4gb.shared", (6, 3)),
+        (&begun, &[("gpu-4gb.shared", 2)], "gpu-4gb", (7, 1)),
+    ] {
+        assert_eq!(left(supply, name, pending), expected, "{name} beside {pending:?}");
+    }
+}
+
+#[test]
+fn a_node_that_is_gone_is_counted_no_more() {
+    let mut index = SupplyIndex::default();
+    let (spec, status) = (GpuNodeSpec::default(), node_status(&["T4-16GB"]));
+    assert!(index.show("a".into(), &spec, &status, true) && index.show("b".into(), &spec, &status, true));
+    assert!(!index.show("a".into(), &spec, &status, true), "nothing has changed");
+    assert_eq!(left(&index.supply(), "gpu", &[]).0, 2);
+    assert!(index.show("a".into(), &promised(&status, &["gpu-1gb"]), &status, true));
+    assert_eq!(left(&index.supply(), "gpu", &[]).0, 1);
+    assert!(index.retain(|name| name.as_str() == "b") && !index.retain(|_| true));
+    assert_eq!(left(&index.supply(), "gpu", &[]).0, 1);
+    assert!(index.remove(&"b".into()) && !index.remove(&"b".into()));
+    assert!(index.supply().is_empty() && index.nodes() == 0);
+}
+
+/// A slice that was given back, which the agent has not said yet.
+fn still_ready(slice: &crate::contract::WantedSlice) -> SliceStatus {
+    SliceStatus { state: SliceState::Ready, ..slice_status(slice, false) }
+}
+
+/// How many pods with one slice each the node takes one after the other.
+fn taken_until_refusal(
+    status: &GpuNodeStatus,
+    spec: &GpuNodeSpec,
+    name: ResourceName,
+    size: SizeGb,
+    fleet: &Fleet,
+) -> u32 {
+    let (request, mut spec, mut count) = (request_sized(name, size, 1), spec.clone(), 0);
+    while fit(&NodeInventory::of(&spec, status), &request, fleet).is_ok() {
+        spec = ledger::reserve(&spec, status, &request, &promisee(&format!("more-{count}")), fleet).unwrap();
+        count += 1;
+    }
+    count
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    /// On nodes after any history of promises, there is room for as many as the extender promises one after the other.
+    #[test]
+    fn room_is_what_is_promised_until_a_pod_is_refused(
+        models in prop::collection::vec(prop::sample::select(vec!["H100-80GB", "A30-24GB", "H200-141GB", "T4-16GB", "L4-24GB"]), 1..4),
+        history in prop::collection::vec((0_usize..400, 0_usize..8, any::<bool>(), any::<bool>()), 0..24),
+        asked in prop::collection::vec(0_usize..400, 8),
+        shares in prop::option::of(1_u32..5),
+    ) {
+        let mut status = node_status(&models);
+        status.gpus.iter_mut().for_each(|gpu| gpu.mps_shares = shares);
+        let mut fleet = Fleet::default();
+        for gpu in &status.gpus {
+            fleet.add(&gpu.profiles, [], []);
+        }
+        let names = all_names();
+        let size = |name: ResourceName| name.size().unwrap_or(SizeGb(14));
+        let (mut spec, mut pods) = (GpuNodeSpec::default(), Vec::new());
+        let mut index = SupplyIndex::default();
+        for (number, (name, leaver, leaves, is_seen)) in history.into_iter().enumerate() {
+            let name = names[name % names.len()];
+            if leaves && !pods.is_empty() {
+                let pod: ledger::Promisee = pods.swap_remove(leaver % pods.len());
+                let slices = ledger::reserved(&spec, &pod.uid).filter(|_| !is_seen);
+                status.slices.extend(slices.map(still_ready));
+                spec = ledger::release(&spec, &pod.uid).unwrap();
+            } else {
+                let pod = promisee(&number.to_string());
+                if let Ok(next) = ledger::reserve(&spec, &status, &request_sized(name, size(name), 1), &pod, &fleet) {
+                    spec = next;
+                    pods.push(pod);
+                }
+            }
+            // The index hears of each step: what it keeps must not outlive it.
+            index.show("n".into(), &spec, &status, true);
+        }
+        index.show("n".into(), &spec, &status, true);
+        let supply = index.supply();
+        for name in asked.into_iter().map(|name| names[name % names.len()]) {
+            let expected = taken_until_refusal(&status, &spec, name, size(name), &fleet);
+            prop_assert_eq!(supply.room(name, size(name), &all()).room, expected, "{} of {:?}", name, spec.slices);
+        }
+    }
+
+    /// However much pods wait for, no more is taken than there is room for, and who waits for the same name counts in full.
+    #[test]
+    fn what_is_left_is_never_more_than_without_those_who_wait(
+        models in prop::collection::vec(prop::sample::select(vec!["H100-80GB", "T4-16GB", "L4-24GB"]), 1..5),
+        pending in prop::collection::btree_map(0_usize..400, 0_u32..40, 0..6),
+        asked in 0_usize..400,
+    ) {
+        let (names, supply) = (all_names(), Supply::of(&[node_status(&models)]));
+        let name = names[asked % names.len()];
+        let pending: BTreeMap<_, _> = pending.into_iter().map(|(n, count)| (names[n % names.len()], count)).collect();
+        let alone = supply.room(name, SizeGb(14), &all());
+        let room = supply.wanted(pending.clone()).room(name, SizeGb(14), &all());
+        prop_assert_eq!(room.room, alone.room);
+        prop_assert!(room.pending <= room.room);
+        prop_assert!(room.pending >= pending.get(&name).copied().unwrap_or(0).min(room.room));
+    }
+}

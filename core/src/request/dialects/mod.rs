@@ -1,0 +1,148 @@
+//! Other systems' ways to ask, each read as that system reads it. A policy turns them on one by one.
+
+mod gpushare;
+mod hami;
+mod kai;
+mod nvidia;
+
+use super::errors::Field;
+use super::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want, limits};
+use crate::policy::Dialect;
+use crate::quantity::{parse_count, parse_millionths};
+use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
+use std::collections::BTreeSet;
+
+/// A container's ask in a dialect, and the memory that it names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Foreign {
+    pub dialect: Dialect,
+    pub ask: ContainerAsk,
+    pub memory: Option<MemoryMib>,
+}
+
+/// What a container asks for in the dialects that are understood.
+pub(super) fn ask(
+    pod: &PodView,
+    container: &ContainerView,
+    role: Role,
+    reading: &Reading,
+) -> Result<Option<Foreign>, AskError> {
+    let mut found: Option<Foreign> = None;
+    let asks = [
+        nvidias(container, role, reading)?,
+        gpushare::ask(pod, container, role, reading)?,
+        kai::ask(pod, container, role, reading)?,
+    ];
+    for foreign in asks.into_iter().flatten() {
+        if let Some(first) = &found {
+            return Err(first.ask.twice(&foreign.ask));
+        }
+        found = Some(foreign);
+    }
+    Ok(found)
+}
+
+/// `nvidia.com/gpu` is in several dialects. HAMi's other names tell its own; a part of a GPU is run:ai's.
+fn nvidias(container: &ContainerView, role: Role, reading: &Reading) -> Result<Option<Foreign>, AskError> {
+    if let Some(ask) = kai::limit_ask(container, role, reading)? {
+        return Ok(Some(ask));
+    }
+    if let Some(ask) = hami::ask(container, role, reading)? {
+        return Ok(Some(ask));
+    }
+    nvidia::ask(container, role, reading)
+}
+
+/// The dialect that has this name for a resource, if it is one that kerf itself is not asked by.
+pub(super) fn dialect_of(name: &str) -> Option<Dialect> {
+    if nvidia::NAMES.contains(&name) {
+        Some(Dialect::Nvidia)
+    } else if hami::NAMES.contains(&name) {
+        Some(Dialect::Hami)
+    } else if gpushare::NAMES.contains(&name) {
+        Some(Dialect::Gpushare)
+    } else {
+        None
+    }
+}
+
+/// Whether a resource of this name is understood.
+fn is_understood(name: &str, dialect: Dialect, reading: &Reading) -> bool {
+    // A whole GPU is one in HAMi's dialect and run:ai's too.
+    let shared = name == nvidia::GPU && (reading.knows(Dialect::Hami) || reading.knows(Dialect::Runai));
+    reading.knows(dialect) || shared
+}
+
+/// Refuses names of dialects that are not understood in a pod that asks kerf.
+pub(super) fn refuse_others(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
+    for (container, _) in pod.spec.in_order() {
+        for (limit, amount) in limits::entries(container) {
+            let Some(dialect) = dialect_of(limit) else { continue };
+            if !is_understood(limit, dialect, reading) && parse_count(amount) != Some(0) {
+                let (container, limit) = (container.name.clone(), limit.to_owned());
+                return Err(AskError::Everybodys { container, limit, dialect });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The class that a dialect's annotations speak of.
+pub(super) fn isolation(pod: &PodView, dialect: Dialect) -> Option<crate::kind::IsolationClass> {
+    if dialect == Dialect::Hami { hami::isolation(pod) } else { None }
+}
+
+/// Keys of the dialect's in the pod that ask for what kerf does not give.
+pub(super) fn ignored(pod: &PodView, dialect: Dialect) -> Vec<String> {
+    let (annotations, names): (&[&str], &[&str]) = match dialect {
+        Dialect::Hami => (&hami::IGNORED, &hami::IGNORED_NAMES),
+        Dialect::Kai | Dialect::Runai => (&kai::IGNORED, &[]),
+        Dialect::Nvidia | Dialect::Gpushare => (&[], &[]),
+    };
+    let noted = annotations.iter().filter(|key| pod.metadata.annotations.contains_key(**key));
+    let limits = names.iter().filter(|name| {
+        pod.spec.in_order().any(|(container, _)| limits::entries(container).any(|(entry, _)| entry == **name))
+    });
+    noted.chain(limits).map(|key| (*key).to_owned()).collect()
+}
+
+/// Whether `name` is the scheduler of a dialect that is understood: manifests that come over name it.
+#[must_use]
+pub fn is_scheduler_of(name: &str, dialects: &BTreeSet<Dialect>) -> bool {
+    dialects.iter().any(|dialect| match dialect {
+        Dialect::Hami => name == "hami-scheduler",
+        Dialect::Kai => name == "kai-scheduler",
+        Dialect::Runai => name == "runai-scheduler",
+        Dialect::Nvidia | Dialect::Gpushare => false,
+    })
+}
+
+/// A whole number of MiB as an ask by size.
+fn mebibytes(field: Field, text: &str) -> Result<(Want, Option<MemoryMib>), AskError> {
+    let most = LARGEST_SIZE.share_memory().0;
+    let memory = parse_count(text).filter(|mib| (1..=most).contains(mib)).map(MemoryMib);
+    let memory =
+        memory.ok_or_else(|| AskError::Amount { field, text: text.to_owned(), unit: "MiB", most })?;
+    Ok((Want::Size(memory.nominal()), Some(memory)))
+}
+
+/// A fraction of a GPU as an ask by size; `text` is a decimal number.
+fn fraction(field: Field, text: &str, reading: &Reading) -> Result<(Want, Option<MemoryMib>), AskError> {
+    let millionths = parse_millionths(text).filter(|millionths| (1..1_000_000).contains(millionths));
+    match millionths {
+        Some(millionths) => part(field, millionths, reading),
+        None => Err(AskError::Fraction { field, text: text.to_owned() }),
+    }
+}
+
+/// Millionths of a GPU as an ask by size: what the user gets is at least that much of the GPU that the policy speaks of.
+fn part(field: Field, millionths: u128, reading: &Reading) -> Result<(Want, Option<MemoryMib>), AskError> {
+    let of = reading.fraction_of.ok_or(AskError::FractionOfWhat { field })?;
+    let whole =
+        |amount: u64| u64::try_from((u128::from(amount) * millionths).div_ceil(1_000_000)).unwrap_or(amount);
+    let size = SizeGb(u32::try_from(whole(u64::from(of.0))).unwrap_or(of.0));
+    Ok((Want::Size(size), Some(MemoryMib(whole(of.share_memory().0)))))
+}
+
+#[cfg(test)]
+mod tests;

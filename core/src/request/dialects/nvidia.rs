@@ -1,0 +1,42 @@
+//! NVIDIA's device plugin: `nvidia.com/gpu` asks for GPUs, and `nvidia.com/gpu.shared` for time slices of GPUs that are
+//! shared in equal parts (k8s-device-plugin, README, `renameByDefault`). Its names for MIG are kerf's own.
+
+use super::Foreign;
+use crate::policy::Dialect;
+use crate::request::{AskError, ContainerAsk, ContainerView, Reading, Role, Want, limits};
+
+pub(super) const GPU: &str = "nvidia.com/gpu";
+const SHARED: &str = "nvidia.com/gpu.shared";
+
+/// The names that ask.
+pub(super) const NAMES: [&str; 2] = [GPU, SHARED];
+
+/// What a container asks for.
+pub(super) fn ask(
+    container: &ContainerView,
+    role: Role,
+    reading: &Reading,
+) -> Result<Option<Foreign>, AskError> {
+    if !reading.knows(Dialect::Nvidia) {
+        return Ok(None);
+    }
+    let whole = named(container, role, GPU, Want::Whole)?;
+    let shared = named(container, role, SHARED, Want::Replica)?;
+    let ask = match (whole, shared) {
+        (Some(whole), Some(shared)) => return Err(whole.twice(&shared)),
+        (whole, shared) => whole.or(shared),
+    };
+    Ok(ask.map(|ask| Foreign { dialect: Dialect::Nvidia, ask, memory: None }))
+}
+
+/// So many of `want` as the limit `name` says.
+pub(super) fn named(
+    container: &ContainerView,
+    role: Role,
+    name: &str,
+    want: Want,
+) -> Result<Option<ContainerAsk>, AskError> {
+    let Some(text) = limits::amount(container, name)? else { return Ok(None) };
+    let count = limits::count(limits::field(&container.name, name), text)?;
+    Ok(Some(ContainerAsk::new(&container.name, role, want, count, format!("{name}: {text}"))))
+}

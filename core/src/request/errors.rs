@@ -1,0 +1,205 @@
+//! Why a request is refused: one case each, with one text that names the field and the remedy.
+
+use crate::kind::UnknownClass;
+use crate::mig::UnknownComputeProfile;
+use crate::policy::Dialect;
+use crate::quantity::SizeError;
+use std::fmt;
+use thiserror::Error;
+
+/// Where in a pod something is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Field {
+    /// An annotation.
+    Annotation(String),
+    /// A label.
+    Label(String),
+    /// A container's limit, or its request of that name.
+    Limit {
+        /// The container.
+        container: String,
+        /// The resource.
+        limit: String,
+    },
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Annotation(key) => write!(f, "metadata.annotations[{key}]"),
+            Self::Label(key) => write!(f, "metadata.labels[{key}]"),
+            Self::Limit { container, limit } => write!(f, "container {container}, resources.limits[{limit}]"),
+        }
+    }
+}
+
+/// Why a pod's request is refused. Each message names the field and the remedy.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AskError {
+    /// An amount of memory is bad.
+    #[error("{field}: {source}")]
+    Size {
+        /// Where it is written.
+        field: Field,
+        /// What is wrong.
+        source: SizeError,
+    },
+    /// An amount in another system's unit is bad.
+    #[error("{field}: {text:?} is no memory of a GPU; write a whole number of {unit} from 1 to {most}")]
+    Amount {
+        /// Where it is written.
+        field: Field,
+        /// What was written.
+        text: String,
+        /// The unit that the field has.
+        unit: &'static str,
+        /// The largest.
+        most: u64,
+    },
+    /// A count is no positive integer.
+    #[error("{field}: {text:?} is no number of slices; write a whole number from 1")]
+    Count {
+        /// Where it is written.
+        field: Field,
+        /// What was written.
+        text: String,
+    },
+    /// A share of compute is none.
+    #[error("{field}: {text:?} is no share of a GPU's compute; write percent, a whole number from 1 to 100")]
+    Compute {
+        /// Where it is written.
+        field: Field,
+        /// What was written.
+        text: String,
+    },
+    /// A fraction is none.
+    #[error(
+        "{field}: {text:?} is no fraction of a GPU; write a number over 0 and under 1, like 0.5, and ask for whole GPUs by nvidia.com/gpu"
+    )]
+    Fraction {
+        /// Where it is written.
+        field: Field,
+        /// What was written.
+        text: String,
+    },
+    /// Nobody knows of what GPU a fraction is one.
+    #[error(
+        "{field}: a fraction of which GPU is not known, for the cluster has none at present; ask by memory, or ask an admin for fractionOfGb in the policy"
+    )]
+    FractionOfWhat {
+        /// Where it is written.
+        field: Field,
+    },
+    /// The exact profile is none.
+    #[error("metadata.annotations[{key}]: {source}")]
+    Profile {
+        /// The annotation.
+        key: String,
+        /// What is wrong.
+        source: UnknownComputeProfile,
+    },
+    /// One container asks twice.
+    #[error(
+        "container {container} asks by {first} and by {second}; ask once, by one limit or one annotation"
+    )]
+    Twice {
+        /// The container.
+        container: String,
+        /// The first ask.
+        first: String,
+        /// The second.
+        second: String,
+    },
+    /// A container asks by a name that is not kerf's, in a pod that asks kerf. Nobody would account for both.
+    #[error(
+        "container {container}, resources.limits[{limit}]: the pod asks kerf for slices, beside which this name is not served; remove it, ask by kerf.dev/gpu-memory here too, or ask an admin for `dialects: [{dialect}]` in the policy"
+    )]
+    Everybodys {
+        /// The container.
+        container: String,
+        /// The limit.
+        limit: String,
+        /// The dialect that has the name.
+        dialect: Dialect,
+    },
+    /// The annotation could mean any of several containers.
+    #[error("metadata.annotations[{key}]: the pod has several containers; name one, as in {key}.{first}")]
+    Ambiguous {
+        /// The annotation.
+        key: String,
+        /// One of the containers.
+        first: String,
+    },
+    /// The annotation names no container.
+    #[error("metadata.annotations[{key}]: the pod has no container {container}")]
+    NoContainer {
+        /// The annotation.
+        key: String,
+        /// The container that it names.
+        container: String,
+    },
+    /// The annotation is about slices of a container that asks for none.
+    #[error(
+        "metadata.annotations[{key}]: {container} asks for no slice that this could be about; add kerf.dev/gpu-memory, or remove it"
+    )]
+    NothingAsked {
+        /// The annotation.
+        key: String,
+        /// The container, or the pod.
+        container: String,
+    },
+    /// A privileged container asks.
+    #[error(
+        "container {0} is privileged and would see every GPU of the node, not its slice; remove securityContext.privileged"
+    )]
+    Privileged(String),
+    /// The class is unknown.
+    #[error("metadata.annotations[kerf.dev/isolation]: {0}")]
+    Isolation(#[from] UnknownClass),
+    /// The mark is none.
+    #[error(
+        "metadata.annotations[kerf.dev/movable]: {0:?} is neither true nor false; write one of them, in quotes"
+    )]
+    Movable(String),
+    /// The rule for sizes is none.
+    #[error(
+        "metadata.annotations[kerf.dev/memory-match]: {0:?} is neither nominal nor strict; write one of them"
+    )]
+    MemoryMatch(String),
+    /// No GPU model is named.
+    #[error(
+        "metadata.annotations[{key}]: {text:?} names no GPU model; write short names as `kubectl get gpunodes` shows them, like H100-80GB, with commas between"
+    )]
+    Model {
+        /// The annotation.
+        key: String,
+        /// What was written.
+        text: String,
+    },
+    /// No GPU is named.
+    #[error(
+        "metadata.annotations[{key}]: {text:?} is no GPU's UUID; write them as `kerf gpu list` shows them, like GPU-5f2a…, with commas between"
+    )]
+    Uuid {
+        /// The annotation.
+        key: String,
+        /// What was written.
+        text: String,
+    },
+    /// A key of kerf's that does not exist.
+    #[error("metadata.annotations[{key}]: kerf has no such key; the nearest is {nearest}")]
+    UnknownKey {
+        /// The annotation.
+        key: String,
+        /// The key that is spelled most alike.
+        nearest: String,
+    },
+    /// The user wrote what only kerf writes.
+    #[error("metadata.annotations[{0}] is written by kerf; remove it from the manifest")]
+    Reserved(&'static str),
+    /// The pod goes past the scheduler.
+    #[error(
+        "spec.nodeName is set, so no scheduler would reserve a slice; remove it and use a nodeSelector, or ask an admin for `nodeName: affinity` in the policy"
+    )]
+    NodeName,
+}

@@ -1,0 +1,79 @@
+//! What a container's limits ask for by kerf's names.
+//!
+//! A request without a limit counts too: the API server would refuse it with a message about a name that the user never
+//! wrote.
+
+use super::dialects;
+use super::errors::Field;
+use super::{AskError, ContainerAsk, ContainerView, Role, Want};
+use crate::quantity::parse_count;
+use crate::resource::{ResourceName, asked_size};
+
+/// Whether a resource of this name in a container asks for a slice, by kerf's names or in any dialect.
+#[must_use]
+pub fn asks_by(name: &str) -> bool {
+    asked_size(name).is_some() || name.parse::<ResourceName>().is_ok() || dialects::dialect_of(name).is_some()
+}
+
+/// Names and amounts of a container: its limits, then its requests.
+pub(super) fn entries(container: &ContainerView) -> impl Iterator<Item = (&str, &str)> {
+    let resources = &container.resources;
+    resources.limits.iter().chain(&resources.requests).map(|(name, amount)| (name.as_str(), amount.as_str()))
+}
+
+/// The amount of one name, in limits or requests; `None` for none of it.
+pub(super) fn amount<'c>(container: &'c ContainerView, name: &str) -> Result<Option<&'c str>, AskError> {
+    let mut amounts = entries(container).filter(|(entry, _)| *entry == name).map(|(_, amount)| amount);
+    let Some(first) = amounts.next() else { return Ok(None) };
+    if let Some(second) = amounts.find(|amount| parse_count(amount) != parse_count(first)) {
+        let by = |amount| format!("{name}: {amount}");
+        return Err(AskError::Twice {
+            container: container.name.clone(),
+            first: by(first),
+            second: by(second),
+        });
+    }
+    Ok(Some(first).filter(|amount| parse_count(amount) != Some(0)))
+}
+
+/// What a container asks for by kerf's names.
+pub(super) fn ask(container: &ContainerView, role: Role) -> Result<Option<ContainerAsk>, AskError> {
+    let mut found: Option<ContainerAsk> = None;
+    for (limit, text) in entries(container) {
+        let Some(want) = want(&container.name, limit)? else { continue };
+        let count = count(field(&container.name, limit), text)?;
+        let ask = ContainerAsk::new(&container.name, role, want, count, format!("{limit}: {text}"));
+        match &found {
+            Some(first) if *first != ask => return Err(first.twice(&ask)),
+            Some(_) => {}
+            None => found = Some(ask),
+        }
+    }
+    Ok(found)
+}
+
+/// How many slices a field asks for.
+pub(super) fn count(field: Field, text: &str) -> Result<u32, AskError> {
+    let count = parse_count(text).and_then(|count| u32::try_from(count).ok()).filter(|count| *count > 0);
+    count.ok_or_else(|| AskError::Count { field, text: text.to_owned() })
+}
+
+pub(super) fn field(container: &str, limit: &str) -> Field {
+    Field::Limit { container: container.to_owned(), limit: limit.to_owned() }
+}
+
+fn want(container: &str, limit: &str) -> Result<Option<Want>, AskError> {
+    if let Some(size) = asked_size(limit) {
+        let named = |source| AskError::Size { field: field(container, limit), source };
+        return size.map(|size| Some(Want::Size(size))).map_err(named);
+    }
+    Ok(match limit.parse::<ResourceName>() {
+        Ok(ResourceName::Mig(profile)) => Some(Want::Profile(profile)),
+        Ok(ResourceName::Compute(profile)) => Some(Want::Compute(profile)),
+        Ok(name @ (ResourceName::Mps(size) | ResourceName::TimeSlicing(size))) => {
+            Some(Want::Share(name.kind(), size))
+        }
+        // Everybody's names: who means kerf's GPUs by them is for a policy to say.
+        Ok(ResourceName::Whole | ResourceName::Replica) | Err(_) => None,
+    })
+}

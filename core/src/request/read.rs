@@ -1,0 +1,124 @@
+//! From a pod's annotations and limits to what it asks for.
+
+use super::annotations::{Notes, only_container};
+use super::dialects::{self, Foreign};
+use super::known::refuse_unknown;
+use super::{AskError, ContainerAsk, ContainerView, PodAsk, PodView, Reading, Role, Want, limits};
+use crate::policy::NodeNameRule;
+use crate::units::MemoryMib;
+
+/// Reads what `pod` asks for, as its policy lets it be read; `None` if it asks for no slice of a GPU.
+pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError> {
+    refuse_unknown(pod)?;
+    let mut foreign = Vec::new();
+    for (container, role) in pod.spec.in_order() {
+        foreign.push((container, role, dialects::ask(pod, container, role, reading)?));
+    }
+    if !asks_at_all(pod) && foreign.iter().all(|(_, _, foreign)| foreign.is_none()) {
+        return Ok(None);
+    }
+    let notes = Notes::of(pod, &|key| only_container(pod, key))?;
+    let mut containers = Vec::new();
+    let mut dialect = None;
+    for (container, role, foreign) in foreign {
+        dialect = dialect.or(foreign.as_ref().map(|foreign| foreign.dialect));
+        containers.extend(ask(container, role, foreign, &notes)?);
+    }
+    if containers.is_empty() {
+        return Ok(None);
+    }
+    notes.refuse_idle_compute(|container| containers.iter().any(|ask| ask.name == container))?;
+    dialects::refuse_others(pod, reading)?;
+    refuse_unsafe(pod, |name| containers.iter().any(|ask| ask.name == name), reading.node_name)?;
+    Ok(Some(PodAsk {
+        isolation: notes.isolation.or(dialect.and_then(|dialect| dialects::isolation(pod, dialect))),
+        containers,
+        gpus: notes.gpus,
+        dialect,
+        ignored: dialect.map(|dialect| dialects::ignored(pod, dialect)).unwrap_or_default(),
+    }))
+}
+
+/// Whether the pod asks by kerf's keys, or says something that only a pod that asks may say.
+fn asks_at_all(pod: &PodView) -> bool {
+    let asking = |key: &String| {
+        crate::keys::PER_CONTAINER
+            .iter()
+            .any(|base| key.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    };
+    let named = |container: &ContainerView| {
+        limits::entries(container)
+            .any(|(name, _)| limits::asks_by(name) && dialects::dialect_of(name).is_none())
+    };
+    pod.metadata.annotations.keys().any(asking) || pod.spec.in_order().any(|(container, _)| named(container))
+}
+
+/// What one container asks for, of all that is said about it.
+fn ask(
+    container: &ContainerView,
+    role: Role,
+    foreign: Option<Foreign>,
+    notes: &Notes,
+) -> Result<Option<ContainerAsk>, AskError> {
+    let annotated = notes.asks.iter().find(|(ask, _)| ask.name == container.name).cloned();
+    let limit = limits::ask(container, role)?;
+    let ours = merge(annotated, limit, notes.counted.contains(&container.name))?;
+    let (mut ask, memory) = match (ours, foreign) {
+        (Some((ours, _)), Some(foreign)) => return Err(ours.twice(&foreign.ask)),
+        (Some(ours), None) => ours,
+        (None, Some(foreign)) => (foreign.ask, foreign.memory),
+        (None, None) => return Ok(None),
+    };
+    ask.memory = memory.filter(|_| notes.strict);
+    let Some((key, percent)) = notes.compute_of(&container.name) else { return Ok(Some(ask)) };
+    match ask.want {
+        Want::Size(_) | Want::Share(..) | Want::Replica => ask.compute = Some(percent),
+        // It has all of its GPU.
+        Want::Whole => {}
+        // The profile says what compute it has; a share for all containers is not about it.
+        Want::Profile(_) | Want::Compute(_) if key == crate::keys::COMPUTE => {}
+        Want::Profile(_) | Want::Compute(_) => {
+            return Err(ask.twice(&ContainerAsk { by: format!("{key}: {}", percent.get()), ..ask.clone() }));
+        }
+    }
+    Ok(Some(ask))
+}
+
+/// An ask by annotation and one by limit, which may say the same. The limit then says how many.
+fn merge(
+    noted: Option<(ContainerAsk, Option<MemoryMib>)>,
+    limit: Option<ContainerAsk>,
+    counted: bool,
+) -> Result<Option<(ContainerAsk, Option<MemoryMib>)>, AskError> {
+    let sized = |ask: &ContainerAsk| match ask.want {
+        Want::Size(size) => Some(size.share_memory()),
+        _ => None,
+    };
+    match (noted, limit) {
+        (Some((noted, memory)), Some(limit)) => {
+            let agree = noted.want == limit.want && (!counted || noted.count == limit.count);
+            if agree { Ok(Some((limit, memory))) } else { Err(noted.twice(&limit)) }
+        }
+        (None, Some(limit)) => Ok(Some((limit.clone(), sized(&limit)))),
+        (noted, None) => Ok(noted),
+    }
+}
+
+/// Refuses a pod whose slices would fence nothing, or would never be reserved.
+pub(super) fn refuse_unsafe(
+    pod: &PodView,
+    asks: impl Fn(&str) -> bool,
+    node_name: NodeNameRule,
+) -> Result<(), AskError> {
+    let privileged = |c: &&ContainerView| c.security_context.privileged == Some(true);
+    let mut containers = pod.spec.in_order().map(|(container, _)| container).filter(|c| asks(&c.name));
+    if let Some(container) = containers.find(privileged) {
+        return Err(AskError::Privileged(container.name.clone()));
+    }
+    let named = pod.spec.node_name.as_deref().is_some_and(|name| !name.is_empty());
+    if named && node_name == NodeNameRule::Refuse { Err(AskError::NodeName) } else { Ok(()) }
+}
+
+#[cfg(test)]
+#[path = "read_tests.rs"]
+mod tests;

@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod args;
+pub mod event_note;
 pub mod eviction;
 pub mod gpu_node;
 pub mod policy_file;

@@ -1,6 +1,10 @@
 //! HTTPS: an accept loop of our own, so that a slow handshake holds up nobody and a stop lets open requests finish.
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Version, header};
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -17,8 +21,10 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a client of HTTP/1.1 may take to send a request's head.
-const HEADERS: Duration = Duration::from_secs(30);
+/// How long a client of HTTP/1.1 may take to send a request's head, also the next one on an open connection: longer than
+/// the 90 s after which Go's clients give up an idle connection themselves. Else a request could meet a connection that is
+/// just being closed here, and a POST is not sent again (net/http's transport.go, `shouldRetryRequest`).
+const HEADERS: Duration = Duration::from_mins(2);
 /// How often a silent HTTP/2 connection is asked whether it lives. client-go asks its servers every 30 s as well.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long open requests may go on after the stop: more than an admission (10 s) or a bind (5 s) may take.
@@ -70,6 +76,22 @@ pub async fn serve(
         tracing::warn!(%address, "stopped with requests open");
     }
     Ok(())
+}
+
+/// `router`, whose answers close their HTTP/1.1 connections once `leaving` is cancelled: clients that keep connections
+/// open, as the API server does, then go elsewhere, and no request meets a connection that is being closed. HTTP/2 has
+/// GOAWAY for it.
+pub fn closing(router: Router, leaving: CancellationToken) -> Router {
+    router.layer(middleware::from_fn_with_state(leaving, close))
+}
+
+async fn close(State(leaving): State<CancellationToken>, request: Request, next: Next) -> Response {
+    let is_http1 = request.version() <= Version::HTTP_11;
+    let mut response = next.run(request).await;
+    if is_http1 && leaving.is_cancelled() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router, open: Watcher) {

@@ -105,6 +105,35 @@ async fn a_stop_lets_open_requests_finish_and_no_new_ones_begin() {
     assert!(fetch(server.address, client(&material, None), "/").await.is_err());
 }
 
+/// The API server keeps its connections open (HTTP/1.1): each is told to end with the answer that it gets.
+#[tokio::test]
+async fn who_leaves_serves_on_and_closes_connections_with_its_answers() {
+    let material = made_for_test();
+    let leaving = CancellationToken::new();
+    let router = Router::new().route("/", get(async || "hello"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
+    let tls = server_config(&material, Clients::Any).unwrap();
+    let task = tokio::spawn(serve(listener, tls, closing(router, leaving.clone()), stop.clone()));
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    let mut stream = client(&material, None).connect(name, stream).await.unwrap();
+    let head = b"GET / HTTP/1.1\r\nhost: kerf\r\n\r\n";
+    stream.write_all(head).await.unwrap();
+    let mut first = [0; 1024];
+    let length = stream.read(&mut first).await.unwrap();
+    let first = String::from_utf8_lossy(&first[..length]).into_owned();
+    assert!(first.ends_with("hello") && !first.contains("connection: close"), "{first}");
+    leaving.cancel();
+    stream.write_all(head).await.unwrap();
+    let mut second = String::new();
+    stream.read_to_string(&mut second).await.unwrap();
+    assert!(second.contains("connection: close") && second.ends_with("hello"), "{second}");
+    assert!(fetch(address, client(&material, None), "/").await.unwrap().ends_with("hello"));
+    stop.cancel();
+    task.await.unwrap().unwrap();
+}
+
 #[tokio::test]
 async fn a_silent_client_holds_up_nobody() {
     let material = made_for_test();

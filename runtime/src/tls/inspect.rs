@@ -1,20 +1,17 @@
-//! Whether a Secret's content still serves what is wanted. Pure: the time is an argument.
+//! Whether certificates serve what is wanted. Pure: the time is an argument.
 
+use super::ages::Life;
 use super::config::{certificates, private_key, provider, roots};
-use super::{Content, Material, TlsError, Wanted, key};
-use jiff::{SignedDuration, Timestamp};
-use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::ServerCertVerifier;
+use super::{Content, Rotation, TlsError, key};
+use jiff::Timestamp;
+use rustls::client::{verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, X509Certificate};
-
-/// A certificate is renewed when less than this is left of it: a month is time enough for a cluster that was off.
-pub(super) const MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// Why content does not serve.
 #[derive(Debug, Error)]
@@ -30,11 +27,11 @@ pub enum Unfit {
         /// Why.
         source: Box<TlsError>,
     },
-    /// The authority ends soon.
-    #[error("ca.crt ends within 30 days")]
-    AuthorityExpires,
-    /// The server's certificate ends soon, lacks a name or has another authority.
-    #[error("tls.crt does not serve {name} for 30 more days: {source}")]
+    /// The server's certificate has ended or has another authority.
+    #[error("tls.crt does not serve: {0}")]
+    Chain(rustls::Error),
+    /// The server's certificate lacks a name.
+    #[error("tls.crt does not serve {name}: {source}")]
     Server {
         /// A wanted name.
         name: String,
@@ -44,96 +41,132 @@ pub enum Unfit {
     /// A wanted name is none.
     #[error("{0:?} is no DNS name and no IP address")]
     Name(String),
-    /// The client's certificate ends soon or has another authority.
-    #[error("client.crt does not serve for 30 more days: {0}")]
+    /// The client's certificate has ended or has another authority.
+    #[error("client.crt does not serve: {0}")]
     Client(rustls::Error),
     /// The client's certificate is another's.
     #[error("client.crt does not name {0}")]
     ClientName(String),
+    /// A certificate still serves, and it is time for the next one.
+    #[error("{what} ends at {end} and is renewed in time")]
+    Due {
+        /// The key.
+        what: &'static str,
+        /// Its last moment.
+        end: Timestamp,
+    },
+    /// A certificate is not valid now.
+    #[error("{what} is valid from {begin} to {end} only")]
+    Ended {
+        /// The key.
+        what: &'static str,
+        /// Its first moment.
+        begin: Timestamp,
+        /// Its last moment.
+        end: Timestamp,
+    },
 }
 
 fn unusable(what: &'static str) -> impl FnOnce(TlsError) -> Unfit {
     move |source| Unfit::Unusable { what, source: Box::new(source) }
 }
 
-/// The material in `content` if it serves `wanted` for the next 30 days.
-pub(super) fn inspect(content: &Content, wanted: &Wanted, now: Timestamp) -> Result<Material, Unfit> {
-    let text = |what| content.get(what).cloned().ok_or(Unfit::Missing(what));
-    let (ca_pem, later) = (text(key::CA_CERT)?, now.saturating_add(MARGIN).unwrap_or(Timestamp::MAX));
-    if authority_end(&ca_pem).map_err(unusable(key::CA_CERT))? < later {
-        return Err(Unfit::AuthorityExpires);
-    }
-    let server = pair(content, key::SERVER_CERT, key::SERVER_KEY)?;
-    check_server(&ca_pem, &server.cert, wanted, later)?;
-    let client = match &wanted.client_name {
-        Some(name) => Some(checked_client(content, &ca_pem, name, later)?),
-        None => None,
-    };
-    Ok(Material {
-        ca_pem,
-        server_cert_pem: text(key::SERVER_CERT)?,
-        server_key_pem: text(key::SERVER_KEY)?,
-        client_cert_pem: client.as_ref().map(|_| text(key::CLIENT_CERT)).transpose()?,
-        client_key_pem: client.as_ref().map(|_| text(key::CLIENT_KEY)).transpose()?,
-    })
+fn text<'c>(content: &'c Content, what: &'static str) -> Result<&'c str, Unfit> {
+    content.get(what).map(String::as_str).ok_or(Unfit::Missing(what))
 }
 
-fn check_server(
-    ca_pem: &str,
-    chain: &[CertificateDer<'_>],
-    wanted: &Wanted,
-    at: Timestamp,
+/// Whether the server's certificate in `content` is `authority`'s, serves all `names` and is not due yet.
+pub(super) fn server(
+    content: &Content,
+    authority: &str,
+    names: &[String],
+    rotation: &Rotation<'_>,
 ) -> Result<(), Unfit> {
-    let roots = Arc::new(roots(ca_pem).map_err(unusable(key::CA_CERT))?);
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
+    let leaf = pair(content, key::SERVER_CERT, key::SERVER_KEY)?;
+    verify_server(authority, text(content, key::SERVER_CERT)?, names, rotation.now)?;
+    in_time(key::SERVER_CERT, &leaf, rotation)
+}
+
+/// Whether the client's certificate in `content` is `authority`'s, names `name` and is not due yet.
+pub(super) fn client(
+    content: &Content,
+    authority: &str,
+    name: &str,
+    rotation: &Rotation<'_>,
+) -> Result<(), Unfit> {
+    let leaf = pair(content, key::CLIENT_CERT, key::CLIENT_KEY)?;
+    let roots = Arc::new(roots(authority).map_err(unusable(key::CA_CERT))?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
     let verifier = verifier.map_err(TlsError::from).map_err(unusable(key::CA_CERT))?;
-    let Some((leaf, rest)) = chain.split_first() else { return Err(Unfit::Missing(key::SERVER_CERT)) };
-    for name in &wanted.server_names {
-        let server = ServerName::try_from(name.as_str()).map_err(|_| Unfit::Name(name.clone()))?;
-        verifier
-            .verify_server_cert(leaf, rest, &server, &[], unix(at))
-            .map_err(|source| Unfit::Server { name: name.clone(), source })?;
+    verifier.verify_client_cert(&leaf, &[], unix(rotation.now)).map_err(Unfit::Client)?;
+    if common_name(&leaf).as_deref() != Some(name) {
+        return Err(Unfit::ClientName(name.to_owned()));
+    }
+    in_time(key::CLIENT_CERT, &leaf, rotation)
+}
+
+fn in_time(what: &'static str, leaf: &CertificateDer<'_>, rotation: &Rotation<'_>) -> Result<(), Unfit> {
+    let life = life_of(leaf).ok_or_else(|| unusable(what)(bad_encoding(what)))?;
+    if rotation.ages.leaf_due(life) <= rotation.now {
+        return Err(Unfit::Due { what, end: life.end });
     }
     Ok(())
 }
 
-fn checked_client(content: &Content, ca_pem: &str, name: &str, at: Timestamp) -> Result<Pair, Unfit> {
-    let client = pair(content, key::CLIENT_CERT, key::CLIENT_KEY)?;
-    let roots = Arc::new(roots(ca_pem).map_err(unusable(key::CA_CERT))?);
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
-    let verifier = verifier.map_err(TlsError::from).map_err(unusable(key::CA_CERT))?;
-    let Some((leaf, rest)) = client.cert.split_first() else { return Err(Unfit::Missing(key::CLIENT_CERT)) };
-    verifier.verify_client_cert(leaf, rest, unix(at)).map_err(Unfit::Client)?;
-    if common_name(leaf).as_deref() == Some(name) {
-        Ok(client)
-    } else {
-        Err(Unfit::ClientName(name.to_owned()))
+/// Whether the chain `tls_crt` serves all `names` for a client that trusts `authorities`.
+pub(super) fn verify_server(
+    authorities: &str,
+    tls_crt: &str,
+    names: &[String],
+    at: Timestamp,
+) -> Result<(), Unfit> {
+    let roots = roots(authorities).map_err(unusable(key::CA_CERT))?;
+    let chain = certificates(key::SERVER_CERT, tls_crt).map_err(unusable(key::SERVER_CERT))?;
+    let Some((leaf, rest)) = chain.split_first() else { return Err(Unfit::Missing(key::SERVER_CERT)) };
+    let leaf = ParsedCertificate::try_from(leaf).map_err(Unfit::Chain)?;
+    let algorithms = provider().signature_verification_algorithms.all;
+    verify_server_cert_signed_by_trust_anchor(&leaf, &roots, rest, unix(at), algorithms)
+        .map_err(Unfit::Chain)?;
+    for name in names {
+        let server = ServerName::try_from(name.as_str()).map_err(|_| Unfit::Name(name.clone()))?;
+        verify_server_name(&leaf, &server).map_err(|source| Unfit::Server { name: name.clone(), source })?;
     }
+    Ok(())
 }
 
-struct Pair {
-    cert: Vec<CertificateDer<'static>>,
-}
-
-/// A certificate with the key that belongs to it.
-fn pair(content: &Content, cert: &'static str, key: &'static str) -> Result<Pair, Unfit> {
-    let text = |what| content.get(what).ok_or(Unfit::Missing(what));
-    let chain = certificates(cert, text(cert)?).map_err(unusable(cert))?;
-    let secret = private_key(key, text(key)?).map_err(unusable(key))?;
-    CertifiedKey::from_der(chain.clone(), secret, &provider())
+/// The first certificate of a chain with the key that belongs to it.
+pub(super) fn pair(
+    content: &Content,
+    cert: &'static str,
+    key: &'static str,
+) -> Result<CertificateDer<'static>, Unfit> {
+    let chain = certificates(cert, text(content, cert)?).map_err(unusable(cert))?;
+    let secret = private_key(key, text(content, key)?).map_err(unusable(key))?;
+    let leaf = chain.first().cloned().ok_or(Unfit::Missing(cert))?;
+    CertifiedKey::from_der(chain, secret, &provider())
         .map_err(|source| unusable(key)(TlsError::Rustls { what: cert, source }))?;
-    Ok(Pair { cert: chain })
+    Ok(leaf)
 }
 
-/// When the first authority of `ca_pem` ends. Go refuses an authority that has ended, rustls does not look.
-pub(super) fn authority_end(ca_pem: &str) -> Result<Timestamp, TlsError> {
-    let certificates = certificates(key::CA_CERT, ca_pem)?;
-    let end = certificates.first().and_then(|der| X509Certificate::from_der(der).ok());
-    let end = end.and_then(|(_, cert)| Timestamp::from_second(cert.validity().not_after.timestamp()).ok());
-    end.ok_or(TlsError::Rustls {
-        what: key::CA_CERT,
+/// How long a certificate is valid.
+pub(super) fn life_of(der: &CertificateDer<'_>) -> Option<Life> {
+    let (_, certificate) = X509Certificate::from_der(der).ok()?;
+    let at = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp()).ok();
+    let validity = certificate.validity();
+    Some(Life { begin: at(validity.not_before)?, end: at(validity.not_after)? })
+}
+
+/// How long the first certificate of a text is valid.
+pub(super) fn life_of_pem(what: &'static str, pem: &str) -> Result<Life, TlsError> {
+    let life = certificates(what, pem)?.first().and_then(life_of);
+    life.ok_or_else(|| bad_encoding(what))
+}
+
+fn bad_encoding(what: &'static str) -> TlsError {
+    TlsError::Rustls {
+        what,
         source: rustls::Error::InvalidCertificate(rustls::CertificateError::BadEncoding),
-    })
+    }
 }
 
 fn common_name(der: &CertificateDer<'_>) -> Option<String> {

@@ -1,110 +1,80 @@
-//! New content for a Secret: an authority where there is no good one, and certificates by it. Pure but for the keys.
+//! New content for a Secret: an authority where it is time for one, and certificates by it. Pure but for the keys.
 
-use super::inspect::{MARGIN, authority_end};
-use super::{Content, TlsError, Wanted, key};
-use jiff::{SignedDuration, Timestamp, tz::TimeZone};
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose,
-};
+use super::ages::{Ages, Life};
+use super::authority::{Authorities, Authority, failed, named, set_life};
+use super::inspect::{Unfit, client, server};
+use super::{Content, Rotation, TlsError, Wanted, key};
+use jiff::Timestamp;
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose};
 
-const DAY: SignedDuration = SignedDuration::from_hours(24);
-/// A leaf's days. It is renewed a month before its end by any replica that runs.
-const LEAF_DAYS: i32 = 365;
-/// An authority's days.
-const AUTHORITY_DAYS: i32 = 3650;
-
-/// The content that serves `wanted`. An authority in `before` that outlives the new certificates is kept, and one that
-/// does not is left behind the new one, so that what it signed is trusted until it is replaced.
-pub(super) fn issue(before: &Content, wanted: &Wanted, now: Timestamp) -> Result<Content, TlsError> {
-    let failed = |source| TlsError::Issue { names: wanted.server_names.clone(), source };
-    let (authority, mut content) = match kept(before, now) {
-        Some(kept) => kept,
-        None => new_authority(before, now).map_err(failed)?,
-    };
-    let server = leaf("kerf", wanted.server_names.clone(), ExtendedKeyUsagePurpose::ServerAuth, now);
-    let (cert, secret) = sign(&server.map_err(failed)?, &authority).map_err(failed)?;
-    content.insert(key::SERVER_CERT.to_owned(), cert);
-    content.insert(key::SERVER_KEY.to_owned(), secret);
-    if let Some(name) = &wanted.client_name {
-        let client = leaf(name, Vec::new(), ExtendedKeyUsagePurpose::ClientAuth, now);
-        let (cert, secret) = sign(&client.map_err(failed)?, &authority).map_err(failed)?;
-        content.insert(key::CLIENT_CERT.to_owned(), cert);
-        content.insert(key::CLIENT_KEY.to_owned(), secret);
-    }
-    Ok(content)
+/// What is to be done with a Secret.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// The content that serves.
+    pub content: Content,
+    /// Why it is another than before, a reason each; nothing if it is not.
+    pub reasons: Vec<String>,
 }
 
-type Authority = Issuer<'static, KeyPair>;
-
-/// The authority of `before`, if it outlives a leaf that is made now.
-fn kept(before: &Content, now: Timestamp) -> Option<(Authority, Content)> {
-    let (cert, secret) = (before.get(key::CA_CERT)?, before.get(key::CA_KEY)?);
-    let needed = now.saturating_add(DAY * LEAF_DAYS + MARGIN).ok()?;
-    if authority_end(cert).ok()? < needed {
-        return None;
+/// The next step of a Secret's life: authorities that ended go, a new one comes in time, and each certificate that does not
+/// serve is made anew. Keys that are no business of ours stay.
+pub(super) fn step(before: &Content, wanted: &Wanted, rotation: &Rotation<'_>) -> Result<Step, TlsError> {
+    let (ages, now) = (&rotation.ages, rotation.now);
+    let failed = failed(&wanted.server_names);
+    let authorities = Authorities::of(before, ages, now).map_err(&failed)?;
+    let signer = authorities.signer(before, rotation);
+    let mut step = Step { content: before.clone(), reasons: Vec::new() };
+    for (name, text) in authorities.content(signer) {
+        if before.get(name) != Some(&text) {
+            step.reasons.push(format!("{name} is renewed"));
+            step.content.insert(name.to_owned(), text);
+        }
     }
-    let first = super::config::certificates(key::CA_CERT, cert).ok()?.into_iter().next()?;
-    let authority = Issuer::from_ca_cert_der(&first, KeyPair::from_pem(secret).ok()?).ok()?;
-    let content = [(key::CA_CERT, cert), (key::CA_KEY, secret)];
-    Some((authority, content.map(|(name, text)| (name.to_owned(), text.clone())).into()))
+    if let Err(unfit) = server(before, &signer.pem, &wanted.server_names, rotation) {
+        let names = wanted.server_names.clone();
+        let leaf = leaf("kerf", names, ExtendedKeyUsagePurpose::ServerAuth).map_err(&failed)?;
+        let (cert, secret) = sign(leaf, signer, ages, now).map_err(&failed)?;
+        step.replace([(key::SERVER_CERT, cert), (key::SERVER_KEY, secret)], &unfit);
+    }
+    let Some(name) = &wanted.client_name else { return Ok(step) };
+    if let Err(unfit) = client(before, &signer.pem, name, rotation) {
+        let leaf = leaf(name, Vec::new(), ExtendedKeyUsagePurpose::ClientAuth).map_err(&failed)?;
+        let (cert, secret) = sign(leaf, signer, ages, now).map_err(&failed)?;
+        step.replace([(key::CLIENT_CERT, cert), (key::CLIENT_KEY, secret)], &unfit);
+    }
+    Ok(step)
 }
 
-fn new_authority(before: &Content, now: Timestamp) -> Result<(Authority, Content), rcgen::Error> {
-    let mut params = CertificateParams::default();
-    // Each authority has a name of its own, so that a verifier never tries one's key on another's signature.
-    params.distinguished_name = named(&format!("kerf {}", now.as_second()));
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    set_validity(&mut params, now, AUTHORITY_DAYS);
-    let secret = KeyPair::generate()?;
-    let mut cert = params.self_signed(&secret)?.pem();
-    let old = before.get(key::CA_CERT).filter(|old| authority_end(old).is_ok_and(|end| end > now));
-    if let Some(old) = old.and_then(|old| first_pem(old)) {
-        cert.push_str(&old);
+impl Step {
+    fn replace(&mut self, pair: [(&'static str, String); 2], unfit: &Unfit) {
+        self.reasons.push(unfit.to_string());
+        self.content.extend(pair.map(|(name, text)| (name.to_owned(), text)));
     }
-    let content = [(key::CA_CERT, cert), (key::CA_KEY, secret.serialize_pem())];
-    Ok((Issuer::new(params, secret), content.map(|(name, text)| (name.to_owned(), text)).into()))
-}
-
-/// The first certificate of a PEM text: of older authorities one is enough.
-fn first_pem(text: &str) -> Option<String> {
-    const END: &str = "-----END CERTIFICATE-----";
-    text.split_once(END).map(|(first, _)| format!("{}{END}\n", first.trim_start()))
 }
 
 fn leaf(
     common_name: &str,
     names: Vec<String>,
     usage: ExtendedKeyUsagePurpose,
-    now: Timestamp,
 ) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name = named(common_name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![usage];
     params.use_authority_key_identifier_extension = true;
-    set_validity(&mut params, now, LEAF_DAYS);
     Ok(params)
 }
 
-fn sign(params: &CertificateParams, authority: &Authority) -> Result<(String, String), rcgen::Error> {
+fn sign(
+    mut params: CertificateParams,
+    authority: &Authority,
+    ages: &Ages,
+    now: Timestamp,
+) -> Result<(String, String), rcgen::Error> {
+    let life: Life = ages.leaf_from(now, authority.life.end);
+    set_life(&mut params, life);
     let secret = KeyPair::generate()?;
-    Ok((params.signed_by(&secret, authority)?.pem(), secret.serialize_pem()))
-}
-
-fn named(common_name: &str) -> DistinguishedName {
-    let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, common_name);
-    name
-}
-
-/// From a day ago, which is early enough for clocks that disagree, for `days` days, both at midnight.
-fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i32) {
-    let midnight = |days: i32| {
-        let at = now.saturating_add(DAY * days).unwrap_or(Timestamp::MAX).to_zoned(TimeZone::UTC).date();
-        let (month, day) = (at.month().unsigned_abs(), at.day().unsigned_abs());
-        rcgen::date_time_ymd(i32::from(at.year()), month, day)
-    };
-    (params.not_before, params.not_after) = (midnight(-1), midnight(days));
+    // Who is chosen to sign has a key; without one the certificate's own error says so.
+    let issuer = authority.issuer().ok_or(rcgen::Error::CouldNotParseKeyPair)??;
+    Ok((params.signed_by(&secret, &issuer)?.pem(), secret.serialize_pem()))
 }

@@ -2,21 +2,31 @@
 //!
 //! | module | what it decides |
 //! |---|---|
+//! | `ages` | how long certificates live, and when they are renewed |
+//! | `authority` | the authorities of a Secret, and which of them signs |
 //! | `inspect` | whether a Secret's content still serves what is wanted |
-//! | `issue` | what goes into a Secret that does not |
+//! | `issue` | the next step of a Secret's content |
 //! | `secret` | reading and writing it, and who wins when two replicas write |
+//! | `folder` | certificates that another has made, in a mounted folder |
 //! | `config` | how a server uses it |
 
+mod ages;
+mod authority;
 mod config;
+mod folder;
 mod inspect;
 mod issue;
 mod secret;
 
+pub use ages::{Ages, BadAges};
 pub use config::{Clients, ServingCertificate, server_config};
+pub use folder::TlsFolder;
 pub use inspect::Unfit;
 pub use secret::TlsSecret;
 
+use jiff::Timestamp;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// What a service's certificates must do.
@@ -26,6 +36,26 @@ pub struct Wanted {
     pub server_names: Vec<String>,
     /// The common name of a client certificate, where clients must show one.
     pub client_name: Option<String>,
+}
+
+/// Which authorities those who call the server trust by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust<'a> {
+    /// Those of the Secret: they read it themselves.
+    AsRead,
+    /// Those of this PEM text, of which they have been told long enough ago.
+    Only(&'a str),
+}
+
+/// When and how certificates are renewed.
+#[derive(Debug, Clone, Copy)]
+pub struct Rotation<'a> {
+    /// How long they live.
+    pub ages: Ages,
+    /// Whom clients trust.
+    pub trust: Trust<'a>,
+    /// The time.
+    pub now: Timestamp,
 }
 
 /// A service's certificates and keys, as PEM.
@@ -51,6 +81,32 @@ impl std::fmt::Debug for Material {
             .field("server_cert_pem", &self.server_cert_pem)
             .field("client_cert_pem", &self.client_cert_pem)
             .finish_non_exhaustive()
+    }
+}
+
+impl Material {
+    /// What `wanted` needs of a Secret's content.
+    fn of(content: &Content, wanted: &Wanted) -> Result<Self, Unfit> {
+        let text = |what| content.get(what).cloned().ok_or(Unfit::Missing(what));
+        let of_client = |what| wanted.client_name.as_ref().map(|_| text(what)).transpose();
+        Ok(Self {
+            ca_pem: text(key::CA_CERT)?,
+            server_cert_pem: text(key::SERVER_CERT)?,
+            server_key_pem: text(key::SERVER_KEY)?,
+            client_cert_pem: of_client(key::CLIENT_CERT)?,
+            client_key_pem: of_client(key::CLIENT_KEY)?,
+        })
+    }
+
+    /// The last moment of the server's certificate.
+    pub fn end(&self) -> Result<Timestamp, TlsError> {
+        inspect::life_of_pem(key::SERVER_CERT, &self.server_cert_pem).map(|life| life.end)
+    }
+
+    /// Whether clients that trust the PEM text `bundle` take the server's certificate at `now`.
+    #[must_use]
+    pub fn is_trusted_by(&self, bundle: &str, now: Timestamp) -> bool {
+        inspect::verify_server(bundle, &self.server_cert_pem, &[], now).is_ok()
     }
 }
 
@@ -80,7 +136,23 @@ pub enum TlsError {
     },
     /// What was made does not serve what is wanted.
     #[error("the certificates just made do not serve: {0}")]
-    Unserviceable(Unfit),
+    Unserviceable(String),
+    /// A file cannot be read.
+    #[error("failed to read {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// What another has made does not serve.
+    #[error("the certificates in {} do not serve", dir.display())]
+    Folder {
+        /// The folder.
+        dir: PathBuf,
+        /// Why.
+        source: Box<Unfit>,
+    },
     /// The Secret cannot be read or written.
     #[error("failed to {verb} the secret {secret}")]
     Api {
@@ -120,9 +192,8 @@ pub enum TlsError {
 pub(crate) fn made_for_test() -> Material {
     let wanted =
         Wanted { server_names: vec!["127.0.0.1".into()], client_name: Some("kube-scheduler".into()) };
-    let now = jiff::Timestamp::now();
-    let content = issue::issue(&Content::new(), &wanted, now).unwrap();
-    inspect::inspect(&content, &wanted, now).unwrap()
+    let rotation = Rotation { ages: Ages::YEARS, trust: Trust::AsRead, now: Timestamp::now() };
+    Material::of(&issue::step(&Content::new(), &wanted, &rotation).unwrap().content, &wanted).unwrap()
 }
 
 #[cfg(test)]

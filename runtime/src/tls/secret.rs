@@ -1,9 +1,8 @@
 //! The Secret that holds a service's certificates: read it, or write it if it does not serve. Of two replicas that write
 //! at once the API server lets one win; the other reads what the winner wrote.
 
-use super::inspect::inspect;
-use super::issue::issue;
-use super::{Content, Material, TlsError, Wanted};
+use super::issue::step;
+use super::{Ages, Content, Material, Rotation, TlsError, Trust, Wanted};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -18,28 +17,46 @@ const ATTEMPTS: u32 = 5;
 pub struct TlsSecret;
 
 impl TlsSecret {
-    /// The material in the Secret `namespace/name`, which is made or renewed where it does not serve `wanted`.
+    /// The material in the Secret `namespace/name`, which is made or renewed where it does not serve `wanted`: for years,
+    /// and for clients that read the same Secret.
     pub async fn ensure(
         client: &kube::Client,
         namespace: &str,
         name: &str,
         wanted: &Wanted,
     ) -> Result<Material, TlsError> {
+        let rotation = Rotation { ages: Ages::YEARS, trust: Trust::AsRead, now: Timestamp::now() };
+        Self::rotate(client, namespace, name, wanted, &rotation).await
+    }
+
+    /// The material in the Secret `namespace/name` after the next step of its rotation, if one is to be made now.
+    pub async fn rotate(
+        client: &kube::Client,
+        namespace: &str,
+        name: &str,
+        wanted: &Wanted,
+        rotation: &Rotation<'_>,
+    ) -> Result<Material, TlsError> {
         let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
         let secret = format!("{namespace}/{name}");
         for _ in 0..ATTEMPTS {
             let found = api.get_opt(name).await.map_err(failed("read", &secret))?;
-            let now = Timestamp::now();
             let content = found.as_ref().map(content).unwrap_or_default();
-            match inspect(&content, wanted, now) {
-                Ok(material) => return Ok(material),
-                Err(reason) if found.is_some() => tracing::info!(secret, %reason, "renewing certificates"),
-                Err(_) => tracing::info!(secret, "making certificates"),
+            let next = step(&content, wanted, rotation)?;
+            let material = Material::of(&next.content, wanted);
+            let material = material.map_err(|unfit| TlsError::Unserviceable(unfit.to_string()))?;
+            if next.reasons.is_empty() {
+                return Ok(material);
             }
-            let content = issue(&content, wanted, now)?;
-            let material = inspect(&content, wanted, now).map_err(TlsError::Unserviceable)?;
-            match write(&api, name, found, content).await {
-                Ok(()) => return Ok(material),
+            // What does not serve after this step would be made again for ever.
+            if let Some(reason) = step(&next.content, wanted, rotation)?.reasons.first() {
+                return Err(TlsError::Unserviceable(reason.clone()));
+            }
+            match write(&api, name, found, next.content).await {
+                Ok(()) => {
+                    tracing::info!(secret, reason = next.reasons.join("; "), "certificates renewed");
+                    return Ok(material);
+                }
                 Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {}
                 Err(source) => return Err(failed("write", &secret)(source)),
             }

@@ -1,14 +1,11 @@
-use super::inspect::inspect;
-use super::issue::issue;
+use super::issue::{Step, step};
 use super::*;
 use jiff::{SignedDuration, Timestamp};
 
+const DAY: SignedDuration = SignedDuration::from_hours(24);
+
 fn now() -> Timestamp {
     "2026-11-21T12:00:00Z".parse().unwrap()
-}
-
-fn days(days: i32) -> SignedDuration {
-    SignedDuration::from_hours(24) * days
 }
 
 fn wanted() -> Wanted {
@@ -18,68 +15,128 @@ fn wanted() -> Wanted {
     }
 }
 
-fn fresh() -> Content {
-    issue(&Content::new(), &wanted(), now()).unwrap()
+/// A day and ninety.
+fn ages() -> Ages {
+    Ages::new(DAY, DAY * 90).unwrap()
 }
 
-fn unfit(content: &Content, wanted: &Wanted, at: Timestamp) -> String {
-    inspect(content, wanted, at).unwrap_err().to_string()
+fn next(before: &Content, wanted: &Wanted, trust: Trust<'_>, now: Timestamp) -> Step {
+    step(before, wanted, &Rotation { ages: ages(), trust, now }).unwrap()
+}
+
+/// The step for clients that trust what the Secret says.
+fn after(before: &Content, at: Timestamp) -> Step {
+    next(before, &wanted(), Trust::Only(&before["ca.crt"]), at)
+}
+
+fn fresh() -> Content {
+    next(&Content::new(), &wanted(), Trust::Only(""), now()).content
+}
+
+fn count(content: &Content, key: &str) -> usize {
+    content[key].matches("BEGIN").count()
+}
+
+fn serves(content: &Content, bundle: &str, at: Timestamp) -> bool {
+    Material::of(content, &wanted()).unwrap().is_trusted_by(bundle, at)
 }
 
 #[test]
-fn what_is_made_serves() {
-    let material = inspect(&fresh(), &wanted(), now()).unwrap();
+fn what_is_made_serves_and_stays_until_it_is_due() {
+    let first = fresh();
+    let material = Material::of(&first, &wanted()).unwrap();
     assert!(material.client_key_pem.is_some());
     server_config(&material, Clients::Verified).unwrap();
+    assert!(material.is_trusted_by(&first["ca.crt"], now()));
+    assert_eq!(material.end().unwrap(), now() + DAY);
+    for later in [SignedDuration::ZERO, DAY / 2] {
+        let same = after(&first, now() + later);
+        assert_eq!((same.reasons, same.content), (Vec::<String>::new(), first.clone()));
+    }
 }
 
 #[test]
 fn keys_are_not_in_debug_output() {
-    let material = inspect(&fresh(), &wanted(), now()).unwrap();
+    let material = Material::of(&fresh(), &wanted()).unwrap();
     let text = format!("{material:?}");
     assert!(text.contains("BEGIN CERTIFICATE") && !text.contains("PRIVATE KEY"), "{text}");
 }
 
 #[test]
-fn a_leaf_is_renewed_a_month_before_its_end_by_the_same_authority() {
+fn a_leaf_is_renewed_after_two_thirds_of_its_life_by_the_same_authority() {
     let first = fresh();
-    assert!(inspect(&first, &wanted(), now() + days(330)).is_ok());
-    let later = now() + days(340);
-    assert!(unfit(&first, &wanted(), later).starts_with("tls.crt does not serve kerf-webhook"));
-    let second = issue(&first, &wanted(), later).unwrap();
-    assert_eq!(first["ca.crt"], second["ca.crt"]);
-    assert_ne!(first["tls.crt"], second["tls.crt"]);
-    assert!(inspect(&second, &wanted(), later).is_ok());
+    let second = after(&first, now() + DAY * 2 / 3);
+    assert_eq!(second.reasons.len(), 2, "{:?}", second.reasons);
+    assert!(second.reasons[0].starts_with("tls.crt ends at 2026-11-22T12:00:00Z"), "{:?}", second.reasons);
+    assert_eq!(first["ca.crt"], second.content["ca.crt"]);
+    assert_ne!(first["tls.crt"], second.content["tls.crt"]);
+    assert!(after(&second.content, now() + DAY * 2 / 3).reasons.is_empty());
 }
 
 #[test]
-fn an_authority_that_ends_is_trusted_until_its_leaves_are_gone() {
+fn a_new_authority_is_told_before_it_signs_and_the_old_one_trusted_until_it_ends() {
+    let old = after(&fresh(), now() + DAY * 60 - DAY / 12).content;
+    let (told, due) = (old["ca.crt"].clone(), now() + DAY * 60);
+    // Told: both authorities, the leaf and its key as before.
+    let both = next(&old, &wanted(), Trust::Only(&told), due).content;
+    assert_eq!((count(&both, "ca.crt"), count(&both, "ca.key")), (2, 2));
+    assert!(both["ca.crt"].ends_with(&told));
+    assert_eq!(both["tls.crt"], old["tls.crt"]);
+    // A leaf that is renewed while clients know the old one only is the old one's.
+    let between = next(&both, &wanted(), Trust::Only(&told), due + DAY).content;
+    assert_ne!(between["tls.crt"], old["tls.crt"]);
+    assert!(serves(&between, &told, due + DAY));
+    // The same while the configuration's caBundle is lost.
+    assert!(serves(&next(&both, &wanted(), Trust::Only(""), due + DAY).content, &told, due + DAY));
+    // Told long enough: the new one signs, and the old one's key is gone.
+    let signing = after(&both, due + SignedDuration::from_mins(1)).content;
+    assert_eq!((count(&signing, "ca.crt"), count(&signing, "ca.key")), (2, 1));
+    assert!(!serves(&signing, &told, due + SignedDuration::from_mins(1)));
+    assert!(serves(&signing, &both["ca.crt"], due + SignedDuration::from_mins(1)));
+    assert!(after(&signing, due + SignedDuration::from_mins(2)).reasons.is_empty());
+    // No leaf of the old one can be valid after its end.
+    let last = after(&signing, now() + DAY * 90);
+    assert_eq!(count(&last.content, "ca.crt"), 1);
+    assert!(signing["ca.crt"].starts_with(&last.content["ca.crt"]));
+}
+
+#[test]
+fn clients_that_read_the_secret_get_leaves_of_a_new_authority_at_once() {
     let first = fresh();
-    let later = now() + days(3400);
-    let second = issue(&first, &wanted(), later).unwrap();
-    assert_eq!(second["ca.crt"].matches("BEGIN").count(), 2);
-    assert!(second["ca.crt"].ends_with(&first["ca.crt"]));
-    assert!(inspect(&second, &wanted(), later).is_ok());
-    let old_leaf = issue(&first, &Wanted { client_name: None, ..wanted() }, now()).unwrap();
-    let mixed = Content::from([
-        ("ca.crt".to_owned(), second["ca.crt"].clone()),
-        ("tls.crt".to_owned(), old_leaf["tls.crt"].clone()),
-        ("tls.key".to_owned(), old_leaf["tls.key"].clone()),
-    ]);
-    assert!(inspect(&mixed, &Wanted { client_name: None, ..wanted() }, now()).is_ok());
-    let third = issue(&second, &wanted(), later + days(3400)).unwrap();
-    assert_eq!(third["ca.crt"].matches("BEGIN").count(), 2);
+    let second = next(&first, &wanted(), Trust::AsRead, now() + DAY * 60).content;
+    assert_eq!((count(&second, "ca.crt"), count(&second, "ca.key")), (2, 1));
+    assert!(!serves(&second, &first["ca.crt"], now() + DAY * 60));
 }
 
 #[test]
-fn an_authority_that_has_ended_is_forgotten() {
-    let second = issue(&fresh(), &wanted(), now() + days(4000)).unwrap();
-    assert_eq!(second["ca.crt"].matches("BEGIN").count(), 1);
+fn after_a_long_absence_a_new_authority_signs_though_nobody_was_told() {
+    for late in [DAY * 90 - SignedDuration::from_mins(1), DAY * 200] {
+        let content = after(&fresh(), now() + late).content;
+        assert!(serves(&content, &content["ca.crt"], now() + late));
+        assert_eq!(Material::of(&content, &wanted()).unwrap().end().unwrap(), now() + late + DAY);
+    }
 }
 
 #[test]
-fn content_that_does_not_serve_is_found() {
+fn ages_that_are_shortened_count_at_once() {
+    let first = fresh();
+    let short = Ages::new(DAY / 24, DAY).unwrap();
+    let rotation = Rotation { ages: short, trust: Trust::Only(&first["ca.crt"]), now: now() + DAY };
+    let second = step(&first, &wanted(), &rotation).unwrap().content;
+    assert_eq!(count(&second, "ca.crt"), 2);
+    assert_eq!(Material::of(&second, &wanted()).unwrap().end().unwrap(), now() + DAY + DAY / 24);
+}
+
+#[test]
+fn content_that_does_not_serve_is_replaced() {
     let good = fresh();
+    let strange = fresh();
+    let why = |content: &Content, wanted: &Wanted| {
+        let trust = Trust::Only(&good["ca.crt"]);
+        let step = next(content, wanted, trust, now());
+        assert!(next(&step.content, wanted, trust, now()).reasons.is_empty());
+        step.reasons.join("; ")
+    };
     let without = |key: &str| {
         let mut content = good.clone();
         content.remove(key);
@@ -90,27 +147,25 @@ fn content_that_does_not_serve_is_found() {
         content.insert(key.to_owned(), text.to_owned());
         content
     };
-    assert_eq!(unfit(&without("tls.crt"), &wanted(), now()), "tls.crt is missing");
-    assert_eq!(unfit(&without("client.key"), &wanted(), now()), "client.key is missing");
-    assert!(inspect(&without("client.key"), &Wanted { client_name: None, ..wanted() }, now()).is_ok());
-    assert!(unfit(&with("ca.crt", "garbage"), &wanted(), now()).starts_with("ca.crt cannot be used"));
-    let strange = fresh();
-    assert!(
-        unfit(&with("tls.key", &strange["tls.key"]), &wanted(), now()).contains("tls.key cannot be used")
-    );
-    assert!(unfit(&with("ca.crt", &strange["ca.crt"]), &wanted(), now()).contains("tls.crt does not serve"));
-
+    let no_client = Wanted { client_name: None, ..wanted() };
     let more = Wanted { server_names: vec!["10.0.0.7".into()], ..wanted() };
-    assert!(unfit(&good, &more, now()).starts_with("tls.crt does not serve 10.0.0.7"));
     let other = Wanted { client_name: Some("somebody".into()), ..wanted() };
-    assert_eq!(unfit(&good, &other, now()), "client.crt does not name somebody");
-    let no_name = Wanted { server_names: vec!["no name".into()], ..wanted() };
-    assert_eq!(unfit(&good, &no_name, now()), "\"no name\" is no DNS name and no IP address");
+    assert_eq!(why(&without("tls.crt"), &wanted()), "tls.crt is missing");
+    assert_eq!(why(&without("client.key"), &wanted()), "client.key is missing");
+    assert_eq!(why(&without("client.key"), &no_client), "");
+    assert!(why(&with("ca.crt", "garbage"), &wanted()).starts_with("ca.crt is renewed; ca.key is renewed"));
+    assert!(why(&without("ca.key"), &wanted()).starts_with("ca.crt is renewed; ca.key is renewed"));
+    assert!(why(&with("tls.key", &strange["tls.key"]), &wanted()).contains("tls.key cannot be used"));
+    assert!(why(&with("tls.crt", &strange["tls.crt"]), &wanted()).contains("tls.key cannot be used"));
+    assert!(why(&good, &more).starts_with("tls.crt does not serve 10.0.0.7"));
+    assert_eq!(why(&good, &other), "client.crt does not name somebody");
 }
 
 #[test]
-fn unusable_content_is_replaced_whole() {
-    let broken = fresh().into_keys().map(|key| (key, "garbage".to_owned())).collect();
-    let content = issue(&broken, &wanted(), now()).unwrap();
-    assert!(inspect(&content, &wanted(), now()).is_ok());
+fn unusable_content_is_replaced_whole_and_what_is_others_stays() {
+    let mut broken: Content = fresh().into_keys().map(|key| (key, "garbage".to_owned())).collect();
+    broken.insert("note".to_owned(), "ours".to_owned());
+    let content = next(&broken, &wanted(), Trust::Only(""), now()).content;
+    assert!(serves(&content, &content["ca.crt"], now()));
+    assert_eq!(content["note"], "ours");
 }

@@ -1,0 +1,57 @@
+use super::*;
+
+const GOOD: &str = "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: a}\nspec:\n  defaultIsolation: memory\n  isolation: {memory: [mig]}\n";
+const NODE: &str = "apiVersion: kerf.dev/v1alpha1\nkind: GpuNodePolicy\nmetadata: {name: n}\nspec:\n  gpus:\n  - kinds: [mig]\n";
+
+fn errors(text: &str) -> Vec<String> {
+    let errors = parse(Path::new("p.yaml"), text).err().unwrap_or_default();
+    errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_file_may_have_several_documents_of_both_kinds() {
+    let text = format!("# two\n---\n{GOOD}---\n\n--- # the nodes\n{NODE}...\n---\n# the end\n");
+    let content = parse(Path::new("p.yaml"), &text).unwrap();
+    assert_eq!((content.pods.len(), content.nodes.len()), (1, 1));
+    assert_eq!(content.nodes[0].document.lines_before, 10);
+}
+
+#[test]
+fn json_is_read_as_yaml_is() {
+    let text = "{\n\t\"apiVersion\": \"kerf.dev/v1alpha1\", \"kind\": \"GpuNodePolicy\",\n\t\"metadata\": {\"name\": \"n\"},\n\t\"spec\": {\"gpus\": []}\n}\n";
+    assert_eq!(errors(text), Vec::<String>::new());
+}
+
+/// The place is the file's, whichever document it is in, and every mistake of a file is told.
+#[test]
+fn a_mistake_has_its_file_line_and_column() {
+    let texts = [
+        GOOD.replace("defaultIsolation", "defaultIsolaton"),
+        format!("{GOOD}---\n{}", NODE.replace("gpus", "gpu")),
+        format!("{GOOD}---\n{}", NODE.replace("[mig]", "[mps, mps]")),
+        GOOD.replace("mig", "vgpu"),
+        GOOD.replace("memory: [mig]", "memory: [mig, time-slicing], hardware: [mps]"),
+        GOOD.replace("spec:", "spec:\n  match: {namespaces: []}"),
+        GOOD.replace("spec:", "spec:\n  sizes:\n    minGb: 10\n    maxGb: 5\n  maxPerPod: {memoryGb: 4}"),
+        GOOD.replace("metadata: {name: a}", "metadata: {name: a}\nmetadata: {name: b}"),
+        GOOD.replace("GpuPolicy", "Pod"),
+        "spec: [".to_owned(),
+        "just a text\n".to_owned(),
+        "# nothing\n---\n".to_owned(),
+    ];
+    let told: Vec<String> = texts.iter().map(|text| errors(text).join("\n")).collect();
+    insta::assert_snapshot!(told.join("\n\n"));
+}
+
+/// Cheap noise of the kind that editors and merges leave; the fuzz target has the rest.
+#[test]
+fn no_text_makes_the_reader_panic() {
+    let text = format!("{GOOD}---\n{NODE}");
+    for end in 0..text.len() {
+        drop(parse(Path::new("p.yaml"), &text[..end]));
+        drop(parse(Path::new("p.yaml"), &text[end..]));
+        for noise in ["\t", "---", "\u{feff}", "&a *a", "{", "\0", "- "] {
+            drop(parse(Path::new("p.yaml"), &format!("{}{noise}{}", &text[..end], &text[end..])));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! How long certificates live, and when they are renewed. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+use thiserror::Error;
+
+/// A certificate begins this much before it is made: clocks disagree.
+pub(super) const SKEW: SignedDuration = SignedDuration::from_hours(1);
+
+/// The shortest leaf: certificates count in seconds.
+const SHORTEST: SignedDuration = SignedDuration::from_secs(3);
+
+/// How long a leaf and an authority live. Both are renewed after two thirds of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ages {
+    leaf: SignedDuration,
+    authority: SignedDuration,
+}
+
+/// Ages that leave no time for a rotation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum BadAges {
+    /// The leaf's is too short.
+    #[error("a leaf of {0:#} is too short; it must live at least 3 s")]
+    Short(SignedDuration),
+    /// The authority's is too short for its leaves.
+    #[error(
+        "an authority of {authority:#} is too short for leaves of {leaf:#}; it must live at least three times as long"
+    )]
+    Overlap {
+        /// The leaf's age.
+        leaf: SignedDuration,
+        /// The authority's.
+        authority: SignedDuration,
+    },
+}
+
+impl Ages {
+    /// A year and ten: for clients that read the authority once, as kube-scheduler does (client-go's transport reloads a
+    /// certificate and its key by itself, the authority never).
+    pub const YEARS: Self =
+        Self { leaf: SignedDuration::from_hours(365 * 24), authority: SignedDuration::from_hours(3650 * 24) };
+
+    /// These ages. An authority that is replaced after two thirds of its life then outlives each leaf of it.
+    pub fn new(leaf: SignedDuration, authority: SignedDuration) -> Result<Self, BadAges> {
+        if leaf < SHORTEST {
+            return Err(BadAges::Short(leaf));
+        }
+        if authority / 3 < leaf {
+            return Err(BadAges::Overlap { leaf, authority });
+        }
+        Ok(Self { leaf, authority })
+    }
+
+    /// How often the Secret is looked at: often enough that all replicas show a new leaf long before the old one's end.
+    #[must_use]
+    pub fn look(&self) -> Duration {
+        part(self.leaf, 24).clamp(Duration::from_millis(200), Duration::from_secs(30))
+    }
+
+    /// How long clients must have been told to trust a new authority before a leaf of it is made. API servers hear of a
+    /// changed configuration by a watch, in far less than the minute that is given where the ages allow it.
+    #[must_use]
+    pub fn settle(&self) -> Duration {
+        part(self.authority, 30).clamp(Duration::from_secs(1), Duration::from_mins(1))
+    }
+
+    pub(super) fn leaf_due(&self, life: Life) -> Timestamp {
+        life.due(self.leaf)
+    }
+
+    pub(super) fn authority_due(&self, life: Life) -> Timestamp {
+        life.due(self.authority)
+    }
+
+    /// The life of a leaf that is made now by an authority that ends at `latest`: no leaf outlives its authority.
+    pub(super) fn leaf_from(&self, now: Timestamp, latest: Timestamp) -> Life {
+        let life = Life::from(now, self.leaf);
+        Life { end: life.end.min(latest), ..life }
+    }
+
+    /// Whether a leaf by an authority of this life lives long enough to be worth it. Nobody renewed anything for weeks
+    /// where it does not.
+    pub(super) fn leaves_room(&self, authority: Life, now: Timestamp) -> bool {
+        authority.end.duration_since(now) > self.leaf / 3
+    }
+
+    pub(super) fn authority_from(&self, now: Timestamp) -> Life {
+        Life::from(now, self.authority)
+    }
+}
+
+fn part(age: SignedDuration, of: i32) -> Duration {
+    Duration::try_from(age / of).unwrap_or_default()
+}
+
+/// From when until when a certificate is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Life {
+    /// The first moment, [`SKEW`] before it was made.
+    pub begin: Timestamp,
+    /// The last one.
+    pub end: Timestamp,
+}
+
+impl Life {
+    fn from(now: Timestamp, age: SignedDuration) -> Self {
+        let begin = now.saturating_sub(SKEW).unwrap_or(Timestamp::MIN);
+        Self { begin, end: now.saturating_add(age).unwrap_or(Timestamp::MAX) }
+    }
+
+    /// When two thirds of it are over, or of `age` where it was made to live longer.
+    fn due(self, age: SignedDuration) -> Timestamp {
+        let made = self.begin.saturating_add(SKEW).unwrap_or(Timestamp::MAX);
+        let lives = self.end.duration_since(made).min(age);
+        made.saturating_add(lives / 3 * 2).unwrap_or(Timestamp::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+    #[test]
+    fn ages_leave_time_for_a_rotation() {
+        assert!(Ages::new(HOUR * 24, HOUR * 24 * 90).is_ok());
+        assert!(Ages::new(HOUR, HOUR * 3).is_ok());
+        let message = |leaf, authority| Ages::new(leaf, authority).unwrap_err().to_string();
+        assert_eq!(
+            message(HOUR, HOUR * 2),
+            "an authority of 2h is too short for leaves of 1h; it must live at least three times as long"
+        );
+        assert_eq!(
+            message(SignedDuration::from_secs(2), HOUR),
+            "a leaf of 2s is too short; it must live at least 3 s"
+        );
+    }
+
+    #[test]
+    fn looks_and_settling_fit_the_ages() {
+        let long = Ages::new(HOUR * 24, HOUR * 24 * 90).unwrap();
+        assert_eq!((long.look(), long.settle()), (Duration::from_secs(30), Duration::from_mins(1)));
+        let short = Ages::new(SignedDuration::from_secs(6), SignedDuration::from_secs(30)).unwrap();
+        assert_eq!((short.look(), short.settle()), (Duration::from_millis(250), Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_certificate_is_due_after_two_thirds_of_its_life_or_of_the_age_wanted_now() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        let life = Life::from(now, HOUR * 24);
+        assert_eq!((life.begin, life.end), (now - HOUR, now + HOUR * 24));
+        assert_eq!(life.due(HOUR * 24), now + HOUR * 16);
+        assert_eq!(life.due(HOUR * 3), now + HOUR * 2);
+        assert_eq!(life.due(HOUR * 999), now + HOUR * 16);
+    }
+
+    #[test]
+    fn no_leaf_outlives_its_authority() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        assert_eq!(Ages::YEARS.leaf_from(now, now + HOUR).end, now + HOUR);
+    }
+}

@@ -1,12 +1,12 @@
 //! From a pod, the policy and the cluster's supply to an admission. Pure: the same pod gets the same answer.
 
-use crate::patch::{OtherScheduler, patch};
+use crate::patch::{PodPatch, Unfit, patch};
 use crate::readmit::readmit;
 use json_patch::PatchOperation;
 use kerf_core::contract::{RequestDocument, UnreadableRequest};
 use kerf_core::keys;
-use kerf_core::policy::{self, Policy, Supply};
-use kerf_core::request::{self, AskError, PodView};
+use kerf_core::policy::{self, Policies, Supply};
+use kerf_core::request::{self, AskError, PodView, Reading};
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
@@ -23,7 +23,7 @@ pub enum Admission {
         /// What the user should know.
         warnings: Vec<String>,
         /// The request that the patch writes.
-        document: RequestDocument,
+        document: Box<RequestDocument>,
     },
     /// It does not go in.
     Denied {
@@ -44,38 +44,54 @@ pub(crate) enum Refusal {
     /// Its request document cannot be read.
     #[error(transparent)]
     Document(#[from] UnreadableRequest),
-    /// It has another scheduler.
+    /// It would go past kerf.
     #[error(transparent)]
-    Scheduler(#[from] OtherScheduler),
+    Unfit(#[from] Unfit),
+    /// No policy is for it.
+    #[error(
+        "no policy of kerf's matches a pod of namespace {0}, so it may not ask for a slice; ask an admin for a GpuPolicy that does"
+    )]
+    NoPolicy(String),
     /// It is no pod.
     #[error("failed to read the pod: {0}")]
     Pod(#[from] serde_json::Error),
 }
 
-/// Decides on `pod`, a Pod's JSON.
+/// Decides on `pod`, a Pod's JSON, which is created in `namespace`.
 #[must_use]
-pub fn admit(pod: &Value, policy: &Policy, supply: &Supply) -> Admission {
-    decide(pod, policy, supply).unwrap_or_else(|refusal| Admission::Denied { message: refusal.to_string() })
+pub fn admit(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Admission {
+    decide(pod, namespace, policies, supply)
+        .unwrap_or_else(|refusal| Admission::Denied { message: refusal.to_string() })
 }
 
-fn decide(pod: &Value, policy: &Policy, supply: &Supply) -> Result<Admission, Refusal> {
+fn decide(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Result<Admission, Refusal> {
     let view = PodView::deserialize(pod)?;
     let annotations = &view.metadata.annotations;
-    if annotations.contains_key(keys::ASSIGNMENT) {
-        return Err(AskError::Reserved(keys::ASSIGNMENT).into());
+    if let Some(key) = [keys::ASSIGNMENT, keys::ROOM].into_iter().find(|key| annotations.contains_key(*key)) {
+        return Err(AskError::Reserved(key).into());
     }
+    let policy = policies.of_pod(&view.facts(namespace, &request::models_named(&view)));
+    let no_policy = || Refusal::NoPolicy(namespace.to_owned());
     if let Some(text) = annotations.get(keys::REQUEST) {
-        readmit(pod, &view, &RequestDocument::parse(text)?, policy)?;
+        let document = RequestDocument::parse(text)?;
+        readmit(pod, &view, &document, policy.ok_or_else(no_policy)?)?;
         return Ok(Admission::Untouched);
     }
-    let Some(ask) = request::read(&view)? else { return Ok(Admission::Untouched) };
+    let reading =
+        policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
+    let Some(ask) = request::read(&view, &reading)? else { return Ok(Admission::Untouched) };
+    let policy = policy.ok_or_else(no_policy)?;
     let choice = policy::choose(policy, supply, &ask)?;
-    let ops = patch(pod, &choice.document, policy)?;
-    let warnings = choice.warnings.iter().map(ToString::to_string).collect();
-    Ok(Admission::Patched { ops, warnings, document: choice.document })
+    let PodPatch { ops, warnings } = patch(pod, &choice.document, policy)?;
+    let warnings = choice.warnings.iter().map(ToString::to_string).chain(warnings).collect();
+    Ok(Admission::Patched { ops, warnings, document: Box::new(choice.document) })
 }
 
 #[cfg(test)]
+mod dialect_tests;
+#[cfg(test)]
 mod property_tests;
+#[cfg(test)]
+mod refusal_tests;
 #[cfg(test)]
 mod tests;

@@ -4,52 +4,103 @@ use crate::args::Args;
 use crate::certificate::Keeper;
 use crate::metrics::Metrics;
 use crate::routes::{Webhook, routes};
-use crate::supply_watch;
+use crate::{demand_watch, policy_events, supply_watch};
 use anyhow::Context;
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::policy_file::PolicyStore;
 use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
-use kerf_runtime::tls::{Clients, ServingCertificate, Wanted};
+use kerf_runtime::tls::{Clients, ServingCertificate};
 use prometheus_client::registry::Registry;
+use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Runs the webhook until `stop`.
+/// The condition that ends with the signal to stop.
+const STAYING: &str = "restart";
+
+/// Runs the webhook until `stop`, and a grace after it: it is not ready then, and serves on until nobody asks any more.
 ///
 /// It accepts connections once it has a certificate and knows the cluster's GPUs: until then pods with GPU requests are
 /// refused by the API server itself, and no other pod comes here.
 pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let policy = PolicyStore::open(&args.policy).context("--policy")?;
     let client = args.client.client().await?;
-    let readiness = Readiness::new(&["policy", "certificate", "inventory"]);
+    let readiness = Readiness::new(&["policy", "certificate", "inventory", STAYING]);
     readiness.set("policy", true);
+    readiness.set(STAYING, true);
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     policy.register(&mut registry);
     let (publisher, supply) = supply_watch::channel();
 
+    // What the program does it does until the end, which comes a grace after the stop.
+    let end = CancellationToken::new();
     let mut tasks = JoinSet::new();
-    let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, stop.clone());
+    let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, end.clone());
     tasks.spawn(async { admin.await.context("--admin-address") });
-    let (followed, ended) = (policy.clone(), stop.clone());
+    let (followed, ended) = (policy.clone(), end.clone());
     tasks.spawn(async move {
         followed.watch(ended).await;
         Ok(())
     });
-    let follow = supply_watch::follow(client.clone(), publisher, stop.clone());
+    let namespace = args.tls.tls_secret.namespace.clone();
+    let demand = demand_watch::follow(client.clone(), namespace, publisher.clone(), end.clone());
+    tasks.spawn(async {
+        demand.await;
+        Ok(())
+    });
+    let configuration = args.tls.configuration.clone();
+    let told = policy_events::run(client.clone(), configuration, policy.clone(), end.clone());
+    tasks.spawn(async {
+        told.await;
+        Ok(())
+    });
+    let follow = supply_watch::follow(client.clone(), publisher, end.clone());
     tasks.spawn(async {
         follow.await;
         Ok(())
     });
+    let grace = Duration::try_from(args.grace).context("--grace")?;
+    tasks.spawn(leave(readiness.clone(), grace, stop.clone(), end.clone()));
 
     let webhook = Webhook { policy, supply, metrics };
     let result = tokio::select! {
-        result = serve_admissions(args, client, webhook, readiness, stop.clone()) => result,
+        result = serve_admissions(args, client, webhook, readiness, Stops { stop, end: end.clone() }) => result,
         error = first_failure(&mut tasks) => Err(error),
     };
-    stop.cancel();
+    end.cancel();
     while tasks.join_next().await.is_some() {}
     result
+}
+
+/// The stop, and the end that follows it.
+struct Stops {
+    stop: CancellationToken,
+    end: CancellationToken,
+}
+
+/// Lets `end` follow `stop`: after `grace` where requests may still come, at once where none ever did.
+async fn leave(
+    readiness: Readiness,
+    grace: Duration,
+    stop: CancellationToken,
+    end: CancellationToken,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = end.cancelled() => return Ok(()),
+    }
+    let was_ready = readiness.is_ready();
+    readiness.set(STAYING, false);
+    if was_ready {
+        tracing::info!(?grace, "not ready any more, serving on for the grace");
+        tokio::select! {
+            () = tokio::time::sleep(grace) => {}
+            () = end.cancelled() => {}
+        }
+    }
+    end.cancel();
+    Ok(())
 }
 
 /// Waits for a task that fails. Those that end because of the stop do not count.
@@ -69,24 +120,22 @@ async fn serve_admissions(
     client: kube::Client,
     mut webhook: Webhook,
     readiness: Readiness,
-    stop: CancellationToken,
+    Stops { stop, end }: Stops,
 ) -> anyhow::Result<()> {
-    let wanted = Wanted { server_names: args.tls_names, client_name: None };
-    let (namespace, secret) = (args.tls_secret.namespace, args.tls_secret.name);
-    let keeper = Keeper { client, namespace, secret, wanted, configuration: args.configuration };
-    let Some(material) = keeper.obtain(&stop).await else { return Ok(()) };
+    let mut keeper = Keeper::new(client, args.tls).context("--tls-ca-age, --tls-leaf-age")?;
+    let Some(material) = keeper.obtain(&end).await else { return Ok(()) };
     let certificate = ServingCertificate::new(&material)?;
     let tls = certificate.server_config(&material, Clients::Any)?;
     tokio::select! {
-        () = stop.cancelled() => return Ok(()),
+        () = end.cancelled() => return Ok(()),
         known = webhook.supply.known() => known?,
     }
     readiness.set("inventory", true);
 
     let listener = serve::listen(args.address, args.address_file.as_deref()).await.context("--address")?;
-    let ended = stop.clone();
-    let trusted = move || readiness.set("certificate", true);
-    let keeping = tokio::spawn(async move { keeper.keep(certificate, trusted, ended).await });
-    serve::serve(listener, tls, routes(webhook), stop).await?;
+    let ended = end.clone();
+    let told = move |trusted| readiness.set("certificate", trusted);
+    let keeping = tokio::spawn(async move { keeper.keep(certificate, told, ended).await });
+    serve::serve(listener, tls, serve::closing(routes(webhook), stop), end).await?;
     Ok(keeping.await?)
 }

@@ -1,6 +1,7 @@
 //! The program's flags.
 
 use clap::Parser;
+use jiff::SignedDuration;
 use kerf_runtime::args::{AdminArgs, ClientArgs, LogArgs, NamespacedName};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,15 +19,12 @@ pub struct Args {
     /// The policy file. It is read again when it changes; the last good content stays in force.
     #[arg(long)]
     pub policy: PathBuf,
-    /// The `MutatingWebhookConfiguration` whose caBundle is set.
-    #[arg(long, default_value = "kerf")]
-    pub configuration: String,
-    /// The Secret that the certificates are kept in, as namespace/name. It is made if it is not there.
-    #[arg(long, default_value = "kerf-system/kerf-webhook-tls")]
-    pub tls_secret: NamespacedName,
-    /// A DNS name or IP address that the API server calls the webhook by. Repeatable.
-    #[arg(long = "tls-name", value_name = "NAME", default_value = "kerf-webhook.kerf-system.svc")]
-    pub tls_names: Vec<String>,
+    /// Certificates.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// How long requests are still served after SIGTERM, not ready, until nobody sends any more.
+    #[arg(long, default_value = "5s")]
+    pub grace: SignedDuration,
     /// Logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -38,6 +36,31 @@ pub struct Args {
     pub admin: AdminArgs,
 }
 
+/// Where the certificate comes from.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TlsArgs {
+    /// A folder with `tls.crt`, `tls.key` and `ca.crt` that another keeps in order, for example a mounted Secret of
+    /// cert-manager's. No certificate is made then, and the caBundle is left to who keeps the folder.
+    #[arg(long, value_name = "DIR")]
+    pub tls_dir: Option<PathBuf>,
+    /// The `MutatingWebhookConfiguration` whose caBundle is set.
+    #[arg(long, default_value = "kerf")]
+    pub configuration: String,
+    /// The Secret that the certificates are kept in, as namespace/name. It is made if it is not there.
+    #[arg(long, default_value = "kerf-system/kerf-webhook-tls")]
+    pub tls_secret: NamespacedName,
+    /// A DNS name or IP address that the API server calls the webhook by. Repeatable.
+    #[arg(long = "tls-name", value_name = "NAME", default_value = "kerf-webhook.kerf-system.svc")]
+    pub tls_names: Vec<String>,
+    /// How long a certificate lives. It is renewed after two thirds of it.
+    #[arg(long, value_name = "AGE", default_value = "24h")]
+    pub tls_leaf_age: SignedDuration,
+    /// How long an authority lives, three times a certificate's life or more. It is replaced after two thirds of it, and
+    /// trusted to its end. 90 days.
+    #[arg(long, value_name = "AGE", default_value = "2160h")]
+    pub tls_ca_age: SignedDuration,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,15 +69,26 @@ mod tests {
     fn the_policy_is_the_only_flag_that_must_be_given() {
         let args = Args::try_parse_from(["kerf-webhook", "--policy", "policy.yaml"]).unwrap();
         let secret = NamespacedName { namespace: "kerf-system".into(), name: "kerf-webhook-tls".into() };
-        assert_eq!((args.tls_secret, args.configuration.as_str()), (secret, "kerf"));
-        assert_eq!(args.tls_names, ["kerf-webhook.kerf-system.svc"]);
+        assert_eq!((args.tls.tls_secret, args.tls.configuration.as_str()), (secret, "kerf"));
+        assert_eq!(args.tls.tls_names, ["kerf-webhook.kerf-system.svc"]);
         assert!(Args::try_parse_from(["kerf-webhook"]).is_err());
+    }
+
+    #[test]
+    fn ages_have_a_unit_and_fit_each_other() {
+        let flags = ["kerf-webhook", "--policy", "p"];
+        let args = Args::try_parse_from(flags).unwrap();
+        assert!(kerf_runtime::tls::Ages::new(args.tls.tls_leaf_age, args.tls.tls_ca_age).is_ok());
+        assert_eq!(args.grace, SignedDuration::from_secs(5));
+        let with = |age| Args::try_parse_from(flags.into_iter().chain(["--tls-leaf-age", age]));
+        assert_eq!(with("90m").unwrap().tls.tls_leaf_age, SignedDuration::from_mins(90));
+        assert!(with("24").is_err());
     }
 
     #[test]
     fn names_that_are_given_replace_the_default() {
         let flags = ["kerf-webhook", "--policy", "p", "--tls-name", "localhost", "--tls-name", "127.0.0.1"];
-        assert_eq!(Args::try_parse_from(flags).unwrap().tls_names, ["localhost", "127.0.0.1"]);
+        assert_eq!(Args::try_parse_from(flags).unwrap().tls.tls_names, ["localhost", "127.0.0.1"]);
     }
 
     #[test]

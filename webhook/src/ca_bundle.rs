@@ -14,6 +14,9 @@ pub(crate) enum BundleError {
     /// There is no such configuration.
     #[error("there is no MutatingWebhookConfiguration {0}; apply kerf's manifests")]
     Absent(String),
+    /// Another wrote it since it was read.
+    #[error("the MutatingWebhookConfiguration {0} changed meanwhile; it is read again")]
+    Changed(String),
     /// It cannot be read or written.
     #[error("failed to {verb} the MutatingWebhookConfiguration {name}")]
     Api {
@@ -26,20 +29,50 @@ pub(crate) enum BundleError {
     },
 }
 
-/// Makes all webhooks of the configuration `name` trust `ca_pem`.
-pub(crate) async fn ensure(client: &Client, name: &str, ca_pem: &str) -> Result<(), BundleError> {
-    let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    let failed =
-        |verb| move |source| BundleError::Api { verb, name: name.to_owned(), source: Box::new(source) };
-    let configuration = api.get_opt(name).await.map_err(failed("read"))?;
-    let configuration = configuration.ok_or_else(|| BundleError::Absent(name.to_owned()))?;
-    if let Some(patch) = patch(&configuration, ca_pem) {
-        // A strategic patch merges webhooks by their names, whatever became of their order since they were read.
-        let params = PatchParams::default();
-        api.patch(name, &params, &Patch::Strategic(patch)).await.map_err(failed("patch"))?;
-        tracing::info!(configuration = name, "caBundle set");
+/// A configuration as it was read.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    api: Api<MutatingWebhookConfiguration>,
+    name: String,
+    read: MutatingWebhookConfiguration,
+}
+
+impl Configuration {
+    /// Reads the configuration `name`.
+    pub async fn read(client: &Client, name: &str) -> Result<Self, BundleError> {
+        let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+        let read = api.get_opt(name).await.map_err(failed("read", name))?;
+        let read = read.ok_or_else(|| BundleError::Absent(name.to_owned()))?;
+        Ok(Self { api, name: name.to_owned(), read })
     }
-    Ok(())
+
+    /// The caBundle that all its webhooks have; `None` if they differ, or have none.
+    pub fn bundle(&self) -> Option<String> {
+        let mut bundles = self.read.webhooks.iter().flatten().map(|w| w.client_config.ca_bundle.as_ref());
+        let first = bundles.next()??;
+        bundles.all(|bundle| bundle == Some(first)).then(|| String::from_utf8(first.0.clone()).ok())?
+    }
+
+    /// Makes all its webhooks trust `ca_pem`, unless it was written since it was read: who writes what he made of an older
+    /// Secret would take a new authority out again.
+    pub async fn trust(&self, ca_pem: &str) -> Result<(), BundleError> {
+        let Some(patch) = patch(&self.read, ca_pem) else { return Ok(()) };
+        // A strategic patch merges webhooks by their names, whatever became of their order since they were read.
+        match self.api.patch(&self.name, &PatchParams::default(), &Patch::Strategic(patch)).await {
+            Ok(_) => {
+                tracing::info!(configuration = self.name, "caBundle set");
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_conflict() => {
+                Err(BundleError::Changed(self.name.clone()))
+            }
+            Err(source) => Err(failed("patch", &self.name)(source)),
+        }
+    }
+}
+
+fn failed(verb: &'static str, name: &str) -> impl FnOnce(kube::Error) -> BundleError {
+    move |source| BundleError::Api { verb, name: name.to_owned(), source: Box::new(source) }
 }
 
 /// The patch that gives each webhook this caBundle; `None` if all have it.
@@ -52,7 +85,8 @@ fn patch(configuration: &MutatingWebhookConfiguration, ca_pem: &str) -> Option<V
         .filter(|w| w.client_config.ca_bundle.as_ref() != Some(&bundle));
     let webhooks: Vec<Value> =
         others.map(|webhook| json!({"name": webhook.name, "clientConfig": {"caBundle": bundle}})).collect();
-    (!webhooks.is_empty()).then(|| json!({"webhooks": webhooks}))
+    let version = &configuration.metadata.resource_version;
+    (!webhooks.is_empty()).then(|| json!({"metadata": {"resourceVersion": version}, "webhooks": webhooks}))
 }
 
 #[cfg(test)]
@@ -68,7 +102,10 @@ mod tests {
             })
         };
         let webhooks: Vec<Value> = bundles.iter().copied().enumerate().map(webhook).collect();
-        serde_json::from_value(json!({"metadata": {"name": "kerf"}, "webhooks": webhooks})).unwrap()
+        serde_json::from_value(
+            json!({"metadata": {"name": "kerf", "resourceVersion": "7"}, "webhooks": webhooks}),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -76,7 +113,7 @@ mod tests {
         let patch = patch(&configuration(&[None, Some("ours"), Some("other")]), "ours").unwrap();
         assert_eq!(
             patch,
-            json!({"webhooks": [
+            json!({"metadata": {"resourceVersion": "7"}, "webhooks": [
                 {"name": "w0.kerf.dev", "clientConfig": {"caBundle": "b3Vycw=="}},
                 {"name": "w2.kerf.dev", "clientConfig": {"caBundle": "b3Vycw=="}},
             ]})

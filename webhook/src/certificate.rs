@@ -1,32 +1,35 @@
-//! The webhook's certificate: had from its Secret, renewed, and trusted by the API server. All replicas do the same, and
-//! the Secret makes them agree.
+//! The webhook's certificate: had, renewed, and trusted by the API server.
+//!
+//! It is our own (`own`), or another makes it and mounts it (`--tls-dir`).
 
-use crate::ca_bundle::{self, BundleError};
+mod own;
+
+use crate::args::TlsArgs;
+use crate::ca_bundle::BundleError;
+use jiff::Timestamp;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::telemetry::chain;
-use kerf_runtime::tls::{Material, ServingCertificate, TlsError, TlsSecret, Wanted};
+use kerf_runtime::tls::{BadAges, Material, ServingCertificate, TlsError, TlsFolder};
 use kube::Client;
+use own::Own;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How often Secret and configuration are looked at.
-const CHECK: Duration = Duration::from_secs(30);
-/// How soon a failed look is repeated.
+/// How soon a failed look is repeated, where looks are not more frequent anyway.
 const RETRY: Duration = Duration::from_secs(1);
+/// How often a mounted folder is looked at. The kubelet itself needs up to a minute to renew it.
+const LOOK: Duration = Duration::from_secs(10);
 
-/// Where the certificate is kept, and who must trust it.
-#[derive(Clone)]
+/// Keeps the certificate in order.
 pub(crate) struct Keeper {
-    /// The API server.
-    pub client: Client,
-    /// The Secret's namespace.
-    pub namespace: String,
-    /// The Secret's name.
-    pub secret: String,
-    /// What the certificate must do.
-    pub wanted: Wanted,
-    /// The `MutatingWebhookConfiguration`.
-    pub configuration: String,
+    source: Source,
+    period: Duration,
+}
+
+/// Who makes the certificate.
+enum Source {
+    Own(Box<Own>),
+    Folder(TlsFolder),
 }
 
 #[derive(Debug, Error)]
@@ -35,20 +38,42 @@ enum KeepError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Bundle(#[from] BundleError),
+    #[error("failed to look at the certificate")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// What one look at the certificate found.
+struct Look {
+    /// What to show to the API server; what is shown stays where there is none.
+    material: Option<Material>,
+    /// Whether the API server trusts it, where that is known.
+    trusted: Option<bool>,
+    /// What is not in order.
+    error: Option<KeepError>,
 }
 
 impl Keeper {
+    /// As the flags say.
+    pub fn new(client: Client, args: TlsArgs) -> Result<Self, BadAges> {
+        let Some(dir) = args.tls_dir else {
+            let own = Own::new(client, args)?;
+            return Ok(Self { period: own.period(), source: Source::Own(Box::new(own)) });
+        };
+        Ok(Self { source: Source::Folder(TlsFolder::new(dir, args.tls_names)), period: LOOK })
+    }
+
     /// The material, as soon as there is any. `None` if the stop comes first.
-    pub async fn obtain(&self, stop: &CancellationToken) -> Option<Material> {
+    pub async fn obtain(&mut self, stop: &CancellationToken) -> Option<Material> {
         let mut complaint = Complaint::default();
         loop {
-            tokio::select! {
+            let look = tokio::select! {
                 () = stop.cancelled() => return None,
-                material = self.material() => match material {
-                    Ok(material) => return Some(material),
-                    Err(error) => complaint.about(&error),
-                },
+                look = self.look() => look,
+            };
+            if look.material.is_some() {
+                return look.material;
             }
+            complaint.about(look.error.as_ref());
             tokio::select! {
                 () = stop.cancelled() => return None,
                 () = tokio::time::sleep(RETRY) => {}
@@ -56,21 +81,17 @@ impl Keeper {
         }
     }
 
-    /// Keeps `serving` and the caBundle what the Secret says, until `stop`. Calls `trusted` each time that both are.
-    pub async fn keep(&self, serving: ServingCertificate, trusted: impl Fn(), stop: CancellationToken) {
-        let (mut complaint, mut shown) = (Complaint::default(), None);
+    /// Keeps `serving` in order until `stop`. `told` hears after each look whether the API server takes what is shown.
+    pub async fn keep(mut self, serving: ServingCertificate, told: impl Fn(bool), stop: CancellationToken) {
+        let (mut complaint, mut shown, mut trusted) = (Complaint::default(), None, false);
         loop {
-            let pause = match self.look(&serving, &mut shown).await {
-                Ok(()) => {
-                    complaint = Complaint::default();
-                    trusted();
-                    CHECK
-                }
-                Err(error) => {
-                    complaint.about(&error);
-                    RETRY
-                }
-            };
+            let look = self.look().await;
+            let refused = look.material.and_then(|material| show(&serving, &mut shown, material).err());
+            trusted = look.trusted.unwrap_or(trusted);
+            told(trusted && shown.as_ref().is_some_and(is_valid));
+            let error = look.error.or(refused);
+            complaint.about(error.as_ref());
+            let pause = if error.is_some() { RETRY.min(self.period) } else { self.period };
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
@@ -78,23 +99,39 @@ impl Keeper {
         }
     }
 
-    async fn material(&self) -> Result<Material, TlsError> {
-        TlsSecret::ensure(&self.client, &self.namespace, &self.secret, &self.wanted).await
-    }
-
-    async fn look(
-        &self,
-        serving: &ServingCertificate,
-        shown: &mut Option<Material>,
-    ) -> Result<(), KeepError> {
-        let material = self.material().await?;
-        if shown.as_ref() != Some(&material) {
-            serving.replace(&material)?;
+    async fn look(&mut self) -> Look {
+        match &mut self.source {
+            Source::Own(own) => own.look().await,
+            Source::Folder(folder) => {
+                let folder = folder.clone();
+                let read = tokio::task::spawn_blocking(move || folder.read(Timestamp::now())).await;
+                let read = read.map_err(KeepError::from).and_then(|read| read.map_err(KeepError::from));
+                let (material, error) = match read {
+                    Ok(material) => (Some(material), None),
+                    Err(error) => (None, Some(error)),
+                };
+                // Who makes it tells the API server too.
+                Look { material, trusted: Some(true), error }
+            }
         }
-        ca_bundle::ensure(&self.client, &self.configuration, &material.ca_pem).await?;
-        *shown = Some(material);
-        Ok(())
     }
+}
+
+/// Shows `material` from the next connection on, if it is another than before. A bad one changes nothing.
+fn show(
+    serving: &ServingCertificate,
+    shown: &mut Option<Material>,
+    material: Material,
+) -> Result<(), KeepError> {
+    if shown.as_ref() != Some(&material) {
+        serving.replace(&material)?;
+        *shown = Some(material);
+    }
+    Ok(())
+}
+
+fn is_valid(material: &Material) -> bool {
+    material.end().is_ok_and(|end| Timestamp::now() < end)
 }
 
 /// Logs an error that repeats every second once.
@@ -102,11 +139,11 @@ impl Keeper {
 struct Complaint(Option<String>);
 
 impl Complaint {
-    fn about(&mut self, error: &dyn std::error::Error) {
-        let error = chain(error);
-        if self.0.as_ref() != Some(&error) {
+    fn about(&mut self, error: Option<&KeepError>) {
+        let error = error.map(|error| chain(error));
+        if let Some(error) = error.as_ref().filter(|error| self.0.as_ref() != Some(error)) {
             tracing::warn!(error, "the certificate is not in order yet");
-            self.0 = Some(error);
         }
+        self.0 = error;
     }
 }

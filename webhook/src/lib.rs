@@ -5,22 +5,35 @@
 //! | [`admit`] | whether a pod is left alone, patched or denied: pure |
 //! | `readmit` | whether a pod that carries a request document is one that kerf admitted: pure |
 //! | `patch`, `edit` | the smallest patch that makes a pod carry its request: pure |
+//! | `templates` | pod templates: a bare name becomes a qualified one, and nothing else: pure |
+//! | `decision` | what is decided on an object, be it a pod or what makes pods, and how it is told |
+//! | `answer` | from a question's bytes to the answer's text, for who brings both: pure |
 //! | `review` | the wire format of the API server's question and answer |
 //! | `routes` | HTTP: one question, one answer, one log line |
+//! | `policy_events` | what becomes of policy files, as Events |
 //! | `supply_watch` | what the cluster's GPUs can serve, from the `GpuNodes` |
+//! | `demand_watch`, `recent` | what of it pods wait for already, by the extender's word and by what was admitted here |
 //! | `certificate`, `ca_bundle` | the certificate, and that the API server trusts it |
 //! | [`app`], [`args`], `metrics` | the program |
 #![forbid(unsafe_code)]
 
 pub mod admit;
+mod answer;
 pub mod app;
 pub mod args;
 mod ca_bundle;
 mod certificate;
+mod decision;
+mod demand_watch;
 mod edit;
 mod metrics;
 mod patch;
+mod policy_events;
 mod readmit;
+mod recent;
 mod review;
 mod routes;
 mod supply_watch;
+mod templates;
+
+pub use answer::answer;

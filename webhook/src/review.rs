@@ -2,9 +2,10 @@
 //!
 //! The patch goes back as base64 of its JSON text, as Kubernetes writes bytes.
 
-use crate::admit::Admission;
+use crate::templates::template_of;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use json_patch::PatchOperation;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -61,11 +62,26 @@ impl Request {
     /// Whether a pod is being created. Updates must never be denied here: it would keep finalizers from being removed.
     pub fn creates_pod(&self) -> bool {
         let is_pod = self.resource.group.is_empty() && self.resource.resource == "pods";
-        is_pod && self.sub_resource.as_deref().is_none_or(str::is_empty) && self.operation == "CREATE"
+        is_pod && self.is_of_the_object() && self.operation == "CREATE"
     }
 
-    /// The pod's name, or the beginning of it where the API server will complete it.
-    pub fn pod_name(&self) -> &str {
+    /// Where the pod template is that is being written; `None` if none is.
+    pub fn writes_template(&self) -> Option<&'static [&'static str]> {
+        let writes = matches!(self.operation.as_str(), "CREATE" | "UPDATE") && self.is_of_the_object();
+        writes.then(|| template_of(&self.resource.group, &self.resource.resource)).flatten()
+    }
+
+    fn is_of_the_object(&self) -> bool {
+        self.sub_resource.as_deref().is_none_or(str::is_empty)
+    }
+
+    /// What the object is one of, in the plural.
+    pub fn resource(&self) -> &str {
+        &self.resource.resource
+    }
+
+    /// The object's name, or the beginning of it where the API server will complete it.
+    pub fn name(&self) -> &str {
         let text = |key: &str| self.object["metadata"][key].as_str().filter(|name| !name.is_empty());
         text("name").or_else(|| text("generateName")).unwrap_or_default()
     }
@@ -115,11 +131,22 @@ struct Status<'a> {
     message: &'a str,
 }
 
+/// What is answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Verdict<'a> {
+    /// The object goes in as it is.
+    AsItIs,
+    /// It goes in with a patch, and the user is told.
+    Patched(&'a [PatchOperation], &'a [String]),
+    /// It does not go in.
+    Denied(&'a str),
+}
+
 /// The answer's text.
-pub(crate) fn answer(uid: &str, admission: &Admission) -> String {
-    let response = match admission {
-        Admission::Untouched => Response { uid, allowed: true, ..Response::default() },
-        Admission::Patched { ops, warnings, .. } => Response {
+pub(crate) fn answer(uid: &str, verdict: Verdict<'_>) -> String {
+    let response = match verdict {
+        Verdict::AsItIs => Response { uid, allowed: true, ..Response::default() },
+        Verdict::Patched(ops, warnings) => Response {
             uid,
             allowed: true,
             patch_type: Some("JSONPatch"),
@@ -127,7 +154,7 @@ pub(crate) fn answer(uid: &str, admission: &Admission) -> String {
             warnings,
             ..Response::default()
         },
-        Admission::Denied { message } => {
+        Verdict::Denied(message) => {
             Response { uid, status: Some(Status { code: FORBIDDEN, message }), ..Response::default() }
         }
     };

@@ -1,6 +1,7 @@
-//! HTTP: one question in, one answer out, one log line. What the answer is, is decided in `admit`.
+//! HTTP: one question in, one answer out, one log line. What the answer is, is a `Decision`.
 
 use crate::admit::{Admission, admit};
+use crate::decision::Decision;
 use crate::metrics::{Metrics, Outcome};
 use crate::review::{self, Request};
 use crate::supply_watch::LiveSupply;
@@ -15,10 +16,14 @@ use std::time::Instant;
 /// The largest question. An object has at most 1.5 MiB in etcd and comes as JSON, in an update twice.
 const LARGEST_BODY: usize = 8 << 20;
 
+/// How often a pod is decided on anew because another was admitted meanwhile. Beyond it two may be sent to one free slice,
+/// and one of them waits.
+const MOST_TRIES: u32 = 4;
+
 /// What answers are made from.
 #[derive(Debug, Clone)]
 pub(crate) struct Webhook {
-    /// The policy in force.
+    /// The policies in force.
     pub policy: PolicyStore,
     /// What the cluster can serve.
     pub supply: LiveSupply,
@@ -36,10 +41,11 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
     let started = Instant::now();
     let (outcome, response) = match review::read(&body) {
         Ok(request) => {
-            let admission = webhook.decide(&request);
-            log(&request, &admission);
+            let decision = Decision::on(&request, || webhook.admit(&request));
+            decision.log(&request);
             let json = [(header::CONTENT_TYPE, "application/json")];
-            (outcome(&admission), (json, review::answer(&request.uid, &admission)).into_response())
+            let answer = review::answer(&request.uid, decision.verdict());
+            (decision.outcome(), (json, answer).into_response())
         }
         Err(error) => {
             tracing::warn!(%error, "bad question");
@@ -51,44 +57,24 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
 }
 
 impl Webhook {
-    fn decide(&self, request: &Request) -> Admission {
-        if request.creates_pod() {
-            admit(&request.object, &self.policy.current(), &self.supply.current())
-        } else {
-            Admission::Untouched
-        }
-    }
-}
-
-fn outcome(admission: &Admission) -> Outcome {
-    match admission {
-        Admission::Untouched => Outcome::Untouched,
-        Admission::Patched { .. } => Outcome::Patched,
-        Admission::Denied { .. } => Outcome::Denied,
-    }
-}
-
-fn log(request: &Request, admission: &Admission) {
-    let (namespace, pod, outcome) = (&request.namespace, request.pod_name(), outcome(admission).as_str());
-    let dry_run = request.dry_run.unwrap_or(false);
-    match admission {
-        Admission::Untouched => tracing::info!(namespace, pod, dry_run, outcome, "pod"),
-        Admission::Patched { warnings, document, .. } => {
-            let requests =
-                document.containers.iter().map(|c| format!("{}: {}x {}", c.name, c.count, c.resource));
-            let resources = requests.collect::<Vec<_>>().join(", ");
-            tracing::info!(
-                namespace,
-                pod,
-                dry_run,
-                outcome,
-                resources,
-                warnings = warnings.join("; "),
-                "pod"
-            );
-        }
-        Admission::Denied { message: reason } => {
-            tracing::info!(namespace, pod, dry_run, outcome, reason, "pod");
+    /// Decides on a pod by what is free once those are served who were admitted before it.
+    fn admit(&self, request: &Request) -> Admission {
+        let policies = self.policy.current();
+        let mut tries = 0;
+        loop {
+            let now = Instant::now();
+            let seen = self.supply.current(now);
+            let admission = admit(&request.object, &request.namespace, &policies, &seen.supply);
+            let counts = !request.dry_run.unwrap_or(false);
+            tries += 1;
+            match &admission {
+                Admission::Patched { document, .. } if counts => {
+                    if self.supply.admit(document, &seen, now) || tries == MOST_TRIES {
+                        return admission;
+                    }
+                }
+                _ => return admission,
+            }
         }
     }
 }

@@ -1,50 +1,102 @@
-//! What the cluster's GPUs can serve, kept up to date from the `GpuNodes`. A GpuNode whose status cannot be read adds
-//! nothing and stops nothing.
+//! What the cluster's GPUs can serve and have room for, kept up to date from the `GpuNodes`. A GpuNode whose status cannot be
+//! read adds nothing and stops nothing; one that is not served, or whose spec cannot be read, has no room.
 
+use crate::recent::Recent;
 use futures::StreamExt;
-use kerf_core::contract::{GpuNodeStatus, GpuStatus};
+use kerf_core::contract::{Demand, GpuNodeSpec, RequestDocument};
 use kerf_core::kind::Kind;
 use kerf_core::names::NodeName;
-use kerf_core::policy::Supply;
+use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::shutdown::CancellationToken;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use tokio::sync::watch;
 
-/// The supply, or nothing until the `GpuNodes` were read once. Clones share it.
+/// How many `GpuNodes` are read at a time: each has some ten KiB of JSON, and the whole program is to stay small.
+const PAGE: u32 = 20;
+
+/// The supply, or nothing until the `GpuNodes` were read once, less what is wanted already. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct LiveSupply(watch::Receiver<Option<Arc<Supply>>>);
+pub(crate) struct LiveSupply {
+    supply: watch::Receiver<Option<Arc<Supply>>>,
+    recent: Arc<Mutex<Recent>>,
+}
+
+/// The supply at one time.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// The supply; the empty one while nothing is known.
+    pub supply: Supply,
+    admissions: u64,
+}
 
 impl LiveSupply {
-    /// The supply now; the empty one while nothing is known.
-    pub fn current(&self) -> Arc<Supply> {
-        self.0.borrow().clone().unwrap_or_default()
+    /// The supply now.
+    pub fn current(&self, now: Instant) -> Seen {
+        let supply = self.supply.borrow().clone().unwrap_or_default();
+        let mut recent = lock(&self.recent);
+        Seen { supply: supply.wanted(recent.pending(now)), admissions: recent.version() }
+    }
+
+    /// Counts an admission that was decided by what was seen. False, and it is not counted, if others came between: what was
+    /// free may be theirs.
+    pub fn admit(&self, document: &RequestDocument, seen: &Seen, now: Instant) -> bool {
+        let mut recent = lock(&self.recent);
+        let holds = recent.version() == seen.admissions;
+        if holds {
+            recent.admitted(document, now);
+        }
+        holds
     }
 
     /// Waits until the `GpuNodes` were read once. Nobody will read them if this is an error.
     pub async fn known(&mut self) -> Result<(), watch::error::RecvError> {
-        self.0.wait_for(Option::is_some).await.map(drop)
+        self.supply.wait_for(Option::is_some).await.map(drop)
     }
 }
 
 /// The writing end of a [`LiveSupply`].
-pub(crate) type Publisher = watch::Sender<Option<Arc<Supply>>>;
+#[derive(Debug, Clone)]
+pub(crate) struct Publisher {
+    supply: watch::Sender<Option<Arc<Supply>>>,
+    recent: Arc<Mutex<Recent>>,
+}
+
+impl Publisher {
+    /// What pods wait for, by the extender's word; `None` while there is none.
+    pub fn demand(&self, demand: Option<Demand>) {
+        lock(&self.recent).published(demand);
+    }
+
+    fn supply(&self, supply: Supply) {
+        self.supply.send_replace(Some(Arc::new(supply)));
+    }
+}
+
+fn lock(recent: &Mutex<Recent>) -> MutexGuard<'_, Recent> {
+    // Nothing panics while it holds the lock.
+    recent.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A supply and its writing end.
 pub(crate) fn channel() -> (Publisher, LiveSupply) {
-    let (publisher, receiver) = watch::channel(None);
-    (publisher, LiveSupply(receiver))
+    let (sender, receiver) = watch::channel(None);
+    let recent = Arc::<Mutex<Recent>>::default();
+    (Publisher { supply: sender, recent: recent.clone() }, LiveSupply { supply: receiver, recent })
 }
 
 /// Follows the `GpuNodes` until `stop`.
 pub(crate) async fn follow(client: Client, publisher: Publisher, stop: CancellationToken) {
-    let events = watcher(Api::<GpuNode>::all(client), watcher::Config::default()).default_backoff();
+    let config = watcher::Config::default().page_size(PAGE);
+    let events = watcher(Api::<GpuNode>::all(client), config).default_backoff();
     let mut events = std::pin::pin!(events);
     let mut index = GpuIndex::default();
+    let mut told = String::new();
     loop {
         let event = tokio::select! {
             () = stop.cancelled() => return,
@@ -53,9 +105,13 @@ pub(crate) async fn follow(client: Client, publisher: Publisher, stop: Cancellat
         match event {
             Some(Ok(event)) => {
                 if index.take(event) {
-                    let supply = index.supply();
-                    tracing::info!(nodes = index.nodes.len(), largest = largest(&supply), "supply");
-                    publisher.send_replace(Some(Arc::new(supply)));
+                    let supply = index.nodes.supply();
+                    let largest = largest(&supply);
+                    if largest != told {
+                        tracing::info!(nodes = index.nodes.nodes(), largest, "supply");
+                        told = largest;
+                    }
+                    publisher.supply(supply);
                 }
             }
             Some(Err(error)) => tracing::warn!(%error, "watch of GpuNodes broke, it is begun again"),
@@ -70,19 +126,18 @@ fn largest(supply: &Supply) -> String {
     Kind::ALL.iter().filter_map(size).collect::<Vec<_>>().join(", ")
 }
 
-/// The GPUs of each node whose status can be read.
+/// The nodes whose status can be read.
 #[derive(Debug, Default)]
 struct GpuIndex {
-    nodes: BTreeMap<NodeName, Vec<GpuStatus>>,
+    nodes: SupplyIndex,
     /// The nodes of a list that is not complete yet.
-    listed: BTreeMap<NodeName, Vec<GpuStatus>>,
+    listed: BTreeSet<NodeName>,
     /// Why the others cannot be read: each reason is logged once.
     unreadable: BTreeMap<NodeName, String>,
-    is_complete: bool,
 }
 
 impl GpuIndex {
-    /// Takes an event, and says whether the supply may be another now.
+    /// Takes an event, and says whether the supply may be another now. What a list shows is told when it is complete.
     fn take(&mut self, event: Event<GpuNode>) -> bool {
         match event {
             Event::Init => {
@@ -90,49 +145,44 @@ impl GpuIndex {
                 false
             }
             Event::InitApply(node) => {
-                if let Some(gpus) = self.read(&node) {
-                    self.listed.insert(node.name(), gpus);
-                }
+                self.listed.insert(node.name());
+                self.show(&node);
                 false
             }
             Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
-                let is_first = !std::mem::replace(&mut self.is_complete, true);
-                let before = std::mem::replace(&mut self.nodes, listed);
-                is_first || before != self.nodes
+                self.nodes.retain(|name| listed.contains(name));
+                self.unreadable.retain(|name, _| listed.contains(name));
+                true
             }
-            Event::Apply(node) => match self.read(&node) {
-                Some(gpus) => self.nodes.insert(node.name(), gpus.clone()).as_ref() != Some(&gpus),
-                None => self.nodes.remove(&node.name()).is_some(),
-            },
+            Event::Apply(node) => self.show(&node),
             Event::Delete(node) => {
                 self.unreadable.remove(&node.name());
-                self.nodes.remove(&node.name()).is_some()
+                self.nodes.remove(&node.name())
             }
         }
     }
 
-    fn read(&mut self, node: &GpuNode) -> Option<Vec<GpuStatus>> {
+    fn show(&mut self, node: &GpuNode) -> bool {
+        let name = node.name();
+        let spec = node.read_spec();
         match node.read_status() {
             Ok(status) => {
-                self.unreadable.remove(&node.name());
-                Some(status?.gpus)
+                self.unreadable.remove(&name);
+                let Some(status) = status else { return self.nodes.remove(&name) };
+                let open = spec.is_ok() && status.is_ready();
+                let spec = spec.unwrap_or_else(|_| GpuNodeSpec::default());
+                self.nodes.show(name, &spec, &status, open)
             }
             Err(error) => {
                 let reason = error.to_string();
-                if self.unreadable.get(&node.name()) != Some(&reason) {
-                    tracing::warn!(node = %node.name(), reason, "GpuNode counts as no supply");
-                    self.unreadable.insert(node.name(), reason);
+                if self.unreadable.get(&name) != Some(&reason) {
+                    tracing::warn!(node = %name, reason, "GpuNode counts as no supply");
+                    self.unreadable.insert(name.clone(), reason);
                 }
-                None
+                self.nodes.remove(&name)
             }
         }
-    }
-
-    fn supply(&self) -> Supply {
-        let status = |gpus: &Vec<GpuStatus>| GpuNodeStatus { gpus: gpus.clone(), ..GpuNodeStatus::default() };
-        let statuses: Vec<GpuNodeStatus> = self.nodes.values().map(status).collect();
-        Supply::of(&statuses)
     }
 }
 

@@ -12,7 +12,7 @@ fn policies() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../policies"))
 }
 
-fn policy() -> Policy {
+fn policy() -> Policies {
     policy_file::read(&policies().join("default.yaml")).unwrap()
 }
 
@@ -235,7 +235,7 @@ fn asks(pod: &Value) -> bool {
 proptest! {
     #[test]
     fn a_patch_changes_what_it_must_and_nothing_else(pod in pod(), supply in supply()) {
-        match admit(&pod, &policy(), &supply) {
+        match admit(&pod, "default", &policy(), &supply) {
             Admission::Untouched => prop_assert!(!asks(&pod)),
             Admission::Denied { message } => {
                 prop_assert!(asks(&pod));
@@ -253,8 +253,8 @@ proptest! {
                         prop_assert_eq!(ours, [(&request.resource.to_string(), &json!(request.count.to_string()))]);
                     }
                 }
-                prop_assert_eq!(admit(&after, &policy(), &supply), Admission::Untouched);
-                prop_assert_eq!(admit(&after, &policy(), &Supply::default()), Admission::Untouched, "another inventory");
+                prop_assert_eq!(admit(&after, "default", &policy(), &supply), Admission::Untouched);
+                prop_assert_eq!(admit(&after, "default", &policy(), &Supply::default()), Admission::Untouched, "another inventory");
             }
         }
     }
@@ -266,9 +266,9 @@ fn every_policy_that_is_shipped_is_good() {
     for entry in std::fs::read_dir(policies()).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "yaml") && !path.ends_with("kustomization.yaml") {
-            names.push(policy_file::read(&path).unwrap().name().to_owned());
+            names.push(policy_file::read(&path).unwrap().pods[0].name().to_owned());
         }
     }
     names.sort_unstable();
-    assert_eq!(names, ["default", "strict"]);
+    assert_eq!(names, ["default"]);
 }

@@ -3,7 +3,7 @@ use kerf_core::policy::PolicyDocument;
 use kerf_core::testing::node_status;
 use serde_json::json;
 
-fn policy_with(spec: &Value) -> Policy {
+fn policy_with(spec: &Value) -> Policies {
     let mut document = json!({
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "default"},
         "spec": {
@@ -12,10 +12,11 @@ fn policy_with(spec: &Value) -> Policy {
         }
     });
     json_patch::merge(&mut document["spec"], spec);
-    serde_json::from_value::<PolicyDocument>(document).unwrap().try_into().unwrap()
+    let policy = serde_json::from_value::<PolicyDocument>(document).unwrap().try_into().unwrap();
+    Policies { pods: vec![policy], nodes: Vec::new() }
 }
 
-fn policy() -> Policy {
+fn policy() -> Policies {
     policy_with(&json!({}))
 }
 
@@ -24,7 +25,7 @@ fn supply() -> Supply {
 }
 
 fn admitted(pod: &Value) -> Admission {
-    admit(pod, &policy(), &supply())
+    admit(pod, "default", &policy(), &supply())
 }
 
 /// A pod as the API server sends it, with one container.
@@ -224,7 +225,7 @@ fn init_containers_that_are_injected_later_do_not_undo_an_admission() {
 fn another_policys_tolerations_do_not_make_an_admitted_pod_a_forged_one() {
     let after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     let other = policy_with(&json!({"tolerations": [{"key": "gpu"}]}));
-    assert_eq!(admit(&after, &other, &supply()), Admission::Untouched);
+    assert_eq!(admit(&after, "default", &other, &supply()), Admission::Untouched);
 }
 
 #[test]
@@ -284,6 +285,8 @@ fn a_document_that_asks_for_a_forbidden_class_is_denied() {
     let after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     let strict =
         policy_with(&json!({"defaultIsolation": "hardware", "isolation": {"memory": null, "none": null}}));
-    let Admission::Denied { message } = admit(&after, &strict, &supply()) else { panic!("admitted") };
+    let Admission::Denied { message } = admit(&after, "default", &strict, &supply()) else {
+        panic!("admitted")
+    };
     assert!(message.contains("does not allow memory; it allows hardware"), "{message}");
 }

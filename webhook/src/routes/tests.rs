@@ -150,3 +150,29 @@ async fn every_outcome_is_counted() {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
 }
+
+#[tokio::test]
+async fn a_template_is_qualified_when_it_is_created_and_when_it_is_changed() {
+    let fixture = Fixture::new();
+    let template = json!({"spec": {"template": pod(&json!({"gpu-10gb": "1"}))}});
+    for operation in ["CREATE", "UPDATE"] {
+        let mut question = question(operation, &template);
+        question["request"]["resource"] =
+            json!({"group": "apps", "version": "v1", "resource": "deployments"});
+        let answer = fixture.ask(question.clone()).await;
+        let text = base64::engine::general_purpose::STANDARD
+            .decode(answer["response"]["patch"].as_str().unwrap())
+            .unwrap();
+        let patch: Value = serde_json::from_slice(&text).unwrap();
+        let limits = "/spec/template/spec/containers/0/resources/limits";
+        assert_eq!(
+            patch,
+            json!([
+                {"op": "remove", "path": format!("{limits}/gpu-10gb")},
+                {"op": "add", "path": format!("{limits}/kerf.dev~1gpu-10gb"), "value": "1"},
+            ])
+        );
+        question["request"]["subResource"] = json!("scale");
+        assert!(fixture.ask(question).await["response"]["patch"].is_null());
+    }
+}

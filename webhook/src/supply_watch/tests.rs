@@ -1,5 +1,9 @@
 use super::*;
+use kerf_core::ledger;
+use kerf_core::packing::Fleet;
+use kerf_core::request::GpuSelection;
 use kerf_core::testing::node_status;
+use kerf_core::testing::{promisee, request};
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 
@@ -23,19 +27,19 @@ fn listed(nodes: impl IntoIterator<Item = GpuNode>) -> GpuIndex {
 
 #[test]
 fn an_empty_cluster_is_known_to_be_empty() {
-    assert!(listed([]).supply().is_empty());
+    assert!(listed([]).nodes.supply().is_empty());
 }
 
 #[test]
 fn one_unreadable_status_stops_nothing() {
     let mut index = listed([node("bad", json!({"gpus": "many"})), good("h100", &["H100-80GB"])]);
-    assert_eq!(index.supply().largest(Kind::Mig), Some(SizeGb(80)));
+    assert_eq!(index.nodes.supply().largest(Kind::Mig), Some(SizeGb(80)));
     assert_eq!(index.unreadable.len(), 1);
     assert!(index.take(Event::Apply(good("bad", &["T4-16GB"]))));
-    assert!(index.supply().largest(Kind::Mps).is_some());
+    assert!(index.nodes.supply().largest(Kind::Mps).is_some());
     assert!(index.unreadable.is_empty());
     assert!(index.take(Event::Apply(node("bad", json!([])))));
-    assert_eq!(index.supply().largest(Kind::Mps), None);
+    assert_eq!(index.nodes.supply().largest(Kind::Mps), None);
 }
 
 #[test]
@@ -46,7 +50,7 @@ fn a_status_that_changes_elsewhere_is_no_other_supply() {
     assert!(!index.take(Event::Apply(node("h100", json!(status)))));
     assert!(!index.take(Event::Delete(good("other", &[]))));
     assert!(index.take(Event::Delete(good("h100", &[]))));
-    assert!(index.supply().is_empty());
+    assert!(index.nodes.supply().is_empty());
 }
 
 #[test]
@@ -54,19 +58,63 @@ fn a_new_list_forgets_what_is_gone() {
     let mut index = listed([good("h100", &["H100-80GB"]), good("t4", &["T4-16GB"])]);
     index.take(Event::Init);
     index.take(Event::InitApply(good("t4", &["T4-16GB"])));
-    assert_eq!(index.supply().largest(Kind::Mig), Some(SizeGb(80)), "a list counts when it is complete");
+    assert_eq!(
+        index.nodes.supply().largest(Kind::Mig),
+        Some(SizeGb(80)),
+        "a list counts when it is complete"
+    );
     assert!(index.take(Event::InitDone));
-    assert_eq!(index.supply().largest(Kind::Mig), None);
+    assert_eq!(index.nodes.supply().largest(Kind::Mig), None);
 }
 
 #[tokio::test]
 async fn nothing_is_known_until_the_first_list() {
     let (publisher, mut supply) = channel();
-    assert!(supply.current().is_empty());
-    publisher.send_replace(Some(Arc::new(listed([good("t4", &["T4-16GB"])]).supply())));
+    assert!(supply.current(Instant::now()).supply.is_empty());
+    publisher.supply(listed([good("t4", &["T4-16GB"])]).nodes.supply());
     supply.known().await.unwrap();
-    assert!(!supply.current().is_empty());
+    assert!(!supply.current(Instant::now()).supply.is_empty());
     let (publisher, mut orphan) = channel();
     drop(publisher);
     assert!(orphan.known().await.is_err());
+}
+
+fn room(supply: &Supply, name: &str) -> (u32, u32) {
+    let room = supply.room(name.parse().unwrap(), SizeGb(10), &GpuSelection::default());
+    (room.room, room.pending)
+}
+
+#[test]
+fn what_is_promised_leaves_less_room_and_what_is_not_served_none() {
+    let status = node_status(&["H100-80GB"]);
+    let ask = request("nvidia.com/mig-1g.10gb", 2);
+    let spec =
+        ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &promisee("p"), &Fleet::default()).unwrap();
+    let cut = GpuNode { spec: Some(json!(spec)), ..good("h100", &["H100-80GB"]) };
+    let mut index = listed([cut.clone()]);
+    assert_eq!(room(&index.nodes.supply(), "nvidia.com/mig-1g.10gb").0, 5);
+    let unreadable = GpuNode { spec: Some(json!({"slices": "many"})), ..cut.clone() };
+    let away = GpuNode { status: Some(json!({"conditions": [], "gpus": status.gpus})), ..cut.clone() };
+    for closed in [unreadable, away] {
+        assert!(index.take(Event::Apply(closed)));
+        assert_eq!(room(&index.nodes.supply(), "nvidia.com/mig-1g.10gb").0, 0);
+        assert_eq!(index.nodes.supply().largest(Kind::Mig), Some(SizeGb(80)));
+        assert!(index.take(Event::Apply(cut.clone())));
+    }
+}
+
+#[test]
+fn who_was_admitted_a_moment_ago_waits_for_a_slice_too() {
+    let (publisher, supply) = channel();
+    publisher.supply(listed([good("h100", &["H100-80GB"])]).nodes.supply());
+    let (now, ask) = (Instant::now(), request("nvidia.com/mig-1g.10gb", 2));
+    let (first, second) = (supply.current(now), supply.current(now));
+    assert!(supply.admit(&ask, &first, now));
+    assert!(!supply.admit(&ask, &second, now), "it was decided without the first");
+    let second = supply.current(now);
+    assert_eq!(room(&second.supply, "nvidia.com/mig-1g.10gb"), (7, 2));
+    assert!(supply.admit(&ask, &second, now));
+    let name = "nvidia.com/mig-1g.10gb".parse().unwrap();
+    publisher.demand(Some(Demand { pending: [(name, 1)].into(), ..Demand::of(1) }));
+    assert_eq!(room(&supply.current(now).supply, "nvidia.com/mig-1g.10gb"), (7, 5));
 }

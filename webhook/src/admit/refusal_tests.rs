@@ -1,0 +1,261 @@
+//! Every refusal that there is, each with the pod that gets it. `refusals.json` is made of them: the texts as golden file,
+//! and the pods for a test that sends them to a real API server. `KERF_UPDATE=1` writes it.
+
+use super::*;
+use kerf_core::mig::UnknownComputeProfile;
+use kerf_core::policy::{Denied, PolicyDocument};
+use kerf_core::quantity::SizeError;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Each case with its name. A case that is missing here does not compile; one that no pod below reaches fails the test.
+macro_rules! cases {
+    ($($name:literal => $case:pat),* $(,)?) => {
+        const ALL: &[&str] = &[$($name),*];
+
+        fn case(refusal: &Refusal) -> &'static str {
+            match refusal { $($case => $name),* }
+        }
+    };
+}
+
+cases! {
+    "size malformed" => Refusal::Ask(AskError::Size { source: SizeError::Malformed(_), .. }),
+    "size negative" => Refusal::Ask(AskError::Size { source: SizeError::Negative(_), .. }),
+    "size too small" => Refusal::Ask(AskError::Size { source: SizeError::TooSmall(_), .. }),
+    "size too large" => Refusal::Ask(AskError::Size { source: SizeError::TooLarge(_), .. }),
+    "amount" => Refusal::Ask(AskError::Amount { .. }),
+    "count" => Refusal::Ask(AskError::Count { .. }),
+    "compute" => Refusal::Ask(AskError::Compute { .. }),
+    "fraction" => Refusal::Ask(AskError::Fraction { .. }),
+    "fraction of what" => Refusal::Ask(AskError::FractionOfWhat { .. }),
+    "profile malformed" => Refusal::Ask(AskError::Profile { source: UnknownComputeProfile::Malformed(_), .. }),
+    "profile not offered" => Refusal::Ask(AskError::Profile { source: UnknownComputeProfile::NotOffered(..), .. }),
+    "twice" => Refusal::Ask(AskError::Twice { .. }),
+    "everybody's" => Refusal::Ask(AskError::Everybodys { .. }),
+    "ambiguous" => Refusal::Ask(AskError::Ambiguous { .. }),
+    "no container" => Refusal::Ask(AskError::NoContainer { .. }),
+    "nothing asked" => Refusal::Ask(AskError::NothingAsked { .. }),
+    "privileged" => Refusal::Ask(AskError::Privileged(_)),
+    "class unknown" => Refusal::Ask(AskError::Isolation(_)),
+    "movable" => Refusal::Ask(AskError::Movable(_)),
+    "memory match" => Refusal::Ask(AskError::MemoryMatch(_)),
+    "model" => Refusal::Ask(AskError::Model { .. }),
+    "uuid" => Refusal::Ask(AskError::Uuid { .. }),
+    "unknown key" => Refusal::Ask(AskError::UnknownKey { .. }),
+    "reserved" => Refusal::Ask(AskError::Reserved(_)),
+    "node name" => Refusal::Ask(AskError::NodeName) | Refusal::Unfit(Unfit::NodeName(_)),
+    "class denied" => Refusal::Policy(Denied::Class { .. }),
+    "count denied" => Refusal::Policy(Denied::Count { .. }),
+    "too small" => Refusal::Policy(Denied::TooSmall { .. }),
+    "too large" => Refusal::Policy(Denied::TooLarge { .. }),
+    "pod's memory" => Refusal::Policy(Denied::PodMemory { .. }),
+    "pod's slices" => Refusal::Policy(Denied::PodSlices { .. }),
+    "kind" => Refusal::Policy(Denied::Kind { .. }),
+    "no such slice" => Refusal::Policy(Denied::Size { .. }),
+    "compute denied" => Refusal::Policy(Denied::Compute { .. }),
+    "forged" => Refusal::Policy(Denied::Forged),
+    "document unreadable" => Refusal::Document(UnreadableRequest::Parse(_)),
+    "document's version" => Refusal::Document(UnreadableRequest::Version(_)),
+    "scheduler" => Refusal::Unfit(Unfit::Scheduler { .. }),
+    "environment" => Refusal::Unfit(Unfit::Environment { .. }),
+    "no policy" => Refusal::NoPolicy(_),
+    "no pod" => Refusal::Pod(_),
+}
+
+/// The API server lets none of these through to the webhook.
+const DIRECT: [&str; 1] = ["no pod"];
+
+/// Policies that pods choose by their label `policy`, so that all of them can be in force at a time.
+fn policies() -> Vec<Value> {
+    let policy = |name: &str, spec: Value| {
+        let mut all = json!({
+            "match": {"labels": {"policy": name}},
+            "defaultIsolation": "memory",
+            "isolation": {"memory": ["mig", "mps"], "none": ["time-slicing", "mps", "mig"]},
+        });
+        json_patch::merge(&mut all, &spec);
+        json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name}, "spec": all})
+    };
+    vec![
+        policy("plain", json!({})),
+        policy("dialects", json!({"dialects": ["nvidia", "hami", "gpushare", "kai", "runai"]})),
+        policy(
+            "bounded",
+            json!({
+                "sizes": {"minGb": 5, "maxGb": 40}, "maxCount": 8, "maxPerPod": {"memoryGb": 60, "slices": 4},
+            }),
+        ),
+        policy(
+            "shares",
+            json!({
+                "defaultIsolation": "none", "isolation": {"memory": null, "none": ["time-slicing"]},
+            }),
+        ),
+    ]
+}
+
+/// A pod that the API server would take, were it not for what it asks.
+#[expect(clippy::needless_pass_by_value, reason = "so that the cases read as the manifests do")]
+fn pod(policy: &str, annotations: Value, resources: Value) -> Value {
+    let main = json!({"name": "main", "image": "none", "resources": resources});
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "refused", "labels": {}, "annotations": annotations},
+        "spec": {"containers": [main]},
+    });
+    if !policy.is_empty() {
+        pod["metadata"]["labels"]["policy"] = json!(policy);
+    }
+    pod
+}
+
+fn noted(key: &str, text: &str) -> Value {
+    pod("plain", json!({key: text}), json!({}))
+}
+
+/// A good request with one thing more.
+fn ten_with(key: &str, text: &str) -> Value {
+    pod("plain", json!({"kerf.dev/gpu-memory": "10Gi", key: text}), json!({}))
+}
+
+fn limited(policy: &str, name: &str, amount: &str) -> Value {
+    pod(policy, json!({}), json!({"limits": {name: amount}}))
+}
+
+fn with(mut pod: Value, path: &str, value: Value) -> Value {
+    let (parent, key) = path.rsplit_once('/').unwrap();
+    pod.pointer_mut(parent).unwrap()[key] = value;
+    pod
+}
+
+fn asks() -> Vec<Value> {
+    let side = json!({"name": "side", "image": "none"});
+    let ten = || noted("kerf.dev/gpu-memory", "10Gi");
+    let fraction = |text: &str| pod("dialects", json!({"gpu-fraction": text}), json!({}));
+    vec![
+        noted("kerf.dev/gpu-memory", "ten"),
+        limited("plain", "gpu-10", "1"),
+        noted("kerf.dev/gpu-memory", "-1Gi"),
+        noted("kerf.dev/gpu-memory", "10"),
+        limited("plain", "gpu-0gb", "1"),
+        noted("kerf.dev/gpu-memory", "10Ti"),
+        limited("plain", "kerf.dev/gpu-999gb", "1"),
+        limited("dialects", "nvidia.com/gpumem", "300k"),
+        limited("dialects", "nvidia.com/gpumem-percentage", "101"),
+        limited("dialects", "aliyun.com/gpu-mem", "500m"),
+        pod("dialects", json!({"gpu-memory": "2Gi"}), json!({})),
+        limited("plain", "gpu-10gb", "0"),
+        limited("plain", "gpu-10gb", "500m"),
+        ten_with("kerf.dev/gpu-count", "0"),
+        limited("dialects", "nvidia.com/gpu", "1500m"),
+        ten_with("kerf.dev/compute", "0"),
+        ten_with("kerf.dev/compute.main", "half"),
+        limited("dialects", "nvidia.com/gpucores", "200"),
+        fraction("1"),
+        fraction("half"),
+        fraction("0.5"),
+        noted("kerf.dev/gpu-profile", "1g10gb"),
+        noted("kerf.dev/gpu-profile", "5c.7g.80gb"),
+        pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "gpu-20gb": "1"}})),
+        pod("plain", json!({"kerf.dev/gpu-memory": "20Gi"}), json!({"limits": {"gpu-10gb": "1"}})),
+        pod("dialects", json!({"kerf.dev/gpu-memory": "20Gi"}), json!({"limits": {"nvidia.com/gpu": "1"}})),
+        pod("dialects", json!({"gpu-fraction": "0.5", "gpu-memory": "2000"}), json!({})),
+        ten_with("kerf.dev/gpu-profile", "1g.10gb"),
+        pod("plain", json!({"kerf.dev/gpu-memory": "20Gi"}), json!({"limits": {"nvidia.com/gpu": "1"}})),
+        pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "nvidia.com/gpumem": "3000"}})),
+        pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "aliyun.com/gpu-mem": "3"}})),
+        with(ten(), "/spec/containers", json!([ten()["spec"]["containers"][0], side])),
+        noted("kerf.dev/gpu-memory.other", "20Gi"),
+        ten_with("kerf.dev/compute.other", "20"),
+        noted("kerf.dev/gpu-count", "2"),
+        pod("dialects", json!({"gpu-fraction-num-devices": "2"}), json!({})),
+        with(ten(), "/spec/containers/0/securityContext", json!({"privileged": true})),
+        ten_with("kerf.dev/isolation", "total"),
+        ten_with("kerf.dev/movable", "yes"),
+        ten_with("kerf.dev/memory-match", "exact"),
+        ten_with("kerf.dev/gpu-model", "H100 80GB"),
+        ten_with("nvidia.com/use-gputype", "A100,"),
+        ten_with("kerf.dev/gpu-uuid", "0"),
+        ten_with("kerf.dev/gpu-uuid-not", "GPU-1,MIG-2"),
+        noted("kerf.dev/gpu-memroy", "10Gi"),
+        ten_with("kerf.dev/isolation.main", "none"),
+        noted("kerf.dev/assignment", "{}"),
+        noted("kerf.dev/room", "1"),
+        noted("kerf.dev/request", &document("memory", "nvidia.com/mig-1g.10gb")),
+        with(ten(), "/spec/nodeName", json!("n1")),
+    ]
+}
+
+fn document(isolation: &str, resource: &str) -> String {
+    let main = json!({"name": "main", "sizeGb": 10, "count": 1, "resource": resource});
+    json!({"version": 1, "isolation": isolation, "containers": [main]}).to_string()
+}
+
+fn denials() -> Vec<Value> {
+    let sized = |policy: &str, gb: u32, count: &str| limited(policy, &format!("kerf.dev/gpu-{gb}gb"), count);
+    let forged = document("memory", "nvidia.com/mig-1g.10gb");
+    let in_vain = |text: &str| {
+        let limits = json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}});
+        pod("plain", json!({"kerf.dev/request": text}), limits)
+    };
+    vec![
+        ten_with("kerf.dev/isolation", "hardware"),
+        sized("plain", 10, "17"),
+        sized("bounded", 2, "1"),
+        sized("bounded", 41, "1"),
+        sized("bounded", 20, "4"),
+        sized("bounded", 5, "5"),
+        limited("plain", "nvidia.com/gpu-10gb.shared", "1"),
+        limited("dialects", "nvidia.com/gpu", "1"),
+        sized("shares", 100, "1"),
+        limited("plain", "nvidia.com/gpu-97gb", "1"),
+        pod("shares", json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/compute": "30"}), json!({})),
+        in_vain(&forged),
+        in_vain("{}"),
+        in_vain(&forged.replace("\"version\":1", "\"version\":2")),
+        with(noted("kerf.dev/gpu-memory", "10Gi"), "/spec/schedulerName", json!("batch")),
+        with(
+            noted("kerf.dev/gpu-memory", "10Gi"),
+            "/spec/containers/0/env",
+            json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+        ),
+        pod("", json!({"kerf.dev/gpu-memory": "10Gi"}), json!({})),
+        json!({"spec": {"containers": "none"}}),
+    ]
+}
+
+#[test]
+fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
+    let documents =
+        policies().into_iter().map(|policy| serde_json::from_value::<PolicyDocument>(policy).unwrap());
+    let in_force = Policies { pods: documents.map(|d| d.try_into().unwrap()).collect(), nodes: Vec::new() };
+    let (mut reached, mut cases) = (BTreeSet::new(), Vec::new());
+    for pod in asks().into_iter().chain(denials()) {
+        let refusal = decide(&pod, "default", &in_force, &Supply::default()).expect_err(&pod.to_string());
+        let name = case(&refusal);
+        reached.insert(name);
+        cases.push(
+            json!({"case": name, "direct": DIRECT.contains(&name), "pod": pod, "text": refusal.to_string()}),
+        );
+    }
+    let missing: Vec<_> = ALL.iter().filter(|name| !reached.contains(*name)).collect();
+    assert!(missing.is_empty(), "no pod gets {missing:?}");
+    let made = serde_json::to_string_pretty(&json!({"policies": policies(), "cases": cases})).unwrap() + "\n";
+    compare(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/admit/refusals.json"), &made);
+}
+
+/// Compares a file that a test makes with what it is, or makes it.
+pub(super) fn compare(path: &Path, made: &str) {
+    if std::env::var_os("KERF_UPDATE").is_some() {
+        std::fs::write(path, made).unwrap();
+    }
+    let found = std::fs::read_to_string(path).unwrap_or_default();
+    let line = made.lines().zip(found.lines()).find(|(made, found)| made != found);
+    assert!(
+        made == found,
+        "{} is not what the test makes; first {line:?}; KERF_UPDATE=1 writes it",
+        path.display()
+    );
+}

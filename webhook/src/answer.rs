@@ -1,0 +1,14 @@
+//! From a question's bytes to the answer's text, with nothing that lives: for who brings bytes and an inventory of his own.
+
+use crate::admit::admit;
+use crate::decision::Decision;
+use crate::review;
+use kerf_core::policy::{Policies, Supply};
+
+/// Answers the `AdmissionReview` in `body`; `None` if it cannot be read.
+#[must_use]
+pub fn answer(body: &[u8], policies: &Policies, supply: &Supply) -> Option<String> {
+    let request = review::read(body).ok()?;
+    let pod = || admit(&request.object, &request.namespace, policies, supply);
+    Some(review::answer(&request.uid, Decision::on(&request, pod).verdict()))
+}

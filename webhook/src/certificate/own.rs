@@ -1,0 +1,117 @@
+//! A certificate of our own making. All replicas do the same, and the Secret makes them agree.
+//!
+//! A new authority signs only after the configuration was seen to name it for a while, so that every API server trusts its
+//! leaves before the first is shown. Until then its elder signs.
+
+use super::{KeepError, Look};
+use crate::args::TlsArgs;
+use crate::ca_bundle::{BundleError, Configuration};
+use jiff::Timestamp;
+use kerf_runtime::args::NamespacedName;
+use kerf_runtime::tls::{Ages, BadAges, Material, Rotation, TlsSecret, Trust, Wanted};
+use kube::Client;
+use std::time::{Duration, Instant};
+
+/// Where the certificate is kept, and who must trust it.
+pub(super) struct Own {
+    client: Client,
+    secret: NamespacedName,
+    wanted: Wanted,
+    ages: Ages,
+    /// The `MutatingWebhookConfiguration`.
+    configuration: String,
+    told: Told,
+}
+
+impl Own {
+    /// As the flags say.
+    pub fn new(client: Client, args: TlsArgs) -> Result<Self, BadAges> {
+        let ages = Ages::new(args.tls_leaf_age, args.tls_ca_age)?;
+        let wanted = Wanted { server_names: args.tls_names, client_name: None };
+        let told = Told { settle: ages.settle(), bundle: None };
+        Ok(Self { client, secret: args.tls_secret, wanted, ages, configuration: args.configuration, told })
+    }
+
+    /// How often to look.
+    pub fn period(&self) -> Duration {
+        self.ages.look()
+    }
+
+    /// Makes the next step of the rotation if there is one, and tells the API server whom to trust.
+    pub async fn look(&mut self) -> Look {
+        // The configuration first: what is made of the Secret is then never older than what it replaces.
+        let configuration = Configuration::read(&self.client, &self.configuration).await;
+        let bundle = configuration.as_ref().ok().and_then(Configuration::bundle);
+        let settled = self.told.settled(bundle, Instant::now());
+        let now = Timestamp::now();
+        let rotation = Rotation { ages: self.ages, trust: Trust::Only(settled), now };
+        let NamespacedName { namespace, name } = &self.secret;
+        match TlsSecret::rotate(&self.client, namespace, name, &self.wanted, &rotation).await {
+            Ok(material) => {
+                let (trusted, error) = tell(configuration, &material, now).await;
+                Look { material: Some(material), trusted, error: error.map(KeepError::from) }
+            }
+            Err(error) => Look { material: None, trusted: None, error: Some(error.into()) },
+        }
+    }
+}
+
+/// Tells the API server to trust `material`'s authorities. Gives whether it does, where that is known, and what went wrong.
+async fn tell(
+    configuration: Result<Configuration, BundleError>,
+    material: &Material,
+    now: Timestamp,
+) -> (Option<bool>, Option<BundleError>) {
+    let configuration = match configuration {
+        Ok(configuration) => configuration,
+        Err(error) => return (matches!(error, BundleError::Absent(_)).then_some(false), Some(error)),
+    };
+    match configuration.trust(&material.ca_pem).await {
+        Ok(()) => (Some(true), None),
+        Err(error) => {
+            // What is there may still do.
+            let bundle = configuration.bundle();
+            (Some(bundle.is_some_and(|bundle| material.is_trusted_by(&bundle, now))), Some(error))
+        }
+    }
+}
+
+/// Since when the configuration says whom to trust.
+struct Told {
+    /// How long API servers are given to hear of it.
+    settle: Duration,
+    /// What it was seen to say, and since when.
+    bundle: Option<(String, Instant)>,
+}
+
+impl Told {
+    /// What API servers trust by now, given what the configuration says now.
+    fn settled(&mut self, bundle: Option<String>, now: Instant) -> &str {
+        if self.bundle.as_ref().map(|(text, _)| text) != bundle.as_ref() {
+            self.bundle = bundle.map(|text| (text, now));
+        }
+        match &self.bundle {
+            Some((text, since)) if now.duration_since(*since) >= self.settle => text,
+            _ => "",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bundle_is_trusted_once_it_has_been_there_for_a_while() {
+        let (mut told, start) = (Told { settle: Duration::from_mins(1), bundle: None }, Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut settled = |text: &str, seconds| told.settled(Some(text.to_owned()), at(seconds)).to_owned();
+        assert_eq!(settled("old", 0), "");
+        assert_eq!(settled("old", 59), "");
+        assert_eq!(settled("old", 60), "old");
+        assert_eq!(settled("new old", 61), "");
+        assert_eq!(settled("new old", 121), "new old");
+        assert_eq!(told.settled(None, at(122)), "");
+        assert_eq!(told.settled(Some("new old".to_owned()), at(123)), "");
+    }
+}

@@ -1,0 +1,67 @@
+//! What is decided on an object: in `admit` for Pods, in `templates` for what makes Pods.
+
+use crate::admit::Admission;
+use crate::metrics::Outcome;
+use crate::review::{Request, Verdict};
+use crate::templates::qualify;
+use json_patch::PatchOperation;
+
+/// What is decided on an object.
+pub(crate) enum Decision {
+    /// A pod that is created.
+    Pod(Admission),
+    /// Something with a pod template, or what is none of ours.
+    Template(Vec<PatchOperation>),
+}
+
+impl Decision {
+    /// Decides on what is asked; `admit` decides on a pod.
+    pub fn on(request: &Request, admit: impl FnOnce() -> Admission) -> Self {
+        if request.creates_pod() {
+            return Self::Pod(admit());
+        }
+        let template = request.writes_template();
+        Self::Template(template.map(|template| qualify(&request.object, template)).unwrap_or_default())
+    }
+
+    /// What is answered.
+    pub fn verdict(&self) -> Verdict<'_> {
+        match self {
+            Self::Pod(Admission::Untouched) => Verdict::AsItIs,
+            Self::Template(ops) if ops.is_empty() => Verdict::AsItIs,
+            Self::Pod(Admission::Patched { ops, warnings, .. }) => Verdict::Patched(ops, warnings),
+            Self::Template(ops) => Verdict::Patched(ops, &[]),
+            Self::Pod(Admission::Denied { message, .. }) => Verdict::Denied(message),
+        }
+    }
+
+    /// What is counted.
+    pub fn outcome(&self) -> Outcome {
+        match self.verdict() {
+            Verdict::AsItIs => Outcome::Untouched,
+            Verdict::Patched(..) => Outcome::Patched,
+            Verdict::Denied(_) => Outcome::Denied,
+        }
+    }
+
+    /// The line that an operator looks for.
+    pub fn log(&self, request: &Request) {
+        let (resource, namespace, name) = (request.resource(), &request.namespace, request.name());
+        let (dry_run, outcome) = (request.dry_run.unwrap_or(false), self.outcome().as_str());
+        match self {
+            Self::Pod(Admission::Patched { warnings, document, .. }) => {
+                let requests =
+                    document.containers.iter().map(|c| format!("{}: {}x {}", c.name, c.count, c.resource));
+                let requests = requests.collect::<Vec<_>>().join(", ");
+                let warnings = warnings.join("; ");
+                tracing::info!(resource, namespace, name, dry_run, outcome, requests, warnings, "admission");
+            }
+            Self::Pod(Admission::Denied { message: reason, .. }) => {
+                tracing::info!(resource, namespace, name, dry_run, outcome, reason, "admission");
+            }
+            Self::Pod(Admission::Untouched) | Self::Template(_) => {
+                tracing::info!(resource, namespace, name, dry_run, outcome, "admission");
+            }
+        }
+    }
+}

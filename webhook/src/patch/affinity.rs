@@ -1,0 +1,94 @@
+//! Node affinity: only nodes that can ever serve the pod, so that the scheduler's sample of nodes is drawn from them. By the
+//! labels that agents keep; by a node's name only where the user named it. The user's terms stay, with ours in each of them.
+
+use crate::edit::Edit;
+use kerf_core::contract::RequestDocument;
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_core::units::SizeGb;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+const TERMS: [&str; 5] = [
+    "spec",
+    "affinity",
+    "nodeAffinity",
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "nodeSelectorTerms",
+];
+const EXPRESSIONS: &str = "matchExpressions";
+const FIELDS: &str = "matchFields";
+
+/// The longest value of a label.
+const LONGEST_LABEL: usize = 63;
+
+/// Makes only those nodes eligible that can serve `document`, and of them only `node` if it is named.
+pub(super) fn require(edit: &mut Edit, document: &RequestDocument, node: Option<&str>) {
+    let expressions = sizes(document).into_iter().chain(models(document)).map(|value| (EXPRESSIONS, value));
+    let field = node.map(|node| json!({"key": "metadata.name", "operator": "In", "values": [node]}));
+    let wanted: Vec<(&str, Value)> = expressions.chain(field.map(|value| (FIELDS, value))).collect();
+    if edit.get(&TERMS).and_then(Value::as_array).is_none() {
+        let mut term: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        for (list, value) in wanted {
+            term.entry(list).or_default().push(value);
+        }
+        return edit.set(&TERMS, json!([term]));
+    }
+    for index in selecting(edit) {
+        for (list, value) in &wanted {
+            edit.include(&[&TERMS[..], &[&index, list]].concat(), value.clone());
+        }
+    }
+}
+
+/// The terms that select nodes. A term without expressions matches no node; with ours it would match some.
+fn selecting(edit: &Edit) -> Vec<String> {
+    let selects = |term: &Value| {
+        [EXPRESSIONS, FIELDS].iter().any(|list| term[*list].as_array().is_some_and(|items| !items.is_empty()))
+    };
+    let terms = edit.get(&TERMS).and_then(Value::as_array).into_iter().flatten().enumerate();
+    terms.filter(|(_, term)| selects(term)).map(|(index, _)| index.to_string()).collect()
+}
+
+/// One expression a kind, by the largest size that the pod wants of it. The size is the resource name's, which is what
+/// the node must keep.
+fn sizes(document: &RequestDocument) -> Vec<Value> {
+    let mut largest: BTreeMap<Kind, SizeGb> = BTreeMap::new();
+    for container in &document.containers {
+        let promised = container.resource.size().unwrap_or(container.size_gb);
+        let size = largest.entry(container.kind()).or_insert(promised);
+        *size = promised.max(*size);
+    }
+    let expression = |(kind, size): (Kind, SizeGb)| {
+        let below = size.0.saturating_sub(1).to_string();
+        json!({"key": keys::node_kind_label(kind), "operator": "Gt", "values": [below]})
+    };
+    largest.into_iter().map(expression).collect()
+}
+
+/// The models that the pod wants or does not want. A node of several models may have what is wanted: the extender looks at its
+/// GPUs one by one, as it does for UUIDs, which are no label.
+fn models(document: &RequestDocument) -> Vec<Value> {
+    let labels =
+        |models: &[String]| models.iter().filter(|model| is_label(model)).cloned().collect::<Vec<_>>();
+    let gpus = &document.gpus;
+    let (mut wanted, unwanted) = (labels(&gpus.models), labels(&gpus.not_models));
+    if !gpus.models.is_empty() {
+        wanted.push(keys::MIXED_MODELS.to_owned());
+    }
+    let lists = [("In", wanted), ("NotIn", unwanted)];
+    let lists = lists.into_iter().filter(|(_, values)| !values.is_empty());
+    lists
+        .map(|(operator, values)| json!({"key": keys::NODE_MODEL, "operator": operator, "values": values}))
+        .collect()
+}
+
+/// Whether a label can have this value. A model that no label can name is that of no labelled node.
+fn is_label(value: &str) -> bool {
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    value.len() <= LONGEST_LABEL
+        && ends(value.chars().next())
+        && ends(value.chars().last())
+        && value.chars().all(inside)
+}

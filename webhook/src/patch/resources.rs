@@ -1,0 +1,34 @@
+//! Limits and requests: the resource that was chosen, and none of the names that asked for it.
+
+use super::{CONTAINERS, names};
+use crate::edit::Edit;
+use kerf_core::contract::{ContainerRequest, RequestDocument};
+use kerf_core::request::asks_by;
+use serde_json::{Value, json};
+
+/// Replaces what every container asked by. One without a slice keeps no such name either: nobody would serve a dialect's.
+pub(super) fn replace(edit: &mut Edit, document: &RequestDocument) {
+    for list in CONTAINERS {
+        for (index, name) in names(edit, list).iter().enumerate() {
+            let request = document.containers.iter().find(|request| request.name == *name);
+            container(edit, &["spec", list, &index.to_string(), "resources"], request);
+        }
+    }
+}
+
+fn container(edit: &mut Edit, resources: &[&str], request: Option<&ContainerRequest>) {
+    let given = request.map(|request| (request.resource.to_string(), request.count.to_string()));
+    let is_given = |key: &String| given.as_ref().is_some_and(|(resource, _)| resource == key);
+    for map in ["limits", "requests"] {
+        let path = [resources, &[map]].concat();
+        let entries = edit.get(&path).and_then(Value::as_object).into_iter().flatten();
+        let asks: Vec<String> =
+            entries.map(|(key, _)| key).filter(|key| !is_given(key) && asks_by(key)).cloned().collect();
+        for ask in asks {
+            edit.remove(&[&path[..], &[&ask]].concat());
+        }
+        if let Some((resource, count)) = &given {
+            edit.set(&[&path[..], &[resource]].concat(), json!(count));
+        }
+    }
+}

@@ -1,0 +1,356 @@
+use super::*;
+use kerf_core::contract::ContainerRequest;
+use kerf_core::policy::PolicyDocument;
+use kerf_core::request::GpuSelection;
+use kerf_core::testing::request;
+use proptest::prelude::*;
+use serde_json::json;
+
+fn policy(more: &Value) -> Policy {
+    let mut document = json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "p"},
+        "spec": {"defaultIsolation": "memory", "isolation": {"memory": ["mig", "mps"]}, "tolerations": []},
+    });
+    json_patch::merge(&mut document["spec"], more);
+    serde_json::from_value::<PolicyDocument>(document).unwrap().try_into().unwrap()
+}
+
+fn document(resource: &str) -> RequestDocument {
+    request(resource, 1)
+}
+
+/// A pod that asks for what `document("nvidia.com/mig-1g.10gb")` says.
+fn pod(spec: &Value) -> Value {
+    let mut pod = json!({
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {"gpu-10gb": "1"}, "requests": {"gpu-10gb": "1"}}}]},
+    });
+    json_patch::merge(&mut pod["spec"], spec);
+    pod
+}
+
+fn patched(before: &Value, document: &RequestDocument, policy: &Policy) -> (Value, Vec<String>) {
+    let PodPatch { ops, warnings } = patch(before, document, policy).unwrap();
+    let mut after = before.clone();
+    json_patch::patch(&mut after, &ops).unwrap();
+    assert!(is_patched(&after, document, policy), "{after}");
+    assert_eq!(patch(&after, document, policy).unwrap().ops, [], "once is enough: {after}");
+    (after, warnings)
+}
+
+fn spec_of(spec: &Value, policy: &Value) -> Value {
+    patched(&pod(spec), &document("nvidia.com/mig-1g.10gb"), &self::policy(policy)).0["spec"].take()
+}
+
+fn refusal(spec: &Value, policy: &Value) -> String {
+    let refused = patch(&pod(spec), &document("nvidia.com/mig-1g.10gb"), &self::policy(policy));
+    refused.unwrap_err().to_string()
+}
+
+fn terms(spec: &Value) -> &Value {
+    &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+}
+
+fn affinity(terms: &Value) -> Value {
+    let required = json!({"nodeSelectorTerms": terms});
+    json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}})
+}
+
+#[test]
+fn a_policy_s_scheduler_is_taken_and_one_that_names_none_leaves_the_pod_s() {
+    assert_eq!(spec_of(&json!({}), &json!({}))["schedulerName"], "kerf-scheduler");
+    assert_eq!(
+        spec_of(&json!({"schedulerName": "default-scheduler"}), &json!({}))["schedulerName"],
+        "kerf-scheduler"
+    );
+    let none = json!({"schedulerName": ""});
+    assert_eq!(
+        spec_of(&json!({"schedulerName": "default-scheduler"}), &none)["schedulerName"],
+        "default-scheduler"
+    );
+    assert_eq!(spec_of(&json!({"schedulerName": "batch"}), &none)["schedulerName"], "batch");
+    let message = refusal(&json!({"schedulerName": "batch"}), &json!({}));
+    assert!(message.starts_with("spec.schedulerName: batch does not cut GPUs"), "{message}");
+}
+
+#[test]
+fn a_dialect_s_scheduler_is_replaced_where_the_dialect_is_on() {
+    let kai = json!({"schedulerName": "kai-scheduler"});
+    assert_eq!(spec_of(&kai, &json!({"dialects": ["kai"]}))["schedulerName"], "kerf-scheduler");
+    let own = json!({"dialects": ["kai"], "schedulerName": ""});
+    assert_eq!(spec_of(&kai, &own)["schedulerName"], "default-scheduler");
+    assert!(refusal(&kai, &json!({})).contains("kai-scheduler does not cut GPUs"));
+}
+
+#[test]
+fn no_container_keeps_a_name_that_asks() {
+    let names = [
+        "nvidia.com/gpu",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpucores",
+        "nvidia.com/priority",
+        "aliyun.com/gpu-mem",
+        "gpu-10gb",
+    ];
+    let asking =
+        json!(names.map(|name| (name, "1")).into_iter().collect::<std::collections::BTreeMap<_, _>>());
+    let resources = json!({"limits": asking, "requests": asking});
+    let containers =
+        json!([{"name": "main", "resources": resources}, {"name": "side", "resources": resources}]);
+    let spec = spec_of(&json!({"containers": containers}), &json!({}));
+    let given = json!({"nvidia.com/mig-1g.10gb": "1"});
+    assert_eq!(spec["containers"][0]["resources"], json!({"limits": given, "requests": given}));
+    assert_eq!(spec["containers"][1]["resources"], json!({"limits": {}, "requests": {}}));
+}
+
+#[test]
+fn a_runtime_class_is_set_only_where_the_pod_names_none() {
+    let policy = json!({"runtimeClassName": "nvidia"});
+    assert_eq!(spec_of(&json!({}), &policy)["runtimeClassName"], "nvidia");
+    assert_eq!(spec_of(&json!({"runtimeClassName": null}), &policy)["runtimeClassName"], "nvidia");
+    assert_eq!(spec_of(&json!({"runtimeClassName": "kata"}), &policy)["runtimeClassName"], "kata");
+    assert!(spec_of(&json!({}), &json!({})).get("runtimeClassName").is_none());
+}
+
+#[test]
+fn a_pod_that_does_not_say_whether_it_may_be_moved_says_what_the_policy_says() {
+    let policy = policy(&json!({"preemption": {"movableByDefault": true}}));
+    let movable = |annotations: Value| {
+        let mut before = pod(&json!({}));
+        before["metadata"]["annotations"] = annotations;
+        let (after, _) = patched(&before, &document("nvidia.com/mig-1g.10gb"), &policy);
+        after["metadata"]["annotations"]["kerf.dev/movable"].clone()
+    };
+    assert_eq!(movable(json!(null)), "true");
+    assert_eq!(movable(json!({"kerf.dev/movable": "false"})), "false");
+}
+
+#[test]
+fn a_preset_node_becomes_required_affinity_or_is_refused() {
+    let policy = json!({"nodeName": "affinity"});
+    let named = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
+    let spec = spec_of(&json!({"nodeName": "n1"}), &policy);
+    assert!(spec.get("nodeName").is_none());
+    assert_eq!(terms(&spec)[0]["matchFields"], json!([named]));
+    assert_eq!(terms(&spec)[0]["matchExpressions"][0]["key"], "kerf.dev/mig-max-gb");
+    // Each of the user's terms selects nodes by itself, so each of them gets it.
+    let zone = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]});
+    let other = json!({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n2"]}]});
+    let mut before = affinity(&json!([zone, other, {}]));
+    before["nodeName"] = json!("n1");
+    let spec = spec_of(&before, &policy);
+    assert_eq!(terms(&spec)[0]["matchFields"], json!([named]));
+    assert_eq!(terms(&spec)[1]["matchFields"], json!([other["matchFields"][0], named]));
+    assert_eq!(terms(&spec)[2], json!({}), "a term that selects nothing goes on doing so");
+    let message = refusal(&json!({"nodeName": "n1"}), &json!({}));
+    assert!(message.starts_with("spec.nodeName"), "{message}");
+    assert!(spec_of(&json!({"nodeName": ""}), &json!({})).get("nodeName").is_some(), "it names no node");
+}
+
+fn model_terms(gpus: &Value) -> Value {
+    let gpus: GpuSelection = serde_json::from_value(gpus.clone()).unwrap();
+    let document = RequestDocument { gpus, ..document("nvidia.com/mig-1g.10gb") };
+    let (after, _) = patched(&pod(&json!({})), &document, &policy(&json!({})));
+    let mut expressions = terms(&after["spec"])[0]["matchExpressions"].clone();
+    expressions.as_array_mut().unwrap().remove(0);
+    expressions
+}
+
+#[test]
+fn models_are_selected_by_the_label_and_mixed_nodes_stay_eligible() {
+    let model = |operator: &str, values: &[&str]| json!({"key": "kerf.dev/gpu-model", "operator": operator, "values": values});
+    assert_eq!(model_terms(&json!({})), json!([]));
+    assert_eq!(model_terms(&json!({"models": ["H100-80GB"]})), json!([model("In", &["H100-80GB", "mixed"])]));
+    assert_eq!(
+        model_terms(&json!({"models": ["L4-24GB", "T4-16GB"], "notModels": ["T4-16GB"]})),
+        json!([model("In", &["L4-24GB", "T4-16GB", "mixed"]), model("NotIn", &["T4-16GB"])])
+    );
+    assert_eq!(
+        model_terms(&json!({"uuids": ["GPU-1"], "notUuids": ["GPU-2"]})),
+        json!([]),
+        "no label names them"
+    );
+    // The API server refuses what is no label's value.
+    assert_eq!(
+        model_terms(&json!({"models": ["H100 80GB", "x".repeat(64)], "notModels": ["-a"]})),
+        json!([model("In", &["mixed"])])
+    );
+}
+
+fn env(variables: &Value) -> Value {
+    json!({"containers": [{"name": "main", "env": variables}]})
+}
+
+#[test]
+fn variables_that_lead_past_a_slice_are_refused() {
+    for name in ["NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] {
+        for variable in [
+            json!({"name": name, "value": "all"}),
+            json!({"name": name, "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}),
+        ] {
+            let message = refusal(&env(&json!([{"name": "A", "value": "1"}, variable])), &json!({}));
+            assert!(message.starts_with(&format!("container main, env[{name}]:")), "{message}");
+        }
+    }
+    let harmless = env(
+        &json!([{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}, {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]),
+    );
+    assert_eq!(spec_of(&harmless, &json!({}))["containers"][0]["env"], harmless["containers"][0]["env"]);
+}
+
+#[test]
+fn variables_that_lead_past_a_slice_are_taken_out_with_a_warning() {
+    let variables = json!([
+        {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "100"},
+        {"name": "A", "value": "1"},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "B", "value": "$(A)"},
+    ]);
+    let policy = policy(&json!({"environment": "remove"}));
+    let before = pod(&env(&variables));
+    let (after, warnings) = patched(&before, &document("nvidia.com/mig-1g.10gb"), &policy);
+    assert_eq!(after["spec"]["containers"][0]["env"], json!([variables[1], variables[4]]));
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    assert!(warnings[0].contains("container main: env[NVIDIA_VISIBLE_DEVICES]"), "{warnings:?}");
+}
+
+#[test]
+fn what_a_variable_may_do_depends_on_what_the_container_holds() {
+    let whole = RequestDocument {
+        containers: vec![ContainerRequest {
+            resource: "nvidia.com/gpu".parse().unwrap(),
+            ..document("nvidia.com/gpu-10gb").containers.remove(0)
+        }],
+        ..document("nvidia.com/gpu-10gb")
+    };
+    let refused = |document: &RequestDocument, container: &str, name: &str, value: &str| {
+        let variable = json!({"name": name, "value": value});
+        let containers = ["main", "side"]
+            .map(|c| if c == container { json!({"name": c, "env": [variable]}) } else { json!({"name": c}) });
+        patch(&pod(&json!({"containers": containers})), document, &policy(&json!({}))).is_err()
+    };
+    let mps = document("nvidia.com/gpu-10gb");
+    for (document, container, name, value, expected) in [
+        (&mps, "main", "CUDA_MPS_LOG_DIRECTORY", "/x", true),
+        (&mps, "main", "NVIDIA_VISIBLE_DEVICES", "void", true),
+        (&mps, "side", "NVIDIA_VISIBLE_DEVICES", "all", true),
+        (&mps, "side", "NVIDIA_VISIBLE_DEVICES", "void", false),
+        (&mps, "side", "CUDA_MPS_LOG_DIRECTORY", "/x", false),
+        (&whole, "main", "NVIDIA_VISIBLE_DEVICES", "all", true),
+        (&whole, "main", "CUDA_MPS_LOG_DIRECTORY", "/x", false),
+    ] {
+        assert_eq!(refused(document, container, name, value), expected, "{container} {name}={value}");
+    }
+}
+
+fn resource() -> impl Strategy<Value = String> {
+    let ours = [
+        "gpu-10gb",
+        "kerf.dev/gpu-10gb",
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/mig-2g.20gb",
+        "nvidia.com/gpu-8gb.shared",
+    ];
+    prop::sample::select([&ours[..], &["cpu", "memory", "example.com/fpga"]].concat()).prop_map(str::to_owned)
+}
+
+fn resources() -> impl Strategy<Value = Value> {
+    let map = || prop::option::of(prop::collection::btree_map(resource(), Just("1"), 0..4));
+    (map(), map()).prop_map(|(limits, requests)| json!({"limits": limits, "requests": requests}))
+}
+
+fn variables() -> impl Strategy<Value = Value> {
+    let name = prop::sample::select(vec![
+        "A",
+        "B",
+        "NVIDIA_VISIBLE_DEVICES",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_X",
+    ]);
+    let variable =
+        (name, 0..9_u32).prop_map(|(name, value)| json!({"name": name, "value": value.to_string()}));
+    prop::collection::vec(variable, 0..6).prop_map(Value::Array)
+}
+
+fn container(name: &'static str) -> impl Strategy<Value = Value> {
+    (resources(), prop::option::of(variables())).prop_map(
+        move |(resources, env)| json!({"name": name, "image": "i", "resources": resources, "env": env}),
+    )
+}
+
+fn node_terms() -> impl Strategy<Value = Value> {
+    let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
+    let term = prop::sample::select(vec![
+        json!({"matchExpressions": [zone]}),
+        json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}], "matchExpressions": []}),
+        json!({"matchExpressions": null}),
+    ]);
+    prop::option::of(prop::collection::vec(term, 1..3))
+        .prop_map(|terms| terms.map_or(json!(null), |t| affinity(&json!(t))["affinity"].take()))
+}
+
+/// What the patch may touch taken out of a pod.
+fn rest(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    for list in CONTAINERS {
+        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+            for map in ["limits", "requests"] {
+                let entries = container["resources"][map].as_object_mut();
+                if let Some(entries) = entries {
+                    entries.retain(|name, _| !name.contains("gpu-") && !name.contains("mig-"));
+                }
+                if container["resources"][map] == json!({}) {
+                    container["resources"][map] = json!(null);
+                }
+            }
+            let dangerous = |name: &str| name.starts_with("CUDA_MPS_") || name == "NVIDIA_VISIBLE_DEVICES";
+            if let Some(variables) = container["env"].as_array_mut() {
+                variables.retain(|variable| !dangerous(variable["name"].as_str().unwrap()));
+            }
+        }
+    }
+    pod["metadata"] = json!(null);
+    for key in ["affinity", "nodeName", "schedulerName", "runtimeClassName", "tolerations"] {
+        pod["spec"].as_object_mut().unwrap().remove(key);
+    }
+    pod
+}
+
+proptest! {
+    /// Whatever the pod is made of: patched once it carries everything and needs no more, and the rest is as it was.
+    #[test]
+    fn a_patch_is_enough_and_touches_nothing_else(
+        main in container("main"),
+        side in container("side"),
+        load in container("load"),
+        affinity in node_terms(),
+        node in prop::option::of(Just("n9")),
+        scheduler in prop::sample::select(vec![None, Some("default-scheduler"), Some("kerf-scheduler")]),
+        models in prop::sample::subsequence(vec!["H100-80GB", "T4-16GB", "no label!"], 0..=3),
+    ) {
+        let spec = json!({
+            "containers": [main, side], "initContainers": [load], "affinity": affinity, "nodeName": node, "schedulerName": scheduler,
+        });
+        let before = json!({"metadata": {"name": "p", "labels": {"a": "b"}}, "spec": spec});
+        let policy = policy(&json!({
+            "nodeName": "affinity", "environment": "remove", "runtimeClassName": "nvidia", "preemption": {"movableByDefault": true},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        }));
+        let mut wanted = document("nvidia.com/mig-1g.10gb");
+        let of = wanted.containers[0].clone();
+        wanted.containers.insert(0, ContainerRequest { name: "load".to_owned(), resource: "nvidia.com/gpu-8gb".parse().unwrap(), ..of });
+        wanted.gpus.models = models.into_iter().map(str::to_owned).collect();
+        let (after, _) = patched(&before, &wanted, &policy);
+        prop_assert_eq!(rest(&after), rest(&before));
+        prop_assert_eq!(&after["metadata"]["labels"]["a"], &json!("b"));
+        prop_assert!(after["spec"]["nodeName"].is_null());
+        for (path, name) in [("/spec/containers/0", "nvidia.com/mig-1g.10gb"), ("/spec/initContainers/0", "nvidia.com/gpu-8gb")] {
+            for map in ["limits", "requests"] {
+                let entries = after.pointer(&format!("{path}/resources/{map}")).unwrap().as_object().unwrap();
+                let ours: Vec<&String> = entries.keys().filter(|name| name.contains("gpu-") || name.contains("mig-")).collect();
+                prop_assert_eq!(ours, [name]);
+            }
+        }
+    }
+}

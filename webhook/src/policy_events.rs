@@ -1,0 +1,156 @@
+//! Events about policy files, on the webhook's own configuration: for those who look at the cluster and not at logs.
+//!
+//! Nothing waits for them. Each is written by itself and not as a repetition of another: its note is what matters.
+
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kerf_core::keys;
+use kerf_runtime::event_note::shortened;
+use kerf_runtime::policy_file::{Errors, PolicyStore};
+use kerf_runtime::shutdown::CancellationToken;
+use kube::api::{Api, PostParams};
+use kube::core::ObjectMeta;
+use kube::{Client, Resource};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The namespace of Events about objects that have none: the API server takes them in no other.
+const NAMESPACE: &str = "default";
+
+/// How often an Event is tried, the wait after the first time, doubled each time, and how long one try may take.
+const TRIES: u32 = 5;
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is told of a policy file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum News {
+    /// Its content is not in force, and why.
+    Refused(String),
+    /// Its content is in force again.
+    Loaded(PathBuf),
+}
+
+/// Tells what becomes of the policy files until `stop`, on the webhook configuration of this name.
+pub(crate) async fn run(
+    client: Client,
+    configuration: String,
+    policies: PolicyStore,
+    stop: CancellationToken,
+) {
+    let mut errors = policies.subscribe();
+    let mut told = Errors::new();
+    loop {
+        let now = Errors::clone(&errors.borrow_and_update());
+        for news in news(&told, &now) {
+            stop.run_until_cancelled(write(&client, &configuration, &news)).await;
+        }
+        told = now;
+        match stop.run_until_cancelled(errors.changed()).await {
+            Some(Ok(())) => {}
+            Some(Err(_)) | None => return,
+        }
+    }
+}
+
+/// What changed between two lists of errors.
+fn news(before: &Errors, now: &Errors) -> Vec<News> {
+    let refused = now.iter().filter(|(path, error)| before.get(*path) != Some(error));
+    let refused = refused.map(|(_, error)| News::Refused(error.clone()));
+    let loaded = before.keys().filter(|path| !now.contains_key(*path));
+    refused.chain(loaded.map(|path| News::Loaded(path.clone()))).collect()
+}
+
+async fn write(client: &Client, configuration: &str, news: &News) {
+    let api = Api::<Event>::namespaced(client.clone(), NAMESPACE);
+    let mut wait = FIRST_WAIT;
+    for _ in 0..TRIES {
+        let regarding = regarding(client, configuration).await;
+        let event = event(news, regarding, Timestamp::now());
+        let error = match tokio::time::timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
+            Ok(Ok(_)) => return,
+            Ok(Err(kube::Error::Api(status))) if (400..500).contains(&status.code) && status.code != 429 => {
+                tracing::warn!(reason = event.reason, error = %status, "an Event is refused");
+                return;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer in time".to_owned(),
+        };
+        tracing::debug!(reason = event.reason, error, "an Event was not written; trying again");
+        tokio::time::sleep(wait).await;
+        wait *= 2;
+    }
+    tracing::warn!(?news, "an Event was not written");
+}
+
+/// The configuration, with its UID where that can be learnt: `kubectl describe` looks for it.
+async fn regarding(client: &Client, configuration: &str) -> ObjectReference {
+    let api = Api::<MutatingWebhookConfiguration>::all(client.clone());
+    let found = tokio::time::timeout(PATIENCE, api.get(configuration)).await;
+    ObjectReference {
+        api_version: Some(MutatingWebhookConfiguration::api_version(&()).into_owned()),
+        kind: Some(MutatingWebhookConfiguration::kind(&()).into_owned()),
+        name: Some(configuration.to_owned()),
+        uid: found.ok().and_then(Result::ok).and_then(|found| found.metadata.uid),
+        ..ObjectReference::default()
+    }
+}
+
+fn event(news: &News, regarding: ObjectReference, now: Timestamp) -> Event {
+    let (type_, reason, note) = match news {
+        News::Refused(error) => {
+            ("Warning", "PolicyRefused", format!("{error}; what was in force before stays in force"))
+        }
+        News::Loaded(path) => ("Normal", "PolicyLoaded", format!("{}: good again", path.display())),
+    };
+    let text = |text: &str| Some(text.to_owned());
+    Event {
+        metadata: ObjectMeta {
+            generate_name: text("kerf-policy-"),
+            namespace: text(NAMESPACE),
+            ..ObjectMeta::default()
+        },
+        action: text("ReadPolicy"),
+        event_time: Some(MicroTime(now)),
+        note: Some(shortened(note)),
+        reason: text(reason),
+        regarding: Some(regarding),
+        reporting_controller: Some(format!("{}/webhook", keys::GROUP)),
+        reporting_instance: text("webhook"),
+        type_: text(type_),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_runtime::event_note::LONGEST_NOTE;
+
+    fn errors(errors: &[(&str, &str)]) -> Errors {
+        errors.iter().map(|(path, error)| (PathBuf::from(path), (*error).to_owned())).collect()
+    }
+
+    #[test]
+    fn each_mistake_is_told_once_and_its_end_too() {
+        let (first, second) = (errors(&[("a", "x"), ("b", "y")]), errors(&[("b", "z")]));
+        assert_eq!(news(&Errors::new(), &first), [News::Refused("x".into()), News::Refused("y".into())]);
+        assert_eq!(news(&first, &first), []);
+        assert_eq!(news(&first, &second), [News::Refused("z".into()), News::Loaded("a".into())]);
+    }
+
+    #[test]
+    fn a_long_mistake_fits_into_an_event() {
+        let event =
+            event(&News::Refused("ä".repeat(2000)), ObjectReference::default(), Timestamp::UNIX_EPOCH);
+        let note = event.note.unwrap();
+        assert!(note.len() <= LONGEST_NOTE && note.ends_with('…'));
+        assert_eq!(
+            (event.type_.as_deref(), event.reason.as_deref()),
+            (Some("Warning"), Some("PolicyRefused"))
+        );
+    }
+}

@@ -1,17 +1,19 @@
 //! Puts the program together: certificates, listener, election, and one term after another.
 
 use crate::args::ExtenderArgs;
+use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings};
 use crate::metrics::Metrics;
 use crate::routes::{self, Shared};
 use crate::term::{Standing, Term};
-use crate::{confirm, wake, watch};
+use crate::{confirm, demand, node_policies, waited, wake, watch};
 use anyhow::Context;
 use kerf_core::packing::Terms;
 use kerf_runtime::admin::{self, Readiness};
+use kerf_runtime::policy_file::PolicyStore;
+use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::tls::{Clients, ServingCertificate, TlsSecret, Wanted};
-use kerf_runtime::{policy_file, serve};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -29,16 +31,28 @@ const BREATH: Duration = Duration::from_secs(1);
 pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<()> {
     let client = args.client.client().await?;
     let standing = Arc::new(Standing::default());
-    let (metrics, registry) = Metrics::new(&standing);
+    let (metrics, mut registry) = Metrics::new(&standing);
+    let store = args.policy.as_ref().map(PolicyStore::open).transpose().context("--policy")?;
+    if let Some(store) = &store {
+        store.register(&mut registry);
+    }
+    let policies = InForce::of(store.clone());
     let readiness = Readiness::new(&["leader", "inventory"]);
     let shared =
         Shared { standing: standing.clone(), metrics: metrics.clone(), bind_timeout: args.bind_timeout };
     let serving = serve_scheduler(&args, &client, shared, &stop);
     let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, stop.clone());
-    let policy = args.policy.as_deref().map(policy_file::read).transpose()?;
-    let weights = policy.map(|policy| policy.weights().clone()).unwrap_or_default();
-    let terms = Terms { weights, ..Terms::default() };
-    let replica = Replica { client: client.clone(), metrics, standing, readiness, terms };
+    let terms = Terms { weights: policies.current().weights(), ..Terms::default() };
+    let namespace = args.lease.namespace.clone();
+    let replica =
+        Replica { client: client.clone(), metrics, standing, readiness, terms, policies, namespace };
+    let following = async {
+        match store {
+            Some(store) => store.watch(stop.clone()).await,
+            None => stop.cancelled().await,
+        }
+        anyhow::Ok(())
+    };
     let leading = async {
         replica.lead(lease_settings(&args)?, &stop).await;
         anyhow::Ok(())
@@ -48,12 +62,13 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
         stop.cancel();
         part
     };
-    let (serving, admin, leading) = tokio::join!(
+    let (serving, admin, leading, following) = tokio::join!(
         async { ended(serving.await).await },
         async { ended(admin.await.context("failed to serve --admin-address")).await },
         async { ended(leading.await).await },
+        async { ended(following.await).await },
     );
-    serving.and(admin).and(leading)
+    serving.and(admin).and(leading).and(following)
 }
 
 async fn serve_scheduler(
@@ -134,6 +149,9 @@ struct Replica {
     standing: Arc<Standing>,
     readiness: Readiness,
     terms: Terms,
+    policies: InForce,
+    /// Kerf's own.
+    namespace: String,
 }
 
 impl Replica {
@@ -163,11 +181,15 @@ impl Replica {
             self.metrics.clone(),
             held.epoch(),
             self.terms.clone(),
+            self.policies.clone(),
             stop.child_token(),
         );
         let watching = tokio::spawn(watch::run(term.clone()));
         let confirming = tokio::spawn(confirm::run(term.clone()));
         let waking = tokio::spawn(wake::run(term.clone()));
+        let filling = tokio::spawn(node_policies::run(term.clone()));
+        let publishing = tokio::spawn(demand::run(term.clone(), self.namespace.clone()));
+        let consoling = tokio::spawn(waited::run(term.clone()));
         let listed = async {
             while !term.with(|index| index.is_listed()) {
                 term.listed.notified().await;
@@ -188,7 +210,7 @@ impl Replica {
         }
         self.standing.end();
         term.stop.cancel();
-        for task in [watching, confirming, waking] {
+        for task in [watching, confirming, waking, filling, publishing, consoling] {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the term failed");
             }

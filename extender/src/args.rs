@@ -34,7 +34,8 @@ pub struct ExtenderArgs {
     /// How long a bind may wait for its slices; under the scheduler's httpTimeout. The reservation outlives it.
     #[arg(long, default_value = "4s", value_parser = seconds)]
     pub bind_timeout: Duration,
-    /// Policy file, for its `packing`: what room for a profile counts. Read once, at the start.
+    /// Policy file, or a folder of them, for quotas and for what nodes may cut; followed as it changes. Of its `packing`
+    /// what it says at the start holds until the end.
     #[arg(long)]
     pub policy: Option<PathBuf>,
     /// How it logs.

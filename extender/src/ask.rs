@@ -2,6 +2,7 @@
 
 use kerf_core::contract::RequestDocument;
 use kerf_core::packing::Refusal;
+use kerf_core::policy::PodFacts;
 use std::sync::Arc;
 
 /// A readable request document and its text. Clones share both.
@@ -11,6 +12,8 @@ pub struct Ask {
     pub text: Arc<str>,
     /// What it says.
     pub document: Arc<RequestDocument>,
+    /// What decides which policy is for the pod, where the document's is gone.
+    pub facts: Arc<PodFacts>,
 }
 
 impl Ask {
@@ -21,7 +24,13 @@ impl Ask {
             tracing::warn!(%error, "unreadable request document");
             Refusal::UnreadableRequest
         })?;
-        Ok(Self { text: text.into(), document: Arc::new(document) })
+        Ok(Self { text: text.into(), document: Arc::new(document), facts: Arc::default() })
+    }
+
+    /// The same of a pod of which this is known.
+    #[must_use]
+    pub fn of(self, facts: Arc<PodFacts>) -> Self {
+        Self { facts, ..self }
     }
 }
 

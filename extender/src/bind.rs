@@ -4,7 +4,6 @@
 //! filter finds the promise. The Binding is sent only while the request is open, for a scheduler that gave up has
 //! forgotten what else it assumed for the pod.
 
-use crate::ask::Ask;
 use crate::binding::{self, BindingError};
 use crate::cluster_index::{Progress, Promise, Unreservable};
 use crate::metrics::Outcome;
@@ -123,8 +122,7 @@ impl Bind {
             Err(Unreservable::UnknownPod) => {
                 let pod = timeout_at(gate, binding::pod(&term.client, &self.key, &self.uid)).await;
                 let pod = pod.unwrap_or(Err(BindingError::TimedOut))?.ok_or(BindError::Lost)?;
-                let ask = Ask::read(pod.request.as_deref()).map_err(BindError::Refused)?;
-                reserve(Some(ask))
+                reserve(Some(pod.ask().map_err(BindError::Refused)?))
             }
             result => result,
         };

@@ -50,6 +50,11 @@ pub fn filter<'n>(
         Ok(ask) => ask,
         Err(refusal) => return none(offered, *refusal),
     };
+    if let Err(over) = index.within_quota(ask) {
+        let refusal = index.held_back(&pod.uid, &pod.key, over, now);
+        index.refused(&pod.uid, &pod.key, ask, offered, true);
+        return none(offered, refusal);
+    }
     let mut filtered = Filtered { fitting: Vec::with_capacity(offered.len()), refused: Vec::new() };
     let mut best: Option<(Cost, &str)> = None;
     for &name in offered {
@@ -64,7 +69,8 @@ pub fn filter<'n>(
     if let Some((_, name)) = best {
         expect(index, pod, ask, name, now);
     } else {
-        index.refused(&pod.uid, &pod.key, ask, offered);
+        let quota = filtered.refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
+        index.refused(&pod.uid, &pod.key, ask, offered, quota);
         index.make_room(&promisee(index, pod), ask, offered, now);
     }
     filtered

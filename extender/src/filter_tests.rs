@@ -10,6 +10,7 @@ use kerf_core::testing::{node_status, request, slice_status};
 use kerf_core::units::MemoryMib;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
+use std::sync::Arc;
 
 /// A listed cluster of these nodes with these GPUs.
 fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
@@ -53,6 +54,8 @@ fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
         deleting: false,
         movable,
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
+        policy: None,
+        facts: Arc::default(),
     });
 }
 
@@ -163,6 +166,8 @@ fn shares(resource: &str, first_is_busy: bool) -> Vec<String> {
             deleting: false,
             movable: false,
             request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
+            policy: None,
+            facts: Arc::default(),
         };
         index.show_pod(known);
         let node = choose(&mut index, &pod, &["n1", "n2"], Instant::now()).unwrap();
@@ -287,6 +292,8 @@ fn an_expectation_ends_with_the_pod() {
         deleting: true,
         movable: false,
         request: None,
+        policy: None,
+        facts: Arc::default(),
     };
     index.hide_pod(&known);
     assert_eq!(filter(&mut index, &b, &["n1"], now).fitting, ["n1"]);
@@ -392,6 +399,8 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
         deleting: false,
         movable: false,
         request: Some(request(WHOLE, 1).to_json().into()),
+        policy: None,
+        facts: Arc::default(),
     });
     assert!(index.wake(now).is_empty(), "nothing is listed yet");
     index.nodes_listed();

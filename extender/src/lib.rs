@@ -8,13 +8,19 @@
 //! | [`ask`], [`pod`] | what is read of a pod |
 //! | [`cluster_index`] | what is known, promised and pending; no I/O, no clock |
 //! | [`tentative`] | where pods will probably be bound |
+//! | [`usage`] | what namespaces hold under their quotas |
 //! | [`filter`] | which nodes fit and in what order |
 //! | [`bind`], [`binding`] | a pod's way from the choice of its node to its Binding |
 //! | [`upkeep`] | what is due without anybody asking |
 //! | [`waiting`], [`wake`] | which refused pods have room now, and that the scheduler hears of it |
+//! | [`demand`] | that the webhook hears what pods wait for |
+//! | [`waited`] | what becomes of those that wait long for what stays full |
+//! | [`node_policies`] | what nodes may cut, by the admins' documents |
 //! | [`node_writer`] | how specs are written |
+//! | [`events`] | what pods are told |
 //! | [`watch`], [`confirm`] | how the index hears of the cluster |
 //! | [`term`], [`leader`] | who leads, since when |
+//! | [`in_force`] | which policies hold now |
 //! | [`metrics`] | what is counted |
 #![forbid(unsafe_code)]
 
@@ -26,17 +32,23 @@ pub mod binding;
 pub mod cluster_index;
 pub mod compute;
 pub mod confirm;
+pub mod demand;
+pub mod events;
 pub mod evict;
 pub mod filter;
+pub mod in_force;
 pub mod leader;
 pub mod machine;
 pub mod metrics;
+pub mod node_policies;
 pub mod node_writer;
 pub mod pod;
 pub mod routes;
 pub mod tentative;
 pub mod term;
 pub mod upkeep;
+pub mod usage;
+pub mod waited;
 pub mod waiting;
 pub mod wake;
 pub mod watch;

@@ -1,4 +1,4 @@
-//! A Node as the extender sees it: what it has for pods. Nothing else of a Node is read or kept.
+//! A Node as the extender sees it: its labels and what it has for pods. Nothing else of a Node is read or kept.
 
 use crate::compute::Compute;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

@@ -128,14 +128,15 @@ impl Metrics {
             writes: Family::default(),
             moves: Counter::default(),
         };
-        let mut registry = Registry::with_prefix("kerf_extender");
-        registry.register("requests", "Requests of the scheduler", metrics.requests.clone());
+        let mut registry = Registry::default();
+        let own = registry.sub_registry_with_prefix("kerf_extender");
+        own.register("requests", "Requests of the scheduler", metrics.requests.clone());
         let help = "Seconds from a request of the scheduler to its answer";
-        registry.register("request_duration_seconds", help, metrics.durations.clone());
-        registry.register("spec_writes", "Writes of GpuNode specs", metrics.writes.clone());
+        own.register("request_duration_seconds", help, metrics.durations.clone());
+        own.register("spec_writes", "Writes of GpuNode specs", metrics.writes.clone());
         let help = "Movable pods that were evicted to make room for a bigger one";
-        registry.register("moves", help, metrics.moves.clone());
-        registry.register_collector(Box::new(Promises(standing.clone())));
+        own.register("moves", help, metrics.moves.clone());
+        own.register_collector(Box::new(Promises(standing.clone())));
         (metrics, registry)
     }
 
@@ -177,6 +178,7 @@ impl Collector for Promises {
 mod tests {
     use super::*;
     use crate::api_stand_in::ApiStandIn;
+    use crate::in_force::InForce;
     use crate::term::Term;
     use kerf_core::packing::Terms;
     use kerf_runtime::shutdown::CancellationToken;
@@ -190,6 +192,7 @@ mod tests {
             metrics.clone(),
             1,
             Terms::default(),
+            InForce::default(),
             CancellationToken::new(),
         );
         standing.begin(term);

@@ -2,6 +2,7 @@ use super::*;
 use crate::api_stand_in::{ApiStandIn, Fault, node_path};
 use crate::ask::Ask;
 use crate::cluster_index::Progress;
+use crate::in_force::InForce;
 use crate::term::{Standing, Term};
 use http::Method;
 use kerf_core::ledger;
@@ -14,7 +15,8 @@ use kerf_runtime::shutdown::CancellationToken;
 fn term(api: &Arc<ApiStandIn>) -> Arc<Term> {
     api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
     let (metrics, _) = crate::metrics::Metrics::new(&Arc::new(Standing::default()));
-    let term = Term::new(api.client(), metrics, 1, Terms::default(), CancellationToken::new());
+    let term =
+        Term::new(api.client(), metrics, 1, Terms::default(), InForce::default(), CancellationToken::new());
     term.with(|index| {
         index.show_node(&api.node("n"));
         index.nodes_listed();

@@ -1,11 +1,14 @@
 //! A pod as the extender sees it: who it is, where it is, whether it has ended, and what it asks for. Nothing else of
 //! a Pod is read or kept.
 
+use crate::ask::Ask;
 use crate::compute::Compute;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::Refusal;
+use kerf_core::policy::PodFacts;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -32,6 +35,12 @@ pub struct PodSpecView {
     /// The node that the pod is bound to.
     #[serde(default)]
     pub node_name: Option<String>,
+    /// Its priority class.
+    #[serde(default)]
+    pub priority_class_name: Option<String>,
+    /// Its service account.
+    #[serde(default)]
+    pub service_account_name: Option<String>,
     /// Its containers, for what they ask of the node.
     #[serde(default)]
     pub containers: Vec<ContainerView>,
@@ -109,6 +118,17 @@ pub struct KnownPod {
     pub movable: bool,
     /// The text of its request document.
     pub request: Option<Arc<str>>,
+    /// The policy that the document names.
+    pub policy: Option<Arc<str>>,
+    /// What decides which policy is for it, where that one is gone.
+    pub facts: Arc<PodFacts>,
+}
+
+impl KnownPod {
+    /// What it asks for.
+    pub fn ask(&self) -> Result<Ask, Refusal> {
+        Ok(Ask::read(self.request.as_deref())?.of(self.facts.clone()))
+    }
 }
 
 impl From<SlicedPod> for KnownPod {
@@ -120,6 +140,17 @@ impl From<SlicedPod> for KnownPod {
         let requests = spec.containers.iter().filter_map(|c| c.resources.as_ref()?.requests.as_ref());
         let compute = requests.map(Compute::of).fold(Compute::default(), Compute::plus);
         let mut annotations = metadata.annotations.unwrap_or_default();
+        let request = annotations.remove(keys::REQUEST);
+        let ask = request.as_deref().and_then(|text| Ask::read(Some(text)).ok());
+        let chosen = ask.as_ref().and_then(|ask| ask.document.chosen.as_ref());
+        let policy = chosen.map(|chosen| Arc::from(chosen.policy.as_str()));
+        let facts = PodFacts {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            labels: metadata.labels.unwrap_or_default(),
+            priority_class: spec.priority_class_name.unwrap_or_default(),
+            service_account: spec.service_account_name.unwrap_or_default(),
+            models: ask.map(|ask| ask.document.gpus.models.clone()).unwrap_or_default(),
+        };
         let owners = metadata.owner_references.unwrap_or_default();
         let allowed = annotations.get(keys::MOVABLE).is_some_and(|value| value == "true");
         Self {
@@ -130,7 +161,9 @@ impl From<SlicedPod> for KnownPod {
             compute,
             deleting: metadata.deletion_timestamp.is_some(),
             movable: allowed && owners.iter().any(|owner| owner.controller == Some(true)),
-            request: annotations.remove(keys::REQUEST).map(Arc::from),
+            request: request.map(Arc::from),
+            policy,
+            facts: Arc::new(facts),
         }
     }
 }
@@ -151,10 +184,11 @@ mod tests {
         let pod = known(json!({
             "metadata": {
                 "name": "a", "namespace": "ns", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"team": "red"},
                 "annotations": {"kerf.dev/request": "{}", "kerf.dev/movable": "true", "other": "x"},
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true}],
             },
-            "spec": {"nodeName": "n1", "containers": [
+            "spec": {"nodeName": "n1", "serviceAccountName": "robot", "containers": [
                 {"name": "a", "resources": {"requests": {"cpu": "1", "memory": "2Gi"}}},
                 {"name": "b", "resources": {"requests": {"cpu": "500m"}}}, {"name": "c"},
             ]},
@@ -169,6 +203,13 @@ mod tests {
             deleting: true,
             movable: true,
             request: Some("{}".into()),
+            policy: None,
+            facts: Arc::new(PodFacts {
+                namespace: "ns".to_owned(),
+                labels: [("team".to_owned(), "red".to_owned())].into(),
+                service_account: "robot".to_owned(),
+                ..PodFacts::default()
+            }),
         };
         assert_eq!(pod, expected);
     }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::api_stand_in::{ApiStandIn, Fault, pod_path};
+use crate::in_force::InForce;
 use crate::term::Term;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
@@ -24,7 +25,14 @@ impl Replica {
         api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
         let standing = Arc::new(Standing::default());
         let (metrics, _) = Metrics::new(&standing);
-        let term = Term::new(api.client(), metrics.clone(), 1, Terms::default(), CancellationToken::new());
+        let term = Term::new(
+            api.client(),
+            metrics.clone(),
+            1,
+            Terms::default(),
+            InForce::default(),
+            CancellationToken::new(),
+        );
         term.with(|index| {
             index.show_node(&api.node("n"));
             index.nodes_listed();

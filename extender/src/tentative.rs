@@ -5,6 +5,7 @@
 //! nowhere, it ends by itself, and a bind does not look at it.
 
 use crate::ask::Ask;
+use crate::usage::{Entry, Usage};
 use hashbrown::HashMap;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState};
 use kerf_core::ledger::{self, Promisee};
@@ -28,6 +29,8 @@ pub struct Tentative {
     pub until: Instant,
     /// Who is leaving the place.
     pub leaving: Option<Leaving>,
+    /// What the pod is charged, where somebody counts.
+    pub charged: Option<Entry>,
 }
 
 /// A pod that leaves its slices. They are nobody's only once the agent says so, and expected to be from the first.
@@ -60,12 +63,14 @@ pub struct Tentatives {
     /// By node, in the order in which they were put.
     by_node: HashMap<NodeName, Vec<Tentative>>,
     by_pod: HashMap<PodUid, NodeName>,
+    usage: Usage,
 }
 
 impl Tentatives {
     /// Puts a pod on a node. It must have no other place.
     pub fn put(&mut self, node: &NodeName, tentative: Tentative) {
         self.by_pod.insert(tentative.pod.uid.clone(), node.clone());
+        tentative.charged.iter().for_each(|entry| self.usage.add(entry));
         self.by_node.entry(node.clone()).or_default().push(tentative);
     }
 
@@ -73,6 +78,12 @@ impl Tentatives {
     #[must_use]
     pub fn node_of(&self, uid: &PodUid) -> Option<&NodeName> {
         self.by_pod.get(uid)
+    }
+
+    /// What namespaces are charged for all places.
+    #[must_use]
+    pub fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// Whether no pod has a place on a node.
@@ -99,6 +110,7 @@ impl Tentatives {
         let here = self.by_node.get_mut(&node)?;
         let found = here.iter().position(|t| t.pod.uid == *uid)?;
         let tentative = here.remove(found);
+        tentative.charged.iter().for_each(|entry| self.usage.take(entry));
         if here.is_empty() {
             self.by_node.remove(&node);
         }
@@ -141,7 +153,7 @@ mod tests {
 
     fn tentative(pod: &str, until: Instant) -> Tentative {
         let ask = Ask::read(Some(&request("nvidia.com/mig-3g.40gb", 1).to_json())).unwrap();
-        Tentative { pod: promisee(pod), ask, until, leaving: None }
+        Tentative { pod: promisee(pod), ask, until, leaving: None, charged: None }
     }
 
     fn pods(tentatives: &Tentatives) -> Vec<String> {

@@ -2,8 +2,10 @@
 //!
 //! All tasks of a term end with its token. A new term starts from nothing and lists everything anew.
 
-use crate::cluster_index::{ClusterIndex, Effects};
+use crate::cluster_index::{ClusterIndex, Effects, HeldBack};
+use crate::events::{self, QUOTA_FULL};
 use crate::evict;
+use crate::in_force::InForce;
 use crate::metrics::Metrics;
 use crate::node_writer;
 use arc_swap::ArcSwapOption;
@@ -56,6 +58,8 @@ pub struct Term {
     pub stop: CancellationToken,
     /// What it counts.
     pub metrics: Metrics,
+    /// The admins' policies, as they are now.
+    pub policies: InForce,
     index: Mutex<ClusterIndex>,
     bells: Mutex<HashMap<NodeName, Bell>>,
     unconfirmed: Mutex<BTreeSet<PodUid>>,
@@ -93,12 +97,14 @@ impl Term {
         metrics: Metrics,
         epoch: u64,
         terms: Terms,
+        policies: InForce,
         stop: CancellationToken,
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
             stop,
             metrics,
+            policies,
             index: Mutex::new(ClusterIndex::new(epoch, terms)),
             bells: Mutex::default(),
             unconfirmed: Mutex::default(),
@@ -112,6 +118,7 @@ impl Term {
     pub fn with<R>(self: &Arc<Self>, act: impl FnOnce(&mut ClusterIndex) -> R) -> R {
         let (result, effects) = {
             let mut index = lock(&self.index);
+            index.set_policies(&self.policies.current());
             let result = act(&mut index);
             (result, index.take_effects())
         };
@@ -148,6 +155,14 @@ impl Term {
         }
         for eviction in effects.evictions {
             tokio::spawn(evict::evict(self.clone(), eviction));
+        }
+        for held_back in effects.held_back {
+            let term = self.clone();
+            tokio::spawn(async move {
+                let HeldBack { uid, pod, over } = held_back;
+                tracing::info!(%pod, %uid, %over, "held back by its namespace's quota");
+                events::tell(&term.client, &pod, &uid, QUOTA_FULL, over.to_string()).await;
+            });
         }
         if effects.deposed {
             tracing::error!("a leader of a newer epoch has written: this term ends");

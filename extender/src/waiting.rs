@@ -22,6 +22,8 @@ pub struct Waiter {
     pub ask: Ask,
     /// The nodes that the scheduler offered. What room others have is of no use to it. Shared between pods.
     pub offered: Arc<BTreeSet<NodeName>>,
+    /// Whether its namespace's quota was full, so that it may find room where nothing changed.
+    pub held_back: bool,
 }
 
 /// The pods that wait, the longest waiting first, and the nodes that changed since they were looked at.
@@ -32,15 +34,15 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// A pod was refused by all `offered` nodes.
-    pub fn refused(&mut self, uid: PodUid, key: PodKey, ask: Ask, offered: &[&str]) {
+    /// A pod was refused by all `offered` nodes, or held back by its namespace's quota.
+    pub fn refused(&mut self, uid: PodUid, key: PodKey, ask: Ask, offered: &[&str], held_back: bool) {
         self.forget(&uid);
         let same = |set: &BTreeSet<NodeName>| {
             set.len() == offered.len() && offered.iter().all(|name| set.contains(*name))
         };
         let shared = self.pods.back().map(|w| w.offered.clone()).filter(|set| same(set));
         let offered = shared.unwrap_or_else(|| Arc::new(offered.iter().map(|n| NodeName::new(*n)).collect()));
-        self.keep(Waiter { uid, key, ask, offered });
+        self.keep(Waiter { uid, key, ask, offered, held_back });
     }
 
     /// A pod goes on waiting, behind the others.
@@ -49,6 +51,11 @@ impl Waiting {
             self.pods.pop_front();
         }
         self.pods.push_back(waiter);
+    }
+
+    /// The pods that wait, the longest waiting first.
+    pub fn pods(&self) -> impl Iterator<Item = &Waiter> {
+        self.pods.iter()
     }
 
     /// A pod waits no longer.

@@ -7,7 +7,6 @@ use crate::pod::{KnownPod, SlicedPod};
 use crate::term::Term;
 use futures::{Stream, StreamExt};
 use kerf_core::keys;
-use kerf_core::names::NodeName;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
@@ -78,10 +77,15 @@ fn tell_node(term: &Arc<Term>, event: Event<GpuNode>) {
 }
 
 fn tell_machine(term: &Arc<Term>, event: Event<Machine>) {
-    let tell = |name: NodeName, allocatable| term.with(|index| index.show_allocatable(name, allocatable));
     match event {
-        Event::InitApply(node) | Event::Apply(node) => tell(node.name(), Some(node.allocatable())),
-        Event::Delete(node) => tell(node.name(), None),
+        Event::InitApply(node) | Event::Apply(node) => term.with(|index| {
+            index.show_allocatable(node.name(), Some(node.allocatable()));
+            index.show_labels(node.name(), Some(node.metadata.labels.unwrap_or_default()));
+        }),
+        Event::Delete(node) => term.with(|index| {
+            index.show_allocatable(node.name(), None);
+            index.show_labels(node.name(), None);
+        }),
         Event::Init | Event::InitDone => {}
     }
 }

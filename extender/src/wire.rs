@@ -6,11 +6,13 @@ use crate::filter::{Candidate, Filtered};
 use kerf_core::keys;
 use kerf_core::names::{PodKey, PodUid};
 use kerf_core::packing::Refusal;
+use kerf_core::policy::PodFacts;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// What `filter` and `prioritize` are asked.
 #[derive(Debug, Deserialize)]
@@ -32,6 +34,17 @@ struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 struct WirePod<'a> {
     #[serde(borrow)]
     metadata: WireMetadata<'a>,
+    #[serde(borrow, default)]
+    spec: Option<WireSpec<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireSpec<'a> {
+    #[serde(borrow, default)]
+    priority_class_name: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    service_account_name: Option<Text<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -44,6 +57,8 @@ struct WireMetadata<'a> {
     uid: Text<'a>,
     #[serde(borrow, default)]
     annotations: Option<WireAnnotations<'a>>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
 }
 
 /// Of all annotations the request document alone.
@@ -89,8 +104,21 @@ impl<'a> ExtenderArgs<'a> {
         Candidate {
             uid: PodUid::new(&*metadata.uid.0),
             key: PodKey::new(&*metadata.namespace.0, &*metadata.name.0),
-            ask: Ask::read(request.map(|text| &*text.0)),
+            ask: Ask::read(request.map(|text| &*text.0)).map(|ask| self.with_facts(ask)),
         }
+    }
+
+    fn with_facts(&self, ask: Ask) -> Ask {
+        let WirePod { metadata, spec } = &self.pod;
+        let text = |text: Option<&Text<'_>>| text.map(|t| t.0.clone().into_owned()).unwrap_or_default();
+        let facts = PodFacts {
+            namespace: metadata.namespace.0.clone().into_owned(),
+            labels: metadata.labels.clone().unwrap_or_default(),
+            priority_class: text(spec.as_ref().and_then(|s| s.priority_class_name.as_ref())),
+            service_account: text(spec.as_ref().and_then(|s| s.service_account_name.as_ref())),
+            models: ask.document.gpus.models.clone(),
+        };
+        ask.of(Arc::new(facts))
     }
 
     /// The offered nodes; `None` if the scheduler sends whole Nodes.

@@ -1,6 +1,6 @@
 //! What the outside has to do after the index was told something.
 
-use super::Eviction;
+use super::{Eviction, HeldBack};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,6 +18,8 @@ pub struct Effects {
     pub released: Vec<Released>,
     /// Pods that are to restart elsewhere.
     pub evictions: Vec<Eviction>,
+    /// Pods that are to be told of their namespace's quota.
+    pub held_back: Vec<HeldBack>,
     /// A leader of a newer epoch was seen.
     pub deposed: bool,
 }

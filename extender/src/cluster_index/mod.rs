@@ -4,12 +4,15 @@
 //! it leaves in its [`Effects`]: nodes whose spec is to be written, binds that must look again, pods to be looked up.
 
 mod change;
+mod demand;
 mod effects;
 mod fractions;
 mod moving;
 mod node;
+mod node_policies;
 mod pods;
 mod promises;
+mod quotas;
 mod spec_state;
 mod waking;
 mod writes;
@@ -18,7 +21,9 @@ pub use change::Change;
 pub use effects::{Effects, Released, Why};
 pub use moving::Eviction;
 pub use node::IndexedNode;
+pub use node_policies::{UnknownNode, is_due};
 pub use promises::{Progress, Promise, Unreservable};
+pub use quotas::HeldBack;
 pub use writes::Reread;
 
 use crate::ask::Ask;
@@ -31,6 +36,7 @@ use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::{Cost, Fleet, Refusal, Terms};
 use kerf_runtime::gpu_node::GpuNode;
+use std::collections::BTreeMap;
 
 /// The leader's view of the cluster.
 #[derive(Debug, Default)]
@@ -43,6 +49,8 @@ pub struct ClusterIndex {
     fractions: fractions::Fractions,
     /// What the Nodes have for pods.
     allocatable: HashMap<NodeName, Compute>,
+    /// Their labels.
+    labels: HashMap<NodeName, BTreeMap<String, String>>,
     pods: HashMap<PodUid, KnownPod>,
     /// The node on which each promised pod has its slices.
     places: HashMap<PodUid, NodeName>,
@@ -59,6 +67,9 @@ pub struct ClusterIndex {
     waiting: Waiting,
     /// Whether the pods that a former leader refused were taken in.
     adopted_waiters: bool,
+    quotas: quotas::Quotas,
+    /// What pods wait for.
+    demand: demand::Seen,
     effects: Effects,
 }
 
@@ -130,6 +141,7 @@ impl ClusterIndex {
         match self.nodes.get_mut(&name) {
             Some(node) if node.object == shown.metadata.uid => {
                 node.status = node::read_status(shown);
+                node.filled_by = node::filled_by(shown);
                 node.doubt();
                 match (node::read_spec(shown), &mut node.spec) {
                     (Ok(fresh), Ok(spec)) => {
@@ -156,6 +168,7 @@ impl ClusterIndex {
                 self.places.remove(uid);
             }
             self.fractions.remove(name);
+            self.quotas.remove_node(name);
             self.effects.changed.insert(name.clone());
             self.effects.unwritten.insert(name.clone());
         }
@@ -172,16 +185,19 @@ impl ClusterIndex {
     /// What it costs to serve a pod's `ask` on a node.
     pub fn cost(&mut self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Cost, Refusal> {
         let found = self.nodes.get_key_value_mut(name);
-        let (name, node) = found.ok_or(Refusal::NoAgent)?;
-        let cost = node.cost(name, ask, &self.tentatives, &self.fleet)?;
+        let (key, node) = found.ok_or(Refusal::NoAgent)?;
+        let cost = node.cost(key, ask, &self.tentatives, &self.fleet)?;
         let pods = &self.pods;
         let compute = |uid: &PodUid| pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
         let left = || {
             let taken = node.promised.iter().map(compute).fold(Compute::default(), Compute::plus);
             // Without the Node nothing is known of it: it is as good as any.
-            self.allocatable.get(name).map_or(Compute::PLENTY, |all| all.minus(taken))
+            self.allocatable.get(key).map_or(Compute::PLENTY, |all| all.minus(taken))
         };
-        let shared = self.fractions.cost(name, node, left, ask, compute(uid));
+        let shared = self.fractions.cost(key, node, left, ask, compute(uid));
+        if let Some(node) = self.nodes.get(name) {
+            self.within_quota_on(node, ask)?;
+        }
         Ok(shared.unwrap_or(cost))
     }
 
@@ -213,11 +229,14 @@ impl ClusterIndex {
         node.promised = promised;
         node.touch();
         node.join(&mut self.fleet);
+        self.charge_node(name);
         self.waiting.changed(name);
         self.note_pending(name);
     }
 }
 
+#[cfg(test)]
+mod quota_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

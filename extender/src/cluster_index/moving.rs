@@ -7,11 +7,12 @@
 use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
 use crate::tentative::{Leaving, Tentative};
-use kerf_core::contract::{ContainerRequest, WantedSlice};
+use kerf_core::contract::{ContainerRequest, GpuNodeStatus, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::ledger::{Promisee, reserved};
-use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::{FleetGpu, PlaceId};
+use kerf_core::request::GpuSelection;
 use std::collections::{HashMap as Map, HashSet as Set};
 use std::time::{Duration, Instant};
 
@@ -49,8 +50,11 @@ impl ClusterIndex {
         if let Some(moving) = self.moving.get(&pod.uid).cloned() {
             return self.go_on(pod, ask, moving, now);
         }
+        if ask.document.moves_nobody {
+            return;
+        }
         let Some(request) = single_instance(ask) else { return };
-        let Some((leaving, node)) = self.find_move(request, offered) else { return };
+        let Some((leaving, node)) = self.find_move(request, &ask.document.gpus, offered) else { return };
         let Some(key) = self.pods.get(&leaving).map(|p| p.key.clone()) else { return };
         let spec = self.nodes.get(&node).and_then(IndexedNode::working);
         let slices =
@@ -102,14 +106,20 @@ impl ClusterIndex {
     fn expect_after(&mut self, pod: &Promisee, ask: &Ask, moving: &Moving) {
         self.drop_tentative(&pod.uid);
         let (until, leaving) = (moving.until, Some(moving.leaving.clone()));
-        let tentative = Tentative { pod: pod.clone(), ask: ask.clone(), until, leaving };
+        let charged = self.expected_charge(&moving.node, &pod.key, ask);
+        let tentative = Tentative { pod: pod.clone(), ask: ask.clone(), until, leaving, charged };
         self.tentatives.put(&moving.node, tentative);
         self.touch(&moving.node);
     }
 
     /// The pod that leaves, and its node.
-    fn find_move(&mut self, request: &ContainerRequest, offered: &[&str]) -> Option<(PodUid, NodeName)> {
-        let movable = self.movable(offered);
+    fn find_move(
+        &mut self,
+        request: &ContainerRequest,
+        gpus: &GpuSelection,
+        offered: &[&str],
+    ) -> Option<(PodUid, NodeName)> {
+        let movable = self.movable(gpus, offered);
         if movable.is_empty() {
             return None;
         }
@@ -129,21 +139,40 @@ impl ClusterIndex {
         movable.get(&(found.gpu, found.moved)).cloned()
     }
 
-    /// The places of pods that may be moved: bound, with one instance, their owner's word on them.
-    fn movable(&self, offered: &[&str]) -> Map<(FleetGpu, PlaceId), (PodUid, NodeName)> {
+    /// The places of pods that may be moved, on these GPUs: bound, with one instance, their owner's word on them. Not of
+    /// those that want more than their slice's name says: another place by this name may not do for them.
+    fn movable(&self, gpus: &GpuSelection, offered: &[&str]) -> Map<(FleetGpu, PlaceId), (PodUid, NodeName)> {
         let pods = self.pods.iter().filter(|(_, pod)| pod.movable && pod.node.is_some());
         let pods = pods.filter(|(_, pod)| !pod.ended && !pod.deleting);
+        let pods = pods.filter(|(_, pod)| pod.ask().as_ref().is_ok_and(asks_by_name_alone));
         let place = |(uid, _): (&PodUid, _)| {
             let name = self.places.get(uid).filter(|name| offered.contains(&name.as_str()))?;
             let node = self.nodes.get(name)?;
             let mut slices = reserved(node.working()?, uid);
             let (slice, None): (&WantedSlice, _) = (slices.next()?, slices.next()) else { return None };
             let (_, gpu) = node.fleet_gpus.iter().find(|(uuid, _)| *uuid == slice.gpu)?;
+            if !is_admitted(node, &slice.gpu, gpus) {
+                return None;
+            }
             let place = self.fleet.place(*gpu, slice.shape.instance()?)?;
             Some(((*gpu, place), (uid.clone(), name.clone())))
         };
         pods.filter_map(place).collect()
     }
+}
+
+/// Whether a GPU of the node is of those that a pod may have.
+fn is_admitted(node: &IndexedNode, gpu: &GpuUuid, gpus: &GpuSelection) -> bool {
+    let admits = |status: &GpuNodeStatus| {
+        status.gpus.iter().any(|known| known.uuid == *gpu && gpus.admits(gpu, &known.model))
+    };
+    gpus.is_all() || node.status.as_ref().is_ok_and(admits)
+}
+
+/// Whether any slice of its name on any GPU will do for the pod.
+fn asks_by_name_alone(ask: &Ask) -> bool {
+    let by_name = |container: &ContainerRequest| container.memory.is_none() && container.compute.is_none();
+    ask.document.gpus.is_all() && ask.document.containers.iter().all(by_name)
 }
 
 /// The request of a pod that wants one GPU instance and nothing else.

@@ -1,12 +1,15 @@
 //! One node in the index: its spec on the way to the API server, its status, and what fits on it.
 
+use super::change::Change;
 use super::spec_state::SpecState;
 use crate::ask::Ask;
 use crate::tentative::Tentatives;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, SliceStatus, WantedSlice};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
+use kerf_core::keys;
 use kerf_core::names::{GpuUuid, NodeName, PodUid};
 use kerf_core::packing::{Cost, Fleet, FleetGpu, Refusal, fit};
+use kerf_core::policy::Charge;
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,6 +32,8 @@ pub struct IndexedNode {
     pub failures: BTreeMap<PodUid, String>,
     /// GPUs on which nothing is cut ahead of demand until everything is looked at anew: it failed there.
     pub resting: BTreeSet<GpuUuid>,
+    /// The admins' document that the node's policy was copied from.
+    pub filled_by: Option<String>,
     /// The node's GPUs in the fleet.
     pub fleet_gpus: Vec<(GpuUuid, FleetGpu)>,
     view: View,
@@ -57,6 +62,7 @@ impl IndexedNode {
             promised: BTreeSet::new(),
             failures: BTreeMap::new(),
             resting: BTreeSet::new(),
+            filled_by: filled_by(node),
             fleet_gpus: Vec::new(),
             view: View { stale: true, ..View::default() },
         }
@@ -141,6 +147,18 @@ impl IndexedNode {
         result
     }
 
+    /// What a pod would be charged for its place here, as of the last cost.
+    pub fn charge(&self, ask: &Ask, fleet: &Fleet) -> Result<Charge, Refusal> {
+        let fit = fit(&self.view.inventory, &ask.document, fleet)?;
+        Ok(fit.slices.iter().map(|slice| Charge::of_slice(slice.resource, slice.shape)).sum())
+    }
+
+    /// The working spec after a change; `None` if nothing changes.
+    pub fn after(&self, change: &Change, fleet: &Fleet) -> Result<Option<GpuNodeSpec>, Refusal> {
+        let spec = self.spec.as_ref().map_err(|refusal| *refusal)?;
+        change.apply(spec.working(), self.status.as_ref().ok(), fleet)
+    }
+
     /// The GPUs with all promises and probable places, as of the last cost.
     #[must_use]
     pub fn inventory(&self) -> &NodeInventory {
@@ -194,6 +212,11 @@ fn promised_before(slice: &WantedSlice) -> SliceStatus {
         holder: None,
         message: None,
     }
+}
+
+/// The document that a GpuNode's policy was copied from.
+pub fn filled_by(node: &GpuNode) -> Option<String> {
+    node.metadata.annotations.as_ref()?.get(keys::NODE_POLICY).cloned()
 }
 
 /// The spec of a GpuNode.

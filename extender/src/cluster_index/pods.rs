@@ -4,7 +4,6 @@
 //! whose label somebody removes leaves the watch and runs on.
 
 use super::{ClusterIndex, Why};
-use crate::ask::Ask;
 use crate::pod::KnownPod;
 use hashbrown::HashSet;
 use kerf_core::names::{NodeName, PodKey, PodUid};
@@ -61,6 +60,7 @@ impl ClusterIndex {
         self.posting.remove(uid);
         self.waits_no_longer(uid);
         self.moving.remove(uid);
+        self.quotas.forget(uid);
         self.drop_tentative(uid);
         self.release(uid, Why::Gone);
     }
@@ -91,11 +91,13 @@ impl ClusterIndex {
             self.posting.remove(&pod.uid);
             self.waits_no_longer(&pod.uid);
             self.moving.remove(&pod.uid);
+            self.quotas.forget(&pod.uid);
             self.drop_tentative(&pod.uid);
         }
         let uid = pod.uid.clone();
-        if let (false, Ok(ask)) = (self.pods.contains_key(&uid), Ask::read(pod.request.as_deref())) {
+        if let (false, Ok(ask)) = (self.pods.contains_key(&uid), pod.ask()) {
             self.fractions.learn(&ask, pod.compute);
+            self.demand.arrived(&uid, &ask);
         }
         let before = self.pods.insert(uid.clone(), pod);
         let changed = before.as_ref() != self.pods.get(&uid);

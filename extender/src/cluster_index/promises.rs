@@ -76,15 +76,18 @@ impl ClusterIndex {
         }
         let ask = match self.drop_tentative(uid).or(ask) {
             Some(ask) => ask,
-            None => Ask::read(self.pods.get(uid).ok_or(Unreservable::UnknownPod)?.request.as_deref())?,
+            None => self.pods.get(uid).ok_or(Unreservable::UnknownPod)?.ask()?,
         };
         let pod = Promisee { uid: uid.clone(), key: key.clone(), epoch: self.epoch };
-        let node = self.nodes.get_mut(name).ok_or(Refusal::NoAgent)?;
+        let node = self.nodes.get(name).ok_or(Refusal::NoAgent)?;
         node.serving()?;
+        let reserve = Change::Reserve { pod, ask: ask.clone() };
+        self.may_promise(node, &ask, &reserve)?;
+        let node = self.nodes.get_mut(name).ok_or(Refusal::NoAgent)?;
         node.failures.remove(uid);
         let (spec, status) = node.readable()?;
         let existing: BTreeSet<SliceId> = spec.working().slices.iter().map(|s| s.id.clone()).collect();
-        spec.push(Change::Reserve { pod, ask }, Some(status), &self.fleet)?;
+        spec.push(reserve, Some(status), &self.fleet)?;
         let slices: Vec<_> = reserved(spec.working(), uid).cloned().collect();
         let cut = slices.iter().map(|s| s.id.clone()).filter(|id| !existing.contains(id)).collect();
         self.settle(name);
@@ -156,6 +159,8 @@ impl ClusterIndex {
             deleting: false,
             movable: false,
             request: None,
+            policy: None,
+            facts: std::sync::Arc::default(),
         });
         pod.node = Some(node.clone());
         self.pods.insert(uid.clone(), pod);
@@ -164,7 +169,9 @@ impl ClusterIndex {
     /// Says where a pod will most probably be bound.
     pub fn expect(&mut self, pod: Promisee, ask: Ask, name: &NodeName, now: Instant) {
         self.drop_tentative(&pod.uid);
-        self.tentatives.put(name, Tentative { pod, ask, until: now + LIFETIME, leaving: None });
+        let charged = self.expected_charge(name, &pod.key, &ask);
+        let tentative = Tentative { pod, ask, until: now + LIFETIME, leaving: None, charged };
+        self.tentatives.put(name, tentative);
         self.touch(name);
     }
 

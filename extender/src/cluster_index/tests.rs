@@ -5,6 +5,7 @@ use kerf_core::names::PodKey;
 use kerf_core::packing::Terms;
 use kerf_core::testing::{node_status, request, slice_status};
 use serde_json::json;
+use std::sync::Arc;
 
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 
@@ -17,7 +18,7 @@ fn gpu_node(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> GpuNode {
 }
 
 /// A listed cluster with one H100 node.
-fn index() -> ClusterIndex {
+pub(super) fn index() -> ClusterIndex {
     let mut index = ClusterIndex::new(1, Terms::default());
     index.nodes_listing();
     index.show_node(&gpu_node(&GpuNodeSpec::default(), &node_status(&["H100-80GB"])));
@@ -28,11 +29,11 @@ fn index() -> ClusterIndex {
     index
 }
 
-fn uid(pod: &str) -> PodUid {
+pub(super) fn uid(pod: &str) -> PodUid {
     PodUid::new(format!("uid-{pod}"))
 }
 
-fn known(pod: &str, node: Option<&str>) -> KnownPod {
+pub(super) fn known(pod: &str, node: Option<&str>) -> KnownPod {
     KnownPod {
         uid: uid(pod),
         key: PodKey::new("default", pod),
@@ -42,10 +43,12 @@ fn known(pod: &str, node: Option<&str>) -> KnownPod {
         deleting: false,
         movable: false,
         request: Some(request(SMALL, 1).to_json().into()),
+        policy: None,
+        facts: Arc::default(),
     }
 }
 
-fn reserve(index: &mut ClusterIndex, pod: &str) -> Promise {
+pub(super) fn reserve(index: &mut ClusterIndex, pod: &str) -> Promise {
     index.show_pod(known(pod, None));
     index.reserve(&uid(pod), &PodKey::new("default", pod), &"n".into(), None).unwrap()
 }

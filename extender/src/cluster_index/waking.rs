@@ -5,12 +5,14 @@ use crate::ask::Ask;
 use crate::waiting::Waiter;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::{Cost, Refusal};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 impl ClusterIndex {
-    /// All `offered` nodes refused a pod.
-    pub fn refused(&mut self, uid: &PodUid, key: &PodKey, ask: &Ask, offered: &[&str]) {
-        self.waiting.refused(uid.clone(), key.clone(), ask.clone(), offered);
+    /// All `offered` nodes refused a pod; `held_back` if its namespace's quota did.
+    pub fn refused(&mut self, uid: &PodUid, key: &PodKey, ask: &Ask, offered: &[&str], held_back: bool) {
+        self.waiting.refused(uid.clone(), key.clone(), ask.clone(), offered, held_back);
     }
 
     /// A pod is being looked at, has its place or is gone.
@@ -18,8 +20,8 @@ impl ClusterIndex {
         self.waiting.forget(uid);
     }
 
-    /// The waiting pods for which there is room at a node that changed, the longest waiting first. Each is expected there,
-    /// so that no more are told than there is room for.
+    /// The waiting pods for which there is room at a node that changed, or in their namespace's quota, the longest waiting
+    /// first. Each is expected there, so that no more are told than there is room for.
     pub fn wake(&mut self, now: Instant) -> Vec<(PodUid, PodKey)> {
         if !self.is_listed() {
             return Vec::new();
@@ -28,16 +30,13 @@ impl ClusterIndex {
         self.adopt_waiters();
         let (pods, changed) = self.waiting.take();
         let mut woken = Vec::new();
-        for waiter in pods {
+        for mut waiter in pods {
             // A pod that waits for another to leave is itself expected there.
             let own = self.tentatives.take(&waiter.uid);
             if let Some((node, _)) = &own {
                 self.touch(node);
             }
-            let near = changed.iter().filter(|name| waiter.offered.contains(*name));
-            let places = near
-                .filter_map(|name| Some((self.cost(name.as_str(), &waiter.uid, &waiter.ask).ok()?, name)));
-            if let Some(name) = places.min().map(|(_, name)| name.clone()) {
+            if let Some(name) = self.room_for(&mut waiter, &changed) {
                 woken.push(self.call(waiter, &name, now));
                 continue;
             }
@@ -48,6 +47,24 @@ impl ClusterIndex {
             self.waiting.keep(waiter);
         }
         woken
+    }
+
+    /// The best node for a pod of those that changed; of all, if its namespace's quota kept it from them until now.
+    fn room_for(&mut self, waiter: &mut Waiter, changed: &BTreeSet<NodeName>) -> Option<NodeName> {
+        let quota_was_full = waiter.held_back;
+        waiter.held_back = self.within_quota(&waiter.ask).is_err();
+        if waiter.held_back {
+            return None;
+        }
+        let mut best: Option<(Cost, &NodeName)> = None;
+        let near = waiter.offered.iter().filter(|name| quota_was_full || changed.contains(*name));
+        for name in near {
+            match self.cost(name.as_str(), &waiter.uid, &waiter.ask) {
+                Ok(cost) => best = Some(best.map_or((cost, name), |b| b.min((cost, name)))),
+                Err(refusal) => waiter.held_back |= refusal == Refusal::QuotaFull,
+            }
+        }
+        best.map(|(_, name)| name.clone())
     }
 
     fn call(&mut self, waiter: Waiter, node: &NodeName, now: Instant) -> (PodUid, PodKey) {
@@ -66,8 +83,8 @@ impl ClusterIndex {
         let offered: Vec<&str> = names.iter().map(NodeName::as_str).collect();
         for (uid, pod) in &self.pods {
             let idle = pod.node.is_none() && !pod.ended && !pod.deleting && !self.places.contains_key(uid);
-            if let (true, Ok(ask)) = (idle, Ask::read(pod.request.as_deref())) {
-                self.waiting.refused(uid.clone(), pod.key.clone(), ask, &offered);
+            if let (true, Ok(ask)) = (idle, pod.ask()) {
+                self.waiting.refused(uid.clone(), pod.key.clone(), ask, &offered, false);
             }
         }
         for name in &names {

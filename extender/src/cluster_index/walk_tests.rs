@@ -1,5 +1,5 @@
 //! Random walks of pods over a small cluster: whatever happens in whatever order, no slice has two holders, no two
-//! slices overlap, and no promise to a bound pod is taken back while it lives.
+//! slices overlap, no promise to a bound pod is taken back while it lives, and no namespace passes its quota.
 //!
 //! The world around the index is played here: an API server that holds specs and statuses, agents that cut what the
 //! newest spec wants and never what somebody holds, and kubelets that hold what was bound.
@@ -7,16 +7,18 @@
 use super::*;
 use crate::ask::Ask;
 use crate::filter::{Candidate, filter, prioritize};
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceStatus};
+use kerf_core::contract::{Chosen, GpuNodeSpec, GpuNodeStatus, RequestDocument, SliceStatus};
 use kerf_core::ledger::reserved;
 use kerf_core::mig::Geometry;
 use kerf_core::names::PodKey;
 use kerf_core::packing::Terms;
+use kerf_core::policy::{Cap, Charge, PodFacts, Policies};
 use kerf_core::testing::{node_status, request, slice_status};
 use kerf_core::units::MemoryMib;
 use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const NODES: [(&str, &[&str]); 3] =
@@ -24,10 +26,15 @@ const NODES: [(&str, &[&str]); 3] =
 const ASKS: [&str; 6] =
     ["mig-1g.10gb", "mig-1g.5gb", "mig-3g.40gb", "mig-7g.80gb", "gpu-8gb", "gpu-4gb.shared"];
 
+/// The namespace that has a quota, its policy and what it may hold. An H100 alone has more.
+const TEAM: &str = "team";
+const POLICY: &str = "shared";
+const QUOTA: Cap = Cap { memory_gb: Some(70), slices: Some(6) };
+
 #[derive(Debug, Clone)]
 enum Step {
     /// A pod is created, and filtered.
-    Create { ask: usize, count: u32 },
+    Create { ask: usize, count: u32, team: bool },
     /// The scheduler binds a pod where it was sent, and waits for it or gives up.
     Bind { pod: usize },
     /// A bind that waits looks at its progress, and sends the Binding.
@@ -55,7 +62,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let (pod, node) = (0_usize..64, 0..NODES.len());
     prop_oneof![
-        4 => (0..ASKS.len(), 1_u32..3).prop_map(|(ask, count)| Step::Create { ask, count }),
+        4 => (0..ASKS.len(), 1_u32..3, any::<bool>()).prop_map(|(ask, count, team)| Step::Create { ask, count, team }),
         10 => pod.clone().prop_map(|pod| Step::Bind { pod }),
         3 => pod.clone().prop_map(|pod| Step::Look { pod }),
         6 => Just(Step::LookAll),
@@ -117,6 +124,7 @@ impl World {
     fn restart(&mut self) {
         self.epoch += 1;
         self.index = ClusterIndex::new(self.epoch, Terms::default());
+        self.index.set_policies(&policies());
         self.index.nodes_listing();
         for name in self.nodes.keys() {
             self.index.show_node(&self.object(name));
@@ -146,7 +154,9 @@ impl World {
 
     fn take(&mut self, step: &Step) {
         match step {
-            Step::Create { ask, count } => self.create(ASKS[*ask], *count),
+            Step::Create { ask, count, team } => {
+                self.create(ASKS[*ask], *count, if *team { TEAM } else { "default" });
+            }
             Step::Bind { pod } => {
                 let unbound: Vec<_> =
                     self.pods.iter().filter(|(_, p)| p.bound.is_none()).map(|(uid, _)| uid.clone()).collect();
@@ -184,12 +194,17 @@ impl World {
         self.confirm();
     }
 
-    fn create(&mut self, resource: &str, count: u32) {
+    fn create(&mut self, resource: &str, count: u32, namespace: &str) {
         self.created += 1;
         let name = format!("p{:03}", self.created);
-        let ask = Ask::read(Some(&request(&format!("nvidia.com/{resource}"), count).to_json()));
+        // The others are charged by what is known of the pod.
+        let named = namespace == TEAM && count == 1;
+        let chosen = named.then(|| Chosen { policy: POLICY.to_owned(), ..Chosen::default() });
+        let document = RequestDocument { chosen, ..request(&format!("nvidia.com/{resource}"), count) };
+        let facts = PodFacts { namespace: namespace.to_owned(), ..PodFacts::default() };
+        let ask = Ask::read(Some(&document.to_json())).map(|ask| ask.of(Arc::new(facts)));
         let candidate =
-            Candidate { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new("default", name), ask };
+            Candidate { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new(namespace, name), ask };
         let uid = candidate.uid.clone();
         self.pods.insert(uid.clone(), Pod { candidate, sent: None, bound: None, allocated: false });
         self.schedule(&uid);
@@ -303,7 +318,14 @@ impl World {
         self.index.hide_pod(&KnownPod { deleting: true, ..known(&pod) });
     }
 
+    /// What a namespace's pods have, by what is written.
+    fn has(&self, namespace: &str) -> Charge {
+        let pods = self.pods.iter().filter(|(_, pod)| pod.candidate.key.namespace == namespace);
+        pods.flat_map(|(uid, _)| self.nodes.values().map(|(spec, _)| Charge::of_pod(spec, uid))).sum()
+    }
+
     fn check(&self) {
+        assert!(QUOTA.admits(self.has(TEAM)), "{TEAM} has {:?}", self.has(TEAM));
         let mut holders = BTreeMap::new();
         for (name, (_, status)) in &self.nodes {
             for slice in status.slices.iter().filter(|s| s.holder.is_some()) {
@@ -375,7 +397,26 @@ fn known(pod: &Pod) -> KnownPod {
         deleting: false,
         movable: false,
         request: pod.candidate.ask.as_ref().ok().map(|ask| ask.text.clone()),
+        policy: pod
+            .candidate
+            .ask
+            .as_ref()
+            .ok()
+            .and_then(|ask| Some(ask.document.chosen.as_ref()?.policy.as_str().into())),
+        facts: pod.candidate.ask.as_ref().map(|ask| ask.facts.clone()).unwrap_or_default(),
     }
+}
+
+/// A policy for the namespace [`TEAM`], and none for others.
+fn policies() -> Arc<Policies> {
+    let document = json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": POLICY},
+        "spec": {
+            "match": {"namespaces": [TEAM]}, "defaultIsolation": "none", "isolation": {"none": ["mig"]}, "quota": QUOTA,
+        },
+    });
+    let document: kerf_core::policy::PolicyDocument = serde_json::from_value(document).unwrap();
+    Arc::new(Policies { pods: vec![document.try_into().unwrap()], nodes: Vec::new() })
 }
 
 proptest! {
@@ -396,7 +437,7 @@ proptest! {
 fn the_walks_do_bind_pods() {
     let mut world = World::new();
     for n in 0..12 {
-        world.take(&Step::Create { ask: n % ASKS.len(), count: 1 });
+        world.take(&Step::Create { ask: n % ASKS.len(), count: 1, team: false });
     }
     for round in 0..24 {
         for step in [Step::Bind { pod: round }, Step::Write { node: 0, lost: round % 2 == 0 }] {

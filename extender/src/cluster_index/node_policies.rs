@@ -1,0 +1,47 @@
+//! Which nodes' policies are not what the admins' documents say.
+
+use super::ClusterIndex;
+use kerf_core::contract::NodePolicy;
+use kerf_core::names::NodeName;
+use kerf_core::policy::NodeRules;
+use std::collections::BTreeMap;
+
+impl ClusterIndex {
+    /// The labels of the Node of this name; `None` when it is gone.
+    pub fn show_labels(&mut self, name: NodeName, labels: Option<BTreeMap<String, String>>) {
+        match labels {
+            Some(labels) => drop(self.labels.insert(name, labels)),
+            None => drop(self.labels.remove(&name)),
+        }
+    }
+
+    /// The document for a node; `Err` while its labels are not known, and so nothing can be said.
+    pub fn rules_of(&self, name: &NodeName) -> Result<Option<&NodeRules>, UnknownNode> {
+        let labels = self.labels.get(name).ok_or(UnknownNode)?;
+        Ok(self.quotas.policies().of_node(name, labels))
+    }
+
+    /// Nodes whose policy is not what the documents say.
+    #[must_use]
+    pub fn unfilled_nodes(&self) -> Vec<NodeName> {
+        let unfilled = self.nodes.iter().filter(|(name, node)| {
+            let (Some(spec), Ok(rules)) = (node.working(), self.rules_of(name)) else { return false };
+            is_due(node.filled_by.as_deref(), &spec.policy, rules)
+        });
+        unfilled.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+/// Nothing is known of a Node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownNode;
+
+/// Whether a GpuNode with this policy, which a document of the name `filled_by` filled, has to change. Without a document
+/// that is for it, what an admin wrote into it stays.
+#[must_use]
+pub fn is_due(filled_by: Option<&str>, policy: &NodePolicy, rules: Option<&NodeRules>) -> bool {
+    match rules {
+        Some(rules) => filled_by != Some(rules.name.as_str()) || *policy != rules.policy,
+        None => filled_by.is_some(),
+    }
+}

@@ -1,0 +1,250 @@
+use super::*;
+use crate::filter::{Candidate, Filtered, filter};
+use crate::tentative::LIFETIME;
+use kerf_core::contract::{Chosen, GpuNodeSpec, GpuNodeStatus, Holder, RequestDocument, SliceState};
+use kerf_core::names::PodKey;
+use kerf_core::packing::Terms;
+use kerf_core::policy::{Cap, PodFacts, Policies};
+use kerf_core::resource::ResourceName;
+use kerf_core::testing::{node_status, request, request_sized, slice_status};
+use kerf_core::units::SizeGb;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const HALF: &str = "nvidia.com/mig-3g.40gb";
+const SMALL: &str = "nvidia.com/mig-1g.10gb";
+
+/// Policies of these names, with these quotas of memory in GB, for pods with the label `policy` of that name.
+fn policies(quotas: &[(&str, u32)]) -> Arc<Policies> {
+    let policy = |(name, memory): &(&str, u32)| {
+        let document = json!({
+            "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name},
+            "spec": {
+                "match": {"labels": {"policy": name}}, "quota": Cap { memory_gb: Some(*memory), slices: None },
+                "defaultIsolation": "none", "isolation": {"none": ["mig"]},
+            },
+        });
+        let document: kerf_core::policy::PolicyDocument = serde_json::from_value(document).unwrap();
+        document.try_into().unwrap()
+    };
+    Arc::new(Policies { pods: quotas.iter().map(policy).collect(), nodes: Vec::new() })
+}
+
+fn gpu_node(name: &str, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> GpuNode {
+    let mut node = GpuNode::new(&NodeName::new(name));
+    (node.spec, node.status) = (Some(json!(spec)), Some(json!(status)));
+    node
+}
+
+/// A listed cluster of two H100 nodes under the policy `p` with a quota of 80 GB.
+fn cluster() -> ClusterIndex {
+    let mut index = ClusterIndex::new(1, Terms::default());
+    index.set_policies(&policies(&[("p", 80)]));
+    for name in ["n1", "n2"] {
+        index.show_node(&gpu_node(name, &GpuNodeSpec::default(), &node_status(&["H100-80GB"])));
+    }
+    index.nodes_listed();
+    index.pods_listed();
+    index.wake(Instant::now());
+    index
+}
+
+/// A pod of the namespace `team`, under this policy by its document.
+fn pod(name: &str, request: RequestDocument, policy: &str) -> Candidate {
+    let chosen = Some(Chosen { policy: policy.to_owned(), ..Chosen::default() });
+    let facts = PodFacts {
+        namespace: "team".to_owned(),
+        labels: [("policy".to_owned(), "p".to_owned())].into(),
+        ..PodFacts::default()
+    };
+    let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json()));
+    Candidate {
+        uid: PodUid::new(format!("uid-{name}")),
+        key: PodKey::new("team", name),
+        ask: ask.map(|ask| ask.of(Arc::new(facts))),
+    }
+}
+
+fn half(name: &str) -> Candidate {
+    pod(name, request(HALF, 1), "p")
+}
+
+fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
+    let ask = pod.ask.clone().unwrap();
+    KnownPod {
+        uid: pod.uid.clone(),
+        key: pod.key.clone(),
+        node: node.map(NodeName::new),
+        ended: false,
+        compute: Compute::default(),
+        deleting: false,
+        movable: false,
+        request: Some(ask.text),
+        policy: ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str().into()),
+        facts: ask.facts,
+    }
+}
+
+fn ask_for(index: &mut ClusterIndex, pod: &Candidate, now: Instant) -> Filtered<'static> {
+    filter(index, pod, &["n1", "n2"], now)
+}
+
+/// Filters and binds a pod, and shows it bound.
+fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str) {
+    assert!(ask_for(index, pod, Instant::now()).fitting.contains(&node));
+    index.reserve(&pod.uid, &pod.key, &node.into(), None).unwrap();
+    index.show_pod(known(pod, Some(node)));
+}
+
+fn refused(filtered: &Filtered<'_>, refusal: Refusal) -> bool {
+    filtered.fitting.is_empty() && filtered.refused.iter().all(|(_, why)| *why == refusal)
+}
+
+#[test]
+fn pods_that_are_filtered_at_once_pass_the_quota_together_no_more_than_one_after_the_other() {
+    let (mut index, now) = (cluster(), Instant::now());
+    for name in ["a", "b"] {
+        assert_eq!(ask_for(&mut index, &half(name), now).fitting, ["n1", "n2"]);
+    }
+    assert!(refused(&ask_for(&mut index, &half("c"), now), Refusal::QuotaFull));
+    let stranger = Candidate { key: PodKey::new("other", "d"), ..pod("d", request(HALF, 1), "p") };
+    let facts = PodFacts { namespace: "other".to_owned(), ..PodFacts::default() };
+    let stranger = Candidate { ask: stranger.ask.map(|ask| ask.of(Arc::new(facts))), ..stranger };
+    assert!(!ask_for(&mut index, &stranger, now).fitting.is_empty(), "each namespace has its own");
+    assert!(!ask_for(&mut index, &half("c"), now + LIFETIME).fitting.is_empty(), "hopes end");
+}
+
+#[test]
+fn a_promise_is_within_the_quota_whatever_the_filter_said() {
+    let (mut index, now) = (cluster(), Instant::now());
+    let pods = [half("a"), half("b"), half("c")];
+    for (number, pod) in pods.iter().enumerate() {
+        let later = now + LIFETIME * u32::try_from(number).unwrap();
+        assert!(!ask_for(&mut index, pod, later).fitting.is_empty());
+        index.show_pod(known(pod, None));
+    }
+    for (pod, node) in pods.iter().zip(["n1", "n2"]) {
+        index.reserve(&pod.uid, &pod.key, &node.into(), None).unwrap();
+    }
+    let third = index.reserve(&pods[2].uid, &pods[2].key, &"n1".into(), None);
+    assert_eq!(third, Err(Unreservable::Refused(Refusal::QuotaFull)));
+    assert_eq!(
+        index.node(&"n1".into()).and_then(IndexedNode::working).map(|spec| spec.slices.len()),
+        Some(1)
+    );
+}
+
+#[test]
+fn who_is_held_back_wakes_when_a_pod_of_the_namespace_ends_also_for_room_elsewhere() {
+    let (mut index, now) = (cluster(), Instant::now());
+    let (a, b) = (half("a"), half("b"));
+    run(&mut index, &a, "n1");
+    run(&mut index, &b, "n1");
+    let c = half("c");
+    index.show_pod(known(&c, None));
+    assert!(refused(&filter(&mut index, &c, &["n2"], now), Refusal::QuotaFull));
+    assert!(index.wake(now).is_empty());
+    index.show_pod(KnownPod { ended: true, ..known(&a, Some("n1")) });
+    let woken = index.wake(now);
+    assert_eq!(woken, [(c.uid.clone(), c.key.clone())], "n2 has not changed");
+    assert_eq!(filter(&mut index, &c, &["n2"], now).fitting, ["n2"]);
+}
+
+#[test]
+fn what_an_ended_pods_kubelet_has_not_let_go_counts() {
+    let mut index = cluster();
+    let (a, b) = (half("a"), half("b"));
+    run(&mut index, &a, "n1");
+    run(&mut index, &b, "n2");
+    let (_, spec) = index.begin_write(&"n1".into()).unwrap();
+    index.wrote(&"n1".into(), spec.revision);
+    let mut status = node_status(&["H100-80GB"]);
+    status.slices = spec.slices.iter().map(|slice| slice_status(slice, true)).collect();
+    status.observed_revision = spec.revision;
+    index.show_node(&gpu_node("n1", &spec, &status));
+    index.hide_pod(&KnownPod { deleting: true, ..known(&a, Some("n1")) });
+    assert!(refused(&ask_for(&mut index, &half("c"), Instant::now()), Refusal::QuotaFull));
+    let (_, spec) = index.begin_write(&"n1".into()).unwrap();
+    index.wrote(&"n1".into(), spec.revision);
+    (status.slices[0].holder, status.slices[0].state) = (None::<Holder>, SliceState::Idle);
+    status.observed_revision = spec.revision;
+    index.show_node(&gpu_node("n1", &spec, &status));
+    assert!(!ask_for(&mut index, &half("c"), Instant::now()).fitting.is_empty());
+}
+
+#[test]
+fn a_new_leader_counts_what_is_written_before_it_knows_the_pods() {
+    let mut index = cluster();
+    run(&mut index, &half("a"), "n1");
+    run(&mut index, &half("b"), "n1");
+    let (_, spec) = index.begin_write(&"n1".into()).unwrap();
+    let mut next = ClusterIndex::new(2, Terms::default());
+    next.set_policies(&policies(&[("p", 80), ("q", 80)]));
+    next.show_node(&gpu_node("n1", &spec, &node_status(&["H100-80GB"])));
+    next.show_node(&gpu_node("n2", &GpuNodeSpec::default(), &node_status(&["H100-80GB"])));
+    let (c, other) = (half("c"), pod("other", request(HALF, 1), "q"));
+    for pod in [&c, &other] {
+        assert!(refused(&ask_for(&mut next, pod, Instant::now()), Refusal::QuotaFull));
+    }
+    for name in ["a", "b"] {
+        next.show_pod(known(&half(name), Some("n1")));
+    }
+    assert!(refused(&ask_for(&mut next, &c, Instant::now()), Refusal::QuotaFull));
+    assert!(!ask_for(&mut next, &other, Instant::now()).fitting.is_empty(), "they are under another policy");
+}
+
+#[test]
+fn policies_that_change_count_at_once_and_one_that_is_gone_is_replaced_by_the_first_that_matches() {
+    let (mut index, now) = (cluster(), Instant::now());
+    run(&mut index, &half("a"), "n1");
+    let b = pod("b", request(HALF, 1), "gone");
+    index.show_pod(known(&b, None));
+    index.set_policies(&policies(&[("p", 40)]));
+    assert!(refused(&ask_for(&mut index, &b, now), Refusal::QuotaFull), "p matches its label");
+    assert!(index.wake(now).is_empty());
+    index.set_policies(&policies(&[("p", 80)]));
+    assert_eq!(index.wake(now).len(), 1);
+    index.set_policies(&policies(&[("p", 30)]));
+    let c = half("c");
+    assert!(refused(&ask_for(&mut index, &c, now), Refusal::OverQuota), "waiting is of no use");
+    index.set_policies(&Arc::default());
+    assert!(!ask_for(&mut index, &c, now).fitting.is_empty(), "nobody limits it");
+}
+
+#[test]
+fn a_whole_gpu_is_charged_by_its_size() {
+    let (mut index, now) = (cluster(), Instant::now());
+    let mut status = node_status(&["T4-16GB", "L4-24GB"]);
+    index.remove_node(&"n1".into());
+    index.remove_node(&"n2".into());
+    index.show_node(&gpu_node("n1", &GpuNodeSpec::default(), &status));
+    status.gpus.remove(0);
+    index.show_node(&gpu_node("n2", &GpuNodeSpec::default(), &status));
+    let whole = |name: &str| pod(name, request_sized(ResourceName::Whole, SizeGb(14), 1), "p");
+    index.set_policies(&policies(&[("p", 20)]));
+    let filtered = ask_for(&mut index, &whole("a"), now);
+    assert_eq!(filtered.fitting, ["n1"], "there it takes the smaller one");
+    assert_eq!(filtered.refused, [("n2", Refusal::OverQuota)]);
+    run(&mut index, &whole("a"), "n1");
+    assert!(refused(&ask_for(&mut index, &whole("b"), now), Refusal::QuotaFull));
+    let b = index.reserve(&whole("b").uid, &whole("b").key, &"n1".into(), whole("b").ask.ok());
+    assert_eq!(b, Err(Unreservable::Refused(Refusal::OverQuota)));
+}
+
+#[test]
+fn a_pod_is_told_what_changed_and_once_a_minute() {
+    let (mut index, now) = (cluster(), Instant::now());
+    let told = |index: &mut ClusterIndex, at: Duration| -> Vec<String> {
+        let over = ask_for(index, &pod("c", request(SMALL, 5), "p"), now + at);
+        assert!(over.fitting.is_empty());
+        index.take_effects().held_back.iter().map(|held| held.over.to_string()).collect()
+    };
+    run(&mut index, &half("a"), "n1");
+    let text = |held: u32| format!("namespace team holds {held} of 80 GB under policy p, the pod asks 50");
+    assert_eq!(told(&mut index, Duration::ZERO), [text(40)]);
+    assert!(told(&mut index, Duration::from_mins(2)).is_empty(), "nothing is new");
+    run(&mut index, &half("b"), "n1");
+    assert!(told(&mut index, Duration::from_secs(59)).is_empty(), "too soon");
+    assert_eq!(told(&mut index, Duration::from_mins(1)), [text(80)]);
+}

@@ -1,0 +1,231 @@
+//! Namespaces' quotas: who pays for a pod, what is paid already, and whether one pod more is within the quota.
+//!
+//! A filter counts what is promised, held and expected; a promise counts what is promised and held, by the specs as they
+//! are wanted. All promises are made here, one after the other, so no two of them can pass a quota together. Nothing is
+//! recorded of it: what the `GpuNodes` and the pods say is what counts, also for the next leader.
+
+use super::{Change, ClusterIndex, IndexedNode};
+use crate::ask::Ask;
+use crate::pod::KnownPod;
+use crate::usage::{Entry, Under, Usage};
+use hashbrown::HashMap;
+use kerf_core::contract::{GpuNodeSpec, SliceStatus, WantedSlice};
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::Refusal;
+use kerf_core::policy::{Cap, Charge, OverQuota, PodFacts, Policies, depends_on_place};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a pod is told nothing new of its quota.
+const QUIET: Duration = Duration::from_mins(1);
+
+/// The quotas and what is charged to them.
+#[derive(Debug, Default)]
+pub(super) struct Quotas {
+    policies: Arc<Policies>,
+    /// What each policy allows a namespace.
+    caps: HashMap<Arc<str>, Cap>,
+    /// Whether any of them limits anything. If not, nothing is counted.
+    limited: bool,
+    nodes: HashMap<NodeName, Vec<Entry>>,
+    usage: Usage,
+    /// What pods were told last, and when.
+    told: HashMap<PodUid, (OverQuota, Instant)>,
+}
+
+/// Whose quota a pod is charged to.
+#[derive(Debug, Clone)]
+struct Payer {
+    namespace: String,
+    policy: Arc<str>,
+    cap: Cap,
+}
+
+/// A pod that waits for its namespace's quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldBack {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace and name.
+    pub pod: PodKey,
+    /// Why.
+    pub over: OverQuota,
+}
+
+impl Quotas {
+    /// Takes other policies; whether they are other ones.
+    fn take(&mut self, policies: &Arc<Policies>) -> bool {
+        if Arc::ptr_eq(&self.policies, policies) {
+            return false;
+        }
+        let caps = policies.pods.iter().map(|policy| (Arc::from(policy.name()), policy.spec().quota));
+        self.caps = caps.collect();
+        self.limited = self.caps.values().any(|cap| !cap.is_unlimited());
+        self.policies = policies.clone();
+        true
+    }
+
+    /// The policy for a pod: the one that its request document names, or, where that is gone, the first that matches.
+    fn under(&self, named: Option<&str>, facts: &PodFacts) -> Under {
+        let named = named.and_then(|name| self.caps.get_key_value(name));
+        let matched = || self.caps.get_key_value(self.policies.of_pod(facts)?.name());
+        named.or_else(matched).map_or(Under::Nothing, |(name, _)| Under::Policy(name.clone()))
+    }
+
+    fn under_of(&self, pod: Option<&KnownPod>) -> Under {
+        match pod {
+            Some(pod) if pod.request.is_some() => self.under(pod.policy.as_deref(), &pod.facts),
+            _ => Under::Unknown,
+        }
+    }
+
+    fn under_ask(&self, ask: &Ask) -> Under {
+        self.under(ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str()), &ask.facts)
+    }
+
+    /// Who pays for a pod; `None` if nobody counts.
+    fn payer(&self, ask: &Ask) -> Option<Payer> {
+        let Under::Policy(policy) = self.limited.then(|| self.under_ask(ask))? else { return None };
+        let cap = *self.caps.get(&policy).filter(|cap| !cap.is_unlimited())?;
+        Some(Payer { namespace: ask.facts.namespace.clone(), policy, cap })
+    }
+
+    fn charge_node(&mut self, name: &NodeName, entries: Vec<Entry>) {
+        for entry in &entries {
+            self.usage.add(entry);
+        }
+        let before = self.nodes.insert(name.clone(), entries);
+        before.into_iter().flatten().for_each(|entry| self.usage.take(&entry));
+    }
+
+    pub(super) fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    pub(super) fn remove_node(&mut self, name: &NodeName) {
+        let before = self.nodes.remove(name);
+        before.into_iter().flatten().for_each(|entry| self.usage.take(&entry));
+    }
+
+    pub(super) fn forget(&mut self, uid: &PodUid) {
+        self.told.remove(uid);
+    }
+}
+
+impl Payer {
+    fn check(&self, held: Charge, asked: Charge) -> Result<(), OverQuota> {
+        if self.cap.admits(held.plus(asked)) {
+            return Ok(());
+        }
+        let (namespace, policy) = (self.namespace.clone(), self.policy.to_string());
+        Err(OverQuota { namespace, policy, cap: self.cap, held, asked })
+    }
+}
+
+/// What is said of it on each node.
+fn refusal(over: &OverQuota) -> Refusal {
+    if over.is_for_ever() { Refusal::OverQuota } else { Refusal::QuotaFull }
+}
+
+impl ClusterIndex {
+    /// Takes the policies that are in force. With others, everybody's slices are charged anew, and all who wait are looked
+    /// at.
+    pub fn set_policies(&mut self, policies: &Arc<Policies>) {
+        if !self.quotas.take(policies) {
+            return;
+        }
+        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        for name in &names {
+            self.charge_node(name);
+            self.waiting.changed(name);
+            self.effects.changed.insert(name.clone());
+        }
+    }
+
+    /// Whether a pod's namespace may have this too, as far as it does not depend on the place.
+    pub fn within_quota(&self, ask: &Ask) -> Result<(), OverQuota> {
+        let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
+        payer.check(self.expected(&payer), Charge::least(&ask.document))
+    }
+
+    /// The same for what is charged by its place, on a node where it has one.
+    pub(super) fn within_quota_on(&self, node: &IndexedNode, ask: &Ask) -> Result<(), Refusal> {
+        if !depends_on_place(&ask.document) {
+            return Ok(());
+        }
+        let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
+        let charge = node.charge(ask, &self.fleet)?;
+        payer.check(self.expected(&payer), charge).map_err(|over| refusal(&over))
+    }
+
+    /// Whether a pod's namespace may have what this change promises on a node. Others' hopes do not count.
+    pub(super) fn may_promise(&self, node: &IndexedNode, ask: &Ask, reserve: &Change) -> Result<(), Refusal> {
+        let (Some(payer), Change::Reserve { pod, .. }) = (self.quotas.payer(ask), reserve) else {
+            return Ok(());
+        };
+        let Some(next) = node.after(reserve, &self.fleet)? else { return Ok(()) };
+        let held = self.quotas.usage.of(&payer.namespace, &payer.policy);
+        payer.check(held, Charge::of_pod(&next, &pod.uid)).map_err(|over| refusal(&over))
+    }
+
+    /// A pod is refused for its quota. It is told what changed since it was told last, once a minute at most.
+    pub fn held_back(&mut self, uid: &PodUid, key: &PodKey, over: OverQuota, now: Instant) -> Refusal {
+        let refusal = refusal(&over);
+        let told = self.quotas.told.get(uid);
+        if told.is_none_or(|(before, at)| *before != over && now.saturating_duration_since(*at) >= QUIET) {
+            self.quotas.told.insert(uid.clone(), (over.clone(), now));
+            self.effects.held_back.push(HeldBack { uid: uid.clone(), pod: key.clone(), over });
+        }
+        refusal
+    }
+
+    /// What the pod will be charged for a place on a node, for as long as it is expected there.
+    pub(super) fn expected_charge(&self, name: &NodeName, key: &PodKey, ask: &Ask) -> Option<Entry> {
+        self.quotas.payer(ask)?;
+        let least = Charge::least(&ask.document);
+        let node = self.nodes.get(name).filter(|_| depends_on_place(&ask.document));
+        let charge = node.and_then(|node| node.charge(ask, &self.fleet).ok()).unwrap_or(least);
+        Some(Entry { namespace: key.namespace.clone(), under: self.quotas.under_ask(ask), charge })
+    }
+
+    /// Charges what is promised and held on a node. While its spec cannot be read, what was promised before counts on.
+    pub(super) fn charge_node(&mut self, name: &NodeName) {
+        if !self.quotas.limited {
+            return self.quotas.remove_node(name);
+        }
+        let Some(node) = self.nodes.get(name) else { return };
+        let Some(spec) = node.working() else { return };
+        let promised = spec.slices.iter().filter_map(|slice| self.promised_entry(slice));
+        let slices = node.status.as_ref().map(|status| status.slices.as_slice()).unwrap_or_default();
+        let held = slices.iter().filter(|slice| !is_promised(spec, slice)).filter_map(held_entry);
+        let entries = promised.chain(held).collect();
+        self.quotas.charge_node(name, entries);
+    }
+
+    fn promised_entry(&self, slice: &WantedSlice) -> Option<Entry> {
+        let promised = slice.reservation.as_ref()?;
+        Some(Entry {
+            namespace: promised.namespace.clone(),
+            under: self.quotas.under_of(self.pods.get(&promised.uid)),
+            charge: Charge::of_slice(promised.resource, slice.shape),
+        })
+    }
+
+    fn expected(&self, payer: &Payer) -> Charge {
+        let Payer { namespace, policy, .. } = payer;
+        self.quotas.usage.of(namespace, policy).plus(self.tentatives.usage().of(namespace, policy))
+    }
+}
+
+fn is_promised(spec: &GpuNodeSpec, slice: &SliceStatus) -> bool {
+    let wanted = spec.slices.iter().find(|wanted| slice.id.as_ref() == Some(&wanted.id));
+    wanted.is_some_and(|wanted| wanted.reservation.is_some())
+}
+
+/// What somebody holds who was not promised it: an ended pod whose kubelet has not let go, or a pod that went past kerf.
+fn held_entry(slice: &SliceStatus) -> Option<Entry> {
+    let holder = slice.holder.as_ref()?;
+    let size = Charge { memory_gb: slice.shape.size().0.into(), slices: 1 };
+    let charge = slice.resource.map_or(size, |name| Charge::of_slice(name, slice.shape));
+    Some(Entry { namespace: holder.namespace.clone(), under: Under::Unknown, charge })
+}

@@ -1,0 +1,169 @@
+//! Copies the admins' policies for nodes into the `GpuNodes`, where the agents read them. It writes `spec.policy` and the
+//! annotation that names the document, and nothing else; a GpuNode that no document is for keeps what was written by hand.
+
+use crate::cluster_index::is_due;
+use crate::term::Term;
+use http::header::CONTENT_TYPE;
+use kerf_core::contract::{GpuNodeSpec, NodePolicy};
+use kerf_core::keys;
+use kerf_core::names::NodeName;
+use kerf_core::policy::NodeRules;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::Resource;
+use kube::api::Api;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// How often `GpuNodes` are compared with the documents, as often as the files are read.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a request may take. What was not written is due again at the next look.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why a node's policy was not written.
+#[derive(Debug, Error)]
+enum Unwritten {
+    #[error("{0}")]
+    Api(#[from] kube::Error),
+    #[error("failed to read or make the object: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the API server does not answer in time")]
+    Late(#[from] tokio::time::error::Elapsed),
+    #[error("failed to make the request: {0}")]
+    Request(#[from] http::Error),
+}
+
+/// Fills the nodes' policies until the term ends.
+pub async fn run(term: Arc<Term>) {
+    if !term.policies.are_given() {
+        return;
+    }
+    let mut filler = Filler { api: Api::all(term.client.clone()), term, unkept: HashMap::new() };
+    let mut ticks = interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let stop = filler.term.stop.clone();
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        if stop.run_until_cancelled(filler.look()).await.is_none() {
+            return;
+        }
+    }
+}
+
+struct Filler {
+    term: Arc<Term>,
+    api: Api<GpuNode>,
+    /// Policies of which the API server does not keep everything: its CRD is older than the policy.
+    unkept: HashMap<NodeName, NodePolicy>,
+}
+
+impl Filler {
+    async fn look(&mut self) {
+        for name in
+            self.term.with(|index| if index.is_listed() { index.unfilled_nodes() } else { Vec::new() })
+        {
+            if let Err(error) = self.fill(&name).await {
+                tracing::warn!(node = %name, %error, "failed to write the node's policy; trying again");
+            }
+        }
+    }
+
+    async fn fill(&mut self, name: &NodeName) -> Result<(), Unwritten> {
+        let rules = self.term.with(|index| index.rules_of(name).map(Option::<&NodeRules>::cloned));
+        let Ok(rules) = rules else { return Ok(()) };
+        let wanted = rules.as_ref().map(|rules| rules.policy.clone()).unwrap_or_default();
+        if self.unkept.get(name) == Some(&wanted) {
+            return Ok(());
+        }
+        let Some(found) = timeout(PATIENCE, self.api.get_opt(name.as_str())).await?? else { return Ok(()) };
+        let Some(operations) = operations(&found, rules.as_ref())? else { return Ok(()) };
+        let url = format!("{}/{name}?fieldManager=kerf-extender", GpuNode::url_path(&(), None));
+        let request = http::Request::patch(url).header(CONTENT_TYPE, "application/json-patch+json");
+        let request = request.body(serde_json::to_vec(&Value::Array(operations))?)?;
+        let written: GpuNode = timeout(PATIENCE, self.term.client.request(request)).await??;
+        match rules {
+            Some(rules) => {
+                tracing::info!(node = %name, policy = rules.name, "the node's policy is the document's");
+            }
+            None => {
+                tracing::info!(node = %name, "the node's policy is the default again: its document is gone");
+            }
+        }
+        self.unkept.remove(name);
+        if written.read_spec()?.policy != wanted {
+            tracing::error!(node = %name, "the API server does not keep all of the node's policy: update the CRD gpunodes.kerf.dev");
+            self.unkept.insert(name.clone(), wanted);
+        }
+        Ok(())
+    }
+}
+
+/// What makes a GpuNode as the document for it says, on the version that was found; `None` if it is so.
+fn operations(found: &GpuNode, rules: Option<&NodeRules>) -> Result<Option<Vec<Value>>, Unwritten> {
+    let GpuNodeSpec { policy, .. } = found.read_spec()?;
+    let annotations = found.metadata.annotations.as_ref();
+    let filled_by = annotations.and_then(|all| all.get(keys::NODE_POLICY));
+    if !is_due(filled_by.map(String::as_str), &policy, rules) {
+        return Ok(None);
+    }
+    let version = &found.metadata.resource_version;
+    let mut operations = vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})];
+    let mut add =
+        |path: &str, value: Value| operations.push(json!({"op": "add", "path": path, "value": value}));
+    if found.spec.is_none() {
+        add("/spec", json!({}));
+    }
+    let key = format!("/metadata/annotations/{}", keys::NODE_POLICY.replace('/', "~1"));
+    if let Some(rules) = rules {
+        add("/spec/policy", json!(rules.policy));
+        if annotations.is_none() {
+            add("/metadata/annotations", json!({}));
+        }
+        add(&key, json!(rules.name));
+    } else {
+        add("/spec/policy", json!(NodePolicy::default()));
+        operations.push(json!({"op": "remove", "path": key}));
+    }
+    Ok(Some(operations))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::contract::OverUse;
+
+    fn rules(name: &str) -> NodeRules {
+        let policy = NodePolicy { over_use: OverUse::Evict, ..NodePolicy::default() };
+        NodeRules { name: name.to_owned(), names: Vec::new(), labels: [].into(), policy }
+    }
+
+    /// What becomes of a GpuNode with this policy that the document of this name filled.
+    fn after(filled_by: Option<&str>, policy: &Value, rules: Option<&NodeRules>) -> Option<(Value, Value)> {
+        let mut node = GpuNode::new(&"n".into());
+        node.metadata.resource_version = Some("7".to_owned());
+        node.metadata.annotations =
+            filled_by.map(|name| [(keys::NODE_POLICY.to_owned(), name.to_owned())].into());
+        node.spec = Some(json!({"revision": 3, "policy": policy}));
+        let operations = operations(&node, rules).unwrap()?;
+        let mut object = json!(node);
+        let patch: json_patch::Patch = serde_json::from_value(json!(operations)).unwrap();
+        json_patch::patch(&mut object, &patch).unwrap();
+        assert_eq!(object["spec"]["revision"], 3, "the rest of the spec is the node writer's");
+        Some((object["metadata"]["annotations"][keys::NODE_POLICY].clone(), object["spec"]["policy"].clone()))
+    }
+
+    #[test]
+    fn a_documents_policy_is_copied_with_its_name_and_goes_with_it() {
+        let (p, by_hand) = (rules("p"), json!({"removeRejectedPods": true}));
+        let evict = json!({"overUse": "evict"});
+        assert_eq!(after(None, &json!({}), Some(&p)), Some((json!("p"), evict.clone())));
+        assert_eq!(after(None, &by_hand, Some(&p)), Some((json!("p"), evict.clone())));
+        assert_eq!(after(Some("p"), &evict, Some(&p)), None, "nothing is new");
+        assert_eq!(after(Some("q"), &evict, Some(&p)), Some((json!("p"), evict.clone())));
+        assert_eq!(after(Some("p"), &by_hand, Some(&p)), Some((json!("p"), evict.clone())));
+        assert_eq!(after(Some("p"), &evict, None), Some((Value::Null, json!({}))));
+        assert_eq!(after(None, &by_hand, None), None, "what an admin wrote by hand stays");
+    }
+}

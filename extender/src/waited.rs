@@ -1,0 +1,256 @@
+//! Pods whose kind of slice stays full while another that their policy allows has room: they are told, or made anew.
+//!
+//! A pod's kind is chosen when it is created. What is full then may be free later, and the other way round, but the limits
+//! of a pod cannot be changed. So an Event says what would serve it, and where policy says so a pod with a controller is
+//! deleted, so that the one that its controller makes in its place is chosen for anew.
+
+use crate::ask::Ask;
+use crate::events::{self, Topic};
+use crate::term::Term;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::contract::Slices;
+use kerf_core::names::{PodKey, PodUid};
+use kerf_core::policy::{Alternative, Policies, Policy, Supply, SupplyIndex, WaitedLong, alternative};
+use kerf_core::resource::ResourceName;
+use kube::api::{Api, DeleteParams, Preconditions};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+
+/// How often it is looked who has waited long.
+const LOOK: Duration = Duration::from_secs(2);
+/// A pod that is looked at, or expected on a node, does not wait; after this long it waits no more.
+const PAUSE: Duration = Duration::from_secs(10);
+/// How many pods are deleted in [`SPAN`] at most: a policy that is wrong does not churn a cluster.
+const MOST: usize = 10;
+/// See [`MOST`].
+const SPAN: Duration = Duration::from_mins(1);
+/// How long one call may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const HAS_ROOM: Topic = Topic { reason: "AnotherKindHasRoom", action: "Scheduling" };
+const MADE_ANEW: Topic = Topic { reason: "ChosenAnew", action: "Deleting" };
+
+/// A pod that waits, since it was seen to.
+#[derive(Debug, Clone)]
+struct Waiter {
+    uid: PodUid,
+    pod: PodKey,
+    ask: Ask,
+    waited: Duration,
+    /// Whether a controller makes another in its place, as far as is known.
+    is_owned: bool,
+}
+
+/// What is due for a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Due {
+    uid: PodUid,
+    pod: PodKey,
+    then: WaitedLong,
+    found: Alternative,
+    waited: Duration,
+}
+
+/// What is due, the longest waiting first. Of what others are made anew for, nothing is offered twice.
+fn due(waiters: &[Waiter], supply: &Supply, pending: &Slices<u32>, policies: &Policies) -> Vec<Due> {
+    let mut pending = pending.clone();
+    let mut all = Vec::new();
+    for waiter in waiters {
+        let Some(policy) = policy_of(&waiter.ask, policies) else { continue };
+        if waiter.waited < after(policy) {
+            continue;
+        }
+        let Some(found) = alternative(policy, &supply.wanted(pending.clone()), &waiter.ask.document) else {
+            continue;
+        };
+        let then =
+            if found.is_named || !waiter.is_owned { WaitedLong::Tell } else { policy.spec().waiting.then };
+        if then == WaitedLong::Recreate {
+            for (name, count) in found.document.slices() {
+                *pending.entry(name).or_default() += count;
+            }
+        }
+        let (uid, pod) = (waiter.uid.clone(), waiter.pod.clone());
+        all.push(Due { uid, pod, then, found, waited: waiter.waited });
+    }
+    all
+}
+
+/// The policy that chose for a pod, as it is now.
+fn policy_of<'p>(ask: &Ask, policies: &'p Policies) -> Option<&'p Policy> {
+    let chosen = ask.document.chosen.as_ref()?;
+    policies.pods.iter().find(|policy| policy.name() == chosen.policy)
+}
+
+fn after(policy: &Policy) -> Duration {
+    Duration::from_secs(policy.spec().waiting.after_seconds.into())
+}
+
+impl Due {
+    /// What the pod is told.
+    fn note(&self) -> String {
+        let Alternative { container, full, other, room, is_named, document } = &self.found;
+        let how = if *is_named {
+            let size = document.containers.iter().find(|c| c.name == *container).map_or(0, |c| c.size_gb.0);
+            format!("ask by size (kerf.dev/gpu-{size}gb) and not by name, and it may be given that")
+        } else {
+            "create the pod anew, and it is given that".to_owned()
+        };
+        let seconds = self.waited.as_secs();
+        format!(
+            "container {container} has waited {seconds} s for {full}, which stays full; {other} has room for {room} more: {how}"
+        )
+    }
+}
+
+/// How often something may be done in a span of time.
+#[derive(Debug, Default)]
+struct Allowance(VecDeque<Instant>);
+
+impl Allowance {
+    fn take(&mut self, now: Instant) -> bool {
+        while self.0.front().is_some_and(|at| now.duration_since(*at) >= SPAN) {
+            self.0.pop_front();
+        }
+        let may = self.0.len() < MOST;
+        if may {
+            self.0.push_back(now);
+        }
+        may
+    }
+
+    /// It was not done after all.
+    fn give_back(&mut self) {
+        self.0.pop_back();
+    }
+}
+
+/// What is remembered of pods that wait.
+#[derive(Debug, Default)]
+struct Memory {
+    /// When each was seen to wait first and last.
+    since: BTreeMap<PodUid, (Instant, Instant)>,
+    told: BTreeMap<PodUid, BTreeSet<ResourceName>>,
+    /// Pods that no controller owns: nobody would make another.
+    orphans: BTreeSet<PodUid>,
+    deletions: Allowance,
+    supply: SupplyIndex,
+}
+
+impl Memory {
+    /// Those who wait now, the longest first. A pod that does not wait for a while, because there seems to be room for it,
+    /// begins anew.
+    fn waiters(&mut self, refused: Vec<(PodUid, PodKey, Ask)>, now: Instant) -> Vec<Waiter> {
+        let Self { since, told, orphans, .. } = self;
+        since.retain(|_, (_, last)| now.duration_since(*last) < PAUSE);
+        told.retain(|uid, _| since.contains_key(uid));
+        orphans.retain(|uid| since.contains_key(uid));
+        let waiter = |(uid, pod, ask): (PodUid, PodKey, Ask)| {
+            let (first, last) = since.entry(uid.clone()).or_insert((now, now));
+            *last = now;
+            let is_owned = !orphans.contains(&uid);
+            Waiter { uid, pod, ask, waited: now.duration_since(*first), is_owned }
+        };
+        let mut waiters: Vec<_> = refused.into_iter().map(waiter).collect();
+        waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.waited));
+        waiters
+    }
+
+    /// Whether a pod has not been told of this yet.
+    fn is_news(&mut self, due: &Due) -> bool {
+        self.told.entry(due.uid.clone()).or_default().insert(due.found.other)
+    }
+}
+
+/// Looks after those who wait until the term ends.
+pub async fn run(term: Arc<Term>) {
+    let mut memory = Memory::default();
+    loop {
+        tokio::select! {
+            () = term.stop.cancelled() => return,
+            () = sleep(LOOK) => {}
+        }
+        let now = Instant::now();
+        let refused = term.with(|index| if index.is_listed() { index.refused_pods() } else { Vec::new() });
+        let waiters = memory.waiters(refused, now);
+        let policies = term.policies.current();
+        let is_long =
+            |waiter: &Waiter| policy_of(&waiter.ask, &policies).is_some_and(|p| waiter.waited >= after(p));
+        if !waiters.iter().any(is_long) {
+            continue;
+        }
+        let pending = term.with(|index| {
+            index.show_supply(&mut memory.supply);
+            index.demand().pending
+        });
+        for due in due(&waiters, &memory.supply.supply(), &pending, &policies) {
+            act(&term, &mut memory, &due, now).await;
+        }
+    }
+}
+
+async fn act(term: &Arc<Term>, memory: &mut Memory, due: &Due, now: Instant) {
+    let Due { uid, pod, .. } = due;
+    if due.then == WaitedLong::Recreate && memory.deletions.take(now) {
+        match timeout(PATIENCE, delete(term, due)).await {
+            Ok(Ok(Deletion::Made)) => {
+                let note = format!("{}; it is deleted so that its controller makes another", due.note());
+                tracing::info!(%pod, %uid, full = %due.found.full, other = %due.found.other, "made anew");
+                return events::tell(&term.client, pod, uid, MADE_ANEW, note).await;
+            }
+            Ok(Ok(Deletion::Needless)) => return,
+            Ok(Ok(Deletion::NoOwner)) => {
+                memory.deletions.give_back();
+                memory.orphans.insert(uid.clone());
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%pod, %uid, %error, "a pod that has waited long was not deleted");
+            }
+            Err(_) => tracing::warn!(%pod, %uid, "a pod that has waited long was not deleted in time"),
+        }
+    }
+    if memory.is_news(due) {
+        tracing::info!(%pod, %uid, full = %due.found.full, other = %due.found.other, "another kind has room");
+        events::tell(&term.client, pod, uid, HAS_ROOM, due.note()).await;
+    }
+}
+
+/// How the deletion of a pod ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Deletion {
+    /// It is deleted.
+    Made,
+    /// It is another pod, on its way out, or has got something meanwhile.
+    Needless,
+    /// No controller owns it.
+    NoOwner,
+}
+
+/// Deletes a pod that has a controller, and is this one, and has got nothing meanwhile.
+async fn delete(term: &Arc<Term>, due: &Due) -> Result<Deletion, kube::Error> {
+    let api: Api<Pod> = Api::namespaced(term.client.clone(), &due.pod.namespace);
+    let Some(found) = api.get_metadata_opt(&due.pod.name).await? else { return Ok(Deletion::Needless) };
+    let is_this = found.metadata.uid.as_deref() == Some(due.uid.as_str());
+    let may_wait = term.with(|index| index.may_wait(&due.uid));
+    if !is_this || found.metadata.deletion_timestamp.is_some() || !may_wait {
+        return Ok(Deletion::Needless);
+    }
+    let owners = found.metadata.owner_references.unwrap_or_default();
+    if owners.iter().all(|owner| owner.controller != Some(true)) {
+        return Ok(Deletion::NoOwner);
+    }
+    // With the version that was read: a Binding that comes between keeps the pod.
+    let only = Preconditions { uid: found.metadata.uid, resource_version: found.metadata.resource_version };
+    let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+    match api.delete(&due.pod.name, &params).await {
+        Ok(_) => Ok(Deletion::Made),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(Deletion::Needless),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+#[path = "waited_tests.rs"]
+mod tests;

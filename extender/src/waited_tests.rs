@@ -1,0 +1,129 @@
+//! Who is told and who is made anew, as a function of who waits, the supply and the policies.
+
+use super::*;
+use kerf_core::contract::{Chosen, GpuNodeSpec, RequestDocument};
+use kerf_core::policy::PolicyDocument;
+use kerf_core::testing::{node_status, request};
+use serde_json::json;
+
+fn policies(then: &str) -> Policies {
+    let document: PolicyDocument = serde_json::from_value(json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "p"},
+        "spec": {
+            "defaultIsolation": "memory", "isolation": {"memory": ["mig", "mps"]},
+            "waiting": {"afterSeconds": 60, "then": then},
+        },
+    }))
+    .unwrap();
+    Policies { pods: vec![document.try_into().unwrap()], ..Policies::default() }
+}
+
+/// T4s on which nobody has anything, and nothing that MIG cuts.
+fn supply(gpus: usize) -> Supply {
+    let mut index = SupplyIndex::default();
+    index.show("n".into(), &GpuNodeSpec::default(), &node_status(&vec!["T4-16GB"; gpus]), true);
+    index.supply()
+}
+
+fn waiter(pod: &str, seconds: u64, chosen: Chosen) -> Waiter {
+    let document = RequestDocument {
+        chosen: Some(chosen),
+        isolation: kerf_core::kind::IsolationClass::Memory,
+        ..request("nvidia.com/mig-1g.10gb", 1)
+    };
+    let ask = Ask::read(Some(&document.to_json())).unwrap();
+    Waiter {
+        uid: PodUid::new(pod),
+        pod: PodKey::new("default", pod),
+        ask,
+        waited: Duration::from_secs(seconds),
+        is_owned: true,
+    }
+}
+
+fn by(policy: &str) -> Chosen {
+    Chosen { policy: policy.to_owned(), ..Chosen::default() }
+}
+
+fn found(waiters: &[Waiter], gpus: usize, then: &str) -> Vec<(String, WaitedLong)> {
+    let due = due(waiters, &supply(gpus), &Slices::new(), &policies(then));
+    due.into_iter().map(|due| (due.pod.name, due.then)).collect()
+}
+
+#[test]
+fn who_has_waited_for_the_policys_time_is_told() {
+    let waiters =
+        [waiter("long", 60, by("p")), waiter("short", 59, by("p")), waiter("other", 900, by("gone"))];
+    assert_eq!(found(&waiters, 1, "tell"), [("long".to_owned(), WaitedLong::Tell)]);
+    assert_eq!(found(&waiters, 0, "tell"), [], "nothing has room");
+}
+
+#[test]
+fn no_more_are_made_anew_than_there_is_room_for() {
+    let waiters = ["a", "b", "c"].map(|pod| waiter(pod, 60, by("p")));
+    let anew =
+        |pods: &[&str]| pods.iter().map(|p| ((*p).to_owned(), WaitedLong::Recreate)).collect::<Vec<_>>();
+    assert_eq!(found(&waiters, 2, "recreate"), anew(&["a", "b"]));
+    assert_eq!(found(&waiters, 2, "tell").len(), 3, "each is told what there is");
+}
+
+#[test]
+fn who_names_the_kind_would_wait_again_and_is_told_how_to_ask() {
+    let named = Chosen { named: vec!["main".to_owned()], ..by("p") };
+    let all = due(
+        &[waiter("a", 75, named), waiter("b", 60, by("p"))],
+        &supply(1),
+        &Slices::new(),
+        &policies("recreate"),
+    );
+    assert_eq!(all.iter().map(|due| due.then).collect::<Vec<_>>(), [WaitedLong::Tell, WaitedLong::Recreate]);
+    assert_eq!(
+        all[0].note(),
+        "container main has waited 75 s for nvidia.com/mig-1g.10gb, which stays full; nvidia.com/gpu-10gb has room for 1 more: ask by size (kerf.dev/gpu-10gb) and not by name, and it may be given that"
+    );
+    assert!(all[1].note().ends_with("room for 1 more: create the pod anew, and it is given that"));
+}
+
+#[test]
+fn who_has_no_controller_takes_nobodys_place() {
+    let orphan = Waiter { is_owned: false, ..waiter("a", 75, by("p")) };
+    let both = [("a".to_owned(), WaitedLong::Tell), ("b".to_owned(), WaitedLong::Recreate)];
+    assert_eq!(found(&[orphan, waiter("b", 60, by("p"))], 1, "recreate"), both);
+}
+
+#[test]
+fn a_pod_is_told_once_of_each_alternative() {
+    let mut memory = Memory::default();
+    let mut all = due(&[waiter("a", 60, by("p"))], &supply(1), &Slices::new(), &policies("tell"));
+    let mut due = all.remove(0);
+    assert!(memory.is_news(&due) && !memory.is_news(&due));
+    due.found.other = "nvidia.com/gpu".parse().unwrap();
+    assert!(memory.is_news(&due));
+}
+
+#[test]
+fn a_pod_waits_from_when_it_was_first_refused_and_begins_anew_after_it_had_room() {
+    let (mut memory, start) = (Memory::default(), Instant::now());
+    let refused = |pods: &[&str]| -> Vec<_> {
+        pods.iter().map(|pod| waiter(pod, 0, by("p"))).map(|w| (w.uid, w.pod, w.ask)).collect()
+    };
+    let mut waited = |pods: &[&str], seconds: u64| -> Vec<(String, u64)> {
+        let waiters = memory.waiters(refused(pods), start + Duration::from_secs(seconds));
+        waiters.into_iter().map(|w| (w.pod.name, w.waited.as_secs())).collect()
+    };
+    assert_eq!(waited(&["a"], 0), [("a".to_owned(), 0)]);
+    assert_eq!(waited(&["b", "a"], 9), [("a".to_owned(), 9), ("b".to_owned(), 0)]);
+    assert_eq!(waited(&["b"], 18), [("b".to_owned(), 9)]);
+    assert_eq!(waited(&["b", "a"], 27), [("b".to_owned(), 18), ("a".to_owned(), 0)]);
+}
+
+#[test]
+fn few_pods_are_deleted_in_a_minute() {
+    let (mut allowance, start) = (Allowance::default(), Instant::now());
+    assert!((0..MOST).all(|_| allowance.take(start)));
+    assert!(!allowance.take(start));
+    allowance.give_back();
+    assert!(allowance.take(start));
+    assert!(!allowance.take(start + (SPAN.saturating_sub(Duration::from_millis(1)))));
+    assert!(allowance.take(start + SPAN));
+}

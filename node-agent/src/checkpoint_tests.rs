@@ -9,7 +9,7 @@ fn record(revision: u64) -> Record {
     let slice = WantedSlice {
         id: SliceId::new("s1"),
         gpu: gpu.clone(),
-        shape: Shape::Mps { size_gb: SizeGb(4) },
+        shape: Shape::mps(SizeGb(4)),
         reservation: None,
     };
     let limits = BTreeMap::from([("/kubepods/pod1".to_owned(), MemoryMib(4096))]);

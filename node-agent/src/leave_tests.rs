@@ -111,7 +111,7 @@ fn slice(device: &str, name: &str, holder: Option<&str>) -> SliceStatus {
     SliceStatus {
         id: None,
         gpu: GpuUuid::new("GPU-0"),
-        shape: Shape::Mps { size_gb: SizeGb(4) },
+        shape: Shape::mps(SizeGb(4)),
         state: if holder.is_some() { SliceState::Held } else { SliceState::Idle },
         memory: MemoryMib(4096),
         device: Some(DeviceId::new(device)),

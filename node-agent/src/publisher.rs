@@ -162,7 +162,7 @@ mod tests {
         SliceStatus {
             id: Some(SliceId::new("s1")),
             gpu: GpuUuid::new("GPU-0"),
-            shape: Shape::Mps { size_gb: SizeGb(4) },
+            shape: Shape::mps(SizeGb(4)),
             state,
             memory: MemoryMib(4096),
             device: None,

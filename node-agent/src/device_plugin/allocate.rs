@@ -121,19 +121,26 @@ fn mps_mounts(granted: &[Granted<'_>]) -> Vec<Mount> {
 
 /// The limits by the GPUs' order in the container, and the pipe of the first GPU's daemon.
 fn mps_environment(granted: &[Granted<'_>]) -> Vec<(String, String)> {
-    let mut gpus: Vec<(&GpuUuid, MemoryMib, MemoryMib)> = Vec::new();
+    let mut gpus: Vec<(&GpuUuid, MemoryMib, u64)> = Vec::new();
     for (_, grant) in granted {
         let Some(share) = mps_share(grant) else { continue };
+        let of = share.of.0.max(1);
+        // In hundredths of a percent, so that small parts add up.
+        let compute =
+            share.compute.map_or(share.memory.0 * 10_000 / of, |asked| u64::from(asked.get()) * 100);
         match gpus.iter_mut().find(|(gpu, ..)| **gpu == grant.gpu) {
-            Some((_, memory, _)) => memory.0 += share.memory.0,
-            None => gpus.push((&grant.gpu, share.memory, share.of)),
+            Some((_, memory, sum)) => {
+                memory.0 += share.memory.0;
+                *sum += compute;
+            }
+            None => gpus.push((&grant.gpu, share.memory, compute)),
         }
     }
     let Some(first) = first_mps(granted) else { return Vec::new() };
     let limits: Vec<_> =
         gpus.iter().zip(0..).map(|((_, memory, _), n)| format!("{n}={}M", memory.0)).collect();
     // One percentage holds for all GPUs of a process: the smallest, so that none is used beyond the share.
-    let threads = gpus.iter().map(|(_, memory, of)| (memory.0 * 100 / of.0.max(1)).clamp(1, 100)).min();
+    let threads = gpus.iter().map(|(.., compute)| (compute / 100).clamp(1, 100)).min();
     let default_pipe = || PathBuf::from(format!("{MPS_DIR}/{}/pipe", first.gpu));
     let pipe = first.access.mps.as_ref().map_or_else(default_pipe, |mps| mps.pipe.clone());
     vec![
@@ -152,6 +159,7 @@ mod tests {
     use super::*;
     use crate::access::DeviceFile;
     use kerf_core::names::DeviceId;
+    use kerf_core::units::ComputePercent;
 
     fn device(id: &str, gpu: &str, share: impl Into<Option<ShareGrant>>) -> ListedDevice {
         let grant = Grant {
@@ -164,7 +172,8 @@ mod tests {
     }
 
     fn mps(gb: u64) -> ShareGrant {
-        ShareGrant { kind: Kind::Mps, memory: MemoryMib(gb * 1024), of: MemoryMib(15_360) }
+        let (memory, of) = (MemoryMib(gb * 1024), MemoryMib(15_360));
+        ShareGrant { kind: Kind::Mps, memory, of, compute: None }
     }
 
     fn ids(ids: &[&str]) -> Vec<String> {
@@ -192,6 +201,23 @@ mod tests {
         let envs = allocate(&list, &ids(&["GPU-0::1", "GPU-1::2"])).unwrap().envs;
         assert_eq!(envs[VISIBLE_DEVICES], "GPU-0,GPU-1");
         assert_eq!((envs[MPS_MEMORY].as_str(), envs[MPS_THREADS].as_str()), ("0=4096M,1=1024M", "6"));
+    }
+
+    #[test]
+    fn the_part_of_the_compute_that_was_asked_for_is_the_clients_and_small_ones_add_up() {
+        let threads = |shares: &[ShareGrant]| {
+            let ids: Vec<String> = (0..shares.len()).map(|n| format!("GPU-0::{n}")).collect();
+            let list: Vec<_> = ids.iter().zip(shares).map(|(id, s)| device(id, "GPU-0", s.clone())).collect();
+            allocate(&list, &ids).unwrap().envs.remove(MPS_THREADS).unwrap()
+        };
+        let part = |percent| ShareGrant { compute: ComputePercent::new(percent), ..mps(4) };
+        assert_eq!(threads(&[part(30)]), "30");
+        assert_eq!(threads(&[part(30), part(30)]), "60");
+        assert_eq!(threads(&[part(60), part(60)]), "100");
+        assert_eq!(threads(&[part(30), mps(4)]), "56", "4 of 15 GiB are 26 %");
+        let tiny = ShareGrant { of: MemoryMib(200 * 1024), ..mps(1) };
+        assert_eq!(threads(std::slice::from_ref(&tiny)), "1");
+        assert_eq!(threads(&vec![tiny; 3]), "1");
     }
 
     /// A device that is reached as `access` says.

@@ -76,8 +76,8 @@ fn daemons(observed: &Observed) -> Daemons {
         let generation = status.generation;
         let daemon = match &status.state {
             State::Starting | State::Stopping => Daemon::Changing,
-            State::Serving { limit, .. } | State::Adjusting { limit, .. } => {
-                Daemon::Serving { generation, limit: *limit }
+            State::Serving { limit, threads } | State::Adjusting { limit, threads } => {
+                Daemon::Serving { generation, limit: *limit, threads: *threads }
             }
             State::Ill { text, .. } => Daemon::Ill(text.clone()),
         };

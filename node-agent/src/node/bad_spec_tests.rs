@@ -32,7 +32,7 @@ fn a_slice_that_no_legal_plan_reaches_is_named_with_the_reason() {
         (vec![wanted("bad", mig("3g.40gb", 2, 4), None)], "2"),
         (vec![one("first", 0), one("bad", 0)], "memory slices 0:1 are taken"),
         (vec![one("first", 0), wanted("bad", mig("7g.80gb", 0, 8), None)], "taken"),
-        (vec![wanted("bad", Shape::Mps { size_gb: kerf_core::units::SizeGb(4) }, None)], "MIG mode"),
+        (vec![wanted("bad", Shape::mps(kerf_core::units::SizeGb(4)), None)], "MIG mode"),
     ] {
         let (message, condition) = beside(bad);
         assert!(message.contains(text), "{message}");

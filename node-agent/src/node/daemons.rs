@@ -30,9 +30,42 @@ pub enum Daemon {
         generation: u64,
         /// The limit that was read back.
         limit: MemoryMib,
+        /// The percentage that was read back.
+        threads: u8,
     },
     /// It does not serve, and why.
     Ill(String),
+}
+
+/// What a server must let a client have.
+#[derive(Debug, Clone, Copy, Default)]
+struct Needed {
+    memory: MemoryMib,
+    /// Of the compute, in hundredths of the GPU's MiB.
+    compute: u64,
+}
+
+impl Needed {
+    /// What these shares come to on a GPU with so much memory.
+    fn of(shapes: impl Iterator<Item = Shape>, gpu: MemoryMib) -> Self {
+        shapes.fold(Self::default(), |sum, shape| Self {
+            memory: MemoryMib(sum.memory.0 + shape.size().share_memory().0),
+            compute: sum.compute.saturating_add(shape.compute_of(gpu)),
+        })
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self { memory: self.memory.max(other.memory), compute: self.compute.max(other.compute) }
+    }
+
+    /// The multiprocessors of the GPU, in percent.
+    fn threads(self, gpu: MemoryMib) -> u8 {
+        u8::try_from((self.compute / gpu.0.max(1)).clamp(1, 100)).unwrap_or(100)
+    }
+
+    fn is_within(self, limit: MemoryMib, threads: u8, gpu: MemoryMib) -> bool {
+        self.memory <= limit && self.threads(gpu) <= threads
+    }
 }
 
 /// The MPS daemons by GPU.
@@ -60,9 +93,8 @@ impl Node {
         }
         let wanted = |gpu: &Gpu| {
             let shares = self.shares.values().filter(|s| s.gpu == gpu.uuid && s.shape.kind() == Kind::Mps);
-            let sizes = shares.map(|s| self.needed(gpu, &s.id));
-            let limit = sizes.max()?;
-            let threads = u8::try_from((limit.0 * 100 / gpu.memory.0.max(1)).clamp(1, 100)).unwrap_or(100);
+            let needs = shares.map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
+            let (limit, threads) = (needs.memory, needs.threads(gpu.memory));
             Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive })
         };
         self.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), wanted(gpu)?))).collect()
@@ -70,15 +102,16 @@ impl Node {
 
     /// What the server must let a client have for this share: all shares of its container on the GPU, for they are one
     /// process's. In strict mode the wall is one share, and a container with several has as many processes' worth.
-    fn needed(&self, gpu: &Gpu, id: &SliceId) -> MemoryMib {
+    fn needed(&self, gpu: &Gpu, id: &SliceId) -> Needed {
         let device = share::device_id(&gpu.uuid, id);
-        let own = self.shares.get(&device).map_or(MemoryMib(0), |s| s.shape.size().share_memory());
+        let needed = |shapes: &mut dyn Iterator<Item = Shape>| Needed::of(shapes, gpu.memory);
+        let own = needed(&mut self.shares.get(&device).map(|s| s.shape).into_iter());
         if self.rule(gpu).mps.strict {
             return own;
         }
         let wanted = self.spec.slices.iter().find(|w| w.id == *id && w.gpu == gpu.uuid);
         let promised = wanted.and_then(|w| w.reservation.as_ref());
-        let promised: MemoryMib = promised
+        let promised = promised
             .map(|promised| {
                 let same = |w: &&WantedSlice| {
                     w.gpu == gpu.uuid
@@ -87,15 +120,14 @@ impl Node {
                             .as_ref()
                             .is_some_and(|r| (&r.uid, &r.container) == (&promised.uid, &promised.container))
                 };
-                self.spec.slices.iter().filter(same).map(|w| w.shape.size().share_memory()).sum()
+                needed(&mut self.spec.slices.iter().filter(same).map(|w| w.shape))
             })
             .unwrap_or_default();
         let holder = self.account.holder(&device).map(|h| &h.holder);
         let held = self.shares.iter().filter(|(other, s)| {
             s.gpu == gpu.uuid && holder.is_some() && self.account.holder(other).map(|h| &h.holder) == holder
         });
-        let held: MemoryMib = held.map(|(_, s)| s.shape.size().share_memory()).sum();
-        own.max(promised).max(held)
+        own.max(promised).max(needed(&mut held.map(|(_, s)| s.shape)))
     }
 
     /// What keeps a share from being served.
@@ -104,7 +136,11 @@ impl Node {
             share::slice_of(device).filter(|_| self.settings.mps.is_some() && shape.kind() == Kind::Mps)?;
         let gpu = self.gpu(&gpu)?;
         match self.daemons.get(&gpu.uuid) {
-            Some(Daemon::Serving { limit, .. }) if *limit >= self.needed(gpu, &id) => None,
+            Some(Daemon::Serving { limit, threads, .. })
+                if self.needed(gpu, &id).is_within(*limit, *threads, gpu.memory) =>
+            {
+                None
+            }
             Some(Daemon::Serving { .. }) => Some("the MPS daemon's limit is being raised".to_owned()),
             Some(Daemon::Ill(text)) => Some(format!("the GPU's MPS daemon does not serve: {text}")),
             Some(Daemon::Changing) | None => Some("the GPU's MPS daemon is being started".to_owned()),

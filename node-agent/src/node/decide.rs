@@ -16,7 +16,7 @@ use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::offer::{ExistingSlice, offer};
 use kerf_core::planner::{self, Observed, Obstacle, Plan, Step};
 use kerf_core::resource::ResourceName;
-use kerf_core::units::MemoryMib;
+use kerf_core::units::{ComputePercent, MemoryMib};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -106,6 +106,8 @@ pub struct ShareGrant {
     pub memory: MemoryMib,
     /// The GPU's memory.
     pub of: MemoryMib,
+    /// The part of the GPU's compute that was asked for by itself.
+    pub compute: Option<ComputePercent>,
 }
 
 impl Node {
@@ -374,6 +376,7 @@ impl Node {
             kind: slice.shape.kind(),
             memory: slice.shape.memory_of(gpu.memory),
             of: gpu.memory,
+            compute: slice.shape.compute(),
         });
         let text = format!("{} {} on {}", slice.id, slice.shape, gpu.uuid);
         Some(Grant { gpu: gpu.uuid.clone(), slice: text, share, access: self.access_to(&slice.device) })

@@ -56,7 +56,8 @@ pub(crate) fn labels<'g>(
     let gpus: Vec<_> = gpus.collect();
     let models: BTreeSet<String> =
         gpus.iter().map(|(gpu, _)| catalog::short_name(&gpu.product, gpu.memory)).collect();
-    let model = if models.len() > 1 { Some("mixed".to_owned()) } else { models.into_iter().next() };
+    let model =
+        if models.len() > 1 { Some(keys::MIXED_MODELS.to_owned()) } else { models.into_iter().next() };
     let mut labels = BTreeMap::from([(keys::NODE_MODEL.to_owned(), model)]);
     for kind in Kind::ALL {
         let able = gpus.iter().filter(|(_, kinds)| kinds.contains(&kind));

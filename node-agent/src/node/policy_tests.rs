@@ -9,7 +9,7 @@ use kerf_core::kind::Kind;
 use kerf_core::planner::Step;
 use kerf_core::units::SizeGb;
 
-const MPS: Shape = Shape::Mps { size_gb: SizeGb(4) };
+const MPS: Shape = Shape::mps(SizeGb(4));
 const MPS_NAME: &str = "nvidia.com/gpu-4gb";
 
 fn rule(kinds: &[Kind], mode_change: ModeChange) -> NodePolicy {
@@ -152,7 +152,7 @@ fn a_mode_is_switched_after_the_mps_daemon_has_gone() {
     let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), settings);
     scene.want(vec![wanted("s1", MPS, None)]);
     scene.settle();
-    let serving = Daemon::Serving { generation: 1, limit: MPS.size().share_memory() };
+    let serving = Daemon::Serving { generation: 1, limit: MPS.size().share_memory(), threads: 100 };
     scene.node.on_daemons(Daemons::from([(uuid(0), serving)]));
     scene.gpus.clone().set_exclusive(&uuid(0), true).unwrap();
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
@@ -220,6 +220,35 @@ fn each_gpu_has_its_own_rule_and_keeps_what_is_held_under_the_old_one() {
     assert!(message("s13").contains("another kind"), "{}", message("s13"));
     assert_eq!(status.gpus[0].kinds, [Kind::TimeSlicing]);
     assert_eq!(status.gpus[1].kinds, [Kind::Whole, Kind::Mps, Kind::TimeSlicing]);
+}
+
+#[test]
+fn a_layout_that_does_not_go_on_a_gpu_is_told_with_the_gpu_and_nothing_is_cut_there() {
+    let mut scene = Scene::new(&["H100-80GB", "A100-40GB"]);
+    let layout = r#"[{"resource": "nvidia.com/mig-3g.40gb", "count": 2}]"#;
+    let layout = serde_json::from_str(layout).unwrap();
+    scene.policy.gpus = vec![GpuRule { layout, ..GpuRule::default() }];
+    scene.want(vec![]);
+    let status = scene.settle();
+    let kinds: Vec<_> = status.gpus.iter().map(|gpu| gpu.kinds.as_slice()).collect();
+    assert_eq!(kinds, [&[Kind::Mig][..], &[]]);
+    let told = failing(&status, Condition::GPUS_HEALTHY).unwrap();
+    let expected = "GPU 1: the layout in the node's policy (2 x nvidia.com/mig-3g.40gb) cannot be placed on this model, A100-40GB; correct it";
+    assert_eq!(told, expected);
+    scene.policy.gpus = vec![];
+    scene.want(vec![]);
+    assert_eq!(failing(&scene.settle(), Condition::GPUS_HEALTHY), None);
+}
+
+#[test]
+fn a_layout_of_instances_takes_the_mig_mode_though_policy_allows_other_kinds() {
+    let mut scene = Scene::of(FakeGpus::uncut(&["H100-80GB"]), Settings::default());
+    let layout = r#"[{"resource": "nvidia.com/mig-3g.40gb", "count": 2}]"#;
+    let layout = serde_json::from_str(layout).unwrap();
+    let mode_change = ModeChange::WithoutReset;
+    scene.policy.gpus = vec![GpuRule { layout, mode_change, ..GpuRule::default() }];
+    scene.want(vec![]);
+    assert_eq!((scene.settle().gpus[0].message.clone(), modes(&scene)), (None, vec![ON]));
 }
 
 #[test]

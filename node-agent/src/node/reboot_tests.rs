@@ -127,7 +127,7 @@ fn a_mode_does_not_come_back_under_a_share_that_was_given_meanwhile() {
     scene.held.clear();
     scene.gpus.reboot();
     scene.restart_agent(None);
-    let share = kerf_core::contract::Shape::Mps { size_gb: kerf_core::units::SizeGb(4) };
+    let share = kerf_core::contract::Shape::mps(kerf_core::units::SizeGb(4));
     scene.policy.gpus = vec![GpuRule { kinds: vec![Kind::Mps], ..GpuRule::default() }];
     scene.want(vec![wanted("s9", share, Some(("z", name)))]);
     let status = scene.settle();
@@ -308,7 +308,7 @@ fn a_slice_that_the_record_tells_of_is_not_taken_for_somebody_elses() {
 #[test]
 fn shares_are_served_again_under_their_ids_after_a_reboot() {
     let name = "nvidia.com/gpu-4gb";
-    let share = kerf_core::contract::Shape::Mps { size_gb: kerf_core::units::SizeGb(4) };
+    let share = kerf_core::contract::Shape::mps(kerf_core::units::SizeGb(4));
     let mut scene = Scene::new(&["T4-16GB"]);
     scene.want(vec![wanted("s1", share, Some(("a", name)))]);
     scene.settle();

@@ -5,8 +5,9 @@ use crate::gpu::{Gpu, MigMode};
 use crate::mps;
 use kerf_core::contract::{GpuRule, ModeChange, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
-use kerf_core::mig::catalog;
+use kerf_core::mig::{MigTable, catalog};
 use kerf_core::names::GpuUuid;
+use kerf_core::packing::laid_out;
 use kerf_core::planner::Allowed;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,6 +22,9 @@ impl Node {
     /// The kinds that can be cut from the GPU now: by its mode, its health and policy.
     pub(super) fn kinds(&self, gpu: &Gpu) -> Vec<Kind> {
         if self.trouble_of(gpu).is_some() || self.is_contested() || self.closed_to(gpu).is_some() {
+            return Vec::new();
+        }
+        if self.layout_trouble(gpu).is_some() {
             return Vec::new();
         }
         let mut kinds = kinds(gpu, &self.rule(gpu));
@@ -46,6 +50,7 @@ impl Node {
         Allowed {
             kinds: kinds.copied().collect(),
             one_size: rule.mps.strict,
+            mps_memory: rule.mps.memory_percent,
             mps_shares: mps_shares(gpu),
             switch_to: self.switch_to(gpu, &rule),
         }
@@ -97,6 +102,25 @@ impl Node {
     #[must_use]
     pub fn may_reset(&self, gpu: &GpuUuid) -> bool {
         self.gpu(gpu).is_some_and(|gpu| self.rule(gpu).mode_change == ModeChange::WithReset)
+    }
+
+    /// Why the GPU cannot have the slices that policy lays out on it. Then it has none.
+    pub(super) fn layout_trouble(&self, gpu: &Gpu) -> Option<String> {
+        let rule = self.rule(gpu);
+        // In the other mode it is not known what the GPU could have; the mode is the trouble then.
+        if (rule.layout.kind()? == Kind::Mig) != gpu.table.is_some() {
+            return None;
+        }
+        let none = MigTable::default();
+        let table = gpu.table.as_ref().unwrap_or(&none);
+        if laid_out(&rule, table, gpu.memory, mps_shares(gpu)).is_some() {
+            return None;
+        }
+        let model = catalog::short_name(&gpu.product, gpu.memory);
+        let layout = &rule.layout;
+        Some(format!(
+            "the layout in the node's policy ({layout}) cannot be placed on this model, {model}; correct it"
+        ))
     }
 
     /// How the GPU's mode keeps policy from being carried out.

@@ -7,7 +7,7 @@ use kerf_core::contract::{
     Condition, GpuRule, MpsRule, NodePolicy, Shape, SliceState, TimeSlicingRule, WantedSlice,
 };
 use kerf_core::kind::Kind;
-use kerf_core::units::{MemoryMib, SizeGb};
+use kerf_core::units::{ComputePercent, MemoryMib, SizeGb};
 
 const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 const WHOLE_NAME: &str = "nvidia.com/gpu";
@@ -15,7 +15,7 @@ const FOUR: &str = "nvidia.com/gpu-4gb";
 const FOUR_SHARED: &str = "nvidia.com/gpu-4gb.shared";
 
 fn mps(size: u32) -> Shape {
-    Shape::Mps { size_gb: SizeGb(size) }
+    Shape::mps(SizeGb(size))
 }
 
 fn time_slice(size: u32) -> Shape {
@@ -32,7 +32,7 @@ fn scene(models: &[&str]) -> Scene {
 }
 
 fn serving(generation: u64, limit: MemoryMib) -> Daemons {
-    Daemons::from([(uuid(0), Daemon::Serving { generation, limit })])
+    Daemons::from([(uuid(0), Daemon::Serving { generation, limit, threads: 100 })])
 }
 
 /// The one daemon that should run.
@@ -72,6 +72,63 @@ fn a_share_is_offered_when_the_daemon_serves_within_its_limit() {
     assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
     assert!(slice(&status, "s2").message.as_ref().unwrap().contains("being raised"));
     assert_eq!(daemon(&mut scene).unwrap().limit, gib(8));
+}
+
+#[test]
+fn a_share_with_a_part_of_the_compute_is_offered_when_the_daemon_lets_clients_have_it() {
+    let mut scene = scene(&["T4-16GB"]);
+    let half = Shape::Mps { size_gb: SizeGb(4), compute: ComputePercent::new(50) };
+    scene.want(vec![wanted("s1", half, Some(("a", FOUR)))]);
+    scene.settle();
+    let wanted_daemon = daemon(&mut scene).unwrap();
+    assert_eq!((wanted_daemon.limit, wanted_daemon.threads), (gib(4), 50));
+    let serving =
+        |threads| Daemons::from([(uuid(0), Daemon::Serving { generation: 1, limit: gib(4), threads })]);
+    scene.node.on_daemons(serving(49));
+    scene.settle();
+    assert_eq!(devices(&scene.kubelet), Vec::<&str>::new(), "it lets them have less");
+    scene.node.on_daemons(serving(50));
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
+    let lists = scene.decide().lists;
+    let granted = lists[&FOUR.parse().unwrap()][0].grant.as_ref().and_then(|grant| grant.share.clone());
+    assert_eq!(granted.unwrap().compute, ComputePercent::new(50));
+}
+
+#[test]
+fn shares_with_other_parts_of_the_compute_wait_for_each_other() {
+    let mut scene = scene(&["T4-16GB"]);
+    let part = |percent| Shape::Mps { size_gb: SizeGb(4), compute: ComputePercent::new(percent) };
+    scene.want(vec![
+        wanted("s1", part(50), Some(("a", FOUR))),
+        wanted("s2", part(30), Some(("b", FOUR))),
+        wanted("s3", part(30), Some(("c", FOUR))),
+    ]);
+    scene.settle();
+    serve(&mut scene);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Ready);
+    assert_eq!(slice(&status, "s2").state, SliceState::Waiting);
+    let (message, state) = (slice(&status, "s3").message.clone(), slice(&status, "s3").state);
+    assert_eq!(state, SliceState::Preparing);
+    assert!(message.unwrap().contains("compute does not suffice"), "50, 30 and 30 are more than all");
+}
+
+#[test]
+fn shares_come_to_more_than_the_memory_where_policy_says_so_and_each_keeps_its_limit() {
+    let mut scene = scene(&["T4-16GB"]);
+    let three = || ["s1", "s2", "s3"].map(|id| wanted(id, mps(7), Some((id, "nvidia.com/gpu-7gb")))).to_vec();
+    let mut ready = |percent: u16| {
+        let mps = MpsRule { memory_percent: percent.try_into().unwrap(), ..MpsRule::default() };
+        scene.policy.gpus = vec![GpuRule { mps, ..GpuRule::default() }];
+        scene.want(three());
+        scene.settle();
+        serve(&mut scene);
+        assert_eq!(daemon(&mut scene).unwrap().limit, gib(7), "of one share");
+        let status = scene.settle();
+        ["s1", "s2", "s3"].map(|id| slice(&status, id).state == SliceState::Ready)
+    };
+    assert_eq!(ready(100), [true, true, false]);
+    assert_eq!(ready(140), [true, true, true]);
 }
 
 #[test]
@@ -117,7 +174,7 @@ fn pods_are_told_once_for_each_daemon_that_they_lost() {
 fn a_container_with_two_shares_needs_twice_the_limit_but_not_where_the_servers_limit_is_the_wall() {
     for (strict, limit) in [(false, gib(8)), (true, gib(4))] {
         let mut scene = scene(&["T4-16GB"]);
-        let mps_rule = MpsRule { strict, exclusive: true };
+        let mps_rule = MpsRule { strict, exclusive: true, ..MpsRule::default() };
         scene.policy.gpus = vec![GpuRule { mps: mps_rule, ..GpuRule::default() }];
         let two = || ["s1", "s2"].map(|id| wanted(id, mps(4), Some(("a", FOUR))));
         let other = wanted("s3", mps(4), Some(("b", FOUR)));
@@ -144,7 +201,7 @@ fn a_container_with_two_shares_needs_twice_the_limit_but_not_where_the_servers_l
 fn strict_sharing_keeps_one_size_on_a_gpu() {
     let mut scene = scene(&["T4-16GB"]);
     scene.policy.gpus =
-        vec![GpuRule { mps: MpsRule { strict: true, exclusive: false }, ..GpuRule::default() }];
+        vec![GpuRule { mps: MpsRule { strict: true, ..MpsRule::default() }, ..GpuRule::default() }];
     scene.want(vec![wanted("s1", mps(4), None), wanted("s2", mps(2), Some(("b", "nvidia.com/gpu-2gb")))]);
     scene.settle();
     scene.now += Duration::from_secs(2);

@@ -198,7 +198,8 @@ impl Node {
             Some(Daemon::Ill(text)) => Some(format!("its MPS daemon does not serve: {text}")),
             _ => None,
         };
-        let trouble = self.trouble_of(gpu).or_else(|| self.mode_trouble(gpu)).or_else(daemon);
+        let trouble = self.trouble_of(gpu).or_else(|| self.mode_trouble(gpu));
+        let trouble = trouble.or_else(|| self.layout_trouble(gpu)).or_else(daemon);
         trouble.or_else(|| self.switch_trouble(&gpu.uuid)).or_else(|| self.closed_to(gpu))
     }
 

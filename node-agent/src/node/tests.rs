@@ -421,7 +421,7 @@ fn a_slice_promised_to_one_pod_and_held_by_another_is_not_ready() {
 #[test]
 fn shares_are_accounted_and_served_under_stable_ids() {
     let mut scene = Scene::new(&["T4-16GB"]);
-    let share = Shape::Mps { size_gb: SizeGb(4) };
+    let share = Shape::mps(SizeGb(4));
     let name = "nvidia.com/gpu-4gb";
     scene.want(vec![wanted("s17", share, Some(("a", name)))]);
     let status = scene.settle();

@@ -80,7 +80,7 @@ fn no_share_is_served_on_a_gpu_whose_mode_is_being_switched() {
     let step = scene.decide().step.unwrap();
     assert!(matches!(step, Step::Switch { .. }));
     scene.policy.gpus = vec![rule(&[Kind::Mps])];
-    let share = Shape::Mps { size_gb: SizeGb(4) };
+    let share = Shape::mps(SizeGb(4));
     scene.want(vec![wanted("s1", share, Some(("a", "nvidia.com/gpu-4gb")))]);
     assert_eq!(slice(&scene.decide().status, "s1").device, None);
     scene.run(step);

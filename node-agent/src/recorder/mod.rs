@@ -10,6 +10,7 @@ pub use news::News;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_runtime::event_note::shortened;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder as Publisher, Reporter};
 use std::collections::HashMap;
@@ -29,9 +30,6 @@ const QUIET: Duration = Duration::from_mins(1);
 const TRIES: u32 = 5;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The most bytes of an Event's note (`events.k8s.io/v1`).
-const LONGEST_NOTE: usize = 1024;
 
 /// What an Event is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -201,14 +199,6 @@ fn reference(about: &About, node: &NodeName) -> ObjectReference {
             of(format!("{}/{}", keys::GROUP, keys::VERSION), "GpuNode", node.to_string(), uid.clone())
         }
     }
-}
-
-fn shortened(mut note: String) -> String {
-    if note.len() > LONGEST_NOTE {
-        note.truncate(note.floor_char_boundary(LONGEST_NOTE - "…".len()));
-        note.push('…');
-    }
-    note
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@ use super::*;
 use crate::api_stand_in::{self, Asked, Log};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
+use kerf_runtime::event_note::LONGEST_NOTE;
 use serde_json::Value;
 use std::sync::atomic::AtomicUsize;
 

@@ -72,7 +72,7 @@ impl World {
             assert!(gpu.fault.is_none() || self.node.gpu(&slice.gpu).unwrap().fault.is_none());
             match (slice.shape, self.keepers.daemon(&slice.gpu)) {
                 (Shape::Mig { .. }, _) | (Shape::Whole { .. } | Shape::TimeSlicing { .. }, None) => {}
-                (Shape::Mps { size_gb }, Some(Daemon::Serving { limit, .. })) => {
+                (Shape::Mps { size_gb, .. }, Some(Daemon::Serving { limit, .. })) => {
                     assert!(*limit >= size_gb.share_memory(), "{device} is offered within {limit}");
                 }
                 (shape, daemon) => panic!("{shape} {device} is offered beside {daemon:?}"),

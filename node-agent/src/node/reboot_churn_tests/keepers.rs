@@ -62,11 +62,15 @@ impl Keepers {
                 None => Daemon::Changing,
                 Some(Daemon::Serving { .. }) if ill => Daemon::Ill("it does not answer".into()),
                 Some(Daemon::Serving { generation, .. }) if choice % 8 != 7 => {
-                    Daemon::Serving { generation: *generation, limit: wanted.limit }
+                    Daemon::Serving { generation: *generation, limit: wanted.limit, threads: wanted.threads }
                 }
                 Some(_) => {
                     self.generation += 1;
-                    Daemon::Serving { generation: self.generation, limit: wanted.limit }
+                    Daemon::Serving {
+                        generation: self.generation,
+                        limit: wanted.limit,
+                        threads: wanted.threads,
+                    }
                 }
             };
             self.daemons.insert(gpu, next);

@@ -35,9 +35,9 @@ const CUTS: [Cut; 13] = [
 
 /// What it may want of a GPU without MIG.
 const SHARES: [Shape; 6] = [
-    Shape::Mps { size_gb: SizeGb(4) },
-    Shape::Mps { size_gb: SizeGb(8) },
-    Shape::Mps { size_gb: SizeGb(4) },
+    Shape::mps(SizeGb(4)),
+    Shape::mps(SizeGb(8)),
+    Shape::mps(SizeGb(4)),
     Shape::TimeSlicing { size_gb: SizeGb(4) },
     Shape::TimeSlicing { size_gb: SizeGb(8) },
     Shape::Whole { size_gb: SizeGb(15) },
@@ -69,7 +69,7 @@ fn name(shape: Shape) -> ResourceName {
         }
         Shape::Mig { profile, .. } => ResourceName::Mig(profile),
         Shape::Whole { .. } => ResourceName::Whole,
-        Shape::Mps { size_gb } => ResourceName::Mps(size_gb),
+        Shape::Mps { size_gb, .. } => ResourceName::Mps(size_gb),
         Shape::TimeSlicing { size_gb } => ResourceName::TimeSlicing(size_gb),
     }
 }
@@ -129,7 +129,7 @@ impl World {
             kinds: kinds[choice % kinds.len()].to_vec(),
             mode_change: changes[choice / 8 % 3],
             compute_instances: true,
-            mps: MpsRule { strict: choice & 32 == 0, exclusive: choice & 64 == 0 },
+            mps: MpsRule { strict: choice & 32 == 0, exclusive: choice & 64 == 0, ..MpsRule::default() },
             ..GpuRule::default()
         };
         self.spec.policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };

@@ -1,6 +1,8 @@
 //! kerf on the command line: its commands. What they decide is core's.
 #![forbid(unsafe_code)]
 
+pub mod convert;
+pub mod explain;
 pub mod gpu;
 pub mod policy;
 pub mod scheduler_config;

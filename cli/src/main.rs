@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use kerf_cli::{gpu, policy, scheduler_config, simulate};
+use kerf_cli::{explain, gpu, policy, scheduler_config, simulate};
 use std::process::ExitCode;
 
 /// GPUs cut to size for Kubernetes pods.
@@ -18,6 +18,8 @@ enum Command {
     /// Say what a node's NVML says of its GPUs.
     #[command(subcommand)]
     Gpu(gpu::Command),
+    /// Say why a pod is where it is, or why it waits, by what is recorded of it.
+    Explain(explain::Args),
     /// Print the KubeSchedulerConfiguration for a scheduler that asks kerf's extender.
     SchedulerConfig(scheduler_config::Args),
     /// Work with policy files.
@@ -30,6 +32,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Gpu(command) => gpu::run(&command),
+        Command::Explain(args) => explain::run(&args),
         Command::SchedulerConfig(args) => scheduler_config::print(&args),
         Command::Policy(command) => policy::run(&command),
         Command::Simulate(args) => simulate::run(&args),

@@ -1,9 +1,14 @@
 //! `kerf policy`: looks at policy files as the webhook would.
 
-use anyhow::{Context, bail};
-use clap::Subcommand;
-use kerf_core::kind::IsolationClass;
-use kerf_runtime::policy_file;
+mod cases;
+mod check;
+mod decide;
+mod explain;
+mod manifest;
+
+use crate::convert;
+use clap::{Subcommand, ValueEnum};
+use kerf_core::policy::schema;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -12,39 +17,52 @@ use std::path::PathBuf;
 pub enum Command {
     /// Say whether policy files are good; exit with 1 if one is not.
     Check {
-        /// The files.
+        /// The files, and folders of files.
         #[arg(required = true)]
-        files: Vec<PathBuf>,
+        paths: Vec<PathBuf>,
     },
+    /// Say which policy is for a pod, why those before it are not, and what the pod would get.
+    Explain(explain::Args),
+    /// Decide on the pods of a folder and compare with what is expected of each; exit with 1 where it differs.
+    Test(cases::Args),
+    /// Print policies for nodes that say what another system's configuration says.
+    Convert(convert::Args),
+    /// Print the JSON schema of a kind of policy.
+    Schema {
+        /// The kind.
+        #[arg(value_enum)]
+        kind: DocumentKind,
+    },
+}
+
+/// A kind of policy document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DocumentKind {
+    /// `GpuPolicy`, for pods.
+    Gpupolicy,
+    /// `GpuNodePolicy`, for nodes.
+    Gpunodepolicy,
 }
 
 /// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<()> {
-    let Command::Check { files } = command;
-    let mut bad = 0;
     let mut out = std::io::stdout().lock();
-    for file in files {
-        match policy_file::read(file) {
-            Ok(policy) => {
-                let classes: Vec<String> = IsolationClass::ALL
-                    .into_iter()
-                    .filter_map(|class| {
-                        let kinds: Vec<String> =
-                            policy.kinds(class)?.iter().map(ToString::to_string).collect();
-                        Some(format!("{class}: {}", kinds.join(", then ")))
-                    })
-                    .collect();
-                writeln!(out, "{}: good; {}", file.display(), classes.join("; "))?;
-            }
-            Err(error) => {
-                bad += 1;
-                writeln!(out, "{}", format!("{:#}", anyhow::Error::new(error)).trim_end())
-                    .context("failed to write")?;
-            }
+    match command {
+        Command::Check { paths } => check::run(paths, &mut out),
+        Command::Explain(args) => explain::run(args, &mut out),
+        Command::Test(args) => cases::run(args, &mut out),
+        Command::Convert(args) => convert::run(args, &mut out),
+        Command::Schema { kind } => {
+            writeln!(out, "{}", schema_text(*kind)?)?;
+            Ok(())
         }
     }
-    if bad > 0 {
-        bail!("{bad} of {} policy files are bad", files.len());
-    }
-    Ok(())
+}
+
+/// The schema as it is printed and as it lies in `policies/schema`.
+fn schema_text(kind: DocumentKind) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(&match kind {
+        DocumentKind::Gpupolicy => schema::gpu_policy(),
+        DocumentKind::Gpunodepolicy => schema::gpu_node_policy(),
+    })
 }

@@ -127,7 +127,10 @@ fn read(file: &Path) -> Result<String, InputError> {
 
 fn terms(args: &Args) -> Result<Terms, InputError> {
     let policy = args.policy.as_deref().map(kerf_runtime::policy_file::read).transpose()?;
-    Ok(Terms { moves: args.moves > 0.0, weights: policy.map(|p| p.weights().clone()).unwrap_or_default() })
+    Ok(Terms {
+        moves: args.moves > 0.0,
+        weights: policy.map(|policies| policies.weights()).unwrap_or_default(),
+    })
 }
 
 fn table(model: &str) -> Result<MigTable, InputError> {

@@ -5,7 +5,9 @@ use kerf_core::contract::{ContainerRequest, GpuNodeSpec, GpuNodeStatus};
 use kerf_core::inventory::NodeInventory;
 use kerf_core::keys;
 use kerf_core::mig::{Instance, Profile};
+use kerf_core::names::NodeName;
 use kerf_core::packing::{Fleet, FleetGpu, PlaceId, Terms};
+use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_runtime::gpu_node::GpuNode;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -83,6 +85,15 @@ pub fn report(json: &str, terms: Terms) -> Result<String, SnapshotError> {
     write_blocked(&mut text, &gpus);
     write_moves(&mut text, &mut fleet, &gpus);
     Ok(text)
+}
+
+/// What the nodes of a snapshot can serve, and what of it is left.
+pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
+    let mut index = SupplyIndex::default();
+    for node in read(json)? {
+        index.show(NodeName::new(node.name), &node.spec, &node.status, node.ready);
+    }
+    Ok(index.supply())
 }
 
 fn read(json: &str) -> Result<Vec<Node>, SnapshotError> {

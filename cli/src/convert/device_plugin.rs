@@ -1,0 +1,81 @@
+//! How NVIDIA's device plugin shares GPUs (`sharing.timeSlicing`, `sharing.mps`), and nos's plugin, whose MPS shares have
+//! sizes (`memoryGB`).
+
+use super::Converted;
+use super::nos::mps_rule;
+use kerf_core::resource::ResourceName;
+use kerf_core::units::SizeGb;
+use serde_json::{Value, json};
+
+/// One policy for all nodes, which the admin limits to those that have the configuration.
+pub(super) fn sharing(sharing: &Value, field: &str, into: &mut Converted) {
+    let above = if field.is_empty() { String::new() } else { format!("{field}.") };
+    let problems = into.problems.len();
+    let mut rules = Vec::new();
+    for kind in ["timeSlicing", "mps"] {
+        for (number, resource) in sharing[kind]["resources"].as_array().into_iter().flatten().enumerate() {
+            let field = format!("{above}sharing.{kind}.resources[{number}]");
+            rules.extend(rule(kind, resource, &field, into));
+        }
+    }
+    if into.problems.len() == problems {
+        into.policy("device-plugin", &format!("{above}sharing"), &json!({}), &rules);
+    }
+}
+
+fn rule(kind: &str, resource: &Value, field: &str, into: &mut Converted) -> Option<Value> {
+    let name = resource["name"].as_str().unwrap_or_default();
+    if name != "nvidia.com/gpu" && name != "gpu" {
+        let what = format!("{name} is shared, and kerf shares whole GPUs only");
+        into.problem(&format!("{field}.name"), &what, "take it out, and let pods ask for a smaller profile");
+        return None;
+    }
+    let Some(replicas) = resource["replicas"].as_u64() else {
+        into.problem(&format!("{field}.replicas"), "it is no number of replicas", "write one like 4");
+        return None;
+    };
+    let select = select(&resource["devices"], field, into)?;
+    if kind == "timeSlicing" {
+        return Some(json!({
+            "select": select, "kinds": ["time-slicing"], "modeChange": "with-reset", "timeSlicing": {"replicas": replicas},
+        }));
+    }
+    let Some(size) = resource["memoryGB"].as_u64().and_then(|size| u32::try_from(size).ok()) else {
+        let what = format!("{replicas} replicas are shares of no size, whatever the GPU");
+        into.problem(
+            field,
+            &what,
+            "write a rule with layout: [{resource: nvidia.com/gpu-<N>gb, count}] for each model",
+        );
+        return None;
+    };
+    let layout = json!({"resource": ResourceName::Mps(SizeGb(size)), "count": replicas});
+    Some(mps_rule(&select, &[layout]))
+}
+
+/// `devices`: absent or `all`, or indexes and UUIDs.
+fn select(devices: &Value, field: &str, into: &mut Converted) -> Option<Value> {
+    let items = match devices {
+        Value::Null => return Some(json!({})),
+        Value::String(all) if all == "all" => return Some(json!({})),
+        Value::Array(items) => items,
+        other => {
+            let what = format!("{other} leaves it open which GPUs are shared");
+            into.problem(&format!("{field}.devices"), &what, "write all, or a list of indexes or of UUIDs");
+            return None;
+        }
+    };
+    let text = |item: &Value| item.as_str().map_or_else(|| item.to_string(), str::to_owned);
+    let items: Vec<String> = items.iter().map(text).collect();
+    let indexes: Vec<u32> = items.iter().filter_map(|item| item.parse().ok()).collect();
+    let uuids: Vec<&String> = items.iter().filter(|item| item.starts_with("GPU-")).collect();
+    if indexes.len() == items.len() {
+        Some(json!({"indexes": indexes}))
+    } else if uuids.len() == items.len() {
+        Some(json!({"uuids": uuids}))
+    } else {
+        let what = "it names neither indexes alone nor UUIDs of GPUs alone";
+        into.problem(&format!("{field}.devices"), what, "write one of the two");
+        None
+    }
+}

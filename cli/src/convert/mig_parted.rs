@@ -1,0 +1,80 @@
+//! mig-parted's configuration (`mig-configs`): for each name, what GPUs are cut to. The MIG manager takes the one that a
+//! node's label names, and so do the policies that are made of it.
+
+use super::{Converted, mig_rule};
+use kerf_core::mig::Profile;
+use kerf_core::resource::ResourceName;
+use serde_json::{Map, Value, json};
+
+/// The label by which the MIG manager is told a node's configuration.
+const LABEL: &str = "nvidia.com/mig.config";
+
+pub(super) fn configurations(configurations: &Map<String, Value>, field: &str, into: &mut Converted) {
+    let above = if field.is_empty() { String::new() } else { format!("{field}.") };
+    for (name, entries) in configurations {
+        let field = format!("{above}mig-configs.{name}");
+        let problems = into.problems.len();
+        let entries = entries.as_array().map(Vec::as_slice).unwrap_or_default();
+        let rules: Vec<Value> = entries
+            .iter()
+            .enumerate()
+            .filter_map(|(number, entry)| rule(entry, &format!("{field}[{number}]"), into))
+            .collect();
+        // A part of a configuration would give GPUs to what they were not meant for.
+        if into.problems.len() == problems {
+            into.policy(name, &field, &json!({"labels": {LABEL: name}}), &rules);
+        }
+    }
+}
+
+fn rule(entry: &Value, field: &str, into: &mut Converted) -> Option<Value> {
+    if !entry["device-filter"].is_null() {
+        let remedy = "take it out, and write select.models into the policy";
+        into.problem(&format!("{field}.device-filter"), "kerf knows GPUs by model and not by PCI id", remedy);
+        return None;
+    }
+    let select = match &entry["devices"] {
+        Value::String(all) if all == "all" => json!({}),
+        Value::Array(indexes) => json!({"indexes": indexes}),
+        other => {
+            into.problem(
+                &format!("{field}.devices"),
+                &format!("{other} names no GPUs"),
+                "write all, or a list of indexes",
+            );
+            return None;
+        }
+    };
+    match entry["mig-enabled"].as_bool() {
+        Some(true) => Some(mig_rule(&select, &layout(&entry["mig-devices"], field, into)?)),
+        Some(false) => {
+            let kinds = ["whole", "mps", "time-slicing"];
+            Some(json!({"select": select, "kinds": kinds, "modeChange": "with-reset"}))
+        }
+        None => {
+            into.problem(
+                &format!("{field}.mig-enabled"),
+                "it is neither true nor false",
+                "write one of them",
+            );
+            None
+        }
+    }
+}
+
+fn layout(devices: &Value, field: &str, into: &mut Converted) -> Option<Vec<Value>> {
+    let mut layout = Vec::new();
+    for (profile, count) in devices.as_object().into_iter().flatten() {
+        let Ok(profile) = profile.parse::<Profile>() else {
+            let what = "this is no GPU instance's profile that kerf can lay out";
+            into.problem(
+                &format!("{field}.mig-devices[{profile}]"),
+                what,
+                "write profiles like 1g.10gb or 1g.10gb+me",
+            );
+            return None;
+        };
+        layout.push(json!({"resource": ResourceName::Mig(profile), "count": count}));
+    }
+    Some(layout)
+}

@@ -1,0 +1,135 @@
+//! `kerf policy convert`: other systems' configuration of nodes as policies for nodes with fixed layouts.
+//!
+//! | module | what it reads |
+//! |---|---|
+//! | `mig_parted` | NVIDIA mig-parted's configuration, as the MIG manager has it |
+//! | `nos` | nos's annotations on Nodes, and its list of geometries |
+//! | `device_plugin` | the sharing of NVIDIA's device plugin, and of nos's |
+
+mod device_plugin;
+mod mig_parted;
+mod nos;
+
+use anyhow::{Context, bail};
+use clap::Args as ClapArgs;
+use kerf_core::keys;
+use kerf_core::policy::NodePolicyDocument;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// What to convert.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// mig-parted's or the device plugin's configuration, a ConfigMap with it, or Nodes with nos's annotations.
+    file: PathBuf,
+}
+
+/// What became of a file.
+#[derive(Debug, Default)]
+struct Converted {
+    documents: Vec<NodePolicyDocument>,
+    /// What has no like in kerf, by its field, with what to do.
+    problems: Vec<String>,
+}
+
+/// Prints the policies; what cannot be converted is told beside them, and is an error.
+pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
+    let Converted { documents, problems } = read(&args.file)?;
+    for (number, document) in documents.iter().enumerate() {
+        let separator = if number == 0 { "" } else { "---\n" };
+        write!(out, "{separator}{}", serde_saphyr::to_string(document)?)?;
+    }
+    for problem in &problems {
+        eprintln!("{}: {problem}", args.file.display());
+    }
+    if !problems.is_empty() {
+        bail!("{} parts were not converted", problems.len());
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<Converted> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(&text).with_context(|| format!("failed to parse {}", path.display()))?;
+    let mut converted = Converted::default();
+    for document in &documents {
+        converted.take(document, "");
+    }
+    Ok(converted)
+}
+
+impl Converted {
+    /// Converts a document, found at this field of another.
+    fn take(&mut self, document: &Value, field: &str) {
+        let kind = document["kind"].as_str().unwrap_or_default();
+        if let Some(items) = document["items"].as_array() {
+            for item in items {
+                self.take(item, field);
+            }
+        } else if kind == "ConfigMap" {
+            self.config_map(document);
+        } else if kind == "Node" {
+            nos::node(document, self);
+        } else if let Some(configurations) = document["mig-configs"].as_object() {
+            mig_parted::configurations(configurations, field, self);
+        } else if document["sharing"].is_object() {
+            device_plugin::sharing(&document["sharing"], field, self);
+        } else if nos::is_geometries(document) {
+            self.problem(
+                field,
+                "these are geometries that GPUs can be cut to",
+                "leave them out: kerf reads them of the driver",
+            );
+        } else {
+            self.problem(
+                field,
+                "this is no configuration that is known",
+                "give mig-parted's (mig-configs), the device plugin's (sharing), or Nodes with nos's annotations",
+            );
+        }
+    }
+
+    fn config_map(&mut self, map: &Value) {
+        for (key, text) in map["data"].as_object().into_iter().flatten() {
+            let field = format!("data[{key}]");
+            match serde_saphyr::from_str::<Value>(text.as_str().unwrap_or_default()) {
+                Ok(document) => self.take(&document, &field),
+                Err(error) => self.problem(&field, &format!("it cannot be parsed ({error})"), "correct it"),
+            }
+        }
+    }
+
+    fn problem(&mut self, field: &str, what: &str, remedy: &str) {
+        let place = if field.is_empty() { String::new() } else { format!("{field}: ") };
+        self.problems.push(format!("{place}{what}; {remedy}"));
+    }
+
+    /// Takes a policy of this name for nodes that match, with these rules for GPUs.
+    fn policy(&mut self, name: &str, field: &str, matched: &Value, rules: &[Value]) {
+        let document = json!({
+            "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION), "kind": "GpuNodePolicy", "metadata": {"name": name},
+            "spec": {"match": matched, "gpus": rules},
+        });
+        match serde_json::from_value::<NodePolicyDocument>(document) {
+            Err(error) => self.problem(field, &error.to_string(), "correct it and convert again"),
+            Ok(document) => match document.problems().into_iter().next() {
+                Some(problem) => self.problem(field, &problem.to_string(), "correct it and convert again"),
+                None => self.documents.push(document),
+            },
+        }
+    }
+}
+
+/// The rule for GPUs with a fixed layout of these resources; GPUs that are cut as pods come, if there is none.
+fn mig_rule(select: &Value, layout: &[Value]) -> Value {
+    let mut rule = json!({"select": select, "kinds": ["mig"], "modeChange": "with-reset"});
+    if !layout.is_empty() {
+        rule["layout"] = json!(layout);
+    }
+    rule
+}
+
+#[cfg(test)]
+mod tests;

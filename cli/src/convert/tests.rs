@@ -1,0 +1,46 @@
+use super::*;
+
+/// What becomes of a file: its policies, and what was not converted.
+fn converted(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/convert/testdata").join(file);
+    let Converted { documents, problems } = read(&path).unwrap();
+    let documents: Vec<String> = documents.iter().map(|d| serde_saphyr::to_string(d).unwrap()).collect();
+    let problems: Vec<String> =
+        problems.iter().map(|problem| format!("not converted: {problem}\n")).collect();
+    format!(
+        "{}{}{}",
+        documents.join("---\n"),
+        if problems.is_empty() { "" } else { "---\n" },
+        problems.concat()
+    )
+}
+
+#[test]
+fn a_configuration_of_mig_parted_is_a_policy_for_the_nodes_with_its_label() {
+    insta::assert_snapshot!(converted("mig-parted.yaml"));
+}
+
+#[test]
+fn what_mig_parted_can_say_and_kerf_cannot_is_told_by_field() {
+    insta::assert_snapshot!(converted("mig-parted-odd.yaml"));
+}
+
+#[test]
+fn what_nos_specified_for_a_node_is_a_policy_for_the_node() {
+    insta::assert_snapshot!(converted("nos-nodes.yaml"));
+}
+
+#[test]
+fn shared_gpus_of_device_plugins_become_rules() {
+    insta::assert_snapshot!(converted("device-plugin.yaml"));
+}
+
+#[test]
+fn every_policy_that_is_made_is_one_that_is_read() {
+    for file in ["mig-parted.yaml", "nos-nodes.yaml", "device-plugin.yaml"] {
+        for document in converted(file).split("---\n").filter(|text| text.starts_with("apiVersion")) {
+            let read: NodePolicyDocument = serde_saphyr::from_str(document).unwrap();
+            assert!(read.problems().is_empty(), "{document}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! A pod's records as a short account in the order of time. Pure: records in, text out.
+
+use super::records::Records;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kerf_core::contract::{AssignmentDocument, ContainerRequest, RequestDocument, SliceState, WantedSlice};
+use kerf_core::keys;
+use kerf_runtime::gpu_node::GpuNode;
+use std::fmt::Write;
+
+/// A part of the account.
+struct Entry {
+    /// When; `None` for what is as it is now.
+    at: Option<Timestamp>,
+    lines: Vec<String>,
+}
+
+/// The account.
+pub fn account(records: &Records) -> String {
+    let pod = &records.pod;
+    let mut entries: Vec<Entry> = records.events.iter().map(event).chain(scheduled(pod)).collect();
+    // Stable: what happened in one second stays in the order above. Nothing of a pod is older than its creation.
+    entries.sort_by_key(|entry| entry.at.unwrap_or(Timestamp::MAX));
+    entries.insert(0, admission(pod));
+    entries.push(assignment(pod));
+    entries.extend(reservations(records));
+    entries.push(now(pod));
+    if records.events.is_empty() {
+        entries.push(note(
+            "Not recorded: Events. The API server forgets them, by default after an hour.".to_owned(),
+        ));
+    }
+    let metadata = &pod.metadata;
+    let or = |text: &Option<String>, other: &str| text.clone().unwrap_or_else(|| other.to_owned());
+    let mut text = format!(
+        "Pod {}/{}, uid {}\n\n",
+        or(&metadata.namespace, "default"),
+        or(&metadata.name, "without a name"),
+        or(&metadata.uid, "not known: it was not created yet")
+    );
+    for entry in entries {
+        let time = entry.at.map_or_else(String::new, |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+        for (number, line) in entry.lines.iter().enumerate() {
+            let time = if number == 0 { time.as_str() } else { "" };
+            let _infallible = writeln!(text, "{}", format!("{time:20}  {line}").trim_end());
+        }
+    }
+    text
+}
+
+fn note(line: String) -> Entry {
+    Entry { at: None, lines: vec![line] }
+}
+
+/// What the webhook decided.
+fn admission(pod: &Pod) -> Entry {
+    let at = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let document = annotation(pod, keys::REQUEST).map(RequestDocument::parse);
+    let head = if at.is_some() { "Created." } else { "Not recorded: when it was created." };
+    let lines = match document {
+        None => vec![
+            head.to_owned(),
+            "Not recorded: a request. kerf's webhook has not admitted the pod, so kerf decides nothing about it.".to_owned(),
+        ],
+        Some(Err(error)) => vec![head.to_owned(), format!("Not readable: {error}")],
+        Some(Ok(document)) => decision(&document),
+    };
+    Entry { at, lines }
+}
+
+fn decision(document: &RequestDocument) -> Vec<String> {
+    let RequestDocument { isolation, containers, gpus, moves_nobody, chosen, .. } = document;
+    let mut lines = Vec::new();
+    match chosen {
+        None => lines.push(format!("Created. The webhook chose, with isolation {isolation}:")),
+        Some(chosen) => {
+            let dialect = chosen.dialect.as_ref().map(|dialect| format!(", which asks as {dialect} does"));
+            let dialect = dialect.unwrap_or_default();
+            lines.push(format!(
+                "Created. The webhook chose for the pod{dialect}, by policy {} and with isolation {isolation}:",
+                chosen.policy
+            ));
+        }
+    }
+    lines.extend(containers.iter().map(container));
+    match chosen {
+        None => lines.push("  not recorded: which policy matched, and what was passed over".to_owned()),
+        Some(chosen) if chosen.passed.is_empty() => {
+            lines.push("  nothing that the policy prefers was passed over".to_owned());
+        }
+        Some(chosen) => lines.extend(chosen.passed.iter().map(|passed| format!("  passed over: {passed}"))),
+    }
+    let listed = [
+        ("only on GPUs of model", gpus.models.join(", ")),
+        ("not on GPUs of model", gpus.not_models.join(", ")),
+        ("only on", gpus.uuids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+        ("not on", gpus.not_uuids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
+    ];
+    let listed = listed.into_iter().filter(|(_, names)| !names.is_empty());
+    lines.extend(listed.map(|(what, names)| format!("  {what} {names}")));
+    if *moves_nobody {
+        lines.push("  no pod is moved to make room for it".to_owned());
+    }
+    lines
+}
+
+fn container(container: &ContainerRequest) -> String {
+    let ContainerRequest { name, size_gb, count, resource, memory, compute, profile, .. } = container;
+    let slices = if *count == 1 { "1 slice".to_owned() } else { format!("{count} slices") };
+    let mut line = format!("  container {name}: {slices} of {resource}, for {size_gb} asked");
+    let wants = [
+        profile.map(|profile| format!("exactly {profile}")),
+        memory.map(|memory| format!("at least {memory} really")),
+        compute.map(|share| format!("at least {share} of the compute")),
+    ];
+    for want in wants.into_iter().flatten() {
+        let _infallible = write!(line, ", {want}");
+    }
+    line
+}
+
+/// An Event of anybody's: the extender's, the scheduler's, the agent's, the kubelet's.
+fn event(event: &Event) -> Entry {
+    let series = event.series.as_ref();
+    let times = [
+        series.and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0),
+        event.last_timestamp.as_ref().map(|time| time.0),
+        event.event_time.as_ref().map(|time| time.0),
+        event.metadata.creation_timestamp.as_ref().map(|time| time.0),
+    ];
+    let by = event.reporting_component.clone().filter(|name| !name.is_empty());
+    let by = by.or_else(|| event.source.as_ref()?.component.clone()).unwrap_or_else(|| "somebody".to_owned());
+    let count = series.and_then(|series| series.count).or(event.count).filter(|count| *count > 1);
+    let count = count.map(|count| format!(", {count} times")).unwrap_or_default();
+    let reason = event.reason.as_deref().unwrap_or("no reason");
+    let message = event.message.as_deref().unwrap_or("no message").replace('\n', " ");
+    Entry {
+        at: times.into_iter().flatten().next(),
+        lines: vec![format!("{reason} ({by}{count}): {message}")],
+    }
+}
+
+fn scheduled(pod: &Pod) -> Option<Entry> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let condition = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
+    let at = condition.last_transition_time.as_ref().map(|time| time.0);
+    let line = if condition.status == "True" {
+        "Bound to a node.".to_owned()
+    } else {
+        let reason = condition.reason.as_deref().unwrap_or("no reason");
+        let message = condition.message.as_deref().unwrap_or("no message");
+        format!("Not scheduled since then ({reason}): {message}")
+    };
+    Some(Entry { at, lines: vec![line] })
+}
+
+/// What the extender wrote with the Binding.
+fn assignment(pod: &Pod) -> Entry {
+    let Some(text) = annotation(pod, keys::ASSIGNMENT) else {
+        return note("Not recorded: an assignment. The extender has not bound the pod.".to_owned());
+    };
+    match serde_json::from_str::<AssignmentDocument>(text) {
+        Err(error) => note(format!("Not readable: the annotation {}: {error}", keys::ASSIGNMENT)),
+        Ok(document) => {
+            let slices = document.slices.iter().map(|slice| {
+                format!(
+                    "  container {}: slice {} ({}) on {}",
+                    slice.container, slice.id, slice.shape, slice.gpu
+                )
+            });
+            let head = "Assigned with the Binding:".to_owned();
+            Entry { at: None, lines: std::iter::once(head).chain(slices).collect() }
+        }
+    }
+}
+
+/// What `GpuNodes` say now.
+fn reservations(records: &Records) -> Vec<Entry> {
+    let uid = records.pod.metadata.uid.as_deref().unwrap_or_default();
+    let found: Vec<Entry> = records.nodes.iter().filter_map(|node| reserved_on(node, uid)).collect();
+    if !found.is_empty() {
+        return found;
+    }
+    let line = if records.nodes.is_empty() {
+        "Not recorded: any GpuNode."
+    } else {
+        "Not recorded: a reservation. No GpuNode promises the pod a slice now."
+    };
+    vec![note(line.to_owned())]
+}
+
+fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
+    let name = node.name();
+    let spec = match node.read_spec() {
+        Ok(spec) => spec,
+        Err(error) => return Some(note(format!("Not readable: the spec of GpuNode {name}: {error}"))),
+    };
+    let is_his = |slice: &&WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.uid.as_str() == uid);
+    let slices: Vec<&WantedSlice> = spec.slices.iter().filter(is_his).collect();
+    if slices.is_empty() {
+        return None;
+    }
+    let status = node.read_status();
+    let state = |slice: &WantedSlice| match &status {
+        Err(error) => format!("not readable: the GpuNode's status: {error}"),
+        Ok(status) => match status.as_ref().and_then(|status| status.slice(&slice.id)) {
+            None => "the agent has not reported it yet".to_owned(),
+            Some(seen) => {
+                let message = seen.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+                let holder = seen.holder.as_ref();
+                let holder = holder
+                    .map(|h| format!(" by container {} of {}", h.container, h.key()))
+                    .unwrap_or_default();
+                format!("the agent says {}{holder}{message}", state_text(seen.state))
+            }
+        },
+    };
+    let line = |slice: &&WantedSlice| {
+        let container = slice.reservation.as_ref().map(|r| r.container.as_str()).unwrap_or_default();
+        format!(
+            "  container {container}: slice {} ({}) on {}; {}",
+            slice.id,
+            slice.shape,
+            slice.gpu,
+            state(slice)
+        )
+    };
+    let head = format!("Promised on node {name}, as of revision {}:", spec.revision);
+    Some(Entry { at: None, lines: std::iter::once(head).chain(slices.iter().map(line)).collect() })
+}
+
+fn state_text(state: SliceState) -> &'static str {
+    match state {
+        SliceState::Preparing => "it is being made",
+        SliceState::Waiting => "it waits for another of its name to be taken",
+        SliceState::Ready => "it is ready",
+        SliceState::Held => "it is held",
+        SliceState::Idle => "it is idle",
+        SliceState::Failed => "it could not be made",
+    }
+}
+
+fn now(pod: &Pod) -> Entry {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
+    note(match phase {
+        Some(phase) => format!("Now {phase}{place}."),
+        None => format!("Not recorded: a phase{place}."),
+    })
+}
+
+fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+#[cfg(test)]
+#[path = "account_tests.rs"]
+mod tests;

@@ -1,0 +1,74 @@
+//! What is recorded of a pod: from the API server, or from a file.
+
+use anyhow::{Context, bail};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kerf_runtime::args::ClientArgs;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::{Api, ListParams};
+use serde_json::Value;
+use std::path::Path;
+
+/// A pod and what is recorded beside it.
+#[derive(Debug, Default)]
+pub struct Records {
+    /// The pod.
+    pub pod: Pod,
+    /// Events about it.
+    pub events: Vec<Event>,
+    /// The nodes on which something may be promised to it.
+    pub nodes: Vec<GpuNode>,
+}
+
+impl Records {
+    /// Asks the API server.
+    pub async fn fetch(client: &ClientArgs, namespace: &str, name: &str) -> anyhow::Result<Self> {
+        let client = client.client().await?;
+        let pod = Api::<Pod>::namespaced(client.clone(), namespace).get_opt(name).await?;
+        let pod = pod
+            .with_context(|| format!("there is no pod {name} in namespace {namespace}; -n names another"))?;
+        let about =
+            ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={name}"));
+        let events = Api::<Event>::namespaced(client.clone(), namespace).list(&about).await?.items;
+        let nodes = Api::<GpuNode>::all(client).list(&ListParams::default()).await?.items;
+        Ok(Self::of(pod, events, nodes))
+    }
+
+    /// Reads a file of YAML documents or one JSON object; a List is what it has.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
+            .with_context(|| format!("failed to parse {}", path.display()))?;
+        let objects = documents.into_iter().flat_map(|mut document| match document["items"].take() {
+            Value::Array(items) => items,
+            _ => vec![document],
+        });
+        let (mut pod, mut events, mut nodes) = (None, Vec::new(), Vec::new());
+        for object in objects {
+            let kind = object["kind"].as_str().unwrap_or_default().to_owned();
+            let parsed = match kind.as_str() {
+                "Pod" if pod.is_some() => bail!("{}: there are two Pods; leave one", path.display()),
+                "Pod" => serde_json::from_value(object).map(|found| pod = Some(found)),
+                "Event" => serde_json::from_value(object).map(|event| events.push(event)),
+                "GpuNode" => serde_json::from_value(object).map(|node| nodes.push(node)),
+                _ => bail!(
+                    "{}: kind {kind:?} is no record of a pod's; write Pod, Event or GpuNode",
+                    path.display()
+                ),
+            };
+            parsed.with_context(|| format!("{}: a {kind} cannot be read", path.display()))?;
+        }
+        let pod = pod.with_context(|| format!("{}: there is no Pod in it", path.display()))?;
+        Ok(Self::of(pod, events, nodes))
+    }
+
+    /// Only what is about this pod, and not about a namesake.
+    fn of(pod: Pod, mut events: Vec<Event>, nodes: Vec<GpuNode>) -> Self {
+        let (name, uid) = (pod.metadata.name.clone(), pod.metadata.uid.clone());
+        events.retain(|event| {
+            let about = &event.involved_object;
+            about.name == name && (about.uid.is_none() || uid.is_none() || about.uid == uid)
+        });
+        Self { pod, events, nodes }
+    }
+}

@@ -1,0 +1,48 @@
+//! Pods in manifests: by themselves, in lists, and as templates.
+
+use anyhow::Context as _;
+use serde_json::Value;
+use std::path::Path;
+
+/// A pod that a manifest has.
+pub(super) struct Found {
+    /// `Pod web/trainer`, `Deployment web/trainer`.
+    pub what: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// The Pod's JSON.
+    pub pod: Value,
+}
+
+/// The documents of a file, or of standard input for `-`.
+pub(super) fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
+    let text = if path == Path::new("-") {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(path)
+    };
+    let text = text.with_context(|| format!("failed to read {}", path.display()))?;
+    let documents = serde_saphyr::from_multiple::<Value>(&text);
+    documents.map_err(|error| anyhow::anyhow!("{}: {}", path.display(), error.without_snippet()))
+}
+
+/// The pods of a document; `namespace` is that of objects that name none. What has no pod has none.
+pub(super) fn pods(document: &Value, namespace: &str) -> Vec<Found> {
+    if let Some(items) = document.get("items").and_then(Value::as_array) {
+        return items.iter().flat_map(|item| pods(item, namespace)).collect();
+    }
+    let kind = document.get("kind").and_then(Value::as_str).unwrap_or_default();
+    let pod = match kind {
+        "Pod" => Some(document),
+        "CronJob" => document.pointer("/spec/jobTemplate/spec/template"),
+        "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "ReplicationController" | "Job" => {
+            document.pointer("/spec/template")
+        }
+        _ => None,
+    };
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
+    let namespace = text("/metadata/namespace").unwrap_or(namespace).to_owned();
+    let name = text("/metadata/name").or(text("/metadata/generateName")).unwrap_or("without a name");
+    let what = format!("{kind} {namespace}/{name}");
+    pod.map(|pod| Found { what, namespace, pod: pod.clone() }).into_iter().collect()
+}

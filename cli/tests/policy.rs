@@ -1,0 +1,196 @@
+//! `kerf policy` as a person runs it, on the policies that are shipped and on bad ones.
+
+#![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn kerf(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kerf")).current_dir(folder).arg("policy").args(args).output().unwrap()
+}
+
+/// What it prints and whether it is content.
+fn said(folder: &Path, args: &[&str]) -> (String, bool) {
+    let output = kerf(folder, args);
+    let text = [output.stdout, output.stderr].map(|part| String::from_utf8(part).unwrap()).concat();
+    (text, output.status.success())
+}
+
+/// The policy files that are shipped.
+fn shipped() -> Vec<PathBuf> {
+    let mut files = vec![PathBuf::from("policies/default.yaml")];
+    for entry in std::fs::read_dir(root().join("policies/examples")).unwrap() {
+        files.push(Path::new("policies/examples").join(entry.unwrap().file_name()));
+    }
+    files.sort();
+    assert!(files.len() > 5, "{files:?}");
+    files
+}
+
+#[test]
+fn every_policy_that_is_shipped_is_good_and_names_its_schema() {
+    for file in shipped() {
+        let (text, good) = said(&root(), &["check", file.to_str().unwrap()]);
+        assert!(good && !text.contains("warning"), "{text}");
+        let text = std::fs::read_to_string(root().join(&file)).unwrap();
+        let schema = text.strip_prefix("# yaml-language-server: $schema=").unwrap().lines().next().unwrap();
+        let schema = root().join(&file).parent().unwrap().join(schema);
+        assert!(schema.exists(), "{}: {} is not there", file.display(), schema.display());
+    }
+    let (text, good) = said(&root(), &["check", "policies"]);
+    assert!(good, "{text}");
+}
+
+#[test]
+fn the_schemas_that_lie_in_policies_are_those_of_the_types() {
+    for kind in ["gpupolicy", "gpunodepolicy"] {
+        let (made, good) = said(&root(), &["schema", kind]);
+        assert!(good, "{made}");
+        let path = root().join(format!("policies/schema/{kind}.json"));
+        let lies = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(lies, made, "make it anew: kerf policy schema {kind} > {}", path.display());
+    }
+}
+
+/// Every key that a schema knows, wherever it is.
+fn keys(schema: &Value, found: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(parts) => {
+            if let Some(Value::Object(properties)) = parts.get("properties") {
+                found.extend(properties.keys().cloned());
+            }
+            parts.values().for_each(|part| keys(part, found));
+        }
+        Value::Array(parts) => parts.iter().for_each(|part| keys(part, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_guide_tells_every_field() {
+    let guide = std::fs::read_to_string(root().join("docs/policies.md")).unwrap();
+    let mut found = BTreeSet::new();
+    for kind in ["gpupolicy", "gpunodepolicy"] {
+        keys(&serde_json::from_str(&said(&root(), &["schema", kind]).0).unwrap(), &mut found);
+    }
+    // These every Kubernetes document has; a toleration's are Kubernetes' own.
+    for known in ["apiVersion", "kind", "metadata", "spec", "key", "operator", "value", "effect"] {
+        assert!(found.remove(known), "{known}");
+    }
+    assert!(found.len() > 40, "{found:?}");
+    let missing: Vec<_> = found.iter().filter(|key| !guide.contains(key.as_str())).collect();
+    assert!(missing.is_empty(), "docs/policies.md says nothing of {missing:?}");
+}
+
+const BAD: &str = "apiVersion: kerf.dev/v1alpha1
+kind: GpuPolicy
+metadata: {name: a}
+spec:
+  defaultIsolation: memory
+  isolation:
+    memory: [mig, time-slicing]
+  sizes: {minGb: 20, maxGb: 10}
+---
+apiVersion: kerf.dev/v1alpha1
+kind: GpuNodePolicy
+metadata: {name: n}
+spec:
+  gpus:
+  - kinds: [mig]
+    mps: {strict: true}
+";
+
+#[test]
+fn every_mistake_is_told_with_its_file_line_and_column() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let good = "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: b}\nspec:\n  defaultIsolation: memory\n  isolation: {memory: [mig]}\n";
+    write("bad.yaml", BAD);
+    write("typo.yaml", &good.replace("isolation: {", "isolatoin: {"));
+    for name in ["never/1.yaml", "never/2.yaml", "twice/1.yaml", "twice/2.yaml"] {
+        std::fs::create_dir_all(folder.path().join(name).parent().unwrap()).unwrap();
+        let narrow = name.ends_with("2.yaml");
+        let text =
+            if narrow { good.replace("spec:", "spec:\n  match: {models: [H100]}") } else { good.to_owned() };
+        let rename = narrow && name.starts_with("never");
+        write(name, &if rename { text.replace("name: b", "name: c") } else { text });
+    }
+    let (text, is_good) =
+        said(folder.path(), &["check", "bad.yaml", "typo.yaml", "never", "twice", "absent.yaml"]);
+    assert!(!is_good);
+    insta::assert_snapshot!(text);
+    assert_eq!(kerf(folder.path(), &["check", "bad.yaml"]).status.code(), Some(1));
+}
+
+const PODS: &str = "apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: research-vision, annotations: {kerf.dev/gpu-memory: 10Gi}}
+spec: {containers: [{name: main}]}
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: b}
+spec: {jobTemplate: {spec: {template: {spec: {containers: [{name: main, resources: {limits: {kerf.dev/gpu-10gb: 1}}}]}}}}}
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: c}}
+- apiVersion: apps/v1
+  kind: Deployment
+  metadata: {name: d, namespace: research}
+  spec: {template: {spec: {containers: [{name: main, resources: {limits: {kerf.dev/gpu-80gb: 1}}}]}}}
+- {apiVersion: v1, kind: Pod, metadata: {name: e, namespace: research}, spec: {containers: [{name: main}]}}
+";
+
+#[test]
+fn which_policy_matches_and_why_others_do_not_is_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let pods = folder.path().join("pods.yaml");
+    std::fs::write(&pods, PODS).unwrap();
+    let of_file = ["explain", "-f", pods.to_str().unwrap(), "-n", "web"];
+    let (text, good) =
+        said(&root(), &[&of_file[..], &["--policies", "policies/examples/teams.yaml"]].concat());
+    assert!(good, "{text}");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn the_shipped_policies_do_what_their_tests_expect() {
+    for (tests, policies) in [
+        ("policies/tests/default", "policies"),
+        ("policies/tests/teams", "policies/examples/teams.yaml"),
+        ("policies/tests/dialects", "policies/examples/dialects.yaml"),
+    ] {
+        let (text, good) = said(&root(), &["test", tests, "--policies", policies]);
+        assert!(good, "{text}");
+    }
+}
+
+#[test]
+fn a_pod_that_is_decided_otherwise_than_expected_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, annotations: {kerf.dev/gpu-memory: 10Gi}}\nspec: {containers: [{name: main}]}\n";
+    write(
+        "1-wrong.yaml",
+        &format!(
+            "{pod}---\nexpect:\n  policy: other\n  containers: {{main: nvidia.com/gpu-10gb}}\n  refused: x\n  warning: w\n  untouched: true\n"
+        ),
+    );
+    write("2-typo.yaml", &format!("{pod}---\nexpect:\n  polcy: default\n"));
+    write("3-nothing.yaml", pod);
+    write("4-good.yaml", pod);
+    write("4-good.expected.yaml", "policy: default\n");
+    write("5-refused.yaml", &format!("{}---\nexpect: {{policy: default}}\n", pod.replace("10Gi", "10Ti")));
+    let policies = root().join("policies");
+    let (text, good) = said(folder.path(), &["test", ".", "--policies", policies.to_str().unwrap()]);
+    assert!(!good);
+    insta::assert_snapshot!(text);
+}

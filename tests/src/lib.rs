@@ -2,11 +2,13 @@
 //! stand-ins for what no test machine has. Test support only: no program of kerf depends on it.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod binaries;
 pub mod churn;
 pub mod cluster;
 pub mod control_plane;
 pub mod fault_matrix;
+pub mod fuzz;
 pub mod kubelet;
 pub mod mps;
 pub mod oracle;

@@ -17,7 +17,7 @@ use kerf_core::names::NodeName;
 use kerf_core::testing::{node_status, request, slice_status};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
-use kerf_tests::cluster::{root, wait};
+use kerf_tests::cluster::{UNGUARDED, root, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::process::Child;
 use kube::Api;
@@ -49,7 +49,8 @@ impl Scene {
         options.priority_and_fairness = false;
         let mut plane = ControlPlane::start(options).await?;
         let manifests = root().join("deploy/local").display().to_string();
-        plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+        // Without the guard: this plays one of kerf's programs with an admin's rights.
+        plane.kubectl(&["apply", "--server-side", "-k", &manifests, UNGUARDED]).await?;
         plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
         // This test's pods come with what the webhook would write.
         plane.kubectl(&["delete", "mutatingwebhookconfiguration", "kerf"]).await?;

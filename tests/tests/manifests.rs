@@ -94,8 +94,9 @@ fn full_policy() -> anyhow::Result<NodePolicy> {
         kinds: Kind::ALL.to_vec(),
         mode_change: ModeChange::WithReset,
         compute_instances: true,
-        mps: MpsRule { strict: true, exclusive: true },
+        mps: MpsRule { strict: true, exclusive: true, memory_percent: serde_json::from_str("150")? },
         time_slicing: TimeSlicingRule { replicas: Some(4), length: SliceLength::Long, memory_limits: true },
+        layout: serde_json::from_str(r#"[{"resource": "nvidia.com/gpu.shared", "count": 4}]"#)?,
     };
     Ok(NodePolicy {
         gpus: vec![rule],

@@ -1,10 +1,9 @@
 //! A pod that may be moved restarts elsewhere to make room for a bigger one; one that may not stays where it is.
 
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, owned, pod, wait};
 use kerf_tests::oracle::Truth;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,15 +21,7 @@ fn asking(name: &str, memory: &str, node: Option<&str>) -> Pod {
 
 /// The pod as a controller makes it, marked by its owner.
 fn movable(mut pod: Pod) -> Pod {
-    let owner = OwnerReference {
-        api_version: "apps/v1".to_owned(),
-        kind: "ReplicaSet".to_owned(),
-        name: "owner".to_owned(),
-        uid: "5f0f9d2e-0000-4000-8000-000000000001".to_owned(),
-        controller: Some(true),
-        ..OwnerReference::default()
-    };
-    pod.metadata.owner_references = Some(vec![owner]);
+    pod = owned(pod);
     pod.metadata.annotations.get_or_insert_default().insert(keys::MOVABLE.to_owned(), "true".to_owned());
     pod
 }

@@ -39,7 +39,9 @@ fn core_is_pure() {
     let section = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
     let dependencies: Vec<&str> =
         section.lines().filter_map(|l| l.split(['.', ' ', '=']).next()).filter(|d| !d.is_empty()).collect();
-    assert_eq!(dependencies, ["serde", "serde_json", "thiserror"]);
+    // schemars comes with the feature `schema` only, which no program but `kerf` has.
+    assert_eq!(dependencies, ["schemars", "serde", "serde_json", "thiserror"]);
+    assert!(section.contains("schemars = { workspace = true, optional = true }"));
     let forbidden = [
         "tokio",
         "kube::",

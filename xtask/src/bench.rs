@@ -4,7 +4,7 @@ use crate::workspace::Workspace;
 use crate::{build, cargo};
 
 /// The measurements that need no cluster: their crate is small.
-const WITHOUT_A_CLUSTER: [&str; 2] = ["packing", "decide"];
+const WITHOUT_A_CLUSTER: [&str; 3] = ["packing", "decide", "policy"];
 
 /// A bar that is a test of the agent's, of 10,000 reboots, restarts and repartitions.
 const REBOOTS: &str = "node::reboot_churn_tests::ten_thousand_reboots_restarts_and_repartitions";

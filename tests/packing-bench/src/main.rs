@@ -1,5 +1,5 @@
-//! How well and how fast kerf packs, on lists of jobs and without a cluster. Run it by `cargo xtask bench packing` and
-//! `cargo xtask bench decide`, which build it optimised first.
+//! How well and how fast kerf packs, on lists of jobs and without a cluster. Run it by `cargo xtask bench packing`,
+//! `cargo xtask bench decide` and `cargo xtask bench policy`, which build it optimised first.
 #![forbid(unsafe_code)]
 
 mod board;
@@ -8,6 +8,7 @@ mod jobs;
 mod openb;
 mod oracle;
 mod packing;
+mod policy;
 mod profile;
 mod random;
 mod replay;
@@ -29,11 +30,14 @@ enum Bench {
     Packing(packing::Args),
     /// What one decision costs in fleets of 800 to 400,000 GPUs, and whether any decision or plan is illegal.
     Decide(decide::Args),
+    /// How long it takes to find a pod's policy among 1,000.
+    Policy(policy::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Args::parse().bench {
         Bench::Packing(args) => packing::run(&args),
         Bench::Decide(args) => decide::run(&args),
+        Bench::Policy(args) => policy::run(&args),
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kerf_core::keys;
 use kerf_core::names::NodeName;
 use kerf_runtime::gpu_node::GpuNode;
@@ -24,6 +25,9 @@ pub use options::{ClusterOptions, NodeSpec};
 
 /// The namespace that `deploy/` installs into.
 pub const NAMESPACE: &str = "kerf-system";
+
+/// For `kubectl apply`: without the webhook and the guard, by tests that play kerf's programs with an admin's rights.
+pub const UNGUARDED: &str = "--selector=app.kubernetes.io/component notin (guard,webhook)";
 
 /// A running cluster. [`Cluster::stop`] ends it in order; dropping it kills everything and keeps the logs.
 pub struct Cluster {
@@ -42,10 +46,10 @@ impl Cluster {
         progress(&format!("control plane up ({:.1} s)", begun.elapsed().as_secs_f64()));
         install(&plane).await?;
         progress("kerf's objects applied: CRD, rights, webhook configuration");
-        let policy = plane.dir().join("policy.yaml");
         let shipped = options.policy.unwrap_or_else(|| root().join("policies/default.yaml"));
-        std::fs::copy(&shipped, &policy).with_context(|| format!("failed to copy {}", shipped.display()))?;
-        let extender = programs::extender(&plane, &options.extender_flags).await?;
+        let policy =
+            copy(&shipped, plane.dir()).with_context(|| format!("failed to copy {}", shipped.display()))?;
+        let extender = programs::extender(&plane, &policy, &options.extender_flags).await?;
         let webhook = programs::webhook(&plane, &policy).await?;
         programs::scheduler(&mut plane).await?;
         progress("webhook, extender and kerf's scheduler run");
@@ -116,7 +120,7 @@ impl Cluster {
         &mut self.webhook
     }
 
-    /// The policy file that the webhook reads.
+    /// The policy file, or the folder of them, that webhook and extender read.
     #[must_use]
     pub fn policy_file(&self) -> &Path {
         &self.policy
@@ -160,6 +164,21 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
+/// Copies a policy file, or a folder of them, into a folder, and tells where it is.
+fn copy(shipped: &Path, folder: &Path) -> std::io::Result<PathBuf> {
+    if !shipped.is_dir() {
+        let copied = folder.join("policy.yaml");
+        return std::fs::copy(shipped, &copied).map(|_| copied);
+    }
+    let copied = folder.join("policies");
+    std::fs::create_dir_all(&copied)?;
+    for file in std::fs::read_dir(shipped)? {
+        let file = file?;
+        std::fs::copy(file.path(), copied.join(file.file_name()))?;
+    }
+    Ok(copied)
+}
+
 async fn install(plane: &ControlPlane) -> anyhow::Result<()> {
     let manifests = root().join("deploy/local").display().to_string();
     plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
@@ -184,6 +203,21 @@ pub fn pod(name: &str, annotations: &[(&str, &str)]) -> Pod {
         .ok(),
         status: None,
     }
+}
+
+/// The pod as a controller makes it.
+#[must_use]
+pub fn owned(mut pod: Pod) -> Pod {
+    let owner = OwnerReference {
+        api_version: "apps/v1".to_owned(),
+        kind: "ReplicaSet".to_owned(),
+        name: "owner".to_owned(),
+        uid: "5f0f9d2e-0000-4000-8000-000000000001".to_owned(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    };
+    pod.metadata.owner_references = Some(vec![owner]);
+    pod
 }
 
 /// Asks until the answer is yes; an error that persists is part of the time-out's message.

@@ -13,7 +13,7 @@ pub struct ClusterOptions {
     pub control_plane: ControlPlaneOptions,
     /// The GPU nodes.
     pub nodes: Vec<NodeSpec>,
-    /// The policy file, which is copied; absent for the one that is shipped as the default.
+    /// The policy file, or a folder of them, which is copied; absent for the one that is shipped as the default.
     pub policy: Option<PathBuf>,
     /// More flags for the extender.
     pub extender_flags: Vec<String>,

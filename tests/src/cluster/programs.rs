@@ -16,24 +16,33 @@ use crate::process::{Child, Program};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The entries of the webhook's configuration: pods and templates.
+const WEBHOOKS: usize = 2;
+
 /// Starts the webhook and points its configuration at it.
 pub(super) async fn webhook(plane: &ControlPlane, policy: &Path) -> anyhow::Result<Child> {
     let (child, address) =
         start(plane, "kerf-webhook", |p| p.arg("--policy").arg(policy).arg("--tls-name").arg("127.0.0.1"))
             .await?;
     let url = format!("https://{address}/mutate");
-    let patch = json!([
-        {"op": "remove", "path": "/webhooks/0/clientConfig/service"},
-        {"op": "add", "path": "/webhooks/0/clientConfig/url", "value": url},
-    ]);
+    let client = |webhook| {
+        let path = format!("/webhooks/{webhook}/clientConfig");
+        [
+            json!({"op": "remove", "path": format!("{path}/service")}),
+            json!({"op": "add", "path": format!("{path}/url"), "value": url}),
+        ]
+    };
+    let patch = json!((0..WEBHOOKS).flat_map(client).collect::<Vec<_>>());
     let patch = patch.to_string();
     plane.kubectl(&["patch", "mutatingwebhookconfiguration", "kerf", "--type=json", "-p", &patch]).await?;
     Ok(child)
 }
 
 /// Starts the extender.
-pub(super) async fn extender(plane: &ControlPlane, flags: &[String]) -> anyhow::Result<Child> {
-    let tls = |p: Program| p.arg("--tls-name").arg("127.0.0.1").args(flags);
+pub(super) async fn extender(plane: &ControlPlane, policy: &Path, flags: &[String]) -> anyhow::Result<Child> {
+    let told = flags.iter().any(|flag| flag.starts_with("--policy"));
+    let policy = (!told).then(|| format!("--policy={}", policy.display()));
+    let tls = |p: Program| p.arg("--tls-name").arg("127.0.0.1").args(policy).args(flags);
     Ok(start(plane, "kerf-extender", tls).await?.0)
 }
 

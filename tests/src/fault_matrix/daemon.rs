@@ -108,7 +108,7 @@ impl Scene {
         let status = self.status();
         let shares = status.slices.iter().filter(|s| s.gpu == self.daemon.target);
         let largest = shares.filter_map(|slice| match slice.shape {
-            Shape::Mps { size_gb } => Some(u64::from(size_gb.0) * 1024),
+            Shape::Mps { size_gb, .. } => Some(u64::from(size_gb.0) * 1024),
             _ => None,
         });
         let largest = largest.max();

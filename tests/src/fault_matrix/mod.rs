@@ -107,7 +107,8 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> anyhow::Result<Repo
     say("starting a control plane");
     let plane = ControlPlane::start(options).await?;
     let manifests = cluster::root().join("deploy/local").display().to_string();
-    plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+    // Without the guard: this plays one of kerf's programs with an admin's rights.
+    plane.kubectl(&["apply", "--server-side", "-k", &manifests, cluster::UNGUARDED]).await?;
     plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
     let played = play(&plane, settings, &say).await;
     match played {

@@ -82,7 +82,7 @@ pub(super) fn share(gpu: &GpuState, taken: &[Shape], kind: Kind, dice: &mut Dice
 
 fn resource(shape: Shape) -> Option<String> {
     let name = match shape {
-        Shape::Mps { size_gb } => ResourceName::Mps(size_gb),
+        Shape::Mps { size_gb, .. } => ResourceName::Mps(size_gb),
         Shape::TimeSlicing { size_gb } => ResourceName::TimeSlicing(size_gb),
         Shape::Whole { .. } => ResourceName::Whole,
         Shape::Mig { .. } => return None,

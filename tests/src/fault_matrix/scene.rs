@@ -18,7 +18,7 @@ use super::act::Act;
 use super::calls::Calls;
 use super::daemon::Daemon;
 use super::dice::Dice;
-use super::guard::{self, Guard};
+use super::guard::{self, Guard, Held};
 use super::leader::Leader;
 use super::node::{CUT, Node, SHARED, SWITCHED};
 use super::rest::{self, Look};
@@ -216,17 +216,22 @@ impl Scene {
         if !self.due.is_empty() {
             complaints.push(format!("{:?} is still to be done", self.due));
         }
-        complaints.extend(self.wrong_mode(&state));
+        complaints.extend(self.wrong_mode(&state, &look.held));
         if complaints.is_empty() {
             complaints = self.daemon_complaints(&state)?;
         }
         Ok(complaints)
     }
 
-    fn wrong_mode(&self, state: &MockState) -> Option<String> {
+    /// The mode waits for a pod that holds something of the GPU, which the leader may not know yet: of two slices of a name
+    /// the kubelet may have handed it the other one's, right before the agent was killed.
+    fn wrong_mode(&self, state: &MockState, held: &Held) -> Option<String> {
         let wanted = self.wants_mig();
         let gpu = state.gpus.iter().find(|gpu| gpu.index == SWITCHED)?;
-        (gpu.mig.current != wanted).then(|| format!("the MIG mode of {} should be {wanted}", gpu.uuid))
+        let mut devices = gpu.instances.iter().flat_map(|i| &i.compute).map(|c| c.uuid.as_str());
+        let is_held = devices.any(|device| held.contains_key(device));
+        (gpu.mig.current != wanted && !is_held)
+            .then(|| format!("the MIG mode of {} should be {wanted}", gpu.uuid))
     }
 }
 

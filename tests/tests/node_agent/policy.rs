@@ -31,7 +31,7 @@ async fn the_mig_mode_is_switched_on_an_empty_gpu_only_and_where_policy_allows_i
     scene.want(vec![idle]).await?;
     scene.pods().delete("a", &DeleteParams::default()).await?;
     scene.until("MIG to be off", |s| s.gpus[0].kinds == [Kind::Mps]).await?;
-    scene.hold(&[], ("s2", Shape::Mps { size_gb: SizeGb(4) }), ("b", "nvidia.com/gpu-4gb")).await?;
+    scene.hold(&[], ("s2", Shape::mps(SizeGb(4))), ("b", "nvidia.com/gpu-4gb")).await?;
     scene.stop().await
 }
 

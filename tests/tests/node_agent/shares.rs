@@ -22,7 +22,7 @@ fn t4() -> MockConfig {
 }
 
 fn mps(gb: u32) -> Shape {
-    Shape::Mps { size_gb: SizeGb(gb) }
+    Shape::mps(SizeGb(gb))
 }
 
 /// The MPS daemon of the node's first GPU.
@@ -37,7 +37,7 @@ async fn shares_are_served_with_their_limits() -> anyhow::Result<()> {
     let scene = Scene::start(t4()).await?;
     let name = "nvidia.com/gpu-4gb";
     let pod = scene.create("a", name).await?;
-    let shape = Shape::Mps { size_gb: SizeGb(4) };
+    let shape = Shape::mps(SizeGb(4));
     scene.want(vec![scene.wanted("s7", shape, Some((&pod, name))).await?]).await?;
     scene.slice_until("s7", SliceState::Ready).await?;
     scene.run("a").await?;

@@ -15,7 +15,7 @@ use kerf_core::names::{PodUid, SliceId};
 use kerf_nvml_mock::{MigMode, MockConfig, MockFiles, Model};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
-use kerf_tests::cluster::{NAMESPACE, agent_folders, root, wait};
+use kerf_tests::cluster::{NAMESPACE, UNGUARDED, agent_folders, root, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
 use kerf_tests::process::Child;
@@ -85,7 +85,8 @@ impl Scene {
         options.scheduler = false;
         let plane = ControlPlane::start(options).await?;
         let manifests = root().join("deploy/local").display().to_string();
-        plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+        // Without the guard: this plays one of kerf's programs with an admin's rights.
+        plane.kubectl(&["apply", "--server-side", "-k", &manifests, UNGUARDED]).await?;
         plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
         let dir = plane.dir().join(NODE);
         std::fs::create_dir_all(&dir)?;

@@ -3,9 +3,12 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod admission;
+mod admission_metrics;
 mod agent;
 mod churn;
 mod faults;
+mod fuzz;
 mod report;
 mod walk;
 
@@ -30,6 +33,10 @@ enum Bench {
     Agent(agent::Args),
     /// Every NVML call and MPS control word of the agent fails, hangs and is its last, during a churn of cuts.
     Faults(faults::Args),
+    /// The webhook: what it adds to a pod's creation, rotation and restarts under load, memory.
+    Admission(admission::Args),
+    /// Random bytes and documents into all that reads what users write.
+    Fuzz(fuzz::Args),
 }
 
 #[tokio::main]
@@ -40,5 +47,7 @@ async fn main() -> anyhow::Result<()> {
         Bench::Churn(args) => churn::run(&args).await,
         Bench::Agent(args) => agent::run(&args).await,
         Bench::Faults(args) => faults::run(&args).await,
+        Bench::Admission(args) => admission::run(&args).await,
+        Bench::Fuzz(args) => fuzz::run(&args),
     }
 }

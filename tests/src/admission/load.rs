@@ -1,0 +1,93 @@
+//! Pods that are created at a steady rate, dry, whatever becomes of those before them.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kube::Api;
+use kube::api::PostParams;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use crate::cluster::pod;
+
+/// One admission.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// From the request to the answer.
+    pub took: Duration,
+    /// What went wrong.
+    pub error: Option<String>,
+}
+
+/// A pod that asks for a slice of 10 GiB.
+#[must_use]
+pub fn asking() -> Pod {
+    pod("asking", &[(keys::GPU_MEMORY, "10Gi")])
+}
+
+/// The same pod, whose key is nobody's: the API server has as much to read, and the webhook is not called.
+#[must_use]
+pub fn plain() -> Pod {
+    pod("plain", &[("kerf.example/gpu-memory", "10Gi")])
+}
+
+/// Creations at a steady rate.
+#[derive(Clone)]
+pub struct Load {
+    /// Where.
+    pub pods: Api<Pod>,
+    /// How many a second.
+    pub rate: u32,
+}
+
+impl Load {
+    /// Creates `pod`, dry, until `done`, and waits for all answers. With `admitted` an answer without a request document
+    /// is a failure: the webhook was passed by.
+    pub async fn run(&self, pod: &Pod, admitted: bool, mut done: impl FnMut() -> bool) -> Vec<Sample> {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / self.rate);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let (mut running, mut samples) = (JoinSet::new(), Vec::new());
+        while !done() {
+            ticks.tick().await;
+            let (pods, pod) = (self.pods.clone(), pod.clone());
+            running.spawn(async move { create(&pods, &pod, admitted).await });
+            while let Some(ended) = running.try_join_next() {
+                samples.extend(ended);
+            }
+        }
+        samples.extend(running.join_all().await);
+        samples
+    }
+
+    /// The same for `time`.
+    pub async fn run_for(&self, pod: &Pod, admitted: bool, time: Duration) -> Vec<Sample> {
+        let end = Instant::now() + time;
+        self.run(pod, admitted, || Instant::now() >= end).await
+    }
+}
+
+async fn create(pods: &Api<Pod>, pod: &Pod, admitted: bool) -> Sample {
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let begun = Instant::now();
+    let answer = pods.create(&dry_run, pod).await;
+    let took = begun.elapsed();
+    let error = match answer {
+        Err(error) => Some(error.to_string()),
+        Ok(pod) => {
+            let carries = pod.metadata.annotations.is_some_and(|a| a.contains_key(keys::REQUEST));
+            (admitted != carries).then(|| format!("carries a request: {carries}"))
+        }
+    };
+    Sample { took, error }
+}
+
+/// What went wrong, each reason once, with its count.
+#[must_use]
+pub fn failures(samples: &[Sample]) -> Vec<(String, usize)> {
+    let mut counts = std::collections::BTreeMap::new();
+    for error in samples.iter().filter_map(|sample| sample.error.clone()) {
+        *counts.entry(error).or_insert(0) += 1;
+    }
+    counts.into_iter().collect()
+}

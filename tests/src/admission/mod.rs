@@ -1,0 +1,12 @@
+//! The webhook's replicas as processes behind a proxy, under a load of admissions: what a Deployment, a Service and a
+//! cluster's users are to it. Knows nothing of GPUs' agents: the inventory is written by hand where one is wanted.
+
+mod inventory;
+mod load;
+mod proxy;
+mod scene;
+
+pub use inventory::create_gpu_nodes;
+pub use load::{Load, Sample, asking, failures, plain};
+pub use proxy::AdmissionProxy;
+pub use scene::{AdmissionScene, Replica};

@@ -1,0 +1,123 @@
+//! A Service in small: TCP connections go to the replicas that say that they are ready, in turn. Connections that are open
+//! stay where they are when a replica is ready no more, as with kube-proxy.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+
+/// How often a replica is asked whether it is ready. The manifests ask every 2 s; a test has no time.
+const PROBE: Duration = Duration::from_millis(50);
+/// How long a probe may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Backend {
+    address: SocketAddr,
+    ready: Arc<AtomicBool>,
+    probing: AbortHandle,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    backends: Mutex<Vec<Backend>>,
+    turn: AtomicUsize,
+}
+
+/// The proxy. It ends when it is dropped.
+#[derive(Debug)]
+pub struct AdmissionProxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: AbortHandle,
+}
+
+impl AdmissionProxy {
+    /// Listens on a free port of loopback.
+    pub async fn start() -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (address, shared) = (listener.local_addr()?, Arc::new(Shared::default()));
+        let serving = shared.clone();
+        let accepting = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(connection(client, serving.clone()));
+            }
+        });
+        Ok(Self { address, shared, accepting: accepting.abort_handle() })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Adds a replica, which serves at `address` and tells at `admin` whether it is ready.
+    pub fn add(&self, address: SocketAddr, admin: SocketAddr) {
+        let ready = Arc::new(AtomicBool::new(false));
+        let told = ready.clone();
+        let probing = tokio::spawn(async move {
+            loop {
+                let is_ready = matches!(timeout(PATIENCE, is_ready(admin)).await, Ok(Ok(true)));
+                told.store(is_ready, Ordering::Relaxed);
+                tokio::time::sleep(PROBE).await;
+            }
+        });
+        self.shared.backends().push(Backend { address, ready, probing: probing.abort_handle() });
+    }
+
+    /// The replicas that get new connections now.
+    #[must_use]
+    pub fn ready(&self) -> Vec<SocketAddr> {
+        self.shared.ready()
+    }
+}
+
+impl Drop for AdmissionProxy {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        for backend in self.shared.backends().iter() {
+            backend.probing.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn backends(&self) -> MutexGuard<'_, Vec<Backend>> {
+        // Nothing panics while it is held.
+        self.backends.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ready(&self) -> Vec<SocketAddr> {
+        let backends = self.backends();
+        backends.iter().filter(|b| b.ready.load(Ordering::Relaxed)).map(|b| b.address).collect()
+    }
+
+    fn next(&self) -> Option<SocketAddr> {
+        let ready = self.ready();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        ready.get(turn.checked_rem(ready.len())?).copied()
+    }
+}
+
+/// A Service without endpoints refuses at once, and so does this: the client is cut off.
+async fn connection(mut client: TcpStream, shared: Arc<Shared>) {
+    let Some(address) = shared.next() else { return };
+    let Ok(mut server) = TcpStream::connect(address).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    // Either side ends it; both have been told then.
+    let _ = copy_bidirectional(&mut client, &mut server).await;
+}
+
+async fn is_ready(admin: SocketAddr) -> std::io::Result<bool> {
+    let mut stream = TcpStream::connect(admin).await?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: kerf\r\nconnection: close\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer.starts_with("HTTP/1.1 200"))
+}

@@ -1,0 +1,210 @@
+//! A control plane, the webhook's replicas and the proxy before them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+
+use super::{AdmissionProxy, Load};
+use crate::binaries;
+use crate::cluster::{NAMESPACE, root, wait};
+use crate::control_plane::{ControlPlane, ControlPlaneOptions, ports};
+use crate::process::Child;
+
+const NAME: &str = "kerf-webhook";
+const CONFIGURATION: &str = "kerf";
+const SECRET: &str = "kerf-webhook-tls";
+/// The longest that a replica may need to be ready, or to end.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A replica of the webhook.
+pub struct Replica {
+    child: Child,
+    address: SocketAddr,
+    admin: SocketAddr,
+}
+
+/// The scene.
+pub struct AdmissionScene {
+    plane: ControlPlane,
+    proxy: AdmissionProxy,
+    replicas: Vec<Replica>,
+    kubeconfig: PathBuf,
+}
+
+impl AdmissionScene {
+    /// A control plane with kerf's objects, and no replica yet.
+    pub async fn start() -> anyhow::Result<Self> {
+        let options = ControlPlaneOptions {
+            scheduler: false,
+            // Its queues would be what is measured.
+            priority_and_fairness: false,
+            ..ControlPlaneOptions::without_controller_manager()
+        };
+        let plane = ControlPlane::start(options).await?;
+        let manifests = root().join("deploy/local").display().to_string();
+        plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
+        plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
+        let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, NAME).await?;
+        let proxy = AdmissionProxy::start().await?;
+        let scene = Self { plane, proxy, replicas: Vec::new(), kubeconfig };
+        scene.call(scene.proxy.address()).await?;
+        Ok(scene)
+    }
+
+    /// Starts one more replica with these flags, behind the proxy, and waits until it is ready.
+    pub async fn add_replica(&mut self, flags: &[&str]) -> anyhow::Result<()> {
+        let [port, admin] = ports::free()?;
+        let (address, admin) =
+            (SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from(([127, 0, 0, 1], admin)));
+        let name = format!("{NAME}-{}", self.replicas.len());
+        let program = self
+            .plane
+            .program(&name, binaries::ours(NAME)?)
+            .arg(format!("--address={address}"))
+            .arg(format!("--admin-address={admin}"))
+            .arg(format!("--policy={}", root().join("policies/default.yaml").display()))
+            .arg("--tls-name=127.0.0.1")
+            .arg(format!("--kubeconfig={}", self.kubeconfig.display()))
+            .args(flags);
+        let replica = Replica { child: program.spawn()?, address, admin };
+        self.proxy.add(address, admin);
+        self.replicas.push(replica);
+        self.is_ready(self.replicas.len() - 1).await
+    }
+
+    async fn is_ready(&self, number: usize) -> anyhow::Result<()> {
+        let replica = self.replicas.get(number).context("there is no such replica")?;
+        let ready = async || Ok(self.proxy.ready().contains(&replica.address));
+        let waited = wait(PATIENCE, &format!("replica {number} to be ready"), ready).await;
+        waited.with_context(|| replica.child.log_tail())
+    }
+
+    /// Ends a replica as Kubernetes does, and starts it again.
+    pub async fn restart(&mut self, number: usize) -> anyhow::Result<()> {
+        self.end(number)?;
+        let replica = self.replicas.get_mut(number).context("there is no such replica")?;
+        replica.child.restart()?;
+        self.is_ready(number).await
+    }
+
+    /// Ends a replica as Kubernetes does: it must end by itself.
+    pub fn end(&mut self, number: usize) -> anyhow::Result<()> {
+        let replica = self.replicas.get_mut(number).context("there is no such replica")?;
+        let ended = tokio::task::block_in_place(|| replica.child.terminate(PATIENCE))?;
+        ensure!(ended, "replica {number} did not end by itself: {}", replica.child.log_tail());
+        Ok(())
+    }
+
+    /// Ends all replicas and forgets their certificates.
+    pub async fn begin_anew(&mut self) -> anyhow::Result<()> {
+        for number in 0..self.replicas.len() {
+            self.end(number)?;
+        }
+        self.replicas.clear();
+        self.proxy = AdmissionProxy::start().await?;
+        self.call(self.proxy.address()).await?;
+        Api::<Secret>::namespaced(self.plane.client(), NAMESPACE)
+            .delete(SECRET, &DeleteParams::default())
+            .await?;
+        Ok(())
+    }
+
+    /// Lets the API server call the webhook at `address`.
+    pub async fn call(&self, address: SocketAddr) -> anyhow::Result<()> {
+        let api: Api<MutatingWebhookConfiguration> = Api::all(self.plane.client());
+        let found = api.get(CONFIGURATION).await?;
+        let webhooks = found.webhooks.unwrap_or_default();
+        let client = json!({"service": null, "url": format!("https://{address}/mutate")});
+        let webhooks: Vec<_> =
+            webhooks.iter().map(|w| json!({"name": w.name, "clientConfig": client})).collect();
+        let patch = Patch::Strategic(json!({"webhooks": webhooks}));
+        api.patch(CONFIGURATION, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// The authorities in the configuration's caBundle, PEM each; of the first webhook, for all must be alike.
+    pub async fn trusted(&self) -> anyhow::Result<Vec<String>> {
+        let api: Api<MutatingWebhookConfiguration> = Api::all(self.plane.client());
+        let webhooks = api.get(CONFIGURATION).await?.webhooks.unwrap_or_default();
+        let bundles: Vec<_> = webhooks.into_iter().map(|w| w.client_config.ca_bundle).collect();
+        ensure!(bundles.windows(2).all(|pair| pair[0] == pair[1]), "the webhooks' caBundles differ");
+        let first = bundles.into_iter().next().flatten().map(|bundle| bundle.0).unwrap_or_default();
+        Ok(certificates(&String::from_utf8(first)?))
+    }
+
+    /// The server's certificate in the Secret, PEM.
+    pub async fn leaf(&self) -> anyhow::Result<String> {
+        let secret = Api::<Secret>::namespaced(self.plane.client(), NAMESPACE).get(SECRET).await?;
+        let leaf = secret.data.and_then(|mut data| data.remove("tls.crt")).context("there is no tls.crt")?;
+        Ok(String::from_utf8(leaf.0)?)
+    }
+
+    /// A load of `rate` pods a second in the namespace `default`.
+    #[must_use]
+    pub fn load(&self, rate: u32) -> Load {
+        Load { pods: Api::<Pod>::default_namespaced(self.plane.client()), rate }
+    }
+
+    /// The control plane.
+    #[must_use]
+    pub fn plane(&self) -> &ControlPlane {
+        &self.plane
+    }
+
+    /// The replicas.
+    #[must_use]
+    pub fn replicas(&self) -> &[Replica] {
+        &self.replicas
+    }
+
+    /// Where the proxy listens.
+    #[must_use]
+    pub fn proxy(&self) -> SocketAddr {
+        self.proxy.address()
+    }
+
+    /// Ends everything in order.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        for number in 0..self.replicas.len() {
+            self.end(number)?;
+        }
+        self.plane.stop().await
+    }
+}
+
+impl Replica {
+    /// Where it serves.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it tells of itself.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> std::io::Result<String> {
+        std::fs::read_to_string(self.child.log())
+    }
+}
+
+fn certificates(bundle: &str) -> Vec<String> {
+    const END: &str = "-----END CERTIFICATE-----";
+    bundle.split_inclusive(END).filter(|block| block.ends_with(END)).map(|b| b.trim().to_owned()).collect()
+}

@@ -1,0 +1,82 @@
+//! What a webhook's process tells of itself: its histogram of answers, and its memory as Linux counts it.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, ensure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+const BUCKET: &str = "kerf_webhook_admission_duration_seconds_bucket{le=\"";
+
+/// A histogram: upper ends in seconds with the count of all that took no longer, in order.
+#[derive(Debug, PartialEq)]
+pub struct Histogram(Vec<(f64, u64)>);
+
+impl Histogram {
+    /// The handler's, from the text of `/metrics`.
+    pub fn read(metrics: &str) -> anyhow::Result<Self> {
+        let buckets = metrics.lines().filter_map(|line| line.strip_prefix(BUCKET)).map(|line| {
+            let (end, count) = line.split_once("\"}").context("a bucket has no end")?;
+            let end = if end == "+Inf" { f64::INFINITY } else { end.parse()? };
+            anyhow::Ok((end, count.trim().parse()?))
+        });
+        let buckets: Vec<_> = buckets.collect::<Result<_, _>>()?;
+        ensure!(!buckets.is_empty(), "the metrics have no {BUCKET}");
+        Ok(Self(buckets))
+    }
+
+    /// What came since `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        let pairs = self.0.iter().zip(&before.0);
+        Self(pairs.map(|((end, now), (_, then))| (*end, now.saturating_sub(*then))).collect())
+    }
+
+    /// How many it counts.
+    pub fn count(&self) -> u64 {
+        self.0.last().map_or(0, |(_, count)| *count)
+    }
+
+    /// The upper end of the bucket in which 99 of 100 have ended.
+    pub fn p99_ms(&self) -> f64 {
+        let needed = (self.count() * 99).div_ceil(100).max(1);
+        let bucket = self.0.iter().find(|(_, count)| *count >= needed);
+        bucket.map_or(f64::NAN, |(end, _)| end * 1000.0)
+    }
+}
+
+/// The text of `/metrics` at this address.
+pub async fn scrape(admin: SocketAddr) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(admin).await.context("failed to connect to the admin address")?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: kerf\r\nconnection: close\r\n\r\n").await?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await?;
+    Ok(text)
+}
+
+/// The memory of a process that is in RAM, MiB.
+pub fn resident_mib(pid: u32) -> anyhow::Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kib: u32 = line.split_whitespace().next().context("VmRSS is empty")?.parse()?;
+    Ok(f64::from(kib) / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(counts: [u64; 3]) -> String {
+        let ends = ["0.0002", "0.0004", "+Inf"];
+        let lines = ends.iter().zip(counts).map(|(end, count)| format!("{BUCKET}{end}\"}} {count}\n"));
+        lines.collect::<Vec<_>>().concat()
+    }
+
+    #[test]
+    fn the_p99_is_the_upper_end_of_its_bucket() {
+        let before = Histogram::read(&text([1, 1, 1])).unwrap();
+        let after = Histogram::read(&text([91, 100, 101])).unwrap().since(&before);
+        assert_eq!((after.count(), after.p99_ms()), (100, 0.4));
+        assert!(Histogram::read(&text([0, 0, 100])).unwrap().p99_ms().is_infinite());
+        assert!(Histogram::read("nothing").is_err());
+    }
+}

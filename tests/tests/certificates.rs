@@ -1,0 +1,47 @@
+//! Nobody notices that the webhook's certificates rotate, or that its replicas are restarted one after the other.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::ensure;
+use kerf_tests::admission::{AdmissionScene, asking, failures};
+use kerf_tests::cluster::wait;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Short lives, and a grace that is long beside the proxy's probes.
+const FLAGS: [&str; 3] = ["--tls-leaf-age=8s", "--tls-ca-age=24s", "--grace=1s"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rotation_and_a_rolling_restart_under_load_lose_no_admission() -> anyhow::Result<()> {
+    let mut scene = AdmissionScene::start().await?;
+    scene.add_replica(&FLAGS).await?;
+    scene.add_replica(&FLAGS).await?;
+    let (first, leaf) = (scene.trusted().await?, scene.leaf().await?);
+    ensure!(first.len() == 1, "{} authorities at the start", first.len());
+
+    let done = Arc::new(AtomicBool::new(false));
+    let (load, ended) = (scene.load(20), done.clone());
+    let loading =
+        tokio::spawn(async move { load.run(&asking(), true, || ended.load(Ordering::Relaxed)).await });
+
+    // Both authorities are trusted while the old one's leaf is still there.
+    wait(PATIENCE, "a second authority", async || Ok(scene.trusted().await?.len() == 2)).await?;
+    let both = scene.trusted().await?;
+    ensure!(both[1] == first[0], "the first authority is gone too early");
+    scene.restart(0).await?;
+    scene.restart(1).await?;
+    let alone = async || Ok(scene.trusted().await? == both[..1]);
+    wait(PATIENCE, "the first authority to go", alone).await?;
+    ensure!(scene.leaf().await? != leaf, "the leaf is the first one");
+    // A while longer, with leaves of the new authority only.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+
+    done.store(true, Ordering::Relaxed);
+    let samples = loading.await?;
+    ensure!(samples.len() > 200, "only {} admissions", samples.len());
+    ensure!(failures(&samples).is_empty(), "of {}: {:#?}", samples.len(), failures(&samples));
+    scene.stop().await
+}

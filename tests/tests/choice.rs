@@ -1,0 +1,128 @@
+//! Which kind of slice a pod is given: by what has room beside those who wait already, and again when that has changed.
+
+use anyhow::Context as _;
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kerf_core::contract::{Demand, Reason, RequestDocument};
+use kerf_core::keys;
+use kerf_nvml_mock::Model;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, owned, pod, wait};
+use kerf_tests::oracle::Truth;
+use kube::Api;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const MIG: &str = "nvidia.com/mig-1g.10gb";
+const MPS: &str = "nvidia.com/gpu-2gb";
+
+/// Memory is fenced by MIG if it has room, else by MPS; who has waited for two seconds for what stays full is made anew.
+const POLICY: &str = "
+apiVersion: kerf.dev/v1alpha1
+kind: GpuPolicy
+metadata: {name: choice}
+spec:
+  defaultIsolation: memory
+  isolation: {memory: [mig, mps], none: [time-slicing]}
+  waiting: {afterSeconds: 2, then: recreate}
+";
+
+/// An H100, of which MIG makes seven, beside a T4, which has room for seven shares of two GB.
+async fn cluster(folder: &tempfile::TempDir) -> anyhow::Result<Cluster> {
+    let policy = folder.path().join("policy.yaml");
+    std::fs::write(&policy, POLICY)?;
+    let nodes = vec![NodeSpec::new("h100", Model::H100, 1), NodeSpec::new("t4", Model::T4, 1)];
+    let mut options = ClusterOptions::new(nodes);
+    options.control_plane.controller_manager = false;
+    options.policy = Some(policy);
+    Cluster::start(options, |_| ()).await
+}
+
+fn small(name: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, "2Gi"), (keys::ISOLATION, "memory")])
+}
+
+fn document(pod: &Pod) -> anyhow::Result<RequestDocument> {
+    let text =
+        pod.metadata.annotations.as_ref().and_then(|a| a.get(keys::REQUEST)).context("not admitted")?;
+    Ok(RequestDocument::parse(text)?)
+}
+
+fn resource(pod: &Pod) -> anyhow::Result<String> {
+    Ok(document(pod)?.containers.first().context("no container asks")?.resource.to_string())
+}
+
+async fn pending(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, u32>> {
+    let api = Api::<ConfigMap>::namespaced(cluster.plane().client(), NAMESPACE);
+    let data = api.get(keys::DEMAND).await?.data.unwrap_or_default();
+    let demand = Demand::parse(data.get(keys::DEMAND_DOCUMENT).context("no demand is published")?)?;
+    Ok(demand.pending.into_iter().map(|(name, count)| (name.to_string(), count)).collect())
+}
+
+async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
+    let violations = Truth::observe(cluster).await?.violations();
+    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_is_spread_over_the_kinds_that_have_room() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let cluster = cluster(&folder).await?;
+    let pods: Vec<Pod> = (0..12).map(|number| small(&format!("p{number}"))).collect();
+    let made = try_join_all(pods.iter().map(|pod| cluster.create(pod))).await?;
+    let mut given: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in &made {
+        *given.entry(resource(pod)?).or_default() += 1;
+    }
+    // MIG has room for seven. It may be fewer: until the extender's next word a pod counts as admitted and as promised.
+    let of = |name: &str| given.get(name).copied().unwrap_or_default();
+    assert!((1..=7).contains(&of(MIG)) && of(MIG) + of(MPS) == 12, "{given:?}");
+    for pod in made.iter().filter(|pod| resource(pod).is_ok_and(|name| name == MPS)) {
+        let passed = document(pod)?.chosen.context("how it was chosen is not recorded")?.passed;
+        assert!(
+            matches!(passed[..], [ref mig] if matches!(mig.reason, Reason::Full { resource, .. } if resource.to_string() == MIG)),
+            "{passed:?}"
+        );
+    }
+    for pod in &pods {
+        cluster.running(pod.metadata.name.as_deref().unwrap_or_default()).await?;
+    }
+    wait(PATIENCE, "nobody to wait", async || Ok(pending(&cluster).await?.is_empty())).await?;
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_what_stays_full_is_told_or_made_anew() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let cluster = cluster(&folder).await?;
+    for number in 0..14 {
+        let name = format!("p{number}");
+        cluster.create(&small(&name)).await?;
+        cluster.running(&name).await?;
+        // The extender's next word, twice a second at most, says that the pod waits no longer.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // Everything is full: they wait for the policy's first choice.
+    for pod in [small("told"), owned(small("anew"))] {
+        assert_eq!(resource(&cluster.create(&pod).await?)?, MIG);
+    }
+    let both = BTreeMap::from([(MIG.to_owned(), 2)]);
+    wait(PATIENCE, "two to wait", async || Ok(pending(&cluster).await? == both)).await?;
+
+    // What comes free is of the other kind, and one place: it goes to the one that a controller makes anew.
+    let shared = cluster.pods().list(&kube::api::ListParams::default()).await?.items;
+    let shared = shared.iter().find(|pod| resource(pod).is_ok_and(|name| name == MPS)).context("no share")?;
+    cluster.delete(shared.metadata.name.as_deref().unwrap_or_default()).await?;
+    cluster.event("told", "nvidia.com/gpu-2gb has room for 1 more: create the pod anew").await?;
+    cluster.event("anew", "it is deleted so that its controller makes another").await?;
+    let gone = async || Ok(cluster.pods().get_opt("anew").await?.is_none());
+    wait(PATIENCE, "anew to be deleted", gone).await?;
+    // As its controller would.
+    assert_eq!(resource(&cluster.create(&owned(small("anew-2"))).await?)?, MPS);
+    cluster.running("anew-2").await?;
+    assert_eq!(cluster.phase("told").await?, "Pending", "who has no controller stays");
+    sound(&cluster).await?;
+    cluster.stop().await
+}

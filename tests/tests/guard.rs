@@ -1,0 +1,249 @@
+//! What only kerf's programs may write, through the real API server: an admin of the cluster may not write it either, and all
+//! else goes through, with the webhook down too.
+
+use std::path::Path;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kerf_nvml_mock::Model;
+use kerf_runtime::gpu_node::GpuNode;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, pod, wait};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const EXTENDER: &str = "system:serviceaccount:kerf-system:kerf-extender";
+
+/// A cluster with a node `h`, on which `sliced` runs with a slice and `plain` without, and an admin called alice.
+async fn cluster() -> anyhow::Result<Cluster> {
+    let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
+    options.control_plane.controller_manager = false;
+    let cluster = Cluster::start(options, |_| ()).await?;
+    let role = ["create", "clusterrolebinding", "alice", "--clusterrole=cluster-admin", "--user=alice"];
+    cluster.plane().kubectl(&role).await?;
+    let mut sliced = pod("sliced", &[(keys::GPU_MEMORY, "10Gi")]);
+    sliced.metadata.finalizers = Some(vec!["example.com/kept".to_owned()]);
+    cluster.create(&sliced).await?;
+    cluster.create(&pod("plain", &[])).await?;
+    cluster.running("sliced").await?;
+    cluster.running("plain").await?;
+    // The API server takes a second or so until it goes by a policy that is new.
+    let guarded = async || {
+        Ok(refused(&alice(&cluster, &["label", "pod", "plain", "kerf.dev/sliced=true"]).await?).is_ok())
+    };
+    wait(PATIENCE, "the guard to be in force", guarded).await?;
+    Ok(cluster)
+}
+
+async fn as_user(cluster: &Cluster, user: &str, arguments: &[&str]) -> anyhow::Result<Output> {
+    cluster.plane().kubectl_output(&[&["--as", user], arguments].concat(), "").await
+}
+
+async fn alice(cluster: &Cluster, arguments: &[&str]) -> anyhow::Result<Output> {
+    as_user(cluster, "alice", arguments).await
+}
+
+/// Why kubectl was refused.
+fn refused(output: &Output) -> anyhow::Result<String> {
+    ensure!(!output.status.success(), "it was taken: {}", String::from_utf8_lossy(&output.stdout));
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn taken(output: &Output) -> anyhow::Result<()> {
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// What kerf has written into a pod.
+fn written(pod: &Pod) -> Vec<Option<String>> {
+    let annotation = |key: &str| pod.metadata.annotations.as_ref().and_then(|a| a.get(key)).cloned();
+    let label = pod.metadata.labels.as_ref().and_then(|l| l.get(keys::SLICED)).cloned();
+    [keys::REQUEST, keys::ASSIGNMENT, keys::ROOM].map(annotation).into_iter().chain([label]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_writes_or_removes_what_kerf_has_written_into_a_pod() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    let before = written(&cluster.pods().get("sliced").await?);
+    for key in [keys::REQUEST, keys::ASSIGNMENT] {
+        for pod in ["sliced", "plain"] {
+            let mark = format!("{key}={{}}");
+            let message = refused(&alice(&cluster, &["annotate", "--overwrite", "pod", pod, &mark]).await?)?;
+            assert!(
+                message.contains(&format!("metadata.annotations[{key}] is written by kerf")),
+                "{message}"
+            );
+        }
+        let message = refused(&alice(&cluster, &["annotate", "pod", "sliced", &format!("{key}-")]).await?)?;
+        assert!(message.contains("is written by kerf"), "{message}");
+        for subresource in ["status", "resize", "ephemeralcontainers"] {
+            let patch = json!({"metadata": {"annotations": {key: "x"}}}).to_string();
+            let flag = format!("--subresource={subresource}");
+            // Of some subresources the API server itself keeps nothing but what they are for.
+            let _ = alice(&cluster, &["patch", "pod", "sliced", &flag, "-p", &patch]).await?;
+            assert_eq!(written(&cluster.pods().get("sliced").await?), before, "{key} by {subresource}");
+        }
+    }
+    let room = format!("{}=now", keys::ROOM);
+    refused(&alice(&cluster, &["annotate", "pod", "sliced", &room]).await?)?;
+    let sliced = keys::SLICED;
+    for label in [format!("{sliced}=false"), format!("{sliced}-")] {
+        let message = refused(&alice(&cluster, &["label", "--overwrite", "pod", "sliced", &label]).await?)?;
+        assert!(message.contains("metadata.labels[kerf.dev/sliced] is written by kerf"), "{message}");
+    }
+    assert_eq!(written(&cluster.pods().get("sliced").await?), before);
+    // The extender marks a pod that has room.
+    taken(&as_user(&cluster, EXTENDER, &["annotate", "pod", "sliced", &room]).await?)?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_else_of_an_admitted_pod_may_change_while_the_webhook_is_down() -> anyhow::Result<()> {
+    let mut cluster = cluster().await?;
+    cluster.webhook().kill()?;
+    taken(&alice(&cluster, &["label", "pod", "sliced", "team=vision"]).await?)?;
+    taken(
+        &alice(&cluster, &["annotate", "pod", "sliced", "example.com/note=1", "kerf.dev/movable=true"])
+            .await?,
+    )?;
+    let status = json!({"status": {"message": "seen"}}).to_string();
+    taken(&alice(&cluster, &["patch", "pod", "sliced", "--subresource=status", "-p", &status]).await?)?;
+    alice(&cluster, &["delete", "pod", "sliced", "--wait=false", "--grace-period=0"]).await?;
+    let finalizers = json!([{"op": "remove", "path": "/metadata/finalizers"}]).to_string();
+    taken(&alice(&cluster, &["patch", "pod", "sliced", "--type=json", "-p", &finalizers]).await?)?;
+    let gone = async || Ok(cluster.pods().get_opt("sliced").await?.is_none());
+    wait(PATIENCE, "the pod without its finalizer to go", gone).await?;
+    cluster.stop().await
+}
+
+fn debugging(name: &str, variable: &str) -> String {
+    let env = json!([{"name": variable, "value": "all"}]);
+    json!({"spec": {"ephemeralContainers": [{"name": name, "image": "none", "env": env}]}}).to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ephemeral_container_does_not_lead_past_the_slice() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    let add = async |pod: &str, patch: &str| {
+        alice(&cluster, &["patch", "pod", pod, "--subresource=ephemeralcontainers", "-p", patch]).await
+    };
+    for variable in ["NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+    {
+        let message = refused(&add("sliced", &debugging("debug", variable)).await?)?;
+        assert!(message.contains("ephemeral container debug"), "{message}");
+    }
+    taken(&add("sliced", &debugging("look", "LANG")).await?)?;
+    taken(&add("plain", &debugging("look", "NVIDIA_VISIBLE_DEVICES")).await?)?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_extender_assigns_by_a_binding() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    for name in ["one", "two"] {
+        let mut waiting = pod(name, &[]);
+        if let Some(spec) = &mut waiting.spec {
+            spec.scheduler_name = Some("nobody".to_owned());
+        }
+        cluster.create(&waiting).await?;
+    }
+    let bind = async |user: &str, pod: &str, path: &str, annotations: Value| {
+        let metadata = json!({"name": pod, "namespace": "default", "annotations": annotations});
+        let target = json!({"apiVersion": "v1", "kind": "Node", "name": "h"});
+        let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target});
+        let arguments = ["--as", user, "create", "--raw", path, "-f", "-"];
+        cluster.plane().kubectl_output(&arguments, &binding.to_string()).await
+    };
+    let base = "/api/v1/namespaces/default";
+    for path in [format!("{base}/pods/one/binding"), format!("{base}/bindings")] {
+        for key in [keys::ASSIGNMENT, keys::REQUEST] {
+            let message = refused(&bind("alice", "one", &path, json!({key: "{}"})).await?)?;
+            assert!(message.contains(&format!("{key} is written by the extender of kerf")), "{message}");
+        }
+    }
+    taken(
+        &bind("alice", "one", &format!("{base}/pods/one/binding"), json!({"example.com/note": "1"})).await?,
+    )?;
+    taken(
+        &bind(EXTENDER, "two", &format!("{base}/pods/two/binding"), json!({keys::ASSIGNMENT: "{}"})).await?,
+    )?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_of_system_namespaces_do_not_come_with_a_request() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    for namespace in ["kube-system", NAMESPACE] {
+        let pods: Api<Pod> = Api::namespaced(cluster.plane().client(), namespace);
+        for key in [keys::REQUEST, keys::ASSIGNMENT] {
+            let forged = pods.create(&PostParams::default(), &pod("forged", &[(key, "{}")])).await;
+            let message = forged.err().context("a forged request was taken")?.to_string();
+            assert!(message.contains("kerf gives no slices in this namespace"), "{message}");
+        }
+        pods.create(&PostParams::default(), &pod("mine", &[])).await?;
+    }
+    cluster.stop().await
+}
+
+/// A client with an agent's account, in a pod on `node`.
+async fn agent(cluster: &Cluster, node: &str) -> anyhow::Result<Client> {
+    let plane = cluster.plane();
+    let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", node).await?;
+    plane.client_as(Path::new(&account)).await
+}
+
+async fn patch_status(client: &Client, node: &str) -> Result<(), kube::Error> {
+    let patch = Patch::Merge(json!({"status": {"summary": {"gpus": "none"}}}));
+    Api::<GpuNode>::all(client.clone()).patch_status(node, &PatchParams::default(), &patch).await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
+    let mut cluster = cluster().await?;
+    cluster.nodes_mut()[0].agent().kill()?;
+    cluster.plane().apply("{apiVersion: v1, kind: Node, metadata: {name: other}}").await?;
+    let (own, other) = (agent(&cluster, "h").await?, agent(&cluster, "other").await?);
+    for client in [&other, &cluster.plane().client()] {
+        let message =
+            patch_status(client, "h").await.err().context("a foreign status was taken")?.to_string();
+        assert!(message.contains("status is written by the agent of this node"), "{message}");
+    }
+    patch_status(&own, "h").await?;
+    // Nor does an agent touch another node's objects.
+    let label = Patch::Merge(json!({"metadata": {"labels": {"kerf.dev/gpu-model": "H100-80GB"}}}));
+    let nodes = |client: &Client| Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
+    let foreign = nodes(&own).patch("other", &PatchParams::default(), &label).await;
+    let message = foreign.err().context("a foreign node was labelled")?.to_string();
+    assert!(message.contains("this is of node other"), "{message}");
+    nodes(&own).patch("h", &PatchParams::default(), &label).await?;
+    let pods: Api<Pod> = Api::default_namespaced(other);
+    let deleted = pods.delete("plain", &kube::api::DeleteParams::default()).await;
+    assert!(deleted.is_err(), "an agent deleted a pod of another node");
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_writes_the_policy_of_a_gpu_node_and_no_promise() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    let spec = cluster.gpu_node("h").await?.read_spec()?;
+    assert!(!spec.slices.is_empty(), "a pod runs there");
+    let patch = async |spec: Value| {
+        let patch = json!({"spec": spec}).to_string();
+        alice(&cluster, &["patch", "gpunode", "h", "--type=merge", "-p", &patch]).await
+    };
+    for (field, value) in
+        [("slices", json!([])), ("revision", json!(99)), ("epoch", json!(99)), ("nextSlice", json!(0))]
+    {
+        let message = refused(&patch(json!({field: value})).await?)?;
+        assert!(message.contains(&format!("spec.{field} is written by the extender of kerf")), "{message}");
+    }
+    refused(&patch(json!(null)).await?)?;
+    taken(&patch(json!({"policy": {"overUse": "report"}})).await?)?;
+    taken(&alice(&cluster, &["label", "gpunode", "h", "a=b"]).await?)?;
+    assert_eq!(cluster.gpu_node("h").await?.read_spec()?.slices, spec.slices);
+    cluster.stop().await
+}

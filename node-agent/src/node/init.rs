@@ -41,10 +41,9 @@ impl Node {
         let mut held = InitHeld::default();
         for (uid, pod, name, beyond) in self.staged() {
             let own = self.own_of(uid, pod, name);
-            let missing = beyond.count.saturating_sub(own.len());
-            if missing > 0 {
+            if own.len() < beyond.count {
                 let by_it = || Held { name, holder: holder(pod, &beyond.container) };
-                held.doubted.extend(self.doubtful(uid, name, missing).into_iter().map(|d| (d, by_it())));
+                held.doubted.extend(self.doubtful(uid, name).into_iter().map(|d| (d, by_it())));
             }
             // One that the kubelet has not taken on yet is still to be offered what it was promised.
             if pod.admitted {
@@ -81,18 +80,17 @@ impl Node {
         promised.collect()
     }
 
-    /// Devices that the pod may hold under this name without their being promised to it: those that were allocated, if
-    /// these are enough, else all that can be.
-    fn doubtful(&self, uid: &PodUid, name: ResourceName, missing: usize) -> Vec<DeviceId> {
+    /// Devices that the pod may hold under this name without their being promised to it: all that can be. What was
+    /// allocated under the name lately says nothing, for it may be another pod's.
+    fn doubtful(&self, uid: &PodUid, name: ResourceName) -> Vec<DeviceId> {
         let others = self.spec.slices.iter().filter(|w| w.reservation.as_ref().is_none_or(|r| r.uid != *uid));
         let others = others.filter_map(|wanted| Some((self.device_of(wanted)?, wanted.shape)));
         let unwanted = self.unwanted().into_iter().map(|(_, shape, device, _)| (device, shape));
-        let unlisted: Vec<_> = others.chain(unwanted).filter(|(d, _)| !self.account.lists(d)).collect();
-        let devices = |is: &dyn Fn(&DeviceId, Shape) -> bool| -> Vec<DeviceId> {
-            unlisted.iter().filter(|(device, shape)| is(device, *shape)).map(|(d, _)| d.clone()).collect()
+        let may_be = |(device, shape): &(DeviceId, Shape)| {
+            let fits = shape.keeps(name) || self.account.allocated_as(device) == Some(name);
+            fits && !self.account.lists(device)
         };
-        let allocated = devices(&|device, _| self.account.allocated_as(device) == Some(name));
-        if allocated.len() >= missing { allocated } else { devices(&|_, shape| shape.keeps(name)) }
+        others.chain(unwanted).filter(may_be).map(|(device, _)| device).collect()
     }
 
     /// Notes which promises were kept: their pods have got the slices. When they hold them no more they have ended, and

@@ -142,6 +142,18 @@ fn what_an_init_container_may_hold_stays_though_its_promise_is_lost() {
 }
 
 #[test]
+fn what_an_init_container_may_hold_stays_though_another_pod_is_given_its_like() {
+    let mut scene = admitted();
+    // The promise is lost, and the kubelet gives a slice of the same name to a pod that it does not list yet.
+    let in_its_place = mig("1g.10gb+me", 1, 1);
+    scene.want(vec![wanted("s9", in_its_place, Some(("c", "nvidia.com/mig-1g.10gb.me")))]);
+    let now = scene.tick();
+    scene.node.on_allocated(ONE.parse().unwrap(), vec![DeviceId::new("MIG-3")], now);
+    scene.settle();
+    assert!(scene.places().contains(&"1g.10gb at 1:1".to_owned()), "{:?}", scene.places());
+}
+
+#[test]
 fn a_namesake_of_a_pod_that_has_ended_holds_nothing() {
     let mut scene = admitted();
     let mut again = pods(false);

@@ -1,7 +1,7 @@
 //! What MPS shares may come to together: of memory as policy says, of compute no more than there is.
 
 use super::super::{Allowed, Observed, ObservedGpu, ObservedShare, Plan, Step, check, plan};
-use crate::contract::{MpsMemory, Shape};
+use crate::contract::{MpsMemory, Shape, WantedSlice};
 use crate::names::{GpuUuid, SliceId};
 use crate::testing::wanted;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};

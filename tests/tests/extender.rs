@@ -49,11 +49,10 @@ impl Scene {
         options.priority_and_fairness = false;
         let mut plane = ControlPlane::start(options).await?;
         let manifests = root().join("deploy/local").display().to_string();
-        // Without the guard: this plays one of kerf's programs with an admin's rights.
+        // Without the guard and the webhook: this plays one of kerf's programs with an admin's rights, and its pods come with
+        // what the webhook would write.
         plane.kubectl(&["apply", "--server-side", "-k", &manifests, UNGUARDED]).await?;
         plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
-        // This test's pods come with what the webhook would write.
-        plane.kubectl(&["delete", "mutatingwebhookconfiguration", "kerf"]).await?;
         for n in 0..nodes {
             create_node(&plane, &format!("node-{n:02}"), gpus).await?;
         }

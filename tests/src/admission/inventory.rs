@@ -1,9 +1,9 @@
 //! `GpuNodes` that no agent stands behind: the inventory of a large cluster.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kerf_core::contract::GpuNodeStatus;
-use kerf_core::names::{GpuUuid, NodeName};
-use kerf_core::testing::node_status;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, Shape, WantedSlice};
+use kerf_core::names::{GpuUuid, NodeName, PodUid, SliceId};
+use kerf_core::testing::{node_status, slice_status};
 use kerf_runtime::gpu_node::GpuNode;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -15,7 +15,7 @@ use crate::control_plane::ControlPlane;
 /// How many are written at once.
 const AT_ONCE: usize = 16;
 
-/// Creates `count` `GpuNodes` of eight H100 each.
+/// Creates `count` `GpuNodes` of eight GPUs each, of several models, cut and used in many ways.
 pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Result<()> {
     // Only a node's agent may write its status otherwise.
     let binding = ["delete", "validatingadmissionpolicybinding", "gpunodes-status.guard.kerf.dev"];
@@ -23,8 +23,10 @@ pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Resul
     let nodes = Api::<GpuNode>::all(plane.client());
     let write = async |number: u32| {
         let name = format!("n{number}");
-        nodes.create(&PostParams::default(), &GpuNode::new(&NodeName::new(&name))).await?;
-        let patch = Patch::Merge(json!({"status": status(number)}));
+        let (spec, status) = node(number)?;
+        let object = GpuNode { spec: Some(json!(spec)), ..GpuNode::new(&NodeName::new(&name)) };
+        nodes.create(&PostParams::default(), &object).await?;
+        let patch = Patch::Merge(json!({"status": status}));
         let written =
             async || Ok(nodes.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| true)?);
         // The API server takes a moment to hear that the binding is gone.
@@ -33,10 +35,38 @@ pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Resul
     stream::iter(0..count).map(write).buffer_unordered(AT_ONCE).try_collect().await
 }
 
-fn status(number: u32) -> GpuNodeStatus {
-    let mut status = node_status(&["H100-80GB"; 8]);
+/// The cluster's models, and what their GPUs are cut into.
+const FLEET: [(&str, Option<&str>); 4] = [
+    ("H100-80GB", Some("1g.10gb")),
+    ("A100-40GB", Some("1g.5gb")),
+    ("H200-141GB", Some("1g.18gb")),
+    ("L4-24GB", None),
+];
+
+/// Eight GPUs of one model, each cut into none to six slices, all of which pods have.
+fn node(number: u32) -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
+    let (model, profile) = FLEET[usize::try_from(number)? % FLEET.len()];
+    let mut status = node_status(&[model; 8]);
+    let mut spec = GpuNodeSpec::default();
     for gpu in &mut status.gpus {
         gpu.uuid = GpuUuid::new(format!("GPU-{number:08x}-7f3c-4a1e-9d52-{:012x}", gpu.index));
+        let Some(profile) = profile else { continue };
+        for start in 0..(number + gpu.index) % 7 {
+            let id = SliceId::new(format!("s{}-{start}", gpu.index));
+            let shape =
+                Shape::Mig { profile: profile.parse()?, start: u8::try_from(start)?, size: 1, part: None };
+            let reservation = Some(Reservation {
+                uid: PodUid::new(format!("{number:08x}-0000-4000-8000-{:08x}{start:04x}", gpu.index)),
+                namespace: "default".to_owned(),
+                pod: format!("worker-{number}-{}-{start}", gpu.index),
+                container: "main".to_owned(),
+                resource: format!("nvidia.com/mig-{profile}").parse()?,
+                alone: false,
+                epoch: 1,
+            });
+            spec.slices.push(WantedSlice { id, gpu: gpu.uuid.clone(), shape, reservation });
+        }
     }
-    status
+    status.slices = spec.slices.iter().map(|slice| slice_status(slice, true)).collect();
+    Ok((spec, status))
 }

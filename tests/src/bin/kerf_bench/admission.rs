@@ -12,7 +12,8 @@ use clap::Args as ClapArgs;
 use kerf_tests::admission::{AdmissionScene, Load, Sample, asking, create_gpu_nodes, failures, plain};
 use kerf_tests::cluster::wait;
 
-use crate::admission_metrics::{Histogram, resident_mib, scrape};
+use crate::admission_metrics::{Histogram, scrape};
+use crate::process::{peak_mib, resident_mib};
 use crate::report::{Figure, Latency, print, print_figures};
 
 /// The bars of issue 6.
@@ -37,7 +38,7 @@ pub struct Args {
     /// The length of a round, in milliseconds.
     #[arg(long, default_value_t = 1000)]
     round_ms: u64,
-    /// `GpuNodes` of eight H100 in the inventory.
+    /// `GpuNodes` of eight GPUs in the inventory.
     #[arg(long, default_value_t = 1000)]
     nodes: u32,
 }
@@ -54,7 +55,10 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     scene.restart(0).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let listed = resident_mib(process(&scene)?)?;
-    print(&format!("# resident: {grown:.1} MiB after the load, {listed:.1} MiB after a restart"));
+    let peak = peak_mib(process(&scene)?)?;
+    print(&format!(
+        "# resident: {grown:.1} MiB after the load, {listed:.1} after a restart, at most {peak:.1}"
+    ));
     let name = format!("resident with {} GpuNodes, MiB", args.nodes);
     figures.push(Figure::at_most(&name, grown.max(listed), RESIDENT_MIB));
     figures.push(rotation(&mut scene, args).await?);

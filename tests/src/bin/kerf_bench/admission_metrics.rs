@@ -53,14 +53,6 @@ pub async fn scrape(admin: SocketAddr) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The memory of a process that is in RAM, MiB.
-pub fn resident_mib(pid: u32) -> anyhow::Result<f64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kib: u32 = line.split_whitespace().next().context("VmRSS is empty")?.parse()?;
-    Ok(f64::from(kib) / 1024.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

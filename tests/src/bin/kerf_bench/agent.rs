@@ -24,6 +24,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::json;
 
+use crate::process::{cpu_ticks, resident_mib};
 use crate::report::{Figure, Latency, print, print_figures};
 
 const NODE: &str = "n";
@@ -245,20 +246,4 @@ fn reservation(pod: &Pod) -> anyhow::Result<Reservation> {
         alone: false,
         epoch: 1,
     })
-}
-
-/// The process's user and system time: fields 14 and 15 of `/proc/<pid>/stat` (proc(5)), counted after the name in brackets.
-fn cpu_ticks(pid: u32) -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = text.rsplit_once(')').context("no name in stat")?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let field = |n: usize| anyhow::Ok(fields.get(n - 3).context("stat is short")?.parse::<u64>()?);
-    Ok(field(14)? + field(15)?)
-}
-
-fn resident_mib(pid: u32) -> anyhow::Result<f64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    let kib: u32 = line.split_whitespace().next().context("VmRSS is empty")?.parse()?;
-    Ok(f64::from(kib) / 1024.0)
 }

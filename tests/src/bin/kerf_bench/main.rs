@@ -9,6 +9,7 @@ mod agent;
 mod churn;
 mod faults;
 mod fuzz;
+mod process;
 mod report;
 mod walk;
 

@@ -6,7 +6,7 @@ use json_patch::PatchOperation;
 use kerf_core::contract::{RequestDocument, UnreadableRequest};
 use kerf_core::keys;
 use kerf_core::policy::{self, Policies, Supply};
-use kerf_core::request::{self, AskError, PodView, Reading};
+use kerf_core::request::{self, AskError, Field, PodView, Reading};
 use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
@@ -24,6 +24,13 @@ pub enum Admission {
         warnings: Vec<String>,
         /// The request that the patch writes.
         document: Box<RequestDocument>,
+    },
+    /// It carries its request already, and another webhook changed it since: it goes in with what it lacks.
+    Mended {
+        /// The patch.
+        ops: Vec<PatchOperation>,
+        /// What the user should know.
+        warnings: Vec<String>,
     },
     /// It does not go in.
     Denied {
@@ -68,23 +75,31 @@ fn decide(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) ->
     let view = PodView::deserialize(pod)?;
     let annotations = &view.metadata.annotations;
     if let Some(key) = [keys::ASSIGNMENT, keys::ROOM].into_iter().find(|key| annotations.contains_key(*key)) {
-        return Err(AskError::Reserved(key).into());
+        return Err(AskError::Reserved(Field::Annotation(key.to_owned())).into());
     }
     let policy = policies.of_pod(&view.facts(namespace, &request::models_named(&view)));
     let no_policy = || Refusal::NoPolicy(namespace.to_owned());
     if let Some(text) = annotations.get(keys::REQUEST) {
         let document = RequestDocument::parse(text)?;
-        readmit(pod, &view, &document, policy.ok_or_else(no_policy)?)?;
-        return Ok(Admission::Untouched);
+        let PodPatch { ops, warnings } = readmit(pod, &view, &document, policy.ok_or_else(no_policy)?)?;
+        return Ok(if ops.is_empty() { Admission::Untouched } else { Admission::Mended { ops, warnings } });
     }
     let reading =
         policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
-    let Some(ask) = request::read(&view, &reading)? else { return Ok(Admission::Untouched) };
+    let Some(ask) = request::read(&view, &reading)? else { return unasked(&view) };
     let policy = policy.ok_or_else(no_policy)?;
     let choice = policy::choose(policy, supply, &ask)?;
     let PodPatch { ops, warnings } = patch(pod, &choice.document, policy)?;
     let warnings = choice.warnings.iter().map(ToString::to_string).chain(warnings).collect();
     Ok(Admission::Patched { ops, warnings, document: Box::new(choice.document) })
+}
+
+/// A pod that asks for nothing goes in as it is. With kerf's label it would pass for one that was admitted.
+fn unasked(view: &PodView) -> Result<Admission, Refusal> {
+    if view.metadata.labels.contains_key(keys::SLICED) {
+        return Err(AskError::Reserved(Field::Label(keys::SLICED.to_owned())).into());
+    }
+    Ok(Admission::Untouched)
 }
 
 #[cfg(test)]

@@ -29,7 +29,9 @@ impl Decision {
         match self {
             Self::Pod(Admission::Untouched) => Verdict::AsItIs,
             Self::Template(ops) if ops.is_empty() => Verdict::AsItIs,
-            Self::Pod(Admission::Patched { ops, warnings, .. }) => Verdict::Patched(ops, warnings),
+            Self::Pod(Admission::Patched { ops, warnings, .. } | Admission::Mended { ops, warnings }) => {
+                Verdict::Patched(ops, warnings)
+            }
             Self::Template(ops) => Verdict::Patched(ops, &[]),
             Self::Pod(Admission::Denied { message, .. }) => Verdict::Denied(message),
         }
@@ -55,6 +57,10 @@ impl Decision {
                 let requests = requests.collect::<Vec<_>>().join(", ");
                 let warnings = warnings.join("; ");
                 tracing::info!(resource, namespace, name, dry_run, outcome, requests, warnings, "admission");
+            }
+            Self::Pod(Admission::Mended { warnings, .. }) => {
+                let warnings = warnings.join("; ");
+                tracing::info!(resource, namespace, name, dry_run, outcome, warnings, "admission again");
             }
             Self::Pod(Admission::Denied { message: reason, .. }) => {
                 tracing::info!(resource, namespace, name, dry_run, outcome, reason, "admission");

@@ -67,11 +67,13 @@ pub(crate) fn patch(pod: &Value, document: &RequestDocument, policy: &Policy) ->
     Ok(PodPatch { ops: edit.finish(), warnings })
 }
 
-/// Whether `pod` carries all that `document` says. What a policy adds for convenience (tolerations, runtime class, whether the
-/// pod may be moved) is no part of it: a policy may change that while pods that it admitted live.
-pub(crate) fn is_patched(pod: &Value, document: &RequestDocument, policy: &Policy) -> bool {
+/// The patch that makes `pod`, which was patched before, carry all that `document` says. What a policy adds for convenience
+/// (tolerations, runtime class, whether the pod may be moved) is no part of it: a policy may change that while pods that it
+/// admitted live.
+pub(crate) fn mend(pod: &Value, document: &RequestDocument, policy: &Policy) -> Result<PodPatch, Unfit> {
     let mut edit = Edit::new(pod);
-    carry(&mut edit, document, policy).is_ok() && edit.finish().is_empty()
+    let warnings = carry(&mut edit, document, policy)?;
+    Ok(PodPatch { ops: edit.finish(), warnings })
 }
 
 /// Makes the pod carry the document; gives what the user should know.

@@ -2,22 +2,25 @@
 //! changed it, or when somebody copied it. A document that does not match its pod is not believed.
 
 use crate::admit::Refusal;
-use crate::patch::is_patched;
+use crate::patch::{PodPatch, mend};
 use kerf_core::contract::RequestDocument;
 use kerf_core::policy::{self, Denied, Policy};
 use kerf_core::request::{self, PodView};
 use serde_json::Value;
 
-/// Checks `document` against the pod that carries it, by the rules that would have made it.
+/// Checks `document` against the pod that carries it, by the rules that would have made it; gives what the pod lacks of it.
+///
+/// What asks must be as the document says: only the user could have written it otherwise. What follows from that, another
+/// webhook may have changed that knows nothing of kerf, and it is put right without a new choice.
 pub(crate) fn readmit(
     pod: &Value,
     view: &PodView,
     document: &RequestDocument,
     policy: &Policy,
-) -> Result<(), Refusal> {
-    let agrees = request::agrees(view, document, policy.spec().node_name)?;
-    if !agrees || !is_patched(pod, document, policy) {
+) -> Result<PodPatch, Refusal> {
+    if !request::agrees(view, document, policy.spec().node_name)? {
         return Err(Denied::Forged.into());
     }
-    Ok(policy::verify(policy, document)?)
+    policy::verify(policy, document)?;
+    Ok(mend(pod, document, policy)?)
 }

@@ -73,6 +73,7 @@ impl Webhook {
                         return admission;
                     }
                 }
+                // Who was admitted before is counted already.
                 _ => return admission,
             }
         }

@@ -90,6 +90,8 @@ fn decision(document: &RequestDocument) -> Vec<String> {
         }
         Some(chosen) => lines.extend(chosen.passed.iter().map(|passed| format!("  passed over: {passed}"))),
     }
+    let waits = chosen.iter().flat_map(|chosen| &chosen.waits);
+    lines.extend(waits.map(|first| format!("  all kinds were full, so it waits for the first: {first}")));
     let listed = [
         ("only on GPUs of model", gpus.models.join(", ")),
         ("not on GPUs of model", gpus.not_models.join(", ")),

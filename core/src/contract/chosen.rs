@@ -20,9 +20,12 @@ pub struct Chosen {
     /// The containers for which the pod itself names the kind of slice, so that no other may serve them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<String>,
+    /// The kinds that were chosen although they are full, because all are: the pod waits for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<PassedOver>,
 }
 
-/// A kind that was not chosen for a container.
+/// A kind that a container was not given at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PassedOver {
@@ -34,7 +37,7 @@ pub struct PassedOver {
     pub reason: Reason,
 }
 
-/// Why a kind was passed over.
+/// Why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Reason {

@@ -6,11 +6,18 @@ use crate::contract::ContainerRequest;
 use crate::inventory::{GpuInventory, NodeInventory};
 use crate::request::Role;
 use crate::resource::ResourceName;
-use crate::units::SizeGb;
+use crate::units::{ComputePercent, SizeGb};
 
-/// How many pods with one slice of `name` and `size` each could be promised one on `gpu` before the next is refused.
+/// How many pods with one slice of `name` and `size` each, and with `compute` where that is asked for, could be promised one on
+/// `gpu` before the next is refused.
 #[must_use]
-pub fn room(gpu: &GpuInventory, name: ResourceName, size: SizeGb, fleet: &Fleet) -> u32 {
+pub fn room(
+    gpu: &GpuInventory,
+    name: ResourceName,
+    size: SizeGb,
+    compute: Option<ComputePercent>,
+    fleet: &Fleet,
+) -> u32 {
     let request = ContainerRequest {
         name: String::new(),
         role: Role::App,
@@ -19,7 +26,7 @@ pub fn room(gpu: &GpuInventory, name: ResourceName, size: SizeGb, fleet: &Fleet)
         count: 1,
         resource: name,
         memory: None,
-        compute: None,
+        compute,
     };
     let mut node = NodeInventory { gpus: vec![gpu.clone()] };
     let mut count = 0;

@@ -12,10 +12,11 @@ pub use warning::Warning;
 use super::{Policy, Supply};
 use crate::contract::{Chosen, ContainerRequest, PassedOver, REQUEST_VERSION, Reason, RequestDocument};
 use crate::kind::{IsolationClass, Kind};
-use crate::request::{ContainerAsk, PodAsk, Want};
+use crate::request::{Claim, ContainerAsk, PodAsk, Want, held};
 use crate::resource::{ResourceName, share_size};
 use crate::units::{LARGEST_SIZE, SizeGb};
 use names::{Need, conceivable, largest, served, strongest_class};
+use std::collections::BTreeMap;
 
 /// How a request will be served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
     for container in &ask.containers {
         choosing.container(container)?;
     }
-    let Made { containers, passed, mut warnings } = choosing.made;
+    let Made { containers, passed, waits, mut warnings } = choosing.made;
     warnings.extend(ask.ignored.iter().cloned().map(Warning::Ignored));
     let document = RequestDocument {
         version: REQUEST_VERSION,
@@ -47,9 +48,10 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
             dialect: ask.dialect.map(|dialect| dialect.to_string()),
             passed,
             named: named(ask),
+            waits,
         }),
     };
-    check_pod(policy, &document)?;
+    check_pod(policy, &document, |name| supply.at_most(name, &ask.gpus))?;
     Ok(Choice { document, warnings })
 }
 
@@ -102,14 +104,35 @@ fn check_size(policy: &Policy, container: &str, size: SizeGb) -> Result<(), Deni
     }
 }
 
-/// The most that one pod may ask for, of what it holds at a time.
-fn check_pod(policy: &Policy, document: &RequestDocument) -> Result<(), Denied> {
+/// The most that one pod may ask for, of what it holds at a time. What is asked without a size counts as the most that the pod
+/// may get by its name, as far as `at_most` knows it.
+fn check_pod(
+    policy: &Policy,
+    document: &RequestDocument,
+    at_most: impl Fn(ResourceName) -> Option<SizeGb>,
+) -> Result<(), Denied> {
     let (name, cap, holdings) = (policy.name().to_owned(), policy.spec().max_per_pod, document.holdings());
-    let slices = holdings.iter().map(|c| c.count).fold(0, u32::saturating_add);
-    let memory = holdings.iter().map(|c| c.count.saturating_mul(c.size_gb.0)).fold(0, u32::saturating_add);
+    let mut without_size = BTreeMap::new();
+    let (mut slices, mut memory) = (0_u32, 0_u32);
+    for holding in holdings.iter() {
+        let mut size = holding.size_gb;
+        if size == SizeGb::ANY
+            && let Some(most) = at_most(holding.resource)
+        {
+            without_size.insert(holding.resource, most);
+            size = most;
+        }
+        slices = slices.saturating_add(holding.count);
+        memory = memory.saturating_add(holding.count.saturating_mul(size.0));
+    }
     match (cap.slices, cap.memory_gb) {
         (Some(max), _) if slices > max => Err(Denied::PodSlices { slices, max, policy: name }),
-        (_, Some(max)) if memory > max => Err(Denied::PodMemory { memory, max, policy: name }),
+        (_, Some(max)) if memory > max => {
+            let counted = without_size
+                .iter()
+                .map(|(name, size)| format!(", where {name} counts as {size}, the most that it may be"));
+            Err(Denied::PodMemory { memory, counted: counted.collect(), max, policy: name })
+        }
         _ => Ok(()),
     }
 }
@@ -128,6 +151,7 @@ struct Choosing<'c> {
 struct Made {
     containers: Vec<ContainerRequest>,
     passed: Vec<PassedOver>,
+    waits: Vec<PassedOver>,
     warnings: Vec<Warning>,
 }
 
@@ -176,29 +200,28 @@ impl Choosing<'_> {
         let size = self.stepped(&container.name, asked);
         let need = Need { size, memory: container.memory, compute: container.compute, gpus: &self.ask.gpus };
         let mut passed = Vec::new();
-        let mut first: Option<(usize, ResourceName, Reason)> = None;
+        let mut first: Option<(usize, ResourceName)> = None;
         for kind in self.kinds {
             let pass = |reason| PassedOver { container: container.name.clone(), kind: *kind, reason };
             let Some(resource) = served(self.supply, *kind, &need) else {
                 passed.push(pass(Reason::NotServed));
                 continue;
             };
-            let room = self.supply.room(resource, size, &self.ask.gpus);
-            if room.left() >= container.count.saturating_add(self.taken(resource)) {
+            let room = self.supply.room_for(resource, size, container.compute, &self.ask.gpus);
+            if room.left() >= self.needed(container, resource) {
                 self.fall_back(resource, passed);
                 return Ok(Named { size, resource, served: true });
             }
             let reason = Reason::Full { resource, room: room.room, pending: room.pending };
-            first.get_or_insert((passed.len(), resource, reason));
+            first.get_or_insert((passed.len(), resource));
             passed.push(pass(reason));
         }
-        if let Some((before, resource, reason)) = first {
+        if let Some((before, resource)) = first {
             let waits = passed.get(before).cloned();
             passed.truncate(before);
             self.fall_back(resource, passed);
-            self.made
-                .warnings
-                .extend(waits.filter(|_| matches!(reason, Reason::Full { .. })).map(Warning::Waits));
+            self.made.warnings.extend(waits.clone().map(Warning::Waits));
+            self.made.waits.extend(waits);
             return Ok(Named { size, resource, served: true });
         }
         let position = self.kinds.iter().position(|kind| conceivable(*kind, &need).is_some());
@@ -263,10 +286,14 @@ impl Choosing<'_> {
         size
     }
 
-    /// How many slices of the name the pod's other containers have got.
-    fn taken(&self, resource: ResourceName) -> u32 {
+    /// How many slices of the name the pod holds with those of `container`, if it gets them. Those of an init container go on
+    /// to the containers after it.
+    fn needed(&self, container: &ContainerAsk, resource: ResourceName) -> u32 {
         let same = self.made.containers.iter().filter(|request| request.resource == resource);
-        same.map(|request| request.count).fold(0, u32::saturating_add)
+        let mut claims: Vec<Claim> =
+            same.map(|request| Claim { role: request.role, resource, count: request.count }).collect();
+        claims.push(Claim { role: container.role, resource, count: container.count });
+        held(&claims).into_iter().fold(0, u32::saturating_add)
     }
 
     /// Records the kinds that were passed over for `resource`, and tells of them.

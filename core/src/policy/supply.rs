@@ -109,6 +109,21 @@ impl Supply {
         self.gpus.alike.iter().filter(|(gpu, _)| !gpu.ever.is_empty()).map(|(gpu, _)| gpu.size).max()
     }
 
+    /// The most memory that one slice of a name without a size may have: a whole GPU, or one of a GPU's equal time slices.
+    /// `None` for other names, and while no GPU that the pod may have serves it.
+    #[must_use]
+    pub fn at_most(&self, name: ResourceName, gpus: &GpuSelection) -> Option<SizeGb> {
+        let admitted = self.admitted(gpus);
+        let serving = admitted.iter().filter(|(gpu, _)| gpu.ever.contains(&name));
+        serving
+            .filter_map(|(gpu, _)| match name {
+                ResourceName::Whole => Some(gpu.size),
+                ResourceName::Replica => gpu.replica,
+                _ => None,
+            })
+            .max()
+    }
+
     /// The largest size that some GPU serves by `kind`.
     #[must_use]
     pub fn largest(&self, kind: Kind) -> Option<SizeGb> {

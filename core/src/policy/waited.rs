@@ -26,7 +26,9 @@ pub struct Alternative {
 /// all of the other.
 #[must_use]
 pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument) -> Option<Alternative> {
-    let room = |request: &ContainerRequest| supply.room(request.resource, request.size_gb, &document.gpus);
+    let room = |request: &ContainerRequest| {
+        supply.room_for(request.resource, request.size_gb, request.compute, &document.gpus)
+    };
     if document.containers.iter().all(|request| room(request).room >= request.count) {
         return None;
     }

@@ -5,6 +5,7 @@
 //! document only: it depends on the cluster's GPUs, and a document that a policy allows gains nothing by asking for more.
 
 use super::annotations::{Notes, Only, only_container};
+use super::errors::Field;
 use super::known::refuse_unknown;
 use super::read::refuse_unsafe;
 use super::{AskError, PodView, Role, Want, limits};
@@ -18,7 +19,7 @@ use crate::resource::ResourceName;
 pub fn agrees(pod: &PodView, document: &RequestDocument, node_name: NodeNameRule) -> Result<bool, AskError> {
     refuse_unknown(pod)?;
     let Some(limits_agree) = limits_agree(pod, document) else {
-        return Err(AskError::Reserved(keys::REQUEST));
+        return Err(AskError::Reserved(Field::Annotation(keys::REQUEST.to_owned())));
     };
     let notes = Notes::of(pod, &only(pod, document))?;
     let of = |container: &str| document.containers.iter().find(|request| request.name == container);

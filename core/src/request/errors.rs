@@ -194,12 +194,30 @@ pub enum AskError {
         /// The key that is spelled most alike.
         nearest: String,
     },
+    /// A key is about slices, in a pod that asks for none.
+    #[error("metadata.annotations[{key}]: the pod asks kerf for no slice that this could be about; {}", remedy(.others.as_ref()))]
+    Idle {
+        /// The annotation.
+        key: String,
+        /// A limit by which the pod asks somebody else, and the dialect that has it.
+        others: Option<(String, Dialect)>,
+    },
     /// The user wrote what only kerf writes.
-    #[error("metadata.annotations[{0}] is written by kerf; remove it from the manifest")]
-    Reserved(&'static str),
+    #[error("{0} is written by kerf; remove it from the manifest")]
+    Reserved(Field),
     /// The pod goes past the scheduler.
     #[error(
         "spec.nodeName is set, so no scheduler would reserve a slice; remove it and use a nodeSelector, or ask an admin for `nodeName: affinity` in the policy"
     )]
     NodeName,
+}
+
+/// What is to be done about a key that is about nothing.
+fn remedy(others: Option<&(String, Dialect)>) -> String {
+    match others {
+        None => "add kerf.dev/gpu-memory, or remove it".to_owned(),
+        Some((limit, dialect)) => format!(
+            "ask by kerf.dev/gpu-memory instead of {limit}, ask an admin for `dialects: [{dialect}]` in the policy, or remove it"
+        ),
+    }
 }

@@ -4,6 +4,7 @@ use super::annotations::{Notes, only_container};
 use super::dialects::{self, Foreign};
 use super::known::refuse_unknown;
 use super::{AskError, ContainerAsk, ContainerView, PodAsk, PodView, Reading, Role, Want, limits};
+use crate::keys;
 use crate::policy::NodeNameRule;
 use crate::units::MemoryMib;
 
@@ -15,7 +16,7 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
         foreign.push((container, role, dialects::ask(pod, container, role, reading)?));
     }
     if !asks_at_all(pod) && foreign.iter().all(|(_, _, foreign)| foreign.is_none()) {
-        return Ok(None);
+        return refuse_idle(pod, reading).map(|()| None);
     }
     let notes = Notes::of(pod, &|key| only_container(pod, key))?;
     let mut containers = Vec::new();
@@ -25,7 +26,7 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
         containers.extend(ask(container, role, foreign, &notes)?);
     }
     if containers.is_empty() {
-        return Ok(None);
+        return refuse_idle(pod, reading).map(|()| None);
     }
     notes.refuse_idle_compute(|container| containers.iter().any(|ask| ask.name == container))?;
     dialects::refuse_others(pod, reading)?;
@@ -41,16 +42,28 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
 
 /// Whether the pod asks by kerf's keys, or says something that only a pod that asks may say.
 fn asks_at_all(pod: &PodView) -> bool {
-    let asking = |key: &String| {
-        crate::keys::PER_CONTAINER
-            .iter()
-            .any(|base| key.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
-    };
+    let asking = |key: &String| keys::PER_CONTAINER.iter().any(|base| is_of(key, base));
     let named = |container: &ContainerView| {
         limits::entries(container)
             .any(|(name, _)| limits::asks_by(name) && dialects::dialect_of(name).is_none())
     };
     pod.metadata.annotations.keys().any(asking) || pod.spec.in_order().any(|(container, _)| named(container))
+}
+
+/// Whether `key` is `base`, or `base` for one container.
+fn is_of(key: &str, base: &str) -> bool {
+    key.strip_prefix(base).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Refuses a pod that says how its slices must be and asks for none: it would run without its GPU, or with one that is not
+/// kerf's to choose. Whether it may be moved is nothing about slices: a cluster may say that of all pods.
+fn refuse_idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
+    let about_slices = || keys::ASKED.into_iter().filter(|base| *base != keys::MOVABLE);
+    let idle = pod.metadata.annotations.keys().find(|key| about_slices().any(|base| is_of(key, base)));
+    idle.map_or(Ok(()), |key| {
+        let others = dialects::others(pod, reading).map(|(_, limit, dialect)| (limit.to_owned(), dialect));
+        Err(AskError::Idle { key: key.clone(), others })
+    })
 }
 
 /// What one container asks for, of all that is said about it.
@@ -76,7 +89,7 @@ fn ask(
         // It has all of its GPU.
         Want::Whole => {}
         // The profile says what compute it has; a share for all containers is not about it.
-        Want::Profile(_) | Want::Compute(_) if key == crate::keys::COMPUTE => {}
+        Want::Profile(_) | Want::Compute(_) if key == keys::COMPUTE => {}
         Want::Profile(_) | Want::Compute(_) => {
             return Err(ask.twice(&ContainerAsk { by: format!("{key}: {}", percent.get()), ..ask.clone() }));
         }

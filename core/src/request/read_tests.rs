@@ -39,7 +39,33 @@ fn a_pod_without_a_gpu_asks_for_nothing() {
             "{other}"
         );
     }
-    assert_eq!(ours(&pod(json!({"kerf.dev/isolation": "none"}), limits(json!({"cpu": 1})))), Ok(None));
+    assert_eq!(ours(&pod(json!({"kerf.dev/movable": "true"}), limits(json!({"cpu": 1})))), Ok(None));
+}
+
+#[test]
+fn a_key_about_slices_in_a_pod_that_asks_for_none_is_refused() {
+    let of = |key: &str, text: &str, limit: &str, amount: &str| {
+        ours(&pod(json!({key: text}), limits(json!({limit: amount}))))
+    };
+    let idle = |key: &str, others: Option<(&str, Dialect)>| {
+        let others = others.map(|(limit, dialect)| (limit.to_owned(), dialect));
+        Err(AskError::Idle { key: key.to_owned(), others })
+    };
+    for (key, text) in [
+        ("kerf.dev/compute.main", "50"),
+        ("kerf.dev/compute", "50"),
+        ("kerf.dev/isolation", "hardwre"),
+        ("kerf.dev/memory-match", "strict"),
+        ("kerf.dev/gpu-uuid-not", "GPU-1"),
+    ] {
+        assert_eq!(of(key, text, "cpu", "1"), idle(key, None));
+    }
+    let model = "kerf.dev/gpu-model";
+    assert_eq!(
+        of(model, "H100-80GB", "nvidia.com/gpu", "1"),
+        idle(model, Some(("nvidia.com/gpu", Dialect::Nvidia)))
+    );
+    assert_eq!(of(model, "H100-80GB", "nvidia.com/gpu", "0"), idle(model, None), "none of them is asked for");
 }
 
 #[test]

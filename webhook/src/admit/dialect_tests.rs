@@ -51,6 +51,7 @@ fn asked(pod: &Value) -> String {
 fn became(admission: &Admission) -> (String, String) {
     match admission {
         Admission::Untouched => ("nothing".to_owned(), String::new()),
+        Admission::Mended { .. } => panic!("a manifest carries no request"),
         Admission::Denied { message, .. } => ("refused".to_owned(), message.clone()),
         Admission::Patched { document, warnings, .. } => {
             let got = document.containers.iter().map(|c| format!("{} × `{}`", c.count, c.resource));

@@ -2,6 +2,7 @@
 
 use super::*;
 use kerf_core::kind::IsolationClass;
+use kerf_core::policy::PolicyDocument;
 use kerf_core::testing::node_status;
 use kerf_runtime::policy_file;
 use proptest::prelude::*;
@@ -222,11 +223,8 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn asks(pod: &Value) -> bool {
-    let noted = pod["metadata"]["annotations"]
-        .as_object()
-        .unwrap()
-        .keys()
-        .any(|k| k.starts_with("kerf.dev/gpu-memory"));
+    let noted =
+        pod["metadata"]["annotations"].as_object().unwrap().keys().any(|k| k.starts_with("kerf.dev/"));
     noted
         || containers(pod)
             .any(|c| c["resources"]["limits"].as_object().is_some_and(|l| l.keys().any(|k| is_ours(k))))
@@ -237,6 +235,7 @@ proptest! {
     fn a_patch_changes_what_it_must_and_nothing_else(pod in pod(), supply in supply()) {
         match admit(&pod, "default", &policy(), &supply) {
             Admission::Untouched => prop_assert!(!asks(&pod)),
+            Admission::Mended { .. } => prop_assert!(false, "it carries no request"),
             Admission::Denied { message } => {
                 prop_assert!(asks(&pod));
                 prop_assert!(message.contains("container ") || message.contains("metadata.annotations"), "{}", message);
@@ -256,6 +255,62 @@ proptest! {
                 prop_assert_eq!(admit(&after, "default", &policy(), &supply), Admission::Untouched);
                 prop_assert_eq!(admit(&after, "default", &policy(), &Supply::default()), Admission::Untouched, "another inventory");
             }
+        }
+    }
+}
+
+/// The policy that is shipped, where it takes out what leads past a slice.
+fn lenient() -> Policies {
+    let text = std::fs::read_to_string(policies().join("default.yaml")).unwrap();
+    let mut document: Value = serde_saphyr::from_str(&text).unwrap();
+    document["spec"]["environment"] = json!("remove");
+    let document: PolicyDocument = serde_json::from_value(document).unwrap();
+    Policies { pods: vec![document.try_into().unwrap()], nodes: Vec::new() }
+}
+
+/// What other webhooks do to pods, of which kerf's document says nothing.
+fn change(pod: &mut Value, change: &str) {
+    let required =
+        &mut pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    match change {
+        "term" => {
+            let zone = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["c"]}]});
+            required["nodeSelectorTerms"].as_array_mut().unwrap().push(zone);
+        }
+        "affinity" => pod["spec"]["affinity"] = json!(null),
+        "label" => pod["metadata"]["labels"] = json!({"team": "a"}),
+        "scheduler" => pod["spec"]["schedulerName"] = json!("default-scheduler"),
+        "environment" => {
+            let env = json!([{"name": "A"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
+            let proxy = json!({"name": "proxy", "env": env});
+            pod["spec"]["containers"].as_array_mut().unwrap().insert(0, proxy);
+        }
+        _ => {
+            let limits = json!({"limits": {"nvidia.com/gpu": "0"}, "requests": {"nvidia.com/gpu": "0"}});
+            let log = json!({"name": "log", "resources": limits});
+            pod["spec"]["containers"].as_array_mut().unwrap().push(log);
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn who_was_admitted_and_changed_since_is_admitted_with_what_he_lacks(
+        mut pod in pod(),
+        supply in supply(),
+        changes in prop::sample::subsequence(vec!["term", "affinity", "label", "scheduler", "environment", "none of it"], 1..=6),
+    ) {
+        let policies = lenient();
+        if let Admission::Patched { ops, document, .. } = admit(&pod, "default", &policies, &supply) {
+            json_patch::patch(&mut pod, &ops).unwrap();
+            for named in changes {
+                change(&mut pod, named);
+            }
+            let again = admit(&pod, "default", &policies, &Supply::default());
+            let Admission::Mended { ops, .. } = again else { panic!("{again:?}") };
+            json_patch::patch(&mut pod, &ops).unwrap();
+            prop_assert_eq!(admit(&pod, "default", &policies, &supply), Admission::Untouched, "{}", pod);
+            prop_assert_eq!(&pod["metadata"]["annotations"]["kerf.dev/request"], &json!(document.to_json()));
         }
     }
 }

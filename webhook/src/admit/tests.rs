@@ -189,7 +189,7 @@ fn every_refusal_names_the_field_and_the_remedy() {
 #[test]
 fn a_pod_without_a_gpu_goes_in_as_it_is() {
     for resources in [json!(null), limits("nvidia.com/gpu", "1"), json!({"limits": {"memory": "1Gi"}})] {
-        assert_eq!(admitted(&pod(&json!({"kerf.dev/isolation": "none"}), &resources)), Admission::Untouched);
+        assert_eq!(admitted(&pod(&json!({"kerf.dev/movable": "true"}), &resources)), Admission::Untouched);
     }
 }
 
@@ -219,6 +219,38 @@ fn init_containers_that_are_injected_later_do_not_undo_an_admission() {
     after["spec"]["initContainers"].as_array_mut().unwrap().insert(0, json!({"name": "mesh"}));
     after["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "log"}));
     assert_eq!(admitted(&after), Admission::Untouched);
+}
+
+#[test]
+fn what_another_webhook_changed_is_put_right_without_a_new_choice() {
+    let lenient = policy_with(&json!({"environment": "remove"}));
+    let good = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
+    let main = &good["spec"]["containers"][0];
+    let proxy = |more: Value| {
+        let mut proxy = json!({"name": "proxy"});
+        json_patch::merge(&mut proxy, &more);
+        with(&good, "/spec/containers", json!([proxy, main]))
+    };
+    let terms =
+        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let zone = json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]});
+    let cases = [
+        ("another term", with(&good, terms, json!([good.pointer(terms).unwrap()[0], zone]))),
+        ("all GPUs visible", proxy(json!({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}))),
+        ("none of another's GPUs", proxy(json!({"resources": {"limits": {"nvidia.com/gpu": "0"}}}))),
+        ("label removed", with(&good, "/metadata/labels", json!({}))),
+        ("scheduler replaced", with(&good, "/spec/schedulerName", json!("default-scheduler"))),
+        ("affinity removed", with(&good, "/spec/affinity", json!(null))),
+    ];
+    let mut patches = Vec::new();
+    for (name, mut pod) in cases {
+        let admission = admit(&pod, "default", &lenient, &Supply::default());
+        let Admission::Mended { ops, warnings } = admission else { panic!("{name}: {admission:?}") };
+        json_patch::patch(&mut pod, &ops).unwrap();
+        assert_eq!(admit(&pod, "default", &lenient, &supply()), Admission::Untouched, "{name}");
+        patches.push(json!({"case": name, "patch": ops, "warnings": warnings}));
+    }
+    insta::assert_json_snapshot!(patches);
 }
 
 #[test]
@@ -255,10 +287,7 @@ fn a_document_that_does_not_match_its_pod_is_not_believed() {
             let staged = patched(&staged());
             with(&staged, "/spec/initContainers/3/resources", json!({}))
         }),
-        ("label removed", with(&good, "/metadata/labels", json!({}))),
-        ("scheduler replaced", with(&good, "/spec/schedulerName", json!("default-scheduler"))),
         ("other scheduler", with(&good, "/spec/schedulerName", json!("batch"))),
-        ("affinity removed", with(&good, "/spec/affinity", json!(null))),
         (
             "other class than the annotation's",
             with(&good, "/metadata/annotations/kerf.dev~1isolation", json!("none")),

@@ -64,11 +64,13 @@ pub enum Denied {
     },
     /// Too much memory in one pod.
     #[error(
-        "the pod asks for {memory} GB of GPU memory in all, more than the {max} GB that policy {policy} allows one pod; ask for {max} GB or less, or make several pods of it"
+        "the pod asks for {memory} GB of GPU memory in all{counted}, more than the {max} GB that policy {policy} allows one pod; ask for {max} GB or less, or make several pods of it"
     )]
     PodMemory {
         /// What was asked, in nominal GB.
         memory: u32,
+        /// How names without a size are counted; empty where there are none.
+        counted: String,
         /// The most.
         max: u32,
         /// The policy.

@@ -189,7 +189,12 @@ fn a_kind_whose_room_is_waited_for_is_passed_over_and_that_is_recorded_and_told(
     insta::assert_snapshot!(choice.warnings[0].to_string(), @"container main: nvidia.com/mig-1g.10gb (mig) has room for 7 more, and 7 are waited for already; it gets nvidia.com/gpu-10gb instead");
     let (resource, choice) = of(&[("nvidia.com/mig-1g.10gb", 7), ("nvidia.com/gpu-10gb", 1)]);
     assert_eq!(resource, "nvidia.com/mig-1g.10gb", "all are full: it waits for the first");
-    assert_eq!(choice.document.chosen.unwrap().passed, []);
+    let chosen = choice.document.chosen.unwrap();
+    assert_eq!(chosen.passed, []);
+    assert!(matches!(
+        chosen.waits[..],
+        [PassedOver { kind: Kind::Mig, reason: Reason::Full { pending: 7, .. }, .. }]
+    ));
     insta::assert_snapshot!(choice.warnings[0].to_string(), @"container main: nvidia.com/mig-1g.10gb (mig) has room for 7 more, and 7 are waited for already; the pod waits for it");
 }
 
@@ -201,6 +206,33 @@ fn the_containers_of_a_pod_take_room_from_each_other() {
     let choice = choose(&policy(), &supply, &pair).unwrap();
     let names = choice.document.containers.iter().map(|c| c.resource.to_string());
     assert_eq!(names.collect::<Vec<_>>(), ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu-10gb"]);
+}
+
+#[test]
+fn a_slice_of_an_init_containers_is_room_for_those_after_it() {
+    let mut pair = ask(Want::Size(SizeGb(10)), None);
+    pair.containers
+        .insert(0, ContainerAsk { name: "load".into(), role: Role::Init, ..pair.containers[0].clone() });
+    let supply = supply(&["H100-80GB", "T4-16GB"]).wanted(waiting(&[("nvidia.com/mig-1g.10gb", 6)]));
+    let of = |pair: &PodAsk| -> Vec<String> {
+        let choice = choose(&policy(), &supply, pair).unwrap();
+        choice.document.containers.iter().map(|c| c.resource.to_string()).collect()
+    };
+    assert_eq!(of(&pair), ["nvidia.com/mig-1g.10gb"; 2]);
+    pair.containers[0].role = Role::Sidecar;
+    assert_eq!(of(&pair), ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu-10gb"], "it stays beside the others");
+}
+
+#[test]
+fn shares_of_compute_that_are_wanted_already_leave_no_room_for_more() {
+    let half = needing(2, None, Some(50), IsolationClass::Memory);
+    let of = |pending| {
+        let supply = supply(&["T4-16GB"]).wanted(waiting(&[("nvidia.com/gpu-2gb", pending)]));
+        let choice = choose(&policy(), &supply, &half).unwrap();
+        (resource_of(&choice), choice.document.chosen.unwrap().waits.len())
+    };
+    let share = || "nvidia.com/gpu-2gb".to_owned();
+    assert_eq!([0, 1, 2].map(of), [(share(), 0), (share(), 0), (share(), 1)]);
 }
 
 #[test]
@@ -297,6 +329,23 @@ fn the_policys_bounds_are_told_with_the_nearest_that_would_work() {
         [of(2, 1), of(41, 1), of(20, 4), of(5, 5), of(5, 9)].map(|denied| denied.unwrap_err().to_string());
     let told = of(7, 1).unwrap().warnings[0].to_string();
     insta::assert_snapshot!(denied.join("\n") + "\n" + &told);
+}
+
+#[test]
+fn what_is_asked_without_a_size_counts_as_the_most_that_it_may_be() {
+    let capped = policy_with(&json!({"maxPerPod": {"memoryGb": 80}}));
+    let of = |count, model: &str, models: &[&str]| {
+        let mut asking = ask(Want::Whole, None);
+        asking.containers[0].count = count;
+        asking.gpus.models.extend(Some(model.to_owned()).filter(|model| !model.is_empty()));
+        choose(&capped, &supply(models), &asking)
+    };
+    let both = ["T4-16GB", "L40S-48GB"];
+    insta::assert_snapshot!(of(8, "", &both).unwrap_err(), @"the pod asks for 360 GB of GPU memory in all, where nvidia.com/gpu counts as 45 GB, the most that it may be, more than the 80 GB that policy default allows one pod; ask for 80 GB or less, or make several pods of it");
+    assert!(of(1, "", &both).is_ok() && of(2, "", &both).is_err());
+    assert!(of(5, "T4-16GB", &both).is_ok() && of(6, "T4-16GB", &both).is_err());
+    let unknown = of(8, "", &[]).unwrap().document;
+    assert_eq!(verify(&capped, &unknown), Ok(()), "who knows no GPU counts none");
 }
 
 #[test]

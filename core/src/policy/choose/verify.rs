@@ -22,10 +22,12 @@ pub fn verify(policy: &Policy, document: &RequestDocument) -> Result<(), Denied>
             check_size(policy, &container.name, container.size_gb)?;
         }
     }
-    check_pod(policy, document)?;
+    // What is asked without a size was charged by the GPUs that there were: they may be others by now.
+    check_pod(policy, document, |_| None)?;
     let named = document.chosen.as_ref().is_some_and(|chosen| chosen.policy == policy.name());
     let most = document.containers.len().saturating_mul(Kind::ALL.len());
-    let passed = document.chosen.as_ref().map_or(0, |chosen| chosen.passed.len());
+    let passed =
+        document.chosen.as_ref().map_or(0, |chosen| chosen.passed.len().saturating_add(chosen.waits.len()));
     let moves = document.moves_nobody || policy.spec().preemption.moves_others;
     if named && passed <= most && moves { Ok(()) } else { Err(Denied::Forged) }
 }

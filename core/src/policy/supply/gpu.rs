@@ -7,7 +7,7 @@ use crate::mig::{ComputeProfile, Profile, catalog};
 use crate::names::{GpuUuid, SliceId};
 use crate::packing::{Fleet, room};
 use crate::resource::{ResourceName, SHARE_SIZES};
-use crate::units::{MemoryMib, SizeGb};
+use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::sync::Arc;
 
 /// What a GPU serves.
@@ -21,8 +21,14 @@ pub(super) struct GpuSupply {
     pub ever: Arc<[ResourceName]>,
     /// The profiles that it offers, with the memory of each.
     pub profiles: Arc<[(Profile, MemoryMib)]>,
-    /// How many more slices of each name it holds now, each name by itself. Names without room are left out.
+    /// The size of one of its equal time slices, where it has such.
+    pub replica: Option<SizeGb>,
+    /// How many more slices of each name it holds now, each name by itself and with the compute that goes with its size.
+    /// Names without room are left out.
     room: Vec<(ResourceName, u32)>,
+    /// The GPU as it is cut, for MPS shares with another compute: their room is worked out when somebody asks for it. `None`
+    /// where no shares can be cut.
+    shared: Option<GpuInventory>,
 }
 
 impl GpuSupply {
@@ -30,6 +36,18 @@ impl GpuSupply {
     pub fn room(&self, name: ResourceName) -> u32 {
         let found = self.room.binary_search_by_key(&name, |(known, _)| *known);
         found.ok().and_then(|at| self.room.get(at)).map_or(0, |(_, room)| *room)
+    }
+
+    /// The same for slices with this share of compute. Only MPS gives it away by itself: what it has of other kinds, a name
+    /// says.
+    pub fn room_for(&self, name: ResourceName, compute: Option<ComputePercent>) -> u32 {
+        match (name, compute, &self.shared) {
+            (ResourceName::Mps(size), Some(_), Some(gpu)) => {
+                room(gpu, name, size, compute, &Fleet::default())
+            }
+            (ResourceName::Mps(_), Some(_), None) => 0,
+            _ => self.room(name),
+        }
     }
 }
 
@@ -66,10 +84,13 @@ impl Cut {
     }
 }
 
-/// Shares leave as much room whatever their sizes are, where there are as many and they have as much memory together.
+/// Shares leave as much room whatever their sizes are, where there are as many and they have as much memory together. One with a
+/// compute of its own has another part of that than of the memory.
 fn alike(slices: Vec<(Shape, bool)>) -> Vec<(Shape, bool)> {
     let Some(kind) = slices.first().map(|(shape, _)| shape.kind()) else { return slices };
-    let differs = |(shape, released): &(Shape, bool)| shape.kind() != kind || *released;
+    let differs = |(shape, released): &(Shape, bool)| {
+        shape.kind() != kind || *released || matches!(shape, Shape::Mps { compute: Some(_), .. })
+    };
     if !matches!(kind, Kind::Mps | Kind::TimeSlicing) || slices.iter().any(differs) {
         return slices;
     }
@@ -119,20 +140,23 @@ impl Chip {
 
     /// What such a GPU serves that is cut so.
     pub fn supply(&self, cut: &Cut, fleet: &Fleet) -> GpuSupply {
-        let room = if cut.open { self.room(&self.ever, &cut.on(&self.gpu), fleet) } else { Vec::new() };
+        let gpu = cut.on(&self.gpu);
+        let room = if cut.open { self.room(&self.ever, &gpu, fleet) } else { Vec::new() };
         GpuSupply {
             model: self.gpu.model.clone(),
             size: self.memory.nominal(),
             ever: self.ever.clone(),
             profiles: self.profiles.clone(),
+            replica: self.gpu.replica(),
             room,
+            shared: Some(gpu).filter(|gpu| cut.open && gpu.kinds.contains(&Kind::Mps)),
         }
     }
 
     /// How many slices of each of these names `gpu` holds, where it holds any.
     fn room(&self, names: &[ResourceName], gpu: &GpuInventory, fleet: &Fleet) -> Vec<(ResourceName, u32)> {
         let size = |name: ResourceName| name.size().unwrap_or(self.memory.nominal());
-        let count = |name: &ResourceName| (*name, room(gpu, *name, size(*name), fleet));
+        let count = |name: &ResourceName| (*name, room(gpu, *name, size(*name), None, fleet));
         names.iter().map(count).filter(|(_, room)| *room > 0).collect()
     }
 

@@ -5,7 +5,7 @@ use crate::kind::Kind;
 use crate::packing::is_worth_whole;
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
-use crate::units::SizeGb;
+use crate::units::{ComputePercent, SizeGb};
 
 /// How many slices of a name there is room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,37 +34,55 @@ impl Supply {
     /// room, see [`taken_by`].
     #[must_use]
     pub fn room(&self, name: ResourceName, size: SizeGb, gpus: &GpuSelection) -> Room {
+        self.room_for(name, size, None, gpus)
+    }
+
+    /// The same for slices with so much compute. Those who wait are taken to want what goes with their size.
+    #[must_use]
+    pub fn room_for(
+        &self,
+        name: ResourceName,
+        size: SizeGb,
+        compute: Option<ComputePercent>,
+        gpus: &GpuSelection,
+    ) -> Room {
         let admitted = self.admitted(gpus);
         let worth = |(gpu, _): &&Alike| name != ResourceName::Whole || is_worth_whole(size, gpu.size);
-        let serving: Vec<&Alike> =
-            admitted.iter().filter(worth).filter(|(gpu, _)| gpu.room(name) > 0).collect();
-        let room = total(serving.iter().copied(), name);
+        let rooms = admitted.iter().filter(worth).map(|alike| (alike, alike.0.room_for(name, compute)));
+        let serving: Vec<Serving> = rooms.filter(|(_, room)| *room > 0).collect();
+        let room = in_all(serving.iter().copied());
         let taken =
-            self.pending.iter().map(|(other, count)| taken_by(*other, *count, name, &admitted, &serving));
-        Room { room, pending: taken.fold(0, u32::saturating_add).min(room) }
+            |(other, count): (&ResourceName, &u32)| taken_by(*other, *count, name, &admitted, &serving);
+        Room { room, pending: self.pending.iter().map(taken).fold(0, u32::saturating_add).min(room) }
     }
 }
 
+/// GPUs that are alike, and the room of each of them for what is asked.
+type Serving<'a> = (&'a Alike, u32);
+
 /// How many slices of `name`, which `serving` have room for, are lost to pods that wait for `count` of `other`.
 ///
-/// Of one kind: they fill that part of the GPUs with room for `other` which is `count` of this room, and the same part of
-/// the room for `name` on those GPUs is gone. Of two kinds: only a GPU of which nobody has anything has room for both, and
+/// Of one name: as many. Of one kind: they fill that part of the GPUs with room for `other` which is `count` of this room, and the same part of
+/// the room for what is asked on those GPUs is gone. Of two kinds: only a GPU of which nobody has anything has room for both, and
 /// the first slice of one kind takes it from the other. MPS shares fill a GPU before they begin the next; of the others each
 /// may begin one.
-fn taken_by(other: ResourceName, count: u32, name: ResourceName, all: &[Alike], serving: &[&Alike]) -> u32 {
+fn taken_by(other: ResourceName, count: u32, name: ResourceName, all: &[Alike], serving: &[Serving]) -> u32 {
+    if other == name {
+        return count;
+    }
     let room_for_other = total(all.iter(), other);
     let taken = u64::from(count.min(room_for_other));
     if taken == 0 {
         return 0;
     }
-    let both = || serving.iter().copied().filter(|(gpu, _)| gpu.room(other) > 0);
-    let lost = u64::from(total(both(), name));
+    let both = || serving.iter().copied().filter(|((gpu, _), _)| gpu.room(other) > 0);
+    let lost = u64::from(in_all(both()));
     let part = |of: u64, all: u64| u32::try_from((lost * of).div_ceil(all.max(1))).unwrap_or(u32::MAX);
     if other.kind() == name.kind() {
         return part(taken, u64::from(room_for_other));
     }
-    let gpus: u64 = both().map(|(_, count)| u64::from(*count)).sum();
-    let on_both = u64::from(total(both(), other));
+    let gpus: u64 = both().map(|((_, count), _)| u64::from(*count)).sum();
+    let on_both = u64::from(total(both().map(|(alike, _)| alike), other));
     let begun = match other.kind() {
         Kind::Mps => {
             let beyond = taken.saturating_sub(u64::from(room_for_other) - on_both);
@@ -73,6 +91,10 @@ fn taken_by(other: ResourceName, count: u32, name: ResourceName, all: &[Alike], 
         Kind::Mig | Kind::Whole | Kind::TimeSlicing => taken.min(gpus),
     };
     part(begun, gpus)
+}
+
+fn in_all<'a>(serving: impl Iterator<Item = Serving<'a>>) -> u32 {
+    serving.map(|((_, count), room)| room.saturating_mul(*count)).fold(0, u32::saturating_add)
 }
 
 fn total<'a>(gpus: impl Iterator<Item = &'a Alike>, name: ResourceName) -> u32 {

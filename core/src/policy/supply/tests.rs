@@ -1,10 +1,11 @@
 use super::*;
-use crate::contract::{SliceState, SliceStatus};
+use crate::contract::{RequestDocument, SliceState, SliceStatus};
 use crate::inventory::NodeInventory;
 use crate::ledger;
 use crate::packing::{Fleet, fit};
 use crate::resource::all_names;
 use crate::testing::{gpu_uuid, node_status, promisee, request_sized, slice_status};
+use crate::units::ComputePercent;
 use proptest::prelude::*;
 
 fn all() -> GpuSelection {
@@ -58,6 +59,33 @@ fn each_name_has_room_by_itself() {
     ] {
         assert_eq!(left(&supply, name, &[]), (room, room), "{name}");
     }
+}
+
+#[test]
+fn compute_that_is_given_away_leaves_no_room_for_shares() {
+    let status = node_status(&["T4-16GB"]);
+    let room = |spec: &GpuNodeSpec, compute| {
+        of(&status, spec).room_for(named("gpu-2gb"), SizeGb(2), ComputePercent::new(compute), &all()).room
+    };
+    assert_eq!([0, 1, 50, 100].map(|compute| room(&GpuNodeSpec::default(), compute)), [7, 7, 2, 1]);
+    let mut greedy = request_sized(named("gpu-2gb"), SizeGb(2), 1);
+    greedy.containers[0].compute = ComputePercent::new(100);
+    let spec =
+        ledger::reserve(&GpuNodeSpec::default(), &status, &greedy, &promisee("greedy"), &Fleet::default())
+            .unwrap();
+    assert_eq!([0, 1].map(|compute| room(&spec, compute)), [0, 0]);
+}
+
+#[test]
+fn a_name_without_a_size_is_at_most_what_some_gpu_gives_by_it() {
+    let status = node_status(&["T4-16GB", "L4-24GB"]);
+    let policy = r#"{"gpus": [{"select": {"indexes": [0]}, "kinds": ["time-slicing"], "timeSlicing": {"replicas": 3}}]}"#;
+    let spec = GpuNodeSpec { policy: serde_json::from_str(policy).unwrap(), ..GpuNodeSpec::default() };
+    let supply = of(&status, &spec);
+    let most = |name: &str| supply.at_most(named(name), &all()).map(|size| size.0);
+    assert_eq!(["gpu", "gpu.shared", "gpu-4gb"].map(most), [Some(23), Some(5), None]);
+    let t4 = GpuSelection { models: vec!["T4-16GB".to_owned()], ..all() };
+    assert_eq!(supply.at_most(named("gpu"), &t4), None, "it is shared in equal parts");
 }
 
 #[test]
@@ -169,17 +197,23 @@ fn still_ready(slice: &crate::contract::WantedSlice) -> SliceStatus {
     SliceStatus { state: SliceState::Ready, ..slice_status(slice, false) }
 }
 
+/// One slice; an MPS share with so much compute, if it is any.
+fn one(name: ResourceName, size: SizeGb, compute: u8) -> RequestDocument {
+    let mut request = request_sized(name, size, 1);
+    request.containers[0].compute = ComputePercent::new(compute).filter(|_| name.kind() == Kind::Mps);
+    request
+}
+
 /// How many pods with one slice each the node takes one after the other.
 fn taken_until_refusal(
     status: &GpuNodeStatus,
     spec: &GpuNodeSpec,
-    name: ResourceName,
-    size: SizeGb,
+    request: &RequestDocument,
     fleet: &Fleet,
 ) -> u32 {
-    let (request, mut spec, mut count) = (request_sized(name, size, 1), spec.clone(), 0);
-    while fit(&NodeInventory::of(&spec, status), &request, fleet).is_ok() {
-        spec = ledger::reserve(&spec, status, &request, &promisee(&format!("more-{count}")), fleet).unwrap();
+    let (mut spec, mut count) = (spec.clone(), 0);
+    while fit(&NodeInventory::of(&spec, status), request, fleet).is_ok() {
+        spec = ledger::reserve(&spec, status, request, &promisee(&format!("more-{count}")), fleet).unwrap();
         count += 1;
     }
     count
@@ -191,8 +225,8 @@ proptest! {
     #[test]
     fn room_is_what_is_promised_until_a_pod_is_refused(
         models in prop::collection::vec(prop::sample::select(vec!["H100-80GB", "A30-24GB", "H200-141GB", "T4-16GB", "L4-24GB"]), 1..4),
-        history in prop::collection::vec((0_usize..400, 0_usize..8, any::<bool>(), any::<bool>()), 0..24),
-        asked in prop::collection::vec(0_usize..400, 8),
+        history in prop::collection::vec((0_usize..400, 0_usize..8, any::<bool>(), any::<bool>(), 0_u8..=100), 0..24),
+        asked in prop::collection::vec((0_usize..400, 0_u8..=100), 8),
         shares in prop::option::of(1_u32..5),
     ) {
         let mut status = node_status(&models);
@@ -205,7 +239,7 @@ proptest! {
         let size = |name: ResourceName| name.size().unwrap_or(SizeGb(14));
         let (mut spec, mut pods) = (GpuNodeSpec::default(), Vec::new());
         let mut index = SupplyIndex::default();
-        for (number, (name, leaver, leaves, is_seen)) in history.into_iter().enumerate() {
+        for (number, (name, leaver, leaves, is_seen, compute)) in history.into_iter().enumerate() {
             let name = names[name % names.len()];
             if leaves && !pods.is_empty() {
                 let pod: ledger::Promisee = pods.swap_remove(leaver % pods.len());
@@ -214,7 +248,7 @@ proptest! {
                 spec = ledger::release(&spec, &pod.uid).unwrap();
             } else {
                 let pod = promisee(&number.to_string());
-                if let Ok(next) = ledger::reserve(&spec, &status, &request_sized(name, size(name), 1), &pod, &fleet) {
+                if let Ok(next) = ledger::reserve(&spec, &status, &one(name, size(name), compute), &pod, &fleet) {
                     spec = next;
                     pods.push(pod);
                 }
@@ -224,9 +258,11 @@ proptest! {
         }
         index.show("n".into(), &spec, &status, true);
         let supply = index.supply();
-        for name in asked.into_iter().map(|name| names[name % names.len()]) {
-            let expected = taken_until_refusal(&status, &spec, name, size(name), &fleet);
-            prop_assert_eq!(supply.room(name, size(name), &all()).room, expected, "{} of {:?}", name, spec.slices);
+        for (name, compute) in asked.into_iter().map(|(name, compute)| (names[name % names.len()], compute)) {
+            let request = one(name, size(name), compute);
+            let expected = taken_until_refusal(&status, &spec, &request, &fleet);
+            let room = supply.room_for(name, size(name), request.containers[0].compute, &all()).room;
+            prop_assert_eq!(room, expected, "{:?} of {:?}", request, spec.slices);
         }
     }
 

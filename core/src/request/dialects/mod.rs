@@ -75,16 +75,23 @@ fn is_understood(name: &str, dialect: Dialect, reading: &Reading) -> bool {
 
 /// Refuses names of dialects that are not understood in a pod that asks kerf.
 pub(super) fn refuse_others(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
-    for (container, _) in pod.spec.in_order() {
-        for (limit, amount) in limits::entries(container) {
-            let Some(dialect) = dialect_of(limit) else { continue };
-            if !is_understood(limit, dialect, reading) && parse_count(amount) != Some(0) {
-                let (container, limit) = (container.name.clone(), limit.to_owned());
-                return Err(AskError::Everybodys { container, limit, dialect });
-            }
-        }
-    }
-    Ok(())
+    others(pod, reading).map_or(Ok(()), |(container, limit, dialect)| {
+        let (container, limit) = (container.name.clone(), limit.to_owned());
+        Err(AskError::Everybodys { container, limit, dialect })
+    })
+}
+
+/// The first limit of the pod's by which it asks in a dialect that is not understood.
+pub(super) fn others<'p>(
+    pod: &'p PodView,
+    reading: &Reading,
+) -> Option<(&'p ContainerView, &'p str, Dialect)> {
+    let entries = pod.spec.in_order().flat_map(|(container, _)| {
+        limits::entries(container).map(move |(limit, amount)| (container, limit, amount))
+    });
+    let named = entries.filter(|(_, _, amount)| parse_count(amount) != Some(0));
+    let mut named = named.filter_map(|(container, limit, _)| Some((container, limit, dialect_of(limit)?)));
+    named.find(|(_, limit, dialect)| !is_understood(limit, *dialect, reading))
 }
 
 /// The class that a dialect's annotations speak of.

@@ -77,6 +77,8 @@ pub struct ListedDevice {
     pub id: DeviceId,
     /// Whether the kubelet may hand it out.
     pub healthy: bool,
+    /// Whether somebody has it, as far as is known: a kubelet that has freed it already may hand it out before that is heard.
+    pub held: bool,
     /// What a container gets with it; `None` for a device that nobody gets. A kubelet that did not know yet may still
     /// have picked an unhealthy one.
     pub grant: Option<Grant>,
@@ -364,6 +366,7 @@ impl Node {
         let listed = |(id, listing): (&DeviceId, Listing)| ListedDevice {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
+            held: self.account.is_held(id),
             grant: if listing == Listing::Revoked { None } else { granted(id) },
             numa: self.gpu_of(id).and_then(|gpu| gpu.numa),
         };

@@ -161,7 +161,7 @@ impl Node {
             remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),
-            wants_holders: look || self.advertised.wants_account(&self.account),
+            wants_holders: look || self.advertised.wants_account(&self.account, now),
             wants_observation: held || silent.is_some(),
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
@@ -280,7 +280,7 @@ impl Node {
     /// had let go of it, and a container for which it picked the device before that has been refused it since an
     /// earlier decision. Refuses it from now on if only that is missing.
     fn may_go(&mut self, device: &DeviceId, now: Instant) -> bool {
-        let quiet = self.advertised.quiet_since(device);
+        let quiet = self.advertised.quiet_since(device, now);
         let asked = self.account.asked();
         let is_free =
             !self.account.is_held(device) && quiet.zip(asked).is_some_and(|(quiet, asked)| asked > quiet);

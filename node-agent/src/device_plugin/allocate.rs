@@ -168,7 +168,7 @@ mod tests {
             share: share.into(),
             access: AccessGrant::default(),
         };
-        ListedDevice { id: DeviceId::new(id), healthy: true, grant: Some(grant), numa: None }
+        ListedDevice { id: DeviceId::new(id), healthy: true, held: false, grant: Some(grant), numa: None }
     }
 
     fn mps(gb: u64) -> ShareGrant {

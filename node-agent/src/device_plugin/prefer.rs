@@ -11,9 +11,32 @@ struct Group<'a> {
     ids: Vec<&'a String>,
 }
 
-/// `size` of the `available` devices, `required` ones among them: such as are still offered where these suffice, of one
-/// GPU where one has enough, else of one NUMA node where one has enough, and there of the GPU or the node on which the
-/// fewest are left over.
+/// How good a device is for a container: the first is best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rank {
+    /// It was promised to a pod that does not have it yet.
+    Promised,
+    /// It is held, as far as the agent has heard: the kubelet has freed it, and the agent may take it for idle any moment.
+    Held,
+    /// It is not offered any more.
+    Withdrawn,
+}
+
+impl Rank {
+    const ALL: [Self; 3] = [Self::Promised, Self::Held, Self::Withdrawn];
+
+    fn of(device: Option<&ListedDevice>) -> Self {
+        match device {
+            Some(device) if device.healthy && !device.held => Self::Promised,
+            Some(device) if device.healthy => Self::Held,
+            _ => Self::Withdrawn,
+        }
+    }
+}
+
+/// `size` of the `available` devices, `required` ones among them: those that are promised and not held where they suffice,
+/// of one GPU where one has enough, else of one NUMA node where one has enough, and there of the GPU or the node on which
+/// the fewest are left over.
 ///
 /// It always answers: a kubelet that gets an error leaks devices (kubernetes#130145).
 pub(super) fn prefer(
@@ -23,17 +46,15 @@ pub(super) fn prefer(
     size: usize,
 ) -> Vec<String> {
     let device = |id: &String| list.iter().find(|d| d.id.as_str() == id);
-    let wanted = size.saturating_sub(required.len());
-    let (offered, withdrawn): (Vec<&String>, Vec<&String>) = available
-        .iter()
-        .filter(|id| !required.contains(id))
-        .partition(|id| device(id).is_some_and(|d| d.healthy));
-    let enough = offered.len() >= wanted;
-    let ids = offered.into_iter().chain(withdrawn.into_iter().filter(|_| !enough));
-    let known = required.first().and_then(device);
-    let groups = ordered(groups(ids, device), known, wanted);
-    let rest = groups.into_iter().flat_map(|group| group.ids).take(wanted);
-    required.iter().chain(rest).cloned().collect()
+    let mut preferred: Vec<&String> = required.iter().collect();
+    for rank in Rank::ALL {
+        let wanted = size.saturating_sub(preferred.len());
+        let ids = available.iter().filter(|id| !required.contains(id) && Rank::of(device(id)) == rank);
+        let known = preferred.first().and_then(|id| device(id));
+        let groups = ordered(groups(ids, device), known, wanted);
+        preferred.extend(groups.into_iter().flat_map(|group| group.ids).take(wanted));
+    }
+    preferred.into_iter().cloned().collect()
 }
 
 fn gpu(device: &ListedDevice) -> Option<&GpuUuid> {
@@ -87,7 +108,13 @@ mod tests {
     fn device(id: &str, gpu: u32, numa: impl Into<Option<u32>>) -> ListedDevice {
         let gpu = GpuUuid::new(format!("GPU-{gpu}"));
         let grant = Grant { gpu, slice: id.to_owned(), share: None, access: AccessGrant::default() };
-        ListedDevice { id: DeviceId::new(id), healthy: true, grant: Some(grant), numa: numa.into() }
+        ListedDevice {
+            id: DeviceId::new(id),
+            healthy: true,
+            held: false,
+            grant: Some(grant),
+            numa: numa.into(),
+        }
     }
 
     fn ids(ids: &[&str]) -> Vec<String> {
@@ -95,11 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn a_withdrawn_device_is_preferred_last() {
-        let mut list = [device("a", 0, None), device("b", 1, None)];
+    fn what_nobody_has_is_preferred_to_what_is_held_and_that_to_what_is_withdrawn() {
+        let mut list = [device("a", 0, None), device("b", 1, None), device("c", 2, None)];
         list[0].healthy = false;
-        assert_eq!(prefer(&list, &ids(&["a", "b"]), &[], 1), ["b"]);
-        assert_eq!(prefer(&list, &ids(&["a", "b"]), &[], 2).len(), 2);
+        list[1].held = true;
+        let all = ids(&["a", "b", "c"]);
+        assert_eq!(prefer(&list, &all, &[], 1), ["c"]);
+        assert_eq!(prefer(&list, &all, &[], 2), ["c", "b"]);
+        assert_eq!(prefer(&list, &all, &[], 3), ["c", "b", "a"]);
     }
 
     #[test]

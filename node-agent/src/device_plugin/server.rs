@@ -140,7 +140,8 @@ mod tests {
     #[test]
     fn a_device_tells_its_numa_node_where_it_has_one() {
         let nodes = |numa| {
-            let listed = ListedDevice { id: DeviceId::new("MIG-1"), healthy: true, grant: None, numa };
+            let listed =
+                ListedDevice { id: DeviceId::new("MIG-1"), healthy: true, held: false, grant: None, numa };
             device(&listed)
                 .topology
                 .map(|topology| topology.nodes.iter().map(|node| node.id).collect::<Vec<_>>())

@@ -16,7 +16,7 @@ use kerf_core::resource::ResourceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long an unhealthy device is listed at least.
+/// How long an unhealthy device is listed at least, and how long a kubelet may take for a list.
 const DROP_AFTER: Duration = Duration::from_secs(2);
 
 /// Devices by name.
@@ -36,7 +36,10 @@ struct Listed {
     healthy: bool,
     /// When that was decided.
     since: Instant,
-    /// When the kubelet was asked whose answer no longer had the unhealthy device.
+    /// Whether the kubelet has shown it since it was listed as healthy.
+    shown: bool,
+    /// From when on the kubelet is known to have let go of the unhealthy device: when it was asked whose answer no longer
+    /// had it. One that never showed it may not have taken the list with it yet, and has had time to only later.
     quiet: Option<Instant>,
     /// When it was decided that no container gets the unhealthy device any more.
     revoked: Option<Instant>,
@@ -44,11 +47,26 @@ struct Listed {
 
 impl Listed {
     fn healthy(since: Instant) -> Self {
-        Self { healthy: true, since, quiet: None, revoked: None }
+        Self { healthy: true, since, shown: false, quiet: None, revoked: None }
     }
 
-    fn withdrawn(since: Instant) -> Self {
-        Self { healthy: false, ..Self::healthy(since) }
+    fn withdrawn(&self, since: Instant) -> Self {
+        Self { healthy: false, shown: self.shown, ..Self::healthy(since) }
+    }
+
+    /// Takes an answer of the kubelet's that has the device, or has it not.
+    fn saw(&mut self, shown: bool, asked: Instant) {
+        if shown {
+            self.shown |= !self.healthy || asked >= self.since;
+        } else if !self.healthy && asked >= self.since && self.quiet.is_none_or(|quiet| quiet > asked) {
+            let latest = self.since + DROP_AFTER;
+            self.quiet = Some(if self.shown { asked } else { asked.max(latest) });
+        }
+    }
+
+    /// Since when the kubelet is known to have let go of it, by `now`.
+    fn quiet_by(&self, now: Instant) -> Option<Instant> {
+        self.quiet.filter(|quiet| *quiet <= now)
     }
 
     /// What the list says of it.
@@ -101,16 +119,16 @@ impl Advertised {
     /// The kubelet has forgotten everything: nothing is acknowledged.
     pub(crate) fn forget_acknowledgements(&mut self) {
         self.seen = None;
-        self.names.values_mut().flat_map(BTreeMap::values_mut).for_each(|listed| listed.quiet = None);
+        for listed in self.names.values_mut().flat_map(BTreeMap::values_mut) {
+            (listed.shown, listed.quiet) = (false, None);
+        }
     }
 
     /// Takes what the kubelet says that it may hand out.
     pub(crate) fn saw(&mut self, seen: Allocatable) {
         for (device, listed) in self.names.values_mut().flatten() {
             let shown = seen.healthy.values().any(|devices| devices.contains(device));
-            if !listed.healthy && listed.quiet.is_none() && !shown && seen.asked >= listed.since {
-                listed.quiet = Some(seen.asked);
-            }
+            listed.saw(shown, seen.asked);
         }
         self.first_seen.get_or_insert(seen.asked);
         self.seen = Some(seen);
@@ -122,13 +140,13 @@ impl Advertised {
             let offered = offer.get(name);
             for (device, listed) in devices.iter_mut().filter(|(_, listed)| listed.healthy) {
                 if !offered.is_some_and(|o| o.contains(device)) {
-                    *listed = Listed::withdrawn(now);
+                    *listed = listed.withdrawn(now);
                 }
             }
         }
         for (name, device) in offer.iter().flat_map(|(name, devices)| devices.iter().map(move |d| (*name, d)))
         {
-            if self.is_withheld(name, device) || !self.revoke_elsewhere(name, device, now) {
+            if self.is_withheld(name, device, now) || !self.revoke_elsewhere(name, device, now) {
                 continue;
             }
             let Some(devices) = self.names.get_mut(&name) else { continue };
@@ -141,10 +159,10 @@ impl Advertised {
     }
 
     /// Whether the kubelet might still hand the device out under another name.
-    fn is_withheld(&self, name: ResourceName, device: &DeviceId) -> bool {
+    fn is_withheld(&self, name: ResourceName, device: &DeviceId, now: Instant) -> bool {
         let others = self.names.iter().filter(|(other, _)| **other != name);
-        let listed =
-            others.filter_map(|(_, devices)| devices.get(device)).any(|l| l.healthy || l.quiet.is_none());
+        let listed = others.filter_map(|(_, devices)| devices.get(device));
+        let listed = listed.into_iter().any(|l| l.healthy || l.quiet_by(now).is_none());
         let seen = self.seen.iter().flat_map(|s| &s.healthy);
         listed || seen.filter(|(other, _)| **other != name).any(|(_, devices)| devices.contains(device))
     }
@@ -174,23 +192,27 @@ impl Advertised {
         seen.asked >= listed.since && seen.healthy.get(&name).is_some_and(|devices| devices.contains(device))
     }
 
-    /// Since when the kubelet is known not to hand the device out; `None` if it might.
-    pub(crate) fn quiet_since(&self, device: &DeviceId) -> Option<Instant> {
+    /// Since when the kubelet is known not to hand the device out, by `now`; `None` if it might.
+    pub(crate) fn quiet_since(&self, device: &DeviceId, now: Instant) -> Option<Instant> {
         let seen = self.seen.as_ref()?;
         if seen.healthy.values().any(|devices| devices.contains(device)) {
             return None;
         }
         let listed = self.names.values().filter_map(|devices| devices.get(device));
-        listed.map(|l| l.quiet).try_fold(self.first_seen?, |latest, quiet| Some(latest.max(quiet?)))
+        listed.map(|l| l.quiet_by(now)).try_fold(self.first_seen?, |latest, quiet| Some(latest.max(quiet?)))
     }
 
-    /// Drops ids that the kubelet has let go of. Gives the time at which the next one may be dropped.
+    /// Drops ids that the kubelet has let go of. Gives the time at which the next one may be dropped, or is let go of.
     pub(crate) fn drop_ids(&mut self, account: &Account, now: Instant) -> Option<Instant> {
         let asked = account.asked();
         let mut next = None;
         for devices in self.names.values_mut() {
             devices.retain(|device, listed| {
                 let Some(quiet) = listed.quiet.filter(|_| !listed.healthy) else { return true };
+                if quiet > now {
+                    next = Some(next.map_or(quiet, |n: Instant| n.min(quiet)));
+                    return true;
+                }
                 if account.is_held(device) {
                     return true;
                 }
@@ -225,9 +247,9 @@ impl Advertised {
     }
 
     /// Whether some id waits to be dropped for want of a newer account of holders.
-    pub(crate) fn wants_account(&self, account: &Account) -> bool {
+    pub(crate) fn wants_account(&self, account: &Account, now: Instant) -> bool {
         let asked = account.asked();
-        let unhealthy = self.names.values().flat_map(BTreeMap::values).filter_map(|l| l.quiet);
+        let unhealthy = self.names.values().flat_map(BTreeMap::values).filter_map(|l| l.quiet_by(now));
         unhealthy.max().is_some_and(|quiet| asked.is_none_or(|asked| asked <= quiet))
     }
 }

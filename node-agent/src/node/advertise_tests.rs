@@ -81,16 +81,16 @@ fn a_device_changes_its_name_only_after_the_kubelet_let_go_of_the_old_one() {
 fn a_device_is_quiet_once_the_kubelet_stopped_offering_it() {
     let mut scene = Scene::new();
     let device = DeviceId::new("MIG-1");
-    assert_eq!(scene.all.quiet_since(&device), None, "the kubelet was never heard");
+    assert_eq!(scene.all.quiet_since(&device, scene.now), None, "the kubelet was never heard");
     scene.saw(&[]);
-    assert!(scene.all.quiet_since(&device).is_some());
+    assert!(scene.all.quiet_since(&device, scene.now).is_some());
     scene.offer(&[(ONE, "MIG-1")]);
-    assert_eq!(scene.all.quiet_since(&device), None);
+    assert_eq!(scene.all.quiet_since(&device, scene.now), None);
     scene.saw(&[(ONE, "MIG-1")]);
     scene.offer(&[]);
-    assert_eq!(scene.all.quiet_since(&device), None, "not acknowledged yet");
+    assert_eq!(scene.all.quiet_since(&device, scene.now), None, "not acknowledged yet");
     scene.saw(&[]);
-    assert_eq!(scene.all.quiet_since(&device), Some(scene.now));
+    assert_eq!(scene.all.quiet_since(&device, scene.now), Some(scene.now));
 }
 
 #[test]
@@ -98,6 +98,7 @@ fn an_id_is_dropped_after_the_kubelet_and_a_newer_account_of_holders_let_go_of_i
     let mut scene = Scene::new();
     let mut account = Account::default();
     scene.offer(&[(ONE, "MIG-1")]);
+    scene.saw(&[(ONE, "MIG-1")]);
     scene.offer(&[]);
     let listed = |all: &Advertised| all.lists().flat_map(|(_, devices)| devices).count();
     let later = scene.now + DROP_AFTER * 2;
@@ -106,11 +107,32 @@ fn an_id_is_dropped_after_the_kubelet_and_a_newer_account_of_holders_let_go_of_i
     scene.saw(&[]);
     assert!(scene.all.drop_ids(&account, later).is_some());
     assert_eq!(listed(&scene.all), 1, "and until the holders are known");
-    assert!(scene.all.wants_account(&account));
-    account.take(Holders { asked: scene.tick(), held: BTreeMap::new() });
-    assert!(!scene.all.wants_account(&account));
+    assert!(scene.all.wants_account(&account, scene.now));
+    account.take(Holders { asked: scene.tick(), held: BTreeMap::new() }, |_| false);
+    assert!(!scene.all.wants_account(&account, scene.now));
     assert!(scene.all.drop_ids(&account, scene.now).is_some());
     assert_eq!(listed(&scene.all), 1, "and for a while");
     assert_eq!(scene.all.drop_ids(&account, later), None);
     assert_eq!(listed(&scene.all), 0);
+}
+
+#[test]
+fn a_kubelet_that_never_showed_a_device_may_yet_take_the_list_with_it() {
+    let mut scene = Scene::new();
+    let device = DeviceId::new("MIG-1");
+    scene.saw(&[]);
+    scene.offer(&[(ONE, "MIG-1")]);
+    scene.offer(&[]);
+    let withdrawn = scene.now;
+    scene.saw(&[]);
+    assert_eq!(scene.all.quiet_since(&device, scene.now), None, "it has heard of neither list");
+    let account = Account::default();
+    assert!(!scene.all.wants_account(&account, scene.now));
+    let due = withdrawn + DROP_AFTER;
+    assert_eq!(scene.all.drop_ids(&account, scene.now), Some(due), "looked at again then");
+    assert_eq!(scene.all.quiet_since(&device, due), Some(due), "it has had time for both");
+    // It shows the device late, and then no more: it has taken both lists.
+    scene.saw(&[(ONE, "MIG-1")]);
+    scene.saw(&[]);
+    assert_eq!(scene.all.quiet_since(&device, scene.now), Some(scene.now));
 }

@@ -27,13 +27,27 @@ const SHAPES: [(usize, &str, u8, u8); 7] = [
 
 type Lists = BTreeMap<ResourceName, BTreeMap<DeviceId, bool>>;
 
+/// A pod, by what the kubelet and the API server call it.
+#[derive(Clone)]
+struct Identity {
+    uid: PodUid,
+    key: PodKey,
+    /// Whether only an init container holds its device: the kubelet never lists it.
+    staged: bool,
+}
+
+impl Identity {
+    fn of(promise: &Reservation) -> Self {
+        Self { uid: promise.uid.clone(), key: promise.key(), staged: promise.alone }
+    }
+}
+
 struct Pod {
     name: ResourceName,
     since: Instant,
     /// Whether the kubelet lists it already.
     listed: bool,
-    /// Set for one whose device only an init container holds: the kubelet never lists it.
-    staged: Option<PodUid>,
+    identity: Identity,
 }
 
 struct Life {
@@ -47,11 +61,12 @@ struct Life {
     /// What the plugin grants since the last decision.
     granted: BTreeSet<(ResourceName, DeviceId)>,
     /// What the kubelet has picked for a pod and not asked for yet.
-    picked: Option<(ResourceName, DeviceId, Option<PodUid>)>,
+    picked: Option<(ResourceName, DeviceId, Identity)>,
     /// Devices that pods have.
     pods: BTreeMap<DeviceId, Pod>,
-    /// Bound pods with init containers, as the API server has them.
+    /// Bound pods, as the API server has them.
     roster: NodePods,
+    strangers: u32,
     /// Answers that are under way.
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
@@ -68,7 +83,22 @@ impl Life {
         let (now, spec) = (Instant::now(), GpuNodeSpec::default());
         let (pods, roster, allocatable, holders) = (BTreeMap::new(), NodePods::new(), None, None);
         let (granted, picked) = (BTreeSet::new(), None);
-        Self { node, gpus, now, spec, sent, taken, granted, picked, pods, roster, allocatable, holders }
+        let strangers = 0;
+        Self {
+            node,
+            gpus,
+            now,
+            spec,
+            sent,
+            taken,
+            granted,
+            picked,
+            pods,
+            roster,
+            strangers,
+            allocatable,
+            holders,
+        }
     }
 
     /// A pod with an init container comes first and is admitted.
@@ -164,31 +194,48 @@ impl Life {
             .collect();
         let picked = free.get(choice % free.len().max(1)).cloned();
         self.unpick();
-        self.picked = picked.map(|(name, device)| {
-            let staged = self.promised_alone(&device);
-            (name, device, staged)
-        });
-        if let Some((name, _, Some(uid))) = &self.picked {
-            let beyond = kerf_core::request::Beyond { container: "load".to_owned(), count: 1 };
-            let names = BTreeMap::from([(*name, Some(beyond))]);
-            let pod = NodePod { key: PodKey::new("ns", uid.as_str()), admitted: false, names };
-            self.roster.insert(uid.clone(), pod);
-            self.tell_pods();
-        }
+        let Some((name, device)) = picked else { return };
+        let identity = self.pod_for(name, &device, choice);
+        let beyond = kerf_core::request::Beyond { container: "load".to_owned(), count: 1 };
+        let names = BTreeMap::from([(name, Some(beyond).filter(|_| identity.staged))]);
+        let pod = NodePod { key: identity.key.clone(), admitted: false, names };
+        self.roster.insert(identity.uid.clone(), pod);
+        self.picked = Some((name, device, identity));
+        self.tell_pods();
     }
 
-    /// The pod that a device is promised to and that must be alone: it is the one that gets the device.
-    fn promised_alone(&self, device: &DeviceId) -> Option<PodUid> {
-        let mut wanted = self.spec.slices.iter();
-        let of_device = |w: &&WantedSlice| self.node.device_of(w).as_ref() == Some(device);
-        let reservation = wanted.find(of_device)?.reservation.as_ref()?;
-        reservation.alone.then(|| reservation.uid.clone())
+    /// The pod that the kubelet picks the device for: the one that it is promised to if that one must be alone, or at times
+    /// another such pod that could have its own; else one that asks for the name, or a stranger.
+    fn pod_for(&mut self, name: ResourceName, device: &DeviceId, choice: usize) -> Identity {
+        let promises = self
+            .spec
+            .slices
+            .iter()
+            .filter_map(|wanted| Some((wanted.reservation.as_ref()?, self.node.device_of(wanted))));
+        let unbound: Vec<_> = promises.filter(|(r, _)| !self.roster.contains_key(&r.uid)).collect();
+        let own = unbound.iter().find(|(r, of)| r.alone && of.as_ref() == Some(device));
+        let can_have = |of: &DeviceId| {
+            let is_offered = self.taken.get(&name).is_some_and(|list| list.get(of) == Some(&true));
+            is_offered && !self.pods.contains_key(of)
+        };
+        let of_name = |r: &Reservation| r.resource == name;
+        let other = || {
+            let ready = |of: &Option<DeviceId>| of.as_ref().is_some_and(can_have);
+            unbound.iter().find(|(r, of)| choice >= 16 && r.alone && of_name(r) && ready(of))
+        };
+        let ordinary = || unbound.iter().find(|(r, _)| !r.alone && of_name(r));
+        if let Some((promise, _)) = own.or_else(other).or_else(ordinary) {
+            return Identity::of(promise);
+        }
+        self.strangers += 1;
+        let name = format!("x{}", self.strangers);
+        Identity { uid: PodUid::new(&name), key: PodKey::new("ns", name), staged: false }
     }
 
     /// The pod for which something was picked is refused.
     fn unpick(&mut self) {
-        if let Some((_, _, Some(uid))) = self.picked.take() {
-            self.roster.remove(&uid);
+        if let Some((_, _, identity)) = self.picked.take() {
+            self.roster.remove(&identity.uid);
         }
     }
 
@@ -198,13 +245,13 @@ impl Life {
 
     /// The kubelet asks for what it picked, however long ago.
     fn allocate(&mut self) {
-        let Some((name, device, staged)) = self.picked.clone() else { return };
+        let Some((name, device, identity)) = self.picked.clone() else { return };
         if !self.granted.contains(&(name, device.clone())) {
             return self.unpick();
         }
         self.picked = None;
         self.node.on_allocated(name, vec![device.clone()], self.now);
-        self.pods.insert(device, Pod { name, since: self.now, listed: false, staged });
+        self.pods.insert(device, Pod { name, since: self.now, listed: false, identity });
     }
 
     fn list_pod(&mut self, choice: usize) {
@@ -218,8 +265,7 @@ impl Life {
     /// A pod's status says that it was admitted when the kubelet would list it.
     fn note_admitted(&mut self) {
         for pod in self.pods.values().filter(|pod| pod.listed) {
-            let known = pod.staged.as_ref().and_then(|uid| self.roster.get_mut(uid));
-            if let Some(known) = known {
+            if let Some(known) = self.roster.get_mut(&pod.identity.uid) {
                 known.admitted = true;
             }
         }
@@ -228,9 +274,9 @@ impl Life {
     fn end_pod(&mut self, choice: usize) {
         let listed: Vec<_> = self.pods.iter().filter(|(_, pod)| pod.listed).map(|(d, _)| d.clone()).collect();
         let Some(device) = listed.get(choice % listed.len().max(1)) else { return };
-        if let Some(Pod { staged: Some(uid), .. }) = self.pods.remove(device) {
+        if let Some(Pod { identity: Identity { uid, key, .. }, .. }) = self.pods.remove(device) {
             self.roster.remove(&uid);
-            self.node.on_pod_left(PodKey::new("ns", uid.as_str()), self.now);
+            self.node.on_pod_left(key, self.now);
             self.tell_pods();
             self.give_back(&uid);
         }
@@ -254,9 +300,12 @@ impl Life {
             (*name, list.iter().filter(|(_, healthy)| **healthy).map(|(device, _)| device.clone()).collect())
         });
         self.allocatable = Some(Allocatable { asked: self.now, healthy: healthy.collect() });
-        let holder = || Holder { namespace: "ns".into(), pod: "p".into(), container: "main".into() };
-        let held = self.pods.iter().filter(|(_, pod)| pod.listed && pod.staged.is_none());
-        let held = held.map(|(d, pod)| (d.clone(), Held { name: pod.name, holder: holder() }));
+        let held = self.pods.iter().filter(|(_, pod)| pod.listed && !pod.identity.staged);
+        let held = held.map(|(device, pod)| {
+            let PodKey { namespace, name } = pod.identity.key.clone();
+            let holder = Holder { namespace, pod: name, container: "main".into() };
+            (device.clone(), Held { name: pod.name, holder })
+        });
         self.holders = Some(Holders { asked: self.now, held: held.collect() });
     }
 
@@ -337,7 +386,7 @@ impl Life {
             let elsewhere = self.taken.iter().filter(|(name, _)| **name != pod.name);
             let offered = elsewhere.into_iter().any(|(_, list)| list.get(device) == Some(&true));
             assert!(!offered, "{device} is offered under another name while a pod has it");
-            if pod.staged.is_some() {
+            if pod.identity.staged {
                 continue;
             }
             // Right after a restart the agent does not know the holders and lists nothing.
@@ -401,6 +450,22 @@ proptest! {
             prop_assert!(slice.device.is_some(), "{:?}", slice);
             prop_assert!(slice.ready_for.is_some() || wanted.reservation.is_none()
                 || slice.state == kerf_core::contract::SliceState::Waiting, "{:?}", slice);
+        }
+    }
+}
+
+/// Lives that went wrong once.
+const LIVES: [&[(u8, usize)]; 1] = [
+    // A slice that an init container has under another name than its pod was promised it under, and a restart.
+    &[(0, 3), (12, 0), (15, 0), (4, 0), (0, 18), (5, 0), (6, 0), (11, 0), (13, 0), (4, 0)],
+];
+
+#[test]
+fn lives_that_went_wrong_once_go_well() {
+    for actions in LIVES {
+        let mut life = Life::new();
+        for (action, choice) in actions {
+            life.act(*action, *choice);
         }
     }
 }

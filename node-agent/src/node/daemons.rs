@@ -123,10 +123,12 @@ impl Node {
                 needed(&mut self.spec.slices.iter().filter(same).map(|w| w.shape))
             })
             .unwrap_or_default();
-        let holder = self.account.holder(&device).map(|h| &h.holder);
-        let held = self.shares.iter().filter(|(other, s)| {
-            s.gpu == gpu.uuid && holder.is_some() && self.account.holder(other).map(|h| &h.holder) == holder
-        });
+        let holder_of = |device| self.account.possible_holder(device).map(|h| &h.holder);
+        let holder = holder_of(&device);
+        let held = self
+            .shares
+            .iter()
+            .filter(|(other, s)| s.gpu == gpu.uuid && holder.is_some() && holder_of(other) == holder);
         own.max(promised).max(needed(&mut held.map(|(_, s)| s.shape)))
     }
 

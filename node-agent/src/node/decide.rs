@@ -77,6 +77,8 @@ pub struct ListedDevice {
     pub id: DeviceId,
     /// Whether the kubelet may hand it out.
     pub healthy: bool,
+    /// Whether somebody has it, as far as is known: a kubelet that has freed it already may hand it out before that is heard.
+    pub held: bool,
     /// What a container gets with it; `None` for a device that nobody gets. A kubelet that did not know yet may still
     /// have picked an unhealthy one.
     pub grant: Option<Grant>,
@@ -159,7 +161,7 @@ impl Node {
             remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),
-            wants_holders: look || self.advertised.wants_account(&self.account),
+            wants_holders: look || self.advertised.wants_account(&self.account, now),
             wants_observation: held || silent.is_some(),
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
@@ -278,7 +280,7 @@ impl Node {
     /// had let go of it, and a container for which it picked the device before that has been refused it since an
     /// earlier decision. Refuses it from now on if only that is missing.
     fn may_go(&mut self, device: &DeviceId, now: Instant) -> bool {
-        let quiet = self.advertised.quiet_since(device);
+        let quiet = self.advertised.quiet_since(device, now);
         let asked = self.account.asked();
         let is_free =
             !self.account.is_held(device) && quiet.zip(asked).is_some_and(|(quiet, asked)| asked > quiet);
@@ -364,6 +366,7 @@ impl Node {
         let listed = |(id, listing): (&DeviceId, Listing)| ListedDevice {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
+            held: self.account.is_held(id),
             grant: if listing == Listing::Revoked { None } else { granted(id) },
             numa: self.gpu_of(id).and_then(|gpu| gpu.numa),
         };

@@ -2,7 +2,7 @@
 
 use super::init::InitHeld;
 use kerf_core::contract::Holder;
-use kerf_core::names::{DeviceId, PodKey};
+use kerf_core::names::{DeviceId, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -33,10 +33,15 @@ pub struct Holders {
     pub held: BTreeMap<DeviceId, Held>,
 }
 
+/// What a container was given.
 #[derive(Debug)]
-struct Allocation {
-    name: ResourceName,
+pub(super) struct Allocation {
+    /// The name under which it asked.
+    pub(super) name: ResourceName,
     at: Instant,
+    /// The pods whose init containers it may have been given to, so that the kubelet never lists it; `None` if that is not
+    /// known any more.
+    pub(super) suspects: Option<BTreeSet<PodUid>>,
 }
 
 /// All that is known of holders.
@@ -52,20 +57,30 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Takes the kubelet's account.
-    pub(crate) fn take(&mut self, holders: Holders) {
+    /// Takes the kubelet's account. One that has just been started may tell of no pod, before it has heard of any: what a
+    /// pod held before that the account knows nothing of, it holds on while it `is_here`.
+    pub(crate) fn take(&mut self, mut holders: Holders, is_here: impl Fn(&PodKey) -> bool) {
+        let told: BTreeSet<PodKey> = holders.held.values().map(|h| h.holder.key()).collect();
+        for (device, held) in self.holders.take().into_iter().flat_map(|before| before.held) {
+            let pod = held.holder.key();
+            // What is given to a container is nobody else's any more.
+            let is_over = self.leaving.contains(&pod) || self.allocated.contains_key(&device);
+            if !told.contains(&pod) && !is_over && is_here(&pod) {
+                holders.held.entry(device).or_insert(held);
+            }
+        }
         let holds = |pod: &PodKey| holders.held.values().any(|h| h.holder.key() == *pod);
         self.leaving.retain(holds);
         self.holders = Some(holders);
     }
 
     /// Forgets allocations that the kubelet's account shows, or should show by now. It never shows what init containers
-    /// hold: `may_be_init_held` tells for which names that may be so.
-    pub(crate) fn forget_allocations(&mut self, may_be_init_held: impl Fn(ResourceName) -> bool) {
+    /// hold: `may_be_init_held` tells for which devices that may be so.
+    pub(crate) fn forget_allocations(&mut self, may_be_init_held: impl Fn(&DeviceId) -> bool) {
         let Some(Holders { asked, held }) = &self.holders else { return };
         self.allocated.retain(|device, a| {
             let is_early = *asked < a.at + SHOWN_WITHIN;
-            let may_lack_it = !held.contains_key(device) && (is_early || may_be_init_held(a.name));
+            let may_lack_it = !held.contains_key(device) && (is_early || may_be_init_held(device));
             *asked <= a.at || may_lack_it
         });
     }
@@ -75,10 +90,16 @@ impl Account {
         self.init = init;
     }
 
-    /// A container is being given these devices.
-    pub(crate) fn allocated(&mut self, name: ResourceName, devices: Vec<DeviceId>, now: Instant) {
+    /// A container is being given these devices, an init container of one of the `suspects` perhaps.
+    pub(crate) fn allocated(
+        &mut self,
+        name: ResourceName,
+        devices: Vec<DeviceId>,
+        suspects: &BTreeSet<PodUid>,
+        now: Instant,
+    ) {
         for device in devices {
-            self.allocated.insert(device, Allocation { name, at: now });
+            self.allocated.insert(device, Allocation { name, at: now, suspects: Some(suspects.clone()) });
         }
         self.look_soon(now);
     }
@@ -90,6 +111,17 @@ impl Account {
             self.leaving.insert(pod);
             self.look_soon(now);
         }
+    }
+
+    /// A container was given this device before the agent was started, and the kubelet had not listed it then.
+    pub(super) fn recall(&mut self, name: ResourceName, device: DeviceId, now: Instant) {
+        self.allocated.insert(device, Allocation { name, at: now, suspects: None });
+    }
+
+    /// Pods have ended: what they may have had is theirs no more.
+    pub(super) fn acquit(&mut self, gone: &BTreeSet<PodUid>) {
+        let suspects = self.allocated.values_mut().filter_map(|a| a.suspects.as_mut());
+        suspects.for_each(|suspects| suspects.retain(|uid| !gone.contains(uid)));
     }
 
     fn look_soon(&mut self, now: Instant) {
@@ -121,9 +153,9 @@ impl Account {
         self.holders.as_ref().map(|h| h.asked)
     }
 
-    /// The names of what was allocated lately.
-    pub(crate) fn allocated_names(&self) -> BTreeSet<ResourceName> {
-        self.allocated.values().map(|a| a.name).collect()
+    /// What was allocated and is not listed.
+    pub(super) fn allocations(&self) -> impl Iterator<Item = (&DeviceId, &Allocation)> {
+        self.allocated.iter()
     }
 
     /// Whether the kubelet lists a holder of the device.
@@ -135,10 +167,14 @@ impl Account {
         self.holders.as_ref()?.held.get(device)
     }
 
-    /// Who holds the device, or may hold it.
+    /// Who holds the device, where that is known.
     pub(crate) fn holder(&self, device: &DeviceId) -> Option<&Held> {
-        let init = || self.init.own.get(device).or_else(|| self.init.doubted.get(device));
-        self.listed(device).or_else(init)
+        self.listed(device).or_else(|| self.init.own.get(device))
+    }
+
+    /// Who holds the device, or one of those who may.
+    pub(crate) fn possible_holder(&self, device: &DeviceId) -> Option<&Held> {
+        self.holder(device).or_else(|| self.init.doubted.get(device))
     }
 
     /// The name under which the device was just given to a container.
@@ -148,8 +184,7 @@ impl Account {
 
     /// The name under which the device is held, or was just given to a container.
     pub(crate) fn held_as(&self, device: &DeviceId) -> Option<ResourceName> {
-        let known = || self.listed(device).or_else(|| self.init.own.get(device));
-        self.allocated_as(device).or_else(|| known().map(|h| h.name))
+        self.allocated_as(device).or_else(|| self.holder(device).map(|h| h.name))
     }
 
     /// Whether an init container may hold the device though nothing says so: it is no one else's meanwhile.
@@ -174,7 +209,7 @@ mod tests {
 
     impl Account {
         fn hear(&mut self, holders: Holders, may_be_init_held: bool) {
-            self.take(holders);
+            self.take(holders, |_| false);
             self.forget_allocations(|_| may_be_init_held);
         }
     }
@@ -196,7 +231,12 @@ mod tests {
         let (mut all, start) = (Account::default(), Instant::now());
         let device = DeviceId::new("MIG-1");
         all.hear(account(start, &[]), false);
-        all.allocated(held("a").name, vec![device.clone()], start + Duration::from_millis(1));
+        all.allocated(
+            held("a").name,
+            vec![device.clone()],
+            &BTreeSet::new(),
+            start + Duration::from_millis(1),
+        );
         assert!(all.held_as(&device).is_some() && all.holder(&device).is_none());
         all.hear(account(start + Duration::from_millis(2), &[]), false);
         assert!(all.held_as(&device).is_some(), "the kubelet has not listed the pod yet");
@@ -211,11 +251,35 @@ mod tests {
     fn an_allocation_that_may_be_an_init_containers_counts_however_long_the_kubelet_is_silent() {
         let (mut all, start) = (Account::default(), Instant::now());
         let device = DeviceId::new("MIG-1");
-        all.allocated(held("a").name, vec![device.clone()], start);
+        all.allocated(held("a").name, vec![device.clone()], &BTreeSet::new(), start);
         all.hear(account(start + SHOWN_WITHIN * 9, &[]), true);
         assert!(all.is_held(&device) && all.look(start + SHOWN_WITHIN * 9).0);
         all.hear(account(start + SHOWN_WITHIN * 9, &[]), false);
         assert!(!all.is_held(&device));
+    }
+
+    #[test]
+    fn what_a_pod_held_of_which_the_kubelet_has_not_heard_yet_is_held_on_while_the_pod_is_here() {
+        let (device, is_held) =
+            (DeviceId::new("MIG-1"), |all: &Account| all.is_held(&DeviceId::new("MIG-1")));
+        let hears = |change: fn(&mut Account, Instant), devices: &[(&str, &str)], is_here: bool| {
+            let (mut all, start) = (Account::default(), Instant::now());
+            all.take(account(start, &[(device.as_str(), "a"), ("MIG-2", "b")]), |_| true);
+            change(&mut all, start);
+            all.take(account(start + LONGEST_LOOK, devices), |_| is_here);
+            is_held(&all)
+        };
+        let name = held("a").name;
+        assert!(hears(|_, _| {}, &[], true), "a kubelet that was just started knows no pod");
+        assert!(!hears(|_, _| {}, &[], false));
+        assert!(!hears(|_, _| {}, &[("MIG-3", "a")], true), "the pod was given another device");
+        assert!(!hears(|all, now| all.left(PodKey::new("ns", "a"), now), &[], true), "it has just ended");
+        let (mut all, start) = (Account::default(), Instant::now());
+        all.take(account(start, &[("MIG-1", "a")]), |_| true);
+        all.allocated(name, vec![device.clone()], &BTreeSet::new(), start);
+        all.hear(account(start + SHOWN_WITHIN, &[]), false);
+        all.take(account(start + SHOWN_WITHIN * 2, &[]), |_| true);
+        assert!(!all.is_held(&device), "the kubelet had given it to another");
     }
 
     #[test]

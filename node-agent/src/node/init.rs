@@ -3,14 +3,18 @@
 //!
 //! A pod of which some devices are held by init containers alone is offered its own slices and no others
 //! (`core::offer`). So what it holds is what it was promised and the kubelet does not list; that is known after a
-//! restart too. Where a promise is missing, whatever the pod may hold counts as held.
+//! restart too. Where a promise is missing, whatever the pod may hold counts as held. And what was allocated while such a
+//! pod was about to be admitted, and is neither listed nor promised to it, is held until the pod ends: the kubelet may have
+//! picked it instead of the pod's own, before it had taken the newest lists.
 
+use super::holders::Allocation;
 use super::{Held, Node};
-use kerf_core::contract::{Holder, Shape};
+use kerf_core::contract::{Holder, Reservation, Shape, SliceState, SliceStatus};
 use kerf_core::names::{DeviceId, PodKey, PodUid, SliceId};
 use kerf_core::request::Beyond;
 use kerf_core::resource::ResourceName;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 /// A pod that is bound to the node, has not ended, and asks for kerf's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,37 +57,90 @@ impl Node {
         held
     }
 
-    /// Whether an allocation of this name that the kubelet does not list may be an init container's: a pod's that is about
-    /// to be admitted, or one's that was not promised all that it holds.
-    pub(super) fn may_be_init_held(&self, name: ResourceName) -> bool {
-        let of_name = self.staged().filter(|(_, _, of, _)| *of == name);
+    /// Allocations that the kubelet does not list and that may be init containers'.
+    pub(super) fn init_allocations(&self) -> impl Iterator<Item = &DeviceId> {
+        let all = self.account.allocations();
+        all.filter(|(device, allocation)| self.may_be_init_held(device, allocation)).map(|(device, _)| device)
+    }
+
+    /// Whether it may be an init container's: a pod's that is about to be admitted, one's that was not promised all that it
+    /// holds, or one's that was about to be admitted then and was promised another device.
+    fn may_be_init_held(&self, device: &DeviceId, Allocation { name, suspects, .. }: &Allocation) -> bool {
+        let mut of_name = self.staged().filter(|(_, _, of, _)| of == name);
         let is_open = |(uid, pod, name, beyond): (&PodUid, &NodePod, ResourceName, &Beyond)| {
             !pod.admitted || self.own_of(uid, pod, name).len() < beyond.count
         };
-        self.pods.is_none() || of_name.into_iter().any(is_open)
+        let may_have_it = |uid: &PodUid| !self.promised(uid, *name).any(|(own, _)| own == *device);
+        let is_suspected = match suspects {
+            Some(suspects) => suspects.iter().any(|uid| self.is_awaited(uid, *name) && may_have_it(uid)),
+            None => of_name.clone().any(|(uid, ..)| may_have_it(uid)),
+        };
+        self.pods.is_none() || is_suspected || of_name.any(is_open)
+    }
+
+    /// What the status said to be held, and by nobody, when the agent was started: an init container may have it.
+    pub(super) fn recall_allocations(&mut self, now: Instant) {
+        let slices = self.before.iter().flat_map(|before| &before.slices);
+        let is_unlisted = |s: &&SliceStatus| s.state == SliceState::Held && s.holder.is_none();
+        let unlisted = slices.filter(is_unlisted).filter_map(|s| Some((s.resource?, s.device.clone()?)));
+        for (name, device) in unlisted {
+            self.account.recall(name, device, now);
+        }
+    }
+
+    /// The pods that what is allocated under this name now may be an init container's of: those that are about to be
+    /// admitted and lack something yet. The kubelet may hear of a pod before the agent does, so a promise that can be kept
+    /// is enough.
+    pub(super) fn suspects(&self, name: ResourceName) -> BTreeSet<PodUid> {
+        let of_name = self.staged().filter(|(_, pod, of, _)| *of == name && !pod.admitted);
+        let is_open = |uid: &PodUid, beyond: &Beyond| {
+            self.promised(uid, name).count() < beyond.count
+                || self.promised(uid, name).any(|(device, _)| !self.account.is_held(&device))
+        };
+        let bound = of_name.filter(|(uid, _, _, beyond)| is_open(uid, beyond)).map(|(uid, ..)| uid);
+        let unknown = self.spec.slices.iter().filter_map(|wanted| {
+            let promise = wanted.reservation.as_ref().filter(|r| r.alone && r.resource == name)?;
+            let device = self.device_of(wanted).filter(|device| !self.account.is_held(device))?;
+            let is_bound = self.pods.as_ref().is_some_and(|pods| pods.contains_key(&promise.uid));
+            (!is_bound && self.advertised.is_acknowledged(name, &device)).then_some(&promise.uid)
+        });
+        bound.chain(unknown).cloned().collect()
+    }
+
+    /// Whether an init container of the pod holds something of this name that the kubelet does not list, or may soon.
+    fn is_awaited(&self, uid: &PodUid, name: ResourceName) -> bool {
+        match self.pods.as_ref().and_then(|pods| pods.get(uid)) {
+            Some(pod) => pod.names.get(&name).is_some_and(Option::is_some),
+            None => self.promised(uid, name).next().is_some(),
+        }
     }
 
     /// Pods with what only their init containers hold.
-    fn staged(&self) -> impl Iterator<Item = (&PodUid, &NodePod, ResourceName, &Beyond)> {
+    fn staged(&self) -> impl Iterator<Item = (&PodUid, &NodePod, ResourceName, &Beyond)> + Clone {
         self.pods.iter().flatten().flat_map(|(uid, pod)| {
             pod.names.iter().filter_map(move |(name, beyond)| Some((uid, pod, *name, beyond.as_ref()?)))
         })
     }
 
-    /// Slices that are promised to the pod under this name, exist, and are not listed by the kubelet.
-    fn own_of(&self, uid: &PodUid, pod: &NodePod, name: ResourceName) -> BTreeMap<DeviceId, Held> {
-        let promised = self.spec.slices.iter().filter_map(|wanted| {
+    /// Slices that exist and are promised to the pod under this name.
+    fn promised(&self, uid: &PodUid, name: ResourceName) -> impl Iterator<Item = (DeviceId, &Reservation)> {
+        self.spec.slices.iter().filter_map(move |wanted| {
             let reservation = wanted.reservation.as_ref().filter(|r| r.uid == *uid && r.resource == name)?;
-            let device = self.device_of(wanted).filter(|device| !self.account.lists(device))?;
-            Some((device, Held { name, holder: holder(pod, &reservation.container) }))
-        });
-        promised.collect()
+            Some((self.device_of(wanted)?, reservation))
+        })
     }
 
-    /// Devices that the pod may hold under this name without their being promised to it: all that can be. What was
-    /// allocated under the name lately says nothing, for it may be another pod's.
+    /// Those of them that are not listed by the kubelet.
+    fn own_of(&self, uid: &PodUid, pod: &NodePod, name: ResourceName) -> BTreeMap<DeviceId, Held> {
+        let unlisted = self.promised(uid, name).filter(|(device, _)| !self.account.lists(device));
+        unlisted.map(|(device, r)| (device, Held { name, holder: holder(pod, &r.container) })).collect()
+    }
+
+    /// Devices that the pod may hold under this name without their being promised to it under this name: all that can be.
+    /// What was allocated under the name lately says nothing, for it may be another pod's.
     fn doubtful(&self, uid: &PodUid, name: ResourceName) -> Vec<DeviceId> {
-        let others = self.spec.slices.iter().filter(|w| w.reservation.as_ref().is_none_or(|r| r.uid != *uid));
+        let is_own = |r: &Reservation| r.uid == *uid && r.resource == name;
+        let others = self.spec.slices.iter().filter(|w| !w.reservation.as_ref().is_some_and(is_own));
         let others = others.filter_map(|wanted| Some((self.device_of(wanted)?, wanted.shape)));
         let unwanted = self.unwanted().into_iter().map(|(_, shape, device, _)| (device, shape));
         let may_be = |(device, shape): &(DeviceId, Shape)| {

@@ -164,3 +164,72 @@ fn a_namesake_of_a_pod_that_has_ended_holds_nothing() {
     let status = scene.settle();
     assert_eq!(held_by(&status, "s2"), None);
 }
+
+#[test]
+fn what_an_init_container_may_hold_and_was_not_promised_is_held_by_nobody_known() {
+    for allocated in [false, true] {
+        let mut scene = admitted();
+        let mut slices = spec();
+        slices[1].reservation = None;
+        scene.want(slices);
+        if allocated {
+            let now = scene.tick();
+            scene.node.on_allocated(ONE.parse().unwrap(), vec![DeviceId::new("MIG-2")], now);
+        }
+        let status = scene.decide().status;
+        assert_eq!(slice(&status, "s2").state, SliceState::Held);
+        assert_eq!(held_by(&status, "s2"), None, "the leader would move the promise of s1 to it");
+    }
+}
+
+/// `a` was promised `MIG-2`. Its init container has `MIG-1`, which the kubelet had just freed for it; the agent has heard
+/// of `a` before the kubelet asked, or after.
+fn with_anothers(heard_before: bool) -> Scene {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let of_z = wanted("s1", mig("1g.10gb", 0, 1), Some(("z", ONE)));
+    scene.want(vec![of_z, staged("s2", 1, "load")]);
+    scene.settle();
+    scene.allocate("z", ONE, "MIG-1");
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
+    let lists = scene.decide().lists;
+    let held: Vec<_> = lists[&ONE.parse().unwrap()].iter().map(|d| d.held).collect();
+    assert_eq!(held, [true, false], "and the kubelet is told which it better takes");
+    if heard_before {
+        scene.node.on_pods(pods(false));
+    }
+    let now = scene.tick();
+    scene.node.on_allocated(ONE.parse().unwrap(), vec![DeviceId::new("MIG-1")], now);
+    scene.held.clear();
+    scene.node.on_pods(pods(false));
+    scene.list_holders();
+    scene.node.on_pods(pods(true));
+    // The leader has heard that `z` has ended.
+    scene.want(vec![staged("s2", 1, "load")]);
+    scene.now += Duration::from_mins(1);
+    scene.settle();
+    scene
+}
+
+#[test]
+fn what_an_init_container_has_instead_of_what_its_pod_was_promised_stays_until_the_pod_ends() {
+    for (heard_before, restarts) in [(true, false), (false, false), (true, true)] {
+        let mut scene = with_anothers(heard_before);
+        let in_its_place = wanted("s9", mig("1g.10gb+me", 0, 1), Some(("c", "nvidia.com/mig-1g.10gb.me")));
+        let spec = vec![staged("s2", 1, "load"), in_its_place];
+        if restarts {
+            let status = scene.settle();
+            scene.start_agent(Some(&status));
+            scene.node.on_registration(Ok(()));
+            scene.node.on_pods(pods(true));
+            scene.acknowledge();
+            scene.list_holders();
+        }
+        scene.want(spec);
+        scene.now += Duration::from_mins(1);
+        scene.settle();
+        assert!(scene.places().contains(&"1g.10gb at 0:1".to_owned()), "{:?}", scene.places());
+        scene.node.on_pods(NodePods::new());
+        scene.list_holders();
+        assert_eq!(slice(&scene.settle(), "s9").state, SliceState::Ready);
+    }
+}

@@ -225,17 +225,18 @@ impl Node {
     pub fn on_holders(&mut self, holders: Result<Holders, String>) {
         match holders {
             Ok(holders) => {
-                let left: Vec<_> = self
-                    .account
-                    .devices()
-                    .map(|(d, _)| d)
-                    .filter(|d| !holders.held.contains_key(*d))
-                    .cloned()
-                    .collect();
-                self.account.take(holders);
-                let mut hidden = self.account.allocated_names();
-                hidden.retain(|name| self.may_be_init_held(*name));
-                self.account.forget_allocations(|name| hidden.contains(&name));
+                if !self.account.is_known() {
+                    self.recall_allocations(holders.asked);
+                }
+                let mut left: Vec<_> = self.account.devices().map(|(d, _)| d).cloned().collect();
+                let is_here = |key: &PodKey| {
+                    let admitted = |pods: &NodePods| pods.values().any(|p| p.admitted && p.key == *key);
+                    self.pods.as_ref().is_none_or(admitted)
+                };
+                self.account.take(holders, is_here);
+                left.retain(|device| !self.account.lists(device));
+                let hidden: BTreeSet<_> = self.init_allocations().cloned().collect();
+                self.account.forget_allocations(|device| hidden.contains(device));
                 self.health.pod_resources = Neighbour::Well;
                 self.forget_processes(&left);
             }
@@ -273,11 +274,15 @@ impl Node {
 
     /// A container is being given these devices.
     pub fn on_allocated(&mut self, name: ResourceName, devices: Vec<DeviceId>, now: Instant) {
-        self.account.allocated(name, devices, now);
+        let suspects = self.suspects(name);
+        self.account.allocated(name, devices, &suspects, now);
     }
 
     /// Takes the bound pods that ask for kerf's names.
     pub fn on_pods(&mut self, pods: NodePods) {
+        let before = self.pods.iter().flatten().map(|(uid, _)| uid);
+        let gone: BTreeSet<_> = before.filter(|uid| !pods.contains_key(*uid)).cloned().collect();
+        self.account.acquit(&gone);
         self.pods = Some(pods);
         self.health.pods = Neighbour::Well;
     }

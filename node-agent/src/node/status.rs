@@ -65,9 +65,8 @@ impl Node {
         device: &DeviceId,
         waiting: &BTreeSet<SliceId>,
     ) {
+        // Promises follow the holders: one that is in doubt would take its pod's promise along.
         let held = self.account.holder(device);
-        let promised = wanted.reservation.is_some();
-        let held = held.filter(|_| !promised || !self.account.is_doubted(device));
         status.holder = held.map(|h| h.holder.clone());
         let Some(reservation) = &wanted.reservation else {
             status.resource = self.account.held_as(device);
@@ -133,7 +132,7 @@ impl Node {
             shape,
             state: if busy || self.account.is_held(&device) { SliceState::Held } else { SliceState::Idle },
             resource,
-            holder: self.account.holder(&device).map(|h| h.holder.clone()),
+            holder: self.account.possible_holder(&device).map(|h| h.holder.clone()),
             device: Some(device).filter(|d| !d.as_str().contains("/gi")),
             ready_for: None,
             message,

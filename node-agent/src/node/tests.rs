@@ -533,3 +533,25 @@ fn what_nobody_wants_any_more_when_it_is_made_keeps_its_name_and_can_be_replaced
     scene.settle();
     assert_eq!(scene.places(), ["7g.80gb at 0:8"]);
 }
+
+#[test]
+fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    let names = BTreeMap::from([(ONE.parse().unwrap(), None)]);
+    let pod = NodePod { key: PodKey::new("ns", "a"), admitted: true, names };
+    scene.node.on_pods(NodePods::from([(PodUid::new("a-uid"), pod)]));
+    // The promise is lost, and the place is wanted for another.
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")))]);
+    scene.held.clear();
+    scene.list_holders();
+    scene.settle();
+    assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
+    let now = scene.tick();
+    scene.node.on_pod_left(PodKey::new("ns", "a"), now);
+    scene.list_holders();
+    scene.settle();
+    assert_eq!(scene.places(), ["7g.80gb at 0:8"], "the pod has ended");
+}

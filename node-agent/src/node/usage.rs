@@ -92,7 +92,7 @@ impl Node {
         let held = self.shares.iter().filter(|(device, share)| {
             share.gpu == gpu.uuid
                 && key.is_some()
-                && self.account.holder(device).map(|h| h.holder.key()) == key
+                && self.account.possible_holder(device).map(|h| h.holder.key()) == key
         });
         let held: MemoryMib = held.map(|(_, share)| share.shape.memory_of(gpu.memory)).sum();
         Some(promised.max(held)).filter(|memory| !memory.is_zero())

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kerf_core::contract::RequestDocument;
-use kerf_core::mig::Profile;
+use kerf_core::mig::{ComputeProfile, Profile};
 use kerf_core::policy::{Policies, Supply};
 use kerf_core::quantity;
 use kerf_core::resource::{self, ResourceName};
@@ -126,13 +126,19 @@ fn names(input: &[u8]) -> Result<bool, String> {
     {
         return Err(format!("{text:?} is written as {profile}, which is another"));
     }
+    let part = text.parse::<ComputeProfile>();
+    if let Ok(part) = &part
+        && part.to_string().parse() != Ok(*part)
+    {
+        return Err(format!("{text:?} is written as {part}, which is another"));
+    }
     let name = text.parse::<ResourceName>();
     if let Ok(name) = &name
         && name.to_string().parse() != Ok(*name)
     {
         return Err(format!("{text:?} is written as {name}, which is another"));
     }
-    Ok(asked | profile.is_ok() | name.is_ok())
+    Ok(asked | profile.is_ok() | part.is_ok() | name.is_ok())
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "one of the targets, which can find fault with what they get")]

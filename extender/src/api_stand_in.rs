@@ -136,7 +136,9 @@ impl ApiStandIn {
     }
 
     fn create(&self, path: &str, body: Value) -> (StatusCode, Value) {
-        let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap());
+        let metadata = &body["metadata"];
+        let name = metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap();
+        let path = format!("{path}/{name}");
         if self.get(&path).is_some() {
             return refuse(StatusCode::CONFLICT, "it exists");
         }

@@ -2,12 +2,14 @@
 //!
 //! A pod's kind is chosen when it is created. What is full then may be free later, and the other way round, but the limits
 //! of a pod cannot be changed. So an Event says what would serve it, and where policy says so a pod with a controller is
-//! deleted, so that the one that its controller makes in its place is chosen for anew.
+//! deleted, so that the one that its controller makes in its place is chosen for anew. A Job's pod is only told: the Job
+//! counts a pod that is deleted before it ends as one that failed, and fails itself after a few of them.
 
 use crate::ask::Ask;
 use crate::events::{self, Topic};
 use crate::term::Term;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kerf_core::contract::Slices;
 use kerf_core::names::{PodKey, PodUid};
 use kerf_core::policy::{Alternative, Policies, Policy, Supply, SupplyIndex, WaitedLong, alternative};
@@ -39,8 +41,27 @@ struct Waiter {
     pod: PodKey,
     ask: Ask,
     waited: Duration,
-    /// Whether a controller makes another in its place, as far as is known.
-    is_owned: bool,
+    /// Why it is not deleted, as far as is known.
+    kept: Option<Kept>,
+}
+
+/// Why a pod is not deleted, whatever its policy says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// No controller owns it: nobody would make another.
+    Orphan,
+    /// A Job owns it, which would count it as failed (`backoffLimit`).
+    OfJob,
+}
+
+impl Kept {
+    fn by(owners: &[OwnerReference]) -> Option<Self> {
+        let Some(controller) = owners.iter().find(|owner| owner.controller == Some(true)) else {
+            return Some(Self::Orphan);
+        };
+        let is_job = controller.kind == "Job" && controller.api_version.starts_with("batch/");
+        is_job.then_some(Self::OfJob)
+    }
 }
 
 /// What is due for a pod.
@@ -51,6 +72,7 @@ struct Due {
     then: WaitedLong,
     found: Alternative,
     waited: Duration,
+    kept: Option<Kept>,
 }
 
 /// What is due, the longest waiting first. Of what others are made anew for, nothing is offered twice.
@@ -65,15 +87,15 @@ fn due(waiters: &[Waiter], supply: &Supply, pending: &Slices<u32>, policies: &Po
         let Some(found) = alternative(policy, &supply.wanted(pending.clone()), &waiter.ask.document) else {
             continue;
         };
-        let then =
-            if found.is_named || !waiter.is_owned { WaitedLong::Tell } else { policy.spec().waiting.then };
+        let is_kept = found.is_named || waiter.kept.is_some();
+        let then = if is_kept { WaitedLong::Tell } else { policy.spec().waiting.then };
         if then == WaitedLong::Recreate {
             for (name, count) in found.document.slices() {
                 *pending.entry(name).or_default() += count;
             }
         }
         let (uid, pod) = (waiter.uid.clone(), waiter.pod.clone());
-        all.push(Due { uid, pod, then, found, waited: waiter.waited });
+        all.push(Due { uid, pod, then, found, waited: waiter.waited, kept: waiter.kept });
     }
     all
 }
@@ -95,6 +117,9 @@ impl Due {
         let how = if *is_named {
             let size = document.containers.iter().find(|c| c.name == *container).map_or(0, |c| c.size_gb.0);
             format!("ask by size (kerf.dev/gpu-{size}gb) and not by name, and it may be given that")
+        } else if self.kept == Some(Kept::OfJob) {
+            "create its Job anew, and it is given that (were the pod deleted alone, the Job would count it as failed)"
+                .to_owned()
         } else {
             "create the pod anew, and it is given that".to_owned()
         };
@@ -133,8 +158,8 @@ struct Memory {
     /// When each was seen to wait first and last.
     since: BTreeMap<PodUid, (Instant, Instant)>,
     told: BTreeMap<PodUid, BTreeSet<ResourceName>>,
-    /// Pods that no controller owns: nobody would make another.
-    orphans: BTreeSet<PodUid>,
+    /// Pods that were to be deleted and are not.
+    kept: BTreeMap<PodUid, Kept>,
     deletions: Allowance,
     supply: SupplyIndex,
 }
@@ -143,15 +168,15 @@ impl Memory {
     /// Those who wait now, the longest first. A pod that does not wait for a while, because there seems to be room for it,
     /// begins anew.
     fn waiters(&mut self, refused: Vec<(PodUid, PodKey, Ask)>, now: Instant) -> Vec<Waiter> {
-        let Self { since, told, orphans, .. } = self;
+        let Self { since, told, kept, .. } = self;
         since.retain(|_, (_, last)| now.duration_since(*last) < PAUSE);
         told.retain(|uid, _| since.contains_key(uid));
-        orphans.retain(|uid| since.contains_key(uid));
+        kept.retain(|uid, _| since.contains_key(uid));
         let waiter = |(uid, pod, ask): (PodUid, PodKey, Ask)| {
             let (first, last) = since.entry(uid.clone()).or_insert((now, now));
             *last = now;
-            let is_owned = !orphans.contains(&uid);
-            Waiter { uid, pod, ask, waited: now.duration_since(*first), is_owned }
+            let kept = kept.get(&uid).copied();
+            Waiter { uid, pod, ask, waited: now.duration_since(*first), kept }
         };
         let mut waiters: Vec<_> = refused.into_iter().map(waiter).collect();
         waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.waited));
@@ -186,24 +211,25 @@ pub async fn run(term: Arc<Term>) {
             index.demand().pending
         });
         for due in due(&waiters, &memory.supply.supply(), &pending, &policies) {
-            act(&term, &mut memory, &due, now).await;
+            act(&term, &mut memory, due, now).await;
         }
     }
 }
 
-async fn act(term: &Arc<Term>, memory: &mut Memory, due: &Due, now: Instant) {
-    let Due { uid, pod, .. } = due;
+async fn act(term: &Arc<Term>, memory: &mut Memory, mut due: Due, now: Instant) {
+    let (uid, pod) = (due.uid.clone(), due.pod.clone());
     if due.then == WaitedLong::Recreate && memory.deletions.take(now) {
-        match timeout(PATIENCE, delete(term, due)).await {
+        match timeout(PATIENCE, delete(term, &due)).await {
             Ok(Ok(Deletion::Made)) => {
                 let note = format!("{}; it is deleted so that its controller makes another", due.note());
                 tracing::info!(%pod, %uid, full = %due.found.full, other = %due.found.other, "made anew");
-                return events::tell(&term.client, pod, uid, MADE_ANEW, note).await;
+                return events::tell(&term.client, &pod, &uid, MADE_ANEW, note).await;
             }
-            Ok(Ok(Deletion::Needless)) => return,
-            Ok(Ok(Deletion::NoOwner)) => {
+            Ok(Ok(Deletion::Needless)) => return memory.deletions.give_back(),
+            Ok(Ok(Deletion::Kept(kept))) => {
                 memory.deletions.give_back();
-                memory.orphans.insert(uid.clone());
+                memory.kept.insert(uid.clone(), kept);
+                due.kept = Some(kept);
             }
             Ok(Err(error)) => {
                 tracing::warn!(%pod, %uid, %error, "a pod that has waited long was not deleted");
@@ -211,9 +237,9 @@ async fn act(term: &Arc<Term>, memory: &mut Memory, due: &Due, now: Instant) {
             Err(_) => tracing::warn!(%pod, %uid, "a pod that has waited long was not deleted in time"),
         }
     }
-    if memory.is_news(due) {
+    if memory.is_news(&due) {
         tracing::info!(%pod, %uid, full = %due.found.full, other = %due.found.other, "another kind has room");
-        events::tell(&term.client, pod, uid, HAS_ROOM, due.note()).await;
+        events::tell(&term.client, &pod, &uid, HAS_ROOM, due.note()).await;
     }
 }
 
@@ -224,11 +250,11 @@ enum Deletion {
     Made,
     /// It is another pod, on its way out, or has got something meanwhile.
     Needless,
-    /// No controller owns it.
-    NoOwner,
+    /// It is one that is not deleted.
+    Kept(Kept),
 }
 
-/// Deletes a pod that has a controller, and is this one, and has got nothing meanwhile.
+/// Deletes a pod whose controller makes another, and that is this one, and has got nothing meanwhile.
 async fn delete(term: &Arc<Term>, due: &Due) -> Result<Deletion, kube::Error> {
     let api: Api<Pod> = Api::namespaced(term.client.clone(), &due.pod.namespace);
     let Some(found) = api.get_metadata_opt(&due.pod.name).await? else { return Ok(Deletion::Needless) };
@@ -237,9 +263,8 @@ async fn delete(term: &Arc<Term>, due: &Due) -> Result<Deletion, kube::Error> {
     if !is_this || found.metadata.deletion_timestamp.is_some() || !may_wait {
         return Ok(Deletion::Needless);
     }
-    let owners = found.metadata.owner_references.unwrap_or_default();
-    if owners.iter().all(|owner| owner.controller != Some(true)) {
-        return Ok(Deletion::NoOwner);
+    if let Some(kept) = Kept::by(&found.metadata.owner_references.unwrap_or_default()) {
+        return Ok(Deletion::Kept(kept));
     }
     // With the version that was read: a Binding that comes between keeps the pod.
     let only = Preconditions { uid: found.metadata.uid, resource_version: found.metadata.resource_version };

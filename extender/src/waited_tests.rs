@@ -1,9 +1,15 @@
 //! Who is told and who is made anew, as a function of who waits, the supply and the policies.
 
 use super::*;
+use crate::api_stand_in::{ApiStandIn, pod_path};
+use crate::in_force::InForce;
+use crate::metrics::Metrics;
+use http::Method;
 use kerf_core::contract::{Chosen, GpuNodeSpec, RequestDocument};
+use kerf_core::packing::Terms;
 use kerf_core::policy::PolicyDocument;
 use kerf_core::testing::{node_status, request};
+use kerf_runtime::shutdown::CancellationToken;
 use serde_json::json;
 
 fn policies(then: &str) -> Policies {
@@ -37,7 +43,7 @@ fn waiter(pod: &str, seconds: u64, chosen: Chosen) -> Waiter {
         pod: PodKey::new("default", pod),
         ask,
         waited: Duration::from_secs(seconds),
-        is_owned: true,
+        kept: None,
     }
 }
 
@@ -86,7 +92,7 @@ fn who_names_the_kind_would_wait_again_and_is_told_how_to_ask() {
 
 #[test]
 fn who_has_no_controller_takes_nobodys_place() {
-    let orphan = Waiter { is_owned: false, ..waiter("a", 75, by("p")) };
+    let orphan = Waiter { kept: Some(Kept::Orphan), ..waiter("a", 75, by("p")) };
     let both = [("a".to_owned(), WaitedLong::Tell), ("b".to_owned(), WaitedLong::Recreate)];
     assert_eq!(found(&[orphan, waiter("b", 60, by("p"))], 1, "recreate"), both);
 }
@@ -126,4 +132,46 @@ fn few_pods_are_deleted_in_a_minute() {
     assert!(allowance.take(start));
     assert!(!allowance.take(start + (SPAN.saturating_sub(Duration::from_millis(1)))));
     assert!(allowance.take(start + SPAN));
+}
+
+fn term(api: &Arc<ApiStandIn>) -> Arc<Term> {
+    let (metrics, _) = Metrics::new(&Arc::default());
+    Term::new(api.client(), metrics, 1, Terms::default(), InForce::default(), CancellationToken::new())
+}
+
+/// A pod that is to be made anew.
+fn to_make_anew(pod: &str) -> Due {
+    due(&[waiter(pod, 75, by("p"))], &supply(1), &Slices::new(), &policies("recreate")).remove(0)
+}
+
+#[tokio::test]
+async fn a_pod_of_a_job_is_told_instead_of_being_counted_as_failed() {
+    let (api, mut memory) = (ApiStandIn::new(), Memory::default());
+    let owner = |kind: &str, group: &str| json!([{"apiVersion": group, "kind": kind, "name": "o", "uid": "o", "controller": true}]);
+    let put = |pod: &str, owners| {
+        let metadata = json!({"name": pod, "namespace": "default", "uid": pod, "ownerReferences": owners});
+        api.put(&pod_path(pod), json!({"metadata": metadata}));
+    };
+    put("of-a-job", owner("Job", "batch/v1"));
+    put("of-another", owner("Job", "kubeflow.org/v1"));
+    let term = term(&api);
+    act(&term, &mut memory, to_make_anew("of-a-job"), Instant::now()).await;
+    assert_eq!(api.requests(&Method::DELETE), 0);
+    assert_eq!(memory.kept, [(PodUid::new("of-a-job"), Kept::OfJob)].into(), "it is not tried again");
+    let told = api.get("/apis/events.k8s.io/v1/namespaces/default/events/of-a-job-").unwrap();
+    let note = told["note"].as_str().unwrap();
+    assert!(note.contains("create its Job anew") && note.contains("count it as failed"), "{note}");
+    act(&term, &mut memory, to_make_anew("of-another"), Instant::now()).await;
+    assert_eq!(api.requests(&Method::DELETE), 1);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gone_uses_up_no_deletion() {
+    let (api, mut memory) = (ApiStandIn::new(), Memory::default());
+    let term = term(&api);
+    for _ in 0..=MOST {
+        act(&term, &mut memory, to_make_anew("gone"), Instant::now()).await;
+    }
+    assert!(memory.deletions.0.is_empty());
+    assert_eq!(api.requests(&Method::POST), 0, "nobody is told");
 }

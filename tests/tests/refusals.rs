@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
@@ -93,6 +93,22 @@ async fn a_count_that_no_node_can_hold_waits_with_a_reason() -> anyhow::Result<(
     cluster.stop().await
 }
 
+/// Waits for an Event of this reason about the webhook's configuration, where Events about what has no namespace are.
+async fn policy_event(cluster: &Cluster, reason: &str) -> anyhow::Result<String> {
+    let api = Api::<Event>::namespaced(cluster.plane().client(), "default");
+    let found = async || {
+        let events = api.list(&ListParams::default()).await?.items.into_iter();
+        let about = |event: &Event| {
+            event.involved_object.kind.as_deref() == Some("MutatingWebhookConfiguration")
+                && event.involved_object.uid.is_some()
+        };
+        let mut of_reason = events.filter(|e| about(e) && e.reason.as_deref() == Some(reason));
+        anyhow::Ok(of_reason.next().and_then(|event| event.message))
+    };
+    wait(PATIENCE, &format!("an Event {reason}"), async || Ok(found().await?.is_some())).await?;
+    found().await?.context("the Event is gone")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
@@ -101,6 +117,8 @@ async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Res
     let log = cluster.webhook().log().to_owned();
     let told = async || Ok(std::fs::read_to_string(&log)?.contains("defaultIsolaton"));
     wait(PATIENCE, "the typo to be named in the log", told).await?;
+    let refused = policy_event(&cluster, "PolicyRefused").await?;
+    assert!(refused.contains("defaultIsolaton") && refused.contains("stays in force"), "{refused}");
     cluster.create(&pod("after-typo", &[(keys::GPU_MEMORY, "10Gi")])).await?;
     cluster.running("after-typo").await?;
     // A good file is taken in again: now only class none is allowed.
@@ -114,6 +132,8 @@ async fn a_policy_with_a_typo_leaves_the_last_good_one_in_force() -> anyhow::Res
             .is_some_and(|m| m.contains("policy narrow does not allow hardware")))
     };
     wait(PATIENCE, "the new policy to be in force", refused).await?;
+    let loaded = policy_event(&cluster, "PolicyLoaded").await?;
+    assert!(loaded.contains("good again"), "{loaded}");
     cluster.stop().await
 }
 

@@ -7,8 +7,12 @@ use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 
-/// One policy for all nodes, which the admin limits to those that have the configuration.
-pub(super) fn sharing(sharing: &Value, field: &str, into: &mut Converted) {
+/// The label by which the plugin is told a node's configuration: a key of its `ConfigMap`.
+pub(super) const LABEL: &str = "nvidia.com/device-plugin.config";
+
+/// A policy for the nodes that have the configuration, by its key of a `ConfigMap`; without one for all nodes, which the
+/// admin limits to those that have it.
+pub(super) fn sharing(sharing: &Value, key: Option<&str>, field: &str, into: &mut Converted) {
     let above = if field.is_empty() { String::new() } else { format!("{field}.") };
     let problems = into.problems.len();
     let mut rules = Vec::new();
@@ -18,9 +22,19 @@ pub(super) fn sharing(sharing: &Value, field: &str, into: &mut Converted) {
             rules.extend(rule(kind, resource, &field, into));
         }
     }
-    if into.problems.len() == problems {
-        into.policy("device-plugin", &format!("{above}sharing"), &json!({}), &rules);
+    if into.problems.len() > problems {
+        return;
     }
+    let (name, matched) = match key {
+        Some(key) => (format!("device-plugin-{}", legal(key)), json!({"labels": {LABEL: key}})),
+        None => ("device-plugin".to_owned(), json!({})),
+    };
+    into.policy(&name, &format!("{above}sharing"), &matched, &rules);
+}
+
+/// A key as a part of an object's name, which has no capitals and no underscores.
+fn legal(key: &str) -> String {
+    key.to_lowercase().replace('_', "-")
 }
 
 fn rule(kind: &str, resource: &Value, field: &str, into: &mut Converted) -> Option<Value> {

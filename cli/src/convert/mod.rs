@@ -38,7 +38,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let Converted { documents, problems } = read(&args.file)?;
     for (number, document) in documents.iter().enumerate() {
         let separator = if number == 0 { "" } else { "---\n" };
-        write!(out, "{separator}{}", serde_saphyr::to_string(document)?)?;
+        write!(out, "{separator}{}", text(document)?)?;
     }
     for problem in &problems {
         eprintln!("{}: {problem}", args.file.display());
@@ -49,24 +49,37 @@ pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A policy as it is printed. What it was made of may not have said all of which nodes it was for.
+fn text(document: &NodePolicyDocument) -> anyhow::Result<String> {
+    let nodes = &document.spec.nodes;
+    let comment = if nodes.is_all() {
+        "# For all nodes: where only some had this configuration, name them in spec.match.\n"
+    } else if nodes.labels.contains_key(device_plugin::LABEL) {
+        "# For nodes with the label: label those too that had this configuration as the default.\n"
+    } else {
+        ""
+    };
+    Ok(format!("{comment}{}", serde_saphyr::to_string(document)?))
+}
+
 fn read(path: &Path) -> anyhow::Result<Converted> {
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(&text).with_context(|| format!("failed to parse {}", path.display()))?;
     let mut converted = Converted::default();
     for document in &documents {
-        converted.take(document, "");
+        converted.take(document, None, "");
     }
     Ok(converted)
 }
 
 impl Converted {
-    /// Converts a document, found at this field of another.
-    fn take(&mut self, document: &Value, field: &str) {
+    /// Converts a document, found at this field of another, under this key if that is a `ConfigMap`.
+    fn take(&mut self, document: &Value, key: Option<&str>, field: &str) {
         let kind = document["kind"].as_str().unwrap_or_default();
         if let Some(items) = document["items"].as_array() {
             for item in items {
-                self.take(item, field);
+                self.take(item, key, field);
             }
         } else if kind == "ConfigMap" {
             self.config_map(document);
@@ -75,7 +88,7 @@ impl Converted {
         } else if let Some(configurations) = document["mig-configs"].as_object() {
             mig_parted::configurations(configurations, field, self);
         } else if document["sharing"].is_object() {
-            device_plugin::sharing(&document["sharing"], field, self);
+            device_plugin::sharing(&document["sharing"], key, field, self);
         } else if nos::is_geometries(document) {
             self.problem(
                 field,
@@ -95,7 +108,7 @@ impl Converted {
         for (key, text) in map["data"].as_object().into_iter().flatten() {
             let field = format!("data[{key}]");
             match serde_saphyr::from_str::<Value>(text.as_str().unwrap_or_default()) {
-                Ok(document) => self.take(&document, &field),
+                Ok(document) => self.take(&document, Some(key), &field),
                 Err(error) => self.problem(&field, &format!("it cannot be parsed ({error})"), "correct it"),
             }
         }

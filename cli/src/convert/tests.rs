@@ -4,7 +4,7 @@ use super::*;
 fn converted(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/convert/testdata").join(file);
     let Converted { documents, problems } = read(&path).unwrap();
-    let documents: Vec<String> = documents.iter().map(|d| serde_saphyr::to_string(d).unwrap()).collect();
+    let documents: Vec<String> = documents.iter().map(|document| text(document).unwrap()).collect();
     let problems: Vec<String> =
         problems.iter().map(|problem| format!("not converted: {problem}\n")).collect();
     format!(
@@ -36,9 +36,14 @@ fn shared_gpus_of_device_plugins_become_rules() {
 }
 
 #[test]
+fn each_configuration_of_a_config_map_is_for_the_nodes_with_its_label() {
+    insta::assert_snapshot!(converted("device-plugin-config-map.yaml"));
+}
+
+#[test]
 fn every_policy_that_is_made_is_one_that_is_read() {
-    for file in ["mig-parted.yaml", "nos-nodes.yaml", "device-plugin.yaml"] {
-        for document in converted(file).split("---\n").filter(|text| text.starts_with("apiVersion")) {
+    for file in ["mig-parted.yaml", "nos-nodes.yaml", "device-plugin.yaml", "device-plugin-config-map.yaml"] {
+        for document in converted(file).split("---\n").filter(|text| text.contains("\nkind: ")) {
             let read: NodePolicyDocument = serde_saphyr::from_str(document).unwrap();
             assert!(read.problems().is_empty(), "{document}");
         }

@@ -134,6 +134,14 @@ pub enum PolicyFault {
     /// Too few replicas.
     #[error("{0} replicas share nothing; write 2 or more, or remove it for slices by size")]
     Replicas(u32),
+    /// A size that no share has.
+    #[error("no share has {size}; the nearest size with a name is {nearest}")]
+    NoShare {
+        /// The size.
+        size: SizeGb,
+        /// The nearest that shares have.
+        nearest: SizeGb,
+    },
     /// A rule behind one that names every GPU.
     #[error("spec.gpus[{0}] names every GPU, so this rule is never used; move it before that one")]
     RuleNeverUsed(usize),

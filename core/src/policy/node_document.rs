@@ -9,6 +9,7 @@ use super::matching::listed;
 use super::set::NodeRules;
 use crate::contract::{GpuRule, GpuSelector, NodePolicy, OverUse, SliceLength, WarmSlices};
 use crate::kind::Kind;
+use crate::resource::{ResourceName, SHARE_SIZES};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -132,7 +133,18 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
     if let Some(replicas) = rule.time_slicing.replicas.filter(|replicas| *replicas < 2) {
         errors.push(PolicyFault::Replicas(replicas).of(slicing.key("replicas")));
     }
+    for (index, slices) in rule.layout.iter().enumerate() {
+        errors.extend(no_share(slices.resource, || field.key("layout").at(index).key("resource")));
+    }
     errors
+}
+
+/// The mistake of a share of a size that agents do not serve: its name is one, and its pods would wait for ever.
+fn no_share(resource: ResourceName, field: impl FnOnce() -> Field) -> Option<PolicyError> {
+    let (ResourceName::Mps(size) | ResourceName::TimeSlicing(size)) = resource else { return None };
+    // Of two that are equally near the larger one, which holds what was meant.
+    let nearest = SHARE_SIZES.into_iter().rev().min_by_key(|share| share.0.abs_diff(size.0))?;
+    (nearest != size).then(|| PolicyFault::NoShare { size, nearest }.of(field()))
 }
 
 /// The mistake of the first rule that stands behind one for every GPU.
@@ -146,6 +158,7 @@ fn of_warm(field: &Field, warm: &WarmSlices, rules: &[GpuRule]) -> Vec<PolicyErr
     if warm.count == 0 {
         errors.push(PolicyFault::NoWarm.of(field.key("count")));
     }
+    errors.extend(no_share(warm.resource, || field.key("resource")));
     let (resource, kind) = (warm.resource, warm.resource.kind());
     // A GPU that no rule names has every kind; only behind a rule for all of them there is none.
     let open = !rules.iter().any(|rule| rule.select == GpuSelector::default());

@@ -48,6 +48,10 @@ fn every_mistake_names_its_field() {
         json!({"gpus": [{"kinds": ["mig"]}, {"select": {"indexes": [0]}}]}),
         json!({"gpus": [{"kinds": ["mps"]}], "warm": [{"resource": "nvidia.com/mig-1g.10gb", "count": 0},
                                                       {"resource": "nvidia.com/mig-1g.10gb", "count": 1}]}),
+        json!({"gpus": [{"kinds": ["mps"], "layout": [{"resource": "nvidia.com/gpu-10gb", "count": 1},
+                                                      {"resource": "nvidia.com/gpu-13gb", "count": 2}]}],
+               "warm": [{"resource": "nvidia.com/gpu-100gb", "count": 1}]}),
+        json!({"warm": [{"resource": "nvidia.com/gpu-25gb.shared", "count": 1}]}),
     ];
     let mut texts: Vec<String> =
         cases.into_iter().flat_map(|spec| document(spec).problems()).map(|e| e.to_string()).collect();

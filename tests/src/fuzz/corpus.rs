@@ -46,6 +46,7 @@ pub const NAMES: &[&str] = &[
     "1g.10gb+me",
     "1g.12gb.me",
     "1c.3g.40gb",
+    "2c.7g.80gb",
     "7g.80gb",
     "1g.10gb+gfx",
     "3g.71gb",
@@ -162,6 +163,31 @@ pub const REVIEW_WORDS: &[&str] = &[
 
 /// Keys and values of policy files.
 pub const POLICY_WORDS: &[&str] = &[
+    "names",
+    "gpus",
+    "select",
+    "indexes",
+    "uuids",
+    "kinds",
+    "modeChange",
+    "with-reset",
+    "computeInstances",
+    "strict",
+    "exclusive",
+    "memoryPercent",
+    "timeSlicing",
+    "replicas",
+    "length",
+    "memoryLimits",
+    "layout",
+    "resource",
+    "count",
+    "warm",
+    "overUse",
+    "removeRejectedPods",
+    "nvidia.com/gpu-13gb",
+    "nvidia.com/gpu.shared",
+    "nvidia.com/mig-1c.3g.40gb",
     "apiVersion",
     "kind",
     "metadata",
@@ -235,16 +261,19 @@ pub fn texts(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// The shipped policies, and one with every dialect.
+/// The shipped policies that are in force each by itself, and one with every dialect.
 pub fn policy_files() -> anyhow::Result<Vec<PathBuf>> {
     let mut files = yaml_files("tests/src/fuzz/policies")?;
     files.extend(yaml_files("policies")?.into_iter().filter(|path| !path.ends_with("kustomization.yaml")));
     Ok(files)
 }
 
-/// Policy files.
+/// Policy files: those, the shipped examples of each field, and one for nodes with what those have not.
 pub fn policies() -> anyhow::Result<Vec<Vec<u8>>> {
-    policy_files()?.iter().map(|path| Ok(read(path)?.into_bytes())).collect()
+    let mut files = policy_files()?;
+    files.extend(yaml_files("policies/examples")?);
+    files.extend(yaml_files("tests/src/fuzz/policies/nodes")?);
+    files.iter().map(|path| Ok(read(path)?.into_bytes())).collect()
 }
 
 /// Request documents.
@@ -303,6 +332,7 @@ fn dialects() -> Vec<Value> {
         json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/isolation": "hardware"}),
         json!({"kerf.dev/gpu-memory.main": "10Gi", "kerf.dev/gpu-memory.init": "4Gi", "kerf.dev/movable": "true"}),
         json!({"kerf.dev/gpu-profile": "1g.10gb", "kerf.dev/gpu-count": "2", "kerf.dev/gpu-model": "H100-80GB"}),
+        json!({"kerf.dev/gpu-profile": "1c.3g.40gb", "kerf.dev/isolation": "memory"}),
         json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/compute": "50%", "kerf.dev/memory-match": "strict"}),
         json!({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}),
         json!({"gpu-memory": "4096", "runai/queue": "team"}),
@@ -332,4 +362,19 @@ fn pod(annotations: &Value, resources: &Value) -> Value {
             "tolerations": [{"key": "k", "operator": "Exists"}],
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_runtime::policy_file;
+
+    #[test]
+    fn every_policy_file_that_inputs_are_made_from_is_a_good_one() {
+        for (number, text) in policies().unwrap().iter().enumerate() {
+            let text = String::from_utf8_lossy(text);
+            let parsed = policy_file::parse(std::path::Path::new("corpus.yaml"), &text);
+            assert!(parsed.is_ok(), "file {number}: {parsed:?}\n{text}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kerf_core::contract::RequestDocument;
-use kerf_core::mig::Profile;
+use kerf_core::mig::{ComputeProfile, Profile};
 use kerf_core::policy::{Policies, Supply};
 use kerf_core::quantity;
 use kerf_core::resource::{self, ResourceName};
@@ -97,7 +97,8 @@ fn twice_is_once(input: &[u8], policies: &Policies, supply: &Supply) -> Result<b
     let patch = STANDARD.decode(patch).map_err(|error| format!("the patch: {error}"))?;
     let patch: json_patch::Patch =
         serde_json::from_slice(&patch).map_err(|error| format!("the patch: {error}"))?;
-    let mut question: Value = serde_json::from_slice(input).map_err(|error| format!("the input: {error}"))?;
+    // The webhook does not look into texts that it has no use for; one that is no Unicode there cannot be asked again.
+    let Ok(mut question) = serde_json::from_slice::<Value>(input) else { return Ok(true) };
     json_patch::patch(&mut question["request"]["object"], &patch.0)
         .map_err(|error| format!("the patch does not apply: {error}"))?;
     let again = kerf_webhook::answer(question.to_string().as_bytes(), policies, supply);
@@ -126,13 +127,19 @@ fn names(input: &[u8]) -> Result<bool, String> {
     {
         return Err(format!("{text:?} is written as {profile}, which is another"));
     }
+    let part = text.parse::<ComputeProfile>();
+    if let Ok(part) = &part
+        && part.to_string().parse() != Ok(*part)
+    {
+        return Err(format!("{text:?} is written as {part}, which is another"));
+    }
     let name = text.parse::<ResourceName>();
     if let Ok(name) = &name
         && name.to_string().parse() != Ok(*name)
     {
         return Err(format!("{text:?} is written as {name}, which is another"));
     }
-    Ok(asked | profile.is_ok() | name.is_ok())
+    Ok(asked | profile.is_ok() | part.is_ok() | name.is_ok())
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "one of the targets, which can find fault with what they get")]

@@ -5,7 +5,7 @@
 //! `gpu-fraction` is a part of a GPU's memory, `gpu-memory` an amount in MiB, `gpu-fraction-num-devices` on how many GPUs.
 //! The first container gets it, or the one that `gpu-fraction-container-name` names; in run:ai's dialect the second one of
 //! a pod of Kubeflow's pipelines. `gpu-sm-percentage` is a share of compute. run:ai also takes a part of a GPU as the limit
-//! `nvidia.com/gpu: 0.5`.
+//! `nvidia.com/gpu: 0.5`, of as many GPUs as `gpu-fraction-num-devices` says.
 
 use super::{Foreign, fraction, mebibytes, nvidia};
 use crate::policy::Dialect;
@@ -38,23 +38,21 @@ pub(super) fn ask(
     let Some(dialect) = dialect else { return Ok(None) };
     let note = |key| pod.metadata.annotations.get(key).map(String::as_str);
     let (part, memory) = (note(FRACTION), note(MEMORY));
+    let asked = match (part, memory) {
+        (Some(text), None) => Ok((FRACTION, text)),
+        (None, Some(text)) => Ok((MEMORY, text)),
+        (Some(part), Some(memory)) => Err((part, memory)),
+        (None, None) => return idle(pod, reading).map(|()| None),
+    };
     if chosen(pod, dialect)? != Some(container.name.as_str()) {
         return Ok(None);
     }
-    let (key, text) = match (part, memory) {
-        (Some(text), None) => (FRACTION, text),
-        (None, Some(text)) => (MEMORY, text),
-        (Some(part), Some(memory)) => return Err(both(container, part, memory)),
-        (None, None) => return idle(pod).map(|()| None),
-    };
+    let (key, text) = asked.map_err(|(part, memory)| both(container, part, memory))?;
     let field = |key: &str| Field::Annotation(key.to_owned());
     let (want, memory) =
         if key == FRACTION { fraction(field(key), text, reading)? } else { mebibytes(field(key), text)? };
     let mut ask = ContainerAsk::new(&container.name, role, want, 1, format!("{key}: {text}"));
-    if let Some(text) = note(DEVICES) {
-        let count = text.parse::<u32>().ok().filter(|count| *count > 0);
-        ask.count = count.ok_or_else(|| AskError::Count { field: field(DEVICES), text: text.to_owned() })?;
-    }
+    ask.count = devices(pod)?;
     if let Some(text) = note(COMPUTE) {
         let percent = text.parse::<u8>().ok().and_then(ComputePercent::new);
         let bad = || AskError::Compute { field: field(COMPUTE), text: text.to_owned() };
@@ -71,9 +69,21 @@ fn both(container: &ContainerView, part: &str, memory: &str) -> AskError {
     }
 }
 
-/// Refuses a number of GPUs of which nothing is asked.
-fn idle(pod: &PodView) -> Result<(), AskError> {
-    if pod.metadata.annotations.contains_key(DEVICES) {
+/// On how many GPUs it is.
+fn devices(pod: &PodView) -> Result<u32, AskError> {
+    let Some(text) = pod.metadata.annotations.get(DEVICES) else { return Ok(1) };
+    let count = text.parse::<u32>().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| AskError::Count { field: Field::Annotation(DEVICES.to_owned()), text: text.clone() })
+}
+
+/// Refuses a number of GPUs of which nothing is asked, by annotation or by run:ai's limit.
+fn idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
+    let has_part = |container| {
+        limits::amount(container, nvidia::GPU).is_ok_and(|a| a.is_some_and(|a| parse_count(a).is_none()))
+    };
+    let is_limited =
+        reading.knows(Dialect::Runai) && pod.spec.in_order().any(|(container, _)| has_part(container));
+    if pod.metadata.annotations.contains_key(DEVICES) && !is_limited {
         return Err(AskError::NothingAsked { key: DEVICES.to_owned(), container: "the pod".to_owned() });
     }
     Ok(())
@@ -95,6 +105,7 @@ fn chosen(pod: &PodView, dialect: Dialect) -> Result<Option<&str>, AskError> {
 
 /// What a container asks for by run:ai's limit: a part of a GPU, or whole ones.
 pub(super) fn limit_ask(
+    pod: &PodView,
     container: &ContainerView,
     role: Role,
     reading: &Reading,
@@ -112,6 +123,7 @@ pub(super) fn limit_ask(
         return Ok(whole.map(|ask| Foreign { dialect: Dialect::Runai, ask, memory: None }));
     }
     let (want, memory) = fraction(limits::field(&container.name, nvidia::GPU), text, reading)?;
-    let ask = ContainerAsk::new(&container.name, role, want, 1, format!("{}: {text}", nvidia::GPU));
+    let by = format!("{}: {text}", nvidia::GPU);
+    let ask = ContainerAsk::new(&container.name, role, want, devices(pod)?, by);
     Ok(Some(Foreign { dialect: Dialect::Runai, ask, memory }))
 }

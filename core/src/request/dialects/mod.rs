@@ -29,7 +29,7 @@ pub(super) fn ask(
 ) -> Result<Option<Foreign>, AskError> {
     let mut found: Option<Foreign> = None;
     let asks = [
-        nvidias(container, role, reading)?,
+        nvidias(pod, container, role, reading)?,
         gpushare::ask(pod, container, role, reading)?,
         kai::ask(pod, container, role, reading)?,
     ];
@@ -43,8 +43,13 @@ pub(super) fn ask(
 }
 
 /// `nvidia.com/gpu` is in several dialects. HAMi's other names tell its own; a part of a GPU is run:ai's.
-fn nvidias(container: &ContainerView, role: Role, reading: &Reading) -> Result<Option<Foreign>, AskError> {
-    if let Some(ask) = kai::limit_ask(container, role, reading)? {
+fn nvidias(
+    pod: &PodView,
+    container: &ContainerView,
+    role: Role,
+    reading: &Reading,
+) -> Result<Option<Foreign>, AskError> {
+    if let Some(ask) = kai::limit_ask(pod, container, role, reading)? {
         return Ok(Some(ask));
     }
     if let Some(ask) = hami::ask(container, role, reading)? {

@@ -120,6 +120,8 @@ fn kais_annotations_are_of_one_container() {
     );
     assert_eq!(of(json!({"gpu-fraction": "0.1", "gpu-sm-percentage": "20"})), Ok(Some((gb(8), 1, Some(20)))));
     assert_eq!(of(json!({"app": "x"})), Ok(None));
+    let idle = json!({"gpu-fraction-container-name": "x"});
+    assert_eq!(of(idle), Ok(None), "who asks for nothing may name any container");
     for (bad, name) in [
         (json!({"gpu-fraction": "1"}), "Fraction"),
         (json!({"gpu-fraction": "half"}), "Fraction"),
@@ -146,6 +148,12 @@ fn runais_limit_may_be_a_part_of_a_gpu() {
     assert_eq!(of(json!({"nvidia.com/gpu": "500m"})), Ok(Some((gb(40), 1, None))));
     assert_eq!(of(json!({"nvidia.com/gpu": "2"})), Ok(Some((Want::Whole, 2, None))));
     assert!(matches!(of(json!({"nvidia.com/gpu": "1500m"})), Err(AskError::Fraction { .. })));
+    let on = |devices: &str, limits| {
+        asked(Dialect::Runai, &json!({"annotations": {"gpu-fraction-num-devices": devices}}), &limits)
+    };
+    assert_eq!(on("2", json!({"nvidia.com/gpu": "0.5"})), Ok(Some((gb(40), 2, None))));
+    assert!(matches!(on("0", json!({"nvidia.com/gpu": "0.5"})), Err(AskError::Count { .. })));
+    assert!(matches!(on("2", json!({"cpu": "1"})), Err(AskError::NothingAsked { .. })));
     for others in [Dialect::Nvidia, Dialect::Hami] {
         let ask = pod_ask(
             &[others, Dialect::Runai],

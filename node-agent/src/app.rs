@@ -14,6 +14,7 @@ use crate::processes::Host;
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
 use crate::recorder::Recorder;
 use crate::recording::Recording;
+use crate::standing::Standing;
 use crate::{checkpoint, node_object, pod_resources, pod_watch, publisher, spec_watch};
 use anyhow::Context as _;
 use keepers::Orders;
@@ -83,11 +84,12 @@ async fn run_with(
     tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
     tasks.spawn(node_object::show_counts(nodes, name, inlets.counts, stop.clone()));
     keepers::start(&mut tasks, &args, &client, (&thread, &outlets, &recalled), inlets.orders, &stop)?;
+    let standing = Standing::of(&recalled);
     let mut node = Node::remembering(before.as_ref(), settings(&args));
     node.recall(recalled, Instant::now());
     let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
     let executor = Executor::new(thread, recording, host);
-    let reconciler = Reconciler::new(node, outlets, executor, (args.resync, args.call_timeout));
+    let reconciler = Reconciler::new((node, standing), outlets, executor, (args.resync, args.call_timeout));
     tasks.spawn(reconciler.run(queue, stop.clone()));
     serve_admin(&args, readiness, registry, tasks, stop).await
 }

@@ -2,7 +2,7 @@
 //!
 //! GPU instances do not survive a reboot and the API server may be away after one, so what is to be there again is known
 //! from here. It is written before each create: a record without a slice is an order, a slice without a record is somebody
-//! else's. Of compute modes and memory limits it tells which are the agent's to undo.
+//! else's. Of compute modes and memory limits it tells which are the agent's to undo, so these are in it before they are set.
 
 use kerf_core::contract::GpuNodeSpec;
 use kerf_core::names::GpuUuid;
@@ -51,6 +51,9 @@ pub struct Record {
     /// Memory limits that the agent set: by GPU and by the pod's cgroup, as a path from the hierarchy's root.
     #[serde(default)]
     pub limits: BTreeMap<GpuUuid, BTreeMap<String, MemoryMib>>,
+    /// Whether not all of it has been made anew since the boot.
+    #[serde(default)]
+    pub recovering: bool,
 }
 
 impl Record {
@@ -65,6 +68,7 @@ impl Record {
             mig: BTreeSet::new(),
             exclusive: BTreeSet::new(),
             limits: BTreeMap::new(),
+            recovering: false,
         }
     }
 }

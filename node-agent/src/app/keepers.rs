@@ -76,7 +76,7 @@ pub(super) fn start(
     let files = AccessFiles::new(places(args));
     tasks.spawn(access::keep(files, orders.kept.clone(), events(), stop.clone()));
     let set = recalled.limits.clone();
-    tasks.spawn(limits::keep(thread.clone(), set, orders.kept.clone(), stop.clone()));
+    tasks.spawn(limits::keep(thread.clone(), set, orders.kept.clone(), events(), stop.clone()));
     let daemons = mps_paths(args)?;
     tasks.spawn(mps::keep::keep(daemons, thread.clone(), orders.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());

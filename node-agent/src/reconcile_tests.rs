@@ -58,7 +58,8 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
     };
     let node = Node::remembering(None, Settings { mps: Some(folder.to_owned()), ..Settings::default() });
     let times = (Duration::from_mins(1), Duration::from_mins(1));
-    let reconciler = Reconciler::new((node, Standing::of(&recalled)), outlets, executor, times);
+    let reconciler =
+        Reconciler::new((node, Standing::of(&recalled.unwrap_or_default())), outlets, executor, times);
     tokio::spawn(reconciler.run(queue, stop.clone()));
     Seen { events, kept: to_keep, status: shown }
 }

@@ -15,10 +15,10 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Opens the record in `folder`, in the boot `boot_id`. Gives what an earlier process recorded there.
-    pub fn open(folder: &Path, boot_id: String) -> Result<(Self, Recalled), CheckpointError> {
+    /// Opens the record in `folder`, in the boot `boot_id`. Gives what an earlier process recorded there, if one did.
+    pub fn open(folder: &Path, boot_id: String) -> Result<(Self, Option<Recalled>), CheckpointError> {
         let (checkpoint, record) = Checkpoint::open(folder)?;
-        let recalled = record.map(|record| recalled(record, &boot_id)).unwrap_or_default();
+        let recalled = record.map(|record| recalled(record, &boot_id));
         Ok((Self { checkpoint: Arc::new(Mutex::new(checkpoint)), boot_id }, recalled))
     }
 
@@ -34,39 +34,42 @@ impl Recording {
     }
 
     fn record(&self, recalled: Recalled) -> Record {
-        let Recalled { spec, uid, mig, exclusive, limits, booted: recovering } = recalled;
+        let Recalled { spec, uid, mig, exclusive, limits, ills, booted: recovering } = recalled;
         let mut by_gpu: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for ((gpu, cgroup), limit) in limits {
             by_gpu.entry(gpu).or_default().insert(cgroup, limit);
         }
         let new = Record::new(self.boot_id.clone());
-        Record { uid, spec, mig, exclusive, limits: by_gpu, recovering, ..new }
+        Record { uid, spec, mig, exclusive, limits: by_gpu, ills, recovering, ..new }
     }
 }
 
 fn recalled(record: Record, boot_id: &str) -> Recalled {
-    let Record { boot_id: written_in, uid, spec, mig, exclusive, limits, recovering, .. } = record;
+    let Record { boot_id: written_in, uid, spec, mig, exclusive, limits, ills, recovering, .. } = record;
     if written_in != boot_id {
-        // Compute modes and limits do not outlive a boot: whatever is set now was set by somebody else.
+        // Compute modes and limits do not outlive a boot: whatever is set now was set by somebody else. A GPU that is still
+        // ill says so again.
         return Recalled { spec, uid, mig, booted: true, ..Recalled::default() };
     }
     let limits = limits.into_iter().flat_map(|(gpu, by_cgroup)| {
         by_cgroup.into_iter().map(move |(cgroup, limit)| ((gpu.clone(), cgroup), limit))
     });
     let limits = limits.collect();
-    Recalled { spec, uid, mig, exclusive, limits, booted: recovering }
+    Recalled { spec, uid, mig, exclusive, limits, ills, booted: recovering }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Ill;
     use kerf_core::names::GpuUuid;
     use kerf_core::units::MemoryMib;
 
     fn busy() -> Recalled {
         let gpu = GpuUuid::new("GPU-0");
         let limits = [((gpu.clone(), "/pod1".to_owned()), MemoryMib(4096))].into();
-        Recalled { exclusive: [gpu].into(), limits, ..Recalled::default() }
+        let ills = vec![Ill { gpu: gpu.clone(), gi: Some(3), text: "XID 94".to_owned() }];
+        Recalled { exclusive: [gpu].into(), limits, ills, ..Recalled::default() }
     }
 
     async fn after(folder: &Path, boot: &str, saved: Option<Recalled>) -> Recalled {
@@ -74,11 +77,11 @@ mod tests {
         if let Some(saved) = saved {
             recording.save(saved).await.unwrap();
         }
-        recalled
+        recalled.unwrap_or_default()
     }
 
     #[tokio::test]
-    async fn modes_and_limits_come_back_after_a_restart_and_not_after_a_boot() {
+    async fn modes_limits_and_illnesses_come_back_after_a_restart_and_not_after_a_boot() {
         let folder = tempfile::tempdir().unwrap();
         after(folder.path(), "one", Some(busy())).await;
         assert_eq!(after(folder.path(), "one", None).await, busy());

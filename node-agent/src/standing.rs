@@ -1,10 +1,11 @@
-//! What the agent has set on GPUs and on cgroups beside slices, and whether the node's disk knows of it.
+//! What the agent has set on GPUs and on cgroups beside slices, and whether the node's disk knows of it and of all else that
+//! only the agent knows.
 //!
 //! A process that is killed forgets; the next one undoes what the record tells of, and nothing else. So what is to be set is
 //! recorded before it is set, and stays recorded until it is seen to be undone, wanted or not.
 
 use crate::gpu::limits::Limits;
-use crate::node::{Daemons, Recalled};
+use crate::node::{Daemons, Ill, Recalled};
 use kerf_core::contract::WantedSlice;
 use kerf_core::names::GpuUuid;
 use std::collections::BTreeSet;
@@ -25,6 +26,7 @@ struct Needs {
     exclusive: BTreeSet<GpuUuid>,
     limits: Limits,
     shares: Vec<WantedSlice>,
+    ills: Vec<Ill>,
     booted: bool,
 }
 
@@ -35,6 +37,7 @@ impl Needs {
             exclusive: record.exclusive.clone(),
             limits: record.limits.clone(),
             shares: shares.cloned().collect(),
+            ills: record.ills.clone(),
             booted: record.booted,
         }
     }
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_modes_limits_and_the_end_of_the_recovery_are_recorded_and_slices_at_their_cuts() {
+    fn what_no_cut_follows_is_recorded_by_itself_and_slices_are_at_their_cuts() {
         let mut standing = Standing::of(&Recalled::default());
         let wanting = |shape: Shape| {
             let mut recalled = Recalled::default();
@@ -142,7 +145,9 @@ mod tests {
             recalled
         };
         let shared = wanting(Shape::mps(SizeGb(4)));
-        for record in [busy(), shared, Recalled { booted: true, ..Recalled::default() }] {
+        let ills = vec![Ill { gpu: gpu(), gi: None, text: "XID 79".to_owned() }];
+        let ill = Recalled { ills, ..Recalled::default() };
+        for record in [busy(), shared, ill, Recalled { booted: true, ..Recalled::default() }] {
             assert!(!standing.is_recorded(&record), "{record:?}");
             standing.note_recorded(&record);
             assert!(standing.is_recorded(&record), "{record:?}");

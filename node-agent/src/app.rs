@@ -38,8 +38,8 @@ const POD_RESOURCES: &str = "pod-resources";
 /// The wait between two tries to read the GpuNode at start.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long the first look at the GpuNode may take where the agent has a record of its own: it serves by that, and after a
-/// boot makes slices anew. The API server may run on such a node itself.
+/// How long the first look at the GpuNode may take where the agent has a record of its own: it registers its names by
+/// that, and after a boot makes slices anew. The API server may run on such a node itself.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// Runs the agent until `stop`.

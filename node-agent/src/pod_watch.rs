@@ -258,7 +258,9 @@ mod tests {
         let mut rejections = Rejections::default();
         let rejected = |uid| pod(uid, &json!({"phase": "Failed", "reason": REJECTED}));
         let mut list = |pods: &[PodView], then: &PodView| {
-            pods.iter().for_each(|pod| rejections.list(pod));
+            for pod in pods {
+                rejections.list(pod);
+            }
             let told = rejections.list_is_whole().into_iter().map(|(_, uid)| uid.to_string());
             (told.collect::<Vec<_>>(), rejections.take(then))
         };

@@ -317,9 +317,9 @@ impl Reconciler {
         }
         if self.executor.is_idle() {
             match decision.step {
-                step if must_record && now >= self.record_at => {
-                    // A step that was decided on waits, and may be none by then.
-                    self.observe_at = step.map_or(self.observe_at, |_| now);
+                waits if must_record && now >= self.record_at => {
+                    // A step that was decided on may be none by the next decision; what it was about is looked at then.
+                    self.observe_at = waits.map_or(self.observe_at, |_| now);
                     self.executor.record(decision.record);
                 }
                 _ if now >= self.observe_at => {

@@ -14,10 +14,12 @@ use crate::processes::Host;
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
 use crate::recorder::Recorder;
 use crate::recording::Recording;
+use crate::standing::Standing;
 use crate::{checkpoint, node_object, pod_resources, pod_watch, publisher, spec_watch};
 use anyhow::Context as _;
 use keepers::Orders;
 use kerf_core::contract::GpuNodeStatus;
+use kerf_core::names::NodeName;
 use kerf_nvml::{GpuBackend, NvmlBackend};
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::gpu_node::GpuNode;
@@ -36,8 +38,8 @@ const POD_RESOURCES: &str = "pod-resources";
 /// The wait between two tries to read the GpuNode at start.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long the first look at the GpuNode may take on a node that was booted: its slices are made anew from the agent's own
-/// record, and the API server may run on such a node itself.
+/// How long the first look at the GpuNode may take where the agent has a record of its own: it registers its names by
+/// that, and after a boot makes slices anew. The API server may run on such a node itself.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// Runs the agent until `stop`.
@@ -62,8 +64,9 @@ async fn run_with(
     let (recording, recalled) = open_record(&args)?;
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let patience = recalled.booted.then_some(FIRST_LOOK);
-    let before = first_look(&gpu_nodes, &nodes, &args, patience, &stop).await;
+    let patience = patience(recalled.as_ref());
+    let recalled = recalled.unwrap_or_default();
+    let before = first_look(&gpu_nodes, &nodes, &args.node, patience, &stop).await;
     if stop.is_cancelled() {
         return Ok(());
     }
@@ -83,11 +86,12 @@ async fn run_with(
     tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
     tasks.spawn(node_object::show_counts(nodes, name, inlets.counts, stop.clone()));
     keepers::start(&mut tasks, &args, &client, (&thread, &outlets, &recalled), inlets.orders, &stop)?;
+    let standing = Standing::of(&recalled);
     let mut node = Node::remembering(before.as_ref(), settings(&args));
     node.recall(recalled, Instant::now());
     let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
     let executor = Executor::new(thread, recording, host);
-    let reconciler = Reconciler::new(node, outlets, executor, (args.resync, args.call_timeout));
+    let reconciler = Reconciler::new((node, standing), outlets, executor, (args.resync, args.call_timeout));
     tasks.spawn(reconciler.run(queue, stop.clone()));
     serve_admin(&args, readiness, registry, tasks, stop).await
 }
@@ -102,7 +106,7 @@ fn settings(args: &Args) -> Settings {
     }
 }
 
-fn open_record(args: &Args) -> anyhow::Result<(Recording, Recalled)> {
+fn open_record(args: &Args) -> anyhow::Result<(Recording, Option<Recalled>)> {
     let boot_id = args.proc_dir.join(checkpoint::BOOT_ID.trim_start_matches("/proc/"));
     let boot_id = checkpoint::boot_id(&boot_id).context("--proc-dir")?;
     Recording::open(&args.state_dir, boot_id).context("--state-dir")
@@ -190,25 +194,30 @@ async fn serve_admin(
     early.await
 }
 
+/// How long the first look at the GpuNode may take; without a record nothing is known but by it.
+fn patience(recalled: Option<&Recalled>) -> Option<Duration> {
+    recalled.map(|_| FIRST_LOOK)
+}
+
 /// What the agent wrote into its GpuNode before, which is made if it is not there. Waits for the API server until `stop`, or
 /// as long as it has patience.
 async fn first_look(
     api: &Api<GpuNode>,
     nodes: &Api<k8s_openapi::api::core::v1::Node>,
-    args: &Args,
+    node: &NodeName,
     patience: Option<Duration>,
     stop: &CancellationToken,
 ) -> Option<GpuNodeStatus> {
     let begun = Instant::now();
     while !stop.is_cancelled() && patience.is_none_or(|patience| begun.elapsed() < patience) {
-        match api.get_opt(args.node.as_str()).await {
+        match api.get_opt(node.as_str()).await {
             Ok(Some(object)) => {
                 return object.read_status().unwrap_or_else(|error| {
                     tracing::warn!(%error, "what the agent wrote before its restart cannot be read");
                     None
                 });
             }
-            Ok(None) => spec_watch::ensure(api, nodes, &args.node, stop).await,
+            Ok(None) => spec_watch::ensure(api, nodes, node, stop).await,
             Err(error) => {
                 tracing::warn!(%error, "the GpuNode cannot be read; is the CRD applied? trying again");
                 stop.run_until_cancelled(tokio::time::sleep(TRY_AGAIN)).await;
@@ -216,4 +225,27 @@ async fn first_look(
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_stand_in::{client, refusal};
+
+    #[test]
+    fn an_agent_with_a_record_does_not_wait_for_the_api_server_for_ever() {
+        assert_eq!(patience(None), None);
+        for booted in [false, true] {
+            assert_eq!(patience(Some(&Recalled { booted, ..Recalled::default() })), Some(FIRST_LOOK));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_look_ends_when_its_time_is_over() {
+        let (client, _) = client(|_| refusal(503));
+        let (gpu_nodes, nodes) = (Api::all(client.clone()), Api::all(client));
+        let (patience, stop) = (Some(Duration::from_millis(50)), CancellationToken::new());
+        let seen = first_look(&gpu_nodes, &nodes, &NodeName::new("n1"), patience, &stop).await;
+        assert_eq!(seen, None);
+    }
 }

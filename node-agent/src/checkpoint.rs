@@ -2,8 +2,9 @@
 //!
 //! GPU instances do not survive a reboot and the API server may be away after one, so what is to be there again is known
 //! from here. It is written before each create: a record without a slice is an order, a slice without a record is somebody
-//! else's. Of compute modes and memory limits it tells which are the agent's to undo.
+//! else's. Of compute modes and memory limits it tells which are the agent's to undo, so these are in it before they are set.
 
+use crate::node::Ill;
 use kerf_core::contract::GpuNodeSpec;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
@@ -51,6 +52,12 @@ pub struct Record {
     /// Memory limits that the agent set: by GPU and by the pod's cgroup, as a path from the hierarchy's root.
     #[serde(default)]
     pub limits: BTreeMap<GpuUuid, BTreeMap<String, MemoryMib>>,
+    /// GPUs and GPU instances that have reported errors, and have not been seen to be well since.
+    #[serde(default)]
+    pub ills: Vec<Ill>,
+    /// Whether not all of it has been made anew since the boot.
+    #[serde(default)]
+    pub recovering: bool,
 }
 
 impl Record {
@@ -65,6 +72,8 @@ impl Record {
             mig: BTreeSet::new(),
             exclusive: BTreeSet::new(),
             limits: BTreeMap::new(),
+            ills: Vec::new(),
+            recovering: false,
         }
     }
 }

@@ -23,7 +23,12 @@ pub enum Outcome {
         /// How long it took.
         took: Duration,
     },
-    /// A step that was not run, because what it takes cannot be recorded.
+    /// What a restart needs is on the disk.
+    Recorded {
+        /// The record.
+        record: Recalled,
+    },
+    /// Something that was not done, because what it takes cannot be recorded.
     Unrecorded {
         /// Why not.
         error: String,
@@ -118,6 +123,17 @@ impl Executor {
             let usage =
                 tokio::task::spawn_blocking(move || processes::usage(&host, &gpus)).await.unwrap_or_default();
             Outcome::Observed { result, usage, took }
+        });
+    }
+
+    /// Starts to write the record, for something that is to be set and is no step on a GPU.
+    pub fn record(&mut self, record: Recalled) {
+        let recording = self.recording.clone();
+        self.start(async move {
+            match recording.save(record.clone()).await {
+                Ok(()) => Outcome::Recorded { record },
+                Err(error) => Outcome::Unrecorded { error },
+            }
         });
     }
 

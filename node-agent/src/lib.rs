@@ -34,5 +34,6 @@ pub mod recorder;
 pub mod recording;
 pub mod rejected;
 pub mod spec_watch;
+pub mod standing;
 pub mod tell;
 pub mod time_slice;

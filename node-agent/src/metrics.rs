@@ -54,6 +54,24 @@ struct CodeLabel {
     code: &'static str,
 }
 
+/// A call to the GPUs that is no step of the loop's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// A change of the compute mode.
+    SetExclusive,
+    /// A change of a cgroup's memory limit.
+    LimitMemory,
+}
+
+impl Call {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::SetExclusive => "set_exclusive",
+            Self::LimitMemory => "limit_memory",
+        }
+    }
+}
+
 /// The agent's metrics.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -118,7 +136,7 @@ impl Metrics {
 
     pub(crate) fn count(&self, outcome: &Outcome) {
         let (step, took, error) = match outcome {
-            Outcome::Unrecorded { .. } => return,
+            Outcome::Recorded { .. } | Outcome::Unrecorded { .. } => return,
             Outcome::Observed { result, took, .. } => ("observe", took, result.as_ref().err()),
             Outcome::Created { result, took, .. } => ("create", took, result.as_ref().err()),
             Outcome::Switched { result, took, .. } => ("switch", took, result.as_ref().err()),
@@ -127,13 +145,27 @@ impl Metrics {
         self.count_step(step, *took, error);
     }
 
+    pub(crate) fn count_call(&self, call: Call, took: Duration, error: Option<&GpuError>) {
+        self.count_step(call.as_str(), took, error);
+    }
+
+    /// The wait for the GPUs' own errors has failed. It has no duration: it lasts for ever when all is well.
+    pub(crate) fn count_events(&self, error: &GpuError) {
+        self.steps.get_or_create(&StepLabels { step: "events", outcome: "failed" }).inc();
+        self.count_error(error);
+    }
+
     fn count_step(&self, step: &'static str, took: Duration, error: Option<&GpuError>) {
         let outcome = if error.is_some() { "failed" } else { "done" };
         self.steps.get_or_create(&StepLabels { step, outcome }).inc();
         self.durations.get_or_create(&StepLabel { step }).observe(took.as_secs_f64());
         if let Some(error) = error {
-            self.nvml_errors.get_or_create(&CodeLabel { code: error.code().as_str() }).inc();
+            self.count_error(error);
         }
+    }
+
+    fn count_error(&self, error: &GpuError) {
+        self.nvml_errors.get_or_create(&CodeLabel { code: error.code().as_str() }).inc();
     }
 
     /// A slice went to a pod that was promised none.

@@ -126,6 +126,39 @@ impl Roster {
     }
 }
 
+/// The pods that the kubelet has rejected: each is told of once.
+#[derive(Debug, Default)]
+struct Rejections {
+    known: BTreeSet<PodUid>,
+    /// Those of the list that is being read.
+    listed: Vec<(PodKey, PodUid)>,
+    /// Whether a list was read to its end.
+    has_list: bool,
+}
+
+impl Rejections {
+    fn list(&mut self, pod: &PodView) {
+        if pod.is_rejected() {
+            self.listed.push((pod.key(), pod.uid()));
+        }
+    }
+
+    /// The list is whole: gives those that were rejected during a gap of the watch. Those of the first list may have been told
+    /// of by an earlier process, and what was promised is not known yet.
+    fn list_is_whole(&mut self) -> Vec<(PodKey, PodUid)> {
+        let listed = std::mem::take(&mut self.listed);
+        let uids = listed.iter().map(|(_, uid)| uid.clone()).collect();
+        let known = std::mem::replace(&mut self.known, uids);
+        let is_news = std::mem::replace(&mut self.has_list, true);
+        listed.into_iter().filter(|(_, uid)| is_news && !known.contains(uid)).collect()
+    }
+
+    /// Whether the pod was rejected just now.
+    fn take(&mut self, pod: &PodView) -> bool {
+        pod.is_rejected() && self.known.insert(pod.uid())
+    }
+}
+
 /// Tells which pods leave, and which ask for kerf's names, until `stop`. After a gap in the watch the kubelet is asked for
 /// the holders.
 pub async fn watch(
@@ -140,28 +173,37 @@ pub async fn watch(
     let stream = watcher(pods, config).default_backoff().take_until(stop.cancelled_owned());
     tokio::pin!(stream);
     let mut roster = Roster::default();
-    let mut rejected = BTreeSet::new();
+    let mut rejections = Rejections::default();
     while let Some(event) = stream.next().await {
         match event {
             // Nothing is told before the list is whole.
-            Ok(watcher::Event::Init) => roster.pods.clear(),
-            Ok(watcher::Event::InitApply(pod)) => roster.take(&pod),
+            Ok(watcher::Event::Init) => {
+                roster.pods.clear();
+                rejections.listed.clear();
+            }
+            Ok(watcher::Event::InitApply(pod)) => {
+                roster.take(&pod);
+                rejections.list(&pod);
+            }
             Ok(watcher::Event::InitDone) => {
                 want_holders.notify_one();
                 tell(&mut roster, &events);
+                for (key, uid) in rejections.list_is_whole() {
+                    events.send(Event::Rejected(key, uid));
+                }
             }
             Ok(watcher::Event::Apply(pod)) => {
                 if pod.is_finished() {
                     events.send(Event::PodLeft(pod.key()));
                 }
-                if pod.is_rejected() && rejected.insert(pod.uid()) {
+                if rejections.take(&pod) {
                     events.send(Event::Rejected(pod.key(), pod.uid()));
                 }
                 roster.take(&pod);
                 tell(&mut roster, &events);
             }
             Ok(watcher::Event::Delete(pod)) => {
-                rejected.remove(&pod.uid());
+                rejections.known.remove(&pod.uid());
                 events.send(Event::PodLeft(pod.key()));
                 roster.pods.remove(&pod.uid());
                 tell(&mut roster, &events);
@@ -209,6 +251,27 @@ mod tests {
         assert!(roster.news().unwrap()[&PodUid::new("u")].admitted);
         roster.take(&pod("u", &json!({"phase": "Failed", "startTime": "2026-01-01T00:00:00Z"})));
         assert_eq!(roster.news(), Some(NodePods::new()));
+    }
+
+    #[test]
+    fn a_pod_that_was_rejected_during_a_gap_of_the_watch_is_told_of_once() {
+        let mut rejections = Rejections::default();
+        let rejected = |uid| pod(uid, &json!({"phase": "Failed", "reason": REJECTED}));
+        let mut list = |pods: &[PodView], then: &PodView| {
+            for pod in pods {
+                rejections.list(pod);
+            }
+            let told = rejections.list_is_whole().into_iter().map(|(_, uid)| uid.to_string());
+            (told.collect::<Vec<_>>(), rejections.take(then))
+        };
+        let none = Vec::<String>::new();
+        let (old, seen, missed) = (rejected("old"), rejected("seen"), rejected("missed"));
+        let fine = pod("fine", &json!({"phase": "Failed", "reason": "Evicted"}));
+        let first = [old.clone()];
+        assert_eq!(list(&first, &seen), (none.clone(), true));
+        let all = [old.clone(), seen, missed.clone(), fine];
+        assert_eq!(list(&all, &missed), (vec!["missed".to_owned()], false));
+        assert_eq!(list(&all, &old), (none, false));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::access::AccessGrant;
 use crate::app::Keepers;
 use crate::device_plugin::{self, Served};
 use crate::executor::{Executor, Outcome};
+use crate::gpu::limits::Limits;
 use crate::gpu::{GpuError, GpuEvent};
 use crate::metrics::Metrics;
 use crate::node::Note;
@@ -14,6 +15,7 @@ use crate::node::{Allocatable, Daemons, Decision, DevicesByName, Holders, Listed
 use crate::pod_resources::Watched;
 use crate::recorder::Recorder;
 use crate::rejected::Eviction;
+use crate::standing::Standing;
 use crate::tell;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::names::{DeviceId, PodKey, PodUid};
@@ -31,6 +33,9 @@ const OBSERVE_AGAIN: Duration = Duration::from_millis(300);
 
 /// How often the GPUs are looked at while they are shared: a pod that uses more than its share is told within ten seconds.
 const LOOK_AT_SHARES: Duration = Duration::from_secs(4);
+
+/// The wait after the record could not be written: shorter than the node's own, so that it is told of until it is written.
+const RECORD_AGAIN: Duration = Duration::from_secs(1);
 
 /// What happens.
 #[derive(Debug)]
@@ -53,6 +58,8 @@ pub enum Event {
     Registered(usize, Result<(), String>),
     /// What the MPS daemons do.
     Daemons(Daemons),
+    /// The limits that are on the memory of pods.
+    Limits(Limits),
     /// Which devices can be opened, and how.
     Reachable(BTreeMap<DeviceId, Result<AccessGrant, String>>),
     /// An error of a GPU's.
@@ -117,6 +124,8 @@ pub struct Reconciler {
     plugins: Vec<tokio::task::JoinHandle<()>>,
     registered: BTreeMap<usize, Result<(), String>>,
     executor: Executor,
+    standing: Standing,
+    record_at: Instant,
     resync: Duration,
     /// How long a call to the GPUs may take before the node counts as unserved.
     hangs: Duration,
@@ -130,7 +139,7 @@ impl Reconciler {
     /// A loop that has seen nothing yet.
     #[must_use]
     pub fn new(
-        node: Node,
+        (node, standing): (Node, Standing),
         outlets: Outlets,
         executor: Executor,
         (resync, hangs): (Duration, Duration),
@@ -145,6 +154,8 @@ impl Reconciler {
             plugins,
             registered,
             executor,
+            standing,
+            record_at: observe_at,
             resync,
             hangs,
             observe_at,
@@ -174,7 +185,8 @@ impl Reconciler {
                 () = tokio::time::sleep(wake.saturating_duration_since(now)) => {}
             }
         }
-        let (recording, record) = (self.executor.recording(), self.node.decide(Instant::now()).record);
+        let record = self.standing.complete(self.node.decide(Instant::now()).record);
+        let recording = self.executor.recording();
         if let Err(error) = recording.save(record).await {
             tracing::warn!(%error, "what the node has is not recorded");
         }
@@ -204,7 +216,11 @@ impl Reconciler {
             Event::Pods(pods) => self.node.on_pods(pods),
             Event::Rejected(pod, uid) => self.node.on_rejected(pod, &uid),
             Event::Registered(server, result) => self.take_registration(server, result),
-            Event::Daemons(daemons) => self.node.on_daemons(daemons),
+            Event::Daemons(daemons) => {
+                self.standing.on_daemons(&daemons);
+                self.node.on_daemons(daemons);
+            }
+            Event::Limits(limits) => self.standing.on_limits(limits),
             Event::Reachable(reachable) => self.node.on_reachable(reachable),
             Event::Trouble(event) => {
                 self.observe_at = now;
@@ -243,7 +259,11 @@ impl Reconciler {
                 let soon = if self.node.has_shares() { self.resync.min(LOOK_AT_SHARES) } else { self.resync };
                 self.observe_at = now + if failed { OBSERVE_AGAIN * 3 } else { soon };
             }
-            Outcome::Unrecorded { error } => self.node.on_unrecorded(&error, now),
+            Outcome::Recorded { record } => self.standing.note_recorded(&record),
+            Outcome::Unrecorded { error } => {
+                self.record_at = now + RECORD_AGAIN;
+                self.node.on_unrecorded(&error, now);
+            }
             Outcome::Created { gpu, id, result, .. } => {
                 self.observe_soon_after(result.is_err(), now);
                 self.node.on_created(&gpu, &id, result, now);
@@ -269,9 +289,11 @@ impl Reconciler {
     }
 
     /// Hands the decision's parts out. Gives the time of the next one.
-    fn hand_out(&mut self, decision: Decision, now: Instant, stop: &CancellationToken) -> Instant {
+    fn hand_out(&mut self, mut decision: Decision, now: Instant, stop: &CancellationToken) -> Instant {
+        decision.record = self.standing.complete(decision.record);
+        let must_record = decision.kept.is_some() && !self.standing.is_recorded(&decision.record);
         self.serve_names(&decision, stop);
-        self.hand_to_keepers(&decision);
+        self.hand_to_keepers(&decision, must_record);
         for (name, list) in decision.lists {
             let sender = self.lists.get(&name);
             if sender.is_some_and(|sender| sender.send_if_modified(|old| replace(old, list))) {
@@ -295,6 +317,11 @@ impl Reconciler {
         }
         if self.executor.is_idle() {
             match decision.step {
+                waits if must_record && now >= self.record_at => {
+                    // A step that was decided on may be none by the next decision; what it was about is looked at then.
+                    self.observe_at = waits.map_or(self.observe_at, |_| now);
+                    self.executor.record(decision.record);
+                }
                 _ if now >= self.observe_at => {
                     self.outlets.want_holders.notify_one();
                     self.executor.observe();
@@ -308,11 +335,12 @@ impl Reconciler {
             Some(since) if since + self.hangs > now => since + self.hangs,
             Some(_) => now + self.hangs,
         };
-        decision.wake.map_or(idle, |wake| wake.min(idle))
+        let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
+        [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
     }
 
-    /// What is to be so, to those who make it so.
-    fn hand_to_keepers(&self, decision: &Decision) {
+    /// What is to be so, to those who make it so. Daemons and limits wait until a restart would know of them.
+    fn hand_to_keepers(&self, decision: &Decision, unrecorded: bool) {
         fn set<T: PartialEq + Clone>(sender: &watch::Sender<T>, wanted: &T) {
             sender.send_if_modified(|old| {
                 *old != *wanted && {
@@ -321,7 +349,15 @@ impl Reconciler {
                 }
             });
         }
-        set(&self.outlets.keepers.kept, &decision.kept);
+        let kept = decision.kept.as_ref();
+        if unrecorded {
+            let reach = kept.map(|kept| kept.reach.clone());
+            self.outlets.keepers.kept.send_if_modified(|old| {
+                old.as_mut().zip(reach).is_some_and(|(old, reach)| replace(&mut old.reach, reach))
+            });
+        } else {
+            set(&self.outlets.keepers.kept, &decision.kept);
+        }
         set(&self.outlets.keepers.lengths, &decision.lengths);
         set(&self.outlets.keepers.remove_rejected, &decision.remove_rejected);
         for (key, uid) in &decision.evict {
@@ -385,3 +421,7 @@ fn replace<T: PartialEq>(old: &mut T, new: impl Into<T>) -> bool {
     }
     differs
 }
+
+#[cfg(test)]
+#[path = "reconcile_tests.rs"]
+mod tests;

@@ -197,6 +197,35 @@ fn runs(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
 }
 
+/// The processes of a daemon's servers that run.
+fn servers_of(daemon: u32) -> Vec<u32> {
+    let all =
+        fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let is_of = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' ').collect::<Vec<_>>());
+        // Field 5, behind the name: the process group.
+        fields.is_some_and(|fields| fields[2] == daemon.to_string())
+            && stat.contains("(nvidia-cuda-mps")
+            && runs(*pid)
+    };
+    all.filter_map(|name| name.parse().ok()).filter(is_of).collect()
+}
+
+/// The processes of a daemon's servers, once there are some.
+async fn until_servers_of(daemon: u32) -> Vec<u32> {
+    let found = async {
+        loop {
+            let servers = servers_of(daemon);
+            if !servers.is_empty() {
+                return servers;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, found).await.unwrap()
+}
+
 fn kill(pid: u32) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
 }
@@ -388,9 +417,44 @@ async fn the_next_agent_clears_what_a_dead_daemon_left_and_starts_another() {
     let agent = node.agent(each([GPU], &want));
     agent.until_serving(GPU, &want).await;
     drop(agent);
-    kill(node.daemons(GPU)[0]);
+    let first = node.daemons(GPU)[0];
+    let servers = until_servers_of(first).await;
+    kill(first);
     assert!(pipe_dir(&node.root, GPU).join("control").exists());
-    // And a note that names a process that is not it: this one, which must live.
+    assert_eq!(servers_of(first), servers, "a dead daemon's servers go on");
+
+    let agent = node.agent(each([GPU], &want));
+    let status =
+        agent.until(GPU, |s| s.is_some_and(|s| s.generation == 2 && s.state == serving(&want))).await;
+    assert_eq!(servers_of(first), Vec::<u32>::new(), "they would hold memory beside the next one's");
+    assert_eq!((status.unwrap().generation, node.daemons(GPU).len()), (2, 2));
+}
+
+#[tokio::test]
+async fn an_adopted_daemon_that_dies_takes_its_servers_with_it() {
+    let node = Node::new();
+    let want = wanted(10, 14);
+    let agent = node.agent(each([GPU], &want));
+    agent.until_serving(GPU, &want).await;
+    drop(agent);
+    let agent = node.agent(each([GPU], &want));
+    agent.until_serving(GPU, &want).await;
+    let first = node.daemons(GPU)[0];
+    until_servers_of(first).await;
+    kill(first);
+    agent.until(GPU, |s| s.is_some_and(|s| s.generation == 2 && s.state == serving(&want))).await;
+    assert_eq!(servers_of(first), Vec::<u32>::new());
+}
+
+#[tokio::test]
+async fn a_note_that_names_another_process_harms_nobody() {
+    let node = Node::new();
+    let want = wanted(10, 14);
+    let agent = node.agent(each([GPU], &want));
+    agent.until_serving(GPU, &want).await;
+    drop(agent);
+    kill(node.daemons(GPU)[0]);
+    // This one, which must live.
     fs::write(node.root.join(GPU).join("daemon.pid"), format!("{} 1\n", std::process::id())).unwrap();
 
     let agent = node.agent(each([GPU], &want));

@@ -73,12 +73,13 @@ pub(super) fn start(
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let events = || outlets.events.clone();
+    let thread = thread.counted(outlets.metrics.clone());
     let files = AccessFiles::new(places(args));
     tasks.spawn(access::keep(files, orders.kept.clone(), events(), stop.clone()));
     let set = recalled.limits.clone();
-    tasks.spawn(limits::keep(thread.clone(), set, orders.kept.clone(), stop.clone()));
+    tasks.spawn(limits::keep(thread.clone(), set, orders.kept.clone(), events(), stop.clone()));
     let daemons = mps_paths(args)?;
-    tasks.spawn(mps::keep::keep(daemons, thread.clone(), orders.kept, events(), stop.clone()));
+    tasks.spawn(mps::keep::keep(daemons, thread, orders.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
     tasks.spawn(time_slice::keep(slicer, orders.lengths, stop.clone()));
     tasks.spawn(rejected::evict(client.clone(), orders.evict, stop.clone()));
@@ -101,7 +102,8 @@ pub(super) fn start(
         }
         ended.cancelled().await;
     });
-    events::watch(args.nvml.clone(), events(), orders.reopen).context("failed to start a thread")?;
+    events::watch(args.nvml.clone(), events(), orders.reopen, outlets.metrics.clone())
+        .context("failed to start a thread")?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! The thread that waits for the GPUs' own errors. NVML's wait blocks, so it has a thread and a session of its own.
 
 use super::GpuError;
+use crate::metrics::Metrics;
 use crate::reconcile::{Event, Events};
 use kerf_nvml::EventWatch;
 use std::ffi::OsString;
@@ -26,10 +27,11 @@ impl Reopen {
 }
 
 /// Starts the thread. It ends with the process.
-pub fn watch(library: OsString, events: Events, reopen: Reopen) -> std::io::Result<()> {
+pub fn watch(library: OsString, events: Events, reopen: Reopen, metrics: Metrics) -> std::io::Result<()> {
     let wait = move || {
         loop {
             if let Err(error) = watch_once(&library, &events, &reopen) {
+                metrics.count_events(&error);
                 tracing::warn!(%error, "the GPUs' error events are not heard; trying again");
                 std::thread::sleep(AGAIN);
             }

@@ -2,6 +2,7 @@
 
 use super::{GpuError, GpuThread, NvmlCode};
 use crate::node::Kept;
+use crate::reconcile::{Event, Events};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
@@ -16,12 +17,13 @@ pub type Limits = BTreeMap<(GpuUuid, String), MemoryMib>;
 /// The wait after a limit could not be set.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Sets and lifts limits until `stop`, once it is known which are wanted. Those in `set` are there already: an earlier
-/// process set them.
+/// Sets and lifts limits until `stop`, once it is known which are wanted, and tells which are set. Those in `set` are there
+/// already: an earlier process set them.
 pub async fn keep(
     thread: GpuThread,
     mut set: Limits,
     mut wanted: watch::Receiver<Option<Kept>>,
+    events: Events,
     stop: CancellationToken,
 ) {
     // What is kept beside the limits changes often; what the driver refused is not asked for each time.
@@ -31,7 +33,11 @@ pub async fn keep(
         if let Some(limits) =
             now.filter(|now| tried.as_ref() != Some(now) || again.is_some_and(|at| at <= Instant::now()))
         {
+            let before = set.clone();
             let settled = apply(&thread, &mut set, &limits).await;
+            if set != before {
+                events.send(Event::Limits(set.clone()));
+            }
             again = (!settled).then(|| Instant::now() + AGAIN);
             tried = Some(limits);
         }

@@ -3,10 +3,12 @@
 //! NVML's calls block, some for seconds; nothing else of the agent waits on them.
 
 use super::{Gpu, GpuBackend, GpuError, GpuInstance};
+use crate::metrics::{Call as Counted, Metrics};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use std::sync::mpsc;
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Opens the backend. Called on the thread, at the first call and after an error that says that it must be opened anew.
@@ -19,6 +21,7 @@ type Call = Box<dyn FnOnce(&mut Backend) + Send>;
 #[derive(Debug, Clone)]
 pub struct GpuThread {
     calls: mpsc::Sender<Call>,
+    metrics: Option<Metrics>,
 }
 
 impl GpuThread {
@@ -32,7 +35,13 @@ impl GpuThread {
             }
         };
         std::thread::Builder::new().name("nvml".to_owned()).spawn(serve)?;
-        Ok(Self { calls })
+        Ok(Self { calls, metrics: None })
+    }
+
+    /// A way to the thread whose calls are counted but for those that the loop makes, which counts their outcomes.
+    #[must_use]
+    pub fn counted(&self, metrics: Metrics) -> Self {
+        Self { metrics: Some(metrics), ..self.clone() }
     }
 
     /// [`GpuBackend::observe`].
@@ -67,7 +76,8 @@ impl GpuThread {
 
     /// [`GpuBackend::set_exclusive`].
     pub async fn set_exclusive(&self, gpu: GpuUuid, exclusive: bool) -> Result<(), GpuError> {
-        self.ask(move |backend| backend.set_exclusive(&gpu, exclusive)).await
+        let asked = self.ask(move |backend| backend.set_exclusive(&gpu, exclusive));
+        self.count(Counted::SetExclusive, asked).await
     }
 
     /// [`GpuBackend::limit_memory`].
@@ -77,7 +87,21 @@ impl GpuThread {
         cgroup: String,
         limit: Option<MemoryMib>,
     ) -> Result<(), GpuError> {
-        self.ask(move |backend| backend.limit_memory(&gpu, &cgroup, limit)).await
+        let asked = self.ask(move |backend| backend.limit_memory(&gpu, &cgroup, limit));
+        self.count(Counted::LimitMemory, asked).await
+    }
+
+    async fn count(
+        &self,
+        call: Counted,
+        asked: impl Future<Output = Result<(), GpuError>>,
+    ) -> Result<(), GpuError> {
+        let begun = Instant::now();
+        let result = asked.await;
+        if let Some(metrics) = &self.metrics {
+            metrics.count_call(call, begun.elapsed(), result.as_ref().err());
+        }
+        result
     }
 
     async fn ask<T: Send + 'static>(
@@ -122,6 +146,32 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[tokio::test]
+    async fn calls_beside_the_loops_are_counted_with_their_errors() {
+        let gpus = FakeGpus::new(&["L4-24GB"]);
+        let theirs = gpus.clone();
+        let open = move || Ok(Box::new(theirs.clone()) as Box<dyn GpuBackend>);
+        let mut registry = prometheus_client::registry::Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        let thread = GpuThread::start(Box::new(open)).unwrap().counted(metrics.clone());
+        let error = |code| GpuError::Call { call: "nvmlX", code };
+        gpus.fail_next(error(NvmlCode::NoPermission));
+        thread.set_exclusive(uuid(0), true).await.unwrap_err();
+        thread.limit_memory(uuid(0), "/pod1".to_owned(), None).await.unwrap();
+        metrics.count_events(&error(NvmlCode::Unknown));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "steps_total{step=\"set_exclusive\",outcome=\"failed\"} 1",
+            "steps_total{step=\"limit_memory\",outcome=\"done\"} 1",
+            "steps_total{step=\"events\",outcome=\"failed\"} 1",
+            "nvml_errors_total{code=\"NO_PERMISSION\"} 1",
+            "nvml_errors_total{code=\"UNKNOWN\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+    }
 
     #[tokio::test]
     async fn the_backend_is_opened_anew_after_an_error_that_asks_for_it() {

@@ -1,14 +1,19 @@
 //! A daemon's process: started or adopted, watched, ended.
 
-use super::procfs::ProcessId;
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use super::procfs::{ProcessId, Stat, left_of};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open, pidfd_send_signal,
+};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+/// How often it is looked whether killed processes have ended.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A daemon's process, which leads a process group with its servers in it. Dropping it leaves them alone.
 #[derive(Debug)]
@@ -49,7 +54,7 @@ impl Process {
         self.id.pid
     }
 
-    /// How it ended, if it did. What it left behind in its group is killed.
+    /// How it ended, if it did. What it left behind in its group is killed if it is this agent's child; see [`kill_left`].
     pub fn ended(&mut self) -> Option<String> {
         if self.id.runs() {
             return None;
@@ -87,6 +92,44 @@ impl Process {
             .await
             .map_err(|_| format!("process {} does not end within {within:?} of being killed", self.id.pid))
     }
+}
+
+/// Kills the servers that the daemon of a pid file has left, and waits for their end. An ended daemon's servers keep their
+/// clients and the GPU's memory, beside the next daemon's. Whoever was the daemon's parent, this agent is theirs no more.
+pub(super) async fn kill_left(pid_file: &Path, within: Duration) -> Result<(), String> {
+    let Some(daemon) = ProcessId::read(pid_file) else { return Ok(()) };
+    let until = Instant::now() + within;
+    loop {
+        let all = Stat::all().map_err(|error| format!("failed to list processes: {error}"))?;
+        let left = left_of(daemon, &all);
+        let Some(first) = left.first() else { return Ok(()) };
+        if Instant::now() >= until {
+            let pid = first.pid;
+            return Err(format!(
+                "process {pid} of an ended MPS daemon does not end within {within:?} of being killed"
+            ));
+        }
+        for process in left {
+            tracing::warn!(
+                pid = process.pid,
+                daemon = daemon.pid,
+                "killing what an ended MPS daemon has left"
+            );
+            if let Err(error) = kill_just(process) {
+                tracing::warn!(pid = process.pid, %error, "it cannot be killed");
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Kills this process, and none that got its number.
+fn kill_just(process: ProcessId) -> io::Result<()> {
+    let handle = pidfd_open(pid(process)?, PidfdFlags::empty())?;
+    if process.runs() {
+        pidfd_send_signal(&handle, Signal::KILL)?;
+    }
+    Ok(())
 }
 
 fn pid(id: ProcessId) -> io::Result<Pid> {

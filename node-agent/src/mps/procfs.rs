@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+/// How the names of MPS's programs begin.
+const MPS: &str = "nvidia-cuda-mps";
+
 /// A process that was named once, and not another that got its number later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProcessId {
@@ -14,16 +17,17 @@ pub(super) struct ProcessId {
 impl ProcessId {
     /// The process that now has this number, unless it has ended.
     pub fn of(pid: u32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, started) = state_and_start(&stat)?;
-        // A zombie has ended; its parent has only not heard of it yet.
-        (!matches!(state, 'Z' | 'X')).then_some(Self { pid, started })
+        Stat::read(pid).filter(Stat::runs).map(|stat| stat.id)
     }
 
     /// The process that a pid file names, if it runs.
     pub fn noted(file: &Path) -> Option<Self> {
-        let noted = Self::parse(&fs::read_to_string(file).ok()?)?;
-        noted.runs().then_some(noted)
+        Self::read(file).filter(|noted| noted.runs())
+    }
+
+    /// The process that a pid file names, whether or not it runs.
+    pub fn read(file: &Path) -> Option<Self> {
+        Self::parse(&fs::read_to_string(file).ok()?)
     }
 
     /// Notes it in a pid file, all at once.
@@ -43,13 +47,65 @@ impl ProcessId {
     }
 }
 
-/// The name of the program stands in brackets, and may have blanks and brackets in it.
-fn state_and_start(stat: &str) -> Option<(char, u64)> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_ascii_whitespace();
-    let state = fields.next()?.chars().next()?;
-    // `state` is field 3.
-    Some((state, fields.nth(18)?.parse().ok()?))
+/// What `/proc/<pid>/stat` says of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stat {
+    id: ProcessId,
+    /// The program's name, of which the kernel keeps 15 bytes.
+    name: String,
+    state: char,
+    group: u32,
+    session: u32,
+}
+
+impl Stat {
+    /// The name stands in brackets, and may have blanks and brackets in it.
+    fn parse(stat: &str) -> Option<Self> {
+        let (pid, rest) = stat.split_once(" (")?;
+        let (name, fields) = rest.rsplit_once(')')?;
+        // `state` is field 3.
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        let number = |field: usize| fields.get(field - 3)?.parse().ok();
+        Some(Self {
+            id: ProcessId { pid: pid.parse().ok()?, started: fields.get(22 - 3)?.parse().ok()? },
+            name: name.to_owned(),
+            state: fields.first()?.chars().next()?,
+            group: number(5)?,
+            session: number(6)?,
+        })
+    }
+
+    fn read(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Those of all processes.
+    pub fn all() -> std::io::Result<Vec<Self>> {
+        let names = fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(names.filter_map(|name| Self::read(name.parse().ok()?)).collect())
+    }
+
+    /// A zombie has ended; its parent has only not heard of it yet.
+    fn runs(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X')
+    }
+}
+
+/// The processes of MPS that an ended daemon has left in its group and session.
+///
+/// Linux gives no process a number that is still a group's, so a group of the daemon's number is the daemon's own, unless
+/// another process has that number now.
+pub(super) fn left_of(daemon: ProcessId, all: &[Stat]) -> Vec<ProcessId> {
+    if all.iter().any(|stat| stat.id.pid == daemon.pid && stat.id != daemon) {
+        return Vec::new();
+    }
+    let is_left = |stat: &&Stat| {
+        (stat.group, stat.session) == (daemon.pid, daemon.pid)
+            && stat.id.started >= daemon.started
+            && stat.name.starts_with(MPS)
+            && stat.runs()
+    };
+    all.iter().filter(is_left).map(|stat| stat.id).collect()
 }
 
 #[cfg(test)]
@@ -57,12 +113,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_start_time_is_found_behind_any_name() {
-        let rest = "S 1 421 421 0 -1 4194560 900 0 0 0 1 2 0 0 20 0 4 0 123456 9999 88";
+    fn a_process_is_read_behind_any_name() {
+        let rest = "S 1 420 419 0 -1 4194560 900 0 0 0 1 2 0 0 20 0 4 0 123456 9999 88";
         for name in ["nvidia-cuda-mps", "a b", "a) S 1 (b"] {
-            assert_eq!(state_and_start(&format!("421 ({name}) {rest}")), Some(('S', 123_456)), "{name}");
+            let stat = Stat::parse(&format!("421 ({name}) {rest}")).unwrap();
+            let id = ProcessId { pid: 421, started: 123_456 };
+            assert_eq!(stat, Stat { id, name: name.to_owned(), state: 'S', group: 420, session: 419 });
         }
-        assert_eq!(state_and_start("421 (x) S 1"), None);
+        assert_eq!(Stat::parse("421 (x) S 1"), None);
+    }
+
+    /// Those that are left of a daemon 421 that began at 100, of a process 500 and perhaps others.
+    fn left(stats: &[(u32, &str, char, u32, u32, u64)]) -> Vec<u32> {
+        let parse = |(pid, name, state, group, session, started): &(u32, &str, char, u32, u32, u64)| {
+            let zeros = "0 ".repeat(15);
+            Stat::parse(&format!("{pid} ({name}) {state} 1 {group} {session} {zeros}{started} 1")).unwrap()
+        };
+        let all: Vec<Stat> = stats.iter().map(parse).collect();
+        let daemon = ProcessId { pid: 421, started: 100 };
+        left_of(daemon, &all).into_iter().map(|id| id.pid).collect()
+    }
+
+    #[test]
+    fn an_ended_daemons_servers_are_told_from_all_other_processes() {
+        let server = (500, "nvidia-cuda-mps", 'S', 421, 421, 200);
+        assert_eq!(left(&[server]), [500]);
+        assert_eq!(left(&[(421, "nvidia-cuda-mps", 'Z', 421, 421, 100), server]), [500]);
+        for other in [
+            (500, "python", 'S', 421, 421, 200),
+            (500, "nvidia-cuda-mps", 'Z', 421, 421, 200),
+            (500, "nvidia-cuda-mps", 'S', 400, 421, 200),
+            (500, "nvidia-cuda-mps", 'S', 421, 400, 200),
+            (500, "nvidia-cuda-mps", 'S', 421, 421, 99),
+        ] {
+            assert_eq!(left(&[other]), Vec::<u32>::new(), "{other:?}");
+        }
+        let successor = (421, "nvidia-cuda-mps", 'S', 421, 421, 300);
+        assert_eq!(left(&[successor, server]), Vec::<u32>::new(), "the number is another daemon's now");
     }
 
     #[test]

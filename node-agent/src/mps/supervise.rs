@@ -103,7 +103,7 @@ impl Keepers {
         self.wanted = Some(wanted);
     }
 
-    /// Targets that have a folder had a daemon, and may have another compute mode.
+    /// Targets that have a folder had a daemon or were to have one, and may have another compute mode.
     fn find_left(&mut self, spared: &BTreeSet<String>) {
         match folder::targets(&self.paths.root) {
             Ok(targets) => {
@@ -147,5 +147,73 @@ impl Keepers {
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+    use kerf_core::units::MemoryMib;
+    use std::path::Path;
+    use std::sync::Mutex;
+    use std::time::Duration;
+    use tokio::sync::Notify;
+
+    const GPU: &str = "GPU-1";
+
+    /// The GPUs in `EXCLUSIVE_PROCESS` mode. Whoever sets it is stopped there.
+    #[derive(Clone, Default)]
+    struct Modes {
+        exclusive: Arc<Mutex<BTreeSet<String>>>,
+        was_set: Arc<Notify>,
+    }
+
+    impl ComputeModes for Modes {
+        fn set_exclusive(&self, target: &str, exclusive: bool) -> BoxFuture<'_, Result<(), String>> {
+            let mut modes = self.exclusive.lock().unwrap();
+            if !exclusive {
+                modes.remove(target);
+                return std::future::ready(Ok(())).boxed();
+            }
+            modes.insert(target.to_owned());
+            self.was_set.notify_one();
+            std::future::pending().boxed()
+        }
+    }
+
+    fn agent(root: &Path, modes: &Modes, wanted: WantedByTarget) -> tokio::task::JoinHandle<()> {
+        let paths = Paths {
+            root: root.to_owned(),
+            program: "/none".into(),
+            launcher: "/none".into(),
+            cgroup: None,
+            private_shm: false,
+        };
+        let (wants, modes) = (watch::Sender::new(Some(wanted)).subscribe(), modes.clone());
+        let stop = CancellationToken::new();
+        tokio::spawn(supervise(paths, Timings::default(), wants, watch::Sender::default(), modes, stop))
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_is_killed_between_the_mode_and_the_daemon_leaves_no_mode() {
+        let root = tempfile::tempdir().unwrap();
+        let modes = Modes::default();
+        let wanted = Wanted { limit: MemoryMib(1024), threads: 100, exclusive: true };
+        let first = agent(root.path(), &modes, WantedByTarget::from([(GPU.to_owned(), wanted)]));
+        modes.was_set.notified().await;
+        first.abort();
+        drop(first.await);
+        assert_eq!(modes.exclusive.lock().unwrap().len(), 1);
+        let next = agent(root.path(), &modes, WantedByTarget::new());
+        let gone = async {
+            while root.path().join(GPU).exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), gone).await.unwrap();
+        assert!(modes.exclusive.lock().unwrap().is_empty());
+        next.abort();
     }
 }

@@ -3,7 +3,7 @@
 use super::control::Control;
 use super::daemon::{Action, Daemon, Found, Outcome, Step};
 use super::folder::Folder;
-use super::process::Process;
+use super::process::{Process, kill_left};
 use super::start::start;
 use super::word::Word;
 use super::{ComputeModes, Observed, Paths, State, Status, Timings, Wanted};
@@ -103,7 +103,7 @@ impl Target {
             Action::Look => Outcome::Looked(self.look().await),
             Action::SetExclusive(exclusive) => {
                 info!(target = self.name, exclusive, "setting the compute mode");
-                Outcome::ModeSet(exclusive, self.modes.set_exclusive(&self.name, exclusive).await)
+                Outcome::ModeSet(exclusive, self.set_exclusive(exclusive).await)
             }
             Action::Start(generation) => Outcome::Started(self.start(generation)),
             Action::Ask(word) => {
@@ -125,6 +125,16 @@ impl Target {
         }
     }
 
+    /// The folder is there first: by it the next agent sees that the mode is to be put back.
+    async fn set_exclusive(&self, exclusive: bool) -> Result<(), String> {
+        if exclusive {
+            self.folder
+                .prepare()
+                .map_err(|error| format!("failed to prepare the daemon's folder: {error}"))?;
+        }
+        self.modes.set_exclusive(&self.name, exclusive).await
+    }
+
     /// Adopts a daemon that an earlier agent started, or clears away what an ended one left.
     async fn look(&mut self) -> Result<Found, String> {
         self.process = Process::adopt(&self.folder.pid_file()).map_err(|error| error.to_string())?;
@@ -132,6 +142,7 @@ impl Target {
             info!(target = self.name, pid = process.id(), "adopting the MPS daemon");
         } else {
             self.quit_stranger().await;
+            kill_left(&self.folder.pid_file(), self.timings.kill_timeout).await?;
             self.folder.clear().map_err(|error| error.to_string())?;
         }
         Ok(Found { running: self.process.is_some(), generation: self.folder.generation() })

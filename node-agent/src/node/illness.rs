@@ -2,22 +2,33 @@
 //!
 //! The errors that count are those that NVIDIA's device plugin counts: every XID but those that an application causes
 //! (k8s-device-plugin, `internal/rm/health.go`), and uncorrected ECC errors. There the state is for ever; here a GPU that
-//! has been quiet for a while, answers, and has no repair pending, is taken back.
+//! has been quiet for a while, answers, and has no repair pending, is taken back. A restart of the agent heals nothing:
+//! illnesses are recorded, and the quiet time begins anew with the process.
 
 use super::Node;
 use crate::gpu::{Gpu, GpuEvent, GpuTrouble};
 use kerf_core::names::{DeviceId, GpuUuid};
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// XIDs that tell of an application's mistake and not of the GPU.
 const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// An illness, of the whole GPU or of one GPU instance.
+/// What a GPU has, or one GPU instance of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ill {
+    /// The GPU.
+    pub gpu: GpuUuid,
+    /// The GPU instance; none for the whole GPU.
+    pub gi: Option<u32>,
+    /// The error, for people.
+    pub text: String,
+}
+
+/// An illness, and when it was last heard of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Illness {
-    gpu: GpuUuid,
-    gi: Option<u32>,
-    text: String,
+    ill: Ill,
     last: Instant,
 }
 
@@ -31,22 +42,42 @@ impl Node {
             GpuTrouble::DoubleBitEcc => "an ECC error could not be corrected".to_owned(),
         };
         tracing::error!(%gpu, gi, %text, "a GPU is unhealthy");
-        self.ills.retain(|ill| ill.gpu != gpu || ill.gi != gi);
+        self.ills.retain(|known| known.ill.gpu != gpu || known.ill.gi != gi);
         self.tell(super::Note::GpuUnhealthy { gpu: gpu.clone(), text: text.clone() });
-        self.ills.push(Illness { gpu, gi, text, last: now });
+        self.ills.push(Illness { ill: Ill { gpu, gi, text }, last: now });
+    }
+
+    /// The illnesses, for the record.
+    pub(super) fn ills(&self) -> Vec<Ill> {
+        self.ills.iter().map(|known| known.ill.clone()).collect()
+    }
+
+    /// Takes the illnesses of the record. Nobody listened for a while, so that they may have been heard of just now.
+    pub(super) fn recall_ills(&mut self, ills: &[Ill], now: Instant) {
+        self.ills = ills.iter().map(|ill| Illness { ill: ill.clone(), last: now }).collect();
+    }
+
+    /// Forgets illnesses of GPU instances that are gone: the next one may get the same id, and is another.
+    pub(super) fn forget_ills_of_gone(&mut self) {
+        let gpus = &self.gpus;
+        self.ills.retain(|Illness { ill, .. }| {
+            let gpu = gpus.iter().find(|gpu| gpu.uuid == ill.gpu && gpu.fault.is_none());
+            let instances = gpu.map(|gpu| &gpu.instances);
+            ill.gi.is_none_or(|gi| instances.is_none_or(|all| all.iter().any(|i| i.gi == gi)))
+        });
     }
 
     /// Takes GPUs back that have been quiet for long enough. Gives the time at which the next one may be.
     pub(super) fn recover(&mut self, now: Instant) -> Option<Instant> {
         let after = self.settings.recover_after;
         let gpus = &self.gpus;
-        let answers = |ill: &Illness| {
-            gpus.iter().any(|g| g.uuid == ill.gpu && g.fault.is_none() && g.pending_repair.is_none())
+        let answers = |known: &Illness| {
+            gpus.iter().any(|g| g.uuid == known.ill.gpu && g.fault.is_none() && g.pending_repair.is_none())
         };
         let (well, ill): (Vec<_>, Vec<_>) =
             self.ills.drain(..).partition(|ill| now >= ill.last + after && answers(ill));
         self.ills = ill;
-        for Illness { gpu, gi, .. } in well {
+        for Illness { ill: Ill { gpu, gi, .. }, .. } in well {
             tracing::info!(%gpu, gi, "a GPU has recovered");
             self.tell(super::Note::GpuRecovered { gpu });
         }
@@ -57,7 +88,8 @@ impl Node {
     pub(super) fn trouble_of(&self, gpu: &Gpu) -> Option<String> {
         let fault = gpu.fault.as_ref().map(|fault| format!("it does not answer: {fault}"));
         let repair = || gpu.pending_repair.clone();
-        let ill = || self.ills.iter().find(|ill| ill.gpu == gpu.uuid && ill.gi.is_none());
+        let ill =
+            || self.ills.iter().map(|known| &known.ill).find(|ill| ill.gpu == gpu.uuid && ill.gi.is_none());
         fault.or_else(repair).or_else(|| ill().map(|ill| ill.text.clone()))
     }
 
@@ -66,7 +98,8 @@ impl Node {
         let gpu = self.gpu_of(device)?;
         let gi = gpu.instances.iter().find(|i| i.devices().any(|(_, _, d)| d == device)).map(|i| i.gi);
         let of_instance = || {
-            let mut ills = self.ills.iter().filter(|ill| ill.gpu == gpu.uuid && ill.gi.is_some());
+            let ills = self.ills.iter().map(|known| &known.ill);
+            let mut ills = ills.filter(|ill| ill.gpu == gpu.uuid && ill.gi.is_some());
             ills.find(|ill| ill.gi == gi).map(|ill| ill.text.clone())
         };
         self.trouble_of(gpu).or_else(of_instance)

@@ -186,3 +186,33 @@ fn a_slice_whose_place_cannot_be_cleared_fails_with_nvmls_words_and_the_next_one
     scene.want(vec![wanted("s3", mig("7g.80gb", 0, 8), Some(("c", SEVEN)))]);
     assert_eq!(slice(&scene.settle(), "s3").state, SliceState::Ready);
 }
+
+#[test]
+fn an_ill_gpu_is_ill_after_a_restart_until_it_was_quiet_for_as_long() {
+    let mut scene = busy();
+    trouble(&mut scene, GpuTrouble::Xid(79), None);
+    let status = scene.settle();
+    scene.restart_agent(Some(&status));
+    scene.want(spec());
+    let status = scene.settle();
+    assert_eq!(states(&status), ILL);
+    assert!(failing(&status, Condition::GPUS_HEALTHY).unwrap().contains("XID 79"));
+    scene.now += scene.settings.recover_after;
+    assert_eq!(states(&scene.settle()), WELL);
+}
+
+/// The driver may give an instance's id to the next one.
+#[test]
+fn an_illness_ends_with_its_instance() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 2, 1), None)]);
+    scene.settle();
+    let gi = scene.gpus.gpus()[0].instances[0].gi;
+    trouble(&mut scene, GpuTrouble::Xid(94), Some(gi));
+    scene.settle();
+    assert_eq!(scene.record.ills.len(), 1);
+    scene.want(vec![wanted("s2", mig("2g.20gb", 2, 2), None)]);
+    scene.settle();
+    assert_eq!(scene.places(), ["2g.20gb at 2:2"]);
+    assert_eq!(scene.record.ills, Vec::new());
+}

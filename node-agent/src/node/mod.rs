@@ -51,6 +51,7 @@ pub use advertise::{Allocatable, DevicesByName};
 pub use daemons::{Daemon, Daemons, WantedDaemon};
 pub use decide::{Decision, Grant, Kept, ListedDevice, ShareGrant};
 pub use holders::{Held, Holders};
+pub use illness::Ill;
 pub use init::{NodePod, NodePods};
 pub use notes::Note;
 pub use recall::Recalled;
@@ -212,6 +213,7 @@ impl Node {
                     }
                 }
                 self.gpus = gpus;
+                self.forget_ills_of_gone();
                 self.health.nvml = Neighbour::Well;
                 self.under_way.see();
                 self.note_modes();
@@ -359,6 +361,7 @@ impl Node {
                         instances.iter_mut().filter(|i| i.instance == instance).for_each(|i| forget(i, part));
                     }
                 }
+                self.forget_ills_of_gone();
             }
             Err(error) => self.retries.failed(task, error, now),
         }

@@ -4,7 +4,7 @@
 //! A node that was booted gets back what its record tells, at the same places, before any resource name is registered: the
 //! kubelet's own record tells it of pods that need the names.
 
-use super::{Node, Note};
+use super::{Ill, Node, Note};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Compute, Gpu};
 use kerf_core::contract::{GpuNodeSpec, Shape};
@@ -33,6 +33,8 @@ pub struct Recalled {
     pub exclusive: BTreeSet<GpuUuid>,
     /// The limits that kerf had put on the GPU memory of cgroups.
     pub limits: Limits,
+    /// What GPUs had.
+    pub ills: Vec<Ill>,
     /// Whether the node was booted since, and not all of it was made anew yet.
     pub booted: bool,
 }
@@ -49,6 +51,7 @@ impl Node {
         }
         self.spec = recalled.spec.clone();
         self.spec_uid.clone_from(&recalled.uid);
+        self.recall_ills(&recalled.ills, now);
         self.recalled = recalled;
     }
 
@@ -76,6 +79,7 @@ impl Node {
             mig: seen.chain(lost).collect(),
             exclusive: exclusive.chain(kept).collect(),
             limits: self.wanted_limits(),
+            ills: self.ills(),
             booted: self.is_recovering(),
         }
     }

@@ -1,5 +1,6 @@
 //! The daemon: one thread, one word at a time, so that a word that hangs keeps all others waiting, as a real one does.
 
+use crate::processes::Processes;
 use crate::servers::Servers;
 use crate::words::{self, Done};
 use anyhow::{Context as _, bail};
@@ -30,7 +31,8 @@ pub fn run(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let pid_file = pipe.join("nvidia-cuda-mps-control.pid");
     fs::write(&pid_file, std::process::id().to_string())?;
     files.note(&Event::Started { daemon: std::process::id(), arguments: arguments.to_vec() })?;
-    let mut daemon = Daemon { pipe: pipe.to_owned(), files, servers: Servers::new(), quit: None };
+    let (servers, processes) = (Servers::new(), Processes::new(pipe));
+    let mut daemon = Daemon { pipe: pipe.to_owned(), files, servers, processes, quit: None };
     while !daemon.has_quit()? {
         if is_readable(&listener)? {
             daemon.serve(&listener.accept()?.0)?;
@@ -51,6 +53,7 @@ struct Daemon {
     pipe: PathBuf,
     files: Files,
     servers: Servers,
+    processes: Processes,
     /// Told to quit, when its clients have ended and at this time at the latest.
     quit: Option<Instant>,
 }
@@ -63,6 +66,7 @@ impl Daemon {
         }
         let orders = self.files.orders()?;
         self.servers.pass(&orders, &self.files)?;
+        self.processes.follow(self.servers.all.keys())?;
         Ok(self.quit.is_some_and(|until| !self.servers.have_clients() || Instant::now() >= until))
     }
 

@@ -1,11 +1,12 @@
 //! A stand-in for `nvidia-cuda-mps-control`, daemon (`-f`, `-d`) and control client (words on the standard input) in one.
 //!
 //! What it is told and what it tells stands in [`kerf_tests::mps`]; it answers as driver 580 was seen to on an H200.
-//! Its servers are numbers and no processes.
+//! Its servers are numbers, each with a process that does nothing.
 #![forbid(unsafe_code)]
 
 mod daemon;
 mod limits;
+mod processes;
 mod servers;
 mod words;
 
@@ -30,6 +31,11 @@ fn run() -> anyhow::Result<()> {
     let pipe = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").unwrap_or_else(|| "/tmp/nvidia-mps".into());
     let pipe = PathBuf::from(pipe);
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, pipe] = &arguments[..]
+        && first == processes::ARGUMENT
+    {
+        return processes::run(Path::new(pipe));
+    }
     for argument in &arguments {
         if !["-f", "-d", "-multiuser-server"].contains(&argument.as_str()) {
             bail!("Unknown option {argument}");

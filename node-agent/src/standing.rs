@@ -1,0 +1,159 @@
+//! What the agent has set on GPUs and on cgroups beside slices, and whether the node's disk knows of it and of all else that
+//! only the agent knows.
+//!
+//! A process that is killed forgets; the next one undoes what the record tells of, and nothing else. So what is to be set is
+//! recorded before it is set, and stays recorded until it is seen to be undone, wanted or not.
+
+use crate::gpu::limits::Limits;
+use crate::node::{Daemons, Ill, Recalled};
+use kerf_core::contract::WantedSlice;
+use kerf_core::names::GpuUuid;
+use std::collections::BTreeSet;
+
+/// What may be set now, and what of the record is on the disk.
+#[derive(Debug)]
+pub struct Standing {
+    exclusive: BTreeSet<GpuUuid>,
+    limits: Limits,
+    /// The GPUs whose MPS daemons have not gone for good, with their compute modes put back.
+    daemons: BTreeSet<GpuUuid>,
+    recorded: Needs,
+}
+
+/// What a restart cannot find out by itself, beside GPU instances: these are recorded before each cut.
+#[derive(Debug, PartialEq, Eq)]
+struct Needs {
+    exclusive: BTreeSet<GpuUuid>,
+    limits: Limits,
+    shares: Vec<WantedSlice>,
+    ills: Vec<Ill>,
+    booted: bool,
+}
+
+impl Needs {
+    fn of(record: &Recalled) -> Self {
+        let shares = record.spec.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
+        Self {
+            exclusive: record.exclusive.clone(),
+            limits: record.limits.clone(),
+            shares: shares.cloned().collect(),
+            ills: record.ills.clone(),
+            booted: record.booted,
+        }
+    }
+}
+
+impl Standing {
+    /// What an earlier process has recorded.
+    #[must_use]
+    pub fn of(recalled: &Recalled) -> Self {
+        Self {
+            exclusive: recalled.exclusive.clone(),
+            limits: recalled.limits.clone(),
+            daemons: BTreeSet::new(),
+            recorded: Needs::of(recalled),
+        }
+    }
+
+    /// Takes the limits that are set.
+    pub fn on_limits(&mut self, set: Limits) {
+        self.limits = set;
+    }
+
+    /// Takes the MPS daemons. One that is gone for good has left its GPU in the `DEFAULT` mode.
+    pub fn on_daemons(&mut self, daemons: &Daemons) {
+        let gone = |gpu: &GpuUuid| self.daemons.contains(gpu) && !daemons.contains_key(gpu);
+        self.exclusive.retain(|gpu| !gone(gpu));
+        self.daemons = daemons.keys().cloned().collect();
+    }
+
+    /// The record of what is wanted, with all that may still be set.
+    #[must_use]
+    pub fn complete(&self, mut record: Recalled) -> Recalled {
+        record.exclusive.extend(self.exclusive.iter().cloned());
+        for (of, limit) in &self.limits {
+            record.limits.entry(of.clone()).or_insert(*limit);
+        }
+        record
+    }
+
+    /// Whether the disk has what a restart needs of this record.
+    #[must_use]
+    pub fn is_recorded(&self, record: &Recalled) -> bool {
+        self.recorded == Needs::of(record)
+    }
+
+    /// The record is on the disk: what it tells of may be set from now on.
+    pub fn note_recorded(&mut self, record: &Recalled) {
+        self.exclusive.clone_from(&record.exclusive);
+        self.recorded = Needs::of(record);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Daemon;
+    use kerf_core::contract::Shape;
+    use kerf_core::units::{MemoryMib, SizeGb};
+
+    fn gpu() -> GpuUuid {
+        GpuUuid::new("GPU-0")
+    }
+
+    /// A GPU that is exclusive while `limit` is on a pod's cgroup.
+    fn busy() -> Recalled {
+        let limits = Limits::from([((gpu(), "/pod1".to_owned()), MemoryMib(4096))]);
+        Recalled { exclusive: [gpu()].into(), limits, ..Recalled::default() }
+    }
+
+    #[test]
+    fn what_is_wanted_no_more_stays_recorded_until_it_is_undone() {
+        let mut standing = Standing::of(&Recalled::default());
+        standing.note_recorded(&busy());
+        standing.on_daemons(&Daemons::from([(gpu(), Daemon::Changing)]));
+        standing.on_limits(busy().limits);
+        assert_eq!(standing.complete(Recalled::default()), busy());
+        standing.on_limits(Limits::new());
+        assert_eq!(standing.complete(Recalled::default()), Recalled { limits: Limits::new(), ..busy() });
+        standing.on_daemons(&Daemons::new());
+        assert_eq!(standing.complete(Recalled::default()), Recalled::default());
+    }
+
+    #[test]
+    fn what_an_earlier_process_set_is_not_forgotten_before_anything_is_seen() {
+        let mut standing = Standing::of(&busy());
+        assert_eq!(standing.complete(Recalled::default()), busy());
+        standing.on_daemons(&Daemons::new());
+        assert_eq!(standing.complete(Recalled::default()), busy(), "nobody has put the mode back yet");
+    }
+
+    #[test]
+    fn a_limit_that_is_raised_is_recorded_as_it_will_be() {
+        let standing = Standing::of(&busy());
+        let raised = Limits::from([((gpu(), "/pod1".to_owned()), MemoryMib(8192))]);
+        let wanted = Recalled { limits: raised.clone(), ..Recalled::default() };
+        assert_eq!(standing.complete(wanted).limits, raised);
+    }
+
+    #[test]
+    fn what_no_cut_follows_is_recorded_by_itself_and_slices_are_at_their_cuts() {
+        let mut standing = Standing::of(&Recalled::default());
+        let wanting = |shape: Shape| {
+            let mut recalled = Recalled::default();
+            recalled.spec.slices.push(WantedSlice { id: "s1".into(), gpu: gpu(), shape, reservation: None });
+            recalled
+        };
+        let shared = wanting(Shape::mps(SizeGb(4)));
+        let ills = vec![Ill { gpu: gpu(), gi: None, text: "XID 79".to_owned() }];
+        let ill = Recalled { ills, ..Recalled::default() };
+        for record in [busy(), shared, ill, Recalled { booted: true, ..Recalled::default() }] {
+            assert!(!standing.is_recorded(&record), "{record:?}");
+            standing.note_recorded(&record);
+            assert!(standing.is_recorded(&record), "{record:?}");
+        }
+        standing.note_recorded(&Recalled::default());
+        let cut = kerf_core::testing::h100_shape("1g.10gb", 0);
+        assert!(standing.is_recorded(&wanting(cut)));
+    }
+}

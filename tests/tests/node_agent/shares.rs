@@ -113,7 +113,7 @@ async fn a_pod_that_uses_more_than_its_share_is_told_and_evicted_where_policy_sa
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_can_limits_the_memory_of_a_time_slices_pod() -> anyhow::Result<()> {
-    let scene = Scene::start(t4().driver_version("615.10.01")).await?;
+    let mut scene = Scene::start(t4().driver_version("615.10.01")).await?;
     scene.set_policy(&json!({"gpus": [{"timeSlicing": {"memoryLimits": true}}]})).await?;
     let name = "nvidia.com/gpu-4gb.shared";
     let shape = Shape::TimeSlicing { size_gb: SizeGb(4) };
@@ -124,15 +124,19 @@ async fn a_driver_that_can_limits_the_memory_of_a_time_slices_pod() -> anyhow::R
     std::fs::create_dir_all(&cgroup)?;
     let process = Process::on_gpu(42, 0, 100).in_cgroup(cgroup.display().to_string());
     scene.happen(|control| control.process(process))?;
-    let limits = || anyhow::Ok(MockState::load(&scene.files.state)?.gpus[0].memory_limits.clone());
+    let state = scene.files.state.clone();
+    let limits = || anyhow::Ok(MockState::load(&state)?.gpus[0].memory_limits.clone());
     wait(PATIENCE, "the limit to be set", async || Ok(!limits()?.is_empty())).await?;
     assert!(format!("{:?}", limits()?).contains(&uid), "{:?}", limits()?);
     assert!(format!("{:?}", limits()?).contains(&(4_u64 << 30).to_string()), "{:?}", limits()?);
+    // The pod ends while no agent runs: the next one knows by the record what is to be lifted.
+    scene.agent.kill()?;
     scene.happen(|mut control| {
         control.processes.clear();
         control
     })?;
     scene.pods().delete("a", &DeleteParams::default()).await?;
+    scene.start_agent().await?;
     wait(PATIENCE, "the limit to be lifted", async || Ok(limits()?.is_empty())).await?;
     scene.stop().await
 }

@@ -117,7 +117,8 @@ pub enum WaitedLong {
     /// An Event names the kind that has room.
     #[default]
     Tell,
-    /// A pod that a controller owns is deleted, so that its controller's next pod is chosen for anew. Others are told.
+    /// A pod that a controller other than a Job owns is deleted, so that its controller's next pod is chosen for anew. Others
+    /// are told: a Job counts a deleted pod as failed.
     Recreate,
 }
 

@@ -1,8 +1,12 @@
-//! Generates the kubelet's gRPC types from our own .proto files, in pure Rust: no protoc is needed.
+//! Generates the kubelet's gRPC types from our own .proto files, in pure Rust: no protoc is needed. Links the program small.
 
 const PROTOS: [&str; 2] = ["proto/deviceplugin.proto", "proto/podresources.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // A megabyte less that every node has to read at the agent's start. glibc knows the format since 2.36 (DT_RELR).
+    if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") {
+        println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
     for proto in PROTOS {
         println!("cargo:rerun-if-changed={proto}");
     }

@@ -26,6 +26,7 @@ pub mod node;
 pub mod node_object;
 pub mod others;
 pub mod pod_resources;
+mod pod_view;
 pub mod pod_watch;
 pub mod processes;
 pub mod publisher;

@@ -1,17 +1,13 @@
 //! Watches the pods of this node: to learn when one is gone or finished, for then its slices may be free; and what their
 //! init containers hold, which the kubelet's account leaves out.
 
-use crate::node::{NodePod, NodePods};
+use crate::node::NodePods;
+use crate::pod_view::PodView;
 use crate::reconcile::{Event, Events};
 use futures::StreamExt as _;
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::request::{SpecView, beyond};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
-use serde::Deserialize;
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::Notify;
@@ -19,86 +15,6 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the API server may keep a watch.
 const WATCH_SECONDS: u32 = 290;
-
-/// Of a pod, what this watch needs; the rest is not even kept while it is read.
-#[derive(Debug, Clone, Deserialize)]
-struct PodView {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: SpecView,
-    #[serde(default)]
-    status: PodStatusView,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PodStatusView {
-    #[serde(default)]
-    phase: String,
-    /// When the kubelet took the pod on: by then it has allocated for all its containers.
-    #[serde(default)]
-    start_time: Option<String>,
-    #[serde(default)]
-    reason: String,
-}
-
-/// The kubelet's reason for a pod that it did not take on for want of devices.
-const REJECTED: &str = "UnexpectedAdmissionError";
-
-impl PodView {
-    fn key(&self) -> PodKey {
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        PodKey::new(text(&self.metadata.namespace), text(&self.metadata.name))
-    }
-
-    fn is_finished(&self) -> bool {
-        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
-    }
-
-    fn is_rejected(&self) -> bool {
-        self.is_finished() && self.status.reason == REJECTED && !beyond(&self.spec).is_empty()
-    }
-
-    fn uid(&self) -> PodUid {
-        PodUid::new(self.metadata.uid.clone().unwrap_or_default())
-    }
-
-    /// The pod as the agent knows it; `None` if it is finished or asks for none of kerf's names.
-    fn known(&self) -> Option<NodePod> {
-        let names = beyond(&self.spec);
-        let asks = !names.is_empty() && !self.is_finished();
-        asks.then(|| NodePod { key: self.key(), admitted: self.status.start_time.is_some(), names })
-    }
-}
-
-impl kube::Resource for PodView {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("Pod")
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("")
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("v1")
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("pods")
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
 
 /// The pods of the node that ask for kerf's names, as the watch shows them.
 #[derive(Debug, Default)]
@@ -138,7 +54,7 @@ struct Rejections {
 
 impl Rejections {
     fn list(&mut self, pod: &PodView) {
-        if pod.is_rejected() {
+        if pod.is_rejected() && pod.asks() {
             self.listed.push((pod.key(), pod.uid()));
         }
     }
@@ -155,7 +71,7 @@ impl Rejections {
 
     /// Whether the pod was rejected just now.
     fn take(&mut self, pod: &PodView) -> bool {
-        pod.is_rejected() && self.known.insert(pod.uid())
+        pod.is_rejected() && pod.asks() && self.known.insert(pod.uid())
     }
 }
 
@@ -222,6 +138,7 @@ fn tell(roster: &mut Roster, events: &Events) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod_view::REJECTED;
     use serde_json::{Value, json};
 
     fn pod(uid: &str, status: &Value) -> PodView {

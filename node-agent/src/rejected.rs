@@ -5,8 +5,8 @@
 //! another, and the failed ones pile up. kerf's own pods cannot fail so; those that came past it and those of other plugins
 //! can.
 
+use crate::pod_view::PodView;
 use crate::recorder::{About, News, Recorder};
-use k8s_openapi::api::core::v1::Pod;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
 use kerf_runtime::eviction;
@@ -16,9 +16,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-
-/// The kubelet's reason.
-const REASON: &str = "UnexpectedAdmissionError";
 
 /// The prefix of the names under which NVIDIA's own plugins and drivers offer devices.
 const NVIDIA: &str = "nvidia.com/";
@@ -55,7 +52,7 @@ pub async fn remove(
 async fn remove_once(client: &Client, node: &NodeName, recorder: &Recorder) -> Result<(), kube::Error> {
     let failed = format!("spec.nodeName={node},status.phase=Failed");
     let pods =
-        Api::<Pod>::all(client.clone()).list(&ListParams::default().fields(&failed).match_any()).await?;
+        Api::<PodView>::all(client.clone()).list(&ListParams::default().fields(&failed).match_any()).await?;
     for pod in pods.items.iter().filter_map(Rejected::of) {
         pod.delete(client, recorder).await;
     }
@@ -71,27 +68,20 @@ struct Rejected {
 
 impl Rejected {
     /// The pod if it is one.
-    fn of(pod: &Pod) -> Option<Self> {
-        let status = pod.status.as_ref()?;
-        let is_rejected =
-            status.phase.as_deref() == Some("Failed") && status.reason.as_deref() == Some(REASON);
+    fn of(pod: &PodView) -> Option<Self> {
         let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
         let has_controller = owners.iter().any(|owner| owner.controller == Some(true));
         let is_leaving = pod.metadata.deletion_timestamp.is_some();
-        if !is_rejected || !has_controller || is_leaving || !asks_for_gpus(pod) {
+        if !pod.is_rejected() || !has_controller || is_leaving || !asks_for_gpus(pod) {
             return None;
         }
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        Some(Self {
-            key: PodKey::new(text(&pod.metadata.namespace), text(&pod.metadata.name)),
-            uid: PodUid::new(pod.metadata.uid.clone()?),
-            message: text(&status.message),
-        })
+        let uid = PodUid::new(pod.metadata.uid.clone()?);
+        Some(Self { key: pod.key(), uid, message: pod.status.message.clone() })
     }
 
     /// Deletes it. A failure is seen again at the next look.
     async fn delete(self, client: &Client, recorder: &Recorder) {
-        let api = Api::<Pod>::namespaced(client.clone(), &self.key.namespace);
+        let api = Api::<PodView>::namespaced(client.clone(), &self.key.namespace);
         let params = DeleteParams { preconditions: Some(only(&self.uid)), ..DeleteParams::default() };
         match tokio::time::timeout(PATIENCE, api.delete(&self.key.name, &params)).await {
             Ok(Ok(_)) => {}
@@ -113,13 +103,9 @@ impl Rejected {
 }
 
 /// Whether a container of it asks for a device of kerf's names or NVIDIA's.
-fn asks_for_gpus(pod: &Pod) -> bool {
-    let Some(spec) = &pod.spec else { return false };
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let limits = containers.filter_map(|c| c.resources.as_ref()?.limits.as_ref());
-    limits
-        .flat_map(|limits| limits.keys())
-        .any(|name| name.starts_with(NVIDIA) || name.parse::<ResourceName>().is_ok())
+fn asks_for_gpus(pod: &PodView) -> bool {
+    let mut names = pod.spec.in_order().flat_map(|(container, _)| container.resources.limits.keys());
+    names.any(|name| name.starts_with(NVIDIA) || name.parse::<ResourceName>().is_ok())
 }
 
 /// That pod and no namesake.

@@ -1,10 +1,15 @@
 //! `cargo xtask bench`: measurements with optimised programs, of which no more is built than they need.
 
+use std::process::Command;
+
 use crate::workspace::Workspace;
-use crate::{build, cargo};
+use crate::{build, cargo, shipped};
 
 /// The measurements that need no cluster: their crate is small.
 const WITHOUT_A_CLUSTER: [&str; 3] = ["packing", "decide", "policy"];
+
+/// The measurements of what programs cost where they wait: as they ship.
+const AS_SHIPPED: [&str; 2] = ["agent", "admission"];
 
 /// A bar that is a test of the agent's, of 10,000 reboots, restarts and repartitions.
 const REBOOTS: &str = "node::reboot_churn_tests::ten_thousand_reboots_restarts_and_repartitions";
@@ -21,6 +26,11 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
         let test = ["test", "--release", "--locked", "--package", "kerf-node-agent", "--lib"];
         let of_it = ["--", "--exact", "--ignored", "--nocapture", REBOOTS];
         return cargo::run(workspace, "reboots of the agent's node", &[&test[..], &of_it[..]].concat());
+    }
+    if name.is_some_and(|name| AS_SHIPPED.contains(&name)) {
+        let folder = shipped::folder(workspace)?;
+        let mut bench = Command::new(folder.join("kerf_bench"));
+        return cargo::step("measuring", bench.args(arguments));
     }
     build::everything(workspace, &["--release"])?;
     cargo::run_built(workspace, "release", "kerf_bench", arguments)

@@ -4,6 +4,7 @@
 mod bench;
 mod build;
 mod cargo;
+mod shipped;
 mod task;
 mod test;
 mod tools;

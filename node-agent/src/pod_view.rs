@@ -1,0 +1,100 @@
+//! Of pods, what the agent needs; the rest is not even kept while it is read, and code to read it would take memory.
+
+use crate::node::NodePod;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::names::{PodKey, PodUid};
+use kerf_core::request::{SpecView, beyond};
+use serde::Deserialize;
+use std::borrow::Cow;
+
+/// A pod.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct PodView {
+    pub(crate) metadata: ObjectMeta,
+    #[serde(default)]
+    pub(crate) spec: SpecView,
+    #[serde(default)]
+    pub(crate) status: PodStatusView,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PodStatusView {
+    #[serde(default)]
+    pub(crate) phase: String,
+    /// When the kubelet took the pod on: by then it has allocated for all its containers.
+    #[serde(default)]
+    pub(crate) start_time: Option<String>,
+    #[serde(default)]
+    pub(crate) reason: String,
+    #[serde(default)]
+    pub(crate) message: String,
+}
+
+/// The kubelet's reason for a pod that it did not take on for want of devices.
+pub(crate) const REJECTED: &str = "UnexpectedAdmissionError";
+
+impl PodView {
+    /// Its namespace and name.
+    pub(crate) fn key(&self) -> PodKey {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        PodKey::new(text(&self.metadata.namespace), text(&self.metadata.name))
+    }
+
+    /// Whether it has ended, for good.
+    pub(crate) fn is_finished(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Whether the kubelet did not take it on for want of devices.
+    pub(crate) fn is_rejected(&self) -> bool {
+        self.status.phase == "Failed" && self.status.reason == REJECTED
+    }
+
+    /// Whether it asks for kerf's names.
+    pub(crate) fn asks(&self) -> bool {
+        !beyond(&self.spec).is_empty()
+    }
+
+    /// Its UID.
+    pub(crate) fn uid(&self) -> PodUid {
+        PodUid::new(self.metadata.uid.clone().unwrap_or_default())
+    }
+
+    /// The pod as the agent knows it; `None` if it is finished or asks for none of kerf's names.
+    pub(crate) fn known(&self) -> Option<NodePod> {
+        let names = beyond(&self.spec);
+        let counts = !names.is_empty() && !self.is_finished();
+        counts.then(|| NodePod { key: self.key(), admitted: self.status.start_time.is_some(), names })
+    }
+}
+
+impl kube::Resource for PodView {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Cow::Borrowed("Pod")
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Cow::Borrowed("")
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Cow::Borrowed("v1")
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Cow::Borrowed("pods")
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

@@ -1,0 +1,41 @@
+//! The programs as they ship, in one folder: those that wait, mostly, on many machines are built small.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use crate::workspace::Workspace;
+use crate::{build, cargo};
+
+/// Programs that are built with the profile `lean`. How much memory they take is mostly how much code they have.
+const SMALL: [&str; 2] = ["kerf-node-agent", "kerf-webhook"];
+
+/// Builds all programs and gives the folder that they lie in.
+pub fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    build::everything(workspace, &["--release"])?;
+    let packages = SMALL.into_iter().flat_map(|name| ["--package", name]);
+    let arguments: Vec<&str> =
+        ["build", "--profile", "lean", "--locked"].into_iter().chain(packages).collect();
+    cargo::run(workspace, "building the small programs", &arguments)?;
+    let folder = workspace.built("shipped", "");
+    fs::create_dir_all(&folder)?;
+    for entry in fs::read_dir(workspace.built("release", ""))? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            link(&entry.path(), &folder)?;
+        }
+    }
+    SMALL.iter().try_for_each(|name| link(&workspace.built("lean", name), &folder))?;
+    Ok(folder)
+}
+
+/// Puts the file into the folder, in place of one of its name.
+fn link(file: &Path, folder: &Path) -> anyhow::Result<()> {
+    let name = file.file_name().context("a file has a name")?;
+    let there = folder.join(name);
+    if there.exists() {
+        fs::remove_file(&there)?;
+    }
+    fs::hard_link(file, &there).with_context(|| format!("failed to link {}", there.display()))
+}

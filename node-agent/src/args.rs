@@ -1,8 +1,9 @@
 //! The agent's flags.
 
+use crate::api_server::ClientArgs;
 use clap::Parser;
 use kerf_core::names::NodeName;
-use kerf_runtime::args::{AdminArgs, ClientArgs, LogArgs};
+use kerf_runtime::args::{AdminArgs, LogArgs};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod api_server;
 #[cfg(test)]
 mod api_stand_in;
 pub mod app;

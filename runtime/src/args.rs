@@ -8,7 +8,7 @@ use thiserror::Error;
 /// How a program logs.
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
-    /// What to log, as a tracing filter: `info`, or `info,kerf_extender=debug`.
+    /// What to log: a level, and others for parts of the program: `info`, or `info,kerf_extender=debug`.
     #[arg(long, env = "KERF_LOG", default_value = "info")]
     pub log: String,
     /// How to write it.

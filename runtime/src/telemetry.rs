@@ -1,7 +1,10 @@
 //! Logs: `tracing` to standard error, as text or JSON.
 
 use crate::args::{LogArgs, LogFormat};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Why logging cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -10,11 +13,12 @@ pub struct BadFilter(#[from] tracing_subscriber::filter::ParseError);
 
 /// Starts logging. Called once, by `main`.
 pub fn init(args: &LogArgs) -> Result<(), BadFilter> {
-    let filter: EnvFilter = args.log.parse()?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter: Targets = args.log.parse()?;
+    let (all, lines) =
+        (tracing_subscriber::registry().with(filter), fmt::layer().with_writer(std::io::stderr));
     match args.log_format {
-        LogFormat::Text => builder.with_ansi(false).init(),
-        LogFormat::Json => builder.json().init(),
+        LogFormat::Text => all.with(lines.with_ansi(false)).init(),
+        LogFormat::Json => all.with(lines.json()).init(),
     }
     Ok(())
 }

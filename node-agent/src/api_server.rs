@@ -1,0 +1,76 @@
+//! How the agent finds the API server: by its pod's service account, or by a kubeconfig in JSON. The code that reads YAML
+//! would take a megabyte of every node's memory for a file that only a developer's agent has.
+
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// How the agent finds the API server.
+#[derive(Debug, Clone, Args)]
+pub struct ClientArgs {
+    /// A kubeconfig file in JSON, as `kubectl config view --raw --flatten --output json` writes it. Without it the service
+    /// account of the pod is used.
+    #[arg(long, env = "KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// Why there is no client.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The kubeconfig cannot be read.
+    #[error("failed to read {0}")]
+    Read(PathBuf, #[source] std::io::Error),
+    /// It is not JSON, or no kubeconfig.
+    #[error("{0} is no kubeconfig in JSON; write it by `kubectl config view --raw --flatten --output json`")]
+    Json(PathBuf, #[source] serde_json::Error),
+    /// It names nobody, or nothing.
+    #[error("failed to use the kubeconfig")]
+    Kubeconfig(#[from] KubeconfigError),
+    /// The agent runs in no pod.
+    #[error("failed to find the pod's service account; give --kubeconfig")]
+    ServiceAccount(#[from] kube::config::InClusterError),
+    /// The client cannot be made.
+    #[error("failed to make a client")]
+    Client(#[from] kube::Error),
+}
+
+impl ClientArgs {
+    /// A client for the API server. Its requests are not retried by the client itself: the callers know what may be.
+    pub async fn client(&self) -> Result<Client, ClientError> {
+        let mut config = match &self.kubeconfig {
+            Some(path) => Config::from_custom_kubeconfig(read(path)?, &KubeConfigOptions::default()).await?,
+            None => Config::incluster()?,
+        };
+        config.default_retry = false;
+        Ok(Client::try_from(config)?)
+    }
+}
+
+fn read(path: &Path) -> Result<Kubeconfig, ClientError> {
+    let text = std::fs::read_to_string(path).map_err(|error| ClientError::Read(path.to_owned(), error))?;
+    serde_json::from_str(&text).map_err(|error| ClientError::Json(path.to_owned(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubeconfig_is_json_and_what_is_not_is_told_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = |text: &str| {
+            let path = folder.path().join("config");
+            std::fs::write(&path, text).unwrap();
+            read(&path).map_err(|error| error.to_string())
+        };
+        let json = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [], "clusters": [], "users": []}"#;
+        assert_eq!(read(json).unwrap().current_context.as_deref(), Some("c"));
+        let refused = read("apiVersion: v1\nkind: Config\n").unwrap_err();
+        assert!(
+            refused.ends_with("write it by `kubectl config view --raw --flatten --output json`"),
+            "{refused}"
+        );
+    }
+}

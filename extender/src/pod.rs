@@ -3,19 +3,21 @@
 
 use crate::ask::Ask;
 use crate::compute::Compute;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
+use kube::Resource;
 use serde::Deserialize;
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The parts of a Pod that a watch reads.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Resource)]
+#[resource(inherit = Pod)]
 pub struct SlicedPod {
     /// Its metadata.
     #[serde(default)]
@@ -68,35 +70,6 @@ pub struct PodStatusView {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
     #[serde(default)]
     pub phase: Option<String>,
-}
-
-impl kube::Resource for SlicedPod {
-    type DynamicType = ();
-    type Scope = k8s_openapi::NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("Pod")
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("")
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("v1")
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("pods")
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
 }
 
 /// What the index keeps of a pod.

@@ -1,15 +1,16 @@
 //! Of pods, what the agent needs; the rest is not even kept while it is read, and code to read it would take memory.
 
 use crate::node::NodePod;
-use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::names::{PodKey, PodUid};
 use kerf_core::request::{SpecView, beyond};
+use kube::Resource;
 use serde::Deserialize;
-use std::borrow::Cow;
 
 /// A pod.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Resource)]
+#[resource(inherit = Pod)]
 pub(crate) struct PodView {
     pub(crate) metadata: ObjectMeta,
     #[serde(default)]
@@ -67,34 +68,5 @@ impl PodView {
         let names = beyond(&self.spec);
         let counts = !names.is_empty() && !self.is_finished();
         counts.then(|| NodePod { key: self.key(), admitted: self.status.start_time.is_some(), names })
-    }
-}
-
-impl kube::Resource for PodView {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("Pod")
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("")
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("v1")
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("pods")
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
     }
 }

@@ -2,6 +2,7 @@
 //! would take a megabyte of every node's memory for a file that only a developer's agent has.
 
 use clap::Args;
+use kerf_runtime::args::client;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use std::path::{Path, PathBuf};
@@ -37,14 +38,13 @@ pub enum ClientError {
 }
 
 impl ClientArgs {
-    /// A client for the API server. Its requests are not retried by the client itself: the callers know what may be.
+    /// A client for the API server.
     pub async fn client(&self) -> Result<Client, ClientError> {
-        let mut config = match &self.kubeconfig {
+        let config = match &self.kubeconfig {
             Some(path) => Config::from_custom_kubeconfig(read(path)?, &KubeConfigOptions::default()).await?,
             None => Config::incluster()?,
         };
-        config.default_retry = false;
-        Ok(Client::try_from(config)?)
+        Ok(client(config)?)
     }
 }
 

@@ -48,9 +48,9 @@ pub enum ClientError {
 }
 
 impl ClientArgs {
-    /// A client for the API server. Its requests are not retried by the client itself: the callers know what may be.
+    /// A client for the API server.
     pub async fn client(&self) -> Result<kube::Client, ClientError> {
-        let mut config = match &self.kubeconfig {
+        let config = match &self.kubeconfig {
             Some(path) => {
                 let kubeconfig = kube::config::Kubeconfig::read_from(path)?;
                 kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())
@@ -58,9 +58,14 @@ impl ClientArgs {
             }
             None => kube::Config::infer().await?,
         };
-        config.default_retry = false;
-        Ok(kube::Client::try_from(config)?)
+        Ok(client(config)?)
     }
+}
+
+/// A client for this API server. Its requests are not retried by the client itself: the callers know what may be.
+pub fn client(mut config: kube::Config) -> Result<kube::Client, kube::Error> {
+    config.default_retry = false;
+    kube::Client::try_from(config)
 }
 
 /// Where a program serves `/livez`, `/readyz` and `/metrics`.

@@ -5,8 +5,8 @@
 //! configuration and the control file) and read (the state).
 //!
 //! Everything but `abi` is free of unsafe code: tables (`model`, `facts`, `tables`, `profile`, `compute_profile`),
-//! rules, changes of state (`lifecycle`, `mode`, `ecc`, `memory_limits`), files (`store`, `proc_files`), calls
-//! (`session`) and what strikes them (`gate`). It shares no code with kerf-core on
+//! rules, changes of state (`lifecycle`, `mode`, `ecc`, `memory_limits`), files (`store`, `control_watch`,
+//! `proc_files`), calls (`session`) and what strikes them (`gate`). It shares no code with kerf-core on
 //! purpose: its MIG rules are a second opinion. Only `tests/geometry.rs` knows both, and holds one against the other.
 
 #![deny(unsafe_code)]
@@ -15,6 +15,7 @@ mod code;
 mod compute_profile;
 mod config;
 mod control;
+mod control_watch;
 mod ecc;
 mod facts;
 mod fault;

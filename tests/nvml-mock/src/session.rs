@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::code::{NvmlCode, Outcome};
 use crate::control::MockControl;
+use crate::control_watch::ControlWatch;
 use crate::files::{CONFIG_ENV, CONTROL_ENV, PROC_ENV, STATE_ENV};
 use crate::handle::{Device, DeviceHandle};
 use crate::state::{ComputeInstance, GpuInstance, GpuState, MockState};
@@ -127,9 +128,14 @@ impl Call {
         self.device(handle, |subject| if subject.mig.is_some() { Err(not_a_gpu) } else { answer(subject) })
     }
 
-    /// State and control without gate, for waits that poll.
+    /// State and control without gate, for waits that look again.
     pub(crate) fn peek(&self) -> Outcome<View> {
         self.store.view()
+    }
+
+    /// A watch of the control file, if the kernel has one to give.
+    pub(crate) fn watch_control(&self) -> Option<ControlWatch> {
+        self.store.watch_control()
     }
 }
 

@@ -16,6 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::code::{NvmlCode, Outcome};
 use crate::config::MockConfig;
 use crate::control::MockControl;
+use crate::control_watch::ControlWatch;
 use crate::files::{self, FileError};
 use crate::state::MockState;
 
@@ -117,6 +118,11 @@ impl Store {
     /// State and control as they are now. Errors of the files are `NVML_ERROR_UNKNOWN` to the caller.
     pub(crate) fn view(&self) -> Outcome<View> {
         self.look().map_err(|_| NvmlCode::UNKNOWN)
+    }
+
+    /// A watch of the control file, if there is to be one and the kernel has a watch to give.
+    pub(crate) fn watch_control(&self) -> Option<ControlWatch> {
+        ControlWatch::new(self.paths.control.as_ref()?).ok()
     }
 
     fn look(&self) -> Result<View, FileError> {

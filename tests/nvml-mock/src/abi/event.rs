@@ -10,6 +10,7 @@ use nvml_wrapper_sys::bindings::nvmlEventData_t;
 use super::pointer::Out;
 use crate::code::{NvmlCode, Outcome};
 use crate::control::MockControl;
+use crate::control_watch;
 use crate::handle::{DeviceHandle, EventSetHandle};
 use crate::happening::EccKind;
 use crate::session::Call;
@@ -24,8 +25,6 @@ const XID_CRITICAL: c_ulonglong = 8;
 const SUPPORTED: c_ulonglong = 0xFF9F;
 /// What NVML writes for a GPU or compute instance that an event does not name.
 const NO_INSTANCE: c_uint = u32::MAX;
-/// How often a wait looks at the control file.
-const POLL: Duration = Duration::from_millis(20);
 
 /// Something that event sets are told of.
 struct Event {
@@ -115,6 +114,7 @@ fn wait(call: &Call, set: EventSetHandle, data: Out<nvmlEventData_t>, timeout_ms
     data.check()?;
     call.view(None, |_| Ok(()))?;
     let end = Instant::now() + Duration::from_millis(timeout_ms.into());
+    let watch = call.watch_control();
     loop {
         let control = call.peek()?.control;
         if let Some(event) = next(&control, set)? {
@@ -128,7 +128,7 @@ fn wait(call: &Call, set: EventSetHandle, data: Out<nvmlEventData_t>, timeout_ms
         if left.is_zero() {
             return Err(NvmlCode::TIMEOUT);
         }
-        std::thread::sleep(left.min(POLL));
+        control_watch::sleep(watch.as_ref(), left);
     }
 }
 

@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Command::Gpu(command) => gpu::run(&command),
         Command::Explain(args) => explain::run(&args),
         Command::SchedulerConfig(args) => scheduler_config::print(&args),
-        Command::Policy(command) => policy::run(&command),
+        Command::Policy(command) => policy::run(&command, &mut std::io::stdout().lock()),
         Command::Simulate(args) => simulate::run(&args),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };

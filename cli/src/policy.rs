@@ -44,14 +44,13 @@ pub enum DocumentKind {
     Gpunodepolicy,
 }
 
-/// Runs the command.
-pub fn run(command: &Command) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
+/// Runs the command, which says what it has to say to `out`.
+pub fn run(command: &Command, out: &mut impl Write) -> anyhow::Result<()> {
     match command {
-        Command::Check { paths } => check::run(paths, &mut out),
-        Command::Explain(args) => explain::run(args, &mut out),
-        Command::Test(args) => cases::run(args, &mut out),
-        Command::Convert(args) => convert::run(args, &mut out),
+        Command::Check { paths } => check::run(paths, out),
+        Command::Explain(args) => explain::run(args, out),
+        Command::Test(args) => cases::run(args, out),
+        Command::Convert(args) => convert::run(args, out),
         Command::Schema { kind } => {
             writeln!(out, "{}", schema_text(*kind)?)?;
             Ok(())

@@ -10,6 +10,7 @@
 //! | [`mig`] | which sets of GPU instances are legal on a GPU |
 //! | [`request`] | what a pod asks for |
 //! | [`policy`] | which kinds of slice may serve it |
+//! | [`admission`] | what becomes of a pod that is created |
 //! | [`inventory`] | what of a node is taken, idle or free |
 //! | [`packing`] | where it goes |
 //! | [`ledger`] | what a reservation does to a node's wanted slices |
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::needless_pass_by_value, reason = "tests hand over json! values"))]
 
+pub mod admission;
 pub mod contract;
 pub mod inventory;
 pub mod keys;

@@ -1,15 +1,12 @@
-//! From a pod, the policy and the cluster's supply to an admission. Pure: the same pod gets the same answer.
+//! From a pod, the policy and the cluster's supply to an admission: core's decision, and the patch that makes it so. Pure: the
+//! same pod gets the same answer.
 
-use crate::patch::{PodPatch, Unfit, patch};
-use crate::readmit::readmit;
+use crate::patch::{mend, patch};
 use json_patch::PatchOperation;
-use kerf_core::contract::{RequestDocument, UnreadableRequest};
-use kerf_core::keys;
-use kerf_core::policy::{self, Policies, Supply};
-use kerf_core::request::{self, AskError, Field, PodView, Reading};
-use serde::Deserialize;
+use kerf_core::admission::decide;
+use kerf_core::contract::RequestDocument;
+use kerf_core::policy::{Policies, Supply};
 use serde_json::Value;
-use thiserror::Error;
 
 /// What becomes of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,67 +36,26 @@ pub enum Admission {
     },
 }
 
-/// Why a pod is denied.
-#[derive(Debug, Error)]
-pub(crate) enum Refusal {
-    /// It asks wrongly.
-    #[error(transparent)]
-    Ask(#[from] AskError),
-    /// The policy forbids what it asks.
-    #[error(transparent)]
-    Policy(#[from] policy::Denied),
-    /// Its request document cannot be read.
-    #[error(transparent)]
-    Document(#[from] UnreadableRequest),
-    /// It would go past kerf.
-    #[error(transparent)]
-    Unfit(#[from] Unfit),
-    /// No policy is for it.
-    #[error(
-        "no policy of kerf's matches a pod of namespace {0}, so it may not ask for a slice; ask an admin for a GpuPolicy that does"
-    )]
-    NoPolicy(String),
-    /// It is no pod.
-    #[error("failed to read the pod: {0}")]
-    Pod(#[from] serde_json::Error),
-}
-
 /// Decides on `pod`, a Pod's JSON, which is created in `namespace`.
 #[must_use]
 pub fn admit(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Admission {
-    decide(pod, namespace, policies, supply)
-        .unwrap_or_else(|refusal| Admission::Denied { message: refusal.to_string() })
-}
-
-fn decide(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Result<Admission, Refusal> {
-    let view = PodView::deserialize(pod)?;
-    let annotations = &view.metadata.annotations;
-    if let Some(key) = [keys::ASSIGNMENT, keys::ROOM].into_iter().find(|key| annotations.contains_key(*key)) {
-        return Err(AskError::Reserved(Field::Annotation(key.to_owned())).into());
+    let admitted = match decide(pod, namespace, policies, supply) {
+        Ok(None) => return Admission::Untouched,
+        Ok(Some(admitted)) => admitted,
+        Err(refusal) => return Admission::Denied { message: refusal.to_string() },
+    };
+    if !admitted.again {
+        let ops = patch(pod, &admitted.document, admitted.policy, &admitted.fit);
+        return Admission::Patched {
+            ops,
+            warnings: admitted.warnings,
+            document: Box::new(admitted.document),
+        };
     }
-    let policy = policies.of_pod(&view.facts(namespace, &request::models_named(&view)));
-    let no_policy = || Refusal::NoPolicy(namespace.to_owned());
-    if let Some(text) = annotations.get(keys::REQUEST) {
-        let document = RequestDocument::parse(text)?;
-        let PodPatch { ops, warnings } = readmit(pod, &view, &document, policy.ok_or_else(no_policy)?)?;
-        return Ok(if ops.is_empty() { Admission::Untouched } else { Admission::Mended { ops, warnings } });
+    match mend(pod, &admitted.document, &admitted.fit) {
+        ops if ops.is_empty() => Admission::Untouched,
+        ops => Admission::Mended { ops, warnings: admitted.warnings },
     }
-    let reading =
-        policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
-    let Some(ask) = request::read(&view, &reading)? else { return unasked(&view) };
-    let policy = policy.ok_or_else(no_policy)?;
-    let choice = policy::choose(policy, supply, &ask)?;
-    let PodPatch { ops, warnings } = patch(pod, &choice.document, policy)?;
-    let warnings = choice.warnings.iter().map(ToString::to_string).chain(warnings).collect();
-    Ok(Admission::Patched { ops, warnings, document: Box::new(choice.document) })
-}
-
-/// A pod that asks for nothing goes in as it is. With kerf's label it would pass for one that was admitted.
-fn unasked(view: &PodView) -> Result<Admission, Refusal> {
-    if view.metadata.labels.contains_key(keys::SLICED) {
-        return Err(AskError::Reserved(Field::Label(keys::SLICED.to_owned())).into());
-    }
-    Ok(Admission::Untouched)
 }
 
 #[cfg(test)]

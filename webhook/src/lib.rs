@@ -2,8 +2,7 @@
 //!
 //! | module | what it decides |
 //! |---|---|
-//! | [`admit`] | whether a pod is left alone, patched or denied: pure |
-//! | `readmit` | whether a pod that carries a request document is one that kerf admitted: pure |
+//! | [`admit`] | whether a pod is left alone, patched or denied, as `kerf_core::admission` decides: pure |
 //! | `patch`, `edit` | the smallest patch that makes a pod carry its request: pure |
 //! | `templates` | pod templates: a bare name becomes a qualified one, and nothing else: pure |
 //! | `decision` | what is decided on an object, be it a pod or what makes pods, and how it is told |
@@ -29,7 +28,6 @@ mod edit;
 mod metrics;
 mod patch;
 mod policy_events;
-mod readmit;
 mod recent;
 mod review;
 mod routes;

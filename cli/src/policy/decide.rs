@@ -1,8 +1,9 @@
-//! What the webhook would decide on a pod, by the same functions of core.
+//! What the webhook would decide on a pod, by the same function of core.
 
+use kerf_core::admission::{self, Admitted};
 use kerf_core::contract::RequestDocument;
-use kerf_core::policy::{self, PodFacts, Policies, Supply};
-use kerf_core::request::{self, PodView, Reading};
+use kerf_core::policy::{PodFacts, Policies, Supply};
+use kerf_core::request::{self, PodView};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -37,23 +38,12 @@ pub(super) fn decide(
 ) -> Result<Decision, serde_json::Error> {
     let view = PodView::deserialize(pod)?;
     let facts = view.facts(namespace, &request::models_named(&view));
-    let policy = policies.of_pod(&facts);
-    let reading =
-        policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
-    let verdict = match (request::read(&view, &reading), policy) {
-        (Err(error), _) => Verdict::Refused(error.to_string()),
-        (Ok(None), _) => Verdict::Untouched,
-        (Ok(Some(_)), None) => {
-            let text = "no policy of kerf's matches a pod of namespace";
-            Verdict::Refused(format!("{text} {namespace}, so it may not ask for a slice"))
+    let verdict = match admission::decide(pod, namespace, policies, supply) {
+        Ok(None) => Verdict::Untouched,
+        Ok(Some(Admitted { document, warnings, .. })) => {
+            Verdict::Served { document: Box::new(document), warnings }
         }
-        (Ok(Some(ask)), Some(policy)) => match policy::choose(policy, supply, &ask) {
-            Err(denied) => Verdict::Refused(denied.to_string()),
-            Ok(choice) => Verdict::Served {
-                document: Box::new(choice.document),
-                warnings: choice.warnings.iter().map(ToString::to_string).collect(),
-            },
-        },
+        Err(refusal) => Verdict::Refused(refusal.to_string()),
     };
     Ok(Decision { facts, verdict })
 }

@@ -10,7 +10,7 @@ pub(super) struct Found {
     pub what: String,
     /// Its namespace.
     pub namespace: String,
-    /// The Pod's JSON.
+    /// The Pod's JSON, as it comes to the webhook.
     pub pod: Value,
 }
 
@@ -44,5 +44,16 @@ pub(super) fn pods(document: &Value, namespace: &str) -> Vec<Found> {
     let namespace = text("/metadata/namespace").unwrap_or(namespace).to_owned();
     let name = text("/metadata/name").or(text("/metadata/generateName")).unwrap_or("without a name");
     let what = format!("{kind} {namespace}/{name}");
-    pod.map(|pod| Found { what, namespace, pod: pod.clone() }).into_iter().collect()
+    pod.map(|pod| Found { what, namespace, pod: as_it_comes(pod) }).into_iter().collect()
+}
+
+/// The pod as it comes to the webhook: the API server names the service account of one that names none.
+fn as_it_comes(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
+        let named = |key| spec.get(key).filter(|name| name.as_str().is_some_and(|name| !name.is_empty()));
+        let account = named("serviceAccountName").or_else(|| named("serviceAccount")).cloned();
+        spec.insert("serviceAccountName".to_owned(), account.unwrap_or_else(|| "default".into()));
+    }
+    pod
 }

@@ -2,9 +2,12 @@
 //! and the pods for a test that sends them to a real API server. `KERF_UPDATE=1` writes it.
 
 use super::*;
+use kerf_core::admission::{Refusal, Unfit};
+use kerf_core::contract::UnreadableRequest;
 use kerf_core::mig::UnknownComputeProfile;
 use kerf_core::policy::{Denied, PolicyDocument};
 use kerf_core::quantity::SizeError;
+use kerf_core::request::{AskError, Field};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,7 +1,8 @@
 //! Limits and requests: the resource that was chosen, and none of the names that asked for it.
 
-use super::{CONTAINERS, names};
+use super::names;
 use crate::edit::Edit;
+use kerf_core::admission::CONTAINERS;
 use kerf_core::contract::{ContainerRequest, RequestDocument};
 use kerf_core::request::asks_by;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
 use super::*;
+use kerf_core::admission::{self, CONTAINERS, Unfit};
 use kerf_core::contract::ContainerRequest;
 use kerf_core::policy::PolicyDocument;
 use kerf_core::request::GpuSelection;
@@ -29,11 +30,25 @@ fn pod(spec: &Value) -> Value {
     pod
 }
 
+/// A pod's patch, and what the user is told of it.
+#[derive(Debug)]
+struct PodPatch {
+    ops: Vec<PatchOperation>,
+    warnings: Vec<String>,
+}
+
+fn patch(pod: &Value, document: &RequestDocument, policy: &Policy) -> Result<PodPatch, Unfit> {
+    let fit = admission::fit(pod, document, policy)?;
+    let warnings = fit.taken_out.iter().map(ToString::to_string).collect();
+    Ok(PodPatch { ops: super::patch(pod, document, policy, &fit), warnings })
+}
+
 fn patched(before: &Value, document: &RequestDocument, policy: &Policy) -> (Value, Vec<String>) {
     let PodPatch { ops, warnings } = patch(before, document, policy).unwrap();
     let mut after = before.clone();
     json_patch::patch(&mut after, &ops).unwrap();
-    assert_eq!(mend(&after, document, policy).unwrap().ops, [], "{after}");
+    let fit = admission::fit(&after, document, policy).unwrap();
+    assert_eq!(mend(&after, document, &fit), [], "{after}");
     assert_eq!(patch(&after, document, policy).unwrap().ops, [], "once is enough: {after}");
     (after, warnings)
 }

@@ -1,0 +1,112 @@
+//! What becomes of a pod that is created: the webhook's answer, which `kerf policy` gives too before there is a cluster.
+
+mod environment;
+mod fit;
+
+pub use environment::Variable;
+pub use fit::{CONTAINERS, Fit, Unfit, fit};
+
+use crate::contract::{RequestDocument, UnreadableRequest};
+use crate::keys;
+use crate::policy::{self, Denied, Policies, Policy, Supply};
+use crate::request::{self, AskError, Field, PodView, Reading};
+use serde::Deserialize;
+use serde_json::Value;
+use thiserror::Error;
+
+/// A pod that goes in with slices.
+#[derive(Debug)]
+pub struct Admitted<'p> {
+    /// The policy that is for it.
+    pub policy: &'p Policy,
+    /// What it asks for.
+    pub document: RequestDocument,
+    /// Whether it carries the document already: it was admitted, and another webhook changed it since.
+    pub again: bool,
+    /// What becomes of its parts that would lead past its slices.
+    pub fit: Fit,
+    /// What the user should know.
+    pub warnings: Vec<String>,
+}
+
+/// Why a pod is refused.
+#[derive(Debug, Error)]
+pub enum Refusal {
+    /// It asks wrongly.
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    /// The policy forbids what it asks.
+    #[error(transparent)]
+    Policy(#[from] Denied),
+    /// Its request document cannot be read.
+    #[error(transparent)]
+    Document(#[from] UnreadableRequest),
+    /// It would go past kerf.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// No policy is for it.
+    #[error(
+        "no policy of kerf's matches a pod of namespace {0}, so it may not ask for a slice; ask an admin for a GpuPolicy that does"
+    )]
+    NoPolicy(String),
+    /// It is no pod.
+    #[error("failed to read the pod: {0}")]
+    Pod(#[from] serde_json::Error),
+}
+
+/// Decides on `pod`, a Pod's JSON, which is created in `namespace`; `None` if it asks for no slice and goes in as it is.
+pub fn decide<'p>(
+    pod: &Value,
+    namespace: &str,
+    policies: &'p Policies,
+    supply: &Supply,
+) -> Result<Option<Admitted<'p>>, Refusal> {
+    let view = PodView::deserialize(pod)?;
+    let annotations = &view.metadata.annotations;
+    if let Some(key) = [keys::ASSIGNMENT, keys::ROOM].into_iter().find(|key| annotations.contains_key(*key)) {
+        return Err(AskError::Reserved(Field::Annotation(key.to_owned())).into());
+    }
+    let policy = policies.of_pod(&view.facts(namespace, &request::models_named(&view)));
+    let no_policy = || Refusal::NoPolicy(namespace.to_owned());
+    if let Some(text) = annotations.get(keys::REQUEST) {
+        let document = RequestDocument::parse(text)?;
+        return readmit(pod, &view, document, policy.ok_or_else(no_policy)?).map(Some);
+    }
+    let reading =
+        policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
+    let Some(ask) = request::read(&view, &reading)? else { return unasked(&view).map(|()| None) };
+    let policy = policy.ok_or_else(no_policy)?;
+    let policy::Choice { document, warnings } = policy::choose(policy, supply, &ask)?;
+    let fit = fit(pod, &document, policy)?;
+    let told = warnings.iter().map(ToString::to_string);
+    let warnings = told.chain(fit.taken_out.iter().map(ToString::to_string)).collect();
+    Ok(Some(Admitted { policy, document, again: false, fit, warnings }))
+}
+
+/// A pod that asks for nothing goes in as it is. With kerf's label it would pass for one that was admitted.
+fn unasked(view: &PodView) -> Result<(), Refusal> {
+    if view.metadata.labels.contains_key(keys::SLICED) {
+        return Err(AskError::Reserved(Field::Label(keys::SLICED.to_owned())).into());
+    }
+    Ok(())
+}
+
+/// A pod that carries a request document comes a second time because another webhook changed it, or somebody copied it. The
+/// document is checked by the rules that would have made it, and is not believed where it does not match its pod.
+///
+/// What asks must be as the document says: only the user could have written it otherwise. What follows from that, another
+/// webhook may have changed that knows nothing of kerf, and it is put right without a new choice.
+fn readmit<'p>(
+    pod: &Value,
+    view: &PodView,
+    document: RequestDocument,
+    policy: &'p Policy,
+) -> Result<Admitted<'p>, Refusal> {
+    if !request::agrees(view, &document, policy.spec().node_name)? {
+        return Err(Denied::Forged.into());
+    }
+    policy::verify(policy, &document)?;
+    let fit = fit(pod, &document, policy)?;
+    let warnings = fit.taken_out.iter().map(ToString::to_string).collect();
+    Ok(Admitted { policy, document, again: true, fit, warnings })
+}

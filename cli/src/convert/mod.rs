@@ -15,6 +15,7 @@ use clap::Args as ClapArgs;
 use kerf_core::keys;
 use kerf_core::policy::NodePolicyDocument;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -29,13 +30,15 @@ pub struct Args {
 #[derive(Debug, Default)]
 struct Converted {
     documents: Vec<NodePolicyDocument>,
+    /// Of what each was made, by its name: a field.
+    fields: BTreeMap<String, String>,
     /// What has no like in kerf, by its field, with what to do.
     problems: Vec<String>,
 }
 
 /// Prints the policies; what cannot be converted is told beside them, and is an error.
 pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-    let Converted { documents, problems } = read(&args.file)?;
+    let Converted { documents, problems, .. } = read(&args.file)?;
     for (number, document) in documents.iter().enumerate() {
         let separator = if number == 0 { "" } else { "---\n" };
         write!(out, "{separator}{}", text(document)?)?;
@@ -67,8 +70,9 @@ fn read(path: &Path) -> anyhow::Result<Converted> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(&text).with_context(|| format!("failed to parse {}", path.display()))?;
     let mut converted = Converted::default();
-    for document in &documents {
-        converted.take(document, None, "");
+    for (number, document) in documents.iter().enumerate() {
+        let field = if documents.len() == 1 { String::new() } else { format!("document {}", number + 1) };
+        converted.take(document, None, &field);
     }
     Ok(converted)
 }
@@ -105,8 +109,9 @@ impl Converted {
     }
 
     fn config_map(&mut self, map: &Value) {
+        let name = map["metadata"]["name"].as_str().unwrap_or_default();
         for (key, text) in map["data"].as_object().into_iter().flatten() {
-            let field = format!("data[{key}]");
+            let field = format!("ConfigMap {name}: data[{key}]");
             match serde_saphyr::from_str::<Value>(text.as_str().unwrap_or_default()) {
                 Ok(document) => self.take(&document, Some(key), &field),
                 Err(error) => self.problem(&field, &format!("it cannot be parsed ({error})"), "correct it"),
@@ -119,7 +124,8 @@ impl Converted {
         self.problems.push(format!("{place}{what}; {remedy}"));
     }
 
-    /// Takes a policy of this name for nodes that match, with these rules for GPUs.
+    /// Takes a policy of this name for nodes that match, with these rules for GPUs. What two keys are called may come to one
+    /// name, of which there is one policy only.
     fn policy(&mut self, name: &str, field: &str, matched: &Value, rules: &[Value]) {
         let document = json!({
             "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION), "kind": "GpuNodePolicy", "metadata": {"name": name},
@@ -129,8 +135,25 @@ impl Converted {
             Err(error) => self.problem(field, &error.to_string(), "correct it and convert again"),
             Ok(document) => match document.problems().into_iter().next() {
                 Some(problem) => self.problem(field, &problem.to_string(), "correct it and convert again"),
-                None => self.documents.push(document),
+                None => self.take_once(name, field, document),
             },
+        }
+    }
+
+    fn take_once(&mut self, name: &str, field: &str, document: NodePolicyDocument) {
+        match self.fields.get(name) {
+            Some(first) => {
+                let what = format!("its policy would be called {name}, as that of {first} is");
+                self.problem(
+                    field,
+                    &what,
+                    "give one of the two another name, in its nodes' label too, or leave one out",
+                );
+            }
+            None => {
+                self.fields.insert(name.to_owned(), field.to_owned());
+                self.documents.push(document);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@ use super::*;
 /// What becomes of a file: its policies, and what was not converted.
 fn converted(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/convert/testdata").join(file);
-    let Converted { documents, problems } = read(&path).unwrap();
+    let Converted { documents, problems, .. } = read(&path).unwrap();
     let documents: Vec<String> = documents.iter().map(|document| text(document).unwrap()).collect();
     let problems: Vec<String> =
         problems.iter().map(|problem| format!("not converted: {problem}\n")).collect();
@@ -38,6 +38,11 @@ fn shared_gpus_of_device_plugins_become_rules() {
 #[test]
 fn each_configuration_of_a_config_map_is_for_the_nodes_with_its_label() {
     insta::assert_snapshot!(converted("device-plugin-config-map.yaml"));
+}
+
+#[test]
+fn two_configurations_that_come_to_one_name_are_told_by_both_fields() {
+    insta::assert_snapshot!(converted("one-name.yaml"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kerf_core::contract::{AssignmentDocument, ContainerRequest, RequestDocument, SliceState, WantedSlice};
 use kerf_core::keys;
+use kerf_core::request::dialect_of;
 use kerf_runtime::gpu_node::GpuNode;
 use std::fmt::Write;
 
@@ -58,14 +59,30 @@ fn admission(pod: &Pod) -> Entry {
     let document = annotation(pod, keys::REQUEST).map(RequestDocument::parse);
     let head = if at.is_some() { "Created." } else { "Not recorded: when it was created." };
     let lines = match document {
-        None => vec![
-            head.to_owned(),
-            "Not recorded: a request. kerf's webhook has not admitted the pod, so kerf decides nothing about it.".to_owned(),
-        ],
+        None => {
+            let none = "Not recorded: a request. kerf's webhook has not admitted the pod, so kerf decides nothing about it.";
+            [head, none].map(str::to_owned).into_iter().chain(others(pod)).collect()
+        }
         Some(Err(error)) => vec![head.to_owned(), format!("Not readable: {error}")],
         Some(Ok(document)) => decision(&document),
     };
     Entry { at, lines }
+}
+
+/// The names by which a pod asks that a policy may give to kerf.
+fn others(pod: &Pod) -> impl Iterator<Item = String> {
+    let containers =
+        pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten().chain(&spec.containers));
+    containers.flat_map(|container| {
+        let limits = container.resources.iter().flat_map(|resources| resources.limits.iter().flatten());
+        limits.filter_map(|(limit, amount)| {
+            let dialect = dialect_of(limit).filter(|_| amount.0 != "0")?;
+            let name = &container.name;
+            Some(format!(
+                "  container {name} asks by {limit}, which is kerf's only where a policy for the pod says so, as by `dialects: [{dialect}]`"
+            ))
+        })
+    })
 }
 
 fn decision(document: &RequestDocument) -> Vec<String> {

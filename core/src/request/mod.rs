@@ -16,7 +16,7 @@ mod view;
 
 pub use admitted::agrees;
 pub use ask::{ContainerAsk, PodAsk, Reading, Want};
-pub use dialects::is_scheduler_of;
+pub use dialects::{dialect_of, is_scheduler_of};
 pub use errors::{AskError, Field};
 pub use limits::asks_by;
 pub use phases::{Beyond, Claim, Role, beyond, held};

@@ -59,7 +59,8 @@ fn nvidias(
 }
 
 /// The dialect that has this name for a resource, if it is one that kerf itself is not asked by.
-pub(super) fn dialect_of(name: &str) -> Option<Dialect> {
+#[must_use]
+pub fn dialect_of(name: &str) -> Option<Dialect> {
     if nvidia::NAMES.contains(&name) {
         Some(Dialect::Nvidia)
     } else if hami::NAMES.contains(&name) {

@@ -1,0 +1,123 @@
+//! `kerf explain` as a user reads it: of a pod that runs, of one that waits for a full kind, and of one that kerf never saw.
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kerf_nvml_mock::Model;
+use kerf_tests::binaries;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use serde_json::json;
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An H100, of which MIG makes seven parts.
+async fn cluster() -> anyhow::Result<Cluster> {
+    let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
+    options.control_plane.controller_manager = false;
+    Cluster::start(options, |_| ()).await
+}
+
+fn fenced(name: &str, count: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::GPU_COUNT, count), (keys::ISOLATION, "hardware")])
+}
+
+/// What `kerf explain` says of a pod, without what differs from run to run.
+async fn explained(cluster: &Cluster, name: &str) -> anyhow::Result<Vec<String>> {
+    let uid = cluster.pods().get(name).await?.metadata.uid.context("no uid")?;
+    let output = Command::new(binaries::ours("kerf")?)
+        .args(["explain", "pod", name, "--kubeconfig"])
+        .arg(cluster.plane().kubeconfig())
+        .output()?;
+    let text = String::from_utf8(output.stdout)?;
+    ensure!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let gpus = cluster.gpu_node("h").await?.read_status()?.context("no status")?.gpus;
+    let text = text.replace(&uid, "UID");
+    let masked = gpus.iter().fold(text, |text, gpu| text.replace(gpu.uuid.as_str(), "GPU"));
+    Ok(masked.lines().map(without_place).collect())
+}
+
+/// Without the place of a slice on its GPU, which any other is as good as.
+fn without_place(line: &str) -> String {
+    match (line.find(" at "), line.find(") on GPU")) {
+        (Some(from), Some(to)) if from < to => format!("{}{}", &line[..from], &line[to..]),
+        _ => line.to_owned(),
+    }
+}
+
+/// Whether these lines are there in this order; of each its end, for before it stands its time.
+#[track_caller]
+fn tells(said: &[String], expected: &[&str]) {
+    let mut left = said.iter();
+    for line in expected {
+        let found = left.any(|said| said.ends_with(line));
+        assert!(found, "{line:?} is not where it belongs in:\n{}", said.join("\n"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    cluster.create(&fenced("runs", "7")).await?;
+    cluster.running("runs").await?;
+    let held = async || {
+        let said = explained(&cluster, "runs").await?;
+        Ok(said.iter().filter(|line| line.contains("the agent says it is held")).count() == 7)
+    };
+    wait(PATIENCE, "the agent to report who holds the slices", held).await?;
+    let said = explained(&cluster, "runs").await?;
+    tells(
+        &said,
+        &[
+            "Pod default/runs, uid UID",
+            "Z  Created. The webhook chose for the pod, by policy default and with isolation hardware:",
+            "  container main: 7 slices of nvidia.com/mig-1g.10gb, for 10 GB asked",
+            "  nothing that the policy prefers was passed over",
+            "Z  Scheduled (kerf-scheduler): Successfully assigned default/runs to h",
+            "  Assigned with the Binding:",
+            "  container main: slice s1 (1g.10gb) on GPU",
+            "  container main: slice s7 (1g.10gb) on GPU",
+            "  Promised on node h, as of revision 1:",
+            "  container main: slice s1 (1g.10gb) on GPU; the agent says it is held by container main of default/runs",
+            "  container main: slice s7 (1g.10gb) on GPU; the agent says it is held by container main of default/runs",
+            "  Now Running on node h.",
+        ],
+    );
+    assert!(!said.iter().any(|line| line.contains("Not re")), "it is all recorded:\n{}", said.join("\n"));
+
+    cluster.create(&fenced("waits", "1")).await?;
+    cluster.event("waits", "in use").await?;
+    tells(
+        &explained(&cluster, "waits").await?,
+        &[
+            "Z  Created. The webhook chose for the pod, by policy default and with isolation hardware:",
+            "  container main: 1 slice of nvidia.com/mig-1g.10gb, for 10 GB asked",
+            "  all kinds were full, so it waits for the first: container main: nvidia.com/mig-1g.10gb (mig) has room for 0 more, and 0 are waited for already",
+            "  Not recorded: an assignment. The extender has not bound the pod.",
+            "  Not recorded: a reservation. No GpuNode promises the pod a slice now.",
+            "  Now Pending.",
+        ],
+    );
+    let reason = "(kerf-scheduler): 0/1 nodes are available: 1 GPU slices in use.";
+    let said = explained(&cluster, "waits").await?;
+    let failed = |line: &String| line.contains("  FailedScheduling ") && line.contains(reason);
+    assert!(said.iter().any(failed), "{}", said.join("\n"));
+
+    let mut strange = pod("strange", &[]);
+    let limits = json!([{"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]);
+    strange.spec.as_mut().context("no spec")?.containers = serde_json::from_value(limits)?;
+    cluster.create(&strange).await?;
+    tells(
+        &explained(&cluster, "strange").await?,
+        &[
+            "Z  Created.",
+            "  Not recorded: a request. kerf's webhook has not admitted the pod, so kerf decides nothing about it.",
+            "  container main asks by nvidia.com/gpu, which is kerf's only where a policy for the pod says so, as by `dialects: [nvidia]`",
+            "  Not recorded: an assignment. The extender has not bound the pod.",
+            "  Not recorded: a reservation. No GpuNode promises the pod a slice now.",
+            "  Now Pending.",
+        ],
+    );
+    cluster.stop().await
+}

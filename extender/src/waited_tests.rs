@@ -92,7 +92,7 @@ fn who_names_the_kind_would_wait_again_and_is_told_how_to_ask() {
 
 #[test]
 fn what_a_pod_waits_for_itself_is_not_in_its_way() {
-    let mut document = waiter("a", 60, by("p")).ask.document.clone();
+    let mut document = RequestDocument::clone(&waiter("a", 60, by("p")).ask.document);
     let kept =
         ContainerRequest { name: "side".to_owned(), ..request("nvidia.com/gpu-4gb", 1).containers.remove(0) };
     document.containers.push(kept);

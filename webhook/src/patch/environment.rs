@@ -1,7 +1,10 @@
 //! Environment variables that lead past a slice. The kubelet lets a container's own win over those that the agent gives, so a
 //! container that sets them would see more GPUs than its own, or go to another MPS daemon, or leave its limits.
 //!
-//! What comes by `envFrom` is not known here: the webhook reads no ConfigMap on the request path.
+//! What comes by `envFrom` wins over the agent's too (only `env` wins over it), and is not known here: the webhook reads no
+//! ConfigMap. So who has an MPS share is warned of it. It is not refused: most that use `envFrom` bring nothing of the kind, and
+//! what a process may do to its own environment anyway is fenced by the daemon, or told as over-use. `NVIDIA_VISIBLE_DEVICES`
+//! needs no warning: the CDI specification of a slice, which comes last, sets it.
 
 use super::{CONTAINERS, Unfit, names};
 use crate::edit::Edit;
@@ -31,7 +34,11 @@ pub(super) fn clear(
                 .iter()
                 .find(|request| request.name == container)
                 .map(kerf_core::contract::ContainerRequest::kind);
-            let path = ["spec", list, &index.to_string(), "env"];
+            let index = index.to_string();
+            if kind == Some(Kind::Mps) {
+                warnings.extend(unseen(edit.get(&["spec", list, &index, "envFrom"]), &container));
+            }
+            let path = ["spec", list, &index, "env"];
             for (place, name) in leading_past(edit.get(&path), kind) {
                 match rule {
                     EnvironmentRule::Refuse => return Err(Unfit::Environment { container, name }),
@@ -46,6 +53,23 @@ pub(super) fn clear(
         }
     }
     Ok(warnings)
+}
+
+/// What is to be known of the places that a container takes variables from.
+fn unseen(sources: Option<&Value>, container: &str) -> Vec<String> {
+    let sources = sources.and_then(Value::as_array).into_iter().flatten().enumerate();
+    let may_lead_past = sources.filter(|(_, source)| {
+        let prefix = source["prefix"].as_str().unwrap_or_default();
+        MPS_PREFIX.starts_with(prefix) || prefix.starts_with(MPS_PREFIX)
+    });
+    let warning = |(place, source): (usize, &Value)| {
+        let name = |kind: &str, key: &str| Some(format!("{kind} {}", source[key]["name"].as_str()?));
+        let from = name("ConfigMap", "configMapRef").or_else(|| name("Secret", "secretRef"))?;
+        Some(format!(
+            "container {container}, envFrom[{place}]: kerf does not read {from}; {MPS_PREFIX}* in it would lead past the pod's slice; keep them out of it, or set a prefix"
+        ))
+    };
+    may_lead_past.filter_map(warning).collect()
 }
 
 /// The variables of a container with a slice of this kind, or none, that lead past it: from the last to the first, so that

@@ -84,12 +84,15 @@ fn due(waiters: &[Waiter], supply: &Supply, pending: &Slices<u32>, policies: &Po
         if waiter.waited < after(policy) {
             continue;
         }
-        let Some(found) = alternative(policy, &supply.wanted(pending.clone()), &waiter.ask.document) else {
+        // What the pod itself waits for is in nobody else's way once it is chosen for anew.
+        let others = without(&pending, &waiter.ask.document.slices());
+        let Some(found) = alternative(policy, &supply.wanted(others.clone()), &waiter.ask.document) else {
             continue;
         };
         let is_kept = found.is_named || waiter.kept.is_some();
         let then = if is_kept { WaitedLong::Tell } else { policy.spec().waiting.then };
         if then == WaitedLong::Recreate {
+            pending = others;
             for (name, count) in found.document.slices() {
                 *pending.entry(name).or_default() += count;
             }
@@ -98,6 +101,15 @@ fn due(waiters: &[Waiter], supply: &Supply, pending: &Slices<u32>, policies: &Po
         all.push(Due { uid, pod, then, found, waited: waiter.waited, kept: waiter.kept });
     }
     all
+}
+
+/// What is left of `all` without `own`.
+fn without(all: &Slices<u32>, own: &Slices<u32>) -> Slices<u32> {
+    let mut left = all.clone();
+    for (name, count) in &mut left {
+        *count = count.saturating_sub(own.get(name).copied().unwrap_or(0));
+    }
+    left
 }
 
 /// The policy that chose for a pod, as it is now.

@@ -5,7 +5,7 @@ use crate::api_stand_in::{ApiStandIn, pod_path};
 use crate::in_force::InForce;
 use crate::metrics::Metrics;
 use http::Method;
-use kerf_core::contract::{Chosen, GpuNodeSpec, RequestDocument};
+use kerf_core::contract::{Chosen, ContainerRequest, GpuNodeSpec, RequestDocument};
 use kerf_core::packing::Terms;
 use kerf_core::policy::PolicyDocument;
 use kerf_core::testing::{node_status, request};
@@ -88,6 +88,21 @@ fn who_names_the_kind_would_wait_again_and_is_told_how_to_ask() {
         "container main has waited 75 s for nvidia.com/mig-1g.10gb, which stays full; nvidia.com/gpu-10gb has room for 1 more: ask by size (kerf.dev/gpu-10gb) and not by name, and it may be given that"
     );
     assert!(all[1].note().ends_with("room for 1 more: create the pod anew, and it is given that"));
+}
+
+#[test]
+fn what_a_pod_waits_for_itself_is_not_in_its_way() {
+    let mut document = RequestDocument::clone(&waiter("a", 60, by("p")).ask.document);
+    let kept =
+        ContainerRequest { name: "side".to_owned(), ..request("nvidia.com/gpu-4gb", 1).containers.remove(0) };
+    document.containers.push(kept);
+    let ask = Ask::read(Some(&document.to_json())).unwrap();
+    let pending = document.slices();
+    let waiter = Waiter { ask, ..waiter("a", 60, by("p")) };
+    let due = |pending| due(std::slice::from_ref(&waiter), &supply(1), &pending, &policies("recreate")).len();
+    assert_eq!(due(pending.clone()), 1, "the share of 4 GB is the pod's own");
+    let twice = pending.into_iter().map(|(name, count)| (name, count * 4)).collect();
+    assert_eq!(due(twice), 0, "others wait for it too");
 }
 
 #[test]

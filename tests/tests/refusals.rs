@@ -40,6 +40,16 @@ struct Refusals {
     /// The policies under which they happen. The cluster has no GPU.
     policies: Vec<Value>,
     cases: Vec<Case>,
+    /// Pods that go in with a warning.
+    warned: Vec<Warned>,
+}
+
+#[derive(Deserialize)]
+struct Warned {
+    #[serde(rename = "case")]
+    name: String,
+    pod: Value,
+    text: String,
 }
 
 #[derive(Deserialize)]
@@ -53,8 +63,8 @@ struct Case {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_refusal_reaches_the_user_with_its_field_and_remedy() -> anyhow::Result<()> {
-    let Refusals { policies, cases } = serde_json::from_str(REFUSALS)?;
+async fn every_refusal_and_warning_reaches_the_user_with_its_field_and_remedy() -> anyhow::Result<()> {
+    let Refusals { policies, cases, warned } = serde_json::from_str(REFUSALS)?;
     let mut options = ClusterOptions::new(Vec::new());
     options.control_plane.controller_manager = false;
     let cluster = Cluster::start(options, |_| ()).await?;
@@ -78,6 +88,14 @@ async fn every_refusal_reaches_the_user_with_its_field_and_remedy() -> anyhow::R
         reached += 1;
     }
     assert!(reached > 40, "only {reached} refusals are known");
+    assert!(!warned.is_empty(), "no warning is known");
+    for Warned { name: case, pod, text } in warned {
+        let create = ["create", "--dry-run=server", "-f", "-"];
+        let output = cluster.plane().kubectl_output(&create, &pod.to_string()).await?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{case}: {said}");
+        assert_eq!(said.trim(), format!("Warning: {text}"), "{case}");
+    }
     assert!(cluster.pods().list(&ListParams::default()).await?.items.is_empty(), "a refused pod exists");
     cluster.stop().await
 }

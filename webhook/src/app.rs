@@ -135,7 +135,7 @@ async fn serve_admissions(
     let listener = serve::listen(args.address, args.address_file.as_deref()).await.context("--address")?;
     let ended = end.clone();
     let told = move |trusted| readiness.set("certificate", trusted);
-    let keeping = tokio::spawn(async move { keeper.keep(certificate, told, ended).await });
+    let keeping = tokio::spawn(async move { keeper.keep(certificate, material, told, ended).await });
     serve::serve(listener, tls, serve::closing(routes(webhook), stop), end).await?;
     Ok(keeping.await?)
 }

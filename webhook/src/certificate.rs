@@ -81,14 +81,21 @@ impl Keeper {
         }
     }
 
-    /// Keeps `serving` in order until `stop`. `told` hears after each look whether the API server takes what is shown.
-    pub async fn keep(mut self, serving: ServingCertificate, told: impl Fn(bool), stop: CancellationToken) {
-        let (mut complaint, mut shown, mut trusted) = (Complaint::default(), None, false);
+    /// Keeps `serving`, which shows `shown`, in order until `stop`. `told` hears after each look whether the API server takes
+    /// what is shown.
+    pub async fn keep(
+        mut self,
+        serving: ServingCertificate,
+        mut shown: Material,
+        told: impl Fn(bool),
+        stop: CancellationToken,
+    ) {
+        let (mut complaint, mut trusted) = (Complaint::default(), false);
         loop {
             let look = self.look().await;
             let refused = look.material.and_then(|material| show(&serving, &mut shown, material).err());
             trusted = look.trusted.unwrap_or(trusted);
-            told(trusted && shown.as_ref().is_some_and(is_valid));
+            told(trusted && is_valid(&shown));
             let error = look.error.or(refused);
             complaint.about(error.as_ref());
             let pause = if error.is_some() { RETRY.min(self.period) } else { self.period };
@@ -118,14 +125,11 @@ impl Keeper {
 }
 
 /// Shows `material` from the next connection on, if it is another than before. A bad one changes nothing.
-fn show(
-    serving: &ServingCertificate,
-    shown: &mut Option<Material>,
-    material: Material,
-) -> Result<(), KeepError> {
-    if shown.as_ref() != Some(&material) {
+fn show(serving: &ServingCertificate, shown: &mut Material, material: Material) -> Result<(), KeepError> {
+    if *shown != material {
         serving.replace(&material)?;
-        *shown = Some(material);
+        tracing::info!(end = %material.end()?, "another certificate is shown from now on");
+        *shown = material;
     }
     Ok(())
 }

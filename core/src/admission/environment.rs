@@ -1,10 +1,9 @@
 //! Environment variables that lead past a slice. The kubelet lets a container's own win over those that the agent gives, so a
 //! container that sets them would see more GPUs than its own, or go to another MPS daemon, or leave its limits.
-//!
-//! What comes by `envFrom` is not known here: no ConfigMap is read on the request path.
 
-use super::{CONTAINERS, Unfit};
-use crate::contract::{ContainerRequest, RequestDocument};
+use super::Unfit;
+use super::container::{Container, containers};
+use crate::contract::RequestDocument;
 use crate::kind::Kind;
 use crate::policy::EnvironmentRule;
 use serde_json::Value;
@@ -15,7 +14,7 @@ const VISIBLE_DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 /// Its values that show none: what containers without a GPU write.
 const NOTHING_VISIBLE: [&str; 2] = ["none", "void"];
 /// Where the MPS daemon is, and what a client of it may use.
-const MPS_PREFIX: &str = "CUDA_MPS_";
+pub(super) const MPS_PREFIX: &str = "CUDA_MPS_";
 
 /// A variable that is taken out of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,19 +46,15 @@ pub(super) fn leading_past(
     rule: EnvironmentRule,
 ) -> Result<Vec<Variable>, Unfit> {
     let mut found = Vec::new();
-    for list in CONTAINERS {
-        for (index, container) in pod["spec"][list].as_array().into_iter().flatten().enumerate() {
-            let name = container["name"].as_str().unwrap_or_default();
-            let request = document.containers.iter().find(|request| request.name == name);
-            let kind = request.map(ContainerRequest::kind);
-            let variables = container["env"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let variables = variables.iter().enumerate().rev();
-            for (place, variable) in variables.filter(|(_, variable)| leads_past(variable, kind)) {
-                let (container, name) = (name.to_owned(), name_of(variable).to_owned());
-                match rule {
-                    EnvironmentRule::Refuse => return Err(Unfit::Environment { container, name }),
-                    EnvironmentRule::Remove => found.push(Variable { list, index, place, container, name }),
-                }
+    for Container { list, index, name: container, json, kind } in containers(pod, document) {
+        let variables = json["env"].as_array().map(Vec::as_slice).unwrap_or_default();
+        for (place, variable) in
+            variables.iter().enumerate().rev().filter(|(_, variable)| leads_past(variable, kind))
+        {
+            let (container, name) = (container.to_owned(), name_of(variable).to_owned());
+            match rule {
+                EnvironmentRule::Refuse => return Err(Unfit::Environment { container, name }),
+                EnvironmentRule::Remove => found.push(Variable { list, index, place, container, name }),
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Whether a pod would come to its slices: who schedules it, where it may go, and what of its own would lead past them.
 
 use super::environment::{self, Variable};
+use super::unseen::{self, Unseen};
 use crate::contract::RequestDocument;
 use crate::policy::{NodeNameRule, Policy};
 use crate::request::{AskError, is_scheduler_of};
@@ -9,9 +10,6 @@ use thiserror::Error;
 
 /// The name that the API server gives pods that name no scheduler.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
-
-/// The lists of a pod's containers that can have slices, in the order of the API.
-pub const CONTAINERS: [&str; 2] = ["initContainers", "containers"];
 
 /// Something in the pod would lead past kerf, and the policy does not say to take it out.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -50,6 +48,16 @@ pub struct Fit {
     pub node: Option<String>,
     /// The variables that are taken out.
     pub taken_out: Vec<Variable>,
+    /// What variables come from that are not seen.
+    pub unseen: Vec<Unseen>,
+}
+
+impl Fit {
+    /// What the user should know of it.
+    pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
+        let unseen = self.unseen.iter().map(ToString::to_string);
+        self.taken_out.iter().map(ToString::to_string).chain(unseen)
+    }
 }
 
 /// What `policy` makes of the parts of `pod` that would lead past the slices of `document`.
@@ -58,6 +66,7 @@ pub fn fit(pod: &Value, document: &RequestDocument, policy: &Policy) -> Result<F
         scheduler: scheduler(pod, policy)?,
         node: node(pod, policy.spec().node_name)?,
         taken_out: environment::leading_past(pod, document, policy.spec().environment)?,
+        unseen: unseen::unseen(pod, document),
     })
 }
 

@@ -1,10 +1,14 @@
 //! What becomes of a pod that is created: the webhook's answer, which `kerf policy` gives too before there is a cluster.
 
+mod container;
 mod environment;
 mod fit;
+mod unseen;
 
+pub use container::CONTAINERS;
 pub use environment::Variable;
-pub use fit::{CONTAINERS, Fit, Unfit, fit};
+pub use fit::{Fit, Unfit, fit};
+pub use unseen::Unseen;
 
 use crate::contract::{RequestDocument, UnreadableRequest};
 use crate::keys;
@@ -78,8 +82,7 @@ pub fn decide<'p>(
     let policy = policy.ok_or_else(no_policy)?;
     let policy::Choice { document, warnings } = policy::choose(policy, supply, &ask)?;
     let fit = fit(pod, &document, policy)?;
-    let told = warnings.iter().map(ToString::to_string);
-    let warnings = told.chain(fit.taken_out.iter().map(ToString::to_string)).collect();
+    let warnings = warnings.iter().map(ToString::to_string).chain(fit.warnings()).collect();
     Ok(Some(Admitted { policy, document, again: false, fit, warnings }))
 }
 
@@ -107,6 +110,6 @@ fn readmit<'p>(
     }
     policy::verify(policy, &document)?;
     let fit = fit(pod, &document, policy)?;
-    let warnings = fit.taken_out.iter().map(ToString::to_string).collect();
+    let warnings = fit.warnings().collect();
     Ok(Admitted { policy, document, again: true, fit, warnings })
 }

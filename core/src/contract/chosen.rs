@@ -7,7 +7,7 @@ use std::fmt;
 
 /// How the names in a request document were chosen.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Chosen {
     /// The policy that matched the pod.
     pub policy: String,
@@ -27,7 +27,7 @@ pub struct Chosen {
 
 /// A kind that a container was not given at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct PassedOver {
     /// The container.
     pub container: String,

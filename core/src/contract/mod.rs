@@ -7,6 +7,10 @@
 //! | [`GpuNodeStatus`] | `GpuNode.status` | that node's agent |
 //! | [`Demand`] | ConfigMap `kerf-demand` | extender's leader |
 //! | [`AssignmentDocument`] | Pod annotation `kerf.dev/assignment` | extender, with the Binding |
+//!
+//! While kerf is updated its programs are of two versions, so a reader overlooks fields that it does not know. What it may not
+//! overlook comes with another version of the document. The exception is [`NodePolicy`], the admin's words inside of
+//! `GpuNode.spec`: like the policies' files it is refused for a field that is not known.
 
 mod assignment;
 mod chosen;
@@ -32,3 +36,6 @@ pub use status::{
     Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Holder, SliceState, SliceStatus, Summary,
     UnreadableStatus,
 };
+
+#[cfg(test)]
+mod skew_tests;

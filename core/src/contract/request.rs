@@ -16,7 +16,7 @@ pub const REQUEST_VERSION: u32 = 1;
 
 /// What all containers of a pod ask for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct RequestDocument {
     /// [`REQUEST_VERSION`].
     pub version: u32,
@@ -38,7 +38,7 @@ pub struct RequestDocument {
 
 /// What one container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct ContainerRequest {
     /// The container's name.
     pub name: String,

@@ -137,6 +137,15 @@ fn check_pod(
     }
 }
 
+/// How many slices of the claim's name a pod holds with it, after the containers `before` it. Those of an init container go on
+/// to the containers after it.
+pub(super) fn needed<'c>(before: impl IntoIterator<Item = &'c ContainerRequest>, claim: Claim) -> u32 {
+    let same = before.into_iter().filter(|request| request.resource == claim.resource);
+    let before = same.map(|r| Claim { role: r.role, resource: r.resource, count: r.count });
+    let claims: Vec<Claim> = before.chain([claim]).collect();
+    held(&claims).into_iter().fold(0, u32::saturating_add)
+}
+
 /// The choice for one pod, container by container.
 struct Choosing<'c> {
     policy: &'c Policy,
@@ -208,7 +217,8 @@ impl Choosing<'_> {
                 continue;
             };
             let room = self.supply.room_for(resource, size, container.compute, &self.ask.gpus);
-            if room.left() >= self.needed(container, resource) {
+            let claim = Claim { role: container.role, resource, count: container.count };
+            if room.left() >= needed(&self.made.containers, claim) {
                 self.fall_back(resource, passed);
                 return Ok(Named { size, resource, served: true });
             }
@@ -284,16 +294,6 @@ impl Choosing<'_> {
             self.made.warnings.push(Warning::Stepped(container.to_owned(), asked, size, step));
         }
         size
-    }
-
-    /// How many slices of the name the pod holds with those of `container`, if it gets them. Those of an init container go on
-    /// to the containers after it.
-    fn needed(&self, container: &ContainerAsk, resource: ResourceName) -> u32 {
-        let same = self.made.containers.iter().filter(|request| request.resource == resource);
-        let mut claims: Vec<Claim> =
-            same.map(|request| Claim { role: request.role, resource, count: request.count }).collect();
-        claims.push(Claim { role: container.role, resource, count: container.count });
-        held(&claims).into_iter().fold(0, u32::saturating_add)
     }
 
     /// Records the kinds that were passed over for `resource`, and tells of them.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Which GPUs may serve a pod, by short model name (`H100-80GB`) and by UUID. Its default is all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[serde(rename_all = "camelCase", default)]
 pub struct GpuSelection {
     /// Only these models, if any is named.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -5,8 +5,10 @@ mod inventory;
 mod load;
 mod proxy;
 mod scene;
+mod secret_volume;
 
 pub use inventory::create_gpu_nodes;
 pub use load::{Load, Sample, asking, failures, plain};
 pub use proxy::AdmissionProxy;
 pub use scene::{AdmissionScene, Replica};
+pub use secret_volume::SecretVolume;

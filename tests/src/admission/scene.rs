@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{AdmissionProxy, Load};
 use crate::binaries;
@@ -118,10 +120,19 @@ impl AdmissionScene {
 
     /// Lets the API server call the webhook at `address`.
     pub async fn call(&self, address: SocketAddr) -> anyhow::Result<()> {
+        self.configure(json!({"service": null, "url": format!("https://{address}/mutate")})).await
+    }
+
+    /// Lets the API server trust these authorities, PEM, as cert-manager's ca-injector does.
+    pub async fn trust(&self, authorities: &[&str]) -> anyhow::Result<()> {
+        self.configure(json!({"caBundle": STANDARD.encode(authorities.concat())})).await
+    }
+
+    /// Writes into the `clientConfig` of every webhook.
+    async fn configure(&self, client: Value) -> anyhow::Result<()> {
         let api: Api<MutatingWebhookConfiguration> = Api::all(self.plane.client());
         let found = api.get(CONFIGURATION).await?;
         let webhooks = found.webhooks.unwrap_or_default();
-        let client = json!({"service": null, "url": format!("https://{address}/mutate")});
         let webhooks: Vec<_> =
             webhooks.iter().map(|w| json!({"name": w.name, "clientConfig": client})).collect();
         let patch = Patch::Strategic(json!({"webhooks": webhooks}));
@@ -156,6 +167,12 @@ impl AdmissionScene {
     #[must_use]
     pub fn plane(&self) -> &ControlPlane {
         &self.plane
+    }
+
+    /// The replicas that say that they are ready.
+    #[must_use]
+    pub fn ready(&self) -> Vec<SocketAddr> {
+        self.proxy.ready()
     }
 
     /// The replicas.

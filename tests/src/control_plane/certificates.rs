@@ -1,9 +1,11 @@
 //! The certificate authority of one control plane and what it signs. Keys are ECDSA P-256; nothing is written here.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, date_time_ymd,
 };
 
 /// A certificate and its private key, PEM.
@@ -40,14 +42,25 @@ impl Authority {
         &self.pem
     }
 
-    /// A server's certificate for DNS names and IP addresses.
+    /// A server's certificate for DNS names and IP addresses, for as long as any test lives.
     pub fn server(&self, names: &[&str]) -> anyhow::Result<KeyAndCertificate> {
+        self.sign(Self::of_server(names)?)
+    }
+
+    /// The same, whose last moment is `end`, in seconds since 1970.
+    pub fn server_until(&self, names: &[&str], end: Duration) -> anyhow::Result<KeyAndCertificate> {
+        let mut params = Self::of_server(names)?;
+        params.not_after = date_time_ymd(1970, 1, 1) + end;
+        self.sign(params)
+    }
+
+    fn of_server(names: &[&str]) -> anyhow::Result<CertificateParams> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let common_name = names.first().cloned().context("a server's certificate needs a name")?;
         let mut params = CertificateParams::new(names).context("failed to read a server's names")?;
         params.distinguished_name.push(DnType::CommonName, common_name);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        self.sign(params)
+        Ok(params)
     }
 
     /// A client's certificate. Kubernetes takes the common name as the user and the organization as a group.

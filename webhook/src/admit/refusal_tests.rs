@@ -240,6 +240,26 @@ fn denials() -> Vec<Value> {
     ]
 }
 
+/// Pods that go in, with what is said of what the webhook cannot see.
+fn warned(in_force: &Policies) -> Vec<Value> {
+    let share = |sources: Value| {
+        with(limited("plain", "nvidia.com/gpu-10gb", "1"), "/spec/containers/0/envFrom", sources)
+    };
+    let pods = [
+        share(
+            json!([{"configMapRef": {"name": "settings"}}, {"prefix": "APP_", "secretRef": {"name": "keys"}}]),
+        ),
+        share(json!([{"prefix": "CUDA_", "secretRef": {"name": "keys", "optional": true}}])),
+    ];
+    let case = |pod: Value| {
+        let admission = decide(&pod, "default", in_force, &Supply::default()).unwrap();
+        let warnings = admission.unwrap().warnings;
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        json!({"case": "environment not seen", "pod": pod, "text": warnings[0]})
+    };
+    pods.into_iter().map(case).collect()
+}
+
 #[test]
 fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
     let documents =
@@ -256,7 +276,11 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
     }
     let missing: Vec<_> = ALL.iter().filter(|name| !reached.contains(*name)).collect();
     assert!(missing.is_empty(), "no pod gets {missing:?}");
-    let made = serde_json::to_string_pretty(&json!({"policies": policies(), "cases": cases})).unwrap() + "\n";
+    let made = serde_json::to_string_pretty(
+        &json!({"policies": policies(), "cases": cases, "warned": warned(&in_force)}),
+    )
+    .unwrap()
+        + "\n";
     compare(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/admit/refusals.json"), &made);
 }
 

@@ -39,7 +39,8 @@ struct PodPatch {
 
 fn patch(pod: &Value, document: &RequestDocument, policy: &Policy) -> Result<PodPatch, Unfit> {
     let fit = admission::fit(pod, document, policy)?;
-    let warnings = fit.taken_out.iter().map(ToString::to_string).collect();
+    let taken_out = fit.taken_out.iter().map(ToString::to_string);
+    let warnings = taken_out.chain(fit.unseen.iter().map(ToString::to_string)).collect();
     Ok(PodPatch { ops: super::patch(pod, document, policy, &fit), warnings })
 }
 
@@ -228,6 +229,52 @@ fn variables_that_lead_past_a_slice_are_taken_out_with_a_warning() {
     assert_eq!(after["spec"]["containers"][0]["env"], json!([variables[1], variables[4]]));
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(warnings[0].contains("container main: env[NVIDIA_VISIBLE_DEVICES]"), "{warnings:?}");
+}
+
+#[test]
+fn who_has_an_mps_share_is_warned_of_variables_that_are_not_seen() {
+    let sources = json!([
+        {"configMapRef": {"name": "settings"}},
+        {"prefix": "APP_", "configMapRef": {"name": "prefixed"}},
+        {"prefix": "CUDA_", "secretRef": {"name": "keys", "optional": true}},
+        {"prefix": "CUDA_MPS_PIPE_", "secretRef": {"name": "more"}},
+    ]);
+    let before = pod(
+        &json!({"containers": [{"name": "main", "envFrom": sources}, {"name": "side", "envFrom": sources}]}),
+    );
+    let warnings = |resource: &str| {
+        let (after, warnings) = patched(&before, &document(resource), &policy(&json!({})));
+        assert_eq!(after["spec"]["containers"][0]["envFrom"], sources, "it is left as it is");
+        warnings
+    };
+    let told = warnings("nvidia.com/gpu-10gb");
+    assert_eq!(
+        told[0],
+        "container main, envFrom[0]: kerf does not read ConfigMap settings; CUDA_MPS_* in it would lead past the pod's slice; keep them out of it, or set a prefix"
+    );
+    let of = |warning: &String| warning.split("; ").next().unwrap().to_owned();
+    assert_eq!(
+        told[1..].iter().map(of).collect::<Vec<_>>(),
+        [
+            "container main, envFrom[2]: kerf does not read Secret keys",
+            "container main, envFrom[3]: kerf does not read Secret more",
+        ]
+    );
+    assert_eq!(warnings("nvidia.com/mig-1g.10gb"), [""; 0]);
+}
+
+#[test]
+fn what_another_version_noted_and_this_one_does_not_know_is_taken_out() {
+    let document = document("nvidia.com/mig-1g.10gb");
+    let (mut carrying, _) = patched(&pod(&json!({})), &document, &policy(&json!({})));
+    let mut newer = json!(document);
+    newer["aFieldOfTomorrow"] = json!(true);
+    carrying["metadata"]["annotations"][keys::REQUEST] = json!(newer.to_string());
+    let read = RequestDocument::parse(&newer.to_string()).unwrap();
+    let fit = admission::fit(&carrying, &read, &policy(&json!({}))).unwrap();
+    let ops = mend(&carrying, &read, &fit);
+    json_patch::patch(&mut carrying, &ops).unwrap();
+    assert_eq!(carrying["metadata"]["annotations"][keys::REQUEST], json!(document.to_json()));
 }
 
 #[test]

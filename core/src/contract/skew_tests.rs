@@ -1,0 +1,156 @@
+//! What a program of another version writes: fields that this one does not know, anywhere in a document.
+
+use super::*;
+use crate::kind::Kind;
+use crate::names::{DeviceId, GpuUuid, SliceId};
+use crate::packing::Fleet;
+use crate::policy::{NodePolicyDocument, PolicyDocument};
+use crate::testing::{node_status, promisee, request, slice_status};
+use crate::{ledger, request::GpuSelection};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+const NEW: &str = "aFieldOfTomorrow";
+
+/// Where a document has objects, each as a JSON pointer. Tables by name, whose keys are no fields, are left out.
+fn objects(document: &Value, tables: &[&str]) -> Vec<String> {
+    let (mut found, mut left) = (Vec::new(), vec![(String::new(), document)]);
+    while let Some((at, value)) = left.pop() {
+        match value {
+            Value::Object(fields) => {
+                let fields = fields.iter().filter(|(name, _)| !tables.contains(&name.as_str()));
+                left.extend(fields.map(|(name, value)| (format!("{at}/{name}"), value)));
+                found.push(at);
+            }
+            Value::Array(items) => {
+                left.extend(items.iter().enumerate().map(|(index, value)| (format!("{at}/{index}"), value)));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The document with one more field at `place`.
+fn with_more(document: &Value, place: &str) -> Value {
+    let mut more = document.clone();
+    more.pointer_mut(place).unwrap()[NEW] = json!({"any": ["thing"]});
+    more
+}
+
+/// Reads `document` with one more field in each of its objects, and gives how many they are.
+fn overlooks<D>(document: &D, tables: &[&str], read: impl Fn(Value) -> D) -> usize
+where
+    D: Serialize + PartialEq + std::fmt::Debug,
+{
+    let written = json!(document);
+    let places = objects(&written, tables);
+    for place in &places {
+        assert_eq!(read(with_more(&written, place)), *document, "a field in {place:?}");
+    }
+    places.len()
+}
+
+/// The same for a document of an admin's, which is refused and the field named.
+fn refuses<D: DeserializeOwned + std::fmt::Debug>(document: &Value, tables: &[&str]) -> usize {
+    serde_json::from_value::<D>(document.clone()).unwrap();
+    let places = objects(document, tables);
+    for place in &places {
+        let refusal = serde_json::from_value::<D>(with_more(document, place)).unwrap_err().to_string();
+        assert!(refusal.contains(NEW), "a field in {place:?}: {refusal}");
+    }
+    places.len()
+}
+
+/// A request with all that it may say.
+fn full_request() -> RequestDocument {
+    let name = "nvidia.com/gpu-10gb";
+    let passed = |reason| PassedOver { container: "main".to_owned(), kind: Kind::Mig, reason };
+    let full = Reason::Full { resource: name.parse().unwrap(), room: 1, pending: 2 };
+    RequestDocument {
+        gpus: GpuSelection { models: vec!["T4-16GB".to_owned()], ..GpuSelection::default() },
+        chosen: Some(Chosen {
+            policy: "default".to_owned(),
+            dialect: Some("nvidia".to_owned()),
+            passed: vec![passed(Reason::NotServed), passed(full)],
+            named: vec!["main".to_owned()],
+            waits: vec![passed(full)],
+        }),
+        ..request(name, 1)
+    }
+}
+
+/// A node with a MIG slice that is promised and held.
+fn node() -> (GpuNodeSpec, GpuNodeStatus) {
+    let status = node_status(&["H100-80GB", "T4-16GB"]);
+    let ask = request("nvidia.com/mig-1g.10gb", 1);
+    let spec =
+        ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &promisee("p"), &Fleet::default()).unwrap();
+    let condition = Condition {
+        kind: Condition::READY.to_owned(),
+        status: ConditionStatus::True,
+        reason: "Serving".to_owned(),
+        message: String::new(),
+        last_transition_time: "2026-01-01T00:00:00Z".to_owned(),
+    };
+    let holder =
+        Holder { namespace: "default".to_owned(), pod: "p".to_owned(), container: "main".to_owned() };
+    let device = Some(DeviceId::new("MIG-1"));
+    let slice = SliceStatus { holder: Some(holder), device, ..slice_status(&spec.slices[0], true) };
+    (spec, GpuNodeStatus { slices: vec![slice], conditions: vec![condition], ..status })
+}
+
+#[test]
+fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
+    let (spec, status) = node();
+    let from = |text: &Value| text.to_string();
+    let pending: Slices<u32> = request("nvidia.com/gpu-4gb", 1).slices();
+    let demand = Demand {
+        arrived: pending.iter().map(|(n, c)| (*n, (*c).into())).collect(),
+        pending,
+        ..Demand::of(1)
+    };
+    let slice = AssignedSlice {
+        container: "main".to_owned(),
+        id: SliceId::new("1"),
+        gpu: GpuUuid::new("GPU-1"),
+        shape: spec.slices[0].shape,
+    };
+    let assignment = AssignmentDocument { version: 1, slices: vec![slice] };
+    let counts = [
+        overlooks(&full_request(), &[], |value| RequestDocument::parse(&from(&value)).unwrap()),
+        overlooks(&spec, &[], |value| serde_json::from_value(value).unwrap()),
+        overlooks(&status, &["models"], |value| GpuNodeStatus::parse(value).unwrap()),
+        overlooks(&demand, &["pending", "arrived"], |value| Demand::parse(&from(&value)).unwrap()),
+        overlooks(&assignment, &[], |value| serde_json::from_value(value).unwrap()),
+    ];
+    assert!(counts.iter().sum::<usize>() > 20, "{counts:?}");
+}
+
+#[test]
+fn a_field_in_an_admins_document_that_is_not_known_is_refused_by_its_name() {
+    let rule = json!({
+        "select": {"models": ["H100-80GB"]}, "kinds": ["mps"], "mps": {"strict": true},
+        "timeSlicing": {"length": "short"}, "layout": [{"resource": "nvidia.com/gpu-10gb", "count": 2}],
+    });
+    let node = json!({"gpus": [rule], "warm": [{"resource": "nvidia.com/gpu-10gb", "count": 1}]});
+    let mut of_nodes = node.clone();
+    of_nodes["match"] = json!({"names": ["gpu-*"], "labels": {"a": "b"}});
+    let of_pods = json!({
+        "match": {"namespaces": ["a"], "labels": {"a": "b"}}, "defaultIsolation": "memory", "isolation": {"memory": ["mig"]},
+        "tolerations": [{"key": "a"}], "sizes": {"minGb": 1}, "maxPerPod": {"slices": 1}, "quota": {"slices": 1},
+        "waiting": {"then": "tell"}, "preemption": {"movesOthers": false}, "packing": {"weights": {"1g.10gb": 200}},
+    });
+    let document = |kind: &str, spec: &Value| json!({"apiVersion": "kerf.dev/v1alpha1", "kind": kind, "metadata": {"name": "p"}, "spec": spec});
+    let tables = ["labels", "isolation", "weights"];
+    let counts = [
+        refuses::<PolicyDocument>(&document("GpuPolicy", &of_pods), &tables),
+        refuses::<NodePolicyDocument>(&document("GpuNodePolicy", &of_nodes), &tables),
+        refuses::<NodePolicy>(&node, &tables),
+    ];
+    assert!(counts.iter().sum::<usize>() > 20, "{counts:?}");
+    // What stands in a GpuNode may have been written by hand.
+    let by_hand = json!({"policy": with_more(&node, "/gpus/0")});
+    assert!(serde_json::from_value::<GpuNodeSpec>(by_hand).unwrap_err().to_string().contains(NEW));
+}

@@ -40,9 +40,9 @@ fn with_more(document: &Value, place: &str) -> Value {
 }
 
 /// Reads `document` with one more field in each of its objects, and gives how many they are.
-fn overlooks<D: Serialize>(document: &D, tables: &[&str], read: impl Fn(Value) -> D) -> usize
+fn overlooks<D>(document: &D, tables: &[&str], read: impl Fn(Value) -> D) -> usize
 where
-    D: PartialEq + std::fmt::Debug,
+    D: Serialize + PartialEq + std::fmt::Debug,
 {
     let written = json!(document);
     let places = objects(&written, tables);

@@ -89,8 +89,10 @@ fn several(asks: &[(Role, &str)]) -> RequestDocument {
     RequestDocument { containers, ..waiting("nvidia.com/mig-1g.10gb", IsolationClass::Memory) }
 }
 
-/// Which container would be served by what else, and whether the pod has to be written otherwise.
-fn told(taken: u32, document: &RequestDocument) -> Option<(String, String, String, bool)> {
+/// Which container waits for what, by what else it would be served, and whether the pod has to be written otherwise.
+type Told = (String, String, String, bool);
+
+fn told(taken: u32, document: &RequestDocument) -> Option<Told> {
     let Alternative { container, full, other, is_named, .. } =
         alternative(&policy(), &supply(taken), document)?;
     Some((container, full.to_string(), other.to_string(), is_named))
@@ -99,13 +101,13 @@ fn told(taken: u32, document: &RequestDocument) -> Option<(String, String, Strin
 const MIG: (Role, &str) = (Role::App, "nvidia.com/mig-1g.10gb");
 const MPS: (Role, &str) = (Role::App, "nvidia.com/gpu-10gb");
 
-fn to_share(container: &str, is_named: bool) -> Option<(String, String, String, bool)> {
-    Some((container.to_owned(), MIG.1.to_owned(), MPS.1.to_owned(), is_named))
+fn to_share(container: &str, is_named: bool) -> Told {
+    (container.to_owned(), MIG.1.to_owned(), MPS.1.to_owned(), is_named)
 }
 
 #[test]
 fn two_containers_that_want_the_last_slice_wait_for_it_and_one_has_another_kind() {
-    assert_eq!(told(6, &several(&[MIG, MIG])), to_share("b", false));
+    assert_eq!(told(6, &several(&[MIG, MIG])), Some(to_share("b", false)));
     assert_eq!(told(5, &several(&[MIG, MIG])), None, "there is room for both");
     assert_eq!(told(7, &several(&[MIG, MIG])), None, "the one share that is left serves one of them");
 }
@@ -121,7 +123,7 @@ fn what_has_room_for_each_container_and_not_for_all_of_them_serves_nobody() {
 fn an_init_container_and_the_one_after_it_need_one_slice() {
     let pod = several(&[(Role::Init, MIG.1), MIG]);
     assert_eq!(told(6, &pod), None, "there is room: it waits for something else");
-    assert_eq!(told(7, &pod), to_share("a", false));
+    assert_eq!(told(7, &pod), Some(to_share("a", false)));
     assert_eq!(told(7, &several(&[(Role::Sidecar, MIG.1), MIG])), None, "a sidecar keeps its own");
 }
 
@@ -139,13 +141,13 @@ fn who_names_what_has_room_keeps_it_while_another_container_is_chosen_for_anew()
         let named = names.iter().map(|name| (*name).to_owned()).collect();
         RequestDocument { chosen: Some(Chosen { named, ..Chosen::default() }), ..several(&[MIG, MIG]) }
     };
-    assert_eq!(told(6, &named(&["a"])), to_share("b", false));
+    assert_eq!(told(6, &named(&["a"])), Some(to_share("b", false)));
     assert_eq!(
         told(6, &named(&["b"])),
-        to_share("b", true),
+        Some(to_share("b", true)),
         "chosen for anew, the first would get the instance"
     );
-    assert_eq!(told(6, &named(&["a", "b"])), to_share("b", true));
+    assert_eq!(told(6, &named(&["a", "b"])), Some(to_share("b", true)));
 }
 
 #[test]

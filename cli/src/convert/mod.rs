@@ -141,20 +141,13 @@ impl Converted {
     }
 
     fn take_once(&mut self, name: &str, field: &str, document: NodePolicyDocument) {
-        match self.fields.get(name) {
-            Some(first) => {
-                let what = format!("its policy would be called {name}, as that of {first} is");
-                self.problem(
-                    field,
-                    &what,
-                    "give one of the two another name, in its nodes' label too, or leave one out",
-                );
-            }
-            None => {
-                self.fields.insert(name.to_owned(), field.to_owned());
-                self.documents.push(document);
-            }
+        if let Some(first) = self.fields.get(name) {
+            let what = format!("its policy would be called {name}, as that of {first} is");
+            let remedy = "give one of the two another name, in its nodes' label too, or leave one out";
+            return self.problem(field, &what, remedy);
         }
+        self.fields.insert(name.to_owned(), field.to_owned());
+        self.documents.push(document);
     }
 }
 

@@ -39,6 +39,14 @@ pub enum Admission {
     },
 }
 
+impl Admission {
+    /// Whether the pod is let in to wait for a kind that is full.
+    pub(crate) fn waits(&self) -> bool {
+        let Self::Patched { document, .. } = self else { return false };
+        document.chosen.as_ref().is_some_and(|chosen| !chosen.waits.is_empty())
+    }
+}
+
 /// Why a pod is denied.
 #[derive(Debug, Error)]
 pub(crate) enum Refusal {
@@ -67,11 +75,29 @@ pub(crate) enum Refusal {
 /// Decides on `pod`, a Pod's JSON, which is created in `namespace`.
 #[must_use]
 pub fn admit(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Admission {
-    decide(pod, namespace, policies, supply)
+    admit_by("", pod, namespace, policies, supply)
+}
+
+/// The same by a replica of this name, which the document tells.
+#[must_use]
+pub(crate) fn admit_by(
+    by: &str,
+    pod: &Value,
+    namespace: &str,
+    policies: &Policies,
+    supply: &Supply,
+) -> Admission {
+    decide(by, pod, namespace, policies, supply)
         .unwrap_or_else(|refusal| Admission::Denied { message: refusal.to_string() })
 }
 
-fn decide(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Result<Admission, Refusal> {
+fn decide(
+    by: &str,
+    pod: &Value,
+    namespace: &str,
+    policies: &Policies,
+    supply: &Supply,
+) -> Result<Admission, Refusal> {
     let view = PodView::deserialize(pod)?;
     let annotations = &view.metadata.annotations;
     if let Some(key) = [keys::ASSIGNMENT, keys::ROOM].into_iter().find(|key| annotations.contains_key(*key)) {
@@ -88,7 +114,10 @@ fn decide(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) ->
         policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
     let Some(ask) = request::read(&view, &reading)? else { return unasked(&view) };
     let policy = policy.ok_or_else(no_policy)?;
-    let choice = policy::choose(policy, supply, &ask)?;
+    let mut choice = policy::choose(policy, supply, &ask)?;
+    if let Some(chosen) = &mut choice.document.chosen {
+        by.clone_into(&mut chosen.by);
+    }
     let PodPatch { ops, warnings } = patch(pod, &choice.document, policy)?;
     let warnings = choice.warnings.iter().map(ToString::to_string).chain(warnings).collect();
     Ok(Admission::Patched { ops, warnings, document: Box::new(choice.document) })

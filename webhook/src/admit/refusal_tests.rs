@@ -244,7 +244,7 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
     let in_force = Policies { pods: documents.map(|d| d.try_into().unwrap()).collect(), nodes: Vec::new() };
     let (mut reached, mut cases) = (BTreeSet::new(), Vec::new());
     for pod in asks().into_iter().chain(denials()) {
-        let refusal = decide(&pod, "default", &in_force, &Supply::default()).expect_err(&pod.to_string());
+        let refusal = decide("", &pod, "default", &in_force, &Supply::default()).expect_err(&pod.to_string());
         let name = case(&refusal);
         reached.insert(name);
         cases.push(

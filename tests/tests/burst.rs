@@ -17,8 +17,8 @@ const MIG: &str = "nvidia.com/mig-1g.10gb";
 /// What two H100 have of it.
 const MIG_ROOM: usize = 14;
 const BURST: usize = 100;
-/// How many may be sent to a kind beyond its room: one by each replica but one for each word of the extender's that one has
-/// heard and another has not.
+/// How many may be sent to a kind beyond its room: those that one replica admits after a word of the extender's that the other
+/// has not heard yet, a few milliseconds.
 const FEW: usize = 2;
 /// The label by which pods go to the one replica or the other.
 const LANE: &str = "lane";
@@ -114,8 +114,7 @@ async fn a_burst_through_two_replicas_does_not_wait_for_a_full_kind() -> anyhow:
     let given = given(&made)?;
     assert_eq!(given.len(), 2, "{given:?}");
     assert!(given.values().all(|names| names.values().sum::<usize>() == BURST / 2), "{given:?}");
-    // Two replicas share what was left at the extender's last word, half of an odd number rounded up; those who wait are
-    // therefore few, and wait for nothing else.
+    // The replicas share what was left at the extender's last word.
     let mig: usize = given.values().filter_map(|names| names.get(MIG)).sum();
     let few = mig.saturating_sub(MIG_ROOM);
     assert!(few <= FEW, "{mig} pods were sent to {MIG_ROOM} places: {given:?}");

@@ -2,8 +2,8 @@
 //! be sent to a kind that is full. Pure: the time comes as an argument.
 //!
 //! What other replicas admit is known once the extender has seen it. Until then each is taken to admit as many pods as this one,
-//! so that no replica takes more than its part of what was left: together they go beyond it by less than one pod each, however
-//! pods are spread over them.
+//! so that no replica takes more than its part of what was left, however pods are spread over them. Beyond it they go only
+//! where one has heard the extender's last word and another has not, or where less is left than there are replicas.
 //!
 //! Who was promised a slice since the extender's last word is counted twice, as pending and in the `GpuNode`. That lasts until
 //! the next, a tenth of a second and one write, and leaves a place to the next kind that might have been filled.
@@ -79,29 +79,57 @@ impl Recent {
         self.published = demand;
     }
 
-    /// How many replicas admit pods, this one included: those whose pods the extender has seen lately.
-    pub fn replicas(&self) -> u32 {
-        let Some(demand) = &self.published else { return 1 };
-        if demand.arrived.is_empty() {
-            return UNKNOWN;
-        }
-        let others = demand.arrived.keys().filter(|name| **name != self.replica).count();
-        u32::try_from(others).unwrap_or(u32::MAX).saturating_add(1)
+    /// The slices that pods wait for, by what was published and by what was admitted here since.
+    pub fn pending(&mut self, now: Instant) -> Slices<u32> {
+        let since = self.since(now);
+        self.published_and(since)
     }
 
-    /// The slices that pods wait for, by what was published and by what so many replicas have admitted since if each admits as
-    /// much as this one.
-    pub fn pending(&mut self, now: Instant, replicas: u32) -> Slices<u32> {
+    /// The same with what other replicas have admitted since, if each admits as much as this one; `None` where there are no
+    /// others.
+    pub fn guess(&mut self, now: Instant) -> Option<Slices<u32>> {
+        let (replicas, before) = self.replicas();
+        if replicas < 2 {
+            return None;
+        }
+        let mut since = self.since(now);
+        for count in since.values_mut() {
+            *count = count.saturating_mul(replicas).saturating_add(before);
+        }
+        Some(self.published_and(since))
+    }
+
+    /// How many replicas admit pods, this one included: those whose pods the extender has seen lately. And how many of them
+    /// come before this one where what is left cannot be shared evenly.
+    fn replicas(&self) -> (u32, u32) {
+        let Some(demand) = &self.published else { return (1, 0) };
+        if demand.arrived.is_empty() {
+            return (UNKNOWN, 0);
+        }
+        let count = |others: usize| u32::try_from(others).unwrap_or(u32::MAX);
+        let others = || demand.arrived.keys().filter(|name| **name != self.replica);
+        let before = others().filter(|name| **name < self.replica).count();
+        (count(others().count()).saturating_add(1), count(before))
+    }
+
+    fn since(&mut self, now: Instant) -> Slices<u32> {
         while self.admitted.front().is_some_and(|oldest| now.duration_since(oldest.at) > LIFETIME) {
             self.admitted.pop_front();
         }
-        let mut pending = self.published.as_ref().map(|demand| demand.pending.clone()).unwrap_or_default();
+        let mut since = Slices::new();
         for Admitted { name, count, .. } in &self.admitted {
-            let all = pending.entry(*name).or_default();
-            let count = u32::try_from(*count).unwrap_or(u32::MAX).saturating_mul(replicas);
-            *all = all.saturating_add(count);
+            let all: &mut u32 = since.entry(*name).or_default();
+            *all = all.saturating_add(u32::try_from(*count).unwrap_or(u32::MAX));
         }
-        pending
+        since
+    }
+
+    fn published_and(&self, mut since: Slices<u32>) -> Slices<u32> {
+        for (name, count) in self.published.iter().flat_map(|demand| &demand.pending) {
+            let all = since.entry(*name).or_default();
+            *all = all.saturating_add(*count);
+        }
+        since
     }
 }
 
@@ -141,7 +169,7 @@ mod tests {
     }
 
     fn pending(recent: &mut Recent, now: Instant) -> u32 {
-        recent.pending(now, 1).get(&name(MIG)).copied().unwrap_or(0)
+        recent.pending(now).get(&name(MIG)).copied().unwrap_or(0)
     }
 
     #[test]
@@ -189,7 +217,7 @@ mod tests {
         recent.published(Some(demand(1, 0, 0)));
         recent.admitted(&request("nvidia.com/gpu-4gb", 1), now);
         recent.published(Some(demand(1, 1, 1)));
-        assert_eq!(recent.pending(now, 1), [(name(MIG), 1), (name("nvidia.com/gpu-4gb"), 1)].into());
+        assert_eq!(recent.pending(now), [(name(MIG), 1), (name("nvidia.com/gpu-4gb"), 1)].into());
         assert_eq!(recent.version(), 1);
     }
 
@@ -207,21 +235,22 @@ mod tests {
     #[test]
     fn each_replica_counts_what_others_may_have_admitted_as_it_did() {
         let (mut recent, now) = (Recent::of(ME), Instant::now());
-        assert_eq!(recent.replicas(), 1, "there is no extender");
-        recent.published(Some(Demand::of(1)));
-        assert_eq!(recent.replicas(), UNKNOWN);
-        recent.published(Some(demand(1, 0, 4)));
-        assert_eq!(recent.replicas(), 1, "the API server asks this one alone");
-        recent.published(Some(beside_another(demand(1, 3, 4), 3)));
-        assert_eq!(recent.replicas(), 2);
+        let guess =
+            |recent: &mut Recent| recent.guess(now).map(|all| all.get(&name(MIG)).copied().unwrap_or(0));
         recent.admitted(&request(MIG, 2), now);
-        assert_eq!(recent.pending(now, recent.replicas()), [(name(MIG), 7)].into());
+        assert_eq!(guess(&mut recent), None, "there is no extender");
+        recent.published(Some(Demand::of(1)));
+        assert_eq!(guess(&mut recent), Some(2 * UNKNOWN));
+        recent.published(Some(demand(2, 0, 4)));
+        assert_eq!(guess(&mut recent), None, "the API server asks this one alone");
+        recent.published(Some(beside_another(demand(2, 3, 4), 3)));
+        assert_eq!(guess(&mut recent), Some(7));
     }
 
     /// However a burst is spread over the replicas.
     #[test]
-    fn replicas_go_beyond_what_is_left_by_less_than_one_pod_each() {
-        const ROOM: u32 = 14;
+    fn replicas_share_what_is_left_and_no_more() {
+        const ROOM: u32 = 15;
         for (replicas, of) in [(2, 1), (2, 5), (3, 2), (3, 3)] {
             let names: Vec<String> = (0..replicas).map(|number| format!("r{number}")).collect();
             let mut all: Vec<Recent> = names.iter().map(|name| Recent::of(name)).collect();
@@ -234,20 +263,19 @@ mod tests {
                     let pending = [(name(MIG), given)].into();
                     Demand { pending, arrived: arrived.clone(), ..Demand::of(1) }
                 };
-                // Every ten pods the extender speaks; each replica but the first gets `of` pods for one of the first.
-                if pod % 10 == 0 {
+                // Every 31 pods the extender speaks; all replicas but the first get `of` pods for one of the first.
+                if pod % 31 == 0 {
                     all.iter_mut().for_each(|recent| recent.published(Some(document())));
                 }
                 let who = if pod % (of + 1) == 0 { 0 } else { 1 + pod % (replicas - 1) };
-                let pending = all[who].pending(now, u32::try_from(replicas).unwrap());
-                if pending.get(&name(MIG)).copied().unwrap_or(0) < ROOM {
+                let wanted = all[who].guess(now).unwrap().get(&name(MIG)).copied().unwrap_or(0);
+                if wanted < ROOM {
                     all[who].admitted(&request(MIG, 1), now);
                     *arrived.get_mut(&names[who]).unwrap().entry(name(MIG)).or_default() += 1;
                     given += 1;
                 }
             }
-            let beyond = u32::try_from(replicas).unwrap() - 1;
-            assert!((ROOM..=ROOM + beyond).contains(&given), "{replicas} replicas gave {given}");
+            assert_eq!(given, ROOM, "{replicas} replicas");
         }
     }
 }

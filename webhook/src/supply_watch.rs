@@ -43,9 +43,8 @@ impl LiveSupply {
     pub fn current(&self, now: Instant) -> Seen {
         let supply = self.supply.borrow().clone().unwrap_or_default();
         let mut recent = lock(&self.recent);
-        let replicas = recent.replicas();
-        let less = (replicas > 1).then(|| supply.wanted(recent.pending(now, replicas)));
-        Seen { supply: supply.wanted(recent.pending(now, 1)), less, admissions: recent.version() }
+        let less = recent.guess(now).map(|pending| supply.wanted(pending));
+        Seen { supply: supply.wanted(recent.pending(now)), less, admissions: recent.version() }
     }
 
     /// The name of this replica of the webhook.

@@ -12,7 +12,7 @@ use kube::api::ListParams;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_mins(3);
+const PATIENCE: Duration = Duration::from_mins(5);
 const MIG: &str = "nvidia.com/mig-1g.10gb";
 /// What two H100 have of it.
 const MIG_ROOM: usize = 14;

@@ -265,7 +265,9 @@ mod tests {
                 };
                 // Every 31 pods the extender speaks; all replicas but the first get `of` pods for one of the first.
                 if pod % 31 == 0 {
-                    all.iter_mut().for_each(|recent| recent.published(Some(document())));
+                    for recent in &mut all {
+                        recent.published(Some(document()));
+                    }
                 }
                 let who = if pod % (of + 1) == 0 { 0 } else { 1 + pod % (replicas - 1) };
                 let wanted = all[who].guess(now).unwrap().get(&name(MIG)).copied().unwrap_or(0);

@@ -101,7 +101,7 @@ async fn who_waits_for_what_stays_full_is_told_or_made_anew() -> anyhow::Result<
         let name = format!("p{number}");
         cluster.create(&small(&name)).await?;
         cluster.running(&name).await?;
-        // The extender's next word, twice a second at most, says that the pod waits no longer.
+        // The extender's next word, ten times a second at most, says that the pod waits no longer.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     // Everything is full: they wait for the policy's first choice.

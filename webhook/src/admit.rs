@@ -36,15 +36,38 @@ pub enum Admission {
     },
 }
 
+impl Admission {
+    /// Whether the pod is let in to wait for a kind that is full.
+    pub(crate) fn waits(&self) -> bool {
+        let Self::Patched { document, .. } = self else { return false };
+        document.chosen.as_ref().is_some_and(|chosen| !chosen.waits.is_empty())
+    }
+}
+
 /// Decides on `pod`, a Pod's JSON, which is created in `namespace`.
 #[must_use]
 pub fn admit(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Admission {
-    let admitted = match decide(pod, namespace, policies, supply) {
+    admit_by("", pod, namespace, policies, supply)
+}
+
+/// The same by a replica of this name, which the document tells.
+#[must_use]
+pub(crate) fn admit_by(
+    by: &str,
+    pod: &Value,
+    namespace: &str,
+    policies: &Policies,
+    supply: &Supply,
+) -> Admission {
+    let mut admitted = match decide(pod, namespace, policies, supply) {
         Ok(None) => return Admission::Untouched,
         Ok(Some(admitted)) => admitted,
         Err(refusal) => return Admission::Denied { message: refusal.to_string() },
     };
     if !admitted.again {
+        if let Some(chosen) = &mut admitted.document.chosen {
+            by.clone_into(&mut chosen.by);
+        }
         let ops = patch(pod, &admitted.document, admitted.policy, &admitted.fit);
         return Admission::Patched {
             ops,

@@ -12,6 +12,7 @@ use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::tls::{Clients, ServingCertificate};
 use prometheus_client::registry::Registry;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
@@ -31,7 +32,9 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
     policy.register(&mut registry);
-    let (publisher, supply) = supply_watch::channel();
+    let replica = replica();
+    tracing::info!(replica, "the name by which request documents tell who admitted a pod");
+    let (publisher, supply) = supply_watch::channel(&replica);
 
     // What the program does it does until the end, which comes a grace after the stop.
     let end = CancellationToken::new();
@@ -71,6 +74,11 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     end.cancel();
     while tasks.join_next().await.is_some() {}
     result
+}
+
+/// A name that no other run of the program has: one that was started again has admitted nothing yet.
+fn replica() -> String {
+    format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 
 /// The stop, and the end that follows it.

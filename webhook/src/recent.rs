@@ -1,20 +1,29 @@
-//! What was admitted here a moment ago, as long as the extender's word on demand cannot contain it: between an admission and
-//! the extender's next document lies up to a second, in which a burst would be sent to a kind that is full. Pure: the time
-//! comes as an argument.
+//! What was admitted here a moment ago, as long as the extender's word on demand does not contain it: until then a burst would
+//! be sent to a kind that is full. Pure: the time comes as an argument.
 //!
-//! What other replicas admit is known once the extender has seen it.
+//! What other replicas admit is known once the extender has seen it. Until then each is taken to admit as many pods as this one,
+//! so that no replica takes more than its part of what was left, however pods are spread over them. Beyond it they go only
+//! where one has heard the extender's last word and another has not, or where less is left than there are replicas.
+//!
+//! Who was promised a slice since the extender's last word is counted twice, as pending and in the `GpuNode`. That lasts until
+//! the next, a tenth of a second and one write, and leaves a place to the next kind that might have been filled.
 
-use kerf_core::contract::{Demand, RequestDocument};
+use kerf_core::contract::{Demand, RequestDocument, Slices};
 use kerf_core::resource::ResourceName;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// How long an admission counts of which nobody has heard: what comes after this webhook may have refused the pod.
 const LIFETIME: Duration = Duration::from_secs(5);
 
+/// How many replicas there are while none is known to have admitted a pod: as many as `deploy/` has.
+const UNKNOWN: u32 = 2;
+
 /// What is wanted already, as this webhook sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
+    /// The name of this replica.
+    replica: String,
     published: Option<Demand>,
     /// The oldest first.
     admitted: VecDeque<Admitted>,
@@ -30,6 +39,11 @@ struct Admitted {
 }
 
 impl Recent {
+    /// What the replica of this name knows at its start.
+    pub fn of(replica: &str) -> Self {
+        Self { replica: replica.to_owned(), ..Self::default() }
+    }
+
     /// A pod with this document was admitted.
     pub fn admitted(&mut self, document: &RequestDocument, now: Instant) {
         self.version += 1;
@@ -55,25 +69,67 @@ impl Recent {
         if let (Some(known), Some(demand)) = (&self.published, &demand)
             && known.epoch == demand.epoch
         {
-            for (name, count) in &demand.arrived {
-                let seen = count.saturating_sub(known.arrived.get(name).copied().unwrap_or(0));
-                forget(&mut self.admitted, *name, seen);
+            let arrived = |demand: &Demand| demand.arrived.get(&self.replica).cloned().unwrap_or_default();
+            let before = arrived(known);
+            for (name, count) in arrived(demand) {
+                let seen = count.saturating_sub(before.get(&name).copied().unwrap_or(0));
+                forget(&mut self.admitted, name, seen);
             }
         }
         self.published = demand;
     }
 
-    /// The slices that pods wait for, by what was published and admitted since.
-    pub fn pending(&mut self, now: Instant) -> BTreeMap<ResourceName, u32> {
+    /// The slices that pods wait for, by what was published and by what was admitted here since.
+    pub fn pending(&mut self, now: Instant) -> Slices<u32> {
+        let since = self.since(now);
+        self.published_and(since)
+    }
+
+    /// The same with what other replicas have admitted since, if each admits as much as this one; `None` where there are no
+    /// others.
+    pub fn guess(&mut self, now: Instant) -> Option<Slices<u32>> {
+        let (replicas, before) = self.replicas();
+        if replicas < 2 {
+            return None;
+        }
+        let mut since = self.since(now);
+        for count in since.values_mut() {
+            *count = count.saturating_mul(replicas).saturating_add(before);
+        }
+        Some(self.published_and(since))
+    }
+
+    /// How many replicas admit pods, this one included: those whose pods the extender has seen lately. And how many of them
+    /// come before this one where what is left cannot be shared evenly.
+    fn replicas(&self) -> (u32, u32) {
+        let Some(demand) = &self.published else { return (1, 0) };
+        if demand.arrived.is_empty() {
+            return (UNKNOWN, 0);
+        }
+        let count = |others: usize| u32::try_from(others).unwrap_or(u32::MAX);
+        let others = || demand.arrived.keys().filter(|name| **name != self.replica);
+        let before = others().filter(|name| **name < self.replica).count();
+        (count(others().count()).saturating_add(1), count(before))
+    }
+
+    fn since(&mut self, now: Instant) -> Slices<u32> {
         while self.admitted.front().is_some_and(|oldest| now.duration_since(oldest.at) > LIFETIME) {
             self.admitted.pop_front();
         }
-        let mut pending = self.published.as_ref().map(|demand| demand.pending.clone()).unwrap_or_default();
+        let mut since = Slices::new();
         for Admitted { name, count, .. } in &self.admitted {
-            let all = pending.entry(*name).or_default();
+            let all: &mut u32 = since.entry(*name).or_default();
             *all = all.saturating_add(u32::try_from(*count).unwrap_or(u32::MAX));
         }
-        pending
+        since
+    }
+
+    fn published_and(&self, mut since: Slices<u32>) -> Slices<u32> {
+        for (name, count) in self.published.iter().flat_map(|demand| &demand.pending) {
+            let all = since.entry(*name).or_default();
+            *all = all.saturating_add(*count);
+        }
+        since
     }
 }
 
@@ -91,16 +147,25 @@ fn forget(admitted: &mut VecDeque<Admitted>, name: ResourceName, mut seen: u64) 
 mod tests {
     use super::*;
     use kerf_core::testing::request;
+    use std::collections::BTreeMap;
 
     const MIG: &str = "nvidia.com/mig-1g.10gb";
+    const ME: &str = "me";
 
     fn name(text: &str) -> ResourceName {
         text.parse().unwrap()
     }
 
     fn demand(epoch: u64, pending: u32, arrived: u64) -> Demand {
-        let (pending, arrived) = ([(name(MIG), pending)].into(), [(name(MIG), arrived)].into());
-        Demand { pending, arrived, ..Demand::of(epoch) }
+        let arrived = [(ME.to_owned(), [(name(MIG), arrived)].into())].into();
+        Demand { pending: [(name(MIG), pending)].into(), arrived, ..Demand::of(epoch) }
+    }
+
+    /// The same after another replica has admitted as many as this.
+    fn beside_another(demand: Demand, arrived: u64) -> Demand {
+        let mut all = demand.arrived;
+        all.insert("other".to_owned(), [(name(MIG), arrived)].into());
+        Demand { arrived: all, ..demand }
     }
 
     fn pending(recent: &mut Recent, now: Instant) -> u32 {
@@ -109,7 +174,7 @@ mod tests {
 
     #[test]
     fn an_admission_counts_until_the_extender_has_seen_the_pod() {
-        let (mut recent, now) = (Recent::default(), Instant::now());
+        let (mut recent, now) = (Recent::of(ME), Instant::now());
         recent.published(Some(demand(1, 2, 10)));
         recent.admitted(&request(MIG, 2), now);
         recent.admitted(&request(MIG, 1), now);
@@ -123,7 +188,7 @@ mod tests {
 
     #[test]
     fn an_admission_of_which_nobody_hears_is_forgotten() {
-        let (mut recent, now) = (Recent::default(), Instant::now());
+        let (mut recent, now) = (Recent::of(ME), Instant::now());
         recent.admitted(&request(MIG, 1), now);
         recent.admitted(&request(MIG, 1), now + LIFETIME);
         assert_eq!(pending(&mut recent, now + LIFETIME), 2);
@@ -133,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_new_leader_counts_anew_and_a_former_one_is_not_heard() {
-        let (mut recent, now) = (Recent::default(), Instant::now());
+        let (mut recent, now) = (Recent::of(ME), Instant::now());
         recent.published(Some(demand(1, 0, 100)));
         recent.admitted(&request(MIG, 1), now);
         recent.published(Some(demand(2, 4, 300)));
@@ -148,11 +213,71 @@ mod tests {
 
     #[test]
     fn names_do_not_answer_for_each_other() {
-        let (mut recent, now) = (Recent::default(), Instant::now());
+        let (mut recent, now) = (Recent::of(ME), Instant::now());
         recent.published(Some(demand(1, 0, 0)));
         recent.admitted(&request("nvidia.com/gpu-4gb", 1), now);
         recent.published(Some(demand(1, 1, 1)));
         assert_eq!(recent.pending(now), [(name(MIG), 1), (name("nvidia.com/gpu-4gb"), 1)].into());
         assert_eq!(recent.version(), 1);
+    }
+
+    #[test]
+    fn what_another_replica_admitted_is_not_taken_for_its_own() {
+        let (mut recent, now) = (Recent::of(ME), Instant::now());
+        recent.published(Some(beside_another(demand(1, 0, 0), 0)));
+        recent.admitted(&request(MIG, 2), now);
+        recent.published(Some(beside_another(demand(1, 5, 0), 5)));
+        assert_eq!(pending(&mut recent, now), 7, "the extender has seen none of the two");
+        recent.published(Some(beside_another(demand(1, 6, 1), 5)));
+        assert_eq!(pending(&mut recent, now), 7);
+    }
+
+    #[test]
+    fn each_replica_counts_what_others_may_have_admitted_as_it_did() {
+        let (mut recent, now) = (Recent::of(ME), Instant::now());
+        let guess =
+            |recent: &mut Recent| recent.guess(now).map(|all| all.get(&name(MIG)).copied().unwrap_or(0));
+        recent.admitted(&request(MIG, 2), now);
+        assert_eq!(guess(&mut recent), None, "there is no extender");
+        recent.published(Some(Demand::of(1)));
+        assert_eq!(guess(&mut recent), Some(2 * UNKNOWN));
+        recent.published(Some(demand(2, 0, 4)));
+        assert_eq!(guess(&mut recent), None, "the API server asks this one alone");
+        recent.published(Some(beside_another(demand(2, 3, 4), 3)));
+        assert_eq!(guess(&mut recent), Some(7));
+    }
+
+    /// However a burst is spread over the replicas.
+    #[test]
+    fn replicas_share_what_is_left_and_no_more() {
+        const ROOM: u32 = 15;
+        for (replicas, of) in [(2, 1), (2, 5), (3, 2), (3, 3)] {
+            let names: Vec<String> = (0..replicas).map(|number| format!("r{number}")).collect();
+            let mut all: Vec<Recent> = names.iter().map(|name| Recent::of(name)).collect();
+            let now = Instant::now();
+            let mut arrived: BTreeMap<String, Slices<u64>> =
+                names.iter().map(|replica| (replica.clone(), Slices::new())).collect();
+            let mut given = 0;
+            for pod in 0..100_usize {
+                let document = || {
+                    let pending = [(name(MIG), given)].into();
+                    Demand { pending, arrived: arrived.clone(), ..Demand::of(1) }
+                };
+                // Every 31 pods the extender speaks; all replicas but the first get `of` pods for one of the first.
+                if pod % 31 == 0 {
+                    for recent in &mut all {
+                        recent.published(Some(document()));
+                    }
+                }
+                let who = if pod % (of + 1) == 0 { 0 } else { 1 + pod % (replicas - 1) };
+                let wanted = all[who].guess(now).unwrap().get(&name(MIG)).copied().unwrap_or(0);
+                if wanted < ROOM {
+                    all[who].admitted(&request(MIG, 1), now);
+                    *arrived.get_mut(&names[who]).unwrap().entry(name(MIG)).or_default() += 1;
+                    given += 1;
+                }
+            }
+            assert_eq!(given, ROOM, "{replicas} replicas");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! HTTP: one question in, one answer out, one log line. What the answer is, is a `Decision`.
 
-use crate::admit::{Admission, admit};
+use crate::admit::{Admission, admit_by};
 use crate::decision::Decision;
 use crate::metrics::{Metrics, Outcome};
 use crate::review::{self, Request};
@@ -57,14 +57,19 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
 }
 
 impl Webhook {
-    /// Decides on a pod by what is free once those are served who were admitted before it.
+    /// Decides on a pod by what is free once those are served who were admitted before it. Of other replicas' admissions the
+    /// last are a guess: it keeps a pod from a kind that may be full, and sends none to wait.
     fn admit(&self, request: &Request) -> Admission {
         let policies = self.policy.current();
         let mut tries = 0;
         loop {
             let now = Instant::now();
             let seen = self.supply.current(now);
-            let admission = admit(&request.object, &request.namespace, &policies, &seen.supply);
+            let admit = |supply| {
+                admit_by(self.supply.replica(), &request.object, &request.namespace, &policies, supply)
+            };
+            let guess = seen.less.as_ref().map(admit).filter(|admission| !admission.waits());
+            let admission = guess.unwrap_or_else(|| admit(&seen.supply));
             let counts = !request.dry_run.unwrap_or(false);
             tries += 1;
             match &admission {

@@ -23,6 +23,7 @@ const PAGE: u32 = 20;
 /// The supply, or nothing until the `GpuNodes` were read once, less what is wanted already. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveSupply {
+    replica: Arc<str>,
     supply: watch::Receiver<Option<Arc<Supply>>>,
     recent: Arc<Mutex<Recent>>,
 }
@@ -30,8 +31,10 @@ pub(crate) struct LiveSupply {
 /// The supply at one time.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// The supply; the empty one while nothing is known.
+    /// The supply, less what is known to be wanted; the empty one while nothing is known.
     pub supply: Supply,
+    /// What is left of it if other replicas admit as many pods as this one; `None` where there are no others.
+    pub less: Option<Supply>,
     admissions: u64,
 }
 
@@ -40,7 +43,13 @@ impl LiveSupply {
     pub fn current(&self, now: Instant) -> Seen {
         let supply = self.supply.borrow().clone().unwrap_or_default();
         let mut recent = lock(&self.recent);
-        Seen { supply: supply.wanted(recent.pending(now)), admissions: recent.version() }
+        let less = recent.guess(now).map(|pending| supply.wanted(pending));
+        Seen { supply: supply.wanted(recent.pending(now)), less, admissions: recent.version() }
+    }
+
+    /// The name of this replica of the webhook.
+    pub fn replica(&self) -> &str {
+        &self.replica
     }
 
     /// Counts an admission that was decided by what was seen. False, and it is not counted, if others came between: what was
@@ -73,7 +82,8 @@ impl Publisher {
         lock(&self.recent).published(demand);
     }
 
-    fn supply(&self, supply: Supply) {
+    /// What the nodes have now.
+    pub fn supply(&self, supply: Supply) {
         self.supply.send_replace(Some(Arc::new(supply)));
     }
 }
@@ -83,11 +93,12 @@ fn lock(recent: &Mutex<Recent>) -> MutexGuard<'_, Recent> {
     recent.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A supply and its writing end.
-pub(crate) fn channel() -> (Publisher, LiveSupply) {
+/// The supply of the replica of this name, and its writing end.
+pub(crate) fn channel(replica: &str) -> (Publisher, LiveSupply) {
     let (sender, receiver) = watch::channel(None);
-    let recent = Arc::<Mutex<Recent>>::default();
-    (Publisher { supply: sender, recent: recent.clone() }, LiveSupply { supply: receiver, recent })
+    let recent = Arc::new(Mutex::new(Recent::of(replica)));
+    let live = LiveSupply { replica: replica.into(), supply: receiver, recent: recent.clone() };
+    (Publisher { supply: sender, recent }, live)
 }
 
 /// Follows the `GpuNodes` until `stop`.

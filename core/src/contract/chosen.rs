@@ -11,6 +11,10 @@ use std::fmt;
 pub struct Chosen {
     /// The policy that matched the pod.
     pub policy: String,
+    /// The replica of the webhook that admitted the pod, by the name that it has from its start to its end; see
+    /// [`Demand::arrived`](super::Demand::arrived).
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub by: String,
     /// The dialect that the request was written in; absent for kerf's own names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dialect: Option<String>,

@@ -22,9 +22,10 @@ pub struct Demand {
     pub epoch: u64,
     /// Slices of pods that were admitted and have not been promised any.
     pub pending: Slices<u32>,
-    /// Slices of all pods that this leader has ever seen. It rises when the extender sees a pod, so whoever has admitted one
-    /// knows that it is counted.
-    pub arrived: Slices<u64>,
+    /// Slices of all pods that this leader has ever seen, by the replica of the webhook that admitted them. It rises when the
+    /// extender sees a pod, so whoever has admitted one knows that it is counted. Replicas that have admitted none of the last
+    /// pods are left out: those that are here are those that admit.
+    pub arrived: BTreeMap<String, Slices<u64>>,
 }
 
 /// Why the document cannot be read.
@@ -42,7 +43,7 @@ impl Demand {
     /// The demand of a leader that has seen no pod.
     #[must_use]
     pub fn of(epoch: u64) -> Self {
-        Self { version: DEMAND_VERSION, epoch, pending: Slices::new(), arrived: Slices::new() }
+        Self { version: DEMAND_VERSION, epoch, pending: Slices::new(), arrived: BTreeMap::new() }
     }
 
     /// Reads the document's text.
@@ -62,6 +63,12 @@ impl Demand {
 }
 
 impl RequestDocument {
+    /// The replica of the webhook that admitted the pod, where it is known.
+    #[must_use]
+    pub fn admitted_by(&self) -> Option<&str> {
+        self.chosen.as_ref().map(|chosen| &*chosen.by).filter(|by| !by.is_empty())
+    }
+
     /// How many slices of each name are promised to such a pod.
     #[must_use]
     pub fn slices(&self) -> Slices<u32> {
@@ -82,10 +89,11 @@ mod tests {
     #[test]
     fn demand_is_read_as_it_is_written() {
         let name: ResourceName = "nvidia.com/mig-1g.10gb.me".parse().unwrap();
-        let demand = Demand { pending: [(name, 3)].into(), arrived: [(name, 12)].into(), ..Demand::of(4) };
+        let arrived = [("r1".to_owned(), [(name, 12)].into())].into();
+        let demand = Demand { pending: [(name, 3)].into(), arrived, ..Demand::of(4) };
         assert_eq!(
             demand.to_json(),
-            r#"{"arrived":{"nvidia.com/mig-1g.10gb.me":12},"epoch":4,"pending":{"nvidia.com/mig-1g.10gb.me":3},"version":1}"#
+            r#"{"arrived":{"r1":{"nvidia.com/mig-1g.10gb.me":12}},"epoch":4,"pending":{"nvidia.com/mig-1g.10gb.me":3},"version":1}"#
         );
         assert_eq!(Demand::parse(&demand.to_json()).unwrap(), demand);
     }

@@ -72,6 +72,7 @@ fn full_request() -> RequestDocument {
         gpus: GpuSelection { models: vec!["T4-16GB".to_owned()], ..GpuSelection::default() },
         chosen: Some(Chosen {
             policy: "default".to_owned(),
+            by: "replica".to_owned(),
             dialect: Some("nvidia".to_owned()),
             passed: vec![passed(Reason::NotServed), passed(full)],
             named: vec!["main".to_owned()],
@@ -106,11 +107,8 @@ fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
     let (spec, status) = node();
     let from = |text: &Value| text.to_string();
     let pending: Slices<u32> = request("nvidia.com/gpu-4gb", 1).slices();
-    let demand = Demand {
-        arrived: pending.iter().map(|(n, c)| (*n, (*c).into())).collect(),
-        pending,
-        ..Demand::of(1)
-    };
+    let arrived = pending.iter().map(|(n, c)| (*n, (*c).into())).collect();
+    let demand = Demand { arrived: [("replica".to_owned(), arrived)].into(), pending, ..Demand::of(1) };
     let slice = AssignedSlice {
         container: "main".to_owned(),
         id: SliceId::new("1"),
@@ -122,7 +120,7 @@ fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
         overlooks(&full_request(), &[], |value| RequestDocument::parse(&from(&value)).unwrap()),
         overlooks(&spec, &[], |value| serde_json::from_value(value).unwrap()),
         overlooks(&status, &["models"], |value| GpuNodeStatus::parse(value).unwrap()),
-        overlooks(&demand, &["pending", "arrived"], |value| Demand::parse(&from(&value)).unwrap()),
+        overlooks(&demand, &["pending", "arrived", "replica"], |value| Demand::parse(&from(&value)).unwrap()),
         overlooks(&assignment, &[], |value| serde_json::from_value(value).unwrap()),
     ];
     assert!(counts.iter().sum::<usize>() > 20, "{counts:?}");

@@ -45,6 +45,7 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
         moves_nobody: !policy.spec().preemption.moves_others,
         chosen: Some(Chosen {
             policy: policy.name().to_owned(),
+            by: String::new(),
             dialect: ask.dialect.map(|dialect| dialect.to_string()),
             passed,
             named: named(ask),

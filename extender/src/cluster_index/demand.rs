@@ -7,37 +7,61 @@ use kerf_core::contract::{Demand, Slices};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::SupplyIndex;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// A replica of the webhook that has admitted none of so many pods is taken to be gone, or to be asked no more. Replicas that
+/// are asked in turn are all among far fewer.
+const LATELY: usize = 50;
 
 /// What was seen of pods that ask for slices.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The slices of pods that may still wait.
     pods: HashMap<PodUid, Arc<Slices<u32>>>,
-    /// The slices of all pods that ever came.
-    arrived: Slices<u64>,
+    /// The slices of all pods that ever came, by the replica that admitted them.
+    arrived: BTreeMap<String, Slices<u64>>,
+    /// Who admitted the last [`LATELY`] pods.
+    lately: VecDeque<String>,
 }
 
 impl Seen {
     /// A pod is shown for the first time.
     pub fn arrived(&mut self, uid: &PodUid, ask: &Ask) {
         let slices = ask.document.slices();
-        for (name, count) in &slices {
-            *self.arrived.entry(*name).or_default() += u64::from(*count);
+        if let Some(by) = ask.document.admitted_by() {
+            self.admitted(by, &slices);
         }
         self.pods.insert(uid.clone(), Arc::new(slices));
+    }
+
+    fn admitted(&mut self, by: &str, slices: &Slices<u32>) {
+        let arrived = self.arrived.entry(by.to_owned()).or_default();
+        for (name, count) in slices {
+            *arrived.entry(*name).or_default() += u64::from(*count);
+        }
+        self.lately.push_back(by.to_owned());
+        if self.lately.len() > LATELY
+            && let Some(gone) = self.lately.pop_front().filter(|gone| !self.lately.contains(gone))
+        {
+            self.arrived.remove(&gone);
+        }
     }
 }
 
 impl ClusterIndex {
-    /// What pods wait for now.
+    /// What pods wait for now. A pod waits until its promise is written: before that nobody else can count it as promised.
     pub fn demand(&mut self) -> Demand {
-        let Self { pods, places, .. } = self;
+        let Self { pods, places, nodes, .. } = self;
         let lives =
             |uid: &PodUid| pods.get(uid).is_some_and(|pod| pod.node.is_none() && !pod.ended && !pod.deleting);
         self.demand.pods.retain(|uid, _| lives(uid));
         let mut demand = Demand { arrived: self.demand.arrived.clone(), ..Demand::of(self.epoch) };
-        let waiting = self.demand.pods.iter().filter(|(uid, _)| !places.contains_key(*uid));
+        let is_promised = |uid: &PodUid| {
+            let node = places.get(uid).and_then(|place| nodes.get(place));
+            node.is_some_and(|node| node.spec.as_ref().is_ok_and(|spec| spec.is_committed(uid)))
+        };
+        let waiting = self.demand.pods.iter().filter(|(uid, _)| !is_promised(uid));
         for (name, count) in waiting.flat_map(|(_, slices)| slices.iter()) {
             let all = demand.pending.entry(*name).or_default();
             *all = all.saturating_add(*count);

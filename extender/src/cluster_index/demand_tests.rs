@@ -1,14 +1,22 @@
 //! What pods wait for, as the index tells it.
 
-use super::super::tests::{index, known, reserve, uid};
+use super::super::tests::{index, known, reserve, uid, write};
+use super::LATELY;
 use crate::ask::Ask;
 use crate::pod::KnownPod;
-use kerf_core::contract::Slices;
+use kerf_core::contract::{Chosen, RequestDocument, Slices};
 use kerf_core::names::PodKey;
 use kerf_core::policy::SupplyIndex;
 use kerf_core::request::GpuSelection;
 use kerf_core::testing::request;
 use kerf_core::units::SizeGb;
+
+/// A pod that this replica of the webhook admitted.
+fn admitted(pod: &str, by: &str, resource: &str, count: u32) -> KnownPod {
+    let chosen = Some(Chosen { by: by.to_owned(), ..Chosen::default() });
+    let document = RequestDocument { chosen, ..request(resource, count) };
+    KnownPod { request: Some(document.to_json().into()), ..known(pod, None) }
+}
 
 fn counts<N: Copy + Into<u64>>(slices: &Slices<N>) -> Vec<(String, u64)> {
     slices.iter().map(|(name, count)| (name.to_string(), (*count).into())).collect()
@@ -18,30 +26,31 @@ fn counts<N: Copy + Into<u64>>(slices: &Slices<N>) -> Vec<(String, u64)> {
 fn a_pod_waits_from_its_coming_to_its_promise() {
     let mut index = index();
     assert_eq!(index.demand().pending, Slices::new());
-    let big = KnownPod {
-        request: Some(request("nvidia.com/mig-3g.40gb", 2).to_json().into()),
-        ..known("big", None)
-    };
-    index.show_pod(known("a", None));
+    let big = admitted("big", "r1", "nvidia.com/mig-3g.40gb", 2);
+    index.show_pod(admitted("a", "r2", "nvidia.com/mig-1g.10gb", 1));
     index.show_pod(big.clone());
     index.show_pod(big);
     let small = "nvidia.com/mig-1g.10gb".to_owned();
     let large = "nvidia.com/mig-3g.40gb".to_owned();
     assert_eq!(counts(&index.demand().pending), [(small.clone(), 1), (large.clone(), 2)]);
     reserve(&mut index, "a");
+    assert_eq!(counts(&index.demand().pending).len(), 2, "nobody can see a promise that is not written");
+    write(&mut index);
     assert_eq!(counts(&index.demand().pending), [(large.clone(), 2)]);
     index.show_pod(KnownPod { deleting: true, ..known("big", None) });
     assert_eq!(index.demand().pending, Slices::new());
     index.pod_gone(&uid("a"));
     let demand = index.demand();
     assert_eq!((demand.pending, demand.epoch), (Slices::new(), 1));
-    assert_eq!(counts(&demand.arrived), [(small, 1), (large, 2)], "who came has come");
+    assert_eq!(counts(&demand.arrived["r1"]), [(large, 2)], "who came has come");
+    assert_eq!(counts(&demand.arrived["r2"]), [(small, 1)]);
 }
 
 #[test]
 fn a_pod_that_lost_its_promise_waits_again_and_a_bound_one_does_not() {
     let mut index = index();
     reserve(&mut index, "a");
+    write(&mut index);
     index.show_pod(known("b", Some("n")));
     assert_eq!(index.demand().pending, Slices::new());
     assert!(index.give_up(&uid("a")));
@@ -77,4 +86,19 @@ fn only_pods_that_were_refused_and_have_nothing_are_looked_at() {
     reserve(&mut index, "promised");
     let refused: Vec<_> = index.refused_pods().into_iter().map(|(_, pod, _)| pod.name).collect();
     assert_eq!(refused, ["a"]);
+}
+
+#[test]
+fn a_replica_that_admits_no_more_is_left_out() {
+    let mut index = index();
+    let mut show = |number: usize, by: &str| {
+        index.show_pod(admitted(&format!("{by}-{number}"), by, "nvidia.com/mig-1g.10gb", 1));
+        index.demand().arrived.keys().cloned().collect::<Vec<_>>()
+    };
+    show(0, "");
+    assert_eq!(show(0, "gone"), ["gone"], "who admitted a pod is not always known");
+    for number in 1..LATELY {
+        assert_eq!(show(number, "new"), ["gone", "new"]);
+    }
+    assert_eq!(show(LATELY, "new"), ["new"]);
 }

@@ -54,7 +54,7 @@ pub(super) fn reserve(index: &mut ClusterIndex, pod: &str) -> Promise {
 }
 
 /// Does the writer's work.
-fn write(index: &mut ClusterIndex) -> Option<GpuNodeSpec> {
+pub(super) fn write(index: &mut ClusterIndex) -> Option<GpuNodeSpec> {
     let (before, next) = index.begin_write(&"n".into())?;
     assert_eq!(next.revision, before + 1);
     index.wrote(&"n".into(), next.revision);

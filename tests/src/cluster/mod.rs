@@ -34,6 +34,8 @@ pub struct Cluster {
     plane: ControlPlane,
     nodes: Vec<GpuServer>,
     webhook: Child,
+    /// Further replicas of the webhook.
+    replicas: Vec<Child>,
     extender: Child,
     policy: PathBuf,
 }
@@ -57,7 +59,7 @@ impl Cluster {
         for spec in options.nodes {
             nodes.push(GpuServer::start(&plane, spec).await?);
         }
-        let cluster = Self { plane, nodes, webhook, extender, policy };
+        let cluster = Self { plane, nodes, webhook, replicas: Vec::new(), extender, policy };
         cluster.wait_until_serving().await?;
         progress(&format!(
             "{} agents serve ({:.1} s in all)",
@@ -77,14 +79,13 @@ impl Cluster {
             .await
             .with_context(|| node.agent_log())?;
         }
-        wait(Duration::from_secs(30), "the webhook to answer", async || Ok(self.admits().await)).await
+        wait(Duration::from_secs(30), "the webhook to answer", async || Ok(self.admits(&probe()).await)).await
     }
 
-    /// Whether a pod that asks for a slice comes out of admission with a request document.
-    async fn admits(&self) -> bool {
+    /// Whether a pod comes out of admission with a request document.
+    async fn admits(&self, pod: &Pod) -> bool {
         let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        let pod = pod("admission-probe", &[(keys::GPU_MEMORY, "1Gi"), (keys::ISOLATION, "none")]);
-        let admitted = self.pods().create(&dry_run, &pod).await;
+        let admitted = self.pods().create(&dry_run, pod).await;
         admitted.is_ok_and(|p| p.metadata.annotations.is_some_and(|a| a.contains_key(keys::REQUEST)))
     }
 
@@ -120,6 +121,14 @@ impl Cluster {
         &mut self.webhook
     }
 
+    /// Starts another replica of the webhook, which admits the pods with this label, and waits until it does.
+    pub async fn add_webhook(&mut self, label: (&str, &str)) -> anyhow::Result<()> {
+        self.replicas.push(programs::webhook_for(&self.plane, &self.policy, label).await?);
+        let mut probe = probe();
+        probe.metadata.labels = Some([(label.0.to_owned(), label.1.to_owned())].into());
+        wait(Duration::from_secs(30), "the replica to answer", async || Ok(self.admits(&probe).await)).await
+    }
+
     /// The policy file, or the folder of them, that webhook and extender read.
     #[must_use]
     pub fn policy_file(&self) -> &Path {
@@ -153,6 +162,9 @@ impl Cluster {
         }
         let patience = Duration::from_secs(5);
         self.webhook.terminate(patience)?;
+        for mut replica in self.replicas {
+            replica.terminate(patience)?;
+        }
         self.extender.terminate(patience)?;
         self.plane.stop().await
     }
@@ -184,6 +196,11 @@ async fn install(plane: &ControlPlane) -> anyhow::Result<()> {
     plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
     plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/gpunodes.kerf.dev"]).await?;
     Ok(())
+}
+
+/// A pod that asks for a slice.
+fn probe() -> Pod {
+    pod("admission-probe", &[(keys::GPU_MEMORY, "1Gi"), (keys::ISOLATION, "none")])
 }
 
 /// A pod of one container `main` with these annotations and no image to speak of.

@@ -5,9 +5,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{NAMESPACE, wait};
 use crate::binaries;
@@ -16,15 +17,14 @@ use crate::process::{Child, Program};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+const WEBHOOK: &str = "kerf-webhook";
+const CONFIGURATION: &str = "kerf";
 /// The entries of the webhook's configuration: pods and templates.
 const WEBHOOKS: usize = 2;
 
 /// Starts the webhook and points its configuration at it.
 pub(super) async fn webhook(plane: &ControlPlane, policy: &Path) -> anyhow::Result<Child> {
-    let (child, address) =
-        start(plane, "kerf-webhook", |p| p.arg("--policy").arg(policy).arg("--tls-name").arg("127.0.0.1"))
-            .await?;
-    let url = format!("https://{address}/mutate");
+    let (child, url) = replica(plane, policy, WEBHOOK).await?;
     let client = |webhook| {
         let path = format!("/webhooks/{webhook}/clientConfig");
         [
@@ -33,9 +33,46 @@ pub(super) async fn webhook(plane: &ControlPlane, policy: &Path) -> anyhow::Resu
         ]
     };
     let patch = json!((0..WEBHOOKS).flat_map(client).collect::<Vec<_>>());
-    let patch = patch.to_string();
-    plane.kubectl(&["patch", "mutatingwebhookconfiguration", "kerf", "--type=json", "-p", &patch]).await?;
+    patch_configuration(plane, &patch).await?;
     Ok(child)
+}
+
+/// Starts another replica of the webhook, to which the API server sends the pods with this label. A Service would spread the
+/// connections of several API servers; here is one, with one connection to each address.
+pub(super) async fn webhook_for(
+    plane: &ControlPlane,
+    policy: &Path,
+    label: (&str, &str),
+) -> anyhow::Result<Child> {
+    let (child, url) = replica(plane, policy, &format!("{WEBHOOK}-{}", label.1)).await?;
+    let api = Api::<MutatingWebhookConfiguration>::all(plane.client());
+    let pods = api.get(CONFIGURATION).await?.webhooks.unwrap_or_default().into_iter().next();
+    let mut theirs = json!(pods.context("the webhook's configuration is empty")?);
+    theirs["name"] = json!(format!("{}.pods.kerf.dev", label.1));
+    theirs["clientConfig"]["url"] = json!(url);
+    let selector =
+        |operator| json!({"matchExpressions": [{"key": label.0, "operator": operator, "values": [label.1]}]});
+    theirs["objectSelector"] = selector("In");
+    let patch = json!([
+        {"op": "add", "path": "/webhooks/0/objectSelector", "value": selector("NotIn")},
+        {"op": "add", "path": "/webhooks/-", "value": theirs},
+    ]);
+    patch_configuration(plane, &patch).await?;
+    Ok(child)
+}
+
+/// Starts a replica of the webhook that logs as `name`; gives its URL.
+async fn replica(plane: &ControlPlane, policy: &Path, name: &str) -> anyhow::Result<(Child, String)> {
+    let flags = |p: Program| p.arg("--policy").arg(policy).arg("--tls-name").arg("127.0.0.1");
+    let (child, address) = start_as(plane, WEBHOOK, name, flags).await?;
+    Ok((child, format!("https://{address}/mutate")))
+}
+
+async fn patch_configuration(plane: &ControlPlane, patch: &Value) -> anyhow::Result<()> {
+    let patch = patch.to_string();
+    let configuration = ["mutatingwebhookconfiguration", CONFIGURATION];
+    plane.kubectl(&[&["patch"], &configuration[..], &["--type=json", "-p", &patch]].concat()).await?;
+    Ok(())
 }
 
 /// Starts the extender.
@@ -79,14 +116,24 @@ async fn write_client_certificate(plane: &ControlPlane, folder: &Path) -> anyhow
 /// Starts one of kerf's programs in the cluster's namespace, as its own service account, and waits for its address.
 async fn start(
     plane: &ControlPlane,
+    program: &str,
+    more: impl FnOnce(Program) -> Program,
+) -> anyhow::Result<(Child, String)> {
+    start_as(plane, program, program, more).await
+}
+
+/// The same for a replica that has a name of its own.
+async fn start_as(
+    plane: &ControlPlane,
+    program: &str,
     name: &str,
     more: impl FnOnce(Program) -> Program,
 ) -> anyhow::Result<(Child, String)> {
-    let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, name).await?;
+    let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, program).await?;
     // A port of its own, not 0: whoever speaks to the program finds it there again after a restart.
     let [port] = ports::free()?;
     let program = plane
-        .program(name, binaries::ours(name)?)
+        .program(name, binaries::ours(program)?)
         .arg("--kubeconfig")
         .arg(kubeconfig)
         .args(["--admin-address", "127.0.0.1:0", "--address", &format!("127.0.0.1:{port}"), "--address-file"])

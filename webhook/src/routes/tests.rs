@@ -1,12 +1,18 @@
 use super::*;
+use crate::supply_watch::{Publisher, channel};
 use axum::body::{Body, to_bytes};
 use axum::http::Request as HttpRequest;
 use base64::Engine;
+use kerf_core::contract::{Demand, RequestDocument};
+use kerf_core::policy::Supply;
+use kerf_core::testing::node_status;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
 struct Fixture {
+    webhook: Webhook,
+    publisher: Publisher,
     routes: Router,
     registry: Registry,
     _folder: tempfile::TempDir,
@@ -21,8 +27,9 @@ impl Fixture {
         let metrics = Metrics::new(&mut registry);
         let policy = PolicyStore::open(&path).unwrap();
         policy.register(&mut registry);
-        let (_, supply) = crate::supply_watch::channel();
-        Self { routes: routes(Webhook { policy, supply, metrics }), registry, _folder: folder }
+        let (publisher, supply) = channel("me");
+        let webhook = Webhook { policy, supply, metrics };
+        Self { routes: routes(webhook.clone()), webhook, publisher, registry, _folder: folder }
     }
 
     async fn post(&self, body: impl Into<Body>) -> (StatusCode, String) {
@@ -175,4 +182,32 @@ async fn a_template_is_qualified_when_it_is_created_and_when_it_is_changed() {
         question["request"]["subResource"] = json!("scale");
         assert!(fixture.ask(question).await["response"]["patch"].is_null());
     }
+}
+
+#[test]
+fn a_pod_does_not_wait_for_what_another_replica_may_have_taken() {
+    let Fixture { webhook, publisher, .. } = &Fixture::new();
+    publisher.supply(Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]));
+    let arrived = ["me", "other"].map(|replica| (replica.to_owned(), [].into())).into();
+    publisher.demand(Some(Demand { arrived, ..Demand::of(1) }));
+    let admitted = || -> RequestDocument {
+        let annotations = json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/isolation": "memory"});
+        let pod = json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [{"name": "main"}]}});
+        let request = review::read(question("CREATE", &pod).to_string().as_bytes()).unwrap();
+        match webhook.admit(&request) {
+            Admission::Patched { document, .. } => *document,
+            other => panic!("{other:?}"),
+        }
+    };
+    let given = |_| {
+        let document = admitted();
+        assert_eq!(document.admitted_by(), Some("me"));
+        let waits = !document.chosen.unwrap().waits.is_empty();
+        (document.containers[0].resource.to_string(), waits)
+    };
+    let (mig, mps) = ("nvidia.com/mig-1g.10gb".to_owned(), "nvidia.com/gpu-10gb".to_owned());
+    // Its half of the seven, the share, and then the other half, of which nobody has heard that it is taken.
+    let expected = [(&mig, 4), (&mps, 1), (&mig, 3)].map(|(name, count)| vec![(name.clone(), false); count]);
+    assert_eq!((0..8).map(given).collect::<Vec<_>>(), expected.concat());
+    assert_eq!(given(8), (mig, true), "all is taken");
 }

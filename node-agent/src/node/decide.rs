@@ -120,6 +120,7 @@ impl Node {
         let knows_holders =
             self.account.is_known() && self.health.pods.is_well() && self.health.spec.is_well();
         let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_contested();
+        self.recall_shares();
         self.adopt_shares();
         let init = self.init_held();
         self.account.take_init(init);
@@ -265,7 +266,10 @@ impl Node {
                     self.shares.insert(share::device_id(gpu, id), share);
                     return true;
                 }
-                Step::End { gpu, id } if self.may_go(&share::device_id(gpu, id), now) => {
+                // What is made anew after a boot is made before it is known who holds what else.
+                Step::End { gpu, id }
+                    if !self.is_recovering() && self.may_go(&share::device_id(gpu, id), now) =>
+                {
                     tracing::info!(%gpu, slice = %id, "share ended");
                     self.shares.remove(&share::device_id(gpu, id));
                     return true;

@@ -55,6 +55,7 @@ pub use illness::Ill;
 pub use init::{NodePod, NodePods};
 pub use notes::Note;
 pub use recall::Recalled;
+pub(crate) use share::Shares;
 pub(crate) use status::unserved;
 pub use usage::{GpuUsage, Usage};
 
@@ -252,21 +253,6 @@ impl Node {
         instances
             .filter(|i| i.devices().any(|(.., d)| left.contains(d)))
             .for_each(|i| i.has_processes = false);
-    }
-
-    /// Shares that containers hold exist, whatever the spec says and whether or not the agent was restarted.
-    fn adopt_shares(&mut self) {
-        for (device, held) in self.account.devices() {
-            let Some((gpu, id)) = share::slice_of(device).filter(|_| !self.shares.contains_key(device))
-            else {
-                continue;
-            };
-            let wanted = self.spec.slices.iter().find(|w| w.id == id && w.gpu == gpu).map(|w| w.shape);
-            let wanted = wanted.filter(|shape| shape.keeps(held.name));
-            let shape = wanted.or_else(|| self.shape_of(&gpu, held.name));
-            let Some(shape) = shape else { continue };
-            self.shares.insert(device.clone(), Share { gpu, id, shape });
-        }
     }
 
     /// Takes what the kubelet may hand out.

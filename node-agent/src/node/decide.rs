@@ -139,7 +139,12 @@ impl Node {
         let mut offered = offer(&existing);
         offered.healthy.values_mut().for_each(|devices| devices.retain(|device| !unserved.contains(device)));
         if knows_all {
+            self.grants = true;
             self.advertised.offer(&offered.healthy, now);
+        } else if self.health.nvml.is_well() && !self.is_contested() {
+            // Whoever has something goes on with it, and its container may be started again.
+            offered.healthy.values_mut().for_each(|devices| devices.retain(|d| self.account.lists(d)));
+            self.advertised.add(&offered.healthy, now);
         }
         let (look, next_look) = self.account.look(now);
         let next_drop = self.advertised.drop_ids(&self.account, now);
@@ -208,6 +213,7 @@ impl Node {
                 troubles.insert(slice.id.clone(), (text, lasting.is_some()));
             }
         }
+        troubles.extend(self.taken_by_others().map(|(id, text)| (id, (text, false))));
         let ids: Vec<SliceId> = troubles.keys().cloned().collect();
         let overdue = self.serving.out_of_reach(&ids, SERVE_WITHIN, now);
         let unserved = troubles.into_iter().map(|(id, (text, at_once))| {
@@ -371,7 +377,7 @@ impl Node {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
             held: self.account.is_held(id),
-            grant: if listing == Listing::Revoked { None } else { granted(id) },
+            grant: if listing == Listing::Revoked || !self.grants { None } else { granted(id) },
             numa: self.gpu_of(id).and_then(|gpu| gpu.numa),
         };
         self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()

@@ -244,6 +244,41 @@ fn what_an_init_container_has_instead_of_what_its_pod_was_promised_stays_until_t
     }
 }
 
+#[test]
+fn what_an_init_container_of_another_pod_may_have_is_not_ready_and_its_pod_is_placed_anew() {
+    let mut scene = with_anothers(true);
+    let promised = vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")];
+    // The leader had not heard that it is taken.
+    scene.want(promised);
+    let status = scene.settle();
+    let told = slice(&status, "s1");
+    assert_eq!((told.state, told.ready_for.as_ref()), (SliceState::Held, None));
+    assert_eq!(held_by(&status, "s1"), None, "the leader would move the promise of s2 to it");
+    assert!(told.message.as_ref().unwrap().contains("init container"));
+    scene.now += Duration::from_secs(30);
+    assert_eq!(slice(&scene.decide().status, "s1").state, SliceState::Failed);
+    scene.want(vec![staged("s2", 1, "load")]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Held, "it stays");
+}
+
+#[test]
+fn a_bound_pods_promise_does_not_fail_for_want_of_its_slice() {
+    let mut scene = with_anothers(true);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
+    let mut all = pods(true);
+    let names = BTreeMap::from([(ONE.parse().unwrap(), None)]);
+    all.insert(PodUid::new("w-uid"), NodePod { key: PodKey::new("ns", "w"), admitted: false, names });
+    scene.node.on_pods(all);
+    scene.settle();
+    scene.now += Duration::from_secs(30);
+    assert_eq!(
+        slice(&scene.decide().status, "s1").state,
+        SliceState::Held,
+        "it may yet get what the other was promised"
+    );
+}
+
 const FOUR: &str = "nvidia.com/gpu-4gb";
 
 /// Two MPS shares for `a`, of which only its init container holds the second.

@@ -148,6 +148,8 @@ pub struct Node {
     others: Option<Vec<String>>,
     /// Whether it was ever known who holds what.
     knew: bool,
+    /// Whether all was ever known that an offer rests on: before, what is listed is for those alone who have it.
+    grants: bool,
     /// Whether names were ever registered.
     named: bool,
     recalled: Recalled,

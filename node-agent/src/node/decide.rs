@@ -262,9 +262,10 @@ impl Node {
         for step in &plan.steps {
             match step {
                 // What was to end first may still be there, or the MPS daemon of what has ended.
-                Step::Start { gpu, shape, .. }
+                Step::Start { gpu, id, shape }
                     if self.waits_for_daemon(gpu, *shape)
                         || self.is_being_switched(gpu)
+                        || self.shares.contains_key(&share::device_id(gpu, id))
                         || !self.is_allowed_alone(observed, step) => {}
                 Step::Start { gpu, id, shape } => {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
@@ -273,12 +274,13 @@ impl Node {
                     return true;
                 }
                 // What is made anew after a boot is made before it is known who holds what else.
-                Step::End { gpu, id }
-                    if !self.is_recovering() && self.may_go(&share::device_id(gpu, id), now) =>
-                {
-                    tracing::info!(%gpu, slice = %id, "share ended");
-                    self.shares.remove(&share::device_id(gpu, id));
-                    return true;
+                Step::End { gpu, id } if !self.is_recovering() => {
+                    let Some(device) = self.share_named(gpu, id) else { continue };
+                    if self.may_go(&device, now) {
+                        tracing::info!(%gpu, slice = %id, "share ended");
+                        self.shares.remove(&device);
+                        return true;
+                    }
                 }
                 Step::Switch { .. } | Step::End { .. } | Step::Create { .. } | Step::Destroy { .. } => {}
             }

@@ -192,12 +192,14 @@ impl Node {
             return;
         }
         self.health.spec = Neighbour::Well;
+        // Another object's slices are others, whatever their names.
+        let same_object = uid == self.spec_uid;
         self.spec_uid = uid;
         let same_policy = self.spec.policy == spec.policy;
         self.spec = spec;
         let wanted = |id: &SliceId| self.spec.slices.iter().any(|w| w.id == *id);
         self.retries.retain(|task| match task {
-            Task::Create(id) => wanted(id),
+            Task::Create(id) => same_object && wanted(id),
             Task::Destroy(..) => true,
             // Another policy is another try.
             Task::Switch(_) => same_policy,

@@ -85,13 +85,15 @@ impl Node {
     /// Shares that containers hold exist, whatever the spec says and whether or not the agent was restarted.
     pub(super) fn adopt_shares(&mut self) {
         for (device, held) in self.account.devices() {
-            let Some((gpu, id)) = slice_of(device).filter(|_| !self.shares.contains_key(device)) else {
+            let Some((gpu, id)) = slice_of(device) else { continue };
+            let (known, by_name) = (self.shares.get(device).map(|s| s.shape), self.shape_of(&gpu, held.name));
+            // What a name does not tell of it the spec may, which may come later.
+            if known.is_some() && known != by_name {
                 continue;
-            };
+            }
             let wanted = self.spec.slices.iter().find(|w| w.id == id && w.gpu == gpu).map(|w| w.shape);
             let wanted = wanted.filter(|shape| shape.keeps(held.name));
-            let shape = wanted.or_else(|| self.shape_of(&gpu, held.name));
-            let Some(shape) = shape else { continue };
+            let Some(shape) = wanted.or(known).or(by_name) else { continue };
             self.shares.insert(device.clone(), Share { gpu, id, shape });
         }
     }

@@ -534,6 +534,47 @@ fn what_cannot_be_used_is_not_listed_for_its_holder_either() {
 }
 
 #[test]
+fn a_name_that_is_given_again_hides_no_slice() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    scene.settle();
+    for restarts in [false, true] {
+        // The GpuNode is deleted, and the leader begins with the first name again.
+        let again = vec![wanted("s1", mig("1g.10gb", 4, 1), Some(("b", ONE)))];
+        if restarts {
+            let status = scene.settle();
+            scene.restart_agent(Some(&status));
+        }
+        scene.want(again);
+        let status = scene.settle();
+        assert_eq!(slice(&status, "s1").state, SliceState::Ready);
+        let old = slice(&status, "MIG-1");
+        assert_eq!((old.state, old.holder.as_ref().unwrap().pod.as_str()), (SliceState::Held, "a"));
+        let inventory = kerf_core::inventory::NodeInventory::of(&scene.node.spec, &status);
+        assert_eq!(inventory.gpus[0].taken().count(), 2, "the extender sees both");
+    }
+}
+
+#[test]
+fn what_could_not_be_made_for_another_gpu_node_is_tried_for_a_new_one() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let slices = vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))];
+    scene.want(slices.clone());
+    for _ in 0..3 {
+        scene.gpus.fail_next(GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources });
+        let step = scene.decide().step.unwrap();
+        scene.run(step);
+        scene.now += Duration::from_secs(1);
+    }
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Failed);
+    let spec = GpuNodeSpec { revision: 1, epoch: 1, next_slice: 1, slices, ..GpuNodeSpec::default() };
+    scene.node.on_spec(Some("another".into()), Ok(spec));
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
+}
+
+#[test]
 fn a_leader_whose_time_is_over_is_not_heard() {
     let mut scene = Scene::new(&["H100-80GB"]);
     let spec = |epoch, slices| {

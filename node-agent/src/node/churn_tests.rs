@@ -419,8 +419,7 @@ impl Life {
             return;
         }
         let status = self.node.decide(self.now).status;
-        // The status may be lost with the GpuNode, or the API server away.
-        self.node = Node::remembering(Some(&status).filter(|_| choice != 2), Settings::default());
+        self.node = Node::remembering(Some(&status), Settings::default());
         self.node.recall(self.record.clone(), self.now);
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.pods.values_mut().for_each(|pod| pod.listed = true);

@@ -80,6 +80,10 @@ impl Node {
         // Which of its pod's containers has it is the kubelet's choice.
         let by_others = held.is_some_and(|h| h.name != name || h.holder.key() != reservation.key());
         let is_suspected = held.is_none() && self.is_suspected(device);
+        if is_suspected {
+            // The next process takes it for held under this name.
+            status.resource = self.account.held_as(device);
+        }
         let ready = acknowledged && !by_others && !is_suspected;
         status.ready_for = ready.then(|| reservation.uid.clone());
         status.state = match held {

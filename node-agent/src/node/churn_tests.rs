@@ -64,7 +64,7 @@ struct Life {
     gpus: FakeGpus,
     now: Instant,
     spec: GpuNodeSpec,
-    /// How many GpuNodes there were before this one, and how many pods.
+    /// How many objects there were before this one, and how many pods were promised something.
     earlier: u32,
     promised: u32,
     /// What is on the node's disk.
@@ -175,16 +175,17 @@ impl Life {
     /// The extender wants a share of the other GPU, or all of it, and takes back what is in its way.
     fn want_share(&mut self, choice: usize) {
         let is_whole = choice == 39;
-        let (name, shape) = match is_whole {
-            true => (WHOLE, Shape::Whole { size_gb: SizeGb(15) }),
-            false => (SHARE, Shape::mps(SizeGb(4))),
+        let (name, shape) = if is_whole {
+            (WHOLE, Shape::Whole { size_gb: SizeGb(15) })
+        } else {
+            (SHARE, Shape::mps(SizeGb(4)))
         };
         let stays = |w: &WantedSlice| w.gpu == uuid(0) || !is_whole && w.shape == shape;
         self.spec.slices.retain(stays);
         let shares = self.spec.slices.iter().filter(|w| w.gpu == uuid(1));
         if shares.count() >= MOST_SHARES {
             let first = self.spec.slices.iter().position(|w| w.gpu == uuid(1));
-            first.into_iter().for_each(|first| drop(self.spec.slices.remove(first)));
+            drop(first.map(|first| self.spec.slices.remove(first)));
         }
         let reservation = self.promise(name, choice >= 35 && !is_whole);
         self.add(1, shape, reservation);

@@ -4,7 +4,7 @@
 //! from here. It is written before each create: a record without a slice is an order, a slice without a record is somebody
 //! else's. Of compute modes and memory limits it tells which are the agent's to undo, so these are in it before they are set.
 
-use crate::node::Ill;
+use crate::node::{Ill, Shares};
 use kerf_core::contract::GpuNodeSpec;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
@@ -43,6 +43,9 @@ pub struct Record {
     /// The accepted spec.
     #[serde(default)]
     pub spec: GpuNodeSpec,
+    /// The shares that existed, wanted or not: nobody else tells of one that only an init container holds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<Shares>,
     /// GPUs whose MIG mode was on: most forget it in a reboot.
     #[serde(default)]
     pub mig: BTreeSet<GpuUuid>,
@@ -69,6 +72,7 @@ impl Record {
             boot_id,
             uid: None,
             spec: GpuNodeSpec::default(),
+            shares: None,
             mig: BTreeSet::new(),
             exclusive: BTreeSet::new(),
             limits: BTreeMap::new(),

@@ -34,28 +34,29 @@ impl Recording {
     }
 
     fn record(&self, recalled: Recalled) -> Record {
-        let Recalled { spec, uid, mig, exclusive, limits, ills, booted: recovering } = recalled;
+        let Recalled { spec, uid, shares, mig, exclusive, limits, ills, booted: recovering } = recalled;
         let mut by_gpu: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for ((gpu, cgroup), limit) in limits {
             by_gpu.entry(gpu).or_default().insert(cgroup, limit);
         }
         let new = Record::new(self.boot_id.clone());
-        Record { uid, spec, mig, exclusive, limits: by_gpu, ills, recovering, ..new }
+        Record { uid, spec, shares, mig, exclusive, limits: by_gpu, ills, recovering, ..new }
     }
 }
 
 fn recalled(record: Record, boot_id: &str) -> Recalled {
-    let Record { boot_id: written_in, uid, spec, mig, exclusive, limits, ills, recovering, .. } = record;
+    let Record { boot_id: written_in, uid, spec, shares, mig, exclusive, limits, ills, recovering, .. } =
+        record;
     if written_in != boot_id {
         // Compute modes and limits do not outlive a boot: whatever is set now was set by somebody else. A GPU that is still
-        // ill says so again.
-        return Recalled { spec, uid, mig, booted: true, ..Recalled::default() };
+        // ill says so again. Shares are the kubelet's to hand out, and it remembers to whom it did.
+        return Recalled { spec, uid, shares, mig, booted: true, ..Recalled::default() };
     }
     let limits = limits.into_iter().flat_map(|(gpu, by_cgroup)| {
         by_cgroup.into_iter().map(move |(cgroup, limit)| ((gpu.clone(), cgroup), limit))
     });
     let limits = limits.collect();
-    Recalled { spec, uid, mig, exclusive, limits, ills, booted: recovering }
+    Recalled { spec, uid, shares, mig, exclusive, limits, ills, booted: recovering }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! recorded before it is set, and stays recorded until it is seen to be undone, wanted or not.
 
 use crate::gpu::limits::Limits;
-use crate::node::{Daemons, Ill, Recalled};
+use crate::node::{Daemons, Ill, Recalled, Shares};
 use kerf_core::contract::WantedSlice;
 use kerf_core::names::GpuUuid;
 use std::collections::BTreeSet;
@@ -25,18 +25,20 @@ pub struct Standing {
 struct Needs {
     exclusive: BTreeSet<GpuUuid>,
     limits: Limits,
-    shares: Vec<WantedSlice>,
+    wanted: Vec<WantedSlice>,
+    shares: Shares,
     ills: Vec<Ill>,
     booted: bool,
 }
 
 impl Needs {
     fn of(record: &Recalled) -> Self {
-        let shares = record.spec.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
+        let wanted = record.spec.slices.iter().filter(|wanted| wanted.shape.instance().is_none());
         Self {
             exclusive: record.exclusive.clone(),
             limits: record.limits.clone(),
-            shares: shares.cloned().collect(),
+            wanted: wanted.cloned().collect(),
+            shares: record.shares.clone().unwrap_or_default(),
             ills: record.ills.clone(),
             booted: record.booted,
         }

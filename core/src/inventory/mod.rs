@@ -93,7 +93,9 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
         wanted.map(|s| PlacedSlice { shape: s.shape, occupancy: occupancy(s, status) }).collect();
     let unknown = status.slices.iter().filter(|s| s.gpu == gpu.uuid && s.state != SliceState::Failed);
     let unknown = unknown.filter(|s| !spec.slices.iter().any(|w| Some(&w.id) == s.id.as_ref()));
-    let unknown = unknown.filter(|s| s.holder.is_some() || !is_leaving(s, spec));
+    // Who holds one may be unknown.
+    let held = |s: &SliceStatus| s.holder.is_some() || s.id.is_some() && s.state == SliceState::Held;
+    let unknown = unknown.filter(|s| held(s) || !is_leaving(s, spec));
     slices.extend(unknown.map(|s| PlacedSlice { shape: s.shape, occupancy: Occupancy::Taken }));
     let rule = spec.policy.rule(gpu.index, &gpu.uuid, &gpu.model);
     let layout = || laid_out(&rule, &gpu.profiles, gpu.memory, gpu.mps_shares).unwrap_or_default();

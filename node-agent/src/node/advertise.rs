@@ -144,6 +144,11 @@ impl Advertised {
                 }
             }
         }
+        self.add(offer, now);
+    }
+
+    /// Makes the lists offer `offer` too, as far as the kubelet's acknowledgements allow.
+    pub(crate) fn add(&mut self, offer: &DevicesByName, now: Instant) {
         for (name, device) in offer.iter().flat_map(|(name, devices)| devices.iter().map(move |d| (*name, d)))
         {
             if self.is_withheld(name, device, now) || !self.revoke_elsewhere(name, device, now) {

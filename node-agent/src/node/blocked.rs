@@ -1,7 +1,7 @@
 //! Slices that wait for a step which has failed for good, or for none: they fail, so that their pods are placed anew.
 
 use super::decide::task;
-use super::{Node, Obstruction, Task};
+use super::{Node, Obstruction, Task, share};
 use crate::gpu::{GpuError, GpuInstance};
 use kerf_core::contract::WantedSlice;
 use kerf_core::names::{GpuUuid, SliceId};
@@ -17,6 +17,7 @@ impl Node {
         let is_of_slice = |task: &Task| matches!(task, Task::Create(_));
         self.retries.retain(|known| is_of_slice(known) || due.contains(known));
         let mut blocked = self.second_at_their_place(plan);
+        blocked.extend(self.named_as_others());
         if plan.steps.iter().any(|step| self.retries.is_final(&task(step))) {
             blocked.extend(self.waiting_for_mode(plan));
             blocked.extend(self.waiting_for_place(observed, plan));
@@ -39,6 +40,15 @@ impl Node {
         };
         let second = parts.filter(|w| !is_planned(&w.id) && self.device_of(w).is_none()).filter(there);
         second.map(|w| (w.id.clone(), "another wanted slice has its place".to_owned())).collect()
+    }
+
+    /// Shares whose device is another's, which is in use: a GpuNode that was made anew has given its name again.
+    fn named_as_others(&self) -> impl Iterator<Item = (SliceId, String)> {
+        let shares = self.spec.slices.iter().filter(|w| w.shape.instance().is_none());
+        let named = shares.filter(|w| {
+            self.device_of(w).is_none() && self.account.is_held(&share::device_id(&w.gpu, &w.id))
+        });
+        named.map(|w| (w.id.clone(), "another share of its name is in use".to_owned()))
     }
 
     /// Whether the step may be tried now. What has failed for good and has no slice that could be placed elsewhere is tried

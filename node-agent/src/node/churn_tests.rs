@@ -1,6 +1,7 @@
 //! Random lives of a node, with a kubelet that lags: it takes lists late and name by name, its answers are old when they
-//! arrive, and pods are admitted in between, some with init containers of which it tells nothing. Whatever happens, no
-//! device goes that somebody has or may be getting.
+//! arrive, and pods are admitted in between, some with init containers of which it tells nothing. It restarts and lists no
+//! pod for a while, the agent restarts while the API server is away, the GpuNode is deleted. Whatever happens, no device
+//! goes that somebody has or may be getting, and no GPU is given twice.
 
 use super::*;
 use crate::gpu::GpuBackend as _;
@@ -9,6 +10,7 @@ use kerf_core::contract::{Holder, Reservation, Shape, WantedSlice};
 use kerf_core::mig::Placement;
 use kerf_core::names::PodUid;
 use kerf_core::planner::Step;
+use kerf_core::units::SizeGb;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -24,6 +26,13 @@ const SHAPES: [(usize, &str, u8, u8); 7] = [
     (2, "7g.80gb", 0, 8),
     (1, "7g.80gb", 0, 8),
 ];
+
+/// What it may want of the GPU without MIG: MPS shares, and at times all of it.
+const SHARE: &str = "nvidia.com/gpu-4gb";
+const WHOLE: &str = "nvidia.com/gpu";
+
+/// How many of these shares there are at most.
+const MOST_SHARES: usize = 3;
 
 type Lists = BTreeMap<ResourceName, BTreeMap<DeviceId, bool>>;
 
@@ -55,6 +64,13 @@ struct Life {
     gpus: FakeGpus,
     now: Instant,
     spec: GpuNodeSpec,
+    /// How many objects there were before this one, and how many pods were promised something.
+    earlier: u32,
+    promised: u32,
+    /// What is on the node's disk.
+    record: Recalled,
+    /// Whether the kubelet has heard of the pods since it was started.
+    knows_pods: bool,
     /// What the agent has sent, and what of it the kubelet has taken.
     sent: Lists,
     taken: Lists,
@@ -74,7 +90,7 @@ struct Life {
 
 impl Life {
     fn new() -> Self {
-        let gpus = FakeGpus::new(&["H100-80GB"]);
+        let gpus = FakeGpus::new(&["H100-80GB", "T4-16GB"]);
         let mut node = Node::default();
         node.on_observed(Ok(gpus.gpus()));
         node.on_registration(Ok(()));
@@ -89,6 +105,10 @@ impl Life {
             gpus,
             now,
             spec,
+            earlier: 0,
+            promised: 0,
+            record: Recalled::default(),
+            knows_pods: true,
             sent,
             taken,
             granted,
@@ -114,6 +134,7 @@ impl Life {
     fn act(&mut self, action: u8, choice: usize) {
         self.now += Duration::from_millis(if action == 14 { 2500 } else { 1 });
         match action {
+            0 | 1 if choice >= 32 => self.want_share(choice),
             0 | 1 => self.want(choice),
             2 => self.release(choice),
             3 => self.take_lists(choice),
@@ -127,9 +148,13 @@ impl Life {
             11 => self.restart(choice),
             12 => self.ask_and_answer(),
             13 => {
+                self.tell_spec();
                 self.tell_pods();
                 self.ask_and_answer();
             }
+            17 => self.make_gpu_node_anew(choice),
+            18 => self.restart_kubelet(choice),
+            19 => self.knows_pods = true,
             _ => self.step(),
         }
         self.decide();
@@ -142,24 +167,75 @@ impl Life {
         let place = Placement { start, size };
         let stays = |w: &WantedSlice| w.shape.instance().is_some_and(|i| !i.placement.overlaps(place));
         self.spec.slices.retain(stays);
-        self.spec.next_slice += 1;
-        let number = self.spec.next_slice;
-        let reservation = Reservation {
+        let reservation = self.promise(NAMES[name], choice >= 16);
+        let shape = Shape::Mig { profile: profile.parse().unwrap(), start, size, part: None };
+        self.add(0, shape, reservation);
+    }
+
+    /// The extender wants a share of the other GPU, or all of it, and takes back what is in its way.
+    fn want_share(&mut self, choice: usize) {
+        let is_whole = choice == 39;
+        let (name, shape) = if is_whole {
+            (WHOLE, Shape::Whole { size_gb: SizeGb(15) })
+        } else {
+            (SHARE, Shape::mps(SizeGb(4)))
+        };
+        let stays = |w: &WantedSlice| w.gpu == uuid(0) || !is_whole && w.shape == shape;
+        self.spec.slices.retain(stays);
+        let shares = self.spec.slices.iter().filter(|w| w.gpu == uuid(1));
+        if shares.count() >= MOST_SHARES {
+            let first = self.spec.slices.iter().position(|w| w.gpu == uuid(1));
+            drop(first.map(|first| self.spec.slices.remove(first)));
+        }
+        let reservation = self.promise(name, choice >= 35 && !is_whole);
+        self.add(1, shape, reservation);
+    }
+
+    fn promise(&mut self, name: &str, alone: bool) -> Reservation {
+        self.promised += 1;
+        let number = self.promised;
+        Reservation {
             uid: PodUid::new(format!("u{number}")),
             namespace: "ns".into(),
             pod: format!("p{number}"),
             container: "main".into(),
-            resource: NAMES[name].parse().unwrap(),
-            alone: choice >= 16,
+            resource: name.parse().unwrap(),
+            alone,
             epoch: 1,
-        };
-        self.spec.slices.push(WantedSlice {
-            id: SliceId::new(format!("s{number}")),
-            gpu: uuid(0),
-            shape: Shape::Mig { profile: profile.parse().unwrap(), start, size, part: None },
-            reservation: Some(reservation),
-        });
+        }
+    }
+
+    fn add(&mut self, gpu: u32, shape: Shape, reservation: Reservation) {
+        self.spec.next_slice += 1;
+        let id = SliceId::new(format!("s{}", self.spec.next_slice));
+        self.spec.slices.push(WantedSlice { id, gpu: uuid(gpu), shape, reservation: Some(reservation) });
         self.write();
+    }
+
+    /// Somebody deletes the GpuNode: the new one wants nothing and begins with the first name again.
+    fn make_gpu_node_anew(&mut self, choice: usize) {
+        if choice < 8 {
+            self.spec = GpuNodeSpec::default();
+            self.earlier += 1;
+            self.write();
+        }
+    }
+
+    /// The kubelet's process ends and comes back. It has heard of no pod, lists none, and knows no list.
+    fn restart_kubelet(&mut self, choice: usize) {
+        if choice < 12 {
+            // What it has listed before is known; one that ends between Allocate and its next list is another matter.
+            self.pods.values_mut().for_each(|pod| pod.listed = true);
+            self.note_admitted();
+            self.tell_pods();
+            self.ask_and_answer();
+            self.unpick();
+            self.knows_pods = false;
+            self.taken.clear();
+            (self.allocatable, self.holders) = (None, None);
+            self.node.on_registration(Err("the kubelet has restarted".into()));
+            self.node.on_registration(Ok(()));
+        }
     }
 
     fn release(&mut self, choice: usize) {
@@ -172,7 +248,11 @@ impl Life {
 
     fn write(&mut self) {
         self.spec.revision += 1;
-        self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
+        self.tell_spec();
+    }
+
+    fn tell_spec(&mut self) {
+        self.node.on_spec(Some(format!("uid-{}", self.earlier)), Ok(self.spec.clone()));
     }
 
     fn take_lists(&mut self, choice: usize) {
@@ -190,6 +270,7 @@ impl Life {
             .iter()
             .flat_map(|(name, list)| list.iter().map(move |(device, healthy)| (*name, device, *healthy)))
             .filter(|(_, device, healthy)| *healthy && !self.pods.contains_key(*device))
+            .filter(|_| self.knows_pods)
             .map(|(name, device, _)| (name, device.clone()))
             .collect();
         let picked = free.get(choice % free.len().max(1)).cloned();
@@ -300,7 +381,8 @@ impl Life {
             (*name, list.iter().filter(|(_, healthy)| **healthy).map(|(device, _)| device.clone()).collect())
         });
         self.allocatable = Some(Allocatable { asked: self.now, healthy: healthy.collect() });
-        let held = self.pods.iter().filter(|(_, pod)| pod.listed && !pod.identity.staged);
+        let held = self.pods.iter().filter(|_| self.knows_pods);
+        let held = held.filter(|(_, pod)| pod.listed && !pod.identity.staged);
         let held = held.map(|(device, pod)| {
             let PodKey { namespace, name } = pod.identity.key.clone();
             let holder = Holder { namespace, pod: name, container: "main".into() };
@@ -339,6 +421,7 @@ impl Life {
         }
         let status = self.node.decide(self.now).status;
         self.node = Node::remembering(Some(&status), Settings::default());
+        self.node.recall(self.record.clone(), self.now);
         self.taken.values_mut().flat_map(BTreeMap::values_mut).for_each(|healthy| *healthy = false);
         self.pods.values_mut().for_each(|pod| pod.listed = true);
         (self.allocatable, self.holders) = (None, None);
@@ -346,7 +429,9 @@ impl Life {
         self.unpick();
         self.node.on_observed(Ok(self.gpus.gpus()));
         self.node.on_registration(Ok(()));
-        self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
+        if choice == 0 {
+            self.tell_spec();
+        }
     }
 
     fn step(&mut self) {
@@ -370,7 +455,8 @@ impl Life {
     }
 
     fn decide(&mut self) {
-        let lists = self.node.decide(self.now).lists;
+        let Decision { lists, record, .. } = self.node.decide(self.now);
+        self.record = record;
         let all = lists.iter().flat_map(|(name, list)| list.iter().map(move |d| (*name, d)));
         self.granted = all.filter(|(_, d)| d.grant.is_some()).map(|(name, d)| (name, d.id.clone())).collect();
         self.sent = lists
@@ -381,8 +467,13 @@ impl Life {
 
     fn check(&self) {
         let there: Vec<_> = self.gpus.gpus().into_iter().flat_map(|g| g.instances).collect();
+        let of_shares: Vec<_> = self.pods.iter().filter(|(d, _)| share::slice_of(d).is_some()).collect();
+        let wholes = of_shares.iter().filter(|(_, pod)| pod.name.to_string() == WHOLE).count();
+        assert!(wholes == 0 || of_shares.len() == 1, "a GPU is given twice");
+        assert!(of_shares.len() <= MOST_SHARES, "a GPU is given too often");
         for (device, pod) in &self.pods {
-            assert!(there.iter().any(|i| i.device() == Some(device)), "{device} went from under its pod");
+            let is_there = there.iter().any(|i| i.device() == Some(device));
+            assert!(is_there || self.node.shares.contains_key(device), "{device} went from under its pod");
             let elsewhere = self.taken.iter().filter(|(name, _)| **name != pod.name);
             let offered = elsewhere.into_iter().any(|(_, list)| list.get(device) == Some(&true));
             assert!(!offered, "{device} is offered under another name while a pod has it");
@@ -409,6 +500,8 @@ impl Life {
 
     /// Everybody catches up; pods end.
     fn settle(&mut self) {
+        self.knows_pods = true;
+        self.tell_spec();
         self.pods.clear();
         self.unpick();
         for uid in std::mem::take(&mut self.roster).into_keys() {
@@ -434,7 +527,7 @@ proptest! {
     #[test]
     fn no_device_goes_that_a_pod_has_and_in_the_end_all_that_is_wanted_is_there(
         begins in prop::option::of(16_usize..32),
-        actions in prop::collection::vec((0_u8..17, 0_usize..32), 0..120)
+        actions in prop::collection::vec((0_u8..20, 0_usize..40), 0..120)
     ) {
         let mut life = Life::new();
         if let Some(choice) = begins {

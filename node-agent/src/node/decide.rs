@@ -120,6 +120,7 @@ impl Node {
         let knows_holders =
             self.account.is_known() && self.health.pods.is_well() && self.health.spec.is_well();
         let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_contested();
+        self.recall_shares();
         self.adopt_shares();
         let init = self.init_held();
         self.account.take_init(init);
@@ -138,7 +139,12 @@ impl Node {
         let mut offered = offer(&existing);
         offered.healthy.values_mut().for_each(|devices| devices.retain(|device| !unserved.contains(device)));
         if knows_all {
+            self.grants = true;
             self.advertised.offer(&offered.healthy, now);
+        } else if self.health.nvml.is_well() && !self.is_contested() {
+            // Whoever has something goes on with it, and its container may be started again.
+            offered.healthy.values_mut().for_each(|devices| devices.retain(|d| self.account.lists(d)));
+            self.advertised.add(&offered.healthy, now);
         }
         let (look, next_look) = self.account.look(now);
         let next_drop = self.advertised.drop_ids(&self.account, now);
@@ -207,6 +213,7 @@ impl Node {
                 troubles.insert(slice.id.clone(), (text, lasting.is_some()));
             }
         }
+        troubles.extend(self.taken_by_others().map(|(id, text)| (id, (text, false))));
         let ids: Vec<SliceId> = troubles.keys().cloned().collect();
         let overdue = self.serving.out_of_reach(&ids, SERVE_WITHIN, now);
         let unserved = troubles.into_iter().map(|(id, (text, at_once))| {
@@ -255,9 +262,10 @@ impl Node {
         for step in &plan.steps {
             match step {
                 // What was to end first may still be there, or the MPS daemon of what has ended.
-                Step::Start { gpu, shape, .. }
+                Step::Start { gpu, id, shape }
                     if self.waits_for_daemon(gpu, *shape)
                         || self.is_being_switched(gpu)
+                        || self.shares.contains_key(&share::device_id(gpu, id))
                         || !self.is_allowed_alone(observed, step) => {}
                 Step::Start { gpu, id, shape } => {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
@@ -265,10 +273,14 @@ impl Node {
                     self.shares.insert(share::device_id(gpu, id), share);
                     return true;
                 }
-                Step::End { gpu, id } if self.may_go(&share::device_id(gpu, id), now) => {
-                    tracing::info!(%gpu, slice = %id, "share ended");
-                    self.shares.remove(&share::device_id(gpu, id));
-                    return true;
+                // What is made anew after a boot is made before it is known who holds what else.
+                Step::End { gpu, id } if !self.is_recovering() => {
+                    let Some(device) = self.share_named(gpu, id) else { continue };
+                    if self.may_go(&device, now) {
+                        tracing::info!(%gpu, slice = %id, "share ended");
+                        self.shares.remove(&device);
+                        return true;
+                    }
                 }
                 Step::Switch { .. } | Step::End { .. } | Step::Create { .. } | Step::Destroy { .. } => {}
             }
@@ -367,7 +379,7 @@ impl Node {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
             held: self.account.is_held(id),
-            grant: if listing == Listing::Revoked { None } else { granted(id) },
+            grant: if listing == Listing::Revoked || !self.grants { None } else { granted(id) },
             numa: self.gpu_of(id).and_then(|gpu| gpu.numa),
         };
         self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()

@@ -70,12 +70,24 @@ impl Node {
         let is_open = |(uid, pod, name, beyond): (&PodUid, &NodePod, ResourceName, &Beyond)| {
             !pod.admitted || self.own_of(uid, pod, name).len() < beyond.count
         };
-        let may_have_it = |uid: &PodUid| !self.promised(uid, *name).any(|(own, _)| own == *device);
-        let is_suspected = match suspects {
-            Some(suspects) => suspects.iter().any(|uid| self.is_awaited(uid, *name) && may_have_it(uid)),
-            None => of_name.clone().any(|(uid, ..)| may_have_it(uid)),
-        };
-        self.pods.is_none() || is_suspected || of_name.any(is_open)
+        let is_suspected = suspects.iter().flatten().any(|uid| self.may_have(uid, device, *name));
+        self.pods.is_none() || is_suspected || self.is_suspected(device) || of_name.any(is_open)
+    }
+
+    /// Whether an init container of the pod may have got the device instead of what the pod was promised.
+    fn may_have(&self, uid: &PodUid, device: &DeviceId, name: ResourceName) -> bool {
+        self.is_awaited(uid, name) && !self.promised(uid, name).any(|(own, _)| own == *device)
+    }
+
+    /// Whether an init container of a pod that was promised another device may have got this one: it was allocated then, and
+    /// the kubelet does not list it.
+    pub(super) fn is_suspected(&self, device: &DeviceId) -> bool {
+        let mut allocations = self.account.allocations().filter(|(allocated, _)| *allocated == device);
+        allocations.any(|(_, Allocation { name, suspects, .. })| {
+            let is_suspect = |uid: &PodUid| suspects.as_ref().is_none_or(|s| s.contains(uid));
+            let mut staged = self.staged().filter(|(uid, _, of, _)| of == name && is_suspect(uid));
+            !self.account.lists(device) && staged.any(|(uid, ..)| self.may_have(uid, device, *name))
+        })
     }
 
     /// What the status said to be held, and by nobody, when the agent was started: an init container may have it.

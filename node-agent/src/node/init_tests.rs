@@ -2,9 +2,11 @@
 
 use super::tests::{ONE, Scene, devices, mig, slice, wanted};
 use super::*;
-use kerf_core::contract::{Holder, SliceState, WantedSlice};
+use crate::gpu::fake::{FakeGpus, uuid};
+use kerf_core::contract::{Holder, Shape, SliceState, WantedSlice};
 use kerf_core::names::PodUid;
 use kerf_core::request::Beyond;
+use kerf_core::units::SizeGb;
 use std::time::Duration;
 
 /// A slice at `start` for a container of a pod whose init container `load` needs two and `main` one.
@@ -23,21 +25,29 @@ fn spec() -> Vec<WantedSlice> {
 
 /// The pods as the API server shows them: `a` alone.
 fn pods(admitted: bool) -> NodePods {
+    pods_of(ONE, admitted)
+}
+
+fn pods_of(name: &str, admitted: bool) -> NodePods {
     let beyond = Beyond { container: "load".to_owned(), count: 1 };
-    let names = BTreeMap::from([(ONE.parse().unwrap(), Some(beyond))]);
+    let names = BTreeMap::from([(name.parse().unwrap(), Some(beyond))]);
     let pod = NodePod { key: PodKey::new("ns", "a"), admitted, names };
     NodePods::from([(PodUid::new("a-uid"), pod)])
 }
 
 /// The kubelet admits `a`: `load` gets both devices and `main` the first of them, the only one that is ever listed.
 fn admit(scene: &mut Scene) {
-    let name = ONE.parse::<ResourceName>().unwrap();
-    for ids in [&["MIG-1", "MIG-2"][..], &["MIG-1"]] {
+    admit_with(scene, ONE, ["MIG-1", "MIG-2"]);
+}
+
+fn admit_with(scene: &mut Scene, name: &str, devices: [&str; 2]) {
+    let name = name.parse::<ResourceName>().unwrap();
+    for ids in [&devices[..], &devices[..1]] {
         let now = scene.tick();
         scene.node.on_allocated(name, ids.iter().copied().map(DeviceId::new).collect(), now);
     }
     let holder = Holder { namespace: "ns".into(), pod: "a".into(), container: "main".into() };
-    scene.held.insert(DeviceId::new("MIG-1"), Held { name, holder });
+    scene.held.insert(DeviceId::new(devices[0]), Held { name, holder });
     scene.list_holders();
 }
 
@@ -232,4 +242,136 @@ fn what_an_init_container_has_instead_of_what_its_pod_was_promised_stays_until_t
         scene.list_holders();
         assert_eq!(slice(&scene.settle(), "s9").state, SliceState::Ready);
     }
+}
+
+#[test]
+fn what_an_init_container_of_another_pod_may_have_is_not_ready_and_its_pod_is_placed_anew() {
+    let mut scene = with_anothers(true);
+    let promised = vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")];
+    // The leader had not heard that it is taken.
+    scene.want(promised);
+    let status = scene.settle();
+    let told = slice(&status, "s1");
+    assert_eq!((told.state, told.ready_for.as_ref()), (SliceState::Held, None));
+    assert_eq!(held_by(&status, "s1"), None, "the leader would move the promise of s2 to it");
+    assert!(told.message.as_ref().unwrap().contains("init container"));
+    scene.now += Duration::from_secs(30);
+    assert_eq!(slice(&scene.decide().status, "s1").state, SliceState::Failed);
+    scene.want(vec![staged("s2", 1, "load")]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Held, "it stays");
+}
+
+#[test]
+fn a_bound_pods_promise_does_not_fail_for_want_of_its_slice() {
+    let mut scene = with_anothers(true);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
+    let mut all = pods(true);
+    let names = BTreeMap::from([(ONE.parse().unwrap(), None)]);
+    all.insert(PodUid::new("w-uid"), NodePod { key: PodKey::new("ns", "w"), admitted: false, names });
+    scene.node.on_pods(all);
+    scene.settle();
+    scene.now += Duration::from_secs(30);
+    assert_eq!(
+        slice(&scene.decide().status, "s1").state,
+        SliceState::Held,
+        "it may yet get what the other was promised"
+    );
+}
+
+const FOUR: &str = "nvidia.com/gpu-4gb";
+
+/// Two MPS shares for `a`, of which only its init container holds the second.
+fn shares() -> Vec<WantedSlice> {
+    let shares = [("s1", "main"), ("s2", "load")].map(|(id, container)| {
+        let mut slice = wanted(id, Shape::mps(SizeGb(4)), Some(("a", FOUR)));
+        let reservation = slice.reservation.as_mut().unwrap();
+        (reservation.container, reservation.alone) = (container.to_owned(), true);
+        slice
+    });
+    shares.to_vec()
+}
+
+/// A node without MIG on which `a` was admitted, a while ago.
+fn sharing(settings: Settings) -> Scene {
+    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), settings);
+    scene.node.on_others(Vec::new());
+    scene.want(shares());
+    scene.settle();
+    let limit = scene.node.wanted_daemons().get(&uuid(0)).map(|daemon| daemon.limit);
+    let serving = limit.map(|limit| (uuid(0), Daemon::Serving { generation: 1, limit, threads: 100 }));
+    scene.node.on_daemons(serving.into_iter().collect());
+    scene.settle();
+    scene.node.on_pods(pods_of(FOUR, false));
+    admit_with(&mut scene, FOUR, ["GPU-0::1", "GPU-0::2"]);
+    scene.node.on_pods(pods_of(FOUR, true));
+    scene.now += Duration::from_mins(1);
+    scene.settle();
+    scene
+}
+
+/// The agent comes back, and hears of the pods and of what the kubelet lists.
+fn come_back(scene: &mut Scene, status: Option<&GpuNodeStatus>) {
+    scene.start_agent(status);
+    scene.node.on_registration(Ok(()));
+    scene.node.on_pods(pods_of(FOUR, true));
+    scene.acknowledge();
+    scene.list_holders();
+}
+
+#[test]
+fn a_share_that_only_an_init_container_holds_stays_over_a_restart_though_nobody_wants_it() {
+    // The GpuNode is deleted before the restart or during it; and the agent has its record, or its status alone.
+    for (seen, with_status, with_record) in
+        [(true, true, true), (true, false, true), (false, false, true), (true, true, false)]
+    {
+        let mut scene = sharing(Settings::default());
+        if seen {
+            scene.want(Vec::new());
+        }
+        let status = scene.settle();
+        if !with_record {
+            scene.record = Recalled::default();
+        }
+        come_back(&mut scene, Some(&status).filter(|_| with_status));
+        let whole = wanted("s9", Shape::Whole { size_gb: SizeGb(15) }, Some(("c", "nvidia.com/gpu")));
+        scene.want(vec![whole]);
+        let status = scene.settle();
+        assert_eq!(slice(&status, "s2").state, SliceState::Held, "{seen} {with_status} {with_record}");
+        assert_eq!(held_by(&status, "s2"), Some(("a", "load")), "the extender counts it");
+        assert_eq!(slice(&status, "s9").device, None);
+        scene.held.clear();
+        scene.node.on_pods(NodePods::new());
+        scene.now += Duration::from_secs(2);
+        scene.list_holders();
+        assert_eq!(slice(&scene.settle(), "s9").state, SliceState::Ready, "its pod has ended");
+    }
+}
+
+#[test]
+fn an_init_containers_mps_daemon_runs_on_while_it_is_looked_who_else_is_here() {
+    let mut scene = sharing(Settings { mps: Some("/mps".into()), others: true, ..Settings::default() });
+    // What `main` has is another GPU's, so to say: nothing that is listed needs the daemon.
+    scene.held.clear();
+    let daemons =
+        |scene: &mut Scene| scene.decide().kept.map(|kept| kept.daemons.into_keys().collect::<Vec<_>>());
+    assert_eq!(daemons(&mut scene), Some(vec![uuid(0)]));
+    let status = scene.settle();
+    come_back(&mut scene, Some(&status));
+    scene.want(shares());
+    assert_eq!(daemons(&mut scene), Some(vec![uuid(0)]), "a daemon that ends takes its clients along");
+}
+
+#[test]
+fn a_share_that_nobody_has_any_more_ends_after_a_restart() {
+    let mut scene = sharing(Settings::default());
+    scene.held.clear();
+    scene.start_agent(None);
+    scene.node.on_registration(Ok(()));
+    scene.node.on_pods(NodePods::new());
+    scene.acknowledge();
+    scene.list_holders();
+    scene.want(Vec::new());
+    assert!(scene.settle().slices.is_empty());
+    assert_eq!(scene.record.shares, Some(Shares::new()));
 }

@@ -55,6 +55,7 @@ pub use illness::Ill;
 pub use init::{NodePod, NodePods};
 pub use notes::Note;
 pub use recall::Recalled;
+pub(crate) use share::Shares;
 pub(crate) use status::unserved;
 pub use usage::{GpuUsage, Usage};
 
@@ -147,6 +148,8 @@ pub struct Node {
     others: Option<Vec<String>>,
     /// Whether it was ever known who holds what.
     knew: bool,
+    /// Whether all was ever known that an offer rests on: before, what is listed is for those alone who have it.
+    grants: bool,
     /// Whether names were ever registered.
     named: bool,
     recalled: Recalled,
@@ -189,12 +192,14 @@ impl Node {
             return;
         }
         self.health.spec = Neighbour::Well;
+        // Another object's slices are others, whatever their names.
+        let same_object = uid == self.spec_uid;
         self.spec_uid = uid;
         let same_policy = self.spec.policy == spec.policy;
         self.spec = spec;
         let wanted = |id: &SliceId| self.spec.slices.iter().any(|w| w.id == *id);
         self.retries.retain(|task| match task {
-            Task::Create(id) => wanted(id),
+            Task::Create(id) => same_object && wanted(id),
             Task::Destroy(..) => true,
             // Another policy is another try.
             Task::Switch(_) => same_policy,
@@ -252,21 +257,6 @@ impl Node {
         instances
             .filter(|i| i.devices().any(|(.., d)| left.contains(d)))
             .for_each(|i| i.has_processes = false);
-    }
-
-    /// Shares that containers hold exist, whatever the spec says and whether or not the agent was restarted.
-    fn adopt_shares(&mut self) {
-        for (device, held) in self.account.devices() {
-            let Some((gpu, id)) = share::slice_of(device).filter(|_| !self.shares.contains_key(device))
-            else {
-                continue;
-            };
-            let wanted = self.spec.slices.iter().find(|w| w.id == id && w.gpu == gpu).map(|w| w.shape);
-            let wanted = wanted.filter(|shape| shape.keeps(held.name));
-            let shape = wanted.or_else(|| self.shape_of(&gpu, held.name));
-            let Some(shape) = shape else { continue };
-            self.shares.insert(device.clone(), Share { gpu, id, shape });
-        }
     }
 
     /// Takes what the kubelet may hand out.

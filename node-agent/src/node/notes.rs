@@ -1,7 +1,8 @@
 //! What the node has to tell people of: each is told once for as long as it is so.
 
 use super::Node;
-use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid};
+use kerf_core::contract::WantedSlice;
+use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::units::MemoryMib;
 
 /// Something that an operator or a pod's owner should hear of.
@@ -89,15 +90,39 @@ impl Node {
 
     /// Tells of pods that hold what was promised to others, and were promised nothing themselves.
     pub(super) fn tell_mismatches(&mut self) {
+        let stolen = self.stolen().into_iter().map(|(_, device, pod)| Note::Mismatch { device, pod });
+        let stolen: Vec<Note> = stolen.collect();
+        self.tell_lasting(stolen, |note| matches!(note, Note::Mismatch { .. }));
+    }
+
+    /// What they hold.
+    fn stolen(&self) -> Vec<(&WantedSlice, DeviceId, PodKey)> {
         let reservations = || self.spec.slices.iter().filter_map(|w| w.reservation.as_ref());
         let stolen = self.spec.slices.iter().filter_map(|wanted| {
             let (promised, device) = (wanted.reservation.as_ref()?, self.device_of(wanted)?);
             let holder = self.account.holder(&device)?.holder.key();
             let is_strange = holder != promised.key() && !reservations().any(|r| r.key() == holder);
-            is_strange.then_some(Note::Mismatch { device, pod: holder })
+            is_strange.then_some((wanted, device, holder))
         });
-        let stolen: Vec<Note> = stolen.collect();
-        self.tell_lasting(stolen, |note| matches!(note, Note::Mismatch { .. }));
+        stolen.collect()
+    }
+
+    /// Slices of pods that are not bound yet and cannot be given them, for others have them or may have: a promise that
+    /// nobody can take over is kept elsewhere.
+    pub(super) fn taken_by_others(&self) -> impl Iterator<Item = (SliceId, String)> {
+        let is_waiting = |wanted: &&WantedSlice| {
+            let promised = wanted.reservation.as_ref();
+            promised.is_some_and(|r| self.pods.as_ref().is_some_and(|pods| !pods.contains_key(&r.uid)))
+        };
+        let stolen = self
+            .stolen()
+            .into_iter()
+            .map(|(wanted, _, pod)| (wanted, format!("{pod} has it, which was not promised it")));
+        let is_suspected = |w: &&WantedSlice| self.device_of(w).is_some_and(|d| self.is_suspected(&d));
+        let suspected = self.spec.slices.iter().filter(is_suspected);
+        let suspected = suspected.map(|w| (w, "an init container of another pod may have it".to_owned()));
+        let taken: Vec<_> = stolen.chain(suspected).filter(|(w, _)| is_waiting(w)).collect();
+        taken.into_iter().map(|(wanted, text)| (wanted.id.clone(), text))
     }
 
     /// Has something told with the next decision.

@@ -4,6 +4,7 @@
 //! A node that was booted gets back what its record tells, at the same places, before any resource name is registered: the
 //! kubelet's own record tells it of pods that need the names.
 
+use super::share::{self, Shares};
 use super::{Ill, Node, Note};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Compute, Gpu};
@@ -27,6 +28,8 @@ pub struct Recalled {
     pub spec: GpuNodeSpec,
     /// The object's UID.
     pub uid: Option<String>,
+    /// The shares that existed, wanted or not; `None` where no record tells.
+    pub shares: Option<Shares>,
     /// The GPUs whose MIG mode was on, and has not come back yet.
     pub mig: BTreeSet<GpuUuid>,
     /// The GPUs that kerf had put into `EXCLUSIVE_PROCESS` mode.
@@ -53,6 +56,9 @@ impl Node {
         self.spec_uid.clone_from(&recalled.uid);
         self.recall_ills(&recalled.ills, now);
         self.recalled = recalled;
+        // The record is newer than the status; where there is none, the status has to do.
+        let told = || self.before.as_ref().map(share::shares_of).unwrap_or_default();
+        self.recalled.shares = Some(self.recalled.shares.take().unwrap_or_else(told));
     }
 
     /// Forgets GPUs whose MIG mode has come back, or is of no use any more: what becomes of it from now on is no loss.
@@ -76,6 +82,7 @@ impl Node {
         Recalled {
             spec: self.spec.clone(),
             uid: self.spec_uid.clone(),
+            shares: Some(self.shares_to_record()),
             mig: seen.chain(lost).collect(),
             exclusive: exclusive.chain(kept).collect(),
             limits: self.wanted_limits(),

@@ -2,10 +2,12 @@
 //!
 //! So an id means the same slice before and after a restart of the agent, and is never used for another one.
 
-use kerf_core::contract::Shape;
+use super::Node;
+use kerf_core::contract::{GpuNodeStatus, Shape};
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::{MemoryMib, SizeGb};
+use std::collections::BTreeMap;
 
 const SEPARATOR: &str = "::";
 
@@ -50,6 +52,50 @@ pub(crate) fn shape_of(name: ResourceName, memory: MemoryMib, replicas: Option<u
             Some(Shape::TimeSlicing { size_gb })
         }
         ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Shape::share(name.kind(), size),
+    }
+}
+
+/// The shares that exist, by their devices.
+pub(crate) type Shares = BTreeMap<DeviceId, Shape>;
+
+/// Those of which a status tells.
+pub(super) fn shares_of(status: &GpuNodeStatus) -> Shares {
+    let shares = status.slices.iter().filter(|slice| slice.shape.instance().is_none());
+    shares.filter_map(|slice| Some((slice.device.clone()?, slice.shape))).collect()
+}
+
+impl Node {
+    /// Shares that existed when an earlier process ended exist, once their GPUs are seen: no GPU tells of a share, and of
+    /// one that only an init container holds the kubelet tells neither.
+    pub(super) fn recall_shares(&mut self) {
+        for (device, shape) in self.recalled.shares.take().unwrap_or_default() {
+            match slice_of(&device).filter(|(gpu, _)| self.gpu(gpu).is_some()) {
+                Some((gpu, id)) => drop(self.shares.entry(device).or_insert(Share { gpu, id, shape })),
+                None => drop(self.recalled.shares.get_or_insert_default().insert(device, shape)),
+            }
+        }
+    }
+
+    /// All that exist, with those of GPUs that have not been seen yet.
+    pub(super) fn shares_to_record(&self) -> Shares {
+        let existing = self.shares.iter().map(|(device, share)| (device.clone(), share.shape));
+        self.recalled.shares.clone().unwrap_or_default().into_iter().chain(existing).collect()
+    }
+
+    /// Shares that containers hold exist, whatever the spec says and whether or not the agent was restarted.
+    pub(super) fn adopt_shares(&mut self) {
+        for (device, held) in self.account.devices() {
+            let Some((gpu, id)) = slice_of(device) else { continue };
+            let (known, by_name) = (self.shares.get(device).map(|s| s.shape), self.shape_of(&gpu, held.name));
+            // What a name does not tell of it the spec may, which may come later.
+            if known.is_some() && known != by_name {
+                continue;
+            }
+            let wanted = self.spec.slices.iter().find(|w| w.id == id && w.gpu == gpu).map(|w| w.shape);
+            let wanted = wanted.filter(|shape| shape.keeps(held.name));
+            let Some(shape) = wanted.or(known).or(by_name) else { continue };
+            self.shares.insert(device.clone(), Share { gpu, id, shape });
+        }
     }
 }
 

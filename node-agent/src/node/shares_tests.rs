@@ -273,6 +273,56 @@ fn a_number_that_is_given_again_takes_nothing_from_who_holds_the_old_share() {
 }
 
 #[test]
+fn a_share_that_has_anothers_device_waits_until_that_one_is_gone() {
+    for (restarts, first) in [false, true].into_iter().flat_map(|r| [(r, mps(4)), (r, time_slice(4))]) {
+        let name = if first == mps(4) { FOUR } else { FOUR_SHARED };
+        let mut scene = Scene::new(&["T4-16GB"]);
+        scene.want(vec![wanted("s1", first, Some(("a", name)))]);
+        scene.settle();
+        scene.allocate("a", name, "GPU-0::1");
+        if restarts {
+            scene.restart_agent(None);
+        }
+        // A GpuNode that was made anew gives the name again.
+        let new = vec![wanted("s1", mps(8), Some(("b", "nvidia.com/gpu-8gb")))];
+        scene.want(new.clone());
+        let status = scene.settle();
+        assert_eq!(slice(&status, "s1").state, SliceState::Failed, "its pod is placed anew");
+        let old = slice(&status, "GPU-0::1");
+        assert_eq!((old.state, old.shape), (SliceState::Held, first));
+        assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
+        scene.free("GPU-0::1");
+        scene.settle();
+        scene.now += std::time::Duration::from_secs(5);
+        let status = scene.settle();
+        let ready = slice(&status, "s1");
+        assert_eq!((ready.state, ready.shape, status.slices.len()), (SliceState::Ready, mps(8), 1));
+        assert_eq!(scene.node.shares[&DeviceId::new("GPU-0::1")].shape, mps(8));
+    }
+}
+
+#[test]
+fn a_held_share_is_what_the_spec_tells_of_it_once_it_does() {
+    let mut scene = scene(&["T4-16GB"]);
+    let half = Shape::Mps { size_gb: SizeGb(4), compute: ComputePercent::new(50) };
+    let spec = vec![wanted("s1", half, Some(("a", FOUR)))];
+    scene.want(spec.clone());
+    scene.settle();
+    serve(&mut scene);
+    scene.settle();
+    scene.allocate("a", FOUR, "GPU-0::1");
+    scene.settle();
+    // The record is lost, and the kubelet is heard before the API server.
+    scene.record = Recalled::default();
+    scene.restart_agent(None);
+    scene.decide();
+    scene.want(spec);
+    let status = scene.settle();
+    let held = slice(&status, "s1");
+    assert_eq!((held.state, held.shape, status.slices.len()), (SliceState::Held, half, 1));
+}
+
+#[test]
 fn a_kind_gives_way_to_another_when_its_last_holder_has_left() {
     let mut scene = scene(&["T4-16GB"]);
     scene.want(["s1", "s2"].map(|id| wanted(id, time_slice(4), Some((id, FOUR_SHARED)))).into());

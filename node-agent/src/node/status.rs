@@ -79,10 +79,16 @@ impl Node {
         let acknowledged = registered && self.advertised.is_acknowledged(name, device);
         // Which of its pod's containers has it is the kubelet's choice.
         let by_others = held.is_some_and(|h| h.name != name || h.holder.key() != reservation.key());
-        let ready = acknowledged && !by_others;
+        let is_suspected = held.is_none() && self.is_suspected(device);
+        if is_suspected {
+            // The next process takes it for held under this name.
+            status.resource = self.account.held_as(device);
+        }
+        let ready = acknowledged && !by_others && !is_suspected;
         status.ready_for = ready.then(|| reservation.uid.clone());
         status.state = match held {
             Some(_) => SliceState::Held,
+            None if is_suspected => SliceState::Held,
             None if waiting.contains(&wanted.id) => SliceState::Waiting,
             None if ready => SliceState::Ready,
             None => SliceState::Preparing,

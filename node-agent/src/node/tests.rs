@@ -419,6 +419,21 @@ fn a_slice_promised_to_one_pod_and_held_by_another_is_not_ready() {
 }
 
 #[test]
+fn a_pod_whose_slice_a_stranger_has_is_placed_anew() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.allocate("x", ONE, "MIG-1");
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Held);
+    scene.now += Duration::from_secs(30);
+    let status = scene.decide().status;
+    let failed = slice(&status, "s1");
+    assert_eq!((failed.state, failed.holder.as_ref().unwrap().pod.as_str()), (SliceState::Failed, "x"));
+    assert!(failed.message.as_ref().unwrap().contains("ns/x"), "{failed:?}");
+    assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
+}
+
+#[test]
 fn shares_are_accounted_and_served_under_stable_ids() {
     let mut scene = Scene::new(&["T4-16GB"]);
     let share = Shape::mps(SizeGb(4));
@@ -476,6 +491,87 @@ fn nothing_is_cut_while_holders_or_gpus_are_unknown() {
     let decision = scene.decide();
     assert!(decision.step.is_none());
     assert!(!decision.status.is_ready());
+}
+
+#[test]
+fn what_pods_have_is_listed_before_the_api_server_answers_and_nobody_else_gets_it() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let both = vec![
+        wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
+        wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))),
+    ];
+    scene.want(both.clone());
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    scene.settle();
+    scene.start_agent(None);
+    scene.node.on_registration(Ok(()));
+    assert_eq!(devices(&scene.decide().healthy), Vec::<&str>::new(), "the kubelet was not heard");
+    scene.list_holders();
+    let decision = scene.decide();
+    assert_eq!(devices(&decision.healthy), ["MIG-1"], "its container may be started again");
+    assert!(!grants(&decision, "MIG-1"), "a pod that comes after its holder's end was promised another");
+    assert!(decision.step.is_none() && !decision.status.is_ready());
+    scene.want(both);
+    scene.node.on_pods(NodePods::new());
+    let decision = scene.decide();
+    assert_eq!(devices(&decision.healthy), ["MIG-1", "MIG-2"]);
+    assert!(grants(&decision, "MIG-1"));
+}
+
+#[test]
+fn what_cannot_be_used_is_not_listed_for_its_holder_either() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    scene.start_agent(None);
+    scene.node.on_registration(Ok(()));
+    let what = crate::gpu::GpuTrouble::Xid(79);
+    scene.node.on_trouble(crate::gpu::GpuEvent { gpu: uuid(0), what, gi: None, ci: None }, scene.now);
+    scene.list_holders();
+    assert_eq!(devices(&scene.decide().healthy), Vec::<&str>::new());
+}
+
+#[test]
+fn a_name_that_is_given_again_hides_no_slice() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    scene.settle();
+    for restarts in [false, true] {
+        // The GpuNode is deleted, and the leader begins with the first name again.
+        let again = vec![wanted("s1", mig("1g.10gb", 4, 1), Some(("b", ONE)))];
+        if restarts {
+            let status = scene.settle();
+            scene.restart_agent(Some(&status));
+        }
+        scene.want(again);
+        let status = scene.settle();
+        assert_eq!(slice(&status, "s1").state, SliceState::Ready);
+        let old = slice(&status, "MIG-1");
+        assert_eq!((old.state, old.holder.as_ref().unwrap().pod.as_str()), (SliceState::Held, "a"));
+        let inventory = kerf_core::inventory::NodeInventory::of(&scene.node.spec, &status);
+        assert_eq!(inventory.gpus[0].taken().count(), 2, "the extender sees both");
+    }
+}
+
+#[test]
+fn what_could_not_be_made_for_another_gpu_node_is_tried_for_a_new_one() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let slices = vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))];
+    scene.want(slices.clone());
+    for _ in 0..3 {
+        scene.gpus.fail_next(GpuError::Call { call: "nvmlX", code: NvmlCode::InsufficientResources });
+        let step = scene.decide().step.unwrap();
+        scene.run(step);
+        scene.now += Duration::from_secs(1);
+    }
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Failed);
+    let spec = GpuNodeSpec { revision: 1, epoch: 1, next_slice: 1, slices, ..GpuNodeSpec::default() };
+    scene.node.on_spec(Some("another".into()), Ok(spec));
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
 }
 
 #[test]

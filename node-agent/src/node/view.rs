@@ -1,7 +1,7 @@
 //! The node as the planner and the offer see it: core's values, made of what the agent has observed.
 
 use super::Node;
-use super::share;
+use super::share::{self, Share};
 use crate::gpu::{Compute, Gpu, GpuInstance};
 use kerf_core::contract::{Reservation, Shape, WantedSlice};
 use kerf_core::mig::{ComputeInstance, Instance, catalog};
@@ -40,7 +40,7 @@ impl Node {
                 .collect(),
             shares: shares
                 .map(|(device, share)| ObservedShare {
-                    id: share.id.clone(),
+                    id: self.name_of_share(device, share),
                     shape: share.shape,
                     held: held(device),
                 })
@@ -102,8 +102,9 @@ impl Node {
                     .map(|(.., d)| d.clone())
             }
             Shape::Whole { .. } | Shape::Mps { .. } | Shape::TimeSlicing { .. } => {
+                let is_it = |share: &Share| share.shape == wanted.shape;
                 Some(share::device_id(&wanted.gpu, &wanted.id))
-                    .filter(|device| self.shares.contains_key(device))
+                    .filter(|device| self.shares.get(device).is_some_and(is_it))
             }
         }
     }
@@ -162,7 +163,7 @@ impl Node {
             };
             for instance in &gpu.instances {
                 for (part, _, device) in instance.devices().filter(|(.., d)| !wanted.contains(d)) {
-                    let id = self.origins.get(device).cloned();
+                    let id = self.origins.get(device).map(|id| self.name_of_unwanted(device, id));
                     let shape = mig_shape(instance.instance, part);
                     all.push((gpu.uuid.clone(), shape, device.clone(), id));
                 }
@@ -176,11 +177,37 @@ impl Node {
             }
         }
         for (device, share) in &self.shares {
-            if !self.spec.slices.iter().any(|w| w.id == share.id && w.gpu == share.gpu) {
-                all.push((share.gpu.clone(), share.shape, device.clone(), Some(share.id.clone())));
+            if !self.is_wanted_share(device, share) {
+                let id = self.name_of_unwanted(device, &share.id);
+                all.push((share.gpu.clone(), share.shape, device.clone(), Some(id)));
             }
         }
         all
+    }
+
+    /// The name of a slice that nobody wants: a GpuNode that was made anew gives the first names again, to others.
+    fn name_of_unwanted(&self, device: &DeviceId, id: &SliceId) -> SliceId {
+        let is_anothers = self.spec.slices.iter().any(|w| w.id == *id);
+        if is_anothers { SliceId::new(device.as_str()) } else { id.clone() }
+    }
+
+    fn is_wanted_share(&self, device: &DeviceId, share: &Share) -> bool {
+        let mut named = self.spec.slices.iter().filter(|w| w.id == share.id && w.gpu == share.gpu);
+        named.any(|w| self.device_of(w).as_ref() == Some(device))
+    }
+
+    /// What the planner calls a share.
+    fn name_of_share(&self, device: &DeviceId, share: &Share) -> SliceId {
+        let is_wanted = self.is_wanted_share(device, share);
+        if is_wanted { share.id.clone() } else { self.name_of_unwanted(device, &share.id) }
+    }
+
+    /// The device of the share that the planner calls so.
+    pub(super) fn share_named(&self, gpu: &GpuUuid, id: &SliceId) -> Option<DeviceId> {
+        let mut of_gpu = self.shares.iter().filter(|(_, share)| share.gpu == *gpu);
+        of_gpu
+            .find(|(device, share)| self.name_of_share(device, share) == *id)
+            .map(|(device, _)| device.clone())
     }
 }
 

@@ -17,4 +17,9 @@ pub struct ActivePod {
 pub trait ActivePods: Send + Sync {
     /// The active pods now.
     fn active(&self) -> Vec<ActivePod>;
+
+    /// Whether the pods are known. A kubelet that has just been started lists none, and frees nothing.
+    fn are_known(&self) -> bool {
+        true
+    }
 }

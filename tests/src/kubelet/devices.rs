@@ -63,6 +63,7 @@ pub struct DeviceManager {
     /// The kubelet admits one pod at a time, also while a plugin thinks about `Allocate`.
     admission: tokio::sync::Mutex<()>,
     allocate_calls: AtomicU64,
+    list_calls: AtomicU64,
     /// One writer of the checkpoint file at a time, so that the newest state is the last one written.
     writing: Mutex<()>,
 }
@@ -82,6 +83,7 @@ impl DeviceManager {
             run: Mutex::default(),
             admission: tokio::sync::Mutex::default(),
             allocate_calls: AtomicU64::new(0),
+            list_calls: AtomicU64::new(0),
             writing: Mutex::default(),
         };
         manager.restart(Instant::now());
@@ -180,6 +182,9 @@ impl DeviceManager {
     /// Frees what inactive pods held. The active pods are asked for under the ledger's lock, so that a pod that is
     /// admitted meanwhile cannot look inactive.
     pub(super) fn collect_garbage(&self) {
+        if !self.pods.are_known() {
+            return;
+        }
         let mut ledger = locked(&self.ledger);
         let active: BTreeSet<String> = self.pods.active().into_iter().map(|pod| pod.uid).collect();
         ledger.collect_garbage(&active);
@@ -262,6 +267,20 @@ impl DeviceManager {
     pub fn healthy(&self) -> DevicesByResource {
         let ledger = locked(&self.ledger);
         ledger.known().iter().map(|(name, sets)| (name.clone(), sets.healthy.clone())).collect()
+    }
+
+    /// The pods, for an answer of pod-resources' `List`.
+    pub(super) fn list(&self) -> Vec<ActivePod> {
+        self.collect_garbage();
+        let pods = self.pods.active();
+        self.list_calls.fetch_add(1, Ordering::Relaxed);
+        pods
+    }
+
+    /// How often pod-resources was asked for its list.
+    #[must_use]
+    pub fn list_calls(&self) -> u64 {
+        self.list_calls.load(Ordering::Relaxed)
     }
 
     /// The active pods of the node.

@@ -10,6 +10,7 @@ use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -30,6 +31,8 @@ pub(super) struct Core {
     pub(super) devices: Arc<DeviceManager>,
     pub(super) pods: Arc<PodTable>,
     pub(super) observed: Mutex<Observed>,
+    /// Whether the API server does not tell of the pods yet.
+    pub(super) holds_pods_back: watch::Sender<bool>,
     /// The machine goes: every process is killed and nothing more is written.
     pub(super) halted: CancellationToken,
     tasks: Mutex<JoinSet<()>>,
@@ -43,7 +46,17 @@ impl Core {
         let active: Arc<PodTable> = Arc::clone(&pods);
         let devices = Arc::new(DeviceManager::new(&options.node_name, &paths.device_plugin_dir(), active));
         devices.set_delay(options.list_and_watch_delay);
-        Self { options, paths, devices, pods, observed: Mutex::default(), halted, tasks: Mutex::default() }
+        let (observed, tasks) = (Mutex::default(), Mutex::default());
+        Self {
+            options,
+            paths,
+            devices,
+            pods,
+            observed,
+            holds_pods_back: watch::Sender::new(false),
+            halted,
+            tasks,
+        }
     }
 
     /// Folder of the containers' logs.
@@ -66,6 +79,9 @@ impl Core {
 
     /// Watches the node's pods until the kubelet goes down.
     pub(super) async fn watch(self: &Arc<Self>, line: UnboundedSender<String>) {
+        let mut held_back = self.holds_pods_back.subscribe();
+        // The sender lives as long as this does.
+        drop(held_back.wait_for(|held_back| !held_back).await);
         let api: Api<Pod> = Api::all(self.options.client.clone());
         let config = watcher::Config::default().fields(&format!("spec.nodeName={}", self.options.node_name));
         let trimmed = watcher(api, config).default_backoff().modify(|pod| pod.metadata.managed_fields = None);
@@ -91,6 +107,7 @@ impl Core {
         for pod in pods {
             self.seen(pod, line);
         }
+        self.pods.became_known();
     }
 
     fn seen(self: &Arc<Self>, pod: Arc<Pod>, line: &UnboundedSender<String>) {

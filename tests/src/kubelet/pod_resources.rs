@@ -27,8 +27,7 @@ impl PodResourcesLister for PodResourcesService {
         &self,
         _: Request<ListPodResourcesRequest>,
     ) -> Result<Response<ListPodResourcesResponse>, Status> {
-        self.0.collect_garbage();
-        let pod_resources = self.0.active_pods().iter().map(|pod| self.describe(pod)).collect();
+        let pod_resources = self.0.list().iter().map(|pod| self.describe(pod)).collect();
         Ok(Response::new(ListPodResourcesResponse { pod_resources }))
     }
 

@@ -3,6 +3,7 @@
 //! Decides what an event of the watch asks for; does none of it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -54,6 +55,8 @@ struct PodRecord {
 /// All pods bound to the node, by UID.
 pub(super) struct PodTable {
     records: Mutex<BTreeMap<String, PodRecord>>,
+    /// Whether the API server has told of them since the kubelet's process began.
+    are_known: AtomicBool,
     /// Stops every pod.
     halted: CancellationToken,
 }
@@ -61,7 +64,7 @@ pub(super) struct PodTable {
 impl PodTable {
     /// No pods yet; `halted` stops them all.
     pub(super) fn new(halted: CancellationToken) -> Self {
-        Self { records: Mutex::default(), halted }
+        Self { records: Mutex::default(), are_known: AtomicBool::new(false), halted }
     }
 
     /// Takes in a pod as the API server has it now.
@@ -133,11 +136,25 @@ impl PodTable {
         seconds.map_or(DEFAULT_GRACE, |seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
     }
 
-    /// The kubelet's process is gone: pods in the middle of their admission have to be admitted anew.
+    /// The first complete list since the kubelet's process began was observed.
+    pub(super) fn became_known(&self) {
+        self.are_known.store(true, Ordering::Relaxed);
+    }
+
+    /// The kubelet's process is gone, and the next one knows no pods at first: those in the middle of their admission have to
+    /// be admitted anew.
     pub(super) fn interrupted(&self) {
+        self.are_known.store(false, Ordering::Relaxed);
         for record in locked(&self.records).values_mut().filter(|record| record.stage == Stage::Admitting) {
             record.stage = Stage::Waiting;
         }
+    }
+
+    /// The pods whose containers run or will run, whether or not the kubelet's process knows of them yet.
+    pub(super) fn unended(&self) -> Vec<ActivePod> {
+        let records = locked(&self.records);
+        let active = records.values().filter(|record| record.stage != Stage::Ended);
+        active.map(|record| record.active.clone()).collect()
     }
 
     /// What the other active pods, admitted and not `except`, have as their limits of this name.
@@ -158,9 +175,11 @@ impl PodTable {
 
 impl ActivePods for PodTable {
     fn active(&self) -> Vec<ActivePod> {
-        let records = locked(&self.records);
-        let active = records.values().filter(|record| record.stage != Stage::Ended);
-        active.map(|record| record.active.clone()).collect()
+        if self.are_known() { self.unended() } else { Vec::new() }
+    }
+
+    fn are_known(&self) -> bool {
+        self.are_known.load(Ordering::Relaxed)
     }
 }
 

@@ -148,6 +148,17 @@ impl StandInKubelet {
         self.core.devices.set_delay(delay);
     }
 
+    /// Whether the API server tells of no pods yet to a kubelet that is started from now on: it lists none meanwhile.
+    pub fn hold_pods_back(&self, hold: bool) {
+        self.core.holds_pods_back.send_replace(hold);
+    }
+
+    /// How often pod-resources was asked for its list.
+    #[must_use]
+    pub fn list_calls(&self) -> u64 {
+        self.core.devices.list_calls()
+    }
+
     /// All that was seen so far.
     #[must_use]
     pub fn observed(&self) -> Observed {
@@ -175,8 +186,7 @@ impl StandInKubelet {
     /// Devices of the active pods, by pod and resource name; pods without devices are left out.
     #[must_use]
     pub fn allocations(&self) -> BTreeMap<PodKey, DevicesByResource> {
-        let active = self.core.devices.active_pods();
-        let held = active.into_iter().map(|pod| {
+        let held = self.core.pods.unended().into_iter().map(|pod| {
             let held = self.core.devices.held_by_pod(&pod.uid);
             (pod.key, held)
         });

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Node, Pod};
 use kerf_node_agent::kubelet_api::API_VERSION;
+use kerf_node_agent::kubelet_api::podresources::ListPodResourcesRequest;
+use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, PodKey, StandInKubelet};
 use kube::Api;
@@ -12,7 +14,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use super::NAME;
-use super::plugin::{FakePlugin, register};
+use super::plugin::{FakePlugin, channel, register};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -243,6 +245,33 @@ async fn a_restart_of_the_kubelet_leaves_pods_alone() {
     assert_ne!(now[&PodKey::new("team", "three")], now[&PodKey::new("team", "one")]);
     cluster.delete("one").await;
     assert!(!process_lives(&process));
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_has_not_heard_of_its_pods_lists_none_and_frees_nothing() {
+    let cluster = Cluster::start().await;
+    cluster.create("one", 1, "exec sleep 1000", "Always").await;
+    cluster.phase("one", "Running").await;
+    let held = cluster.kubelet.allocations();
+    cluster.kubelet.hold_pods_back(true);
+    cluster.kubelet.restart().await.unwrap();
+    plug_in(&cluster.kubelet).await;
+    let listed = async || {
+        let mut lister = PodResourcesListerClient::new(channel(cluster.kubelet.pod_resources_socket()).await);
+        lister.list(ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources.len()
+    };
+    assert_eq!(listed().await, 0);
+    assert_eq!(cluster.kubelet.allocations(), held);
+    cluster.create("two", 1, "exec sleep 1000", "Always").await;
+    cluster.kubelet.hold_pods_back(false);
+    cluster.phase("two", "Running").await;
+    assert_eq!(listed().await, 2);
+    let (one, two) = (PodKey::new("team", "one"), PodKey::new("team", "two"));
+    let now = cluster.kubelet.allocations();
+    assert_eq!(now[&one], held[&one]);
+    assert_ne!(now[&one], now[&two]);
+    cluster.delete("one").await;
     cluster.end().await;
 }
 

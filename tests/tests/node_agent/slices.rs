@@ -142,6 +142,36 @@ async fn a_restarted_agent_and_a_restarted_kubelet_find_everything_again() -> an
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_was_just_started_and_lists_no_pod_yet_frees_nothing() -> anyhow::Result<()> {
+    let scene = Scene::start(h100()).await?;
+    scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
+    // The promise is lost, the place is wanted for another, and the kubelet is as it is for a moment after its start.
+    scene.kubelet.hold_pods_back(true);
+    scene.kubelet.restart().await?;
+    let bigger = scene.wanted("s2", mig("7g.80gb", 0, 8)?, None).await?;
+    scene.want(vec![bigger]).await?;
+    scene.until("the agent to notice", |status| !status.is_ready()).await?;
+    scene.until("the agent to register again", GpuNodeStatus::is_ready).await?;
+    let asked = async |more: u64| {
+        let enough = scene.kubelet.list_calls() + more;
+        wait(PATIENCE, "the kubelet to be asked", async || Ok(scene.kubelet.list_calls() >= enough)).await
+    };
+    asked(3).await?;
+    assert_eq!(scene.cut()?, ["1g.10gb at 0"]);
+    let held = scene.slice_until("s1", SliceState::Held).await?;
+    assert_eq!(held.holder.map(|h| h.pod).as_deref(), Some("a"));
+    assert_eq!(scene.kubelet.healthy_devices()[ONE].len(), 1, "its container may be started again");
+
+    scene.kubelet.hold_pods_back(false);
+    asked(3).await?;
+    assert_eq!(scene.cut()?, ["1g.10gb at 0"]);
+    scene.pods().delete("a", &DeleteParams::default()).await?;
+    scene.slice_until("s2", SliceState::Idle).await?;
+    assert_eq!(scene.cut()?, ["7g.80gb at 0"], "the pod has ended");
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nvmls_refusals_are_told_in_its_own_words_and_leave_nothing_behind() -> anyhow::Result<()> {
     let scene = Scene::start(h100()).await?;
     // The compute instance is refused once: the GPU instance goes again, and the second try succeeds.

@@ -225,3 +225,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_slice_that_is_held_by_nobody_known_is_occupied_though_the_spec_wants_it_no_more() {
+    let (id, gpu, shape) = (SliceId::new("s1"), gpu_uuid(0), h100_shape("1g.10gb", 0));
+    let slice = crate::contract::WantedSlice { id, gpu, shape, reservation: None };
+    let taken = |state| {
+        let mut status = node_status(&["H100-80GB"]);
+        let slice = crate::testing::slice_status(&slice, false);
+        status.slices.push(crate::contract::SliceStatus { state, ..slice });
+        NodeInventory::of(&GpuNodeSpec::default(), &status).gpus[0].taken().count()
+    };
+    assert_eq!(taken(crate::contract::SliceState::Held), 1);
+    assert_eq!(taken(crate::contract::SliceState::Idle), 0, "it is on its way out");
+}

@@ -2,6 +2,7 @@
 
 use super::document_check::problems;
 use super::document_fault::PolicyError;
+use super::signature::Signature;
 use super::{Cap, Dialect, EnvironmentRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule, WaitingRule};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
@@ -153,6 +154,8 @@ pub struct Toleration {
 /// A checked policy: each class has at least one kind, and none that isolates less than the class promises.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
+    /// Of `spec.match`.
+    signature: Signature,
     name: String,
     spec: PolicySpec,
 }
@@ -170,10 +173,11 @@ impl TryFrom<PolicyDocument> for Policy {
 
     /// The first of the document's problems, if it has one.
     fn try_from(document: PolicyDocument) -> Result<Self, PolicyError> {
-        match document.problems().into_iter().next() {
-            Some(error) => Err(error),
-            None => Ok(Self { name: document.metadata.name, spec: document.spec }),
+        if let Some(error) = document.problems().into_iter().next() {
+            return Err(error);
         }
+        let (name, spec) = (document.metadata.name, document.spec);
+        Ok(Self { signature: Signature::of_match(&spec.pods), name, spec })
     }
 }
 
@@ -218,6 +222,11 @@ impl Policy {
     #[must_use]
     pub fn spec(&self) -> &PolicySpec {
         &self.spec
+    }
+
+    /// What `spec.match` asks of a pod, in short.
+    pub(super) fn signature(&self) -> Signature {
+        self.signature
     }
 
     /// How much room for a profile counts, in percent of what it counts for those that are not named.

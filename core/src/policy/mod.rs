@@ -14,6 +14,7 @@ mod rules;
 pub mod schema;
 mod set;
 mod set_findings;
+mod signature;
 mod supply;
 mod waited;
 

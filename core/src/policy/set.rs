@@ -1,6 +1,7 @@
 //! All policies that are in force: those for pods, of which the first that matches a pod holds, and those for nodes.
 
 use super::matching::{Mismatch, covers, has_all, in_list, of_labels};
+use super::signature::Signature;
 use super::{PodFacts, Policy};
 use crate::contract::NodePolicy;
 use crate::mig::Profile;
@@ -33,7 +34,9 @@ impl Policies {
     /// The policy for a pod: the first that matches it. `None` if there is none, and then it may ask for nothing.
     #[must_use]
     pub fn of_pod(&self, pod: &PodFacts) -> Option<&Policy> {
-        self.pods.iter().find(|policy| policy.spec().pods.is_for(pod))
+        let signature = Signature::of_pod(pod);
+        let mut likely = self.pods.iter().filter(|policy| policy.signature().may_be_for(signature));
+        likely.find(|policy| policy.spec().pods.is_for(pod))
     }
 
     /// The policies that were tried for a pod before the one that holds, or all if none does, each with what kept it away.

@@ -1,6 +1,7 @@
 //! `policy`: how long it takes to find the policy for a pod among many, the last of which is the one, and to decide the
 //! pod by it: what is between the pod as it was read and the slices that it is given.
 
+use std::fmt;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -31,24 +32,46 @@ const BAR: f64 = 50.0;
 
 /// Measures and prints. It fails where a wrong policy was found, not where the bar is missed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let pods = (0..args.rules).map(|index| policy(index, index + 1 == args.rules));
-    let policies = Policies { pods: pods.collect::<anyhow::Result<_>>()?, nodes: Vec::new() };
-    let supply = Supply::of(&[node_status(&["H100-80GB"; 8]), node_status(&["T4-16GB"; 4])]);
     let pod = pod()?;
     let facts = pod.facts(NAMESPACE, &[]);
+    let supply = Supply::of(&[node_status(&["H100-80GB"; 8]), node_status(&["T4-16GB"; 4])]);
     let last = format!("p{}", args.rules - 1);
-    let found = decide(&policies, &supply, &pod)?.document.chosen;
-    ensure!(found.is_some_and(|chosen| chosen.policy == last), "not the last policy was found");
-    let find = times(args.decisions, || policies.of_pod(black_box(&facts)));
-    let whole = times(args.decisions, || decide(&policies, &supply, black_box(&pod)));
-    let bars = [("to find the policy", find), ("to decide a pod", whole)].map(|(what, times)| {
-        [50, 99].map(|part| {
-            let figure = format!("{what} among {}, {part} of 100, µs", args.rules);
-            Bar::at_most(&figure, micros(&times, part), BAR, BAR / 2.0)
-        })
-    });
-    print_bars(bars.as_flattened());
+    let mut bars = Vec::new();
+    for apart in [Apart::Labels, Apart::Beginnings] {
+        let pods = (0..args.rules).map(|index| policy(index, apart, index + 1 == args.rules));
+        let policies = Policies { pods: pods.collect::<anyhow::Result<_>>()?, nodes: Vec::new() };
+        let found = decide(&policies, &supply, &pod)?.document.chosen;
+        ensure!(found.is_some_and(|chosen| chosen.policy == last), "not the last policy was found");
+        let find = times(args.decisions, || policies.of_pod(black_box(&facts)));
+        let whole = times(args.decisions, || decide(&policies, &supply, black_box(&pod)));
+        for (what, times) in [("find the policy", find), ("decide a pod", whole)] {
+            for part in [50, 99] {
+                let figure =
+                    format!("to {what} among {} told apart by {apart}, {part} of 100, µs", args.rules);
+                bars.push(Bar::at_most(&figure, micros(&times, part), BAR, BAR / 2.0));
+            }
+        }
+    }
+    print_bars(&bars);
     Ok(())
+}
+
+/// What tells the policies apart, from which the others are kept away by their last field.
+#[derive(Debug, Clone, Copy)]
+enum Apart {
+    /// The value of a label, as policies for teams are.
+    Labels,
+    /// How the name of the service account begins: nothing but the strings tells that.
+    Beginnings,
+}
+
+impl fmt::Display for Apart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Labels => "labels",
+            Self::Beginnings => "beginnings",
+        })
+    }
 }
 
 /// What so many of a hundred took at most.
@@ -65,19 +88,25 @@ fn decide(policies: &Policies, supply: &Supply, pod: &PodView) -> anyhow::Result
     Ok(choose(policy, supply, &ask)?)
 }
 
-/// A policy that is looked at field by field to its last label, unless it is for the pod.
-fn policy(index: u32, is_for_the_pod: bool) -> anyhow::Result<Policy> {
+/// A policy that is for the pod in all but the last field, and there too if `is_for_the_pod`.
+fn policy(index: u32, apart: Apart, is_for_the_pod: bool) -> anyhow::Result<Policy> {
     let team = if is_for_the_pod { "the-pods-team".to_owned() } else { format!("team-{index}") };
+    let mut matched = json!({
+        "namespaces": [format!("other-{index}"), "research-*"],
+        "priorityClasses": ["batch", "training"],
+    });
+    match apart {
+        Apart::Labels => {
+            matched["labels"] = json!({"app.kubernetes.io/name": "trainer", "example.com/team": team});
+        }
+        Apart::Beginnings => matched["serviceAccounts"] = json!([format!("{team}-*")]),
+    }
     let document: PolicyDocument = serde_json::from_value(json!({
         "apiVersion": format!("{}/{}", kerf_core::keys::GROUP, kerf_core::keys::VERSION),
         "kind": "GpuPolicy",
         "metadata": {"name": format!("p{index}")},
         "spec": {
-            "match": {
-                "namespaces": [format!("other-{index}"), "research-*"],
-                "priorityClasses": ["batch", "training"],
-                "labels": {"app.kubernetes.io/name": "trainer", "example.com/team": team},
-            },
+            "match": matched,
             "defaultIsolation": "memory",
             "isolation": {"memory": ["mig", "mps"]},
         },
@@ -93,6 +122,7 @@ fn pod() -> anyhow::Result<PodView> {
         },
         "spec": {
             "priorityClassName": "training",
+            "serviceAccountName": "the-pods-team-runner",
             "containers": [{"name": "main", "resources": {"limits": {"cpu": "4"}}}, {"name": "side"}],
         },
     }))?)

@@ -1,0 +1,114 @@
+//! A quick no to most policies. What a policy asks of a pod's labels and names is folded into two words of its own, and what
+//! a pod has into two more: where these do not agree, the policy is not for the pod, and its strings, which lie all over the
+//! memory, need not be looked at. Where they agree it may be for the pod.
+//!
+//! Each label, with its value, is two bits of a word, as in a Bloom filter: a pod's word must have all bits of the policy's.
+//! The other word has a lane for each list of names: the policy's lane must have the bits of the pod's name.
+
+use super::matching::{PodFacts, PodMatch};
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// The width of a lane, in bits: three fit into a word.
+const LANE: u32 = 21;
+/// A lane that has every name's bits.
+const ANY: u64 = (1 << LANE) - 1;
+
+/// What is asked of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Signature {
+    labels: u64,
+    names: u64,
+}
+
+impl Signature {
+    /// Of a policy.
+    pub(super) fn of_match(asked: &PodMatch) -> Self {
+        let lists = [&asked.namespaces, &asked.priority_classes, &asked.service_accounts];
+        Self { labels: labels(&asked.labels), names: lanes(lists.map(|list| meant(list))) }
+    }
+
+    /// Of a pod.
+    pub(super) fn of_pod(pod: &PodFacts) -> Self {
+        let names = [&pod.namespace, &pod.priority_class, &pod.service_account];
+        Self { labels: labels(&pod.labels), names: lanes(names.map(|name| bits(name, LANE))) }
+    }
+
+    /// Whether a policy with this signature may be for a pod with that.
+    pub(super) fn may_be_for(self, pod: Self) -> bool {
+        self.labels & !pod.labels == 0 && pod.names & !self.names == 0
+    }
+}
+
+fn labels(labels: &BTreeMap<String, String>) -> u64 {
+    labels.iter().fold(0, |word, label| word | bits(&label, u64::BITS))
+}
+
+/// The bits of all names that a list means; an empty list means all, and one that ends in `*` more than can be listed.
+fn meant(list: &[String]) -> u64 {
+    if list.is_empty() || list.iter().any(|name| name.ends_with('*')) {
+        return ANY;
+    }
+    list.iter().fold(0, |lane, name| lane | bits(name, LANE))
+}
+
+fn lanes([first, second, third]: [u64; 3]) -> u64 {
+    first | second << LANE | third << (2 * LANE)
+}
+
+/// Two bits of the lowest `width`, which may be the same.
+fn bits(what: &impl Hash, width: u32) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    let hash = hasher.finish();
+    let width = u64::from(width);
+    1 << (hash % width) | 1 << ((hash >> 32) % width)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(team: &str) -> PodFacts {
+        PodFacts {
+            namespace: "research".to_owned(),
+            labels: [("team".to_owned(), team.to_owned()), ("app".to_owned(), "trainer".to_owned())].into(),
+            service_account: "runner".to_owned(),
+            ..PodFacts::default()
+        }
+    }
+
+    fn may_be_for(asked: &PodMatch, pod: &PodFacts) -> bool {
+        Signature::of_match(asked).may_be_for(Signature::of_pod(pod))
+    }
+
+    #[test]
+    fn most_policies_for_other_labels_and_names_are_told_at_once() {
+        let labels = |team: &str| PodMatch {
+            labels: [("team".to_owned(), team.to_owned())].into(),
+            ..PodMatch::default()
+        };
+        let account =
+            |name: &str| PodMatch { service_accounts: vec![name.to_owned()], ..PodMatch::default() };
+        let others = || (0..1000).map(|team| format!("team-{team}"));
+        let by_label = others().filter(|team| may_be_for(&labels(team), &pod("ours"))).count();
+        let by_name = others().filter(|name| may_be_for(&account(name), &pod("ours"))).count();
+        assert!(by_label < 50 && by_name < 50, "{by_label} by label, {by_name} by name");
+        assert!(may_be_for(&labels("ours"), &pod("ours")) && may_be_for(&account("runner"), &pod("ours")));
+    }
+
+    #[test]
+    fn what_cannot_be_listed_keeps_nobody_away() {
+        let beginnings = PodMatch {
+            namespaces: vec!["other".to_owned(), "research*".to_owned()],
+            priority_classes: Vec::new(),
+            ..PodMatch::default()
+        };
+        for asked in [PodMatch::default(), beginnings] {
+            assert!(
+                may_be_for(&asked, &pod("ours")) && may_be_for(&asked, &PodFacts::default()),
+                "{asked:?}"
+            );
+        }
+    }
+}

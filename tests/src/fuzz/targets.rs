@@ -1,5 +1,6 @@
 //! What is fed: each target reads what users or admins write.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -99,6 +100,10 @@ fn twice_is_once(input: &[u8], policies: &Policies, supply: &Supply) -> Result<b
         serde_json::from_slice(&patch).map_err(|error| format!("the patch: {error}"))?;
     // The webhook does not look into texts that it has no use for; one that is no Unicode there cannot be asked again.
     let Ok(mut question) = serde_json::from_slice::<Value>(input) else { return Ok(true) };
+    // The API server refuses a pod after us whose containers cannot be told apart: nobody asks about it again.
+    if !has_own_names(&question["request"]["object"]["spec"]) {
+        return Ok(true);
+    }
     json_patch::patch(&mut question["request"]["object"], &patch.0)
         .map_err(|error| format!("the patch does not apply: {error}"))?;
     let again = kerf_webhook::answer(question.to_string().as_bytes(), policies, supply);
@@ -107,6 +112,13 @@ fn twice_is_once(input: &[u8], policies: &Policies, supply: &Supply) -> Result<b
         return Ok(true);
     }
     Err(format!("admitted twice is not admitted once: {}", again["response"]))
+}
+
+/// Whether each container has a name, and one of its own.
+fn has_own_names(spec: &Value) -> bool {
+    let lists = ["initContainers", "containers"].into_iter().filter_map(|list| spec[list].as_array());
+    let mut names = BTreeSet::new();
+    lists.flatten().all(|container| container["name"].as_str().is_some_and(|name| names.insert(name)))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "one of the targets, which can find fault with what they get")]

@@ -1,5 +1,7 @@
 //! `GpuNodes` that no agent stands behind: the inventory of a large cluster.
 
+use std::time::Duration;
+
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, Shape, WantedSlice};
 use kerf_core::names::{GpuUuid, NodeName, PodUid, SliceId};
@@ -14,23 +16,27 @@ use crate::control_plane::ControlPlane;
 
 /// How many are written at once.
 const AT_ONCE: usize = 16;
+/// The longest that the API server may go by a guard that is gone.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Creates `count` `GpuNodes` of eight GPUs each, of several models, cut and used in many ways.
 pub async fn create_gpu_nodes(plane: &ControlPlane, count: u32) -> anyhow::Result<()> {
-    // Only a node's agent may write its status otherwise.
-    let binding = ["delete", "validatingadmissionpolicybinding", "gpunodes-status.guard.kerf.dev"];
-    plane.kubectl(&[&binding[..], &["--ignore-not-found"]].concat()).await?;
+    // Only kerf's own programs may write these otherwise.
+    let bindings = ["gpunodes.guard.kerf.dev", "gpunodes-status.guard.kerf.dev"];
+    let delete = ["delete", "validatingadmissionpolicybinding", "--ignore-not-found"];
+    plane.kubectl(&[&delete[..], &bindings].concat()).await?;
     let nodes = Api::<GpuNode>::all(plane.client());
     let write = async |number: u32| {
         let name = format!("n{number}");
         let (spec, status) = node(number)?;
         let object = GpuNode { spec: Some(json!(spec)), ..GpuNode::new(&NodeName::new(&name)) };
-        nodes.create(&PostParams::default(), &object).await?;
         let patch = Patch::Merge(json!({"status": status}));
-        let written =
+        // The API server takes a moment to hear that the bindings are gone.
+        let created = async || Ok(nodes.create(&PostParams::default(), &object).await.map(|_| true)?);
+        wait(PATIENCE, "a GpuNode to be taken", created).await?;
+        let told =
             async || Ok(nodes.patch_status(&name, &PatchParams::default(), &patch).await.map(|_| true)?);
-        // The API server takes a moment to hear that the binding is gone.
-        wait(std::time::Duration::from_secs(20), "a status to be taken", written).await
+        wait(PATIENCE, "a status to be taken", told).await
     };
     stream::iter(0..count).map(write).buffer_unordered(AT_ONCE).try_collect().await
 }

@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// How many `GpuNodes` are read at a time: each has some ten KiB of JSON, and the whole program is to stay small.
-const PAGE: u32 = 20;
+/// How many `GpuNodes` are read at a time. Each has some ten KiB of JSON and takes ten times that while it is read, which stays
+/// with the process.
+const PAGE: u32 = 5;
 
 /// The supply, or nothing until the `GpuNodes` were read once, less what is wanted already. Clones share it.
 #[derive(Debug, Clone)]

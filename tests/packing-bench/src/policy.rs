@@ -1,5 +1,5 @@
 //! `policy`: how long it takes to find the policy for a pod among many, the last of which is the one, and to decide the
-//! pod by it: what is between the pod as it was read and the slices that it is given.
+//! pod by it, as the webhook does: what is between the pod's JSON and the slices that it is given.
 
 use std::fmt;
 use std::hint::black_box;
@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
 use clap::Args as ClapArgs;
-use kerf_core::policy::{Choice, Policies, Policy, PolicyDocument, Supply, choose};
-use kerf_core::request::{self, PodView, Reading};
+use kerf_core::admission::decide;
+use kerf_core::policy::{Policies, Policy, PolicyDocument, Supply};
+use kerf_core::request::PodView;
 use kerf_core::testing::node_status;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::report::{Bar, as_f64, print_bars};
 
@@ -32,18 +33,19 @@ const BAR: f64 = 50.0;
 
 /// Measures and prints. It fails where a wrong policy was found, not where the bar is missed.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let pod = pod()?;
-    let facts = pod.facts(NAMESPACE, &[]);
+    let pod = pod();
+    let facts = serde_json::from_value::<PodView>(pod.clone())?.facts(NAMESPACE, &[]);
     let supply = Supply::of(&[node_status(&["H100-80GB"; 8]), node_status(&["T4-16GB"; 4])]);
     let last = format!("p{}", args.rules - 1);
     let mut bars = Vec::new();
     for apart in [Apart::Labels, Apart::Beginnings] {
         let pods = (0..args.rules).map(|index| policy(index, apart, index + 1 == args.rules));
         let policies = Policies { pods: pods.collect::<anyhow::Result<_>>()?, nodes: Vec::new() };
-        let found = decide(&policies, &supply, &pod)?.document.chosen;
+        let admitted = decide(&pod, NAMESPACE, &policies, &supply)?.context("the pod asks for nothing")?;
+        let found = admitted.document.chosen;
         ensure!(found.is_some_and(|chosen| chosen.policy == last), "not the last policy was found");
         let find = times(args.decisions, || policies.of_pod(black_box(&facts)));
-        let whole = times(args.decisions, || decide(&policies, &supply, black_box(&pod)));
+        let whole = times(args.decisions, || decide(black_box(&pod), NAMESPACE, &policies, &supply));
         for (what, times) in [("find the policy", find), ("decide a pod", whole)] {
             for part in [50, 99] {
                 let figure =
@@ -79,15 +81,6 @@ fn micros(sorted: &[u64], part: usize) -> f64 {
     as_f64(usize::try_from(sorted[sorted.len() * part / 100]).unwrap_or(usize::MAX)) / 1e3
 }
 
-/// Decides a pod as the webhook does.
-fn decide(policies: &Policies, supply: &Supply, pod: &PodView) -> anyhow::Result<Choice> {
-    let policy = policies.of_pod(&pod.facts(NAMESPACE, &request::models_named(pod)));
-    let policy = policy.context("no policy was found")?;
-    let reading = Reading::of(policy.spec(), supply.largest_gpu());
-    let ask = request::read(pod, &reading)?.context("the pod asks for nothing")?;
-    Ok(choose(policy, supply, &ask)?)
-}
-
 /// A policy that is for the pod in all but the last field, and there too if `is_for_the_pod`.
 fn policy(index: u32, apart: Apart, is_for_the_pod: bool) -> anyhow::Result<Policy> {
     let team = if is_for_the_pod { "the-pods-team".to_owned() } else { format!("team-{index}") };
@@ -114,8 +107,8 @@ fn policy(index: u32, apart: Apart, is_for_the_pod: bool) -> anyhow::Result<Poli
     Ok(document.try_into()?)
 }
 
-fn pod() -> anyhow::Result<PodView> {
-    Ok(serde_json::from_value(json!({
+fn pod() -> Value {
+    json!({
         "metadata": {
             "labels": {"app.kubernetes.io/name": "trainer", "example.com/team": "the-pods-team"},
             "annotations": {"kerf.dev/gpu-memory.main": "10Gi"},
@@ -125,7 +118,7 @@ fn pod() -> anyhow::Result<PodView> {
             "serviceAccountName": "the-pods-team-runner",
             "containers": [{"name": "main", "resources": {"limits": {"cpu": "4"}}}, {"name": "side"}],
         },
-    }))?)
+    })
 }
 
 /// Nanoseconds of so many calls each, ascending.

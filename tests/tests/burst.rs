@@ -3,10 +3,9 @@
 use anyhow::Context as _;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::RequestDocument;
 use kerf_core::keys;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, request_of, resource_of, wait};
 use kerf_tests::oracle::Truth;
 use kube::api::ListParams;
 use std::collections::BTreeMap;
@@ -56,24 +55,14 @@ fn small(number: usize) -> Pod {
     pod
 }
 
-fn document(pod: &Pod) -> anyhow::Result<RequestDocument> {
-    let text =
-        pod.metadata.annotations.as_ref().and_then(|a| a.get(keys::REQUEST)).context("not admitted")?;
-    Ok(RequestDocument::parse(text)?)
-}
-
-fn resource(pod: &Pod) -> anyhow::Result<String> {
-    Ok(document(pod)?.containers.first().context("no container asks")?.resource.to_string())
-}
-
 /// How many pods each replica gave which name.
 type Given = BTreeMap<String, BTreeMap<String, usize>>;
 
 fn given(pods: &[Pod]) -> anyhow::Result<Given> {
     let mut given = Given::new();
     for pod in pods {
-        let by = document(pod)?.admitted_by().context("who admitted it is not told")?.to_owned();
-        *given.entry(by).or_default().entry(resource(pod)?).or_default() += 1;
+        let by = request_of(pod)?.admitted_by().context("who admitted it is not told")?.to_owned();
+        *given.entry(by).or_default().entry(resource_of(pod)?).or_default() += 1;
     }
     Ok(given)
 }
@@ -119,13 +108,13 @@ async fn a_burst_through_two_replicas_does_not_wait_for_a_full_kind() -> anyhow:
     let few = mig.saturating_sub(MIG_ROOM);
     assert!(few <= FEW, "{mig} pods were sent to {MIG_ROOM} places: {given:?}");
     for pod in &made {
-        let waits = document(pod)?.chosen.context("how it was chosen is not recorded")?.waits;
+        let waits = request_of(pod)?.chosen.context("how it was chosen is not recorded")?.waits;
         assert!(waits.is_empty(), "there was room: {waits:?}");
     }
     let bound = wait(PATIENCE, "all others to be bound", async || Ok(waiting(&cluster).await?.len() <= few));
     bound.await.with_context(|| format!("{given:?}"))?;
     for pod in waiting(&cluster).await? {
-        assert_eq!(resource(&pod)?, MIG);
+        assert_eq!(resource_of(&pod)?, MIG);
     }
 
     let settled = async || Ok(Truth::observe(&cluster).await?.is_settled());

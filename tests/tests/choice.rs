@@ -3,10 +3,12 @@
 use anyhow::Context as _;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
-use kerf_core::contract::{Demand, Reason, RequestDocument};
+use kerf_core::contract::{Demand, Reason};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, owned, pod, wait};
+use kerf_tests::cluster::{
+    Cluster, ClusterOptions, NAMESPACE, NodeSpec, owned, pod, request_of, resource_of, wait,
+};
 use kerf_tests::oracle::Truth;
 use kube::Api;
 use std::collections::BTreeMap;
@@ -42,16 +44,6 @@ fn small(name: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, "2Gi"), (keys::ISOLATION, "memory")])
 }
 
-fn document(pod: &Pod) -> anyhow::Result<RequestDocument> {
-    let text =
-        pod.metadata.annotations.as_ref().and_then(|a| a.get(keys::REQUEST)).context("not admitted")?;
-    Ok(RequestDocument::parse(text)?)
-}
-
-fn resource(pod: &Pod) -> anyhow::Result<String> {
-    Ok(document(pod)?.containers.first().context("no container asks")?.resource.to_string())
-}
-
 async fn pending(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, u32>> {
     let api = Api::<ConfigMap>::namespaced(cluster.plane().client(), NAMESPACE);
     let data = api.get(keys::DEMAND).await?.data.unwrap_or_default();
@@ -73,13 +65,13 @@ async fn a_burst_is_spread_over_the_kinds_that_have_room() -> anyhow::Result<()>
     let made = try_join_all(pods.iter().map(|pod| cluster.create(pod))).await?;
     let mut given: BTreeMap<String, usize> = BTreeMap::new();
     for pod in &made {
-        *given.entry(resource(pod)?).or_default() += 1;
+        *given.entry(resource_of(pod)?).or_default() += 1;
     }
     // MIG has room for seven. It may be fewer: until the extender's next word a pod counts as admitted and as promised.
     let of = |name: &str| given.get(name).copied().unwrap_or_default();
     assert!((1..=7).contains(&of(MIG)) && of(MIG) + of(MPS) == 12, "{given:?}");
-    for pod in made.iter().filter(|pod| resource(pod).is_ok_and(|name| name == MPS)) {
-        let passed = document(pod)?.chosen.context("how it was chosen is not recorded")?.passed;
+    for pod in made.iter().filter(|pod| resource_of(pod).is_ok_and(|name| name == MPS)) {
+        let passed = request_of(pod)?.chosen.context("how it was chosen is not recorded")?.passed;
         assert!(
             matches!(passed[..], [ref mig] if matches!(mig.reason, Reason::Full { resource, .. } if resource.to_string() == MIG)),
             "{passed:?}"
@@ -106,21 +98,22 @@ async fn who_waits_for_what_stays_full_is_told_or_made_anew() -> anyhow::Result<
     }
     // Everything is full: they wait for the policy's first choice.
     for pod in [small("told"), owned(small("anew"))] {
-        assert_eq!(resource(&cluster.create(&pod).await?)?, MIG);
+        assert_eq!(resource_of(&cluster.create(&pod).await?)?, MIG);
     }
     let both = BTreeMap::from([(MIG.to_owned(), 2)]);
     wait(PATIENCE, "two to wait", async || Ok(pending(&cluster).await? == both)).await?;
 
     // What comes free is of the other kind, and one place: it goes to the one that a controller makes anew.
     let shared = cluster.pods().list(&kube::api::ListParams::default()).await?.items;
-    let shared = shared.iter().find(|pod| resource(pod).is_ok_and(|name| name == MPS)).context("no share")?;
+    let shared =
+        shared.iter().find(|pod| resource_of(pod).is_ok_and(|name| name == MPS)).context("no share")?;
     cluster.delete(shared.metadata.name.as_deref().unwrap_or_default()).await?;
     cluster.event("told", "nvidia.com/gpu-2gb has room for 1 more: create the pod anew").await?;
     cluster.event("anew", "it is deleted so that its controller makes another").await?;
     let gone = async || Ok(cluster.pods().get_opt("anew").await?.is_none());
     wait(PATIENCE, "anew to be deleted", gone).await?;
     // As its controller would.
-    assert_eq!(resource(&cluster.create(&owned(small("anew-2"))).await?)?, MPS);
+    assert_eq!(resource_of(&cluster.create(&owned(small("anew-2"))).await?)?, MPS);
     cluster.running("anew-2").await?;
     assert_eq!(cluster.phase("told").await?, "Pending", "who has no controller stays");
     sound(&cluster).await?;

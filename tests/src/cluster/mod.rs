@@ -22,6 +22,7 @@ use crate::control_plane::ControlPlane;
 use crate::process::Child;
 pub use node::{GpuServer, agent_folders};
 pub use options::{ClusterOptions, NodeSpec};
+pub use pods::{request_of, resource_of};
 
 /// The namespace that `deploy/` installs into.
 pub const NAMESPACE: &str = "kerf-system";

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::{Event, Pod};
+use kerf_core::contract::RequestDocument;
+use kerf_core::keys;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 
@@ -11,6 +13,18 @@ use super::{Cluster, wait};
 
 /// The longest that a pod may need when nothing is broken: the scheduler's longest back-off and some.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The request document that the pod was admitted with.
+pub fn request_of(pod: &Pod) -> anyhow::Result<RequestDocument> {
+    let text = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::REQUEST));
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    Ok(RequestDocument::parse(text.with_context(|| format!("{name} has no request document"))?)?)
+}
+
+/// What the pod's first container that asks was given.
+pub fn resource_of(pod: &Pod) -> anyhow::Result<String> {
+    Ok(request_of(pod)?.containers.first().context("no container asks")?.resource.to_string())
+}
 
 impl Cluster {
     /// Creates a pod in the namespace `default`.

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kerf_core::admission::CONTAINERS;
 use kerf_core::contract::RequestDocument;
 use kerf_core::mig::{ComputeProfile, Profile};
 use kerf_core::policy::{Policies, Supply};
@@ -116,7 +117,7 @@ fn twice_is_once(input: &[u8], policies: &Policies, supply: &Supply) -> Result<b
 
 /// Whether each container has a name, and one of its own.
 fn has_own_names(spec: &Value) -> bool {
-    let lists = ["initContainers", "containers"].into_iter().filter_map(|list| spec[list].as_array());
+    let lists = CONTAINERS.into_iter().filter_map(|list| spec[list].as_array());
     let mut names = BTreeSet::new();
     lists.flatten().all(|container| container["name"].as_str().is_some_and(|name| names.insert(name)))
 }

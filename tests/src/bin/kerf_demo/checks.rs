@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{AssignmentDocument, RequestDocument};
+use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
 use kerf_nvml_mock::Slice;
-use kerf_tests::cluster::{Cluster, GpuServer};
+use kerf_tests::cluster::{Cluster, GpuServer, request_of};
 use kerf_tests::kubelet::PodKey;
 
 /// The device ids that pods hold by their kubelets' account, by pod name.
@@ -35,9 +35,7 @@ pub fn held(cluster: &Cluster) -> anyhow::Result<BTreeMap<String, BTreeSet<Strin
 pub fn runs_on_what_it_asked_for(cluster: &Cluster, pod: &Pod) -> anyhow::Result<Vec<String>> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let annotations = pod.metadata.annotations.clone().unwrap_or_default();
-    let request =
-        annotations.get(keys::REQUEST).with_context(|| format!("{name} has no request document"))?;
-    let request = RequestDocument::parse(request)?;
+    let request = request_of(pod)?;
     let assignment =
         annotations.get(keys::ASSIGNMENT).with_context(|| format!("{name} has no assignment"))?;
     let assignment: AssignmentDocument = serde_json::from_str(assignment)?;

@@ -10,5 +10,5 @@ use kerf_core::policy::{Policies, Supply};
 pub fn answer(body: &[u8], policies: &Policies, supply: &Supply) -> Option<String> {
     let request = review::read(body).ok()?;
     let pod = || admit(&request.object, &request.namespace, policies, supply);
-    Some(review::answer(&request.uid, Decision::on(&request, pod).verdict()))
+    serde_json::to_string(&review::answer(&request.uid, Decision::on(&request, pod).verdict())).ok()
 }

@@ -33,7 +33,17 @@ impl Edit {
         (!value.is_null()).then_some(value)
     }
 
-    /// Makes `path` hold `value`, with the objects on the way to it.
+    /// What is at `path` now, `null` included.
+    fn at(&mut self, path: &[&str]) -> Option<&mut Value> {
+        path.iter().try_fold(&mut self.document, |at, key| match at {
+            Value::Object(members) => members.get_mut(*key),
+            Value::Array(items) => items.get_mut(key.parse::<usize>().ok()?),
+            _ => None,
+        })
+    }
+
+    /// Makes the member at `path` hold `value`, with the objects on the way to it. Nothing can be set in what is neither an
+    /// object nor absent.
     pub fn set(&mut self, path: &[&str], value: Value) {
         if self.get(path) == Some(&value) {
             return;
@@ -44,33 +54,34 @@ impl Edit {
             .iter()
             .rev()
             .fold(value, |value, key| Value::Object(Map::from_iter([((*key).to_owned(), value)])));
-        self.record(PatchOperation::Add(AddOperation { path: pointer(there), value: nested }));
+        let Some((key, parent)) = there.split_last() else { return };
+        if let Some(Value::Object(members)) = self.at(parent) {
+            members.insert((*key).to_owned(), nested.clone());
+            self.operations.push(PatchOperation::Add(AddOperation { path: pointer(there), value: nested }));
+        }
     }
 
     /// Makes nothing be at `path`.
     pub fn remove(&mut self, path: &[&str]) {
-        if self.get(path).is_some() {
-            self.record(PatchOperation::Remove(RemoveOperation { path: pointer(path) }));
+        let Some((key, parent)) = path.split_last().filter(|_| self.get(path).is_some()) else { return };
+        match (self.at(parent), key.parse()) {
+            (Some(Value::Object(members)), _) => drop(members.remove(*key)),
+            (Some(Value::Array(items)), Ok(index)) => drop(items.remove(index)),
+            _ => return,
         }
+        self.operations.push(PatchOperation::Remove(RemoveOperation { path: pointer(path) }));
     }
 
     /// Makes the list at `path` have `value`, at its end if it is not there yet.
     pub fn include(&mut self, path: &[&str], value: Value) {
-        match self.get(path).and_then(Value::as_array) {
-            None => self.set(path, Value::Array(vec![value])),
-            Some(items) if items.contains(&value) => {}
-            Some(_) => {
+        match self.at(path) {
+            Some(Value::Array(items)) if items.contains(&value) => {}
+            Some(Value::Array(items)) => {
+                items.push(value.clone());
                 let path = pointer(&[path, &["-"]].concat());
-                self.record(PatchOperation::Add(AddOperation { path, value }));
+                self.operations.push(PatchOperation::Add(AddOperation { path, value }));
             }
-        }
-    }
-
-    fn record(&mut self, operation: PatchOperation) {
-        // Every operation is on a path that was looked up just now; one that failed would be left out, not half done.
-        match json_patch::patch(&mut self.document, std::slice::from_ref(&operation)) {
-            Ok(()) => self.operations.push(operation),
-            Err(error) => tracing::error!(%error, %operation, "edit failed"),
+            _ => self.set(path, Value::Array(vec![value])),
         }
     }
 }
@@ -105,6 +116,28 @@ mod tests {
                 {"op": "add", "path": "/a/b/d~1e", "value": 2},
             ])
         );
+    }
+
+    /// What the API server makes of the patch is what the edits made of the document.
+    #[test]
+    fn the_patch_makes_the_document() {
+        let before = json!({"list": [{"in": [1, 2, 3]}], "text": "t", "gone": {"a": 1, "b": null}});
+        let (after, patch) = edited(&before, |edit| {
+            edit.set(&["new", "a/b", "~"], json!(1));
+            edit.set(&["list", "0", "x"], json!(2));
+            edit.include(&["list", "0", "in"], json!(4));
+            edit.remove(&["list", "0", "in", "1"]);
+            edit.remove(&["gone", "a"]);
+            edit.set(&["gone", "b"], json!(3));
+            edit.include(&["gone", "c"], json!(4));
+            edit.set(&["text", "below"], json!(5));
+            edit.set(&["list", "7"], json!(6));
+        });
+        let mut patched = before;
+        json_patch::patch(&mut patched, &serde_json::from_value::<json_patch::Patch>(patch).unwrap())
+            .unwrap();
+        assert_eq!(patched, after);
+        assert_eq!((&after["text"], after["list"].as_array().unwrap().len()), (&json!("t"), 1));
     }
 
     #[test]

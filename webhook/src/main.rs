@@ -4,7 +4,7 @@
 use clap::Parser;
 use kerf_runtime::{shutdown, telemetry};
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let args = kerf_webhook::args::Args::parse();
     telemetry::init(&args.log)?;

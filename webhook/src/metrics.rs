@@ -3,9 +3,16 @@
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::time::Duration;
+
+/// The upper ends of the buckets of an answer's time, in milliseconds: fine about what a pod takes, coarse beyond what anybody
+/// waits for.
+const DURATIONS_MS: [f64; 20] = [
+    0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 25.0, 50.0, 100.0,
+    250.0,
+];
 
 /// What became of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,8 +62,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Metrics that `registry` shows, all outcomes at zero.
     pub fn new(registry: &mut Registry) -> Self {
-        // From 50 µs, about what a small pod takes, by powers of two to 0.4 s.
-        let duration = Histogram::new(exponential_buckets(0.000_05, 2.0, 14));
+        let duration = Histogram::new(DURATIONS_MS.into_iter().map(|end| end / 1000.0));
         let metrics = Self { admissions: Family::default(), duration };
         for outcome in Outcome::ALL {
             drop(metrics.admissions.get_or_create(&Labels { outcome }));

@@ -44,7 +44,8 @@ fn carry(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
     resources::replace(edit, document);
     // Fields that this version does not know are taken out: it cannot say that they are true of the pod.
     let noted = edit.get(&["metadata", "annotations", keys::REQUEST]).and_then(Value::as_str);
-    if noted.and_then(|text| serde_json::from_str::<Value>(text).ok()) != Some(json!(document)) {
+    let noted = noted.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    if noted.is_none_or(|noted| noted != json!(document)) {
         edit.set(&["metadata", "annotations", keys::REQUEST], json!(document.to_json()));
     }
     edit.set(&["metadata", "labels", keys::SLICED], json!("true"));

@@ -3,11 +3,12 @@
 //! The patch goes back as base64 of its JSON text, as Kubernetes writes bytes.
 
 use crate::templates::template_of;
-use base64::Engine;
+use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::PatchOperation;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
 use thiserror::Error;
 
 const API_VERSION: &str = "admission.k8s.io/v1";
@@ -110,6 +111,14 @@ pub(crate) fn read(body: &[u8]) -> Result<Request, BadReview> {
     question.request.ok_or(BadReview::NoRequest)
 }
 
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    api_version: &'static str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Response<'a> {
@@ -118,11 +127,22 @@ struct Response<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     patch_type: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<String>,
+    patch: Option<Patch<'a>>,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     warnings: &'a [String],
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<Status<'a>>,
+}
+
+/// A patch, which goes as base64 of its JSON.
+#[derive(Debug)]
+struct Patch<'a>(&'a [PatchOperation]);
+
+impl Serialize for Patch<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let text = serde_json::to_vec(self.0).map_err(S::Error::custom)?;
+        to.collect_str(&Base64Display::new(&text, &STANDARD))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -142,15 +162,15 @@ pub(crate) enum Verdict<'a> {
     Denied(&'a str),
 }
 
-/// The answer's text.
-pub(crate) fn answer(uid: &str, verdict: Verdict<'_>) -> String {
+/// The answer.
+pub(crate) fn answer<'a>(uid: &'a str, verdict: Verdict<'a>) -> impl Serialize + 'a {
     let response = match verdict {
         Verdict::AsItIs => Response { uid, allowed: true, ..Response::default() },
         Verdict::Patched(ops, warnings) => Response {
             uid,
             allowed: true,
             patch_type: Some("JSONPatch"),
-            patch: Some(STANDARD.encode(json!(ops).to_string())),
+            patch: Some(Patch(ops)),
             warnings,
             ..Response::default()
         },
@@ -158,5 +178,5 @@ pub(crate) fn answer(uid: &str, verdict: Verdict<'_>) -> String {
             Response { uid, status: Some(Status { code: FORBIDDEN, message }), ..Response::default() }
         }
     };
-    json!({"apiVersion": API_VERSION, "kind": KIND, "response": response}).to_string()
+    Review { api_version: API_VERSION, kind: KIND, response }
 }

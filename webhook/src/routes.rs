@@ -6,9 +6,9 @@ use crate::metrics::{Metrics, Outcome};
 use crate::review::{self, Request};
 use crate::supply_watch::LiveSupply;
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::{Router, routing::post};
+use axum::{Json, Router, routing::post};
 use bytes::Bytes;
 use kerf_runtime::policy_file::PolicyStore;
 use std::time::Instant;
@@ -43,9 +43,8 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
         Ok(request) => {
             let decision = Decision::on(&request, || webhook.admit(&request));
             decision.log(&request);
-            let json = [(header::CONTENT_TYPE, "application/json")];
-            let answer = review::answer(&request.uid, decision.verdict());
-            (decision.outcome(), (json, answer).into_response())
+            let answer = Json(review::answer(&request.uid, decision.verdict()));
+            (decision.outcome(), answer.into_response())
         }
         Err(error) => {
             tracing::warn!(%error, "bad question");

@@ -36,9 +36,9 @@ impl Histogram {
         self.0.last().map_or(0, |(_, count)| *count)
     }
 
-    /// The upper end of the bucket in which 99 of 100 have ended.
-    pub fn p99_ms(&self) -> f64 {
-        let needed = (self.count() * 99).div_ceil(100).max(1);
+    /// The upper end of the bucket in which `percent` of 100 have ended.
+    pub fn percentile_ms(&self, percent: u64) -> f64 {
+        let needed = (self.count() * percent).div_ceil(100).max(1);
         let bucket = self.0.iter().find(|(_, count)| *count >= needed);
         bucket.map_or(f64::NAN, |(end, _)| end * 1000.0)
     }
@@ -64,11 +64,11 @@ mod tests {
     }
 
     #[test]
-    fn the_p99_is_the_upper_end_of_its_bucket() {
+    fn a_percentile_is_the_upper_end_of_its_bucket() {
         let before = Histogram::read(&text([1, 1, 1])).unwrap();
         let after = Histogram::read(&text([91, 100, 101])).unwrap().since(&before);
-        assert_eq!((after.count(), after.p99_ms()), (100, 0.4));
-        assert!(Histogram::read(&text([0, 0, 100])).unwrap().p99_ms().is_infinite());
+        assert_eq!((after.count(), after.percentile_ms(99)), (100, 0.4));
+        assert!(Histogram::read(&text([0, 0, 100])).unwrap().percentile_ms(99).is_infinite());
         assert!(Histogram::read("nothing").is_err());
     }
 }

@@ -16,6 +16,7 @@
 //! | [`ledger`] | what a reservation does to a node's wanted slices |
 //! | [`planner`] | which steps turn what is into what is wanted, and an independent checker of them |
 //! | [`offer`] | which devices the kubelet may hand out |
+//! | [`sharing`] | what tenants of one GPU cost each other, and which way of sharing serves them |
 //! | [`contract`] | the documents that the programs exchange |
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::needless_pass_by_value, reason = "tests hand over json! values"))]
@@ -35,6 +36,7 @@ pub mod policy;
 pub mod quantity;
 pub mod request;
 pub mod resource;
+pub mod sharing;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod units;

@@ -1,0 +1,89 @@
+//! Which way of sharing a GPU serves a workload, and how many copies of it.
+//!
+//! Each kind is asked how many tenants it can have without breaking the wish. Of those that get within 10 % of the most
+//! done the preferred one is taken ([`Why::Preferred`]).
+
+use super::candidate::{Candidate, candidates};
+use super::{Advice, PassedOver, Supply, Why, Wish};
+use crate::kind::Kind;
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// Busy for less than this, tenants seldom meet (a tenth; the serving pods of public traces are busy for 6.5 %).
+const SELDOM: f64 = 0.1;
+
+/// What gets so much of the most done is as good.
+const AS_GOOD: f64 = 0.9;
+
+/// Side by side gains throughput, a fence costs some, and turns gain nothing.
+const USUAL: [Kind; 4] = [Kind::Mps, Kind::Mig, Kind::Whole, Kind::TimeSlicing];
+
+/// Turns need no daemon, and no tenant ends with another's fault.
+const SELDOM_BUSY: [Kind; 4] = [Kind::TimeSlicing, Kind::Mps, Kind::Mig, Kind::Whole];
+
+/// Not even the whole GPU serves the wish.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("this GPU does not serve the workload, shared or not; take another model, or ask for less")]
+pub struct NoWay {
+    /// What is in the way, by kind.
+    pub passed_over: BTreeMap<Kind, PassedOver>,
+}
+
+/// How to share this GPU among copies of this workload.
+///
+/// # Errors
+/// When one copy alone has too little of it in every way that is offered.
+pub fn recommend(wish: &Wish, supply: &Supply) -> Result<Advice, NoWay> {
+    let order = if wish.workload.duty().get() < SELDOM { SELDOM_BUSY } else { USUAL };
+    let (mut all, mut passed_over) = (Vec::new(), BTreeMap::new());
+    for kind in order {
+        match candidates(wish, supply, kind) {
+            Ok(found) => all.extend(found),
+            Err(reason) => {
+                passed_over.insert(kind, reason);
+            }
+        }
+    }
+    let most = all.iter().map(done).fold(0.0, f64::max);
+    let Some(chosen) = all.iter().find(|c| done(c) >= AS_GOOD * most) else {
+        return Err(NoWay { passed_over });
+    };
+    let as_good = |candidate: &Candidate| done(candidate) >= AS_GOOD * most;
+    for other in all.iter().filter(|other| kind(other) != kind(chosen)) {
+        let reason = if as_good(other) { PassedOver::Order } else { PassedOver::LessDone };
+        // Of several profiles the best speaks for MIG.
+        let known = passed_over.entry(kind(other)).or_insert(reason);
+        *known = if reason == PassedOver::Order { reason } else { *known };
+    }
+    Ok(advice(chosen, why(chosen, &all), passed_over))
+}
+
+fn kind(candidate: &Candidate) -> Kind {
+    candidate.technology.kind()
+}
+
+fn done(candidate: &Candidate) -> f64 {
+    candidate.throughput().per_second()
+}
+
+fn why(chosen: &Candidate, all: &[Candidate]) -> Why {
+    if all.iter().all(|c| kind(c) == kind(chosen)) {
+        Why::OnlyOne
+    } else if all.first().is_some_and(|first| kind(first) == kind(chosen)) {
+        Why::Preferred
+    } else {
+        Why::MostDone
+    }
+}
+
+fn advice(chosen: &Candidate, why: Why, passed_over: BTreeMap<Kind, PassedOver>) -> Advice {
+    Advice {
+        technology: chosen.technology,
+        tenants: chosen.tenants,
+        bound: chosen.bound,
+        each: chosen.each,
+        throughput: chosen.throughput(),
+        why,
+        passed_over,
+    }
+}

@@ -2,6 +2,7 @@
 //!
 //! A100: YOLOS-small in a closed loop on an A100-80GB, the reference table that the user gave (seconds, cut to 0.1 ms).
 //! H200: our own run of the same on an H200-141GB, noted as inferences per second of the whole GPU (packing study, section 6).
+//! Detector: `deploy/examples/sharing/by_hand.py` on an H200-141GB, 2026-11-22, seconds; the limited rows at 14 % of the threads.
 
 use super::*;
 use crate::mig::catalog;
@@ -23,6 +24,10 @@ fn a100() -> Workload {
 
 fn h200() -> Workload {
     Workload::fit(seconds(of(1, 69.0)), Run::new(7, of(7, 193.0)).unwrap()).unwrap()
+}
+
+fn detector() -> Workload {
+    Workload::fit(seconds(0.05011), Run::new(7, 0.09474).unwrap()).unwrap()
 }
 
 fn turns(alone: f64, seven: f64) -> Technology {
@@ -48,6 +53,7 @@ fn every_measured_point_is_predicted_within_the_bar() {
     let mig = slice("A100-80GB", "1g.10gb");
     let a100_turns = turns(0.0882, 0.6849);
     let h200_turns = turns(of(1, 69.0), of(7, 64.0));
+    let detector_turns = turns(0.05013, 0.3803);
     // Workload, technology, copies, measured seconds, predicted over measured in percent.
     let points = [
         (a100(), a100_turns, 1, 0.0882, 0),
@@ -58,8 +64,8 @@ fn every_measured_point_is_predicted_within_the_bar() {
         (a100(), default, 5, 0.4890, 0),
         (a100(), default, 7, 0.6849, 0),
         (a100(), Technology::MPS, 1, 0.0880, 0),
-        (a100(), Technology::MPS, 3, 0.1640, 1),
-        (a100(), Technology::MPS, 5, 0.2409, 1),
+        (a100(), Technology::MPS, 3, 0.1640, -3),
+        (a100(), Technology::MPS, 5, 0.2409, -1),
         (a100(), Technology::MPS, 7, 0.3198, 0),
         (a100(), mig, 1, 0.3424, 12),
         (a100(), mig, 3, 0.3413, 12),
@@ -71,9 +77,21 @@ fn every_measured_point_is_predicted_within_the_bar() {
         (h200(), default, 3, of(3, 64.0), 3),
         (h200(), default, 7, of(7, 64.0), 3),
         (h200(), Technology::MPS, 1, of(1, 69.0), 0),
-        (h200(), Technology::MPS, 3, of(3, 159.0), 15),
+        (h200(), Technology::MPS, 3, of(3, 159.0), 10),
         (h200(), Technology::MPS, 7, of(7, 193.0), 0),
-        (h200(), fourteen, 7, of(7, 163.0), 0),
+        (h200(), fourteen, 7, of(7, 163.0), 3),
+        (detector(), detector_turns, 3, 0.1630, 0),
+        (detector(), detector_turns, 5, 0.2710, 0),
+        (detector(), detector_turns, 7, 0.3803, 0),
+        (detector(), default, 3, 0.1630, 2),
+        (detector(), default, 5, 0.2710, 2),
+        (detector(), default, 7, 0.3803, 2),
+        (detector(), Technology::MPS, 1, 0.0501, 0),
+        (detector(), Technology::MPS, 3, 0.0538, 16),
+        (detector(), Technology::MPS, 5, 0.0668, 16),
+        (detector(), Technology::MPS, 7, 0.0947, 0),
+        (detector(), fourteen, 1, 0.1141, 2),
+        (detector(), fourteen, 7, 0.1192, -3),
     ];
     for (workload, technology, copies, measured, expected) in points {
         let error = error(workload, technology, copies, measured);
@@ -90,10 +108,10 @@ fn the_smallest_slice_of_an_h200_is_as_slow_as_is_expected() {
     assert!((2.8..3.2).contains(&(mean.seconds() * 69.0)));
 }
 
-/// The study's other form for MPS, (t1^3 + (n b)^3)^(1/3) with b from 7 copies. It is closer on the H200, and too low on
-/// the A100, where a target would be broken.
+/// The study's forms for MPS: (t1^3 + (n b)^3)^(1/3) with b from 7 copies is too low on the A100, where a target would be
+/// broken, and the line through one and seven copies too high on the H200.
 #[test]
-fn the_form_with_cubes_leaves_the_bar() {
+fn the_form_with_cubes_and_the_line_leave_the_bar() {
     let cubes = |alone: f64, seven: f64, copies: f64| {
         let rest = (seven.powi(3) - alone.powi(3)) * (copies / 7.0).powi(3);
         (alone.powi(3) + rest).cbrt()
@@ -102,13 +120,15 @@ fn the_form_with_cubes_leaves_the_bar() {
     assert!((0.95..1.2).contains(&h200), "{h200}");
     let a100 = cubes(0.0880, 0.3198, 3.0) / 0.1640;
     assert!(a100 < 0.91, "{a100}");
+    let line = (0.05011 + (0.09474 - 0.05011) / 3.0) / 0.05376;
+    assert!(line > 1.2, "{line}");
 }
 
 #[test]
 fn what_is_needed_of_a_full_gpu_is_more_than_what_neighbours_feel_before() {
     let near = |need: Need, expected: f64| (need.get() - expected).abs() < 0.005;
-    assert!(near(a100().need(), 0.52) && near(a100().pressure(), 0.44));
-    assert!(near(h200().need(), 0.36) && near(h200().pressure(), 0.25));
+    assert!(near(a100().need(), 0.52) && near(a100().pressure(), 0.34));
+    assert!(near(h200().need(), 0.36) && near(h200().pressure(), 0.17));
 }
 
 /// Seven tenants: MPS and MIG about double what turns get done on an A100, and MPS trebles it on an H200.

@@ -1,6 +1,7 @@
 //! The fixed point beside a simulation: tenants to whom inferences come at random, one at a time and the rest in a queue
 //! in front of the tenant, on a GPU where each running inference is slowed down by what the others press.
 
+use super::predict::crowded;
 use super::*;
 
 /// A tenant of the simulation.
@@ -32,7 +33,9 @@ impl Random {
 /// The speed of a running inference of `pods[index]`: 1 when it is alone.
 fn speed(pods: &[Pod], index: usize) -> f64 {
     let others = pods.iter().enumerate().filter(|(n, pod)| *n != index && pod.running.is_some());
-    1.0 / (1.0 + others.map(|(_, pod)| pod.workload.pressure().get()).sum::<f64>())
+    let pressures: Vec<f64> = others.map(|(_, pod)| pod.workload.pressure().get()).collect();
+    let busy = u32::try_from(pressures.len()).unwrap();
+    1.0 / crowded(f64::from(busy), pressures.iter().sum())
 }
 
 /// Lets time go on until somebody's inference comes or ends; gives the new time.

@@ -77,9 +77,9 @@ fn what_was_passed_over_is_told_with_its_reason() {
         (Kind::TimeSlicing, PassedOver::NotFenced),
     ];
     assert_eq!(hardware.passed_over, expected.into());
-    let fast = advice(wish(yolos(), IsolationClass::None, Target::Mean(latency(0.15))));
+    let fast = advice(wish(yolos(), IsolationClass::None, Target::Mean(latency(0.12))));
     assert_eq!(fast.passed_over[&Kind::TimeSlicing], PassedOver::LessDone);
-    // Two halves do more than two tenants side by side, of whom no third has room.
+    // Two halves do more than one tenant beside whom no second has room.
     assert_eq!(told(&fast), (Kind::Mig, 2, Bound::Instances, Why::MostDone));
     assert_eq!(fast.passed_over[&Kind::Mps], PassedOver::LessDone);
 }
@@ -100,7 +100,7 @@ fn what_no_way_serves_is_refused_with_what_is_in_the_way() {
 #[test]
 fn an_equal_share_is_a_limit_of_threads() {
     let wish =
-        Wish { share: Share::Equal, ..wish(yolos(), IsolationClass::Memory, Target::Mean(latency(0.4))) };
+        Wish { share: Share::Equal, ..wish(yolos(), IsolationClass::Memory, Target::Mean(latency(0.42))) };
     let only_mps = [Kind::Mps];
     let advice = recommend(&wish, &supply(&table(), &only_mps)).unwrap();
     let expected = Technology::Mps { limit: ComputePercent::new(14) };

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// A workload on one GPU model.
 ///
 /// The packing study has one number `u` for what a busy copy needs, the slope of the latency over the copies. Measured
-/// curves are flat first and steep when the GPU is full, so that slope is less than what is needed of a full GPU (0.25
-/// against 0.36 on an H200, 0.44 against 0.52 on an A100). Both are kept: [`pressure`](Self::pressure) while there is room,
-/// [`need`](Self::need) when there is none, and wherever a part of a GPU is compared with what is needed of it.
+/// curves are flat first and steep when the GPU is full, so that slope is less than what is needed of a full GPU. Two numbers
+/// are kept: [`pressure`](Self::pressure) says how the curve bends while there is room, [`need`](Self::need) what is needed
+/// when there is none, and wherever a part of a GPU is compared with what is needed of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {
@@ -56,7 +56,8 @@ impl Workload {
         self.need
     }
 
-    /// What neighbours feel of one busy copy while the GPU is not full: the part of their latency alone that it adds.
+    /// What neighbours feel of one busy copy while the GPU is not full: from 0 for nothing to 1 for as much as if each had its
+    /// turn.
     #[must_use]
     pub const fn pressure(&self) -> Need {
         self.pressure

@@ -1,10 +1,12 @@
 //! A real node on this machine: containerd, the kubelet, and the real agent on the machine's GPUs or on simulated ones.
 //!
 //! The pods that it runs share the machine's network, for a node alone needs no other. It takes root and the machine's cgroups;
-//! what it mounts is seen by nobody else ([`private`]). Nothing of a GPU is set but what pods' shares take.
+//! what it mounts is seen by nobody else ([`enter`]), and what the kubelet sets of the kernel can be put back ([`kernel`]).
+//! Nothing of a GPU is set but what pods' shares take.
 
 mod agent;
 mod containerd;
+pub mod kernel;
 mod kubelet;
 mod leftovers;
 mod options;

@@ -1,10 +1,15 @@
 //! What a real node consists of, and where its files are.
 
-use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use anyhow::Context as _;
 use kerf_nvml_mock::MockConfig;
+
+/// How long a removal is tried again.
+const REMOVAL: Duration = Duration::from_secs(3);
 
 /// How to start a node.
 pub struct RealNodeOptions {
@@ -107,16 +112,22 @@ impl Places {
         Ok(())
     }
 
-    /// Removes them all.
+    /// Removes them all. Programs that were killed a moment ago may still write.
     pub fn remove(&self) -> anyhow::Result<()> {
         for folder in [&self.state, &self.run] {
-            match fs::remove_dir_all(folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("failed to remove {}", folder.display()));
-                }
-                _ => {}
-            }
+            remove(folder).with_context(|| format!("failed to remove {}", folder.display()))?;
         }
         Ok(())
+    }
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(_) if begun.elapsed() < REMOVAL => thread::sleep(Duration::from_millis(50)),
+            result => return result,
+        }
     }
 }

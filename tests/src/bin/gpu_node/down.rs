@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use kerf_tests::real_node::{Leftovers, is_alive};
+use kerf_tests::real_node::{Leftovers, is_alive, kernel};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::args::Args;
@@ -38,6 +38,7 @@ pub fn end(args: &Args) -> anyhow::Result<()> {
     let immortal = left.kill();
     ensure!(immortal.is_empty(), "these processes do not end: {}", immortal.join(", "));
     Leftovers::remove_cgroups();
+    kernel::put_back(&args.places())?;
     ended
 }
 

@@ -10,7 +10,7 @@ use kerf_tests::control_plane;
 use kube::{Api, Client};
 
 use crate::args::Args;
-use crate::pods::Pods;
+use crate::pods::{Pods, standing};
 use crate::seen::{Expected, Seen};
 use crate::standing::Standing;
 use crate::{container_log, job};
@@ -23,6 +23,9 @@ const PODS: u32 = 3;
 
 /// How long a container may take to tell: the first one reads PyTorch from the disk.
 const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Of what a pod printed that told nothing.
+const LINES: usize = 20;
 
 /// Runs the pods side by side, and fails with all that is not as it should be.
 pub async fn test(args: &Args) -> anyhow::Result<()> {
@@ -77,10 +80,11 @@ async fn seen(args: &Args, pods: &Pods, pod: &Pod) -> anyhow::Result<Seen> {
         if let Some(text) = lines.iter().find_map(|line| line.strip_prefix("SEES ")) {
             return serde_json::from_str(text).with_context(|| format!("pod {name} told {text}"));
         }
-        let phase = pods.get(name).await?.status.unwrap_or_default().phase.unwrap_or_default();
-        if phase != "Running" || begun.elapsed() > PATIENCE {
-            let last = lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().join("\n");
-            bail!("pod {name} is {phase} and told nothing within {:?}; it printed:\n{last}", begun.elapsed());
+        let pod = pods.get(name).await?;
+        let runs = pod.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Running"));
+        if !runs || begun.elapsed() > PATIENCE {
+            let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n");
+            bail!("pod {name} told nothing: {}; it printed:\n{last}", standing(&pod));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

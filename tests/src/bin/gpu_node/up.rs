@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
+use kerf_tests::real_node::kernel;
+
 use crate::args::Args;
 use crate::standing::{Standing, holder, log_file, pid_file};
 
@@ -21,6 +23,7 @@ pub fn up(args: &Args) -> anyhow::Result<()> {
     ensure!(!args.state.exists(), "{} is there already: run `gpu_node down`", args.state.display());
     fs::create_dir_all(args.state.join("tmp"))
         .with_context(|| format!("failed to create {} (is this root?)", args.state.display()))?;
+    kernel::record(&args.places())?;
     let mut child = start(args)?;
     fs::write(pid_file(args), format!("{}\n", child.id())).context("failed to note the holder's process")?;
     let mut log = File::open(log_file(args)).context("failed to open the holder's log")?;

@@ -1,4 +1,4 @@
-//! kerf's agent on the node, as its DaemonSet would run it.
+//! kerf's agent on the node, as its `DaemonSet` would run it.
 
 use std::path::Path;
 

@@ -49,7 +49,7 @@ pub struct Args {
     /// `nvidia-cuda-mps-control`, where it is neither in `PATH` nor in /usr/local/nvidia/bin.
     #[arg(long)]
     pub mps_control: Option<PathBuf>,
-    /// A Python with PyTorch, in /usr or /opt, which pods mount from the machine.
+    /// A Python with `PyTorch`, in /usr or /opt, which pods mount from the machine.
     #[arg(long, default_value = "/opt/torch/.venv/bin/python3")]
     pub python: PathBuf,
     /// The driver's libraries, as pods' `LD_LIBRARY_PATH`.

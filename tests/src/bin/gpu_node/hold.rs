@@ -27,7 +27,9 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     if let Gpus::Real { nvml, mps_control } = &gpus {
         println!("NVML is {}, the MPS daemon {}", nvml.display(), mps_control.display());
     }
-    real_node::versions().iter().for_each(|version| println!("{version}"));
+    for version in real_node::versions() {
+        println!("{version}");
+    }
     let settings = (!args.simulated).then(GpuSettings::read).transpose()?;
     let mut options = ClusterOptions::new(Vec::new());
     // Pods come alone, and without an account.

@@ -12,6 +12,10 @@ const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// What the driver makes beside the GPUs' own files, and containers with a GPU have.
 const COMMON_FILES: [&str; 4] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"];
 
+/// Multiprocessors of the GPU that this is about, and how many percent of them the driver may round up by: they come in twos.
+const H200: u64 = 132;
+const ROUNDING: u64 = 3;
+
 /// What a container tells.
 #[derive(Debug, Deserialize)]
 pub struct Seen {
@@ -62,6 +66,11 @@ impl Expected {
         (self.memory_mib * 100 / self.of_mib.max(1)).max(1)
     }
 
+    /// The most that a process of the share's may use.
+    fn multiprocessors(&self) -> u64 {
+        (self.percent() + ROUNDING) * H200 / 100
+    }
+
     fn environment(&self, seen: &Seen) -> Vec<String> {
         let expected =
             [(MPS_MEMORY, format!("0={}M", self.memory_mib)), (MPS_THREADS, self.percent().to_string())];
@@ -84,11 +93,7 @@ impl Expected {
             (cuda.free_mib <= self.memory_mib, "no more free memory than the share's"),
             (cuda.eight_gib, "8 GiB to be had"),
             (!cuda.twelve_gib, "12 GiB to be refused"),
-            // By the guide the part is rounded up to what the hardware can give, which is two at a time.
-            (
-                cuda.multiprocessors * 100 <= (self.percent() + 3) * 132,
-                "the share's part of the multiprocessors",
-            ),
+            (cuda.multiprocessors <= self.multiprocessors(), "the share's part of the multiprocessors"),
         ];
         let wrong = holds.into_iter().filter(|(holds, _)| !holds);
         wrong.map(|(_, what)| format!("expected {what}, saw {cuda:?}")).collect()

@@ -21,7 +21,7 @@ const RESOURCE: &str = "nvidia.com/gpu-10gb";
 const MEMORY_MIB: u64 = 10 * 1024;
 const PODS: u32 = 3;
 
-/// How long a container may take to tell: the first one reads PyTorch from the disk.
+/// How long a container may take to tell: the first one reads `PyTorch` from the disk.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Of what a pod printed that told nothing.

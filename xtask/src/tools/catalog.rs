@@ -60,7 +60,7 @@ const NODE_PROGRAMS: [Program; 6] = [
     pure("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
     // It enters namespaces before Go's threads begin, which is C.
     Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", cgo: true },
-    pure("pause", "pause", "kerf.dev/tests/tools/pause"),
+    pure("pause", "pause", "."),
 ];
 
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {

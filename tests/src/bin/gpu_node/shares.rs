@@ -8,6 +8,7 @@ use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::cluster::{resource_of, wait};
 use kerf_tests::control_plane;
 use kube::{Api, Client};
+use tokio::time::timeout;
 
 use crate::args::Args;
 use crate::pods::{Pods, standing};
@@ -24,6 +25,9 @@ const PODS: u32 = 3;
 /// How long a container may take to tell: the first one reads `PyTorch` from the disk.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// How long all pods may take together.
+const ALL: Duration = Duration::from_secs(150);
+
 /// Of what a pod printed that told nothing.
 const LINES: usize = 20;
 
@@ -33,9 +37,9 @@ pub async fn test(args: &Args) -> anyhow::Result<()> {
     let pods = Pods::new(client.clone());
     let names: Vec<String> = (1..=PODS).map(|number| format!("share-{number}")).collect();
     job::write_script(args)?;
-    let wrong = run(args, &client, &pods, &names).await;
+    let wrong = timeout(ALL, run(args, &client, &pods, &names)).await;
     pods.delete(&names).await?;
-    let wrong = wrong?;
+    let wrong = wrong.with_context(|| format!("the pods have not told all within {ALL:?}"))??;
     ensure!(wrong.is_empty(), "{} checks failed:\n{}", wrong.len(), wrong.join("\n"));
     freed(args, &client).await?;
     println!("test: {PODS} pods on shares of one GPU, each fenced to its {MEMORY}; all given back");

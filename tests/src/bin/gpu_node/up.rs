@@ -14,8 +14,9 @@ use kerf_tests::real_node::kernel;
 use crate::args::Args;
 use crate::standing::{Standing, holder, log_file, pid_file};
 
-/// The longest that all of it may take: some tens of seconds on an idle machine.
-const PATIENCE: Duration = Duration::from_mins(3);
+/// The longest that all of it may take: some tens of seconds on an idle machine. With the other steps' it stays below what a
+/// command on a machine that is lent may take.
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Brings the node up.
 pub fn up(args: &Args) -> anyhow::Result<()> {

@@ -32,6 +32,12 @@ pub enum BinaryError {
         /// File name of the program.
         name: String,
     },
+    /// One of a node's programs is not there.
+    #[error("{name} is missing: run `cargo xtask gpu pack`, which builds a node's programs once")]
+    NoNodeTool {
+        /// File name of the program.
+        name: String,
+    },
 }
 
 /// One of the workspace's own programs, as built with the running executable: `<target>/<profile>/<name>`, or
@@ -53,10 +59,18 @@ pub fn tool(name: &str) -> Result<PathBuf, BinaryError> {
     assets
         .into_iter()
         .filter(|folder| ASSETS.iter().all(|program| folder.join(program).is_file()))
-        .chain(current_set(&executable))
+        .chain(current_set(&executable, "k8s-tools"))
         .map(|folder| folder.join(name))
         .find(|path| path.is_file())
         .ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
+}
+
+/// One of a node's programs (`kubelet`, `containerd`, `containerd-shim-runc-v2`, `ctr`, `runc`): from the current set of
+/// `cargo xtask gpu pack`.
+pub fn node_tool(name: &str) -> Result<PathBuf, BinaryError> {
+    let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
+    let path = current_set(&executable, "node-tools").map(|folder| folder.join(name));
+    path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoNodeTool { name: name.to_owned() })
 }
 
 /// `<target>/<profile>` of an executable there, in `deps` (tests) or in `examples`.
@@ -68,11 +82,11 @@ fn profile_folder(executable: &Path) -> PathBuf {
     }
 }
 
-/// The set named by the nearest `k8s-tools/current` above the executable: the target folder is one of the folders
+/// The set named by the nearest `<store>/current` above the executable: the target folder is one of the folders
 /// above, with or without a target triple between.
-fn current_set(executable: &Path) -> Option<PathBuf> {
+fn current_set(executable: &Path, store: &str) -> Option<PathBuf> {
     executable.ancestors().skip(1).find_map(|folder| {
-        let store = folder.join("k8s-tools");
+        let store = folder.join(store);
         let key = fs::read_to_string(store.join("current")).ok()?;
         Some(store.join(key.trim()))
     })
@@ -92,17 +106,19 @@ mod tests {
     fn the_current_set_is_found_above_the_executable() {
         let target = tempfile::tempdir().unwrap();
         let executable = target.path().join("x86_64-unknown-linux-gnu/release/deps/x-1");
-        assert_eq!(current_set(&executable), None);
+        assert_eq!(current_set(&executable, "k8s-tools"), None);
         let store = target.path().join("k8s-tools");
         fs::create_dir(&store).unwrap();
         fs::write(store.join("current"), "0123\n").unwrap();
-        assert_eq!(current_set(&executable), Some(store.join("0123")));
+        assert_eq!(current_set(&executable, "k8s-tools"), Some(store.join("0123")));
     }
 
     #[test]
     fn a_missing_program_comes_with_its_remedy() {
         let error = tool("no-such-program").unwrap_err().to_string();
         assert!(error.contains("no-such-program") && error.contains("cargo xtask tools"), "{error}");
+        let error = node_tool("no-such-program").unwrap_err().to_string();
+        assert!(error.contains("no-such-program") && error.contains("cargo xtask gpu pack"), "{error}");
         let error = ours("no-such-program").unwrap_err().to_string();
         assert!(error.contains("cargo build --workspace --bins"), "{error}");
     }

@@ -14,3 +14,4 @@ pub mod mps;
 pub mod oracle;
 pub mod process;
 pub mod random;
+pub mod real_node;

@@ -4,6 +4,7 @@
 mod bench;
 mod build;
 mod cargo;
+mod gpu;
 mod shipped;
 mod task;
 mod test;

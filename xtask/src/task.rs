@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::gpu::Gpu;
 use crate::workspace::Workspace;
 use crate::{bench, build, cargo, test, tools};
 
@@ -32,6 +33,9 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Make bundles that bring up a whole node on a machine with a GPU.
+    #[command(subcommand)]
+    Gpu(Gpu),
 }
 
 impl Xtask {
@@ -46,6 +50,7 @@ impl Xtask {
             }
             Task::Test => test::run(&workspace),
             Task::Bench { arguments } => bench::run(&workspace, &arguments),
+            Task::Gpu(gpu) => gpu.run(&workspace),
         }
     }
 }

@@ -43,8 +43,13 @@ impl Workspace {
         self.root.join("tests").join("tools").join(name)
     }
 
-    /// Where the built Kubernetes programs are kept: `<target>/k8s-tools`.
-    pub fn k8s_tools(&self) -> PathBuf {
-        self.target.join("k8s-tools")
+    /// Where built Go programs are kept: `<target>/<store>`.
+    pub fn tools(&self, store: &str) -> PathBuf {
+        self.target.join(store)
+    }
+
+    /// Where bundles for a machine with a GPU are made.
+    pub fn gpu(&self) -> PathBuf {
+        self.target.join("gpu")
     }
 }

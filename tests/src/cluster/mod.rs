@@ -27,6 +27,9 @@ pub use pods::{request_of, resource_of};
 /// The namespace that `deploy/` installs into.
 pub const NAMESPACE: &str = "kerf-system";
 
+/// kerf's objects without its workloads.
+const MANIFESTS: &str = "deploy/local";
+
 /// For `kubectl apply`: without the webhook and the guard, by tests that play kerf's programs with an admin's rights.
 pub const UNGUARDED: &str = "--selector=app.kubernetes.io/component notin (guard,webhook)";
 
@@ -171,10 +174,17 @@ impl Cluster {
     }
 }
 
-/// The repository's root.
+/// The repository's root; away from the checkout, the folder above the running program that has its manifests.
 #[must_use]
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    if built.join(MANIFESTS).is_dir() { built } else { carried().unwrap_or(built) }
+}
+
+fn carried() -> Option<PathBuf> {
+    let executable = std::env::current_exe().ok()?;
+    let mut folders = executable.ancestors().skip(1);
+    folders.find(|folder| folder.join(MANIFESTS).is_dir()).map(Path::to_owned)
 }
 
 /// Copies a policy file, or a folder of them, into a folder, and tells where it is.
@@ -193,7 +203,7 @@ fn copy(shipped: &Path, folder: &Path) -> std::io::Result<PathBuf> {
 }
 
 async fn install(plane: &ControlPlane) -> anyhow::Result<()> {
-    let manifests = root().join("deploy/local").display().to_string();
+    let manifests = root().join(MANIFESTS).display().to_string();
     plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
     plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/gpunodes.kerf.dev"]).await?;
     Ok(())

@@ -26,6 +26,7 @@ use anyhow::Context as _;
 use kube::Client;
 
 pub use self::certificates::{Authority, KeyAndCertificate};
+pub use self::kubeconfig::client;
 pub use self::kwok::KwokNodes;
 pub use self::options::ControlPlaneOptions;
 

@@ -76,6 +76,14 @@ impl Program {
         Self { name, path: path.into(), arguments: Vec::new(), environment: Vec::new(), log }
     }
 
+    /// The same program under another name, with a log of its own.
+    #[must_use]
+    pub fn named(self, name: impl Into<String>, log_folder: &Path) -> Self {
+        let name = name.into();
+        let log = log_folder.join(format!("{name}.log"));
+        Self { name, log, ..self }
+    }
+
     /// Adds one argument.
     #[must_use]
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {

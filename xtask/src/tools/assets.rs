@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use super::catalog::PROGRAMS;
+use super::catalog::CONTROL_PLANE;
 
 /// What envtest's archives hold; a folder without all three is no such folder.
 const LEAST: [&str; 3] = ["etcd", "kube-apiserver", "kubectl"];
@@ -33,9 +33,9 @@ impl Assets {
         if !least.is_empty() {
             return format!("KUBEBUILDER_ASSETS ({folder}) lacks {}: it is not used", least.join(", "));
         }
-        let missing = self.lacks(&PROGRAMS.map(|program| program.name));
+        let missing = self.lacks(&names());
         if missing.is_empty() {
-            return format!("KUBEBUILDER_ASSETS ({folder}) has all {} programs", PROGRAMS.len());
+            return format!("KUBEBUILDER_ASSETS ({folder}) has all {} programs", names().len());
         }
         format!("KUBEBUILDER_ASSETS ({folder}) is used, but lacks {}: these are built", missing.join(", "))
     }
@@ -43,6 +43,10 @@ impl Assets {
     fn lacks<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
         names.iter().copied().filter(|name| !self.folder.join(name).is_file()).collect()
     }
+}
+
+fn names() -> Vec<&'static str> {
+    CONTROL_PLANE.programs.iter().map(|program| program.name).collect()
 }
 
 #[cfg(test)]
@@ -84,8 +88,8 @@ mod tests {
 
     #[test]
     fn a_full_folder_leaves_nothing_to_build() {
-        let assets = assets_with("full", &PROGRAMS.map(|program| program.name));
-        assert!(PROGRAMS.iter().all(|program| assets.holds(program.name)));
+        let assets = assets_with("full", &super::names());
+        assert!(CONTROL_PLANE.programs.iter().all(|program| assets.holds(program.name)));
         assert!(assets.describe().ends_with("has all 6 programs"));
     }
 }

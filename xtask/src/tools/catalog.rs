@@ -1,12 +1,31 @@
 //! Which programs there are, from which wrapper module and package each comes, and how it is linked.
 
-/// The wrapper modules under `tests/tools`, one each so that none raises another's versions.
-pub const MODULES: [&str; 3] = ["kubernetes", "etcd", "kwok"];
+/// Programs that are built and kept together.
+#[derive(Debug)]
+pub struct Set {
+    /// Folder under cargo's target folder.
+    pub store: &'static str,
+    /// The wrapper modules under `tests/tools`, one each so that none raises another's versions.
+    pub modules: &'static [&'static str],
+    /// In build order.
+    pub programs: &'static [Program],
+}
+
+/// What a local control plane needs.
+pub const CONTROL_PLANE: Set =
+    Set { store: "k8s-tools", modules: &["kubernetes", "etcd", "kwok"], programs: &PROGRAMS };
+
+/// What makes a machine a node. Apart from the control plane's, for no test needs it.
+pub const NODE: Set = Set {
+    store: "node-tools",
+    modules: &["kubelet", "containerd", "runc", "pause"],
+    programs: &NODE_PROGRAMS,
+};
 
 /// Kubernetes' version as the programs report it. Must agree with `tests/tools/kubernetes/go.mod` (a test compares).
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
-/// One program of the local control plane.
+/// One Go program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {
     /// File name of the executable.
@@ -15,20 +34,41 @@ pub struct Program {
     pub module: &'static str,
     /// Go package of its `main`.
     pub package: &'static str,
+    /// Whether it has parts in C.
+    pub cgo: bool,
 }
 
 /// Everything `cargo xtask tools` provides, in build order: first what a control plane cannot do without.
 pub const PROGRAMS: [Program; 6] = [
-    Program { name: "etcd", module: "etcd", package: "go.etcd.io/etcd/server/v3" },
+    pure("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
-    Program { name: "kwok", module: "kwok", package: "sigs.k8s.io/kwok/cmd/kwok" },
+    pure("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+];
+
+/// Everything that `cargo xtask gpu pack` adds to them.
+const NODE_PROGRAMS: [Program; 6] = [
+    pure("kubelet", "kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+    pure("containerd", "containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+    pure(
+        "containerd-shim-runc-v2",
+        "containerd",
+        "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2",
+    ),
+    pure("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
+    // It enters namespaces before Go's threads begin, which is C.
+    Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", cgo: true },
+    pure("pause", "pause", "."),
 ];
 
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
-    Program { name, module: "kubernetes", package }
+    pure(name, "kubernetes", package)
+}
+
+const fn pure(name: &'static str, module: &'static str, package: &'static str) -> Program {
+    Program { name, module, package, cgo: false }
 }
 
 /// The packages whose variables Kubernetes' own build sets (its `hack/lib/version.sh`).
@@ -38,7 +78,7 @@ const VERSION_PACKAGES: [&str; 2] = ["k8s.io/component-base/version", "k8s.io/cl
 /// program calls itself v0.0.0 and kubectl warns of version skew.
 pub fn linker_flags(module: &str) -> String {
     let mut flags = vec!["-s -w".to_owned()];
-    if module == "kubernetes" {
+    if matches!(module, "kubernetes" | "kubelet") {
         let mut numbers = KUBERNETES_VERSION.trim_start_matches('v').split('.');
         let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
         for package in VERSION_PACKAGES {
@@ -58,16 +98,19 @@ mod tests {
 
     #[test]
     fn the_reported_version_is_the_one_that_go_mod_requires() {
-        let go_mod = Workspace::locate().unwrap().go_module("kubernetes").join("go.mod");
-        let text = std::fs::read_to_string(go_mod).unwrap();
-        let mut required = text.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>());
-        assert!(required.any(|words| words == ["k8s.io/kubernetes", KUBERNETES_VERSION]));
+        for module in ["kubernetes", "kubelet"] {
+            let go_mod = Workspace::locate().unwrap().go_module(module).join("go.mod");
+            let text = std::fs::read_to_string(go_mod).unwrap();
+            let mut required = text.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>());
+            assert!(required.any(|words| words == ["k8s.io/kubernetes", KUBERNETES_VERSION]), "{module}");
+        }
     }
 
     #[test]
     fn every_program_is_a_tool_of_its_module() {
         let workspace = Workspace::locate().unwrap();
-        for program in &PROGRAMS {
+        let of_others = NODE_PROGRAMS.iter().filter(|program| program.module != "pause");
+        for program in PROGRAMS.iter().chain(of_others) {
             let text = std::fs::read_to_string(workspace.go_module(program.module).join("go.mod")).unwrap();
             assert!(
                 text.lines().any(|line| line.trim().trim_start_matches("tool ") == program.package),

@@ -12,7 +12,8 @@ use std::{fs, io};
 
 use anyhow::{Context as _, anyhow, bail};
 
-use super::catalog::{MODULES, PROGRAMS, Program, linker_flags};
+use super::catalog::{CONTROL_PLANE, Program, Set, linker_flags};
+use super::cgo;
 use super::progress::Progress;
 use super::redact::redact;
 use crate::workspace::Workspace;
@@ -21,8 +22,8 @@ use crate::workspace::Workspace;
 const SHOWN_LINES: usize = 40;
 
 /// Fails with the remedy unless `go` is there and as new as the modules demand.
-pub fn check(workspace: &Workspace) -> anyhow::Result<()> {
-    for module in MODULES {
+pub fn check(workspace: &Workspace, set: &Set) -> anyhow::Result<()> {
+    for module in set.modules {
         let folder = workspace.go_module(module);
         let required = required_version(&folder)?;
         // Asked inside the module: with GOTOOLCHAIN=auto an older Go fetches the required one by itself.
@@ -54,15 +55,17 @@ pub fn build(
     mut progress: Progress,
 ) -> anyhow::Result<()> {
     progress.tick("starting");
-    let mut child = command(&workspace.go_module(program.module))
-        .args([
-            "build",
-            "-mod=readonly",
-            "-buildvcs=false",
-            "-trimpath",
-            "-ldflags",
-            &linker_flags(program.module),
-        ])
+    let mut go = command(&workspace.go_module(program.module));
+    let mut linker_flags = linker_flags(program.module);
+    if program.cgo {
+        cgo::check()?;
+        go.env("CGO_ENABLED", "1").args(["build", "-tags", cgo::TAGS]);
+        linker_flags.push_str(cgo::STATIC);
+    } else {
+        go.arg("build");
+    }
+    let mut child = go
+        .args(["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", &linker_flags])
         .arg("-o")
         .arg(output)
         .arg(program.package)
@@ -142,7 +145,8 @@ fn remedy(required: &str) -> String {
         "aarch64" => "arm64",
         other => other,
     };
-    let names = PROGRAMS.map(|program| program.name).join(", ");
+    let names: Vec<&str> = CONTROL_PLANE.programs.iter().map(|program| program.name).collect();
+    let names = names.join(", ");
     format!(
         "the control plane's programs need Go {required} or newer. Install it, then run `cargo xtask tools` again:\n    \
          curl -fsSL https://go.dev/dl/go{required}.{os}-{arch}.tar.gz | sudo tar -C /usr/local -xz\n    \

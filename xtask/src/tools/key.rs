@@ -4,19 +4,27 @@ use std::fs;
 
 use anyhow::Context as _;
 
-use super::catalog::{MODULES, linker_flags};
+use super::catalog::{Set, linker_flags};
+use super::cgo;
 use crate::workspace::Workspace;
 
-/// Sixteen hex digits over go.mod and go.sum of the wrapper modules and the linker flags.
-pub fn of(workspace: &Workspace) -> anyhow::Result<String> {
+/// Sixteen hex digits over the files of the wrapper modules (go.mod, go.sum, sources of our own) and the linker flags.
+pub fn of(workspace: &Workspace, set: &Set) -> anyhow::Result<String> {
     let mut hash = Fnv1a::default();
-    for module in MODULES {
-        for file in ["go.mod", "go.sum"] {
-            let path = workspace.go_module(module).join(file);
+    for module in set.modules {
+        let folder = workspace.go_module(module);
+        let entries =
+            fs::read_dir(&folder).with_context(|| format!("failed to read {}", folder.display()))?;
+        let mut files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+        files.sort();
+        for path in files {
             let content = fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
             hash.field(&content);
         }
         hash.field(linker_flags(module).as_bytes());
+    }
+    if set.programs.iter().any(|program| program.cgo) {
+        hash.field(cgo::TAGS.as_bytes());
     }
     Ok(format!("{:016x}", hash.0))
 }
@@ -46,6 +54,7 @@ impl Fnv1a {
 
 #[cfg(test)]
 mod tests {
+    use super::super::catalog::{CONTROL_PLANE, NODE};
     use super::*;
 
     fn hash(fields: &[&str]) -> u64 {
@@ -71,8 +80,9 @@ mod tests {
     #[test]
     fn the_key_is_a_stable_folder_name() {
         let workspace = Workspace::locate().unwrap();
-        let key = of(&workspace).unwrap();
-        assert_eq!(key, of(&workspace).unwrap());
+        let key = of(&workspace, &CONTROL_PLANE).unwrap();
+        assert_eq!(key, of(&workspace, &CONTROL_PLANE).unwrap());
+        assert_ne!(key, of(&workspace, &NODE).unwrap());
         assert!(key.len() == 16 && key.chars().all(|c| c.is_ascii_hexdigit()));
     }
 }

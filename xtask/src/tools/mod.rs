@@ -1,11 +1,13 @@
-//! `cargo xtask tools`: the programs of the local control plane, built once from pinned Go modules.
+//! `cargo xtask tools`: the programs of the local control plane, built once from pinned Go modules; and those of a node, for
+//! `cargo xtask gpu pack`.
 //!
-//! Decides what is missing and builds that. `<target>/k8s-tools/<key>/` holds one set; the file
-//! `<target>/k8s-tools/current` names the set in use, and is all that `kerf_tests::binaries` reads: the rule that makes
-//! the key stays here. Must not change go.mod or go.sum, nor print where modules come from.
+//! Decides what is missing and builds that. `<target>/<store>/<key>/` holds one set; the file `<target>/<store>/current`
+//! names the set in use, and is all that `kerf_tests::binaries` reads: the rule that makes the key stays here. Must not
+//! change go.mod or go.sum, nor print where modules come from.
 
 mod assets;
 mod catalog;
+mod cgo;
 mod go;
 mod key;
 mod progress;
@@ -18,24 +20,34 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use self::assets::Assets;
-use self::catalog::{PROGRAMS, Program};
+use self::catalog::{CONTROL_PLANE, NODE, Program, Set};
 use self::progress::Progress;
 use crate::workspace::Workspace;
 
-/// Makes sure that every program is there, building the missing ones; says in one line where they are.
+/// Makes sure that every program of the control plane is there, building the missing ones; says in one line where they are.
 pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     let assets = Assets::from_env();
     if let Some(assets) = &assets {
         eprintln!("tools: {}", assets.describe());
     }
-    let wanted: Vec<&Program> =
-        PROGRAMS.iter().filter(|program| !assets.as_ref().is_some_and(|a| a.holds(program.name))).collect();
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let store = workspace.k8s_tools();
-    let key = key::of(workspace)?;
+    let spared = |program: &Program| assets.as_ref().is_some_and(|a| a.holds(program.name));
+    provide(workspace, &CONTROL_PLANE, spared).map(drop)
+}
+
+/// The same for all programs of a control plane and of a node; gives the folders that they lie in.
+pub fn everything(workspace: &Workspace) -> anyhow::Result<[PathBuf; 2]> {
+    Ok([provide(workspace, &CONTROL_PLANE, |_| false)?, provide(workspace, &NODE, |_| false)?])
+}
+
+/// Builds what a set lacks, but for programs that are not needed; gives the set's folder.
+fn provide(workspace: &Workspace, set: &Set, spared: impl Fn(&Program) -> bool) -> anyhow::Result<PathBuf> {
+    let store = workspace.tools(set.store);
+    let key = key::of(workspace, set)?;
     let folder = store.join(&key);
+    let wanted: Vec<&Program> = set.programs.iter().filter(|program| !spared(program)).collect();
+    if wanted.is_empty() {
+        return Ok(folder);
+    }
     fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
 
     let _lock = lock(&store)?;
@@ -44,19 +56,19 @@ pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     if missing.is_empty() {
         set_current(&store, &key)?;
         eprintln!("tools: cached in {}", folder.display());
-        return Ok(());
+        return Ok(folder);
     }
     let began = Instant::now();
+    go::check(workspace, set)?;
     build(workspace, &missing, &folder)?;
     set_current(&store, &key)?;
     eprintln!("tools: built {} in {} s into {}", missing.len(), began.elapsed().as_secs(), folder.display());
-    Ok(())
+    Ok(folder)
 }
 
 /// Builds each program under a temporary name and renames it, so that an interrupted build leaves no half program and
 /// the finished ones need not be built again.
 fn build(workspace: &Workspace, missing: &[&Program], folder: &Path) -> anyhow::Result<()> {
-    go::check(workspace)?;
     eprintln!(
         "tools: building {} Go programs, about five minutes on two idle cores the first time",
         missing.len()

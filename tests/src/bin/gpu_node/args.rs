@@ -1,0 +1,92 @@
+//! The command line.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, ValueEnum};
+use kerf_nvml_mock::{MigMode, MockConfig, Model};
+use kerf_tests::real_node::{Gpus, Places};
+
+/// Where container images of GPU machines have the driver's files.
+const DRIVER: &str = "/usr/local/nvidia";
+
+/// A step. Each ends by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Step {
+    /// Starts everything, and prints how long each part took and what runs.
+    Up,
+    /// Runs pods on shares of a GPU and checks what they see.
+    Test,
+    /// Ends everything and removes its files.
+    Down,
+    /// All of these.
+    All,
+    /// What `up` leaves behind: it holds the node until it is told to end.
+    #[value(hide = true)]
+    Hold,
+}
+
+/// Brings up a node with a real GPU, runs pods on it, takes it down.
+#[derive(Debug, Parser)]
+pub struct Args {
+    /// What to do.
+    pub step: Step,
+    /// The folder of the node's files; it must not be there before `up`, and `down` removes it.
+    #[arg(long, default_value = "/var/lib/kerf-gpu-node")]
+    pub state: PathBuf,
+    /// The folder of its sockets; removed by `down`.
+    #[arg(long, default_value = "/run/kerf-gpu-node")]
+    pub run: PathBuf,
+    /// The node's name.
+    #[arg(long, default_value = "gpu-node")]
+    pub name: String,
+    /// A simulated GPU, for a machine without one: pods then check all but CUDA.
+    #[arg(long)]
+    pub simulated: bool,
+    /// NVML, where it is neither in /usr/local/nvidia/lib64 nor where the loader looks.
+    #[arg(long)]
+    pub nvml: Option<PathBuf>,
+    /// `nvidia-cuda-mps-control`, where it is neither in `PATH` nor in /usr/local/nvidia/bin.
+    #[arg(long)]
+    pub mps_control: Option<PathBuf>,
+    /// A Python with `PyTorch`, in /usr or /opt, which pods mount from the machine.
+    #[arg(long, default_value = "/opt/torch/.venv/bin/python3")]
+    pub python: PathBuf,
+    /// The driver's libraries, as pods' `LD_LIBRARY_PATH`.
+    #[arg(long, default_value = "/usr/local/nvidia/lib64")]
+    pub libraries: PathBuf,
+}
+
+impl Args {
+    /// The node's folders.
+    pub fn places(&self) -> Places {
+        Places::new(&self.state, &self.run)
+    }
+
+    /// The GPUs that the node's agent serves.
+    pub fn gpus(&self) -> anyhow::Result<Gpus> {
+        if self.simulated {
+            // In no MIG mode, as a GPU that is shared by MPS.
+            let gpus = MockConfig::new().seed(&self.name).gpus(Model::H200, 1, MigMode::Disabled);
+            return Ok(Gpus::Simulated(gpus));
+        }
+        Ok(Gpus::Real { nvml: self.nvml(), mps_control: self.mps_control()? })
+    }
+
+    fn nvml(&self) -> PathBuf {
+        let name = "libnvidia-ml.so.1";
+        let usual = Path::new(DRIVER).join("lib64").join(name);
+        self.nvml.clone().unwrap_or(if usual.is_file() { usual } else { name.into() })
+    }
+
+    fn mps_control(&self) -> anyhow::Result<PathBuf> {
+        let name = "nvidia-cuda-mps-control";
+        let path = env::var_os("PATH").unwrap_or_default();
+        let usual = env::split_paths(&path).chain([Path::new(DRIVER).join("bin")]);
+        let found = || usual.map(|folder| folder.join(name)).find(|path| path.is_file());
+        let found = self.mps_control.clone().or_else(found);
+        found.ok_or_else(|| {
+            anyhow::anyhow!("{name} is neither in PATH nor in {DRIVER}/bin: set --mps-control")
+        })
+    }
+}

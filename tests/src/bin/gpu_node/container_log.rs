@@ -1,0 +1,33 @@
+//! What a container has printed, by the files that the kubelet and containerd keep of it.
+
+use std::fs;
+
+use k8s_openapi::api::core::v1::Pod;
+use kerf_tests::real_node::Places;
+
+/// The container's lines so far, of its first run; empty while there are none.
+pub fn lines(places: &Places, pod: &Pod, container: &str) -> Vec<String> {
+    let metadata = &pod.metadata;
+    let [namespace, name, uid] =
+        [&metadata.namespace, &metadata.name, &metadata.uid].map(|part| part.clone().unwrap_or_default());
+    let folder = places.pod_logs().join(format!("{namespace}_{name}_{uid}"));
+    let text = fs::read_to_string(folder.join(container).join("0.log")).unwrap_or_default();
+    text.lines().filter_map(printed).map(str::to_owned).collect()
+}
+
+/// What the container printed: a line of the log is `<time> <stream> <F or P> <text>`.
+fn printed(line: &str) -> Option<&str> {
+    line.splitn(4, ' ').nth(3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_line_stands_behind_time_stream_and_tag() {
+        let line = "2026-01-01T00:00:00.000000000Z stdout F SEES {\"a\": 1}";
+        assert_eq!(printed(line), Some("SEES {\"a\": 1}"));
+        assert_eq!(printed("half a line"), None);
+    }
+}

@@ -1,0 +1,47 @@
+//! A whole node with a real GPU: control plane, kerf's programs, containerd and the kubelet on one machine, in steps that end
+//! by themselves. `docs/gpu-node.md` says how to use it.
+#![forbid(unsafe_code)]
+
+mod args;
+mod container_log;
+mod down;
+mod hold;
+mod job;
+mod pods;
+mod seen;
+mod shares;
+mod standing;
+mod up;
+
+use std::process::ExitCode;
+
+use args::{Args, Step};
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let Err(error) = run(&Args::parse()) else { return ExitCode::SUCCESS };
+    // Without the backtrace that returning it would print: the text says what is wrong.
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    match args.step {
+        Step::Up => up::up(args),
+        Step::Test => test(args),
+        Step::Down => down::down(args),
+        Step::All => all(args),
+        Step::Hold => hold::hold(args),
+    }
+}
+
+/// Everything in order. A node that failed is taken down too, but for its files.
+fn all(args: &Args) -> anyhow::Result<()> {
+    let tested = up::up(args).and_then(|()| test(args));
+    let down = if tested.is_ok() { down::down(args) } else { down::end(args) };
+    tested.and(down)
+}
+
+fn test(args: &Args) -> anyhow::Result<()> {
+    tokio::runtime::Runtime::new()?.block_on(shares::test(args))
+}

@@ -1,0 +1,62 @@
+//! `up`: starts a holder that outlives this command, and shows what it says until the node is up.
+
+use std::env;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+
+use kerf_tests::real_node::kernel;
+
+use crate::args::Args;
+use crate::standing::{Standing, holder, log_file, pid_file};
+
+/// The longest that all of it may take: some tens of seconds on an idle machine. With the other steps' it stays below what a
+/// command on a machine that is lent may take.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// Brings the node up.
+pub fn up(args: &Args) -> anyhow::Result<()> {
+    ensure!(holder(args).is_none(), "a node is up in {}: run `gpu_node down` first", args.state.display());
+    ensure!(!args.state.exists(), "{} is there already: run `gpu_node down`", args.state.display());
+    fs::create_dir_all(args.state.join("tmp"))
+        .with_context(|| format!("failed to create {} (is this root?)", args.state.display()))?;
+    kernel::record(&args.places())?;
+    let mut child = start(args)?;
+    fs::write(pid_file(args), format!("{}\n", child.id())).context("failed to note the holder's process")?;
+    let mut log = File::open(log_file(args)).context("failed to open the holder's log")?;
+    let begun = Instant::now();
+    while !Standing::is_told(args) {
+        show(&mut log)?;
+        if let Some(status) = child.try_wait()? {
+            show(&mut log)?;
+            bail!("the node did not come up ({status}); logs are in {}", args.state.display());
+        }
+        if begun.elapsed() > PATIENCE {
+            bail!("the node is not up after {PATIENCE:?}; logs are in {}", args.state.display());
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    show(&mut log).map(drop)
+}
+
+/// This program again, as the holder, with nothing of this command's.
+fn start(args: &Args) -> anyhow::Result<Child> {
+    let log = File::create(log_file(args)).context("failed to create the holder's log")?;
+    let mut holder = Command::new(env::current_exe().context("failed to find this program")?);
+    let given = env::args_os().skip(1).filter(|word| word != "up" && word != "all");
+    holder.arg("hold").args(given).env("TMPDIR", args.state.join("tmp")).current_dir("/");
+    holder.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    holder.spawn().context("failed to start the holder")
+}
+
+/// Prints what was written since, and gives it.
+pub fn show(log: &mut File) -> anyhow::Result<String> {
+    let mut text = String::new();
+    log.read_to_string(&mut text).context("failed to read the holder's log")?;
+    print!("{text}");
+    Ok(text)
+}

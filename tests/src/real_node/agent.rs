@@ -1,0 +1,57 @@
+//! kerf's agent on the node, as its `DaemonSet` would run it.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use kerf_nvml_mock::{MockConfig, MockFiles};
+
+use super::containerd::search_path;
+use super::{Gpus, RealNodeOptions};
+use crate::binaries;
+use crate::cluster::NAMESPACE;
+use crate::control_plane::ControlPlane;
+use crate::mps::MpsStandIn;
+use crate::process::Program;
+
+const NAME: &str = "kerf-node-agent";
+
+/// The agent with the rights of its service account on this node, which must exist.
+pub async fn program(plane: &ControlPlane, options: &RealNodeOptions) -> anyhow::Result<Program> {
+    let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, NAME, &options.name).await?;
+    let places = &options.places;
+    let program = Program::new(NAME, binaries::ours(NAME)?, places.state())
+        .args(["--kubeconfig".into(), account])
+        .args(["--node", &options.name, "--admin-address", "127.0.0.1:0"])
+        .args(["--state-dir".into(), places.agent()])
+        .args(["--cdi-dir".into(), places.cdi()])
+        .args(["--mps-dir".into(), places.mps()]);
+    match &options.gpus {
+        Gpus::Real { nvml, mps_control } => Ok(program
+            .arg("--nvml")
+            .arg(nvml)
+            .arg("--mps-control")
+            .arg(mps_control)
+            // The daemon finds its server so.
+            .env("PATH", search_path(mps_control.parent())?)),
+        Gpus::Simulated(gpus) => simulated(program, gpus, places.state()),
+    }
+}
+
+fn simulated(program: Program, gpus: &MockConfig, state: &Path) -> anyhow::Result<Program> {
+    let folder = state.join("nvml");
+    std::fs::create_dir_all(&folder).context("failed to create the simulated GPUs' folder")?;
+    let files = MockFiles::in_folder(&folder);
+    gpus.write(&files.config)?;
+    let library = kerf_nvml_mock::library_path().context("the simulated NVML is not built")?;
+    let program = program
+        .args(["--nvml".into(), library])
+        .arg("--no-device-access")
+        .args(["--mps-control".into(), MpsStandIn::program()?]);
+    Ok(files.env().into_iter().fold(program, |program, (key, value)| program.env(key, value)))
+}
+
+/// What the agent is started as to undo what it has set. The kubelet of this node ends with it, so nobody waits for it to
+/// forget the names.
+pub fn leaving(program: Program, options: &RealNodeOptions) -> Program {
+    program.named("kerf-node-agent-leaving", options.places.state()).arg("leave").args(["--settle", "1s"])
+}

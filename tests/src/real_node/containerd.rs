@@ -1,0 +1,99 @@
+//! containerd with runc, and the one image that a machine without a network needs.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use tokio::process::Command;
+
+use super::Places;
+use crate::binaries;
+use crate::cluster::wait;
+use crate::process::{Child, Program};
+
+/// A program that waits, and links into a `/usr` that pods mount from the machine.
+pub const IMAGE: &str = "kerf.local/pause:1";
+
+/// Pods share the machine's network: containerd only wants to see that there is one.
+const NETWORK: &str = r#"{"cniVersion": "1.0.0", "name": "loopback", "plugins": [{"type": "loopback"}]}"#;
+
+/// Starts it and gives it the image.
+pub async fn start(places: &Places) -> anyhow::Result<Child> {
+    let network = places.state().join("cni/10-loopback.conflist");
+    fs::write(network, NETWORK).context("failed to write the network's configuration")?;
+    let path = places.state().join("containerd.toml");
+    let runc = binaries::node_tool("runc")?;
+    fs::write(&path, configuration(places, &runc)).context("failed to write containerd's configuration")?;
+    let program = binaries::node_tool("containerd")?;
+    let shims = search_path(program.parent())?;
+    let child = Program::new("containerd", program, places.state())
+        .arg("--config")
+        .arg(&path)
+        .env("PATH", shims)
+        .spawn()?;
+    let answers = async || Ok(ctr(places, &["version"]).await.is_ok());
+    wait(Duration::from_secs(30), "containerd to answer", answers).await.with_context(|| child.log_tail())?;
+    let image = binaries::node_tool("image.tar")?;
+    ctr(places, &["--namespace=k8s.io", "images", "import", &image.display().to_string()]).await?;
+    Ok(child)
+}
+
+/// The socket that the kubelet talks to.
+pub fn socket(places: &Places) -> String {
+    places.run().join("containerd.sock").display().to_string()
+}
+
+fn configuration(places: &Places, runc: &Path) -> String {
+    let (state, run) = (places.state().display(), places.run().display());
+    format!(
+        r#"version = 3
+root = "{state}/containerd"
+state = "{run}/containerd"
+
+[grpc]
+  address = "{socket}"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{IMAGE}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  cdi_spec_dirs = ["{cdi}"]
+  disable_apparmor = true
+  # Machines that are lent may grant no CAP_SYS_RESOURCE, which lowering a score takes.
+  restrict_oom_score_adj = true
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+  conf_dir = "{state}/cni"
+  bin_dirs = ["{state}/cni"]
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  BinaryName = "{runc}"
+"#,
+        socket = socket(places),
+        cdi = places.cdi().display(),
+        runc = runc.display(),
+    )
+}
+
+/// The inherited PATH with this folder before it.
+pub fn search_path(folder: Option<&Path>) -> anyhow::Result<OsString> {
+    let inherited = env::var_os("PATH").unwrap_or_default();
+    let folders = folder.map(Path::to_owned).into_iter().chain(env::split_paths(&inherited));
+    env::join_paths(folders).context("failed to make a search path")
+}
+
+/// Runs containerd's own client.
+async fn ctr(places: &Places, arguments: &[&str]) -> anyhow::Result<()> {
+    let mut command = Command::new(binaries::node_tool("ctr")?);
+    command.arg("--address").arg(socket(places)).args(arguments).kill_on_drop(true);
+    let output = command.output().await.context("failed to start ctr")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ctr {} failed: {}", arguments.join(" "), said.trim());
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! The real kubelet, as a node of the local control plane.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::Context as _;
+use kerf_core::keys;
+use serde_json::{Value, json};
+
+use super::{RealNodeOptions, containerd};
+use crate::binaries;
+use crate::control_plane::ControlPlane;
+use crate::process::{Child, Program};
+
+/// Starts it, with the rights that the API server's Node authorizer gives it.
+pub fn start(plane: &ControlPlane, options: &RealNodeOptions) -> anyhow::Result<Child> {
+    let user = format!("system:node:{}", options.name);
+    let kubeconfig = plane.kubeconfig_for(&user, Some("system:nodes"))?;
+    let path = options.places.state().join("kubelet.json");
+    let configuration = configuration(plane, options);
+    fs::write(&path, format!("{configuration:#}\n"))
+        .context("failed to write the kubelet's configuration")?;
+    let program = Program::new("kubelet", binaries::node_tool("kubelet")?, options.places.state())
+        .args(["--config".into(), path])
+        .args(["--kubeconfig".into(), kubeconfig])
+        .args(["--hostname-override", &options.name])
+        .arg(format!("--node-labels={}/managed=true", keys::GROUP))
+        .args(address()?.map(|address| format!("--node-ip={address}")));
+    Ok(program.spawn()?)
+}
+
+fn configuration(plane: &ControlPlane, options: &RealNodeOptions) -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": false},
+            "x509": {"clientCAFile": plane.dir().join("pki/ca.crt")},
+        },
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": "cgroupfs",
+        // A machine of version 1 does for a test without a GPU.
+        "failCgroupV1": false,
+        "containerRuntimeEndpoint": format!("unix://{}", containerd::socket(&options.places)),
+        "podLogsDir": options.places.pod_logs(),
+        "failSwapOn": false,
+        "makeIPTablesUtilChains": false,
+        "localStorageCapacityIsolation": false,
+        "enforceNodeAllocatable": [],
+        // The machine is not this node's alone: neither its memory nor its disk says anything about pods.
+        "evictionHard": {"memory.available": "10Mi"},
+        "imageGCHighThresholdPercent": 100,
+        "resolvConf": "",
+    })
+}
+
+/// The machine's first address: the kubelet refuses the loopback's, and looks for a default route if it is told none.
+fn address() -> anyhow::Result<Option<String>> {
+    let output = Command::new("hostname").arg("-I").output().context("failed to run hostname")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.split_whitespace().next().map(str::to_owned))
+}

@@ -1,0 +1,128 @@
+//! What may outlive a node that did not end in order: containerd's shims with all below them, and MPS daemons. Told by what
+//! they were started with, so that nobody else's are touched.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::Places;
+
+/// How long a killed process may take to go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What the kernel keeps of `containerd-shim-runc-v2`.
+const SHIM: &str = "containerd-shim";
+
+/// Processes of a node.
+#[derive(Debug, Default)]
+pub struct Leftovers {
+    processes: BTreeMap<i32, String>,
+}
+
+impl Leftovers {
+    /// Shims that were told the folder of sockets, whoever talks to an MPS daemon there, and all that these have started.
+    #[must_use]
+    pub fn find(places: &Places) -> Self {
+        let all = processes();
+        let socket = format!("{}/", places.run().display());
+        let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={socket}");
+        let own = i32::try_from(std::process::id()).unwrap_or_default();
+        let mut found: BTreeMap<i32, String> = BTreeMap::new();
+        // Children come after their parents in no order: until nothing new is found.
+        loop {
+            let before = found.len();
+            for (&id, process) in &all {
+                let shim = process.name == SHIM && process.arguments.contains(&socket);
+                let client = process.environment.contains(&pipes);
+                let ours = shim || client || found.contains_key(&process.parent);
+                if ours && id != own && id > 1 {
+                    found.insert(id, process.name.clone());
+                }
+            }
+            if found.len() == before {
+                return Self { processes: found };
+            }
+        }
+    }
+
+    /// What they are called.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.processes.iter().map(|(id, name)| format!("{name} ({id})")).collect()
+    }
+
+    /// Kills them and waits until they are gone; gives those that are not.
+    #[must_use]
+    pub fn kill(&self) -> Vec<String> {
+        let ids: Vec<Pid> = self.processes.keys().filter_map(|id| Pid::from_raw(*id)).collect();
+        for id in &ids {
+            // It may have ended meanwhile.
+            let _ = kill_process(*id, Signal::KILL);
+        }
+        let begun = Instant::now();
+        while ids.iter().any(|id| is_alive(*id)) && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(20));
+        }
+        let alive = ids.iter().filter(|id| is_alive(**id));
+        alive.map(|id| id.as_raw_nonzero().to_string()).collect()
+    }
+
+    /// Removes the cgroups that the kubelet leaves behind: only empty ones can be.
+    pub fn remove_cgroups() {
+        let root = Path::new("/sys/fs/cgroup");
+        // Below the root where there is one hierarchy; below each controller's where there are several.
+        let controllers = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+        for folder in controllers.chain([root.to_owned()]) {
+            remove_below(&folder.join("kubepods"));
+        }
+    }
+}
+
+/// Whether the process is there and more than a zombie.
+#[must_use]
+pub fn is_alive(id: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", id.as_raw_nonzero())).unwrap_or_default();
+    let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
+    test_kill_process(id).is_ok() && !zombie
+}
+
+struct Process {
+    parent: i32,
+    name: String,
+    arguments: String,
+    environment: String,
+}
+
+fn processes() -> BTreeMap<i32, Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter_map(|id| Some((id, process(id)?))).collect()
+}
+
+fn process(id: i32) -> Option<Process> {
+    let folder = PathBuf::from(format!("/proc/{id}"));
+    let read = |file: &str| {
+        let bytes = fs::read(folder.join(file)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let stat = fs::read_to_string(folder.join("stat")).ok()?;
+    // `<id> (<name>) <state> <parent> …`, where the name may hold anything.
+    let (before, after) = stat.rsplit_once(')')?;
+    let parent = after.split_whitespace().nth(1)?.parse().ok()?;
+    let name = before.split_once('(')?.1.to_owned();
+    Some(Process { parent, name, arguments: read("cmdline"), environment: read("environ") })
+}
+
+fn remove_below(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_below(&entry.path());
+        }
+    }
+    // One that is not there, or in which somebody lives, stays as it is.
+    let _ = fs::remove_dir(folder);
+}

@@ -1,0 +1,139 @@
+//! A real node on this machine: containerd, the kubelet, and the real agent on the machine's GPUs or on simulated ones.
+//!
+//! The pods that it runs share the machine's network, for a node alone needs no other. It takes root and the machine's cgroups;
+//! what it mounts is seen by nobody else ([`enter`]), and what the kubelet sets of the kernel can be put back ([`kernel`]).
+//! Nothing of a GPU is set but what pods' shares take.
+
+mod agent;
+mod containerd;
+pub mod kernel;
+mod kubelet;
+mod leftovers;
+mod options;
+mod private;
+mod settings;
+mod versions;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+
+use crate::cluster::{Cluster, wait};
+use crate::process::{Child, Program};
+
+pub use containerd::IMAGE;
+pub use leftovers::{Leftovers, is_alive};
+pub use options::{Gpus, Places, RealNodeOptions};
+pub use private::enter;
+pub use settings::GpuSettings;
+pub use versions::versions;
+
+/// Longest wait for one part of the node.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// A running node. Dropped in this order: who uses the other ends first.
+pub struct RealNode {
+    options: RealNodeOptions,
+    agent: Child,
+    leave: Program,
+    kubelet: Child,
+    containerd: Child,
+}
+
+impl RealNode {
+    /// Starts everything and waits until the agent serves the node. `progress` hears of each step.
+    pub async fn start(
+        cluster: &Cluster,
+        options: RealNodeOptions,
+        mut progress: impl FnMut(&str),
+    ) -> anyhow::Result<Self> {
+        options.places.create()?;
+        let containerd = containerd::start(&options.places).await?;
+        progress("containerd serves, and has the image");
+        let kubelet = kubelet::start(cluster.plane(), &options)?;
+        node_ready(cluster, &options.name).await.with_context(|| kubelet.log_tail())?;
+        progress("the node is Ready");
+        let program = agent::program(cluster.plane(), &options).await?;
+        let leave = agent::leaving(program.clone(), &options);
+        let agent = program.spawn()?;
+        let node = Self { options, agent, leave, kubelet, containerd };
+        node.served(cluster).await.with_context(|| node.agent.log_tail())?;
+        progress("the agent serves the node");
+        node.named(cluster).await.with_context(|| node.kubelet.log_tail())?;
+        progress("kerf's names are in the node's status");
+        Ok(node)
+    }
+
+    async fn served(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        let ready = async || {
+            let status = cluster.gpu_node(&self.options.name).await?.read_status()?;
+            Ok(status.is_some_and(|status| status.is_ready() && !status.gpus.is_empty()))
+        };
+        wait(PATIENCE, "the agent to serve the node", ready).await
+    }
+
+    /// Waits for the kubelet to tell the API server of kerf's names, with no device yet.
+    async fn named(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        let named = async || {
+            let node = node(cluster, &self.options.name).await?;
+            let status = node.and_then(|node| node.status).unwrap_or_default();
+            let names = status.allocatable.unwrap_or_default();
+            Ok(names.keys().any(|name| name.starts_with("nvidia.com/gpu-")))
+        };
+        wait(PATIENCE, "kerf's names in the node's status", named).await
+    }
+
+    /// Ends all pods, lets the agent leave the node, which ends the MPS daemons, and stops the rest in order.
+    pub async fn stop(mut self, cluster: &Cluster) -> anyhow::Result<()> {
+        let gone = delete_pods(cluster).await;
+        self.agent.terminate(Duration::from_secs(10))?;
+        let left = self.leave.spawn()?;
+        let left = ended(left).await;
+        self.kubelet.terminate(Duration::from_secs(5))?;
+        self.containerd.terminate(Duration::from_secs(10))?;
+        gone.and(left)
+    }
+}
+
+async fn node(cluster: &Cluster, name: &str) -> anyhow::Result<Option<Node>> {
+    Ok(Api::<Node>::all(cluster.plane().client()).get_opt(name).await?)
+}
+
+async fn node_ready(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let ready = async || {
+        let status = node(cluster, name).await?.and_then(|node| node.status).unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
+    };
+    wait(PATIENCE, "the kubelet to be ready", ready).await
+}
+
+/// Deletes all pods, by the kubelet's hands: what it does not end is left to [`Leftovers`].
+async fn delete_pods(cluster: &Cluster) -> anyhow::Result<()> {
+    let pods = Api::<Pod>::all(cluster.plane().client());
+    for pod in pods.list(&ListParams::default()).await? {
+        let own = Api::<Pod>::namespaced(
+            cluster.plane().client(),
+            pod.metadata.namespace.as_deref().unwrap_or("default"),
+        );
+        own.delete(pod.metadata.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await?;
+    }
+    let none = async || Ok(pods.list(&ListParams::default()).await?.items.is_empty());
+    wait(Duration::from_secs(45), "the kubelet to end all pods", none).await
+}
+
+/// Waits until a program that does one thing has done it.
+async fn ended(mut child: Child) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if let Some(status) = child.exited()? {
+            anyhow::ensure!(status.success(), "{} failed ({status}):\n{}", child.name(), child.log_tail());
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    anyhow::bail!("{} has not ended after {PATIENCE:?}:\n{}", child.name(), child.log_tail())
+}

@@ -1,0 +1,133 @@
+//! What a real node consists of, and where its files are.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use anyhow::Context as _;
+use kerf_nvml_mock::MockConfig;
+
+/// How long a removal is tried again.
+const REMOVAL: Duration = Duration::from_secs(3);
+
+/// How to start a node.
+pub struct RealNodeOptions {
+    /// Its name.
+    pub name: String,
+    /// Where its files are.
+    pub places: Places,
+    /// Its GPUs.
+    pub gpus: Gpus,
+}
+
+/// The GPUs that the agent serves.
+#[derive(Debug, Clone)]
+pub enum Gpus {
+    /// The machine's own.
+    Real {
+        /// NVML: a path, or a name that the loader finds.
+        nvml: PathBuf,
+        /// `nvidia-cuda-mps-control`.
+        mps_control: PathBuf,
+    },
+    /// Simulated ones, with the stand-in for `nvidia-cuda-mps-control`.
+    Simulated(MockConfig),
+}
+
+/// The folders of a node.
+#[derive(Debug, Clone)]
+pub struct Places {
+    state: PathBuf,
+    run: PathBuf,
+}
+
+impl Places {
+    /// Files in `state`, sockets in `run`, whose path must be short.
+    pub fn new(state: impl Into<PathBuf>, run: impl Into<PathBuf>) -> Self {
+        Self { state: state.into(), run: run.into() }
+    }
+
+    /// Everything that is on the disk.
+    #[must_use]
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+
+    /// Sockets, and MPS daemons' folders.
+    #[must_use]
+    pub fn run(&self) -> &Path {
+        &self.run
+    }
+
+    /// What the kubelet has in `/var/lib/kubelet`.
+    #[must_use]
+    pub fn kubelet(&self) -> PathBuf {
+        self.state.join("kubelet")
+    }
+
+    /// The logs of pods' containers, as the kubelet names them.
+    #[must_use]
+    pub fn pod_logs(&self) -> PathBuf {
+        self.state.join("pod-logs")
+    }
+
+    /// CDI specifications, which the agent writes and containerd reads.
+    #[must_use]
+    pub fn cdi(&self) -> PathBuf {
+        self.state.join("cdi")
+    }
+
+    /// The agent's record.
+    #[must_use]
+    pub fn agent(&self) -> PathBuf {
+        self.state.join("agent")
+    }
+
+    /// The MPS daemons' pipes and shared memory.
+    #[must_use]
+    pub fn mps(&self) -> PathBuf {
+        self.run.join("mps")
+    }
+
+    /// Folders of ours that lie over such as programs have no flag for.
+    #[must_use]
+    pub fn over(&self) -> [(PathBuf, &'static Path); 3] {
+        [
+            (self.kubelet(), Path::new("/var/lib/kubelet")),
+            // The sockets of containerd's shims.
+            (self.run.join("shims"), Path::new("/run/containerd")),
+            // Links to the pods' logs.
+            (self.state.join("container-logs"), Path::new("/var/log/containers")),
+        ]
+    }
+
+    /// Makes them all.
+    pub fn create(&self) -> anyhow::Result<()> {
+        let own = [self.pod_logs(), self.cdi(), self.agent(), self.mps(), self.state.join("cni")];
+        let over = self.over().into_iter().map(|(own, _)| own);
+        for folder in own.into_iter().chain(over) {
+            fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Removes them all. Programs that were killed a moment ago may still write.
+    pub fn remove(&self) -> anyhow::Result<()> {
+        for folder in [&self.state, &self.run] {
+            remove(folder).with_context(|| format!("failed to remove {}", folder.display()))?;
+        }
+        Ok(())
+    }
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(_) if begun.elapsed() < REMOVAL => thread::sleep(Duration::from_millis(50)),
+            result => return result,
+        }
+    }
+}

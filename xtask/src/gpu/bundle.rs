@@ -1,0 +1,70 @@
+//! Folders as archives, by the system's tar and xz.
+
+use std::env::consts;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, bail, ensure};
+
+/// The most that a bundle may have. A machine that is lent takes so many MiB at a time, and some room for the checkout.
+const MOST: u64 = 50 << 20;
+
+/// How bundles are compressed: as far as xz goes, over all programs at once, with machine code's addresses made alike.
+fn compression() -> String {
+    let filter = if consts::ARCH == "x86_64" { "--x86 " } else { "" };
+    format!("xz {filter}--lzma2=preset=9,dict=128MiB")
+}
+
+/// Packs a folder; gives the bundle's size.
+pub fn pack(folder: &Path, bundle: &Path) -> anyhow::Result<u64> {
+    archive(folder, bundle, Some(&compression()))?;
+    let size = fs::metadata(bundle).with_context(|| format!("failed to read {}", bundle.display()))?.len();
+    ensure!(
+        size <= MOST,
+        "{} has {:.1} MiB, more than {}: move programs to the other bundle",
+        bundle.display(),
+        mebibytes(size),
+        MOST >> 20
+    );
+    Ok(size)
+}
+
+/// For people.
+#[expect(clippy::cast_precision_loss, reason = "one digit behind the point is shown")]
+pub fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// Writes what is in a folder as an archive that depends on nothing else: no times, no owners, one order.
+pub fn archive(folder: &Path, archive: &Path, compression: Option<&str>) -> anyhow::Result<()> {
+    let mut tar = Command::new("tar");
+    tar.args(["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
+    tar.args(compression.map(|program| format!("--use-compress-program={program}")));
+    tar.arg("--create").arg("--file").arg(archive).arg("--directory").arg(folder).args(entries(folder)?);
+    run(&mut tar)
+}
+
+/// The names in a folder, so that the archive does not carry the folder itself.
+fn entries(folder: &Path) -> anyhow::Result<Vec<std::ffi::OsString>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
+    let mut names = entries.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+/// Runs one of the system's programs, and names it if it is not there.
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.status() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            bail!("{name} is missing, which packing takes (Debian: apt-get install tar xz-utils binutils)")
+        }
+        Err(error) => Err(error).with_context(|| format!("failed to run {name}")),
+        Ok(status) => {
+            ensure!(status.success(), "{name} failed ({status}); is xz installed (Debian: xz-utils)?");
+            Ok(())
+        }
+    }
+}

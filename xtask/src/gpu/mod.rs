@@ -1,0 +1,26 @@
+//! `cargo xtask gpu`: what a machine with a GPU needs to be a whole cluster, in files that can be carried there.
+
+mod bundle;
+mod image;
+mod pack;
+
+use clap::Subcommand;
+
+use crate::workspace::Workspace;
+
+/// Tasks about a machine with a GPU.
+#[derive(Debug, Subcommand)]
+pub enum Gpu {
+    /// Pack control plane and node into target/gpu/control-plane.tar.xz and target/gpu/node.tar.xz. Unpacked into one folder there,
+    /// bin/gpu_node brings the node up: see docs/gpu-node.md.
+    Pack,
+}
+
+impl Gpu {
+    /// Runs the task.
+    pub fn run(&self, workspace: &Workspace) -> anyhow::Result<()> {
+        match self {
+            Self::Pack => pack::pack(workspace),
+        }
+    }
+}

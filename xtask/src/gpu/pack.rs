@@ -1,0 +1,84 @@
+//! What goes into the two bundles. Unpacked into one folder they are laid out as cargo's target folder is, so that programs find
+//! each other as they do here.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use super::{bundle, image};
+use crate::workspace::Workspace;
+use crate::{shipped, tools};
+
+/// Of the control plane's programs those that a single node needs.
+const CONTROL_PLANE: [&str; 4] = ["etcd", "kube-apiserver", "kube-scheduler", "kubectl"];
+
+const NODE: [&str; 5] = ["containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "runc"];
+
+/// kerf's own programs, and what brings the node up.
+const OURS: [&str; 6] =
+    ["kerf", "kerf-extender", "kerf-node-agent", "kerf-webhook", "die_with_parent", "gpu_node"];
+
+/// What the programs read of the checkout.
+const FOLDERS: [&str; 2] = ["deploy", "policies"];
+
+/// Name of the only set of Go programs in a bundle.
+const SET: &str = "bundle";
+
+/// Builds everything and packs it.
+pub fn pack(workspace: &Workspace) -> anyhow::Result<()> {
+    let ours = shipped::folder(workspace)?;
+    let [control_plane, node] = tools::everything(workspace)?;
+    let stage = workspace.gpu().join("stage");
+    if stage.exists() {
+        fs::remove_dir_all(&stage).with_context(|| format!("failed to remove {}", stage.display()))?;
+    }
+    let folder = stage.join("control-plane");
+    stage_tools(&control_plane, &CONTROL_PLANE, &folder.join("k8s-tools"))?;
+    for name in FOLDERS {
+        copy_folder(&workspace.root().join(name), &folder)?;
+    }
+    report(workspace, "control-plane")?;
+    let folder = stage.join("node");
+    stage_tools(&node, &NODE, &folder.join("node-tools"))?;
+    let image = node.join("image.tar");
+    image::write(&node.join("pause"), &stage.join("image"), &image)?;
+    fs::copy(&image, folder.join("node-tools").join(SET).join("image.tar"))
+        .context("failed to copy the image")?;
+    for name in OURS {
+        strip(&ours.join(name), &folder.join("bin"))?;
+    }
+    report(workspace, "node")
+}
+
+/// Packs one of the staged folders, and tells its size.
+fn report(workspace: &Workspace, name: &str) -> anyhow::Result<()> {
+    let path = workspace.gpu().join(format!("{name}.tar.xz"));
+    eprintln!("gpu: packing {}, which takes some minutes", path.display());
+    let size = bundle::pack(&workspace.gpu().join("stage").join(name), &path)?;
+    println!("{}: {:.1} MiB", path.display(), bundle::mebibytes(size));
+    Ok(())
+}
+
+/// Links programs into a store as `tools` makes them.
+fn stage_tools(set: &Path, names: &[&str], store: &Path) -> anyhow::Result<()> {
+    let folder = store.join(SET);
+    fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
+    for name in names {
+        // Go has left out symbols already.
+        fs::hard_link(set.join(name), folder.join(name)).with_context(|| format!("failed to link {name}"))?;
+    }
+    fs::write(store.join("current"), format!("{SET}\n")).context("failed to name the set")
+}
+
+fn copy_folder(folder: &Path, into: &Path) -> anyhow::Result<()> {
+    bundle::run(Command::new("cp").arg("--recursive").arg(folder).arg(into))
+}
+
+/// Copies a program into a folder, without symbols.
+fn strip(program: &Path, into: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(into).with_context(|| format!("failed to create {}", into.display()))?;
+    let name = program.file_name().context("a program has a name")?;
+    bundle::run(Command::new("strip").arg("-o").arg(into.join(name)).arg(program))
+}

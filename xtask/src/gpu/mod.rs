@@ -12,7 +12,7 @@ use crate::workspace::Workspace;
 #[derive(Debug, Subcommand)]
 pub enum Gpu {
     /// Pack control plane and node into target/gpu/control-plane.tar.xz and target/gpu/node.tar.xz. Unpacked into one folder there,
-    /// bin/gpu_node brings the node up: see docs/gpu-node.md.
+    /// `bin/gpu_node` brings the node up: see docs/gpu-node.md.
     Pack,
 }
 

@@ -45,10 +45,10 @@ pub fn recommend(wish: &Wish, supply: &Supply) -> Result<Advice, NoWay> {
         }
     }
     let most = all.iter().map(done).fold(0.0, f64::max);
-    let Some(chosen) = all.iter().find(|c| done(c) >= AS_GOOD * most) else {
+    let as_good = |candidate: &Candidate| done(candidate) >= AS_GOOD * most;
+    let Some(chosen) = all.iter().find(|candidate| as_good(candidate)) else {
         return Err(NoWay { passed_over });
     };
-    let as_good = |candidate: &Candidate| done(candidate) >= AS_GOOD * most;
     for other in all.iter().filter(|other| kind(other) != kind(chosen)) {
         let reason = if as_good(other) { PassedOver::Order } else { PassedOver::LessDone };
         // Of several profiles the best speaks for MIG.

@@ -33,9 +33,10 @@ impl Assets {
         if !least.is_empty() {
             return format!("KUBEBUILDER_ASSETS ({folder}) lacks {}: it is not used", least.join(", "));
         }
-        let missing = self.lacks(&names());
+        let names = CONTROL_PLANE.names();
+        let missing = self.lacks(&names);
         if missing.is_empty() {
-            return format!("KUBEBUILDER_ASSETS ({folder}) has all {} programs", names().len());
+            return format!("KUBEBUILDER_ASSETS ({folder}) has all {} programs", names.len());
         }
         format!("KUBEBUILDER_ASSETS ({folder}) is used, but lacks {}: these are built", missing.join(", "))
     }
@@ -43,10 +44,6 @@ impl Assets {
     fn lacks<'a>(&self, names: &[&'a str]) -> Vec<&'a str> {
         names.iter().copied().filter(|name| !self.folder.join(name).is_file()).collect()
     }
-}
-
-fn names() -> Vec<&'static str> {
-    CONTROL_PLANE.programs.iter().map(|program| program.name).collect()
 }
 
 #[cfg(test)]
@@ -88,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_full_folder_leaves_nothing_to_build() {
-        let assets = assets_with("full", &super::names());
+        let assets = assets_with("full", &CONTROL_PLANE.names());
         assert!(CONTROL_PLANE.programs.iter().all(|program| assets.holds(program.name)));
         assert!(assets.describe().ends_with("has all 6 programs"));
     }

@@ -11,6 +11,13 @@ pub struct Set {
     pub programs: &'static [Program],
 }
 
+impl Set {
+    /// What its programs are called.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.programs.iter().map(|program| program.name).collect()
+    }
+}
+
 /// What a local control plane needs.
 pub const CONTROL_PLANE: Set =
     Set { store: "k8s-tools", modules: &["kubernetes", "etcd", "kwok"], programs: &PROGRAMS };

@@ -145,8 +145,7 @@ fn remedy(required: &str) -> String {
         "aarch64" => "arm64",
         other => other,
     };
-    let names: Vec<&str> = CONTROL_PLANE.programs.iter().map(|program| program.name).collect();
-    let names = names.join(", ");
+    let names = CONTROL_PLANE.names().join(", ");
     format!(
         "the control plane's programs need Go {required} or newer. Install it, then run `cargo xtask tools` again:\n    \
          curl -fsSL https://go.dev/dl/go{required}.{os}-{arch}.tar.gz | sudo tar -C /usr/local -xz\n    \

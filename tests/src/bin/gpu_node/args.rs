@@ -15,7 +15,7 @@ const DRIVER: &str = "/usr/local/nvidia";
 pub enum Step {
     /// Starts everything, and prints how long each part took and what runs.
     Up,
-    /// Runs pods on shares of a GPU and checks what they see.
+    /// Runs pods on the GPU, scene by scene, and checks what they see and what becomes of them.
     Test,
     /// Ends everything and removes its files.
     Down,
@@ -40,6 +40,9 @@ pub struct Args {
     /// The node's name.
     #[arg(long, default_value = "gpu-node")]
     pub name: String,
+    /// Of `test` the scenes whose names have one of these words; all without.
+    #[arg(long, value_delimiter = ',')]
+    pub scenes: Vec<String>,
     /// A simulated GPU, for a machine without one: pods then check all but CUDA.
     #[arg(long)]
     pub simulated: bool,

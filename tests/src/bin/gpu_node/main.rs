@@ -3,14 +3,15 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod clock;
 mod container_log;
 mod down;
 mod hold;
 mod job;
-mod pods;
+mod order;
 mod seen;
-mod shares;
 mod standing;
+mod test;
 mod up;
 
 use std::process::ExitCode;
@@ -43,5 +44,5 @@ fn all(args: &Args) -> anyhow::Result<()> {
 }
 
 fn test(args: &Args) -> anyhow::Result<()> {
-    tokio::runtime::Runtime::new()?.block_on(shares::test(args))
+    tokio::runtime::Runtime::new()?.block_on(test::test(args))
 }

@@ -1,6 +1,7 @@
 //! kerf on the command line: its commands. What they decide is core's.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod convert;
 pub mod explain;
 pub mod gpu;

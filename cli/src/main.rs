@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use kerf_cli::{explain, gpu, policy, scheduler_config, simulate};
+use kerf_cli::{bench, explain, gpu, policy, scheduler_config, simulate};
 use std::process::ExitCode;
 
 /// GPUs cut to size for Kubernetes pods.
@@ -15,6 +15,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure what sharing a GPU costs, with pods on a cluster.
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// Say what a node's NVML says of its GPUs.
     #[command(subcommand)]
     Gpu(gpu::Command),
@@ -31,6 +34,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Bench(command) => bench::run(&command),
         Command::Gpu(command) => gpu::run(&command),
         Command::Explain(args) => explain::run(&args),
         Command::SchedulerConfig(args) => scheduler_config::print(&args),

@@ -1,0 +1,151 @@
+//! The flags of `kerf bench`.
+
+use super::Technology;
+use clap::{Args, ValueEnum};
+use jiff::SignedDuration;
+use kerf_core::units::ComputePercent;
+use kerf_runtime::args::ClientArgs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Which cluster, and how clients run and are measured there.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub client: ClientArgs,
+    /// The kubeconfig's context; without it the one that is current.
+    #[arg(long)]
+    pub context: Option<String>,
+    /// The namespace in which Deployments and a ConfigMap are made, and removed at the end.
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+    /// The GPU, by its UUID; without it one that nobody has anything of.
+    #[arg(long, value_name = "UUID")]
+    pub gpu: Option<String>,
+    /// How long each copy runs before it counts as warm.
+    #[arg(long, default_value = "10s", value_parser = duration, value_name = "TIME")]
+    pub warm_up: Duration,
+    /// How long to measure at least, while all copies are warm.
+    #[arg(long, default_value = "20s", value_parser = duration, value_name = "TIME")]
+    pub measure: Duration,
+    /// How long the copies of a point may take until all run: images are pulled in this time.
+    #[arg(long, default_value = "10m", value_parser = duration, value_name = "TIME")]
+    pub start_within: Duration,
+    /// Where the results are written.
+    #[arg(short, long, value_name = "DIR", default_value = "kerf-sharing")]
+    pub out: PathBuf,
+}
+
+/// The client's pods.
+#[derive(Debug, Clone, Args)]
+pub struct PodArgs {
+    /// What is kept busy. `command` runs what stands behind `--`, again and again.
+    #[arg(long, value_enum, default_value_t = WorkloadName::Yolos)]
+    pub workload: WorkloadName,
+    /// The image, which has Python, and PyTorch and transformers but for `command`. Without it --template names one.
+    #[arg(long)]
+    pub image: Option<String>,
+    /// A pod template in YAML (`metadata`, `spec`) that the client's pod is merged onto: its volumes, node selector,
+    /// tolerations and host network stay, and of its container `client` the variables, the mounts, the image and the command,
+    /// behind which the client's path is put.
+    #[arg(long, value_name = "FILE")]
+    pub template: Option<PathBuf>,
+    /// The folder in the container that has the client's files already; without it a ConfigMap brings them.
+    #[arg(long, value_name = "DIR")]
+    pub client_path: Option<String>,
+    /// The program of the workload `command`, and its arguments.
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
+
+/// `kerf bench sharing`.
+#[derive(Debug, Clone, Args)]
+pub struct SharingArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub pods: PodArgs,
+    /// How the copies share the GPU; without it in all ways that the cluster's GPUs offer.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub technologies: Vec<Technology>,
+    /// How many copies.
+    #[arg(long, value_delimiter = ',', default_value = "1,3,5,7", value_parser = clap::value_parser!(u32).range(1..=48))]
+    pub copies: Vec<u32>,
+    /// The memory that each copy asks for.
+    #[arg(long, default_value = "10Gi")]
+    pub memory: String,
+    /// The limit of threads of `mps-limited`, in percent of the GPU.
+    #[arg(long, default_value = "14", value_parser = percent)]
+    pub threads: ComputePercent,
+}
+
+/// `kerf bench profile`.
+#[derive(Debug, Clone, Args)]
+pub struct ProfileArgs {
+    /// The pod in the cluster whose spec is taken.
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    pub pod: Option<String>,
+    /// The pod's manifest.
+    #[arg(short, long)]
+    pub file: Option<PathBuf>,
+    /// The container that asks for the GPU, and whose log has the client's lines; needed where the pod has several.
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// The memory that each copy asks for; without it what the pod asks for.
+    #[arg(long)]
+    pub memory: Option<String>,
+    /// How many copies run together; without it as many as the GPU's memory has room for, up to 7.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(2..=48))]
+    pub copies: Option<u32>,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// `kerf bench neighbours`.
+#[derive(Debug, Clone, Args)]
+pub struct NeighboursArgs {
+    #[command(flatten)]
+    pub run: RunArgs,
+    #[command(flatten)]
+    pub pods: PodArgs,
+    /// The MIG profiles, such as `1g.10gb` or `1c.3g.40gb`; without it the GPU's own of which it has room for two.
+    #[arg(long, value_delimiter = ',')]
+    pub profiles: Vec<String>,
+}
+
+/// What is kept busy: `deploy/examples/sharing/client/workloads.py`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum WorkloadName {
+    /// Object detection on one picture, by a model of YOLOS-small's shape, as in the reference comparison.
+    Yolos,
+    /// 32 tokens by a language model of 1.1 billion weights.
+    Llm,
+    /// Matrix products without a pause.
+    Burn,
+    /// Runs of any program.
+    Command,
+}
+
+impl WorkloadName {
+    /// The client's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Yolos => "yolos",
+            Self::Llm => "llm",
+            Self::Burn => "burn",
+            Self::Command => "command",
+        }
+    }
+}
+
+/// A time as people write it.
+fn duration(text: &str) -> Result<Duration, String> {
+    let refused = || format!("{text:?} is no time; write it like 10s, 500ms or 2m");
+    let read: SignedDuration = text.parse().map_err(|_| refused())?;
+    Duration::try_from(read).map_err(|_| refused())
+}
+
+fn percent(text: &str) -> Result<ComputePercent, String> {
+    let refused = || format!("{text:?} is no part of a GPU's threads; write percent, 1 to 100");
+    text.parse().ok().and_then(ComputePercent::new).ok_or_else(refused)
+}

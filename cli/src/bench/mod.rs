@@ -1,0 +1,33 @@
+//! `kerf bench`: measures what sharing a GPU costs, on any cluster that kerf serves.
+//!
+//! Each measured point is a Deployment of clients (`deploy/examples/sharing/client`) that ask kerf for slices of one GPU. Their
+//! logs tell every turn; what counts is what all copies did while all were warm. Decided without I/O: what is to be measured
+//! ([`plan`]), the objects ([`subject`], [`objects`]), whether the copies got what the row says ([`granted`]), the figures
+//! ([`window`]), the forecasts, the tables and the picture. [`trial`] talks to the cluster.
+
+mod args;
+mod results;
+mod technology;
+
+use clap::Subcommand;
+pub use results::{
+    Failed, Figures, Fit, Forecast, Gpu, LeftOut, Neighbour, NeighbourResults, Point, ProfileResults,
+    Results, VERSION,
+};
+pub use technology::Technology;
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure copies of one workload under each way of sharing a GPU, beside the reference's A100.
+    Sharing(args::SharingArgs),
+    /// Measure what a pod does to a GPU by two short runs, and say what it would be like beside others.
+    Profile(args::ProfileArgs),
+    /// Measure a workload in MIG instances, alone and beside a noisy neighbour on the same GPU.
+    Neighbours(args::NeighboursArgs),
+}
+
+/// Runs the command.
+pub fn run(_command: &Command) -> anyhow::Result<()> {
+    anyhow::bail!("kerf bench is being written")
+}

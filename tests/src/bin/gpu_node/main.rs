@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod clock;
 mod container_log;
 mod down;
@@ -30,6 +31,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     match args.step {
         Step::Up => up::up(args),
         Step::Test => test(args),
+        Step::Bench => bench::bench(args),
         Step::Down => down::down(args),
         Step::All => all(args),
         Step::Hold => hold::hold(args),

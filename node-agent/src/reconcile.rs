@@ -372,11 +372,7 @@ impl Reconciler {
             self.outlets.readiness.set(condition, holds);
         }
         self.outlets.metrics.set_slices(&status);
-        self.outlets.labels.send_if_modified(|old| {
-            // Without GPUs nothing is known of the node yet.
-            let labels = if status.gpus.is_empty() { BTreeMap::new() } else { self.node.labels() };
-            replace(old, labels)
-        });
+        self.outlets.labels.send_if_modified(|old| replace(old, self.node.labels()));
         self.outlets.counts.send_if_modified(|old| replace(old, self.counts()));
         self.outlets.watched.send_if_modified(|old| replace(&mut old.healthy, healthy));
         if self.outlets.status.send_if_modified(|old| replace(old, status)) || self.measure {

@@ -75,7 +75,7 @@ fn daemons(observed: &Observed) -> Daemons {
     let daemons = observed.iter().map(|(target, status)| {
         let generation = status.generation;
         let daemon = match &status.state {
-            State::Starting | State::Stopping => Daemon::Changing,
+            State::Starting | State::Restarting { .. } | State::Stopping => Daemon::Changing,
             State::Serving { limit, threads } | State::Adjusting { limit, threads } => {
                 Daemon::Serving { generation, limit: *limit, threads: *threads }
             }

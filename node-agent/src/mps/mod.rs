@@ -68,6 +68,11 @@ pub enum State {
         /// The multiprocessors that each client may have, in percent.
         threads: u8,
     },
+    /// It ended after it had served, and is started anew: a matter of a second, in which it is nobody's reason to go elsewhere.
+    Restarting {
+        /// How it ended.
+        text: String,
+    },
     /// It does not do what is wanted; what can be done about it is being done.
     Ill {
         /// What is wrong, and what is being done.

@@ -93,7 +93,7 @@ impl Target {
     fn tell(&self, status: &Status) {
         let (target, generation) = (&self.name, status.generation);
         match &status.state {
-            State::Ill { text, .. } => warn!(target, generation, "{text}"),
+            State::Ill { text, .. } | State::Restarting { text } => warn!(target, generation, "{text}"),
             state => info!(target, generation, ?state, "the MPS daemon's state"),
         }
     }

@@ -379,9 +379,13 @@ impl Node {
         names::resource_names(rules).into_iter().chain(held).collect()
     }
 
-    /// The node labels that the agent owns; `None` for one that must not be there.
+    /// The node labels that the agent owns; `None` for one that must not be there. Empty until NVML has been read: pods wait for
+    /// the labels of an earlier process, and a status that was told before says nothing of the mode now.
     #[must_use]
     pub fn labels(&self) -> BTreeMap<String, Option<String>> {
+        if self.gpus.is_empty() {
+            return BTreeMap::new();
+        }
         names::labels(self.gpus.iter().map(|gpu| (gpu, rules::kinds(gpu, &self.rule(gpu)))))
     }
 

@@ -62,6 +62,17 @@ fn hear_all(scene: &mut Scene, wanted: Vec<WantedSlice>) {
 }
 
 #[test]
+fn no_label_is_taken_back_before_the_gpus_are_known_again() {
+    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings::default());
+    let (before, status) = (scene.node.labels(), scene.settle());
+    assert!(before.values().any(Option::is_some));
+    scene.node = Node::remembering(Some(&status), Settings::default());
+    assert!(scene.node.labels().is_empty(), "the status of before is known, the GPUs are not");
+    scene.observe();
+    assert_eq!(scene.node.labels(), before);
+}
+
+#[test]
 fn after_a_restart_nothing_moves() {
     let (mut scene, status) = busy();
     scene.restart_agent(Some(&status));

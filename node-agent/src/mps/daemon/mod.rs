@@ -79,6 +79,9 @@ enum Phase {
     Gone,
 }
 
+/// A daemon that ends again and again is ill: from the fourth end on, when the next pause would be longer than this.
+const BRIEF: Duration = Duration::from_secs(1);
+
 /// One target's daemon.
 #[derive(Debug)]
 pub(super) struct Daemon {
@@ -154,7 +157,10 @@ impl Daemon {
         let of_running =
             running.filter(|_| self.wanted.is_some()).and_then(|running| running.trouble.as_ref());
         if let Some(trouble) = of_running.or(self.mode_trouble.as_ref()).or(self.trouble.as_ref()) {
-            return State::Ill { text: trouble.to_string(), fault: trouble.is_fault() };
+            let text = trouble.to_string();
+            let is_brief = matches!(trouble, Trouble::Ended(_)) && self.backoff <= BRIEF;
+            let ill = |text| State::Ill { text, fault: trouble.is_fault() };
+            return if is_brief { State::Restarting { text } } else { ill(text) };
         }
         let Some(wanted) = &self.wanted else { return State::Stopping };
         let Some(running) = running else { return State::Starting };

@@ -175,13 +175,16 @@ fn three_failed_probes_in_a_row_are_a_hang_and_fewer_are_not() {
 #[test]
 fn an_ended_daemon_is_started_anew_ever_more_slowly_until_one_stays() {
     let (mut world, mut daemon) = settled(&wanted(10, 14, true));
-    let mut pauses = Vec::new();
+    let (mut pauses, mut ill) = (Vec::new(), Vec::new());
     for _ in 0..8 {
         // Whoever ended it may have put the mode back as well.
         (world.process, world.exclusive) = (None, false);
         daemon.ended(world.now, "signal: 9 (SIGKILL)".to_owned());
-        let State::Ill { text, .. } = daemon.status().state else { panic!("{:?}", daemon.status()) };
+        let (State::Restarting { text } | State::Ill { text, .. }) = daemon.status().state else {
+            panic!("{:?}", daemon.status())
+        };
         assert!(text.contains("SIGKILL"), "{text}");
+        ill.push(matches!(daemon.status().state, State::Ill { .. }));
         let (began, starts) = (world.now, world.actions.len());
         while !world.actions[starts..].iter().any(|action| matches!(action, Action::Start(_))) {
             let next = world.now + Duration::from_millis(1);
@@ -193,6 +196,7 @@ fn an_ended_daemon_is_started_anew_ever_more_slowly_until_one_stays() {
         assert!(world.exclusive);
     }
     assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 50, 50]);
+    assert_eq!(ill, [false, false, false, true, true, true, true, true]);
     assert_eq!(daemon.status().generation, 9);
     run_for(&mut world, &mut daemon, 10);
     world.process = None;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
-use kerf_tests::real_node::kernel;
+use kerf_tests::real_node::{Process, kernel};
 
 use crate::args::Args;
 use crate::standing::{Standing, holder, log_file, pid_file};
@@ -22,6 +22,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 pub fn up(args: &Args) -> anyhow::Result<()> {
     ensure!(holder(args).is_none(), "a node is up in {}: run `gpu_node down` first", args.state.display());
     ensure!(!args.state.exists(), "{} is there already: run `gpu_node down`", args.state.display());
+    no_other_kubelet()?;
     fs::create_dir_all(args.state.join("tmp"))
         .with_context(|| format!("failed to create {} (is this root?)", args.state.display()))?;
     kernel::record(&args.places())?;
@@ -41,6 +42,14 @@ pub fn up(args: &Args) -> anyhow::Result<()> {
         thread::sleep(Duration::from_millis(50));
     }
     show(&mut log).map(drop)
+}
+
+/// Two kubelets of one machine end each other's pods: each takes the other's cgroups for those of pods that are gone.
+fn no_other_kubelet() -> anyhow::Result<()> {
+    let other = Process::all().into_values().find(|process| process.name == "kubelet");
+    other.map_or(Ok(()), |other| {
+        bail!("a kubelet runs on this machine already (process {}): its pods would be ended; use another machine", other.id)
+    })
 }
 
 /// This program again, as the holder, with nothing of this command's.

@@ -111,6 +111,9 @@ pub struct NeighboursArgs {
     /// The MIG profiles, such as `1g.10gb` or `1c.3g.40gb`; without it the GPU's own of which it has room for two.
     #[arg(long, value_delimiter = ',')]
     pub profiles: Vec<String>,
+    /// What the neighbour does; `command` is the command behind `--` once more.
+    #[arg(long, value_enum, default_value_t = WorkloadName::Burn, value_name = "WORKLOAD")]
+    pub neighbour: WorkloadName,
 }
 
 /// What is kept busy: `deploy/examples/sharing/client/workloads.py`.

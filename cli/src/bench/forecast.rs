@@ -1,0 +1,108 @@
+//! The model of `kerf_core::sharing` beside what was measured. No I/O.
+
+use super::{Fit, Forecast, Point, Technology};
+use kerf_core::mig::MigTable;
+use kerf_core::sharing::{self, FitError, Latency, Run, SwitchingCost, Workload, predict_copies};
+use kerf_core::units::ComputePercent;
+use std::num::NonZeroU32;
+use thiserror::Error;
+
+/// The bar of the model, in percent.
+const BAR: std::ops::RangeInclusive<f64> = -5.0..=20.0;
+
+/// Why there is no fit.
+#[derive(Debug, Clone, PartialEq, Error)]
+pub enum NoFit {
+    /// The points are not there.
+    #[error(
+        "the model is fitted to one copy under MPS and to several; measure --technologies mps with --copies 1 and more"
+    )]
+    NoRuns,
+    /// Their figures contradict each other.
+    #[error(transparent)]
+    Contradiction(#[from] FitError),
+    /// The copies together were slowed down by their limit of threads, not by each other.
+    #[error(
+        "the {copies} copies under MPS had {percent} % of the threads each, which slowed them down by itself; the node's policy lets shares have more by gpus[].mps.memoryPercent"
+    )]
+    Limited {
+        /// How many there were.
+        copies: u32,
+        /// What each had.
+        percent: u8,
+    },
+}
+
+/// The model's numbers from the points with one copy and with the most copies.
+pub fn fit(points: &[Point]) -> Result<Fit, NoFit> {
+    let (alone, together) = ends(points, Technology::Mps).ok_or(NoFit::NoRuns)?;
+    let latency = Latency::from_seconds(alone.figures.mean_seconds).ok_or(FitError::NoTime)?;
+    let workload = Workload::fit(latency, Run::new(together.copies, together.figures.mean_seconds)?)?;
+    if let Some(percent) = [alone, together].into_iter().find_map(|point| slowing(workload, point)) {
+        return Err(NoFit::Limited { copies: together.copies, percent });
+    }
+    let turns = ends(points, Technology::TimeSlicing).map(|(alone, together)| {
+        let latency = Latency::from_seconds(alone.figures.mean_seconds).ok_or(FitError::NoTime)?;
+        SwitchingCost::fit(latency, Run::new(together.copies, together.figures.mean_seconds)?)
+    });
+    Ok(Fit { workload, copies: together.copies, switching: turns.transpose()? })
+}
+
+/// The points with one copy and with the most.
+fn ends(points: &[Point], technology: Technology) -> Option<(&Point, &Point)> {
+    let of = || points.iter().filter(|point| point.technology == technology);
+    let alone = of().find(|point| point.copies == 1)?;
+    Some((alone, of().filter(|point| point.copies > 1).max_by_key(|point| point.copies)?))
+}
+
+/// The point's limit of threads, where by the model the limit and not the neighbours makes it as slow as it is.
+fn slowing(workload: Workload, point: &Point) -> Option<u8> {
+    let copies = NonZeroU32::new(point.copies)?;
+    let limit = limit(point)?;
+    let mean = |technology| predict_copies(workload, technology, copies).mean.seconds();
+    let slower =
+        mean(sharing::Technology::Mps { limit: Some(limit) }) > mean(sharing::Technology::MPS) * 1.001;
+    slower.then_some(limit.get())
+}
+
+/// All of the threads is no limit.
+fn limit(point: &Point) -> Option<ComputePercent> {
+    ComputePercent::new(point.threads_percent.filter(|percent| *percent < 100)?)
+}
+
+/// What the model says of every point; of MIG only where the GPU's table is known.
+pub fn forecasts(points: &[Point], fit: &Fit, table: &MigTable) -> Vec<Forecast> {
+    points.iter().filter_map(|point| forecast(point, fit, table)).collect()
+}
+
+fn forecast(point: &Point, fit: &Fit, table: &MigTable) -> Option<Forecast> {
+    let technology = match point.technology {
+        Technology::TimeSlicing => {
+            sharing::Technology::TimeSlicing { switching: fit.switching.unwrap_or_default() }
+        }
+        Technology::Mps | Technology::MpsLimited => sharing::Technology::Mps { limit: limit(point) },
+        Technology::Whole => sharing::Technology::Whole,
+        Technology::Mig => sharing::Technology::mig(table, point.profile.as_ref()?.parse().ok()?)?,
+    };
+    let predicted = predict_copies(fit.workload, technology, NonZeroU32::new(point.copies)?).mean.seconds();
+    let measured = point.figures.mean_seconds;
+    let error = 100.0 * (predicted / measured - 1.0);
+    let fitted = match point.technology {
+        Technology::Mps => point.copies == 1 || point.copies == fit.copies,
+        Technology::TimeSlicing => fit.switching.is_some() && point.copies == fit.copies,
+        _ => false,
+    };
+    Some(Forecast {
+        technology: point.technology,
+        copies: point.copies,
+        measured_seconds: measured,
+        predicted_seconds: predicted,
+        error_percent: error,
+        fitted,
+        within: BAR.contains(&error),
+    })
+}
+
+#[cfg(test)]
+#[path = "forecast_tests.rs"]
+mod tests;

@@ -45,6 +45,7 @@ impl GpuServer {
         let kubelet = StandInKubelet::start(KubeletOptions {
             status_period: spec.status_period,
             run_commands: spec.run_commands,
+            serving: spec.run_commands.then(|| plane.kubelet_serving()).transpose()?,
             register_node: Some(NodeTemplate { labels, ..NodeTemplate::default() }),
             ..KubeletOptions::new(&spec.name, plane.client(), &dir)
         })

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Node, ServiceAccount};
+use kerf_runtime::tls::Material;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
@@ -66,6 +67,18 @@ impl ControlPlane {
             uid: found.metadata.uid,
         };
         self.service_account(namespace, name, Some(bound)).await
+    }
+
+    /// What a kubelet on this machine serves the API server with, and knows it by.
+    pub fn kubelet_serving(&self) -> anyhow::Result<Material> {
+        let pair = self.authority.server(&["127.0.0.1"])?;
+        Ok(Material {
+            ca_pem: self.authority.pem().to_owned(),
+            server_cert_pem: pair.certificate,
+            server_key_pem: pair.key,
+            client_cert_pem: None,
+            client_key_pem: None,
+        })
     }
 
     async fn service_account(

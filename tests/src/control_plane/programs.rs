@@ -25,14 +25,17 @@ const SERVICE_RANGE: &str = "10.96.0.0/12";
 /// tainted as not ready after 40 s.
 const CONTROLLERS: &str = "*,-node-lifecycle-controller,-node-ipam-controller";
 
-/// Writes the authority, the servers' certificate and the service accounts' signing keys.
+/// Writes the authority, the servers' certificate, the one that the API server shows to kubelets, and the service accounts' signing keys.
 pub fn write_pki(folder: &Folder, authority: &Authority) -> anyhow::Result<()> {
     let server = authority.server(&SERVER_NAMES)?;
+    let to_kubelets = authority.client("kube-apiserver-kubelet-client", Some("system:masters"))?;
     let service_accounts = KeyPair::generate().context("failed to make the service accounts' key")?;
     let files = [
         ("ca.crt", authority.pem()),
         ("server.crt", &server.certificate),
         ("server.key", &server.key),
+        ("kubelet-client.crt", &to_kubelets.certificate),
+        ("kubelet-client.key", &to_kubelets.key),
         ("service-accounts.pub", &service_accounts.public_key_pem()),
         ("service-accounts.key", &service_accounts.serialize_pem()),
     ];
@@ -77,6 +80,10 @@ pub fn apiserver(
         .arg(flag("service-account-issuer", SERVICE_ACCOUNT_ISSUER))
         .arg(flag("service-account-key-file", pki.join("service-accounts.pub").display()))
         .arg(flag("service-account-signing-key-file", pki.join("service-accounts.key").display()))
+        .arg(flag("kubelet-client-certificate", pki.join("kubelet-client.crt").display()))
+        .arg(flag("kubelet-client-key", pki.join("kubelet-client.key").display()))
+        // Nobody resolves a node's name here.
+        .arg("--kubelet-preferred-address-types=InternalIP")
         .arg("--authorization-mode=Node,RBAC")
         .arg(flag("service-cluster-ip-range", SERVICE_RANGE))
         .arg("--allow-privileged=true")

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::process::{Child, ProcessError, Program};
 
 use super::demand::PodKey;
+use super::log_book;
 
 /// How often a process is asked whether it has ended.
 const EXIT_POLL: Duration = Duration::from_millis(50);
@@ -45,7 +46,7 @@ pub(super) fn program(
     logs: &Path,
 ) -> Option<Program> {
     let command = container.command.as_ref().filter(|command| !command.is_empty())?;
-    let name = format!("{}_{}_{}", key.namespace, key.name, container.name);
+    let name = log_book::name(key, &container.name);
     // A session of its own, so that all of the container's processes can be signalled together; and env(1), so that
     // nothing of the test process's environment leaks in.
     let program = Program::new(name, "/usr/bin/setsid", logs)

@@ -75,6 +75,9 @@ impl PodRun {
         if deleting && !self.core.halted.is_cancelled() {
             api::remove(&self.core.options.client, &self.key, &self.uid).await;
         }
+        if !completed {
+            self.core.logs.forget(&self.uid);
+        }
     }
 
     /// True if a container ended with a code other than 0.
@@ -111,12 +114,14 @@ impl PodRun {
 
     /// Starts a container, unless the pod is to stop.
     async fn start(&self, container: &Container, first: bool) -> Run {
+        let log = self.core.logs.begin(&self.key, &container.name);
         let run = if !self.fresh || self.stop.is_cancelled() {
             Run::Pretended
         } else {
             self.start_process(container, first).await
         };
         if !matches!(run, Run::Failed) {
+            self.core.logs.began(&self.uid, &container.name, log);
             let mut states = locked(&self.states);
             let state = states.entry(container.name.clone()).or_default();
             state.started = Some(Timestamp::now());
@@ -140,7 +145,7 @@ impl PodRun {
         }
         let granted = devices.grant(&self.uid, &container.name).unwrap_or_default().environment;
         let environment = container::environment(container, &granted);
-        let program = container::program(&self.key, container, &environment, &self.core.logs());
+        let program = container::program(&self.key, container, &environment, self.core.logs.folder());
         let Some(program) = program else { return Run::Pretended };
         match container::spawn(program).await {
             Ok(child) => Run::Process(child),
@@ -191,6 +196,7 @@ impl PodRun {
     }
 
     fn note_exit(&self, container: &Container, code: i32) {
+        self.core.logs.ended(&self.uid, &container.name);
         let mut states = locked(&self.states);
         let state = states.entry(container.name.clone()).or_default();
         state.started = None;

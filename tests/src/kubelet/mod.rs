@@ -2,7 +2,7 @@
 //!
 //! It serves the device plugin registration and pod-resources sockets, admits the pods bound to its node by the real
 //! rules and in the real order (device manager first, one pod at a time, final when it fails), gives them a status,
-//! can run their commands as local processes, and writes device counts into the node's status at its tick. It must
+//! can run their commands as local processes, whose logs it serves, and writes device counts into the node's status at its tick. It must
 //! not be kinder than the kubelet: where the real one has a trap, this one has it too. Out of scope: images, volumes,
 //! networks, probes, cpu and memory, node leases.
 //!
@@ -18,6 +18,8 @@ mod devices;
 mod grant;
 mod ledger;
 mod lifecycle;
+mod log_book;
+mod log_server;
 mod node;
 mod node_resources;
 mod observed;
@@ -41,6 +43,7 @@ pub use grant::Grant;
 pub use ledger::{
     AllocationError, Choice, DeviceLedger, DeviceSets, DevicesByResource, LedgerCheckpoint, PodHoldings,
 };
+pub use log_server::LogServerError;
 pub use node_resources::{ResourceCount, ResourceList, node_patch};
 pub use observed::{FailedAdmission, Observed};
 pub use options::{KubeletOptions, NodeTemplate, STATUS_PERIOD};

@@ -1,6 +1,8 @@
-//! The Node object: made at start if asked for, and its device counts written at every status tick.
+//! The Node object: made at start if asked for; at every status tick its device counts are written, and where the kubelet
+//! itself is reached if it serves logs.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use k8s_openapi::api::core::v1::Node;
@@ -53,19 +55,32 @@ pub(super) async fn tick(core: &Core) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if let Err(error) = write_counts(core).await {
+        if let Err(error) = write_status(core).await {
             tracing::debug!(node = core.options.node_name, %error, "a status tick of the stand-in kubelet failed");
         }
     }
 }
 
-async fn write_counts(core: &Core) -> Result<(), kube::Error> {
+/// Where the API server finds the kubelet, as the kubelet itself says.
+fn reached_at(port: u16) -> Value {
+    json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }})
+}
+
+async fn write_status(core: &Core) -> Result<(), kube::Error> {
     let api: Api<Node> = Api::all(core.options.client.clone());
     let name = &core.options.node_name;
     let Some(node) = api.get_opt(name).await? else { return Ok(()) };
     let status = node.status.unwrap_or_default();
     let (capacity, allocatable) =
         (status.capacity.unwrap_or_default(), status.allocatable.unwrap_or_default());
+    let endpoint = status.daemon_endpoints.and_then(|endpoints| endpoints.kubelet_endpoint);
+    let served = core.log_port.load(Ordering::Relaxed);
+    if served != 0 && endpoint.is_none_or(|endpoint| endpoint.port != i32::from(served)) {
+        api.patch_status(name, &PatchParams::default(), &Patch::Merge(reached_at(served))).await?;
+    }
     if let Some(patch) = node_patch(&capacity, &allocatable, &core.devices.node_counts(Instant::now())) {
         api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
     }

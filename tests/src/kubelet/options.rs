@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
+use kerf_runtime::tls::Material;
 
 /// The real kubelet's `nodeStatusUpdateFrequency`.
 pub const STATUS_PERIOD: Duration = Duration::from_secs(10);
@@ -26,6 +27,9 @@ pub struct KubeletOptions {
     pub register_node: Option<NodeTemplate>,
     /// Runs containers' commands as local processes; otherwise a container is running by being said to.
     pub run_commands: bool,
+    /// What containers' logs are served with (`kubectl logs`), to clients of the same authority; `None` serves none. Takes
+    /// effect where commands run.
+    pub serving: Option<Material>,
     /// Applies the real kubelet's rate limit to pod-resources.
     pub limit_pod_resources: bool,
 }
@@ -42,6 +46,7 @@ impl KubeletOptions {
             list_and_watch_delay: Duration::ZERO,
             register_node: None,
             run_commands: false,
+            serving: None,
             limit_pod_resources: true,
         }
     }

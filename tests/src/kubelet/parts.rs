@@ -1,7 +1,7 @@
 //! One kubelet's parts, shared by its tasks, and what the tasks do: watch, admit, tick.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::sync::atomic::AtomicU16;
 use std::sync::{Arc, Mutex};
 
 use futures::StreamExt as _;
@@ -18,6 +18,7 @@ use super::admission::{self, Rejection};
 use super::demand::PodKey;
 use super::devices::{DeviceManager, locked};
 use super::lifecycle::PodRun;
+use super::log_book::LogBook;
 use super::observed::{FailedAdmission, Observed};
 use super::options::KubeletOptions;
 use super::pods::{PodTable, Step};
@@ -30,6 +31,9 @@ pub(super) struct Core {
     pub(super) paths: SocketPaths,
     pub(super) devices: Arc<DeviceManager>,
     pub(super) pods: Arc<PodTable>,
+    pub(super) logs: LogBook,
+    /// Where containers' logs are served; 0 for nowhere.
+    pub(super) log_port: AtomicU16,
     pub(super) observed: Mutex<Observed>,
     /// Whether the API server does not tell of the pods yet.
     pub(super) holds_pods_back: watch::Sender<bool>,
@@ -46,22 +50,20 @@ impl Core {
         let active: Arc<PodTable> = Arc::clone(&pods);
         let devices = Arc::new(DeviceManager::new(&options.node_name, &paths.device_plugin_dir(), active));
         devices.set_delay(options.list_and_watch_delay);
+        let logs = LogBook::new(options.dir.join("logs"));
         let (observed, tasks) = (Mutex::default(), Mutex::default());
         Self {
             options,
             paths,
             devices,
             pods,
+            logs,
+            log_port: AtomicU16::new(0),
             observed,
             holds_pods_back: watch::Sender::new(false),
             halted,
             tasks,
         }
-    }
-
-    /// Folder of the containers' logs.
-    pub(super) fn logs(&self) -> PathBuf {
-        self.options.dir.join("logs")
     }
 
     /// Runs something for as long as the pods run; see [`Core::join`].
@@ -122,7 +124,10 @@ impl Core {
             }
             Step::Remove => {
                 let core = Arc::clone(self);
-                self.spawn(async move { api::remove(&core.options.client, &PodKey::of(&pod), &uid).await });
+                self.spawn(async move {
+                    api::remove(&core.options.client, &PodKey::of(&pod), &uid).await;
+                    core.logs.forget(&uid);
+                });
             }
         }
     }

@@ -164,6 +164,13 @@ impl PodTable {
         running.filter_map(|(_, record)| PodDemand::of(&record.pod).peak().get(resource).copied()).sum()
     }
 
+    /// Whether the pod's spec has a container of this name, init containers included.
+    pub(super) fn has_container(&self, uid: &str, container: &str) -> bool {
+        let records = locked(&self.records);
+        let demand = records.get(uid).map(|record| PodDemand::of(&record.pod));
+        demand.is_some_and(|demand| demand.containers.iter().any(|known| known.name == container))
+    }
+
     /// UID by key; of two pods with the same key, the active one.
     pub(super) fn find(&self, key: &PodKey) -> Option<String> {
         let records = locked(&self.records);

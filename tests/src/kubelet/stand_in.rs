@@ -12,6 +12,7 @@ use super::demand::PodKey;
 use super::devices::locked;
 use super::grant::Grant;
 use super::ledger::DevicesByResource;
+use super::log_server::{LogServer, LogServerError};
 use super::node;
 use super::observed::{FailedAdmission, Observed};
 use super::options::KubeletOptions;
@@ -24,6 +25,9 @@ pub enum KubeletError {
     /// A socket or its folder cannot be made.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// The containers' logs cannot be served.
+    #[error(transparent)]
+    LogServer(#[from] LogServerError),
     /// The folder of the containers' logs cannot be made.
     #[error("failed to make the log folder {path}")]
     Logs {
@@ -47,6 +51,8 @@ pub enum KubeletError {
 /// A kubelet's process: its sockets and loops, which a restart replaces.
 struct Process {
     servers: KubeletServers,
+    /// Ends the server of the containers' logs when it is dropped.
+    _logs: Option<LogServer>,
     loops: JoinSet<()>,
 }
 
@@ -96,13 +102,14 @@ impl StandInKubelet {
         let core = &self.core;
         core.devices.restart(Instant::now());
         let servers = KubeletServers::start(&core.paths, &core.devices, core.options.limit_pod_resources)?;
+        let logs = LogServer::start(core).await?;
         let (sender, receiver) = unbounded_channel();
         let mut loops = JoinSet::new();
         let (watching, admitting, ticking) = (Arc::clone(core), Arc::clone(core), Arc::clone(core));
         loops.spawn(async move { watching.watch(sender).await });
         loops.spawn(async move { admitting.admit(receiver).await });
         loops.spawn(async move { node::tick(&ticking).await });
-        *process = Some(Process { servers, loops });
+        *process = Some(Process { servers, _logs: logs, loops });
         Ok(())
     }
 
@@ -140,7 +147,7 @@ impl StandInKubelet {
     /// The log of a container's process, stdout and stderr together.
     #[must_use]
     pub fn container_log(&self, pod: &PodKey, container: &str) -> PathBuf {
-        self.core.logs().join(format!("{}_{}_{container}.log", pod.namespace, pod.name))
+        self.core.logs.file(pod, container)
     }
 
     /// From now on a `ListAndWatch` message waits this long before it takes effect.

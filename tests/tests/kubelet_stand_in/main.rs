@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test that calls them")]
 
+mod logs;
 mod phases;
 mod plugin;
 mod pods;

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One node on a control plane, with a plugin that has the devices a and b.
 pub(super) struct Cluster {
-    plane: ControlPlane,
+    pub(super) plane: ControlPlane,
     pub(super) folder: tempfile::TempDir,
     pub(super) kubelet: StandInKubelet,
     pub(super) plugin: Arc<FakePlugin>,
@@ -38,6 +38,7 @@ impl Cluster {
         options.status_period = Duration::from_millis(100);
         options.register_node = Some(NodeTemplate::default());
         options.run_commands = true;
+        options.serving = Some(plane.kubelet_serving().unwrap());
         let kubelet = StandInKubelet::start(options).await.unwrap();
         let plugin = plug_in(&kubelet).await;
         let pods = Api::namespaced(plane.client(), "team");
@@ -94,8 +95,12 @@ impl Cluster {
         }
     }
 
-    async fn log_until(&self, name: &str, text: &str) -> String {
-        let path = self.kubelet.container_log(&PodKey::new("team", name), "main");
+    pub(super) async fn log_until(&self, name: &str, text: &str) -> String {
+        self.log_of(name, "main", text).await
+    }
+
+    pub(super) async fn log_of(&self, name: &str, container: &str, text: &str) -> String {
+        let path = self.kubelet.container_log(&PodKey::new("team", name), container);
         let began = Instant::now();
         loop {
             let log = std::fs::read_to_string(&path).unwrap_or_default();
@@ -104,6 +109,27 @@ impl Cluster {
             }
             assert!(began.elapsed() < PATIENCE, "the log of {name} has no {text:?}: {log}");
             tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until the node says where its kubelet is reached; gives the port.
+    pub(super) async fn served(&self) -> i32 {
+        self.served_elsewhere_than(0).await
+    }
+
+    /// The same for a port that is not this one.
+    pub(super) async fn served_elsewhere_than(&self, before: i32) -> i32 {
+        let nodes: Api<Node> = Api::all(self.plane.client());
+        let began = Instant::now();
+        loop {
+            let status = nodes.get("node-1").await.unwrap().status.unwrap();
+            let endpoint = status.daemon_endpoints.and_then(|endpoints| endpoints.kubelet_endpoint);
+            if let Some(endpoint) = endpoint.filter(|endpoint| endpoint.port != 0 && endpoint.port != before)
+            {
+                return endpoint.port;
+            }
+            assert!(began.elapsed() < PATIENCE, "the node does not say where its kubelet is");
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 

@@ -12,6 +12,7 @@ pub mod fuzz;
 pub mod kubelet;
 pub mod mps;
 pub mod oracle;
+pub mod pods;
 pub mod process;
 pub mod random;
 pub mod real_node;

@@ -3,7 +3,6 @@
 
 mod node;
 mod options;
-mod pods;
 mod programs;
 
 use std::path::{Path, PathBuf};
@@ -19,10 +18,11 @@ use kube::api::{Api, PostParams};
 use kube::core::ObjectMeta;
 
 use crate::control_plane::ControlPlane;
+use crate::pods::Pods;
+pub use crate::pods::{request_of, resource_of};
 use crate::process::Child;
 pub use node::{GpuServer, agent_folders};
 pub use options::{ClusterOptions, NodeSpec};
-pub use pods::{request_of, resource_of};
 
 /// The namespace that `deploy/` installs into.
 pub const NAMESPACE: &str = "kerf-system";
@@ -143,6 +143,46 @@ impl Cluster {
     #[must_use]
     pub fn pods(&self) -> Api<Pod> {
         Api::default_namespaced(self.plane.client())
+    }
+
+    /// The same, with what tests ask of them.
+    fn asked(&self) -> Pods {
+        Pods::new(self.plane.client())
+    }
+
+    /// [`Pods::create`].
+    pub async fn create(&self, pod: &Pod) -> anyhow::Result<Pod> {
+        self.asked().create(pod).await
+    }
+
+    /// [`Pods::refusal`].
+    pub async fn refusal(&self, pod: &Pod) -> anyhow::Result<String> {
+        self.asked().refusal(pod).await
+    }
+
+    /// [`Pods::dry_run_refusal`].
+    pub async fn dry_run_refusal(&self, pod: &Pod) -> anyhow::Result<Option<String>> {
+        self.asked().dry_run_refusal(pod).await
+    }
+
+    /// [`Pods::running`].
+    pub async fn running(&self, name: &str) -> anyhow::Result<Pod> {
+        self.asked().running(name).await
+    }
+
+    /// [`Pods::phase`].
+    pub async fn phase(&self, name: &str) -> anyhow::Result<String> {
+        self.asked().phase(name).await
+    }
+
+    /// [`Pods::delete`].
+    pub async fn delete(&self, name: &str) -> anyhow::Result<()> {
+        self.asked().delete(name).await
+    }
+
+    /// [`Pods::event`].
+    pub async fn event(&self, name: &str, text: &str) -> anyhow::Result<String> {
+        self.asked().event(name, text).await
     }
 
     /// A node's GpuNode.

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use super::Places;
+use super::{Places, Process};
 
 /// How long a killed process may take to go.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ impl Leftovers {
     /// Shims that were told the folder of sockets, whoever talks to an MPS daemon there, and all that these have started.
     #[must_use]
     pub fn find(places: &Places) -> Self {
-        let all = processes();
+        let all = Process::all();
         let socket = format!("{}/", places.run().display());
         let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={socket}");
         let own = i32::try_from(std::process::id()).unwrap_or_default();
@@ -88,33 +88,6 @@ pub fn is_alive(id: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", id.as_raw_nonzero())).unwrap_or_default();
     let zombie = stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
     test_kill_process(id).is_ok() && !zombie
-}
-
-struct Process {
-    parent: i32,
-    name: String,
-    arguments: String,
-    environment: String,
-}
-
-fn processes() -> BTreeMap<i32, Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    ids.filter_map(|id| Some((id, process(id)?))).collect()
-}
-
-fn process(id: i32) -> Option<Process> {
-    let folder = PathBuf::from(format!("/proc/{id}"));
-    let read = |file: &str| {
-        let bytes = fs::read(folder.join(file)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    let stat = fs::read_to_string(folder.join("stat")).ok()?;
-    // `<id> (<name>) <state> <parent> …`, where the name may hold anything.
-    let (before, after) = stat.rsplit_once(')')?;
-    let parent = after.split_whitespace().nth(1)?.parse().ok()?;
-    let name = before.split_once('(')?.1.to_owned();
-    Some(Process { parent, name, arguments: read("cmdline"), environment: read("environ") })
 }
 
 fn remove_below(folder: &Path) {

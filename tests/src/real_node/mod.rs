@@ -11,6 +11,7 @@ mod kubelet;
 mod leftovers;
 mod options;
 mod private;
+mod processes;
 mod settings;
 mod versions;
 
@@ -28,6 +29,7 @@ pub use containerd::IMAGE;
 pub use leftovers::{Leftovers, is_alive};
 pub use options::{Gpus, Places, RealNodeOptions};
 pub use private::enter;
+pub use processes::Process;
 pub use settings::GpuSettings;
 pub use versions::versions;
 
@@ -84,6 +86,16 @@ impl RealNode {
             Ok(names.keys().any(|name| name.starts_with("nvidia.com/gpu-")))
         };
         wait(PATIENCE, "kerf's names in the node's status", named).await
+    }
+
+    /// The agent's process is killed and starts again, as after a crash.
+    pub fn restart_agent(&mut self) -> anyhow::Result<()> {
+        Ok(self.agent.restart()?)
+    }
+
+    /// The kubelet's process is killed and starts again.
+    pub fn restart_kubelet(&mut self) -> anyhow::Result<()> {
+        Ok(self.kubelet.restart()?)
     }
 
     /// Ends all pods, lets the agent leave the node, which ends the MPS daemons, and stops the rest in order.

@@ -12,7 +12,8 @@ use crate::workspace::Workspace;
 use crate::{shipped, tools};
 
 /// Of the control plane's programs those that a single node needs.
-const CONTROL_PLANE: [&str; 4] = ["etcd", "kube-apiserver", "kube-scheduler", "kubectl"];
+const CONTROL_PLANE: [&str; 5] =
+    ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
 const NODE: [&str; 5] = ["containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "runc"];
 

@@ -15,11 +15,13 @@ const DRIVER: &str = "/usr/local/nvidia";
 pub enum Step {
     /// Starts everything, and prints how long each part took and what runs.
     Up,
-    /// Runs pods on shares of a GPU and checks what they see.
+    /// Runs pods on the GPU, scene by scene, and checks what they see and what becomes of them.
     Test,
+    /// Measures what sharing costs through kerf, and beside it by hand.
+    Bench,
     /// Ends everything and removes its files.
     Down,
-    /// All of these.
+    /// `up`, `test` and `down`.
     All,
     /// What `up` leaves behind: it holds the node until it is told to end.
     #[value(hide = true)]
@@ -40,6 +42,21 @@ pub struct Args {
     /// The node's name.
     #[arg(long, default_value = "gpu-node")]
     pub name: String,
+    /// Of `test` the scenes whose names have one of these words; all without.
+    #[arg(long, value_delimiter = ',')]
+    pub scenes: Vec<String>,
+    /// Of `bench` the ways of sharing, as `kerf bench sharing` calls them.
+    #[arg(long, value_delimiter = ',', default_value = "time-slicing,mps,mps-limited")]
+    pub technologies: Vec<String>,
+    /// Of `bench`: without the same clients started by hand.
+    #[arg(long)]
+    pub without_by_hand: bool,
+    /// Where `bench` writes what it measures; below the node's folder without it.
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Of `bench`: further flags for `kerf bench sharing`.
+    #[arg(last = true)]
+    pub flags: Vec<String>,
     /// A simulated GPU, for a machine without one: pods then check all but CUDA.
     #[arg(long)]
     pub simulated: bool,
@@ -79,7 +96,8 @@ impl Args {
         self.nvml.clone().unwrap_or(if usual.is_file() { usual } else { name.into() })
     }
 
-    fn mps_control(&self) -> anyhow::Result<PathBuf> {
+    /// `nvidia-cuda-mps-control`, wherever it is.
+    pub fn mps_control(&self) -> anyhow::Result<PathBuf> {
         let name = "nvidia-cuda-mps-control";
         let path = env::var_os("PATH").unwrap_or_default();
         let usual = env::split_paths(&path).chain([Path::new(DRIVER).join("bin")]);

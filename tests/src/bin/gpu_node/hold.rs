@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use kerf_tests::cluster::{Cluster, ClusterOptions, root};
-use kerf_tests::control_plane::ControlPlaneOptions;
 use kerf_tests::real_node::{self, GpuSettings, Gpus, RealNode, RealNodeOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Args;
+use crate::order;
 use crate::standing::Standing;
 
 /// Holds a node. Its mount namespace must be made before there is a second thread.
@@ -32,16 +32,18 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     }
     let settings = (!args.simulated).then(GpuSettings::read).transpose()?;
     let mut options = ClusterOptions::new(Vec::new());
-    // Pods come alone, and without an account.
-    options.control_plane = ControlPlaneOptions::without_controller_manager();
     options.policy = Some(policies(args)?);
     let cluster = Cluster::start(options, say).await?;
     let options = RealNodeOptions { name: args.name.clone(), places: args.places(), gpus };
-    let node = RealNode::start(&cluster, options, say).await?;
+    let mut node = RealNode::start(&cluster, options, say).await?;
+    let orders = order::listen(args)?;
     let kubeconfig = cluster.plane().kubeconfig().to_owned();
     println!("the node is up: export KUBECONFIG={}", kubeconfig.display());
     Standing { kubeconfig }.write(args)?;
-    end.recv().await;
+    tokio::select! {
+        _ = end.recv() => {}
+        failed = order::obey(&orders, &mut node) => failed?,
+    }
     let stopped = node.stop(&cluster).await;
     say("the node has ended");
     cluster.stop().await?;
@@ -50,8 +52,8 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     settings.map_or(Ok(()), |settings| settings.unchanged())
 }
 
-/// The policy for pods that is shipped, and one for the node: shares by MPS and no other kind, and no mode of the GPU is
-/// switched (`modeChange` is `never` unless it is said).
+/// The policy for pods that is shipped, and one for the node: every kind but MIG, and no mode of the GPU is switched
+/// (`modeChange` is `never`, and `exclusive` false, unless it is said). Who uses more than it has is evicted.
 fn policies(args: &Args) -> anyhow::Result<PathBuf> {
     let folder = args.state.join("policies");
     fs::create_dir_all(&folder).context("failed to create the policies' folder")?;
@@ -61,7 +63,7 @@ fn policies(args: &Args) -> anyhow::Result<PathBuf> {
     let name = &args.name;
     let text = format!(
         "apiVersion: kerf.dev/v1alpha1\nkind: GpuNodePolicy\nmetadata: {{name: shared-by-mps}}\nspec:\n  match: \
-         {{names: [{name}]}}\n  gpus:\n  - kinds: [mps]\n"
+         {{names: [{name}]}}\n  overUse: evict\n  gpus:\n  - kinds: [mps, time-slicing, whole]\n"
     );
     fs::write(folder.join("10-node.yaml"), text).context("failed to write the node's policy")?;
     Ok(folder)

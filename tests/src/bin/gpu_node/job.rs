@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_tests::real_node::IMAGE;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::Args;
 
@@ -15,6 +15,130 @@ use crate::args::Args;
 pub const CONTAINER: &str = "main";
 
 const SCRIPT: &str = include_str!("sees.py");
+
+/// What of a GPU a pod asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ask {
+    /// So many GiB behind a fence of memory.
+    Share(u64),
+    /// So many GiB, by turns and without a fence.
+    TimeSlice(u64),
+    /// A GPU that nobody else has.
+    Whole,
+}
+
+/// A pod, and what its script does.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub name: String,
+    pub ask: Ask,
+    /// How often it tries to have a fifth less than its share, and a fifth more.
+    pub tries: usize,
+    /// What it keeps and works on.
+    pub keep_mib: u64,
+    /// Whether it leaves the share's server at once, by what it does to its own environment.
+    pub outside: bool,
+    /// Whom it runs as; root if none.
+    pub user: Option<u32>,
+    /// Variables of the pod's own.
+    pub environment: Vec<(&'static str, &'static str)>,
+}
+
+impl Ask {
+    /// What it may use.
+    pub fn mib(self) -> Option<u64> {
+        match self {
+            Self::Share(gib) | Self::TimeSlice(gib) => Some(gib * 1024),
+            Self::Whole => None,
+        }
+    }
+
+    /// What the webhook makes of it on a node without MIG.
+    pub fn resource(self) -> String {
+        match self {
+            Self::Share(gib) => format!("nvidia.com/gpu-{gib}gb"),
+            Self::TimeSlice(gib) => format!("nvidia.com/gpu-{gib}gb.shared"),
+            Self::Whole => "nvidia.com/gpu".to_owned(),
+        }
+    }
+
+    fn annotations(self) -> Value {
+        let (gib, class) = match self {
+            Self::Share(gib) => (gib, "memory"),
+            Self::TimeSlice(gib) => (gib, "none"),
+            // More than half of the GPU, fenced by hardware.
+            Self::Whole => (100, "hardware"),
+        };
+        json!({keys::GPU_MEMORY: format!("{gib}Gi"), keys::ISOLATION: class})
+    }
+}
+
+impl Job {
+    /// A pod that looks, and keeps little.
+    pub fn new(name: impl Into<String>, ask: Ask) -> Self {
+        let name = name.into();
+        Self { name, ask, tries: 0, keep_mib: 64, outside: false, user: None, environment: Vec::new() }
+    }
+
+    /// The same, with tries of its limit.
+    pub fn trying(self, tries: usize) -> Self {
+        Self { tries, ..self }
+    }
+
+    /// The same, with something to lose.
+    pub fn keeping(self, keep_mib: u64) -> Self {
+        Self { keep_mib, ..self }
+    }
+
+    /// The pod.
+    pub fn pod(&self, args: &Args) -> anyhow::Result<Pod> {
+        let mounts = [("usr", "/usr"), ("opt", "/opt"), ("job", "/job"), ("libraries", "/etc/ld.so.cache")];
+        let mounts = mounts.map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
+        let volume = |name: &str, path: &str| json!({"name": name, "hostPath": {"path": path}});
+        let libraries = args.libraries.display().to_string();
+        let variables = self.environment.iter().copied().chain([("LD_LIBRARY_PATH", libraries.as_str())]);
+        let variables: Vec<_> =
+            variables.map(|(name, value)| json!({"name": name, "value": value})).collect();
+        let pod = json!({
+            "metadata": {"name": self.name, "annotations": self.ask.annotations()},
+            "spec": {
+                "hostNetwork": true,
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": false,
+                "enableServiceLinks": false,
+                "terminationGracePeriodSeconds": 2,
+                "securityContext": {"runAsUser": self.user.unwrap_or(0)},
+                "containers": [{
+                    "name": CONTAINER,
+                    "image": IMAGE,
+                    "imagePullPolicy": "Never",
+                    "command": self.command(args),
+                    "env": variables,
+                    "volumeMounts": mounts,
+                }],
+                "volumes": [
+                    volume("usr", "/usr"),
+                    volume("opt", "/opt"),
+                    volume("job", &folder(args).display().to_string()),
+                    volume("libraries", "/etc/ld.so.cache"),
+                ],
+            },
+        });
+        serde_json::from_value(pod).context("the pod is malformed")
+    }
+
+    fn command(&self, args: &Args) -> Vec<String> {
+        let mut command = vec![args.python.display().to_string(), "/job/sees.py".to_owned()];
+        command.extend(["--name".to_owned(), self.name.clone()]);
+        command.extend(["--keep".to_owned(), self.keep_mib.to_string()]);
+        for mib in self.ask.mib().into_iter().flat_map(|mib| std::iter::repeat_n(mib, self.tries)) {
+            command.extend(["--try".to_owned(), (mib * 4 / 5).to_string(), (mib * 6 / 5).to_string()]);
+        }
+        command.extend(self.outside.then(|| "--outside".to_owned()));
+        command.extend(args.simulated.then(|| "--without-cuda".to_owned()));
+        command
+    }
+}
 
 /// Puts the script where pods mount it from.
 pub fn write_script(args: &Args) -> anyhow::Result<()> {
@@ -24,41 +148,4 @@ pub fn write_script(args: &Args) -> anyhow::Result<()> {
 
 fn folder(args: &Args) -> PathBuf {
     args.state.join("job")
-}
-
-/// A pod that asks for so much memory behind a fence of memory, and tells what it sees.
-pub fn pod(args: &Args, name: &str, memory: &str) -> anyhow::Result<Pod> {
-    let mut command = vec![args.python.display().to_string(), "/job/sees.py".to_owned()];
-    command.extend(args.simulated.then(|| "--without-cuda".to_owned()));
-    let mounts = [("usr", "/usr"), ("opt", "/opt"), ("job", "/job"), ("libraries", "/etc/ld.so.cache")];
-    let mounts = mounts.map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
-    let volume = |name: &str, path: &str| json!({"name": name, "hostPath": {"path": path}});
-    let pod = json!({
-        "metadata": {
-            "name": name,
-            "annotations": {keys::GPU_MEMORY: memory, keys::ISOLATION: "memory"},
-        },
-        "spec": {
-            "hostNetwork": true,
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": false,
-            "enableServiceLinks": false,
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": CONTAINER,
-                "image": IMAGE,
-                "imagePullPolicy": "Never",
-                "command": command,
-                "env": [{"name": "LD_LIBRARY_PATH", "value": args.libraries}],
-                "volumeMounts": mounts,
-            }],
-            "volumes": [
-                volume("usr", "/usr"),
-                volume("opt", "/opt"),
-                volume("job", &folder(args).display().to_string()),
-                volume("libraries", "/etc/ld.so.cache"),
-            ],
-        },
-    });
-    serde_json::from_value(pod).context("the pod is malformed")
 }

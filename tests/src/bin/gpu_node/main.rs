@@ -3,14 +3,16 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
+mod clock;
 mod container_log;
 mod down;
 mod hold;
 mod job;
-mod pods;
+mod order;
 mod seen;
-mod shares;
 mod standing;
+mod test;
 mod up;
 
 use std::process::ExitCode;
@@ -29,6 +31,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     match args.step {
         Step::Up => up::up(args),
         Step::Test => test(args),
+        Step::Bench => bench::bench(args),
         Step::Down => down::down(args),
         Step::All => all(args),
         Step::Hold => hold::hold(args),
@@ -43,5 +46,5 @@ fn all(args: &Args) -> anyhow::Result<()> {
 }
 
 fn test(args: &Args) -> anyhow::Result<()> {
-    tokio::runtime::Runtime::new()?.block_on(shares::test(args))
+    tokio::runtime::Runtime::new()?.block_on(test::test(args))
 }

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use crate::job::Ask;
+
 const MPS_MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 const MPS_THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
@@ -22,6 +24,8 @@ pub struct Seen {
     environment: BTreeMap<String, String>,
     /// The names in `/dev`.
     devices: Vec<String>,
+    /// Whom it runs as.
+    pub user: u32,
     /// Absent where there is no CUDA.
     cuda: Option<Cuda>,
 }
@@ -34,15 +38,17 @@ struct Cuda {
     multiprocessors: u64,
     free_mib: u64,
     total_mib: u64,
-    eight_gib: bool,
-    twelve_gib: bool,
+    /// Whether a fifth less than the share was had, and a fifth more.
+    tries: Vec<(bool, bool)>,
 }
 
-/// What a pod with a share should see.
+/// What a pod should see.
 pub struct Expected {
-    /// The share's memory.
-    pub memory_mib: u64,
-    /// The whole GPU's.
+    /// What it asked for.
+    pub ask: Ask,
+    /// How often it tried its limit.
+    pub tries: usize,
+    /// The whole GPU's memory.
     pub of_mib: u64,
     /// Whether there is a GPU to be seen.
     pub gpu: bool,
@@ -62,39 +68,54 @@ impl Expected {
         wrong
     }
 
-    fn percent(&self) -> u64 {
-        (self.memory_mib * 100 / self.of_mib.max(1)).max(1)
-    }
-
-    /// The most that a process of the share's may use.
-    fn multiprocessors(&self) -> u64 {
-        (self.percent() + ROUNDING) * H200 / 100
+    fn percent(&self, memory_mib: u64) -> u64 {
+        (memory_mib * 100 / self.of_mib.max(1)).max(1)
     }
 
     fn environment(&self, seen: &Seen) -> Vec<String> {
-        let expected =
-            [(MPS_MEMORY, format!("0={}M", self.memory_mib)), (MPS_THREADS, self.percent().to_string())];
+        let told = |key: &str| seen.environment.get(key).map(String::as_str);
+        let Ask::Share(gib) = self.ask else {
+            let set = seen.environment.keys().filter(|key| key.starts_with("CUDA_MPS_"));
+            return set.map(|key| format!("expected no {key}, saw {:?}", told(key))).collect();
+        };
+        let mib = gib * 1024;
+        let expected = [(MPS_MEMORY, format!("0={mib}M")), (MPS_THREADS, self.percent(mib).to_string())];
         let mut wrong = Vec::new();
         for (key, value) in expected {
-            let told = seen.environment.get(key);
-            if told != Some(&value) {
-                wrong.push(format!("expected {key}={value}, saw {told:?}"));
+            if told(key) != Some(&value) {
+                wrong.push(format!("expected {key}={value}, saw {:?}", told(key)));
             }
         }
-        if !seen.environment.contains_key(MPS_PIPE) {
+        if told(MPS_PIPE).is_none() {
             wrong.push(format!("expected {MPS_PIPE}, saw none"));
         }
         wrong
     }
 
     fn cuda(&self, cuda: &Cuda) -> Vec<String> {
-        let holds = [
+        let mut holds = vec![
             (cuda.gpus == 1, "one GPU"),
-            (cuda.free_mib <= self.memory_mib, "no more free memory than the share's"),
-            (cuda.eight_gib, "8 GiB to be had"),
-            (!cuda.twelve_gib, "12 GiB to be refused"),
-            (cuda.multiprocessors <= self.multiprocessors(), "the share's part of the multiprocessors"),
+            (cuda.tries.len() == self.tries, "as many tries as were asked for"),
         ];
+        match self.ask {
+            Ask::Share(gib) => {
+                let most = (self.percent(gib * 1024) + ROUNDING) * H200 / 100;
+                holds.extend([
+                    (cuda.free_mib <= gib * 1024, "no more free memory than the share's"),
+                    (cuda.multiprocessors <= most, "the share's part of the multiprocessors"),
+                    (cuda.tries.iter().all(|(below, _)| *below), "a fifth less than the share to be had"),
+                    (
+                        !cuda.tries.iter().any(|(_, above)| *above),
+                        "a fifth more than the share to be refused",
+                    ),
+                ]);
+            }
+            Ask::TimeSlice(_) => holds.push((cuda.multiprocessors == H200, "all multiprocessors")),
+            Ask::Whole => holds.extend([
+                (cuda.multiprocessors == H200, "all multiprocessors"),
+                (cuda.free_mib * 100 >= self.of_mib * 95, "nearly all memory free"),
+            ]),
+        }
         let wrong = holds.into_iter().filter(|(holds, _)| !holds);
         wrong.map(|(_, what)| format!("expected {what}, saw {cuda:?}")).collect()
     }
@@ -128,14 +149,14 @@ impl fmt::Display for Seen {
         let told = |key: &str| self.environment.get(key).map_or("none", String::as_str);
         write!(f, "memory {} and threads {} %", told(MPS_MEMORY), told(MPS_THREADS))?;
         let Some(cuda) = &self.cuda else { return write!(f, "; no CUDA; /dev: {}", self.devices.join(" ")) };
-        let Cuda { name, multiprocessors, free_mib, total_mib, eight_gib, twelve_gib, .. } = cuda;
-        let had = |had: bool| if had { "had" } else { "refused" };
-        write!(
-            f,
-            "; {name}, {multiprocessors} multiprocessors, {free_mib} of {total_mib} MiB free; 8 GiB {}",
-            had(*eight_gib)
-        )?;
-        write!(f, ", 12 GiB {}; /dev: {}", had(*twelve_gib), self.devices.join(" "))
+        let Cuda { name, multiprocessors, free_mib, total_mib, tries, .. } = cuda;
+        write!(f, "; {name}, {multiprocessors} multiprocessors, {free_mib} of {total_mib} MiB free")?;
+        if !tries.is_empty() {
+            let had = |which: fn(&(bool, bool)) -> bool| tries.iter().filter(|tried| which(tried)).count();
+            let (below, above) = (had(|tried| tried.0), had(|tried| tried.1));
+            write!(f, "; a fifth less had {below} and a fifth more {above} of {} times", tries.len())?;
+        }
+        write!(f, "; /dev: {}", self.devices.join(" "))
     }
 }
 
@@ -152,31 +173,53 @@ mod tests {
                 "CUDA_MPS_PIPE_DIRECTORY": "/run/x",
             },
             "devices": ["null", "nvidia-uvm", "nvidia0", "nvidiactl"],
+            "user": 0,
             "cuda": {
                 "gpus": 1, "name": "NVIDIA H200", "multiprocessors": 10, "freeMib": 9900, "totalMib": 10240,
-                "eightGib": true, "twelveGib": false,
+                "tries": [[true, false], [true, false]],
             },
         });
         change(&mut told);
         serde_json::from_value(told).unwrap()
     }
 
-    const EXPECTED: Expected = Expected { memory_mib: 10_240, of_mib: 143_771, gpu: true };
+    fn expected(ask: Ask) -> Expected {
+        Expected { ask, tries: 2, of_mib: 143_771, gpu: true }
+    }
 
     #[test]
     fn a_fenced_share_is_as_expected() {
-        assert_eq!(EXPECTED.compare(&seen(|_| ())), Vec::<String>::new());
+        assert_eq!(expected(Ask::Share(10)).compare(&seen(|_| ())), Vec::<String>::new());
     }
 
     #[test]
     fn what_is_not_fenced_is_told_with_what_was_seen() {
-        let wrong = EXPECTED.compare(&seen(|told| {
-            told["cuda"]["twelveGib"] = json!(true);
+        let wrong = expected(Ask::Share(10)).compare(&seen(|told| {
+            told["cuda"]["tries"][1] = json!([true, true]);
             told["cuda"]["multiprocessors"] = json!(132);
             told["devices"] = json!(["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "vda"]);
             told["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = json!("0=1M");
         }));
         assert_eq!(wrong.len(), 5, "{wrong:#?}");
         assert!(wrong[0].contains("expected CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M, saw Some(\"0=1M\")"));
+    }
+
+    #[test]
+    fn a_try_that_was_not_made_is_no_success() {
+        let wrong = expected(Ask::Share(10)).compare(&seen(|told| told["cuda"]["tries"] = json!([])));
+        assert_eq!(wrong.len(), 1, "{wrong:#?}");
+    }
+
+    #[test]
+    fn who_has_a_time_slice_or_a_whole_gpu_sees_no_server_and_all_multiprocessors() {
+        let whole = |told: &mut serde_json::Value| {
+            told["environment"] = json!({});
+            told["cuda"]["multiprocessors"] = json!(132);
+            told["cuda"]["freeMib"] = json!(143_000);
+        };
+        for ask in [Ask::Whole, Ask::TimeSlice(10)] {
+            assert_eq!(expected(ask).compare(&seen(whole)), Vec::<String>::new());
+            assert!(expected(ask).compare(&seen(|_| ())).len() >= 4, "a share is none");
+        }
     }
 }

@@ -1,50 +1,117 @@
-"""What a container sees of its GPU, as one line of JSON. Then it keeps its share until it is ended."""
+"""What a container sees of its GPU, as one line of JSON; then it works on what it keeps until it is ended, and counts its turns.
+
+CUDA's driver is asked directly: it is there in a second, where a framework takes ten.
+"""
+
+import argparse
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 
-GIB = 1 << 30
+MIB = 1 << 20
+MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
-def fits(torch, gib):
-    """Whether so much memory can be had; it is given back."""
-    try:
-        torch.empty(gib * GIB, dtype=torch.uint8, device="cuda")
-    except torch.OutOfMemoryError:
-        return False
-    finally:
-        torch.cuda.empty_cache()
-    return True
+class Lost(Exception):
+    """What CUDA refused, by its name and CUDA's number for the reason."""
 
 
-def cuda():
-    """By CUDA, which starts with the first question."""
-    import torch
+class Gpu:
+    """The first GPU that CUDA shows."""
 
-    properties = torch.cuda.get_device_properties(0)
-    free, total = torch.cuda.mem_get_info()
-    return {
-        "gpus": torch.cuda.device_count(),
-        "name": properties.name,
-        "multiprocessors": properties.multi_processor_count,
-        "freeMib": free >> 20,
-        "totalMib": total >> 20,
-        "eightGib": fits(torch, 8),
-        "twelveGib": fits(torch, 12),
-    }
+    def __init__(self):
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDeviceGet", ctypes.byref(device), 0)
+        self.call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
+        self.device = device
+
+    def call(self, name, *arguments):
+        code = getattr(self.driver, name)(*arguments)
+        if code:
+            raise Lost(f"{name}: {code}")
+
+    def number(self, name, *arguments):
+        value = ctypes.c_int()
+        self.call(name, ctypes.byref(value), *arguments)
+        return value.value
+
+    def describe(self):
+        free, total, name = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.create_string_buffer(64)
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        self.call("cuDeviceGetName", name, len(name), self.device)
+        return {
+            "gpus": self.number("cuDeviceGetCount"),
+            "name": name.value.decode(),
+            "multiprocessors": self.number("cuDeviceGetAttribute", MULTIPROCESSORS, self.device),
+            "freeMib": free.value // MIB,
+            "totalMib": total.value // MIB,
+        }
+
+    def take(self, mib):
+        """An address of so much memory, or nothing where it is refused."""
+        address = ctypes.c_uint64()
+        code = self.driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib * MIB))
+        if code not in (0, OUT_OF_MEMORY):
+            raise Lost(f"cuMemAlloc_v2: {code}")
+        return address if code == 0 else None
+
+    def gets(self, mib):
+        """Whether so much memory can be had and written; it is given back."""
+        address = self.take(mib)
+        if address is None:
+            return False
+        self.write(address, mib)
+        self.call("cuMemFree_v2", address)
+        return True
+
+    def write(self, address, mib):
+        self.call("cuMemsetD8_v2", address, ctypes.c_ubyte(1), ctypes.c_size_t(mib * MIB))
+        self.call("cuCtxSynchronize")
+
+
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", help="so that it is found among the machine's processes")
+    parser.add_argument("--try", dest="tries", type=int, nargs=2, action="append", default=[], metavar="MIB")
+    parser.add_argument("--keep", type=int, default=64, metavar="MIB")
+    parser.add_argument("--outside", action="store_true", help="leave the server of the share")
+    parser.add_argument("--without-cuda", action="store_true")
+    return parser.parse_args()
 
 
 def main():
+    args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if args.outside:
+        for key in [key for key in os.environ if key.startswith("CUDA_MPS_")]:
+            # Of the process itself: CUDA reads what a program was started with.
+            os.unsetenv(key)
+    gpu = None if args.without_cuda else Gpu()
     seen = {
         "environment": {key: value for key, value in os.environ.items() if "MPS" in key or "KERF" in key},
         "devices": sorted(os.listdir("/dev")),
-        "cuda": None,
+        "user": os.getuid(),
+        "cuda": gpu and {**gpu.describe(), "tries": [[gpu.gets(below), gpu.gets(above)] for below, above in args.tries]},
     }
-    if "--without-cuda" not in sys.argv:
-        seen["cuda"] = cuda()
+    kept = gpu and gpu.take(args.keep)
     print("SEES " + json.dumps(seen), flush=True)
-    time.sleep(600)
+    turn = 0
+    while True:
+        if kept:
+            gpu.write(kept, args.keep)
+        turn += 1
+        print(f"TURN {turn}", flush=True)
+        time.sleep(0.1)
 
 
-main()
+try:
+    main()
+except Lost as lost:
+    print(f"LOST {lost}", flush=True)
+    sys.exit(3)

@@ -1,0 +1,63 @@
+//! The same clients without Kubernetes: `deploy/examples/sharing/by_hand.py`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+use kerf_cli::bench::Results;
+use kerf_tests::cluster::root;
+
+use crate::args::Args;
+
+/// Mean seconds of a turn, by copies.
+pub type Means = BTreeMap<u32, f64>;
+
+/// Measures what kerf has measured.
+pub fn run(args: &Args, technology: &str, kerf: &Results, out: &Path) -> anyhow::Result<Means> {
+    let copies: Vec<String> = kerf.points.iter().map(|point| point.copies.to_string()).collect();
+    let mut command = Command::new(&args.python);
+    command.arg(root().join("deploy/examples/sharing/by_hand.py"));
+    command.args(["--workload", &kerf.workload, "--technologies", technology, "--copies", &copies.join(",")]);
+    command.args(["--warm-up", &kerf.warm_up_seconds.to_string()]);
+    command.args(["--seconds", &kerf.measure_seconds.to_string()]);
+    command.env("LD_LIBRARY_PATH", &args.libraries).env("PATH", search_path(args)?);
+    let output = command.stderr(Stdio::inherit()).output().context("failed to run by_hand.py")?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "by_hand.py failed ({}):\n{told}", output.status);
+    fs::write(out.join("by-hand.csv"), told.as_bytes())
+        .context("failed to keep what was measured by hand")?;
+    means(&told)
+}
+
+/// With the folder of the MPS daemon before what is inherited.
+fn search_path(args: &Args) -> anyhow::Result<OsString> {
+    let control = args.mps_control()?;
+    let inherited = std::env::var_os("PATH").unwrap_or_default();
+    let folders = control.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&inherited));
+    std::env::join_paths(folders).context("failed to make a search path")
+}
+
+/// Of lines `technology,copies,mean,…` below a heading.
+fn means(told: &str) -> anyhow::Result<Means> {
+    let read = |line: &str| {
+        let mut fields = line.split(',').skip(1);
+        Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+    };
+    let lines = told.lines().skip(1);
+    lines.map(|line| read(line).with_context(|| format!("by_hand.py told {line:?}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_copies_and_their_mean() {
+        let told = "technology,copies,mean,p50\nmps,1,0.05012,0.05\nmps,7,0.09474,0.09\n";
+        assert_eq!(means(told).unwrap(), Means::from([(1, 0.05012), (7, 0.09474)]));
+        assert!(means("technology,copies,mean\nmps,nothing,0.1\n").is_err());
+    }
+}

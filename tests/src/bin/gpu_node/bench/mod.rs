@@ -1,0 +1,61 @@
+//! `bench`: what sharing costs through kerf, beside the same clients started by hand in the same call.
+
+mod by_hand;
+mod compare;
+mod template;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use kerf_cli::bench::Results;
+use kerf_tests::binaries;
+
+use crate::args::Args;
+use crate::standing::Standing;
+
+/// Measures technology by technology, each both ways, so that the GPU is as warm for the one as for the other.
+pub fn bench(args: &Args) -> anyhow::Result<()> {
+    let standing = Standing::read(args)?;
+    let out = args.out.clone().unwrap_or_else(|| args.state.join("bench"));
+    fs::create_dir_all(&out).with_context(|| format!("failed to create {}", out.display()))?;
+    let template = args.state.join("client.yaml");
+    fs::write(&template, template::text(args)?).context("failed to write the client's pod template")?;
+    let mut rows = Vec::new();
+    for technology in &args.technologies {
+        let out = out.join(technology);
+        let results = by_kerf(args, &standing, technology, &template, &out)?;
+        if args.without_by_hand || args.simulated {
+            continue;
+        }
+        let by_hand = by_hand::run(args, technology, &results, &out)?;
+        rows.extend(compare::rows(technology, &results, &by_hand));
+    }
+    compare::print(&rows);
+    let beyond = rows.iter().filter(|row| !row.is_met()).count();
+    ensure!(beyond == 0, "{beyond} points are further from those by hand than the bar");
+    Ok(())
+}
+
+/// `kerf bench sharing` on this node, as an admin runs it.
+fn by_kerf(
+    args: &Args,
+    standing: &Standing,
+    technology: &str,
+    template: &Path,
+    out: &Path,
+) -> anyhow::Result<Results> {
+    let mut command = Command::new(binaries::ours("kerf")?);
+    command.args(["bench", "sharing", "--technologies", technology]);
+    command.arg("--kubeconfig").arg(&standing.kubeconfig).arg("--template").arg(template);
+    command.arg("--out").arg(out).args(&args.flags);
+    let status = command.status().context("failed to run kerf")?;
+    ensure!(status.success(), "kerf bench sharing failed ({status})");
+    let text = fs::read(out.join("results.json")).context("failed to read what kerf measured")?;
+    let results: Results = serde_json::from_slice(&text).context("failed to read what kerf measured")?;
+    let failed = results.failed.iter().map(|failed| format!("{} copies: {}", failed.copies, failed.reason));
+    let failed: Vec<String> = failed.collect();
+    ensure!(failed.is_empty(), "kerf did not measure all of {technology}: {}", failed.join("; "));
+    Ok(results)
+}

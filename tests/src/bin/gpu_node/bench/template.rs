@@ -1,0 +1,36 @@
+//! The client's pod on a node that reaches no registry: the machine's Python, in the machine's /usr and /opt.
+
+use kerf_tests::real_node::IMAGE;
+use serde_json::json;
+
+use crate::args::Args;
+
+/// A pod template for `kerf bench sharing`.
+pub fn text(args: &Args) -> anyhow::Result<String> {
+    let mounts = [("usr", "/usr"), ("opt", "/opt"), ("libraries", "/etc/ld.so.cache"), ("tmp", "/tmp")];
+    let volumes = mounts.map(|(name, path)| {
+        let tmp = json!({"name": name, "emptyDir": {}});
+        if name == "tmp" { tmp } else { json!({"name": name, "hostPath": {"path": path}}) }
+    });
+    let mounts =
+        mounts.map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": name != "tmp"}));
+    let template = json!({
+        "spec": {
+            "hostNetwork": true,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "containers": [{
+                "name": "client",
+                "image": IMAGE,
+                "imagePullPolicy": "Never",
+                "command": [args.python],
+                // All pods share the machine's ports.
+                "env": [{"name": "PORT", "value": "0"}, {"name": "LD_LIBRARY_PATH", "value": args.libraries}],
+                "volumeMounts": mounts,
+            }],
+            "volumes": volumes,
+        },
+    });
+    // JSON, which every reader of YAML accepts.
+    Ok(format!("{template:#}\n"))
+}

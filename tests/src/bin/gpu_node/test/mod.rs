@@ -1,0 +1,69 @@
+//! `test`: pods on a real GPU, made through the API server and started by the kubelet, tell what they see. Each scene begins
+//! and ends with nobody on the GPU.
+
+mod fences;
+mod node;
+mod own_limits;
+mod restarts;
+mod scene;
+mod server;
+mod time_slices;
+mod users;
+mod waiting;
+mod whole;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use futures::FutureExt as _;
+use futures::future::LocalBoxFuture;
+use tokio::time::timeout;
+
+use crate::args::Args;
+use crate::job;
+use scene::Scene;
+
+/// How long a scene may take: the longest is the one with fifty pods.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A scene, and what it tells when all was as it should be.
+type Play = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, anyhow::Result<String>>;
+
+const SCENES: [(&str, Play); 10] = [
+    ("limits", |scene| fences::limits(scene).boxed_local()),
+    ("two users", |scene| users::share_one_server(scene).boxed_local()),
+    ("a client killed", |scene| server::client_killed(scene).boxed_local()),
+    ("a server killed", |scene| server::server_killed(scene).boxed_local()),
+    ("a daemon killed", |scene| server::daemon_killed(scene).boxed_local()),
+    ("restarts", |scene| restarts::of_agent_and_kubelet(scene).boxed_local()),
+    ("own limits", |scene| own_limits::are_caught(scene).boxed_local()),
+    ("waiting", |scene| waiting::for_room(scene).boxed_local()),
+    ("whole GPU", |scene| whole::waits_for_the_shares(scene).boxed_local()),
+    ("time slices", |scene| time_slices::by_turns(scene).boxed_local()),
+];
+
+/// Plays the scenes, all that are named so, and fails with all that is not as it should be.
+pub async fn test(args: &Args) -> anyhow::Result<()> {
+    job::write_script(args)?;
+    let scene = Scene::open(args).await?;
+    let named = |name: &str| {
+        args.scenes.is_empty() || args.scenes.iter().any(|wanted| name.contains(wanted.as_str()))
+    };
+    let mut failed = Vec::new();
+    for (name, play) in SCENES.into_iter().filter(|(name, _)| named(name)) {
+        let begun = Instant::now();
+        let played = timeout(PATIENCE, play(&scene)).await;
+        let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("not over after {PATIENCE:?}")));
+        let seconds = begun.elapsed().as_secs_f64();
+        match played {
+            Ok(told) => println!("ok     {name} ({seconds:.1} s): {told}"),
+            Err(error) => {
+                println!("FAILED {name} ({seconds:.1} s): {error:#}");
+                failed.push(name);
+            }
+        }
+        scene.clear().await.with_context(|| format!("after {name}"))?;
+    }
+    ensure!(failed.is_empty(), "{} of the scenes failed: {}", failed.len(), failed.join(", "));
+    Ok(())
+}

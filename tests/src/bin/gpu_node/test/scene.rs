@@ -1,0 +1,153 @@
+//! What all scenes use: pods that are started, listened to and ended, on one GPU.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kerf_tests::cluster::{resource_of, wait};
+use kerf_tests::control_plane;
+use kerf_tests::pods::{Pods, phase_of, standing};
+
+use super::node::Node;
+use crate::args::Args;
+use crate::clock::Clock;
+use crate::container_log;
+use crate::job::{CONTAINER, Job};
+use crate::seen::{Expected, Seen};
+use crate::standing::Standing;
+
+/// How long a container may take to tell.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Of what a pod printed that told nothing.
+const LINES: usize = 20;
+
+/// The node, and who asks it.
+pub struct Scene<'a> {
+    pub args: &'a Args,
+    pub pods: Pods,
+    pub node: Node,
+    pub clock: Clock,
+    /// The memory of the node's first GPU, of which shares are parts.
+    pub gpu_mib: u64,
+}
+
+impl<'a> Scene<'a> {
+    /// On a node that is up.
+    pub async fn open(args: &'a Args) -> anyhow::Result<Self> {
+        let client = control_plane::client(&Standing::read(args)?.kubeconfig).await?;
+        let node = Node::new(&args.name, client.clone());
+        let pods = Pods::new(client);
+        let clock = Clock::start(pods.api().clone());
+        Ok(Self { args, gpu_mib: node.gpu_mib().await?, pods, node, clock })
+    }
+
+    /// Whether there is a GPU behind what is simulated.
+    pub fn is_real(&self) -> bool {
+        !self.args.simulated
+    }
+
+    /// Creates the job's pod.
+    pub async fn create(&self, job: &Job) -> anyhow::Result<()> {
+        self.clock.created(&job.name);
+        self.pods
+            .create(&job.pod(self.args)?)
+            .await
+            .map(drop)
+            .with_context(|| format!("failed to create {}", job.name))
+    }
+
+    /// Creates the pods and waits until each has told what it sees, which is as expected.
+    pub async fn run(&self, jobs: &[Job]) -> anyhow::Result<Vec<Seen>> {
+        for job in jobs {
+            self.create(job).await?;
+        }
+        let mut all = Vec::new();
+        for job in jobs {
+            all.push(self.expect(job).await?);
+        }
+        Ok(all)
+    }
+
+    /// Waits until the pod has told what it sees, and compares it.
+    pub async fn expect(&self, job: &Job) -> anyhow::Result<Seen> {
+        let name = &job.name;
+        let pod = self.pods.running(name).await?;
+        let resource = resource_of(&pod)?;
+        ensure!(resource == job.ask.resource(), "{name}: expected {}, saw {resource}", job.ask.resource());
+        unprivileged(&pod)?;
+        let told = self.line(&pod, "SEES ").await?;
+        let seen: Seen = serde_json::from_str(&told).with_context(|| format!("{name} told {told}"))?;
+        let expected = Expected { ask: job.ask, tries: job.tries, of_mib: self.gpu_mib, gpu: self.is_real() };
+        let wrong = expected.compare(&seen);
+        ensure!(wrong.is_empty(), "{name}: {}", wrong.join("; "));
+        Ok(seen)
+    }
+
+    /// What stands behind the word in the first line of the pod's that begins with it, once there is one.
+    async fn line(&self, pod: &Pod, word: &str) -> anyhow::Result<String> {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let begun = Instant::now();
+        loop {
+            let lines = self.lines(pod);
+            if let Some(told) = lines.iter().find_map(|line| line.strip_prefix(word)) {
+                return Ok(told.to_owned());
+            }
+            let pod = self.pods.get(name).await?;
+            if phase_of(&pod) != "Running" || begun.elapsed() > PATIENCE {
+                let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n");
+                bail!("{name} told nothing: {}; it printed:\n{last}", standing(&pod));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What the pod's container has printed.
+    pub fn lines(&self, pod: &Pod) -> Vec<String> {
+        container_log::lines(&self.args.places(), pod, CONTAINER)
+    }
+
+    /// Waits until each of these pods has worked on for two turns, in the container in which it began.
+    pub async fn work_on(&self, jobs: &[Job]) -> anyhow::Result<()> {
+        for job in jobs {
+            let pod = self.pods.get(&job.name).await?;
+            ensure!(phase_of(&pod) == "Running", "{} does not run any more: {}", job.name, standing(&pod));
+            ensure!(restarts(&pod) == 0, "the container of {} was restarted", job.name);
+            let before = self.lines(&pod).len();
+            let goes_on = async || Ok(self.lines(&pod).len() >= before + 2);
+            wait(PATIENCE, &format!("{} to go on", job.name), goes_on).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the agent tells that these pods hold something, and no others.
+    pub async fn held_by(&self, jobs: &[Job]) -> anyhow::Result<()> {
+        let mut names: Vec<String> = jobs.iter().map(|job| job.name.clone()).collect();
+        names.sort();
+        let all = async || Ok(self.node.holders().await? == names);
+        let reported = wait(Duration::from_secs(20), "the agent to report the holders", all).await;
+        let seen = self.node.holders().await?;
+        reported.with_context(|| format!("expected {names:?} as holders, saw {seen:?}"))
+    }
+
+    /// Ends all pods, and waits until nobody holds anything any more by the agent's account.
+    pub async fn clear(&self) -> anyhow::Result<()> {
+        self.pods.end_all().await?;
+        self.held_by(&[]).await
+    }
+}
+
+fn restarts(pod: &Pod) -> i32 {
+    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+    statuses.map(|container| container.restart_count).sum()
+}
+
+/// A share takes no right of the machine's.
+fn unprivileged(pod: &Pod) -> anyhow::Result<()> {
+    let spec = pod.spec.as_ref().context("a pod has a spec")?;
+    ensure!(spec.host_ipc != Some(true), "the pod has hostIPC");
+    let contexts = spec.containers.iter().filter_map(|container| container.security_context.as_ref());
+    let privileged = contexts.into_iter().any(|context| context.privileged == Some(true));
+    ensure!(!privileged, "the pod is privileged");
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! MPS processes are killed: a client in the middle of work, the server, the daemon.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use kerf_tests::cluster::wait;
+use kerf_tests::real_node::Process;
+
+use super::scene::Scene;
+use super::users::{daemons, servers};
+use crate::job::{Ask, Job};
+
+/// What the victim keeps: more than two shares would have left if it were not given back.
+const KEEP_MIB: u64 = 30 * 1024;
+
+/// How long the driver, and the kubelet, may take to notice.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub async fn client_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
+    let neighbour = Job::new("killed-neighbour", Ask::Share(10));
+    let victim = Job::new("killed-victim", Ask::Share(40)).keeping(KEEP_MIB);
+    let before = used_mib(scene)?;
+    scene.run(&[neighbour.clone(), victim.clone()]).await?;
+    scene.work_on(std::slice::from_ref(&victim)).await?;
+    let with = used_mib(scene)?;
+    client(&victim)?.kill()?;
+    scene.pods.in_phase(&victim.name, &["Failed"]).await?;
+    let freed = async || Ok(!scene.is_real() || used_mib(scene)? + KEEP_MIB <= with);
+    wait(PATIENCE, "the driver to give the memory back", freed).await?;
+    let after = used_mib(scene)?;
+    scene.work_on(std::slice::from_ref(&neighbour)).await?;
+    scene.run(&[Job::new("killed-next", Ask::Share(40)).trying(1)]).await?;
+    Ok(format!(
+        "the GPU's used memory was {before}, {with} and {after} MiB before, with and after it; neighbour and next pod work"
+    ))
+}
+
+pub async fn server_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
+    if !scene.is_real() {
+        return Ok("without a GPU there is no server".to_owned());
+    }
+    let before = Job::new("server-before", Ask::Share(10));
+    scene.run(std::slice::from_ref(&before)).await?;
+    let killed = servers(scene.args);
+    ensure!(killed.len() == 1, "expected one server, saw {killed:?}");
+    killed.iter().try_for_each(Process::kill)?;
+    let pod = scene.pods.in_phase(&before.name, &["Failed"]).await?;
+    let said = scene.lines(&pod).pop().unwrap_or_default();
+    scene.run(&[Job::new("server-after", Ask::Share(10)).trying(1)]).await?;
+    Ok(format!("its client ended ({said}), and the next pod has a new server"))
+}
+
+pub async fn daemon_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
+    let before = Job::new("daemon-before", Ask::Share(10));
+    scene.run(std::slice::from_ref(&before)).await?;
+    let program = if scene.is_real() { daemons(scene.args) } else { return Ok(SIMULATED.to_owned()) };
+    ensure!(program.len() == 1, "expected one daemon, saw {program:?}");
+    program.iter().try_for_each(Process::kill)?;
+    let told = scene.pods.event(&before.name, "was restarted").await?;
+    scene.run(&[Job::new("daemon-after", Ask::Share(10)).trying(1)]).await?;
+    let now = daemons(scene.args);
+    ensure!(now.len() == 1 && now[0].id != program[0].id, "expected one new daemon, saw {now:?}");
+    Ok(format!("brought back, and the next pod works; the pod behind it was told: {told}"))
+}
+
+const SIMULATED: &str = "the stand-in for the daemon is killed in other tests";
+
+/// The process of the job's script on this machine.
+fn client(job: &Job) -> anyhow::Result<Process> {
+    let name = format!("--name\0{}\0", job.name);
+    let mut all = Process::all().into_values();
+    // Before the shim of the container there is none with these arguments.
+    all.find(|process| process.arguments.contains(&name) && process.arguments.contains("sees.py"))
+        .with_context(|| format!("no process of {} is on this machine", job.name))
+}
+
+/// The GPU's memory that is in use by the driver's account; nothing where there is no GPU.
+fn used_mib(scene: &Scene<'_>) -> anyhow::Result<u64> {
+    if !scene.is_real() {
+        return Ok(0);
+    }
+    let mut command = Command::new("nvidia-smi");
+    command.args(["--query-gpu=memory.used", "--format=csv,noheader,nounits"]);
+    let output = command.output().context("failed to run nvidia-smi")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines()
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .parse()
+        .with_context(|| format!("nvidia-smi said {text:?}"))
+}

@@ -1,0 +1,47 @@
+//! Pods of different users behind one server.
+
+use anyhow::ensure;
+use kerf_tests::real_node::Process;
+
+use super::scene::Scene;
+use crate::args::Args;
+use crate::job::{Ask, Job};
+
+const USERS: [u32; 2] = [1000, 2000];
+
+pub async fn share_one_server(scene: &Scene<'_>) -> anyhow::Result<String> {
+    let jobs = USERS
+        .map(|user| Job { user: Some(user), ..Job::new(format!("user-{user}"), Ask::Share(10)).trying(1) });
+    let seen = scene.run(&jobs).await?;
+    let users: Vec<u32> = seen.iter().map(|seen| seen.user).collect();
+    ensure!(users == USERS, "expected the users {USERS:?}, saw {users:?}");
+    scene.work_on(&jobs).await?;
+    if scene.is_real() {
+        let servers = servers(scene.args);
+        ensure!(servers.len() == 1, "expected one server, saw {servers:?}");
+    }
+    Ok(format!("{} and {} work side by side behind one server", USERS[0], USERS[1]))
+}
+
+/// The node's MPS servers.
+pub fn servers(args: &Args) -> Vec<Process> {
+    processes(args, "nvidia-cuda-mps-server")
+}
+
+/// The node's MPS daemons.
+pub fn daemons(args: &Args) -> Vec<Process> {
+    processes(args, "nvidia-cuda-mps-control")
+        .into_iter()
+        .filter(|daemon| daemon.arguments.contains("-f\0"))
+        .collect()
+}
+
+/// Processes of this program that have this node's pipes.
+fn processes(args: &Args, program: &str) -> Vec<Process> {
+    let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={}/", args.places().mps().display());
+    let ours = |process: &Process| {
+        let first = process.arguments.split('\0').next().unwrap_or_default();
+        first.rsplit('/').next() == Some(program) && process.environment.contains(&pipes)
+    };
+    Process::all().into_values().filter(ours).collect()
+}

@@ -1,0 +1,152 @@
+//! Pods through the API server: made, waited for, asked about, removed.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kerf_core::contract::RequestDocument;
+use kerf_core::keys;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client};
+
+use crate::cluster::wait;
+
+/// The longest that a pod may need when nothing is broken: the scheduler's longest back-off and some.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The request document that the pod was admitted with.
+pub fn request_of(pod: &Pod) -> anyhow::Result<RequestDocument> {
+    let text = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(keys::REQUEST));
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    Ok(RequestDocument::parse(text.with_context(|| format!("{name} has no request document"))?)?)
+}
+
+/// What the pod's first container that asks was given.
+pub fn resource_of(pod: &Pod) -> anyhow::Result<String> {
+    Ok(request_of(pod)?.containers.first().context("no container asks")?.resource.to_string())
+}
+
+/// The pod's phase, empty before it has one.
+#[must_use]
+pub fn phase_of(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// How a pod stands, with what the kubelet says of it and of its containers that have ended.
+#[must_use]
+pub fn standing(pod: &Pod) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    let ended = status.container_statuses.unwrap_or_default().into_iter().filter_map(|c| c.state?.terminated);
+    let ended = ended.map(|end| {
+        let said = [end.reason, end.message].into_iter().flatten().collect::<Vec<_>>();
+        format!("exit code {}: {}", end.exit_code, said.join(": "))
+    });
+    let texts = [status.phase, status.reason, status.message].into_iter().flatten().chain(ended);
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// The pods of the namespace `default`.
+#[derive(Clone)]
+pub struct Pods {
+    client: Client,
+    api: Api<Pod>,
+}
+
+impl Pods {
+    /// By this client's rights.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self { api: Api::default_namespaced(client.clone()), client }
+    }
+
+    /// For what is not here.
+    #[must_use]
+    pub fn api(&self) -> &Api<Pod> {
+        &self.api
+    }
+
+    /// Creates a pod.
+    pub async fn create(&self, pod: &Pod) -> anyhow::Result<Pod> {
+        Ok(self.api.create(&PostParams::default(), pod).await?)
+    }
+
+    /// Why the API server refuses a pod.
+    pub async fn refusal(&self, pod: &Pod) -> anyhow::Result<String> {
+        refusal(self.api.create(&PostParams::default(), pod).await)?.context("the pod was accepted")
+    }
+
+    /// Why the API server would refuse a pod; `None` if it would take it.
+    pub async fn dry_run_refusal(&self, pod: &Pod) -> anyhow::Result<Option<String>> {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        refusal(self.api.create(&dry_run, pod).await)
+    }
+
+    /// The pod, which must be there.
+    pub async fn get(&self, name: &str) -> anyhow::Result<Pod> {
+        Ok(self.api.get(name).await?)
+    }
+
+    /// The pod's phase.
+    pub async fn phase(&self, name: &str) -> anyhow::Result<String> {
+        Ok(phase_of(&self.get(name).await?).to_owned())
+    }
+
+    /// Waits until the pod runs; fails at once if it failed.
+    pub async fn running(&self, name: &str) -> anyhow::Result<Pod> {
+        let pod = self.in_phase(name, &["Running", "Failed"]).await?;
+        if phase_of(&pod) == "Failed" {
+            bail!("{name} failed: {}", pod.status.and_then(|status| status.message).unwrap_or_default());
+        }
+        Ok(pod)
+    }
+
+    /// Waits until the pod is in one of these phases.
+    pub async fn in_phase(&self, name: &str, phases: &[&str]) -> anyhow::Result<Pod> {
+        let what = format!("{name} to be {}", phases.join(" or "));
+        let found = async || Ok(phases.contains(&self.phase(name).await?.as_str()));
+        if let Err(error) = wait(PATIENCE, &what, found).await {
+            return Err(error.context(self.events(name).await?.join("\n")));
+        }
+        self.get(name).await
+    }
+
+    /// Deletes a pod at once, and waits until it is gone: where no container runs, or none that matters.
+    pub async fn delete(&self, name: &str) -> anyhow::Result<()> {
+        self.api.delete(name, &DeleteParams::default().grace_period(0)).await?;
+        let gone = async || Ok(self.api.get_opt(name).await?.is_none());
+        wait(PATIENCE, &format!("{name} to go"), gone).await
+    }
+
+    /// Deletes all pods and waits until the kubelet has ended them.
+    pub async fn end_all(&self) -> anyhow::Result<()> {
+        self.api.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        let none = async || Ok(self.api.list(&ListParams::default()).await?.items.is_empty());
+        wait(PATIENCE, "all pods to go", none).await
+    }
+
+    /// Waits for an event on the pod whose message contains `text`; gives the message.
+    pub async fn event(&self, name: &str, text: &str) -> anyhow::Result<String> {
+        let found = async || Ok(self.events(name).await?.iter().any(|message| message.contains(text)));
+        let what = format!("an event on {name} with {text:?}");
+        let seen = wait(PATIENCE, &what, found).await;
+        let events = self.events(name).await?;
+        seen.with_context(|| events.join("\n"))?;
+        events.into_iter().find(|message| message.contains(text)).context("the event is gone")
+    }
+
+    /// The messages of all events on the pod.
+    pub async fn events(&self, name: &str) -> anyhow::Result<Vec<String>> {
+        let events = Api::<Event>::default_namespaced(self.client.clone());
+        let about = ListParams::default().fields(&format!("involvedObject.name={name}"));
+        Ok(events.list(&about).await?.items.into_iter().filter_map(|e| e.message).collect())
+    }
+}
+
+/// What the API server says of a pod that it does not take.
+fn refusal(created: kube::Result<Pod>) -> anyhow::Result<Option<String>> {
+    match created {
+        Ok(_) => Ok(None),
+        Err(kube::Error::Api(status)) => Ok(Some(status.message.clone())),
+        Err(error) => Err(error.into()),
+    }
+}

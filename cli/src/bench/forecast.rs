@@ -105,4 +105,4 @@ fn forecast(point: &Point, fit: &Fit, table: &MigTable) -> Option<Forecast> {
 
 #[cfg(test)]
 #[path = "forecast_tests.rs"]
-mod tests;
+pub(super) mod tests;

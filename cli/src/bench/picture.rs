@@ -34,7 +34,8 @@ pub fn picture(title: &str, points: &[Point]) -> String {
         let mut of: Vec<&Point> = points.iter().filter(|point| point.technology == technology).collect();
         of.sort_by_key(|point| point.copies);
         let Some(last) = of.last() else { continue };
-        ends.push((scale.y(last.figures.mean_seconds), technology, colour));
+        let end = (scale.x(last.copies), scale.y(last.figures.mean_seconds));
+        ends.push((end, technology, colour));
         text += &line(&scale, &of, colour);
     }
     text += &names(ends);
@@ -124,16 +125,16 @@ fn line(scale: &Scale, points: &[&Point], colour: &str) -> String {
 }
 
 /// The names beside the lines' ends, moved apart where they would cover each other.
-fn names(mut ends: Vec<(f64, Technology, &str)>) -> String {
-    ends.sort_by(|a, b| a.0.total_cmp(&b.0));
+fn names(mut ends: Vec<((f64, f64), Technology, &str)>) -> String {
+    ends.sort_by(|a, b| a.0.1.total_cmp(&b.0.1));
     let (mut text, mut free) = (String::new(), f64::MIN);
-    for (y, technology, colour) in ends {
+    for ((x, y), technology, colour) in ends {
         let y = y.max(free);
         free = y + LINE_HEIGHT;
         let _infallible = writeln!(
             text,
             "<text x=\"{}\" y=\"{:.1}\" fill=\"{colour}\">{technology}</text>",
-            AREA[2] + 12.0,
+            x + 12.0,
             y + 4.0
         );
     }

@@ -214,8 +214,9 @@ pub fn asked(pod: &Pod, container: Option<&str>) -> Option<SizeGb> {
     let written = written.iter().find_map(|key| parse_size(annotations.get(key)?).ok());
     let limits = container.resources.as_ref().and_then(|resources| resources.limits.as_ref());
     let limited = || {
-        let by_limit =
-            |name: &String| asked_size(name)?.ok().or_else(|| name.parse::<ResourceName>().ok()?.size());
+        let by_limit = |name: &String| {
+            asked_size(name).and_then(Result::ok).or_else(|| name.parse::<ResourceName>().ok()?.size())
+        };
         limits?.keys().find_map(by_limit)
     };
     recorded.filter(|size| *size != SizeGb::ANY).or(written).or_else(limited)

@@ -24,7 +24,7 @@ impl<const N: usize> Table<N> {
     /// In Markdown.
     pub fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-        let head = line(&self.head.map(str::to_lowercase));
+        let head = line(&self.head.map(str::to_owned));
         let rule = format!("|{}\n", "---|".repeat(N));
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
         head + &rule + &rows

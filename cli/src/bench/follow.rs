@@ -70,9 +70,15 @@ async fn stream(
     Ok(())
 }
 
-/// The last lines of a container's log.
+/// The last lines of a container's log: of the run before, where the container was started anew.
 pub async fn tail(pods: &Api<Pod>, pod: &str, container: &str) -> Result<Vec<String>, kube::Error> {
     let params =
         LogParams { container: Some(container.to_owned()), tail_lines: Some(TAIL), ..LogParams::default() };
-    Ok(pods.logs(pod, &params).await?.lines().map(str::to_owned).collect())
+    let before = LogParams { previous: true, ..params.clone() };
+    let text = match pods.logs(pod, &before).await {
+        Ok(text) if !text.is_empty() => text,
+        // Most have no run before.
+        _ => pods.logs(pod, &params).await?,
+    };
+    Ok(text.lines().map(str::to_owned).collect())
 }

@@ -55,8 +55,14 @@ fn ends(points: &[Point], technology: Technology) -> Option<(&Point, &Point)> {
     Some((alone, of().filter(|point| point.copies > 1).max_by_key(|point| point.copies)?))
 }
 
-/// The point's limit of threads, where by the model the limit and not the neighbours makes it as slow as it is.
+/// Who is slowed down by less is slowed down by nothing that a model would have to know of: what short runs differ by.
+const NOISE: f64 = 0.05;
+
+/// The point's limit of threads, where by the model the limit alone may make it as slow as it is.
 fn slowing(workload: Workload, point: &Point) -> Option<u8> {
+    if point.figures.mean_seconds < workload.alone().seconds() * (1.0 + NOISE) {
+        return None;
+    }
     let copies = NonZeroU32::new(point.copies)?;
     let limit = limit(point)?;
     let mean = |technology| predict_copies(workload, technology, copies).mean.seconds();

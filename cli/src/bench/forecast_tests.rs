@@ -89,6 +89,7 @@ fn copies_that_their_limit_slowed_down_are_not_fitted_to() {
         fit(&[point(Technology::Mps, 1, 0.0501, Some(100)), point(Technology::Mps, 7, seven, Some(threads))])
     };
     assert_eq!(runs(0.1192, 14), Err(NoFit::Limited { copies: 7, percent: 14 }));
-    // More than half of the GPU each is more than they need.
+    // More than half of the GPU each is more than they need, and what is not slower was not slowed down.
     assert!(runs(0.0947, 57).is_ok());
+    assert!(runs(0.0502, 14).is_ok());
 }

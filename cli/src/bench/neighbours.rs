@@ -60,8 +60,9 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
         Ok(())
     })
     .await;
-    publish(&results, &told, args)?;
+    let published = publish(&results, &told, args);
     worked?;
+    published?;
     match results.failed.len() {
         0 => Ok(()),
         failed => {

@@ -50,9 +50,12 @@ pub fn state(pod: &Pod, container: &str) -> PodState {
 fn container_state(status: &ContainerStatus) -> PodState {
     let state = status.state.clone().unwrap_or_default();
     let last = status.last_state.clone().and_then(|state| state.terminated);
-    if let Some(ended) = state.terminated.or_else(|| last.filter(|_| status.restart_count > 0)) {
+    if let Some(ended) = state.terminated.or(last) {
         let reason = ended.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
         return PodState::Ends(format!("its container ended with exit code {}{reason}", ended.exit_code));
+    }
+    if status.restart_count > 0 {
+        return PodState::Ends("its container ended and was started anew".to_owned());
     }
     if let Some(waiting) = state.waiting {
         let reason = waiting.reason.unwrap_or_default();

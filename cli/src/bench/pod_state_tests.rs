@@ -39,6 +39,10 @@ fn a_pod_that_will_never_run_or_has_ended_is_not() {
     assert_eq!(of_container(&ended, 0, &json!({})), ends("its container ended with exit code 1 (Error)"));
     // It runs again: what was told before is of another process.
     assert_eq!(
+        of_container(&json!({"running": {}}), 1, &json!({})),
+        ends("its container ended and was started anew")
+    );
+    assert_eq!(
         of_container(&json!({"running": {}}), 1, &ended),
         ends("its container ended with exit code 1 (Error)")
     );

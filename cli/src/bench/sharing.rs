@@ -43,8 +43,9 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     let work = measure_points(&cluster, &subject, &points, args, &mut record);
     let worked = measure::leaving_nothing(&cluster, work).await;
     conclude(&mut record);
-    publish(&record, args)?;
+    let published = publish(&record, args);
     worked?;
+    published?;
     match record.results.failed.len() {
         0 => Ok(()),
         failed => bail!("{failed} of {} points could not be measured; they are named above", points.len()),

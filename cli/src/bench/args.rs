@@ -42,7 +42,7 @@ pub struct PodArgs {
     /// What is kept busy. `command` runs what stands behind `--`, again and again.
     #[arg(long, value_enum, default_value_t = WorkloadName::Yolos)]
     pub workload: WorkloadName,
-    /// The image, which has Python, and PyTorch and transformers but for `command`. Without it --template names one.
+    /// The image, which has Python, and torch and transformers but for `command`. Without it --template names one.
     #[arg(long)]
     pub image: Option<String>,
     /// A pod template in YAML (`metadata`, `spec`) that the client's pod is merged onto: its volumes, node selector,

@@ -23,7 +23,7 @@ pub enum Line {
 pub struct Start {
     /// The GPU's product name.
     pub gpu: Option<String>,
-    /// The version of PyTorch.
+    /// The version of torch.
     pub torch: Option<String>,
     /// The driver's version.
     pub driver: Option<String>,

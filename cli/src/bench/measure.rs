@@ -10,6 +10,7 @@ use super::trial::{Group, Times, Trial, TrialError, trial};
 use super::{Gpu, Point, granted, objects};
 use anyhow::Context as _;
 use kerf_core::kind::Kind;
+use kerf_core::units::ComputePercent;
 use kerf_runtime::shutdown;
 use std::future::Future;
 use std::path::Path;
@@ -88,10 +89,7 @@ pub async fn point(
         copies: *copies,
         gpu: planned.target.gpu.uuid.to_string(),
         slice: profile.clone().or_else(|| shape.map(|shape| shape.to_string())).unwrap_or_default(),
-        threads_percent: planned
-            .threads
-            .filter(|_| technology.kind() == Kind::Mps)
-            .map(|threads| threads.get()),
+        threads_percent: planned.threads.filter(|_| technology.kind() == Kind::Mps).map(ComputePercent::get),
         profile,
         figures,
     };

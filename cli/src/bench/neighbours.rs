@@ -153,7 +153,7 @@ impl Pair<'_> {
         })
     }
 
-    async fn trial(&self, asked: &Asked, planned: &Planned, noisy: bool) -> Result<Trial, TrialError> {
+    async fn trial(&self, asked: &Asked, planned: &Planned, beside: bool) -> Result<Trial, TrialError> {
         let name = asked.name.replace(['.', '+'], "-");
         let asks = |subject: &Subject| -> BTreeMap<String, String> {
             [
@@ -168,7 +168,7 @@ impl Pair<'_> {
         let group = Group { name: &measured, subject: self.subject, asks: &mine, planned };
         let noise = Group { name: &other, subject: self.noise, asks: &others, planned };
         let groups = [group, noise];
-        trial(self.cluster, &groups[..if noisy { 2 } else { 1 }], measure::times(&self.args.run)).await
+        trial(self.cluster, &groups[..if beside { 2 } else { 1 }], measure::times(&self.args.run)).await
     }
 }
 
@@ -178,9 +178,9 @@ fn publish(results: &NeighbourResults, sensors: &str, args: &NeighboursArgs) -> 
     let rows = table::neighbours(&results.rows);
     measure::write(out, "neighbours.md", &rows.markdown())?;
     measure::write(out, "sensors.csv", sensors)?;
-    let failed: String =
-        results.failed.iter().map(|(name, why)| format!("failed: {name}: {why}\n")).collect();
-    let text = format!("{}\n{failed}", rows.text());
+    let failed: Vec<String> =
+        results.failed.iter().map(|(name, why)| format!("failed: {name}: {why}")).collect();
+    let text = format!("{}\n{}", rows.text(), failed.join("\n"));
     let mut stdout = std::io::stdout().lock();
     writeln!(
         stdout,

@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::json;
 
-fn pod(status: serde_json::Value) -> Pod {
+fn pod(status: &serde_json::Value) -> Pod {
     serde_json::from_value(json!({"status": status})).unwrap()
 }
 
@@ -10,19 +10,19 @@ fn of_container(state: &serde_json::Value, restarts: i32, last: &serde_json::Val
         "name": "main", "image": "i", "imageID": "", "ready": false, "restartCount": restarts, "state": state,
         "lastState": last,
     });
-    state_of(json!({"phase": "Pending", "containerStatuses": [container]}))
+    state_of(&json!({"phase": "Pending", "containerStatuses": [container]}))
 }
 
-fn state_of(status: serde_json::Value) -> PodState {
+fn state_of(status: &serde_json::Value) -> PodState {
     state(&pod(status), "main")
 }
 
 #[test]
 fn a_pod_that_is_on_its_way_is_waited_for() {
     let waits = |text: &str| PodState::Waits(text.to_owned());
-    assert_eq!(state_of(json!({})), waits("its node's kubelet has not started it yet"));
+    assert_eq!(state_of(&json!({})), waits("its node's kubelet has not started it yet"));
     let condition = json!({"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"});
-    assert_eq!(state_of(json!({"conditions": [condition]})), waits("not scheduled: 0/1 nodes are available"));
+    assert_eq!(state_of(&json!({"conditions": [condition]})), waits("not scheduled: 0/1 nodes are available"));
     let creating = json!({"waiting": {"reason": "ContainerCreating"}});
     assert_eq!(of_container(&creating, 0, &json!({})), waits("ContainerCreating"));
     assert_eq!(of_container(&json!({"running": {}}), 0, &json!({})), PodState::Runs);
@@ -32,7 +32,7 @@ fn a_pod_that_is_on_its_way_is_waited_for() {
 fn a_pod_that_will_never_run_or_has_ended_is_not() {
     let ends = |text: &str| PodState::Ends(text.to_owned());
     let failed = json!({"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device"});
-    assert_eq!(state_of(failed), ends("UnexpectedAdmissionError: no device"));
+    assert_eq!(state_of(&failed), ends("UnexpectedAdmissionError: no device"));
     let pull = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}});
     assert_eq!(of_container(&pull, 0, &json!({})), ends("ImagePullBackOff: no such image"));
     let ended = json!({"terminated": {"exitCode": 1, "reason": "Error"}});

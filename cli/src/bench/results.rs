@@ -61,7 +61,7 @@ pub struct Gpu {
     /// The driver's version, by the client's NVML.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// The version of PyTorch in the client.
+    /// The version of torch in the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub torch: Option<String>,
 }

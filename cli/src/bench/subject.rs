@@ -54,7 +54,7 @@ pub enum SubjectError {
     TemplateKey(String),
     /// No image is known.
     #[error(
-        "no image: name one by --image, or in --template's container `client`; it must have Python, and PyTorch and transformers but for --workload command"
+        "no image: name one by --image, or in --template's container `client`; it must have Python, and torch and transformers but for --workload command"
     )]
     NoImage,
     /// The command is missing.

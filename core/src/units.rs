@@ -73,6 +73,9 @@ impl fmt::Display for SizeGb {
 pub struct ComputePercent(u8);
 
 impl ComputePercent {
+    /// All of it.
+    pub const ALL: Self = Self(100);
+
     /// The share; `None` if it is none or more than all.
     #[must_use]
     pub fn new(percent: u8) -> Option<Self> {

@@ -27,8 +27,8 @@ pub use chosen::{Chosen, PassedOver, Reason};
 pub use demand::{DEMAND_VERSION, Demand, Slices, UnreadableDemand};
 pub use layout::{IllegalLayout, LaidOut, Layout};
 pub use node_policy::{
-    GpuRule, GpuSelector, ModeChange, MpsMemory, MpsRule, NodePolicy, OverUse, SliceLength, TimeSlicingRule,
-    WarmSlices,
+    ComputeLimit, GpuRule, GpuSelector, ModeChange, MpsMemory, MpsRule, NodePolicy, OverUse, SliceLength,
+    TimeSlicingRule, WarmSlices,
 };
 pub use request::{ContainerRequest, REQUEST_VERSION, RequestDocument, UnreadableRequest};
 pub use spec::{GpuNodeSpec, Reservation, Shape, WantedSlice};

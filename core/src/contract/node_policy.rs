@@ -150,6 +150,22 @@ pub struct MpsRule {
     /// How much the shares may come to together.
     #[serde(skip_serializing_if = "is_default")]
     pub memory_percent: MpsMemory,
+    /// How much of the GPU's compute each share may use.
+    #[serde(skip_serializing_if = "is_default")]
+    pub compute_limit: ComputeLimit,
+}
+
+/// How much of a GPU's compute an MPS share may use. Its memory is limited in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum ComputeLimit {
+    /// Its own part: what the pod asks for, else as large a part as of the memory. What others leave idle stays idle.
+    #[default]
+    Share,
+    /// All that the others leave: more gets done, and a busy neighbour is felt. No share has compute for itself, so who asks for
+    /// some is served elsewhere.
+    None,
 }
 
 /// What the MPS shares of a GPU may come to together, in percent of its memory and of its compute: 100 to 400.

@@ -2,7 +2,7 @@
 
 use super::Cost;
 use super::fit::{Candidate, Source};
-use crate::contract::{ContainerRequest, GpuRule, Shape};
+use crate::contract::{ComputeLimit, ContainerRequest, GpuRule, Shape};
 use crate::inventory::GpuInventory;
 use crate::kind::Kind;
 use crate::names::SliceId;
@@ -22,7 +22,12 @@ pub(super) fn shape(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Sh
         ResourceName::Replica => Shape::share(Kind::TimeSlicing, gpu.replica()?),
         // A GPU that is shared in equal parts is not shared in others.
         ResourceName::TimeSlicing(size) if gpu.replica().is_none() => Shape::share(Kind::TimeSlicing, size),
-        ResourceName::Mps(size) => Some(Shape::Mps { size_gb: size, compute: request.compute }),
+        // Where nobody is limited, nobody has compute for himself.
+        ResourceName::Mps(size)
+            if request.compute.is_none() || gpu.rule.mps.compute_limit == ComputeLimit::Share =>
+        {
+            Some(Shape::Mps { size_gb: size, compute: request.compute })
+        }
         _ => None,
     }
 }

@@ -266,7 +266,7 @@ impl Choosing<'_> {
                     most: largest(&[kind]),
                 };
                 let resource = resource.ok_or_else(denied)?;
-                Named { size, resource, served: supply.has_share(kind, size, gpus) }
+                Named { size, resource, served: supply.has_share(kind, size, container.compute, gpus) }
             }
             Want::Whole => {
                 // A whole GPU of whatever size would be past the largest size that is allowed.

@@ -16,7 +16,7 @@ use crate::names::NodeName;
 use crate::packing::is_worth_whole;
 use crate::request::GpuSelection;
 use crate::resource::{ResourceName, share_size};
-use crate::units::{MemoryMib, SizeGb};
+use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use gpu::GpuSupply;
 use index::NodeGpus;
 use std::borrow::Cow;
@@ -96,11 +96,20 @@ impl Supply {
         whole.any(|(gpu, _)| is_worth_whole(size, gpu.size))
     }
 
-    /// Whether some GPU can hold a share of `size`.
+    /// Whether some GPU can hold a share of `size`, with so much compute for itself.
     #[must_use]
-    pub fn has_share(&self, kind: Kind, size: SizeGb, gpus: &GpuSelection) -> bool {
-        let name = share_size(size).and_then(|size| ResourceName::share(kind, size));
-        name.is_some_and(|name| self.admitted(gpus).iter().any(|(gpu, _)| gpu.ever.contains(&name)))
+    pub fn has_share(
+        &self,
+        kind: Kind,
+        size: SizeGb,
+        compute: Option<ComputePercent>,
+        gpus: &GpuSelection,
+    ) -> bool {
+        let Some(name) = share_size(size).and_then(|size| ResourceName::share(kind, size)) else {
+            return false;
+        };
+        let has = |gpu: &GpuSupply| gpu.ever.contains(&name) && (compute.is_none() || gpu.limits_compute);
+        self.admitted(gpus).iter().any(|(gpu, _)| has(gpu))
     }
 
     /// The size of the largest GPU.

@@ -2,10 +2,10 @@
 
 use super::{Node, share};
 use crate::gpu::Gpu;
-use kerf_core::contract::{Shape, WantedSlice};
+use kerf_core::contract::{ComputeLimit, Shape, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
-use kerf_core::units::MemoryMib;
+use kerf_core::units::{ComputePercent, MemoryMib};
 use std::collections::BTreeMap;
 
 /// The MPS daemon that a GPU should have.
@@ -94,8 +94,12 @@ impl Node {
         let wanted = |gpu: &Gpu| {
             let shares = self.shares.values().filter(|s| s.gpu == gpu.uuid && s.shape.kind() == Kind::Mps);
             let needs = shares.map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
-            let (limit, threads) = (needs.memory, needs.threads(gpu.memory));
-            Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive })
+            let mps = self.rule(gpu).mps;
+            let threads = match mps.compute_limit {
+                ComputeLimit::Share => needs.threads(gpu.memory),
+                ComputeLimit::None => ComputePercent::ALL.get(),
+            };
+            Some(WantedDaemon { limit: needs.memory, threads, exclusive: mps.exclusive })
         };
         self.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), wanted(gpu)?))).collect()
     }

@@ -10,7 +10,7 @@ use super::{Node, Note, Obstruction, Recalled, Task, WantedDaemon};
 use crate::access::{Access, AccessGrant};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Gpu, GpuInstance};
-use kerf_core::contract::{GpuNodeStatus, SliceLength};
+use kerf_core::contract::{ComputeLimit, GpuNodeStatus, SliceLength};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::offer::{ExistingSlice, offer};
@@ -108,7 +108,7 @@ pub struct ShareGrant {
     pub memory: MemoryMib,
     /// The GPU's memory.
     pub of: MemoryMib,
-    /// The part of the GPU's compute that was asked for by itself.
+    /// The part of the GPU's compute where it is not that of the memory: asked for by itself, or all where nobody is limited.
     pub compute: Option<ComputePercent>,
 }
 
@@ -387,11 +387,12 @@ impl Node {
 
     fn grant(&self, slice: &ExistingSlice) -> Option<Grant> {
         let gpu = self.gpu_of(&slice.device)?;
+        let is_limited = self.rule(gpu).mps.compute_limit == ComputeLimit::Share;
         let share = slice.shape.instance().is_none().then(|| ShareGrant {
             kind: slice.shape.kind(),
             memory: slice.shape.memory_of(gpu.memory),
             of: gpu.memory,
-            compute: slice.shape.compute(),
+            compute: if is_limited { slice.shape.compute() } else { Some(ComputePercent::ALL) },
         });
         let text = format!("{} {} on {}", slice.id, slice.shape, gpu.uuid);
         Some(Grant { gpu: gpu.uuid.clone(), slice: text, share, access: self.access_to(&slice.device) })

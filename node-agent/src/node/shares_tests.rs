@@ -4,7 +4,7 @@ use super::tests::{Scene, devices, failing, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use kerf_core::contract::{
-    Condition, GpuRule, MpsRule, NodePolicy, Shape, SliceState, TimeSlicingRule, WantedSlice,
+    ComputeLimit, Condition, GpuRule, MpsRule, NodePolicy, Shape, SliceState, TimeSlicingRule, WantedSlice,
 };
 use kerf_core::kind::Kind;
 use kerf_core::units::{ComputePercent, MemoryMib, SizeGb};
@@ -72,6 +72,23 @@ fn a_share_is_offered_when_the_daemon_serves_within_its_limit() {
     assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
     assert!(slice(&status, "s2").message.as_ref().unwrap().contains("being raised"));
     assert_eq!(daemon(&mut scene).unwrap().limit, gib(8));
+}
+
+#[test]
+fn a_share_that_no_policy_limits_may_use_all_of_the_compute_and_no_more_memory() {
+    let mut scene = scene(&["T4-16GB"]);
+    let rule = MpsRule { compute_limit: ComputeLimit::None, ..MpsRule::default() };
+    scene.policy.gpus = vec![GpuRule { mps: rule, ..GpuRule::default() }];
+    scene.want(vec![wanted("s1", mps(4), Some(("a", FOUR)))]);
+    scene.settle();
+    let wanted_daemon = daemon(&mut scene).unwrap();
+    assert_eq!((wanted_daemon.limit, wanted_daemon.threads), (gib(4), 100));
+    serve(&mut scene);
+    scene.settle();
+    let lists = scene.decide().lists;
+    let share =
+        lists[&FOUR.parse().unwrap()][0].grant.as_ref().and_then(|grant| grant.share.clone()).unwrap();
+    assert_eq!((share.memory, share.compute), (gib(4), ComputePercent::new(100)));
 }
 
 #[test]

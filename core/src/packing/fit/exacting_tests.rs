@@ -2,6 +2,7 @@
 
 use super::tests::{gpus, node, with};
 use super::*;
+use crate::contract::ComputeLimit;
 use crate::contract::Shape;
 use crate::testing::{gpu_uuid, h100_shape, request};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
@@ -151,6 +152,14 @@ fn the_parts_of_a_gpus_compute_come_to_no_more_than_all_of_it() {
     let idle = with(with(node(&["T4-16GB"]), 0, share(2, 60), Some("s1")), 0, share(2, 20), Some("s2"));
     let source = placed(&idle, &exacting("nvidia.com/gpu-1gb", None, Some(60))).unwrap().source;
     assert_eq!(source, Source::Cut(vec![SliceId::new("s1")]), "the other may stay beside it");
+}
+
+#[test]
+fn where_no_share_is_limited_none_has_compute_for_itself() {
+    let mut free = node(&["T4-16GB"]);
+    free.gpus[0].rule.mps.compute_limit = ComputeLimit::None;
+    let may = |compute| placed(&free, &exacting("nvidia.com/gpu-4gb", None, compute)).is_ok();
+    assert!(may(None) && !may(Some(10)));
 }
 
 #[test]

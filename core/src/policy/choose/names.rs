@@ -51,7 +51,7 @@ pub(super) fn served(supply: &Supply, kind: Kind, need: &Need) -> Option<Resourc
         // Who has a time slice has all of the GPU's compute at times, and no part of it always.
         Kind::TimeSlicing if need.compute.is_some() => None,
         Kind::Mps | Kind::TimeSlicing => {
-            let size = need.share().filter(|size| supply.has_share(kind, *size, need.gpus))?;
+            let size = need.share().filter(|size| supply.has_share(kind, *size, need.compute, need.gpus))?;
             ResourceName::share(kind, size)
         }
         Kind::Whole => supply.has_whole(need.whole(), need.gpus).then_some(ResourceName::Whole),

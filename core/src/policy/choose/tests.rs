@@ -1,5 +1,7 @@
 use super::*;
-use crate::policy::{Dialect, PolicyDocument};
+use crate::contract::GpuNodeSpec;
+use crate::names::NodeName;
+use crate::policy::{Dialect, PolicyDocument, SupplyIndex};
 use crate::request::{GpuSelection, Role};
 use crate::testing::node_status;
 use crate::units::{ComputePercent, MemoryMib};
@@ -282,6 +284,22 @@ fn a_share_of_compute_takes_what_has_it_for_itself() {
     let denied =
         choose(&slices_only, &supply(&["T4-16GB"]), &needing(10, None, Some(50), IsolationClass::None));
     assert!(matches!(denied, Err(Denied::Compute { percent: 50, .. })));
+}
+
+#[test]
+fn a_share_of_compute_is_not_looked_for_where_no_share_is_limited() {
+    let policy_of_node = json!({"gpus": [{"mps": {"computeLimit": "none"}}]});
+    let spec =
+        GpuNodeSpec { policy: serde_json::from_value(policy_of_node).unwrap(), ..GpuNodeSpec::default() };
+    let mut index = SupplyIndex::default();
+    index.show(NodeName::new("n"), &spec, &node_status(&["T4-16GB"]), true);
+    let supply = index.supply();
+    let resource = |compute| {
+        let ask = needing(10, None, compute, IsolationClass::Memory);
+        resource_of(&choose(&policy(), &supply, &ask).unwrap())
+    };
+    assert_eq!(resource(None), "nvidia.com/gpu-10gb");
+    assert_eq!(resource(Some(50)), "nvidia.com/gpu", "all of it is more than half");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What one GPU serves, and how much more of it now. GPUs that are alike share one.
 
-use crate::contract::{GpuStatus, Shape};
+use crate::contract::{ComputeLimit, GpuStatus, Shape};
 use crate::inventory::{GpuInventory, Occupancy, PlacedSlice};
 use crate::kind::Kind;
 use crate::mig::{ComputeProfile, Profile, catalog};
@@ -23,6 +23,8 @@ pub(super) struct GpuSupply {
     pub profiles: Arc<[(Profile, MemoryMib)]>,
     /// The size of one of its equal time slices, where it has such.
     pub replica: Option<SizeGb>,
+    /// Whether an MPS share can have a part of the compute for itself.
+    pub limits_compute: bool,
     /// How many more slices of each name it holds now, each name by itself and with the compute that goes with its size.
     /// Names without room are left out.
     room: Vec<(ResourceName, u32)>,
@@ -148,6 +150,7 @@ impl Chip {
             ever: self.ever.clone(),
             profiles: self.profiles.clone(),
             replica: self.gpu.replica(),
+            limits_compute: self.gpu.rule.mps.compute_limit == ComputeLimit::Share,
             room,
             shared: Some(gpu).filter(|gpu| cut.open && gpu.kinds.contains(&Kind::Mps)),
         }

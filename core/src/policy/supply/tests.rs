@@ -126,7 +126,8 @@ fn a_pod_is_answered_for_the_gpus_that_it_may_have() {
     assert_eq!(supply.profile_for(SizeGb(5), &h100), "1g.10gb".parse().ok());
     assert_eq!(supply.profile_for(SizeGb(40), &no_h100), None);
     assert!(
-        supply.has_share(Kind::Mps, SizeGb(14), &no_h100) && !supply.has_share(Kind::Mps, SizeGb(14), &h100)
+        supply.has_share(Kind::Mps, SizeGb(14), None, &no_h100)
+            && !supply.has_share(Kind::Mps, SizeGb(14), None, &h100)
     );
     assert!(!supply.has_whole(SizeGb(24), &selected(r#"{"notModels": ["L4-24GB"]}"#)));
     let room = |gpus: &GpuSelection| supply.room(named("gpu-4gb"), SizeGb(4), gpus).room;

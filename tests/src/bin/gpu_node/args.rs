@@ -90,7 +90,8 @@ impl Args {
         Ok(Gpus::Real { nvml: self.nvml(), mps_control: self.mps_control()? })
     }
 
-    fn nvml(&self) -> PathBuf {
+    /// NVML, wherever it is.
+    pub fn nvml(&self) -> PathBuf {
         let name = "libnvidia-ml.so.1";
         let usual = Path::new(DRIVER).join("lib64").join(name);
         self.nvml.clone().unwrap_or(if usual.is_file() { usual } else { name.into() })

@@ -1,17 +1,15 @@
 //! The process behind `up`: it is the parent of all programs, which end with it, and ends them in order when it is told to.
 
-use std::fs;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use kerf_tests::cluster::{Cluster, ClusterOptions, root};
+use kerf_tests::cluster::{Cluster, ClusterOptions};
 use kerf_tests::real_node::{self, GpuSettings, Gpus, RealNode, RealNodeOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Args;
-use crate::order;
 use crate::standing::Standing;
+use crate::{node_policy, order};
 
 /// Holds a node. Its mount namespace must be made before there is a second thread.
 pub fn hold(args: &Args) -> anyhow::Result<()> {
@@ -32,14 +30,14 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     }
     let settings = (!args.simulated).then(GpuSettings::read).transpose()?;
     let mut options = ClusterOptions::new(Vec::new());
-    options.policy = Some(policies(args)?);
+    options.policy = Some(node_policy::folder(args)?);
     let cluster = Cluster::start(options, say).await?;
     let options = RealNodeOptions { name: args.name.clone(), places: args.places(), gpus };
     let mut node = RealNode::start(&cluster, options, say).await?;
     let orders = order::listen(args)?;
     let kubeconfig = cluster.plane().kubeconfig().to_owned();
     println!("the node is up: export KUBECONFIG={}", kubeconfig.display());
-    Standing { kubeconfig }.write(args)?;
+    Standing { kubeconfig, policies: cluster.policy_file().to_owned() }.write(args)?;
     tokio::select! {
         _ = end.recv() => {}
         failed = order::obey(&orders, &mut node) => failed?,
@@ -50,21 +48,4 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     say("the control plane has ended");
     stopped?;
     settings.map_or(Ok(()), |settings| settings.unchanged())
-}
-
-/// The policy for pods that is shipped, and one for the node: every kind but MIG, and no mode of the GPU is switched
-/// (`modeChange` is `never`, and `exclusive` false, unless it is said). Who uses more than it has is evicted.
-fn policies(args: &Args) -> anyhow::Result<PathBuf> {
-    let folder = args.state.join("policies");
-    fs::create_dir_all(&folder).context("failed to create the policies' folder")?;
-    let shipped = root().join("policies/default.yaml");
-    fs::copy(&shipped, folder.join("90-default.yaml"))
-        .with_context(|| format!("failed to copy {}", shipped.display()))?;
-    let name = &args.name;
-    let text = format!(
-        "apiVersion: kerf.dev/v1alpha1\nkind: GpuNodePolicy\nmetadata: {{name: shared-by-mps}}\nspec:\n  match: \
-         {{names: [{name}]}}\n  overUse: evict\n  gpus:\n  - kinds: [mps, time-slicing, whole]\n"
-    );
-    fs::write(folder.join("10-node.yaml"), text).context("failed to write the node's policy")?;
-    Ok(folder)
 }

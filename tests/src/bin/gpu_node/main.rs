@@ -9,6 +9,7 @@ mod container_log;
 mod down;
 mod hold;
 mod job;
+mod node_policy;
 mod order;
 mod seen;
 mod standing;

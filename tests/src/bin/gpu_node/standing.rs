@@ -15,6 +15,8 @@ use crate::args::Args;
 pub struct Standing {
     /// An administrator's.
     pub kubeconfig: PathBuf,
+    /// The folder of policies that webhook and extender read.
+    pub policies: PathBuf,
 }
 
 impl Standing {

@@ -7,13 +7,22 @@ mod template;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kerf_cli::bench::Results;
 use kerf_tests::binaries;
 
 use crate::args::Args;
+use crate::node_policy;
 use crate::standing::Standing;
+
+/// Under this one clients may use what the others leave: the node's policy says so meanwhile.
+const UNLIMITED: &str = "mps";
+
+/// Within two seconds the programs have read a changed policy; then it goes to the node's agent.
+const POLICY: Duration = Duration::from_secs(4);
 
 /// Measures technology by technology, each both ways, so that the GPU is as warm for the one as for the other.
 pub fn bench(args: &Args) -> anyhow::Result<()> {
@@ -25,6 +34,7 @@ pub fn bench(args: &Args) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for technology in &args.technologies {
         let out = out.join(technology);
+        limit_compute(args, &standing, technology != UNLIMITED)?;
         let results = by_kerf(args, &standing, technology, &template, &out)?;
         if args.without_by_hand || args.simulated {
             continue;
@@ -35,6 +45,13 @@ pub fn bench(args: &Args) -> anyhow::Result<()> {
     compare::print(&rows);
     let beyond = rows.iter().filter(|row| !row.is_met()).count();
     ensure!(beyond == 0, "{beyond} points are further from those by hand than the bar");
+    Ok(())
+}
+
+/// Sets the node's policy, and gives it the time to arrive.
+fn limit_compute(args: &Args, standing: &Standing, limits: bool) -> anyhow::Result<()> {
+    node_policy::write(args, &standing.policies, limits)?;
+    thread::sleep(POLICY);
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! `test`: pods on a real GPU, made through the API server and started by the kubelet, tell what they see. Each scene begins
 //! and ends with nobody on the GPU.
 
+mod catalog;
 mod fences;
 mod node;
 mod own_limits;
@@ -29,7 +30,8 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// A scene, and what it tells when all was as it should be.
 type Play = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, anyhow::Result<String>>;
 
-const SCENES: [(&str, Play); 10] = [
+const SCENES: [(&str, Play); 11] = [
+    ("catalog", |scene| catalog::agrees_with_nvml(scene).boxed_local()),
     ("limits", |scene| fences::limits(scene).boxed_local()),
     ("two users", |scene| users::share_one_server(scene).boxed_local()),
     ("a client killed", |scene| server::client_killed(scene).boxed_local()),

@@ -1,0 +1,38 @@
+//! The policies of the node: for pods the shipped one, and one for the node's GPUs, which `bench` changes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use kerf_tests::cluster::root;
+
+use crate::args::Args;
+
+/// The node's own policy, before the shipped one.
+const OWN: &str = "10-node.yaml";
+
+/// Makes the folder that the control plane takes its policies from.
+pub fn folder(args: &Args) -> anyhow::Result<PathBuf> {
+    let folder = args.state.join("policies");
+    fs::create_dir_all(&folder).context("failed to create the policies' folder")?;
+    let shipped = root().join("policies/default.yaml");
+    fs::copy(&shipped, folder.join("90-default.yaml"))
+        .with_context(|| format!("failed to copy {}", shipped.display()))?;
+    write(args, &folder, true)?;
+    Ok(folder)
+}
+
+/// Writes the node's policy: every kind but MIG, and no mode of the GPU is switched (`modeChange` is `never`, and `exclusive`
+/// false, unless it is said). Who uses more memory than it has is evicted. Whether a share's compute is limited is as told.
+pub fn write(args: &Args, folder: &Path, limits_compute: bool) -> anyhow::Result<()> {
+    let (name, limit) = (&args.name, if limits_compute { "share" } else { "none" });
+    let text = format!(
+        "apiVersion: kerf.dev/v1alpha1\nkind: GpuNodePolicy\nmetadata: {{name: no-mode-is-switched}}\nspec:\n  match: \
+         {{names: [{name}]}}\n  overUse: evict\n  gpus:\n  - kinds: [mps, time-slicing, whole]\n    mps: {{computeLimit: \
+         {limit}}}\n"
+    );
+    // At once: who reads it never sees half of it.
+    let unfinished = folder.join("unfinished");
+    fs::write(&unfinished, text).context("failed to write the node's policy")?;
+    fs::rename(unfinished, folder.join(OWN)).context("failed to write the node's policy")
+}

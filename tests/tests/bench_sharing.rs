@@ -215,8 +215,7 @@ async fn a_pod_is_profiled_and_neighbours_are_measured_where_mig_is_on() -> anyh
     let bench = Bench::new(&cluster)?;
     let pod = manifest(bench.folder.path())?.display().to_string();
     // With half of the threads each, a copy that is slowed down could be so by its limit.
-    let policy =
-        json!([{"op": "add", "path": "/spec/policy", "value": {"gpus": [{"mps": {"memoryPercent": 200}}]}}]);
+    let policy = json!([{"op": "add", "path": "/spec/policy", "value": {"gpus": [{"mps": {"computeLimit": "none"}}]}}]);
     cluster
         .plane()
         .kubectl(&["patch", "gpunode", "b", "--type=json", "--patch", &policy.to_string()])

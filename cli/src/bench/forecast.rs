@@ -23,7 +23,7 @@ pub enum NoFit {
     Contradiction(#[from] FitError),
     /// The copies together were slowed down by their limit of threads, not by each other.
     #[error(
-        "the {copies} copies under MPS had {percent} % of the threads each, which slowed them down by itself; the node's policy lets shares have more by gpus[].mps.memoryPercent"
+        "the {copies} copies under MPS had {percent} % of the threads each, which slowed them down by itself; let them use what the others leave by the node's policy (gpus[].mps.computeLimit: none)"
     )]
     Limited {
         /// How many there were.

@@ -89,7 +89,9 @@ pub async fn point(
         copies: *copies,
         gpu: planned.target.gpu.uuid.to_string(),
         slice: profile.clone().or_else(|| shape.map(|shape| shape.to_string())).unwrap_or_default(),
-        threads_percent: planned.threads.filter(|_| technology.kind() == Kind::Mps).map(ComputePercent::get),
+        // Who asks for no part is not limited.
+        threads_percent: (technology.kind() == Kind::Mps)
+            .then(|| planned.threads.unwrap_or(ComputePercent::ALL).get()),
         profile,
         figures,
     };

@@ -1,7 +1,7 @@
 //! What is to be measured, and on which GPU: decided from the cluster's `GpuNodes`. No I/O.
 
 use super::{LeftOut, Technology};
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::contract::{ComputeLimit, GpuNodeSpec, GpuNodeStatus};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::kind::Kind;
 use kerf_core::units::{ComputePercent, SizeGb};
@@ -47,7 +47,7 @@ pub struct Planned {
     pub technology: Technology,
     /// How many.
     pub copies: u32,
-    /// The part of the compute that each asks for.
+    /// The part of the compute that each asks for; absent where nobody is limited, and for what is no MPS share.
     pub threads: Option<ComputePercent>,
     /// The size that each asks for.
     pub size: SizeGb,
@@ -184,8 +184,17 @@ fn offered(technology: Technology, target: &Target) -> Result<(), String> {
             "{node}'s policy has {} in equal replicas, which are not asked for by size",
             gpu.uuid
         )),
+        _ if technology == Technology::MpsLimited && !limits_compute(gpu) => Err(format!(
+            "{node}'s policy lets the shares of {} use what the others leave (mps.computeLimit: none)",
+            gpu.uuid
+        )),
         _ => Ok(()),
     }
+}
+
+/// Whether an MPS share has its own part of the compute and no more.
+fn limits_compute(gpu: &GpuInventory) -> bool {
+    gpu.rule.mps.compute_limit == ComputeLimit::Share
 }
 
 fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -> Result<Planned, String> {
@@ -215,7 +224,7 @@ fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -
     let percent = gpu.rule.mps.memory_percent.percent();
     let threads = threads(percent, copies);
     if technology == Technology::Mps {
-        return Ok(point(size, threads));
+        return Ok(point(size, threads.filter(|_| limits_compute(gpu))));
     }
     if u64::from(wanted.threads.get()) * u64::from(copies) > percent {
         let most = threads.map_or(0, ComputePercent::get);

@@ -61,6 +61,16 @@ fn copies_have_all_threads_as_far_as_the_nodes_policy_lets_them_come_to() {
 }
 
 #[test]
+fn where_nobody_is_limited_nobody_asks_for_a_part() {
+    let policy = r#"{"gpus": [{"mps": {"computeLimit": "none"}}]}"#;
+    let free = free(&[node(&["L4-24GB"], policy)], None).unwrap();
+    let shared = plan(wanted(&[Technology::Mps], &[1, 7], 2), &free).unwrap();
+    assert_eq!(lines(&shared), ["1 x mps of 2 GB on GPU-0", "7 x mps of 2 GB on GPU-0"]);
+    let refused = plan(wanted(&[Technology::MpsLimited], &[1], 2), &free).unwrap_err().to_string();
+    assert!(refused.contains("computeLimit: none"), "{refused}");
+}
+
+#[test]
 fn limits_that_come_to_more_than_shares_may_are_left_out_with_the_largest_that_would_do() {
     let free = free(&[node(&["L4-24GB"], "{}")], None).unwrap();
     let plan = plan(wanted(&[Technology::MpsLimited], &[7, 8], 1), &free).unwrap();

@@ -22,7 +22,10 @@ fn a_pod_that_is_on_its_way_is_waited_for() {
     let waits = |text: &str| PodState::Waits(text.to_owned());
     assert_eq!(state_of(&json!({})), waits("its node's kubelet has not started it yet"));
     let condition = json!({"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"});
-    assert_eq!(state_of(&json!({"conditions": [condition]})), waits("not scheduled: 0/1 nodes are available"));
+    assert_eq!(
+        state_of(&json!({"conditions": [condition]})),
+        waits("not scheduled: 0/1 nodes are available")
+    );
     let creating = json!({"waiting": {"reason": "ContainerCreating"}});
     assert_eq!(of_container(&creating, 0, &json!({})), waits("ContainerCreating"));
     assert_eq!(of_container(&json!({"running": {}}), 0, &json!({})), PodState::Runs);

@@ -72,7 +72,7 @@ async fn measure_pod(args: &ProfileArgs) -> anyhow::Result<()> {
 async fn points(args: &ProfileArgs, size: SizeGb, cluster: &Cluster) -> anyhow::Result<Vec<Planned>> {
     let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
     let copies: Vec<u32> = args.copies.map_or_else(|| (1..=MOST).collect(), |copies| vec![1, copies]);
-    let threads = ComputePercent::new(100).context("100 % is a part")?;
+    let threads = ComputePercent::ALL;
     let wanted = Wanted { technologies: &[Technology::Mps], copies: &copies, size, threads };
     let plan = plan::plan(wanted, &free)?;
     let (Some(alone), Some(together)) = (plan.points.first(), plan.points.last()) else {

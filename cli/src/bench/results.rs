@@ -78,7 +78,7 @@ pub struct Point {
     pub gpu: String,
     /// What each was given, by kerf's record (`10gb MPS share with 14 % of the compute`).
     pub slice: String,
-    /// The part of the GPU's threads that each might use, in percent; absent but for MPS.
+    /// The part of the GPU's threads that each might use, in percent, 100 where it was not limited; absent but for MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads_percent: Option<u8>,
     /// The profile of the MIG instances; absent but for MIG.

@@ -41,11 +41,18 @@ pub fn fit(points: &[Point]) -> Result<Fit, NoFit> {
     if let Some(percent) = [alone, together].into_iter().find_map(|point| slowing(workload, point)) {
         return Err(NoFit::Limited { copies: together.copies, percent });
     }
-    let turns = ends(points, Technology::TimeSlicing).map(|(alone, together)| {
-        let latency = Latency::from_seconds(alone.figures.mean_seconds).ok_or(FitError::NoTime)?;
-        SwitchingCost::fit(latency, Run::new(together.copies, together.figures.mean_seconds)?)
-    });
-    Ok(Fit { workload, copies: together.copies, switching: turns.transpose()? })
+    Ok(Fit { workload, copies: together.copies, switching: switching(points)? })
+}
+
+/// An earlier run's numbers for one that has none of its own, with what taking turns costs in this one.
+pub fn with_earlier(points: &[Point], earlier: &Fit) -> Result<Fit, NoFit> {
+    Ok(Fit { switching: switching(points)?.or(earlier.switching), ..earlier.clone() })
+}
+
+fn switching(points: &[Point]) -> Result<Option<SwitchingCost>, FitError> {
+    let Some((alone, together)) = ends(points, Technology::TimeSlicing) else { return Ok(None) };
+    let latency = Latency::from_seconds(alone.figures.mean_seconds).ok_or(FitError::NoTime)?;
+    SwitchingCost::fit(latency, Run::new(together.copies, together.figures.mean_seconds)?).map(Some)
 }
 
 /// The points with one copy and with the most.
@@ -76,9 +83,17 @@ fn limit(point: &Point) -> Option<ComputePercent> {
     ComputePercent::new(point.threads_percent.filter(|percent| *percent < 100)?)
 }
 
-/// What the model says of every point; of MIG only where the GPU's table is known.
-pub fn forecasts(points: &[Point], fit: &Fit, table: &MigTable) -> Vec<Forecast> {
-    points.iter().filter_map(|point| forecast(point, fit, table)).collect()
+/// What the model says of every point; of MIG only where the GPU's table is known. `own` says that the workload was fitted to
+/// these points.
+pub fn forecasts(points: &[Point], fit: &Fit, own: bool, table: &MigTable) -> Vec<Forecast> {
+    let turns = ends(points, Technology::TimeSlicing).map(|(_, together)| together.copies);
+    let fitted = |point: &Point| match point.technology {
+        Technology::Mps => own && (point.copies == 1 || point.copies == fit.copies),
+        Technology::TimeSlicing => turns == Some(point.copies),
+        _ => false,
+    };
+    let forecast = |point| Some(Forecast { fitted: fitted(point), ..forecast(point, fit, table)? });
+    points.iter().filter_map(forecast).collect()
 }
 
 fn forecast(point: &Point, fit: &Fit, table: &MigTable) -> Option<Forecast> {
@@ -93,18 +108,13 @@ fn forecast(point: &Point, fit: &Fit, table: &MigTable) -> Option<Forecast> {
     let predicted = predict_copies(fit.workload, technology, NonZeroU32::new(point.copies)?).mean.seconds();
     let measured = point.figures.mean_seconds;
     let error = 100.0 * (predicted / measured - 1.0);
-    let fitted = match point.technology {
-        Technology::Mps => point.copies == 1 || point.copies == fit.copies,
-        Technology::TimeSlicing => fit.switching.is_some() && point.copies == fit.copies,
-        _ => false,
-    };
     Some(Forecast {
         technology: point.technology,
         copies: point.copies,
         measured_seconds: measured,
         predicted_seconds: predicted,
         error_percent: error,
-        fitted,
+        fitted: false,
         within: BAR.contains(&error),
     })
 }

@@ -46,7 +46,7 @@ fn points_that_were_not_fitted_to_are_predicted_within_the_bar() {
     let fit = fit(&a100()).unwrap();
     assert_eq!(fit.copies, 7);
     let table = catalog::by_name("A100-80GB").unwrap().mig_table().unwrap();
-    let told: Vec<String> = forecasts(&a100(), &fit, &table)
+    let told: Vec<String> = forecasts(&a100(), &fit, true, &table)
         .iter()
         .map(|f| format!("{} {} {:+.0} {} {}", f.technology, f.copies, f.error_percent, f.fitted, f.within))
         .collect();
@@ -68,10 +68,28 @@ fn points_that_were_not_fitted_to_are_predicted_within_the_bar() {
 fn a_prediction_beyond_the_bar_is_said_to_be() {
     let fit = fit(&a100()).unwrap();
     let table = MigTable::default();
-    let within = |mean| forecasts(&[point(Technology::Mps, 3, mean, Some(100))], &fit, &table)[0].within;
+    let within =
+        |mean| forecasts(&[point(Technology::Mps, 3, mean, Some(100))], &fit, true, &table)[0].within;
     assert!(within(0.164) && !within(0.12) && !within(0.18));
     // Of MIG on a GPU that has none, nothing.
-    assert_eq!(forecasts(&[point(Technology::Mig, 1, 0.3, None)], &fit, &table), []);
+    assert_eq!(forecasts(&[point(Technology::Mig, 1, 0.3, None)], &fit, true, &table), []);
+}
+
+/// Limits of threads need another node policy than shares without them, and so a run of its own.
+#[test]
+fn a_run_without_a_fit_of_its_own_is_predicted_from_an_earlier_one() {
+    let earlier = fit(&a100()).unwrap();
+    let limited =
+        [point(Technology::MpsLimited, 7, 0.3198, Some(14)), point(Technology::Mps, 7, 0.3198, Some(100))];
+    let fit = with_earlier(&limited, &earlier).unwrap();
+    assert_eq!(fit, earlier);
+    let forecasts = forecasts(&limited, &fit, false, &MigTable::default());
+    assert!(forecasts.len() == 2 && forecasts.iter().all(|forecast| !forecast.fitted));
+    // What turns cost is this run's.
+    let slower =
+        [point(Technology::TimeSlicing, 1, 0.1, None), point(Technology::TimeSlicing, 3, 0.45, None)];
+    let switching = with_earlier(&slower, &earlier).unwrap().switching.unwrap();
+    assert!((switching.get() - 1.5).abs() < 1e-9);
 }
 
 #[test]

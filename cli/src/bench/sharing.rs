@@ -6,11 +6,12 @@ use super::measure;
 use super::plan::{self, Plan, Planned, Wanted};
 use super::subject::Subject;
 use super::trial::TrialError;
-use super::{Failed, Results, Technology, VERSION, forecast, picture, sensors, table};
-use anyhow::{Context as _, bail};
+use super::{Failed, Fit, Results, Technology, VERSION, forecast, picture, sensors, table};
+use anyhow::{Context as _, bail, ensure};
 use kerf_core::mig::MigTable;
 use kerf_core::quantity::parse_size;
 use std::io::Write as _;
+use std::path::Path;
 
 /// Measures, prints and writes.
 pub fn run(args: &SharingArgs) -> anyhow::Result<()> {
@@ -27,6 +28,7 @@ struct Record {
 async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     let subject = measure::client(&args.pods, &args.run)?;
     let size = parse_size(&args.memory).context("--memory")?;
+    let earlier = args.fit.as_deref().map(Earlier::read).transpose()?;
     measure::prepare(&args.run.out)?;
     let cluster = Cluster::connect(&args.run).await?;
     let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
@@ -37,18 +39,51 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     let mut record =
         Record { results: empty(args), sensors: sensors::HEAD.to_owned(), table: MigTable::default() };
     record.results.left_out = left_out;
+    if let (Some(earlier), Some(first)) = (&earlier, points.first()) {
+        earlier.check(&first.target.gpu.model)?;
+    }
     if points.is_empty() {
         bail!("there is nothing to measure\n{}", table::missing(&record.results).join("\n"));
     }
     let work = measure_points(&cluster, &subject, &points, args, &mut record);
     let worked = measure::leaving_nothing(&cluster, work).await;
-    conclude(&mut record);
+    conclude(&mut record, earlier.as_ref().map(|earlier| &earlier.fit));
     let published = publish(&record, args);
     worked?;
     published?;
     match record.results.failed.len() {
         0 => Ok(()),
         failed => bail!("{failed} of {} points could not be measured; they are named above", points.len()),
+    }
+}
+
+/// The numbers of an earlier run.
+struct Earlier {
+    fit: Fit,
+    models: Vec<String>,
+}
+
+impl Earlier {
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let text =
+            std::fs::read(path).with_context(|| format!("--fit {}: failed to read", path.display()))?;
+        let results: Results = serde_json::from_slice(&text)
+            .with_context(|| format!("--fit {}: it is no results.json of this version", path.display()))?;
+        let problem = results.fit_problem.unwrap_or_default();
+        let fit = results
+            .fit
+            .with_context(|| format!("--fit {}: that run has no fit: {problem}", path.display()))?;
+        Ok(Self { fit, models: results.gpus.into_iter().map(|gpu| gpu.model).collect() })
+    }
+
+    /// A workload's numbers are those of one GPU model.
+    fn check(&self, model: &str) -> anyhow::Result<()> {
+        let models = self.models.join(", ");
+        ensure!(
+            self.models.iter().any(|known| known == model),
+            "--fit: it is of {models}, and this GPU is {model}"
+        );
+        Ok(())
     }
 }
 
@@ -113,11 +148,20 @@ async fn measure_points(
 }
 
 /// Fits the model, and lets it predict.
-fn conclude(record: &mut Record) {
+fn conclude(record: &mut Record, earlier: Option<&Fit>) {
     let results = &mut record.results;
-    match forecast::fit(&results.points) {
+    let own = forecast::fit(&results.points);
+    let is_own = own.is_ok();
+    let fit = own.or_else(|problem| match earlier {
+        Some(earlier) => forecast::with_earlier(&results.points, earlier),
+        None => Err(problem),
+    });
+    match fit {
         Ok(fit) => {
-            results.forecasts = forecast::forecasts(&results.points, &fit, &record.table);
+            let one_model = results.gpus.windows(2).all(|pair| pair[0].model == pair[1].model);
+            // The numbers of one model say nothing of another's instances.
+            let table = if one_model { &record.table } else { &MigTable::default() };
+            results.forecasts = forecast::forecasts(&results.points, &fit, is_own, table);
             results.fit = Some(fit);
         }
         Err(problem) => results.fit_problem = Some(problem.to_string()),

@@ -51,7 +51,7 @@ impl Bench {
             "terminationGracePeriodSeconds": 2,
             "containers": [{
                 "name": "client", "image": "none", "command": ["/usr/bin/python3"],
-                "env": [{"name": "PORT", "value": "0"}],
+                "env": [{"name": "PORT", "value": "0"}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
             }],
         }});
         std::fs::write(folder.path().join("template.yaml"), template.to_string())?;
@@ -188,6 +188,7 @@ fn manifest(folder: &Path) -> anyhow::Result<PathBuf> {
     let client = format!("{}/client.py", client());
     let command = [
         "/usr/bin/python3",
+        "-B",
         &client,
         "--workload",
         "command",
@@ -224,6 +225,8 @@ async fn a_pod_is_profiled_and_neighbours_are_measured_where_mig_is_on() -> anyh
     ensure!(output.status.success(), "{}", text(&output));
     let profile: ProfileResults = bench.read("profile.json")?;
     assert_eq!(profile.points.iter().map(|point| point.copies).collect::<Vec<_>>(), [1, 2]);
+    // Nobody asked for a part of the threads.
+    ensure!(profile.points.iter().all(|point| point.slice == "6gb MPS share"), "{profile:?}");
     ensure!(profile.workload.alone().seconds() >= 0.2 && profile.advice.is_some(), "{profile:?}");
     nothing_left(&cluster).await?;
 

@@ -80,6 +80,13 @@ async fn points(args: &ProfileArgs, size: SizeGb, cluster: &Cluster) -> anyhow::
     };
     let fits = together.copies > 1 && args.copies.is_none_or(|copies| copies == together.copies);
     ensure!(fits, "several copies must run together: {}", reasons(&plan.left_out));
+    if let Some(threads) = together.threads.filter(|threads| *threads < ComputePercent::ALL) {
+        eprintln!(
+            "warning: the node's policy leaves each of {} copies {threads} of the threads; if that slows them down, there are no \
+             numbers: set gpus[].mps.computeLimit: none there",
+            together.copies
+        );
+    }
     Ok(vec![alone.clone(), together.clone()])
 }
 
@@ -111,7 +118,7 @@ fn say(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::A
         Err(no_way) => format!("advice: {no_way}"),
     };
     let workload = serde_json::json!(fit.workload);
-    let head = format!("{} on {}, from 1 copy and {}:\n{workload}\n", "the pod", gpu.model, fit.copies);
+    let head = format!("the pod on {}, from 1 copy and {}:\n{workload}\n", gpu.model, fit.copies);
     let predicted = predictions(fit, switching, &known, size).text();
     (format!("{head}\npredicted mean seconds of a turn:\n{predicted}\n{told}"), advice.ok())
 }

@@ -33,7 +33,7 @@ pub struct Results {
     /// What was not tried.
     pub left_out: Vec<LeftOut>,
     /// The workload's numbers from the points with one and with the most copies under MPS; absent where these points are, or
-    /// where they contradict each other ([`fit_problem`](Self::fit_problem)).
+    /// where they contradict each other ([`fit_problem`](Self::fit_problem)). Or an earlier run's (`--fit`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit: Option<Fit>,
     /// Why there is no fit.

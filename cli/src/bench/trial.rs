@@ -14,6 +14,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::time::Instant;
 
+/// How many times in a row the API server may fail to answer while copies run: ten seconds of it lose no point.
+const MISSES: u32 = 20;
+
 /// Copies of one subject.
 #[derive(Debug, Clone, Copy)]
 pub struct Group<'g> {
@@ -126,8 +129,13 @@ async fn run(cluster: &Cluster, groups: &[Group<'_>], times: Times) -> Result<Tr
         cluster.deploy(&deployment).await?;
     }
     let mut watch = Watch::new(cluster, groups, times);
+    let mut misses = 0;
     loop {
-        watch.look().await?;
+        match watch.look().await {
+            Ok(()) => misses = 0,
+            Err(TrialError::Cluster(_)) if misses < MISSES => misses += 1,
+            Err(error) => return Err(error),
+        }
         if let Some(window) = watch.window().filter(|window| window.has(times.measure)) {
             return Ok(watch.trial(window));
         }

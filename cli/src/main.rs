@@ -17,7 +17,7 @@ struct Cli {
 enum Command {
     /// Measure what sharing a GPU costs, with pods on a cluster.
     #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(Box<bench::Command>),
     /// Say what a node's NVML says of its GPUs.
     #[command(subcommand)]
     Gpu(gpu::Command),

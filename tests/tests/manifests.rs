@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use kerf_core::contract::{
-    GpuNodeSpec, GpuNodeStatus, GpuRule, GpuSelector, ModeChange, MpsRule, NodePolicy, OverUse, Shape,
-    SliceLength, Summary, TimeSlicingRule, WarmSlices,
+    ComputeLimit, GpuNodeSpec, GpuNodeStatus, GpuRule, GpuSelector, ModeChange, MpsRule, NodePolicy, OverUse,
+    Shape, SliceLength, Summary, TimeSlicingRule, WarmSlices,
 };
 use kerf_core::kind::Kind;
 use kerf_core::ledger;
@@ -94,7 +94,12 @@ fn full_policy() -> anyhow::Result<NodePolicy> {
         kinds: Kind::ALL.to_vec(),
         mode_change: ModeChange::WithReset,
         compute_instances: true,
-        mps: MpsRule { strict: true, exclusive: true, memory_percent: serde_json::from_str("150")? },
+        mps: MpsRule {
+            strict: true,
+            exclusive: true,
+            memory_percent: serde_json::from_str("150")?,
+            compute_limit: ComputeLimit::None,
+        },
         time_slicing: TimeSlicingRule { replicas: Some(4), length: SliceLength::Long, memory_limits: true },
         layout: serde_json::from_str(r#"[{"resource": "nvidia.com/gpu.shared", "count": 4}]"#)?,
     };

@@ -42,7 +42,7 @@ pub struct PodArgs {
     /// What is kept busy. `command` runs what stands behind `--`, again and again.
     #[arg(long, value_enum, default_value_t = WorkloadName::Yolos)]
     pub workload: WorkloadName,
-    /// The image, which has Python, and PyTorch and transformers but for `command`. Without it --template names one.
+    /// The image, which has Python, and torch and transformers but for `command`. Without it --template names one.
     #[arg(long)]
     pub image: Option<String>,
     /// A pod template in YAML (`metadata`, `spec`) that the client's pod is merged onto: its volumes, node selector,
@@ -77,6 +77,10 @@ pub struct SharingArgs {
     /// The limit of threads of `mps-limited`, in percent of the GPU.
     #[arg(long, default_value = "14", value_parser = percent)]
     pub threads: ComputePercent,
+    /// `results.json` of an earlier run on the same GPU model, whose numbers predict where this run has none of its own: under
+    /// another node policy, say.
+    #[arg(long, value_name = "FILE")]
+    pub fit: Option<PathBuf>,
 }
 
 /// `kerf bench profile`.
@@ -111,6 +115,9 @@ pub struct NeighboursArgs {
     /// The MIG profiles, such as `1g.10gb` or `1c.3g.40gb`; without it the GPU's own of which it has room for two.
     #[arg(long, value_delimiter = ',')]
     pub profiles: Vec<String>,
+    /// What the neighbour does; `command` is the command behind `--` once more.
+    #[arg(long, value_enum, default_value_t = WorkloadName::Burn, value_name = "WORKLOAD")]
+    pub neighbour: WorkloadName,
 }
 
 /// What is kept busy: `deploy/examples/sharing/client/workloads.py`.

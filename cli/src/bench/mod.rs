@@ -6,8 +6,27 @@
 //! ([`window`]), the forecasts, the tables and the picture. [`trial`] talks to the cluster.
 
 mod args;
+mod cluster;
+mod follow;
+mod forecast;
+mod granted;
+mod lines;
+mod measure;
+mod neighbours;
+mod objects;
+mod picture;
+mod plan;
+mod pod_state;
+mod profile;
+mod reference;
 mod results;
+mod sensors;
+mod sharing;
+mod subject;
+mod table;
 mod technology;
+mod trial;
+mod window;
 
 use clap::Subcommand;
 pub use results::{
@@ -28,6 +47,10 @@ pub enum Command {
 }
 
 /// Runs the command.
-pub fn run(_command: &Command) -> anyhow::Result<()> {
-    anyhow::bail!("kerf bench is being written")
+pub fn run(command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Sharing(args) => sharing::run(args),
+        Command::Profile(args) => profile::run(args),
+        Command::Neighbours(args) => neighbours::run(args),
+    }
 }

@@ -33,7 +33,7 @@ pub struct Results {
     /// What was not tried.
     pub left_out: Vec<LeftOut>,
     /// The workload's numbers from the points with one and with the most copies under MPS; absent where these points are, or
-    /// where they contradict each other ([`fit_problem`](Self::fit_problem)).
+    /// where they contradict each other ([`fit_problem`](Self::fit_problem)). Or an earlier run's (`--fit`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fit: Option<Fit>,
     /// Why there is no fit.
@@ -61,7 +61,7 @@ pub struct Gpu {
     /// The driver's version, by the client's NVML.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// The version of PyTorch in the client.
+    /// The version of torch in the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub torch: Option<String>,
 }
@@ -78,7 +78,7 @@ pub struct Point {
     pub gpu: String,
     /// What each was given, by kerf's record (`10gb MPS share with 14 % of the compute`).
     pub slice: String,
-    /// The part of the GPU's threads that each might use, in percent; absent but for MPS.
+    /// The part of the GPU's threads that each might use, in percent, 100 where it was not limited; absent but for MPS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads_percent: Option<u8>,
     /// The profile of the MIG instances; absent but for MIG.

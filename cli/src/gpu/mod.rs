@@ -1,6 +1,6 @@
 //! `kerf gpu`: what a node's NVML says of its GPUs. It changes nothing.
 
-mod columns;
+pub(crate) mod columns;
 mod list;
 mod profiles;
 

@@ -63,7 +63,7 @@ def main():
     sensors = Sensors(about.get("uuid"))
     if args.seconds:
         stop.at = min(stop.at, warm + args.seconds)
-    tell(kind="start", at=began, workload=args.workload, **about)
+    tell(kind="start", at=began, workload=args.workload, driver=sensors.driver, **about)
     told, since = began, []
     # Of what ran warm the count and the sum alone: a client may run for weeks.
     measured, busy = 0, 0.0

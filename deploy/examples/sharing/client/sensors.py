@@ -25,7 +25,7 @@ class Sensors:
     """Reads one GPU, and the machine. What cannot be read is left out."""
 
     def __init__(self, uuid=None):
-        self.nvml = self.device = None
+        self.nvml = self.device = self.driver = None
         try:
             self.nvml = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -33,6 +33,9 @@ class Sensors:
         device = ctypes.c_void_p()
         if self.nvml.nvmlInit_v2() != 0:
             return
+        version = ctypes.create_string_buffer(80)
+        if self.nvml.nvmlSystemGetDriverVersion(version, len(version)) == 0:
+            self.driver = version.value.decode()
         found = 1
         if uuid:
             found = self.nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode(), ctypes.byref(device))

@@ -1,0 +1,145 @@
+//! Whether copies got what their row says, by kerf's own records on the pods. No I/O.
+
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::contract::{AssignedSlice, AssignmentDocument, RequestDocument, Shape};
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_core::mig::ComputeProfile;
+use kerf_core::names::{GpuUuid, SliceId};
+use kerf_core::units::ComputePercent;
+use thiserror::Error;
+
+/// What a copy must have.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'e> {
+    /// The container that has it.
+    pub container: &'e str,
+    /// The kind of slice.
+    pub kind: Kind,
+    /// The GPU.
+    pub gpu: &'e GpuUuid,
+    /// The part of the compute that was asked for.
+    pub threads: Option<ComputePercent>,
+}
+
+/// What a copy has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Granted {
+    /// The slice's name on its node.
+    pub id: SliceId,
+    /// What it is.
+    pub shape: Shape,
+}
+
+/// A copy has something else, or kerf says nothing of it.
+#[derive(Debug, Error)]
+pub enum Mismatch {
+    /// The webhook was not asked.
+    #[error(
+        "pod {0} has no {key}: kerf's webhook has not admitted it; is it installed, and does it serve this namespace?",
+        key = keys::REQUEST
+    )]
+    NotAdmitted(String),
+    /// A record cannot be read.
+    #[error("pod {pod}: its record cannot be read")]
+    Unreadable {
+        /// The pod.
+        pod: String,
+        /// Why.
+        source: anyhow::Error,
+    },
+    /// Another kind was chosen.
+    #[error(
+        "pod {pod} was given {got} and not {wanted}{why}; the policy for its namespace decides (kerf policy explain)"
+    )]
+    Kind {
+        /// The pod.
+        pod: String,
+        /// What was chosen.
+        got: String,
+        /// The kind that was wanted.
+        wanted: Kind,
+        /// What was passed over.
+        why: String,
+    },
+    /// The slice is on another GPU.
+    #[error("pod {pod} has its slice on {got} and not on {wanted}, where the others are")]
+    Gpu {
+        /// The pod.
+        pod: String,
+        /// Where it is.
+        got: String,
+        /// Where it was to be.
+        wanted: String,
+    },
+    /// The container has no slice, several, or one with another part of the compute.
+    #[error("pod {pod} was assigned {got}, not what it asked for")]
+    Slice {
+        /// The pod.
+        pod: String,
+        /// What it has.
+        got: String,
+    },
+}
+
+/// Whether the webhook chose the kind that is measured. Known before the pod is placed.
+pub fn chosen(pod: &Pod, expected: &Expected) -> Result<(), Mismatch> {
+    let name = name(pod);
+    let text = annotation(pod, keys::REQUEST).ok_or_else(|| Mismatch::NotAdmitted(name.clone()))?;
+    let unreadable = |source: anyhow::Error| Mismatch::Unreadable { pod: name.clone(), source };
+    let request = RequestDocument::parse(text).map_err(|error| unreadable(error.into()))?;
+    let asked = request.containers.iter().find(|asked| asked.name == expected.container);
+    if asked.is_some_and(|asked| asked.kind() == expected.kind) {
+        return Ok(());
+    }
+    let passed = request.chosen.iter().flat_map(|chosen| chosen.passed.iter().chain(&chosen.waits));
+    let why: Vec<String> = passed.map(|passed| format!(" ({passed})")).collect();
+    let got = asked.map_or_else(|| "nothing".to_owned(), |asked| asked.resource.to_string());
+    Err(Mismatch::Kind { pod: name, got, wanted: expected.kind, why: why.concat() })
+}
+
+/// What the pod was given; `None` while it waits.
+pub fn granted(pod: &Pod, expected: &Expected) -> Result<Option<Granted>, Mismatch> {
+    chosen(pod, expected)?;
+    let pod_name = name(pod);
+    let Some(text) = annotation(pod, keys::ASSIGNMENT) else { return Ok(None) };
+    let assigned: AssignmentDocument = serde_json::from_str(text)
+        .map_err(|error| Mismatch::Unreadable { pod: pod_name.clone(), source: error.into() })?;
+    let mine = |slice: &&AssignedSlice| slice.container == expected.container;
+    let slices: Vec<AssignedSlice> = assigned.slices.iter().filter(mine).cloned().collect();
+    let other = |slices: &[AssignedSlice]| {
+        let shapes: Vec<String> = slices.iter().map(|slice| slice.shape.to_string()).collect();
+        let got = if shapes.is_empty() { "no slice".to_owned() } else { shapes.join(", ") };
+        Mismatch::Slice { pod: pod_name.clone(), got }
+    };
+    let [slice] = &slices[..] else { return Err(other(&slices)) };
+    if slice.gpu != *expected.gpu {
+        let (got, wanted) = (slice.gpu.to_string(), expected.gpu.to_string());
+        return Err(Mismatch::Gpu { pod: pod_name, got, wanted });
+    }
+    let threads_differ = expected.kind == Kind::Mps && slice.shape.compute() != expected.threads;
+    if slice.shape.kind() != expected.kind || threads_differ {
+        return Err(other(&slices));
+    }
+    Ok(Some(Granted { id: slice.id.clone(), shape: slice.shape }))
+}
+
+/// The name of the MIG profile of a slice, if it is one.
+pub fn profile(shape: Shape) -> Option<String> {
+    let whole = shape.instance()?.profile;
+    let part = shape.part().and_then(|part| ComputeProfile::new(part.compute, whole));
+    Some(part.map_or_else(|| whole.to_string(), |part| part.to_string()))
+}
+
+/// The pod's name.
+pub fn name(pod: &Pod) -> String {
+    pod.metadata.name.clone().unwrap_or_default()
+}
+
+fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+#[cfg(test)]
+#[path = "granted_tests.rs"]
+mod tests;

@@ -1,0 +1,98 @@
+//! What the client tells, a line of JSON each (`deploy/examples/sharing/client/client.py`).
+
+use serde::Deserialize;
+
+/// A line of the client's.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Line {
+    /// It begins to work.
+    Start(Start),
+    /// What it did in about a second.
+    Turns(Turns),
+    /// It has ended.
+    End {
+        /// When.
+        at: f64,
+    },
+}
+
+/// What a client runs on, as far as it knows.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Start {
+    /// The GPU's product name.
+    pub gpu: Option<String>,
+    /// The version of torch.
+    pub torch: Option<String>,
+    /// The driver's version.
+    pub driver: Option<String>,
+}
+
+/// The turns that ended in about a second. Times are seconds since 1970 by the node's clock, which the copies have in common.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct Turns {
+    /// The end of the line before.
+    pub begin: f64,
+    /// The end of the last turn.
+    pub end: f64,
+    /// Whether the warm-up was over at `begin`.
+    pub warm: bool,
+    /// How long each took.
+    pub seconds: Vec<f64>,
+    /// What GPU and machine said at `end`.
+    #[serde(default)]
+    pub sensors: Sensors,
+}
+
+/// What GPU and machine say of themselves; what cannot be read is absent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Sensors {
+    /// The GPU's power.
+    pub power_w: Option<f64>,
+    /// Its energy since the driver was loaded.
+    pub energy_j: Option<f64>,
+    /// Its temperature.
+    pub temperature_c: Option<f64>,
+    /// The part of the last second in which a kernel ran.
+    pub gpu_percent: Option<f64>,
+    /// Its memory that is in use.
+    pub memory_mib: Option<f64>,
+    /// Hundredths of seconds that processors were busy since boot.
+    pub cpu_busy: Option<f64>,
+    /// And idle.
+    pub cpu_idle: Option<f64>,
+    /// Context switches since boot.
+    pub context_switches: Option<f64>,
+}
+
+impl Line {
+    /// Reads a line of a log; `None` for what a container tells beside.
+    pub fn read(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_and_what_else_is_printed_is_left_out() {
+        let start =
+            r#"{"kind": "start", "at": 1.5, "workload": "yolos", "gpu": "NVIDIA H200", "torch": "2.11"}"#;
+        let expected = Start { gpu: Some("NVIDIA H200".into()), torch: Some("2.11".into()), driver: None };
+        assert_eq!(Line::read(start), Some(Line::Start(expected)));
+        let turns = r#"{"kind": "turns", "begin": 1, "end": 2, "warm": true, "seconds": [0.5], "sensors": {"power_w": 90}}"#;
+        let Some(Line::Turns(turns)) = Line::read(turns) else { panic!("{turns}") };
+        assert_eq!(
+            (turns.seconds, turns.sensors.power_w, turns.sensors.energy_j),
+            (vec![0.5], Some(90.0), None)
+        );
+        assert_eq!(Line::read(r#"{"kind": "end", "at": 9, "turns": 3}"#), Some(Line::End { at: 9.0 }));
+        for other in ["", "loading weights", "{}", "3", r#"{"kind": "turns", "begin": 1}"#] {
+            assert_eq!(Line::read(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! `kerf bench neighbours`: whether a noisy neighbour is felt across MIG instances, and what energy a turn takes in each size.
+
+use super::args::{NeighboursArgs, PodArgs};
+use super::cluster::Cluster;
+use super::plan::{self, Planned, Target};
+use super::subject::Subject;
+use super::trial::{Group, Trial, TrialError, trial};
+use super::{Neighbour, NeighbourResults, Technology, VERSION, measure, sensors, table};
+use anyhow::{Context as _, bail};
+use kerf_core::keys;
+use kerf_core::kind::{IsolationClass, Kind};
+use kerf_core::mig::{ComputeProfile, Profile};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+
+/// Measures, prints and writes.
+pub fn run(args: &NeighboursArgs) -> anyhow::Result<()> {
+    measure::block_on(measure_all(args))
+}
+
+async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
+    let subject = measure::client(&args.pods, &args.run)?;
+    let command = if args.neighbour == super::args::WorkloadName::Command {
+        args.pods.command.clone()
+    } else {
+        Vec::new()
+    };
+    let noise = PodArgs { workload: args.neighbour, command, ..args.pods.clone() };
+    let noise = measure::client(&noise, &args.run).context("--neighbour")?;
+    measure::prepare(&args.run.out)?;
+    let cluster = Cluster::connect(&args.run).await?;
+    let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
+    let target = free.into_iter().find(|target| target.gpu.kinds.contains(&Kind::Mig)).context(
+        "no free GPU is cut by MIG now; turn MIG mode on (nvidia-smi -mig 1, or `modeChange` in the node's policy), and see that the node's policy allows mig",
+    )?;
+    let profiles = profiles(&args.profiles, &target)?;
+    let mut results = NeighbourResults {
+        version: VERSION,
+        at: measure::now(),
+        workload: args.pods.workload.as_str().to_owned(),
+        gpu: measure::gpu(&target, None),
+        rows: Vec::new(),
+        failed: Vec::new(),
+    };
+    let mut told = sensors::HEAD.to_owned();
+    let worked = measure::leaving_nothing(&cluster, async {
+        cluster.bring_files(&subject).await?;
+        for asked in &profiles {
+            let pair = Pair { cluster: &cluster, subject: &subject, noise: &noise, args, target: &target };
+            match pair.measure(asked, &mut results, &mut told).await {
+                Ok(row) => results.rows.push(row),
+                Err(TrialError::Cluster(error)) => return Err(error),
+                Err(error) => {
+                    let reason = format!("{:#}", anyhow::Error::new(error));
+                    eprintln!("  failed: {reason}");
+                    results.failed.push((asked.name.clone(), reason));
+                }
+            }
+        }
+        Ok(())
+    })
+    .await;
+    let published = publish(&results, &told, args);
+    worked?;
+    published?;
+    match results.failed.len() {
+        0 => Ok(()),
+        failed => {
+            bail!("{failed} of {} profiles could not be measured; they are named above", profiles.len())
+        }
+    }
+}
+
+/// A profile, and how it is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Asked {
+    name: String,
+    isolation: IsolationClass,
+}
+
+/// The profiles that are measured: those named, or the GPU's plain ones of which there is room for two.
+fn profiles(named: &[String], target: &Target) -> anyhow::Result<Vec<Asked>> {
+    let gpu = &target.gpu;
+    if named.is_empty() {
+        let two = gpu.table.entries().iter().filter(|entry| entry.profile.is_plain() && entry.max >= 2);
+        return Ok(two.map(|entry| asked(entry.profile.to_string(), IsolationClass::Hardware)).collect());
+    }
+    named.iter().map(|name| named_profile(name, target)).collect()
+}
+
+fn named_profile(name: &str, target: &Target) -> anyhow::Result<Asked> {
+    let gpu = &target.gpu;
+    let (whole, part) = match (name.parse::<Profile>(), name.parse::<ComputeProfile>()) {
+        (Ok(whole), _) => (whole, false),
+        (_, Ok(part)) => (part.of(), true),
+        _ => bail!("--profiles {name}: it is no MIG profile; write it like 1g.10gb, or 1c.3g.40gb"),
+    };
+    if gpu.table.entry(whole).is_none() {
+        let known: Vec<String> = gpu.table.entries().iter().map(|entry| entry.profile.to_string()).collect();
+        bail!("--profiles {name}: a {} has none; it has {}", gpu.model, known.join(", "));
+    }
+    if part && !gpu.rule.compute_instances {
+        bail!(
+            "--profiles {name}: the node's policy does not share GPU instances out; set gpus[].computeInstances there"
+        );
+    }
+    // Compute instances have their GPU instance's memory in common: nothing of them is fenced.
+    let class = if part { IsolationClass::None } else { IsolationClass::Hardware };
+    Ok(asked(name.to_owned(), class))
+}
+
+fn asked(name: String, isolation: IsolationClass) -> Asked {
+    Asked { name, isolation }
+}
+
+/// A workload and its neighbour.
+struct Pair<'p> {
+    cluster: &'p Cluster,
+    subject: &'p Subject,
+    noise: &'p Subject,
+    args: &'p NeighboursArgs,
+    target: &'p Target,
+}
+
+impl Pair<'_> {
+    async fn measure(
+        &self,
+        asked: &Asked,
+        results: &mut NeighbourResults,
+        told: &mut String,
+    ) -> Result<Neighbour, TrialError> {
+        let size = asked.name.parse().map(Profile::size);
+        let size = size.or_else(|_| asked.name.parse().map(|part: ComputeProfile| part.of().size()));
+        let size = size.map_err(anyhow::Error::msg)?;
+        let target = self.target.clone();
+        let planned = Planned { technology: Technology::Mig, copies: 1, threads: None, size, target };
+        eprintln!("{}, alone", asked.name);
+        let alone = self.trial(asked, &planned, false).await?;
+        eprintln!("{}, beside {}", asked.name, self.args.neighbour.as_str());
+        let beside = self.trial(asked, &planned, true).await?;
+        results.gpu = measure::gpu(self.target, measure::start(&alone).as_ref());
+        *told += &sensors::rows(&format!("{}-alone", asked.name), &alone.told(0), alone.window);
+        *told += &sensors::rows(&format!("{}-beside", asked.name), &beside.told(0), beside.window);
+        let shape = |trial: &Trial, group: usize| {
+            trial.groups[group].first().map(|report| report.granted.shape.to_string()).unwrap_or_default()
+        };
+        Ok(Neighbour {
+            profile: asked.name.clone(),
+            slice: shape(&beside, 0),
+            neighbour: format!("{} in {}", self.args.neighbour.as_str(), shape(&beside, 1)),
+            alone: alone.window.figures(&alone.told(0))?,
+            beside: beside.window.figures(&beside.told(0))?,
+        })
+    }
+
+    async fn trial(&self, asked: &Asked, planned: &Planned, beside: bool) -> Result<Trial, TrialError> {
+        let name = asked.name.replace(['.', '+'], "-");
+        let asks = |subject: &Subject| -> BTreeMap<String, String> {
+            [
+                (keys::GPU_UUID.to_owned(), self.target.gpu.uuid.to_string()),
+                (keys::ISOLATION.to_owned(), asked.isolation.to_string()),
+                (format!("{}.{}", keys::GPU_PROFILE, subject.container), asked.name.clone()),
+            ]
+            .into()
+        };
+        let (measured, other) = (format!("kerf-neighbours-{name}"), format!("kerf-neighbours-{name}-noise"));
+        let (mine, others) = (asks(self.subject), asks(self.noise));
+        let group = Group { name: &measured, subject: self.subject, asks: &mine, planned };
+        let noise = Group { name: &other, subject: self.noise, asks: &others, planned };
+        let groups = [group, noise];
+        trial(self.cluster, &groups[..if beside { 2 } else { 1 }], measure::times(&self.args.run)).await
+    }
+}
+
+fn publish(results: &NeighbourResults, sensors: &str, args: &NeighboursArgs) -> anyhow::Result<()> {
+    let out = &args.run.out;
+    measure::write(out, "neighbours.json", &(serde_json::to_string_pretty(results)? + "\n"))?;
+    let rows = table::neighbours(&results.rows);
+    measure::write(out, "neighbours.md", &rows.markdown())?;
+    measure::write(out, "sensors.csv", sensors)?;
+    let failed: Vec<String> =
+        results.failed.iter().map(|(name, why)| format!("failed: {name}: {why}")).collect();
+    let text = format!("{}\n{}", rows.text(), failed.join("\n"));
+    let mut stdout = std::io::stdout().lock();
+    writeln!(
+        stdout,
+        "{}\n\nin {}: neighbours.json, neighbours.md, sensors.csv",
+        text.trim_end(),
+        out.display()
+    )?;
+    Ok(())
+}

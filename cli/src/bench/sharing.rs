@@ -1,0 +1,195 @@
+//! `kerf bench sharing`: the reference comparison, on any cluster.
+
+use super::args::SharingArgs;
+use super::cluster::Cluster;
+use super::measure;
+use super::plan::{self, Plan, Planned, Wanted};
+use super::subject::Subject;
+use super::trial::TrialError;
+use super::{Failed, Fit, Results, Technology, VERSION, forecast, picture, sensors, table};
+use anyhow::{Context as _, bail, ensure};
+use kerf_core::mig::MigTable;
+use kerf_core::quantity::parse_size;
+use std::io::Write as _;
+use std::path::Path;
+
+/// Measures, prints and writes.
+pub fn run(args: &SharingArgs) -> anyhow::Result<()> {
+    measure::block_on(measure_all(args))
+}
+
+/// A run so far.
+struct Record {
+    results: Results,
+    sensors: String,
+    table: MigTable,
+}
+
+async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
+    let subject = measure::client(&args.pods, &args.run)?;
+    let size = parse_size(&args.memory).context("--memory")?;
+    let earlier = args.fit.as_deref().map(Earlier::read).transpose()?;
+    measure::prepare(&args.run.out)?;
+    let cluster = Cluster::connect(&args.run).await?;
+    let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
+    let technologies = sorted(&args.technologies);
+    let copies = sorted(&args.copies);
+    let wanted = Wanted { technologies: &technologies, copies: &copies, size, threads: args.threads };
+    let Plan { points, left_out } = plan::plan(wanted, &free)?;
+    let mut record =
+        Record { results: empty(args), sensors: sensors::HEAD.to_owned(), table: MigTable::default() };
+    record.results.left_out = left_out;
+    if let (Some(earlier), Some(first)) = (&earlier, points.first()) {
+        earlier.check(&first.target.gpu.model)?;
+    }
+    if points.is_empty() {
+        bail!("there is nothing to measure\n{}", table::missing(&record.results).join("\n"));
+    }
+    let work = measure_points(&cluster, &subject, &points, args, &mut record);
+    let worked = measure::leaving_nothing(&cluster, work).await;
+    conclude(&mut record, earlier.as_ref().map(|earlier| &earlier.fit));
+    let published = publish(&record, args);
+    worked?;
+    published?;
+    match record.results.failed.len() {
+        0 => Ok(()),
+        failed => bail!("{failed} of {} points could not be measured; they are named above", points.len()),
+    }
+}
+
+/// The numbers of an earlier run.
+struct Earlier {
+    fit: Fit,
+    models: Vec<String>,
+}
+
+impl Earlier {
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let text =
+            std::fs::read(path).with_context(|| format!("--fit {}: failed to read", path.display()))?;
+        let results: Results = serde_json::from_slice(&text)
+            .with_context(|| format!("--fit {}: it is no results.json of this version", path.display()))?;
+        let problem = results.fit_problem.unwrap_or_default();
+        let fit = results
+            .fit
+            .with_context(|| format!("--fit {}: that run has no fit: {problem}", path.display()))?;
+        Ok(Self { fit, models: results.gpus.into_iter().map(|gpu| gpu.model).collect() })
+    }
+
+    /// A workload's numbers are those of one GPU model.
+    fn check(&self, model: &str) -> anyhow::Result<()> {
+        let models = self.models.join(", ");
+        ensure!(
+            self.models.iter().any(|known| known == model),
+            "--fit: it is of {models}, and this GPU is {model}"
+        );
+        Ok(())
+    }
+}
+
+fn sorted<T: Ord + Copy>(values: &[T]) -> Vec<T> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted
+}
+
+fn empty(args: &SharingArgs) -> Results {
+    Results {
+        version: VERSION,
+        at: measure::now(),
+        workload: args.pods.workload.as_str().to_owned(),
+        command: args.pods.command.clone(),
+        warm_up_seconds: args.run.warm_up.as_secs_f64(),
+        measure_seconds: args.run.measure.as_secs_f64(),
+        gpus: Vec::new(),
+        points: Vec::new(),
+        failed: Vec::new(),
+        left_out: Vec::new(),
+        fit: None,
+        fit_problem: None,
+        forecasts: Vec::new(),
+    }
+}
+
+async fn measure_points(
+    cluster: &Cluster,
+    subject: &Subject,
+    points: &[Planned],
+    args: &SharingArgs,
+    record: &mut Record,
+) -> anyhow::Result<()> {
+    cluster.bring_files(subject).await?;
+    for planned in points {
+        match measure::point(cluster, subject, planned, measure::times(&args.run)).await {
+            Ok((point, trial)) => {
+                let results = &mut record.results;
+                if !results.gpus.iter().any(|gpu| gpu.uuid == point.gpu) {
+                    results.gpus.push(measure::gpu(&planned.target, measure::start(&trial).as_ref()));
+                }
+                if planned.technology == Technology::Mig {
+                    record.table = planned.target.gpu.table.clone();
+                }
+                let name = planned.technology.as_str();
+                record.sensors += &sensors::rows(name, &trial.told(0), trial.window);
+                results.points.push(point);
+            }
+            Err(TrialError::Cluster(error)) => return Err(error),
+            Err(error) => {
+                // A TrialError's text leaves its source out where it has one of its own.
+                let reason = format!("{:#}", anyhow::Error::new(error));
+                eprintln!("  failed: {reason}");
+                let Planned { technology, copies, .. } = *planned;
+                record.results.failed.push(Failed { technology, copies, reason });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Fits the model, and lets it predict.
+fn conclude(record: &mut Record, earlier: Option<&Fit>) {
+    let results = &mut record.results;
+    let own = forecast::fit(&results.points);
+    let is_own = own.is_ok();
+    let fit = own.or_else(|problem| match earlier {
+        Some(earlier) => forecast::with_earlier(&results.points, earlier),
+        None => Err(problem),
+    });
+    match fit {
+        Ok(fit) => {
+            let one_model = results.gpus.windows(2).all(|pair| pair[0].model == pair[1].model);
+            // The numbers of one model say nothing of another's instances.
+            let table = if one_model { &record.table } else { &MigTable::default() };
+            results.forecasts = forecast::forecasts(&results.points, &fit, is_own, table);
+            results.fit = Some(fit);
+        }
+        Err(problem) => results.fit_problem = Some(problem.to_string()),
+    }
+}
+
+fn publish(record: &Record, args: &SharingArgs) -> anyhow::Result<()> {
+    let (results, out) = (&record.results, &args.run.out);
+    measure::write(out, "results.json", &(serde_json::to_string_pretty(results)? + "\n"))?;
+    measure::write(out, "results.md", &table::document(results))?;
+    measure::write(out, "sensors.csv", &record.sensors)?;
+    let models: Vec<&str> =
+        results.gpus.iter().map(|gpu| gpu.product.as_deref().unwrap_or(&gpu.model)).collect();
+    let title = format!("{} on {}", results.workload, models.join(" and "));
+    measure::write(out, "sharing.svg", &picture::picture(&title, &results.points))?;
+    let mut text = table::points(results).text();
+    if !results.forecasts.is_empty() {
+        text = text + "\n" + &table::forecasts(&results.forecasts).text();
+    }
+    for line in table::missing(results) {
+        text = text + "\n" + &line;
+    }
+    let mut stdout = std::io::stdout().lock();
+    writeln!(
+        stdout,
+        "{}\n\nin {}: results.json, results.md, sensors.csv, sharing.svg",
+        text.trim_end(),
+        out.display()
+    )?;
+    Ok(())
+}

@@ -1,0 +1,330 @@
+//! One point: its Deployments are made, their pods followed until all copies were warm for long enough, and removed.
+
+use super::cluster::{Cluster, POLL};
+use super::follow::{self, Follower};
+use super::granted::{self, Expected, Granted, Mismatch};
+use super::objects;
+use super::plan::Planned;
+use super::pod_state::{self, PodState};
+use super::subject::Subject;
+use super::window::{Copy, NoTurns, Window};
+use k8s_openapi::api::core::v1::Pod;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::Instant;
+
+/// How many times in a row the API server may fail to answer while copies run: ten seconds of it lose no point.
+const MISSES: u32 = 20;
+
+/// Copies of one subject.
+#[derive(Debug, Clone, Copy)]
+pub struct Group<'g> {
+    /// The Deployment's name.
+    pub name: &'g str,
+    /// What runs.
+    pub subject: &'g Subject,
+    /// How it asks, and for how many.
+    pub asks: &'g BTreeMap<String, String>,
+    /// How many, and what each must get.
+    pub planned: &'g Planned,
+}
+
+/// How long things take.
+#[derive(Debug, Clone, Copy)]
+pub struct Times {
+    /// Until all copies have told that they began.
+    pub start_within: Duration,
+    /// Before a copy counts as warm.
+    pub warm_up: Duration,
+    /// How long all are warm.
+    pub measure: Duration,
+}
+
+/// What became of one copy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The slice that it had.
+    pub granted: Granted,
+    /// What it told.
+    pub told: Copy,
+}
+
+/// What became of all copies of a trial: by group, in the groups' order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trial {
+    /// The copies.
+    pub groups: Vec<Vec<Report>>,
+    /// When they were warm together.
+    pub window: Window,
+}
+
+impl Trial {
+    /// What the copies of a group told.
+    pub fn told(&self, group: usize) -> Vec<&Copy> {
+        self.groups[group].iter().map(|report| &report.told).collect()
+    }
+}
+
+/// Why a point has no figures.
+#[derive(Debug, Error)]
+pub enum TrialError {
+    /// The cluster cannot be worked with: nothing more will be measured.
+    #[error(transparent)]
+    Cluster(#[from] anyhow::Error),
+    /// No pod can be made.
+    #[error("no pod is made: {0}")]
+    Refused(String),
+    /// A pod was given something else.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// A pod ended, or never will run.
+    #[error("pod {pod}: {why}{context}")]
+    Ended {
+        /// The pod.
+        pod: String,
+        /// Why.
+        why: String,
+        /// The last lines of its log, or its Events.
+        context: String,
+    },
+    /// A pod is not there any more.
+    #[error("pod {0} went away while it was measured; somebody deleted or evicted it")]
+    Gone(String),
+    /// It took too long.
+    #[error("after {} s {why}{context}", waited.as_secs())]
+    Late {
+        /// How long.
+        waited: Duration,
+        /// What is not yet.
+        why: String,
+        /// Events, or the last lines of a log.
+        context: String,
+    },
+    /// There is nothing to count.
+    #[error(transparent)]
+    NoTurns(#[from] NoTurns),
+}
+
+impl From<kube::Error> for TrialError {
+    fn from(error: kube::Error) -> Self {
+        Self::Cluster(anyhow::Error::new(error).context("the API server does not answer as it should"))
+    }
+}
+
+/// Runs these Deployments together and removes them. What stands in the way of the removal is told before all else: the next
+/// point would be wrong.
+pub async fn trial(cluster: &Cluster, groups: &[Group<'_>], times: Times) -> Result<Trial, TrialError> {
+    for group in groups {
+        cluster.until_free(group.planned.target.gpu.uuid.as_str()).await?;
+    }
+    let trial = run(cluster, groups, times).await;
+    cluster.remove_deployments().await?;
+    trial
+}
+
+async fn run(cluster: &Cluster, groups: &[Group<'_>], times: Times) -> Result<Trial, TrialError> {
+    for Group { name, subject, asks, planned } in groups {
+        let deployment = objects::deployment(&cluster.run, name, subject, planned.copies, asks);
+        cluster.deploy(&deployment).await?;
+    }
+    let mut watch = Watch::new(cluster, groups, times);
+    let mut misses = 0;
+    loop {
+        match watch.look().await {
+            Ok(()) => misses = 0,
+            Err(TrialError::Cluster(_)) if misses < MISSES => misses += 1,
+            Err(error) => return Err(error),
+        }
+        if let Some(window) = watch.window().filter(|window| window.has(times.measure)) {
+            return Ok(watch.trial(window));
+        }
+        watch.deadline().await?;
+        watch.listen().await;
+    }
+}
+
+/// One copy while it is followed.
+struct Followed {
+    group: usize,
+    granted: Option<Granted>,
+    state: PodState,
+    follower: Option<Follower>,
+    told: Copy,
+}
+
+/// All copies while they are followed.
+struct Watch<'w> {
+    cluster: &'w Cluster,
+    groups: &'w [Group<'w>],
+    times: Times,
+    begun: Instant,
+    all_started: Option<Instant>,
+    copies: BTreeMap<String, Followed>,
+    said: String,
+}
+
+impl<'w> Watch<'w> {
+    fn new(cluster: &'w Cluster, groups: &'w [Group<'w>], times: Times) -> Self {
+        let (copies, said) = (BTreeMap::new(), String::new());
+        Self { cluster, groups, times, begun: Instant::now(), all_started: None, copies, said }
+    }
+
+    /// Asks the cluster how the pods are.
+    async fn look(&mut self) -> Result<(), TrialError> {
+        let mut seen = BTreeSet::new();
+        for (index, group) in self.groups.iter().enumerate() {
+            let pods = self.cluster.pods_of(group.name).await?;
+            if pods.len() < group.planned.copies as usize {
+                // Other troubles of making pods may pass.
+                let refusal = self.cluster.refusal(group.name).await?;
+                if let Some(refusal) = refusal.filter(|text| text.contains("denied the request")) {
+                    return Err(TrialError::Refused(refusal));
+                }
+            }
+            for pod in &pods {
+                seen.insert(granted::name(pod));
+                self.see(index, pod).await?;
+            }
+        }
+        match self.copies.keys().find(|pod| !seen.contains(*pod)) {
+            Some(pod) => Err(TrialError::Gone(pod.clone())),
+            None => Ok(()),
+        }
+    }
+
+    async fn see(&mut self, index: usize, pod: &Pod) -> Result<(), TrialError> {
+        let group = &self.groups[index];
+        let name = granted::name(pod);
+        let expected = Expected {
+            container: &group.subject.container,
+            kind: group.planned.technology.kind(),
+            gpu: &group.planned.target.gpu.uuid,
+            threads: group.planned.threads,
+        };
+        let granted = granted::granted(pod, &expected)?;
+        let state = pod_state::state(pod, expected.container);
+        let copy = self.copies.entry(name.clone()).or_insert_with(|| Followed {
+            group: index,
+            granted: None,
+            state: state.clone(),
+            follower: None,
+            told: Copy::default(),
+        });
+        (copy.granted, copy.state) = (granted, state);
+        if copy.state == PodState::Runs && copy.follower.is_none() {
+            copy.follower =
+                Some(Follower::start(self.cluster.pods(), name.clone(), expected.container.to_owned()));
+        }
+        let PodState::Ends(why) = copy.state.clone() else { return Ok(()) };
+        Err(TrialError::Ended { context: self.context(&name, expected.container).await, pod: name, why })
+    }
+
+    /// Takes in what the copies have told since.
+    async fn listen(&mut self) {
+        tokio::time::sleep(POLL).await;
+        for copy in self.copies.values_mut() {
+            let Some(follower) = &mut copy.follower else { continue };
+            follower.heard().for_each(|line| copy.told.tell(line));
+        }
+        self.say();
+    }
+
+    /// When all copies of all groups were warm so far.
+    fn window(&self) -> Option<Window> {
+        let wanted: u32 = self.groups.iter().map(|group| group.planned.copies).sum();
+        let ready = self.copies.values().filter(|copy| copy.granted.is_some()).count();
+        (ready == wanted as usize).then(|| Window::of(self.copies.values().map(|copy| &copy.told)))?
+    }
+
+    fn trial(self, window: Window) -> Trial {
+        let mut groups: Vec<Vec<Report>> = self.groups.iter().map(|_| Vec::new()).collect();
+        for copy in self.copies.into_values() {
+            if let Some(granted) = copy.granted {
+                groups[copy.group].push(Report { granted, told: copy.told });
+            }
+        }
+        Trial { groups, window }
+    }
+
+    fn started(&self) -> usize {
+        self.copies.values().filter(|copy| copy.told.start.is_some()).count()
+    }
+
+    fn wanted(&self) -> usize {
+        self.groups.iter().map(|group| group.planned.copies as usize).sum()
+    }
+
+    /// Says on standard error how far it is, where that has changed.
+    fn say(&mut self) {
+        let (started, wanted) = (self.started(), self.wanted());
+        let runs = self.copies.values().filter(|copy| copy.state == PodState::Runs).count();
+        let said = if started < wanted {
+            format!("{runs} of {wanted} run, {started} have begun to work")
+        } else if self.window().is_none() {
+            "all work; warming up".to_owned()
+        } else {
+            "all are warm; measuring".to_owned()
+        };
+        if said != self.said {
+            eprintln!("  {:5.1} s  {said}", self.begun.elapsed().as_secs_f64());
+            self.said = said;
+        }
+    }
+
+    /// Whether it takes too long.
+    async fn deadline(&mut self) -> Result<(), TrialError> {
+        let Times { start_within, warm_up, measure } = self.times;
+        if self.started() == self.wanted() {
+            let since = self.all_started.get_or_insert_with(Instant::now).elapsed();
+            if since < warm_up + measure + start_within {
+                return Ok(());
+            }
+            let why = "the copies were not warm together for long enough; is one turn longer than --measure?";
+            return Err(TrialError::Late {
+                waited: self.begun.elapsed(),
+                why: why.to_owned(),
+                context: String::new(),
+            });
+        }
+        if self.begun.elapsed() < start_within {
+            return Ok(());
+        }
+        Err(self.late().await)
+    }
+
+    async fn late(&self) -> TrialError {
+        let waited = self.begun.elapsed();
+        let Some((pod, copy)) = self.copies.iter().find(|(_, copy)| copy.told.start.is_none()) else {
+            let why = format!("{} of {} pods exist", self.copies.len(), self.wanted());
+            let refusal = self.cluster.refusal(self.groups[0].name).await.ok().flatten();
+            let context = refusal.map(|text| format!(": {text}")).unwrap_or_default();
+            return TrialError::Late { waited, why, context };
+        };
+        let container = &self.groups[copy.group].subject.container;
+        let why = match &copy.state {
+            PodState::Waits(why) | PodState::Ends(why) => format!("pod {pod} does not run: {why}"),
+            PodState::Runs => format!(
+                "pod {pod} has told nothing that the client tells; what is measured runs client.py, any program by client.py --workload command (docs/sharing.md)"
+            ),
+        };
+        TrialError::Late { waited, why, context: self.context(pod, container).await }
+    }
+
+    /// What helps to understand a pod: the end of its log, or else what was told of it.
+    async fn context(&self, pod: &str, container: &str) -> String {
+        let (what, lines) = match follow::tail(&self.cluster.pods(), pod, container).await {
+            Ok(lines) if !lines.is_empty() => ("its log ends with".to_owned(), lines),
+            log => {
+                let runs = self.copies.get(pod).is_some_and(|copy| copy.state == PodState::Runs);
+                let unread =
+                    log.err().filter(|_| runs).map(|error| format!("its log cannot be read: {error}; "));
+                let events = pod_state::told(self.cluster.events(pod).await);
+                (format!("{}its Events", unread.unwrap_or_default()), events)
+            }
+        };
+        let lines =
+            if lines.is_empty() { " none".to_owned() } else { format!("\n    {}", lines.join("\n    ")) };
+        format!("; {what}:{lines}")
+    }
+}

@@ -1,0 +1,134 @@
+//! The figures of a point, from what its copies told: the turns while all copies were warm and none had ended. The rule, and
+//! what a percentile is, are those of `by_hand.py`, so that its figures compare.
+
+use super::Figures;
+use super::lines::{Line, Sensors, Start, Turns};
+use std::time::Duration;
+use thiserror::Error;
+
+/// What one copy told.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Copy {
+    /// What it runs on.
+    pub start: Option<Start>,
+    /// Second by second.
+    pub turns: Vec<Turns>,
+    ended: Option<f64>,
+}
+
+impl Copy {
+    /// Takes a line in.
+    pub fn tell(&mut self, line: Line) {
+        match line {
+            Line::Start(start) => self.start = Some(start),
+            Line::Turns(turns) => self.turns.push(turns),
+            Line::End { at } => self.ended = Some(at),
+        }
+    }
+
+    fn warm(&self) -> Option<f64> {
+        Some(self.turns.iter().find(|turns| turns.warm)?.begin)
+    }
+
+    fn last(&self) -> Option<f64> {
+        self.ended.or_else(|| Some(self.turns.last()?.end))
+    }
+}
+
+/// When all copies were warm and none had ended; in the copies' seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Window {
+    from: f64,
+    to: f64,
+}
+
+/// Why a window has no figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "no turn began and ended while all copies were warm; measure for longer (--measure), and see that copies do not end by \
+     themselves"
+)]
+pub struct NoTurns;
+
+impl Window {
+    /// The window so far; `None` while a copy is not warm.
+    pub fn of<'c>(copies: impl Iterator<Item = &'c Copy> + Clone) -> Option<Self> {
+        let warm: Option<Vec<f64>> = copies.clone().map(Copy::warm).collect();
+        let last: Option<Vec<f64>> = copies.map(Copy::last).collect();
+        let from = warm?.into_iter().reduce(f64::max)?;
+        Some(Self { from, to: last?.into_iter().reduce(f64::min)? })
+    }
+
+    /// Whether it is as long as that.
+    pub fn has(self, measure: Duration) -> bool {
+        self.to - self.from >= measure.as_secs_f64()
+    }
+
+    /// Whether a line is within.
+    pub fn holds(self, turns: &Turns) -> bool {
+        turns.begin >= self.from && turns.end <= self.to
+    }
+
+    /// The figures of these copies, which may be some of those that made the window.
+    pub fn figures(self, copies: &[&Copy]) -> Result<Figures, NoTurns> {
+        let within = |copy: &Copy| copy.turns.iter().filter(|turns| self.holds(turns)).cloned().collect();
+        let lines: Vec<Vec<Turns>> = copies.iter().map(|copy| within(copy)).collect();
+        let mut seconds: Vec<f64> = lines.iter().flatten().flat_map(|turns| turns.seconds.clone()).collect();
+        seconds.sort_by(f64::total_cmp);
+        let mean = mean(seconds.iter().copied()).ok_or(NoTurns)?;
+        let per_second: f64 = lines.iter().map(|lines| rate(lines)).sum();
+        let told = |read: fn(&Sensors) -> Option<f64>| {
+            lines.iter().flatten().filter_map(move |turns| read(&turns.sensors))
+        };
+        // The counter is the GPU's: each copy reads the same one.
+        let watts = lines.iter().find_map(|lines| power_by_energy(lines));
+        Ok(Figures {
+            mean_seconds: mean,
+            p50_seconds: percentile(&seconds, 0.5),
+            p95_seconds: percentile(&seconds, 0.95),
+            p99_seconds: percentile(&seconds, 0.99),
+            per_second,
+            turns: seconds.len() as u64,
+            window_seconds: self.to - self.from,
+            memory_mib: told(|sensors| sensors.memory_mib).reduce(f64::max),
+            power_watts: self::mean(told(|sensors| sensors.power_w)),
+            energy_per_turn_joules: watts.map(|watts| watts / per_second),
+        })
+    }
+}
+
+/// The value that so large a part of the ascending values does not exceed, counted as `by_hand.py` does.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "turns of a run are fewer than 2^52"
+)]
+fn percentile(ascending: &[f64], part: f64) -> f64 {
+    let index = (ascending.len() as f64 * part) as usize;
+    ascending.get(index.min(ascending.len().saturating_sub(1))).copied().unwrap_or_default()
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (count, sum) = values.fold((0.0, 0.0), |(count, sum), value| (count + 1.0, sum + value));
+    (count > 0.0).then(|| sum / count)
+}
+
+/// Turns a second of one copy.
+#[expect(clippy::cast_precision_loss, reason = "turns of a run are fewer than 2^52")]
+fn rate(lines: &[Turns]) -> f64 {
+    let turns: usize = lines.iter().map(|turns| turns.seconds.len()).sum();
+    let span: f64 = lines.iter().map(|turns| turns.end - turns.begin).sum();
+    if span > 0.0 { turns as f64 / span } else { 0.0 }
+}
+
+/// The GPU's mean power by its counter of energy, in watts.
+fn power_by_energy(lines: &[Turns]) -> Option<f64> {
+    let (first, last) = (lines.first()?, lines.last()?);
+    let span = last.end - first.end;
+    (span > 0.0).then_some((last.sensors.energy_j? - first.sensors.energy_j?) / span)
+}
+
+#[cfg(test)]
+#[path = "window_tests.rs"]
+mod tests;

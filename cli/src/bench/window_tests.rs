@@ -1,0 +1,88 @@
+use super::*;
+
+/// A copy that takes a turn in `turn` seconds and tells every second from `begin` on, warm after two.
+fn copy(begin: f64, lines: u32, turn: f64) -> Copy {
+    let mut copy = Copy::default();
+    let mut at = begin;
+    for number in 0..lines {
+        let mut seconds = Vec::new();
+        let (start, mut end) = (at, at);
+        while end < start + 1.0 {
+            end += turn;
+            seconds.push(turn);
+        }
+        at = end;
+        let sensors = Sensors {
+            power_w: Some(200.0),
+            energy_j: Some(300.0 * end),
+            memory_mib: Some(f64::from(1000 + number)),
+            ..Sensors::default()
+        };
+        copy.tell(Line::Turns(Turns { begin: start, end, warm: number >= 2, seconds, sensors }));
+    }
+    copy
+}
+
+fn near(value: f64, expected: f64) -> bool {
+    (value - expected).abs() < 1e-9
+}
+
+#[test]
+fn only_turns_count_that_ran_while_all_were_warm_and_none_had_ended() {
+    // Warm from 2 to 10 and from 5 to 9: together from 5 to 9.
+    let (early, late) = (copy(0.0, 10, 0.25), copy(3.0, 6, 0.5));
+    let window = Window::of([&early, &late].into_iter()).unwrap();
+    assert_eq!(window, Window { from: 5.0, to: 9.0 });
+    let figures = window.figures(&[&early, &late]).unwrap();
+    assert_eq!(figures.turns, 4 * 4 + 4 * 2);
+    assert!(near(figures.mean_seconds, (16.0 * 0.25 + 8.0 * 0.5) / 24.0));
+    assert!(near(figures.per_second, 4.0 + 2.0));
+    assert!(near(figures.window_seconds, 4.0));
+    // 300 W by the counter, at six turns a second.
+    assert!(near(figures.energy_per_turn_joules.unwrap(), 50.0));
+    assert_eq!(figures.power_watts, Some(200.0));
+    assert_eq!(figures.memory_mib, Some(1008.0));
+    let alone = window.figures(&[&late]).unwrap();
+    assert_eq!((alone.turns, alone.mean_seconds), (8, 0.5));
+}
+
+#[test]
+fn the_end_of_one_copy_is_the_end_of_the_window() {
+    let (mut early, late) = (copy(0.0, 10, 0.5), copy(0.0, 10, 0.5));
+    early.tell(Line::End { at: 5.5 });
+    let window = Window::of([&early, &late].into_iter()).unwrap();
+    assert_eq!(window, Window { from: 2.0, to: 5.5 });
+    assert_eq!(window.figures(&[&early, &late]).unwrap().turns, 12);
+    assert!(window.has(Duration::from_millis(3500)) && !window.has(Duration::from_secs(4)));
+}
+
+#[test]
+fn there_is_no_window_while_a_copy_is_not_warm_and_no_figure_without_a_turn() {
+    let (warm, cold) = (copy(0.0, 10, 0.5), copy(0.0, 2, 0.5));
+    assert_eq!(Window::of([&warm, &cold].into_iter()), None);
+    assert_eq!(Window::of([&Copy::default()].into_iter()), None);
+    let (first, second) = (copy(0.0, 4, 0.5), copy(30.0, 4, 0.5));
+    let window = Window::of([&first, &second].into_iter()).unwrap();
+    assert_eq!(window.figures(&[&first, &second]), Err(NoTurns));
+    assert!(!window.has(Duration::ZERO));
+}
+
+/// As `sorted[min(int(len * part), len - 1)]` of Python.
+#[test]
+fn a_percentile_is_what_by_hand_calls_so() {
+    let values: Vec<f64> = (1..=20_u8).map(f64::from).collect();
+    for (part, expected) in [(0.0, 1.0), (0.5, 11.0), (0.95, 20.0), (0.99, 20.0), (1.0, 20.0)] {
+        assert!(near(percentile(&values, part), expected), "{part}");
+    }
+    assert!(near(percentile(&[7.0], 0.5), 7.0));
+}
+
+#[test]
+fn what_nvml_does_not_tell_is_absent() {
+    let mut copy = copy(0.0, 6, 0.5);
+    for turns in &mut copy.turns {
+        turns.sensors = Sensors::default();
+    }
+    let figures = Window::of([&copy].into_iter()).unwrap().figures(&[&copy]).unwrap();
+    assert_eq!((figures.memory_mib, figures.power_watts, figures.energy_per_turn_joules), (None, None, None));
+}

@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',')]
     pub scenes: Vec<String>,
     /// Of `bench` the ways of sharing, as `kerf bench sharing` calls them.
-    #[arg(long, value_delimiter = ',', default_value = "time-slicing,mps,mps-limited")]
+    #[arg(long, value_delimiter = ',', default_value = "mps,mps-limited,time-slicing")]
     pub technologies: Vec<String>,
     /// Of `bench`: without the same clients started by hand.
     #[arg(long)]

@@ -5,7 +5,7 @@ mod compare;
 mod template;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -21,6 +21,12 @@ use crate::standing::Standing;
 /// Under this one clients may use what the others leave: the node's policy says so meanwhile.
 const UNLIMITED: &str = "mps";
 
+/// By its points kerf predicts those of the others.
+fn fit(out: &Path, technology: &str) -> Option<PathBuf> {
+    let measured = out.with_file_name(UNLIMITED).join("results.json");
+    Some(measured).filter(|file| technology != UNLIMITED && file.is_file())
+}
+
 /// Within two seconds the programs have read a changed policy; then it goes to the node's agent.
 const POLICY: Duration = Duration::from_secs(4);
 
@@ -30,7 +36,7 @@ pub fn bench(args: &Args) -> anyhow::Result<()> {
     let out = args.out.clone().unwrap_or_else(|| args.state.join("bench"));
     fs::create_dir_all(&out).with_context(|| format!("failed to create {}", out.display()))?;
     let template = args.state.join("client.yaml");
-    fs::write(&template, template::text(args)?).context("failed to write the client's pod template")?;
+    fs::write(&template, template::text(args)).context("failed to write the client's pod template")?;
     let mut rows = Vec::new();
     for technology in &args.technologies {
         let out = out.join(technology);
@@ -67,6 +73,9 @@ fn by_kerf(
     command.args(["bench", "sharing", "--technologies", technology]);
     command.arg("--kubeconfig").arg(&standing.kubeconfig).arg("--template").arg(template);
     command.arg("--out").arg(out).args(&args.flags);
+    if let Some(file) = fit(out, technology) {
+        command.arg("--fit").arg(file);
+    }
     let status = command.status().context("failed to run kerf")?;
     ensure!(status.success(), "kerf bench sharing failed ({status})");
     let text = fs::read(out.join("results.json")).context("failed to read what kerf measured")?;

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::args::Args;
 
 /// A pod template for `kerf bench sharing`.
-pub fn text(args: &Args) -> anyhow::Result<String> {
+pub fn text(args: &Args) -> String {
     let mounts = [("usr", "/usr"), ("opt", "/opt"), ("libraries", "/etc/ld.so.cache"), ("tmp", "/tmp")];
     let volumes = mounts.map(|(name, path)| {
         let tmp = json!({"name": name, "emptyDir": {}});
@@ -32,5 +32,5 @@ pub fn text(args: &Args) -> anyhow::Result<String> {
         },
     });
     // JSON, which every reader of YAML accepts.
-    Ok(format!("{template:#}\n"))
+    format!("{template:#}\n")
 }

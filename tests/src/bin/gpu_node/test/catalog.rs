@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::scene::Scene;
 
-pub async fn agrees_with_nvml(scene: &Scene<'_>) -> anyhow::Result<String> {
+pub fn agrees_with_nvml(scene: &Scene<'_>) -> anyhow::Result<String> {
     if !scene.is_real() {
         return Ok("without a GPU there is nothing to compare with".to_owned());
     }

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 type Play = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, anyhow::Result<String>>;
 
 const SCENES: [(&str, Play); 11] = [
-    ("catalog", |scene| catalog::agrees_with_nvml(scene).boxed_local()),
+    ("catalog", |scene| async { catalog::agrees_with_nvml(scene) }.boxed_local()),
     ("limits", |scene| fences::limits(scene).boxed_local()),
     ("two users", |scene| users::share_one_server(scene).boxed_local()),
     ("a client killed", |scene| server::client_killed(scene).boxed_local()),

@@ -120,6 +120,17 @@ pub struct NeighboursArgs {
     pub neighbour: WorkloadName,
 }
 
+/// `kerf bench report`.
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// The `results.json` of each run.
+    #[arg(required = true, value_name = "FILE")]
+    pub results: Vec<PathBuf>,
+    /// Where the whole is written.
+    #[arg(short, long, value_name = "DIR", default_value = "kerf-sharing")]
+    pub out: PathBuf,
+}
+
 /// What is kept busy: `deploy/examples/sharing/client/workloads.py`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WorkloadName {

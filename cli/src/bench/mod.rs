@@ -18,7 +18,9 @@ mod picture;
 mod plan;
 mod pod_state;
 mod profile;
+mod publish;
 mod reference;
+mod report;
 mod results;
 mod sensors;
 mod sharing;
@@ -44,6 +46,8 @@ pub enum Command {
     Profile(args::ProfileArgs),
     /// Measure a workload in MIG instances, alone and beside a noisy neighbour on the same GPU.
     Neighbours(args::NeighboursArgs),
+    /// Put several runs of `sharing` into one table and one picture.
+    Report(args::ReportArgs),
 }
 
 /// Runs the command.
@@ -52,5 +56,6 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Sharing(args) => sharing::run(args),
         Command::Profile(args) => profile::run(args),
         Command::Neighbours(args) => neighbours::run(args),
+        Command::Report(args) => report::run(args),
     }
 }

@@ -6,11 +6,10 @@ use super::measure;
 use super::plan::{self, Plan, Planned, Wanted};
 use super::subject::Subject;
 use super::trial::TrialError;
-use super::{Failed, Fit, Results, Technology, VERSION, forecast, picture, sensors, table};
+use super::{Failed, Fit, Results, Technology, VERSION, publish, sensors, table};
 use anyhow::{Context as _, bail, ensure};
 use kerf_core::mig::MigTable;
 use kerf_core::quantity::parse_size;
-use std::io::Write as _;
 use std::path::Path;
 
 /// Measures, prints and writes.
@@ -47,8 +46,9 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     }
     let work = measure_points(&cluster, &subject, &points, args, &mut record);
     let worked = measure::leaving_nothing(&cluster, work).await;
-    conclude(&mut record, earlier.as_ref().map(|earlier| &earlier.fit));
-    let published = publish(&record, args);
+    publish::conclude(&mut record.results, &record.table, earlier.as_ref().map(|earlier| &earlier.fit));
+    let published = measure::write(&args.run.out, "sensors.csv", &record.sensors)
+        .and_then(|()| publish::publish(&record.results, &args.run.out));
     worked?;
     published?;
     match record.results.failed.len() {
@@ -65,14 +65,10 @@ struct Earlier {
 
 impl Earlier {
     fn read(path: &Path) -> anyhow::Result<Self> {
-        let text =
-            std::fs::read(path).with_context(|| format!("--fit {}: failed to read", path.display()))?;
-        let results: Results = serde_json::from_slice(&text)
-            .with_context(|| format!("--fit {}: it is no results.json of this version", path.display()))?;
+        let results = publish::read(path).context("--fit")?;
         let problem = results.fit_problem.unwrap_or_default();
-        let fit = results
-            .fit
-            .with_context(|| format!("--fit {}: that run has no fit: {problem}", path.display()))?;
+        let fit = results.fit;
+        let fit = fit.with_context(|| format!("--fit {}: that run has no fit: {problem}", path.display()))?;
         Ok(Self { fit, models: results.gpus.into_iter().map(|gpu| gpu.model).collect() })
     }
 
@@ -144,52 +140,5 @@ async fn measure_points(
             }
         }
     }
-    Ok(())
-}
-
-/// Fits the model, and lets it predict.
-fn conclude(record: &mut Record, earlier: Option<&Fit>) {
-    let results = &mut record.results;
-    let own = forecast::fit(&results.points);
-    let is_own = own.is_ok();
-    let fit = own.or_else(|problem| match earlier {
-        Some(earlier) => forecast::with_earlier(&results.points, earlier),
-        None => Err(problem),
-    });
-    match fit {
-        Ok(fit) => {
-            let one_model = results.gpus.windows(2).all(|pair| pair[0].model == pair[1].model);
-            // The numbers of one model say nothing of another's instances.
-            let table = if one_model { &record.table } else { &MigTable::default() };
-            results.forecasts = forecast::forecasts(&results.points, &fit, is_own, table);
-            results.fit = Some(fit);
-        }
-        Err(problem) => results.fit_problem = Some(problem.to_string()),
-    }
-}
-
-fn publish(record: &Record, args: &SharingArgs) -> anyhow::Result<()> {
-    let (results, out) = (&record.results, &args.run.out);
-    measure::write(out, "results.json", &(serde_json::to_string_pretty(results)? + "\n"))?;
-    measure::write(out, "results.md", &table::document(results))?;
-    measure::write(out, "sensors.csv", &record.sensors)?;
-    let models: Vec<&str> =
-        results.gpus.iter().map(|gpu| gpu.product.as_deref().unwrap_or(&gpu.model)).collect();
-    let title = format!("{} on {}", results.workload, models.join(" and "));
-    measure::write(out, "sharing.svg", &picture::picture(&title, &results.points))?;
-    let mut text = table::points(results).text();
-    if !results.forecasts.is_empty() {
-        text = text + "\n" + &table::forecasts(&results.forecasts).text();
-    }
-    for line in table::missing(results) {
-        text = text + "\n" + &line;
-    }
-    let mut stdout = std::io::stdout().lock();
-    writeln!(
-        stdout,
-        "{}\n\nin {}: results.json, results.md, sensors.csv, sharing.svg",
-        text.trim_end(),
-        out.display()
-    )?;
     Ok(())
 }

@@ -297,6 +297,6 @@ impl DeviceManager {
 }
 
 /// A lock whose holder panicked protects data that is still whole: no section here leaves it half written.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

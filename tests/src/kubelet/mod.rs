@@ -38,6 +38,7 @@ mod status;
 pub use active::{ActivePod, ActivePods};
 pub use admission::{Rejection, fit};
 pub use demand::{ContainerDemand, ContainerRole, PodDemand, PodKey, is_extended_resource};
+pub(crate) use devices::locked;
 pub use devices::{Allocated, DeviceError, DeviceManager};
 pub use grant::Grant;
 pub use ledger::{

@@ -86,6 +86,11 @@ impl RealNode {
         wait(PATIENCE, "kerf's names in the node's status", named).await
     }
 
+    /// Kills the kubelet and starts it again; pods run on.
+    pub fn restart_kubelet(&mut self) -> anyhow::Result<()> {
+        Ok(self.kubelet.restart()?)
+    }
+
     /// Ends all pods, lets the agent leave the node, which ends the MPS daemons, and stops the rest in order.
     pub async fn stop(mut self, cluster: &Cluster) -> anyhow::Result<()> {
         let gone = delete_pods(cluster).await;

@@ -17,9 +17,11 @@ pub enum Step {
     Up,
     /// Runs pods on shares of a GPU and checks what they see.
     Test,
+    /// Holds the kubelet to the rules that the stand-in of the tests keeps; restarts it on the way. Between `up` and `down`.
+    Judge,
     /// Ends everything and removes its files.
     Down,
-    /// All of these.
+    /// `up`, `test` and `down`.
     All,
     /// What `up` leaves behind: it holds the node until it is told to end.
     #[value(hide = true)]
@@ -55,6 +57,9 @@ pub struct Args {
     /// The driver's libraries, as pods' `LD_LIBRARY_PATH`.
     #[arg(long, default_value = "/usr/local/nvidia/lib64")]
     pub libraries: PathBuf,
+    /// Of the rules that `judge` knows, only those whose sentence has these words.
+    #[arg(long, default_value = "")]
+    pub rules: String,
 }
 
 impl Args {

@@ -23,6 +23,7 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     let begun = Instant::now();
     let say = |text: &str| println!("[{:6.2} s] {text}", begun.elapsed().as_secs_f64());
     let mut end = signal(SignalKind::terminate()).context("failed to listen for the end")?;
+    let mut again = signal(SignalKind::hangup()).context("failed to listen for the kubelet's restart")?;
     let gpus = args.gpus()?;
     if let Gpus::Real { nvml, mps_control } = &gpus {
         println!("NVML is {}, the MPS daemon {}", nvml.display(), mps_control.display());
@@ -37,11 +38,16 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     options.policy = Some(policies(args)?);
     let cluster = Cluster::start(options, say).await?;
     let options = RealNodeOptions { name: args.name.clone(), places: args.places(), gpus };
-    let node = RealNode::start(&cluster, options, say).await?;
+    let mut node = RealNode::start(&cluster, options, say).await?;
     let kubeconfig = cluster.plane().kubeconfig().to_owned();
     println!("the node is up: export KUBECONFIG={}", kubeconfig.display());
     Standing { kubeconfig }.write(args)?;
-    end.recv().await;
+    loop {
+        tokio::select! {
+            _ = end.recv() => break,
+            _ = again.recv() => node.restart_kubelet()?,
+        }
+    }
     let stopped = node.stop(&cluster).await;
     say("the node has ended");
     cluster.stop().await?;

@@ -7,6 +7,7 @@ mod container_log;
 mod down;
 mod hold;
 mod job;
+mod judge;
 mod pods;
 mod seen;
 mod shares;
@@ -29,6 +30,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     match args.step {
         Step::Up => up::up(args),
         Step::Test => test(args),
+        Step::Judge => tokio::runtime::Runtime::new()?.block_on(judge::judge(args)),
         Step::Down => down::down(args),
         Step::All => all(args),
         Step::Hold => hold::hold(args),

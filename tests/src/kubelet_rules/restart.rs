@@ -1,0 +1,103 @@
+//! A kubelet that is killed and started again under running pods.
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+
+use super::pods::{WAITS, container_status};
+use super::scene::Scene;
+use super::{Case, case};
+
+pub(super) const CASES: &[Case] = &[
+    case!("a restart removes plugins' sockets and leaves pods and what they hold alone", left_alone),
+    case!("a name has no device after a restart until its plugin registers", unregistered),
+    case!("a pod whose init container has ended outlives a restart", init_container),
+    case!("a container starts again in place after a restart, before its plugin is back", in_place),
+];
+
+/// The process of a pod's container `main`: its start and how often it was started.
+fn process(pod: &Pod) -> (Option<String>, i32) {
+    let status = pod.status.clone().unwrap_or_default();
+    let main = container_status(&status, "main");
+    (main.container_id, main.restart_count)
+}
+
+/// Fails if the pod does not run as it did.
+async fn runs_on(scene: &Scene<'_>, pod: &str, before: &Pod) -> anyhow::Result<()> {
+    let now = scene.running(pod).await?;
+    ensure!(process(&now) == process(before), "{pod} was {:?} and is {:?}", process(before), process(&now));
+    Ok(())
+}
+
+/// Waits until the kubelet lists a pod again: it starts without knowing any.
+async fn lists_again(scene: &Scene<'_>, pod: &str) -> anyhow::Result<()> {
+    let known = async || Ok(scene.listed(pod).await.is_ok_and(|listed| listed.is_some()));
+    crate::cluster::wait(super::scene::PATIENCE, &format!("{pod} to be listed again"), known).await
+}
+
+async fn left_alone(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.plug_in(&["a", "b"]).await?;
+    let before = scene.run("one", 1).await?;
+    let held = scene.held("one").await?;
+    let foreign = scene.path(&format!("{}.txt", scene.prefix));
+    std::fs::write(&foreign, "")?;
+    scene.kubelet.restart().await?;
+    let folder = scene.kubelet.device_plugins();
+    let left = std::fs::read_dir(&folder)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let left: Vec<String> = left.filter(|name| name.starts_with(&scene.prefix)).collect();
+    std::fs::remove_file(foreign)?;
+    ensure!(left == [format!("{}.txt", scene.prefix)], "in the folder are {left:?}");
+    lists_again(scene, "one").await?;
+    runs_on(scene, "one", &before).await?;
+    ensure!(scene.held("one").await? == held, "it holds something else");
+    scene.plug_in(&["a", "b"]).await?;
+    scene.run("two", 1).await?;
+    ensure!(scene.held("two").await?.is_disjoint(&held), "both hold {held:?}");
+    let (_, message) = scene.refused("three", 1).await?;
+    ensure!(message.contains("Requested: 1, Available: 0"), "it was refused: {message}");
+    runs_on(scene, "one", &before).await
+}
+
+async fn unregistered(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.plug_in(&["a"]).await?;
+    scene.shows(1, 1).await?;
+    scene.kubelet.restart().await?;
+    scene.shows(0, 0).await?;
+    let (reason, message) = scene.refused("one", 1).await?;
+    ensure!(reason == "UnexpectedAdmissionError", "the reason is {reason}");
+    ensure!(message.contains("no healthy devices present; cannot allocate unhealthy devices"), "{message}");
+    scene.plug_in(&["a"]).await?;
+    scene.shows(1, 1).await?;
+    scene.run("two", 1).await.map(drop)
+}
+
+async fn init_container(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.plug_in(&["a"]).await?;
+    let load = scene.container("load", 1, "true");
+    let main = scene.container("main", 1, WAITS);
+    scene.create("one", json!({"initContainers": [load], "containers": [main]})).await?;
+    let before = scene.running("one").await?;
+    scene.kubelet.restart().await?;
+    lists_again(scene, "one").await.context("it was not admitted again")?;
+    runs_on(scene, "one", &before).await?;
+    scene.plug_in(&["a"]).await?;
+    scene.holds("one", &["a"]).await
+}
+
+async fn in_place(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.plug_in(&["a"]).await?;
+    let again = scene.folder.path().join("again");
+    let script = format!("[ -e {0} ] && {{ {WAITS}; }}; touch {0}; {1}", again.display(), scene.gate("gate"));
+    let spec = json!({"restartPolicy": "Always", "containers": [scene.container("main", 1, &script)]});
+    scene.create("one", spec).await?;
+    scene.running("one").await?;
+    scene.kubelet.restart().await?;
+    lists_again(scene, "one").await?;
+    scene.open("gate")?;
+    let second = scene.until("one", "a second run", |status| {
+        let main = container_status(status, "main");
+        Ok(main.restart_count == 1 && main.state.is_some_and(|state| state.running.is_some()))
+    });
+    second.await?;
+    scene.holds("one", &["a"]).await
+}

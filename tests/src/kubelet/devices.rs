@@ -56,6 +56,8 @@ pub struct DeviceManager {
     pods: Arc<dyn ActivePods>,
     pub(super) ledger: Mutex<DeviceLedger>,
     pub(super) plugins: Mutex<BTreeMap<String, Plugin>>,
+    /// The connection that counts for each name; cancelled it closes.
+    pub(super) clients: Mutex<BTreeMap<String, CancellationToken>>,
     grants: Mutex<BTreeMap<String, BTreeMap<String, Grant>>>,
     delay: Mutex<Duration>,
     /// Ends the streams when the kubelet goes down.
@@ -78,6 +80,7 @@ impl DeviceManager {
             pods,
             ledger: Mutex::default(),
             plugins: Mutex::default(),
+            clients: Mutex::default(),
             grants: Mutex::default(),
             delay: Mutex::new(Duration::ZERO),
             run: Mutex::default(),
@@ -95,6 +98,7 @@ impl DeviceManager {
         let checkpoint = Checkpoint::read(&self.folder).unwrap_or_default();
         let names = checkpoint.ledger.names.iter().map(|name| (name.clone(), Plugin::stopped_at(now)));
         *locked(&self.plugins) = names.collect();
+        locked(&self.clients).clear();
         *locked(&self.ledger) = DeviceLedger::restored(checkpoint.ledger, self.seed);
         *locked(&self.grants) = checkpoint.grants;
         *locked(&self.run) = CancellationToken::new();
@@ -153,7 +157,8 @@ impl DeviceManager {
         let plugin = locked(&self.plugins).get(resource).cloned();
         let plugin =
             plugin.ok_or_else(|| DeviceError::Plugin(format!("unknown Device Plugin {resource}")))?;
-        let preferred = if choice.needed() > 0 { plugin.preferred(&choice).await? } else { Vec::new() };
+        let preferred = if choice.needed() > 0 { plugin.preferred(&choice).await } else { Ok(Vec::new()) };
+        let preferred = preferred.map_err(DeviceError::Plugin)?;
         let ids = locked(&self.ledger).take(&choice, &preferred);
         self.allocate_calls.fetch_add(1, Ordering::Relaxed);
         let answer = plugin.allocate(ids.iter().cloned().collect()).await;
@@ -248,6 +253,12 @@ impl DeviceManager {
             held.entry(resource.clone()).or_default().extend(ids.iter().cloned());
         }
         held
+    }
+
+    /// How many devices of each name are taken, if this pod holds any; nothing otherwise.
+    pub(super) fn taken_beside(&self, uid: &str) -> BTreeMap<String, usize> {
+        let ledger = locked(&self.ledger);
+        if ledger.holdings().contains_key(uid) { ledger.taken() } else { BTreeMap::new() }
     }
 
     /// Whether all that a container holds is healthy, as its restart in place needs.

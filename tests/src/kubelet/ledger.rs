@@ -260,6 +260,12 @@ impl DeviceLedger {
         }
     }
 
+    /// How many devices of each name somebody holds.
+    #[must_use]
+    pub fn taken(&self) -> BTreeMap<String, usize> {
+        self.taken.iter().map(|(resource, ids)| (resource.clone(), ids.len())).collect()
+    }
+
     /// What the containers of every pod hold, by pod UID, inactive pods included until they are collected.
     #[must_use]
     pub fn holdings(&self) -> &BTreeMap<String, PodHoldings> {

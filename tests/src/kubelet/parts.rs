@@ -158,6 +158,7 @@ impl Core {
 
     fn rejected(self: &Arc<Self>, pod: Arc<Pod>, uid: String, rejection: Rejection) {
         let key = PodKey::of(&pod);
+        let told = rejection.told().to_owned();
         let Rejection { reason, message } = rejection;
         tracing::warn!(pod = %key, reason, message, "a pod was refused on the node");
         let failed = FailedAdmission {
@@ -175,7 +176,7 @@ impl Core {
             if deleting {
                 api::remove(client, &key, &uid).await;
             }
-            api::warn_about(client, &core.options.node_name, &pod, &reason, &message).await;
+            api::warn_about(client, &core.options.node_name, &pod, &reason, &told).await;
         });
     }
 }

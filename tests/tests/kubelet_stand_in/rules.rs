@@ -167,16 +167,16 @@ fn the_peak_counts_sidecars_with_the_containers_and_init_containers_alone() {
 
 #[test]
 fn a_name_that_the_node_does_not_list_is_dropped_from_the_fit_check() {
-    let demand = PodDemand::of(&pod("one", &[], &[("main", 1)]));
-    assert_eq!(fit(&demand, ids([NAME]), &BTreeMap::new(), |_| 0), Ok(ids([NAME])));
+    let peak = PodDemand::of(&pod("one", &[], &[("main", 1)])).peak();
+    assert_eq!(fit(&peak, &BTreeMap::new(), |_| 0), Ok(()));
 }
 
 #[test]
-fn a_foreign_resource_has_to_fit_the_nodes_allocatable() {
-    let demand = PodDemand::of(&pod("one", &[], &[("main", 1)]));
-    let allocatable = BTreeMap::from([(NAME.to_owned(), Quantity("1".to_owned()))]);
-    assert_eq!(fit(&demand, ids([NAME]), &allocatable, |_| 0), Ok(BTreeSet::new()));
-    let Rejection { reason, message } = fit(&demand, ids([NAME]), &allocatable, |_| 1).unwrap_err();
+fn a_resource_has_to_fit_the_nodes_allocatable() {
+    let peak = PodDemand::of(&pod("one", &[], &[("main", 1)])).peak();
+    let allocatable = BTreeMap::from([(NAME.to_owned(), 1)]);
+    assert_eq!(fit(&peak, &allocatable, |_| 0), Ok(()));
+    let Rejection { reason, message } = fit(&peak, &allocatable, |_| 1).unwrap_err();
     assert_eq!(reason, "OutOfnvidia.com/mig-1g.10gb");
     assert_eq!(
         message,

@@ -292,14 +292,12 @@ async fn a_restart_empties_the_folder_and_keeps_names_and_holders() {
 }
 
 #[tokio::test]
-async fn a_wrong_version_name_or_socket_is_not_registered() {
+async fn a_wrong_version_or_name_is_not_registered() {
     let node = Node::start();
     node.serve("one.sock", &["a"]);
     let error = node.register("one.sock", NAME, "v1alpha").await.unwrap_err();
     assert!(error.message().contains("requested API version \"v1alpha\" is not supported"), "{error}");
     let error = node.register("one.sock", "gpu-10gb", API_VERSION).await.unwrap_err();
     assert!(error.message().contains("\"gpu-10gb\" is invalid"), "{error}");
-    let error = node.register("none.sock", NAME, API_VERSION).await.unwrap_err();
-    assert!(error.message().contains("failed to dial device plugin"), "{error}");
     node.wait_for(None).await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use serde_json::json;
 use tonic::Status;
 
@@ -47,13 +47,7 @@ async fn too_many(scene: &Scene<'_>) -> anyhow::Result<()> {
     let name = &scene.resource;
     let why = format!("requested number of devices unavailable for {name}. Requested: 2, Available: 1");
     same("the message", &message, &refusal(&why))?;
-    let told = format!("Allocate failed due to {why}, which is unexpected");
-    let mut events = Vec::new();
-    let waited = crate::cluster::wait(Duration::from_secs(10), "an Event", async || {
-        events = scene.events("two").await?;
-        Ok(events.iter().any(|(reason, text)| reason == "UnexpectedAdmissionError" && *text == told))
-    });
-    waited.await.with_context(|| format!("there are {events:?}"))
+    scene.told("two", "UnexpectedAdmissionError", &why).await
 }
 
 async fn plugin_refuses(scene: &Scene<'_>) -> anyhow::Result<()> {

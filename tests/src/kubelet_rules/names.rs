@@ -1,8 +1,9 @@
 //! Names that no plugin has registered: the traps.
 
 use anyhow::{Context as _, ensure};
+use serde_json::json;
 
-use super::pods::same;
+use super::pods::{WAITS, container_status, same};
 use super::scene::Scene;
 use super::{Case, case};
 
@@ -10,6 +11,7 @@ pub(super) const CASES: &[Case] = &[
     case!("a pod starts without a device of a name that nobody has registered", blind),
     case!("an unregistered name that the status lists is counted, and nothing is given for it", counted),
     case!("a registered name without a device is refused", empty),
+    case!("a container without its device gets one when it starts again after the registration", later),
     case!("a pod without its device counts as one who has it, once the name is registered", occupies),
 ];
 
@@ -70,4 +72,22 @@ async fn occupies(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.end("blind").await?;
     scene.run("again", 1).await.context("it is free when the one without is gone")?;
     scene.holds("again", &["a"]).await
+}
+
+async fn later(scene: &Scene<'_>) -> anyhow::Result<()> {
+    let again = scene.folder.path().join("again");
+    let second = format!("echo \"has $DEVICES\"; [ -e {0} ] && {{ {WAITS}; }}; touch {0}", again.display());
+    let main = scene.container("main", 1, &format!("{second}; {}", scene.gate("gate")));
+    scene.create("one", json!({"restartPolicy": "Always", "containers": [main]})).await?;
+    scene.running("one").await?;
+    same("the first output", &scene.printed("one", "main").await?, "has \n")?;
+    scene.plug_in(&["a"]).await?;
+    scene.open("gate")?;
+    let restarted = scene.until("one", "a second run", |status| {
+        let main = container_status(status, "main");
+        Ok(main.restart_count == 1 && main.state.is_some_and(|state| state.running.is_some()))
+    });
+    restarted.await?;
+    same("the second output", &scene.printed("one", "main").await?, "has a\n")?;
+    scene.holds("one", &["a"]).await
 }

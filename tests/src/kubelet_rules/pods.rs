@@ -147,6 +147,18 @@ impl Scene<'_> {
         Ok(told.map(|e| (e.reason.unwrap_or_default(), e.message.unwrap_or_default())).collect())
     }
 
+    /// Waits for the Event that a pod was refused because of what the device manager says.
+    pub(super) async fn told(&self, pod: &str, reason: &str, why: &str) -> anyhow::Result<()> {
+        let expected = (reason.to_owned(), format!("Allocate failed due to {why}, which is unexpected"));
+        let mut events = Vec::new();
+        let waited = wait(PATIENCE, "an Event", async || {
+            events = self.events(pod).await?;
+            Ok(events.contains(&expected))
+        })
+        .await;
+        waited.with_context(|| format!("there are {events:?}"))
+    }
+
     /// What a container has printed, once it has printed a line.
     pub(super) async fn printed(&self, pod: &str, container: &str) -> anyhow::Result<String> {
         let of = LogParams { container: Some(container.to_owned()), ..LogParams::default() };

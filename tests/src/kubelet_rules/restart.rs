@@ -11,7 +11,14 @@ use super::{Case, case};
 pub(super) const CASES: &[Case] = &[
     case!("a restart removes plugins' sockets and leaves pods and what they hold alone", left_alone),
     case!("a name has no device after a restart until its plugin registers", unregistered),
-    case!("a pod whose init container has ended outlives a restart", init_container),
+    case!(
+        "a restart leaves a pod alone whose init container without a device has ended",
+        plain_init_container
+    ),
+    case!("a restart ends a pod of which an init container that had a device has ended", init_container),
+    case!("a restart ends such a pod of which containers start again, as one that has failed", always_again),
+    case!("a restart ends a pod whose container that has a device has not started yet", not_started),
+    case!("a restart ends a pod of which one container that has a device has ended", one_ended),
     case!("a container starts again in place after a restart, before its plugin is back", in_place),
 ];
 
@@ -71,17 +78,79 @@ async fn unregistered(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.run("two", 1).await.map(drop)
 }
 
-async fn init_container(scene: &Scene<'_>) -> anyhow::Result<()> {
+async fn plain_init_container(scene: &Scene<'_>) -> anyhow::Result<()> {
     scene.plug_in(&["a"]).await?;
-    let load = scene.container("load", 1, "true");
-    let main = scene.container("main", 1, WAITS);
+    let (load, main) = (scene.container("load", 0, "true"), scene.container("main", 1, WAITS));
     scene.create("one", json!({"initContainers": [load], "containers": [main]})).await?;
     let before = scene.running("one").await?;
     scene.kubelet.restart().await?;
-    lists_again(scene, "one").await.context("it was not admitted again")?;
-    runs_on(scene, "one", &before).await?;
+    lists_again(scene, "one").await?;
     scene.plug_in(&["a"]).await?;
+    runs_on(scene, "one", &before).await?;
     scene.holds("one", &["a"]).await
+}
+
+/// Restarts the kubelet; fails unless it ends the pod for want of devices, tells so in an Event, and frees what it held. Gives
+/// the phase in which the pod ends.
+async fn ends(scene: &Scene<'_>) -> anyhow::Result<String> {
+    scene.kubelet.restart().await?;
+    let ended = scene.until("one", "the pod to end", |status| {
+        Ok(matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")))
+    });
+    let status = ended.await?.status.unwrap_or_default();
+    scene.note(format!(
+        "it ends as {:?}, reason {:?}, message {:?}",
+        status.phase, status.reason, status.message
+    ));
+    let name = &scene.resource;
+    let why = format!("no healthy devices present; cannot allocate unhealthy devices {name}");
+    scene.told("one", "UnexpectedAdmissionError", &why).await?;
+    scene.plug_in(&["a", "b"]).await?;
+    scene.run("two", 2).await.context("its devices are not free")?;
+    Ok(status.phase.unwrap_or_default())
+}
+
+async fn init_container(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.plug_in(&["a", "b"]).await?;
+    let (load, main) = (scene.container("load", 1, "true"), scene.container("main", 1, WAITS));
+    scene.create("one", json!({"initContainers": [load], "containers": [main]})).await?;
+    scene.running("one").await?;
+    let phase = ends(scene).await?;
+    ensure!(phase == "Succeeded", "it ends as {phase}, though its container ended with 0");
+    Ok(())
+}
+
+async fn always_again(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.plug_in(&["a", "b"]).await?;
+    let (load, main) = (scene.container("load", 1, "true"), scene.container("main", 1, WAITS));
+    let spec = json!({"restartPolicy": "Always", "initContainers": [load], "containers": [main]});
+    scene.create("one", spec).await?;
+    scene.running("one").await?;
+    let phase = ends(scene).await?;
+    ensure!(phase == "Failed", "it ends as {phase}");
+    Ok(())
+}
+
+async fn not_started(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.plug_in(&["a", "b"]).await?;
+    let (load, main) = (scene.container("load", 0, WAITS), scene.container("main", 1, WAITS));
+    scene.create("one", json!({"initContainers": [load], "containers": [main]})).await?;
+    let loads = scene.until("one", "its init container to run", |status| {
+        Ok(container_status(status, "load").state.is_some_and(|state| state.running.is_some()))
+    });
+    loads.await?;
+    ends(scene).await.map(drop)
+}
+
+async fn one_ended(scene: &Scene<'_>) -> anyhow::Result<()> {
+    scene.plug_in(&["a", "b"]).await?;
+    let (short, main) = (scene.container("short", 1, "true"), scene.container("main", 1, WAITS));
+    scene.create("one", json!({"containers": [short, main]})).await?;
+    let ended = scene.until("one", "one container to end", |status| {
+        Ok(container_status(status, "short").state.is_some_and(|state| state.terminated.is_some()))
+    });
+    ended.await?;
+    ends(scene).await.map(drop)
 }
 
 async fn in_place(scene: &Scene<'_>) -> anyhow::Result<()> {

@@ -43,10 +43,12 @@ pub(super) struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// A scene with a number of its own.
     pub(super) fn new(kubelet: &'a dyn JudgedKubelet, number: usize) -> anyhow::Result<Self> {
+        // Names of an earlier run may still be known.
+        let prefix = format!("case-{}-{number}", std::process::id());
         Ok(Self {
             kubelet,
-            resource: format!("rules.kerf.dev/case-{number}"),
-            prefix: format!("case-{number}"),
+            resource: format!("rules.kerf.dev/{prefix}"),
+            prefix,
             folder: tempfile::tempdir().context("failed to make a case's folder")?,
             sockets: AtomicU32::new(0),
             plugins: Mutex::default(),

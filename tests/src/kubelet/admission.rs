@@ -6,11 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
 
 use super::demand::PodDemand;
 use super::node;
 use super::node_resources::ResourceList;
 use super::parts::Core;
+use super::status;
 
 /// Reason of a pod whose devices could not be allocated (kubernetes v1.36, `pkg/kubelet/lifecycle/handlers.go`).
 const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
@@ -32,6 +34,11 @@ impl Rejection {
         Self { reason: reason.into(), message: format!("{REJECTED}{message}") }
     }
 
+    /// The status of a pod of which not all containers have run.
+    pub(super) fn status(&self) -> Value {
+        status::rejected(&self.reason, &self.message)
+    }
+
     /// The message as an Event has it.
     #[must_use]
     pub fn told(&self) -> &str {
@@ -45,10 +52,14 @@ impl Rejection {
     }
 }
 
-/// Admits a pod; gives the names for which it will run without a device.
-pub(super) async fn admit(core: &Core, pod: &Pod) -> Result<BTreeSet<String>, Rejection> {
+/// Admits a pod, of which these containers run already; gives the names for which it will run without a device.
+pub(super) async fn admit(
+    core: &Core,
+    pod: &Pod,
+    running: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, Rejection> {
     let demand = PodDemand::of(pod);
-    let allocated = core.devices.admit(&demand).await;
+    let allocated = core.devices.readmit(&demand, running).await;
     let unknown = allocated.map_err(|error| Rejection::of_devices(&error))?.unknown;
     let peak = demand.peak();
     let used = |resource: &str| core.pods.in_use(resource, &demand.uid);

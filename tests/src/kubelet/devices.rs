@@ -126,6 +126,15 @@ impl DeviceManager {
     /// Allocates all that a pod asks for, container by container. A failure leaves what the containers before
     /// got, until the pod is inactive and somebody collects.
     pub async fn admit(&self, demand: &PodDemand) -> Result<Allocated, DeviceError> {
+        self.readmit(demand, &BTreeSet::new()).await
+    }
+
+    /// The same for a pod that ran before the kubelet's process did: containers that run have what they need.
+    pub async fn readmit(
+        &self,
+        demand: &PodDemand,
+        running: &BTreeSet<String>,
+    ) -> Result<Allocated, DeviceError> {
         let _one_at_a_time = self.admission.lock().await;
         let mut allocated = Allocated::default();
         let mut reusable = DevicesByResource::new();
@@ -133,6 +142,9 @@ impl DeviceManager {
             for (resource, count) in &container.limits {
                 if !locked(&self.ledger).knows(resource) {
                     allocated.unknown.insert(resource.clone());
+                    continue;
+                }
+                if running.contains(&container.name) {
                     continue;
                 }
                 self.collect_garbage();
@@ -224,13 +236,23 @@ impl DeviceManager {
         counts.chain(forgotten.iter().map(|name| (name.clone(), ResourceCount::default()))).collect()
     }
 
-    /// Tells the plugins that a container is about to start, where they asked for that.
-    pub async fn pre_start(&self, uid: &str, container: &str) -> Result<(), DeviceError> {
-        let held = self.held(uid, container);
-        for (resource, ids) in held {
-            let plugin = locked(&self.plugins).get(&resource).cloned();
+    /// Before each start of a container: tells the plugins that asked for it, and allocates for names that were not known when
+    /// the pod was admitted (kubernetes v1.36, `GetDeviceRunContainerOptions` in `pkg/kubelet/cm/devicemanager/manager.go`).
+    /// What the container holds is not looked at again, healthy or not.
+    pub async fn before_start(&self, demand: &PodDemand, container: &str) -> Result<(), DeviceError> {
+        let held = self.held(&demand.uid, container);
+        for (resource, ids) in &held {
+            let plugin = locked(&self.plugins).get(resource).cloned();
             if let Some(plugin) = plugin {
-                plugin.pre_start(ids.into_iter().collect()).await?;
+                plugin.pre_start(ids.iter().cloned().collect()).await?;
+            }
+        }
+        let asked = demand.containers.iter().filter(|asked| asked.name == container);
+        for (resource, count) in asked.flat_map(|asked| &asked.limits) {
+            if !held.contains_key(resource) && locked(&self.ledger).knows(resource) {
+                let _one_at_a_time = self.admission.lock().await;
+                self.collect_garbage();
+                self.allocate(&demand.uid, container, resource, *count, &BTreeSet::new()).await?;
             }
         }
         Ok(())
@@ -259,12 +281,6 @@ impl DeviceManager {
     pub(super) fn taken_beside(&self, uid: &str) -> BTreeMap<String, usize> {
         let ledger = locked(&self.ledger);
         if ledger.holdings().contains_key(uid) { ledger.taken() } else { BTreeMap::new() }
-    }
-
-    /// Whether all that a container holds is healthy, as its restart in place needs.
-    #[must_use]
-    pub fn holds_healthy(&self, uid: &str, container: &str) -> bool {
-        locked(&self.ledger).holds_healthy(uid, container)
     }
 
     /// What a container got from `Allocate`; None without devices.

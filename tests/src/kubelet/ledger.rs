@@ -272,13 +272,6 @@ impl DeviceLedger {
         &self.holdings
     }
 
-    /// Whether all that a container holds is still healthy, as a restart of it in place needs.
-    #[must_use]
-    pub fn holds_healthy(&self, uid: &str, container: &str) -> bool {
-        let held = self.holdings.get(uid).and_then(|pod| pod.get(container));
-        held.into_iter().flatten().all(|(resource, ids)| self.allocatable(resource, Some(ids)).is_ok())
-    }
-
     fn held(&self, uid: &str, container: &str, resource: &str) -> Option<&BTreeSet<String>> {
         self.holdings.get(uid)?.get(container)?.get(resource)
     }

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use futures::future::LocalBoxFuture;
+use futures::{StreamExt as _, stream};
 
 use scene::Scene;
 
@@ -57,31 +58,57 @@ macro_rules! case {
 }
 use case;
 
-/// Shows all rules whose sentence contains `only`, one after the other; `tell` hears of each. Gives the rules that do not hold.
+/// Rules that are shown side by side: pods of all of them are on one node, and the machine may be small.
+const AT_ONCE: usize = 6;
+
+/// Shows all rules whose sentence contains `only`; `tell` hears of each. Gives the rules that do not hold.
+///
+/// Those about a restart come last, one after the other; the others disturb nobody.
 pub async fn judge(
     kubelet: &dyn JudgedKubelet,
     only: &str,
     mut tell: impl FnMut(&str),
 ) -> anyhow::Result<Vec<&'static str>> {
     let groups = [registration::CASES, node::CASES, names::CASES, admission::CASES, health::CASES];
-    let groups = groups.into_iter().chain([containers::CASES, restart::CASES]);
+    let groups = groups.into_iter().chain([containers::CASES]).flatten();
+    let wanted = |cases: &mut dyn Iterator<Item = &'static Case>| -> Vec<&'static Case> {
+        cases.filter(|case| case.rule.contains(only)).collect()
+    };
+    let (calm, restarts) = (wanted(&mut groups.into_iter()), wanted(&mut restart::CASES.iter()));
     let mut broken = Vec::new();
-    for (number, case) in groups.flatten().filter(|case| case.rule.contains(only)).enumerate() {
-        let scene = Scene::new(kubelet, number)?;
-        let begun = Instant::now();
-        let shown = (case.show)(&scene).await;
-        let cleared = scene.clear().await;
-        let took = begun.elapsed().as_secs_f64();
-        match shown.and(cleared) {
-            Ok(()) => tell(&format!("holds    {} ({took:.1} s)", case.rule)),
-            Err(error) => {
-                broken.push(case.rule);
-                tell(&format!("DIFFERS  {} ({took:.1} s): {error:#}", case.rule));
-            }
-        }
-        for note in scene.notes() {
-            tell(&format!("         {note}"));
-        }
+    let first_restart = calm.len();
+    let calm = calm.into_iter().enumerate().map(|(number, case)| shown(kubelet, number, case));
+    let restarts = restarts.into_iter().enumerate();
+    let restarts = restarts.map(|(number, case)| shown(kubelet, first_restart + number, case));
+    let mut all = stream::iter(calm).buffer_unordered(AT_ONCE).chain(stream::iter(restarts).buffered(1));
+    while let Some((case, text, holds)) = all.next().await {
+        tell(&text);
+        broken.extend((!holds).then_some(case.rule));
     }
     Ok(broken)
+}
+
+/// Shows one rule; gives what there is to tell, and whether it holds.
+async fn shown<'a>(
+    kubelet: &'a dyn JudgedKubelet,
+    number: usize,
+    case: &'static Case,
+) -> (&'static Case, String, bool) {
+    let begun = Instant::now();
+    let (outcome, notes) = match Scene::new(kubelet, number) {
+        Ok(scene) => {
+            let shown = (case.show)(&scene).await;
+            let cleared = scene.clear().await;
+            (shown.and(cleared), scene.notes())
+        }
+        Err(error) => (Err(error), Vec::new()),
+    };
+    let told = format!("{} ({:.1} s)", case.rule, begun.elapsed().as_secs_f64());
+    let holds = outcome.is_ok();
+    let told = match outcome {
+        Ok(()) => format!("holds    {told}"),
+        Err(error) => format!("DIFFERS  {told}: {error:#}"),
+    };
+    let lines: Vec<String> = std::iter::once(told).chain(notes).collect();
+    (case, lines.join("\n         "), holds)
 }

@@ -89,8 +89,8 @@ pub async fn judge(
 }
 
 /// Shows one rule; gives what there is to tell, and whether it holds.
-async fn shown<'a>(
-    kubelet: &'a dyn JudgedKubelet,
+async fn shown(
+    kubelet: &dyn JudgedKubelet,
     number: usize,
     case: &'static Case,
 ) -> (&'static Case, String, bool) {

@@ -19,7 +19,7 @@ use crate::standing::{Standing, holder};
 const TICK: Duration = Duration::from_secs(10);
 
 /// How long a killed kubelet may take to serve again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The kubelet of a node that is up.
 struct RealKubelet {

@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
     case!("a registered plugin's devices appear in GetAllocatableResources", acknowledgement),
     case!("a plugin of another API version is refused", version),
     case!("a name that is no extended resource is refused", name),
-    case!("a plugin may register ten seconds before it serves", late_socket),
+    case!("a plugin may register up to ten seconds before it serves", late_socket),
     case!("a plugin without a socket is refused after ten seconds", missing_socket),
     case!("a plugin that fails to give its options is refused", options),
     case!("the newest registration of a name is asked, and the end of an older stream cuts it off", cut_off),

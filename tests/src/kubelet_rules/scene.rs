@@ -113,7 +113,7 @@ impl<'a> Scene<'a> {
         Ok(PodResourcesListerClient::new(channel))
     }
 
-    /// The devices that the kubelet could allocate; None if it does not list the name.
+    /// The devices of this case's name that the kubelet could allocate.
     pub(super) async fn allocatable(&self) -> anyhow::Result<BTreeSet<String>> {
         let answer = self.lister().await?.get_allocatable_resources(AllocatableResourcesRequest {}).await?;
         let devices = answer.into_inner().devices.into_iter();

@@ -54,6 +54,7 @@ async fn the_stand_in_keeps_the_real_kubelets_rules() {
     options.serving = Some(plane.kubelet_serving().unwrap());
     let kubelet = StandInKubelet::start(options).await.unwrap();
     let stand_in = StandIn { client: plane.client(), kubelet };
+    // To look at some rules only.
     let only = std::env::var("KERF_RULES").unwrap_or_default();
     let broken = judge(&stand_in, &only, |text| println!("{text}")).await.unwrap();
     assert_eq!(broken, Vec::<&str>::new());

@@ -4,12 +4,12 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kerf_node_agent::kubelet_api::podresources::ListPodResourcesRequest;
 use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kerf_tests::kubelet::PodKey;
+use kerf_tests::kubelet_rules::plugin::channel;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use super::NAME;
 use super::pods::Cluster;
-use kerf_tests::kubelet_rules::plugin::channel;
 
 /// A container that runs until the file `<folder>/<name>` exists, if it does not run for ever.
 fn container(cluster: &Cluster, name: &str, count: u32, ends: bool) -> Value {

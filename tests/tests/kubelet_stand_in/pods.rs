@@ -9,12 +9,12 @@ use kerf_node_agent::kubelet_api::podresources::ListPodResourcesRequest;
 use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, PodKey, StandInKubelet};
+use kerf_tests::kubelet_rules::plugin::{FakePlugin, channel, register};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use super::NAME;
-use kerf_tests::kubelet_rules::plugin::{FakePlugin, channel, register};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

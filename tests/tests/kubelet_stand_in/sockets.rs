@@ -14,11 +14,11 @@ use kerf_tests::kubelet::{
     ActivePod, ActivePods, Allocated, DeviceManager, KubeletServers, PodDemand, Rejection, ResourceCount,
     SocketPaths,
 };
+use kerf_tests::kubelet_rules::plugin::{FakePlugin, channel, list, register};
 use tonic::Status;
 use tonic::transport::Channel;
 
 use super::{NAME, ids, pod};
-use kerf_tests::kubelet_rules::plugin::{FakePlugin, channel, list, register};
 
 #[derive(Default)]
 struct FakePods(Mutex<Vec<ActivePod>>);

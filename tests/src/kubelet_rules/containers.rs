@@ -3,8 +3,10 @@
 use anyhow::ensure;
 use serde_json::json;
 
-use super::pods::{WAITS, container_status, same};
-use super::scene::Scene;
+use crate::cluster::wait;
+
+use super::pods::{WAITS, same};
+use super::scene::{PATIENCE, Scene};
 use super::{Case, case};
 
 pub(super) const CASES: &[Case] = &[
@@ -79,14 +81,11 @@ async fn again(scene: &Scene<'_>) -> anyhow::Result<()> {
         format!("echo $DEVICES >> {0}; [ $(wc -l < {0}) = 2 ] && {{ {WAITS}; }}; exit 1", count.display());
     let spec = json!({"restartPolicy": "OnFailure", "containers": [scene.container("main", 2, &script)]});
     scene.create("one", spec).await?;
-    let second = scene.until("one", "a second run", |status| {
-        let main = container_status(status, "main");
-        Ok(main.restart_count == 1 && main.state.is_some_and(|state| state.running.is_some()))
-    });
-    second.await?;
-    let given = std::fs::read_to_string(count)?;
+    let lines = || std::fs::read_to_string(&count).unwrap_or_default();
+    wait(PATIENCE, "a second run", async || Ok(lines().lines().count() == 2)).await?;
+    let given = lines();
     let runs: Vec<&str> = given.lines().collect();
-    ensure!(runs.len() == 2 && runs[0] == runs[1], "the runs had {runs:?}");
+    ensure!(runs[0] == runs[1], "the runs had {runs:?}");
     ensure!(plugin.allocations().len() == 1, "the plugin was asked {} times", plugin.allocations().len());
     Ok(())
 }

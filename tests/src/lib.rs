@@ -10,6 +10,7 @@ pub mod control_plane;
 pub mod fault_matrix;
 pub mod fuzz;
 pub mod kubelet;
+pub mod kubelet_rules;
 pub mod mps;
 pub mod oracle;
 pub mod pods;

@@ -192,3 +192,29 @@ async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::
     sound(&cluster).await?;
     cluster.stop().await
 }
+
+/// A restarted kubelet admits its pods again, and ends one whose init container had a device, unless all its devices are healthy
+/// by then. The real one waits a second before it asks for pods.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_offers_what_is_held_before_a_restarted_kubelet_admits_its_pods_again() -> anyhow::Result<()>
+{
+    let cluster = cluster().await?;
+    let mut load = asking("load", 1);
+    load["command"] = json!(["/bin/true"]);
+    cluster.create(&pod("one", &[load], &[for_ever("main", 1)])?).await?;
+    cluster.running("one").await?;
+    let held = devices(&cluster, "one");
+    let kubelet = cluster.nodes()[0].kubelet();
+    kubelet.hold_pods_back(true);
+    kubelet.restart().await?;
+    let offered =
+        async || Ok(kubelet.healthy_devices().get(NAME).is_some_and(|healthy| held.is_subset(healthy)));
+    wait(PATIENCE, "what is held to be offered again", offered).await?;
+    kubelet.hold_pods_back(false);
+    // It is admitted after the other.
+    cluster.create(&pod("two", &[], &[for_ever("main", 1)])?).await?;
+    cluster.running("two").await?;
+    assert_eq!(kubelet.failed_admissions(), []);
+    assert_eq!((cluster.phase("one").await?, devices(&cluster, "one")), ("Running".to_owned(), held));
+    cluster.stop().await
+}

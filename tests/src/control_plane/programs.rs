@@ -25,7 +25,8 @@ const SERVICE_RANGE: &str = "10.96.0.0/12";
 /// tainted as not ready after 40 s.
 const CONTROLLERS: &str = "*,-node-lifecycle-controller,-node-ipam-controller";
 
-/// Writes the authority, the servers' certificate, the one that the API server shows to kubelets, and the service accounts' signing keys.
+/// Writes the authority, the servers' certificate, the one that the API server shows to kubelets, and the service accounts'
+/// signing keys.
 pub fn write_pki(folder: &Folder, authority: &Authority) -> anyhow::Result<()> {
     let server = authority.server(&SERVER_NAMES)?;
     let to_kubelets = authority.client("kube-apiserver-kubelet-client", Some("system:masters"))?;

@@ -1,19 +1,24 @@
-//! The kubelet's admission of one pod: devices first, then the fit check for what is no device of ours.
+//! The kubelet's admission of one pod: devices first, then the fit check.
 //!
 //! The two traps live here: a name that nobody registered is skipped by the device manager, and the fit check drops
-//! it too when the node does not list it, so the pod starts **without** the device.
+//! it too when the node does not list it, so the pod starts **without** the device. It counts all the same as one who has it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
 
 use super::demand::PodDemand;
 use super::node;
 use super::node_resources::ResourceList;
 use super::parts::Core;
+use super::status;
 
 /// Reason of a pod whose devices could not be allocated (kubernetes v1.36, `pkg/kubelet/lifecycle/handlers.go`).
 const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
+
+/// What the status of a refused pod puts before why.
+const REJECTED: &str = "Pod was rejected: ";
 
 /// A refusal, as it goes into the pod's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +31,18 @@ pub struct Rejection {
 
 impl Rejection {
     fn new(reason: impl Into<String>, message: &str) -> Self {
-        Self { reason: reason.into(), message: format!("Pod was rejected: {message}") }
+        Self { reason: reason.into(), message: format!("{REJECTED}{message}") }
+    }
+
+    /// The status of a pod of which not all containers have run.
+    pub(super) fn status(&self) -> Value {
+        status::rejected(&self.reason, &self.message)
+    }
+
+    /// The message as an Event has it.
+    #[must_use]
+    pub fn told(&self) -> &str {
+        self.message.strip_prefix(REJECTED).unwrap_or(&self.message)
     }
 
     /// The device manager could not allocate.
@@ -36,44 +52,57 @@ impl Rejection {
     }
 }
 
-/// Admits a pod; gives the names for which it will run without a device.
-pub(super) async fn admit(core: &Core, pod: &Pod) -> Result<BTreeSet<String>, Rejection> {
+/// Admits a pod, of which these containers run already; gives the names for which it will run without a device.
+pub(super) async fn admit(
+    core: &Core,
+    pod: &Pod,
+    running: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, Rejection> {
     let demand = PodDemand::of(pod);
-    let allocated = core.devices.admit(&demand).await;
+    let allocated = core.devices.readmit(&demand, running).await;
     let unknown = allocated.map_err(|error| Rejection::of_devices(&error))?.unknown;
-    if unknown.is_empty() {
-        return Ok(unknown);
+    let peak = demand.peak();
+    let used = |resource: &str| core.pods.in_use(resource, &demand.uid);
+    let taken = core.devices.taken_beside(&demand.uid);
+    let covers = |resource: &String, count: &usize| {
+        taken.get(resource).is_some_and(|taken| used(resource) + count <= *taken)
+    };
+    // The node is not asked for where it cannot matter: most pods hold all that they and others ask for.
+    if !peak.iter().all(|(resource, count)| covers(resource, count)) {
+        let listed = node::allocatable(core).await.unwrap_or_default();
+        fit(&peak, &allocatable(&listed, taken), used)?;
     }
-    let allocatable = node::allocatable(core).await.unwrap_or_default();
-    let in_use = |resource: &str| core.pods.in_use(resource, &demand.uid);
-    fit(&demand, unknown, &allocatable, in_use)
+    Ok(unknown)
 }
 
-/// The fit check over names that the device manager does not know. Names that the node does not list are dropped
-/// from it (kubernetes v1.36, `removeMissingExtendedResources` in `pkg/kubelet/lifecycle/predicate.go`); they are
-/// given back.
+/// What the fit check takes for allocatable: what the node lists, and never less than what is taken, if the pod holds
+/// devices (kubernetes v1.36, `sanitizeNodeAllocatable` in `pkg/kubelet/cm/devicemanager/manager.go`).
+fn allocatable(listed: &ResourceList, taken: BTreeMap<String, usize>) -> BTreeMap<String, usize> {
+    let listed = listed.iter().map(|(name, quantity)| (name.clone(), quantity.0.parse().unwrap_or_default()));
+    let mut allocatable: BTreeMap<String, usize> = listed.collect();
+    for (name, count) in taken {
+        let least = allocatable.entry(name).or_default();
+        *least = count.max(*least);
+    }
+    allocatable
+}
+
+/// The fit check. Names that the node does not list are left out of it: the pod starts **without** the device (same release,
+/// `removeMissingExtendedResources` in `pkg/kubelet/lifecycle/predicate.go`).
 pub fn fit(
-    demand: &PodDemand,
-    unknown: BTreeSet<String>,
-    allocatable: &ResourceList,
-    in_use: impl Fn(&str) -> usize,
-) -> Result<BTreeSet<String>, Rejection> {
-    let peak = demand.peak();
-    let mut dropped = BTreeSet::new();
-    for resource in unknown {
-        let requested = peak.get(&resource).copied().unwrap_or_default();
-        let Some(quantity) = allocatable.get(&resource) else {
-            dropped.insert(resource);
-            continue;
-        };
-        let capacity = quantity.0.parse::<usize>().unwrap_or_default();
-        let used = in_use(&resource);
-        if used + requested > capacity {
+    peak: &BTreeMap<String, usize>,
+    allocatable: &BTreeMap<String, usize>,
+    used: impl Fn(&str) -> usize,
+) -> Result<(), Rejection> {
+    for (resource, requested) in peak {
+        let Some(capacity) = allocatable.get(resource) else { continue };
+        let used = used(resource);
+        if used + requested > *capacity {
             let message = format!(
                 "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
             );
             return Err(Rejection::new(format!("OutOf{resource}"), &message));
         }
     }
-    Ok(dropped)
+    Ok(())
 }

@@ -56,6 +56,8 @@ pub struct DeviceManager {
     pods: Arc<dyn ActivePods>,
     pub(super) ledger: Mutex<DeviceLedger>,
     pub(super) plugins: Mutex<BTreeMap<String, Plugin>>,
+    /// The connection that counts for each name; cancelled it closes.
+    pub(super) clients: Mutex<BTreeMap<String, CancellationToken>>,
     grants: Mutex<BTreeMap<String, BTreeMap<String, Grant>>>,
     delay: Mutex<Duration>,
     /// Ends the streams when the kubelet goes down.
@@ -78,6 +80,7 @@ impl DeviceManager {
             pods,
             ledger: Mutex::default(),
             plugins: Mutex::default(),
+            clients: Mutex::default(),
             grants: Mutex::default(),
             delay: Mutex::new(Duration::ZERO),
             run: Mutex::default(),
@@ -95,6 +98,7 @@ impl DeviceManager {
         let checkpoint = Checkpoint::read(&self.folder).unwrap_or_default();
         let names = checkpoint.ledger.names.iter().map(|name| (name.clone(), Plugin::stopped_at(now)));
         *locked(&self.plugins) = names.collect();
+        locked(&self.clients).clear();
         *locked(&self.ledger) = DeviceLedger::restored(checkpoint.ledger, self.seed);
         *locked(&self.grants) = checkpoint.grants;
         *locked(&self.run) = CancellationToken::new();
@@ -122,6 +126,15 @@ impl DeviceManager {
     /// Allocates all that a pod asks for, container by container. A failure leaves what the containers before
     /// got, until the pod is inactive and somebody collects.
     pub async fn admit(&self, demand: &PodDemand) -> Result<Allocated, DeviceError> {
+        self.readmit(demand, &BTreeSet::new()).await
+    }
+
+    /// The same for a pod that ran before the kubelet's process did: containers that run have what they need.
+    pub async fn readmit(
+        &self,
+        demand: &PodDemand,
+        running: &BTreeSet<String>,
+    ) -> Result<Allocated, DeviceError> {
         let _one_at_a_time = self.admission.lock().await;
         let mut allocated = Allocated::default();
         let mut reusable = DevicesByResource::new();
@@ -129,6 +142,9 @@ impl DeviceManager {
             for (resource, count) in &container.limits {
                 if !locked(&self.ledger).knows(resource) {
                     allocated.unknown.insert(resource.clone());
+                    continue;
+                }
+                if running.contains(&container.name) {
                     continue;
                 }
                 self.collect_garbage();
@@ -153,7 +169,8 @@ impl DeviceManager {
         let plugin = locked(&self.plugins).get(resource).cloned();
         let plugin =
             plugin.ok_or_else(|| DeviceError::Plugin(format!("unknown Device Plugin {resource}")))?;
-        let preferred = if choice.needed() > 0 { plugin.preferred(&choice).await? } else { Vec::new() };
+        let preferred = if choice.needed() > 0 { plugin.preferred(&choice).await } else { Ok(Vec::new()) };
+        let preferred = preferred.map_err(DeviceError::Plugin)?;
         let ids = locked(&self.ledger).take(&choice, &preferred);
         self.allocate_calls.fetch_add(1, Ordering::Relaxed);
         let answer = plugin.allocate(ids.iter().cloned().collect()).await;
@@ -219,13 +236,23 @@ impl DeviceManager {
         counts.chain(forgotten.iter().map(|name| (name.clone(), ResourceCount::default()))).collect()
     }
 
-    /// Tells the plugins that a container is about to start, where they asked for that.
-    pub async fn pre_start(&self, uid: &str, container: &str) -> Result<(), DeviceError> {
-        let held = self.held(uid, container);
-        for (resource, ids) in held {
-            let plugin = locked(&self.plugins).get(&resource).cloned();
+    /// Before each start of a container: tells the plugins that asked for it, and allocates for names that were not known when
+    /// the pod was admitted (kubernetes v1.36, `GetDeviceRunContainerOptions` in `pkg/kubelet/cm/devicemanager/manager.go`).
+    /// What the container holds is not looked at again, healthy or not.
+    pub async fn before_start(&self, demand: &PodDemand, container: &str) -> Result<(), DeviceError> {
+        let held = self.held(&demand.uid, container);
+        for (resource, ids) in &held {
+            let plugin = locked(&self.plugins).get(resource).cloned();
             if let Some(plugin) = plugin {
-                plugin.pre_start(ids.into_iter().collect()).await?;
+                plugin.pre_start(ids.iter().cloned().collect()).await?;
+            }
+        }
+        let asked = demand.containers.iter().filter(|asked| asked.name == container);
+        for (resource, count) in asked.flat_map(|asked| &asked.limits) {
+            if !held.contains_key(resource) && locked(&self.ledger).knows(resource) {
+                let _one_at_a_time = self.admission.lock().await;
+                self.collect_garbage();
+                self.allocate(&demand.uid, container, resource, *count, &BTreeSet::new()).await?;
             }
         }
         Ok(())
@@ -250,10 +277,10 @@ impl DeviceManager {
         held
     }
 
-    /// Whether all that a container holds is healthy, as its restart in place needs.
-    #[must_use]
-    pub fn holds_healthy(&self, uid: &str, container: &str) -> bool {
-        locked(&self.ledger).holds_healthy(uid, container)
+    /// How many devices of each name are taken, if this pod holds any; nothing otherwise.
+    pub(super) fn taken_beside(&self, uid: &str) -> BTreeMap<String, usize> {
+        let ledger = locked(&self.ledger);
+        if ledger.holdings().contains_key(uid) { ledger.taken() } else { BTreeMap::new() }
     }
 
     /// What a container got from `Allocate`; None without devices.
@@ -297,6 +324,6 @@ impl DeviceManager {
 }
 
 /// A lock whose holder panicked protects data that is still whole: no section here leaves it half written.
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -260,17 +260,16 @@ impl DeviceLedger {
         }
     }
 
+    /// How many devices of each name somebody holds.
+    #[must_use]
+    pub fn taken(&self) -> BTreeMap<String, usize> {
+        self.taken.iter().map(|(resource, ids)| (resource.clone(), ids.len())).collect()
+    }
+
     /// What the containers of every pod hold, by pod UID, inactive pods included until they are collected.
     #[must_use]
     pub fn holdings(&self) -> &BTreeMap<String, PodHoldings> {
         &self.holdings
-    }
-
-    /// Whether all that a container holds is still healthy, as a restart of it in place needs.
-    #[must_use]
-    pub fn holds_healthy(&self, uid: &str, container: &str) -> bool {
-        let held = self.holdings.get(uid).and_then(|pod| pod.get(container));
-        held.into_iter().flatten().all(|(resource, ids)| self.allocatable(resource, Some(ids)).is_ok())
     }
 
     fn held(&self, uid: &str, container: &str, resource: &str) -> Option<&BTreeSet<String>> {

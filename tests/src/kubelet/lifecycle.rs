@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::process::Child;
 
-use super::demand::{ContainerRole, PodKey, init_role};
+use super::demand::{ContainerRole, PodDemand, PodKey, init_role};
 use super::devices::locked;
 use super::parts::Core;
 use super::status::{self, ContainerStates};
@@ -38,7 +38,7 @@ pub(super) struct PodRun {
     uid: String,
     since: Timestamp,
     stop: CancellationToken,
-    states: Mutex<ContainerStates>,
+    states: Arc<Mutex<ContainerStates>>,
     /// Whether all ordinary init containers have ended and all sidecars have started.
     initialized: AtomicBool,
     /// False for a pod that ran before this kubelet: nothing is started, its containers are taken as running.
@@ -60,17 +60,21 @@ impl PodRun {
     pub(super) fn new(core: Arc<Core>, pod: Arc<Pod>, stop: CancellationToken, fresh: bool) -> Self {
         let (key, uid) = (PodKey::of(&pod), pod.metadata.uid.clone().unwrap_or_default());
         let (since, initialized) = (Timestamp::now(), AtomicBool::new(false));
-        Self { core, pod, key, uid, since, stop, states: Mutex::default(), initialized, fresh }
+        let states = core.pods.states(&uid);
+        Self { core, pod, key, uid, since, stop, states, initialized, fresh }
     }
 
     /// Lives the pod's life to its end.
     pub(super) async fn run(self) {
         let failed = self.live().await;
+        if let Some(refusal) = self.core.pods.refusal(&self.uid) {
+            let status = if self.has_run() { self.ending(failed) } else { refusal.status() };
+            api::write_status(&self.core.options.client, &self.key, &self.uid, status).await;
+        }
         let completed = !self.stop.is_cancelled();
         let deleting = self.core.pods.ended(&self.uid);
         if completed {
-            let states = locked(&self.states).clone();
-            self.write(status::completed(&self.pod, &states, self.since, failed)).await;
+            self.write(self.ending(failed)).await;
         }
         if deleting && !self.core.halted.is_cancelled() {
             api::remove(&self.core.options.client, &self.key, &self.uid).await;
@@ -78,6 +82,19 @@ impl PodRun {
         if !completed {
             self.core.logs.forget(&self.uid);
         }
+    }
+
+    fn ending(&self, failed: bool) -> Value {
+        let states = locked(&self.states).clone();
+        status::completed(&self.pod, &states, self.since, failed)
+    }
+
+    /// Whether each of the pod's containers has been started. If so, a pod that is refused after a restart of the kubelet ends
+    /// by its containers' exit codes and does not say why.
+    fn has_run(&self) -> bool {
+        let states = locked(&self.states);
+        let apps = self.pod.spec.iter().flat_map(|spec| &spec.containers);
+        apps.into_iter().all(|app| states.get(&app.name).is_some_and(|state| state.exit.is_some()))
     }
 
     /// True if a container ended with a code other than 0.
@@ -118,9 +135,9 @@ impl PodRun {
         let run = if !self.fresh || self.stop.is_cancelled() {
             Run::Pretended
         } else {
-            self.start_process(container, first).await
+            self.start_process(container).await
         };
-        if !matches!(run, Run::Failed) {
+        if !matches!(run, Run::Failed) && !self.stop.is_cancelled() {
             self.core.logs.began(&self.uid, &container.name, log);
             let mut states = locked(&self.states);
             let state = states.entry(container.name.clone()).or_default();
@@ -130,14 +147,10 @@ impl PodRun {
         run
     }
 
-    async fn start_process(&self, container: &Container, first: bool) -> Run {
+    async fn start_process(&self, container: &Container) -> Run {
         let devices = &self.core.devices;
-        if let Err(error) = devices.pre_start(&self.uid, &container.name).await {
-            tracing::warn!(pod = %self.key, %error, "a device plugin refused the start of a container");
-            return Run::Failed;
-        }
-        // A restart in place gets its old devices or none.
-        if !first && !devices.holds_healthy(&self.uid, &container.name) {
+        if let Err(error) = devices.before_start(&PodDemand::of(&self.pod), &container.name).await {
+            tracing::warn!(pod = %self.key, %error, "a container does not start for want of devices");
             return Run::Failed;
         }
         if !self.core.options.run_commands {
@@ -177,6 +190,9 @@ impl PodRun {
             };
             self.note_exit(container, code);
             if stop.is_cancelled() || !again(code) {
+                if self.others_run() {
+                    self.write_progress().await;
+                }
                 return code;
             }
             tokio::select! {
@@ -199,8 +215,17 @@ impl PodRun {
         self.core.logs.ended(&self.uid, &container.name);
         let mut states = locked(&self.states);
         let state = states.entry(container.name.clone()).or_default();
+        if state.started.is_none() && self.stop.is_cancelled() {
+            // It never started.
+            return;
+        }
         state.started = None;
         state.exit = Some(code);
+    }
+
+    /// Whether any container of the pod runs.
+    fn others_run(&self) -> bool {
+        locked(&self.states).values().any(|state| state.started.is_some())
     }
 
     fn policy(&self) -> &str {

@@ -38,6 +38,7 @@ mod status;
 pub use active::{ActivePod, ActivePods};
 pub use admission::{Rejection, fit};
 pub use demand::{ContainerDemand, ContainerRole, PodDemand, PodKey, is_extended_resource};
+pub(crate) use devices::locked;
 pub use devices::{Allocated, DeviceError, DeviceManager};
 pub use grant::Grant;
 pub use ledger::{
@@ -46,7 +47,7 @@ pub use ledger::{
 pub use log_server::LogServerError;
 pub use node_resources::{ResourceCount, ResourceList, node_patch};
 pub use observed::{FailedAdmission, Observed};
-pub use options::{KubeletOptions, NodeTemplate, STATUS_PERIOD};
+pub use options::{KubeletOptions, NodeTemplate, PODS_AFTER, STATUS_PERIOD};
 pub use rate_limit::RateLimit;
 pub use servers::{KubeletServers, SocketError, SocketPaths};
 pub use stand_in::{KubeletError, StandInKubelet};

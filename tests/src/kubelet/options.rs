@@ -10,6 +10,10 @@ use kerf_runtime::tls::Material;
 /// The real kubelet's `nodeStatusUpdateFrequency`.
 pub const STATUS_PERIOD: Duration = Duration::from_secs(10);
 
+/// The real kubelet's pause before it asks for pods, if it does not know its node yet
+/// (kubernetes v1.36, `WaitForAPIServerSyncPeriod` in `pkg/kubelet/config/apiserver.go`).
+pub const PODS_AFTER: Duration = Duration::from_secs(1);
+
 /// Settings of one stand-in kubelet. [`KubeletOptions::new`] gives the real kubelet's values.
 #[derive(Clone)]
 pub struct KubeletOptions {
@@ -21,6 +25,8 @@ pub struct KubeletOptions {
     pub dir: PathBuf,
     /// How often device counts are written to the node's status.
     pub status_period: Duration,
+    /// How long after its start the kubelet asks for pods. Plugins that register before find them not yet admitted again.
+    pub pods_after: Duration,
     /// How long a `ListAndWatch` message waits before it takes effect.
     pub list_and_watch_delay: Duration,
     /// Creates the Node object at start; `None` leaves the node to somebody else.
@@ -43,6 +49,7 @@ impl KubeletOptions {
             client,
             dir: dir.into(),
             status_period: STATUS_PERIOD,
+            pods_after: PODS_AFTER,
             list_and_watch_delay: Duration::ZERO,
             register_node: None,
             run_commands: false,

@@ -15,15 +15,15 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{self, Rejection};
+use super::api;
 use super::demand::PodKey;
 use super::devices::{DeviceManager, locked};
 use super::lifecycle::PodRun;
 use super::log_book::LogBook;
 use super::observed::{FailedAdmission, Observed};
 use super::options::KubeletOptions;
-use super::pods::{PodTable, Step};
+use super::pods::{Admission, PodTable, Step};
 use super::servers::SocketPaths;
-use super::{api, status};
 
 /// What outlives a restart of the kubelet's process: its settings, the pods' processes, what was seen.
 pub(super) struct Core {
@@ -81,6 +81,7 @@ impl Core {
 
     /// Watches the node's pods until the kubelet goes down.
     pub(super) async fn watch(self: &Arc<Self>, line: UnboundedSender<String>) {
+        tokio::time::sleep(self.options.pods_after).await;
         let mut held_back = self.holds_pods_back.subscribe();
         // The sender lives as long as this does.
         drop(held_back.wait_for(|held_back| !held_back).await);
@@ -135,10 +136,12 @@ impl Core {
     /// Admits pod after pod until the kubelet goes down.
     pub(super) async fn admit(self: &Arc<Self>, mut line: UnboundedReceiver<String>) {
         while let Some(uid) = line.recv().await {
-            let Some(pod) = self.pods.begin_admission(&uid) else { continue };
-            match admission::admit(self, &pod).await {
-                Ok(without) => self.admitted(pod, &uid, &without),
-                Err(rejection) => self.rejected(pod, uid, rejection),
+            let Some(Admission { pod, running }) = self.pods.begin_admission(&uid) else { continue };
+            let ran = running.is_some();
+            match admission::admit(self, &pod, &running.unwrap_or_default()).await {
+                Ok(without) if !ran => self.admitted(pod, &uid, &without),
+                Ok(_) => {}
+                Err(rejection) => self.rejected(pod, uid, rejection, ran),
             }
         }
     }
@@ -156,9 +159,11 @@ impl Core {
         self.spawn(PodRun::new(Arc::clone(self), pod, stop, true).run());
     }
 
-    fn rejected(self: &Arc<Self>, pod: Arc<Pod>, uid: String, rejection: Rejection) {
+    /// A pod that `ran` already is ended, and its task tells how.
+    fn rejected(self: &Arc<Self>, pod: Arc<Pod>, uid: String, rejection: Rejection, ran: bool) {
         let key = PodKey::of(&pod);
-        let Rejection { reason, message } = rejection;
+        let told = rejection.told().to_owned();
+        let Rejection { reason, message } = rejection.clone();
         tracing::warn!(pod = %key, reason, message, "a pod was refused on the node");
         let failed = FailedAdmission {
             pod: key.clone(),
@@ -167,15 +172,23 @@ impl Core {
             message: message.clone(),
         };
         locked(&self.observed).failed_admissions.push(failed);
-        let deleting = self.pods.ended(&uid);
+        let status = rejection.status();
+        let deleting = if ran {
+            self.pods.refuse(&uid, rejection);
+            false
+        } else {
+            self.pods.ended(&uid)
+        };
         let core = Arc::clone(self);
         self.spawn(async move {
             let client = &core.options.client;
-            api::write_status(client, &key, &uid, status::rejected(&reason, &message)).await;
+            if !ran {
+                api::write_status(client, &key, &uid, status).await;
+            }
             if deleting {
                 api::remove(client, &key, &uid).await;
             }
-            api::warn_about(client, &core.options.node_name, &pod, &reason, &message).await;
+            api::warn_about(client, &core.options.node_name, &pod, &reason, &told).await;
         });
     }
 }

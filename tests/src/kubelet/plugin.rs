@@ -11,7 +11,6 @@ use kerf_node_agent::kubelet_api::deviceplugin::{
     ContainerPreferredAllocationRequest, DevicePluginOptions, Empty, PreStartContainerRequest,
     PreferredAllocationRequest,
 };
-use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
@@ -20,6 +19,9 @@ use super::ledger::Choice;
 /// How long the kubelet tries to connect to a plugin that registers
 /// (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/plugin/v1beta1/client.go`).
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The pause between two tries (gRPC's first back-off).
+const DIAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a plugin may take for `PreStartContainer` (same release, `apis/deviceplugin/v1beta1/constants.go`).
 const PRE_START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,29 +32,25 @@ pub(super) struct Plugin {
     /// None after a restart of the kubelet, until the plugin registers again.
     client: Option<DevicePluginClient<Channel>>,
     options: DevicePluginOptions,
-    /// Closes the connection's `ListAndWatch` stream.
-    pub(super) close: CancellationToken,
     /// Since when the plugin is gone.
     pub(super) stopped: Option<Instant>,
 }
 
 impl Plugin {
-    /// Connects to a plugin's socket and asks for its options.
-    pub(super) async fn connect(socket: &Path, close: CancellationToken) -> Result<Self, Status> {
-        let unreachable = |error: tonic::transport::Error| {
-            Status::unknown(format!("failed to dial device plugin {}: {error:?}", socket.display()))
-        };
-        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(unreachable)?;
-        let channel = endpoint.connect_timeout(DIAL_TIMEOUT).connect().await.map_err(unreachable)?;
+    /// Connects to a plugin's socket, which may come a little later, and asks for its options.
+    pub(super) async fn connect(socket: &Path) -> Result<Self, Status> {
+        let late = |_| Status::unknown("failed to dial device plugin: context deadline exceeded");
+        let channel = tokio::time::timeout(DIAL_TIMEOUT, dial(socket)).await.map_err(late)??;
         let mut client = DevicePluginClient::new(channel);
-        let options = client.get_device_plugin_options(Empty {}).await?.into_inner();
-        Ok(Self { client: Some(client), options, close, stopped: None })
+        let options = client.get_device_plugin_options(Empty {}).await.map_err(|refusal| {
+            Status::unknown(format!("failed to get device plugin options: {}", go_text(&refusal)))
+        })?;
+        Ok(Self { client: Some(client), options: options.into_inner(), stopped: None })
     }
 
     /// The endpoint that a restarted kubelet makes from its checkpoint.
     pub(super) fn stopped_at(now: Instant) -> Self {
-        let options = DevicePluginOptions::default();
-        Self { client: None, options, close: CancellationToken::new(), stopped: Some(now) }
+        Self { client: None, options: DevicePluginOptions::default(), stopped: Some(now) }
     }
 
     /// The client, for the stream.
@@ -60,8 +58,8 @@ impl Plugin {
         self.client.clone().ok_or_else(|| Status::unavailable("endpoint has been stopped"))
     }
 
-    /// The devices that the plugin would like to give; empty if it does not say.
-    pub(super) async fn preferred(&self, choice: &Choice) -> Result<Vec<String>, Status> {
+    /// The devices that the plugin would like to give; empty if it does not say. The error is the kubelet's text.
+    pub(super) async fn preferred(&self, choice: &Choice) -> Result<Vec<String>, String> {
         if !self.options.get_preferred_allocation_available {
             return Ok(Vec::new());
         }
@@ -71,7 +69,11 @@ impl Plugin {
             allocation_size: i32::try_from(choice.required).unwrap_or(i32::MAX),
         };
         let request = PreferredAllocationRequest { container_requests: vec![request] };
-        let answer = self.client()?.get_preferred_allocation(request).await?.into_inner();
+        let failed = |refusal: Status| {
+            format!("device plugin GetPreferredAllocation rpc failed with err: {}", go_text(&refusal))
+        };
+        let mut client = self.client().map_err(failed)?;
+        let answer = client.get_preferred_allocation(request).await.map_err(failed)?.into_inner();
         Ok(answer.container_responses.into_iter().next().map(|first| first.device_i_ds).unwrap_or_default())
     }
 
@@ -95,6 +97,18 @@ impl Plugin {
         let call = client.pre_start_container(PreStartContainerRequest { devices_ids });
         let late = |_| Status::deadline_exceeded("context deadline exceeded");
         tokio::time::timeout(PRE_START_TIMEOUT, call).await.map_err(late)?.map(drop)
+    }
+}
+
+/// Connects as soon as somebody serves there.
+async fn dial(socket: &Path) -> Result<Channel, Status> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()));
+    let endpoint = endpoint.map_err(|error| Status::unknown(error.to_string()))?;
+    loop {
+        if let Ok(channel) = endpoint.connect().await {
+            return Ok(channel);
+        }
+        tokio::time::sleep(DIAL_PAUSE).await;
     }
 }
 

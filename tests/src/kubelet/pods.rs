@@ -11,8 +11,10 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio_util::sync::CancellationToken;
 
 use super::active::{ActivePod, ActivePods};
+use super::admission::Rejection;
 use super::demand::{ContainerRole, PodDemand, PodKey};
 use super::devices::locked;
+use super::status::ContainerStates;
 
 /// Grace that a pod gets when nothing says otherwise (the API's default).
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
@@ -43,12 +45,24 @@ pub(super) enum Step {
     Remove,
 }
 
+/// A pod to be admitted.
+pub(super) struct Admission {
+    pub(super) pod: Arc<Pod>,
+    /// The containers that run, of a pod that ran before the kubelet's process did.
+    pub(super) running: Option<BTreeSet<String>>,
+}
+
 struct PodRecord {
     pod: Arc<Pod>,
     active: ActivePod,
     stage: Stage,
     deleting: bool,
     gone: bool,
+    /// Whether a kubelet that was started since has to admit it again.
+    again: bool,
+    /// Why a kubelet that was started since ended it.
+    refusal: Option<Rejection>,
+    states: Arc<Mutex<ContainerStates>>,
     stop: CancellationToken,
 }
 
@@ -101,11 +115,40 @@ impl PodTable {
     }
 
     /// Begins a pod's admission; None if it no longer waits.
-    pub(super) fn begin_admission(&self, uid: &str) -> Option<Arc<Pod>> {
+    pub(super) fn begin_admission(&self, uid: &str) -> Option<Admission> {
         let mut records = locked(&self.records);
-        let record = records.get_mut(uid).filter(|record| record.stage == Stage::Waiting)?;
-        record.stage = Stage::Admitting;
-        Some(Arc::clone(&record.pod))
+        let record = records.get_mut(uid)?;
+        let pod = Arc::clone(&record.pod);
+        match record.stage {
+            Stage::Waiting => {
+                record.stage = Stage::Admitting;
+                Some(Admission { pod, running: None })
+            }
+            Stage::Running if std::mem::take(&mut record.again) => {
+                let states = locked(&record.states);
+                let running = states.iter().filter(|(_, state)| state.started.is_some());
+                Some(Admission { pod, running: Some(running.map(|(name, _)| name.clone()).collect()) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Ends a running pod that a restarted kubelet does not admit.
+    pub(super) fn refuse(&self, uid: &str, refusal: Rejection) {
+        if let Some(record) = locked(&self.records).get_mut(uid) {
+            record.refusal = Some(refusal);
+            record.stop.cancel();
+        }
+    }
+
+    /// Why a restarted kubelet ended the pod.
+    pub(super) fn refusal(&self, uid: &str) -> Option<Rejection> {
+        locked(&self.records).get(uid)?.refusal.clone()
+    }
+
+    /// How the pod's containers fare; shared with who runs them.
+    pub(super) fn states(&self, uid: &str) -> Arc<Mutex<ContainerStates>> {
+        locked(&self.records).get(uid).map(|record| Arc::clone(&record.states)).unwrap_or_default()
     }
 
     /// The pod's containers may start; gives the token that stops them.
@@ -142,11 +185,15 @@ impl PodTable {
     }
 
     /// The kubelet's process is gone, and the next one knows no pods at first: those in the middle of their admission have to
-    /// be admitted anew.
+    /// be admitted anew, and so have those that run.
     pub(super) fn interrupted(&self) {
         self.are_known.store(false, Ordering::Relaxed);
-        for record in locked(&self.records).values_mut().filter(|record| record.stage == Stage::Admitting) {
-            record.stage = Stage::Waiting;
+        for record in locked(&self.records).values_mut() {
+            match record.stage {
+                Stage::Admitting => record.stage = Stage::Waiting,
+                Stage::Running => record.again = true,
+                Stage::Waiting | Stage::Ended => {}
+            }
         }
     }
 
@@ -203,12 +250,16 @@ impl PodRecord {
         if deleting {
             token.cancel();
         }
-        (Self { active: active_pod(&pod), pod, stage, deleting, gone: false, stop: token }, step)
+        let active = active_pod(&pod);
+        let states = Arc::default();
+        let (gone, again, refusal) = (false, false, None);
+        (Self { pod, active, stage, deleting, gone, again, refusal, states, stop: token }, step)
     }
 
     fn update(&mut self, deleting: bool) -> Step {
         if !deleting || self.deleting {
-            return if self.stage == Stage::Waiting { Step::Admit } else { Step::Nothing };
+            let again = self.again && !deleting;
+            return if self.stage == Stage::Waiting || again { Step::Admit } else { Step::Nothing };
         }
         self.deleting = true;
         self.stop.cancel();

@@ -1,8 +1,9 @@
 //! The registration server and the `ListAndWatch` streams.
 //!
-//! Faithful to one sharp edge: when a stream ends, whatever plugin is registered under its name *now* is taken for
-//! gone (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`, `runClient`). A plugin that
-//! registers again while its old server still streams is cut off when that one ends.
+//! Faithful to two sharp edges (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/plugin/v1beta1/handler.go`, `connectClient`
+//! and `runClient`). When a stream ends, whatever plugin is registered under its name *now* is taken for gone: a plugin that
+//! registers again while its old server still streams is cut off when that one ends. And a registration that fails forgets
+//! the connection that there was: when that one ends nobody notices, and its devices stay healthy.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -34,8 +35,9 @@ impl Registration for RegistrationService {
 fn check(request: &RegisterRequest) -> Result<(), Status> {
     if request.version != API_VERSION {
         return Err(Status::unknown(format!(
-            "requested API version {:?} is not supported by kubelet. Supported version is {API_VERSION:?}",
-            request.version
+            "requested API version {:?} is not supported by kubelet. Supported version is {:?}",
+            request.version,
+            [API_VERSION]
         )));
     }
     if !is_extended_resource(&request.resource_name) {
@@ -47,9 +49,11 @@ fn check(request: &RegisterRequest) -> Result<(), Status> {
 impl DeviceManager {
     async fn connect(self: &Arc<Self>, request: RegisterRequest) -> Result<(), Status> {
         let close = locked(&self.run).child_token();
-        let plugin = Plugin::connect(&self.socket(&request.endpoint), close.clone()).await?;
-        let client = plugin.client()?;
         let resource = request.resource_name;
+        locked(&self.clients).insert(resource.clone(), close.clone());
+        let connected = Plugin::connect(&self.socket(&request.endpoint)).await;
+        let plugin = connected.inspect_err(|_| drop(locked(&self.clients).remove(&resource)))?;
+        let client = plugin.client()?;
         tracing::debug!(resource, endpoint = request.endpoint, "a device plugin registered");
         locked(&self.plugins).insert(resource.clone(), plugin);
         let manager = Arc::clone(self);
@@ -83,14 +87,15 @@ impl DeviceManager {
         self.write_checkpoint();
     }
 
-    /// The plugin registered under this name is taken for gone, whichever stream it was that ended.
+    /// The plugin registered under this name is taken for gone, whichever stream it was that ended; if no connection counts,
+    /// nobody notices.
     fn disconnected(&self, resource: &str) {
-        let mut plugins = locked(&self.plugins);
-        let Some(plugin) = plugins.get_mut(resource) else { return };
-        if plugin.stopped.is_none() {
-            plugin.stopped = Some(Instant::now());
-            plugin.close.cancel();
-            drop(plugins);
+        let Some(close) = locked(&self.clients).remove(resource) else { return };
+        close.cancel();
+        let plugin =
+            locked(&self.plugins).get_mut(resource).map(|plugin| plugin.stopped = Some(Instant::now()));
+        // Whoever takes both locks takes the ledger's first.
+        if plugin.is_some() {
             locked(&self.ledger).mark_unhealthy(resource);
         }
     }

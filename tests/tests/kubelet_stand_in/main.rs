@@ -2,9 +2,9 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test that calls them")]
 
+mod judge;
 mod logs;
 mod phases;
-mod plugin;
 mod pods;
 mod rules;
 mod sockets;

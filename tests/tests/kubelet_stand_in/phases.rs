@@ -4,11 +4,11 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kerf_node_agent::kubelet_api::podresources::ListPodResourcesRequest;
 use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kerf_tests::kubelet::PodKey;
+use kerf_tests::kubelet_rules::plugin::channel;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
 use super::NAME;
-use super::plugin::channel;
 use super::pods::Cluster;
 
 /// A container that runs until the file `<folder>/<name>` exists, if it does not run for ever.
@@ -45,7 +45,8 @@ fn is_initialized(pod: &Pod) -> bool {
 
 /// Containers that pod-resources lists, with how many devices each has.
 async fn listed(cluster: &Cluster) -> Vec<(String, usize)> {
-    let mut lister = PodResourcesListerClient::new(channel(cluster.kubelet.pod_resources_socket()).await);
+    let mut lister =
+        PodResourcesListerClient::new(channel(cluster.kubelet.pod_resources_socket()).await.unwrap());
     let pods = lister.list(ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources;
     let containers = pods.into_iter().flat_map(|pod| pod.containers);
     containers.map(|container| (container.name, container.devices.len())).collect()

@@ -9,12 +9,12 @@ use kerf_node_agent::kubelet_api::podresources::ListPodResourcesRequest;
 use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, PodKey, StandInKubelet};
+use kerf_tests::kubelet_rules::plugin::{FakePlugin, channel, register};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
 
 use super::NAME;
-use super::plugin::{FakePlugin, channel, register};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -140,7 +140,7 @@ impl Cluster {
 }
 
 async fn plug_in(kubelet: &StandInKubelet) -> Arc<FakePlugin> {
-    let plugin = FakePlugin::new(&["a", "b"]).serve(&kubelet.device_plugin_dir().join("one.sock"));
+    let plugin = FakePlugin::new(&["a", "b"]).serve(&kubelet.device_plugin_dir().join("one.sock")).unwrap();
     register(kubelet.kubelet_socket(), "one.sock", NAME, API_VERSION).await.unwrap();
     let began = Instant::now();
     while kubelet.healthy_devices().get(NAME).is_none_or(|ids| ids.len() != 2) {
@@ -284,7 +284,8 @@ async fn a_kubelet_that_has_not_heard_of_its_pods_lists_none_and_frees_nothing()
     cluster.kubelet.restart().await.unwrap();
     plug_in(&cluster.kubelet).await;
     let listed = async || {
-        let mut lister = PodResourcesListerClient::new(channel(cluster.kubelet.pod_resources_socket()).await);
+        let mut lister =
+            PodResourcesListerClient::new(channel(cluster.kubelet.pod_resources_socket()).await.unwrap());
         lister.list(ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources.len()
     };
     assert_eq!(listed().await, 0);
@@ -316,7 +317,7 @@ async fn twenty_five_kubelets_in_one_process_run_two_hundred_pods() {
         let mut options = KubeletOptions::new(&name, plane.client(), folder.path().join(number.to_string()));
         options.register_node = Some(NodeTemplate::default());
         let kubelet = StandInKubelet::start(options).await.unwrap();
-        FakePlugin::new(&devices).serve(&kubelet.device_plugin_dir().join("one.sock"));
+        FakePlugin::new(&devices).serve(&kubelet.device_plugin_dir().join("one.sock")).unwrap();
         register(kubelet.kubelet_socket(), "one.sock", NAME, API_VERSION).await.unwrap();
         kubelets.push(kubelet);
     }

@@ -14,10 +14,10 @@ use kerf_tests::kubelet::{
     ActivePod, ActivePods, Allocated, DeviceManager, KubeletServers, PodDemand, Rejection, ResourceCount,
     SocketPaths,
 };
+use kerf_tests::kubelet_rules::plugin::{FakePlugin, channel, list, register};
 use tonic::Status;
 use tonic::transport::Channel;
 
-use super::plugin::{FakePlugin, channel, list, register};
 use super::{NAME, ids, pod};
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl Node {
 
     /// Serves a plugin on a socket of its own.
     fn serve(&self, socket: &str, healthy: &[&str]) -> Arc<FakePlugin> {
-        FakePlugin::new(healthy).serve(&self.paths().device_plugin_dir().join(socket))
+        FakePlugin::new(healthy).serve(&self.paths().device_plugin_dir().join(socket)).unwrap()
     }
 
     async fn register(&self, socket: &str, resource: &str, version: &str) -> Result<(), Status> {
@@ -69,7 +69,7 @@ impl Node {
     }
 
     async fn lister(&self) -> PodResourcesListerClient<Channel> {
-        PodResourcesListerClient::new(channel(self.paths().pod_resources()).await)
+        PodResourcesListerClient::new(channel(self.paths().pod_resources()).await.unwrap())
     }
 
     /// Waits until the kubelet's healthy devices of our name are these; None is an unknown name.
@@ -192,7 +192,7 @@ async fn the_plugins_preference_decides() {
         preferred: vec!["c".to_owned(), "b".to_owned()],
         ..FakePlugin::new(&["a", "b", "c", "d"])
     };
-    let plugin = plugin.serve(&node.paths().device_plugin_dir().join("one.sock"));
+    let plugin = plugin.serve(&node.paths().device_plugin_dir().join("one.sock")).unwrap();
     node.register("one.sock", NAME, API_VERSION).await.unwrap();
     node.wait_for(Some(&["a", "b", "c", "d"])).await;
     node.admit(&pod("one", &[], &[("main", 2)])).await.unwrap();
@@ -204,7 +204,7 @@ async fn pods_are_admitted_one_at_a_time() {
     let node = Node::start();
     let thinking = Duration::from_millis(150);
     let plugin = FakePlugin { thinking, ..FakePlugin::new(&["a", "b"]) };
-    plugin.serve(&node.paths().device_plugin_dir().join("one.sock"));
+    plugin.serve(&node.paths().device_plugin_dir().join("one.sock")).unwrap();
     node.register("one.sock", NAME, API_VERSION).await.unwrap();
     node.wait_for(Some(&["a", "b"])).await;
     let began = Instant::now();
@@ -292,14 +292,12 @@ async fn a_restart_empties_the_folder_and_keeps_names_and_holders() {
 }
 
 #[tokio::test]
-async fn a_wrong_version_name_or_socket_is_not_registered() {
+async fn a_wrong_version_or_name_is_not_registered() {
     let node = Node::start();
     node.serve("one.sock", &["a"]);
     let error = node.register("one.sock", NAME, "v1alpha").await.unwrap_err();
     assert!(error.message().contains("requested API version \"v1alpha\" is not supported"), "{error}");
     let error = node.register("one.sock", "gpu-10gb", API_VERSION).await.unwrap_err();
     assert!(error.message().contains("\"gpu-10gb\" is invalid"), "{error}");
-    let error = node.register("none.sock", NAME, API_VERSION).await.unwrap_err();
-    assert!(error.message().contains("failed to dial device plugin"), "{error}");
     node.wait_for(None).await;
 }

@@ -19,6 +19,8 @@ pub enum Step {
     Test,
     /// Measures what sharing costs through kerf, and beside it by hand.
     Bench,
+    /// Holds the kubelet to the rules that the stand-in of the tests keeps; restarts it on the way. Between `up` and `down`.
+    Judge,
     /// Ends everything and removes its files.
     Down,
     /// `up`, `test` and `down`.
@@ -72,6 +74,9 @@ pub struct Args {
     /// The driver's libraries, as pods' `LD_LIBRARY_PATH`.
     #[arg(long, default_value = "/usr/local/nvidia/lib64")]
     pub libraries: PathBuf,
+    /// Of the rules that `judge` knows, only those whose sentence has these words.
+    #[arg(long, default_value = "")]
+    pub rules: String,
 }
 
 impl Args {

@@ -9,6 +9,7 @@ mod container_log;
 mod down;
 mod hold;
 mod job;
+mod judge;
 mod node_policy;
 mod order;
 mod seen;
@@ -33,6 +34,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
         Step::Up => up::up(args),
         Step::Test => test(args),
         Step::Bench => bench::bench(args),
+        Step::Judge => tokio::runtime::Runtime::new()?.block_on(judge::judge(args)),
         Step::Down => down::down(args),
         Step::All => all(args),
         Step::Hold => hold::hold(args),

@@ -1,8 +1,10 @@
 //! A device plugin whose list and answers a test sets.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,52 +24,112 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
+use crate::kubelet::locked;
+
 /// A device plugin whose list and answers a test sets.
-pub(crate) struct FakePlugin {
-    pub(crate) devices: watch::Sender<Vec<Device>>,
+pub struct FakePlugin {
+    /// Its list; what is sent here is told to the kubelet.
+    pub devices: watch::Sender<Vec<Device>>,
     /// The receiving end of `devices`, for each stream.
-    pub(crate) seen: watch::Receiver<Vec<Device>>,
-    pub(crate) preferred: Vec<String>,
-    pub(crate) refusal: Mutex<Option<Status>>,
-    pub(crate) thinking: Duration,
-    pub(crate) allocated: Mutex<Vec<Vec<String>>>,
-    pub(crate) closed: CancellationToken,
+    pub seen: watch::Receiver<Vec<Device>>,
+    /// What it prefers to give, in this order; empty for no preference.
+    pub preferred: Vec<String>,
+    /// Why it refuses the next question for its preference.
+    pub no_preference: Mutex<Option<Status>>,
+    /// Why it fails to give its options the next time.
+    pub no_options: Mutex<Option<Status>>,
+    /// Why it refuses to allocate.
+    pub refusal: Mutex<Option<Status>>,
+    /// How long it takes to allocate.
+    pub thinking: Duration,
+    /// What it has allocated, in order.
+    pub allocated: Mutex<Vec<Vec<String>>>,
+    /// How many allocations it is at.
+    pub thoughts: AtomicUsize,
+    /// The most that it was at.
+    pub most_thoughts: AtomicUsize,
+    /// Ends its server and its streams.
+    pub closed: CancellationToken,
 }
 
 impl FakePlugin {
     /// A plugin with these healthy devices, no preference and quick answers.
-    pub(crate) fn new(healthy: &[&str]) -> Self {
+    #[must_use]
+    pub fn new(healthy: &[&str]) -> Self {
         let (devices, seen) = watch::channel(list(healthy, &[]));
         Self {
             devices,
             seen,
             preferred: Vec::new(),
+            no_preference: Mutex::default(),
+            no_options: Mutex::default(),
             refusal: Mutex::default(),
             thinking: Duration::ZERO,
             allocated: Mutex::default(),
+            thoughts: AtomicUsize::new(0),
+            most_thoughts: AtomicUsize::new(0),
             closed: CancellationToken::new(),
         }
     }
 
     /// Serves it on a socket until `closed`.
-    pub(crate) fn serve(self, socket: &Path) -> Arc<Self> {
+    pub fn serve(self, socket: &Path) -> io::Result<Arc<Self>> {
         let plugin = Arc::new(self);
-        let listener = UnixListener::bind(socket).unwrap();
-        let server = Server::builder().add_service(DevicePluginServer::from_arc(Arc::clone(&plugin)));
-        let closed = plugin.closed.clone().cancelled_owned();
+        plugin.serve_also(socket)?;
+        Ok(plugin)
+    }
+
+    /// Serves it on another socket too: a kubelet that starts removes the sockets that it finds.
+    pub fn serve_also(self: &Arc<Self>, socket: &Path) -> io::Result<()> {
+        let listener = UnixListener::bind(socket)?;
+        let server = Server::builder().add_service(DevicePluginServer::from_arc(Arc::clone(self)));
+        let closed = self.closed.clone().cancelled_owned();
         tokio::spawn(server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), closed));
-        plugin
+        Ok(())
+    }
+
+    /// Tells the kubelet of these devices instead.
+    pub fn tell(&self, healthy: &[&str], unhealthy: &[&str]) {
+        self.devices.send_replace(list(healthy, unhealthy));
+    }
+
+    /// Refuses to allocate from now on, or does not.
+    pub fn refuse(&self, refusal: Option<Status>) {
+        *locked(&self.refusal) = refusal;
+    }
+
+    /// Fails once to say what it prefers.
+    pub fn refuse_preference(&self, refusal: Status) {
+        *locked(&self.no_preference) = Some(refusal);
+    }
+
+    /// Fails once to give its options.
+    pub fn refuse_options(&self, refusal: Status) {
+        *locked(&self.no_options) = Some(refusal);
+    }
+
+    /// The most pods for which it was asked to allocate at once.
+    #[must_use]
+    pub fn most_at_once(&self) -> usize {
+        self.most_thoughts.load(Ordering::Relaxed)
+    }
+
+    /// What it has allocated, in order.
+    #[must_use]
+    pub fn allocations(&self) -> Vec<Vec<String>> {
+        locked(&self.allocated).clone()
     }
 }
 
-/// Registers the plugin on a socket of the device plugin folder.
-pub(crate) async fn register(
+/// Registers a plugin on a socket of the device plugin folder.
+pub async fn register(
     registration: PathBuf,
     socket: &str,
     resource: &str,
     version: &str,
 ) -> Result<(), Status> {
-    let mut client = RegistrationClient::new(channel(registration).await);
+    let channel = channel(registration).await.map_err(|error| Status::unavailable(format!("{error:?}")))?;
+    let mut client = RegistrationClient::new(channel);
     let request = RegisterRequest {
         version: version.to_owned(),
         endpoint: socket.to_owned(),
@@ -78,12 +140,13 @@ pub(crate) async fn register(
 }
 
 /// A connection to a unix socket.
-pub(crate) async fn channel(socket: PathBuf) -> Channel {
-    Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap().connect().await.unwrap()
+pub async fn channel(socket: PathBuf) -> Result<Channel, tonic::transport::Error> {
+    Endpoint::from_shared(format!("unix://{}", socket.display()))?.connect().await
 }
 
 /// Devices as a `ListAndWatch` message has them.
-pub(crate) fn list(healthy: &[&str], unhealthy: &[&str]) -> Vec<Device> {
+#[must_use]
+pub fn list(healthy: &[&str], unhealthy: &[&str]) -> Vec<Device> {
     let device =
         |id: &&str, health: &str| Device { id: (*id).to_owned(), health: health.to_owned(), topology: None };
     let healthy = healthy.iter().map(|id| device(id, HEALTHY));
@@ -100,6 +163,9 @@ impl DevicePlugin for FakePlugin {
         &self,
         _: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
+        if let Some(refusal) = locked(&self.no_options).take() {
+            return Err(refusal);
+        }
         let preferences = !self.preferred.is_empty();
         let options = DevicePluginOptions {
             pre_start_required: false,
@@ -119,6 +185,9 @@ impl DevicePlugin for FakePlugin {
         &self,
         _: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        if let Some(refusal) = locked(&self.no_preference).take() {
+            return Err(refusal);
+        }
         let device_i_ds = self.preferred.clone();
         let container_responses = vec![ContainerPreferredAllocationResponse { device_i_ds }];
         Ok(Response::new(PreferredAllocationResponse { container_responses }))
@@ -128,13 +197,17 @@ impl DevicePlugin for FakePlugin {
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
+        let thoughts = self.thoughts.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most_thoughts.fetch_max(thoughts, Ordering::Relaxed);
         tokio::time::sleep(self.thinking).await;
-        if let Some(refusal) = self.refusal.lock().unwrap().clone() {
+        self.thoughts.fetch_sub(1, Ordering::Relaxed);
+        if let Some(refusal) = locked(&self.refusal).clone() {
             return Err(refusal);
         }
         let ids = request.into_inner().container_requests.remove(0).devices_ids;
-        let envs = BTreeMap::from([("DEVICES".to_owned(), ids.join(","))]);
-        self.allocated.lock().unwrap().push(ids);
+        let shared = ("SHARED".to_owned(), "of the plugin".to_owned());
+        let envs = BTreeMap::from([("DEVICES".to_owned(), ids.join(",")), shared]);
+        locked(&self.allocated).push(ids);
         let container_responses = vec![ContainerAllocateResponse { envs, ..Default::default() }];
         Ok(Response::new(AllocateResponse { container_responses }))
     }

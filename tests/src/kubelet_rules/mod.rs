@@ -1,0 +1,114 @@
+//! What a kubelet does with devices, rule by rule: the same cases run against the stand-in kubelet, in the tests, and against
+//! the real one (`gpu_node judge`). Where they differ the stand-in is wrong.
+//!
+//! A case sees a kubelet from outside only: its device plugin folder, its sockets, and the API server.
+
+mod admission;
+mod containers;
+mod health;
+mod names;
+mod node;
+pub mod plugin;
+mod pods;
+mod registration;
+mod restart;
+mod scene;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use futures::future::LocalBoxFuture;
+use futures::{StreamExt as _, stream};
+
+use scene::Scene;
+
+/// A kubelet under judgement, with an API server behind it.
+#[tonic::async_trait(?Send)]
+pub trait JudgedKubelet: Send + Sync {
+    /// Its node's name.
+    fn node(&self) -> &str;
+
+    /// A client with an admin's rights.
+    fn client(&self) -> kube::Client;
+
+    /// The folder of the registration socket and of plugins' sockets.
+    fn device_plugins(&self) -> PathBuf;
+
+    /// The pod-resources socket.
+    fn pod_resources(&self) -> PathBuf;
+
+    /// How often it writes the node's status.
+    fn tick(&self) -> Duration;
+
+    /// Kills its process and starts it again, until it takes registrations; containers run on.
+    async fn restart(&self) -> anyhow::Result<()>;
+}
+
+/// A rule, as a sentence, and what shows whether it holds.
+struct Case {
+    rule: &'static str,
+    show: for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, anyhow::Result<()>>,
+}
+
+/// A case of an asynchronous function.
+macro_rules! case {
+    ($rule:literal, $show:path) => {
+        $crate::kubelet_rules::Case { rule: $rule, show: |scene| Box::pin($show(scene)) }
+    };
+}
+use case;
+
+/// Rules that are shown side by side: pods of all of them are on one node, and the machine may be small.
+const AT_ONCE: usize = 6;
+
+/// Shows all rules whose sentence contains `only`; `tell` hears of each. Gives the rules that do not hold.
+///
+/// Those about a restart come last, one after the other; the others disturb nobody.
+pub async fn judge(
+    kubelet: &dyn JudgedKubelet,
+    only: &str,
+    mut tell: impl FnMut(&str),
+) -> anyhow::Result<Vec<&'static str>> {
+    let groups = [registration::CASES, node::CASES, names::CASES, admission::CASES, health::CASES];
+    let groups = groups.into_iter().chain([containers::CASES]).flatten();
+    let wanted = |cases: &mut dyn Iterator<Item = &'static Case>| -> Vec<&'static Case> {
+        cases.filter(|case| case.rule.contains(only)).collect()
+    };
+    let (calm, restarts) = (wanted(&mut groups.into_iter()), wanted(&mut restart::CASES.iter()));
+    let mut broken = Vec::new();
+    let first_restart = calm.len();
+    let calm = calm.into_iter().enumerate().map(|(number, case)| shown(kubelet, number, case));
+    let restarts = restarts.into_iter().enumerate();
+    let restarts = restarts.map(|(number, case)| shown(kubelet, first_restart + number, case));
+    let mut all = stream::iter(calm).buffer_unordered(AT_ONCE).chain(stream::iter(restarts).buffered(1));
+    while let Some((case, text, holds)) = all.next().await {
+        tell(&text);
+        broken.extend((!holds).then_some(case.rule));
+    }
+    Ok(broken)
+}
+
+/// Shows one rule; gives what there is to tell, and whether it holds.
+async fn shown(
+    kubelet: &dyn JudgedKubelet,
+    number: usize,
+    case: &'static Case,
+) -> (&'static Case, String, bool) {
+    let begun = Instant::now();
+    let (outcome, notes) = match Scene::new(kubelet, number) {
+        Ok(scene) => {
+            let shown = (case.show)(&scene).await;
+            let cleared = scene.clear().await;
+            (shown.and(cleared), scene.notes())
+        }
+        Err(error) => (Err(error), Vec::new()),
+    };
+    let told = format!("{} ({:.1} s)", case.rule, begun.elapsed().as_secs_f64());
+    let holds = outcome.is_ok();
+    let told = match outcome {
+        Ok(()) => format!("holds    {told}"),
+        Err(error) => format!("DIFFERS  {told}: {error:#}"),
+    };
+    let lines: Vec<String> = std::iter::once(told).chain(notes).collect();
+    (case, lines.join("\n         "), holds)
+}

@@ -11,8 +11,8 @@ use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_client::Pod
 use kerf_node_agent::kubelet_api::podresources::{AllocatableResourcesRequest, ListPodResourcesRequest};
 use kerf_node_agent::kubelet_api::{API_VERSION, KUBELET_SOCKET};
 use tempfile::TempDir;
-use tonic::Status;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 use crate::cluster::wait;
 use crate::kubelet::locked;
@@ -115,7 +115,14 @@ impl<'a> Scene<'a> {
 
     /// The devices of this case's name that the kubelet could allocate.
     pub(super) async fn allocatable(&self) -> anyhow::Result<BTreeSet<String>> {
-        let answer = self.lister().await?.get_allocatable_resources(AllocatableResourcesRequest {}).await?;
+        let answer = asked(async || {
+            self.lister()
+                .await?
+                .get_allocatable_resources(AllocatableResourcesRequest {})
+                .await
+                .map_err(Into::into)
+        });
+        let answer = answer.await?;
         let devices = answer.into_inner().devices.into_iter();
         let ours = devices.filter(|device| device.resource_name == self.resource);
         Ok(ours.flat_map(|device| device.device_ids).collect())
@@ -140,7 +147,8 @@ impl<'a> Scene<'a> {
 
     /// What a pod's containers hold of this case's name, by pod-resources; None if the pod is not listed.
     pub(super) async fn listed(&self, pod: &str) -> anyhow::Result<Option<Held>> {
-        let answer = self.lister().await?.list(ListPodResourcesRequest {}).await?.into_inner();
+        let answer = asked(async || Ok(self.lister().await?.list(ListPodResourcesRequest {}).await?));
+        let answer = answer.await?.into_inner();
         let name = self.name(pod);
         let found = answer.pod_resources.into_iter().find(|pod| pod.name == name);
         let containers = found.map(|pod| pod.containers);
@@ -173,5 +181,20 @@ impl<'a> Scene<'a> {
             plugin.closed.cancel();
         }
         cleared
+    }
+}
+
+/// Asks again where the kubelet's limit, which all that ask it share, refuses: cases run side by side.
+async fn asked<T>(ask: impl AsyncFn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let begun = Instant::now();
+    loop {
+        let answer = ask().await;
+        let limited = |error: &anyhow::Error| {
+            error.downcast_ref::<Status>().is_some_and(|status| status.code() == Code::ResourceExhausted)
+        };
+        if begun.elapsed() > PATIENCE || !answer.as_ref().is_err_and(limited) {
+            return answer;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

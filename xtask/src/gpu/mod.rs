@@ -4,7 +4,7 @@ mod bundle;
 mod image;
 mod pack;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 
 use crate::workspace::Workspace;
 
@@ -13,14 +13,26 @@ use crate::workspace::Workspace;
 pub enum Gpu {
     /// Pack control plane and node into target/gpu/control-plane.tar.xz and target/gpu/node.tar.xz. Unpacked into one folder there,
     /// `bin/gpu_node` brings the node up: see docs/gpu-node.md.
-    Pack,
+    Pack {
+        /// Only this one: the other has not changed.
+        bundle: Option<Bundle>,
+    },
+}
+
+/// A file that is carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Bundle {
+    /// etcd, API server, controllers, scheduler, kubectl, manifests and policies.
+    ControlPlane,
+    /// kerf's programs, the kubelet, containerd and runc.
+    Node,
 }
 
 impl Gpu {
     /// Runs the task.
     pub fn run(&self, workspace: &Workspace) -> anyhow::Result<()> {
         match self {
-            Self::Pack => pack::pack(workspace),
+            Self::Pack { bundle } => pack::pack(workspace, *bundle),
         }
     }
 }

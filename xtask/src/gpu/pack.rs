@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use super::{bundle, image};
+use super::{Bundle, bundle, image};
 use crate::workspace::Workspace;
 use crate::{shipped, tools};
 
@@ -27,24 +27,36 @@ const FOLDERS: [&str; 2] = ["deploy", "policies"];
 /// Name of the only set of Go programs in a bundle.
 const SET: &str = "bundle";
 
-/// Builds everything and packs it.
-pub fn pack(workspace: &Workspace) -> anyhow::Result<()> {
+/// Builds everything and packs it, or one of the two.
+pub fn pack(workspace: &Workspace, only: Option<Bundle>) -> anyhow::Result<()> {
     let ours = shipped::folder(workspace)?;
     let [control_plane, node] = tools::everything(workspace)?;
     let stage = workspace.gpu().join("stage");
     if stage.exists() {
         fs::remove_dir_all(&stage).with_context(|| format!("failed to remove {}", stage.display()))?;
     }
-    let folder = stage.join("control-plane");
-    stage_tools(&control_plane, &CONTROL_PLANE, &folder.join("k8s-tools"))?;
-    for name in FOLDERS {
-        copy_folder(&workspace.root().join(name), &folder)?;
+    if only != Some(Bundle::Node) {
+        pack_control_plane(workspace, &control_plane, &stage.join("control-plane"))?;
     }
-    report(workspace, "control-plane")?;
+    if only != Some(Bundle::ControlPlane) {
+        pack_node(workspace, &ours, &node, &stage)?;
+    }
+    Ok(())
+}
+
+fn pack_control_plane(workspace: &Workspace, tools: &Path, folder: &Path) -> anyhow::Result<()> {
+    stage_tools(tools, &CONTROL_PLANE, &folder.join("k8s-tools"))?;
+    for name in FOLDERS {
+        copy_folder(&workspace.root().join(name), folder)?;
+    }
+    report(workspace, "control-plane")
+}
+
+fn pack_node(workspace: &Workspace, ours: &Path, tools: &Path, stage: &Path) -> anyhow::Result<()> {
     let folder = stage.join("node");
-    stage_tools(&node, &NODE, &folder.join("node-tools"))?;
-    let image = node.join("image.tar");
-    image::write(&node.join("pause"), &stage.join("image"), &image)?;
+    stage_tools(tools, &NODE, &folder.join("node-tools"))?;
+    let image = tools.join("image.tar");
+    image::write(&tools.join("pause"), &stage.join("image"), &image)?;
     fs::copy(&image, folder.join("node-tools").join(SET).join("image.tar"))
         .context("failed to copy the image")?;
     for name in OURS {

@@ -11,6 +11,8 @@ class Gpu:
     """A workload of torch on the one GPU that the container has."""
 
     def __init__(self):
+        # torch looks for the user's name at its import, which the user of a container need not have.
+        os.environ.setdefault("USER", "client")
         import torch
 
         self.torch = torch

@@ -34,7 +34,8 @@ def daemon(wanted):
         for path in pipes.values():
             os.mkdir(path)
         environment = {**os.environ, **pipes}
-        control = subprocess.Popen(["nvidia-cuda-mps-control", "-f"], env=environment, stderr=subprocess.DEVNULL)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        control = subprocess.Popen(["nvidia-cuda-mps-control", "-f"], env=environment, **quiet)
         try:
             yield pipes
         finally:

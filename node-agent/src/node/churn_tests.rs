@@ -548,9 +548,27 @@ proptest! {
 }
 
 /// Lives that went wrong once.
-const LIVES: [&[(u8, usize)]; 1] = [
+const LIVES: [&[(u8, usize)]; 3] = [
     // A slice that an init container has under another name than its pod was promised it under, and a restart.
     &[(0, 3), (12, 0), (15, 0), (4, 0), (0, 18), (5, 0), (6, 0), (11, 0), (13, 0), (4, 0)],
+    // A pod has a slice that no spec tells of any more; kubelet and agent restart, and the kubelet has not heard of the pod yet.
+    &[(0, 0), (12, 0), (7, 8), (4, 0), (17, 0), (5, 0), (6, 0), (18, 0), (11, 0), (13, 0), (0, 1), (7, 8)],
+    // The same, and the slice is in the way of another.
+    &[
+        (0, 0),
+        (12, 0),
+        (7, 8),
+        (4, 0),
+        (17, 0),
+        (5, 0),
+        (6, 0),
+        (18, 0),
+        (11, 0),
+        (13, 0),
+        (0, 5),
+        (7, 8),
+        (7, 8),
+    ],
 ];
 
 #[test]

@@ -118,6 +118,11 @@ impl Account {
         self.allocated.insert(device, Allocation { name, at: now, suspects: None });
     }
 
+    /// The kubelet listed these before the agent was started.
+    pub(super) fn recall_held(&mut self, held: BTreeMap<DeviceId, Held>, asked: Instant) {
+        self.holders.get_or_insert(Holders { asked, held });
+    }
+
     /// Pods have ended: what they may have had is theirs no more.
     pub(super) fn acquit(&mut self, gone: &BTreeSet<PodUid>) {
         let suspects = self.allocated.values_mut().filter_map(|a| a.suspects.as_mut());

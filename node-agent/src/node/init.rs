@@ -90,9 +90,14 @@ impl Node {
         })
     }
 
-    /// What the status said to be held, and by nobody, when the agent was started: an init container may have it.
+    /// What the status said to be held when the agent was started: by a pod of which the kubelet may not have heard yet, if it
+    /// has just been started too, or by nobody that it lists, and then an init container may have it.
     pub(super) fn recall_allocations(&mut self, now: Instant) {
         let slices = self.before.iter().flat_map(|before| &before.slices);
+        let held = |s: &SliceStatus| {
+            Some((s.device.clone()?, Held { name: s.resource?, holder: s.holder.clone()? }))
+        };
+        self.account.recall_held(slices.clone().filter_map(held).collect(), now);
         let is_unlisted = |s: &&SliceStatus| s.state == SliceState::Held && s.holder.is_none();
         let unlisted = slices.filter(is_unlisted).filter_map(|s| Some((s.resource?, s.device.clone()?)));
         for (name, device) in unlisted {

@@ -3,6 +3,7 @@
 //! A100: YOLOS-small in a closed loop on an A100-80GB, the reference table that the user gave (seconds, cut to 0.1 ms).
 //! H200: our own run of the same on an H200-141GB, noted as inferences per second of the whole GPU (packing study, section 6).
 //! Detector: `deploy/examples/sharing/by_hand.py` on an H200-141GB, 2026-11-22, seconds; the limited rows at 14 % of the threads.
+//! Cluster: the same through `kerf bench sharing` on another H200 of that day (`docs/measured/sharing-h200.json`).
 
 use super::*;
 use crate::mig::catalog;
@@ -28,6 +29,10 @@ fn h200() -> Workload {
 
 fn detector() -> Workload {
     Workload::fit(seconds(0.05011), Run::new(7, 0.09474).unwrap()).unwrap()
+}
+
+fn cluster() -> Workload {
+    Workload::fit(seconds(0.05026), Run::new(7, 0.10483).unwrap()).unwrap()
 }
 
 fn turns(alone: f64, seven: f64) -> Technology {
@@ -92,6 +97,14 @@ fn every_measured_point_is_predicted_within_the_bar() {
         (detector(), Technology::MPS, 7, 0.0947, 0),
         (detector(), fourteen, 1, 0.1141, 2),
         (detector(), fourteen, 7, 0.1192, -3),
+        (cluster(), turns(0.05023, 0.38089), 3, 0.1629, 0),
+        (cluster(), turns(0.05023, 0.38089), 5, 0.2713, 0),
+        (cluster(), Technology::MPS, 3, 0.0552, 18),
+        (cluster(), Technology::MPS, 5, 0.0831, 1),
+        (cluster(), fourteen, 1, 0.1141, 12),
+        (cluster(), fourteen, 3, 0.1155, 11),
+        (cluster(), fourteen, 5, 0.1168, 10),
+        (cluster(), fourteen, 7, 0.1195, 7),
     ];
     for (workload, technology, copies, measured, expected) in points {
         let error = error(workload, technology, copies, measured);

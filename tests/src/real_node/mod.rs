@@ -25,7 +25,7 @@ use kube::api::{DeleteParams, ListParams};
 use crate::cluster::{Cluster, wait};
 use crate::process::{Child, Program};
 
-pub use containerd::IMAGE;
+pub use containerd::{IMAGE, search_path};
 pub use leftovers::{Leftovers, is_alive};
 pub use options::{Gpus, Places, RealNodeOptions};
 pub use private::enter;

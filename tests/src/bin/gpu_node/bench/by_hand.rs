@@ -1,7 +1,6 @@
 //! The same clients without Kubernetes: `deploy/examples/sharing/by_hand.py`.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 use kerf_cli::bench::Results;
 use kerf_tests::cluster::root;
+use kerf_tests::real_node::search_path;
 
 use crate::args::Args;
 
@@ -23,21 +23,13 @@ pub fn run(args: &Args, technology: &str, kerf: &Results, out: &Path) -> anyhow:
     command.args(["--workload", &kerf.workload, "--technologies", technology, "--copies", &copies.join(",")]);
     command.args(["--warm-up", &kerf.warm_up_seconds.to_string()]);
     command.args(["--seconds", &kerf.measure_seconds.to_string()]);
-    command.env("LD_LIBRARY_PATH", &args.libraries).env("PATH", search_path(args)?);
+    command.env("LD_LIBRARY_PATH", &args.libraries).env("PATH", search_path(args.mps_control()?.parent())?);
     let output = command.stderr(Stdio::inherit()).output().context("failed to run by_hand.py")?;
     let told = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "by_hand.py failed ({}):\n{told}", output.status);
     fs::write(out.join("by-hand.csv"), told.as_bytes())
         .context("failed to keep what was measured by hand")?;
     means(&told)
-}
-
-/// With the folder of the MPS daemon before what is inherited.
-fn search_path(args: &Args) -> anyhow::Result<OsString> {
-    let control = args.mps_control()?;
-    let inherited = std::env::var_os("PATH").unwrap_or_default();
-    let folders = control.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&inherited));
-    std::env::join_paths(folders).context("failed to make a search path")
 }
 
 /// Of lines `technology,copies,mean,…` below a heading.

@@ -1,7 +1,7 @@
 //! What is to be measured, and on which GPU: decided from the cluster's `GpuNodes`. No I/O.
 
 use super::{LeftOut, Technology};
-use kerf_core::contract::{ComputeLimit, GpuNodeSpec, GpuNodeStatus};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::kind::Kind;
 use kerf_core::units::{ComputePercent, SizeGb};
@@ -184,17 +184,12 @@ fn offered(technology: Technology, target: &Target) -> Result<(), String> {
             "{node}'s policy has {} in equal replicas, which are not asked for by size",
             gpu.uuid
         )),
-        _ if technology == Technology::MpsLimited && !limits_compute(gpu) => Err(format!(
+        _ if technology == Technology::MpsLimited && !gpu.rule.mps.limits_compute() => Err(format!(
             "{node}'s policy lets the shares of {} use what the others leave (mps.computeLimit: none)",
             gpu.uuid
         )),
         _ => Ok(()),
     }
-}
-
-/// Whether an MPS share has its own part of the compute and no more.
-fn limits_compute(gpu: &GpuInventory) -> bool {
-    gpu.rule.mps.compute_limit == ComputeLimit::Share
 }
 
 fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -> Result<Planned, String> {
@@ -224,7 +219,7 @@ fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -
     let percent = gpu.rule.mps.memory_percent.percent();
     let threads = threads(percent, copies);
     if technology == Technology::Mps {
-        return Ok(point(size, threads.filter(|_| limits_compute(gpu))));
+        return Ok(point(size, threads.filter(|_| gpu.rule.mps.limits_compute())));
     }
     if u64::from(wanted.threads.get()) * u64::from(copies) > percent {
         let most = threads.map_or(0, ComputePercent::get);

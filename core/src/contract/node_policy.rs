@@ -155,6 +155,14 @@ pub struct MpsRule {
     pub compute_limit: ComputeLimit,
 }
 
+impl MpsRule {
+    /// Whether a share has its part of the compute for itself, and no more.
+    #[must_use]
+    pub fn limits_compute(self) -> bool {
+        self.compute_limit == ComputeLimit::Share
+    }
+}
+
 /// How much of a GPU's compute an MPS share may use. Its memory is limited in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

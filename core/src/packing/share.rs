@@ -2,7 +2,7 @@
 
 use super::Cost;
 use super::fit::{Candidate, Source};
-use crate::contract::{ComputeLimit, ContainerRequest, GpuRule, Shape};
+use crate::contract::{ContainerRequest, GpuRule, Shape};
 use crate::inventory::GpuInventory;
 use crate::kind::Kind;
 use crate::names::SliceId;
@@ -23,9 +23,7 @@ pub(super) fn shape(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Sh
         // A GPU that is shared in equal parts is not shared in others.
         ResourceName::TimeSlicing(size) if gpu.replica().is_none() => Shape::share(Kind::TimeSlicing, size),
         // Where nobody is limited, nobody has compute for himself.
-        ResourceName::Mps(size)
-            if request.compute.is_none() || gpu.rule.mps.compute_limit == ComputeLimit::Share =>
-        {
+        ResourceName::Mps(size) if request.compute.is_none() || gpu.rule.mps.limits_compute() => {
             Some(Shape::Mps { size_gb: size, compute: request.compute })
         }
         _ => None,

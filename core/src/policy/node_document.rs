@@ -7,7 +7,7 @@ use super::document_field::Field;
 use super::document_names::{labels, name, patterns, twice};
 use super::matching::listed;
 use super::set::NodeRules;
-use crate::contract::{ComputeLimit, GpuRule, GpuSelector, NodePolicy, OverUse, SliceLength, WarmSlices};
+use crate::contract::{GpuRule, GpuSelector, NodePolicy, OverUse, SliceLength, WarmSlices};
 use crate::kind::Kind;
 use crate::resource::{ResourceName, SHARE_SIZES};
 use serde::{Deserialize, Serialize};
@@ -122,7 +122,7 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
         (rule.compute_instances, Kind::Mig, field.key("computeInstances")),
         (rule.mps.strict, Kind::Mps, mps.key("strict")),
         (rule.mps.exclusive, Kind::Mps, mps.key("exclusive")),
-        (rule.mps.compute_limit != ComputeLimit::Share, Kind::Mps, mps.key("computeLimit")),
+        (!rule.mps.limits_compute(), Kind::Mps, mps.key("computeLimit")),
         (rule.time_slicing.replicas.is_some(), Kind::TimeSlicing, slicing.key("replicas")),
         (rule.time_slicing.length != SliceLength::Default, Kind::TimeSlicing, slicing.key("length")),
         (rule.time_slicing.memory_limits, Kind::TimeSlicing, slicing.key("memoryLimits")),

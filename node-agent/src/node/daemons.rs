@@ -2,10 +2,10 @@
 
 use super::{Node, share};
 use crate::gpu::Gpu;
-use kerf_core::contract::{ComputeLimit, Shape, WantedSlice};
+use kerf_core::contract::{Shape, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
-use kerf_core::units::{ComputePercent, MemoryMib};
+use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
 
 /// The MPS daemon that a GPU should have.
@@ -46,11 +46,12 @@ struct Needed {
 }
 
 impl Needed {
-    /// What these shares come to on a GPU with so much memory.
-    fn of(shapes: impl Iterator<Item = Shape>, gpu: MemoryMib) -> Self {
+    /// What these shares come to on a GPU with so much memory. Where nobody's compute is limited each may have all of it.
+    fn of(shapes: impl Iterator<Item = Shape>, gpu: MemoryMib, limits_compute: bool) -> Self {
+        let compute = |shape: Shape| if limits_compute { shape.compute_of(gpu) } else { gpu.0 * 100 };
         shapes.fold(Self::default(), |sum, shape| Self {
             memory: MemoryMib(sum.memory.0 + shape.size().share_memory().0),
-            compute: sum.compute.saturating_add(shape.compute_of(gpu)),
+            compute: sum.compute.saturating_add(compute(shape)),
         })
     }
 
@@ -94,12 +95,8 @@ impl Node {
         let wanted = |gpu: &Gpu| {
             let shares = self.shares.values().filter(|s| s.gpu == gpu.uuid && s.shape.kind() == Kind::Mps);
             let needs = shares.map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
-            let mps = self.rule(gpu).mps;
-            let threads = match mps.compute_limit {
-                ComputeLimit::Share => needs.threads(gpu.memory),
-                ComputeLimit::None => ComputePercent::ALL.get(),
-            };
-            Some(WantedDaemon { limit: needs.memory, threads, exclusive: mps.exclusive })
+            let (limit, threads) = (needs.memory, needs.threads(gpu.memory));
+            Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive })
         };
         self.gpus.iter().filter_map(|gpu| Some((gpu.uuid.clone(), wanted(gpu)?))).collect()
     }
@@ -108,9 +105,11 @@ impl Node {
     /// process's. In strict mode the wall is one share, and a container with several has as many processes' worth.
     fn needed(&self, gpu: &Gpu, id: &SliceId) -> Needed {
         let device = share::device_id(&gpu.uuid, id);
-        let needed = |shapes: &mut dyn Iterator<Item = Shape>| Needed::of(shapes, gpu.memory);
+        let mps = self.rule(gpu).mps;
+        let needed =
+            |shapes: &mut dyn Iterator<Item = Shape>| Needed::of(shapes, gpu.memory, mps.limits_compute());
         let own = needed(&mut self.shares.get(&device).map(|s| s.shape).into_iter());
-        if self.rule(gpu).mps.strict {
+        if mps.strict {
             return own;
         }
         let wanted = self.spec.slices.iter().find(|w| w.id == *id && w.gpu == gpu.uuid);

@@ -10,7 +10,7 @@ use super::{Node, Note, Obstruction, Recalled, Task, WantedDaemon};
 use crate::access::{Access, AccessGrant};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Gpu, GpuInstance};
-use kerf_core::contract::{ComputeLimit, GpuNodeStatus, SliceLength};
+use kerf_core::contract::{GpuNodeStatus, SliceLength};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::offer::{ExistingSlice, offer};
@@ -387,7 +387,7 @@ impl Node {
 
     fn grant(&self, slice: &ExistingSlice) -> Option<Grant> {
         let gpu = self.gpu_of(&slice.device)?;
-        let is_limited = self.rule(gpu).mps.compute_limit == ComputeLimit::Share;
+        let is_limited = self.rule(gpu).mps.limits_compute();
         let share = slice.shape.instance().is_none().then(|| ShareGrant {
             kind: slice.shape.kind(),
             memory: slice.shape.memory_of(gpu.memory),

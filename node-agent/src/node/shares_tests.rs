@@ -83,6 +83,10 @@ fn a_share_that_no_policy_limits_may_use_all_of_the_compute_and_no_more_memory()
     scene.settle();
     let wanted_daemon = daemon(&mut scene).unwrap();
     assert_eq!((wanted_daemon.limit, wanted_daemon.threads), (gib(4), 100));
+    let serving = Daemon::Serving { generation: 1, limit: gib(4), threads: 26 };
+    scene.node.on_daemons(Daemons::from([(uuid(0), serving)]));
+    scene.settle();
+    assert_eq!(devices(&scene.kubelet), Vec::<&str>::new(), "it lets them have their part and no more");
     serve(&mut scene);
     scene.settle();
     let lists = scene.decide().lists;

@@ -1,6 +1,6 @@
 //! What one GPU serves, and how much more of it now. GPUs that are alike share one.
 
-use crate::contract::{ComputeLimit, GpuStatus, Shape};
+use crate::contract::{GpuStatus, Shape};
 use crate::inventory::{GpuInventory, Occupancy, PlacedSlice};
 use crate::kind::Kind;
 use crate::mig::{ComputeProfile, Profile, catalog};
@@ -150,7 +150,7 @@ impl Chip {
             ever: self.ever.clone(),
             profiles: self.profiles.clone(),
             replica: self.gpu.replica(),
-            limits_compute: self.gpu.rule.mps.compute_limit == ComputeLimit::Share,
+            limits_compute: self.gpu.rule.mps.limits_compute(),
             room,
             shared: Some(gpu).filter(|gpu| cut.open && gpu.kinds.contains(&Kind::Mps)),
         }

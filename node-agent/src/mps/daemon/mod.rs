@@ -159,8 +159,10 @@ impl Daemon {
         if let Some(trouble) = of_running.or(self.mode_trouble.as_ref()).or(self.trouble.as_ref()) {
             let text = trouble.to_string();
             let is_brief = matches!(trouble, Trouble::Ended(_)) && self.backoff <= BRIEF;
-            let ill = |text| State::Ill { text, fault: trouble.is_fault() };
-            return if is_brief { State::Restarting { text } } else { ill(text) };
+            if is_brief {
+                return State::Restarting { text };
+            }
+            return State::Ill { text, fault: trouble.is_fault() };
         }
         let Some(wanted) = &self.wanted else { return State::Stopping };
         let Some(running) = running else { return State::Starting };

@@ -13,7 +13,10 @@ pub mod kubelet;
 pub mod kubelet_rules;
 pub mod mps;
 pub mod oracle;
+mod percentile;
 pub mod pods;
 pub mod process;
 pub mod random;
 pub mod real_node;
+
+pub use percentile::percentile;

@@ -84,9 +84,3 @@ fn note(moments: &Mutex<BTreeMap<String, Moments>>, pod: kube::runtime::watcher:
 fn locked(moments: &Mutex<BTreeMap<String, Moments>>) -> MutexGuard<'_, BTreeMap<String, Moments>> {
     moments.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-/// The value that so many percent do not exceed, of values that are sorted (nearest rank).
-pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1) - 1;
-    sorted.get(rank).copied().unwrap_or_default()
-}

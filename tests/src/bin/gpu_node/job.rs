@@ -10,6 +10,7 @@ use kerf_tests::real_node::IMAGE;
 use serde_json::{Value, json};
 
 use crate::args::Args;
+use crate::lent;
 
 /// The only container's name.
 pub const CONTAINER: &str = "main";
@@ -92,9 +93,9 @@ impl Job {
 
     /// The pod.
     pub fn pod(&self, args: &Args) -> anyhow::Result<Pod> {
-        let mounts = [("usr", "/usr"), ("opt", "/opt"), ("job", "/job"), ("libraries", "/etc/ld.so.cache")];
-        let mounts = mounts.map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
-        let volume = |name: &str, path: &str| json!({"name": name, "hostPath": {"path": path}});
+        let (mut volumes, mut mounts) = (lent::volumes(), lent::mounts());
+        volumes.push(json!({"name": "job", "hostPath": {"path": folder(args)}}));
+        mounts.push(json!({"name": "job", "mountPath": "/job", "readOnly": true}));
         let libraries = args.libraries.display().to_string();
         let variables = self.environment.iter().copied().chain([("LD_LIBRARY_PATH", libraries.as_str())]);
         let variables: Vec<_> =
@@ -116,12 +117,7 @@ impl Job {
                     "env": variables,
                     "volumeMounts": mounts,
                 }],
-                "volumes": [
-                    volume("usr", "/usr"),
-                    volume("opt", "/opt"),
-                    volume("job", &folder(args).display().to_string()),
-                    volume("libraries", "/etc/ld.so.cache"),
-                ],
+                "volumes": volumes,
             },
         });
         serde_json::from_value(pod).context("the pod is malformed")

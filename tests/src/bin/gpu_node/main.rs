@@ -10,6 +10,7 @@ mod down;
 mod hold;
 mod job;
 mod judge;
+mod lent;
 mod node_policy;
 mod order;
 mod seen;

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use kerf_tests::percentile;
 use serde::Serialize;
 
 /// Percentiles of a set of durations, in milliseconds.
@@ -22,10 +23,7 @@ impl Latency {
     /// The percentiles of `samples` (nearest rank).
     pub fn of(mut samples: Vec<Duration>) -> Self {
         samples.sort();
-        let at = |percent: usize| {
-            let rank = (samples.len() * percent).div_ceil(100).max(1) - 1;
-            samples.get(rank).map_or(f64::NAN, |d| d.as_secs_f64() * 1000.0)
-        };
+        let at = |percent| percentile(&samples, percent).map_or(f64::NAN, |d| d.as_secs_f64() * 1000.0);
         Self { count: samples.len(), p50_ms: at(50), p99_ms: at(99), max_ms: at(100) }
     }
 }

@@ -4,16 +4,13 @@ use kerf_tests::real_node::IMAGE;
 use serde_json::json;
 
 use crate::args::Args;
+use crate::lent;
 
 /// A pod template for `kerf bench sharing`.
 pub fn text(args: &Args) -> String {
-    let mounts = [("usr", "/usr"), ("opt", "/opt"), ("libraries", "/etc/ld.so.cache"), ("tmp", "/tmp")];
-    let volumes = mounts.map(|(name, path)| {
-        let tmp = json!({"name": name, "emptyDir": {}});
-        if name == "tmp" { tmp } else { json!({"name": name, "hostPath": {"path": path}}) }
-    });
-    let mounts =
-        mounts.map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": name != "tmp"}));
+    let (mut volumes, mut mounts) = (lent::volumes(), lent::mounts());
+    volumes.push(json!({"name": "tmp", "emptyDir": {}}));
+    mounts.push(json!({"name": "tmp", "mountPath": "/tmp"}));
     let template = json!({
         "spec": {
             "hostNetwork": true,

@@ -86,6 +86,8 @@ mod dialect_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]
+mod refusal_page;
+#[cfg(test)]
 mod refusal_tests;
 #[cfg(test)]
 mod tests;

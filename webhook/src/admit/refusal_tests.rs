@@ -1,5 +1,5 @@
 //! Every refusal that there is, each with the pod that gets it. `refusals.json` is made of them: the texts as golden file,
-//! and the pods for a test that sends them to a real API server. `KERF_UPDATE=1` writes it.
+//! and the pods for a test that sends them to a real API server; and `docs/refusals.md`. `KERF_UPDATE=1` writes both.
 
 use super::*;
 use kerf_core::admission::{Refusal, Unfit};
@@ -276,12 +276,15 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
     }
     let missing: Vec<_> = ALL.iter().filter(|name| !reached.contains(*name)).collect();
     assert!(missing.is_empty(), "no pod gets {missing:?}");
-    let made = serde_json::to_string_pretty(
-        &json!({"policies": policies(), "cases": cases, "warned": warned(&in_force)}),
-    )
-    .unwrap()
-        + "\n";
-    compare(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src/admit/refusals.json"), &made);
+    let warned = warned(&in_force);
+    let page = refusal_page::page(&cases, &warned);
+    let made =
+        serde_json::to_string_pretty(&json!({"policies": policies(), "cases": cases, "warned": warned}))
+            .unwrap()
+            + "\n";
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    compare(&root.join("src/admit/refusals.json"), &made);
+    compare(&root.join("../docs/refusals.md"), &page);
 }
 
 /// Compares a file that a test makes with what it is, or makes it.

@@ -1,0 +1,104 @@
+//! `docs/refusals.md`: what the webhook refuses, for those who look a message up. Made of the same cases as `refusals.json`.
+
+use serde_json::Value;
+use std::fmt::Write as _;
+
+const HEAD: &str = "\
+# Refusals
+
+What kerf's webhook refuses, with a pod that gets it and the answer: the message names the field and the remedy. This page is made by
+the webhook's tests (`KERF_UPDATE=1 cargo test -p kerf-webhook refusal`), which know every case.
+
+A pod that was taken and waits says why in its events: [when something is wrong](troubleshooting.md#a-pod-waits). What a policy file may
+not say is told by `kerf policy check`. Where the policy matters: `dialects` knows those of other systems, `bounded` allows 5 to 40 GB a
+slice, 60 GB and 4 slices a pod, `shares` has time slices only.
+
+| the pod says | the answer |
+|---|---|
+";
+
+const WARNINGS: &str = "
+## Warnings
+
+These pods are taken, and `kubectl` shows the warning.
+
+| the pod says | the warning |
+|---|---|
+";
+
+/// The page.
+pub(super) fn page(cases: &[Value], warned: &[Value]) -> String {
+    let mut page = HEAD.to_owned();
+    rows(&mut page, cases);
+    page += WARNINGS;
+    rows(&mut page, warned);
+    page
+}
+
+fn rows(page: &mut String, cases: &[Value]) {
+    for case in cases {
+        let text = escape(case["text"].as_str().unwrap());
+        writeln!(page, "| {} | {text} |", said(&case["pod"])).unwrap();
+    }
+}
+
+/// What sets the pod apart, line by line.
+fn said(pod: &Value) -> String {
+    let mut lines = Vec::new();
+    leaves("", pod, &mut lines);
+    lines.iter().map(|line| format!("`{}`", line.replace('|', "\\|"))).collect::<Vec<_>>().join("<br>")
+}
+
+/// The places that most cases are about.
+const SHORT: [(&str, &str); 5] = [
+    ("metadata.labels[policy]", "policy"),
+    ("metadata.annotations", "annotations"),
+    ("metadata.labels", "labels"),
+    ("spec.containers[0].resources.limits", "limits"),
+    ("spec.containers[0]", "container"),
+];
+
+/// What every pod of the page says: not worth a line.
+const ALIKE: [&str; 6] = [
+    "apiVersion: v1",
+    "kind: Pod",
+    "metadata.name: refused",
+    "container.name: main",
+    "image: none",
+    "policy: plain",
+];
+
+fn leaves(path: &str, value: &Value, lines: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (key, value) in fields {
+                let nested = match (path, key.contains(['/', '-', '.']) || path.ends_with("labels")) {
+                    ("", _) => key.clone(),
+                    (_, true) => format!("{path}[{key}]"),
+                    (_, false) => format!("{path}.{key}"),
+                };
+                leaves(&nested, value, lines);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for (index, value) in items.iter().enumerate() {
+                leaves(&format!("{path}[{index}]"), value, lines);
+            }
+        }
+        Value::Object(_) | Value::Array(_) => {}
+        Value::String(text) => line(path, text, lines),
+        other => line(path, &other.to_string(), lines),
+    }
+}
+
+fn line(path: &str, text: &str, lines: &mut Vec<String>) {
+    let path = SHORT.iter().fold(path.to_owned(), |path, (long, short)| path.replace(long, short));
+    let line = format!("{path}: {text}");
+    if !ALIKE.iter().any(|alike| line.ends_with(alike)) {
+        lines.push(line);
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;").replace('*', "\\*")
+}

@@ -7,6 +7,7 @@ pub mod binaries;
 pub mod churn;
 pub mod cluster;
 pub mod control_plane;
+pub mod docs;
 pub mod fault_matrix;
 pub mod fuzz;
 pub mod kubelet;

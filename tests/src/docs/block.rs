@@ -1,0 +1,143 @@
+//! A code block, and what its fence says of it.
+
+use std::str::FromStr;
+use thiserror::Error;
+
+/// A code block of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// The line of its fence, from 1.
+    pub line: usize,
+    /// What it is.
+    pub role: Role,
+    /// What is in it.
+    pub text: String,
+}
+
+/// What a block is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Commands that run, in the order of the page.
+    Run,
+    /// Commands that run after everything else.
+    RunAtTheEnd,
+    /// Commands that cannot run here.
+    Elsewhere(Elsewhere),
+    /// Whole documents.
+    Manifest,
+    /// A part of one.
+    Part(Whole),
+    /// Something to look at.
+    Shown,
+}
+
+/// Where commands run that a local control plane without a GPU cannot run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// They are the gate, or a part of it that takes long.
+    Gate,
+    /// On a machine with a GPU.
+    Gpu,
+    /// With an account of a cloud.
+    Cloud,
+    /// With a container engine, or a registry.
+    Images,
+    /// On a cluster that has more than Kubernetes: GPU Operator, Prometheus, OpenShift, cert-manager.
+    Cluster,
+}
+
+/// What a block is a part of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whole {
+    /// A Pod.
+    Pod,
+    /// A Pod's only container.
+    Container,
+    /// The `spec` of a policy for pods.
+    GpuPolicySpec,
+    /// A policy for nodes.
+    GpuNodePolicy,
+    /// A GpuNode.
+    GpuNode,
+    /// The values of kerf's chart.
+    Values,
+    /// A pod and what is expected of it, for `kerf policy test`.
+    PolicyTest,
+}
+
+/// A fence that says something unknown.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the fence {0:?} is not known: see tests/src/docs")]
+pub struct UnknownFence(String);
+
+impl FromStr for Role {
+    type Err = UnknownFence;
+
+    fn from_str(info: &str) -> Result<Self, UnknownFence> {
+        let words: Vec<&str> = info.split_whitespace().collect();
+        Ok(match words.as_slice() {
+            ["sh"] => Self::Run,
+            ["sh", "when=end"] => Self::RunAtTheEnd,
+            ["sh", place] => Self::Elsewhere(match *place {
+                "elsewhere=gate" => Elsewhere::Gate,
+                "elsewhere=gpu" => Elsewhere::Gpu,
+                "elsewhere=cloud" => Elsewhere::Cloud,
+                "elsewhere=images" => Elsewhere::Images,
+                "elsewhere=cluster" => Elsewhere::Cluster,
+                _ => return Err(UnknownFence(info.to_owned())),
+            }),
+            ["yaml"] => Self::Manifest,
+            ["yaml", whole] => Self::Part(match *whole {
+                "part-of=Pod" => Whole::Pod,
+                "part-of=container" => Whole::Container,
+                "part-of=GpuPolicy.spec" => Whole::GpuPolicySpec,
+                "part-of=GpuNodePolicy" => Whole::GpuNodePolicy,
+                "part-of=GpuNode" => Whole::GpuNode,
+                "part-of=values" => Whole::Values,
+                "part-of=policy-test" => Whole::PolicyTest,
+                _ => return Err(UnknownFence(info.to_owned())),
+            }),
+            ["text" | "json" | "promql" | "toml"] => Self::Shown,
+            _ => return Err(UnknownFence(info.to_owned())),
+        })
+    }
+}
+
+impl Block {
+    /// The commands of a block of them: without comments, continued lines as one.
+    #[must_use]
+    pub fn commands(&self) -> Vec<String> {
+        let joined = self.text.replace("\\\n", " ");
+        let lines = joined.lines().map(|line| line.split(" #").next().unwrap_or_default().trim());
+        lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_says_what_becomes_of_its_block() {
+        for (info, role) in [
+            ("sh", Role::Run),
+            ("sh when=end", Role::RunAtTheEnd),
+            ("sh elsewhere=gpu", Role::Elsewhere(Elsewhere::Gpu)),
+            ("yaml", Role::Manifest),
+            ("yaml part-of=GpuPolicy.spec", Role::Part(Whole::GpuPolicySpec)),
+            ("text", Role::Shown),
+        ] {
+            assert_eq!(info.parse(), Ok(role), "{info}");
+        }
+        for info in ["", "bash", "sh skip", "sh elsewhere=moon", "yaml part-of=nothing", "text text"] {
+            assert_eq!(info.parse::<Role>(), Err(UnknownFence(info.to_owned())));
+        }
+    }
+
+    #[test]
+    fn comments_and_line_ends_are_no_commands() {
+        let text = "# first\nhelm install kerf \\\n  deploy/chart   # all of it\n\nkubectl get nodes\n".to_owned();
+        let block = Block { line: 1, role: Role::Run, text };
+        assert_eq!(block.commands(), ["helm install kerf    deploy/chart", "kubectl get nodes"]);
+    }
+}

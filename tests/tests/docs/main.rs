@@ -1,0 +1,3 @@
+//! What the documentation says is so: its links lead somewhere, its commands run, its manifests are taken.
+
+mod links;

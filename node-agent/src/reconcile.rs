@@ -18,6 +18,7 @@ use crate::rejected::Eviction;
 use crate::standing::Standing;
 use crate::tell;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::names::{DeviceId, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
 use kerf_runtime::admin::Readiness;
@@ -102,6 +103,8 @@ pub struct Outlets {
     pub counts: watch::Sender<Counts>,
     /// The node's labels.
     pub labels: watch::Sender<BTreeMap<String, Option<String>>>,
+    /// What NVIDIA's labels would say of the node.
+    pub gfd_labels: watch::Sender<GfdLabels>,
     /// Those who keep the node as it should be.
     pub keepers: Keepers,
     /// Kubernetes Events.
@@ -373,6 +376,7 @@ impl Reconciler {
         }
         self.outlets.metrics.set_slices(&status);
         self.outlets.labels.send_if_modified(|old| replace(old, self.node.labels()));
+        self.outlets.gfd_labels.send_if_modified(|old| replace(old, self.node.gfd_labels()));
         self.outlets.counts.send_if_modified(|old| replace(old, self.counts()));
         self.outlets.watched.send_if_modified(|old| replace(&mut old.healthy, healthy));
         if self.outlets.status.send_if_modified(|old| replace(old, status)) || self.measure {

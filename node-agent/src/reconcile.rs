@@ -9,7 +9,7 @@ use crate::device_plugin::{self, Served};
 use crate::executor::{Executor, Outcome};
 use crate::gpu::limits::Limits;
 use crate::gpu::{GpuError, GpuEvent};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SliceUse};
 use crate::node::Note;
 use crate::node::{Allocatable, Daemons, Decision, DevicesByName, Holders, ListedDevice, Node, NodePods};
 use crate::pod_resources::Watched;
@@ -217,7 +217,10 @@ impl Reconciler {
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
             Event::PodLeft(pod) => self.node.on_pod_left(pod, now),
             Event::Pods(pods) => self.node.on_pods(pods),
-            Event::Rejected(pod, uid) => self.node.on_rejected(pod, &uid),
+            Event::Rejected(pod, uid) => {
+                self.outlets.metrics.count_rejection();
+                self.node.on_rejected(pod, &uid);
+            }
             Event::Registered(server, result) => self.take_registration(server, result),
             Event::Daemons(daemons) => {
                 self.standing.on_daemons(&daemons);
@@ -380,7 +383,10 @@ impl Reconciler {
         self.outlets.counts.send_if_modified(|old| replace(old, self.counts()));
         self.outlets.watched.send_if_modified(|old| replace(&mut old.healthy, healthy));
         if self.outlets.status.send_if_modified(|old| replace(old, status)) || self.measure {
-            self.outlets.metrics.set_each(&self.outlets.status.borrow(), |slice| self.node.used(slice));
+            self.outlets.metrics.set_each(&self.outlets.status.borrow(), |slice| SliceUse {
+                used: self.node.used(slice),
+                requested: self.node.requested(slice),
+            });
             self.measure = false;
         }
     }

@@ -13,6 +13,7 @@ pub mod kubelet;
 pub mod kubelet_rules;
 pub mod mps;
 pub mod oracle;
+pub mod overlays;
 mod percentile;
 pub mod pods;
 pub mod process;

@@ -16,6 +16,7 @@
 //! | [`ledger`] | what a reservation does to a node's wanted slices |
 //! | [`planner`] | which steps turn what is into what is wanted, and an independent checker of them |
 //! | [`offer`] | which devices the kubelet may hand out |
+//! | [`gfd_labels`] | what a served node's labels say to those who select on NVIDIA's |
 //! | [`sharing`] | what tenants of one GPU cost each other, and which way of sharing serves them |
 //! | [`contract`] | the documents that the programs exchange |
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@
 
 pub mod admission;
 pub mod contract;
+pub mod gfd_labels;
 pub mod inventory;
 pub mod keys;
 pub mod kind;

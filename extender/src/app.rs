@@ -13,7 +13,7 @@ use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::policy_file::PolicyStore;
 use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
-use kerf_runtime::tls::{Clients, ServingCertificate, TlsSecret, Wanted};
+use kerf_runtime::tls::{Clients, Expiry, ServingCertificate, TlsSecret, Wanted};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -40,7 +40,9 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let readiness = Readiness::new(&["leader", "inventory"]);
     let shared =
         Shared { standing: standing.clone(), metrics: metrics.clone(), bind_timeout: args.bind_timeout };
-    let serving = serve_scheduler(&args, &client, shared, &stop);
+    let expiry = Expiry::default();
+    expiry.register(&mut registry);
+    let serving = serve_scheduler(&args, &client, (shared, expiry), &stop);
     let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, stop.clone());
     let terms = Terms { weights: policies.current().weights(), ..Terms::default() };
     let namespace = args.lease.namespace.clone();
@@ -74,13 +76,14 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
 async fn serve_scheduler(
     args: &ExtenderArgs,
     client: &kube::Client,
-    shared: Shared,
+    (shared, expiry): (Shared, Expiry),
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let wanted = Wanted { server_names: args.tls_name.clone(), client_name: Some(SCHEDULER.to_owned()) };
     let secret = &args.tls_secret;
     let material = TlsSecret::ensure(client, &secret.namespace, &secret.name, &wanted).await?;
     let certificate = ServingCertificate::new(&material)?;
+    expiry.set(&material);
     let tls = certificate.server_config(&material, Clients::Verified)?;
     let listener = serve::listen(args.address, args.address_file.as_deref()).await;
     let listener = listener.with_context(|| format!("failed to listen on --address {}", args.address))?;
@@ -92,7 +95,12 @@ async fn serve_scheduler(
         loop {
             check.tick().await;
             let renewed = TlsSecret::ensure(client, &secret.namespace, &secret.name, &wanted).await;
-            if let Err(error) = renewed.and_then(|material| certificate.replace(&material)) {
+            let shown = renewed.and_then(|material| {
+                certificate.replace(&material)?;
+                expiry.set(&material);
+                Ok(())
+            });
+            if let Err(error) = shown {
                 tracing::error!(%error, "failed to renew the certificates");
             }
         }

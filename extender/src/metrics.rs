@@ -21,6 +21,11 @@ macro_rules! label {
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum $name { $($(#[$variant_doc])* $variant,)* }
 
+        impl $name {
+            /// All of them: what never happened is told as zero.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+        }
+
         impl EncodeLabelValue for $name {
             fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
                 match self { $(Self::$variant => $text,)* }.encode(encoder)
@@ -136,7 +141,16 @@ impl Metrics {
         own.register("spec_writes", "Writes of GpuNode specs", metrics.writes.clone());
         let help = "Movable pods that were evicted to make room for a bigger one";
         own.register("moves", help, metrics.moves.clone());
-        own.register_collector(Box::new(Promises(standing.clone())));
+        own.register_collector(Box::new(OfTheTerm(standing.clone())));
+        for &verb in Verb::ALL {
+            drop(metrics.durations.get_or_create(&VerbLabels { verb }));
+            for &outcome in Outcome::ALL {
+                drop(metrics.requests.get_or_create(&RequestLabels { verb, outcome }));
+            }
+        }
+        for &outcome in Write::ALL {
+            drop(metrics.writes.get_or_create(&WriteLabels { outcome }));
+        }
         (metrics, registry)
     }
 
@@ -157,21 +171,39 @@ impl Metrics {
     }
 }
 
-/// Counts promises when they are asked for.
+/// What the leader's term knows, counted when it is asked for. A replica that does not lead tells that alone.
 #[derive(Debug)]
-struct Promises(Arc<Standing>);
+struct OfTheTerm(Arc<Standing>);
 
-impl Collector for Promises {
+impl Collector for OfTheTerm {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let term = self.0.term();
+        let help = "Whether this replica leads and has listed everything";
+        let family = encoder.encode_descriptor("leader", help, None, MetricType::Gauge)?;
+        ConstGauge::new(u32::from(term.is_some())).encode(family)?;
+        let Some(term) = term else { return Ok(()) };
+        let (counts, refused, demand) =
+            term.with(|index| (index.promise_counts(), index.refused_pods().len(), index.demand().pending));
         let help = "Pods with promised slices, by how far the promise is";
         let mut family = encoder.encode_descriptor("reservations", help, None, MetricType::Gauge)?;
-        let counts = self.0.term().map(|term| term.with(|index| index.promise_counts()));
-        for (state, count) in counts.into_iter().flatten() {
-            let gauge = ConstGauge::new(u32::try_from(count).unwrap_or(u32::MAX));
-            gauge.encode(family.encode_family(&StateLabels { state })?)?;
+        for (state, count) in counts {
+            gauge(count).encode(family.encode_family(&StateLabels { state })?)?;
+        }
+        let help = "Pods that were refused by every node that the scheduler offered, and wait";
+        let family = encoder.encode_descriptor("waiting_pods", help, None, MetricType::Gauge)?;
+        gauge(refused).encode(family)?;
+        let help = "Slices of admitted pods that were not promised any yet, by resource name";
+        let mut family = encoder.encode_descriptor("pending_slices", help, None, MetricType::Gauge)?;
+        for (name, count) in demand {
+            let labels = [("resource", name.to_string())];
+            ConstGauge::new(count).encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }
+}
+
+fn gauge(count: usize) -> ConstGauge<u32> {
+    ConstGauge::new(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 #[cfg(test)]
@@ -206,6 +238,9 @@ mod tests {
             r#"kerf_extender_request_duration_seconds_bucket{le="4.096",verb="bind"} 1"#,
             r#"kerf_extender_spec_writes_total{outcome="conflict"} 1"#,
             r#"kerf_extender_reservations{state="committed"} 0"#,
+            r#"kerf_extender_requests_total{verb="filter",outcome="refused"} 0"#,
+            "kerf_extender_leader 1",
+            "kerf_extender_waiting_pods 0",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
         }

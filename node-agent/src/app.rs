@@ -15,10 +15,11 @@ use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
 use crate::recorder::Recorder;
 use crate::recording::Recording;
 use crate::standing::Standing;
-use crate::{checkpoint, node_object, pod_resources, pod_watch, publisher, spec_watch};
+use crate::{checkpoint, gfd_labels, node_object, pod_resources, pod_watch, publisher, spec_watch};
 use anyhow::Context as _;
 use keepers::Orders;
 use kerf_core::contract::GpuNodeStatus;
+use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::names::NodeName;
 use kerf_nvml::{GpuBackend, NvmlBackend};
 use kerf_runtime::admin::{self, Readiness};
@@ -84,6 +85,8 @@ async fn run_with(
     tasks.spawn(pod_watch::watch(client.clone(), node, events, want_holders, stop.clone()));
     tasks.spawn(publisher::publish(gpu_nodes, name.clone(), inlets.statuses, before.clone(), stop.clone()));
     tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
+    let pace = (!args.no_gfd_labels).then_some(gfd_labels::Pace::OF_AN_AGENT);
+    tasks.spawn(gfd_labels::keep((nodes.clone(), name.clone()), inlets.gfd_labels, pace, stop.clone()));
     tasks.spawn(node_object::show_counts(nodes, name, inlets.counts, stop.clone()));
     keepers::start(&mut tasks, &args, &client, (&thread, &outlets, &recalled), inlets.orders, &stop)?;
     let standing = Standing::of(&recalled);
@@ -118,6 +121,7 @@ struct Inlets {
     statuses: watch::Receiver<GpuNodeStatus>,
     counts: watch::Receiver<Counts>,
     labels: watch::Receiver<node_object::Labels>,
+    gfd_labels: watch::Receiver<GfdLabels>,
     orders: Orders,
 }
 
@@ -132,6 +136,7 @@ fn channels(
     let (status, statuses) = watch::channel(GpuNodeStatus::default());
     let (counts, shown) = watch::channel(Counts::new());
     let (labels, kept) = watch::channel(node_object::Labels::new());
+    let (gfd_labels, told) = watch::channel(GfdLabels::new());
     let (keepers, orders) = keepers::channels();
     let outlets = Outlets {
         events,
@@ -141,12 +146,14 @@ fn channels(
         status,
         counts,
         labels,
+        gfd_labels,
         keepers,
         recorder,
         readiness,
         metrics,
     };
-    (outlets, Inlets { acknowledgements, statuses, counts: shown, labels: kept, orders }, queue)
+    let inlets = Inlets { acknowledgements, statuses, counts: shown, labels: kept, gfd_labels: told, orders };
+    (outlets, inlets, queue)
 }
 
 /// Starts the two tasks that ask the kubelet.

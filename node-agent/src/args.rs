@@ -70,6 +70,10 @@ pub struct Args {
     /// `nvidia-smi`, which sets the length of time slices where policy asks for it.
     #[arg(long, default_value = "nvidia-smi")]
     pub nvidia_smi: PathBuf,
+    /// Leave NVIDIA's labels alone (`nvidia.com/gpu.product` and the like), which the agent otherwise keeps as GPU feature discovery
+    /// would set them. Where NFD sets them the agent leaves them alone in any case.
+    #[arg(long)]
+    pub no_gfd_labels: bool,
     /// The host's `/proc`.
     #[arg(long, default_value = "/proc")]
     pub proc_dir: PathBuf,

@@ -4,10 +4,12 @@
 //! It may be run again and does what is left to do. The agent itself must have ended: both take the checkpoint's lock.
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Record};
+use crate::gfd_labels;
 use crate::gpu::{GpuBackend, GpuError};
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::contract::{GpuNodeStatus, SliceState, SliceStatus, UnreadableStatus};
+use kerf_core::gfd_labels::is_told;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, NodeName};
@@ -202,11 +204,13 @@ fn restore_now(open: OpenGpus, record: &Record) -> Result<(), String> {
 
 /// Removes the labels that the agent owns; `kerf.dev/managed` is the admin's.
 async fn remove_labels(nodes: &Api<Node>, node: &NodeName) -> Result<(), String> {
-    let owned = Kind::ALL.into_iter().map(keys::node_kind_label).chain([keys::NODE_MODEL.to_owned()]);
+    let owned: BTreeSet<String> =
+        Kind::ALL.into_iter().map(keys::node_kind_label).chain([keys::NODE_MODEL.to_owned()]).collect();
     let result = async {
         let object = nodes.get_metadata(node.as_str()).await?;
-        let labels = object.metadata.labels.unwrap_or_default();
-        let gone = nulls(owned.filter(|key| labels.contains_key(key)));
+        let others = gfd_labels::of_nfd(object.metadata.annotations.as_ref());
+        let is_ours = |key: &String| owned.contains(key) || is_told(key) && !others.contains(key);
+        let gone = nulls(object.metadata.labels.unwrap_or_default().into_keys().filter(is_ours));
         if gone.is_empty() {
             return Ok(());
         }

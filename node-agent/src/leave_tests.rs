@@ -139,8 +139,11 @@ fn api(asked: &Asked) -> (u16, Value) {
         ("GET", "/api/v1/nodes/n1") => {
             let labels = json!({
                 "kerf.dev/gpu-model": "T4-16GB", "kerf.dev/mps-max-gb": "14", "kerf.dev/managed": "true", "zone": "a",
+                "nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/mig-1g.5gb.count": "1",
+                "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "1",
             });
-            let metadata = json!({"name": "n1", "labels": labels});
+            let annotations = json!({"nfd.node.kubernetes.io/feature-labels": "nvidia.com/gpu.count"});
+            let metadata = json!({"name": "n1", "labels": labels, "annotations": annotations});
             (200, json!({"metadata": metadata, "status": {"capacity": counts, "allocatable": counts}}))
         }
         ("PATCH", _) => (200, json!({"metadata": {"name": "n1"}})),
@@ -166,7 +169,10 @@ async fn all_that_was_set_is_put_back_and_what_is_held_stays() {
         r#"cdi but {DeviceId("GPU-0::1")}"#,
     ];
     assert_eq!(undone.all(), expected);
-    let labels = json!({"kerf.dev/gpu-model": null, "kerf.dev/mps-max-gb": null});
+    let labels = json!({
+        "kerf.dev/gpu-model": null, "kerf.dev/mps-max-gb": null,
+        "nvidia.com/gpu.product": null, "nvidia.com/mig-1g.5gb.count": null,
+    });
     let names = json!({"nvidia.com/gpu-8gb": null});
     let expected = [
         json!({"metadata": {"labels": labels}}),

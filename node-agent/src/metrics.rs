@@ -1,11 +1,15 @@
 //! What the agent counts. Labels are closed sets, but for the node's GPUs and slices and who holds these: as many series as
 //! the node has slices, gone with them.
 
+mod memory;
+
+pub(crate) use memory::SliceUse;
+
 use crate::executor::Outcome;
 use crate::gpu::GpuError;
-use kerf_core::contract::{GpuNodeStatus, Holder, SliceState, SliceStatus};
+use kerf_core::contract::{GpuNodeStatus, SliceState, SliceStatus};
 use kerf_core::kind::Kind;
-use kerf_core::units::MemoryMib;
+use memory::Memory;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -30,23 +34,6 @@ struct StepLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StepLabel {
     step: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct GpuLabel {
-    gpu: String,
-}
-
-/// One slice, and who holds it; nobody's labels are empty.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SliceLabel {
-    gpu: String,
-    slice: String,
-    device: String,
-    kind: &'static str,
-    namespace: String,
-    pod: String,
-    container: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -79,11 +66,9 @@ pub struct Metrics {
     steps: Family<StepLabels, Counter>,
     durations: Family<StepLabel, Histogram>,
     nvml_errors: Family<CodeLabel, Counter>,
-    used: Family<SliceLabel, Gauge>,
-    size: Family<SliceLabel, Gauge>,
-    healthy: Family<GpuLabel, Gauge>,
-    outside: Family<GpuLabel, Gauge>,
+    memory: Memory,
     mismatches: Counter,
+    rejected: Counter,
 }
 
 /// A millisecond to 33 seconds, doubling: an instance takes milliseconds on an idle GPU and seconds on a busy node.
@@ -99,12 +84,15 @@ impl Metrics {
             steps: Family::default(),
             durations: Family::new_with_constructor(step_seconds),
             nvml_errors: Family::default(),
-            used: Family::default(),
-            size: Family::default(),
-            healthy: Family::default(),
-            outside: Family::default(),
+            memory: Memory::default(),
             mismatches: Counter::default(),
+            rejected: Counter::default(),
         };
+        for step in STEPS {
+            for outcome in OUTCOMES {
+                drop(metrics.steps.get_or_create(&StepLabels { step, outcome }));
+            }
+        }
         let registry = registry.sub_registry_with_prefix("kerf_agent");
         registry.register("slices", "Slices of the node by kind and state", metrics.slices.clone());
         registry.register("steps", "Calls to the GPUs by outcome", metrics.steps.clone());
@@ -114,22 +102,16 @@ impl Metrics {
             metrics.durations.clone(),
         );
         registry.register("nvml_errors", "Errors by NVML's code", metrics.nvml_errors.clone());
-        registry.register(
-            "slice_memory_used_bytes",
-            "Memory that a slice's processes use: zero for an idle slice",
-            metrics.used.clone(),
-        );
-        registry.register("slice_memory_bytes", "Memory that a slice has", metrics.size.clone());
-        registry.register("gpu_healthy", "Whether slices of the GPU are offered", metrics.healthy.clone());
-        registry.register(
-            "gpu_memory_outside_bytes",
-            "Memory of the GPU that processes use which kerf knows no slice of",
-            metrics.outside.clone(),
-        );
+        metrics.memory.register(registry);
         registry.register(
             "slice_mismatches",
             "Slices that the kubelet gave to a pod that was promised none",
             metrics.mismatches.clone(),
+        );
+        registry.register(
+            "rejected_pods",
+            "Pods that the kubelet did not take on for want of devices",
+            metrics.rejected.clone(),
         );
         metrics
     }
@@ -173,22 +155,14 @@ impl Metrics {
         self.mismatches.inc();
     }
 
+    /// The kubelet did not take on a pod for want of devices.
+    pub(crate) fn count_rejection(&self) {
+        self.rejected.inc();
+    }
+
     /// Each slice and GPU that is there, and nothing of those that are gone.
-    pub(crate) fn set_each(&self, status: &GpuNodeStatus, used: impl Fn(&SliceStatus) -> MemoryMib) {
-        self.used.clear();
-        self.size.clear();
-        for slice in status.slices.iter().filter(|slice| slice.device.is_some()) {
-            let label = slice_label(slice);
-            self.used.get_or_create(&label).set(bytes(used(slice)));
-            self.size.get_or_create(&label).set(bytes(slice.memory));
-        }
-        self.healthy.clear();
-        self.outside.clear();
-        for gpu in &status.gpus {
-            let label = GpuLabel { gpu: gpu.uuid.to_string() };
-            self.healthy.get_or_create(&label).set(gpu.message.is_none().into());
-            self.outside.get_or_create(&label).set(bytes(gpu.outside));
-        }
+    pub(crate) fn set_each(&self, status: &GpuNodeStatus, of: impl Fn(&SliceStatus) -> SliceUse) {
+        self.memory.set(status, of);
     }
 
     pub(crate) fn set_slices(&self, status: &GpuNodeStatus) {
@@ -205,22 +179,10 @@ impl Metrics {
     }
 }
 
-fn bytes(memory: MemoryMib) -> i64 {
-    i64::try_from(memory.0.saturating_mul(1 << 20)).unwrap_or(i64::MAX)
-}
-
-fn slice_label(slice: &SliceStatus) -> SliceLabel {
-    let text = |of: fn(&Holder) -> &String| slice.holder.as_ref().map(of).cloned().unwrap_or_default();
-    SliceLabel {
-        gpu: slice.gpu.to_string(),
-        slice: slice.id.as_ref().map(ToString::to_string).unwrap_or_default(),
-        device: slice.device.as_ref().map(ToString::to_string).unwrap_or_default(),
-        kind: slice.shape.kind().as_str(),
-        namespace: text(|h| &h.namespace),
-        pod: text(|h| &h.pod),
-        container: text(|h| &h.container),
-    }
-}
+/// All steps and outcomes: what never happened is told as zero.
+const STEPS: [&str; 7] =
+    ["observe", "create", "switch", "destroy", "set_exclusive", "limit_memory", "events"];
+const OUTCOMES: [&str; 2] = ["done", "failed"];
 
 const STATES: [&str; 6] = ["preparing", "waiting", "ready", "held", "idle", "failed"];
 
@@ -242,6 +204,7 @@ mod tests {
     use crate::gpu::NvmlCode;
     use kerf_core::contract::WantedSlice;
     use kerf_core::testing::{h100_shape, node_status, slice_status};
+    use kerf_core::units::MemoryMib;
 
     #[test]
     fn steps_and_errors_are_counted_under_their_documented_names() {
@@ -251,7 +214,7 @@ mod tests {
         metrics.count_step("create", Duration::from_millis(3), Some(&error));
         metrics.set_slices(&GpuNodeStatus::default());
         let (_, idle) = one_slice();
-        metrics.set_each(&idle, |_| MemoryMib(0));
+        metrics.set_each(&idle, |_| SliceUse { requested: Some(MemoryMib(7168)), ..SliceUse::default() });
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
@@ -261,7 +224,13 @@ mod tests {
             "kerf_agent_step_duration_seconds_count{step=\"create\"} 1",
             "kerf_agent_slice_memory_bytes{gpu=\"GPU-0\",slice=\"s1\",device=\"device-s1\",kind=\"mig\",\
              namespace=\"\",pod=\"\",container=\"\"} 10737418240",
+            "kerf_agent_slice_memory_requested_bytes{gpu=\"GPU-0\",slice=\"s1\",device=\"device-s1\",kind=\"mig\",\
+             namespace=\"\",pod=\"\",container=\"\"} 7516192768",
             "kerf_agent_gpu_healthy{gpu=\"GPU-0\"} 1",
+            "kerf_agent_gpu_info{gpu=\"GPU-0\",index=\"0\",model=\"H100-80GB\"} 1",
+            "kerf_agent_gpu_memory_bytes{gpu=\"GPU-0\",state=\"unusable\"} 0",
+            "kerf_agent_steps_total{step=\"switch\",outcome=\"failed\"} 0",
+            "kerf_agent_rejected_pods_total 0",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
@@ -282,7 +251,7 @@ mod tests {
         let metrics = Metrics::register(&mut registry);
         let (_, mut status) = one_slice();
         let told = |metrics: &Metrics, status: &GpuNodeStatus, used| {
-            metrics.set_each(status, |_| MemoryMib(used));
+            metrics.set_each(status, |_| SliceUse { used: MemoryMib(used), requested: None });
             let mut text = String::new();
             prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
             let used = |line: &&str| line.starts_with("kerf_agent_slice_memory_used_bytes{");

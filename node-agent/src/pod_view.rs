@@ -3,10 +3,14 @@
 use crate::node::NodePod;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::contract::{ContainerRequest, RequestDocument};
+use kerf_core::keys;
 use kerf_core::names::{PodKey, PodUid};
 use kerf_core::request::{SpecView, beyond};
+use kerf_core::units::MemoryMib;
 use kube::Resource;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 
 /// A pod.
 #[derive(Debug, Clone, Deserialize, Resource)]
@@ -67,6 +71,21 @@ impl PodView {
     pub(crate) fn known(&self) -> Option<NodePod> {
         let names = beyond(&self.spec);
         let counts = !names.is_empty() && !self.is_finished();
-        counts.then(|| NodePod { key: self.key(), admitted: self.status.start_time.is_some(), names })
+        counts.then(|| NodePod {
+            key: self.key(),
+            admitted: self.status.start_time.is_some(),
+            names,
+            requested: self.requested(),
+        })
+    }
+
+    /// What its containers asked each of their slices to have, by its request document.
+    fn requested(&self) -> BTreeMap<String, MemoryMib> {
+        let text = self.metadata.annotations.as_ref().and_then(|all| all.get(keys::REQUEST));
+        let document = text.and_then(|text| RequestDocument::parse(text).ok());
+        let containers = document.into_iter().flat_map(|document| document.containers);
+        let asked =
+            |container: &ContainerRequest| container.memory.unwrap_or(container.size_gb.share_memory());
+        containers.map(|container| (container.name.clone(), asked(&container))).collect()
     }
 }

@@ -1,7 +1,8 @@
 use super::*;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
-use kerf_nvml::{ComputeMode, MigMode, Process};
+use kerf_nvml::{ComputeMode, Driver, MigMode, Process};
+use std::collections::BTreeMap;
 
 const UID: &str = "2f5e6a10-0b7c-4c55-9d11-7a3f0c9d8e21";
 const STATIC: &str = "3c2ff1aa90b14c1e8f2d5f6e7a8b9c0d";
@@ -91,12 +92,14 @@ fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
         memory: MemoryMib(81_559),
         used: MemoryMib(0),
         capability: (9, 0),
-        cuda: (13, 0),
+        driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
         numa: None,
+        pci_class: None,
         mig: MigMode::Settled(false),
         compute_mode: ComputeMode::Default,
         table: None,
         instances: Vec::new(),
+        attributes: BTreeMap::new(),
         processes: processes.iter().map(process).collect(),
         pending_repair: None,
         fault: None,

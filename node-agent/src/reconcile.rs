@@ -9,7 +9,7 @@ use crate::device_plugin::{self, Served};
 use crate::executor::{Executor, Outcome};
 use crate::gpu::limits::Limits;
 use crate::gpu::{GpuError, GpuEvent};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, SliceUse};
 use crate::node::Note;
 use crate::node::{Allocatable, Daemons, Decision, DevicesByName, Holders, ListedDevice, Node, NodePods};
 use crate::pod_resources::Watched;
@@ -18,6 +18,7 @@ use crate::rejected::Eviction;
 use crate::standing::Standing;
 use crate::tell;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::names::{DeviceId, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
 use kerf_runtime::admin::Readiness;
@@ -102,6 +103,8 @@ pub struct Outlets {
     pub counts: watch::Sender<Counts>,
     /// The node's labels.
     pub labels: watch::Sender<BTreeMap<String, Option<String>>>,
+    /// What NVIDIA's labels would say of the node.
+    pub gfd_labels: watch::Sender<GfdLabels>,
     /// Those who keep the node as it should be.
     pub keepers: Keepers,
     /// Kubernetes Events.
@@ -214,7 +217,10 @@ impl Reconciler {
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
             Event::PodLeft(pod) => self.node.on_pod_left(pod, now),
             Event::Pods(pods) => self.node.on_pods(pods),
-            Event::Rejected(pod, uid) => self.node.on_rejected(pod, &uid),
+            Event::Rejected(pod, uid) => {
+                self.outlets.metrics.count_rejection();
+                self.node.on_rejected(pod, &uid);
+            }
             Event::Registered(server, result) => self.take_registration(server, result),
             Event::Daemons(daemons) => {
                 self.standing.on_daemons(&daemons);
@@ -373,10 +379,14 @@ impl Reconciler {
         }
         self.outlets.metrics.set_slices(&status);
         self.outlets.labels.send_if_modified(|old| replace(old, self.node.labels()));
+        self.outlets.gfd_labels.send_if_modified(|old| replace(old, self.node.gfd_labels()));
         self.outlets.counts.send_if_modified(|old| replace(old, self.counts()));
         self.outlets.watched.send_if_modified(|old| replace(&mut old.healthy, healthy));
         if self.outlets.status.send_if_modified(|old| replace(old, status)) || self.measure {
-            self.outlets.metrics.set_each(&self.outlets.status.borrow(), |slice| self.node.used(slice));
+            self.outlets.metrics.set_each(&self.outlets.status.borrow(), |slice| SliceUse {
+                used: self.node.used(slice),
+                requested: self.node.requested(slice),
+            });
             self.measure = false;
         }
     }

@@ -51,6 +51,7 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
         status,
         counts: watch::Sender::default(),
         labels: watch::Sender::default(),
+        gfd_labels: watch::Sender::default(),
         keepers,
         recorder: Recorder::new(client, "n".into()).0,
         readiness: Readiness::new(&[]),

@@ -1,9 +1,11 @@
 //! What is seen of a GPU, and the calls that change it.
 
-use crate::GpuError;
+use crate::{Driver, GpuError};
+use kerf_core::gfd_labels::Attributes;
 use kerf_core::mig::{ComputeInstance, Instance, MigTable};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
+use std::collections::BTreeMap;
 
 /// One GPU as NVML shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,10 +24,12 @@ pub struct Gpu {
     pub used: MemoryMib,
     /// CUDA compute capability, major and minor.
     pub capability: (u32, u32),
-    /// The newest CUDA that its driver runs, major and minor.
-    pub cuda: (u32, u32),
+    /// Its driver.
+    pub driver: Driver,
     /// The NUMA node it is nearest to, where the machine has several.
     pub numa: Option<u32>,
+    /// Its class on the PCI bus, where the machine tells.
+    pub pci_class: Option<u32>,
     /// Its MIG mode.
     pub mig: MigMode,
     /// Whether only one process at a time may have a context on it (`NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`), or none may.
@@ -34,6 +38,8 @@ pub struct Gpu {
     pub table: Option<MigTable>,
     /// The GPU instances on it.
     pub instances: Vec<GpuInstance>,
+    /// What its MIG devices have, where the driver tells.
+    pub attributes: BTreeMap<DeviceId, Attributes>,
     /// The processes that the driver lists on it, its instances included.
     pub processes: Vec<Process>,
     /// What it waits for a reset to repair, in words.

@@ -3,6 +3,7 @@
 //! The one crate with unsafe code, and there in one module: the NVML calls that nvml-wrapper does not wrap.
 #![deny(unsafe_code)]
 
+mod attributes;
 mod create;
 mod destroy;
 mod differences;
@@ -15,8 +16,8 @@ mod holders;
 mod instances;
 mod limits;
 mod mode;
-mod numa;
 mod observe;
+mod pci;
 mod processes;
 mod repair;
 mod tables;

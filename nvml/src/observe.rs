@@ -2,7 +2,7 @@
 
 use crate::instances::Site;
 use crate::processes::{self, MIB};
-use crate::{ComputeMode, Gpu, GpuError, MigMode, NvmlBackend, NvmlCode, numa, repair};
+use crate::{ComputeMode, Driver, Gpu, GpuError, MigMode, NvmlBackend, NvmlCode, attributes, pci, repair};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use nvml_wrapper::Device;
@@ -67,14 +67,18 @@ impl NvmlBackend {
             processes: processes::on_gpu(&device)?,
             pending_repair: repair::pending(&device)?,
             ..match last {
-                Some(last) => Gpu { fault: None, table: None, instances: Vec::new(), ..last.clone() },
-                None => first_look(&device, &uuid, self.driver()?.cuda)?,
+                Some(last) => {
+                    let (instances, attributes) = (Vec::new(), BTreeMap::new());
+                    Gpu { fault: None, table: None, instances, attributes, ..last.clone() }
+                }
+                None => first_look(&device, &uuid, self.driver()?)?,
             }
         };
         if mig.is_on() {
             let mut site = Site { nvml: &self.nvml, device, gpu: &uuid, tables: &mut self.tables };
             let table = site.tables.look(&uuid, &site.device)?;
             gpu.instances = site.instances(&table, &gpu.processes)?;
+            gpu.attributes = attributes::of_devices(&self.nvml, &gpu.instances);
             gpu.table = Some(table);
         }
         Ok(gpu)
@@ -82,7 +86,7 @@ impl NvmlBackend {
 }
 
 /// What never changes of a GPU; the rest is empty.
-fn first_look(device: &Device<'_>, uuid: &GpuUuid, cuda: (u32, u32)) -> Result<Gpu, GpuError> {
+fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver) -> Result<Gpu, GpuError> {
     let capability =
         device.cuda_compute_capability().map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
     let number = |number: i32| u32::try_from(number).unwrap_or(0);
@@ -95,12 +99,14 @@ fn first_look(device: &Device<'_>, uuid: &GpuUuid, cuda: (u32, u32)) -> Result<G
         memory: MemoryMib(0),
         used: MemoryMib(0),
         capability: (number(capability.major), number(capability.minor)),
-        cuda,
-        numa: bus_id.and_then(|bus_id| numa::node_of(Path::new(numa::PCI_DEVICES), &bus_id)),
+        driver,
+        numa: bus_id.as_ref().and_then(|bus_id| pci::numa_node(Path::new(pci::DEVICES), bus_id)),
+        pci_class: bus_id.as_ref().and_then(|bus_id| pci::class(Path::new(pci::DEVICES), bus_id)),
         mig: MigMode::Unsupported,
         compute_mode: ComputeMode::Default,
         table: None,
         instances: Vec::new(),
+        attributes: BTreeMap::new(),
         processes: Vec::new(),
         pending_repair: None,
         fault: None,

@@ -4,6 +4,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::{Router, routing::get};
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -52,14 +53,21 @@ impl Readiness {
 pub async fn serve(
     address: SocketAddr,
     readiness: Readiness,
-    registry: Registry,
+    mut registry: Registry,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
+    register_build(&mut registry);
     let listener = TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
     axum::serve(listener, routes(readiness, Arc::new(registry)))
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
+}
+
+/// `kerf_build_info`: which version runs.
+fn register_build(registry: &mut Registry) {
+    let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("kerf_build", "The version of kerf; always 1", version);
 }
 
 fn routes(readiness: Readiness, registry: Arc<Registry>) -> Router {
@@ -125,9 +133,11 @@ mod tests {
         let mut registry = Registry::default();
         let counter = Counter::<u64>::default();
         registry.register("kerf_cuts", "Cuts", counter.clone());
+        register_build(&mut registry);
         counter.inc();
         let (status, text) = get_text(&routes(Readiness::new(&[]), Arc::new(registry)), "/metrics").await;
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("kerf_cuts_total 1") && text.ends_with("# EOF\n"), "{text}");
+        assert!(text.contains("kerf_build_info{version=\"0."), "{text}");
     }
 }

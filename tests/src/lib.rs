@@ -14,6 +14,7 @@ pub mod kubelet;
 pub mod kubelet_rules;
 pub mod mps;
 pub mod oracle;
+pub mod overlays;
 mod percentile;
 pub mod pods;
 pub mod process;

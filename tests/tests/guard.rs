@@ -1,6 +1,7 @@
 //! What only kerf's programs may write, through the real API server: an admin of the cluster may not write it either, and all
 //! else goes through, with the webhook down too.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
@@ -196,6 +197,11 @@ async fn agent(cluster: &Cluster, node: &str) -> anyhow::Result<Client> {
     plane.client_as(Path::new(&account)).await
 }
 
+async fn node_labels(client: &Client, node: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
+    Ok(nodes.get(node).await?.metadata.labels.unwrap_or_default())
+}
+
 async fn patch_status(client: &Client, node: &str) -> Result<(), kube::Error> {
     let patch = Patch::Merge(json!({"status": {"summary": {"gpus": "none"}}}));
     Api::<GpuNode>::all(client.clone()).patch_status(node, &PatchParams::default(), &patch).await.map(drop)
@@ -204,6 +210,14 @@ async fn patch_status(client: &Client, node: &str) -> Result<(), kube::Error> {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
+    // What it is for goes through: NVIDIA's labels are true of what runs there.
+    let told = async || {
+        let labels = node_labels(&cluster.plane().client(), "h").await?;
+        let told = ["gpu.product", "mig.strategy", "mig-1g.10gb.count", "mig-1g.10gb.multiprocessors"]
+            .map(|name| labels.get(&format!("nvidia.com/{name}")).cloned().unwrap_or_default());
+        Ok(told == ["NVIDIA-H100-80GB-HBM3", "mixed", "1", "16"])
+    };
+    wait(PATIENCE, "the labels of a GPU with one instance", told).await?;
     cluster.nodes_mut()[0].agent().kill()?;
     cluster.plane().apply("{apiVersion: v1, kind: Node, metadata: {name: other}}").await?;
     let (own, other) = (agent(&cluster, "h").await?, agent(&cluster, "other").await?);
@@ -220,6 +234,15 @@ async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
     let message = foreign.err().context("a foreign node was labelled")?.to_string();
     assert!(message.contains("this is of node other"), "{message}");
     nodes(&own).patch("h", &PatchParams::default(), &label).await?;
+    for (change, why) in [
+        (json!({"metadata": {"labels": {"kerf.dev/managed": "false"}}}), "the label kerf.dev/managed"),
+        (json!({"metadata": {"labels": {"nvidia.com/mig.config": "x"}}}), "the label nvidia.com/mig.config"),
+        (json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}), "spec of a node"),
+    ] {
+        let refused = nodes(&own).patch("h", &PatchParams::default(), &Patch::Merge(change)).await;
+        let message = refused.err().context(why)?.to_string();
+        assert!(message.contains(why), "{message}");
+    }
     let pods: Api<Pod> = Api::default_namespaced(other);
     let deleted = pods.delete("plain", &kube::api::DeleteParams::default()).await;
     assert!(deleted.is_err(), "an agent deleted a pod of another node");

@@ -33,6 +33,8 @@ pub enum Admission {
     Denied {
         /// Why, with the field and the remedy.
         message: String,
+        /// One word for it ([`Refusal::reason`]).
+        reason: &'static str,
     },
 }
 
@@ -62,7 +64,9 @@ pub(crate) fn admit_by(
     let mut admitted = match decide(pod, namespace, policies, supply) {
         Ok(None) => return Admission::Untouched,
         Ok(Some(admitted)) => admitted,
-        Err(refusal) => return Admission::Denied { message: refusal.to_string() },
+        Err(refusal) => {
+            return Admission::Denied { message: refusal.to_string(), reason: refusal.reason() };
+        }
     };
     if !admitted.again {
         if let Some(chosen) = &mut admitted.document.chosen {

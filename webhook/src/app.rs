@@ -143,7 +143,9 @@ async fn serve_admissions(
     let listener = serve::listen(args.address, args.address_file.as_deref()).await.context("--address")?;
     let ended = end.clone();
     let told = move |trusted| readiness.set("certificate", trusted);
-    let keeping = tokio::spawn(async move { keeper.keep(certificate, material, told, ended).await });
+    let expiry = webhook.metrics.expiry.clone();
+    let keeping = keeper.keep(certificate, (material, expiry), told, ended);
+    let keeping = tokio::spawn(keeping);
     serve::serve(listener, tls, serve::closing(routes(webhook), stop), end).await?;
     Ok(keeping.await?)
 }

@@ -9,7 +9,7 @@ use crate::ca_bundle::BundleError;
 use jiff::Timestamp;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::telemetry::chain;
-use kerf_runtime::tls::{BadAges, Material, ServingCertificate, TlsError, TlsFolder};
+use kerf_runtime::tls::{BadAges, Expiry, Material, ServingCertificate, TlsError, TlsFolder};
 use kube::Client;
 use own::Own;
 use std::time::Duration;
@@ -86,7 +86,7 @@ impl Keeper {
     pub async fn keep(
         mut self,
         serving: ServingCertificate,
-        mut shown: Material,
+        (mut shown, expiry): (Material, Expiry),
         told: impl Fn(bool),
         stop: CancellationToken,
     ) {
@@ -94,6 +94,7 @@ impl Keeper {
         loop {
             let look = self.look().await;
             let refused = look.material.and_then(|material| show(&serving, &mut shown, material).err());
+            expiry.set(&shown);
             trusted = look.trusted.unwrap_or(trusted);
             told(trusted && is_valid(&shown));
             let error = look.error.or(refused);

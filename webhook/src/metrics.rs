@@ -1,5 +1,7 @@
 //! What is counted. All labels are closed sets.
 
+use kerf_core::admission::Refusal;
+use kerf_runtime::tls::Expiry;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -52,18 +54,30 @@ struct Labels {
     outcome: Outcome,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
 /// The webhook's own metrics.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     admissions: Family<Labels, Counter>,
     duration: Histogram,
+    refusals: Family<ReasonLabels, Counter>,
+    /// When the certificate ends.
+    pub expiry: Expiry,
 }
 
 impl Metrics {
     /// Metrics that `registry` shows, all outcomes at zero.
     pub fn new(registry: &mut Registry) -> Self {
         let duration = Histogram::new(DURATIONS_MS.into_iter().map(|end| end / 1000.0));
-        let metrics = Self { admissions: Family::default(), duration };
+        let (refusals, expiry) = (Family::default(), Expiry::default());
+        let metrics = Self { admissions: Family::default(), duration, refusals, expiry };
+        for reason in Refusal::REASONS {
+            drop(metrics.refusals.get_or_create(&ReasonLabels { reason }));
+        }
         for outcome in Outcome::ALL {
             drop(metrics.admissions.get_or_create(&Labels { outcome }));
         }
@@ -77,7 +91,18 @@ impl Metrics {
             "Time from a question's last byte to its answer",
             metrics.duration.clone(),
         );
+        registry.register(
+            "kerf_webhook_refusals",
+            "Pods that were denied, by what was wrong",
+            metrics.refusals.clone(),
+        );
+        metrics.expiry.register(registry);
         metrics
+    }
+
+    /// Counts a pod that was denied for this reason.
+    pub fn count_refusal(&self, reason: &'static str) {
+        self.refusals.get_or_create(&ReasonLabels { reason }).inc();
     }
 
     /// Counts one question.

@@ -43,6 +43,9 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
         Ok(request) => {
             let decision = Decision::on(&request, || webhook.admit(&request));
             decision.log(&request);
+            if let Decision::Pod(Admission::Denied { reason, .. }) = &decision {
+                webhook.metrics.count_refusal(reason);
+            }
             let answer = Json(review::answer(&request.uid, decision.verdict()));
             (decision.outcome(), answer.into_response())
         }

@@ -105,7 +105,8 @@ mod tests {
     use kerf_core::mig::catalog;
     use kerf_core::names::GpuUuid;
     use kerf_core::units::MemoryMib;
-    use kerf_nvml::{ComputeMode, MigMode};
+    use kerf_nvml::{ComputeMode, Driver, MigMode};
+    use std::collections::BTreeMap;
 
     fn h100() -> Gpu {
         Gpu {
@@ -116,12 +117,14 @@ mod tests {
             memory: MemoryMib(81_559),
             used: MemoryMib(0),
             capability: (9, 0),
-            cuda: (13, 0),
+            driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
             numa: None,
+            pci_class: None,
             mig: MigMode::Settled(false),
             compute_mode: ComputeMode::Default,
             table: None,
             instances: Vec::new(),
+            attributes: BTreeMap::new(),
             processes: Vec::new(),
             pending_repair: None,
             fault: None,

@@ -58,6 +58,25 @@ pub enum Refusal {
     Pod(#[from] serde_json::Error),
 }
 
+impl Refusal {
+    /// What [`reason`](Self::reason) may be.
+    pub const REASONS: [&str; 6] = ["request", "policy", "document", "bypass", "no-policy", "unreadable"];
+
+    /// One word for what kind of refusal it is.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        let [request, policy, document, bypass, no_policy, unreadable] = Self::REASONS;
+        match self {
+            Self::Ask(_) => request,
+            Self::Policy(_) => policy,
+            Self::Document(_) => document,
+            Self::Unfit(_) => bypass,
+            Self::NoPolicy(_) => no_policy,
+            Self::Pod(_) => unreadable,
+        }
+    }
+}
+
 /// Decides on `pod`, a Pod's JSON, which is created in `namespace`; `None` if it asks for no slice and goes in as it is.
 pub fn decide<'p>(
     pod: &Value,

@@ -3,6 +3,10 @@
 //! Built from the two halves of a GpuNode. What is in doubt counts as taken: a slice that only the status knows, one
 //! that somebody holds without a reservation, a node whose status cannot be read.
 
+mod memory;
+
+pub use memory::{MemoryState, by_state};
+
 use crate::contract::{
     GpuNodeSpec, GpuNodeStatus, GpuRule, GpuStatus, Shape, SliceState, SliceStatus, WantedSlice,
 };

@@ -5,7 +5,7 @@ mod backend;
 #[cfg(test)]
 mod tests;
 
-use super::{ComputeMode, Gpu, GpuError, MigMode, NvmlCode, Process};
+use super::{ComputeMode, Driver, Gpu, GpuError, MigMode, NvmlCode, Process};
 use kerf_core::mig::{MigTable, catalog};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
@@ -174,12 +174,14 @@ impl FakeGpu {
             memory: model.memory,
             used: MemoryMib(0),
             capability: *capability,
-            cuda: (13, 0),
+            driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
             numa: None,
+            pci_class: None,
             mig: if table.is_some() { MigMode::Settled(true) } else { MigMode::Unsupported },
             compute_mode: ComputeMode::Default,
             table: None,
             instances: Vec::new(),
+            attributes: BTreeMap::new(),
             processes: Vec::new(),
             pending_repair: None,
             fault: None,

@@ -7,7 +7,7 @@ pub mod limits;
 mod thread;
 
 pub use kerf_nvml::{
-    Compute, ComputeMode, ComputePart, Gpu, GpuBackend, GpuError, GpuEvent, GpuInstance, GpuTrouble, Holder,
-    Holders, MigMode, ModeRefusal, NvmlCode, Process,
+    Compute, ComputeMode, ComputePart, Driver, Gpu, GpuBackend, GpuError, GpuEvent, GpuInstance, GpuTrouble,
+    Holder, Holders, MigMode, ModeRefusal, NvmlCode, Process,
 };
 pub use thread::GpuThread;

@@ -279,7 +279,7 @@ impl Life {
         let identity = self.pod_for(name, &device, choice);
         let beyond = kerf_core::request::Beyond { container: "load".to_owned(), count: 1 };
         let names = BTreeMap::from([(name, Some(beyond).filter(|_| identity.staged))]);
-        let pod = NodePod { key: identity.key.clone(), admitted: false, names };
+        let pod = NodePod { key: identity.key.clone(), admitted: false, names, requested: BTreeMap::new() };
         self.roster.insert(identity.uid.clone(), pod);
         self.picked = Some((name, device, identity));
         self.tell_pods();

@@ -13,6 +13,7 @@ use kerf_core::contract::{Holder, Reservation, Shape, SliceState, SliceStatus};
 use kerf_core::names::{DeviceId, PodKey, PodUid, SliceId};
 use kerf_core::request::Beyond;
 use kerf_core::resource::ResourceName;
+use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -25,6 +26,8 @@ pub struct NodePod {
     pub admitted: bool,
     /// The names that it asks for, and what only an init container of it holds of each.
     pub names: BTreeMap<ResourceName, Option<Beyond>>,
+    /// What each slice was asked to have, by the container that asked.
+    pub requested: BTreeMap<String, MemoryMib>,
 }
 
 /// Pods by UID: one made anew under the same name is another.

@@ -31,7 +31,7 @@ fn pods(admitted: bool) -> NodePods {
 fn pods_of(name: &str, admitted: bool) -> NodePods {
     let beyond = Beyond { container: "load".to_owned(), count: 1 };
     let names = BTreeMap::from([(name.parse().unwrap(), Some(beyond))]);
-    let pod = NodePod { key: PodKey::new("ns", "a"), admitted, names };
+    let pod = NodePod { key: PodKey::new("ns", "a"), admitted, names, requested: BTreeMap::new() };
     NodePods::from([(PodUid::new("a-uid"), pod)])
 }
 
@@ -268,7 +268,10 @@ fn a_bound_pods_promise_does_not_fail_for_want_of_its_slice() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
     let mut all = pods(true);
     let names = BTreeMap::from([(ONE.parse().unwrap(), None)]);
-    all.insert(PodUid::new("w-uid"), NodePod { key: PodKey::new("ns", "w"), admitted: false, names });
+    all.insert(
+        PodUid::new("w-uid"),
+        NodePod { key: PodKey::new("ns", "w"), admitted: false, names, requested: BTreeMap::new() },
+    );
     scene.node.on_pods(all);
     scene.settle();
     scene.now += Duration::from_secs(30);

@@ -5,6 +5,7 @@ mod advertise;
 mod blocked;
 mod daemons;
 mod decide;
+mod gfd;
 mod health;
 mod holders;
 mod illness;
@@ -26,6 +27,8 @@ mod view;
 mod bad_spec_tests;
 #[cfg(test)]
 mod churn_tests;
+#[cfg(test)]
+mod gfd_tests;
 #[cfg(test)]
 mod illness_tests;
 #[cfg(test)]
@@ -65,6 +68,7 @@ use advertise::Advertised;
 use health::{Health, Neighbour};
 use holders::Account;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
+use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use kerf_core::resource::ResourceName;
@@ -387,6 +391,12 @@ impl Node {
             return BTreeMap::new();
         }
         names::labels(self.gpus.iter().map(|gpu| (gpu, rules::kinds(gpu, &self.rule(gpu)))))
+    }
+
+    /// What NVIDIA's labels would say of the node; none until it is known that nobody else serves its GPUs, who then labels it.
+    #[must_use]
+    pub fn gfd_labels(&self) -> GfdLabels {
+        if self.is_contested() { GfdLabels::new() } else { self.told_as_gfd_does() }
     }
 
     /// The GPU instance that a step is about.

@@ -637,7 +637,7 @@ fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
     let names = BTreeMap::from([(ONE.parse().unwrap(), None)]);
-    let pod = NodePod { key: PodKey::new("ns", "a"), admitted: true, names };
+    let pod = NodePod { key: PodKey::new("ns", "a"), admitted: true, names, requested: BTreeMap::new() };
     scene.node.on_pods(NodePods::from([(PodUid::new("a-uid"), pod)]));
     // The promise is lost, and the place is wanted for another.
     scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")))]);

@@ -111,6 +111,15 @@ impl Node {
         limits
     }
 
+    /// What the holder of a slice was asked to be given, where its pod tells.
+    #[must_use]
+    pub fn requested(&self, slice: &SliceStatus) -> Option<MemoryMib> {
+        let holder = slice.holder.as_ref()?;
+        let key = holder.key();
+        let pod = self.pods.iter().flatten().map(|(_, pod)| pod).find(|pod| pod.key == key)?;
+        pod.requested.get(&holder.container).copied()
+    }
+
     /// What the processes of a slice use. Of a share it is what its pod's processes use of the GPU, and of several shares of
     /// one pod on one GPU the first has it all: who of them uses what cannot be told.
     #[must_use]

@@ -9,10 +9,12 @@
 //! | `secret` | reading and writing it, and who wins when two replicas write |
 //! | `folder` | certificates that another has made, in a mounted folder |
 //! | `config` | how a server uses it |
+//! | `expiry` | when it ends, as a metric |
 
 mod ages;
 mod authority;
 mod config;
+mod expiry;
 mod folder;
 mod inspect;
 mod issue;
@@ -20,6 +22,7 @@ mod secret;
 
 pub use ages::{Ages, BadAges};
 pub use config::{Clients, ServingCertificate, server_config};
+pub use expiry::Expiry;
 pub use folder::TlsFolder;
 pub use inspect::Unfit;
 pub use secret::TlsSecret;

@@ -236,7 +236,7 @@ proptest! {
         match admit(&pod, "default", &policy(), &supply) {
             Admission::Untouched => prop_assert!(!asks(&pod)),
             Admission::Mended { .. } => prop_assert!(false, "it carries no request"),
-            Admission::Denied { message } => {
+            Admission::Denied { message, .. } => {
                 prop_assert!(asks(&pod));
                 prop_assert!(message.contains("container ") || message.contains("metadata.annotations"), "{}", message);
             }

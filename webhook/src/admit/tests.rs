@@ -54,7 +54,7 @@ fn patched(before: &Value) -> Value {
 
 fn message(pod: &Value) -> String {
     match admitted(pod) {
-        Admission::Denied { message } => message,
+        Admission::Denied { message, .. } => message,
         other => panic!("{other:?}"),
     }
 }
@@ -314,7 +314,7 @@ fn a_document_that_asks_for_a_forbidden_class_is_denied() {
     let after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     let strict =
         policy_with(&json!({"defaultIsolation": "hardware", "isolation": {"memory": null, "none": null}}));
-    let Admission::Denied { message } = admit(&after, "default", &strict, &supply()) else {
+    let Admission::Denied { message, .. } = admit(&after, "default", &strict, &supply()) else {
         panic!("admitted")
     };
     assert!(message.contains("does not allow memory; it allows hardware"), "{message}");

@@ -176,7 +176,12 @@ impl World {
     /// The API server's view of pods.
     pub(super) fn tell_pods(&mut self) {
         let pods = self.kubelet.bound.iter().map(|(uid, (key, name))| {
-            let pod = NodePod { key: key.clone(), admitted: true, names: BTreeMap::from([(*name, None)]) };
+            let pod = NodePod {
+                key: key.clone(),
+                admitted: true,
+                names: BTreeMap::from([(*name, None)]),
+                requested: BTreeMap::new(),
+            };
             (uid.clone(), pod)
         });
         self.node.on_pods(pods.collect::<NodePods>());

@@ -1,0 +1,378 @@
+//! The labels that NVIDIA's GPU feature discovery (GFD) puts on nodes, as they are true of a node that kerf serves: Kueue's
+//! flavours and others select on them.
+//!
+//! Names and values are GFD's (k8s-device-plugin `internal/lm`, v0.19.3), with MIG strategy `mixed`, which is how kerf names
+//! MIG devices. Where GFD has one configuration for a node, kerf has a policy for each GPU:
+//!
+//! - `-SHARED` stands behind a product that is had in shares only. Where a whole GPU can be had too, shares are a renamed
+//!   resource, as `renameByDefault` is to GFD: the product stays as it is, and `replicas` and `sharing-strategy` tell of them.
+//!   So a product changes with the policy, and not with every pod that comes and goes.
+//! - `replicas` is the number that policy fixes, else how many shares the fullest GPU has now.
+//! - `mps.capable` is always `false`: NVIDIA's MPS control daemon is started by it, and would take the GPUs from kerf's.
+//! - Of several models the first that is not in MIG mode is told of; GFD takes any.
+
+use crate::kind::Kind;
+use crate::mig::{ComputeProfile, Profile};
+use crate::units::MemoryMib;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The prefix of all of them.
+const PREFIX: &str = "nvidia.com/";
+
+/// What kerf tells of GPUs, behind [`PREFIX`] and `gpu.`.
+const OF_GPUS: [&str; 9] = [
+    "product",
+    "count",
+    "replicas",
+    "sharing-strategy",
+    "memory",
+    "family",
+    "compute.major",
+    "compute.minor",
+    "mode",
+];
+
+/// What kerf tells of each MIG profile, behind [`PREFIX`], `mig-` and the profile's name.
+const OF_PROFILES: [&str; 13] = [
+    "product",
+    "count",
+    "replicas",
+    "sharing-strategy",
+    "memory",
+    "multiprocessors",
+    "slices.gi",
+    "slices.ci",
+    "engines.copy",
+    "engines.decoder",
+    "engines.encoder",
+    "engines.jpeg",
+    "engines.ofa",
+];
+
+/// What kerf tells of the node, behind [`PREFIX`].
+const OF_THE_NODE: [&str; 15] = [
+    "mig.capable",
+    "mig.strategy",
+    "mps.capable",
+    "cuda.driver-version.major",
+    "cuda.driver-version.minor",
+    "cuda.driver-version.revision",
+    "cuda.driver-version.full",
+    "cuda.runtime-version.major",
+    "cuda.runtime-version.minor",
+    "cuda.runtime-version.full",
+    "cuda.driver.major",
+    "cuda.driver.minor",
+    "cuda.driver.rev",
+    "cuda.runtime.major",
+    "cuda.runtime.minor",
+];
+
+/// The longest value that a label may have (Kubernetes' `LabelValueMaxLength`).
+const LONGEST_VALUE: usize = 63;
+
+/// Labels with their values.
+pub type GfdLabels = BTreeMap<String, String>;
+
+/// What the labels tell of one GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelledGpu {
+    /// The product name as NVML gives it.
+    pub product: String,
+    /// Total memory.
+    pub memory: MemoryMib,
+    /// CUDA compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Its class on the PCI bus, where the machine tells.
+    pub pci_class: Option<u32>,
+    /// Whether it has a MIG mode.
+    pub mig_capable: bool,
+    /// Whether that is on.
+    pub mig_on: bool,
+    /// The kinds of slice that its mode and the policy allow.
+    pub kinds: Vec<Kind>,
+    /// The shares that are on it, by their kind.
+    pub shares: BTreeMap<Kind, u32>,
+    /// How many shares it has by policy, where that is fixed.
+    pub fixed: Option<u32>,
+}
+
+/// What the labels tell of one MIG device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelledInstance {
+    /// The product name of its GPU.
+    pub product: String,
+    /// What it is.
+    pub profile: InstanceProfile,
+    /// What it has, where the driver tells.
+    pub attributes: Option<Attributes>,
+}
+
+/// What a MIG device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InstanceProfile {
+    /// A GPU instance with one compute instance of full size.
+    Full(Profile),
+    /// A compute instance of a GPU instance that has several.
+    Part(ComputeProfile),
+}
+
+impl InstanceProfile {
+    /// The name that GFD and the resource have: `1g.10gb.me` where NVML says `1g.10gb+me`.
+    fn name(self) -> String {
+        let name = match self {
+            Self::Full(profile) => profile.to_string(),
+            Self::Part(part) => part.to_string(),
+        };
+        name.replace('+', ".")
+    }
+}
+
+/// What a MIG device has (`nvmlDeviceGetAttributes_v2`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attributes {
+    /// Memory.
+    pub memory: MemoryMib,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Compute slices of its GPU instance.
+    pub gpu_slices: u32,
+    /// Compute slices of its own.
+    pub compute_slices: u32,
+    /// Copy engines.
+    pub copy: u32,
+    /// Video decoders.
+    pub decoder: u32,
+    /// Video encoders.
+    pub encoder: u32,
+    /// JPEG engines.
+    pub jpeg: u32,
+    /// Optical flow accelerators.
+    pub ofa: u32,
+}
+
+/// What the labels tell of the driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelledDriver {
+    /// Its version, such as `580.159.04`.
+    pub version: String,
+    /// The newest CUDA that it runs, major and minor.
+    pub cuda: (u32, u32),
+}
+
+/// The labels of a node with these GPUs, by index, and MIG devices; none of a node without a GPU. One whose value Kubernetes would
+/// not take is left out, as NFD leaves it out.
+#[must_use]
+pub fn labels(
+    gpus: &[LabelledGpu],
+    instances: &[LabelledInstance],
+    driver: Option<&LabelledDriver>,
+) -> GfdLabels {
+    let Some(shown) = gpus.iter().find(|gpu| !gpu.mig_on).or(gpus.first()) else { return GfdLabels::new() };
+    let mut labels = GfdLabels::new();
+    of_gpus(&mut labels, shown, gpus);
+    of_instances(&mut labels, instances);
+    let mig_capable = gpus.iter().any(|gpu| gpu.mig_capable);
+    set(&mut labels, "mig.capable", mig_capable);
+    if mig_capable {
+        set(&mut labels, "mig.strategy", "mixed");
+    }
+    set(&mut labels, "mps.capable", false);
+    if let Some(driver) = driver {
+        of_driver(&mut labels, driver);
+    }
+    labels.retain(|_, value| is_value(value));
+    labels
+}
+
+/// Whether kerf writes a label of this name on nodes that it serves, and so removes it where it is not true any more.
+#[must_use]
+pub fn is_told(key: &str) -> bool {
+    let Some(rest) = key.strip_prefix(PREFIX) else { return false };
+    let of_gpu = rest.strip_prefix("gpu.").is_some_and(|suffix| OF_GPUS.contains(&suffix));
+    of_gpu || OF_THE_NODE.contains(&rest) || rest.strip_prefix("mig-").is_some_and(is_of_profile)
+}
+
+fn is_of_profile(rest: &str) -> bool {
+    OF_PROFILES.iter().any(|suffix| {
+        let name = rest.strip_suffix(suffix).and_then(|rest| rest.strip_suffix('.'));
+        name.is_some_and(|name| !name.is_empty() && name.contains("g."))
+    })
+}
+
+fn set(labels: &mut GfdLabels, name: &str, value: impl ToString) {
+    labels.insert(format!("{PREFIX}{name}"), value.to_string());
+}
+
+fn of_gpus(labels: &mut GfdLabels, shown: &LabelledGpu, gpus: &[LabelledGpu]) {
+    let same: Vec<_> = gpus.iter().filter(|gpu| gpu.product == shown.product).collect();
+    let sharing = Sharing::of(same.iter().copied().filter(|gpu| !gpu.mig_on));
+    let product = sanitised(&shown.product);
+    set(labels, "gpu.product", if sharing.only { format!("{product}-SHARED") } else { product });
+    set(labels, "gpu.count", same.len());
+    set(labels, "gpu.replicas", sharing.replicas);
+    set(labels, "gpu.sharing-strategy", sharing.strategy.map_or("none", Kind::as_str));
+    if !shown.memory.is_zero() {
+        set(labels, "gpu.memory", shown.memory.0);
+    }
+    let (major, minor) = shown.capability;
+    if major > 0 {
+        set(labels, "gpu.family", family(major, minor));
+        set(labels, "gpu.compute.major", major);
+        set(labels, "gpu.compute.minor", minor);
+    }
+    set(labels, "gpu.mode", mode(gpus));
+}
+
+/// How the GPUs of one model are shared that are not in MIG mode.
+struct Sharing {
+    /// Whether none of them can be had whole.
+    only: bool,
+    /// The shares of the one that has most of them.
+    replicas: u32,
+    strategy: Option<Kind>,
+}
+
+impl Sharing {
+    fn of<'g>(gpus: impl Iterator<Item = &'g LabelledGpu>) -> Self {
+        let gpus: Vec<_> = gpus.collect();
+        // GFD's number for a GPU whose whole stands for nothing that can be had.
+        let none = Self { only: false, replicas: u32::from(!gpus.is_empty()), strategy: None };
+        let only = !gpus.is_empty() && gpus.iter().all(|gpu| gpu.is_only_shared());
+        let shared = gpus.iter().filter_map(|gpu| gpu.shared()).rev().max_by_key(|(_, replicas)| *replicas);
+        match shared {
+            Some((strategy, replicas)) => Self { only, replicas, strategy: Some(strategy) },
+            None => none,
+        }
+    }
+}
+
+impl LabelledGpu {
+    fn is_only_shared(&self) -> bool {
+        !self.kinds.is_empty() && self.kinds.iter().copied().all(is_share)
+    }
+
+    /// The kind of its shares, and how many it has.
+    fn shared(&self) -> Option<(Kind, u32)> {
+        let here = self.shares.iter().filter(|(kind, count)| is_share(**kind) && **count > 0);
+        let most = here.rev().max_by_key(|(_, count)| **count).map(|(kind, count)| (*kind, *count));
+        let planned = || self.kinds.first().copied().filter(|_| self.is_only_shared()).map(|kind| (kind, 1));
+        let (kind, count) = most.or_else(planned)?;
+        let fixed = self.fixed.filter(|_| self.is_only_shared());
+        Some((kind, fixed.unwrap_or(count)))
+    }
+}
+
+fn is_share(kind: Kind) -> bool {
+    matches!(kind, Kind::Mps | Kind::TimeSlicing)
+}
+
+fn of_instances(labels: &mut GfdLabels, instances: &[LabelledInstance]) {
+    let mut by_profile = BTreeMap::<InstanceProfile, Vec<&LabelledInstance>>::new();
+    for instance in instances {
+        by_profile.entry(instance.profile).or_default().push(instance);
+    }
+    for (profile, all) in by_profile {
+        let name = profile.name();
+        let mut set = |suffix: &str, value: String| set(labels, &format!("mig-{name}.{suffix}"), value);
+        set("product", format!("{}-MIG-{}", sanitised(&all[0].product), sanitised(&name)));
+        set("count", all.len().to_string());
+        set("replicas", "1".to_owned());
+        set("sharing-strategy", "none".to_owned());
+        let Some(attributes) = all.iter().find_map(|instance| instance.attributes) else { continue };
+        for (suffix, value) in attributes.told() {
+            set(suffix, value.to_string());
+        }
+    }
+}
+
+impl Attributes {
+    fn told(self) -> [(&'static str, u64); 9] {
+        [
+            ("memory", self.memory.0),
+            ("multiprocessors", self.multiprocessors.into()),
+            ("slices.gi", self.gpu_slices.into()),
+            ("slices.ci", self.compute_slices.into()),
+            ("engines.copy", self.copy.into()),
+            ("engines.decoder", self.decoder.into()),
+            ("engines.encoder", self.encoder.into()),
+            ("engines.jpeg", self.jpeg.into()),
+            ("engines.ofa", self.ofa.into()),
+        ]
+    }
+}
+
+/// GFD refuses to tell of a driver whose version has other than two or three parts.
+fn of_driver(labels: &mut GfdLabels, driver: &LabelledDriver) {
+    let parts: Vec<&str> = driver.version.split('.').collect();
+    let (major, minor, revision) = match parts[..] {
+        [major, minor] => (major, minor, ""),
+        [major, minor, revision] => (major, minor, revision),
+        _ => return,
+    };
+    for (name, value) in [
+        ("cuda.driver-version.major", major),
+        ("cuda.driver-version.minor", minor),
+        ("cuda.driver-version.revision", revision),
+        ("cuda.driver-version.full", &driver.version),
+        ("cuda.driver.major", major),
+        ("cuda.driver.minor", minor),
+        ("cuda.driver.rev", revision),
+    ] {
+        set(labels, name, value);
+    }
+    let (major, minor) = driver.cuda;
+    for (name, value) in [
+        ("cuda.runtime-version.major", major.to_string()),
+        ("cuda.runtime-version.minor", minor.to_string()),
+        ("cuda.runtime-version.full", format!("{major}.{minor}")),
+        ("cuda.runtime.major", major.to_string()),
+        ("cuda.runtime.minor", minor.to_string()),
+    ] {
+        set(labels, name, value);
+    }
+}
+
+/// Only what a label may have, with dashes for spaces.
+fn sanitised(text: &str) -> String {
+    let kept: String =
+        text.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ')).collect();
+    kept.split_whitespace().collect::<Vec<_>>().join("-")
+}
+
+/// GFD's `getArchFamily`; newer ones than it knows are `undefined` there too.
+fn family(major: u32, minor: u32) -> &'static str {
+    match (major, minor) {
+        (1, _) => "tesla",
+        (2, _) => "fermi",
+        (3, _) => "kepler",
+        (5, _) => "maxwell",
+        (6, _) => "pascal",
+        (7, 0..5) => "volta",
+        (7, _) => "turing",
+        (8, 0..9) => "ampere",
+        (8, _) => "ada-lovelace",
+        (9, _) => "hopper",
+        (10 | 12, _) => "blackwell",
+        _ => "undefined",
+    }
+}
+
+/// By the class that all GPUs have on the PCI bus (the PCI code and ID assignment specification: 0x0300 VGA, 0x0302 3D).
+fn mode(gpus: &[LabelledGpu]) -> &'static str {
+    let classes: BTreeSet<Option<u32>> = gpus.iter().map(|gpu| gpu.pci_class).collect();
+    match classes.into_iter().collect::<Vec<_>>()[..] {
+        [Some(0x03_00_00)] => "graphics",
+        [Some(0x03_02_00)] => "compute",
+        _ => "unknown",
+    }
+}
+
+fn is_value(value: &str) -> bool {
+    let ends = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
+    value.len() <= LONGEST_VALUE && ends(value.chars().next()) && ends(value.chars().next_back())
+}
+
+#[cfg(test)]
+#[path = "gfd_labels_tests.rs"]
+mod tests;

@@ -1,0 +1,129 @@
+//! What the agent tells of each GPU and each slice: as many series as the node has of them, gone with them.
+
+use kerf_core::contract::{GpuNodeStatus, Holder, SliceStatus};
+use kerf_core::inventory::by_state;
+use kerf_core::units::MemoryMib;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GpuLabel {
+    gpu: String,
+}
+
+/// The GPU's number on its node, and its model, for those who know it by these.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GpuInfo {
+    gpu: String,
+    index: u32,
+    model: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GpuMemory {
+    gpu: String,
+    state: &'static str,
+}
+
+/// One slice, and who holds it; nobody's labels are empty.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SliceLabel {
+    gpu: String,
+    slice: String,
+    device: String,
+    kind: &'static str,
+    namespace: String,
+    pod: String,
+    container: String,
+}
+
+/// The gauges of GPUs and slices.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Memory {
+    used: Family<SliceLabel, Gauge>,
+    size: Family<SliceLabel, Gauge>,
+    requested: Family<SliceLabel, Gauge>,
+    healthy: Family<GpuLabel, Gauge>,
+    outside: Family<GpuLabel, Gauge>,
+    info: Family<GpuInfo, Gauge>,
+    states: Family<GpuMemory, Gauge>,
+}
+
+/// What is known of a slice beside its status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SliceUse {
+    /// What its processes use.
+    pub(crate) used: MemoryMib,
+    /// What its holder's pod asked for.
+    pub(crate) requested: Option<MemoryMib>,
+}
+
+impl Memory {
+    pub(super) fn register(&self, registry: &mut Registry) {
+        let help = "Memory that a slice's processes use: zero for an idle slice";
+        registry.register("slice_memory_used_bytes", help, self.used.clone());
+        registry.register("slice_memory_bytes", "Memory that a slice has", self.size.clone());
+        let help = "Memory that a slice's pod asked for";
+        registry.register("slice_memory_requested_bytes", help, self.requested.clone());
+        registry.register("gpu_healthy", "Whether slices of the GPU are offered", self.healthy.clone());
+        let help = "Memory of the GPU that processes use which kerf knows no slice of";
+        registry.register("gpu_memory_outside_bytes", help, self.outside.clone());
+        registry.register(
+            "gpu_info",
+            "The GPU's number on the node and its model; always 1",
+            self.info.clone(),
+        );
+        let help = "Memory of the GPU by what it is: in slices, or left over, or of use to nobody";
+        registry.register("gpu_memory_bytes", help, self.states.clone());
+    }
+
+    /// Each slice and GPU that is there, and nothing of those that are gone.
+    pub(super) fn set(&self, status: &GpuNodeStatus, of: impl Fn(&SliceStatus) -> SliceUse) {
+        self.used.clear();
+        self.size.clear();
+        self.requested.clear();
+        for slice in status.slices.iter().filter(|slice| slice.device.is_some()) {
+            let (label, SliceUse { used, requested }) = (slice_label(slice), of(slice));
+            self.used.get_or_create(&label).set(bytes(used));
+            self.size.get_or_create(&label).set(bytes(slice.memory));
+            if let Some(requested) = requested {
+                self.requested.get_or_create(&label).set(bytes(requested));
+            }
+        }
+        self.healthy.clear();
+        self.outside.clear();
+        self.info.clear();
+        self.states.clear();
+        for gpu in &status.gpus {
+            let uuid = gpu.uuid.to_string();
+            let info = GpuInfo { gpu: uuid.clone(), index: gpu.index, model: gpu.model.clone() };
+            self.info.get_or_create(&info).set(1);
+            for (state, memory) in by_state(gpu, &status.slices) {
+                let label = GpuMemory { gpu: uuid.clone(), state: state.as_str() };
+                self.states.get_or_create(&label).set(bytes(memory));
+            }
+            let label = GpuLabel { gpu: uuid };
+            self.healthy.get_or_create(&label).set(gpu.message.is_none().into());
+            self.outside.get_or_create(&label).set(bytes(gpu.outside));
+        }
+    }
+}
+
+fn bytes(memory: MemoryMib) -> i64 {
+    i64::try_from(memory.0.saturating_mul(1 << 20)).unwrap_or(i64::MAX)
+}
+
+fn slice_label(slice: &SliceStatus) -> SliceLabel {
+    let text = |of: fn(&Holder) -> &String| slice.holder.as_ref().map(of).cloned().unwrap_or_default();
+    SliceLabel {
+        gpu: slice.gpu.to_string(),
+        slice: slice.id.as_ref().map(ToString::to_string).unwrap_or_default(),
+        device: slice.device.as_ref().map(ToString::to_string).unwrap_or_default(),
+        kind: slice.shape.kind().as_str(),
+        namespace: text(|h| &h.namespace),
+        pod: text(|h| &h.pod),
+        container: text(|h| &h.container),
+    }
+}

@@ -1,0 +1,62 @@
+//! What NVIDIA's labels would say of the node, made of what the agent has observed and what policy allows.
+
+use super::{Node, rules};
+use crate::gpu::{Gpu, MigMode};
+use kerf_core::contract::GpuRule;
+use kerf_core::gfd_labels::{
+    GfdLabels, InstanceProfile, LabelledDriver, LabelledGpu, LabelledInstance, labels,
+};
+use kerf_core::kind::Kind;
+use kerf_core::mig::ComputeProfile;
+use std::collections::BTreeMap;
+
+impl Node {
+    pub(super) fn told_as_gfd_does(&self) -> GfdLabels {
+        let gpus: Vec<_> = self.gpus.iter().map(|gpu| self.labelled(gpu)).collect();
+        let instances: Vec<_> = self.gpus.iter().flat_map(instances).collect();
+        let driver = self
+            .gpus
+            .first()
+            .map(|gpu| LabelledDriver { version: gpu.driver.version.clone(), cuda: gpu.driver.cuda });
+        labels(&gpus, &instances, driver.as_ref())
+    }
+
+    fn labelled(&self, gpu: &Gpu) -> LabelledGpu {
+        let rule = self.rule(gpu);
+        let mut shares = BTreeMap::new();
+        for share in self.shares.values().filter(|share| share.gpu == gpu.uuid) {
+            *shares.entry(share.shape.kind()).or_default() += 1;
+        }
+        LabelledGpu {
+            product: gpu.product.clone(),
+            memory: gpu.memory,
+            capability: gpu.capability,
+            pci_class: gpu.pci_class,
+            mig_capable: gpu.mig != MigMode::Unsupported,
+            mig_on: gpu.mig.is_on(),
+            kinds: rules::kinds(gpu, &rule),
+            shares,
+            fixed: fixed_shares(&rule),
+        }
+    }
+}
+
+/// How many shares policy fixes.
+fn fixed_shares(rule: &GpuRule) -> Option<u32> {
+    let replicas = rule.time_slicing.replicas.filter(|_| rule.kinds.contains(&Kind::TimeSlicing));
+    replicas.or_else(|| Some(rule.layout.iter().map(|slices| slices.count).sum()).filter(|sum| *sum > 0))
+}
+
+fn instances(gpu: &Gpu) -> impl Iterator<Item = LabelledInstance> + '_ {
+    gpu.instances.iter().flat_map(move |instance| {
+        instance.devices().filter_map(move |(part, _, device)| {
+            let profile = instance.instance.profile;
+            let profile = match part {
+                Some(part) => InstanceProfile::Part(ComputeProfile::new(part.compute, profile)?),
+                None => InstanceProfile::Full(profile),
+            };
+            let attributes = gpu.attributes.get(device).copied();
+            Some(LabelledInstance { product: gpu.product.clone(), profile, attributes })
+        })
+    })
+}

@@ -1,0 +1,58 @@
+//! What the node's labels tell those who select on NVIDIA's: by what exists, and by what policy allows.
+
+use super::tests::{ONE, Scene, mig, wanted};
+use super::*;
+use crate::gpu::fake::FakeGpus;
+use kerf_core::contract::{GpuRule, NodePolicy, Shape, TimeSlicingRule};
+use kerf_core::kind::Kind;
+use kerf_core::units::SizeGb;
+
+fn told(scene: &Scene, names: &[&str]) -> Vec<String> {
+    let labels = scene.node.gfd_labels();
+    names.iter().map(|name| labels.get(&format!("nvidia.com/{name}")).cloned().unwrap_or_default()).collect()
+}
+
+#[test]
+fn mig_devices_are_counted_by_their_profile_while_they_are_there() {
+    let mut scene = Scene::of(FakeGpus::new(&["H100-80GB"]), Settings::default());
+    scene.settle();
+    let names = ["gpu.product", "gpu.count", "gpu.replicas", "mig.strategy", "mig-1g.10gb.count"];
+    assert_eq!(told(&scene, &names), ["NVIDIA-H100-80GB", "1", "0", "mixed", ""]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    assert_eq!(told(&scene, &names)[4], "1");
+    assert_eq!(told(&scene, &["mig-1g.10gb.product"]), ["NVIDIA-H100-80GB-MIG-1g.10gb"]);
+    scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), None)]);
+    scene.settle();
+    assert_eq!(told(&scene, &["mig-1g.10gb.count", "mig-7g.80gb.count"]), ["", "1"]);
+}
+
+#[test]
+fn shares_are_told_by_what_policy_allows_and_by_what_is_there() {
+    let names = ["gpu.product", "gpu.replicas", "gpu.sharing-strategy"];
+    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings::default());
+    scene.settle();
+    assert_eq!(told(&scene, &names), ["NVIDIA-T4", "1", "none"]);
+    let four = Shape::TimeSlicing { size_gb: SizeGb(4) };
+    let share = wanted("s1", four, Some(("a", "nvidia.com/gpu-4gb.shared")));
+    scene.want(vec![share]);
+    scene.settle();
+    assert_eq!(told(&scene, &names), ["NVIDIA-T4", "1", "time-slicing"], "a whole GPU can be had again");
+    let time_slicing = TimeSlicingRule { replicas: Some(4), ..TimeSlicingRule::default() };
+    let rule = GpuRule { kinds: vec![Kind::TimeSlicing], time_slicing, ..GpuRule::default() };
+    scene.policy = NodePolicy { gpus: vec![rule], ..NodePolicy::default() };
+    scene.want(vec![]);
+    scene.settle();
+    assert_eq!(told(&scene, &names), ["NVIDIA-T4-SHARED", "4", "time-slicing"]);
+}
+
+#[test]
+fn nothing_is_told_while_somebody_else_serves_the_gpus() {
+    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { others: true, ..Settings::default() });
+    scene.settle();
+    assert!(scene.node.gfd_labels().is_empty(), "nobody has looked yet");
+    scene.node.on_others(vec!["NVIDIA's device plugin".to_owned()]);
+    assert!(scene.node.gfd_labels().is_empty());
+    scene.node.on_others(vec![]);
+    assert!(!scene.node.gfd_labels().is_empty());
+}

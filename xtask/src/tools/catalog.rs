@@ -29,6 +29,10 @@ pub const NODE: Set = Set {
     programs: &NODE_PROGRAMS,
 };
 
+/// What an admin installs with.
+pub const ADMIN: Set =
+    Set { store: "admin-tools", modules: &["kustomize", "helm"], programs: &ADMIN_PROGRAMS };
+
 /// Kubernetes' version as the programs report it. Must agree with `tests/tools/kubernetes/go.mod` (a test compares).
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
@@ -45,7 +49,7 @@ pub struct Program {
     pub cgo: bool,
 }
 
-/// Everything `cargo xtask tools` provides, in build order: first what a control plane cannot do without.
+/// The control plane's programs in build order: first what it cannot do without.
 pub const PROGRAMS: [Program; 6] = [
     pure("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -68,6 +72,12 @@ const NODE_PROGRAMS: [Program; 6] = [
     // It enters namespaces before Go's threads begin, which is C.
     Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", cgo: true },
     pure("pause", "pause", "."),
+];
+
+/// Helm 4, for no fixes come for Helm 3 any more; the chart's `apiVersion: v2` is read by both.
+const ADMIN_PROGRAMS: [Program; 2] = [
+    pure("kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5"),
+    pure("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
 ];
 
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
@@ -117,7 +127,7 @@ mod tests {
     fn every_program_is_a_tool_of_its_module() {
         let workspace = Workspace::locate().unwrap();
         let of_others = NODE_PROGRAMS.iter().filter(|program| program.module != "pause");
-        for program in PROGRAMS.iter().chain(of_others) {
+        for program in PROGRAMS.iter().chain(of_others).chain(&ADMIN_PROGRAMS) {
             let text = std::fs::read_to_string(workspace.go_module(program.module).join("go.mod")).unwrap();
             assert!(
                 text.lines().any(|line| line.trim().trim_start_matches("tool ") == program.package),

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::gpu::Gpu;
 use crate::workspace::Workspace;
-use crate::{bench, build, cargo, test, tools};
+use crate::{bench, build, cargo, manifests, test, tools};
 
 /// Tasks of the kerf workspace.
 #[derive(Debug, Parser)]
@@ -24,6 +24,12 @@ enum Task {
         /// `--keep` leaves the cluster up until Ctrl-C.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Write what is made of others: the chart's copies of files, and deploy/base, which Helm makes of the chart.
+    Manifests {
+        /// Write nothing, and fail if something would be written.
+        #[arg(long)]
+        check: bool,
     },
     /// Run every check: formatting, lints, all tests, dependencies.
     Test,
@@ -48,6 +54,7 @@ impl Xtask {
                 build::everything(&workspace, &[])?;
                 cargo::run_built(&workspace, "debug", "kerf_demo", &arguments)
             }
+            Task::Manifests { check } => manifests::run(&workspace, check),
             Task::Test => test::run(&workspace),
             Task::Bench { arguments } => bench::run(&workspace, &arguments),
             Task::Gpu(gpu) => gpu.run(&workspace),

@@ -21,6 +21,7 @@ use anyhow::Context as _;
 
 use self::assets::Assets;
 use self::catalog::{ADMIN, CONTROL_PLANE, NODE, Program, Set};
+pub use self::catalog::KUBERNETES_VERSION;
 use self::progress::Progress;
 use crate::workspace::Workspace;
 
@@ -38,6 +39,13 @@ pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
 /// The same for all programs of a control plane and of a node; gives the folders that they lie in.
 pub fn everything(workspace: &Workspace) -> anyhow::Result<[PathBuf; 2]> {
     Ok([provide(workspace, &CONTROL_PLANE, |_| false)?, provide(workspace, &NODE, |_| false)?])
+}
+
+/// One of the programs that an admin installs with, which [`ensure`] has built.
+pub fn admin(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
+    let path = workspace.tools(ADMIN.store).join(key::of(workspace, &ADMIN)?).join(name);
+    anyhow::ensure!(path.is_file(), "{name} is missing: run `cargo xtask tools`");
+    Ok(path)
 }
 
 /// Builds what a set lacks, but for programs that are not needed; gives the set's folder.

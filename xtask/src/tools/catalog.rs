@@ -36,6 +36,60 @@ pub const ADMIN: Set =
 /// Kubernetes' version as the programs report it. Must agree with `tests/tools/kubernetes/go.mod` (a test compares).
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
+/// Files of a Go module that are wanted as they are.
+#[derive(Debug)]
+pub struct ModuleFiles {
+    /// Folder under cargo's target folder; the version is the folder below.
+    pub store: &'static str,
+    /// The module.
+    pub module: &'static str,
+    /// Like `v1.36.4`.
+    pub version: &'static str,
+    /// The module's checksum as go.sum would have it.
+    pub sum: &'static str,
+    /// The folder in the module.
+    pub folder: &'static str,
+    /// How the names of those that are wanted end.
+    pub endings: &'static [&'static str],
+}
+
+/// By what manifests are judged: the newest of each version of Kubernetes that kerf is for (`kerf_tests::openapi` takes what it
+/// finds), and the CRDs of what the chart can work with.
+pub const FILES: [ModuleFiles; 7] = [
+    openapi("v1.33.13", "h1:bmH31xUdSzeA5vk0wZAK9MZp11mdLuzUSeKk0qN3hPQ="),
+    openapi("v1.34.4", "h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk="),
+    openapi("v1.35.4", "h1:o/8dBC/pHVpYoGV4OAIytAlNPZbdYVTXJHoYvXC4qzM="),
+    openapi(KUBERNETES_VERSION, "h1:08GT0ZOMtyCcRnslyvnpWurf1wm20KHbC/aRS+0LxSo="),
+    openapi("v1.37.2", "h1:A2VDEiObzkYqFTKhSsn0ZEb0RlLEXpHWj93gi2HqEwE="),
+    ModuleFiles {
+        store: "crds/prometheus-operator",
+        module: "github.com/prometheus-operator/prometheus-operator",
+        version: "v0.85.0",
+        sum: "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+        folder: "example/prometheus-operator-crd",
+        endings: &["_servicemonitors.yaml", "_podmonitors.yaml", "_prometheusrules.yaml"],
+    },
+    ModuleFiles {
+        store: "crds/cert-manager",
+        module: "github.com/cert-manager/cert-manager",
+        version: "v1.21.2",
+        sum: "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=",
+        folder: "deploy/crds",
+        endings: &["_certificates.yaml", "_issuers.yaml"],
+    },
+];
+
+const fn openapi(version: &'static str, sum: &'static str) -> ModuleFiles {
+    ModuleFiles {
+        store: "openapi",
+        module: "k8s.io/kubernetes",
+        version,
+        sum,
+        folder: "api/openapi-spec/v3",
+        endings: &["_openapi.json"],
+    }
+}
+
 /// One Go program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Program {

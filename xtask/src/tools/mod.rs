@@ -8,6 +8,7 @@
 mod assets;
 mod catalog;
 mod cgo;
+mod files;
 mod go;
 mod key;
 mod progress;
@@ -33,7 +34,8 @@ pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     }
     let spared = |program: &Program| assets.as_ref().is_some_and(|a| a.holds(program.name));
     provide(workspace, &CONTROL_PLANE, spared)?;
-    provide(workspace, &ADMIN, |_| false).map(drop)
+    provide(workspace, &ADMIN, |_| false)?;
+    files::ensure(workspace)
 }
 
 /// The same for all programs of a control plane and of a node; gives the folders that they lie in.

@@ -4,6 +4,7 @@
 
 pub mod admission;
 pub mod binaries;
+pub mod chart;
 pub mod churn;
 pub mod cluster;
 pub mod control_plane;

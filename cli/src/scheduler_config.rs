@@ -109,10 +109,7 @@ mod tests {
         let args = Cli::parse_from(["kerf", "--leader-elect"]).args;
         let deployed = include_str!("../../deploy/base/scheduler/config.yaml");
         let printed = serde_saphyr::to_string(&configuration(&args)).unwrap();
-        assert_eq!(
-            printed, deployed,
-            "run `cargo xtask manifests`"
-        );
+        assert_eq!(printed, deployed, "run `cargo xtask manifests`");
     }
 
     #[test]

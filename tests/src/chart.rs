@@ -60,7 +60,8 @@ pub fn kustomize(path: &str) -> anyhow::Result<String> {
 
 /// The objects of a stream of YAML documents.
 pub fn objects(yaml: &str) -> anyhow::Result<Vec<Value>> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(yaml).context("failed to parse what was written")?;
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(yaml).context("failed to parse what was written")?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
 }
 

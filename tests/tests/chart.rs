@@ -41,10 +41,12 @@ fn by_name(yaml: &str) -> BTreeMap<String, Value> {
 /// The list of names that the scheduler leaves to the extender is long, and another test's.
 fn without_names(mut object: Value) -> Value {
     let long = |text: &str| text.contains("ignoredByScheduler");
-    for (_, text) in object["data"].as_object_mut().into_iter().flatten() {
+    for (_, text) in object.get_mut("data").and_then(Value::as_object_mut).into_iter().flatten() {
         if text.as_str().is_some_and(long) {
             let text_now = text.as_str().unwrap().to_owned();
-            let kept = text_now.lines().filter(|l| !l.contains("ignoredByScheduler") && !l.contains("  name: nvidia.com/"));
+            let kept = text_now
+                .lines()
+                .filter(|l| !l.contains("ignoredByScheduler") && !l.contains("  name: nvidia.com/"));
             *text = json!(kept.collect::<Vec<_>>().join("\n"));
         }
     }
@@ -71,7 +73,11 @@ fn helm_and_kustomize_install_the_same() {
     let mut by_kustomize = by_name(&kustomize("deploy/base").unwrap());
     assert!(by_kustomize.remove("v1 Namespace kerf-system").is_some());
     // kustomize puts the content's hash into the name; Helm writes it into the pods' annotations.
-    let hashed = by_kustomize.keys().find(|name| name.starts_with("v1 ConfigMap kerf-scheduler-config-")).unwrap().clone();
+    let hashed = by_kustomize
+        .keys()
+        .find(|name| name.starts_with("v1 ConfigMap kerf-scheduler-config-"))
+        .unwrap()
+        .clone();
     let mut config = by_kustomize.remove(&hashed).unwrap();
     let suffixed = config["metadata"]["name"].as_str().unwrap().to_owned();
     config["metadata"]["name"] = json!("kerf-scheduler-config");
@@ -80,14 +86,18 @@ fn helm_and_kustomize_install_the_same() {
     let text = scheduler.to_string().replace(&suffixed, "kerf-scheduler-config");
     *scheduler = serde_json::from_str(&text).unwrap();
     for object in by_helm.values_mut().chain(by_kustomize.values_mut()) {
-        for labels in [object.pointer_mut("/metadata/labels")].into_iter().flatten().filter_map(Value::as_object_mut) {
+        for labels in
+            [object.pointer_mut("/metadata/labels")].into_iter().flatten().filter_map(Value::as_object_mut)
+        {
             labels.retain(|key, _| !key.starts_with("helm.sh/") && !key.ends_with("/managed-by"));
         }
         if object["kind"] == "ConfigMap" {
             object["metadata"].as_object_mut().unwrap().remove("labels");
         }
         for annotations in ["/metadata/annotations", "/spec/template/metadata/annotations"] {
-            let Some(found) = object.pointer_mut(annotations).and_then(Value::as_object_mut) else { continue };
+            let Some(found) = object.pointer_mut(annotations).and_then(Value::as_object_mut) else {
+                continue;
+            };
             found.retain(|key, _| !key.starts_with("helm.sh/") && !key.starts_with("checksum/"));
             if found.is_empty() {
                 let parent = annotations.strip_suffix("/annotations").unwrap();
@@ -119,7 +129,8 @@ fn values_change_what_they_say_and_nothing_else() {
         let changed = objects.iter().filter(|(name, object)| default.get(*name) != Some(*object));
         // Another namespace changes everything; of that the programs and their configuration will do.
         let shown = |object: &&Value| {
-            namespace == "kerf-system" || ["Deployment", "DaemonSet", "ConfigMap"].iter().any(|k| object["kind"] == *k)
+            namespace == "kerf-system"
+                || ["Deployment", "DaemonSet", "ConfigMap"].iter().any(|k| object["kind"] == *k)
         };
         let changed: Vec<Value> =
             changed.map(|(_, object)| object).filter(shown).cloned().map(without_names).collect();
@@ -135,14 +146,23 @@ fn a_wrong_value_is_refused_and_named() {
         ("webhook.replicas=0", "at '/webhook/replicas': minimum: got 0, want 1"),
         ("scheduler.mode=third", "at '/scheduler/mode': value must be one of 'second', 'main'"),
         ("uninstall.settle=5d", "at '/uninstall/settle': '5d' does not match pattern"),
-        ("image.registry=https://registry.example.com", "at '/image/registry': 'https://registry.example.com' does not match"),
+        (
+            "image.registry=https://registry.example.com",
+            "at '/image/registry': 'https://registry.example.com' does not match",
+        ),
         ("nodeAgent.driverRoot=run", "at '/nodeAgent/driverRoot': 'run' does not match pattern '^/'"),
         ("extender.extraArgs[0]=-v", "at '/extender/extraArgs/0': '-v' does not match pattern '^--'"),
-        ("webhook.resources.limits.memory=lots", "at '/webhook/resources/limits/memory': 'lots' does not match"),
+        (
+            "webhook.resources.limits.memory=lots",
+            "at '/webhook/resources/limits/memory': 'lots' does not match",
+        ),
         ("policies.files.Team=x", "at '/policies/files': additional properties 'Team' not allowed"),
         ("policies.files.a\\.yaml.kind=Pod", "value must be one of 'GpuPolicy', 'GpuNodePolicy'"),
         ("policies.files.default\\.yaml=x", "policies.files: default.yaml is the chart's own"),
-        ("policies.default=false", "policies: kerf serves no pod without a policy; set policies.default=true"),
+        (
+            "policies.default=false",
+            "policies: kerf serves no pod without a policy; set policies.default=true",
+        ),
         (
             "managedNodes.labelled=false,managedNodes.nos=false,managedNodes.withoutDevicePlugin=false",
             "managedNodes: no node would be kerf's; set managedNodes.labelled=true",
@@ -162,12 +182,20 @@ fn a_wrong_value_is_refused_and_named() {
 fn the_scheduler_gets_what_kerf_prints() {
     let printed = |arguments: &[&str]| {
         let mut kerf = Command::new(binaries::ours("kerf").unwrap());
-        String::from_utf8(kerf.args(["scheduler-config", "--leader-elect"]).args(arguments).output().unwrap().stdout).unwrap()
+        String::from_utf8(
+            kerf.args(["scheduler-config", "--leader-elect"]).args(arguments).output().unwrap().stdout,
+        )
+        .unwrap()
     };
     let installed = |namespace, arguments: &[&str], name: &str, key: &str| {
         by_name(&template(namespace, arguments).unwrap())[name]["data"][key].as_str().unwrap().to_owned()
     };
-    let second = installed("gpu", &["--set", "scheduler.name=mine"], "v1 ConfigMap kerf-scheduler-config", "config.yaml");
+    let second = installed(
+        "gpu",
+        &["--set", "scheduler.name=mine"],
+        "v1 ConfigMap kerf-scheduler-config",
+        "config.yaml",
+    );
     assert!(second == printed(&["--namespace", "gpu", "--scheduler-name", "mine"]), "kerf prints another");
     let main = installed("kerf-system", SETS[0].2, "v1 ConfigMap kerf-main-scheduler", "scheduler.yaml");
     let flags = "--scheduler-name default-scheduler --lease kube-system/kube-scheduler --tls-dir /etc/kubernetes/kerf \
@@ -177,7 +205,9 @@ fn the_scheduler_gets_what_kerf_prints() {
 
 #[test]
 fn the_scheduler_is_of_the_clusters_version() {
-    for (cluster, image) in [("v1.33.4-gke.1036000", "v1.33.4"), ("v1.35.1+k3s1", "v1.35.1"), ("v1.37.2", "v1.37.2")] {
+    for (cluster, image) in
+        [("v1.33.4-gke.1036000", "v1.33.4"), ("v1.35.1+k3s1", "v1.35.1"), ("v1.37.2", "v1.37.2")]
+    {
         let yaml = helm(&["template", "kerf", &folder(), "--kube-version", cluster]).unwrap();
         assert!(yaml.contains(&format!("image: registry.k8s.io/kube-scheduler:{image}\n")), "{cluster}");
     }

@@ -4,6 +4,7 @@
 mod bench;
 mod build;
 mod cargo;
+mod chart_values;
 mod gpu;
 mod manifests;
 mod shipped;

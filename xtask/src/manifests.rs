@@ -8,9 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 
-use crate::cargo;
-use crate::tools;
 use crate::workspace::Workspace;
+use crate::{cargo, chart_values, tools};
 
 /// The namespace that `deploy/base` installs into.
 const NAMESPACE: &str = "kerf-system";
@@ -49,9 +48,14 @@ fn copies(workspace: &Workspace) -> anyhow::Result<Files> {
         (files.join("scheduler.yaml"), scheduler.clone()),
         (PathBuf::from("deploy/base/scheduler/config.yaml"), scheduler),
     ]);
+    let chart = Path::new("deploy/chart");
+    let [readme, values] =
+        ["README.md", "values.yaml"].map(|name| read(&workspace.root().join(chart).join(name)));
+    copies.insert(chart.join("README.md"), chart_values::readme(&readme?, &values?)?);
     for path in files_in(&workspace.root().join("deploy/monitoring"))? {
         let name = path.file_name().unwrap_or_default();
-        let ours = path.extension().is_some_and(|e| e == "yaml" || e == "json") && name != "kustomization.yaml";
+        let ours =
+            path.extension().is_some_and(|e| e == "yaml" || e == "json") && name != "kustomization.yaml";
         if ours {
             copies.insert(files.join("monitoring").join(name), read(&path)?);
         }

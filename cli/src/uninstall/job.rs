@@ -17,7 +17,9 @@ pub(super) const LEAVE: &str = "kerf-node-agent-leave";
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum NoJob {
     /// Not one of kerf's.
-    #[error("DaemonSet {AGENT}: spec.template has no container; delete it, and run kerf-node-agent leave on each node")]
+    #[error(
+        "DaemonSet {AGENT}: spec.template has no container; delete it, and run kerf-node-agent leave on each node"
+    )]
     NoContainer,
 }
 

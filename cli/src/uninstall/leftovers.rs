@@ -64,7 +64,9 @@ enum Kept {
 }
 
 fn kept(node: &GpuNode) -> Option<Kept> {
-    let (Ok(spec), Ok(status)) = (node.read_spec(), node.read_status()) else { return Some(Kept::Unreadable) };
+    let (Ok(spec), Ok(status)) = (node.read_spec(), node.read_status()) else {
+        return Some(Kept::Unreadable);
+    };
     let slices = status.map(|status| status.slices).unwrap_or_default();
     if slices.iter().any(|s| s.holder.is_some() || s.state == SliceState::Held) {
         return Some(Kept::Held);
@@ -93,7 +95,8 @@ mod tests {
     fn a_gpu_node_stays_for_its_holders_its_promises_and_an_admins_policy() {
         let mut status = node_status(&["H100-80GB"]);
         let request = request("nvidia.com/mig-1g.10gb", 1);
-        let promised = ledger::reserve(&Default::default(), &status, &request, &promisee("a"), &Fleet::default());
+        let promised =
+            ledger::reserve(&Default::default(), &status, &request, &promisee("a"), &Fleet::default());
         let mut promised = promised.unwrap();
         let free = json!(status);
         assert_eq!(kept(&node(json!({}), free.clone())), None);

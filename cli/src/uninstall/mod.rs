@@ -64,7 +64,8 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
 
 fn positive(text: &str) -> Result<Duration, String> {
     let read = text.parse::<SignedDuration>().ok().and_then(|read| Duration::try_from(read).ok());
-    read.filter(|read| !read.is_zero()).ok_or_else(|| format!("{text:?} is no duration; write it like 30s or 6m"))
+    read.filter(|read| !read.is_zero())
+        .ok_or_else(|| format!("{text:?} is no duration; write it like 30s or 6m"))
 }
 
 /// Whether a deletion found something.

@@ -25,7 +25,10 @@ pub(super) async fn leave(client: Client, args: &NodesArgs) -> anyhow::Result<()
     let configurations = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let gone = deleted(configurations.delete("kerf", &DeleteParams::default()).await)
         .context("failed to delete the MutatingWebhookConfiguration kerf; nothing was done")?;
-    println!("{}", if gone { "the webhook is asked no more" } else { "the webhook was asked no more already" });
+    println!(
+        "{}",
+        if gone { "the webhook is asked no more" } else { "the webhook was asked no more already" }
+    );
     let leaving = Leaving::new(client, args);
     let ready = leaving.ready_nodes().await?;
     leaving.plan(&ready).await?;
@@ -62,7 +65,9 @@ impl<'a> Leaving<'a> {
             Ok(list) => list.items.iter().map(kube::ResourceExt::name_any).collect::<BTreeSet<_>>(),
             // Without the resource there are no agents.
             Err(kube::Error::Api(status)) if status.code == 404 => BTreeSet::new(),
-            Err(error) => return Err(error).context("failed to list the GpuNodes, which tell where agents are"),
+            Err(error) => {
+                return Err(error).context("failed to list the GpuNodes, which tell where agents are");
+            }
         };
         let nodes = self.nodes.list(&ListParams::default()).await.context("failed to list the nodes")?;
         let (ready, away): (Vec<Node>, Vec<Node>) =
@@ -79,7 +84,8 @@ impl<'a> Leaving<'a> {
 
     /// Makes the Jobs, while the DaemonSet is there to say what the agents' pods are.
     async fn plan(&self, ready: &[Node]) -> anyhow::Result<()> {
-        let Some(agents) = self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?
+        let Some(agents) =
+            self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?
         else {
             return Ok(());
         };
@@ -87,7 +93,9 @@ impl<'a> Leaving<'a> {
             let job = job::leave(&agents, node, self.args.settle)?;
             match self.jobs.create(&PostParams::default(), &job).await {
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                made => drop(made.with_context(|| format!("failed to make the Job for node {}", node.name_any()))?),
+                made => drop(
+                    made.with_context(|| format!("failed to make the Job for node {}", node.name_any()))?,
+                ),
             }
         }
         Ok(())
@@ -102,7 +110,8 @@ impl<'a> Leaving<'a> {
         loop {
             let pods = self.pods.list(&theirs).await.context("failed to list the agents' pods")?;
             let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-            let left: Vec<String> = pods.iter().filter_map(node).filter(|node| names.contains(node)).collect();
+            let left: Vec<String> =
+                pods.iter().filter_map(node).filter(|node| names.contains(node)).collect();
             if left.is_empty() {
                 println!("the agents have ended");
                 return Ok(());

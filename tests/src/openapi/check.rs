@@ -32,8 +32,19 @@ impl fmt::Display for Fault {
 
 /// Words that say nothing about what is allowed, or what [`check`] looks at.
 const KNOWN: [&str; 13] = [
-    "$ref", "allOf", "oneOf", "type", "properties", "additionalProperties", "items", "required", "description", "default",
-    "format", "enum", "nullable",
+    "$ref",
+    "allOf",
+    "oneOf",
+    "type",
+    "properties",
+    "additionalProperties",
+    "items",
+    "required",
+    "description",
+    "default",
+    "format",
+    "enum",
+    "nullable",
 ];
 
 const REFERENCE: &str = "#/components/schemas/";
@@ -65,7 +76,8 @@ impl Checker<'_> {
 
     fn value(&mut self, schema: &Value, value: &Value, path: &str) {
         let words = schema.as_object().into_iter().flat_map(|schema| schema.keys());
-        for word in words.filter(|word| !KNOWN.contains(&word.as_str()) && !word.starts_with("x-kubernetes-")) {
+        for word in words.filter(|word| !KNOWN.contains(&word.as_str()) && !word.starts_with("x-kubernetes-"))
+        {
             self.fault(path, format!("its schema says {word}, which is not checked here"));
         }
         if let Some(name) = schema["$ref"].as_str().and_then(|name| name.strip_prefix(REFERENCE)) {

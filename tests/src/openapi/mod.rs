@@ -25,7 +25,7 @@ pub struct Schemas {
 impl Schemas {
     /// All versions that `cargo xtask tools` has put there.
     pub fn all() -> anyhow::Result<Vec<Self>> {
-        let store = store().context("there are no OpenAPI files: run `cargo xtask tools`")?;
+        let store = store("openapi").context("there are no OpenAPI files: run `cargo xtask tools`")?;
         let entries = fs::read_dir(&store).with_context(|| format!("failed to read {}", store.display()))?;
         let mut folders = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
         folders.retain(|folder| folder.is_dir() && name(folder).starts_with('v'));
@@ -41,7 +41,8 @@ impl Schemas {
             if !name(&path).ends_with("_openapi.json") {
                 continue;
             }
-            let text = fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))?;
             let document: Value =
                 serde_json::from_str(&text).with_context(|| format!("failed to parse {}", path.display()))?;
             all.add(&document);
@@ -80,10 +81,15 @@ impl Schemas {
     }
 }
 
-/// `<target>/openapi`, above the running executable.
-fn store() -> Option<PathBuf> {
+/// The CRDs of others that `cargo xtask tools` has put there.
+pub fn crds() -> anyhow::Result<PathBuf> {
+    store("crds").context("there are no CRDs: run `cargo xtask tools`")
+}
+
+/// `<target>/<name>`, above the running executable.
+fn store(name: &str) -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
-    executable.ancestors().map(|folder| folder.join("openapi")).find(|folder| folder.is_dir())
+    executable.ancestors().map(|folder| folder.join(name)).find(|folder| folder.is_dir())
 }
 
 fn name(path: &Path) -> String {

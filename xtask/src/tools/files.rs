@@ -43,7 +43,10 @@ fn download(files: &ModuleFiles, folder: &Path) -> anyhow::Result<PathBuf> {
         .context("failed to start `go mod download`")?;
     let said = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
-        bail!("failed to download {module}: {}", redact(&format!("{said}{}", String::from_utf8_lossy(&output.stderr))));
+        bail!(
+            "failed to download {module}: {}",
+            redact(&format!("{said}{}", String::from_utf8_lossy(&output.stderr)))
+        );
     }
     let sum = field(&said, "Sum").unwrap_or_default();
     ensure!(sum == files.sum, "{module} has the checksum {sum:?}, and {} was pinned", files.sum);

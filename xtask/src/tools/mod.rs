@@ -21,8 +21,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use self::assets::Assets;
-use self::catalog::{ADMIN, CONTROL_PLANE, NODE, Program, Set};
 pub use self::catalog::KUBERNETES_VERSION;
+use self::catalog::{ADMIN, CONTROL_PLANE, NODE, Program, Set};
 use self::progress::Progress;
 use crate::workspace::Workspace;
 

@@ -8,3 +8,4 @@ pub mod gpu;
 pub mod policy;
 pub mod scheduler_config;
 pub mod simulate;
+pub mod uninstall;

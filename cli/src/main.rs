@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use kerf_cli::{bench, explain, gpu, policy, scheduler_config, simulate};
+use kerf_cli::{bench, explain, gpu, policy, scheduler_config, simulate, uninstall};
 use std::process::ExitCode;
 
 /// GPUs cut to size for Kubernetes pods.
@@ -30,6 +30,9 @@ enum Command {
     Policy(policy::Command),
     /// Say what kerf would decide for a list of jobs.
     Simulate(simulate::Args),
+    /// Leave the cluster's nodes, and delete what kerf's programs made for themselves.
+    #[command(subcommand)]
+    Uninstall(uninstall::Command),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::SchedulerConfig(args) => scheduler_config::print(&args),
         Command::Policy(command) => policy::run(&command, &mut std::io::stdout().lock()),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Uninstall(command) => uninstall::run(&command),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("Error: {error:#}");

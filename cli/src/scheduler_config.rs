@@ -2,6 +2,7 @@
 
 use clap::Args as ClapArgs;
 use kerf_core::resource::all_names;
+use kerf_runtime::args::NamespacedName;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,9 +13,13 @@ pub struct Args {
     /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same.
     #[arg(long, default_value = "kerf-scheduler")]
     scheduler_name: String,
-    /// The extender's address, with the verbs' path.
-    #[arg(long, default_value = "https://kerf-extender.kerf-system.svc:9444/scheduler")]
-    extender_url: String,
+    /// The namespace that kerf is installed in.
+    #[arg(long, default_value = "kerf-system")]
+    namespace: String,
+    /// The extender's address, with the verbs' path. Without it the Service's name, as pods call it; a scheduler in the host's
+    /// network takes its ClusterIP.
+    #[arg(long)]
+    extender_url: Option<String>,
     /// The folder where the scheduler finds ca.crt, client.crt and client.key of the extender's Secret.
     #[arg(long, default_value = "/etc/kerf/extender-tls")]
     tls_dir: PathBuf,
@@ -24,6 +29,10 @@ pub struct Args {
     /// Let several replicas of the scheduler elect a leader.
     #[arg(long)]
     leader_elect: bool,
+    /// The Lease by which they do, as namespace/name. Without it that of the scheduler's name, in kerf's namespace; the
+    /// cluster's own has kube-system/kube-scheduler.
+    #[arg(long)]
+    lease: Option<NamespacedName>,
 }
 
 /// Prints the configuration.
@@ -35,6 +44,11 @@ pub fn print(args: &Args) -> anyhow::Result<()> {
 
 /// The document, as kube-scheduler's `kubescheduler.config.k8s.io/v1` wants it.
 fn configuration(args: &Args) -> Value {
+    let url = || format!("https://kerf-extender.{}.svc:9444/scheduler", args.namespace);
+    let lease = args.lease.clone().unwrap_or_else(|| NamespacedName {
+        namespace: args.namespace.clone(),
+        name: args.scheduler_name.clone(),
+    });
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
     // Everybody's names are among them: on nodes that kerf does not serve nobody would account for them here. So the
     // extender turns pods away that no webhook of kerf's has admitted.
@@ -50,15 +64,15 @@ fn configuration(args: &Args) -> Value {
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {
             "leaderElect": args.leader_elect,
-            "resourceNamespace": "kerf-system",
-            "resourceName": args.scheduler_name,
+            "resourceNamespace": lease.namespace,
+            "resourceName": lease.name,
         },
         "clientConnection": connection,
         // The extender ranks every node that can serve the pod: a sample would hide the best ones.
         "percentageOfNodesToScore": 100,
         "profiles": [{"schedulerName": args.scheduler_name}],
         "extenders": [{
-            "urlPrefix": args.extender_url,
+            "urlPrefix": args.extender_url.clone().unwrap_or_else(url),
             "filterVerb": "filter",
             "prioritizeVerb": "prioritize",
             "bindVerb": "bind",
@@ -95,10 +109,7 @@ mod tests {
         let args = Cli::parse_from(["kerf", "--leader-elect"]).args;
         let deployed = include_str!("../../deploy/base/scheduler/config.yaml");
         let printed = serde_saphyr::to_string(&configuration(&args)).unwrap();
-        assert_eq!(
-            printed, deployed,
-            "cargo run -p kerf -- scheduler-config --leader-elect > deploy/base/scheduler/config.yaml"
-        );
+        assert_eq!(printed, deployed, "run `cargo xtask manifests`");
     }
 
     #[test]

@@ -24,10 +24,8 @@ pub enum BinaryError {
         /// Where it was looked for.
         folder: PathBuf,
     },
-    /// One of the control plane's programs is not there.
-    #[error(
-        "{name} is missing: run `cargo xtask tools`, which builds the local control plane's programs once"
-    )]
+    /// One of the control plane's programs, or of those that an admin installs with, is not there.
+    #[error("{name} is missing: run `cargo xtask tools`, which builds the programs that tests need once")]
     NoTool {
         /// File name of the program.
         name: String,
@@ -63,6 +61,13 @@ pub fn tool(name: &str) -> Result<PathBuf, BinaryError> {
         .map(|folder| folder.join(name))
         .find(|path| path.is_file())
         .ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
+}
+
+/// One of the programs that an admin installs with (`helm`, `kustomize`): from the current set of `cargo xtask tools`.
+pub fn admin_tool(name: &str) -> Result<PathBuf, BinaryError> {
+    let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
+    let path = current_set(&executable, "admin-tools").map(|folder| folder.join(name));
+    path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
 }
 
 /// One of a node's programs (`kubelet`, `containerd`, `containerd-shim-runc-v2`, `ctr`, `runc`): from the current set of

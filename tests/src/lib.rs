@@ -4,6 +4,7 @@
 
 pub mod admission;
 pub mod binaries;
+pub mod chart;
 pub mod churn;
 pub mod cluster;
 pub mod control_plane;
@@ -13,6 +14,7 @@ pub mod fuzz;
 pub mod kubelet;
 pub mod kubelet_rules;
 pub mod mps;
+pub mod openapi;
 pub mod oracle;
 pub mod overlays;
 mod percentile;

@@ -4,7 +4,9 @@
 mod bench;
 mod build;
 mod cargo;
+mod chart_values;
 mod gpu;
+mod manifests;
 mod shipped;
 mod task;
 mod test;

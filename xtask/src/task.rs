@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::gpu::Gpu;
 use crate::workspace::Workspace;
-use crate::{bench, build, cargo, test, tools};
+use crate::{bench, build, cargo, manifests, test, tools};
 
 /// Tasks of the kerf workspace.
 #[derive(Debug, Parser)]
@@ -17,13 +17,20 @@ pub struct Xtask {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager, kubectl and kwok from the Go module
-    /// proxy into target/k8s-tools, unless they are there already.
+    /// proxy into target/k8s-tools, and helm and kustomize into target/admin-tools, unless they are there already. The
+    /// OpenAPI files of several versions of Kubernetes go into target/openapi, CRDs of others into target/crds.
     Tools,
     /// Show a pod's whole way on a local control plane with simulated GPUs; fails if it is not as shown.
     Demo {
         /// `--keep` leaves the cluster up until Ctrl-C.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
+    },
+    /// Write what is made of others: the chart's copies of files, and deploy/base, which Helm makes of the chart.
+    Manifests {
+        /// Write nothing, and fail if something would be written.
+        #[arg(long)]
+        check: bool,
     },
     /// Run every check: formatting, lints, all tests, dependencies.
     Test,
@@ -48,6 +55,7 @@ impl Xtask {
                 build::everything(&workspace, &[])?;
                 cargo::run_built(&workspace, "debug", "kerf_demo", &arguments)
             }
+            Task::Manifests { check } => manifests::run(&workspace, check),
             Task::Test => test::run(&workspace),
             Task::Bench { arguments } => bench::run(&workspace, &arguments),
             Task::Gpu(gpu) => gpu.run(&workspace),

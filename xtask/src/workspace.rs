@@ -10,6 +10,7 @@ use anyhow::Context as _;
 pub struct Workspace {
     root: PathBuf,
     target: PathBuf,
+    profile: PathBuf,
 }
 
 impl Workspace {
@@ -19,8 +20,9 @@ impl Workspace {
         let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let root = manifest.parent().context("xtask lies at the root of its disk")?.to_path_buf();
         let executable = env::current_exe().context("failed to find the path of xtask itself")?;
-        let target = executable.ancestors().nth(2).context("xtask does not lie in <target>/<profile>/")?;
-        Ok(Self { root, target: target.to_path_buf() })
+        let profile = executable.parent().context("xtask does not lie in a folder")?;
+        let target = profile.parent().context("xtask does not lie in <target>/<profile>/")?;
+        Ok(Self { root, target: target.to_path_buf(), profile: profile.to_path_buf() })
     }
 
     /// The checkout's root.
@@ -31,6 +33,11 @@ impl Workspace {
     /// A program that cargo built with `profile` (`debug` or `release`).
     pub fn built(&self, profile: &str, name: &str) -> PathBuf {
         self.target.join(profile).join(name)
+    }
+
+    /// A program that cargo built beside xtask itself.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.profile.join(name)
     }
 
     /// Where cargo's own extensions are installed for this workspace.

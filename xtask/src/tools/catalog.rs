@@ -29,8 +29,66 @@ pub const NODE: Set = Set {
     programs: &NODE_PROGRAMS,
 };
 
+/// What an admin installs with.
+pub const ADMIN: Set =
+    Set { store: "admin-tools", modules: &["kustomize", "helm"], programs: &ADMIN_PROGRAMS };
+
 /// Kubernetes' version as the programs report it. Must agree with `tests/tools/kubernetes/go.mod` (a test compares).
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
+
+/// Files of a Go module that are wanted as they are.
+#[derive(Debug)]
+pub struct ModuleFiles {
+    /// Folder under cargo's target folder; the version is the folder below.
+    pub store: &'static str,
+    /// The module.
+    pub module: &'static str,
+    /// Like `v1.36.4`.
+    pub version: &'static str,
+    /// The module's checksum as go.sum would have it.
+    pub sum: &'static str,
+    /// The folder in the module.
+    pub folder: &'static str,
+    /// How the names of those that are wanted end.
+    pub endings: &'static [&'static str],
+}
+
+/// By what manifests are judged: the newest of each version of Kubernetes that kerf is for (`kerf_tests::openapi` takes what it
+/// finds), and the CRDs of what the chart can work with.
+pub const FILES: [ModuleFiles; 7] = [
+    openapi("v1.33.13", "h1:bmH31xUdSzeA5vk0wZAK9MZp11mdLuzUSeKk0qN3hPQ="),
+    openapi("v1.34.4", "h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk="),
+    openapi("v1.35.4", "h1:o/8dBC/pHVpYoGV4OAIytAlNPZbdYVTXJHoYvXC4qzM="),
+    openapi(KUBERNETES_VERSION, "h1:08GT0ZOMtyCcRnslyvnpWurf1wm20KHbC/aRS+0LxSo="),
+    openapi("v1.37.2", "h1:A2VDEiObzkYqFTKhSsn0ZEb0RlLEXpHWj93gi2HqEwE="),
+    ModuleFiles {
+        store: "crds/prometheus-operator",
+        module: "github.com/prometheus-operator/prometheus-operator",
+        version: "v0.85.0",
+        sum: "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+        folder: "example/prometheus-operator-crd",
+        endings: &["_servicemonitors.yaml", "_podmonitors.yaml", "_prometheusrules.yaml"],
+    },
+    ModuleFiles {
+        store: "crds/cert-manager",
+        module: "github.com/cert-manager/cert-manager",
+        version: "v1.21.2",
+        sum: "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=",
+        folder: "deploy/crds",
+        endings: &["_certificates.yaml", "_issuers.yaml"],
+    },
+];
+
+const fn openapi(version: &'static str, sum: &'static str) -> ModuleFiles {
+    ModuleFiles {
+        store: "openapi",
+        module: "k8s.io/kubernetes",
+        version,
+        sum,
+        folder: "api/openapi-spec/v3",
+        endings: &["_openapi.json"],
+    }
+}
 
 /// One Go program.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +103,7 @@ pub struct Program {
     pub cgo: bool,
 }
 
-/// Everything `cargo xtask tools` provides, in build order: first what a control plane cannot do without.
+/// The control plane's programs in build order: first what it cannot do without.
 pub const PROGRAMS: [Program; 6] = [
     pure("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -68,6 +126,12 @@ const NODE_PROGRAMS: [Program; 6] = [
     // It enters namespaces before Go's threads begin, which is C.
     Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", cgo: true },
     pure("pause", "pause", "."),
+];
+
+/// Helm 4, for no fixes come for Helm 3 any more; the chart's `apiVersion: v2` is read by both.
+const ADMIN_PROGRAMS: [Program; 2] = [
+    pure("kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5"),
+    pure("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
 ];
 
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
@@ -117,7 +181,7 @@ mod tests {
     fn every_program_is_a_tool_of_its_module() {
         let workspace = Workspace::locate().unwrap();
         let of_others = NODE_PROGRAMS.iter().filter(|program| program.module != "pause");
-        for program in PROGRAMS.iter().chain(of_others) {
+        for program in PROGRAMS.iter().chain(of_others).chain(&ADMIN_PROGRAMS) {
             let text = std::fs::read_to_string(workspace.go_module(program.module).join("go.mod")).unwrap();
             assert!(
                 text.lines().any(|line| line.trim().trim_start_matches("tool ") == program.package),

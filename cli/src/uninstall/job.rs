@@ -1,0 +1,102 @@
+//! The Job by which a node is left: the agent's own pod, told to leave. Pure.
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::api::core::v1::{Node, PodSpec, PodTemplateSpec, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use thiserror::Error;
+
+/// Label of what programs objects are of, and its values.
+pub(super) const NAME_LABEL: &str = "app.kubernetes.io/name";
+pub(super) const AGENT: &str = "kerf-node-agent";
+pub(super) const LEAVE: &str = "kerf-node-agent-leave";
+
+/// Why there is no Job.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum NoJob {
+    /// Not one of kerf's.
+    #[error(
+        "DaemonSet {AGENT}: spec.template has no container; delete it, and run kerf-node-agent leave on each node"
+    )]
+    NoContainer,
+}
+
+/// A Job that waits until the agents are gone. It tries until it has done it: what it undoes, nobody else will.
+pub(super) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result<Job, NoJob> {
+    let template = agents.spec.as_ref().and_then(|spec| spec.template.spec.clone());
+    let mut pod: PodSpec = template.filter(|pod| !pod.containers.is_empty()).ok_or(NoJob::NoContainer)?;
+    for container in &mut pod.containers {
+        let mut arguments = vec!["leave".to_owned(), format!("--settle={}ms", settle.as_millis())];
+        arguments.append(container.args.get_or_insert_default());
+        container.args = Some(arguments);
+        (container.liveness_probe, container.readiness_probe, container.startup_probe) = (None, None, None);
+        container.ports = None;
+    }
+    // Whatever keeps pods away from the node, its agent was there.
+    pod.node_name.clone_from(&node.metadata.name);
+    (pod.affinity, pod.node_selector) = (None, None);
+    let everything = Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() };
+    pod.tolerations = Some(vec![everything]);
+    pod.restart_policy = Some("OnFailure".to_owned());
+    let labels = BTreeMap::from([(NAME_LABEL.to_owned(), LEAVE.to_owned())]);
+    let metadata = ObjectMeta { labels: Some(labels.clone()), ..ObjectMeta::default() };
+    let spec = JobSpec {
+        suspend: Some(true),
+        backoff_limit: Some(1_000_000),
+        template: PodTemplateSpec { metadata: Some(metadata), spec: Some(pod) },
+        ..JobSpec::default()
+    };
+    let metadata = ObjectMeta {
+        // A Node's name may be too long for a Job, its uid is not.
+        name: Some(format!("kerf-leave-{}", node.metadata.uid.as_deref().unwrap_or_default())),
+        namespace: agents.metadata.namespace.clone(),
+        labels: Some(labels),
+        ..ObjectMeta::default()
+    };
+    Ok(Job { metadata, spec: Some(spec), ..Job::default() })
+}
+
+/// The node that a Job is for.
+pub(super) fn node_of(job: &Job) -> &str {
+    let pod = job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
+    pod.and_then(|pod| pod.node_name.as_deref()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agents() -> DaemonSet {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": AGENT, "namespace": "kerf-system"},
+            "spec": {"selector": {}, "template": {"spec": {
+                "serviceAccountName": AGENT, "hostPID": true,
+                "affinity": {"nodeAffinity": {}}, "tolerations": [{"key": "a", "operator": "Exists"}],
+                "containers": [{
+                    "name": "node-agent", "image": "kerf-node-agent:1", "args": ["--driver-root=/driver-root"],
+                    "ports": [{"containerPort": 9090}], "livenessProbe": {"httpGet": {"port": 9090}},
+                    "securityContext": {"privileged": true},
+                }],
+            }}},
+        }))
+        .unwrap()
+    }
+
+    fn node() -> Node {
+        serde_json::from_value(serde_json::json!({"metadata": {"name": "n1", "uid": "u-1"}})).unwrap()
+    }
+
+    #[test]
+    fn a_node_is_left_by_the_agents_own_pod() {
+        let job = leave(&agents(), &node(), Duration::from_secs(1)).unwrap();
+        assert_eq!(node_of(&job), "n1");
+        insta::assert_yaml_snapshot!(job);
+    }
+
+    #[test]
+    fn a_daemon_set_without_containers_is_none_of_kerfs() {
+        assert_eq!(leave(&DaemonSet::default(), &node(), Duration::from_secs(1)), Err(NoJob::NoContainer));
+    }
+}

@@ -1,0 +1,115 @@
+//! After kerf's objects are gone: what its programs made for themselves.
+
+use super::{LeftoversArgs, deleted};
+use anyhow::Context as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kerf_core::contract::{NodePolicy, SliceState};
+use kerf_core::keys;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::{DeleteParams, ListParams};
+use kube::{Api, Client};
+use std::fmt::Debug;
+
+/// Deletes it.
+pub(super) async fn delete(client: Client, args: &LeftoversArgs) -> anyhow::Result<()> {
+    let namespace = &args.namespace;
+    let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
+    one(&secrets, "kerf-webhook-tls").await?;
+    one(&secrets, "kerf-extender-tls").await?;
+    let leases = Api::<Lease>::namespaced(client.clone(), namespace);
+    one(&leases, "kerf-extender").await?;
+    one(&leases, &args.scheduler_lease).await?;
+    one(&Api::<ConfigMap>::namespaced(client.clone(), namespace), keys::DEMAND).await?;
+    gpu_nodes(&Api::all(client)).await
+}
+
+async fn one<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
+where
+    K: kube::Resource + Clone + serde::de::DeserializeOwned + Debug,
+{
+    deleted(api.delete(name, &DeleteParams::default()).await)
+        .with_context(|| format!("failed to delete {name}"))?;
+    Ok(())
+}
+
+async fn gpu_nodes(api: &Api<GpuNode>) -> anyhow::Result<()> {
+    let list = match api.list(&ListParams::default()).await {
+        Ok(list) => list,
+        // The resource went with the chart.
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        Err(error) => return Err(error).context("failed to list the GpuNodes"),
+    };
+    for node in list {
+        let name = node.name();
+        match kept(&node) {
+            Some(why) => println!("GpuNode {name} stays: {why}"),
+            None => one(api, name.as_str()).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Why a GpuNode stays, for the next installation to find it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Kept {
+    #[error("pods hold slices of it")]
+    Held,
+    #[error("pods were promised slices of it")]
+    Promised,
+    #[error("an admin has written its spec.policy")]
+    Policy,
+    #[error("it cannot be read, so nobody knows what is held")]
+    Unreadable,
+}
+
+fn kept(node: &GpuNode) -> Option<Kept> {
+    let (Ok(spec), Ok(status)) = (node.read_spec(), node.read_status()) else {
+        return Some(Kept::Unreadable);
+    };
+    let slices = status.map(|status| status.slices).unwrap_or_default();
+    if slices.iter().any(|s| s.holder.is_some() || s.state == SliceState::Held) {
+        return Some(Kept::Held);
+    }
+    if spec.slices.iter().any(|slice| slice.reservation.is_some()) {
+        return Some(Kept::Promised);
+    }
+    let copied = node.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(keys::NODE_POLICY));
+    (spec.policy != NodePolicy::default() && !copied).then_some(Kept::Policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::ledger;
+    use kerf_core::names::NodeName;
+    use kerf_core::packing::Fleet;
+    use kerf_core::testing::{node_status, promisee, request, slice_status};
+    use serde_json::{Value, json};
+
+    fn node(spec: Value, status: Value) -> GpuNode {
+        GpuNode { spec: Some(spec), status: Some(status), ..GpuNode::new(&NodeName::new("n")) }
+    }
+
+    #[test]
+    fn a_gpu_node_stays_for_its_holders_its_promises_and_an_admins_policy() {
+        let mut status = node_status(&["H100-80GB"]);
+        let request = request("nvidia.com/mig-1g.10gb", 1);
+        let promised =
+            ledger::reserve(&Default::default(), &status, &request, &promisee("a"), &Fleet::default());
+        let mut promised = promised.unwrap();
+        let free = json!(status);
+        assert_eq!(kept(&node(json!({}), free.clone())), None);
+        assert_eq!(kept(&node(json!(promised), free.clone())), Some(Kept::Promised));
+        status.slices = promised.slices.iter().map(|s| slice_status(s, true)).collect();
+        status.slices.iter_mut().for_each(|s| s.state = SliceState::Held);
+        promised.slices.clear();
+        assert_eq!(kept(&node(json!(promised), json!(status))), Some(Kept::Held));
+        assert_eq!(kept(&node(json!({}), json!({"slices": 1}))), Some(Kept::Unreadable));
+        let policy = json!({"policy": {"removeRejectedPods": true}});
+        let mut node = node(policy, free);
+        assert_eq!(kept(&node), Some(Kept::Policy));
+        node.metadata.annotations = Some([(keys::NODE_POLICY.to_owned(), "p".to_owned())].into());
+        assert_eq!(kept(&node), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! Before kerf's objects go: no pod is refused any more, the agents end, and each node puts back what its agent has set.
+//!
+//! The Jobs are made, suspended, before the DaemonSet goes: they keep its pods' template, so that a run that was cut short can be
+//! done again.
+
+use super::job::{self, AGENT, LEAVE, NAME_LABEL};
+use super::{NodesArgs, deleted};
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// The wait between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Leaves all nodes.
+pub(super) async fn leave(client: Client, args: &NodesArgs) -> anyhow::Result<()> {
+    let configurations = Api::<MutatingWebhookConfiguration>::all(client.clone());
+    let gone = deleted(configurations.delete("kerf", &DeleteParams::default()).await)
+        .context("failed to delete the MutatingWebhookConfiguration kerf; nothing was done")?;
+    println!(
+        "{}",
+        if gone { "the webhook is asked no more" } else { "the webhook was asked no more already" }
+    );
+    let leaving = Leaving::new(client, args);
+    let ready = leaving.ready_nodes().await?;
+    leaving.plan(&ready).await?;
+    leaving.end_agents(&ready).await?;
+    leaving.carry_out().await
+}
+
+struct Leaving<'a> {
+    args: &'a NodesArgs,
+    end: Instant,
+    nodes: Api<Node>,
+    gpu_nodes: Api<GpuNode>,
+    agents: Api<DaemonSet>,
+    pods: Api<Pod>,
+    jobs: Api<Job>,
+}
+
+impl<'a> Leaving<'a> {
+    fn new(client: Client, args: &'a NodesArgs) -> Self {
+        Self {
+            args,
+            end: Instant::now() + args.timeout + args.settle,
+            nodes: Api::all(client.clone()),
+            gpu_nodes: Api::all(client.clone()),
+            agents: Api::namespaced(client.clone(), &args.namespace),
+            pods: Api::namespaced(client.clone(), &args.namespace),
+            jobs: Api::namespaced(client, &args.namespace),
+        }
+    }
+
+    /// Nodes on which something can be done; it tells of those that have an agent and are not.
+    async fn ready_nodes(&self) -> anyhow::Result<Vec<Node>> {
+        let served = match self.gpu_nodes.list_metadata(&ListParams::default()).await {
+            Ok(list) => list.items.iter().map(kube::ResourceExt::name_any).collect::<BTreeSet<_>>(),
+            // Without the resource there are no agents.
+            Err(kube::Error::Api(status)) if status.code == 404 => BTreeSet::new(),
+            Err(error) => {
+                return Err(error).context("failed to list the GpuNodes, which tell where agents are");
+            }
+        };
+        let nodes = self.nodes.list(&ListParams::default()).await.context("failed to list the nodes")?;
+        let (ready, away): (Vec<Node>, Vec<Node>) =
+            nodes.items.into_iter().filter(|node| served.contains(&node.name_any())).partition(is_ready);
+        for node in away {
+            let name = node.name_any();
+            println!(
+                "node {name} is not ready: nothing is undone there. When it is back, reinstall and uninstall kerf, or \
+                 delete /var/lib/kerf, /run/kerf and /var/run/cdi/kerf.dev-* there and its labels kerf.dev/*"
+            );
+        }
+        Ok(ready)
+    }
+
+    /// Makes the Jobs, while the DaemonSet is there to say what the agents' pods are.
+    async fn plan(&self, ready: &[Node]) -> anyhow::Result<()> {
+        let Some(agents) =
+            self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?
+        else {
+            return Ok(());
+        };
+        for node in ready {
+            let job = job::leave(&agents, node, self.args.settle)?;
+            match self.jobs.create(&PostParams::default(), &job).await {
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                made => drop(
+                    made.with_context(|| format!("failed to make the Job for node {}", node.name_any()))?,
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the DaemonSet and waits until its pods on these nodes are gone: agent and Job need the same record.
+    async fn end_agents(&self, ready: &[Node]) -> anyhow::Result<()> {
+        deleted(self.agents.delete(AGENT, &DeleteParams::background()).await)
+            .context("failed to delete the agents' DaemonSet")?;
+        let names: BTreeSet<String> = ready.iter().map(kube::ResourceExt::name_any).collect();
+        let theirs = ListParams::default().labels(&format!("{NAME_LABEL}={AGENT}"));
+        loop {
+            let pods = self.pods.list(&theirs).await.context("failed to list the agents' pods")?;
+            let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+            let left: Vec<String> =
+                pods.iter().filter_map(node).filter(|node| names.contains(node)).collect();
+            if left.is_empty() {
+                println!("the agents have ended");
+                return Ok(());
+            }
+            self.in_time(|| format!("agents still run on {}", left.join(", "))).await?;
+        }
+    }
+
+    /// Lets the Jobs run, waits for them, and deletes them.
+    async fn carry_out(&self) -> anyhow::Result<()> {
+        let ours = ListParams::default().labels(&format!("{NAME_LABEL}={LEAVE}"));
+        let run = Patch::Merge(json!({"spec": {"suspend": false}}));
+        for job in self.jobs.list(&ours).await.context("failed to list the Jobs")? {
+            let name = job.name_any();
+            self.jobs.patch(&name, &PatchParams::default(), &run).await.context("failed to start a Job")?;
+        }
+        loop {
+            let jobs = self.jobs.list(&ours).await.context("failed to list the Jobs")?.items;
+            let (done, left): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| is_complete(job));
+            if left.is_empty() {
+                for job in &done {
+                    deleted(self.jobs.delete(&job.name_any(), &DeleteParams::background()).await)
+                        .context("failed to delete a Job that is done")?;
+                }
+                println!("{} nodes are as they were before kerf, but for what pods hold", done.len());
+                return Ok(());
+            }
+            let names = left.iter().map(|job| job::node_of(job)).collect::<Vec<_>>().join(", ");
+            let namespace = &self.args.namespace;
+            self.in_time(|| {
+                format!(
+                    "not all was put back on {names}. Why: kubectl -n {namespace} logs -l {NAME_LABEL}={LEAVE}. The Jobs go \
+                     on; uninstall again, or without hooks (helm uninstall --no-hooks) if the nodes will not come back"
+                )
+            })
+            .await?;
+        }
+    }
+
+    /// Waits a moment; fails with `why` when the time is over.
+    async fn in_time(&self, why: impl FnOnce() -> String) -> anyhow::Result<()> {
+        if Instant::now() >= self.end {
+            bail!("{}", why());
+        }
+        tokio::time::sleep(LOOK).await;
+        Ok(())
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn is_complete(job: &Job) -> bool {
+    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True")
+}

@@ -1,0 +1,73 @@
+//! The chart and the kustomize manifests as objects, made by Helm and kustomize themselves.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use crate::binaries;
+use crate::cluster::root;
+
+/// Where the chart is.
+#[must_use]
+pub fn folder() -> String {
+    root().join("deploy/chart").display().to_string()
+}
+
+/// Helm, with caches and settings of its own below `home`, and with this kubeconfig if any.
+pub fn helm_in(home: &Path, kubeconfig: Option<&Path>, arguments: &[&str]) -> anyhow::Result<Output> {
+    let mut helm = Command::new(binaries::admin_tool("helm")?);
+    helm.args(arguments);
+    for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "HOME"] {
+        helm.env(variable, home);
+    }
+    match kubeconfig {
+        Some(path) => helm.env("KUBECONFIG", path),
+        None => helm.env_remove("KUBECONFIG"),
+    };
+    helm.output().context("failed to start helm")
+}
+
+/// What Helm writes; the error is what it says.
+pub fn helm(arguments: &[&str]) -> anyhow::Result<String> {
+    said(&helm_in(&std::env::temp_dir(), None, arguments)?)
+}
+
+/// What a program wrote, or an error with what it said.
+pub fn said(output: &Output) -> anyhow::Result<String> {
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// `helm template` in a namespace with further arguments, for a cluster of Kubernetes 1.36.
+pub fn template(namespace: &str, arguments: &[&str]) -> anyhow::Result<String> {
+    let chart = folder();
+    let first = ["template", "kerf", &chart, "--namespace", namespace, "--kube-version", "v1.36.4"];
+    helm(&[&first, arguments].concat())
+}
+
+/// What kustomize itself makes of a folder of the checkout.
+pub fn kustomize(path: &str) -> anyhow::Result<String> {
+    let mut kustomize = Command::new(binaries::admin_tool("kustomize")?);
+    // policies/ lies beside deploy/.
+    kustomize.arg("build").arg(root().join(path));
+    said(&kustomize.output().context("failed to start kustomize")?)
+        .with_context(|| format!("kustomize build {path} failed"))
+}
+
+/// The objects of a stream of YAML documents.
+pub fn objects(yaml: &str) -> anyhow::Result<Vec<Value>> {
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(yaml).context("failed to parse what was written")?;
+    Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// Like `apps/v1 Deployment kerf-webhook`.
+#[must_use]
+pub fn name_of(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    format!("{} {} {}", text(&object["apiVersion"]), text(&object["kind"]), text(&object["metadata"]["name"]))
+}

@@ -1,0 +1,222 @@
+//! The Helm chart, and what kustomize makes: what they install, and that wrong values are refused by name.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use kerf_tests::chart::{folder, helm, kustomize, name_of, objects, template};
+use kerf_tests::{binaries, cluster};
+use serde_json::{Value, json};
+
+/// Sets of values that change what is installed, each with its name.
+const SETS: [(&str, &str, &[&str]); 4] = [
+    ("main-scheduler", "kerf-system", &["--set", "scheduler.mode=main,extender.clusterIP=10.96.0.77"]),
+    ("cert-manager", "kerf-system", &["--set", "webhook.certificates=cert-manager"]),
+    (
+        "own-registry",
+        "gpu",
+        &[
+            "--set",
+            "image.registry=registry.example.com/kerf,image.tag=v1,image.pullSecrets[0].name=pull,log.format=json",
+        ],
+    ),
+    (
+        "every-node",
+        "kerf-system",
+        &[
+            "--set",
+            "managedNodes.all=true,nodeAgent.driverRoot=/run/nvidia/driver,nodeAgent.runtimeClassName=nvidia",
+            "--set",
+            "nodeAgent.kubeletDir=/var/snap/microk8s/common/var/lib/kubelet,networkPolicy.enabled=true",
+            "--set",
+            "criticalPodsQuota=true,crds.keep=false,uninstall.enabled=false,webhook.replicas=1",
+        ],
+    ),
+];
+
+fn by_name(yaml: &str) -> BTreeMap<String, Value> {
+    objects(yaml).unwrap().into_iter().map(|object| (name_of(&object), object)).collect()
+}
+
+/// The list of names that the scheduler leaves to the extender is long, and another test's.
+fn without_names(mut object: Value) -> Value {
+    let long = |text: &str| text.contains("ignoredByScheduler");
+    for (_, text) in object.get_mut("data").and_then(Value::as_object_mut).into_iter().flatten() {
+        if text.as_str().is_some_and(long) {
+            let text_now = text.as_str().unwrap().to_owned();
+            let kept = text_now
+                .lines()
+                .filter(|l| !l.contains("ignoredByScheduler") && !l.contains("  name: nvidia.com/"));
+            *text = json!(kept.collect::<Vec<_>>().join("\n"));
+        }
+    }
+    object
+}
+
+#[test]
+fn helm_finds_nothing_to_complain_about() {
+    let said = helm(&["lint", "--strict", &folder()]).unwrap();
+    assert!(said.contains("1 chart(s) linted, 0 chart(s) failed"), "{said}");
+}
+
+#[test]
+fn what_is_made_of_the_chart_is_what_is_checked_in() {
+    let mut xtask = Command::new(binaries::ours("xtask").unwrap());
+    let output = xtask.args(["manifests", "--check"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// But for Helm's own marks and hooks, and for the namespace, which Helm makes by a flag.
+#[test]
+fn helm_and_kustomize_install_the_same() {
+    let mut by_helm = by_name(&template("kerf-system", &["--no-hooks"]).unwrap());
+    let mut by_kustomize = by_name(&kustomize("deploy/base").unwrap());
+    assert!(by_kustomize.remove("v1 Namespace kerf-system").is_some());
+    // kustomize puts the content's hash into the name; Helm writes it into the pods' annotations.
+    let hashed = by_kustomize
+        .keys()
+        .find(|name| name.starts_with("v1 ConfigMap kerf-scheduler-config-"))
+        .unwrap()
+        .clone();
+    let mut config = by_kustomize.remove(&hashed).unwrap();
+    let suffixed = config["metadata"]["name"].as_str().unwrap().to_owned();
+    config["metadata"]["name"] = json!("kerf-scheduler-config");
+    by_kustomize.insert("v1 ConfigMap kerf-scheduler-config".to_owned(), config);
+    let scheduler = by_kustomize.get_mut("apps/v1 Deployment kerf-scheduler").unwrap();
+    let text = scheduler.to_string().replace(&suffixed, "kerf-scheduler-config");
+    *scheduler = serde_json::from_str(&text).unwrap();
+    for object in by_helm.values_mut().chain(by_kustomize.values_mut()) {
+        for labels in
+            [object.pointer_mut("/metadata/labels")].into_iter().flatten().filter_map(Value::as_object_mut)
+        {
+            labels.retain(|key, _| !key.starts_with("helm.sh/") && !key.ends_with("/managed-by"));
+        }
+        if object["kind"] == "ConfigMap" {
+            object["metadata"].as_object_mut().unwrap().remove("labels");
+        }
+        for annotations in ["/metadata/annotations", "/spec/template/metadata/annotations"] {
+            let Some(found) = object.pointer_mut(annotations).and_then(Value::as_object_mut) else {
+                continue;
+            };
+            found.retain(|key, _| !key.starts_with("helm.sh/") && !key.starts_with("checksum/"));
+            if found.is_empty() {
+                let parent = annotations.strip_suffix("/annotations").unwrap();
+                object.pointer_mut(parent).unwrap().as_object_mut().unwrap().remove("annotations");
+            }
+        }
+    }
+    let names = |objects: &BTreeMap<String, Value>| objects.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&by_helm), names(&by_kustomize));
+    for (name, object) in &by_helm {
+        assert_eq!(object, &by_kustomize[name], "{name}");
+    }
+}
+
+#[test]
+fn by_default_everything_comes_with_one_command() {
+    let objects = by_name(&template("kerf-system", &[]).unwrap());
+    insta::assert_snapshot!("default", objects.keys().cloned().collect::<Vec<_>>().join("\n"));
+    let hooks = objects.values().filter(|o| o["metadata"]["annotations"]["helm.sh/hook"].is_string());
+    insta::assert_yaml_snapshot!("hooks", hooks.collect::<Vec<_>>());
+}
+
+#[test]
+fn values_change_what_they_say_and_nothing_else() {
+    let default = by_name(&template("kerf-system", &[]).unwrap());
+    for (set, namespace, arguments) in SETS {
+        let objects = by_name(&template(namespace, arguments).unwrap());
+        let gone: Vec<&String> = default.keys().filter(|name| !objects.contains_key(*name)).collect();
+        let changed = objects.iter().filter(|(name, object)| default.get(*name) != Some(*object));
+        // Another namespace changes everything; of that the programs and their configuration will do.
+        let shown = |object: &&Value| {
+            namespace == "kerf-system"
+                || ["Deployment", "DaemonSet", "ConfigMap"].iter().any(|k| object["kind"] == *k)
+        };
+        let changed: Vec<Value> =
+            changed.map(|(_, object)| object).filter(shown).cloned().map(without_names).collect();
+        insta::assert_yaml_snapshot!(set, json!({"gone": gone, "changed or new": changed}));
+    }
+}
+
+#[test]
+fn a_wrong_value_is_refused_and_named() {
+    let cases = [
+        ("webhook.replica=3", "at '/webhook': additional properties 'replica' not allowed"),
+        ("webhook.replicas=two", "at '/webhook/replicas': got string, want integer"),
+        ("webhook.replicas=0", "at '/webhook/replicas': minimum: got 0, want 1"),
+        ("scheduler.mode=third", "at '/scheduler/mode': value must be one of 'second', 'main'"),
+        ("uninstall.settle=5d", "at '/uninstall/settle': '5d' does not match pattern"),
+        (
+            "image.registry=https://registry.example.com",
+            "at '/image/registry': 'https://registry.example.com' does not match",
+        ),
+        ("nodeAgent.driverRoot=run", "at '/nodeAgent/driverRoot': 'run' does not match pattern '^/'"),
+        ("extender.extraArgs[0]=-v", "at '/extender/extraArgs/0': '-v' does not match pattern '^--'"),
+        (
+            "webhook.resources.limits.memory=lots",
+            "at '/webhook/resources/limits/memory': 'lots' does not match",
+        ),
+        ("policies.files.Team=x", "at '/policies/files': additional properties 'Team' not allowed"),
+        ("policies.files.a\\.yaml.kind=Pod", "value must be one of 'GpuPolicy', 'GpuNodePolicy'"),
+        ("policies.files.default\\.yaml=x", "policies.files: default.yaml is the chart's own"),
+        (
+            "policies.default=false",
+            "policies: kerf serves no pod without a policy; set policies.default=true",
+        ),
+        (
+            "managedNodes.labelled=false,managedNodes.nos=false,managedNodes.withoutDevicePlugin=false",
+            "managedNodes: no node would be kerf's; set managedNodes.labelled=true",
+        ),
+        ("scheduler.mode=main,scheduler.name=mine", "scheduler.name: with scheduler.mode=main pods keep"),
+        ("managedNodes.terms[0].matchLabels.a=b", "additional properties 'matchLabels' not allowed"),
+    ];
+    for (values, expected) in cases {
+        let refused = template("kerf-system", &["--set", values]).err().map(|error| error.to_string());
+        assert!(refused.as_ref().is_some_and(|text| text.contains(expected)), "{values}: {refused:?}");
+    }
+    let old = helm(&["template", "kerf", &folder(), "--kube-version", "v1.32.0"]).unwrap_err().to_string();
+    assert!(old.contains("requires kubeVersion: >=1.33.0-0"), "{old}");
+}
+
+#[test]
+fn the_scheduler_gets_what_kerf_prints() {
+    let printed = |arguments: &[&str]| {
+        let mut kerf = Command::new(binaries::ours("kerf").unwrap());
+        String::from_utf8(
+            kerf.args(["scheduler-config", "--leader-elect"]).args(arguments).output().unwrap().stdout,
+        )
+        .unwrap()
+    };
+    let installed = |namespace, arguments: &[&str], name: &str, key: &str| {
+        by_name(&template(namespace, arguments).unwrap())[name]["data"][key].as_str().unwrap().to_owned()
+    };
+    let second = installed(
+        "gpu",
+        &["--set", "scheduler.name=mine"],
+        "v1 ConfigMap kerf-scheduler-config",
+        "config.yaml",
+    );
+    assert!(second == printed(&["--namespace", "gpu", "--scheduler-name", "mine"]), "kerf prints another");
+    let main = installed("kerf-system", SETS[0].2, "v1 ConfigMap kerf-main-scheduler", "scheduler.yaml");
+    let flags = "--scheduler-name default-scheduler --lease kube-system/kube-scheduler --tls-dir /etc/kubernetes/kerf \
+                 --kubeconfig /etc/kubernetes/scheduler.conf --extender-url https://10.96.0.77:9444/scheduler";
+    assert!(main == printed(&flags.split_whitespace().collect::<Vec<_>>()), "kerf prints another");
+}
+
+#[test]
+fn the_scheduler_is_of_the_clusters_version() {
+    for (cluster, image) in
+        [("v1.33.4-gke.1036000", "v1.33.4"), ("v1.35.1+k3s1", "v1.35.1"), ("v1.37.2", "v1.37.2")]
+    {
+        let yaml = helm(&["template", "kerf", &folder(), "--kube-version", cluster]).unwrap();
+        assert!(yaml.contains(&format!("image: registry.k8s.io/kube-scheduler:{image}\n")), "{cluster}");
+    }
+}
+
+#[test]
+fn the_charts_version_is_the_programs() {
+    let text = std::fs::read_to_string(cluster::root().join("deploy/chart/Chart.yaml")).unwrap();
+    let chart: Value = serde_saphyr::from_str(&text).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!((chart["version"].as_str(), chart["appVersion"].as_str()), (Some(version), Some(version)));
+}

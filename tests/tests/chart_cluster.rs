@@ -1,0 +1,267 @@
+//! The chart on a real API server with its controllers: what Helm says, what is taken, how it is upgraded and uninstalled. No pod
+//! runs but the uninstall's, which the test runs itself, with the rights of its service account.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::path::PathBuf;
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kerf_tests::binaries;
+use kerf_tests::chart::{folder, helm_in, kustomize, name_of, objects, said, template};
+use kerf_tests::cluster::{NAMESPACE, wait};
+use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kerf_tests::openapi::crds;
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn plane() -> anyhow::Result<ControlPlane> {
+    ControlPlane::start(ControlPlaneOptions { scheduler: false, ..ControlPlaneOptions::default() }).await
+}
+
+/// Helm as an admin runs it. It blocks, while the test plays a kubelet.
+async fn helm(plane: &ControlPlane, arguments: &[&str]) -> anyhow::Result<Output> {
+    let (home, kubeconfig) = (plane.dir().join("helm"), plane.kubeconfig().to_owned());
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    let run = move || {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        helm_in(&home, Some(&kubeconfig), &arguments)
+    };
+    tokio::task::spawn_blocking(run).await?
+}
+
+async fn install(plane: &ControlPlane) -> anyhow::Result<String> {
+    said(&helm(plane, &["install", "kerf", &folder(), "-n", NAMESPACE, "--create-namespace"]).await?)
+}
+
+async fn exists(plane: &ControlPlane, what: &[&str]) -> anyhow::Result<bool> {
+    let output = plane.kubectl_output(&[&["get", "--ignore-not-found"], what].concat(), "").await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(!output.stdout.is_empty())
+}
+
+fn node(name: &str, labels: &Value) -> String {
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
+    node.to_string()
+}
+
+/// Two nodes as the GPU Operator labels them: from one NVIDIA's device plugin was taken.
+async fn add_nodes(plane: &ControlPlane) -> anyhow::Result<()> {
+    let ours = json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "false"});
+    plane.apply(&node("ours", &ours)).await?;
+    plane.apply(&node("served", &json!({"nvidia.com/gpu.present": "true"}))).await?;
+    let ready = json!({"status": {"conditions": [{
+        "type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "Test", "message": "",
+    }]}});
+    let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(plane.client());
+    nodes.patch_status("ours", &PatchParams::default(), &Patch::Merge(ready)).await?;
+    Ok(())
+}
+
+/// Runs the uninstall's pods, and lets the agents' leave their nodes, until it is dropped.
+async fn play(plane: &ControlPlane) -> anyhow::Result<()> {
+    let pods = Api::<Pod>::namespaced(plane.client(), NAMESPACE);
+    loop {
+        for pod in pods.list(&ListParams::default()).await? {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            let of = pod.metadata.labels.as_ref().and_then(|l| l.get("app.kubernetes.io/name")).cloned();
+            let pending = pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Pending");
+            let ended = match of.as_deref() {
+                Some("kerf-uninstall") if pending => Some(run(plane, &pod).await?),
+                _ => None,
+            };
+            if let Some(succeeded) = ended {
+                let phase = if succeeded { "Succeeded" } else { "Failed" };
+                let status = Patch::Merge(json!({"status": {"phase": phase}}));
+                // A Job that has gone meanwhile took its pod with it.
+                let _ = pods.patch_status(&name, &PatchParams::default(), &status).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Runs a pod's only container with the rights of its service account.
+async fn run(plane: &ControlPlane, pod: &Pod) -> anyhow::Result<bool> {
+    let spec = pod.spec.as_ref().context("a pod has a spec")?;
+    let account = spec.service_account_name.as_deref().unwrap_or_default();
+    let kubeconfig: PathBuf = plane.kubeconfig_for_service_account(NAMESPACE, account).await?;
+    let mut kerf = Command::new(binaries::ours("kerf")?);
+    kerf.args(spec.containers[0].args.iter().flatten()).env("KUBECONFIG", kubeconfig).kill_on_drop(true);
+    // One that waits for the agents to leave must not keep the others from running.
+    let output = tokio::select! {
+        output = kerf.output() => output?,
+        error = Box::pin(play_leave(plane)) => return error.map(|()| false),
+    };
+    ensure!(output.status.success(), "kerf failed: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(true)
+}
+
+/// Lets the pods that leave a node end well, and looks at what must be so by then.
+async fn play_leave(plane: &ControlPlane) -> anyhow::Result<()> {
+    let pods = Api::<Pod>::namespaced(plane.client(), NAMESPACE);
+    let theirs = ListParams::default().labels("app.kubernetes.io/name=kerf-node-agent-leave");
+    loop {
+        for pod in pods.list(&theirs).await? {
+            ensure!(
+                !exists(plane, &["mutatingwebhookconfiguration", "kerf"]).await?,
+                "the webhook is still asked"
+            );
+            ensure!(
+                !exists(plane, &["daemonset", "kerf-node-agent", "-n", NAMESPACE]).await?,
+                "agents are there"
+            );
+            ensure!(
+                exists(plane, &["deployment", "kerf-extender", "-n", NAMESPACE]).await?,
+                "gone too early"
+            );
+            let spec = pod.spec.context("a pod has a spec")?;
+            ensure!(
+                spec.node_name.as_deref() == Some("ours") && spec.host_pid == Some(true),
+                "not the agent's pod"
+            );
+            let done = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+            let _ = pods
+                .patch_status(&pod.metadata.name.unwrap_or_default(), &PatchParams::default(), &done)
+                .await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()> {
+    let plane = plane().await?;
+    for operator in std::fs::read_dir(crds()?)? {
+        let folder = operator?.path().display().to_string();
+        plane.kubectl(&["apply", "--server-side", "--recursive", "-f", &folder]).await?;
+    }
+    plane.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"]).await?;
+    plane.create_namespace(NAMESPACE).await?;
+    let sets: [&[&str]; 3] = [
+        &[],
+        &["--set", "scheduler.mode=main,extender.clusterIP=10.0.0.77,webhook.certificates=cert-manager"],
+        &[
+            "--set",
+            "networkPolicy.enabled=true,criticalPodsQuota=true,monitoring.enabled=true,managedNodes.all=true",
+        ],
+    ];
+    let dry_run = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"];
+    for set in sets {
+        let yaml = template(NAMESPACE, set)?;
+        let output = plane.kubectl_output(&dry_run, &yaml).await?;
+        ensure!(output.status.success(), "{set:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(String::from_utf8(output.stdout)?.lines().count(), objects(&yaml)?.len(), "{set:?}");
+    }
+    for folder in ["deploy/base", "deploy/cert-manager"] {
+        let output = plane.kubectl_output(&dry_run, &kustomize(folder)?).await?;
+        ensure!(output.status.success(), "{folder}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    restricted(&plane).await?;
+    plane.stop().await
+}
+
+/// All pods but the agent's are taken by a namespace that enforces the strictest PodSecurity.
+async fn restricted(plane: &ControlPlane) -> anyhow::Result<()> {
+    plane.create_namespace("strict").await?;
+    plane.kubectl(&["label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted"]).await?;
+    let all = objects(&template(NAMESPACE, &[])?)?;
+    let mut refused = Vec::new();
+    for owner in all.iter().filter(|object| object["spec"]["template"]["spec"].is_object()) {
+        let mut pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": owner["spec"]["template"]["spec"],
+        });
+        pod["spec"]["serviceAccountName"] = json!("default");
+        let create = ["create", "--namespace=strict", "--dry-run=server", "-f", "-"];
+        let output = plane.kubectl_output(&create, &pod.to_string()).await?;
+        if !output.status.success() {
+            refused.push((name_of(owner), String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+    }
+    ensure!(refused.len() == 1 && refused[0].0.ends_with("DaemonSet kerf-node-agent"), "{refused:?}");
+    ensure!(refused[0].1.contains("violates PodSecurity"), "{refused:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow::Result<()> {
+    let plane = plane().await?;
+    add_nodes(&plane).await?;
+    let notes = first_install(&plane).await?;
+    assert!(notes.contains("1 node is kerf's."), "{notes}");
+    assert!(
+        notes.contains("Left to NVIDIA's device plugin, and used by kerf as they are: served\n"),
+        "{notes}"
+    );
+    let desired = [
+        "get",
+        "daemonset",
+        "kerf-node-agent",
+        "-n",
+        NAMESPACE,
+        "-o",
+        "jsonpath={.status.desiredNumberScheduled}",
+    ];
+    wait(PATIENCE, "one agent for the one node", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
+
+    said(&helm(&plane, &["upgrade", "kerf", &folder(), "-n", NAMESPACE]).await?)?;
+    let names = plane
+        .kubectl(&["get", "crd", "gpunodes.kerf.dev", "-o", "jsonpath={.spec.names.shortNames}"])
+        .await?;
+    assert_eq!(names, r#"["gn"]"#, "the CRD does not follow an upgrade");
+
+    for (name, spec) in [("ours", json!({"policy": {"removeRejectedPods": true}})), ("gone", json!({}))] {
+        let gpu_node = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": name}, "spec": spec});
+        plane.apply(&gpu_node.to_string()).await?;
+    }
+    plane.kubectl(&["create", "secret", "generic", "kerf-webhook-tls", "-n", NAMESPACE]).await?;
+    let uninstall = ["uninstall", "kerf", "-n", NAMESPACE, "--timeout", "90s"];
+    tokio::select! {
+        output = helm(&plane, &uninstall) => drop(said(&output?)?),
+        error = play(&plane) => error?,
+    }
+    for gone in [
+        "mutatingwebhookconfiguration/kerf",
+        "secret/kerf-webhook-tls",
+        "gpunode/gone",
+        "clusterrole/kerf-uninstall",
+    ] {
+        assert!(!exists(&plane, &[gone, "-n", NAMESPACE]).await?, "{gone} is left");
+    }
+    assert!(exists(&plane, &["gpunode/ours"]).await?, "an admin's policy is gone");
+    let left = plane.kubectl(&["get", "deployments,daemonsets,jobs", "-n", NAMESPACE, "-o", "name"]).await?;
+    assert_eq!(left, "");
+
+    install(&plane).await?;
+    let policy = plane.kubectl(&["get", "gpunode", "ours", "-o", "jsonpath={.spec.policy}"]).await?;
+    assert_eq!(policy, r#"{"removeRejectedPods":true}"#);
+    plane.stop().await
+}
+
+/// An older chart, whose CRD has no short name; and before it one that is refused, of which nothing is left.
+async fn first_install(plane: &ControlPlane) -> anyhow::Result<String> {
+    plane.create_namespace(NAMESPACE).await?;
+    let label = "pod-security.kubernetes.io/enforce";
+    plane.kubectl(&["label", "namespace", NAMESPACE, &format!("{label}=baseline")]).await?;
+    let refused = install(plane).await.err().map(|error| error.to_string()).unwrap_or_default();
+    ensure!(refused.contains("enforces PodSecurity \"baseline\""), "{refused}");
+    let remedy = format!("kubectl label namespace {NAMESPACE} {label}=privileged --overwrite");
+    ensure!(refused.contains(&remedy), "{refused}");
+    ensure!(!exists(plane, &["crd", "gpunodes.kerf.dev"]).await?, "something was installed");
+    plane.kubectl(&["label", "namespace", NAMESPACE, &format!("{label}=privileged"), "--overwrite"]).await?;
+
+    let old = plane.dir().join("old-chart");
+    let copied = Command::new("cp").arg("-r").arg(folder()).arg(&old).status().await?;
+    ensure!(copied.success(), "the chart was not copied");
+    let crd = old.join("templates/gpunodes.kerf.dev.yaml");
+    let text = std::fs::read_to_string(&crd)?;
+    ensure!(text.contains("    shortNames: [gn]\n"), "the CRD has no short name");
+    std::fs::write(&crd, text.replace("    shortNames: [gn]\n", ""))?;
+    said(&helm(plane, &["install", "kerf", &old.display().to_string(), "-n", NAMESPACE]).await?)
+}

@@ -5,6 +5,7 @@ mod bench;
 mod build;
 mod cargo;
 mod gpu;
+mod images;
 mod shipped;
 mod task;
 mod test;

@@ -5,8 +5,10 @@ use crate::system::{Copied, System};
 use crate::tree::Tree;
 
 /// The accounts that images of distroless have.
-const PASSWD: &str = "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n";
-const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
+pub const PASSWD: &str =
+    "root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n";
+/// Their groups.
+pub const GROUP: &str = "root:x:0:\nnonroot:x:65532:\n";
 
 /// glibc would look for other sources of names first.
 const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";

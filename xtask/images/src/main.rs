@@ -17,8 +17,6 @@ mod release;
 mod sbom;
 mod system;
 mod tree;
-#[cfg(test)]
-mod workflow_tests;
 mod write;
 
 use std::process::ExitCode;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 /// GPUs cut to size for Kubernetes pods.
 #[derive(Debug, Parser)]
-#[command(name = "kerf", version)]
+#[command(name = "kerf", version = kerf_runtime::VERSION)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// kerf's scheduler extender: filters, ranks and binds pods to slices of GPUs.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "kerf-extender", version)]
+#[command(name = "kerf-extender", version = kerf_runtime::VERSION)]
 pub struct ExtenderArgs {
     /// Address on which kube-scheduler is served, over mutual TLS. Port 0 takes a free one.
     #[arg(long, default_value = "0.0.0.0:9444")]

@@ -19,7 +19,7 @@ pub enum Action {
 
 /// Cuts a node's GPUs into the slices that its GpuNode wants, and hands them to the kubelet.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "kerf-node-agent", version)]
+#[command(name = "kerf-node-agent", version = kerf_runtime::VERSION)]
 pub struct Args {
     /// `serve`, or `leave`: undo what the agent has set on the node, leave held slices alone, and end. For an uninstall, once
     /// the agent itself is gone.

@@ -11,3 +11,6 @@ pub mod serve;
 pub mod shutdown;
 pub mod telemetry;
 pub mod tls;
+mod version;
+
+pub use version::VERSION;

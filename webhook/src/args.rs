@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// Turns requests for GPU memory into resources, at admission.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "kerf-webhook", version)]
+#[command(name = "kerf-webhook", version = kerf_runtime::VERSION)]
 pub struct Args {
     /// Address of the admission webhook, in HTTPS. Port 0 takes a free one.
     #[arg(long, default_value = "0.0.0.0:9443")]

@@ -7,6 +7,7 @@ mod cargo;
 mod chart_values;
 mod gpu;
 mod manifests;
+mod images;
 mod shipped;
 mod task;
 mod test;

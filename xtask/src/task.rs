@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::gpu::Gpu;
 use crate::workspace::Workspace;
-use crate::{bench, build, cargo, manifests, test, tools};
+use crate::{bench, build, cargo, images, manifests, test, tools};
 
 /// Tasks of the kerf workspace.
 #[derive(Debug, Parser)]
@@ -40,6 +40,13 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Write container images as OCI archives, with their bills of materials, into target/images, without a container engine:
+    /// `cargo xtask images -- --help` lists the flags.
+    Images {
+        /// The images, all if none is named, and flags.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Make bundles that bring up a whole node on a machine with a GPU.
     #[command(subcommand)]
     Gpu(Gpu),
@@ -58,6 +65,7 @@ impl Xtask {
             Task::Manifests { check } => manifests::run(&workspace, check),
             Task::Test => test::run(&workspace),
             Task::Bench { arguments } => bench::run(&workspace, &arguments),
+            Task::Images { arguments } => images::run(&workspace, &arguments),
             Task::Gpu(gpu) => gpu.run(&workspace),
         }
     }

@@ -1,0 +1,111 @@
+//! An image's file system, unpacked, and programs that see nothing else.
+
+use std::env::consts::ARCH;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::archive::Image;
+
+/// An unpacked image.
+pub struct Root(TempDir);
+
+impl Root {
+    pub fn unpack(image: &Image) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        tar::Archive::new(image.layer().as_slice()).unpack(folder.path()).unwrap();
+        Self(folder)
+    }
+
+    /// Where a path of the image is on this machine.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.0.path().canonicalize().unwrap().join(path)
+    }
+
+    /// Adds a file, as a mount would.
+    pub fn write(&self, path: &str, content: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// What a program says that runs to its end.
+    pub fn run(&self, program: &str, arguments: &[&str], environment: &[(String, String)]) -> String {
+        let output = self.command(program, arguments, environment).output().unwrap();
+        assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Starts a program that does not end by itself.
+    pub fn start(&self, program: &str, arguments: &[&str], environment: &[(String, String)]) -> Child {
+        let log = fs::File::create(self.path("log")).unwrap();
+        let mut command = self.command(program, arguments, environment);
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap()
+    }
+
+    /// With the image for its root, and nothing of this process's environment.
+    fn command(&self, program: &str, arguments: &[&str], environment: &[(String, String)]) -> Command {
+        let mut command = if rustix::process::geteuid().is_root() {
+            let mut command = Command::new("chroot");
+            command.arg(self.0.path());
+            command
+        } else {
+            // Who is not root is, in a user namespace of its own.
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-root-user", "--root"]).arg(self.0.path());
+            command
+        };
+        command.arg(program).args(arguments).env_clear().envs(environment.iter().cloned());
+        command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+    }
+}
+
+/// What a process has mapped, once that is as wished; ends the process.
+pub fn maps(mut child: Child, wished: impl Fn(&str) -> bool, patience: Duration) -> String {
+    let path = format!("/proc/{}/maps", child.id());
+    let deadline = Instant::now() + patience;
+    let maps = loop {
+        let maps = fs::read_to_string(Path::new(&path)).unwrap_or_default();
+        let over = child.try_wait().unwrap().is_some() || Instant::now() > deadline;
+        if over || wished(&maps) {
+            break maps;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    let _ = child.kill();
+    child.wait().unwrap();
+    assert!(wished(&maps), "the program ended, or has only this mapped: {maps}");
+    maps
+}
+
+/// What a dynamic program's image has of the machine that it was built on.
+pub fn of_the_system() -> Vec<String> {
+    let loader =
+        if ARCH == "x86_64" { "usr/lib64/ld-linux-x86-64.so.2" } else { "usr/lib/ld-linux-aarch64.so.1" };
+    let libraries =
+        ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1"];
+    let documents = [
+        "bin",
+        "etc/debian_version",
+        "etc/nsswitch.conf",
+        "etc/os-release",
+        "lib",
+        "lib64",
+        "sbin",
+        "usr/sbin/",
+        "usr/share/common-licenses/GPL-2",
+        "usr/share/common-licenses/GPL-3",
+        "usr/share/common-licenses/LGPL-2.1",
+        "usr/share/doc/libc6/copyright",
+        "usr/share/doc/libgcc-s1/copyright",
+        "var/lib/dpkg/status.d/libc6",
+        "var/lib/dpkg/status.d/libgcc-s1",
+    ];
+    let libraries = libraries.map(|library| format!("usr/lib/{ARCH}-linux-gnu/{library}"));
+    documents.map(str::to_owned).into_iter().chain(libraries).chain([loader.to_owned()]).collect()
+}

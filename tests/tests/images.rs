@@ -1,0 +1,256 @@
+//! Container images as `cargo xtask images` writes them: valid by the OCI's rules, with nothing in them that is not needed, and
+//! programs that run in them. A chroot stands for a container.
+
+#![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
+
+#[path = "container_images/archive.rs"]
+mod archive;
+#[path = "container_images/inside.rs"]
+mod inside;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use archive::{IMAGES, Image, build, image};
+use inside::{Root, maps};
+use kerf_nvml_mock::{MigMode, MockConfig, MockFiles, Model, library_path};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The one program that is root's, for it cuts GPUs and makes device files.
+const ROOT: &str = "kerf-node-agent";
+
+/// Programs that open NVML, and so have a loader and glibc with them.
+const DYNAMIC: [&str; 2] = ["kerf-node-agent", "kerf-cli"];
+
+#[test]
+fn archives_hold_what_their_digests_say_and_nothing_else() {
+    for image in IMAGES.map(image) {
+        let blobs = [image.manifest_digest(), image.configuration_digest(), image.layer_digest()];
+        let mut wanted: BTreeSet<String> = blobs.iter().map(|hash| format!("blobs/sha256/{hash}")).collect();
+        wanted.extend(["oci-layout", "index.json", "manifest.json"].map(str::to_owned));
+        assert_eq!(image.files.keys().cloned().collect::<BTreeSet<_>>(), wanted, "{}", image.name);
+        for hash in blobs {
+            let content = &image.files[&format!("blobs/sha256/{hash}")];
+            assert_eq!(archive::sha256(content), hash, "{}", image.name);
+        }
+        assert_eq!(image.files["oci-layout"], br#"{"imageLayoutVersion":"1.0.0"}"#);
+        let diff_id = format!("sha256:{}", archive::sha256(&image.layer()));
+        assert_eq!(image.configuration.rootfs().diff_ids(), &[diff_id], "{}", image.name);
+    }
+}
+
+/// `docker load` before version 25, and after it without containerd's store, reads this list alone.
+#[test]
+fn docker_finds_the_same_image() {
+    for image in IMAGES.map(image) {
+        let wanted = serde_json::json!([{
+            "Config": format!("blobs/sha256/{}", image.configuration_digest()),
+            "Layers": [format!("blobs/sha256/{}", image.layer_digest())],
+            "RepoTags": [format!("registry.example.com/kerf/{}:{VERSION}", image.name)],
+        }]);
+        let said: serde_json::Value = serde_json::from_slice(&image.files["manifest.json"]).unwrap();
+        assert_eq!(said, wanted);
+    }
+}
+
+#[test]
+fn runtimes_are_told_the_name_the_platform_and_how_to_start() {
+    for image in IMAGES.map(image) {
+        let annotations = image.descriptor.annotations().as_ref().unwrap();
+        let name = format!("registry.example.com/kerf/{}:{VERSION}", image.name);
+        assert_eq!(annotations["io.containerd.image.name"], name);
+        assert_eq!(annotations["org.opencontainers.image.ref.name"], VERSION);
+        let platform = image.descriptor.platform().as_ref().unwrap();
+        assert_eq!(platform.architecture(), image.configuration.architecture());
+        let config = image.configuration.config().as_ref().unwrap();
+        let program = if image.name == "kerf-cli" { "kerf" } else { image.name };
+        assert_eq!(config.entrypoint().as_ref().unwrap(), &[format!("/usr/bin/{program}")]);
+        let user = if image.name == ROOT { "0:0" } else { "65532:65532" };
+        assert_eq!(config.user().as_deref(), Some(user), "{}", image.name);
+        let labels = config.labels().as_ref().unwrap();
+        assert_eq!(labels["org.opencontainers.image.version"], VERSION);
+        assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
+        assert_eq!(labels["org.opencontainers.image.source"], "https://example.com/kerf");
+        assert_eq!(labels["org.opencontainers.image.created"], "2027-01-15T08:00:00Z");
+        assert!(labels["org.opencontainers.image.revision"].len() >= 40);
+        assert!(!labels["org.opencontainers.image.title"].is_empty());
+    }
+}
+
+#[test]
+fn nothing_else_is_in_an_image() {
+    let common = ["etc/group", "etc/passwd", "tmp/", "usr/share/doc/kerf/LICENSE"];
+    for image in IMAGES.map(image) {
+        let program = if image.name == "kerf-cli" { "kerf" } else { image.name };
+        let mut wanted: BTreeSet<String> = common.map(str::to_owned).into();
+        wanted.insert(format!("usr/bin/{program}"));
+        if image.name == "kerf-cli" {
+            wanted.insert("usr/bin/kubectl-kerf".to_owned());
+        }
+        if DYNAMIC.contains(&image.name) {
+            wanted.extend(inside::of_the_system());
+        }
+        let found: BTreeSet<String> =
+            image.entries().into_iter().filter(|path| !is_folder_of(path, &wanted)).collect();
+        assert_eq!(found, wanted, "{}", image.name);
+    }
+}
+
+/// Whether it is a folder of something that is wanted.
+fn is_folder_of(path: &str, wanted: &BTreeSet<String>) -> bool {
+    path.ends_with('/') && !wanted.contains(path) && wanted.iter().any(|one| one.starts_with(path))
+}
+
+#[test]
+fn programs_run_with_nothing_but_their_image() {
+    for image in IMAGES.map(image) {
+        let root = Root::unpack(&image);
+        let entrypoint = image.configuration.config().as_ref().unwrap().entrypoint().clone().unwrap();
+        let said = root.run(&entrypoint[0], &["--version"], &[]);
+        let program = entrypoint[0].rsplit('/').next().unwrap();
+        assert_eq!(said.trim(), format!("{program} {VERSION}"));
+    }
+    let root = Root::unpack(&image("kerf-cli"));
+    assert!(root.run("/usr/bin/kubectl-kerf", &["--help"], &[]).contains("Usage"));
+}
+
+#[test]
+fn static_programs_need_no_loader() {
+    for image in IMAGES.map(image).into_iter().filter(|image| !DYNAMIC.contains(&image.name)) {
+        let root = Root::unpack(&image);
+        for folder in ["lib", "lib64", "usr/lib", "usr/lib64"] {
+            assert!(!root.path(folder).exists(), "{} has /{folder}", image.name);
+        }
+    }
+}
+
+/// NVML is opened at run time, by the image's own loader with the image's own glibc.
+#[test]
+fn kerf_opens_nvml_from_inside_its_image() {
+    let root = Root::unpack(&image("kerf-cli"));
+    let environment = simulated_gpus(&root);
+    let said = root.run("/usr/bin/kerf", &["gpu", "list", "--nvml", "/mock/libnvidia-ml.so.1"], &environment);
+    assert!(said.contains("H100"), "{said}");
+}
+
+/// By the name that the driver's library has, in a folder in which a container runtime may put it.
+#[test]
+fn nvml_is_found_where_container_runtimes_put_it() {
+    let environment_of =
+        |image: &Image| image.configuration.config().as_ref().unwrap().env().clone().unwrap();
+    for folder in ["usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/local/nvidia/lib64"] {
+        let image = image("kerf-cli");
+        let root = Root::unpack(&image);
+        let mut environment = simulated_gpus(&root);
+        environment.extend(environment_of(&image).iter().map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap();
+            (name.to_owned(), value.to_owned())
+        }));
+        let folder = root.path(&folder.replace("x86_64", std::env::consts::ARCH));
+        fs::create_dir_all(&folder).unwrap();
+        fs::rename(root.path("mock/libnvidia-ml.so.1"), folder.join("libnvidia-ml.so.1")).unwrap();
+        let said = root.run("/usr/bin/kerf", &["gpu", "list"], &environment);
+        assert!(said.contains("H100"), "{}: {said}", folder.display());
+    }
+}
+
+/// The agent has no API server here: it opens NVML before it asks for one.
+#[test]
+fn the_agent_opens_nvml_from_inside_its_image() {
+    let root = Root::unpack(&image("kerf-node-agent"));
+    let environment = simulated_gpus(&root);
+    root.write("etc/kubeconfig", NO_API_SERVER);
+    root.write("proc/sys/kernel/random/boot_id", "00000000-0000-4000-8000-000000000000\n");
+    let arguments = [
+        "--node=node",
+        "--nvml=/mock/libnvidia-ml.so.1",
+        "--kubeconfig=/etc/kubeconfig",
+        "--admin-address=127.0.0.1:0",
+    ];
+    let agent = root.start("/usr/bin/kerf-node-agent", &arguments, &environment);
+    let opened = |maps: &str| maps.contains("/mock/libnvidia-ml.so.1");
+    let maps = maps(agent, opened, Duration::from_secs(30));
+    let inside = root.path("").display().to_string();
+    let files: Vec<&str> =
+        maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| path)).collect();
+    let outside: Vec<&&str> = files
+        .iter()
+        .filter(|path| !inside.trim_matches('/').is_empty() && !path.starts_with(inside.trim_matches('/')))
+        .collect();
+    assert!(outside.is_empty(), "of the machine, not of the image: {outside:?}");
+    assert!(files.iter().any(|path| path.ends_with("/libc.so.6")), "{maps}");
+}
+
+const NO_API_SERVER: &str = "apiVersion: v1\nkind: Config\ncurrent-context: none\n\
+    contexts: [{name: none, context: {cluster: none, user: none}}]\n\
+    clusters: [{name: none, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: none, user: {}}]\n";
+
+/// Puts the mock into the root as the driver's library; gives the environment that it reads.
+fn simulated_gpus(root: &Root) -> Vec<(String, String)> {
+    root.write("mock/empty", "");
+    let folder = root.path("mock");
+    fs::copy(library_path().expect("cargo builds the mock with this test"), folder.join("libnvidia-ml.so.1"))
+        .unwrap();
+    MockConfig::new()
+        .gpus(Model::H100, 1, MigMode::Enabled)
+        .write(&MockFiles::in_folder(&folder).config)
+        .unwrap();
+    let inside = MockFiles::in_folder(Path::new("/mock"));
+    inside.env().into_iter().map(|(name, value)| (name.to_string(), value.display().to_string())).collect()
+}
+
+#[test]
+fn the_bill_of_materials_names_what_is_in_the_image() {
+    let written = build();
+    for name in IMAGES {
+        let text = fs::read(written.join(format!("{name}.cdx.json"))).unwrap();
+        let bill: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(
+            (&bill["metadata"]["component"]["name"], &bill["metadata"]["component"]["version"]),
+            (&name.into(), &VERSION.into())
+        );
+        let components = bill["components"].as_array().unwrap();
+        let named: BTreeSet<&str> = components.iter().map(|c| c["name"].as_str().unwrap()).collect();
+        assert!(
+            named.contains("kerf-core") && named.contains("ring") && named.contains("rust-std"),
+            "{name}"
+        );
+        let dynamic = DYNAMIC.contains(&name);
+        for of_glibc in ["libc6", "libgcc-s1"] {
+            assert_eq!(named.contains(of_glibc), dynamic, "{name}");
+        }
+        assert_eq!(named.contains("musl"), !dynamic, "{name}");
+        for library in image(name).entries().iter().filter(|path| path.contains(".so")) {
+            assert!(named.contains(format!("/{library}").as_str()), "{name} lacks {library}");
+        }
+        let unlicensed: Vec<_> =
+            components.iter().filter(|c| c["type"] == "library" && c["licenses"].is_null()).collect();
+        assert!(unlicensed.is_empty(), "{unlicensed:?}");
+    }
+}
+
+#[test]
+fn checksums_are_those_of_the_files() {
+    let written = build();
+    let sums = fs::read_to_string(written.join("SHA256SUMS")).unwrap();
+    assert_eq!(sums.lines().count(), 2 * IMAGES.len());
+    for line in sums.lines() {
+        let (sum, name) = line.split_once("  ").unwrap();
+        assert_eq!(archive::sha256(&fs::read(written.join(name)).unwrap()), sum, "{name}");
+    }
+}
+
+#[test]
+fn the_same_programs_give_the_same_bytes() {
+    let again = tempfile::tempdir().unwrap();
+    let names = ["kerf-webhook", "kerf-cli"];
+    archive::write(again.path(), &names);
+    for file in names.iter().flat_map(|name| [format!("{name}.tar"), format!("{name}.cdx.json")]) {
+        let (first, second) =
+            (fs::read(build().join(&file)).unwrap(), fs::read(again.path().join(&file)).unwrap());
+        assert!(first == second, "{file} differs from one run to the next");
+    }
+}

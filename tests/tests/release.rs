@@ -1,0 +1,131 @@
+//! The workflows on GitHub are well-formed, run what there is, and run code of others by its digest only.
+
+#![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kerf_tests::binaries;
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Workflows by name.
+fn workflows() -> Vec<(String, Value)> {
+    let folder = root().join(".github/workflows");
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let document: Value = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        (name, document)
+    };
+    let found: Vec<_> = files.map(read).collect();
+    assert!(found.len() >= 2, "{found:?}");
+    found
+}
+
+fn jobs(workflow: &Value) -> Vec<(&String, &Value)> {
+    workflow["jobs"].as_object().unwrap().iter().collect()
+}
+
+/// All steps of a workflow.
+fn steps(workflow: &Value) -> Vec<&Value> {
+    jobs(workflow).into_iter().filter_map(|(_, job)| job["steps"].as_array()).flatten().collect()
+}
+
+#[test]
+fn jobs_wait_for_jobs_that_exist_and_ask_for_their_rights() {
+    for (name, workflow) in workflows() {
+        assert!(workflow["on"].is_object(), "{name}");
+        assert_eq!(workflow["permissions"], serde_json::json!({"contents": "read"}), "{name}");
+        let names: Vec<&str> = jobs(&workflow).iter().map(|(name, _)| name.as_str()).collect();
+        for (job, content) in jobs(&workflow) {
+            let needs = match &content["needs"] {
+                Value::Array(all) => all.iter().map(|one| one.as_str().unwrap()).collect(),
+                Value::String(one) => vec![one.as_str()],
+                _ => vec![],
+            };
+            for one in needs {
+                assert!(names.contains(&one), "{name}: {job} waits for {one}");
+            }
+            let called = content["uses"].as_str().map(|path| root().join(path).is_file());
+            assert_ne!(called, Some(false), "{name}: {job} calls a workflow that is not there");
+            assert!(called.is_some() || content["runs-on"].is_string(), "{name}: {job} runs nowhere");
+        }
+    }
+}
+
+#[test]
+fn each_step_runs_a_command_or_an_action_by_its_digest() {
+    for (name, workflow) in workflows() {
+        let steps = steps(&workflow);
+        assert!(!steps.is_empty(), "{name}");
+        for step in steps {
+            let Some(action) = step["uses"].as_str() else {
+                assert!(step["run"].is_string(), "{name}: {step} does nothing");
+                continue;
+            };
+            let (_, digest) = action.split_once('@').unwrap();
+            let is_digest = digest.len() == 40 && digest.bytes().all(|b| b.is_ascii_hexdigit());
+            assert!(is_digest, "{name}: {action} may become another");
+        }
+    }
+}
+
+#[test]
+fn the_tasks_that_are_run_exist() {
+    let output = Command::new(binaries::ours("xtask").unwrap()).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let tasks: Vec<&str> =
+        help.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next()).collect();
+    let mut run = 0;
+    for (name, workflow) in workflows() {
+        let commands: Vec<&str> =
+            steps(&workflow).into_iter().filter_map(|step| step["run"].as_str()).collect();
+        for command in &commands {
+            for called in command.split("cargo xtask ").skip(1) {
+                let task = called.split_whitespace().next().unwrap();
+                assert!(tasks.contains(&task), "{name}: cargo xtask {task} is none of {tasks:?}");
+                run += 1;
+            }
+            if command.starts_with(".ci/") {
+                assert!(root().join(command.trim()).is_file(), "{name}: {command}");
+                run += 1;
+            }
+        }
+    }
+    assert!(run >= 2, "the gate and the images are run");
+}
+
+/// A released image for each that there is.
+#[test]
+fn every_image_is_released() {
+    let output = Command::new(binaries::ours("kerf-images").unwrap()).arg("--help").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let (_, release) = workflows().into_iter().find(|(name, _)| name == "release.yml").unwrap();
+    let released = release["jobs"]["images"]["strategy"]["matrix"]["image"].as_array().unwrap();
+    let known: Vec<&str> = help
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- ")?.split_once(':').map(|(name, _)| name))
+        .filter(|name| name.starts_with("kerf-"))
+        .collect();
+    assert_eq!(released, &known, "{help}");
+}
+
+/// The release's notes are a section of it.
+#[test]
+fn the_changelog_has_a_section_for_what_comes_and_dates_for_what_came() {
+    let text = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
+    let heads: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    assert_eq!(heads.first(), Some(&"[Unreleased]"));
+    for head in &heads[1..] {
+        let (version, date) = head.split_once("] - ").unwrap();
+        let numbers: Vec<_> = version.trim_start_matches('[').split('.').map(str::parse::<u32>).collect();
+        assert!(numbers.len() == 3 && numbers.iter().all(Result::is_ok), "{head}");
+        assert!(date.parse::<jiff::civil::Date>().is_ok(), "{head}");
+    }
+}

@@ -1,0 +1,159 @@
+//! The programs as they go into images: built by cargo for the right target, or taken as they lie there.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use clap::ValueEnum;
+
+use crate::catalog::{Description, Linkage};
+use crate::release::Release;
+use crate::sbom::Toolchain;
+use crate::system::Machine;
+
+/// How programs are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// As they ship: each with its own profile, the version with the commit in it, no path of this machine.
+    Release,
+    /// For tests: unoptimised. Dynamic programs are taken as `cargo build --workspace --bins` has left them.
+    Dev,
+}
+
+/// A built program.
+#[derive(Debug)]
+pub struct Built {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The target that it was built for.
+    pub target: String,
+}
+
+/// Where things are: the checkout's root and cargo's target folder.
+#[derive(Debug)]
+pub struct Places {
+    /// The checkout's root.
+    pub root: PathBuf,
+    /// Cargo's target folder: where this executable lies, two folders up.
+    pub target: PathBuf,
+}
+
+impl Places {
+    /// Finds them.
+    pub fn locate() -> anyhow::Result<Self> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = manifest.ancestors().nth(2).context("the crate lies in xtask/images")?.to_owned();
+        let executable = env::current_exe().context("failed to find the path of kerf-images itself")?;
+        let target = executable.ancestors().nth(2).context("kerf-images lies in <target>/<profile>/")?;
+        Ok(Self { target: target.to_owned(), root })
+    }
+}
+
+/// Builds an image's program.
+pub fn program(
+    places: &Places,
+    image: &Description,
+    profile: Profile,
+    machine: &Machine,
+    release: &Release,
+) -> anyhow::Result<Built> {
+    let target = match image.linkage {
+        Linkage::Static => format!("{}-unknown-linux-musl", machine.arch),
+        Linkage::Dynamic => format!("{}-unknown-linux-gnu", machine.arch),
+    };
+    let name = match profile {
+        Profile::Release => image.profile,
+        Profile::Dev => "dev",
+    };
+    if profile == Profile::Dev && image.linkage == Linkage::Dynamic {
+        let path = places.target.join("debug").join(image.program);
+        ensure!(path.is_file(), "{} is missing: run `cargo build --workspace --bins`", path.display());
+        return Ok(Built { path, target });
+    }
+    provide(&target)?;
+    let mut cargo = cargo();
+    cargo.current_dir(&places.root).args(["build", "--locked", "--profile", name, "--target", &target]);
+    cargo.args(["--package", image.package, "--bin", image.program]).arg("--target-dir").arg(&places.target);
+    cargo.envs(environment(&target));
+    if profile == Profile::Release {
+        cargo.env("KERF_VERSION", release.spoken()).env("RUSTFLAGS", remapped(&places.root)?);
+    }
+    eprintln!("images: building {} for {target}, profile {name}", image.program);
+    let status = cargo.status().context("failed to start cargo")?;
+    ensure!(status.success(), "building {} failed ({status})", image.program);
+    let folder = if profile == Profile::Dev { "debug" } else { name };
+    Ok(Built { path: places.target.join(&target).join(folder).join(image.program), target })
+}
+
+/// What the programs for a target have in them besides crates.
+pub fn toolchain(target: &str) -> anyhow::Result<Toolchain> {
+    let version = rustc(&["--version"])?;
+    let rust = version.split_whitespace().nth(1).context("rustc tells no version")?.to_owned();
+    if !target.ends_with("musl") {
+        return Ok(Toolchain { rust, musl: None });
+    }
+    let libraries = rustc(&["--print", "target-libdir", "--target", target])?;
+    Ok(Toolchain { rust, musl: Some(musl(Path::new(&libraries))?) })
+}
+
+/// musl says its version in a string of the library that Rust ships.
+fn musl(libraries: &Path) -> anyhow::Result<String> {
+    let path = libraries.join("self-contained/libc.a");
+    let library = std::fs::read(&path).with_context(|| format!("failed to read {}", path.display()))?;
+    let is_version = |text: &&str| {
+        let numbers: Vec<&str> = text.split('.').collect();
+        numbers.len() == 3 && numbers.iter().all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let mut strings = library.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
+    let version = strings.find(is_version);
+    version.map(str::to_owned).with_context(|| format!("{} tells no version", path.display()))
+}
+
+/// Rust's libraries for a target come by rustup.
+fn provide(target: &str) -> anyhow::Result<()> {
+    let libraries = rustc(&["--print", "target-libdir", "--target", target])?;
+    if Path::new(&libraries).is_dir() {
+        return Ok(());
+    }
+    eprintln!("images: fetching Rust's libraries for {target}");
+    let added = Command::new("rustup").args(["target", "add", target]).status();
+    ensure!(
+        added.is_ok_and(|status| status.success()),
+        "Rust's libraries for {target} are missing: run `rustup target add {target}`"
+    );
+    Ok(())
+}
+
+/// ring has parts in C that use nothing of libc but `memcpy` and its like: the machine's own compiler does for musl.
+fn environment(target: &str) -> Vec<(String, String)> {
+    let compiler = format!("CC_{}", target.replace('-', "_"));
+    if !target.ends_with("musl") || env::var_os(&compiler).is_some() {
+        return Vec::new();
+    }
+    vec![(compiler, "cc".to_owned())]
+}
+
+/// Flags by which no path of this machine gets into a program: neither the checkout's nor that of the crates.
+fn remapped(root: &Path) -> anyhow::Result<String> {
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home =
+        home.or_else(|| env::home_dir().map(|home| home.join(".cargo"))).context("cargo has no home")?;
+    let sysroot = rustc(&["--print", "sysroot"])?;
+    let (root, home) = (root.display(), home.display());
+    Ok(format!(
+        "--remap-path-prefix={root}=/kerf --remap-path-prefix={home}=/cargo --remap-path-prefix={sysroot}=/rust"
+    ))
+}
+
+fn cargo() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+fn rustc(arguments: &[&str]) -> anyhow::Result<String> {
+    let program = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let output = Command::new(program).args(arguments).output().context("failed to run rustc")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "rustc {}: {}", arguments.join(" "), said.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

@@ -1,0 +1,90 @@
+//! The crates that a program is linked of, as cargo resolves them for it, and their checksums of Cargo.lock.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use cargo_lock::Lockfile;
+
+/// A crate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crate {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its licence in SPDX's words, as it says itself.
+    pub licence: Option<String>,
+    /// SHA-256 of its archive in the registry; the workspace's own have none.
+    pub checksum: Option<String>,
+}
+
+/// Reads the crates of a package's program for a target: neither those of its tests nor those that only its build runs.
+pub fn of(root: &Path, package: &str, target: &str) -> anyhow::Result<Vec<Crate>> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root).args(["tree", "--locked", "--edges", "normal,no-proc-macro", "--prefix", "none"]);
+    cargo.args(["--format", "{p}|{l}", "--package", package, "--target", target]);
+    let output = cargo.output().context("failed to run cargo tree")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "cargo tree failed: {}", said.trim());
+    let lock = Lockfile::load(root.join("Cargo.lock")).context("failed to read Cargo.lock")?;
+    let checksums: BTreeMap<(String, String), String> = lock
+        .packages
+        .into_iter()
+        .filter_map(|p| Some(((p.name.to_string(), p.version.to_string()), p.checksum?.to_string())))
+        .collect();
+    read(&String::from_utf8_lossy(&output.stdout), &checksums)
+}
+
+/// Reads lines such as `ring v0.17.14|Apache-2.0 AND ISC`, one for each place that a crate has in the tree.
+fn read(tree: &str, checksums: &BTreeMap<(String, String), String>) -> anyhow::Result<Vec<Crate>> {
+    let mut crates = BTreeMap::new();
+    for line in tree.lines().map(|line| line.trim_end_matches(" (*)")).filter(|line| !line.is_empty()) {
+        let (package, licence) = line.split_once('|').with_context(|| format!("cargo tree said {line}"))?;
+        let mut words = package.split_whitespace();
+        let (Some(name), Some(version)) = (words.next(), words.next()) else {
+            anyhow::bail!("cargo tree said {line}")
+        };
+        let key = (name.to_owned(), version.trim_start_matches('v').to_owned());
+        // Crates of old write MIT/Apache-2.0.
+        let licence = Some(licence.replace('/', " OR ")).filter(|licence| !licence.is_empty());
+        let checksum = checksums.get(&key).cloned();
+        crates.insert(key.clone(), Crate { name: key.0, version: key.1, licence, checksum });
+    }
+    Ok(crates.into_values().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_is_told_once_with_its_licence_and_checksum() {
+        let tree = "kerf v0.1.0 (/kerf/cli)|Apache-2.0\nlog v0.4.1|MIT/Apache-2.0\nlog v0.4.1|MIT/Apache-2.0 (*)\nodd v1.0.0|\n";
+        let key = |name: &str, version: &str| (name.to_owned(), version.to_owned());
+        let checksums = BTreeMap::from([(key("log", "0.4.1"), "12ab".to_owned())]);
+        let crates = read(tree, &checksums).unwrap();
+        let told: Vec<_> = crates
+            .iter()
+            .map(|c| (&*c.name, &*c.version, c.licence.as_deref(), c.checksum.as_deref()))
+            .collect();
+        let wanted = [
+            ("kerf", "0.1.0", Some("Apache-2.0"), None),
+            ("log", "0.4.1", Some("MIT OR Apache-2.0"), Some("12ab")),
+            ("odd", "1.0.0", None, None),
+        ];
+        assert_eq!(told, wanted);
+    }
+
+    #[test]
+    fn what_is_only_for_tests_and_builds_is_not_linked() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        let crates = of(root, "kerf-webhook", "x86_64-unknown-linux-musl").unwrap();
+        let has = |name: &str| crates.iter().any(|c| c.name == name);
+        assert!(has("kerf-core") && has("ring") && has("rustls"));
+        assert!(!has("insta") && !has("cc") && !has("serde_derive"));
+        let ring = crates.iter().find(|c| c.name == "ring").unwrap();
+        assert_eq!(ring.checksum.as_ref().map(String::len), Some(64));
+    }
+}

@@ -1,0 +1,132 @@
+//! A file system as an image's layer: a tar archive, compressed with gzip, which every runtime reads.
+
+use std::io::Write;
+
+use anyhow::Context as _;
+use flate2::{Compression, GzBuilder};
+use sha2::{Digest as _, Sha256};
+use tar::{Builder, EntryType, Header};
+
+use crate::tree::{Node, Tree};
+
+/// A layer.
+#[derive(Debug)]
+pub struct Layer {
+    /// The compressed archive.
+    pub compressed: Vec<u8>,
+    /// SHA-256 of the archive before it was compressed, in hex.
+    pub diff_id: String,
+}
+
+/// Writes the layer. All entries are root's and of one time, in seconds since 1970.
+pub fn write(tree: &Tree, time: u64, compression: Compression) -> anyhow::Result<Layer> {
+    // Neither name nor time in gzip's head.
+    let gzip = GzBuilder::new().write(Vec::new(), compression);
+    let mut archive = Builder::new(Hashing { inner: gzip, hash: Sha256::new() });
+    for (path, node) in tree.iter() {
+        entry(&mut archive, path, node, time).with_context(|| format!("failed to add /{path}"))?;
+    }
+    let Hashing { inner, hash } = archive.into_inner()?;
+    Ok(Layer { compressed: inner.finish()?, diff_id: hex(hash) })
+}
+
+/// Adds one entry.
+pub fn entry<W: Write>(archive: &mut Builder<W>, path: &str, node: &Node, time: u64) -> std::io::Result<()> {
+    let mut header = Header::new_gnu();
+    header.set_mtime(time);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(0);
+    match node {
+        Node::Folder(mode) => {
+            header.set_entry_type(EntryType::Directory);
+            header.set_mode(*mode);
+            archive.append_data(&mut header, format!("{path}/"), std::io::empty())
+        }
+        Node::File(mode, content) => {
+            header.set_entry_type(EntryType::Regular);
+            header.set_mode(*mode);
+            header.set_size(content.len() as u64);
+            archive.append_data(&mut header, path, content.as_slice())
+        }
+        Node::Link(target) => {
+            header.set_entry_type(EntryType::Symlink);
+            header.set_mode(0o777);
+            archive.append_link(&mut header, path, target)
+        }
+    }
+}
+
+/// SHA-256 in hex, as digests in images are written.
+pub fn sha256(bytes: &[u8]) -> String {
+    hex(Sha256::new_with_prefix(bytes))
+}
+
+fn hex(hash: Sha256) -> String {
+    use std::fmt::Write as _;
+    hash.finalize().iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Passes bytes on and hashes them.
+struct Hashing<W> {
+    inner: W,
+    hash: Sha256,
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree() -> Tree {
+        let mut tree = Tree::default();
+        tree.program("/usr/bin/a", b"content".to_vec()).unwrap();
+        tree.link("/bin", "usr/bin").unwrap();
+        tree.folder("/tmp", 0o1777).unwrap();
+        tree
+    }
+
+    #[test]
+    fn a_hash_is_as_published() {
+        assert_eq!(sha256(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn the_same_tree_gives_the_same_bytes() {
+        let write = || write(&tree(), 1_000, Compression::default()).unwrap();
+        assert_eq!(write().compressed, write().compressed);
+    }
+
+    #[test]
+    fn entries_are_of_root_and_of_one_time() {
+        let layer = write(&tree(), 1_000, Compression::fast()).unwrap();
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(layer.compressed.as_slice()));
+        let mut seen = Vec::new();
+        for entry in archive.entries().unwrap() {
+            let entry = entry.unwrap();
+            let header = entry.header();
+            assert_eq!(
+                (header.uid().unwrap(), header.gid().unwrap(), header.mtime().unwrap()),
+                (0, 0, 1_000)
+            );
+            seen.push((entry.path().unwrap().display().to_string(), header.mode().unwrap()));
+        }
+        let wanted =
+            [("bin", 0o777), ("tmp/", 0o1777), ("usr/", 0o755), ("usr/bin/", 0o755), ("usr/bin/a", 0o755)];
+        assert_eq!(seen, wanted.map(|(path, mode)| (path.to_owned(), mode)));
+    }
+}

@@ -1,0 +1,30 @@
+//! `cargo xtask images`: container images of kerf's programs as OCI archives, without a container engine.
+//!
+//! [`catalog`] is the one table of what the images are; [`build`] makes the programs, [`content`] says what is in an image,
+//! [`sbom`] where that comes from, and [`archive`] writes it down. The same input gives the same bytes.
+#![forbid(unsafe_code)]
+
+mod archive;
+mod build;
+mod catalog;
+mod content;
+mod crates;
+#[cfg(test)]
+mod dockerfile_tests;
+mod layer;
+mod linkage;
+mod release;
+mod sbom;
+mod system;
+mod tree;
+mod write;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let Err(error) = write::Args::parse().run() else { return ExitCode::SUCCESS };
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}

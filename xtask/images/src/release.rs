@@ -1,0 +1,121 @@
+//! What an image says of its making: version, revision, time, place. Asks git; the clock is never asked.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use jiff::Timestamp;
+use oci_spec::image::{
+    ANNOTATION_CREATED, ANNOTATION_DESCRIPTION, ANNOTATION_LICENSES, ANNOTATION_REVISION, ANNOTATION_SOURCE,
+    ANNOTATION_TITLE, ANNOTATION_VERSION,
+};
+use std::collections::HashMap;
+
+use crate::catalog::Description;
+
+/// The workspace's, which chart and images share.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The time that replaces the commit's (reproducible-builds.org).
+const EPOCH: &str = "SOURCE_DATE_EPOCH";
+
+/// What was built, when, and out of what.
+#[derive(Debug)]
+pub struct Release {
+    /// The commit, with `-dirty` where files differ from it.
+    pub revision: String,
+    /// The commit's time.
+    pub created: Timestamp,
+    /// Where the source is, if that was told.
+    pub source: Option<String>,
+}
+
+impl Release {
+    /// Asks git in the checkout's root, and `SOURCE_DATE_EPOCH`.
+    pub fn of(root: &Path, source: Option<String>) -> anyhow::Result<Self> {
+        let changed = !git(root, &["status", "--porcelain"])?.is_empty();
+        let mut revision = git(root, &["rev-parse", "HEAD"])?;
+        if changed {
+            revision.push_str("-dirty");
+        }
+        let seconds = match std::env::var(EPOCH) {
+            Ok(seconds) => seconds,
+            Err(_) => git(root, &["log", "-1", "--format=%ct"])?,
+        };
+        let seconds: i64 =
+            seconds.parse().with_context(|| format!("{EPOCH}: {seconds} is no number of seconds"))?;
+        let created = Timestamp::from_second(seconds).with_context(|| format!("{EPOCH}: {seconds}"))?;
+        ensure!(seconds >= 0, "{EPOCH}: {seconds} is before 1970");
+        Ok(Self { revision, created, source })
+    }
+
+    /// What programs print as their version.
+    pub fn spoken(&self) -> String {
+        let (commit, dirty) =
+            self.revision.split_once('-').map_or((&*self.revision, ""), |(commit, _)| (commit, "-dirty"));
+        format!("{VERSION} ({}{dirty})", commit.get(..12).unwrap_or(commit))
+    }
+
+    /// Seconds since 1970, for the entries of archives.
+    pub fn seconds(&self) -> u64 {
+        self.created.as_second().unsigned_abs()
+    }
+
+    /// The labels of an image.
+    pub fn labels(&self, image: &Description) -> HashMap<String, String> {
+        let created = self.created.to_string();
+        let labels = [
+            (ANNOTATION_VERSION, Some(VERSION)),
+            (ANNOTATION_REVISION, Some(&*self.revision)),
+            (ANNOTATION_SOURCE, self.source.as_deref()),
+            (ANNOTATION_LICENSES, Some(env!("CARGO_PKG_LICENSE"))),
+            (ANNOTATION_TITLE, Some(image.title)),
+            (ANNOTATION_DESCRIPTION, Some(image.purpose)),
+            (ANNOTATION_CREATED, Some(&*created)),
+        ];
+        labels.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned()))).collect()
+    }
+}
+
+fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let output =
+        Command::new("git").current_dir(root).args(arguments).output().context("failed to run git")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "git {}: {}", arguments.join(" "), said.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Image;
+
+    fn release(revision: &str, source: Option<&str>) -> Release {
+        let created = Timestamp::from_second(1_800_000_000).unwrap();
+        Release { revision: revision.to_owned(), created, source: source.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_version_tells_the_commit_and_whether_files_differ() {
+        let commit = "05b355c8390b73e78d4490dc5eb4b70e6f65a6d1";
+        assert_eq!(release(commit, None).spoken(), format!("{VERSION} (05b355c8390b)"));
+        assert_eq!(
+            release(&format!("{commit}-dirty"), None).spoken(),
+            format!("{VERSION} (05b355c8390b-dirty)")
+        );
+    }
+
+    #[test]
+    fn an_image_says_where_it_comes_from() {
+        let image = Image::Webhook.description();
+        let labels = release("05b355c", Some("https://example.com/kerf")).labels(image);
+        let of = |key: &str| labels.get(&format!("org.opencontainers.image.{key}")).map(String::as_str);
+        assert_eq!(of("version"), Some(VERSION));
+        assert_eq!(of("revision"), Some("05b355c"));
+        assert_eq!(of("source"), Some("https://example.com/kerf"));
+        assert_eq!(of("licenses"), Some("Apache-2.0"));
+        assert_eq!(of("created"), Some("2027-01-15T08:00:00Z"));
+        assert_eq!(of("title"), Some("kerf webhook"));
+        assert_eq!(release("05b355c", None).labels(image).get(ANNOTATION_SOURCE), None);
+    }
+}

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use kerf_cli::{bench, explain, gpu, policy, scheduler_config, simulate};
+use kerf_cli::{bench, check, explain, gpu, policy, scheduler_config, simulate};
 use std::process::ExitCode;
 
 /// GPUs cut to size for Kubernetes pods.
@@ -18,6 +18,8 @@ enum Command {
     /// Measure what sharing a GPU costs, with pods on a cluster.
     #[command(subcommand)]
     Bench(Box<bench::Command>),
+    /// Say whether a cluster can have kerf, or whether kerf works there, with a remedy for what does not.
+    Check(check::Args),
     /// Say what a node's NVML says of its GPUs.
     #[command(subcommand)]
     Gpu(gpu::Command),
@@ -35,6 +37,10 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Bench(command) => bench::run(&command),
+        Command::Check(args) => match check::run(&args) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Gpu(command) => gpu::run(&command),
         Command::Explain(args) => explain::run(&args),
         Command::SchedulerConfig(args) => scheduler_config::print(&args),

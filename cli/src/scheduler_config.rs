@@ -6,17 +6,21 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
 
+const SCHEDULER: &str = "kerf-scheduler";
+const EXTENDER_URL: &str = "https://kerf-extender.kerf-system.svc:9444/scheduler";
+const TLS_DIR: &str = "/etc/kerf/extender-tls";
+
 /// How the scheduler reaches the extender.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same.
-    #[arg(long, default_value = "kerf-scheduler")]
+    #[arg(long, default_value = SCHEDULER)]
     scheduler_name: String,
     /// The extender's address, with the verbs' path.
-    #[arg(long, default_value = "https://kerf-extender.kerf-system.svc:9444/scheduler")]
+    #[arg(long, default_value = EXTENDER_URL)]
     extender_url: String,
     /// The folder where the scheduler finds ca.crt, client.crt and client.key of the extender's Secret.
-    #[arg(long, default_value = "/etc/kerf/extender-tls")]
+    #[arg(long, default_value = TLS_DIR)]
     tls_dir: PathBuf,
     /// The scheduler's kubeconfig; without it the scheduler uses its pod's service account.
     #[arg(long)]
@@ -24,6 +28,19 @@ pub struct Args {
     /// Let several replicas of the scheduler elect a leader.
     #[arg(long)]
     leader_elect: bool,
+}
+
+/// As the manifests in `deploy/base` have it.
+impl Default for Args {
+    fn default() -> Self {
+        Self {
+            scheduler_name: SCHEDULER.to_owned(),
+            extender_url: EXTENDER_URL.to_owned(),
+            tls_dir: PathBuf::from(TLS_DIR),
+            kubeconfig: None,
+            leader_elect: true,
+        }
+    }
 }
 
 /// Prints the configuration.
@@ -34,7 +51,7 @@ pub fn print(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The document, as kube-scheduler's `kubescheduler.config.k8s.io/v1` wants it.
-fn configuration(args: &Args) -> Value {
+pub(crate) fn configuration(args: &Args) -> Value {
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
     // Everybody's names are among them: on nodes that kerf does not serve nobody would account for them here. So the
     // extender turns pods away that no webhook of kerf's has admitted.

@@ -75,6 +75,16 @@ fn certificates(seen: &Observed) -> Vec<Finding> {
     let text = |key| content.get(key).map(String::as_str).unwrap_or_default();
     let mut findings = vec![age(tls::key::SERVER_CERT, text(tls::key::SERVER_CERT), seen.now, &remedy)];
     findings.push(age(tls::key::CLIENT_CERT, text(tls::key::CLIENT_CERT), seen.now, &remedy));
+    if let Some(host) = super::scheduler::extender_host(seen) {
+        let (authority, chain) = (text(tls::key::CA_CERT), text(tls::key::SERVER_CERT));
+        findings.push(match tls::serves(authority, chain, &host, seen.now) {
+            Ok(()) => Finding::fine(format!("its certificate serves {host}, by which the scheduler calls it")),
+            Err(unfit) => Finding::failure(
+                format!("its certificate does not serve {host}, by which the scheduler calls it: {unfit}"),
+                format!("start the extender with --tls-name={host} beside its other names, or write one of its names into urlPrefix"),
+            ),
+        });
+    }
     findings.push(match tls::serves_client(&content, CLIENT, seen.now) {
         Ok(()) => {
             Finding::fine(format!("the scheduler's certificate in Secret {SECRET} is of its authority"))

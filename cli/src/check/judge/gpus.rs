@@ -38,7 +38,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     }
     if !others.is_empty() {
         findings.push(Finding::fine(format!(
-            "{} have GPUs and stay as they are; kubectl label node NAME {key}=true gives one to kerf",
+            "nodes with GPUs that stay as they are: {}; kubectl label node NAME {key}=true gives one to kerf",
             others.join(", ")
         )));
     }

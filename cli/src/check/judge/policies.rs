@@ -29,11 +29,8 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
             ),
         ));
     } else {
-        findings.push(Finding::fine(format!(
-            "{} policies for pods and {} for nodes can be read",
-            policies.pods.len(),
-            policies.nodes.len()
-        )));
+        let (pods, nodes) = (policies.pods.len(), policies.nodes.len());
+        findings.push(Finding::fine(format!("all can be read: {pods} for pods, {nodes} for nodes")));
     }
     for (finding, place) in contents.findings() {
         let what = format!("{place}: {finding}");

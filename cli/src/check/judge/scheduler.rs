@@ -22,6 +22,13 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
+/// The name or address by which the scheduler calls the extender.
+pub fn extender_host(seen: &Observed) -> Option<String> {
+    let (_, found) = configuration(seen).ok()?;
+    let url = of_ours(&found)["extenders"][0]["urlPrefix"].as_str()?.parse::<http::Uri>().ok()?;
+    Some(url.host()?.trim_matches(['[', ']']).to_owned())
+}
+
 /// The `ConfigMap` that is in force: that which the Deployment mounts, or else the only one of its name. Kustomize puts a hash
 /// behind the name.
 fn config_map(seen: &Observed) -> Option<&ConfigMap> {

@@ -60,9 +60,8 @@ fn name(client: &WebhookClientConfig) -> Option<String> {
     if let Some(service) = &client.service {
         return Some(format!("{}.{}.svc", service.name, service.namespace));
     }
-    let url = client.url.as_deref()?.strip_prefix("https://")?;
-    let host = url.split('/').next()?;
-    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    let url = client.url.as_deref()?.parse::<http::Uri>().ok()?;
+    let host = url.host()?;
     Some(host.trim_matches(['[', ']']).to_owned())
 }
 

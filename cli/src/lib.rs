@@ -3,9 +3,11 @@
 
 pub mod bench;
 pub mod check;
+pub mod completion;
 pub mod convert;
 pub mod explain;
 pub mod gpu;
+pub mod nodes;
 pub mod policy;
 pub mod scheduler_config;
 pub mod simulate;

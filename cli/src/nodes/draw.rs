@@ -137,7 +137,9 @@ fn instances(axis: usize, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
 /// Shares of memory from the left, what others use at the right.
 fn shares(gpu: &GpuStatus, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
     let total = gpu.memory.0.max(1);
-    let column = |memory: u64| usize::try_from(u128::from(memory) * width as u128 / u128::from(total)).unwrap_or(width);
+    let column = |memory: u64| {
+        usize::try_from(u128::from(memory) * width as u128 / u128::from(total)).unwrap_or(width)
+    };
     let mut taken = 0;
     let mut blocks = Vec::new();
     for slice in slices {
@@ -149,7 +151,13 @@ fn shares(gpu: &GpuStatus, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
     }
     if gpu.outside > MemoryMib(0) {
         let from = column(total.saturating_sub(gpu.outside.0)).max(blocks.last().map_or(0, |last| last.to));
-        blocks.push(Block { from, to: width.max(from), upper: "outside".into(), lower: "of kerf".into(), state: None });
+        blocks.push(Block {
+            from,
+            to: width.max(from),
+            upper: "outside".into(),
+            lower: "of kerf".into(),
+            state: None,
+        });
     }
     with_gaps(blocks, width)
 }

@@ -91,13 +91,16 @@ async fn print(args: &Args) -> anyhow::Result<()> {
 /// The terminal's columns, less the frame's.
 fn terminal_width() -> usize {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
-    size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).map_or(draw::WIDTH, |columns| columns - 1)
+    size.map(|size| usize::from(size.ws_col))
+        .filter(|columns| *columns > 0)
+        .map_or(draw::WIDTH, |columns| columns - 1)
 }
 
 async fn fetch(client: &Client, names: &[String]) -> anyhow::Result<Shown> {
     let all = ListParams::default();
     let objects = Api::<GpuNode>::all(client.clone()).list(&all).await;
-    let objects = objects.context("failed to list GpuNodes; kerf check says whether kerf is installed")?.items;
+    let objects =
+        objects.context("failed to list GpuNodes; kerf check says whether kerf is installed")?.items;
     let nodes = Api::<Node>::all(client.clone()).list(&all).await.context("failed to list Nodes")?.items;
     let managed: BTreeSet<String> = objects.iter().map(|object| object.name().to_string()).collect();
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
@@ -106,11 +109,16 @@ async fn fetch(client: &Client, names: &[String]) -> anyhow::Result<Shown> {
         !managed.contains(&name) && is_wanted(&name) && plugin_nodes::is_served(node)
     };
     let plugins: Vec<&Node> = nodes.iter().filter(is_plugins).collect();
-    let known: BTreeSet<String> = managed.iter().cloned().chain(plugins.iter().map(|node| node.name_any())).collect();
+    let known: BTreeSet<String> =
+        managed.iter().cloned().chain(plugins.iter().map(|node| node.name_any())).collect();
     if let Some(strange) = names.iter().find(|name| !known.contains(*name)) {
-        bail!("node {strange} has no GPUs that kerf or NVIDIA's device plugin serves; there are: {}", join(&known));
+        bail!(
+            "node {strange} has no GPUs that kerf or NVIDIA's device plugin serves; there are: {}",
+            join(&known)
+        );
     }
-    let pods = if plugins.is_empty() { Vec::new() } else { Api::<Pod>::all(client.clone()).list(&all).await?.items };
+    let pods =
+        if plugins.is_empty() { Vec::new() } else { Api::<Pod>::all(client.clone()).list(&all).await?.items };
     Ok(Shown {
         managed: objects.iter().map(of_object).filter(|node| is_wanted(&node.name)).collect(),
         offered: plugins.iter().flat_map(|node| plugin_nodes::offered(node, &pods)).collect(),

@@ -1,6 +1,6 @@
 //! The nodes that NVIDIA's device plugin serves, by what their Node and the pods on it say. Pure.
 
-use crate::gpu::Columns;
+use crate::gpu::columns::Columns;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -60,7 +60,11 @@ pub fn offered(node: &Node, pods: &[Pod]) -> Vec<Offered> {
 
 fn key(pod: &Pod) -> String {
     let metadata = &pod.metadata;
-    format!("{}/{}", metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+    format!(
+        "{}/{}",
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default()
+    )
 }
 
 /// Whether a pod is there and has not ended.

@@ -3,7 +3,7 @@
 use super::Output;
 use super::draw::{self, Paint};
 use super::plugin_nodes::{self, Offered};
-use crate::gpu::Columns;
+use crate::gpu::columns::Columns;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, SliceStatus};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -55,9 +55,14 @@ fn drawing(shown: &Shown, width: usize, paint: Paint<'_>) -> String {
     }
     if !shown.offered.is_empty() {
         let gap = if text.is_empty() { "" } else { "\n" };
-        let _infallible = write!(text, "{gap}Served by NVIDIA's device plugin:\n{}", plugin_nodes::table(&shown.offered));
+        let _infallible =
+            write!(text, "{gap}Served by NVIDIA's device plugin:\n{}", plugin_nodes::table(&shown.offered));
     }
-    if text.is_empty() { "No node has GPUs that kerf or NVIDIA's device plugin serves.\n".to_owned() } else { text }
+    if text.is_empty() {
+        "No node has GPUs that kerf or NVIDIA's device plugin serves.\n".to_owned()
+    } else {
+        text
+    }
 }
 
 /// What the agent says that is not well, but for single GPUs, which say it themselves.
@@ -71,8 +76,18 @@ fn troubles(status: &GpuNodeStatus) -> Vec<String> {
 }
 
 fn wide(shown: &Shown) -> String {
-    let mut columns =
-        Columns::new(["NODE", "GPU", "MODEL", "SLICE", "SHAPE", "MIB", "STATE", "POD", "CONTAINER", "DEVICE"]);
+    let mut columns = Columns::new([
+        "NODE",
+        "GPU",
+        "MODEL",
+        "SLICE",
+        "SHAPE",
+        "MIB",
+        "STATE",
+        "POD",
+        "CONTAINER",
+        "DEVICE",
+    ]);
     for node in &shown.managed {
         let Ok((spec, status)) = &node.read else { continue };
         for gpu in &status.gpus {
@@ -142,7 +157,8 @@ fn managed(node: &Managed) -> Value {
                 .gpus
                 .iter()
                 .map(|gpu| {
-                    let slices = status.slices.iter().filter(|it| it.gpu == gpu.uuid).map(slice).collect::<Vec<_>>();
+                    let slices =
+                        status.slices.iter().filter(|it| it.gpu == gpu.uuid).map(slice).collect::<Vec<_>>();
                     json!({
                         "uuid": gpu.uuid, "index": gpu.index, "model": gpu.model, "memoryMib": gpu.memory,
                         "kinds": gpu.kinds, "message": gpu.message, "slices": slices,

@@ -93,7 +93,9 @@ fn every_line_of_a_gpu_is_as_wide_as_was_asked_for() {
         let (spec, status) = node.read.unwrap();
         let lines = draw::node("n", &spec, &status, width, &draw::plain);
         let widths: BTreeSet<usize> = lines[1..].iter().map(|line| line.chars().count()).collect();
-        let [only] = widths.iter().copied().collect::<Vec<_>>()[..] else { panic!("{widths:?}:\n{}", lines.join("\n")) };
+        let [only] = widths.iter().copied().collect::<Vec<_>>()[..] else {
+            panic!("{widths:?}:\n{}", lines.join("\n"))
+        };
         assert!(only.abs_diff(width) <= 2, "{only} of {width}");
     }
 }

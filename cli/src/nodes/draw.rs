@@ -121,13 +121,15 @@ fn instances(axis: usize, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
             let instance = shape.instance()?;
             let (start, size) = (usize::from(instance.placement.start), usize::from(instance.placement.size));
             let (mut from, mut to) = (width * start / axis, width * (start + size) / axis);
+            let mut name = instance.profile.to_string();
             if let Some(part) = shape.part() {
+                name = format!("{}c.{name}", part.compute);
                 let (whole, left) = (to - from, from);
                 let compute = usize::from(instance.profile.compute()).max(1);
                 from = left + whole * usize::from(part.start) / compute;
                 to = left + whole * usize::from(part.start + part.compute) / compute;
             }
-            Some(block(from, to, shape.to_string(), slice))
+            Some(block(from, to, name, slice))
         })
         .collect();
     blocks.sort_by_key(|block| block.from);

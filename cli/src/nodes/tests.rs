@@ -86,6 +86,19 @@ fn programs_read_json_and_yaml() {
     assert_eq!(json["managed"][0]["gpus"][0]["slices"][0]["pod"], "team-a/detector");
 }
 
+/// Compute instances share the place of their GPU instance, by the parts of its compute.
+#[test]
+fn compute_instances_share_their_gpu_instance() {
+    let mut node: Value = serde_saphyr::from_str(MIG).unwrap();
+    let part = |id: &str, start: u8| {
+        let shape = json!({"kind": "mig", "profile": "3g.40gb", "start": 4, "size": 4, "part": {"start": start, "compute": 1}});
+        json!({"id": id, "gpu": "GPU-1", "shape": shape, "state": "Idle", "memoryMib": 40192})
+    };
+    node["status"]["slices"] = json!([part("s2", 0), part("s3", 2)]);
+    let shown = Shown { managed: vec![of_object(&object(node))], offered: Vec::new() };
+    insta::assert_snapshot!(text(&shown, Output::Drawing, draw::WIDTH));
+}
+
 #[test]
 fn every_line_of_a_gpu_is_as_wide_as_was_asked_for() {
     for width in [40, 60, 88, 133, 240] {

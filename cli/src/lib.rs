@@ -2,9 +2,12 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod check;
+pub mod completion;
 pub mod convert;
 pub mod explain;
 pub mod gpu;
+pub mod nodes;
 pub mod policy;
 pub mod scheduler_config;
 pub mod simulate;

@@ -7,21 +7,25 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
 
+const SCHEDULER: &str = "kerf-scheduler";
+const NAMESPACE: &str = "kerf-system";
+const TLS_DIR: &str = "/etc/kerf/extender-tls";
+
 /// How the scheduler reaches the extender.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same.
-    #[arg(long, default_value = "kerf-scheduler")]
+    #[arg(long, default_value = SCHEDULER)]
     scheduler_name: String,
     /// The namespace that kerf is installed in.
-    #[arg(long, default_value = "kerf-system")]
+    #[arg(long, default_value = NAMESPACE)]
     namespace: String,
     /// The extender's address, with the verbs' path. Without it the Service's name, as pods call it; a scheduler in the host's
     /// network takes its ClusterIP.
     #[arg(long)]
     extender_url: Option<String>,
     /// The folder where the scheduler finds ca.crt, client.crt and client.key of the extender's Secret.
-    #[arg(long, default_value = "/etc/kerf/extender-tls")]
+    #[arg(long, default_value = TLS_DIR)]
     tls_dir: PathBuf,
     /// The scheduler's kubeconfig; without it the scheduler uses its pod's service account.
     #[arg(long)]
@@ -35,6 +39,21 @@ pub struct Args {
     lease: Option<NamespacedName>,
 }
 
+/// As the manifests in `deploy/base` have it.
+impl Default for Args {
+    fn default() -> Self {
+        Self {
+            scheduler_name: SCHEDULER.to_owned(),
+            namespace: NAMESPACE.to_owned(),
+            extender_url: None,
+            tls_dir: PathBuf::from(TLS_DIR),
+            kubeconfig: None,
+            leader_elect: true,
+            lease: None,
+        }
+    }
+}
+
 /// Prints the configuration.
 pub fn print(args: &Args) -> anyhow::Result<()> {
     let text = serde_saphyr::to_string(&configuration(args))?;
@@ -43,7 +62,7 @@ pub fn print(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The document, as kube-scheduler's `kubescheduler.config.k8s.io/v1` wants it.
-fn configuration(args: &Args) -> Value {
+pub(crate) fn configuration(args: &Args) -> Value {
     let url = || format!("https://kerf-extender.{}.svc:9444/scheduler", args.namespace);
     let lease = args.lease.clone().unwrap_or_else(|| NamespacedName {
         namespace: args.namespace.clone(),

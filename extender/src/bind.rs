@@ -6,10 +6,11 @@
 
 use crate::binding::{self, BindingError};
 use crate::cluster_index::{Progress, Promise, Unreservable};
+use crate::events::{self, Topic};
 use crate::metrics::Outcome;
 use crate::term::Term;
 use crate::wire::BindArgs;
-use kerf_core::contract::AssignmentDocument;
+use kerf_core::contract::{AssignedSlice, AssignmentDocument};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use std::sync::Arc;
@@ -105,6 +106,8 @@ impl Bind {
         match post.unwrap_or(Err(BindingError::TimedOut)) {
             Ok(()) => {
                 term.with(|index| index.bound(&self.uid, &self.key, &self.node));
+                // Nothing waits for it.
+                tokio::spawn(self.clone().tell(term.clone(), assignment));
                 Ok(())
             }
             Err(error) => {
@@ -114,6 +117,16 @@ impl Bind {
                 Err(error.into())
             }
         }
+    }
+
+    /// Tells the pod's owner which slices it has got.
+    async fn tell(self, term: Arc<Term>, assignment: AssignmentDocument) {
+        let slice = |slice: &AssignedSlice| {
+            format!("{} ({}) of {} for container {}", slice.id, slice.shape, slice.gpu, slice.container)
+        };
+        let slices: Vec<String> = assignment.slices.iter().map(slice).collect();
+        let note = format!("on node {}: slice {}", self.node, slices.join(", slice "));
+        events::tell(&term.client, &self.key, &self.uid, Topic::SlicesAssigned, note).await;
     }
 
     async fn reserve(&self, term: &Arc<Term>, gate: Instant) -> Result<Promise, BindError> {

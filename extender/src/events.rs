@@ -12,29 +12,77 @@ use tokio::time::timeout;
 /// How long one write may take. What could not be told is told when it changes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a pod is told something, and what the extender did: both in the API's CamelCase.
+/// Why a pod is told something. A closed list: `docs/events.md` has a row for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Topic {
-    /// Why.
-    pub reason: &'static str,
-    /// What was done.
-    pub action: &'static str,
+pub enum Topic {
+    /// It waits because its namespace's quota is full.
+    QuotaFull,
+    /// It waits for a kind of slice that stays full while another has room.
+    AnotherKindHasRoom,
+    /// It was deleted so that its controller makes another, for which is chosen anew.
+    ChosenAnew,
+    /// It is bound, with these slices.
+    SlicesAssigned,
+    /// It was evicted to make room for a bigger one.
+    MovedForAnother,
 }
 
-/// A pod waits because its namespace's quota is full.
-pub const QUOTA_FULL: Topic = Topic { reason: "QuotaFull", action: "Scheduling" };
+impl Topic {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::QuotaFull,
+        Self::AnotherKindHasRoom,
+        Self::ChosenAnew,
+        Self::SlicesAssigned,
+        Self::MovedForAnother,
+    ];
+
+    /// The Event's reason, in the API's CamelCase.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::QuotaFull => "QuotaFull",
+            Self::AnotherKindHasRoom => "AnotherKindHasRoom",
+            Self::ChosenAnew => "ChosenAnew",
+            Self::SlicesAssigned => "SlicesAssigned",
+            Self::MovedForAnother => "MovedForAnother",
+        }
+    }
+
+    /// What was done, in the API's CamelCase.
+    fn action(self) -> &'static str {
+        match self {
+            Self::QuotaFull | Self::AnotherKindHasRoom => "Scheduling",
+            Self::ChosenAnew => "Deleting",
+            Self::SlicesAssigned => "Binding",
+            Self::MovedForAnother => "Evicting",
+        }
+    }
+
+    /// `Warning` for what somebody should look at.
+    fn kind(self) -> &'static str {
+        match self {
+            Self::SlicesAssigned => "Normal",
+            Self::QuotaFull | Self::AnotherKindHasRoom | Self::ChosenAnew | Self::MovedForAnother => {
+                "Warning"
+            }
+        }
+    }
+}
 
 /// Tells a pod something. Each note is an Event of its own: an Event that is repeated keeps its first note.
 pub async fn tell(client: &kube::Client, pod: &PodKey, uid: &PodUid, topic: Topic, note: String) {
     let event = match event(pod, uid, topic, note) {
         Ok(event) => event,
-        Err(error) => return tracing::error!(%pod, reason = topic.reason, %error, "failed to make an Event"),
+        Err(error) => {
+            return tracing::error!(%pod, reason = topic.reason(), %error, "failed to make an Event");
+        }
     };
     let api: Api<Event> = Api::namespaced(client.clone(), &pod.namespace);
     match timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
         Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::warn!(%pod, reason = topic.reason, %error, "failed to write an Event"),
-        Err(_) => tracing::warn!(%pod, reason = topic.reason, "failed to write an Event in time"),
+        Ok(Err(error)) => tracing::warn!(%pod, reason = topic.reason(), %error, "failed to write an Event"),
+        Err(_) => tracing::warn!(%pod, reason = topic.reason(), "failed to write an Event in time"),
     }
 }
 
@@ -43,9 +91,9 @@ fn event(pod: &PodKey, uid: &PodUid, topic: Topic, mut note: String) -> serde_js
     serde_json::from_value(json!({
         "metadata": {"generateName": format!("{}-", pod.name), "namespace": pod.namespace},
         "eventTime": jiff::Timestamp::now(),
-        "type": "Warning",
-        "reason": topic.reason,
-        "action": topic.action,
+        "type": topic.kind(),
+        "reason": topic.reason(),
+        "action": topic.action(),
         "note": note,
         "regarding": {
             "apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": uid,
@@ -58,12 +106,63 @@ fn event(pod: &PodKey, uid: &PodUid, topic: Topic, mut note: String) -> serde_js
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kerf_core::packing::Refusal;
+    use std::collections::BTreeSet;
 
     #[test]
     fn an_event_names_the_pod_and_says_no_more_than_fits() {
-        let told = event(&PodKey::new("ns", "a"), &"u".into(), QUOTA_FULL, "é".repeat(LONGEST_NOTE)).unwrap();
+        let told =
+            event(&PodKey::new("ns", "a"), &"u".into(), Topic::QuotaFull, "é".repeat(LONGEST_NOTE)).unwrap();
         assert_eq!(told.regarding.and_then(|pod| pod.uid).as_deref(), Some("u"));
         assert_eq!(told.note.map(|note| note.len()), Some(LONGEST_NOTE));
         assert_eq!(told.metadata.generate_name.as_deref(), Some("a-"));
+    }
+
+    #[test]
+    fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
+        let text = include_str!("../../docs/events.md");
+        let rows = text.lines().filter(|line| line.contains("| extender |"));
+        let documented: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
+        assert_eq!(documented, Topic::ALL.map(Topic::reason).into());
+    }
+
+    /// Another refusal does not compile until it has a number, and fails until it is listed here and documented.
+    #[test]
+    fn the_documentation_has_every_reason_that_a_scheduler_tells() {
+        let all = [
+            Refusal::NotAdmitted,
+            Refusal::UnreadableRequest,
+            Refusal::NoAgent,
+            Refusal::UnreadableStatus,
+            Refusal::UnreadableSpec,
+            Refusal::AgentNotReady,
+            Refusal::ReservedElsewhere,
+            Refusal::QuotaFull,
+            Refusal::OverQuota,
+            Refusal::NeverFits,
+            Refusal::NotSelected,
+            Refusal::CountNeverFits,
+            Refusal::NoRoom,
+        ];
+        let number = |refusal: Refusal| match refusal {
+            Refusal::NotAdmitted => 0,
+            Refusal::UnreadableRequest => 1,
+            Refusal::NoAgent => 2,
+            Refusal::UnreadableStatus => 3,
+            Refusal::UnreadableSpec => 4,
+            Refusal::AgentNotReady => 5,
+            Refusal::ReservedElsewhere => 6,
+            Refusal::QuotaFull => 7,
+            Refusal::OverQuota => 8,
+            Refusal::NeverFits => 9,
+            Refusal::NotSelected => 10,
+            Refusal::CountNeverFits => 11,
+            Refusal::NoRoom => 12,
+        };
+        assert_eq!(all.map(number).to_vec(), (0..13).collect::<Vec<_>>());
+        let text = include_str!("../../docs/events.md");
+        for refusal in all {
+            assert!(text.contains(&format!("| `{refusal}` |")), "{refusal}");
+        }
     }
 }

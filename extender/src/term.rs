@@ -3,7 +3,7 @@
 //! All tasks of a term end with its token. A new term starts from nothing and lists everything anew.
 
 use crate::cluster_index::{ClusterIndex, Effects, HeldBack};
-use crate::events::{self, QUOTA_FULL};
+use crate::events::{self, Topic};
 use crate::evict;
 use crate::in_force::InForce;
 use crate::metrics::Metrics;
@@ -161,7 +161,7 @@ impl Term {
             tokio::spawn(async move {
                 let HeldBack { uid, pod, over } = held_back;
                 tracing::info!(%pod, %uid, %over, "held back by its namespace's quota");
-                events::tell(&term.client, &pod, &uid, QUOTA_FULL, over.to_string()).await;
+                events::tell(&term.client, &pod, &uid, Topic::QuotaFull, over.to_string()).await;
             });
         }
         if effects.deposed {

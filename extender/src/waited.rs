@@ -31,9 +31,6 @@ const SPAN: Duration = Duration::from_mins(1);
 /// How long one call may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-const HAS_ROOM: Topic = Topic { reason: "AnotherKindHasRoom", action: "Scheduling" };
-const MADE_ANEW: Topic = Topic { reason: "ChosenAnew", action: "Deleting" };
-
 /// A pod that waits, since it was seen to.
 #[derive(Debug, Clone)]
 struct Waiter {
@@ -235,7 +232,7 @@ async fn act(term: &Arc<Term>, memory: &mut Memory, mut due: Due, now: Instant) 
             Ok(Ok(Deletion::Made)) => {
                 let note = format!("{}; it is deleted so that its controller makes another", due.note());
                 tracing::info!(%pod, %uid, full = %due.found.full, other = %due.found.other, "made anew");
-                return events::tell(&term.client, &pod, &uid, MADE_ANEW, note).await;
+                return events::tell(&term.client, &pod, &uid, Topic::ChosenAnew, note).await;
             }
             Ok(Ok(Deletion::Needless)) => return memory.deletions.give_back(),
             Ok(Ok(Deletion::Kept(kept))) => {
@@ -251,7 +248,7 @@ async fn act(term: &Arc<Term>, memory: &mut Memory, mut due: Due, now: Instant) 
     }
     if memory.is_news(&due) {
         tracing::info!(%pod, %uid, full = %due.found.full, other = %due.found.other, "another kind has room");
-        events::tell(&term.client, &pod, &uid, HAS_ROOM, due.note()).await;
+        events::tell(&term.client, &pod, &uid, Topic::AnotherKindHasRoom, due.note()).await;
     }
 }
 

@@ -55,19 +55,23 @@ impl ClientArgs {
 
     /// A client for the API server of one of the kubeconfig's contexts; without a name of the current one.
     pub async fn client_in(&self, context: Option<&str>) -> Result<kube::Client, ClientError> {
+        Ok(client(self.config_in(context).await?)?)
+    }
+
+    /// How the API server of one of the kubeconfig's contexts is reached; without a name that of the current one.
+    pub async fn config_in(&self, context: Option<&str>) -> Result<kube::Config, ClientError> {
         let options = kube::config::KubeConfigOptions {
             context: context.map(str::to_owned),
             ..kube::config::KubeConfigOptions::default()
         };
-        let config = match &self.kubeconfig {
+        Ok(match &self.kubeconfig {
             Some(path) => {
                 let kubeconfig = kube::config::Kubeconfig::read_from(path)?;
                 kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?
             }
             None if context.is_some() => kube::Config::from_kubeconfig(&options).await?,
             None => kube::Config::infer().await?,
-        };
-        Ok(client(config)?)
+        })
     }
 }
 

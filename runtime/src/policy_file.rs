@@ -98,12 +98,29 @@ pub fn read(path: &Path) -> Result<Policies, PolicyFileError> {
 /// Reads the policies of a file, or of a folder's files in the order of their names; or everything that is wrong with
 /// them, at least one thing.
 pub fn check(path: &Path) -> Result<Contents, Vec<PolicyFileError>> {
-    let unreadable = |path: &Path, source| PolicyFileError::Read { path: path.to_owned(), source };
     let texts = folder::read(path).map_err(|source| vec![unreadable(path, source)])?;
+    contents(path, texts.into_iter().map(|(path, text)| (path.clone(), text.map_err(|source| unreadable(&path, source)))))
+}
+
+/// Reads the policies of these texts as [`check`] reads files, as of the keys of a `ConfigMap` that is called `name`.
+pub fn check_texts(
+    name: &Path,
+    texts: impl IntoIterator<Item = (PathBuf, String)>,
+) -> Result<Contents, Vec<PolicyFileError>> {
+    contents(name, texts.into_iter().map(|(path, text)| (path, Ok(text))))
+}
+
+fn unreadable(path: &Path, source: std::io::Error) -> PolicyFileError {
+    PolicyFileError::Read { path: path.to_owned(), source }
+}
+
+fn contents(
+    path: &Path,
+    texts: impl Iterator<Item = (PathBuf, Result<String, PolicyFileError>)>,
+) -> Result<Contents, Vec<PolicyFileError>> {
     let (mut contents, mut errors) = (Contents::default(), Vec::new());
     for (path, text) in texts {
-        let parsed =
-            text.map_err(|source| vec![unreadable(&path, source)]).and_then(|text| parse(&path, &text));
+        let parsed = text.map_err(|error| vec![error]).and_then(|text| parse(&path, &text));
         match parsed.and_then(|content| contents.add(content).map_err(|error| vec![error])) {
             Ok(()) => {}
             Err(found) => errors.extend(found),

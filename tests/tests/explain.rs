@@ -23,11 +23,20 @@ fn fenced(name: &str, count: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::GPU_COUNT, count), (keys::ISOLATION, "hardware")])
 }
 
+/// What `kerf nodes` says with these words behind it, and whether it fails.
+fn nodes(cluster: &Cluster, words: &[&str]) -> anyhow::Result<(bool, String)> {
+    let mut kerf = Command::new(binaries::ours("kerf")?);
+    let output =
+        kerf.arg("nodes").args(words).arg("--kubeconfig").arg(cluster.plane().kubeconfig()).output()?;
+    let text = format!("{}{}", String::from_utf8(output.stdout)?, String::from_utf8_lossy(&output.stderr));
+    Ok((output.status.success(), text))
+}
+
 /// What `kerf explain` says of a pod, without what differs from run to run.
 async fn explained(cluster: &Cluster, name: &str) -> anyhow::Result<Vec<String>> {
     let uid = cluster.pods().get(name).await?.metadata.uid.context("no uid")?;
     let output = Command::new(binaries::ours("kerf")?)
-        .args(["explain", "pod", name, "--kubeconfig"])
+        .args(["explain", name, "--kubeconfig"])
         .arg(cluster.plane().kubeconfig())
         .output()?;
     let text = String::from_utf8(output.stdout)?;
@@ -84,7 +93,16 @@ async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -
             "  Now Running on node h.",
         ],
     );
+    let assigned =
+        |line: &String| line.contains("  SlicesAssigned (kerf.dev/extender): on node h: slice s1 (1g.10gb");
+    assert!(said.iter().any(assigned), "{}", said.join("\n"));
     assert!(!said.iter().any(|line| line.contains("Not re")), "it is all recorded:\n{}", said.join("\n"));
+
+    let (good, drawn) = nodes(&cluster, &["h"])?;
+    assert!(good && drawn.starts_with("h GPU 0  H100-80GB\n┌"), "{drawn}");
+    assert_eq!((drawn.matches("1g.10gb").count(), drawn.matches(" runs ").count()), (7, 7), "{drawn}");
+    let (good, refused) = nodes(&cluster, &["x"])?;
+    assert!(!good && refused.contains("node x has no GPUs") && refused.contains("there are: h"), "{refused}");
 
     cluster.create(&fenced("waits", "1")).await?;
     cluster.event("waits", "in use").await?;
@@ -96,6 +114,8 @@ async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -
             "  all kinds were full, so it waits for the first: container main: nvidia.com/mig-1g.10gb (mig) has room for 0 more, and 0 are waited for already",
             "  Not recorded: an assignment. The extender has not bound the pod.",
             "  Not recorded: a reservation. No GpuNode promises the pod a slice now.",
+            "  By node, not recorded but decided anew by the GpuNodes as they are now:",
+            "  h: GPU slices in use",
             "  Now Pending.",
         ],
     );

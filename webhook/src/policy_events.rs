@@ -34,6 +34,16 @@ enum News {
     Loaded(PathBuf),
 }
 
+impl News {
+    /// The Event's reason. `docs/events.md` has a row for each.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "PolicyRefused",
+            Self::Loaded(_) => "PolicyLoaded",
+        }
+    }
+}
+
 /// Tells what becomes of the policy files until `stop`, on the webhook configuration of this name.
 pub(crate) async fn run(
     client: Client,
@@ -100,11 +110,9 @@ async fn regarding(client: &Client, configuration: &str) -> ObjectReference {
 }
 
 fn event(news: &News, regarding: ObjectReference, now: Timestamp) -> Event {
-    let (type_, reason, note) = match news {
-        News::Refused(error) => {
-            ("Warning", "PolicyRefused", format!("{error}; what was in force before stays in force"))
-        }
-        News::Loaded(path) => ("Normal", "PolicyLoaded", format!("{}: good again", path.display())),
+    let (type_, note) = match news {
+        News::Refused(error) => ("Warning", format!("{error}; what was in force before stays in force")),
+        News::Loaded(path) => ("Normal", format!("{}: good again", path.display())),
     };
     let text = |text: &str| Some(text.to_owned());
     Event {
@@ -116,7 +124,7 @@ fn event(news: &News, regarding: ObjectReference, now: Timestamp) -> Event {
         action: text("ReadPolicy"),
         event_time: Some(MicroTime(now)),
         note: Some(shortened(note)),
-        reason: text(reason),
+        reason: text(news.reason()),
         regarding: Some(regarding),
         reporting_controller: Some(format!("{}/webhook", keys::GROUP)),
         reporting_instance: text("webhook"),
@@ -129,6 +137,7 @@ fn event(news: &News, regarding: ObjectReference, now: Timestamp) -> Event {
 mod tests {
     use super::*;
     use kerf_runtime::event_note::LONGEST_NOTE;
+    use std::collections::BTreeSet;
 
     fn errors(errors: &[(&str, &str)]) -> Errors {
         errors.iter().map(|(path, error)| (PathBuf::from(path), (*error).to_owned())).collect()
@@ -152,5 +161,20 @@ mod tests {
             (event.type_.as_deref(), event.reason.as_deref()),
             (Some("Warning"), Some("PolicyRefused"))
         );
+    }
+
+    #[test]
+    fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
+        let all = [News::Refused(String::new()), News::Loaded(PathBuf::new())];
+        // Another kind of news does not compile until it stands here and above.
+        let number = |news: &News| match news {
+            News::Refused(_) => 0,
+            News::Loaded(_) => 1,
+        };
+        assert_eq!(all.iter().map(number).collect::<Vec<_>>(), [0, 1]);
+        let text = include_str!("../../docs/events.md");
+        let rows = text.lines().filter(|line| line.contains("| webhook |"));
+        let documented: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
+        assert_eq!(documented, all.iter().map(News::reason).collect());
     }
 }

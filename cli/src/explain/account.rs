@@ -1,5 +1,6 @@
 //! A pod's records as a short account in the order of time. Pure: records in, text out.
 
+use super::again;
 use super::records::Records;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -25,6 +26,7 @@ pub fn account(records: &Records) -> String {
     entries.insert(0, admission(pod));
     entries.push(assignment(pod));
     entries.extend(reservations(records));
+    entries.extend(by_node(records));
     entries.push(now(pod));
     if records.events.is_empty() {
         entries.push(note(
@@ -206,6 +208,25 @@ fn reservations(records: &Records) -> Vec<Entry> {
         "Not recorded: a reservation. No GpuNode promises the pod a slice now."
     };
     vec![note(line.to_owned())]
+}
+
+/// What each node has for a pod that waits. The scheduler records only how many nodes have which reason.
+fn by_node(records: &Records) -> Option<Entry> {
+    let pod = &records.pod;
+    let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let is_promised = records.nodes.iter().any(|node| reserved_on(node, uid).is_some());
+    let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
+    if is_bound || is_promised || records.nodes.is_empty() {
+        return None;
+    }
+    let head = "By node, not recorded but decided anew by the GpuNodes as they are now:".to_owned();
+    let line =
+        |(answer, names): (again::Answer, Vec<String>)| format!("  {}: {answer}", again::listed(&names));
+    let lines = again::by_node(&records.nodes, &document).into_iter().map(line);
+    let rest = "  (taints, labels, CPU, quotas and who waits before it are the scheduler's part: see FailedScheduling)";
+    let lines = std::iter::once(head).chain(lines).chain([rest.to_owned()]);
+    Some(Entry { at: None, lines: lines.collect() })
 }
 
 fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {

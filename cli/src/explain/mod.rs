@@ -1,7 +1,9 @@
-//! `kerf explain pod NAME`: why a pod is where it is, or why it waits, by what kerf's programs and the scheduler have
-//! recorded. It decides nothing and guesses nothing.
+//! `kerf explain POD`: why a pod is where it is, or why it waits, by what kerf's programs and the scheduler have recorded. It
+//! guesses nothing. What each node has for a pod that waits is recorded by the scheduler in numbers only, so it is decided anew,
+//! which is said.
 
 mod account;
+mod again;
 mod records;
 
 use anyhow::bail;
@@ -14,12 +16,15 @@ use std::path::PathBuf;
 /// Which pod, and where its records are.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// `pod NAME`.
-    #[arg(num_args = 2, value_names = ["KIND", "NAME"], required_unless_present = "file", conflicts_with = "file")]
+    /// The pod: `NAME`, `pod NAME` or `pod/NAME`.
+    #[arg(num_args = 1..=2, value_names = ["KIND", "NAME"], required_unless_present = "file", conflicts_with = "file")]
     what: Vec<String>,
-    /// The pod's namespace.
-    #[arg(short, long, default_value = "default")]
-    namespace: String,
+    /// The pod's namespace; without it the kubeconfig's, or `default`.
+    #[arg(short, long)]
+    namespace: Option<String>,
+    /// The kubeconfig's context; without it the current one.
+    #[arg(long)]
+    context: Option<String>,
     /// Read the records from a file and not from the API server: the Pod, and where it has them its Events and `GpuNodes`, as
     /// `kubectl get -o yaml` writes them.
     #[arg(short, long)]
@@ -30,15 +35,53 @@ pub struct Args {
 
 /// Prints the account.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let records = match (&args.file, args.what.as_slice()) {
-        (Some(file), _) => Records::read(file)?,
-        (None, [kind, name]) if matches!(kind.as_str(), "pod" | "pods" | "po") => {
+    let records = match &args.file {
+        Some(file) => Records::read(file)?,
+        None => {
+            let name = pod_name(&args.what)?;
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(Records::fetch(&args.client, &args.namespace, name))?
+            runtime.block_on(async {
+                let client = args.client.client_in(args.context.as_deref()).await?;
+                let namespace =
+                    args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+                Records::fetch(client, &namespace, name).await
+            })?
         }
-        (None, [kind, _]) => bail!("kind {kind}: only pods can be explained; write pod NAME"),
-        (None, _) => bail!("write pod NAME, or -f FILE"),
     };
     std::io::stdout().lock().write_all(account::account(&records).as_bytes())?;
     Ok(())
+}
+
+/// The pod that is meant.
+fn pod_name(what: &[String]) -> anyhow::Result<&str> {
+    let (kind, name) = match what {
+        [name] => name.split_once('/').unwrap_or(("pod", name)),
+        [kind, name] => (kind.as_str(), name.as_str()),
+        _ => bail!("write the name of a pod, or -f FILE"),
+    };
+    match kind {
+        "pod" | "pods" | "po" if !name.is_empty() => Ok(name),
+        "pod" | "pods" | "po" => bail!("write the name of a pod"),
+        _ => bail!("kind {kind}: only pods can be explained; write the name of a pod"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_named_as_kubectl_takes_it() {
+        let name = |what: &[&str]| {
+            let what: Vec<String> = what.iter().map(|word| (*word).to_owned()).collect();
+            pod_name(&what).map(str::to_owned).map_err(|error| error.to_string())
+        };
+        for what in [&["web"][..], &["pod", "web"], &["po", "web"], &["pods/web"]] {
+            assert_eq!(name(what), Ok("web".to_owned()), "{what:?}");
+        }
+        for what in [&["deploy/web"][..], &["node", "web"]] {
+            assert!(name(what).is_err_and(|error| error.contains("only pods can be explained")), "{what:?}");
+        }
+        assert!(name(&["pod/"]).is_err());
+    }
 }

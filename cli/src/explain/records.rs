@@ -2,8 +2,8 @@
 
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kerf_runtime::args::ClientArgs;
 use kerf_runtime::gpu_node::GpuNode;
+use kube::Client;
 use kube::api::{Api, ListParams};
 use serde_json::Value;
 use std::path::Path;
@@ -21,8 +21,7 @@ pub struct Records {
 
 impl Records {
     /// Asks the API server.
-    pub async fn fetch(client: &ClientArgs, namespace: &str, name: &str) -> anyhow::Result<Self> {
-        let client = client.client().await?;
+    pub async fn fetch(client: Client, namespace: &str, name: &str) -> anyhow::Result<Self> {
         let pod = Api::<Pod>::namespaced(client.clone(), namespace).get_opt(name).await?;
         let pod = pod
             .with_context(|| format!("there is no pod {name} in namespace {namespace}; -n names another"))?;

@@ -4,6 +4,7 @@ use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
 use kerf_runtime::event_note::LONGEST_NOTE;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 
 fn gpu(number: u32) -> GpuUuid {
@@ -141,4 +142,28 @@ fn every_text_fits_an_event_and_ends_as_a_sentence() {
     let long = News::RejectedPodRemoved { message: "ä".repeat(2000) };
     let note = event(&long, &NodeName::new("n1")).note.unwrap();
     assert!(note.len() <= LONGEST_NOTE && note.ends_with('…'), "{}", note.len());
+}
+
+/// Another kind of news does not compile until it has a number, and fails until it stands in [`one_of_each`] and in the
+/// documentation.
+#[test]
+fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
+    let number = |news: &News| match news {
+        News::MpsRestarted { .. } => 0,
+        News::GpuMemoryOverUse { .. } => 1,
+        News::NoSliceForPod => 2,
+        News::OutsideMemory { .. } => 3,
+        News::GpuUnhealthy { .. } => 4,
+        News::GpuRecovered { .. } => 5,
+        News::SliceMismatch { .. } => 6,
+        News::SliceAdopted { .. } => 7,
+        News::ForeignManager { .. } => 8,
+        News::RejectedPodRemoved { .. } => 9,
+        News::ModeChanged { .. } => 10,
+    };
+    assert_eq!(one_of_each().iter().map(number).collect::<Vec<_>>(), (0..=10).collect::<Vec<_>>());
+    let text = include_str!("../../../docs/events.md");
+    let rows = text.lines().filter(|line| line.contains("| agent |"));
+    let documented: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
+    assert_eq!(documented, one_of_each().iter().map(News::reason).collect());
 }

@@ -117,13 +117,40 @@ impl Material {
 type Content = BTreeMap<String, String>;
 
 /// The keys of a Secret's content. The first four are those of `kubernetes.io/tls` and cert-manager.
-mod key {
+pub mod key {
+    /// The authority's certificate.
     pub const CA_CERT: &str = "ca.crt";
+    /// Its key.
     pub const CA_KEY: &str = "ca.key";
+    /// The server's certificate.
     pub const SERVER_CERT: &str = "tls.crt";
+    /// Its key.
     pub const SERVER_KEY: &str = "tls.key";
+    /// The client's certificate.
     pub const CLIENT_CERT: &str = "client.crt";
+    /// Its key.
     pub const CLIENT_KEY: &str = "client.key";
+}
+
+/// The first and the last moment of the first certificate of a PEM text that is called `what` in errors.
+pub fn life(what: &'static str, pem: &str) -> Result<(Timestamp, Timestamp), TlsError> {
+    inspect::life_of_pem(what, pem).map(|life| (life.begin, life.end))
+}
+
+/// Whether the chain `tls_crt` serves the DNS name or IP address `name` at a time, for clients that trust the PEM text
+/// `authorities`.
+pub fn serves(authorities: &str, tls_crt: &str, name: &str, at: Timestamp) -> Result<(), Unfit> {
+    inspect::verify_server(authorities, tls_crt, &[name.to_owned()], at)
+}
+
+/// Whether the certificate and key of a client in a Secret's content are of its authority, for a client called `name`.
+pub fn serves_client(content: &BTreeMap<String, String>, name: &str, at: Timestamp) -> Result<(), Unfit> {
+    let authority = content.get(key::CA_CERT).ok_or(Unfit::Missing(key::CA_CERT))?;
+    let rotation = Rotation { ages: Ages::YEARS, trust: Trust::AsRead, now: at };
+    match inspect::client(content, authority, name, &rotation) {
+        Err(Unfit::Due { .. }) | Ok(()) => Ok(()),
+        Err(unfit) => Err(unfit),
+    }
 }
 
 /// Why there is no TLS.

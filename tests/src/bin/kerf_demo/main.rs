@@ -4,7 +4,6 @@
 
 mod checks;
 mod clock;
-mod draw;
 mod screen;
 mod story;
 

@@ -33,6 +33,11 @@ impl Screen {
         self.say(&format!("[{:6.2} s] {text}", self.begun.elapsed().as_secs_f64()));
     }
 
+    /// Whether the screen has styles.
+    pub fn has_colour(&self) -> bool {
+        self.colour
+    }
+
     /// Text in an ANSI style, if the screen has styles.
     pub fn paint(&self, style: &str, text: &str) -> String {
         if self.colour { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }

@@ -8,9 +8,10 @@ use kerf_core::contract::SliceState;
 use kerf_core::keys;
 use kerf_tests::cluster::{Cluster, wait};
 
+use crate::checks;
 use crate::clock::{PodClock, Way};
 use crate::screen::Screen;
-use crate::{checks, draw};
+use kerf_cli::nodes::draw;
 
 /// Tells the whole story; gives the demo's last line.
 pub async fn tell(cluster: &Cluster, screen: &Screen) -> anyhow::Result<String> {
@@ -157,8 +158,12 @@ fn row(name: &str, slice: &str, way: &Way) -> String {
 
 async fn draw_all(cluster: &Cluster, screen: &Screen) -> anyhow::Result<()> {
     for node in cluster.nodes() {
-        if let Some(status) = cluster.gpu_node(node.name()).await?.read_status()? {
-            draw::node(screen, node.name(), &status);
+        let object = cluster.gpu_node(node.name()).await?;
+        if let Some(status) = object.read_status()? {
+            let spec = object.read_spec()?;
+            let paint: draw::Paint<'_> = if screen.has_colour() { &draw::coloured } else { &draw::plain };
+            let lines = draw::node(node.name(), &spec, &status, draw::WIDTH, paint);
+            lines.iter().for_each(|line| screen.say(&format!("  {line}")));
         }
     }
     Ok(())

@@ -1,0 +1,51 @@
+use super::*;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+#[test]
+fn each_trouble_is_told_by_its_name() {
+    let end = at("2026-01-02T03:04:05Z");
+    let url = || "https://10.0.0.1:6443/".to_owned();
+    let text = |text: &str| Failed::Text(text.to_owned());
+    let told = [
+        of_configuration(&ClientError::Kubeconfig(KubeconfigError::LoadContext("prod".to_owned()))),
+        of_configuration(&ClientError::Kubeconfig(KubeconfigError::CurrentContextNotSet)),
+        of_configuration(&ClientError::Kubeconfig(KubeconfigError::FindPath)),
+        judge(Failed::Status(401, String::new()), Some(end), url()),
+        judge(Failed::Status(401, String::new()), None, url()),
+        judge(Failed::Status(503, "etcd is down".to_owned()), None, url()),
+        judge(text("client error (Connect): invalid peer certificate: UnknownIssuer"), None, url()),
+        judge(text("client error (Connect): Connection refused (os error 111)"), None, url()),
+    ];
+    let lines: Vec<String> = told
+        .iter()
+        .map(|trouble| {
+            let finding = trouble.finding();
+            format!("{}\n    {}", finding.what, finding.remedy().unwrap_or_default())
+        })
+        .collect();
+    insta::assert_snapshot!(lines.join("\n"));
+}
+
+#[test]
+fn the_api_servers_time_is_read_and_held_against_this_machines() {
+    let there = time_of("Sun, 22 Nov 2026 20:38:02 GMT").unwrap();
+    assert_eq!(there, at("2026-11-22T20:38:02Z"));
+    assert_eq!(skew(at("2026-11-22T20:38:02.9Z"), there), SignedDuration::ZERO);
+    assert_eq!(skew(at("2026-11-22T20:38:12Z"), there), SignedDuration::from_secs(10));
+    assert_eq!(skew(at("2026-11-22T20:37:02Z"), there), SignedDuration::from_secs(-60));
+}
+
+#[test]
+fn a_certificate_that_has_ended_is_found_in_the_kubeconfig() {
+    let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    parameters.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    parameters.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    let pem = parameters.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+    let user = AuthInfo { client_certificate_data: Some(STANDARD.encode(pem)), ..AuthInfo::default() };
+    assert_eq!(ended(&user, at("2026-01-01T00:00:00Z")), Some(at("2021-01-01T00:00:00Z")));
+    assert_eq!(ended(&user, at("2020-06-01T00:00:00Z")), None);
+    assert_eq!(ended(&AuthInfo::default(), at("2026-01-01T00:00:00Z")), None);
+}

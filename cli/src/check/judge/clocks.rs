@@ -1,0 +1,53 @@
+//! Clocks, held against the API server's: this machine's, those of the nodes and of the extender's leader, by the Leases that
+//! they write. Whoever writes a Lease puts his own time into it; the API server notes its own beside it (`managedFields`).
+
+use super::{Finding, Observed};
+use crate::check::observed::name_of;
+use crate::check::read::written;
+use jiff::SignedDuration;
+use k8s_openapi::api::coordination::v1::Lease;
+
+/// What is noticed: `managedFields` count in seconds, and a request may take one.
+const NOTICED: SignedDuration = SignedDuration::from_secs(5);
+
+/// Certificates begin this much before they are made: with more, nobody trusts them.
+const WORST: SignedDuration = SignedDuration::from_hours(1);
+
+const REMEDY: &str =
+    "keep the clocks by NTP or chrony: chronyc tracking, or timedatectl status, shows how they stand";
+
+pub fn judge(seen: &Observed) -> Vec<Finding> {
+    let leases = seen.node_leases.all().iter().chain(seen.lease.found());
+    let of_leases = leases.filter_map(|lease| Some((format!("{}'s", holder(lease)), skew(lease)?)));
+    let all: Vec<(String, SignedDuration)> =
+        std::iter::once(("this machine's".to_owned(), seen.skew)).chain(of_leases).collect();
+    let off: Vec<Finding> = all.iter().filter_map(|(whose, skew)| clock(whose, *skew)).collect();
+    if off.is_empty() {
+        return vec![Finding::fine(format!(
+            "{} clocks agree with the API server's within {} s",
+            all.len(),
+            NOTICED.as_secs()
+        ))];
+    }
+    off
+}
+
+fn holder(lease: &Lease) -> &str {
+    lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_else(|| name_of(lease))
+}
+
+/// How much the writer's clock is before the API server's.
+fn skew(lease: &Lease) -> Option<SignedDuration> {
+    let renewed = lease.spec.as_ref()?.renew_time.as_ref()?.0;
+    Some(renewed.duration_since(written(lease)?))
+}
+
+fn clock(whose: &str, skew: SignedDuration) -> Option<Finding> {
+    let size = skew.abs();
+    if size < NOTICED {
+        return None;
+    }
+    let direction = if skew.is_negative() { "behind" } else { "before" };
+    let what = format!("{whose} clock is {} s {direction} the API server's", size.as_secs());
+    Some(if size >= WORST { Finding::failure(what, REMEDY) } else { Finding::warning(what, REMEDY) })
+}

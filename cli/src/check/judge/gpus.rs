@@ -1,0 +1,53 @@
+//! The nodes with GPUs, before kerf is there.
+
+use super::{Finding, Observed, Seen, unknown};
+use crate::check::observed::{is_managed, label, name_of};
+use k8s_openapi::api::core::v1::Node;
+
+/// Labels that say that a node has an NVIDIA GPU: the GPU Operator's, and node feature discovery's by PCI vendor and class.
+const LABELS: [&str; 3] = [
+    "nvidia.com/gpu.present",
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+];
+
+pub fn judge(seen: &Observed) -> Vec<Finding> {
+    if let Seen::Unknown(why) = &seen.nodes {
+        return vec![unknown("the Nodes", why)];
+    }
+    let managed: Vec<&str> = seen.managed().map(|node| name_of(node)).collect();
+    let others: Vec<&str> = seen
+        .nodes
+        .all()
+        .iter()
+        .filter(|node| !is_managed(node) && has_gpus(node))
+        .map(|node| name_of(node))
+        .collect();
+    let key = crate::check::managed_label();
+    if managed.is_empty() && others.is_empty() {
+        return vec![Finding::warning(
+            "no node shows an NVIDIA GPU",
+            format!(
+                "install NVIDIA's driver on the nodes (with the GPU Operator or without), and give them to kerf: kubectl label node NAME {key}=true"
+            ),
+        )];
+    }
+    let mut findings = Vec::new();
+    if !managed.is_empty() {
+        findings.push(Finding::fine(format!("kerf's agents will serve {}", managed.join(", "))));
+    }
+    if !others.is_empty() {
+        findings.push(Finding::fine(format!(
+            "nodes with GPUs that stay as they are: {}; kubectl label node NAME {key}=true gives one to kerf",
+            others.join(", ")
+        )));
+    }
+    findings
+}
+
+fn has_gpus(node: &Node) -> bool {
+    let labelled = LABELS.iter().any(|key| label(node, key) == Some("true"));
+    let allocatable = node.status.iter().flat_map(|status| status.allocatable.iter().flatten());
+    labelled
+        || allocatable.into_iter().any(|(name, amount)| name.starts_with("nvidia.com/") && amount.0 != "0")
+}

@@ -1,0 +1,199 @@
+//! The nodes that kerf serves: each has an agent that is ready, a GpuNode that it keeps, and GPUs that are well.
+
+use super::{Finding, Observed, Seen, unknown};
+use crate::check::observed::{is_ready, name_of, trouble_of};
+use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, GpuStatus, ModeChange};
+use kerf_core::kind::Kind;
+use kerf_runtime::gpu_node::GpuNode;
+use std::collections::BTreeSet;
+
+const PROGRAM: &str = "kerf-node-agent";
+
+pub fn judge(seen: &Observed) -> Vec<Finding> {
+    if let Seen::Unknown(why) = &seen.nodes {
+        return vec![unknown("the Nodes", why)];
+    }
+    let names: BTreeSet<&str> = seen.managed().map(|node| name_of(node)).collect();
+    if names.is_empty() {
+        let label = crate::check::managed_label();
+        return vec![Finding::warning(
+            format!("no node is kerf's: none has the label {label}=true"),
+            format!("kubectl label node NAME {label}=true"),
+        )];
+    }
+    let mut findings: Vec<Finding> = Vec::new();
+    let mut good = Vec::new();
+    for name in &names {
+        let of_node = node(seen, name);
+        if of_node.is_empty() {
+            good.push(*name);
+        }
+        findings.extend(of_node);
+    }
+    if !good.is_empty() {
+        findings.insert(0, Finding::fine(format!("{}: agent ready, GPUs well", listed(&good))));
+    }
+    findings.extend(left_over(seen, &names));
+    findings
+}
+
+/// A few names, or their number.
+fn listed(names: &[&str]) -> String {
+    const MOST: usize = 8;
+    if names.len() <= MOST {
+        names.join(", ")
+    } else {
+        format!("{} and {} more nodes", names[..MOST].join(", "), names.len() - MOST)
+    }
+}
+
+/// What is wrong with a node.
+fn node(seen: &Observed, name: &str) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = agent(seen, name).into_iter().collect();
+    if let Seen::Unknown(why) = &seen.gpu_nodes {
+        findings.push(unknown("the GpuNodes", why));
+        return findings;
+    }
+    let log = logs(seen, name);
+    let Some(object) = seen.gpu_nodes.all().iter().find(|node| node.name().as_str() == name) else {
+        findings
+            .push(Finding::failure(format!("{name}: there is no GpuNode: its agent has not come up"), log));
+        return findings;
+    };
+    let (spec, status) = match (object.read_spec(), object.read_status()) {
+        (Ok(spec), Ok(Some(status))) => (spec, status),
+        (Ok(_), Ok(None)) => {
+            findings.push(Finding::failure(format!("{name}: its agent has written no status yet"), log));
+            return findings;
+        }
+        (Err(error), _) => {
+            findings.push(Finding::failure(
+                format!("{name}: GpuNode.spec cannot be read: {error}"),
+                "update kerf's extender or correct the spec; the node counts as full until then",
+            ));
+            return findings;
+        }
+        (_, Err(error)) => {
+            findings
+                .push(Finding::failure(format!("{name}: {error}"), "run the same version of all programs"));
+            return findings;
+        }
+    };
+    findings.extend(status.conditions.iter().filter_map(|it| condition(name, it, &log)));
+    findings.extend(follows(name, &spec, &status, &log));
+    findings.extend(status.gpus.iter().filter_map(|gpu| of_gpu(name, gpu, &spec)));
+    findings
+}
+
+fn logs(seen: &Observed, node: &str) -> String {
+    let namespace = &seen.namespace;
+    let pod = pod_on(seen, node).map(|pod| name_of(pod).to_owned());
+    match pod {
+        Some(pod) => format!("kubectl -n {namespace} logs {pod}"),
+        None => format!("kubectl -n {namespace} describe daemonset {PROGRAM}"),
+    }
+}
+
+fn pod_on<'s>(seen: &'s Observed, node: &str) -> Option<&'s k8s_openapi::api::core::v1::Pod> {
+    seen.pods_of(PROGRAM)
+        .find(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node))
+}
+
+fn agent(seen: &Observed, node: &str) -> Option<Finding> {
+    let namespace = &seen.namespace;
+    if let Seen::Unknown(why) = &seen.pods {
+        return Some(unknown("the agents' pods", why));
+    }
+    match pod_on(seen, node) {
+        None => Some(Finding::failure(
+            format!("{node}: there is no agent's pod"),
+            format!(
+                "kubectl -n {namespace} describe daemonset {PROGRAM}; mostly a taint of the node that the DaemonSet does not tolerate"
+            ),
+        )),
+        Some(pod) if !is_ready(pod) => Some(Finding::failure(
+            format!("{node}: its agent {} is not ready: {}", name_of(pod), trouble_of(pod)),
+            format!("kubectl -n {namespace} describe pod {}; {}", name_of(pod), logs(seen, node)),
+        )),
+        Some(_) => None,
+    }
+}
+
+/// What the agent itself finds wrong. Its messages say what to do.
+fn condition(node: &str, condition: &Condition, log: &str) -> Option<Finding> {
+    if condition.status == ConditionStatus::True {
+        return None;
+    }
+    let Condition { kind, reason, message, .. } = condition;
+    let what = format!("{node}: {kind} is not true ({reason}): {message}");
+    let remedy = format!("as the message says; kubectl describe gpunode {node}; {log}");
+    Some(match (kind.as_str(), condition.status) {
+        (Condition::READY | Condition::GPUS_HEALTHY | Condition::UNCONTESTED, ConditionStatus::False) => {
+            Finding::failure(what, remedy)
+        }
+        _ => Finding::warning(what, remedy),
+    })
+}
+
+/// Whether the agent has taken in what the extender wants.
+fn follows(node: &str, spec: &GpuNodeSpec, status: &GpuNodeStatus, log: &str) -> Option<Finding> {
+    (status.observed_revision < spec.revision).then(|| {
+        Finding::warning(
+            format!(
+                "{node}: its agent has seen revision {} of the spec, which is at {}",
+                status.observed_revision, spec.revision
+            ),
+            format!("if this does not pass in some seconds, the agent is stuck: {log}"),
+        )
+    })
+}
+
+/// Whether a GPU is well and serves what policy says.
+fn of_gpu(node: &str, gpu: &GpuStatus, spec: &GpuNodeSpec) -> Option<Finding> {
+    let index = gpu.index;
+    if let Some(message) = &gpu.message {
+        return Some(Finding::failure(
+            format!("{node}: GPU {index} ({}): {message}", gpu.uuid),
+            format!(
+                "as the message says; nvidia-smi -q -i {index} on the node; if it stays, drain the node and reset the GPU: nvidia-smi --gpu-reset -i {index}"
+            ),
+        ));
+    }
+    if !gpu.kinds.is_empty() {
+        return None;
+    }
+    let rule = spec.policy.rule(index, &gpu.uuid, &gpu.model);
+    let kinds: Vec<&str> = rule.kinds.iter().map(|kind| kind.as_str()).collect();
+    let is_on = !gpu.profiles.is_empty();
+    let (mode, switch) = if is_on { ("on", "0") } else { ("off", "1") };
+    let only_mig = rule.kinds == [Kind::Mig];
+    let may = match rule.mode_change {
+        ModeChange::Never => "the policy's modeChange: never keeps the agent from switching it",
+        ModeChange::WithoutReset | ModeChange::WithReset => "the agent switches it when the GPU is empty",
+    };
+    let what = format!(
+        "{node}: GPU {index} serves nothing: policy allows {} and its MIG mode is {mode}; {may}",
+        if kinds.is_empty() { "no kind".to_owned() } else { kinds.join(", ") }
+    );
+    let remedy = if only_mig || is_on {
+        format!(
+            "on the node, with the GPU empty: nvidia-smi -i {index} -mig {switch}; or set modeChange: without-reset in the node's GpuNodePolicy"
+        )
+    } else {
+        "allow a kind that the GPU can serve in the node's GpuNodePolicy".to_owned()
+    };
+    Some(Finding::warning(what, remedy))
+}
+
+/// `GpuNodes` that nobody keeps any more.
+fn left_over(seen: &Observed, managed: &BTreeSet<&str>) -> Option<Finding> {
+    let names: Vec<String> =
+        seen.gpu_nodes.all().iter().map(GpuNode::name).map(|name| name.to_string()).collect();
+    let left: Vec<&str> = names.iter().map(String::as_str).filter(|name| !managed.contains(name)).collect();
+    (!left.is_empty()).then(|| {
+        Finding::warning(
+            format!("there are GpuNodes of nodes that are not kerf's: {}", listed(&left)),
+            format!("if no pod runs on their slices: kubectl delete gpunode {}", left.join(" ")),
+        )
+    })
+}

@@ -1,0 +1,119 @@
+//! From what was read to findings: pure, a file a group.
+
+mod clocks;
+mod extender;
+mod gpus;
+mod kubernetes;
+mod managed;
+mod others;
+mod policies;
+mod resources;
+mod rights;
+mod scheduler;
+mod static_nodes;
+mod tls;
+mod versions;
+mod webhook;
+
+pub use extender::overdue;
+
+use super::finding::{Finding, Group, Report};
+use super::observed::{Observed, Seen};
+use std::collections::BTreeSet;
+
+/// Whether kerf can be installed.
+pub fn before(seen: &Observed) -> Report {
+    vec![
+        (Group::KubernetesApi, kubernetes::judge(seen)),
+        (Group::InstallRights, rights::judge_installer(seen)),
+        (Group::Resources, resources::judge_before(seen)),
+        (Group::GpuNodes, gpus::judge(seen)),
+        (Group::Others, others::judge(seen)),
+        (Group::StaticNodes, static_nodes::judge(seen)),
+        (Group::Clocks, clocks::judge(seen)),
+    ]
+}
+
+/// Whether kerf works.
+pub fn after(seen: &Observed) -> Report {
+    let kubernetes = (Group::KubernetesApi, kubernetes::judge(seen));
+    let resources = resources::judge(seen);
+    if let Some(nothing) = not_installed(seen) {
+        return vec![kubernetes, (Group::Resources, vec![nothing])];
+    }
+    vec![
+        kubernetes,
+        (Group::Resources, resources),
+        (Group::ProgramRights, rights::judge_programs(seen)),
+        (Group::Policies, policies::judge(seen)),
+        (Group::Webhook, webhook::judge(seen)),
+        (Group::Extender, extender::judge(seen)),
+        (Group::Scheduler, scheduler::judge(seen)),
+        (Group::ManagedNodes, managed::judge(seen)),
+        (Group::StaticNodes, static_nodes::judge(seen)),
+        (Group::Others, others::judge(seen)),
+        (Group::Versions, versions::judge(seen)),
+        (Group::Clocks, clocks::judge(seen)),
+    ]
+}
+
+/// One failure in the place of twenty, where nothing of kerf is there at all.
+fn not_installed(seen: &Observed) -> Option<Finding> {
+    let nothing = seen.crd == Seen::Absent && seen.webhook == Seen::Absent && seen.pods.all().is_empty();
+    nothing.then(|| {
+        Finding::failure(
+            format!("kerf is not installed: there is no CRD, no webhook configuration and no pod in {}", seen.namespace),
+            "kerf check --pre says whether it can be; then: helm install kerf deploy/chart -n kerf-system --create-namespace, or name its namespace by -n",
+        )
+    })
+}
+
+/// The names of the Secrets that hold certificates.
+pub fn secrets(seen: &Observed) -> BTreeSet<String> {
+    [webhook::secret(seen), extender::SECRET.to_owned()].into()
+}
+
+/// What could not be looked at.
+fn unknown(what: &str, why: &str) -> Finding {
+    Finding::warning(
+        format!("{what} could not be looked at: {why}"),
+        "run kerf check as a user who may read it, such as a cluster admin",
+    )
+}
+
+/// The pods of one of kerf's programs: how many are ready, of which one at least must be.
+fn pods(seen: &Observed, program: &str, at_least: usize) -> Finding {
+    if let Seen::Unknown(why) = &seen.pods {
+        return unknown(&format!("the pods of {program}"), why);
+    }
+    let namespace = &seen.namespace;
+    let all: Vec<_> = seen.pods_of(program).collect();
+    let ready = all.iter().filter(|pod| super::observed::is_ready(pod)).count();
+    let worst = all.iter().find(|pod| !super::observed::is_ready(pod));
+    let look = format!("kubectl -n {namespace} describe pods -l app.kubernetes.io/name={program}");
+    match (worst, ready >= at_least) {
+        (None, true) => Finding::fine(format!("{ready} of {} pods of {program} are ready", all.len())),
+        (Some(pod), true) => Finding::warning(
+            format!("{ready} of {} pods of {program} are ready; {}", all.len(), trouble(pod)),
+            look,
+        ),
+        (Some(pod), false) => Finding::failure(
+            format!("{ready} of {} pods of {program} are ready; {}", all.len(), trouble(pod)),
+            look,
+        ),
+        (None, false) => Finding::failure(
+            format!("there is no pod of {program} in {namespace}"),
+            format!(
+                "look at its Deployment or DaemonSet: kubectl -n {namespace} describe deployments,daemonsets; if it is gone, install kerf anew"
+            ),
+        ),
+    }
+}
+
+fn trouble(pod: &k8s_openapi::api::core::v1::Pod) -> String {
+    format!("{}: {}", super::observed::name_of(pod), super::observed::trouble_of(pod))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

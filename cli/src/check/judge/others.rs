@@ -1,0 +1,62 @@
+//! Others that manage GPUs: on nodes that are kerf's they are in the way, elsewhere they are welcome.
+
+use super::{Finding, Observed, Seen, unknown};
+use crate::check::observed::name_of;
+use kerf_core::keys;
+use kerf_core::resource::ResourceName;
+use std::collections::BTreeSet;
+
+pub fn judge(seen: &Observed) -> Vec<Finding> {
+    let mut findings = match &seen.foreigners {
+        Seen::Unknown(why) => vec![unknown("the DaemonSets of all namespaces", why)],
+        Seen::Found(_) | Seen::Absent => foreigners(seen),
+    };
+    if let Seen::Unknown(why) = &seen.device_classes {
+        findings.push(unknown("the DeviceClasses", why));
+    }
+    findings.extend(classes(seen));
+    if findings.is_empty() {
+        findings.push(Finding::fine("nobody else manages GPUs of kerf's nodes, or takes its names"));
+    }
+    findings
+}
+
+fn foreigners(seen: &Observed) -> Vec<Finding> {
+    let managed: BTreeSet<&str> = seen.managed().map(|node| name_of(node)).collect();
+    let mut findings = Vec::new();
+    for foreigner in seen.foreigners.all() {
+        let (who, evidence) = (foreigner.who.name(), &foreigner.evidence);
+        let there: Vec<&str> =
+            foreigner.nodes.iter().map(String::as_str).filter(|node| managed.contains(node)).collect();
+        if let Some(first) = there.first() {
+            findings.push(Finding::failure(
+                format!("{who} runs on nodes that kerf serves ({evidence}): {}", there.join(", ")),
+                foreigner.who.remedy(first),
+            ));
+        } else if evidence.starts_with("MutatingWebhookConfiguration") {
+            findings.push(Finding::warning(
+                format!("{who} changes pods too ({evidence})"),
+                "keep it from pods that ask kerf: by its namespaceSelector, or turn its dialect on in kerf's policy (docs/requests.md) and uninstall it",
+            ));
+        }
+    }
+    findings
+}
+
+/// `DeviceClasses` by which a name of kerf's is served by dynamic resource allocation: kube-scheduler then makes a claim, and the
+/// pod never comes to kerf's device.
+fn classes(seen: &Observed) -> Vec<Finding> {
+    let of_class = |class: &serde_json::Value| {
+        let resource = class["spec"]["extendedResourceName"].as_str()?;
+        let name = class["metadata"]["name"].as_str().unwrap_or_default();
+        let is_kerfs =
+            resource.parse::<ResourceName>().is_ok() || resource.starts_with(&format!("{}/", keys::GROUP));
+        is_kerfs.then(|| {
+            Finding::failure(
+                format!("DeviceClass {name} has {resource} served by dynamic resource allocation, and that name is kerf's"),
+                format!("kubectl patch deviceclass {name} --type=json -p '[{{\"op\":\"remove\",\"path\":\"/spec/extendedResourceName\"}}]'"),
+            )
+        })
+    };
+    seen.device_classes.all().iter().filter_map(of_class).collect()
+}

@@ -1,0 +1,219 @@
+//! The scheduler that asks the extender: its pods, and its configuration held against what `kerf scheduler-config` prints.
+
+use super::policies::policies;
+use super::{Finding, Observed, Seen, pods, unknown};
+use crate::check::difference::{Difference, differences};
+use crate::check::observed::name_of;
+use crate::scheduler_config;
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::{Value, json};
+
+const PROGRAM: &str = "kerf-scheduler";
+
+/// How many differences are told.
+const TOLD: usize = 6;
+
+pub fn judge(seen: &Observed) -> Vec<Finding> {
+    let mut findings = vec![pods(seen, PROGRAM, 1)];
+    match configuration(seen) {
+        Ok((name, found)) => findings.extend(compared(seen, &name, &found)),
+        Err(finding) => findings.push(finding),
+    }
+    findings
+}
+
+/// The name or address by which the scheduler calls the extender.
+pub fn extender_host(seen: &Observed) -> Option<String> {
+    let (_, found) = configuration(seen).ok()?;
+    let url = of_ours(&found)["extenders"][0]["urlPrefix"].as_str()?.parse::<http::Uri>().ok()?;
+    Some(url.host()?.trim_matches(['[', ']']).to_owned())
+}
+
+/// The `ConfigMap` that is in force: that which the Deployment mounts, or else the only one of its name. Kustomize puts a hash
+/// behind the name.
+fn config_map(seen: &Observed) -> Option<&ConfigMap> {
+    let deployment = seen.deployments.all().iter().find(|deployment| name_of(*deployment) == PROGRAM);
+    let volumes = deployment
+        .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref())
+        .into_iter()
+        .flatten();
+    let mounted = volumes.filter_map(|volume| volume.config_map.as_ref().map(|map| map.name.as_str())).next();
+    let is_it = |map: &&ConfigMap| match mounted {
+        Some(mounted) => name_of(*map) == mounted,
+        None => name_of(*map) == PROGRAM || name_of(*map).starts_with(&format!("{PROGRAM}-")),
+    };
+    seen.config_maps.all().iter().find(is_it)
+}
+
+fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
+    if let Seen::Unknown(why) = &seen.config_maps {
+        return Err(unknown("the scheduler's configuration", why));
+    }
+    let namespace = &seen.namespace;
+    let remedy = format!(
+        "kerf scheduler-config --leader-elect > config.yaml; kubectl -n {namespace} create configmap {PROGRAM} --from-file=config.yaml; then restart it: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
+    );
+    let Some(map) = config_map(seen) else {
+        return Err(Finding::failure(format!("there is no ConfigMap {PROGRAM} in {namespace}"), remedy));
+    };
+    let name = name_of(map).to_owned();
+    let data = map.data.iter().flatten();
+    let Some((key, text)) = data.into_iter().next() else {
+        return Err(Finding::failure(format!("ConfigMap {name} is empty"), remedy));
+    };
+    match serde_saphyr::from_str::<Value>(text) {
+        Ok(value) => Ok((format!("ConfigMap {name}"), value)),
+        Err(error) => Err(Finding::failure(
+            format!("ConfigMap {name}: {key} cannot be read: {}", error.without_snippet()),
+            remedy,
+        )),
+    }
+}
+
+fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
+    let wanted = scheduler_config::configuration(&scheduler_config::Args::default());
+    let (heavy, light): (Vec<_>, Vec<_>) = differences(&wanted, &of_ours(found))
+        .into_iter()
+        .filter(|it| !is_by_address(seen, it))
+        .partition(breaks);
+    let mut findings = Vec::new();
+    let namespace = &seen.namespace;
+    let remedy = format!(
+        "write what kerf scheduler-config --leader-elect prints into it, and restart: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
+    );
+    if !heavy.is_empty() {
+        findings.push(Finding::failure(
+            format!("{name} is not what kerf scheduler-config prints: {}", told(&heavy)),
+            remedy,
+        ));
+    } else if !light.is_empty() {
+        findings.push(Finding::warning(
+            format!(
+                "{name} differs from what kerf scheduler-config prints, where an admin may have meant it: {}",
+                told(&light)
+            ),
+            remedy,
+        ));
+    } else {
+        findings.push(Finding::fine(format!("{name} is what kerf scheduler-config prints")));
+    }
+    findings.extend(names(seen, found));
+    findings
+}
+
+/// The document with one profile and one extender: kerf's. A scheduler may have others beside them.
+fn of_ours(found: &Value) -> Value {
+    let mut ours = found.clone();
+    let is_kerfs = |extender: &&Value| extender["urlPrefix"].as_str().is_some_and(|url| url.contains("kerf"));
+    if let Some(extenders) = found["extenders"].as_array().filter(|all| all.len() > 1) {
+        ours["extenders"] = json!([extenders.iter().find(is_kerfs).or(extenders.first())]);
+    }
+    let is_named = |profile: &&Value| profile["schedulerName"] == PROGRAM;
+    if let Some(profile) = found["profiles"].as_array().and_then(|all| all.iter().find(is_named)) {
+        ours["profiles"] = json!([{"schedulerName": profile["schedulerName"]}]);
+    }
+    ours
+}
+
+/// Whether the scheduler does without a name: it then calls the Service by its address, which is as good.
+fn is_by_address(seen: &Observed, difference: &Difference) -> bool {
+    let address = seen.extender_service.found().and_then(|service| service.spec.as_ref()?.cluster_ip.clone());
+    let url = difference.found.as_ref().and_then(Value::as_str).unwrap_or_default();
+    difference.path == "extenders[0].urlPrefix"
+        && address.is_some_and(|address| url == format!("https://{address}:9444/scheduler"))
+}
+
+/// Whether pods would not be scheduled rightly. Numbers that tune and the election are the admin's.
+fn breaks(difference: &Difference) -> bool {
+    let tuned = ["extenders[0].weight", "extenders[0].httpTimeout", "extenders[0].ignorable"];
+    let path = difference.path.as_str();
+    let concerns_pods =
+        ["apiVersion", "kind", "profiles", "extenders"].iter().any(|part| path.starts_with(part));
+    concerns_pods && !tuned.contains(&path)
+}
+
+fn told(differences: &[Difference]) -> String {
+    let lines: Vec<String> = differences.iter().take(TOLD).map(ToString::to_string).collect();
+    let rest = differences.len().saturating_sub(TOLD);
+    let rest = if rest > 0 { format!("; and {rest} more") } else { String::new() };
+    format!("{}{rest}", lines.join("; "))
+}
+
+/// Whether the scheduler that a policy names is one of the profiles.
+fn names(seen: &Observed, found: &Value) -> Vec<Finding> {
+    let profiles: Vec<&str> = found["profiles"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|p| p["schedulerName"].as_str())
+        .collect();
+    let Ok(policies) = policies(seen) else { return Vec::new() };
+    let strange = policies.pods.iter().filter(|policy| !profiles.contains(&policy.scheduler_name()));
+    strange
+        .map(|policy| {
+            Finding::failure(
+                format!(
+                    "policy {} gives pods to the scheduler {:?}, which has no profile here ({})",
+                    policy.name(),
+                    policy.scheduler_name(),
+                    profiles.join(", ")
+                ),
+                "write one of the profiles' names into the policy's schedulerName, or add the profile",
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shipped() -> Value {
+        scheduler_config::configuration(&scheduler_config::Args::default())
+    }
+
+    fn of(found: &Value) -> Finding {
+        compared(&Observed::default(), "ConfigMap kerf-scheduler", found).remove(0)
+    }
+
+    #[test]
+    fn what_is_printed_is_good() {
+        assert_eq!(of(&shipped()).remedy(), None);
+    }
+
+    #[test]
+    fn a_change_that_keeps_pods_from_their_slices_fails_and_names_the_field() {
+        let mut found = shipped();
+        found["extenders"][0]["managedResources"].as_array_mut().unwrap().remove(0);
+        found["extenders"][0]["tlsConfig"]["caFile"] = json!("/tmp/ca");
+        let finding = of(&found);
+        assert!(finding.is_failure());
+        assert!(finding.what.contains("extenders[0].managedResources["), "{}", finding.what);
+        assert!(
+            finding.what.contains(r#"caFile is "/tmp/ca" and should be "/etc/kerf/extender-tls/ca.crt""#),
+            "{}",
+            finding.what
+        );
+    }
+
+    #[test]
+    fn what_an_admin_tunes_is_a_warning_and_what_is_beside_kerfs_is_none() {
+        let mut found = shipped();
+        found["clientConnection"]["qps"] = json!(50);
+        assert!(of(&found).is_warning());
+        let mut found = shipped();
+        found["extenders"].as_array_mut().unwrap().insert(0, json!({"urlPrefix": "https://other"}));
+        found["profiles"].as_array_mut().unwrap().push(json!({"schedulerName": "default-scheduler"}));
+        assert_eq!(of(&found).remedy(), None);
+    }
+
+    #[test]
+    fn the_services_address_is_as_good_as_its_name() {
+        let mut found = shipped();
+        found["extenders"][0]["urlPrefix"] = json!("https://10.0.0.7:9444/scheduler");
+        assert!(of(&found).is_failure());
+        let service = serde_json::from_value(json!({"spec": {"clusterIP": "10.0.0.7"}})).unwrap();
+        let seen = Observed { extender_service: Seen::Found(service), ..Observed::default() };
+        assert_eq!(compared(&seen, "it", &found)[0].remedy(), None);
+    }
+}

@@ -1,0 +1,360 @@
+use super::*;
+use crate::check::Output;
+use crate::check::need::{self, Need};
+use crate::check::observed::Probe;
+use crate::check::others::{Foreigner, Who};
+use crate::check::report::{is_good, render};
+use jiff::{SignedDuration, Timestamp};
+use kerf_runtime::tls::key;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+const NOW: &str = "2026-06-01T00:00:00Z";
+
+fn of<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// Texts of certificates for `name`, and their authority's, valid from January 2026 until January 2027.
+fn certificates(name: &str, authority: &rcgen::CertifiedIssuer<'_, rcgen::KeyPair>) -> [String; 3] {
+    let mut leaf = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
+    (leaf.not_before, leaf.not_after) = (rcgen::date_time_ymd(2026, 1, 1), rcgen::date_time_ymd(2027, 1, 1));
+    leaf.distinguished_name.push(rcgen::DnType::CommonName, "kerf-scheduler");
+    leaf.extended_key_usages =
+        vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let key = rcgen::KeyPair::generate().unwrap();
+    let pem = leaf.signed_by(&key, authority).unwrap().pem();
+    [authority.pem(), pem, key.serialize_pem()]
+}
+
+fn authority() -> rcgen::CertifiedIssuer<'static, rcgen::KeyPair> {
+    let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    (parameters.not_before, parameters.not_after) =
+        (rcgen::date_time_ymd(2026, 1, 1), rcgen::date_time_ymd(2027, 1, 1));
+    rcgen::CertifiedIssuer::self_signed(parameters, rcgen::KeyPair::generate().unwrap()).unwrap()
+}
+
+fn secret(texts: &[(&str, &str)]) -> k8s_openapi::api::core::v1::Secret {
+    let data = texts
+        .iter()
+        .map(|(key, text)| ((*key).to_owned(), k8s_openapi::ByteString(text.as_bytes().to_vec())));
+    k8s_openapi::api::core::v1::Secret { data: Some(data.collect()), ..Default::default() }
+}
+
+fn pod(name: &str, program: &str, node: &str, ready: bool) -> k8s_openapi::api::core::v1::Pod {
+    of(json!({
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": program}},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": format!("{program}:{}", env!("CARGO_PKG_VERSION"))}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}],
+            "containerStatuses": [{"name": "main", "image": "", "imageID": "", "restartCount": 0, "ready": ready}]},
+    }))
+}
+
+fn lease(name: &str, renewed: &str, written: &str) -> k8s_openapi::api::coordination::v1::Lease {
+    of(json!({
+        "metadata": {"name": name, "managedFields": [{"time": written}]},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": 10, "renewTime": renewed},
+    }))
+}
+
+fn gpu_node(status: &Value) -> kerf_runtime::gpu_node::GpuNode {
+    of(json!({"metadata": {"name": "h100"}, "spec": {"revision": 3}, "status": status}))
+}
+
+fn status() -> Value {
+    let condition = |kind: &str, status: &str, reason: &str, message: &str| json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": NOW});
+    json!({
+        "observedRevision": 3,
+        "gpus": [{"uuid": "GPU-1", "index": 0, "model": "H100-80GB", "memoryMib": 81559, "kinds": ["mps"]}],
+        "slices": [],
+        "conditions": [
+            condition("Ready", "True", "Serving", "all is well"),
+            condition("GpusHealthy", "True", "Healthy", "all is well"),
+            condition("Uncontested", "True", "Alone", "all is well"),
+        ],
+        "summary": {},
+    })
+}
+
+fn node(name: &str, labels: &Value, allocatable: &Value) -> k8s_openapi::api::core::v1::Node {
+    of(json!({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}))
+}
+
+/// A cluster on which kerf works.
+fn good() -> Observed {
+    let authority = authority();
+    let [ca, webhook, _] = certificates("kerf-webhook.kerf-system.svc", &authority);
+    let [_, extender, key] = certificates("kerf-extender.kerf-system.svc", &authority);
+    let mut crd: Value =
+        serde_saphyr::from_str(include_str!("../../../../deploy/base/gpunodes.kerf.dev.yaml")).unwrap();
+    crd["status"] = json!({"conditions": [{"type": "Established", "status": "True"}]});
+    let guards: Vec<String> =
+        ["bindings", "gpunodes", "gpunodes-status", "node-agent", "pods", "system-pods"]
+            .map(|name| format!("{name}.guard.kerf.dev"))
+            .to_vec();
+    let entry = |name: &str| {
+        json!({"name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "clientConfig": {
+            "caBundle": k8s_openapi::ByteString(ca.clone().into_bytes()),
+            "service": {"name": "kerf-webhook", "namespace": "kerf-system"}}})
+    };
+    let scheduler =
+        serde_saphyr::to_string(&crate::scheduler_config::configuration(&Default::default())).unwrap();
+    let policy = include_str!("../../../../policies/default.yaml");
+    let managed = json!({crate::check::managed_label(): "true"});
+    let plugin = json!({"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"});
+    let rights: Vec<(Need, Seen<bool>)> = need::of_the_programs("kerf-system")
+        .unwrap()
+        .into_iter()
+        .map(|need| (need, Seen::Found(true)))
+        .collect();
+    Observed {
+        namespace: "kerf-system".to_owned(),
+        url: "https://10.0.0.1:6443/".to_owned(),
+        version: "v1.36.0".to_owned(),
+        now: NOW.parse().unwrap(),
+        skew: SignedDuration::ZERO,
+        apis: [
+            ("admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
+            ("apiextensions.k8s.io/v1", "customresourcedefinitions"),
+            ("coordination.k8s.io/v1", "leases"),
+            ("events.k8s.io/v1", "events"),
+        ]
+        .map(|(api, resource)| (api, Seen::Found(vec![resource.to_owned()])))
+        .into(),
+        rights,
+        crd: Seen::Found(crd),
+        guards: Seen::Found(guards.clone()),
+        guards_bound: Seen::Found(guards),
+        webhook: Seen::Found(of(json!({"webhooks": [entry("pods.kerf.dev"), entry("templates.kerf.dev")]}))),
+        secrets: [
+            ("kerf-webhook-tls".to_owned(), Seen::Found(secret(&[(key::SERVER_CERT, &webhook)]))),
+            (
+                "kerf-extender-tls".to_owned(),
+                Seen::Found(secret(&[
+                    (key::CA_CERT, &ca),
+                    (key::SERVER_CERT, &extender),
+                    (key::CLIENT_CERT, &extender),
+                    (key::CLIENT_KEY, &key),
+                ])),
+            ),
+        ]
+        .into(),
+        probe: Probe::Admitted,
+        lease: Seen::Found(lease("kerf-extender-0", "2026-05-31T23:59:58.000000Z", "2026-05-31T23:59:58Z")),
+        config_maps: Seen::Found(vec![
+            of(json!({"metadata": {"name": "kerf-scheduler-7f"}, "data": {"config.yaml": scheduler}})),
+            of(json!({"metadata": {"name": "kerf-policies"}, "data": {"default.yaml": policy}})),
+        ]),
+        pods: Seen::Found(vec![
+            pod("kerf-webhook-1", "kerf-webhook", "cpu", true),
+            pod("kerf-extender-1", "kerf-extender", "cpu", true),
+            pod("kerf-scheduler-1", "kerf-scheduler", "cpu", true),
+            pod("kerf-node-agent-1", "kerf-node-agent", "h100", true),
+        ]),
+        nodes: Seen::Found(vec![
+            node("cpu", &json!({}), &json!({"cpu": "4"})),
+            node("h100", &managed, &json!({"nvidia.com/gpu": "0"})),
+            node("t4", &plugin, &json!({"nvidia.com/gpu": "4"})),
+        ]),
+        node_leases: Seen::Found(vec![lease("h100", "2026-05-31T23:59:50.500000Z", "2026-05-31T23:59:50Z")]),
+        gpu_nodes: Seen::Found(vec![gpu_node(&status())]),
+        foreigners: Seen::Found(vec![Foreigner {
+            who: Who::DevicePlugin,
+            evidence: "DaemonSet gpu-operator/nvidia-device-plugin-daemonset".to_owned(),
+            nodes: ["t4".to_owned()].into(),
+        }]),
+        ..Observed::default()
+    }
+}
+
+#[test]
+fn a_cluster_on_which_kerf_works_is_well_line_by_line() {
+    let report = after(&good());
+    insta::assert_snapshot!(render(&report, Output::Text, false));
+    assert!(is_good(&report, true));
+}
+
+#[test]
+fn a_cluster_without_kerf_is_told_whether_it_can_have_it() {
+    let mut seen = Observed { crd: Seen::Absent, webhook: Seen::Absent, pods: Seen::Absent, ..good() };
+    seen.rights =
+        need::of_the_installer("kerf-system").into_iter().map(|need| (need, Seen::Found(true))).collect();
+    let report = before(&seen);
+    insta::assert_snapshot!(render(&report, Output::Text, false));
+    assert!(is_good(&report, true));
+    insta::assert_snapshot!(render(&after(&seen), Output::Short, false));
+}
+
+/// One thing broken at a time, and what is said of it.
+#[test]
+fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
+    type Break = fn(&mut Observed);
+    let faults: Vec<(&str, Break)> = vec![
+        ("old Kubernetes", |seen| seen.version = "v1.32.4".to_owned()),
+        ("an API is missing", |seen| drop(seen.apis.insert("coordination.k8s.io/v1", Seen::Absent))),
+        ("the CRD is old", |seen| {
+            let Seen::Found(crd) = &mut seen.crd else { return };
+            crd["spec"]["versions"][0]["subresources"] = json!({});
+        }),
+        ("a guard is gone", |seen| seen.guards_bound = Seen::Found(Vec::new())),
+        ("a right is missing", |seen| seen.rights[0].1 = Seen::Found(false)),
+        ("rights cannot be asked for", |seen| seen.rights[0].1 = Seen::Unknown("forbidden".to_owned())),
+        ("no policies", |seen| {
+            let Seen::Found(maps) = &mut seen.config_maps else { return };
+            maps.pop();
+        }),
+        ("webhook's pods down", |seen| {
+            let Seen::Found(pods) = &mut seen.pods else { return };
+            pods[0] = pod("kerf-webhook-1", "kerf-webhook", "cpu", false);
+        }),
+        ("no configuration", |seen| seen.webhook = Seen::Absent),
+        ("caBundle of another authority", |seen| {
+            let Seen::Found(configuration) = &mut seen.webhook else { return };
+            for webhook in configuration.webhooks.iter_mut().flatten() {
+                webhook.client_config.ca_bundle =
+                    Some(k8s_openapi::ByteString(authority().pem().into_bytes()));
+            }
+        }),
+        ("no caBundle", |seen| {
+            let Seen::Found(configuration) = &mut seen.webhook else { return };
+            for webhook in configuration.webhooks.iter_mut().flatten() {
+                webhook.client_config.ca_bundle = None;
+            }
+        }),
+        ("certificates are not renewed", |seen| seen.now = "2026-12-20T00:00:00Z".parse().unwrap()),
+        ("certificates have ended", |seen| seen.now = "2027-02-01T00:00:00Z".parse().unwrap()),
+        ("webhook unreachable", |seen| seen.probe = Probe::Unreachable("connection refused".to_owned())),
+        ("webhook passed by", |seen| seen.probe = Probe::PassedBy),
+        ("the leader is gone", |seen| {
+            let old = lease("kerf-extender-0", "2026-05-31T23:00:00.000000Z", "2026-05-31T23:00:00Z");
+            (seen.lease, seen.lease_later) = (Seen::Found(old.clone()), Some(old));
+        }),
+        ("the leader's clock is slow", |seen| {
+            seen.lease =
+                Seen::Found(lease("kerf-extender-0", "2026-05-31T23:59:00.000000Z", "2026-05-31T23:59:59Z"));
+            seen.lease_later =
+                Some(lease("kerf-extender-0", "2026-05-31T23:59:02.000000Z", "2026-06-01T00:00:01Z"));
+        }),
+        ("no Secret of the extender's", |seen| drop(seen.secrets.remove("kerf-extender-tls"))),
+        ("scheduler configured otherwise", |seen| {
+            let Seen::Found(maps) = &mut seen.config_maps else { return };
+            let text = &mut maps[0].data.as_mut().unwrap().get_mut("config.yaml").unwrap();
+            **text = text.replace("bindVerb: bind", "bindVerb: ''");
+        }),
+        ("the policy names another scheduler", |seen| {
+            let Seen::Found(maps) = &mut seen.config_maps else { return };
+            let text = &mut maps[1].data.as_mut().unwrap().get_mut("default.yaml").unwrap();
+            **text = text.replace("schedulerName: kerf-scheduler", "schedulerName: mine");
+        }),
+        ("no agent", |seen| {
+            let Seen::Found(pods) = &mut seen.pods else { return };
+            pods.pop();
+        }),
+        ("no GpuNode", |seen| seen.gpu_nodes = Seen::Found(Vec::new())),
+        ("GpuNode of another version", |seen| {
+            seen.gpu_nodes = Seen::Found(vec![gpu_node(&json!({"gpus": 5}))]);
+        }),
+        ("somebody else is on the node, a GPU is sick, the agent lags", |seen| {
+            let mut status = status();
+            status["observedRevision"] = json!(2);
+            status["gpus"][0]["message"] = json!("XID 79: GPU has fallen off the bus");
+            status["conditions"][2]["status"] = json!("False");
+            status["conditions"][2]["message"] = json!("NVIDIA's device plugin manages GPUs of this node.");
+            seen.gpu_nodes = Seen::Found(vec![gpu_node(&status)]);
+        }),
+        ("MIG mode is not what policy needs", |seen| {
+            let mut status = status();
+            status["gpus"][0]["kinds"] = json!([]);
+            let mut node = gpu_node(&status);
+            node.spec = Some(json!({"revision": 3, "policy": {"gpus": [{"kinds": ["mig"]}]}}));
+            seen.gpu_nodes = Seen::Found(vec![node]);
+        }),
+        ("no node is kerf's", |seen| {
+            let Seen::Found(nodes) = &mut seen.nodes else { return };
+            nodes.remove(1);
+        }),
+        ("a static node without labels", |seen| {
+            let Seen::Found(nodes) = &mut seen.nodes else { return };
+            nodes[2] = node("t4", &json!({}), &json!({"nvidia.com/gpu": "4"}));
+        }),
+        ("a static node with fewer devices", |seen| {
+            let Seen::Found(nodes) = &mut seen.nodes else { return };
+            nodes[2].status.as_mut().unwrap().allocatable.as_mut().unwrap().insert(
+                "nvidia.com/gpu".to_owned(),
+                k8s_openapi::apimachinery::pkg::api::resource::Quantity("3".to_owned()),
+            );
+        }),
+        ("a layout that failed", |seen| {
+            let Seen::Found(nodes) = &mut seen.nodes else { return };
+            nodes[2].status.as_mut().unwrap().conditions = Some(vec![of(json!({
+                "type": "kerf.dev/Layout", "status": "False", "reason": "TimedOut", "message": "the plugin offers 1 and not 4",
+            }))]);
+        }),
+        ("the device plugin on a node of kerf's", |seen| {
+            let Seen::Found(foreigners) = &mut seen.foreigners else { return };
+            foreigners[0].nodes.insert("h100".to_owned());
+        }),
+        ("another's webhook", |seen| {
+            let Seen::Found(foreigners) = &mut seen.foreigners else { return };
+            foreigners.push(Foreigner {
+                who: Who::Hami,
+                evidence: "MutatingWebhookConfiguration hami-webhook".to_owned(),
+                nodes: [].into(),
+            });
+        }),
+        ("a DeviceClass takes a name", |seen| {
+            let class = |name: &str, resource: &str| json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}});
+            seen.device_classes =
+                Seen::Found(vec![class("gpu.nvidia.com", "nvidia.com/gpu"), class("nic", "example.com/nic")]);
+        }),
+        ("programs of another version", |seen| {
+            let Seen::Found(pods) = &mut seen.pods else { return };
+            pods[1].spec.as_mut().unwrap().containers[0].image = Some("kerf-extender:0.0.9".to_owned());
+        }),
+        ("clocks", |seen| {
+            seen.skew = SignedDuration::from_secs(-40);
+            seen.node_leases =
+                Seen::Found(vec![lease("h100", "2026-06-01T02:00:00.000000Z", "2026-05-31T23:59:50Z")]);
+        }),
+    ];
+    let mut told = String::new();
+    for (name, break_it) in faults {
+        let mut seen = good();
+        break_it(&mut seen);
+        let report = after(&seen);
+        assert!(!is_good(&report, true), "{name} is not noticed");
+        let text = render(&report, Output::Text, false);
+        let lines = text.lines().filter(|line| !line.starts_with("  ✓") && !line.is_empty());
+        let lines: Vec<&str> = lines.filter(|line| line.starts_with(' ')).collect();
+        told.push_str(&format!("== {name}\n{}\n", lines.join("\n")));
+    }
+    insta::assert_snapshot!(told);
+}
+
+#[test]
+fn a_user_who_may_not_look_is_told_so_and_nothing_fails_for_it() {
+    let why = || "User \"jane\" cannot list resource".to_owned();
+    let mut seen = good();
+    (seen.pods, seen.nodes, seen.gpu_nodes) =
+        (Seen::Unknown(why()), Seen::Unknown(why()), Seen::Unknown(why()));
+    (seen.crd, seen.webhook, seen.config_maps) =
+        (Seen::Unknown(why()), Seen::Unknown(why()), Seen::Unknown(why()));
+    (seen.guards, seen.lease, seen.foreigners) =
+        (Seen::Unknown(why()), Seen::Unknown(why()), Seen::Unknown(why()));
+    (seen.device_classes, seen.probe) = (Seen::Unknown(why()), Probe::Hindered(why()));
+    seen.secrets =
+        ["kerf-webhook-tls", "kerf-extender-tls"].map(|name| (name.to_owned(), Seen::Unknown(why()))).into();
+    let report = after(&seen);
+    assert!(is_good(&report, false), "{}", render(&report, Output::Short, false));
+    let count = render(&report, Output::Short, false).lines().count();
+    assert!(count >= 12, "{count} things are said to be unknown");
+}
+
+#[test]
+fn the_time_of_a_lease_is_read_where_it_is_written() {
+    let old = lease("x", "2026-05-31T23:59:49.000000Z", NOW);
+    let now: Timestamp = NOW.parse().unwrap();
+    assert_eq!(overdue(&old, now), Some(10));
+    assert_eq!(overdue(&lease("x", "2026-05-31T23:59:50.000000Z", NOW), now), None);
+}

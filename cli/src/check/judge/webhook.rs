@@ -1,0 +1,137 @@
+//! Mutating admission: its pods, its configuration, its certificate, and whether it answers.
+
+use super::tls::{age, content};
+use super::{Finding, Observed, Seen, pods, unknown};
+use crate::check::observed::{Probe, name_of};
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, WebhookClientConfig};
+use kerf_runtime::tls;
+
+/// The webhook's name as a program.
+const PROGRAM: &str = "kerf-webhook";
+
+/// The Secret that it keeps its certificates in by itself.
+const SECRET: &str = "kerf-webhook-tls";
+
+pub fn judge(seen: &Observed) -> Vec<Finding> {
+    let mut findings = vec![pods(seen, PROGRAM, 1)];
+    match &seen.webhook {
+        Seen::Found(configuration) => {
+            let all = configuration.webhooks.as_deref().unwrap_or_default();
+            findings.extend(entries(all));
+            if let Some(first) = all.first() {
+                findings.extend(certificate(seen, first));
+            }
+        }
+        Seen::Absent => findings.push(Finding::failure(
+            "there is no MutatingWebhookConfiguration kerf: pods come past kerf",
+            "install it anew: helm upgrade, or kubectl apply --server-side -k deploy/base",
+        )),
+        Seen::Unknown(why) => findings.push(unknown("the MutatingWebhookConfiguration kerf", why)),
+    }
+    findings.extend(answers(seen));
+    findings
+}
+
+/// The Secret of the certificates: that which the Deployment mounts, and else kerf's own.
+pub fn secret(seen: &Observed) -> String {
+    let deployment = seen.deployments.all().iter().find(|deployment| name_of(*deployment) == PROGRAM);
+    let volumes = deployment
+        .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref())
+        .into_iter()
+        .flatten();
+    let mounted = volumes.filter_map(|volume| volume.secret.as_ref()?.secret_name.clone()).next();
+    mounted.unwrap_or_else(|| SECRET.to_owned())
+}
+
+/// Whether the two entries are there that `deploy/base` has.
+fn entries(webhooks: &[MutatingWebhook]) -> Option<Finding> {
+    let names = ["pods", "templates"].map(|name| format!("{name}.{}", kerf_core::keys::GROUP));
+    let missing: Vec<&String> =
+        names.iter().filter(|name| !webhooks.iter().any(|w| w.name == **name)).collect();
+    let first = missing.first()?;
+    Some(Finding::failure(
+        format!("the MutatingWebhookConfiguration kerf has no entry {first}"),
+        "install it anew: helm upgrade, or kubectl apply --server-side -k deploy/base",
+    ))
+}
+
+/// The name by which the API server calls.
+fn name(client: &WebhookClientConfig) -> Option<String> {
+    if let Some(service) = &client.service {
+        return Some(format!("{}.{}.svc", service.name, service.namespace));
+    }
+    let url = client.url.as_deref()?.parse::<http::Uri>().ok()?;
+    let host = url.host()?;
+    Some(host.trim_matches(['[', ']']).to_owned())
+}
+
+fn certificate(seen: &Observed, webhook: &MutatingWebhook) -> Vec<Finding> {
+    let namespace = &seen.namespace;
+    let remedy = format!(
+        "the webhook sets caBundle and renews its certificates by itself: look at its log, kubectl -n {namespace} logs deploy/{PROGRAM}; then restart it: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
+    );
+    let bundle =
+        webhook.client_config.ca_bundle.as_ref().map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
+    let Some(bundle) = bundle.filter(|bundle| !bundle.is_empty()) else {
+        return vec![Finding::failure(
+            "the configuration has no caBundle: the API server trusts no webhook",
+            remedy,
+        )];
+    };
+    let mut findings = vec![age("caBundle", &bundle, seen.now, &remedy)];
+    let secret = secret(seen);
+    let content = match content(seen, &secret, &remedy) {
+        Ok(content) => content,
+        Err(finding) => {
+            findings.push(finding);
+            return findings;
+        }
+    };
+    let Some(chain) = content.get(tls::key::SERVER_CERT) else {
+        findings.push(Finding::failure(format!("Secret {secret} has no {}", tls::key::SERVER_CERT), remedy));
+        return findings;
+    };
+    findings.push(age(tls::key::SERVER_CERT, chain, seen.now, &remedy));
+    let Some(name) = name(&webhook.client_config) else {
+        findings.push(Finding::failure("the configuration names neither a Service nor a URL", remedy));
+        return findings;
+    };
+    findings.push(match tls::serves(&bundle, chain, &name, seen.now) {
+        Ok(()) => {
+            Finding::fine(format!("the certificate in Secret {secret} serves {name} for who trusts caBundle"))
+        }
+        Err(unfit) => Finding::failure(
+            format!(
+                "the certificate in Secret {secret} does not serve {name} for who trusts caBundle: {unfit}"
+            ),
+            remedy,
+        ),
+    });
+    findings
+}
+
+fn answers(seen: &Observed) -> Option<Finding> {
+    let namespace = &seen.namespace;
+    let log = format!("kubectl -n {namespace} logs deploy/{PROGRAM}");
+    Some(match &seen.probe {
+        Probe::NotTried => return None,
+        Probe::Admitted => Finding::fine("it admits a pod that asks for GPU memory (tried by a dry run)"),
+        Probe::Refused(why) => Finding::fine(format!(
+            "it answers; a pod that asks for 1Gi in the namespace default would be refused: {why}"
+        )),
+        Probe::PassedBy => Finding::failure(
+            "a pod that asks for GPU memory came past the webhook (tried by a dry run)",
+            "compare the rules, namespaceSelector and matchConditions of MutatingWebhookConfiguration kerf with deploy/base/webhook/configuration.yaml, or install it anew",
+        ),
+        Probe::Unreachable(why) => Finding::failure(
+            format!("the API server cannot reach it: {why}"),
+            format!(
+                "{log}; look whether a NetworkPolicy or a firewall keeps the API server from port 9443 of its pods"
+            ),
+        ),
+        Probe::Hindered(why) => Finding::warning(
+            format!("whether it answers could not be tried: {why}"),
+            "run kerf check as a user who may create pods in the namespace default",
+        ),
+    })
+}

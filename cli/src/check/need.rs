@@ -1,0 +1,172 @@
+//! The rights that kerf needs: whoever installs it, and its programs. The programs' are those of the manifests in `deploy/base`,
+//! so that what is checked is what is given.
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde::Deserialize;
+use serde_json::Value;
+use std::fmt;
+
+/// The manifests with the rights of each service account.
+const RBAC: [(&str, &str); 3] = [
+    ("kerf-webhook", include_str!("../../../deploy/base/webhook/rbac.yaml")),
+    ("kerf-extender", include_str!("../../../deploy/base/extender/rbac.yaml")),
+    ("kerf-node-agent", include_str!("../../../deploy/base/node-agent/rbac.yaml")),
+];
+
+/// What `kubectl apply` and `helm install` create: group, resource, and whether it is in kerf's namespace.
+const INSTALLED: [(&str, &str, bool); 16] = [
+    ("", "namespaces", false),
+    ("apiextensions.k8s.io", "customresourcedefinitions", false),
+    ("rbac.authorization.k8s.io", "clusterroles", false),
+    ("rbac.authorization.k8s.io", "clusterrolebindings", false),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", false),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies", false),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", false),
+    ("", "serviceaccounts", true),
+    ("", "configmaps", true),
+    ("", "secrets", true),
+    ("", "services", true),
+    ("apps", "deployments", true),
+    ("apps", "daemonsets", true),
+    ("policy", "poddisruptionbudgets", true),
+    ("rbac.authorization.k8s.io", "roles", true),
+    ("rbac.authorization.k8s.io", "rolebindings", true),
+];
+
+/// Who needs a right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Who {
+    /// Whoever runs `kerf check`.
+    User,
+    /// A service account in kerf's namespace.
+    Account(&'static str),
+}
+
+/// A right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    /// Who needs it.
+    pub who: Who,
+    /// The verb.
+    pub verb: String,
+    /// The API group.
+    pub group: String,
+    /// The resource.
+    pub resource: String,
+    /// Its part: `status`.
+    pub subresource: Option<String>,
+    /// The object, where it is one alone.
+    pub name: Option<String>,
+    /// The namespace; `None` for all, and for what has none.
+    pub namespace: Option<String>,
+}
+
+/// As `kubectl auth can-i` is asked.
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        if let Some(part) = &self.subresource {
+            write!(f, "/{part}")?;
+        }
+        if let Some(name) = &self.name {
+            write!(f, " {name}")?;
+        }
+        match &self.namespace {
+            Some(namespace) => write!(f, " in {namespace}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What whoever installs kerf needs.
+pub fn of_the_installer(namespace: &str) -> Vec<Need> {
+    let need = |(group, resource, inside): (&str, &str, bool)| Need {
+        who: Who::User,
+        verb: "create".to_owned(),
+        group: group.to_owned(),
+        resource: resource.to_owned(),
+        subresource: None,
+        name: None,
+        namespace: inside.then(|| namespace.to_owned()),
+    };
+    INSTALLED.into_iter().map(need).collect()
+}
+
+/// What kerf's programs need.
+pub fn of_the_programs(namespace: &str) -> Result<Vec<Need>, serde_saphyr::Error> {
+    let mut needs = Vec::new();
+    for (account, manifest) in RBAC {
+        for role in serde_saphyr::from_multiple::<Value>(manifest)? {
+            let namespace = match role["kind"].as_str() {
+                Some("ClusterRole") => None,
+                Some("Role") => Some(namespace),
+                _ => continue,
+            };
+            let rules = Vec::<PolicyRule>::deserialize(&role["rules"]).unwrap_or_default();
+            needs.extend(rules.iter().flat_map(|rule| of_rule(account, namespace, rule)));
+        }
+    }
+    Ok(needs)
+}
+
+/// Each right that a rule gives.
+fn of_rule(account: &'static str, namespace: Option<&str>, rule: &PolicyRule) -> Vec<Need> {
+    let names: Vec<Option<String>> = match rule.resource_names.as_deref() {
+        None | Some([]) => vec![None],
+        Some(names) => names.iter().cloned().map(Some).collect(),
+    };
+    let mut needs = Vec::new();
+    for group in rule.api_groups.iter().flatten() {
+        for resource in rule.resources.iter().flatten() {
+            let (resource, part) =
+                resource.split_once('/').map_or((resource.as_str(), None), |(r, p)| (r, Some(p)));
+            for name in &names {
+                needs.extend(rule.verbs.iter().map(|verb| Need {
+                    who: Who::Account(account),
+                    verb: verb.clone(),
+                    group: group.clone(),
+                    resource: resource.to_owned(),
+                    subresource: part.map(str::to_owned),
+                    name: name.clone(),
+                    namespace: namespace.map(str::to_owned),
+                }));
+            }
+        }
+    }
+    needs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_programs_need_what_the_manifests_give_them() {
+        let needs = of_the_programs("kerf-system").unwrap();
+        let of = |account| {
+            needs
+                .iter()
+                .filter(|n| n.who == Who::Account(account))
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert!(of("kerf-extender").contains(&"create pods/binding".to_owned()));
+        assert!(
+            of("kerf-extender")
+                .contains(&"update leases.coordination.k8s.io kerf-extender in kerf-system".to_owned())
+        );
+        assert!(of("kerf-webhook").contains(&"get secrets kerf-webhook-tls in kerf-system".to_owned()));
+        assert!(of("kerf-node-agent").contains(&"patch gpunodes.kerf.dev/status".to_owned()));
+        assert!(needs.len() > 30, "{}", needs.len());
+    }
+
+    #[test]
+    fn whoever_installs_needs_to_create_every_kind_of_the_manifests() {
+        let needs: Vec<String> = of_the_installer("k").iter().map(ToString::to_string).collect();
+        assert!(needs.contains(&"create deployments.apps in k".to_owned()));
+        assert!(needs.contains(&"create customresourcedefinitions.apiextensions.k8s.io".to_owned()));
+    }
+}

@@ -1,0 +1,177 @@
+//! What is known of a cluster when it is judged. Plain data: `read` fills it, `judge` looks at it.
+
+use super::need::Need;
+use super::others::Foreigner;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use kerf_runtime::gpu_node::GpuNode;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Something that was looked for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Seen<T> {
+    /// It is there.
+    Found(T),
+    /// It is not there.
+    Absent,
+    /// It could not be looked at, and why.
+    Unknown(String),
+}
+
+impl<T> Default for Seen<T> {
+    fn default() -> Self {
+        Self::Absent
+    }
+}
+
+impl<T> Seen<T> {
+    /// It, if it is there.
+    pub fn found(&self) -> Option<&T> {
+        match self {
+            Self::Found(it) => Some(it),
+            Self::Absent | Self::Unknown(_) => None,
+        }
+    }
+}
+
+impl<T> Seen<Vec<T>> {
+    /// What is there of it, for those to whom an unknown list is as good as an empty one.
+    pub fn all(&self) -> &[T] {
+        self.found().map_or(&[], Vec::as_slice)
+    }
+}
+
+/// What came of the pod that the webhook was shown, and that nobody made.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Probe {
+    /// It was not tried.
+    #[default]
+    NotTried,
+    /// The webhook admitted it and wrote a request into it.
+    Admitted,
+    /// The webhook refused it, with this text.
+    Refused(String),
+    /// It came through unchanged.
+    PassedBy,
+    /// The API server could not reach the webhook, with this text.
+    Unreachable(String),
+    /// Something else refused it.
+    Hindered(String),
+}
+
+/// A cluster.
+#[derive(Debug, Default)]
+pub struct Observed {
+    /// kerf's namespace.
+    pub namespace: String,
+    /// The API server's address.
+    pub url: String,
+    /// Its version: `v1.36.0`.
+    pub version: String,
+    /// Its time, which all others are held against.
+    pub now: Timestamp,
+    /// How much this machine's clock is before it.
+    pub skew: SignedDuration,
+    /// Of each API that kerf needs the resources that are served, by group and version.
+    pub apis: BTreeMap<&'static str, Seen<Vec<String>>>,
+    /// Rights, and whether they are there.
+    pub rights: Vec<(Need, Seen<bool>)>,
+    /// The definition of `GpuNodes`, as JSON.
+    pub crd: Seen<Value>,
+    /// The names of all `ValidatingAdmissionPolicies`.
+    pub guards: Seen<Vec<String>>,
+    /// And of those that a binding puts in force.
+    pub guards_bound: Seen<Vec<String>>,
+    /// The webhook's configuration.
+    pub webhook: Seen<MutatingWebhookConfiguration>,
+    /// The Secrets of kerf's namespace that hold certificates, by name.
+    pub secrets: BTreeMap<String, Seen<Secret>>,
+    /// What became of the probe.
+    pub probe: Probe,
+    /// The Lease of the extender's leader.
+    pub lease: Seen<Lease>,
+    /// The same a little later, where the first had run out.
+    pub lease_later: Option<Lease>,
+    /// The extender's Service.
+    pub extender_service: Seen<Service>,
+    /// `ConfigMaps` of kerf's namespace.
+    pub config_maps: Seen<Vec<ConfigMap>>,
+    /// Its Deployments.
+    pub deployments: Seen<Vec<Deployment>>,
+    /// Its pods.
+    pub pods: Seen<Vec<Pod>>,
+    /// All Nodes.
+    pub nodes: Seen<Vec<Node>>,
+    /// Their Leases.
+    pub node_leases: Seen<Vec<Lease>>,
+    /// All `GpuNodes`.
+    pub gpu_nodes: Seen<Vec<GpuNode>>,
+    /// Others that manage GPUs, by their pods, their webhooks and their `ResourceSlices`.
+    pub foreigners: Seen<Vec<Foreigner>>,
+    /// The `DeviceClasses` of dynamic resource allocation, as JSON.
+    pub device_classes: Seen<Vec<Value>>,
+}
+
+impl Observed {
+    /// The pods of one of kerf's programs that are not on their way out.
+    pub fn pods_of(&self, program: &str) -> impl Iterator<Item = &Pod> {
+        self.pods.all().iter().filter(move |pod| {
+            let name = pod.metadata.labels.as_ref().and_then(|labels| labels.get("app.kubernetes.io/name"));
+            name.is_some_and(|name| name == program) && pod.metadata.deletion_timestamp.is_none()
+        })
+    }
+
+    /// The Nodes that the admin has given to kerf.
+    pub fn managed(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.all().iter().filter(|node| is_managed(node))
+    }
+}
+
+/// Whether the admin has given a Node to kerf.
+pub fn is_managed(node: &Node) -> bool {
+    label(node, &super::managed_label()).is_some_and(|value| value == "true")
+}
+
+/// A Node's label.
+pub fn label<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
+    node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+}
+
+/// An object's name.
+pub fn name_of(object: &impl k8s_openapi::Metadata<Ty = kube::core::ObjectMeta>) -> &str {
+    object.metadata().name.as_deref().unwrap_or_default()
+}
+
+/// Whether a pod is ready.
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Why a pod is not ready, in the words of its containers' states, its conditions or its phase.
+pub fn trouble_of(pod: &Pod) -> String {
+    let Some(status) = &pod.status else { return "it has no status".to_owned() };
+    let containers =
+        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten());
+    for container in containers {
+        let waiting = container.state.as_ref().and_then(|state| state.waiting.as_ref());
+        if let Some(waiting) = waiting {
+            let reason = waiting.reason.as_deref().unwrap_or("waiting");
+            let message = waiting.message.as_deref().map(|text| format!(": {text}")).unwrap_or_default();
+            return format!("container {} is {reason}{message}", container.name);
+        }
+        if !container.ready {
+            return format!("container {} is not ready", container.name);
+        }
+    }
+    let conditions = status.conditions.iter().flatten();
+    let scheduled = conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status != "True");
+    match scheduled.and_then(|condition| condition.message.as_deref()) {
+        Some(message) => format!("it is not scheduled: {message}"),
+        None => format!("its phase is {}", status.phase.as_deref().unwrap_or("not known")),
+    }
+}

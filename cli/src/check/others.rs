@@ -1,0 +1,165 @@
+//! Who else manages GPUs in a cluster, and by what that is seen. Pure.
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::Container;
+use std::collections::BTreeSet;
+
+/// One that manages GPUs, or mutates pods that ask for them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Who {
+    /// NVIDIA's device plugin.
+    DevicePlugin,
+    /// NVIDIA's MIG manager.
+    MigManager,
+    /// NVIDIA's driver for dynamic resource allocation.
+    DraDriver,
+    /// nebuly's nos.
+    Nos,
+    /// `HAMi`.
+    Hami,
+    /// The KAI scheduler.
+    Kai,
+    /// Volcano's vGPU device plugin.
+    VolcanoVgpu,
+    /// Alibaba's gpushare device plugin.
+    Gpushare,
+}
+
+/// By what part of an image's name each is known, and for a container of which name. NVIDIA's images hold several programs.
+const IMAGES: [(&str, &str, Who); 10] = [
+    ("k8s-device-plugin", "device-plugin", Who::DevicePlugin),
+    ("gpu-operator-mig-manager", "", Who::MigManager),
+    ("k8s-mig-manager", "", Who::MigManager),
+    ("k8s-dra-driver-gpu", "", Who::DraDriver),
+    ("nebuly-nvidia-device-plugin", "", Who::Nos),
+    ("nos-mig-agent", "", Who::Nos),
+    ("nos-gpu-agent", "", Who::Nos),
+    ("projecthami/hami", "", Who::Hami),
+    ("volcano-vgpu-device-plugin", "", Who::VolcanoVgpu),
+    ("k8s-gpushare-plugin", "", Who::Gpushare),
+];
+
+/// By what part of its name a webhook configuration is known.
+const WEBHOOKS: [(&str, Who); 3] = [("hami", Who::Hami), ("kai-", Who::Kai), ("nos-", Who::Nos)];
+
+impl Who {
+    /// As it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DevicePlugin => "NVIDIA's device plugin",
+            Self::MigManager => "NVIDIA's MIG manager",
+            Self::DraDriver => "NVIDIA's DRA driver",
+            Self::Nos => "nos",
+            Self::Hami => "HAMi",
+            Self::Kai => "the KAI scheduler",
+            Self::VolcanoVgpu => "Volcano's vGPU device plugin",
+            Self::Gpushare => "Alibaba's gpushare device plugin",
+        }
+    }
+
+    /// What to do where it runs on a node that kerf serves.
+    #[must_use]
+    pub fn remedy(self, node: &str) -> String {
+        match self {
+            Self::DevicePlugin => format!(
+                "keep its DaemonSet off the node; with the GPU Operator: kubectl label node {node} nvidia.com/gpu.deploy.device-plugin=false --overwrite"
+            ),
+            Self::MigManager => format!(
+                "keep its DaemonSet off the node; with the GPU Operator: kubectl label node {node} nvidia.com/gpu.deploy.mig-manager=false --overwrite"
+            ),
+            Self::DraDriver => {
+                "keep its kubelet plugin off the node, or install it with resources.gpus.enabled=false"
+                    .to_owned()
+            }
+            Self::Nos | Self::Hami | Self::Kai | Self::VolcanoVgpu | Self::Gpushare => format!(
+                "keep its DaemonSet off the node, or take the node from kerf: kubectl label node {node} {}-",
+                super::managed_label()
+            ),
+        }
+    }
+}
+
+/// One of them, found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreigner {
+    /// Who.
+    pub who: Who,
+    /// By what it is seen: `DaemonSet gpu-operator/nvidia-device-plugin-daemonset`.
+    pub evidence: String,
+    /// The nodes it runs on; empty for what is nobody's node, as a webhook.
+    pub nodes: BTreeSet<String>,
+}
+
+/// Whose a `DaemonSet` is.
+#[must_use]
+pub fn of_daemon_set(set: &DaemonSet) -> Option<Who> {
+    let spec = set.spec.as_ref()?.template.spec.as_ref()?;
+    spec.containers.iter().find_map(of_container)
+}
+
+fn of_container(container: &Container) -> Option<Who> {
+    let image = container.image.as_deref().unwrap_or_default();
+    let (_, _, who) =
+        IMAGES.iter().find(|(part, name, _)| image.contains(part) && container.name.contains(name))?;
+    Some(*who)
+}
+
+/// Whose a webhook configuration of this name is.
+#[must_use]
+pub fn of_webhook(name: &str) -> Option<Who> {
+    let (_, who) =
+        WEBHOOKS.iter().find(|(part, _)| name.starts_with(part) || name.contains(&format!("-{part}")))?;
+    Some(*who)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn set(name: &str, image: &str) -> DaemonSet {
+        let containers = json!([{"name": name, "image": image}]);
+        serde_json::from_value(json!({
+            "spec": {"selector": {}, "template": {"spec": {"containers": containers}}}
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn programs_are_known_by_their_images() {
+        let plugin = "nvcr.io/nvidia/k8s-device-plugin:v0.19.3";
+        let cases = [
+            ("nvidia-device-plugin-ctr", plugin, Some(Who::DevicePlugin)),
+            ("nvidia-device-plugin", plugin, Some(Who::DevicePlugin)),
+            ("gpu-feature-discovery", plugin, None),
+            ("mps-control-daemon-ctr", plugin, None),
+            (
+                "nvidia-mig-manager",
+                "nvcr.io/nvidia/cloud-native/k8s-mig-manager:v0.13.0",
+                Some(Who::MigManager),
+            ),
+            ("gpus", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", Some(Who::DraDriver)),
+            ("device-plugin", "projecthami/hami:v2.7.0", Some(Who::Hami)),
+            ("node-agent", "kerf-node-agent:0.1.0", None),
+            ("dcgm-exporter", "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.1", None),
+        ];
+        for (name, image, expected) in cases {
+            assert_eq!(of_daemon_set(&set(name, image)), expected, "{name} {image}");
+        }
+    }
+
+    #[test]
+    fn webhooks_are_known_by_their_names() {
+        let cases = [
+            ("hami-webhook", Some(Who::Hami)),
+            ("vgpu-hami-webhook", Some(Who::Hami)),
+            ("kai-admission", Some(Who::Kai)),
+            ("kerf", None),
+            ("mykai-x", None),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(of_webhook(name), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Asks the API server for all that is looked at. It judges nothing.
+
+mod foreigners;
+mod probe;
+mod rights;
+
+use super::connect::Connected;
+use super::observed::{Observed, Seen};
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// The APIs that kerf needs, with the resource of each that it needs.
+const APIS: [&str; 4] = [
+    "admissionregistration.k8s.io/v1",
+    "apiextensions.k8s.io/v1",
+    "coordination.k8s.io/v1",
+    "events.k8s.io/v1",
+];
+
+/// How many Nodes' Leases and the like are asked for at once: an answer of a few MB.
+const PAGE: u32 = 500;
+
+/// Reads a cluster: before kerf is there, or else with kerf.
+pub async fn read(connected: Connected, namespace: &str, pre: bool) -> Observed {
+    let Connected { client, url, version, now, skew } = connected;
+    let mut seen =
+        Observed { namespace: namespace.to_owned(), url, version, now, skew, ..Observed::default() };
+    let nodes = Api::<Node>::all(client.clone());
+    (seen.apis, seen.nodes, seen.device_classes, seen.foreigners) =
+        tokio::join!(apis(&client), list(&nodes), device_classes(&client), foreigners::read(&client));
+    if pre {
+        seen.rights = rights::of_the_installer(&client, namespace).await;
+        seen.crd = crd(&client).await;
+    } else {
+        installed(&client, &mut seen).await;
+        programs(&client, &mut seen).await;
+    }
+    seen
+}
+
+/// The objects that were installed.
+async fn installed(client: &Client, seen: &mut Observed) {
+    let namespace = seen.namespace.clone();
+    (seen.crd, seen.guards, seen.guards_bound, seen.webhook, seen.config_maps, seen.deployments) = tokio::join!(
+        crd(client),
+        guards(client),
+        guards_bound(client),
+        get(Api::<MutatingWebhookConfiguration>::all(client.clone()), "kerf"),
+        async { list(&Api::<ConfigMap>::namespaced(client.clone(), &namespace)).await },
+        async { list(&Api::<Deployment>::namespaced(client.clone(), &namespace)).await },
+    );
+    for name in super::judge::secrets(seen) {
+        let secret = get(Api::<Secret>::namespaced(client.clone(), &namespace), &name).await;
+        seen.secrets.insert(name, secret);
+    }
+    seen.rights = rights::of_the_programs(client, &namespace).await;
+}
+
+/// What kerf's programs do and say.
+async fn programs(client: &Client, seen: &mut Observed) {
+    let namespace = seen.namespace.clone();
+    let leases = Api::<Lease>::namespaced(client.clone(), &namespace);
+    (seen.pods, seen.gpu_nodes, seen.node_leases, seen.lease, seen.extender_service, seen.probe) = tokio::join!(
+        async { list(&Api::<Pod>::namespaced(client.clone(), &namespace)).await },
+        async { list(&Api::<GpuNode>::all(client.clone())).await },
+        async { list(&Api::<Lease>::namespaced(client.clone(), "kube-node-lease")).await },
+        get(leases.clone(), "kerf-extender"),
+        get(Api::<Service>::namespaced(client.clone(), &namespace), "kerf-extender"),
+        probe::show(client),
+    );
+    // A leader's clock may be slow: whether it lives is seen by whether it renews.
+    if let Some(rest) = seen.lease.found().and_then(|lease| super::judge::overdue(lease, seen.now)) {
+        sleep(Duration::from_secs(rest.min(15))).await;
+        seen.lease_later = get(leases, "kerf-extender").await.found().cloned();
+    }
+}
+
+fn seen<T>(answer: Result<Option<T>, kube::Error>) -> Seen<T> {
+    match answer {
+        Ok(Some(found)) => Seen::Found(found),
+        Ok(None) => Seen::Absent,
+        Err(kube::Error::Api(status)) => Seen::Unknown(status.message.clone()),
+        Err(error) => Seen::Unknown(format!("{:#}", anyhow::Error::from(error))),
+    }
+}
+
+async fn get<K: Clone + DeserializeOwned + Debug>(api: Api<K>, name: &str) -> Seen<K> {
+    seen(api.get_opt(name).await)
+}
+
+/// All objects of a kind, page by page; absent where the API server has no such kind.
+async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> Seen<Vec<K>> {
+    let mut all = Vec::new();
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        match api.list(&params).await {
+            Ok(page) => {
+                all.extend(page.items);
+                match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                    Some(next) => params = params.continue_token(&next),
+                    None => return Seen::Found(all),
+                }
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => return Seen::Absent,
+            Err(error) => return seen(Err(error)),
+        }
+    }
+}
+
+/// The resources of each API that kerf needs.
+async fn apis(client: &Client) -> BTreeMap<&'static str, Seen<Vec<String>>> {
+    let mut apis = BTreeMap::new();
+    for api in APIS {
+        let answer = match client.list_api_group_resources(api).await {
+            Ok(found) => Ok(Some(found.resources.into_iter().map(|resource| resource.name).collect())),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(error),
+        };
+        apis.insert(api, seen(answer));
+    }
+    apis
+}
+
+fn dynamic(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    Api::all_with(client.clone(), &resource)
+}
+
+async fn crd(client: &Client) -> Seen<Value> {
+    let name = format!("{}.{}", GpuNode::plural(&()), GpuNode::group(&()));
+    match get(dynamic(client, "apiextensions.k8s.io", "v1", "CustomResourceDefinition"), &name).await {
+        Seen::Found(object) => Seen::Found(json!(object)),
+        Seen::Absent => Seen::Absent,
+        Seen::Unknown(why) => Seen::Unknown(why),
+    }
+}
+
+/// `DeviceClasses`; a cluster without the API (before 1.34) has none.
+async fn device_classes(client: &Client) -> Seen<Vec<Value>> {
+    match list(&dynamic(client, "resource.k8s.io", "v1", "DeviceClass")).await {
+        Seen::Found(all) => Seen::Found(all.into_iter().map(|object| json!(object)).collect()),
+        Seen::Absent => Seen::Absent,
+        Seen::Unknown(why) => Seen::Unknown(why),
+    }
+}
+
+async fn guards(client: &Client) -> Seen<Vec<String>> {
+    match list(&Api::<ValidatingAdmissionPolicy>::all(client.clone())).await {
+        Seen::Found(all) => Seen::Found(all.into_iter().filter_map(|policy| policy.metadata.name).collect()),
+        Seen::Absent => Seen::Absent,
+        Seen::Unknown(why) => Seen::Unknown(why),
+    }
+}
+
+async fn guards_bound(client: &Client) -> Seen<Vec<String>> {
+    match list(&Api::<ValidatingAdmissionPolicyBinding>::all(client.clone())).await {
+        Seen::Found(all) => {
+            Seen::Found(all.into_iter().filter_map(|binding| binding.spec?.policy_name).collect())
+        }
+        Seen::Absent => Seen::Absent,
+        Seen::Unknown(why) => Seen::Unknown(why),
+    }
+}
+
+/// The time at which a Lease was renewed last, by the API server's clock.
+pub fn written(lease: &Lease) -> Option<Timestamp> {
+    let fields = lease.metadata.managed_fields.as_ref()?;
+    fields.iter().filter_map(|field| field.time.as_ref()).map(|time| time.0).max()
+}

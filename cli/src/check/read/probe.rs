@@ -1,0 +1,91 @@
+//! Shows the webhook a pod that asks for GPU memory. The API server makes no pod of it (`dryRun=All`).
+
+use crate::check::observed::Probe;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kube::Client;
+use kube::api::{Api, PostParams};
+use serde_json::json;
+
+/// What becomes of the pod.
+pub async fn show(client: &Client) -> Probe {
+    let pod = match serde_json::from_value::<Pod>(pod()) {
+        Ok(pod) => pod,
+        Err(error) => return Probe::Hindered(error.to_string()),
+    };
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    outcome(Api::<Pod>::namespaced(client.clone(), "default").create(&dry_run, &pod).await)
+}
+
+/// A pod that every `PodSecurity` level takes.
+fn pod() -> serde_json::Value {
+    json!({
+        "metadata": {"generateName": "kerf-check-", "annotations": {keys::GPU_MEMORY: "1Gi"}},
+        "spec": {
+            "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{
+                "name": "probe", "image": "none",
+                "resources": {"requests": {"cpu": "1m", "memory": "1Mi"}, "limits": {"cpu": "1m", "memory": "1Mi"}},
+                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            }],
+        },
+    })
+}
+
+fn outcome(answer: Result<Pod, kube::Error>) -> Probe {
+    match answer {
+        Ok(pod) => {
+            let annotations = pod.metadata.annotations.unwrap_or_default();
+            if annotations.contains_key(keys::REQUEST) { Probe::Admitted } else { Probe::PassedBy }
+        }
+        Err(kube::Error::Api(status)) => of_message(&status.message),
+        Err(error) => Probe::Hindered(format!("{:#}", anyhow::Error::from(error))),
+    }
+}
+
+/// The API server's words: kubernetes `plugin/pkg/admission/.../webhook/errors` and `.../mutating/dispatcher.go`.
+fn of_message(message: &str) -> Probe {
+    let failed = format!("failed calling webhook \"pods.{}\":", keys::GROUP);
+    let denied = format!("admission webhook \"pods.{}\" denied the request: ", keys::GROUP);
+    if let Some((_, why)) = message.split_once(&failed) {
+        Probe::Unreachable(why.trim().to_owned())
+    } else if let Some((_, why)) = message.split_once(&denied) {
+        Probe::Refused(why.to_owned())
+    } else {
+        Probe::Hindered(message.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_refused_is_told_by_the_api_servers_words() {
+        let cases = [
+            (
+                "Internal error occurred: failed calling webhook \"pods.kerf.dev\": failed to call webhook: Post \"https://x\": x509: unknown",
+                Probe::Unreachable("failed to call webhook: Post \"https://x\": x509: unknown".to_owned()),
+            ),
+            (
+                "admission webhook \"pods.kerf.dev\" denied the request: no policy",
+                Probe::Refused("no policy".to_owned()),
+            ),
+            (
+                "admission webhook \"other\" denied the request: no",
+                Probe::Hindered("admission webhook \"other\" denied the request: no".to_owned()),
+            ),
+        ];
+        for (message, expected) in cases {
+            assert_eq!(of_message(message), expected);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_comes_back_as_it_went_was_not_shown_to_the_webhook() {
+        let mut pod: Pod = serde_json::from_value(pod()).unwrap();
+        assert_eq!(outcome(Ok(pod.clone())), Probe::PassedBy);
+        pod.metadata.annotations.get_or_insert_default().insert(keys::REQUEST.to_owned(), "{}".to_owned());
+        assert_eq!(outcome(Ok(pod)), Probe::Admitted);
+    }
+}

@@ -1,0 +1,68 @@
+//! Asks the API server who may do what.
+
+use crate::check::need::{self, Need, Who};
+use crate::check::observed::Seen;
+use futures::StreamExt;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
+    SubjectAccessReviewSpec,
+};
+use kube::Client;
+use kube::api::{Api, PostParams};
+
+/// How many questions are under way at once.
+const AT_ONCE: usize = 16;
+
+/// What the user needs to install kerf.
+pub async fn of_the_installer(client: &Client, namespace: &str) -> Vec<(Need, Seen<bool>)> {
+    ask_all(client, namespace, need::of_the_installer(namespace)).await
+}
+
+/// What kerf's service accounts need.
+pub async fn of_the_programs(client: &Client, namespace: &str) -> Vec<(Need, Seen<bool>)> {
+    // The manifests are part of this program, and a test reads them.
+    ask_all(client, namespace, need::of_the_programs(namespace).unwrap_or_default()).await
+}
+
+async fn ask_all(client: &Client, namespace: &str, needs: Vec<Need>) -> Vec<(Need, Seen<bool>)> {
+    let asked = needs.into_iter().map(|need| async move {
+        let answer = super::seen(ask(client, namespace, &need).await.map(Some));
+        (need, answer)
+    });
+    futures::stream::iter(asked).buffered(AT_ONCE).collect().await
+}
+
+async fn ask(client: &Client, namespace: &str, need: &Need) -> Result<bool, kube::Error> {
+    let attributes = Some(ResourceAttributes {
+        group: Some(need.group.clone()),
+        name: need.name.clone(),
+        namespace: need.namespace.clone(),
+        resource: Some(need.resource.clone()),
+        subresource: need.subresource.clone(),
+        verb: Some(need.verb.clone()),
+        ..ResourceAttributes::default()
+    });
+    let params = PostParams::default();
+    let status = match need.who {
+        Who::User => {
+            let spec = SelfSubjectAccessReviewSpec { resource_attributes: attributes, ..Default::default() };
+            let review = SelfSubjectAccessReview { spec, ..Default::default() };
+            Api::<SelfSubjectAccessReview>::all(client.clone()).create(&params, &review).await?.status
+        }
+        Who::Account(account) => {
+            let spec = SubjectAccessReviewSpec {
+                resource_attributes: attributes,
+                user: Some(format!("system:serviceaccount:{namespace}:{account}")),
+                groups: Some(vec![
+                    "system:serviceaccounts".to_owned(),
+                    format!("system:serviceaccounts:{namespace}"),
+                    "system:authenticated".to_owned(),
+                ]),
+                ..Default::default()
+            };
+            let review = SubjectAccessReview { spec, ..Default::default() };
+            Api::<SubjectAccessReview>::all(client.clone()).create(&params, &review).await?.status
+        }
+    };
+    Ok(status.is_some_and(|status| status.allowed))
+}

@@ -1,0 +1,220 @@
+//! GPUs drawn as their slices: who holds what, what is promised, idle and free. MIG instances stand where they are on the GPU,
+//! shares side by side, each as wide as it is large. Pure.
+
+use super::short_name;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, GpuStatus, SliceState, SliceStatus, WantedSlice};
+use kerf_core::units::MemoryMib;
+
+/// The width of a GPU in characters where nobody says another: ten slices of `1g.10gb` are legible.
+pub const WIDTH: usize = 88;
+
+/// The least of a block in which anything can be read.
+const LEGIBLE: usize = 5;
+
+/// How a text is painted that belongs to a slice in this state. `None`: what belongs to nobody.
+pub type Paint<'p> = &'p dyn Fn(Option<SliceState>, &str) -> String;
+
+/// As it is, without colour.
+#[must_use]
+pub fn plain(_state: Option<SliceState>, text: &str) -> String {
+    text.to_owned()
+}
+
+/// The colours of a terminal: green is held, yellow idle, cyan on its way, red failed.
+#[must_use]
+pub fn coloured(state: Option<SliceState>, text: &str) -> String {
+    let style = match state {
+        None => return text.to_owned(),
+        Some(SliceState::Held) => "30;42",
+        Some(SliceState::Idle) => "30;43",
+        Some(SliceState::Failed) => "30;41",
+        Some(SliceState::Preparing | SliceState::Waiting | SliceState::Ready) => "30;46",
+    };
+    format!("\x1b[{style}m{text}\x1b[0m")
+}
+
+/// A part of a GPU from one column to another.
+struct Block {
+    from: usize,
+    to: usize,
+    upper: String,
+    lower: String,
+    state: Option<SliceState>,
+}
+
+impl Block {
+    fn width(&self) -> usize {
+        self.to.saturating_sub(self.from)
+    }
+}
+
+/// All GPUs of a node, with a heading each.
+#[must_use]
+pub fn node(
+    name: &str,
+    spec: &GpuNodeSpec,
+    status: &GpuNodeStatus,
+    width: usize,
+    paint: Paint<'_>,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    for gpu in &status.gpus {
+        let trouble = gpu.message.as_ref().map(|message| format!("  SICK: {message}")).unwrap_or_default();
+        lines.push(format!("{name} GPU {}  {}{trouble}", gpu.index, gpu.model));
+        lines.extend(picture(&blocks(gpu, spec, status, width), width, paint));
+    }
+    lines
+}
+
+/// The slices of a GPU: those that the agent reports, and those that it has not heard of yet.
+fn slices<'s>(gpu: &GpuStatus, spec: &'s GpuNodeSpec, status: &'s GpuNodeStatus) -> Vec<Slice<'s>> {
+    let wanted = |id| spec.slices.iter().find(|slice| Some(&slice.id) == id);
+    let seen = status.slices.iter().filter(|slice| slice.gpu == gpu.uuid);
+    let seen = seen.map(|slice| Slice { seen: Some(slice), wanted: wanted(slice.id.as_ref()) });
+    let is_new = |slice: &&WantedSlice| slice.gpu == gpu.uuid && status.slice(&slice.id).is_none();
+    let new = spec.slices.iter().filter(is_new).map(|slice| Slice { seen: None, wanted: Some(slice) });
+    seen.chain(new).collect()
+}
+
+/// One slice by what is known of it: at least one of the two.
+struct Slice<'s> {
+    seen: Option<&'s SliceStatus>,
+    wanted: Option<&'s WantedSlice>,
+}
+
+impl Slice<'_> {
+    fn shape(&self) -> Option<kerf_core::contract::Shape> {
+        self.seen.map(|slice| slice.shape).or_else(|| self.wanted.map(|slice| slice.shape))
+    }
+
+    fn state(&self) -> SliceState {
+        self.seen.map_or(SliceState::Preparing, |slice| slice.state)
+    }
+
+    /// Who has it, who was promised it, or what it does.
+    fn owner(&self) -> String {
+        let holder = self.seen.and_then(|slice| slice.holder.as_ref());
+        let reservation = self.wanted.and_then(|slice| slice.reservation.as_ref());
+        match (holder, reservation, self.state()) {
+            (Some(holder), _, _) => short_name(&holder.pod),
+            (None, Some(reservation), SliceState::Held) => short_name(&reservation.pod),
+            (None, Some(reservation), _) => format!("→ {}", short_name(&reservation.pod)),
+            (None, None, SliceState::Failed) => "failed".to_owned(),
+            (None, None, SliceState::Idle) => "idle".to_owned(),
+            (None, None, _) => "in the making".to_owned(),
+        }
+    }
+}
+
+fn blocks(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus, width: usize) -> Vec<Block> {
+    let slices = slices(gpu, spec, status);
+    let axis = usize::from(gpu.profiles.axis());
+    if axis == 0 { shares(gpu, &slices, width) } else { instances(axis, &slices, width) }
+}
+
+/// MIG instances where they are. Compute instances share the place of their GPU instance.
+fn instances(axis: usize, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
+    let mut blocks: Vec<Block> = slices
+        .iter()
+        .filter_map(|slice| {
+            let shape = slice.shape()?;
+            let instance = shape.instance()?;
+            let (start, size) = (usize::from(instance.placement.start), usize::from(instance.placement.size));
+            let (mut from, mut to) = (width * start / axis, width * (start + size) / axis);
+            let mut name = instance.profile.to_string();
+            if let Some(part) = shape.part() {
+                name = format!("{}c.{name}", part.compute);
+                let (whole, left) = (to - from, from);
+                let compute = usize::from(instance.profile.compute()).max(1);
+                from = left + whole * usize::from(part.start) / compute;
+                to = left + whole * usize::from(part.start + part.compute) / compute;
+            }
+            Some(block(from, to, name, slice))
+        })
+        .collect();
+    blocks.sort_by_key(|block| block.from);
+    with_gaps(blocks, width)
+}
+
+/// Shares of memory from the left, what others use at the right.
+fn shares(gpu: &GpuStatus, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
+    let total = gpu.memory.0.max(1);
+    let column = |memory: u64| {
+        usize::try_from(u128::from(memory) * width as u128 / u128::from(total)).unwrap_or(width)
+    };
+    let mut taken = 0;
+    let mut blocks = Vec::new();
+    for slice in slices {
+        let Some(shape) = slice.shape() else { continue };
+        let memory = slice.seen.map_or_else(|| shape.memory_of(gpu.memory), |seen| seen.memory).0;
+        let (from, to) = (column(taken), column(taken + memory));
+        taken += memory;
+        blocks.push(block(from, to, format!("{} {}", shape.size(), shape.kind()), slice));
+    }
+    if gpu.outside > MemoryMib(0) {
+        let from = column(total.saturating_sub(gpu.outside.0)).max(blocks.last().map_or(0, |last| last.to));
+        blocks.push(Block {
+            from,
+            to: width.max(from),
+            upper: "outside".into(),
+            lower: "of kerf".into(),
+            state: None,
+        });
+    }
+    with_gaps(blocks, width)
+}
+
+fn block(from: usize, to: usize, upper: String, slice: &Slice<'_>) -> Block {
+    Block { from, to, upper, lower: slice.owner(), state: Some(slice.state()) }
+}
+
+/// The blocks with what is free between and behind them.
+fn with_gaps(blocks: Vec<Block>, width: usize) -> Vec<Block> {
+    let free = |from, to| Block { from, to, upper: String::new(), lower: String::new(), state: None };
+    let mut all = Vec::new();
+    let mut at = 0;
+    for block in blocks {
+        // Less than a character is rounding, or a share that goes past the GPU's memory.
+        if block.from > at + 1 {
+            all.push(free(at, block.from));
+        }
+        at = at.max(block.to);
+        all.push(block);
+    }
+    if width > at + 1 {
+        all.push(free(at, width));
+    }
+    all
+}
+
+/// Four lines, or a list where a block would be too narrow to be read.
+fn picture(blocks: &[Block], width: usize, paint: Paint<'_>) -> Vec<String> {
+    let is_legible = |block: &Block| block.width() >= LEGIBLE || block.state.is_none();
+    let fits = blocks.iter().map(Block::width).sum::<usize>() <= width + blocks.len();
+    if fits && blocks.iter().all(is_legible) { boxes(blocks, paint) } else { list(blocks, paint) }
+}
+
+fn boxes(blocks: &[Block], paint: Paint<'_>) -> Vec<String> {
+    let line = |left: &str, join: &str, right: &str, cell: &dyn Fn(&Block) -> String| {
+        let cells: Vec<String> = blocks.iter().map(cell).collect();
+        format!("{left}{}{right}", cells.join(join))
+    };
+    let inner = |block: &Block| block.width().saturating_sub(1);
+    let rule = |block: &Block| "─".repeat(inner(block));
+    let cell = |text: &str, block: &Block| {
+        let width = inner(block);
+        let shown: String = text.chars().take(width).collect();
+        paint(block.state, &format!("{shown:^width$}"))
+    };
+    vec![
+        line("┌", "┬", "┐", &rule),
+        line("│", "│", "│", &|block| cell(&block.upper, block)),
+        line("│", "│", "│", &|block| cell(&block.lower, block)),
+        line("└", "┴", "┘", &rule),
+    ]
+}
+
+fn list(blocks: &[Block], paint: Paint<'_>) -> Vec<String> {
+    let taken = blocks.iter().filter(|block| block.state.is_some());
+    taken.map(|block| paint(block.state, &format!("│ {:<24} {}", block.upper, block.lower))).collect()
+}

@@ -1,0 +1,148 @@
+//! `kerf nodes`: each GPU drawn as its slices, with who holds them.
+
+pub mod draw;
+mod plugin_nodes;
+mod show;
+
+use anyhow::{Context, bail};
+use clap::{Args as ClapArgs, ValueEnum};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kerf_runtime::args::ClientArgs;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt};
+use show::{Managed, Shown};
+use std::collections::BTreeSet;
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+/// How often is looked again under `--watch`.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Between these a drawing is legible, and a terminal as wide.
+const WIDTHS: std::ops::RangeInclusive<usize> = 40..=240;
+
+/// Which nodes, and how they are shown.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// The nodes; without a name all that have GPUs.
+    names: Vec<String>,
+    /// `wide` is a table with a row a slice.
+    #[arg(short, long, value_enum, default_value_t = Output::Drawing)]
+    output: Output,
+    /// The width of a GPU in characters; without it that of the terminal, or 88.
+    #[arg(long)]
+    width: Option<usize>,
+    /// Look again every two seconds and draw anew what has changed.
+    #[arg(short, long)]
+    watch: bool,
+    /// The kubeconfig's context; without it the current one.
+    #[arg(long)]
+    context: Option<String>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// How nodes are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// As pictures.
+    Drawing,
+    /// As a table.
+    Wide,
+    /// As JSON.
+    Json,
+    /// As YAML.
+    Yaml,
+}
+
+/// Prints them.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(print(args))
+}
+
+async fn print(args: &Args) -> anyhow::Result<()> {
+    let client = args.client.client_in(args.context.as_deref()).await?;
+    let terminal = std::io::stdout().is_terminal();
+    let width = args.width.unwrap_or_else(terminal_width).clamp(*WIDTHS.start(), *WIDTHS.end());
+    let colour = terminal && std::env::var_os("NO_COLOR").is_none();
+    let paint: draw::Paint<'_> = if colour { &draw::coloured } else { &draw::plain };
+    let mut last = String::new();
+    loop {
+        let text = show::render(&fetch(&client, &args.names).await?, args.output, width, paint)?;
+        if text != last {
+            let mut out = std::io::stdout().lock();
+            if args.watch && terminal {
+                // The cursor goes home, and what was there is taken away.
+                write!(out, "\x1b[H\x1b[2J")?;
+            }
+            out.write_all(text.as_bytes())?;
+            out.flush()?;
+            last = text;
+        }
+        if !args.watch {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// The terminal's columns, less the frame's.
+fn terminal_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    size.map(|size| usize::from(size.ws_col))
+        .filter(|columns| *columns > 0)
+        .map_or(draw::WIDTH, |columns| columns - 1)
+}
+
+async fn fetch(client: &Client, names: &[String]) -> anyhow::Result<Shown> {
+    let all = ListParams::default();
+    let objects = Api::<GpuNode>::all(client.clone()).list(&all).await;
+    let objects =
+        objects.context("failed to list GpuNodes; kerf check says whether kerf is installed")?.items;
+    let nodes = Api::<Node>::all(client.clone()).list(&all).await.context("failed to list Nodes")?.items;
+    let managed: BTreeSet<String> = objects.iter().map(|object| object.name().to_string()).collect();
+    let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
+    let is_plugins = |node: &&Node| {
+        let name = node.name_any();
+        !managed.contains(&name) && is_wanted(&name) && plugin_nodes::is_served(node)
+    };
+    let plugins: Vec<&Node> = nodes.iter().filter(is_plugins).collect();
+    let known: BTreeSet<String> =
+        managed.iter().cloned().chain(plugins.iter().map(|node| node.name_any())).collect();
+    if let Some(strange) = names.iter().find(|name| !known.contains(*name)) {
+        bail!(
+            "node {strange} has no GPUs that kerf or NVIDIA's device plugin serves; there are: {}",
+            join(&known)
+        );
+    }
+    let pods =
+        if plugins.is_empty() { Vec::new() } else { Api::<Pod>::all(client.clone()).list(&all).await?.items };
+    Ok(Shown {
+        managed: objects.iter().map(of_object).filter(|node| is_wanted(&node.name)).collect(),
+        offered: plugins.iter().flat_map(|node| plugin_nodes::offered(node, &pods)).collect(),
+    })
+}
+
+fn join(names: &BTreeSet<String>) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.iter().cloned().collect::<Vec<_>>().join(", ") }
+}
+
+fn of_object(object: &GpuNode) -> Managed {
+    let spec = object.read_spec().map_err(|error| format!("GpuNode.spec cannot be read: {error}"));
+    let status = object.read_status().map_err(|error| error.to_string());
+    let read = spec.and_then(|spec| Ok((spec, status?.unwrap_or_default())));
+    Managed { name: object.name().to_string(), read }
+}
+
+/// A Deployment's pod by its Deployment's name and the last letters that tell it from its sisters.
+fn short_name(pod: &str) -> String {
+    match pod.rsplitn(3, '-').collect::<Vec<_>>()[..] {
+        [last, hash, name] if hash.len() > 7 => format!("{name}-{last}"),
+        _ => pod.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+use super::show::{Managed, Shown, render};
+use super::*;
+use kerf_core::contract::SliceState;
+use serde_json::{Value, json};
+
+const MIG: &str = include_str!("../explain/testdata/h100.yaml");
+
+fn object(value: Value) -> GpuNode {
+    serde_json::from_value(value).unwrap()
+}
+
+fn of_yaml(text: &str) -> Managed {
+    of_object(&serde_saphyr::from_str(text).unwrap())
+}
+
+/// A GPU that is shared, with one share promised that the agent has not heard of, and memory used outside of kerf.
+fn shared(shares: usize, gb: u64) -> Managed {
+    let slice = |number: usize| {
+        let holder = json!({"namespace": "ml", "pod": format!("web-{number}"), "container": "main"});
+        json!({"id": format!("s{number}"), "gpu": "GPU-2", "shape": {"kind": "mps", "sizeGb": gb}, "state": "Held",
+            "memoryMib": gb * 1024, "holder": holder})
+    };
+    let promised = json!({"id": "s99", "gpu": "GPU-2", "shape": {"kind": "mps", "sizeGb": 4}, "reservation": {
+        "uid": "u", "namespace": "ml", "pod": "trainer-7d9f8b6c54-x2x2x", "container": "main", "resource": "nvidia.com/gpu-4gb", "epoch": 1}});
+    of_object(&object(json!({
+        "metadata": {"name": "l4"},
+        "spec": {"revision": 2, "slices": [promised]},
+        "status": {
+            "observedRevision": 1, "summary": {},
+            "gpus": [{"uuid": "GPU-2", "index": 0, "model": "L4-24GB", "memoryMib": 23034, "kinds": ["mps"], "outsideMib": 3000,
+                "message": "XID 79: GPU has fallen off the bus"}],
+            "slices": (0..shares).map(slice).collect::<Vec<_>>(),
+            "conditions": [{"type": "Ready", "status": "False", "reason": "Starting", "message": "the kubelet does not answer", "lastTransitionTime": ""}],
+        },
+    })))
+}
+
+/// A node of NVIDIA's plugin with two pods, one of which has ended.
+fn plugin() -> Vec<plugin_nodes::Offered> {
+    let node: Node = serde_json::from_value(json!({
+        "metadata": {"name": "t4", "labels": {"nvidia.com/gpu.product": "Tesla-T4-SHARED"}},
+        "status": {"allocatable": {"nvidia.com/gpu.shared": "4", "nvidia.com/gpu": "0", "cpu": "8"}},
+    }))
+    .unwrap();
+    let pod = |name: &str, phase: &str| -> Pod {
+        let resources = json!({"limits": {"nvidia.com/gpu.shared": "1"}});
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "ml", "name": name},
+            "spec": {"nodeName": "t4", "containers": [{"name": "a", "resources": resources}]}, "status": {"phase": phase},
+        }))
+        .unwrap()
+    };
+    plugin_nodes::offered(&node, &[pod("llm", "Running"), pod("done", "Succeeded")])
+}
+
+fn all() -> Shown {
+    Shown { managed: vec![of_yaml(MIG), shared(2, 6)], offered: plugin() }
+}
+
+fn text(shown: &Shown, output: Output, width: usize) -> String {
+    render(shown, output, width, &draw::plain).unwrap()
+}
+
+#[test]
+fn slices_stand_where_they_are_and_name_their_holders() {
+    insta::assert_snapshot!(text(&all(), Output::Drawing, draw::WIDTH));
+}
+
+#[test]
+fn what_is_too_narrow_to_be_read_is_listed() {
+    let shown = Shown { managed: vec![shared(16, 1)], offered: Vec::new() };
+    insta::assert_snapshot!(text(&shown, Output::Drawing, 40));
+}
+
+#[test]
+fn a_table_has_a_row_a_slice() {
+    insta::assert_snapshot!(text(&all(), Output::Wide, draw::WIDTH));
+}
+
+#[test]
+fn programs_read_json_and_yaml() {
+    let json: Value = serde_json::from_str(&text(&all(), Output::Json, 0)).unwrap();
+    let yaml: Value = serde_saphyr::from_str(&text(&all(), Output::Yaml, 0)).unwrap();
+    assert_eq!(json, yaml);
+    assert_eq!(json["devicePlugin"][0]["used"], 1);
+    assert_eq!(json["managed"][0]["gpus"][0]["slices"][0]["pod"], "team-a/detector");
+}
+
+/// Compute instances share the place of their GPU instance, by the parts of its compute.
+#[test]
+fn compute_instances_share_their_gpu_instance() {
+    let mut node: Value = serde_saphyr::from_str(MIG).unwrap();
+    let part = |id: &str, start: u8| {
+        let shape = json!({"kind": "mig", "profile": "3g.40gb", "start": 4, "size": 4, "part": {"start": start, "compute": 1}});
+        json!({"id": id, "gpu": "GPU-1", "shape": shape, "state": "Idle", "memoryMib": 40192})
+    };
+    node["status"]["slices"] = json!([part("s2", 0), part("s3", 2)]);
+    let shown = Shown { managed: vec![of_object(&object(node))], offered: Vec::new() };
+    insta::assert_snapshot!(text(&shown, Output::Drawing, draw::WIDTH));
+}
+
+#[test]
+fn every_line_of_a_gpu_is_as_wide_as_was_asked_for() {
+    for width in [40, 60, 88, 133, 240] {
+        let node = of_yaml(MIG);
+        let (spec, status) = node.read.unwrap();
+        let lines = draw::node("n", &spec, &status, width, &draw::plain);
+        let widths: BTreeSet<usize> = lines[1..].iter().map(|line| line.chars().count()).collect();
+        let [only] = widths.iter().copied().collect::<Vec<_>>()[..] else {
+            panic!("{widths:?}:\n{}", lines.join("\n"))
+        };
+        assert!(only.abs_diff(width) <= 2, "{only} of {width}");
+    }
+}
+
+#[test]
+fn a_node_that_cannot_be_read_says_why_and_an_empty_cluster_says_so() {
+    let bad = of_object(&object(json!({"metadata": {"name": "x"}, "status": {"gpus": 1}})));
+    let shown = Shown { managed: vec![bad], offered: Vec::new() };
+    assert!(text(&shown, Output::Drawing, 88).starts_with("x: failed to read GpuNode.status"));
+    assert!(text(&Shown::default(), Output::Drawing, 88).starts_with("No node has GPUs"));
+    let silent = of_object(&object(json!({"metadata": {"name": "y"}})));
+    let shown = Shown { managed: vec![silent], offered: Vec::new() };
+    assert_eq!(text(&shown, Output::Drawing, 88), "y: its agent has not reported yet\n");
+}
+
+#[test]
+fn a_deployments_pods_are_told_by_their_last_letters() {
+    assert_eq!(short_name("web-7d9f8b6c54-x2x2x"), "web-x2x2x");
+    assert_eq!(short_name("trainer-0"), "trainer-0");
+    assert_eq!(draw::coloured(Some(SliceState::Held), "a"), "\x1b[30;42ma\x1b[0m");
+    assert_eq!(draw::coloured(None, "a"), "a");
+}

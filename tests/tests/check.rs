@@ -1,0 +1,261 @@
+//! `kerf check` as an admin runs it: before kerf is there, when it works, and with one thing after another broken; its exit
+//! code and its words.
+
+use anyhow::{Context as _, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use kerf_nvml_mock::Model;
+use kerf_tests::binaries;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, wait};
+use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The exit code of `kerf check` with these flags, and all that it says.
+fn check(kubeconfig: &Path, flags: &[&str]) -> anyhow::Result<(i32, String)> {
+    let output = Command::new(binaries::ours("kerf")?)
+        .args(["check", "--kubeconfig"])
+        .arg(kubeconfig)
+        .args(flags)
+        .output()?;
+    let text = format!("{}{}", String::from_utf8(output.stdout)?, String::from_utf8_lossy(&output.stderr));
+    Ok((output.status.code().context("killed")?, text))
+}
+
+#[track_caller]
+fn says(found: &(i32, String), code: i32, words: &[&str]) {
+    let (exit, text) = found;
+    assert_eq!(*exit, code, "{text}");
+    for words in words {
+        assert!(text.contains(words), "{words:?} is not in:\n{text}");
+    }
+}
+
+/// A kubeconfig like another, with one thing changed.
+fn changed(
+    kubeconfig: &Path,
+    name: &str,
+    change: impl FnOnce(&mut Value),
+) -> anyhow::Result<std::path::PathBuf> {
+    let mut document: Value = serde_json::from_str(&std::fs::read_to_string(kubeconfig)?)?;
+    change(&mut document);
+    let path = kubeconfig.with_file_name(name);
+    std::fs::write(&path, document.to_string())?;
+    Ok(path)
+}
+
+/// A client certificate that has ended, with its key.
+fn ended() -> anyhow::Result<(String, String)> {
+    let mut parameters = rcgen::CertificateParams::new(Vec::new())?;
+    parameters.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    parameters.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    let key = rcgen::KeyPair::generate()?;
+    Ok((parameters.self_signed(&key)?.pem(), key.serialize_pem()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is_wrong_with_it()
+-> anyhow::Result<()> {
+    let options =
+        ControlPlaneOptions { scheduler: false, ..ControlPlaneOptions::without_controller_manager() };
+    let plane = ControlPlane::start(options).await?;
+    let nodes = Api::<Node>::all(plane.client());
+    let labels = json!({"nvidia.com/gpu.present": "true"});
+    nodes
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(json!({"metadata": {"name": "h100", "labels": labels}}))?,
+        )
+        .await?;
+
+    let found = check(plane.kubeconfig(), &["--pre"])?;
+    says(
+        &found,
+        0,
+        &[
+            "✓ you may create everything that kerf consists of",
+            "nodes with GPUs that stay as they are: h100",
+            "All is well.",
+        ],
+    );
+    let json: Value = serde_json::from_str(&check(plane.kubeconfig(), &["--pre", "-o", "json"])?.1)?;
+    ensure!(
+        json["good"] == true && json["groups"].as_array().is_some_and(|groups| groups.len() > 5),
+        "{json:#}"
+    );
+    says(&check(plane.kubeconfig(), &[])?, 1, &["✗ kerf is not installed", "kerf check --pre"]);
+
+    let jane = plane.kubeconfig_for("jane", None)?;
+    says(
+        &check(&jane, &["--pre"])?,
+        1,
+        &["✗ you may not create namespaces, nor create customresourcedefinitions", "cluster admin"],
+    );
+
+    let (certificate, key) = ended()?;
+    let old = changed(plane.kubeconfig(), "old.yaml", |document| {
+        document["users"][0]["user"] = json!({"client-certificate-data": STANDARD.encode(certificate), "client-key-data": STANDARD.encode(key)});
+    })?;
+    says(
+        &check(&old, &["--pre"])?,
+        2,
+        &[
+            "✗ the client certificate in the kubeconfig ended at 2021-01-01T00:00:00Z",
+            "fetch a new kubeconfig",
+        ],
+    );
+    let token = changed(plane.kubeconfig(), "token.yaml", |document| {
+        document["users"][0]["user"] = json!({"token": "none"})
+    })?;
+    says(&check(&token, &[])?, 2, &["✗ the API server does not accept the user of the kubeconfig"]);
+    let other = kerf_tests::control_plane::Authority::new("another")?;
+    let stranger = changed(plane.kubeconfig(), "stranger.yaml", |document| {
+        document["clusters"][0]["cluster"]["certificate-authority-data"] =
+            json!(STANDARD.encode(other.pem()));
+    })?;
+    says(
+        &check(&stranger, &[])?,
+        2,
+        &["shows a certificate that the kubeconfig's authority has not signed", "the cluster was made anew"],
+    );
+    let gone = changed(plane.kubeconfig(), "gone.yaml", |document| {
+        document["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:1");
+    })?;
+    says(&check(&gone, &[])?, 2, &["✗ https://127.0.0.1:1/ does not answer"]);
+    says(
+        &check(plane.kubeconfig(), &["--context", "prod"])?,
+        2,
+        &["✗ the kubeconfig has no context \"prod\"", "kubectl config get-contexts"],
+    );
+    says(&check(&plane.dir().join("none.yaml"), &[])?, 2, &["none.yaml"]);
+    says(&check(plane.kubeconfig(), &["--wait", "soon"])?, 2, &["--wait"]);
+    plane.stop().await
+}
+
+/// The programs run as processes here, and not in pods. What is said of their pods is tried on pods of their names, which the
+/// stand-in kubelet starts.
+async fn represent(client: &Client, node: &str) -> anyhow::Result<()> {
+    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE);
+    for program in ["kerf-webhook", "kerf-extender", "kerf-scheduler", "kerf-node-agent"] {
+        let pod = json!({
+            "metadata": {"name": program, "labels": {"app.kubernetes.io/name": program}},
+            "spec": {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": format!("{program}:0.1.0")}]},
+        });
+        pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    }
+    wait(PATIENCE, "the pods to be ready", async || {
+        let ready = |pod: &Pod| {
+            let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+            conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        };
+        Ok(pods.list(&ListParams::default()).await?.items.iter().filter(|pod| ready(pod)).count() == 4)
+    })
+    .await
+}
+
+/// The scheduler's configuration in the cluster.
+async fn scheduler_config(client: &Client) -> anyhow::Result<(Api<ConfigMap>, ConfigMap)> {
+    let maps = Api::<ConfigMap>::namespaced(client.clone(), NAMESPACE);
+    let all = maps.list(&ListParams::default()).await?.items;
+    let map = all
+        .into_iter()
+        .find(|map| map.name_any().starts_with("kerf-scheduler"))
+        .context("no configuration")?;
+    Ok((maps, map))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_breaks_is_told_with_its_remedy_and_what_is_mended_is_well_again() -> anyhow::Result<()> {
+    let mut options = ClusterOptions::new(vec![NodeSpec::new("h", Model::H100, 1)]);
+    options.control_plane.controller_manager = false;
+    // By this name the scheduler's configuration in `deploy/` calls it.
+    options.extender_flags.push("--tls-name=kerf-extender.kerf-system.svc".to_owned());
+    let mut cluster = Cluster::start(options, |_| ()).await?;
+    let (client, kubeconfig) = (cluster.plane().client(), cluster.plane().kubeconfig().to_owned());
+    represent(&client, "h").await?;
+    says(
+        &check(&kubeconfig, &["--wait", "30s", "--strict"])?,
+        0,
+        &[
+            "✓ it admits a pod that asks for GPU memory",
+            "✓ kerf-extender-0 leads",
+            "✓ h: agent ready, GPUs well",
+            "All is well.",
+        ],
+    );
+
+    // Of a webhook that runs it would be mended at once.
+    cluster.webhook().kill()?;
+    let webhooks = Api::<MutatingWebhookConfiguration>::all(client.clone());
+    let bundle = kerf_tests::control_plane::Authority::new("another")?;
+    let patch: Vec<Value> = (0..2)
+        .map(|index| json!({"op": "replace", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": STANDARD.encode(bundle.pem())}))
+        .collect();
+    let patch = Patch::<()>::Json(serde_json::from_value(json!(patch))?);
+    webhooks.patch("kerf", &PatchParams::default(), &patch).await?;
+    says(
+        &check(&kubeconfig, &[])?,
+        1,
+        &[
+            "does not serve 127.0.0.1 for who trusts caBundle",
+            "✗ the API server cannot reach it",
+            "rollout restart deploy/kerf-webhook",
+        ],
+    );
+    cluster.webhook().restart()?;
+    says(&check(&kubeconfig, &["--wait", "60s", "-o", "short"])?, 0, &[]);
+
+    let (maps, map) = scheduler_config(&client).await?;
+    let text = map.data.as_ref().and_then(|data| data.get("config.yaml")).context("no text")?;
+    let drift = |text: String| Patch::Merge(json!({"data": {"config.yaml": text}}));
+    let worse = text
+        .replace("httpTimeout: 5s", "httpTimeout: 9s")
+        .replace("nodeCacheCapable: true", "nodeCacheCapable: false");
+    maps.patch(&map.name_any(), &PatchParams::default(), &drift(worse)).await?;
+    says(
+        &check(&kubeconfig, &[])?,
+        1,
+        &[
+            "is not what kerf scheduler-config prints: extenders[0].nodeCacheCapable is false and should be true",
+        ],
+    );
+    maps.patch(&map.name_any(), &PatchParams::default(), &drift(text.replace("qps: 1000", "qps: 20")))
+        .await?;
+    says(
+        &check(&kubeconfig, &[])?,
+        0,
+        &["! ConfigMap kerf-scheduler", "clientConnection.qps is 20", "It works, with 1 warning."],
+    );
+    says(&check(&kubeconfig, &["--strict"])?, 1, &["which --strict takes for failures"]);
+    maps.patch(&map.name_any(), &PatchParams::default(), &drift(text.clone())).await?;
+
+    Api::<Pod>::namespaced(client.clone(), NAMESPACE).delete("kerf-node-agent", &Default::default()).await?;
+    cluster.plane().apply("{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: gpus}, spec: {extendedResourceName: nvidia.com/gpu}}").await?;
+    cluster.plane().kubectl(&["delete", "clusterrolebinding", "kerf-extender"]).await?;
+    says(
+        &check(&kubeconfig, &["-o", "short"])?,
+        1,
+        &[
+            "failure: nodes that kerf serves: h: there is no agent's pod",
+            "failure: others that manage GPUs: DeviceClass gpus has nvidia.com/gpu served by dynamic resource allocation",
+            "failure: rights of kerf's programs: service account kerf-system/kerf-extender may not get gpunodes.kerf.dev",
+        ],
+    );
+
+    cluster.extender().kill()?;
+    let seconds = wait(PATIENCE, "the Lease to run out", async || {
+        Ok(check(&kubeconfig, &["-o", "short"])?
+            .1
+            .contains("extender: no replica leads: kerf-extender-0 has not renewed its Lease"))
+    });
+    seconds.await?;
+    cluster.stop().await
+}

@@ -43,6 +43,7 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
         containers,
         gpus: ask.gpus.clone(),
         moves_nobody: !policy.spec().preemption.moves_others,
+        static_nodes: false,
         chosen: Some(Chosen {
             policy: policy.name().to_owned(),
             by: String::new(),

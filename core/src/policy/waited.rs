@@ -8,6 +8,7 @@ use super::{Policy, Room, Supply, choose};
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::request::{Claim, ContainerAsk, PodAsk, Want};
 use crate::resource::ResourceName;
+use crate::static_node::PluginName;
 use crate::units::SizeGb;
 use std::collections::BTreeSet;
 
@@ -108,8 +109,9 @@ fn by_name(request: &ContainerRequest) -> Want {
     match request.resource {
         ResourceName::Mig(profile) => Want::Profile(profile),
         ResourceName::Compute(profile) => Want::Compute(profile),
-        ResourceName::Whole => Want::Whole,
-        ResourceName::Replica => Want::Replica,
+        ResourceName::Whole | ResourceName::Plugin(PluginName::Gpu, _) => Want::Whole,
+        ResourceName::Replica | ResourceName::Plugin(PluginName::Shared, _) => Want::Replica,
+        ResourceName::Plugin(PluginName::Mig(_) | PluginName::MigShared(_), _) => Want::Size(request.size_gb),
         ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Want::Share(request.kind(), size),
     }
 }

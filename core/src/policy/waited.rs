@@ -4,7 +4,7 @@
 //! other, what it needs and what there is: of two containers that want the last slice of a name, each has room by itself.
 
 use super::choose::needed;
-use super::{Policy, Room, Supply, choose};
+use super::{Asked, Policy, Room, Supply, choose};
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::request::{Claim, ContainerAsk, PodAsk, Want};
 use crate::resource::ResourceName;
@@ -62,7 +62,8 @@ pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument)
 }
 
 fn room(supply: &Supply, document: &RequestDocument, request: &ContainerRequest) -> Room {
-    supply.room_for(request.resource, request.size_gb, request.compute, &document.gpus)
+    let ContainerRequest { resource, size_gb: size, memory, compute, .. } = *request;
+    supply.room_of(resource, &Asked { size, memory, compute }, &document.gpus)
 }
 
 /// The names of which the pod needs more than there is.

@@ -11,6 +11,9 @@ pub use offer::{StaticOffer, admits};
 pub use place::{Devices, Spot, devices, place};
 
 use crate::keys;
+use crate::kind::Kind;
+use crate::mig::catalog;
+use crate::units::SizeGb;
 use std::collections::BTreeMap;
 
 /// A static node.
@@ -47,6 +50,13 @@ impl StaticNode {
         let known = all.keys().map(|name| (name, allocatable.get(name).unwrap_or(&0)));
         let some = capacity.values().chain(allocatable.values()).any(|count| *count > 0);
         some.then(|| Self { model: labels::model(labels), offers: known.filter_map(offer).collect() })
+    }
+
+    /// The size of one of its GPUs, as far as it is known.
+    #[must_use]
+    pub fn gpu_size(&self) -> Option<SizeGb> {
+        let whole = self.offers.iter().find(|offer| offer.kind == Kind::Whole).and_then(|offer| offer.size);
+        whole.or_else(|| catalog::by_name(&self.model).map(|model| model.memory.nominal()))
     }
 
     /// What it offers under a name.

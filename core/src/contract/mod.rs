@@ -22,7 +22,7 @@ mod spec;
 mod status;
 mod status_wire;
 
-pub use assignment::{AssignedSlice, AssignmentDocument};
+pub use assignment::{AssignedDevices, AssignedSlice, AssignmentDocument};
 pub use chosen::{Chosen, PassedOver, Reason};
 pub use demand::{DEMAND_VERSION, Demand, Held, Slices, UnreadableDemand};
 pub use layout::{IllegalLayout, LaidOut, Layout};

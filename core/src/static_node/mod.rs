@@ -23,6 +23,8 @@ pub struct StaticNode {
     pub model: String,
     /// What it offers, by ascending name.
     pub offers: Vec<StaticOffer>,
+    /// All that it has for pods, by name: also what it does not offer, because nobody knows what that is.
+    pub devices: Devices,
 }
 
 impl StaticNode {
@@ -47,9 +49,11 @@ impl StaticNode {
         };
         // A name of which no device is well now is the node's all the same: its pods wait for it.
         let all: Devices = capacity.keys().chain(allocatable.keys()).map(|name| (*name, 0)).collect();
-        let known = all.keys().map(|name| (name, allocatable.get(name).unwrap_or(&0)));
+        let devices: Devices =
+            all.keys().map(|name| (*name, allocatable.get(name).copied().unwrap_or(0))).collect();
         let some = capacity.values().chain(allocatable.values()).any(|count| *count > 0);
-        some.then(|| Self { model: labels::model(labels), offers: known.filter_map(offer).collect() })
+        let offers = devices.iter().filter_map(offer).collect();
+        some.then(|| Self { model: labels::model(labels), offers, devices })
     }
 
     /// The size of one of its GPUs, as far as it is known.

@@ -6,7 +6,7 @@ mod name;
 mod offer;
 mod place;
 
-pub use name::PluginName;
+pub use name::{PluginName, names};
 pub use offer::{StaticOffer, admits};
 pub use place::{Devices, Spot, devices, place};
 

@@ -1,6 +1,6 @@
 //! The names under which NVIDIA's device plugin offers devices.
 
-use crate::mig::Profile;
+use crate::mig::{Profile, catalog};
 use crate::resource::{ResourceName, UnknownResource};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -34,6 +34,12 @@ impl PluginName {
             Self::MigShared(_) => None,
         }
     }
+}
+
+/// The names that only NVIDIA's device plugin has, and that kerf gives to pods all the same.
+#[must_use]
+pub fn names() -> Vec<PluginName> {
+    catalog::profiles().into_iter().map(PluginName::MigShared).collect()
 }
 
 impl ResourceName {

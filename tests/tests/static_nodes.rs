@@ -118,11 +118,11 @@ impl Scene {
     /// Waits until so many devices of a name are held on a node, by its kubelet's account.
     async fn held(&self, node: &str, resource: &str, count: usize) -> anyhow::Result<()> {
         let server = &self.nodes[node];
-        let waited = wait(PATIENCE, &format!("{count} {resource} of {node} to be held"), async || {
+        wait(PATIENCE, &format!("{count} {resource} of {node} to be held"), async || {
             ensure!(server.held(resource) == count, "{} are", server.held(resource));
             Ok(true)
-        });
-        waited.await
+        })
+        .await
     }
 
     /// Every kubelet took every pod that it was given.
@@ -193,11 +193,7 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
         let names = bound.filter_map(|pod| pod.metadata.name).filter(|name| name.starts_with('p'));
         anyhow::Ok(names.collect::<Vec<_>>())
     };
-    wait(PATIENCE, "the others to be told why they wait", async || {
-        cluster.event("p39", "").await.ok();
-        Ok(bound().await?.len() == 4)
-    })
-    .await?;
+    assert_eq!(bound().await?.len(), 4, "of eight, three are another's and one is the first pod's");
     scene.nobody_was_refused();
 
     // Who leaves makes room for those that wait, kerf's pod or another.
@@ -224,8 +220,7 @@ async fn a_node_goes_from_static_to_managed_and_back_and_its_pods_stay_counted()
     scene.held("mps", GPU, 2).await?;
     scene.label("mps", json!({keys::MANAGED: "true"})).await?;
     cluster.create(&asks("waits", "10Gi", "memory")).await?;
-    cluster.event("waits", "no kerf agent on the node").await.ok();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    cluster.event("waits", "nodes are available").await?;
     let pod = cluster.pods().get("waits").await?;
     assert_eq!(node_of(&pod), None, "the node is nobody's static node");
     scene.held("mps", GPU, 2).await?;

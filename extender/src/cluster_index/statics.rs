@@ -48,13 +48,41 @@ pub(super) struct Promised {
     pub ask: Option<Ask>,
 }
 
+/// Who has something of a node.
+#[derive(Debug, Default)]
+struct Here {
+    holders: HashSet<PodUid>,
+    promised: HashSet<PodUid>,
+    /// All of it together.
+    taken: Devices,
+}
+
+impl Here {
+    fn add(&mut self, devices: &Devices) {
+        for (name, count) in devices {
+            let taken = self.taken.entry(*name).or_default();
+            *taken = taken.saturating_add(*count);
+        }
+    }
+
+    fn remove(&mut self, devices: &Devices) {
+        for (name, count) in devices {
+            if let Some(taken) = self.taken.get_mut(name) {
+                *taken = taken.saturating_sub(*count);
+            }
+        }
+        self.taken.retain(|_, count| *count > 0);
+    }
+}
+
 /// The static nodes.
 #[derive(Debug, Default)]
 pub(super) struct Statics {
     nodes: HashMap<NodeName, StaticNode>,
     holders: HashMap<PodUid, Holder>,
-    by_node: HashMap<NodeName, HashSet<PodUid>>,
     promises: HashMap<PodUid, Promised>,
+    /// By node, static or not: one that is managed now may be static later.
+    here: HashMap<NodeName, Here>,
 }
 
 impl Statics {
@@ -81,20 +109,25 @@ impl Statics {
 
     /// A pod is bound to `node` and holds these devices, or none of any. The nodes at which something changed.
     pub fn hold(&mut self, uid: &PodUid, node: &NodeName, devices: &Devices, by: Shower) -> Vec<NodeName> {
-        let mut changed: Vec<NodeName> = self.promises.remove(uid).map(|promised| promised.node).into_iter().collect();
+        let mut changed: Vec<NodeName> = self.release(uid).into_iter().collect();
         if devices.is_empty() {
             changed.extend(self.leave(uid, by));
             return changed;
         }
-        let new = || Holder { node: node.clone(), devices: devices.clone(), sliced: false, other: false };
-        let holder = self.holders.entry(uid.clone()).or_insert_with(new);
-        let is_new = !holder.sliced && !holder.other;
-        *holder.mark(by) = true;
-        if is_new || holder.devices != *devices {
-            holder.devices.clone_from(devices);
+        let marks = self.holders.get(uid).map(|holder| (holder.sliced, holder.other));
+        if self.holders.get(uid).is_none_or(|holder| holder.devices != *devices || holder.node != *node) {
+            changed.extend(self.drop_holder(uid));
+            let here = self.here.entry(node.clone()).or_default();
+            here.holders.insert(uid.clone());
+            here.add(devices);
+            let (sliced, other) = marks.unwrap_or_default();
+            let holder = Holder { node: node.clone(), devices: devices.clone(), sliced, other };
+            self.holders.insert(uid.clone(), holder);
             changed.push(node.clone());
         }
-        self.by_node.entry(node.clone()).or_default().insert(uid.clone());
+        if let Some(holder) = self.holders.get_mut(uid) {
+            *holder.mark(by) = true;
+        }
         changed
     }
 
@@ -124,18 +157,27 @@ impl Statics {
     }
 
     fn drop_holder(&mut self, uid: &PodUid) -> Option<NodeName> {
-        let node = self.holders.remove(uid)?.node;
-        if let Some(here) = self.by_node.get_mut(&node) {
-            here.remove(uid);
-            if here.is_empty() {
-                self.by_node.remove(&node);
-            }
+        let holder = self.holders.remove(uid)?;
+        self.take_away(&holder.node, &holder.devices, |here| here.holders.remove(uid));
+        Some(holder.node)
+    }
+
+    fn take_away(&mut self, node: &NodeName, devices: &Devices, remove: impl FnOnce(&mut Here) -> bool) {
+        let Some(here) = self.here.get_mut(node) else { return };
+        if remove(here) {
+            here.remove(devices);
         }
-        Some(node)
+        if here.holders.is_empty() && here.promised.is_empty() {
+            self.here.remove(node);
+        }
     }
 
     /// Promises devices to a pod that is about to be bound.
     pub fn promise(&mut self, uid: &PodUid, promised: Promised) {
+        self.release(uid);
+        let here = self.here.entry(promised.node.clone()).or_default();
+        here.promised.insert(uid.clone());
+        here.add(&promised.devices);
         self.promises.insert(uid.clone(), promised);
     }
 
@@ -149,27 +191,36 @@ impl Statics {
 
     /// Takes a promise back, and says where it was.
     pub fn release(&mut self, uid: &PodUid) -> Option<NodeName> {
-        self.promises.remove(uid).map(|promised| promised.node)
+        let promised = self.promises.remove(uid)?;
+        self.take_away(&promised.node, &promised.devices, |here| here.promised.remove(uid));
+        Some(promised.node)
     }
 
     /// Takes back what is promised on a node that is no static one any more.
     pub fn release_on(&mut self, node: &NodeName) {
-        self.promises.retain(|_, promised| promised.node != *node);
+        let promised = self.here.get(node).map(|here| here.promised.clone()).unwrap_or_default();
+        promised.iter().for_each(|uid| drop(self.release(uid)));
     }
 
     /// The pods that hold something of a node.
     pub fn holders_on(&self, node: &str) -> impl Iterator<Item = (&PodUid, &Devices)> {
-        let here = self.by_node.get(node).into_iter().flatten();
+        let here = self.here.get(node).into_iter().flat_map(|here| &here.holders);
         here.filter_map(|uid| Some((uid, &self.holders.get(uid)?.devices)))
     }
 
     /// What of a node's devices is held or promised, but for what this pod has.
     pub fn taken(&self, node: &str, except: Option<&PodUid>) -> Devices {
-        let held = self.holders_on(node);
-        let promised = self.promises.iter().filter(|(_, promised)| promised.node.as_str() == node);
-        let promised = promised.map(|(uid, promised)| (uid, &promised.devices));
-        let others = held.chain(promised).filter(|(uid, _)| except != Some(*uid));
-        sum(others.map(|(_, devices)| devices))
+        let mut taken = self.here.get(node).map(|here| here.taken.clone()).unwrap_or_default();
+        let held = except.and_then(|uid| self.holders.get(uid)).map(|holder| (&holder.node, &holder.devices));
+        let promised = except.and_then(|uid| self.promises.get(uid)).map(|own| (&own.node, &own.devices));
+        for (_, own) in held.into_iter().chain(promised).filter(|(at, _)| at.as_str() == node) {
+            for (name, count) in own {
+                if let Some(taken) = taken.get_mut(name) {
+                    *taken = taken.saturating_sub(*count);
+                }
+            }
+        }
+        taken
     }
 }
 

@@ -2,6 +2,7 @@
 
 use clap::Args as ClapArgs;
 use kerf_core::resource::all_names;
+use kerf_core::static_node;
 use kerf_runtime::args::NamespacedName;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -69,10 +70,10 @@ pub(crate) fn configuration(args: &Args) -> Value {
         name: args.scheduler_name.clone(),
     });
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
-    // Everybody's names are among them: on nodes that kerf does not serve nobody would account for them here. So the
-    // extender turns pods away that no webhook of kerf's has admitted.
-    let managed: Vec<Value> =
-        all_names().into_iter().map(|n| json!({"name": n.to_string(), "ignoredByScheduler": true})).collect();
+    // Everybody's names are among them: on nodes that kerf does not serve the extender accounts for them.
+    let plugins = static_node::names().into_iter().map(|name| name.to_string());
+    let names = all_names().into_iter().map(|name| name.to_string()).chain(plugins);
+    let managed: Vec<Value> = names.map(|name| json!({"name": name, "ignoredByScheduler": true})).collect();
     // qps and burst: the defaults of 50 and 100 throttle a burst of pods.
     let mut connection = json!({"qps": 1000, "burst": 2000});
     if let Some(path) = &args.kubeconfig {
@@ -135,7 +136,7 @@ mod tests {
     fn the_scheduler_hides_every_name_of_kerfs_from_its_own_accounts() {
         let args = Cli::parse_from(["kerf"]).args;
         let managed = configuration(&args)["extenders"][0]["managedResources"].as_array().cloned().unwrap();
-        assert_eq!(managed.len(), all_names().len());
+        assert_eq!(managed.len(), all_names().len() + static_node::names().len());
         assert!(managed.iter().all(|m| m["ignoredByScheduler"] == true));
     }
 }

@@ -88,6 +88,9 @@ pub const DEMAND_DOCUMENT: &str = "demand.json";
 /// Prefix of the limits in which users ask for memory: `kerf.dev/gpu-10gb`. In Pods the bare `gpu-10gb` works too.
 pub const SIZE_PREFIX: &str = "kerf.dev/gpu-";
 
+/// Node label, written by admins: `true` on a node whose GPUs are kerf's.
+pub const MANAGED: &str = "kerf.dev/managed";
+
 /// Node label, written by the agent: the GPU model (`H100-80GB`), or [`MIXED_MODELS`].
 pub const NODE_MODEL: &str = "kerf.dev/gpu-model";
 

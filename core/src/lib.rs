@@ -17,6 +17,7 @@
 //! | [`planner`] | which steps turn what is into what is wanted, and an independent checker of them |
 //! | [`offer`] | which devices the kubelet may hand out |
 //! | [`gfd_labels`] | what a served node's labels say to those who select on NVIDIA's |
+//! | [`static_node`] | what a node offers that NVIDIA's device plugin serves |
 //! | [`sharing`] | what tenants of one GPU cost each other, and which way of sharing serves them |
 //! | [`contract`] | the documents that the programs exchange |
 #![forbid(unsafe_code)]
@@ -39,6 +40,7 @@ pub mod quantity;
 pub mod request;
 pub mod resource;
 pub mod sharing;
+pub mod static_node;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod units;

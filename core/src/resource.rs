@@ -7,8 +7,9 @@ use crate::keys::SIZE_PREFIX;
 use crate::kind::Kind;
 use crate::mig::{ComputeProfile, Profile, catalog};
 use crate::quantity::{SizeError, named_size};
+use crate::static_node::PluginName;
 use crate::units::SizeGb;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
@@ -19,6 +20,8 @@ const WHOLE: &str = "nvidia.com/gpu";
 const REPLICA: &str = "nvidia.com/gpu.shared";
 const SHARE_PREFIX: &str = "nvidia.com/gpu-";
 const TIME_SLICE_SUFFIX: &str = ".shared";
+/// Between a name of NVIDIA's device plugin and a kind: in no resource name.
+const KIND_MARK: char = '=';
 
 /// The sizes of shares that have a resource name, in GB, ascending.
 ///
@@ -58,6 +61,10 @@ pub enum ResourceName {
     Mps(SizeGb),
     /// `nvidia.com/gpu-<N>gb.shared`: a time slice.
     TimeSlicing(SizeGb),
+    /// A name of NVIDIA's device plugin with the kind that a static node gives under it, where the name does not say that: an
+    /// MPS replica or a MIG instance as `nvidia.com/gpu`. In limits it is written as the plugin's name, and in kerf's own
+    /// documents with the kind behind it.
+    Plugin(PluginName, Kind),
 }
 
 impl ResourceName {
@@ -69,7 +76,14 @@ impl ResourceName {
             Self::Whole => Kind::Whole,
             Self::Mps(_) => Kind::Mps,
             Self::TimeSlicing(_) | Self::Replica => Kind::TimeSlicing,
+            Self::Plugin(_, kind) => kind,
         }
+    }
+
+    /// Whether only a node that NVIDIA's device plugin serves has such.
+    #[must_use]
+    pub fn is_plugins(self) -> bool {
+        matches!(self, Self::Plugin(..))
     }
 
     /// The name of a share of `size` made by `kind`; `None` for what is no share.
@@ -89,7 +103,7 @@ impl ResourceName {
             Self::Mig(profile) => Some(profile.size()),
             Self::Compute(profile) => Some(profile.of().size()),
             Self::Mps(size) | Self::TimeSlicing(size) => Some(size),
-            Self::Whole | Self::Replica => None,
+            Self::Whole | Self::Replica | Self::Plugin(..) => None,
         }
     }
 
@@ -112,6 +126,7 @@ impl fmt::Display for ResourceName {
             Self::Replica => f.write_str(REPLICA),
             Self::Mps(size) => write!(f, "{SHARE_PREFIX}{}gb", size.0),
             Self::TimeSlicing(size) => write!(f, "{SHARE_PREFIX}{}gb{TIME_SLICE_SUFFIX}", size.0),
+            Self::Plugin(name, _) => name.fmt(f),
         }
     }
 }
@@ -168,7 +183,10 @@ impl FromStr for ResourceName {
 
 impl From<ResourceName> for String {
     fn from(name: ResourceName) -> Self {
-        name.to_string()
+        match name {
+            ResourceName::Plugin(_, kind) => format!("{name}{KIND_MARK}{kind}"),
+            name => name.to_string(),
+        }
     }
 }
 
@@ -176,8 +194,16 @@ impl TryFrom<String> for ResourceName {
     type Error = UnknownResource;
 
     fn try_from(text: String) -> Result<Self, UnknownResource> {
-        text.parse()
+        let Some((name, kind)) = text.split_once(KIND_MARK) else { return text.parse() };
+        let kind = Kind::ALL.into_iter().find(|known| known.as_str() == kind);
+        let kind = kind.ok_or_else(|| UnknownResource(text.clone()))?;
+        Ok(Self::Plugin(name.parse()?, kind))
     }
+}
+
+/// Reads a name as it is written in limits: what admins write has no kind behind it.
+pub(crate) fn plain<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceName, D::Error> {
+    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
 }
 
 /// Reads a limit's name as a size that the user asks for: `kerf.dev/gpu-10gb`, or the bare `gpu-10gb`.
@@ -212,6 +238,16 @@ mod tests {
             let name: ResourceName = text.parse().unwrap();
             assert_eq!(name.to_string(), text);
         }
+    }
+
+    #[test]
+    fn a_plugins_name_keeps_its_kind_in_documents_and_not_in_limits() {
+        let name = ResourceName::Plugin(PluginName::Gpu, Kind::Mps);
+        assert_eq!(name.to_string(), "nvidia.com/gpu");
+        let text = serde_json::to_string(&name).unwrap();
+        assert_eq!(text, r#""nvidia.com/gpu=mps""#);
+        assert_eq!(serde_json::from_str::<ResourceName>(&text).unwrap(), name);
+        assert!(serde_json::from_str::<ResourceName>(r#""nvidia.com/gpu=fast""#).is_err());
     }
 
     #[test]

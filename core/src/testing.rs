@@ -10,6 +10,7 @@ use crate::mig::catalog;
 use crate::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
 use crate::request::{GpuSelection, Role};
 use crate::resource::ResourceName;
+use crate::static_node::StaticNode;
 use crate::units::{MemoryMib, SizeGb};
 
 /// The status of a ready node with these GPUs (short model names), all MIG-capable ones in MIG mode.
@@ -77,6 +78,7 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
         compute: None,
     };
     RequestDocument {
+        static_nodes: false,
         version: REQUEST_VERSION,
         isolation: IsolationClass::None,
         containers: vec![container],
@@ -141,4 +143,18 @@ pub fn wanted(shapes: &[Shape]) -> Vec<WantedSlice> {
         reservation: None,
     };
     shapes.iter().enumerate().map(slice).collect()
+}
+
+/// What a Node with these labels (without their prefix `nvidia.com/`) offers that has so many devices of each of these names
+/// (likewise), all of them well.
+///
+/// # Panics
+/// If it is no static node.
+#[must_use]
+pub fn static_node(labels: &[(&str, &str)], devices: &[(&str, u32)]) -> StaticNode {
+    let labels = labels.iter().map(|(key, value)| (format!("nvidia.com/{key}"), (*value).to_owned())).collect();
+    let amounts = devices.iter().map(|(name, count)| (format!("nvidia.com/{name}"), count.to_string()));
+    let amounts: Vec<(String, String)> = amounts.collect();
+    let all = || amounts.iter().map(|(name, amount)| (name.as_str(), amount.as_str()));
+    StaticNode::read(&labels, all(), all()).expect("a static node")
 }

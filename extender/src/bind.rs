@@ -102,7 +102,7 @@ impl Bind {
         let promise = self.reserve(term, gate).await?;
         let assignment = self.ready(term, &promise, gate).await?;
         term.with(|index| index.begin_post(&self.uid));
-        let post = timeout_at(gate + POST_GRACE, binding::post(&term.client, self, &assignment)).await;
+        let post = timeout_at(gate + POST_GRACE, binding::post(&term.client, self, assignment.as_ref())).await;
         match post.unwrap_or(Err(BindingError::TimedOut)) {
             Ok(()) => {
                 term.with(|index| index.bound(&self.uid, &self.key, &self.node));
@@ -135,7 +135,12 @@ impl Bind {
             Err(Unreservable::UnknownPod) => {
                 let pod = timeout_at(gate, binding::pod(&term.client, &self.key, &self.uid)).await;
                 let pod = pod.unwrap_or(Err(BindingError::TimedOut))?.ok_or(BindError::Lost)?;
-                reserve(Some(pod.ask().map_err(BindError::Refused)?))
+                match pod.ask() {
+                    Err(Refusal::NotAdmitted) if !pod.devices.is_empty() => {
+                        term.with(|index| index.reserve_plain(&pod, &self.node))
+                    }
+                    ask => reserve(Some(ask.map_err(BindError::Refused)?)),
+                }
             }
             result => result,
         };
@@ -145,21 +150,22 @@ impl Bind {
         })
     }
 
-    /// Waits until all slices are ready, and logs the commit on the way.
+    /// Waits until all slices are ready, and logs the commit on the way. What is promised on a static node is there.
     async fn ready(
         &self,
         term: &Arc<Term>,
         promise: &Promise,
         gate: Instant,
-    ) -> Result<AssignmentDocument, BindError> {
+    ) -> Result<Option<AssignmentDocument>, BindError> {
         let mut changes = term.watch_node(&self.node);
         let mut logged = false;
         loop {
             changes.mark_unchanged();
             let late = match term.with(|index| index.progress(&self.uid, &self.node)) {
                 Progress::Ready(assignment) => {
-                    return Ok(assignment);
+                    return Ok(Some(assignment));
                 }
+                Progress::Bare => return Ok(None),
                 Progress::Failed(reason) => return Err(BindError::Failed(reason)),
                 Progress::Lost => return Err(BindError::Lost),
                 Progress::Writing => BindError::StillWriting,

@@ -9,6 +9,7 @@ use kerf_core::names::{PodKey, PodUid};
 use kube::Client;
 use kube::api::Api;
 use serde_json::json;
+use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// Why a Binding was not made, or perhaps not.
@@ -38,8 +39,14 @@ impl BindingError {
 
 /// Sends the Binding of a pod, for exactly the pod of this UID, with what it was assigned. The API server writes the
 /// annotations into the pod in the same step.
-pub async fn post(client: &Client, bind: &Bind, assignment: &AssignmentDocument) -> Result<(), BindingError> {
+pub async fn post(
+    client: &Client,
+    bind: &Bind,
+    assignment: Option<&AssignmentDocument>,
+) -> Result<(), BindingError> {
     let PodKey { namespace, name } = &bind.key;
+    let annotations: BTreeMap<_, _> =
+        assignment.map(|assignment| (keys::ASSIGNMENT, assignment.to_json())).into_iter().collect();
     let body = json!({
         "apiVersion": "v1",
         "kind": "Binding",
@@ -47,7 +54,7 @@ pub async fn post(client: &Client, bind: &Bind, assignment: &AssignmentDocument)
             "name": name,
             "namespace": namespace,
             "uid": bind.uid,
-            "annotations": {keys::ASSIGNMENT: assignment.to_json()},
+            "annotations": annotations,
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": bind.node},
     });

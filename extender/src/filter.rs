@@ -5,6 +5,7 @@ use crate::cluster_index::ClusterIndex;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Cost, Refusal};
+use kerf_core::static_node::Devices;
 use std::time::Instant;
 
 /// What one step of a score is worth.
@@ -22,6 +23,8 @@ pub struct Candidate {
     pub key: PodKey,
     /// What it asks for.
     pub ask: Result<Ask, Refusal>,
+    /// What its containers ask of NVIDIA's device plugin.
+    pub devices: Devices,
 }
 
 /// Every offered node's answer.
@@ -48,6 +51,7 @@ pub fn filter<'n>(
     }
     let ask = match &pod.ask {
         Ok(ask) => ask,
+        Err(Refusal::NotAdmitted) if !pod.devices.is_empty() => return plain(index, pod, offered),
         Err(refusal) => return none(offered, *refusal),
     };
     if let Err(over) = index.within_quota(ask) {
@@ -91,7 +95,11 @@ pub fn prioritize<'n>(
     }
     let mut ranked: Vec<(bool, Option<Cost>, &str)> = Vec::with_capacity(offered.len());
     for &name in offered {
-        let cost = pod.ask.as_ref().ok().and_then(|ask| index.cost(name, &pod.uid, ask).ok());
+        let cost = match &pod.ask {
+            Ok(ask) => index.cost(name, &pod.uid, ask),
+            Err(_) => index.plain_fit(name, &pod.uid, &pod.devices),
+        };
+        let cost = cost.ok();
         ranked.push((favourite != Some(name), cost, name));
     }
     // `None` is greater than any cost here: those that cannot serve the pod any more come last.
@@ -110,9 +118,25 @@ pub fn prioritize<'n>(
 /// or a dead agent does not hold the pod for ever; unless its Binding may just be made.
 fn promised(index: &mut ClusterIndex, uid: &PodUid, offered: &[&str]) -> Option<NodeName> {
     let place = index.place_of(uid)?.clone();
-    let serving = index.node(&place).is_some_and(|node| node.serving().is_ok());
+    let serving = match index.node(&place) {
+        Some(node) => node.serving().is_ok(),
+        None => index.is_static(&place),
+    };
     let usable = serving && offered.contains(&place.as_str());
     if !usable && index.give_up(uid) { None } else { Some(place) }
+}
+
+/// Filters for a pod that asks NVIDIA's device plugin and not kerf: where our names are hidden from the scheduler, nobody else
+/// counts them.
+fn plain<'n>(index: &ClusterIndex, pod: &Candidate, offered: &[&'n str]) -> Filtered<'n> {
+    let mut filtered = Filtered { fitting: Vec::new(), refused: Vec::new() };
+    for &name in offered {
+        match index.plain_fit(name, &pod.uid, &pod.devices) {
+            Ok(_) => filtered.fitting.push(name),
+            Err(refusal) => filtered.refused.push((name, refusal)),
+        }
+    }
+    filtered
 }
 
 fn only<'n>(offered: &[&'n str], place: &NodeName) -> Filtered<'n> {

@@ -6,6 +6,7 @@ use crate::tentative::LIFETIME;
 use kerf_core::contract::GpuNodeSpec;
 use kerf_core::packing::Terms;
 use kerf_core::packing::fraction::CpuMilli;
+use kerf_core::static_node::Devices;
 use kerf_core::testing::{node_status, request, slice_status};
 use kerf_core::units::MemoryMib;
 use kerf_runtime::gpu_node::GpuNode;
@@ -25,6 +26,7 @@ fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
 
 fn pod(name: &str, resource: &str) -> Candidate {
     Candidate {
+        devices: Devices::new(),
         uid: PodUid::new(format!("uid-{name}")),
         key: PodKey::new("default", name),
         ask: Ask::read(Some(&request(resource, 1).to_json())),
@@ -46,6 +48,7 @@ fn choose(index: &mut ClusterIndex, pod: &Candidate, nodes: &[&str], now: Instan
 fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
     bind(index, pod, node);
     index.show_pod(KnownPod {
+        devices: Devices::new(),
         uid: pod.uid.clone(),
         key: pod.key.clone(),
         node: Some(node.into()),
@@ -158,6 +161,7 @@ fn shares(resource: &str, first_is_busy: bool) -> Vec<String> {
     let place = |n: usize| {
         let pod = pod(&n.to_string(), resource);
         let known = KnownPod {
+            devices: Devices::new(),
             uid: pod.uid.clone(),
             key: pod.key.clone(),
             node: None,
@@ -284,6 +288,7 @@ fn an_expectation_ends_with_the_pod() {
     filter(&mut index, &a, &["n1"], now);
     assert_eq!(filter(&mut index, &b, &["n1"], now).refused, [("n1", Refusal::NoRoom)]);
     let known = KnownPod {
+        devices: Devices::new(),
         uid: a.uid.clone(),
         key: a.key.clone(),
         node: None,
@@ -391,6 +396,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
     let mut index = cluster(&[("n", &["H100-80GB"])]);
     let waiting = pod("a", WHOLE);
     index.show_pod(KnownPod {
+        devices: Devices::new(),
         uid: waiting.uid.clone(),
         key: waiting.key.clone(),
         node: None,

@@ -38,7 +38,6 @@ pub mod evict;
 pub mod filter;
 pub mod in_force;
 pub mod leader;
-pub mod machine;
 pub mod metrics;
 pub mod node_policies;
 pub mod node_writer;

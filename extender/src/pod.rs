@@ -7,9 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
+use kerf_core::quantity::parse_count;
+use kerf_core::request::{Claim, Role, held};
+use kerf_core::resource::ResourceName;
+use kerf_core::static_node::{Devices, PluginName};
 use kube::Resource;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -43,6 +48,9 @@ pub struct PodSpecView {
     /// Its service account.
     #[serde(default)]
     pub service_account_name: Option<String>,
+    /// Its init containers, for what they ask of NVIDIA's device plugin.
+    #[serde(default)]
+    pub init_containers: Vec<ContainerView>,
     /// Its containers, for what they ask of the node.
     #[serde(default)]
     pub containers: Vec<ContainerView>,
@@ -50,7 +58,11 @@ pub struct PodSpecView {
 
 /// The part of a container that matters here.
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct ContainerView {
+    /// `Always` for an init container that is a sidecar.
+    #[serde(default)]
+    pub restart_policy: Option<String>,
     /// What it asks for.
     #[serde(default)]
     pub resources: Option<ResourcesView>,
@@ -72,6 +84,38 @@ pub struct PodStatusView {
     pub phase: Option<String>,
 }
 
+impl PodSpecView {
+    /// The devices of NVIDIA's device plugin that the pod holds over its whole life.
+    #[must_use]
+    pub fn devices(&self) -> Devices {
+        let init = self.init_containers.iter().map(|container| {
+            let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+            (if is_sidecar { Role::Sidecar } else { Role::Init }, container)
+        });
+        let all = init.chain(self.containers.iter().map(|container| (Role::App, container)));
+        let claims: Vec<Claim> = all.flat_map(|(role, container)| container.claims(role)).collect();
+        let mut devices = Devices::new();
+        for (claim, held) in claims.iter().zip(held(&claims)).filter(|(_, held)| *held > 0) {
+            if let Some(name) = claim.resource.plugin_name() {
+                *devices.entry(name).or_default() += held;
+            }
+        }
+        devices
+    }
+}
+
+impl ContainerView {
+    fn claims(&self, role: Role) -> impl Iterator<Item = Claim> {
+        let requests = self.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+        requests.into_iter().flatten().filter_map(move |(name, amount)| {
+            let name: PluginName = name.parse().ok()?;
+            let resource = name.plain().unwrap_or(ResourceName::Plugin(name, Kind::TimeSlicing));
+            let count = u32::try_from(parse_count(&amount.0)?).unwrap_or(u32::MAX);
+            Some(Claim { role, resource, count })
+        })
+    }
+}
+
 /// What the index keeps of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownPod {
@@ -85,6 +129,8 @@ pub struct KnownPod {
     pub ended: bool,
     /// What its containers ask of the node.
     pub compute: Compute,
+    /// What it holds of NVIDIA's device plugin while it is on a node that has it.
+    pub devices: Devices,
     /// Its deletion has begun.
     pub deleting: bool,
     /// Its owner allows that it is restarted elsewhere, and it has a controller that starts another.
@@ -109,6 +155,7 @@ impl From<SlicedPod> for KnownPod {
         let SlicedPod { metadata, spec, status } = pod;
         let phase = status.and_then(|s| s.phase);
         let spec = spec.unwrap_or_default();
+        let devices = spec.devices();
         let node = spec.node_name.filter(|name| !name.is_empty());
         let requests = spec.containers.iter().filter_map(|c| c.resources.as_ref()?.requests.as_ref());
         let compute = requests.map(Compute::of).fold(Compute::default(), Compute::plus);
@@ -132,6 +179,7 @@ impl From<SlicedPod> for KnownPod {
             node: node.map(NodeName::new),
             ended: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
             compute,
+            devices,
             deleting: metadata.deletion_timestamp.is_some(),
             movable: allowed && owners.iter().any(|owner| owner.controller == Some(true)),
             request: request.map(Arc::from),
@@ -173,6 +221,7 @@ mod tests {
             node: Some("n1".into()),
             ended: true,
             compute: Compute { cpu: CpuMilli(1500), memory: MemoryMib(2048) },
+            devices: Devices::new(),
             deleting: true,
             movable: true,
             request: Some("{}".into()),

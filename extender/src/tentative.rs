@@ -86,6 +86,11 @@ impl Tentatives {
         &self.usage
     }
 
+    /// What those ask for that have a place on a node.
+    pub fn asks_on(&self, node: &str) -> impl Iterator<Item = &Ask> {
+        self.by_node.get(node).into_iter().flatten().map(|tentative| &tentative.ask)
+    }
+
     /// Whether no pod has a place on a node.
     #[must_use]
     pub fn are_none_on(&self, node: &str) -> bool {

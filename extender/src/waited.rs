@@ -215,11 +215,12 @@ pub async fn run(term: Arc<Term>) {
         if !waiters.iter().any(is_long) {
             continue;
         }
-        let pending = term.with(|index| {
+        let demand = term.with(|index| {
             index.show_supply(&mut memory.supply);
-            index.demand().pending
+            index.demand()
         });
-        for due in due(&waiters, &memory.supply.supply(), &pending, &policies) {
+        let supply = memory.supply.supply().holding(Arc::new(demand.held));
+        for due in due(&waiters, &supply, &demand.pending, &policies) {
             act(&term, &mut memory, due, now).await;
         }
     }

@@ -1,13 +1,16 @@
-//! The watches that feed the index: nodes' GpuNode objects, pods with kerf's label, and what Nodes have for pods.
+//! The watches that feed the index: nodes' GpuNode objects, pods with kerf's label, bound pods without it (of which only
+//! those are kept that hold devices of NVIDIA's plugin), and what Nodes have for pods.
 //!
 //! Nodes come first, so that when pods are listed every promise is known and those to vanished pods are found.
 
-use crate::machine::Machine;
+use crate::cluster_index::ClusterIndex;
+use crate::compute::Compute;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::term::Term;
 use futures::{Stream, StreamExt};
 use kerf_core::keys;
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::machine::Machine;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
@@ -17,12 +20,18 @@ use std::sync::Arc;
 /// Seconds after which a watch is begun anew. A connection that died silently is noticed 5 s later.
 const WATCH_SECONDS: u32 = 60;
 
+/// The pods that may hold devices: a watch with such a selector tells of the end of one that leaves it.
+const BOUND_AND_ALIVE: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
+
 /// Feeds the index until the term ends.
 pub async fn run(term: Arc<Term>) {
+    term.with(ClusterIndex::await_statics);
     let config = Config::default().timeout(WATCH_SECONDS);
     let nodes = watcher(Api::<GpuNode>::all(term.client.clone()), config.clone()).default_backoff();
     let pods_config = config.clone().labels(&format!("{}=true", keys::SLICED));
     let pods = watcher(Api::<SlicedPod>::all(term.client.clone()), pods_config).default_backoff();
+    let others_config = config.clone().labels(&format!("{}!=true", keys::SLICED)).fields(BOUND_AND_ALIVE);
+    let others = watcher(Api::<SlicedPod>::all(term.client.clone()), others_config).default_backoff();
     let machines = watcher(Api::<Machine>::all(term.client.clone()), config).default_backoff();
     let nodes_listed = tokio::sync::Notify::new();
     let feed_nodes = feed(&term, "GpuNodes", nodes, |event| {
@@ -44,10 +53,23 @@ pub async fn run(term: Arc<Term>) {
         })
         .await;
     };
-    let feed_machines = feed(&term, "Nodes", machines, |event| tell_machine(&term, event));
+    let feed_others = feed(&term, "Pods of others", others, |event| {
+        let done = matches!(event, Event::InitDone);
+        tell_other(&term, event);
+        if done {
+            term.listed.notify_one();
+        }
+    });
+    let feed_machines = feed(&term, "Nodes", machines, |event| {
+        let done = matches!(event, Event::InitDone);
+        tell_machine(&term, event);
+        if done {
+            term.listed.notify_one();
+        }
+    });
     tokio::select! {
         () = term.stop.cancelled() => {}
-        () = async { tokio::join!(feed_nodes, feed_pods, feed_machines); } => {}
+        () = async { tokio::join!(feed_nodes, feed_pods, feed_others, feed_machines); } => {}
     }
 }
 
@@ -79,15 +101,27 @@ fn tell_node(term: &Arc<Term>, event: Event<GpuNode>) {
 fn tell_machine(term: &Arc<Term>, event: Event<Machine>) {
     match event {
         Event::InitApply(node) | Event::Apply(node) => term.with(|index| {
-            index.show_allocatable(node.name(), Some(node.allocatable()));
+            index.show_allocatable(node.name(), Some(node.allocatable().map(Compute::of).unwrap_or_default()));
+            index.show_static(node.name(), node.static_node());
             index.show_labels(node.name(), Some(node.metadata.labels.unwrap_or_default()));
         }),
         Event::Delete(node) => term.with(|index| {
             index.show_allocatable(node.name(), None);
+            index.show_static(node.name(), None);
             index.show_labels(node.name(), None);
         }),
-        Event::Init | Event::InitDone => {}
+        Event::Init => term.with(ClusterIndex::machines_listing),
+        Event::InitDone => term.with(ClusterIndex::machines_listed),
     }
+}
+
+fn tell_other(term: &Arc<Term>, event: Event<SlicedPod>) {
+    term.with(|index| match event {
+        Event::Init => index.others_listing(),
+        Event::InitApply(pod) | Event::Apply(pod) => index.show_other(&KnownPod::from(pod)),
+        Event::Delete(pod) => index.hide_other(&KnownPod::from(pod).uid),
+        Event::InitDone => index.others_listed(),
+    });
 }
 
 fn tell_pod(term: &Arc<Term>, event: Event<SlicedPod>) {

@@ -3,10 +3,12 @@
 
 use crate::ask::Ask;
 use crate::filter::{Candidate, Filtered};
+use crate::pod::{ContainerView, PodSpecView};
 use kerf_core::keys;
 use kerf_core::names::{PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
+use kerf_core::static_node::Devices;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -45,6 +47,10 @@ struct WireSpec<'a> {
     priority_class_name: Option<Text<'a>>,
     #[serde(borrow, default)]
     service_account_name: Option<Text<'a>>,
+    #[serde(default)]
+    init_containers: Option<Vec<ContainerView>>,
+    #[serde(default)]
+    containers: Option<Vec<ContainerView>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -105,7 +111,16 @@ impl<'a> ExtenderArgs<'a> {
             uid: PodUid::new(&*metadata.uid.0),
             key: PodKey::new(&*metadata.namespace.0, &*metadata.name.0),
             ask: Ask::read(request.map(|text| &*text.0)).map(|ask| self.with_facts(ask)),
+            devices: if request.is_some() { Devices::new() } else { self.devices() },
         }
+    }
+
+    fn devices(&self) -> Devices {
+        let list = |list: Option<&Vec<ContainerView>>| list.cloned().unwrap_or_default();
+        let spec = self.pod.spec.as_ref();
+        let init_containers = list(spec.and_then(|spec| spec.init_containers.as_ref()));
+        let containers = list(spec.and_then(|spec| spec.containers.as_ref()));
+        PodSpecView { init_containers, containers, ..PodSpecView::default() }.devices()
     }
 
     fn with_facts(&self, ask: Ask) -> Ask {

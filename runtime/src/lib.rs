@@ -6,6 +6,7 @@ pub mod args;
 pub mod event_note;
 pub mod eviction;
 pub mod gpu_node;
+pub mod machine;
 pub mod policy_file;
 pub mod serve;
 pub mod shutdown;

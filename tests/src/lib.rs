@@ -22,5 +22,6 @@ pub mod pods;
 pub mod process;
 pub mod random;
 pub mod real_node;
+pub mod static_node;
 
 pub use percentile::percentile;

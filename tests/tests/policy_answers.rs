@@ -7,10 +7,11 @@ use base64::engine::general_purpose::STANDARD;
 use clap::Parser;
 use kerf_cli::policy;
 use kerf_core::names::NodeName;
-use kerf_core::policy::Supply;
+use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_core::resource::ResourceName;
 use kerf_core::testing::node_status;
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::machine::Machine;
 use kerf_runtime::policy_file;
 use kerf_tests::cluster::root;
 use serde_json::{Value, json};
@@ -188,6 +189,41 @@ fn on_the_manifests_of_the_documentation() -> anyhow::Result<()> {
     let with_gpus = compare(&cases, &policies, &Supply::of(&statuses), Some(file.path()))?;
     let without = compare(&cases, &policies, &Supply::default(), None)?;
     ensure!(with_gpus.1 > 15 && without.1 > 15, "{with_gpus:?} {without:?}");
+    Ok(())
+}
+
+#[test]
+fn on_static_nodes() -> anyhow::Result<()> {
+    let labels = |product: &str, memory: &str, count: &str, replicas: &str, strategy: &str| {
+        json!({
+            "nvidia.com/gpu.product": product, "nvidia.com/gpu.memory": memory, "nvidia.com/gpu.count": count,
+            "nvidia.com/gpu.replicas": replicas, "nvidia.com/gpu.sharing-strategy": strategy,
+        })
+    };
+    let node = |name: &str, labels: Value, resource: &str, count: &str| {
+        let all = json!({"cpu": "8", resource: count});
+        json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+            "status": {"capacity": all, "allocatable": all},
+        })
+    };
+    let nodes = [
+        node("mps", labels("NVIDIA-A100-SXM4-80GB-SHARED", "81920", "2", "4", "mps"), "nvidia.com/gpu", "8"),
+        node("single", labels("NVIDIA-H200-MIG-1g.18gb", "16384", "7", "1", "none"), "nvidia.com/gpu", "7"),
+        node("sliced", labels("NVIDIA-A10G", "23028", "1", "2", "time-slicing"), "nvidia.com/gpu.shared", "2"),
+        node("bare", json!({}), "nvidia.com/gpu", "1"),
+    ];
+    let mut index = SupplyIndex::default();
+    for node in &nodes {
+        let machine: Machine = serde_json::from_value(node.clone())?;
+        index.show_static(machine.name(), machine.static_node());
+    }
+    let file = tempfile::NamedTempFile::new()?;
+    std::fs::write(file.path(), json!({"kind": "List", "items": nodes}).to_string())?;
+    let folder = root().join("docs/dialects");
+    let (cases, policies) = (cases(&folder)?, folder.join("policy.yaml"));
+    let (_, served) = compare(&cases, &policies, &index.supply(), Some(file.path()))?;
+    ensure!(served > 12, "{served}");
     Ok(())
 }
 

@@ -8,9 +8,10 @@
 //! Who was promised a slice since the extender's last word is counted twice, as pending and in the `GpuNode`. That lasts until
 //! the next, a tenth of a second and one write, and leaves a place to the next kind that might have been filled.
 
-use kerf_core::contract::{Demand, RequestDocument, Slices};
+use kerf_core::contract::{Demand, Held, RequestDocument, Slices};
 use kerf_core::resource::ResourceName;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long an admission counts of which nobody has heard: what comes after this webhook may have refused the pod.
@@ -25,6 +26,8 @@ pub(crate) struct Recent {
     /// The name of this replica.
     replica: String,
     published: Option<Demand>,
+    /// What pods hold of static nodes, by what was published.
+    held: Arc<Held>,
     /// The oldest first.
     admitted: VecDeque<Admitted>,
     /// Rises with every admission.
@@ -76,7 +79,13 @@ impl Recent {
                 forget(&mut self.admitted, name, seen);
             }
         }
+        self.held = Arc::new(demand.as_ref().map(|demand| demand.held.clone()).unwrap_or_default());
         self.published = demand;
+    }
+
+    /// What pods hold of static nodes.
+    pub fn held(&self) -> Arc<Held> {
+        self.held.clone()
     }
 
     /// The slices that pods wait for, by what was published and by what was admitted here since.

@@ -1,23 +1,27 @@
-//! What the cluster's GPUs can serve and have room for, kept up to date from the `GpuNodes`. A GpuNode whose status cannot be
-//! read adds nothing and stops nothing; one that is not served, or whose spec cannot be read, has no room.
+//! What the cluster's GPUs can serve and have room for, kept up to date from the `GpuNodes`, and from the Nodes that NVIDIA's
+//! device plugin serves. A GpuNode whose status cannot be read adds nothing and stops nothing; one that is not served, or
+//! whose spec cannot be read, has no room.
+
+mod index;
 
 use crate::recent::Recent;
 use futures::StreamExt;
-use kerf_core::contract::{Demand, GpuNodeSpec, RequestDocument};
+use index::Index;
+use kerf_core::contract::{Demand, RequestDocument};
 use kerf_core::kind::Kind;
-use kerf_core::names::NodeName;
-use kerf_core::policy::{Supply, SupplyIndex};
+use kerf_core::policy::Supply;
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::machine::Machine;
 use kerf_runtime::shutdown::CancellationToken;
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
-use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// How many `GpuNodes` are read at a time. Each has some ten KiB of JSON and takes ten times that while it is read, which stays
+/// How many `GpuNodes` or Nodes are read at a time. Each has some ten KiB of JSON and takes ten times that while it is read, which stays
 /// with the process.
 const PAGE: u32 = 5;
 
@@ -44,6 +48,7 @@ impl LiveSupply {
     pub fn current(&self, now: Instant) -> Seen {
         let supply = self.supply.borrow().clone().unwrap_or_default();
         let mut recent = lock(&self.recent);
+        let supply = Supply::clone(&supply).holding(recent.held());
         let less = recent.guess(now).map(|pending| supply.wanted(pending));
         Seen { supply: supply.wanted(recent.pending(now)), less, admissions: recent.version() }
     }
@@ -102,32 +107,33 @@ pub(crate) fn channel(replica: &str) -> (Publisher, LiveSupply) {
     (Publisher { supply: sender, recent }, live)
 }
 
-/// Follows the `GpuNodes` until `stop`.
+/// Follows the `GpuNodes` and the Nodes until `stop`.
 pub(crate) async fn follow(client: Client, publisher: Publisher, stop: CancellationToken) {
     let config = watcher::Config::default().page_size(PAGE);
-    let events = watcher(Api::<GpuNode>::all(client), config).default_backoff();
-    let mut events = std::pin::pin!(events);
-    let mut index = GpuIndex::default();
+    let gpu_nodes = watcher(Api::<GpuNode>::all(client.clone()), config.clone()).default_backoff();
+    let nodes = watcher(Api::<Machine>::all(client), config).default_backoff();
+    let (mut gpu_nodes, mut nodes) = (pin!(gpu_nodes), pin!(nodes));
+    let mut index = Index::default();
     let mut told = String::new();
     loop {
-        let event = tokio::select! {
+        let changed = tokio::select! {
             () = stop.cancelled() => return,
-            event = events.next() => event,
+            Some(event) = gpu_nodes.next() => event.map(|event| index.take(event)).map_err(|error| {
+                tracing::warn!(%error, "watch of GpuNodes broke, it is begun again");
+            }),
+            Some(event) = nodes.next() => event.map(|event| index.take_node(event)).or_else(|error| {
+                tracing::warn!(%error, "watch of Nodes broke, it is begun again; static nodes are as they were known last");
+                Ok(index.nodes_unknown())
+            }),
+            else => return,
         };
-        match event {
-            Some(Ok(event)) => {
-                if index.take(event) {
-                    let supply = index.nodes.supply();
-                    let largest = largest(&supply);
-                    if largest != told {
-                        tracing::info!(nodes = index.nodes.nodes(), largest, "supply");
-                        told = largest;
-                    }
-                    publisher.supply(supply);
-                }
+        if let (Ok(true), Some(supply)) = (changed, index.supply()) {
+            let largest = largest(&supply);
+            if largest != told {
+                tracing::info!(nodes = index.nodes(), largest, "supply");
+                told = largest;
             }
-            Some(Err(error)) => tracing::warn!(%error, "watch of GpuNodes broke, it is begun again"),
-            None => return,
+            publisher.supply(supply);
         }
     }
 }
@@ -136,66 +142,6 @@ pub(crate) async fn follow(client: Client, publisher: Publisher, stop: Cancellat
 fn largest(supply: &Supply) -> String {
     let size = |kind: &Kind| Some(format!("{kind}: {}", supply.largest(*kind)?));
     Kind::ALL.iter().filter_map(size).collect::<Vec<_>>().join(", ")
-}
-
-/// The nodes whose status can be read.
-#[derive(Debug, Default)]
-struct GpuIndex {
-    nodes: SupplyIndex,
-    /// The nodes of a list that is not complete yet.
-    listed: BTreeSet<NodeName>,
-    /// Why the others cannot be read: each reason is logged once.
-    unreadable: BTreeMap<NodeName, String>,
-}
-
-impl GpuIndex {
-    /// Takes an event, and says whether the supply may be another now. What a list shows is told when it is complete.
-    fn take(&mut self, event: Event<GpuNode>) -> bool {
-        match event {
-            Event::Init => {
-                self.listed.clear();
-                false
-            }
-            Event::InitApply(node) => {
-                self.listed.insert(node.name());
-                self.show(&node);
-                false
-            }
-            Event::InitDone => {
-                let listed = std::mem::take(&mut self.listed);
-                self.nodes.retain(|name| listed.contains(name));
-                self.unreadable.retain(|name, _| listed.contains(name));
-                true
-            }
-            Event::Apply(node) => self.show(&node),
-            Event::Delete(node) => {
-                self.unreadable.remove(&node.name());
-                self.nodes.remove(&node.name())
-            }
-        }
-    }
-
-    fn show(&mut self, node: &GpuNode) -> bool {
-        let name = node.name();
-        let spec = node.read_spec();
-        match node.read_status() {
-            Ok(status) => {
-                self.unreadable.remove(&name);
-                let Some(status) = status else { return self.nodes.remove(&name) };
-                let open = spec.is_ok() && status.is_ready();
-                let spec = spec.unwrap_or_else(|_| GpuNodeSpec::default());
-                self.nodes.show(name, &spec, &status, open)
-            }
-            Err(error) => {
-                let reason = error.to_string();
-                if self.unreadable.get(&name) != Some(&reason) {
-                    tracing::warn!(node = %name, reason, "GpuNode counts as no supply");
-                    self.unreadable.insert(name.clone(), reason);
-                }
-                self.nodes.remove(&name)
-            }
-        }
-    }
 }
 
 #[cfg(test)]

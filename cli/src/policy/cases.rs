@@ -24,7 +24,7 @@ pub struct Args {
     /// The policies: a file, or a folder of files.
     #[arg(long, value_name = "PATH", default_value = "policies")]
     policies: PathBuf,
-    /// The cluster's GPUs, by `kubectl get gpunodes -o json`. Without it the policy's order decides alone.
+    /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. Without it the policy's order decides alone.
     #[arg(long, value_name = "FILE")]
     gpunodes: Option<PathBuf>,
 }

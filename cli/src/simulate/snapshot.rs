@@ -9,7 +9,9 @@ use kerf_core::names::NodeName;
 use kerf_core::packing::{Fleet, FleetGpu, PlaceId, Terms};
 use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::machine::Machine;
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use thiserror::Error;
@@ -37,6 +39,14 @@ pub enum SnapshotError {
         /// What should.
         expected: String,
     },
+    /// A Node cannot be read.
+    #[error("items[{index}]: failed to read the Node: {error}")]
+    Node {
+        /// Which object, from 0.
+        index: usize,
+        /// Why.
+        error: serde_json::Error,
+    },
     /// An object's spec or status cannot be read.
     #[error("items[{index}].{field} ({node}): {reason}")]
     Unreadable {
@@ -53,7 +63,7 @@ pub enum SnapshotError {
 
 #[derive(Deserialize)]
 struct List {
-    items: Vec<GpuNode>,
+    items: Vec<Value>,
 }
 
 /// A node of the snapshot.
@@ -87,18 +97,36 @@ pub fn report(json: &str, terms: Terms) -> Result<String, SnapshotError> {
     Ok(text)
 }
 
-/// What the nodes of a snapshot can serve, and what of it is left.
+/// What the nodes of a snapshot can serve, and what of it is left. Nodes may stand beside the GpuNodes (`kubectl get
+/// gpunodes,nodes -o json`): of those that NVIDIA's device plugin serves all counts as free.
 pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
     let mut index = SupplyIndex::default();
     for node in read(json)? {
         index.show(NodeName::new(node.name), &node.spec, &node.status, node.ready);
     }
+    for (number, object) in list(json)?.into_iter().enumerate().filter(|(_, object)| is_node(object)) {
+        let machine = Machine::deserialize(object).map_err(|error| SnapshotError::Node { index: number, error })?;
+        index.show_static(machine.name(), machine.static_node());
+    }
     Ok(index.supply())
 }
 
+/// The objects of a list: GpuNodes, and Nodes beside them.
+fn list(json: &str) -> Result<Vec<Value>, SnapshotError> {
+    serde_json::from_str::<List>(json).map(|list| list.items).map_err(SnapshotError::List)
+}
+
+fn is_node(object: &Value) -> bool {
+    object["kind"] == "Node" && object["apiVersion"] == "v1"
+}
+
 fn read(json: &str) -> Result<Vec<Node>, SnapshotError> {
-    let list: List = serde_json::from_str(json).map_err(SnapshotError::List)?;
-    list.items.iter().enumerate().map(|(index, object)| node(index, object)).collect()
+    let gpu_nodes = list(json)?.into_iter().enumerate().filter(|(_, object)| !is_node(object));
+    let read = |(index, object): (usize, Value)| {
+        let object = GpuNode::deserialize(object).map_err(SnapshotError::List)?;
+        node(index, &object)
+    };
+    gpu_nodes.map(read).collect()
 }
 
 fn node(index: usize, object: &GpuNode) -> Result<Node, SnapshotError> {

@@ -2,6 +2,8 @@
 
 use super::Shape;
 use crate::names::{GpuUuid, SliceId};
+use crate::resource::ResourceName;
+use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
 
 /// The slices of one pod.
@@ -12,6 +14,23 @@ pub struct AssignmentDocument {
     pub version: u32,
     /// One entry a slice.
     pub slices: Vec<AssignedSlice>,
+    /// What NVIDIA's device plugin gives on a static node, where nobody knows of which GPU; absent on a managed one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<AssignedDevices>,
+}
+
+/// Devices of NVIDIA's device plugin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignedDevices {
+    /// The container that holds them.
+    pub container: String,
+    /// The name that its limits carry, with the kind behind it where the name does not say that.
+    pub resource: ResourceName,
+    /// How many.
+    pub count: u32,
+    /// The nominal size of each.
+    pub size_gb: SizeGb,
 }
 
 /// One slice of an assignment.

@@ -1,7 +1,9 @@
 //! What pods wait for: published by the extender, so that the webhook sends no more pods to a kind than it has room for.
 
 use super::RequestDocument;
+use crate::names::NodeName;
 use crate::resource::ResourceName;
+use crate::static_node::Devices;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -11,6 +13,9 @@ pub const DEMAND_VERSION: u32 = 1;
 
 /// Slices by their names.
 pub type Slices<N> = BTreeMap<ResourceName, N>;
+
+/// The devices of NVIDIA's device plugin that pods hold, by node.
+pub type Held = BTreeMap<NodeName, Devices>;
 
 /// What pods wait for. One document for the cluster, written by the extender's leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +31,9 @@ pub struct Demand {
     /// extender sees a pod, so whoever has admitted one knows that it is counted. Replicas that have admitted none of the last
     /// pods are left out: those that are here are those that admit.
     pub arrived: BTreeMap<String, Slices<u64>>,
+    /// What pods hold of NVIDIA's device plugin, or are being bound to; absent where there are no static nodes.
+    #[serde(default, skip_serializing_if = "Held::is_empty")]
+    pub held: Held,
 }
 
 /// Why the document cannot be read.
@@ -43,7 +51,7 @@ impl Demand {
     /// The demand of a leader that has seen no pod.
     #[must_use]
     pub fn of(epoch: u64) -> Self {
-        Self { version: DEMAND_VERSION, epoch, pending: Slices::new(), arrived: BTreeMap::new() }
+        Self { version: DEMAND_VERSION, epoch, pending: Slices::new(), arrived: BTreeMap::new(), held: Held::new() }
     }
 
     /// Reads the document's text.
@@ -84,6 +92,8 @@ impl RequestDocument {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::Kind;
+    use crate::static_node::PluginName;
     use crate::testing::request;
 
     #[test]
@@ -91,6 +101,14 @@ mod tests {
         let name: ResourceName = "nvidia.com/mig-1g.10gb.me".parse().unwrap();
         let arrived = [("r1".to_owned(), [(name, 12)].into())].into();
         let demand = Demand { pending: [(name, 3)].into(), arrived, ..Demand::of(4) };
+        let mps = ResourceName::Plugin(PluginName::Gpu, Kind::Mps);
+        let held = [("n1".into(), [(PluginName::Gpu, 2)].into())].into();
+        let with_static = Demand { pending: [(mps, 1)].into(), held, ..Demand::of(4) };
+        assert_eq!(
+            with_static.to_json(),
+            r#"{"arrived":{},"epoch":4,"held":{"n1":{"nvidia.com/gpu":2}},"pending":{"nvidia.com/gpu=mps":1},"version":1}"#
+        );
+        assert_eq!(Demand::parse(&with_static.to_json()).unwrap(), with_static);
         assert_eq!(
             demand.to_json(),
             r#"{"arrived":{"r1":{"nvidia.com/mig-1g.10gb.me":12}},"epoch":4,"pending":{"nvidia.com/mig-1g.10gb.me":3},"version":1}"#

@@ -19,6 +19,7 @@ pub struct Layout(Vec<LaidOut>);
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LaidOut {
     /// The resource name that they are given under. For MIG it is the profile itself.
+    #[serde(deserialize_with = "crate::resource::plain")]
     pub resource: ResourceName,
     /// How many.
     pub count: u32,

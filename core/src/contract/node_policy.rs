@@ -259,6 +259,7 @@ pub enum SliceLength {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct WarmSlices {
     /// The resource name that they can be given under.
+    #[serde(deserialize_with = "crate::resource::plain")]
     pub resource: ResourceName,
     /// How many are idle at least, as long as there is room.
     pub count: u32,

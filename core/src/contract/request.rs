@@ -31,6 +31,9 @@ pub struct RequestDocument {
     /// Whether movable pods are not to be evicted for this one. Absent for most.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moves_nobody: bool,
+    /// Whether nodes that NVIDIA's device plugin serves may have what the pod asks for: some had when it was admitted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub static_nodes: bool,
     /// How the names were chosen; absent in documents that were made without a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<Chosen>,
@@ -52,7 +55,9 @@ pub struct ContainerRequest {
     pub profile: Option<Profile>,
     /// How many slices.
     pub count: u32,
-    /// The resource name that the container's limits carry.
+    /// The resource name that the container's limits carry; with its kind beside it where only a static node gives that kind
+    /// under this name.
+    #[serde(flatten, with = "limit")]
     pub resource: ResourceName,
     /// The memory that each slice must really have, for a request that is matched strictly; absent for one by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,6 +87,33 @@ impl ContainerRequest {
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.resource.kind()
+    }
+}
+
+/// A resource name as two fields: what the limits carry, and the kind where the name does not say it.
+mod limit {
+    use crate::kind::Kind;
+    use crate::resource::ResourceName;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    #[derive(Serialize, Deserialize)]
+    struct Limit {
+        resource: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kind: Option<Kind>,
+    }
+
+    pub(super) fn serialize<S: Serializer>(name: &ResourceName, to: S) -> Result<S::Ok, S::Error> {
+        let kind = Some(name.kind()).filter(|_| name.is_plugins());
+        Limit { resource: name.to_string(), kind }.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceName, D::Error> {
+        let Limit { resource, kind } = Limit::deserialize(from)?;
+        match kind {
+            Some(kind) => resource.parse().map(|name| ResourceName::Plugin(name, kind)).map_err(D::Error::custom),
+            None => resource.parse().map_err(D::Error::custom),
+        }
     }
 }
 

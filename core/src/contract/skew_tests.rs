@@ -115,7 +115,7 @@ fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
         gpu: GpuUuid::new("GPU-1"),
         shape: spec.slices[0].shape,
     };
-    let assignment = AssignmentDocument { version: 1, slices: vec![slice] };
+    let assignment = AssignmentDocument { version: 1, slices: vec![slice], devices: Vec::new() };
     let counts = [
         overlooks(&full_request(), &[], |value| RequestDocument::parse(&from(&value)).unwrap()),
         overlooks(&spec, &[], |value| serde_json::from_value(value).unwrap()),

@@ -190,7 +190,7 @@ impl Shape {
             (Self::Mig { profile, part: Some(part), .. }, ResourceName::Compute(compute)) => {
                 compute.of() == profile && compute.compute() == part.compute
             }
-            (Self::Mig { .. }, _) => false,
+            (Self::Mig { .. }, _) | (_, ResourceName::Plugin(..)) => false,
             (_, name) => name.kind() == self.kind() && name.size().is_none_or(|size| size == self.size()),
         }
     }

@@ -90,6 +90,9 @@ pub enum Refusal {
     /// The pod wants more slices than the node could hold empty.
     #[error("more slices requested than the node can hold: ask for fewer")]
     CountNeverFits,
+    /// A container wants several replicas of NVIDIA's device plugin, which gives no more for more of them.
+    #[error("more than one replica of NVIDIA's device plugin in one container: ask for one")]
+    OneReplica,
     /// What would fit is in use.
     #[error("GPU slices in use")]
     NoRoom,
@@ -256,6 +259,7 @@ fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> O
             let suffices = request.memory.is_none_or(|memory| shape.size().share_memory() >= memory);
             if suffices { share::candidate(gpu, shape) } else { None }
         }
+        ResourceName::Plugin(..) => None,
     }
 }
 

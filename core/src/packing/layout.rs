@@ -45,7 +45,7 @@ pub fn laid_out(
     let mut shapes = Vec::new();
     for LaidOut { resource, count } in rule.layout.iter() {
         let shape = match resource {
-            ResourceName::Mig(_) | ResourceName::Compute(_) => return None,
+            ResourceName::Mig(_) | ResourceName::Compute(_) | ResourceName::Plugin(..) => return None,
             ResourceName::Whole => Shape::Whole { size_gb: memory.nominal() },
             ResourceName::Mps(size) => Shape::mps(size),
             ResourceName::TimeSlicing(size_gb) => Shape::TimeSlicing { size_gb },

@@ -1,7 +1,10 @@
 //! From an ask to a request document: the first kind in the policy's order that the cluster has room for.
 
+mod by_name;
+mod class;
 mod denied;
 mod names;
+mod together;
 mod verify;
 mod warning;
 
@@ -9,12 +12,12 @@ pub use denied::Denied;
 pub use verify::verify;
 pub use warning::Warning;
 
-use super::{Policy, Supply};
+use super::{Asked, Policy, Room, Supply};
 use crate::contract::{Chosen, ContainerRequest, PassedOver, REQUEST_VERSION, Reason, RequestDocument};
 use crate::kind::{IsolationClass, Kind};
 use crate::request::{Claim, ContainerAsk, PodAsk, Want, held};
-use crate::resource::{ResourceName, share_size};
-use crate::units::{LARGEST_SIZE, SizeGb};
+use crate::resource::ResourceName;
+use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use names::{Need, conceivable, largest, served, strongest_class};
 use std::collections::BTreeMap;
 
@@ -29,13 +32,33 @@ pub struct Choice {
 
 /// Chooses how `ask` is served.
 pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, Denied> {
-    let class = class(policy, ask);
+    let Outlook { mut choice, .. } = if ask.containers.len() > 1 && supply.has_static() {
+        together::on_one_sort_of_node(policy, supply, ask)?
+    } else {
+        on(policy, supply, ask)?
+    };
+    let containers = &choice.document.containers;
+    let fixed = containers.iter().any(|container| container.resource.is_plugins());
+    choice.document.static_nodes = fixed || supply.serves_statically(&choice.document);
+    Ok(choice)
+}
+
+/// A choice, and whether there is room for all of it.
+#[derive(Debug)]
+struct Outlook {
+    choice: Choice,
+    has_room: bool,
+}
+
+/// Chooses container by container, whichever nodes they would be served by.
+fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied> {
+    let class = class::class(policy, supply, ask);
     let kinds = kinds(policy, class)?;
     let mut choosing = Choosing { policy, supply, ask, class, kinds, made: Made::default() };
     for container in &ask.containers {
         choosing.container(container)?;
     }
-    let Made { containers, passed, waits, mut warnings } = choosing.made;
+    let Made { containers, passed, waits, short, mut warnings } = choosing.made;
     warnings.extend(ask.ignored.iter().cloned().map(Warning::Ignored));
     let document = RequestDocument {
         version: REQUEST_VERSION,
@@ -43,6 +66,7 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
         containers,
         gpus: ask.gpus.clone(),
         moves_nobody: !policy.spec().preemption.moves_others,
+        static_nodes: false,
         chosen: Some(Chosen {
             policy: policy.name().to_owned(),
             by: String::new(),
@@ -53,27 +77,13 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
         }),
     };
     check_pod(policy, &document, |name| supply.at_most(name, &ask.gpus))?;
-    Ok(Choice { document, warnings })
+    Ok(Outlook { choice: Choice { document, warnings }, has_room: !short })
 }
 
 /// The containers that name their kind of slice.
 fn named(ask: &PodAsk) -> Vec<String> {
     let named = ask.containers.iter().filter(|container| !matches!(container.want, Want::Size(_)));
     named.map(|container| container.name.clone()).collect()
-}
-
-/// The class that holds for a pod: what it says, else the strongest that its names speak of and the policy serves by them,
-/// else the policy's own.
-fn class(policy: &Policy, ask: &PodAsk) -> IsolationClass {
-    let by = |class, kind| policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind));
-    let implied = match ask.implied_class() {
-        Some(IsolationClass::None) => {
-            Some(IsolationClass::None).filter(|class| by(*class, Kind::TimeSlicing))
-        }
-        Some(_) => IsolationClass::ALL.into_iter().filter(|class| by(*class, Kind::Whole)).max(),
-        None => None,
-    };
-    ask.isolation.or(implied).unwrap_or(policy.default_isolation())
 }
 
 fn kinds(policy: &Policy, class: IsolationClass) -> Result<&[Kind], Denied> {
@@ -162,10 +172,13 @@ struct Made {
     containers: Vec<ContainerRequest>,
     passed: Vec<PassedOver>,
     waits: Vec<PassedOver>,
+    /// Whether there is no room now for some of it.
+    short: bool,
     warnings: Vec<Warning>,
 }
 
 /// A name, and whether some GPU of the cluster serves it.
+#[derive(Debug, Clone, Copy)]
 struct Named {
     size: SizeGb,
     resource: ResourceName,
@@ -213,16 +226,20 @@ impl Choosing<'_> {
         let mut first: Option<(usize, ResourceName)> = None;
         for kind in self.kinds {
             let pass = |reason| PassedOver { container: container.name.clone(), kind: *kind, reason };
-            let Some(resource) = served(self.supply, *kind, &need) else {
+            let ways = self.ways(*kind, &need, container.count);
+            let rooms: Vec<_> = ways.iter().map(|name| (*name, self.room(*name, &need))).collect();
+            let has_room = |(resource, room): &&(ResourceName, Room)| {
+                let claim = Claim { role: container.role, resource: *resource, count: container.count };
+                room.left() >= needed(&self.made.containers, claim)
+            };
+            if let Some((resource, _)) = rooms.iter().find(has_room) {
+                self.fall_back(*resource, passed);
+                return Ok(Named { size, resource: *resource, served: true });
+            }
+            let Some((resource, room)) = rooms.first().copied() else {
                 passed.push(pass(Reason::NotServed));
                 continue;
             };
-            let room = self.supply.room_for(resource, size, container.compute, &self.ask.gpus);
-            let claim = Claim { role: container.role, resource, count: container.count };
-            if room.left() >= needed(&self.made.containers, claim) {
-                self.fall_back(resource, passed);
-                return Ok(Named { size, resource, served: true });
-            }
             let reason = Reason::Full { resource, room: room.room, pending: room.pending };
             first.get_or_insert((passed.len(), resource));
             passed.push(pass(reason));
@@ -233,8 +250,11 @@ impl Choosing<'_> {
             self.fall_back(resource, passed);
             self.made.warnings.extend(waits.clone().map(Warning::Waits));
             self.made.waits.extend(waits);
+            self.made.short = true;
             return Ok(Named { size, resource, served: true });
         }
+        self.made.short = true;
+        self.want_one_replica(container, &need)?;
         let position = self.kinds.iter().position(|kind| conceivable(*kind, &need).is_some());
         let resource = position.and_then(|at| conceivable(*self.kinds.get(at)?, &need));
         let resource = resource.ok_or_else(|| self.no_slice(container, &need))?;
@@ -243,46 +263,17 @@ impl Choosing<'_> {
         Ok(Named { size, resource, served: false })
     }
 
-    /// A container that names what it wants.
-    fn by_name(&mut self, container: &ContainerAsk) -> Result<Named, Denied> {
-        let (supply, gpus) = (self.supply, &self.ask.gpus);
-        let named = match container.want {
-            Want::Profile(profile) => Named {
-                size: profile.size(),
-                resource: ResourceName::Mig(profile),
-                served: supply.has_profile(profile, gpus),
-            },
-            Want::Compute(profile) => Named {
-                size: profile.of().size(),
-                resource: ResourceName::Compute(profile),
-                served: supply.has_profile(profile.of(), gpus),
-            },
-            Want::Share(kind, size) => {
-                let resource = share_size(size).and_then(|size| ResourceName::share(kind, size));
-                let denied = || Denied::Size {
-                    container: container.name.clone(),
-                    size,
-                    kinds: kind.to_string(),
-                    most: largest(&[kind]),
-                };
-                let resource = resource.ok_or_else(denied)?;
-                Named { size, resource, served: supply.has_share(kind, size, container.compute, gpus) }
-            }
-            Want::Whole => {
-                // A whole GPU of whatever size would be past the largest size that is allowed.
-                let size = self.policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
-                Named { size, resource: ResourceName::Whole, served: supply.has_whole(size, gpus) }
-            }
-            Want::Replica => {
-                let room = supply.room(ResourceName::Replica, SizeGb::ANY, gpus).room;
-                Named { size: SizeGb::ANY, resource: ResourceName::Replica, served: room > 0 }
-            }
-            Want::Size(_) => return self.by_size(container, SizeGb::ANY),
-        };
-        if named.size != SizeGb::ANY {
-            check_size(self.policy, &container.name, named.size)?;
-        }
-        Ok(named)
+    /// The names by which a kind serves the need: what managed nodes are cut for, then what static nodes have, the smallest
+    /// first.
+    fn ways(&self, kind: Kind, need: &Need, count: u32) -> Vec<ResourceName> {
+        let mut ways: Vec<_> = served(self.supply, kind, need).into_iter().collect();
+        let fixed = self.supply.fixed(kind, &need.asked(), count, need.gpus);
+        ways.extend(fixed.into_iter().filter(|name| !ways.contains(name)).collect::<Vec<_>>());
+        ways
+    }
+
+    fn room(&self, name: ResourceName, need: &Need) -> Room {
+        self.supply.room_of(name, &need.asked(), need.gpus)
     }
 
     /// `asked`, or the next larger step of the policy's, within the largest that it allows.
@@ -311,10 +302,15 @@ impl Choosing<'_> {
             warnings.push(Warning::NoSupply(name.clone(), resource, size, self.class));
         }
         if let ResourceName::Mig(profile) = resource {
-            let memory =
-                self.supply.memory_of(profile, &self.ask.gpus).filter(|_| container.memory.is_none());
-            let less = memory.filter(|memory| *memory < size.share_memory());
-            warnings.extend(less.map(|memory| Warning::LessThanNominal(name, size, resource, memory)));
+            let memory = self.supply.memory_of(profile, &self.ask.gpus);
+            warnings.extend(less(memory, container, size, resource));
+        } else if resource.is_plugins() && size != SizeGb::ANY {
+            let asked = Asked { size, memory: container.memory, compute: container.compute };
+            let offer = self.supply.fixed_least(resource, &asked, &self.ask.gpus);
+            let memory = offer.and_then(|offer| offer.memory);
+            let given = offer.and_then(|offer| offer.size).filter(|given| *given > size);
+            warnings.extend(less(memory, container, size, resource));
+            warnings.extend(given.map(|given| Warning::RoundedUp(name, size, given)));
         } else {
             let more = resource.size().filter(|given| *given > size);
             warnings.extend(more.map(|given| Warning::RoundedUp(name, size, given)));
@@ -338,5 +334,18 @@ impl Choosing<'_> {
     }
 }
 
+/// That a slice of this memory is less than the size says, where the memory itself was not asked for.
+fn less(
+    memory: Option<MemoryMib>,
+    container: &ContainerAsk,
+    size: SizeGb,
+    resource: ResourceName,
+) -> Option<Warning> {
+    let memory = memory.filter(|memory| container.memory.is_none() && *memory < size.share_memory())?;
+    Some(Warning::LessThanNominal(container.name.clone(), size, resource, memory))
+}
+
+#[cfg(test)]
+mod static_tests;
 #[cfg(test)]
 mod tests;

@@ -30,5 +30,5 @@ pub use rules::{
 };
 pub use set::{NodeRules, Policies};
 pub use set_findings::{Finding, PolicyIndex, SetFault, Weight};
-pub use supply::{Room, Supply, SupplyIndex};
+pub use supply::{Asked, Room, Supply, SupplyIndex};
 pub use waited::{Alternative, alternative};

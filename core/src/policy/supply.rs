@@ -1,22 +1,25 @@
 //! What the cluster's GPUs can ever serve, how much more of it now, and what of that is wanted already.
 
 mod fitting;
+mod fixed;
 mod gpu;
 mod index;
 mod pending;
 
 pub(super) use fitting::has_compute;
+pub use fixed::Asked;
 pub use index::SupplyIndex;
 pub use pending::Room;
 
-use crate::contract::{GpuNodeSpec, GpuNodeStatus};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, Held};
 use crate::kind::Kind;
 use crate::mig::Profile;
 use crate::names::NodeName;
 use crate::packing::is_worth_whole;
 use crate::request::GpuSelection;
 use crate::resource::{ResourceName, share_size};
-use crate::units::{ComputePercent, MemoryMib, SizeGb};
+use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
+use fixed::StaticNodes;
 use gpu::GpuSupply;
 use index::NodeGpus;
 use std::borrow::Cow;
@@ -30,6 +33,10 @@ type Alike = (Arc<GpuSupply>, u32);
 #[derive(Debug, Clone, Default)]
 pub struct Supply {
     gpus: Arc<Gpus>,
+    /// The nodes that NVIDIA's device plugin serves.
+    statics: Arc<StaticNodes>,
+    /// What pods hold of them.
+    held: Arc<Held>,
     /// How many slices of each name pods wait for that have been promised none yet.
     pending: BTreeMap<ResourceName, u32>,
 }
@@ -56,13 +63,13 @@ impl Supply {
     /// The same supply while so many slices of each name are wanted by pods that wait.
     #[must_use]
     pub fn wanted(&self, pending: BTreeMap<ResourceName, u32>) -> Self {
-        Self { gpus: self.gpus.clone(), pending }
+        Self { pending, ..self.clone() }
     }
 
     /// Whether nothing is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.gpus.alike.iter().all(|(gpu, _)| gpu.ever.is_empty())
+        self.gpus.alike.iter().all(|(gpu, _)| gpu.ever.is_empty()) && !self.has_static()
     }
 
     /// The smallest plain profile of at least `size`: least memory, then least compute.
@@ -85,7 +92,9 @@ impl Supply {
     pub fn memory_of(&self, profile: Profile, gpus: &GpuSelection) -> Option<MemoryMib> {
         let admitted = self.admitted(gpus);
         let profiles = admitted.iter().flat_map(|(gpu, _)| gpu.profiles.iter());
-        profiles.filter(|(known, _)| *known == profile).map(|(_, memory)| *memory).min()
+        let managed = profiles.filter(|(known, _)| *known == profile).map(|(_, memory)| *memory).min();
+        let fixed = self.fixed_least(ResourceName::Mig(profile), &Asked::of(SizeGb::ANY), gpus);
+        managed.into_iter().chain(fixed.and_then(|offer| offer.memory)).min()
     }
 
     /// Whether `size` is worth some GPU as a whole.
@@ -94,6 +103,7 @@ impl Supply {
         let admitted = self.admitted(gpus);
         let mut whole = admitted.iter().filter(|(gpu, _)| gpu.ever.contains(&ResourceName::Whole));
         whole.any(|(gpu, _)| is_worth_whole(size, gpu.size))
+            || self.fixed_least(ResourceName::Whole, &Asked::of(size), gpus).is_some()
     }
 
     /// Whether some GPU can hold a share of `size`, with so much compute for itself.
@@ -115,7 +125,8 @@ impl Supply {
     /// The size of the largest GPU.
     #[must_use]
     pub fn largest_gpu(&self) -> Option<SizeGb> {
-        self.gpus.alike.iter().filter(|(gpu, _)| !gpu.ever.is_empty()).map(|(gpu, _)| gpu.size).max()
+        let managed = self.gpus.alike.iter().filter(|(gpu, _)| !gpu.ever.is_empty()).map(|(gpu, _)| gpu.size);
+        managed.chain(self.statics.values().filter_map(|node| node.gpu_size())).max()
     }
 
     /// The most memory that one slice of a name without a size may have: a whole GPU, or one of a GPU's equal time slices.
@@ -124,13 +135,18 @@ impl Supply {
     pub fn at_most(&self, name: ResourceName, gpus: &GpuSelection) -> Option<SizeGb> {
         let admitted = self.admitted(gpus);
         let serving = admitted.iter().filter(|(gpu, _)| gpu.ever.contains(&name));
-        serving
-            .filter_map(|(gpu, _)| match name {
-                ResourceName::Whole => Some(gpu.size),
-                ResourceName::Replica => gpu.replica,
-                _ => None,
-            })
-            .max()
+        let managed = serving.filter_map(|(gpu, _)| match name {
+            ResourceName::Whole => Some(gpu.size),
+            ResourceName::Replica => gpu.replica,
+            _ => None,
+        });
+        let fixed = match name {
+            ResourceName::Whole | ResourceName::Replica | ResourceName::Plugin(..) => {
+                self.fixed_largest(name, LARGEST_SIZE, gpus)
+            }
+            _ => None,
+        };
+        managed.chain(fixed).max()
     }
 
     /// The largest size that some GPU serves by `kind`.
@@ -140,7 +156,9 @@ impl Supply {
             let names = gpu.ever.iter().filter(|name| name.kind() == kind);
             names.filter_map(|name| if kind == Kind::Whole { Some(gpu.size) } else { name.size() }).max()
         };
-        self.gpus.alike.iter().filter_map(largest).max()
+        let fixed = self.statics.values().flat_map(|node| &node.offers).filter(|offer| offer.kind == kind);
+        let fixed = fixed.filter_map(|offer| offer.size);
+        self.gpus.alike.iter().filter_map(largest).chain(fixed).max()
     }
 
     /// The GPUs that a pod may have.

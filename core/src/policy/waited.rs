@@ -4,10 +4,11 @@
 //! other, what it needs and what there is: of two containers that want the last slice of a name, each has room by itself.
 
 use super::choose::needed;
-use super::{Policy, Room, Supply, choose};
+use super::{Asked, Policy, Room, Supply, choose};
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::request::{Claim, ContainerAsk, PodAsk, Want};
 use crate::resource::ResourceName;
+use crate::static_node::PluginName;
 use crate::units::SizeGb;
 use std::collections::BTreeSet;
 
@@ -61,7 +62,8 @@ pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument)
 }
 
 fn room(supply: &Supply, document: &RequestDocument, request: &ContainerRequest) -> Room {
-    supply.room_for(request.resource, request.size_gb, request.compute, &document.gpus)
+    let ContainerRequest { resource, size_gb: size, memory, compute, .. } = *request;
+    supply.room_of(resource, &Asked { size, memory, compute }, &document.gpus)
 }
 
 /// The names of which the pod needs more than there is.
@@ -108,8 +110,9 @@ fn by_name(request: &ContainerRequest) -> Want {
     match request.resource {
         ResourceName::Mig(profile) => Want::Profile(profile),
         ResourceName::Compute(profile) => Want::Compute(profile),
-        ResourceName::Whole => Want::Whole,
-        ResourceName::Replica => Want::Replica,
+        ResourceName::Whole | ResourceName::Plugin(PluginName::Gpu, _) => Want::Whole,
+        ResourceName::Replica | ResourceName::Plugin(PluginName::Shared, _) => Want::Replica,
+        ResourceName::Plugin(PluginName::Mig(_) | PluginName::MigShared(_), _) => Want::Size(request.size_gb),
         ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Want::Share(request.kind(), size),
     }
 }

@@ -52,14 +52,16 @@ impl Seen {
 impl ClusterIndex {
     /// What pods wait for now. A pod waits until its promise is written: before that nobody else can count it as promised.
     pub fn demand(&mut self) -> Demand {
-        let Self { pods, places, nodes, .. } = self;
+        let held = self.static_held();
+        let Self { pods, places, nodes, statics, .. } = self;
         let lives =
             |uid: &PodUid| pods.get(uid).is_some_and(|pod| pod.node.is_none() && !pod.ended && !pod.deleting);
         self.demand.pods.retain(|uid, _| lives(uid));
-        let mut demand = Demand { arrived: self.demand.arrived.clone(), ..Demand::of(self.epoch) };
+        let mut demand = Demand { arrived: self.demand.arrived.clone(), held, ..Demand::of(self.epoch) };
         let is_promised = |uid: &PodUid| {
             let node = places.get(uid).and_then(|place| nodes.get(place));
-            node.is_some_and(|node| node.spec.as_ref().is_ok_and(|spec| spec.is_committed(uid)))
+            statics.promised(uid).is_some()
+                || node.is_some_and(|node| node.spec.as_ref().is_ok_and(|spec| spec.is_committed(uid)))
         };
         let waiting = self.demand.pods.iter().filter(|(uid, _)| !is_promised(uid));
         for (name, count) in waiting.flat_map(|(_, slices)| slices.iter()) {
@@ -79,7 +81,7 @@ impl ClusterIndex {
     /// Whether a pod has nothing yet, and is expected nowhere.
     #[must_use]
     pub fn may_wait(&self, uid: &PodUid) -> bool {
-        !self.places.contains_key(uid) && !self.posting.contains(uid) && self.expected_on(uid).is_none()
+        self.place_of(uid).is_none() && !self.posting.contains(uid) && self.expected_on(uid).is_none()
     }
 
     /// Tells `supply` what the nodes have now, promises that are not written yet included.
@@ -91,8 +93,15 @@ impl ClusterIndex {
                     let open = node.serving() != Err(Refusal::AgentNotReady);
                     supply.show(name.clone(), spec, status, open);
                 }
-                _ => drop(supply.remove(name)),
+                _ => {
+                    supply.remove(name);
+                    supply.claim(name.clone());
+                }
             }
+        }
+        supply.retain_static(|name| self.is_static(name));
+        for name in self.statics.names().filter(|name| self.is_static(name)) {
+            supply.show_static(name.clone(), self.static_node(name.as_str()).cloned());
         }
     }
 }

@@ -6,6 +6,7 @@
 mod change;
 mod demand;
 mod effects;
+mod fixed;
 mod fractions;
 mod moving;
 mod node;
@@ -14,6 +15,7 @@ mod pods;
 mod promises;
 mod quotas;
 mod spec_state;
+mod statics;
 mod waking;
 mod writes;
 
@@ -55,6 +57,8 @@ pub struct ClusterIndex {
     /// The node on which each promised pod has its slices.
     places: HashMap<PodUid, NodeName>,
     tentatives: Tentatives,
+    /// What NVIDIA's device plugin serves.
+    statics: statics::Statics,
     /// Moves that were begun, by the pod that finds room by them.
     moving: HashMap<PodUid, moving::Moving>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
@@ -79,6 +83,10 @@ struct Listing {
     pods: Option<HashSet<PodUid>>,
     nodes_listed: bool,
     pods_listed: bool,
+    machines: Option<HashSet<NodeName>>,
+    others: Option<HashSet<PodUid>>,
+    machines_awaited: bool,
+    others_awaited: bool,
 }
 
 impl ClusterIndex {
@@ -97,7 +105,8 @@ impl ClusterIndex {
     /// Whether nodes and pods have been listed once, so that filters may be answered.
     #[must_use]
     pub fn is_listed(&self) -> bool {
-        self.listing.nodes_listed && self.listing.pods_listed
+        let Listing { nodes_listed, pods_listed, machines_awaited, others_awaited, .. } = self.listing;
+        nodes_listed && pods_listed && !machines_awaited && !others_awaited
     }
 
     /// What is to be done since this was asked last.
@@ -153,6 +162,7 @@ impl ClusterIndex {
             }
             _ => {
                 self.remove_node(&name);
+                self.statics.release_on(&name);
                 self.nodes.insert(name.clone(), IndexedNode::of(shown));
             }
         }
@@ -171,6 +181,7 @@ impl ClusterIndex {
             self.quotas.remove_node(name);
             self.effects.changed.insert(name.clone());
             self.effects.unwritten.insert(name.clone());
+            self.static_changed(name.clone());
         }
     }
 
@@ -184,6 +195,9 @@ impl ClusterIndex {
 
     /// What it costs to serve a pod's `ask` on a node.
     pub fn cost(&mut self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Cost, Refusal> {
+        if !self.nodes.contains_key(name) {
+            return self.static_cost(name, uid, ask);
+        }
         let found = self.nodes.get_key_value_mut(name);
         let (key, node) = found.ok_or(Refusal::NoAgent)?;
         let cost = node.cost(key, ask, &self.tentatives, &self.fleet)?;
@@ -237,6 +251,8 @@ impl ClusterIndex {
 
 #[cfg(test)]
 mod quota_tests;
+#[cfg(test)]
+mod static_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -106,7 +106,7 @@ impl ClusterIndex {
     fn expect_after(&mut self, pod: &Promisee, ask: &Ask, moving: &Moving) {
         self.drop_tentative(&pod.uid);
         let (until, leaving) = (moving.until, Some(moving.leaving.clone()));
-        let charged = self.expected_charge(&moving.node, &pod.key, ask);
+        let charged = self.expected_charge(&moving.node, pod, ask);
         let tentative = Tentative { pod: pod.clone(), ask: ask.clone(), until, leaving, charged };
         self.tentatives.put(&moving.node, tentative);
         self.touch(&moving.node);

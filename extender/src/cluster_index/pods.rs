@@ -3,6 +3,7 @@
 //! A promise is given back only for a pod that is known to be gone. The end of a watch's view is no proof of that: a pod
 //! whose label somebody removes leaves the watch and runs on.
 
+use super::statics::Shower;
 use super::{ClusterIndex, Why};
 use crate::pod::KnownPod;
 use hashbrown::HashSet;
@@ -19,6 +20,8 @@ impl ClusterIndex {
         if let Some(shown) = self.listing.pods.take() {
             let strays = &self.strays;
             self.pods.retain(|uid, _| shown.contains(uid) || strays.contains(uid));
+            let changed = self.statics.retain(Shower::Sliced, |uid| self.pods.contains_key(uid));
+            changed.into_iter().for_each(|name| self.static_changed(name));
         }
         self.listing.pods_listed = true;
         self.look_into_unknown();
@@ -35,6 +38,9 @@ impl ClusterIndex {
 
     /// A pod that the API server has although the watch does not show it.
     pub fn show_stray(&mut self, pod: KnownPod) {
+        if pod.request.is_none() && !self.places.contains_key(&pod.uid) {
+            return self.note_holder(&pod, Shower::Others);
+        }
         self.strays.insert(pod.uid.clone());
         self.take_pod(pod);
     }
@@ -46,8 +52,9 @@ impl ClusterIndex {
         if ending(last) || known.is_some_and(|pod| ending(&pod)) {
             self.pod_gone(&last.uid);
         } else {
+            self.statics.hand_over(&last.uid);
             self.drop_tentative(&last.uid);
-            if self.places.contains_key(&last.uid) {
+            if self.place_of(&last.uid).is_some() {
                 self.effects.unconfirmed.insert(last.uid.clone());
             }
         }
@@ -62,6 +69,7 @@ impl ClusterIndex {
         self.moving.remove(uid);
         self.quotas.forget(uid);
         self.drop_tentative(uid);
+        self.statics.gone(uid).into_iter().for_each(|name| self.static_changed(name));
         self.release(uid, Why::Gone);
     }
 
@@ -81,6 +89,9 @@ impl ClusterIndex {
     /// The pod to which slices are promised under this UID.
     #[must_use]
     pub fn promised_pod(&self, uid: &PodUid) -> Option<PodKey> {
+        if let Some(promised) = self.statics.promised(uid) {
+            return Some(promised.key.clone());
+        }
         let node = self.nodes.get(self.places.get(uid)?)?;
         let mut reservations = node.working()?.slices.iter().filter_map(|s| s.reservation.as_ref());
         reservations.find(|r| r.uid == *uid).map(kerf_core::contract::Reservation::key)
@@ -99,6 +110,7 @@ impl ClusterIndex {
             self.fractions.learn(&ask, pod.compute);
             self.demand.arrived(&uid, &ask);
         }
+        self.note_holder(&pod, Shower::Sliced);
         let before = self.pods.insert(uid.clone(), pod);
         let changed = before.as_ref() != self.pods.get(&uid);
         if let Some(name) = self.places.get(&uid).filter(|_| changed).cloned() {
@@ -110,6 +122,8 @@ impl ClusterIndex {
         if self.listing.pods_listed {
             let unknown = self.places.keys().filter(|uid| !self.pods.contains_key(*uid));
             self.effects.unconfirmed.extend(unknown.cloned());
+            let bound = self.statics.promises().map(|(uid, _)| uid).filter(|uid| !self.pods.contains_key(*uid));
+            self.effects.unconfirmed.extend(bound.cloned());
         }
     }
 }

@@ -49,6 +49,8 @@ pub enum Progress {
     },
     /// The kubelet offers all slices to the pod.
     Ready(AssignmentDocument),
+    /// The pod asks NVIDIA's device plugin and not kerf, which assigns it nothing.
+    Bare,
     /// It was lost for this reason.
     Failed(String),
     /// It is gone: the place was taken or the pod has ended.
@@ -65,19 +67,23 @@ impl ClusterIndex {
         name: &NodeName,
         ask: Option<Ask>,
     ) -> Result<Promise, Unreservable> {
-        let promised = self.places.get(uid);
+        let promised = self.place_of(uid);
         if promised.is_some_and(|place| place != name) {
             return Err(Refusal::ReservedElsewhere.into());
         }
-        if promised.is_some() {
+        if promised.is_some() && !self.is_static(name) {
             let node = self.nodes.get(name).and_then(IndexedNode::working);
             let slices = node.into_iter().flat_map(|spec| reserved(spec, uid)).cloned().collect();
             return Ok(Promise { slices, cut: BTreeSet::new(), kept: true });
         }
-        let ask = match self.drop_tentative(uid).or(ask) {
+        let known = self.statics.promised(uid).and_then(|promised| promised.ask.clone());
+        let ask = match self.drop_tentative(uid).or(ask).or(known) {
             Some(ask) => ask,
             None => self.pods.get(uid).ok_or(Unreservable::UnknownPod)?.ask()?,
         };
+        if self.is_static(name) {
+            return self.reserve_static(uid, key, name, ask);
+        }
         let pod = Promisee { uid: uid.clone(), key: key.clone(), epoch: self.epoch };
         let node = self.nodes.get(name).ok_or(Refusal::NoAgent)?;
         node.serving()?;
@@ -96,6 +102,9 @@ impl ClusterIndex {
 
     /// How far the promise of a pod on a node is.
     pub fn progress(&mut self, uid: &PodUid, name: &NodeName) -> Progress {
+        if let Some(progress) = self.static_progress(uid, name) {
+            return progress;
+        }
         let Some(node) = self.nodes.get_mut(name) else {
             return Progress::Failed(Refusal::NoAgent.to_string());
         };
@@ -121,13 +130,15 @@ impl ClusterIndex {
     /// The node on which a pod has a promise.
     #[must_use]
     pub fn place_of(&self, uid: &PodUid) -> Option<&NodeName> {
-        self.places.get(uid)
+        self.places.get(uid).or_else(|| self.statics.promised(uid).map(|promised| &promised.node))
     }
 
     /// Gives up a promise on a node that the pod cannot use, unless its Binding may have been made. Whether it is given up.
     pub fn give_up(&mut self, uid: &PodUid) -> bool {
         let bound = self.pods.get(uid).is_some_and(|pod| pod.node.is_some());
-        !bound && !self.posting.contains(uid) && self.release(uid, Why::NodeUnusable)
+        !bound
+            && !self.posting.contains(uid)
+            && (self.release_static(uid) || self.release(uid, Why::NodeUnusable))
     }
 
     /// The pod's Binding is about to be sent. Until its outcome is seen the promise stays.
@@ -139,6 +150,7 @@ impl ClusterIndex {
     /// then no event will tell of it: the API server is asked.
     pub fn post_refused(&mut self, uid: &PodUid) {
         self.posting.remove(uid);
+        self.release_static(uid);
         if self.places.contains_key(uid) && !self.pods.contains_key(uid) {
             self.effects.unconfirmed.insert(uid.clone());
         }
@@ -156,6 +168,7 @@ impl ClusterIndex {
             node: None,
             ended: false,
             compute: crate::compute::Compute::default(),
+            devices: kerf_core::static_node::Devices::new(),
             deleting: false,
             movable: false,
             request: None,
@@ -169,7 +182,7 @@ impl ClusterIndex {
     /// Says where a pod will most probably be bound.
     pub fn expect(&mut self, pod: Promisee, ask: Ask, name: &NodeName, now: Instant) {
         self.drop_tentative(&pod.uid);
-        let charged = self.expected_charge(name, &pod.key, &ask);
+        let charged = self.expected_charge(name, &pod, &ask);
         let tentative = Tentative { pod, ask, until: now + LIFETIME, leaving: None, charged };
         self.tentatives.put(name, tentative);
         self.touch(name);
@@ -227,6 +240,8 @@ impl ClusterIndex {
         if let Some(node) = self.nodes.get_mut(name) {
             node.touch();
             self.waiting.changed(name);
+        } else if self.is_static(name) {
+            self.waiting.changed(name);
         }
     }
 }
@@ -240,5 +255,5 @@ fn assignment(spec: &GpuNodeSpec, uid: &PodUid) -> AssignmentDocument {
             shape: slice.shape,
         })
     });
-    AssignmentDocument { version: 1, slices: slices.collect() }
+    AssignmentDocument { version: 1, slices: slices.collect(), devices: Vec::new() }
 }

@@ -6,6 +6,7 @@ use kerf_core::names::PodKey;
 use kerf_core::packing::Terms;
 use kerf_core::policy::{Cap, PodFacts, Policies};
 use kerf_core::resource::ResourceName;
+use kerf_core::static_node::Devices;
 use kerf_core::testing::{node_status, request, request_sized, slice_status};
 use kerf_core::units::SizeGb;
 use serde_json::json;
@@ -60,6 +61,7 @@ fn pod(name: &str, request: RequestDocument, policy: &str) -> Candidate {
     };
     let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json()));
     Candidate {
+        devices: Devices::new(),
         uid: PodUid::new(format!("uid-{name}")),
         key: PodKey::new("team", name),
         ask: ask.map(|ask| ask.of(Arc::new(facts))),
@@ -73,6 +75,7 @@ fn half(name: &str) -> Candidate {
 fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
     let ask = pod.ask.clone().unwrap();
     KnownPod {
+        devices: Devices::new(),
         uid: pod.uid.clone(),
         key: pod.key.clone(),
         node: node.map(NodeName::new),

@@ -10,6 +10,7 @@ use crate::pod::KnownPod;
 use crate::usage::{Entry, Under, Usage};
 use hashbrown::HashMap;
 use kerf_core::contract::{GpuNodeSpec, SliceStatus, WantedSlice};
+use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::{Cap, Charge, OverQuota, PodFacts, Policies, depends_on_place};
@@ -72,14 +73,14 @@ impl Quotas {
         named.or_else(matched).map_or(Under::Nothing, |(name, _)| Under::Policy(name.clone()))
     }
 
-    fn under_of(&self, pod: Option<&KnownPod>) -> Under {
+    pub(super) fn under_of(&self, pod: Option<&KnownPod>) -> Under {
         match pod {
             Some(pod) if pod.request.is_some() => self.under(pod.policy.as_deref(), &pod.facts),
             _ => Under::Unknown,
         }
     }
 
-    fn under_ask(&self, ask: &Ask) -> Under {
+    pub(super) fn under_ask(&self, ask: &Ask) -> Under {
         self.under(ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str()), &ask.facts)
     }
 
@@ -134,6 +135,8 @@ impl ClusterIndex {
         if !self.quotas.take(policies) {
             return;
         }
+        let statics: Vec<NodeName> = self.statics.names().filter(|name| self.is_static(name)).cloned().collect();
+        statics.into_iter().for_each(|name| self.static_changed(name));
         let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
         for name in &names {
             self.charge_node(name);
@@ -158,6 +161,28 @@ impl ClusterIndex {
         payer.check(self.expected(&payer), charge).map_err(|over| refusal(&over))
     }
 
+    /// The same for a place that is charged so.
+    pub(super) fn within_quota_for(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
+        let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
+        payer.check(self.expected(&payer), charge).map_err(|over| refusal(&over))
+    }
+
+    /// Whether a pod's namespace may be promised what is charged so. Others' hopes do not count.
+    pub(super) fn may_promise_static(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
+        let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
+        let held = self.quotas.usage.of(&payer.namespace, &payer.policy);
+        payer.check(held, charge).map_err(|over| refusal(&over))
+    }
+
+    /// Charges what pods hold of a static node, or are promised.
+    pub(super) fn charge_static(&mut self, name: &NodeName) {
+        if !self.quotas.limited {
+            return self.quotas.remove_node(name);
+        }
+        let entries = self.static_entries(name);
+        self.quotas.charge_node(name, entries);
+    }
+
     /// Whether a pod's namespace may have what this change promises on a node. Others' hopes do not count.
     pub(super) fn may_promise(&self, node: &IndexedNode, ask: &Ask, reserve: &Change) -> Result<(), Refusal> {
         let (Some(payer), Change::Reserve { pod, .. }) = (self.quotas.payer(ask), reserve) else {
@@ -180,12 +205,13 @@ impl ClusterIndex {
     }
 
     /// What the pod will be charged for a place on a node, for as long as it is expected there.
-    pub(super) fn expected_charge(&self, name: &NodeName, key: &PodKey, ask: &Ask) -> Option<Entry> {
+    pub(super) fn expected_charge(&self, name: &NodeName, pod: &Promisee, ask: &Ask) -> Option<Entry> {
         self.quotas.payer(ask)?;
         let least = Charge::least(&ask.document);
         let node = self.nodes.get(name).filter(|_| depends_on_place(&ask.document));
-        let charge = node.and_then(|node| node.charge(ask, &self.fleet).ok()).unwrap_or(least);
-        Some(Entry { namespace: key.namespace.clone(), under: self.quotas.under_ask(ask), charge })
+        let charge = node.and_then(|node| node.charge(ask, &self.fleet).ok());
+        let charge = charge.or_else(|| self.static_charge(name, &pod.uid, ask)).unwrap_or(least);
+        Some(Entry { namespace: pod.key.namespace.clone(), under: self.quotas.under_ask(ask), charge })
     }
 
     /// Charges what is promised and held on a node. While its spec cannot be read, what was promised before counts on.

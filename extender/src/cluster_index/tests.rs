@@ -3,6 +3,7 @@ use crate::ask::Ask;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Holder, SliceState, SliceStatus};
 use kerf_core::names::PodKey;
 use kerf_core::packing::Terms;
+use kerf_core::static_node::Devices;
 use kerf_core::testing::{node_status, request, slice_status};
 use serde_json::json;
 use std::sync::Arc;
@@ -35,6 +36,7 @@ pub(super) fn uid(pod: &str) -> PodUid {
 
 pub(super) fn known(pod: &str, node: Option<&str>) -> KnownPod {
     KnownPod {
+        devices: Devices::new(),
         uid: uid(pod),
         key: PodKey::new("default", pod),
         node: node.map(NodeName::new),

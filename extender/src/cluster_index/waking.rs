@@ -79,10 +79,10 @@ impl ClusterIndex {
         if std::mem::replace(&mut self.adopted_waiters, true) {
             return;
         }
-        let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
+        let names: Vec<NodeName> = self.nodes.keys().chain(self.statics.names()).cloned().collect();
         let offered: Vec<&str> = names.iter().map(NodeName::as_str).collect();
         for (uid, pod) in &self.pods {
-            let idle = pod.node.is_none() && !pod.ended && !pod.deleting && !self.places.contains_key(uid);
+            let idle = pod.node.is_none() && !pod.ended && !pod.deleting && self.place_of(uid).is_none();
             if let (true, Ok(ask)) = (idle, pod.ask()) {
                 self.waiting.refused(uid.clone(), pod.key.clone(), ask, &offered, false);
             }

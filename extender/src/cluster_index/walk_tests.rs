@@ -13,6 +13,7 @@ use kerf_core::mig::Geometry;
 use kerf_core::names::PodKey;
 use kerf_core::packing::Terms;
 use kerf_core::policy::{Cap, Charge, PodFacts, Policies};
+use kerf_core::static_node::Devices;
 use kerf_core::testing::{node_status, request, slice_status};
 use kerf_core::units::MemoryMib;
 use proptest::prelude::*;
@@ -204,7 +205,7 @@ impl World {
         let facts = PodFacts { namespace: namespace.to_owned(), ..PodFacts::default() };
         let ask = Ask::read(Some(&document.to_json())).map(|ask| ask.of(Arc::new(facts)));
         let candidate =
-            Candidate { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new(namespace, name), ask };
+            Candidate { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new(namespace, name), ask, devices: Devices::new() };
         let uid = candidate.uid.clone();
         self.pods.insert(uid.clone(), Pod { candidate, sent: None, bound: None, allocated: false });
         self.schedule(&uid);
@@ -389,6 +390,7 @@ fn swap_equal_holders(slices: &mut [SliceStatus], held: &[SliceStatus]) {
 
 fn known(pod: &Pod) -> KnownPod {
     KnownPod {
+        devices: Devices::new(),
         uid: pod.candidate.uid.clone(),
         key: pod.candidate.key.clone(),
         node: pod.bound.clone(),

@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 
 const SEPARATOR: &str = "::";
 
+/// How a GPU's UUID begins (NVML, `nvmlDeviceGetUUID`).
+const GPU_PREFIX: &str = "GPU-";
+
 /// A share that is served. Known by its device's id: the numbers of slices begin anew with a GpuNode that is made anew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Share {
@@ -25,12 +28,19 @@ pub(crate) struct Share {
 /// The device id of the share `id` of `gpu`.
 pub(crate) fn device_id(gpu: &GpuUuid, id: &SliceId) -> DeviceId {
     let text = id.as_str();
+    if text == gpu.as_str() {
+        return DeviceId::new(text);
+    }
     let number = text.strip_prefix('s').filter(|n| is_number(n)).unwrap_or(text);
     DeviceId::new(format!("{gpu}{SEPARATOR}{number}"))
 }
 
-/// The GPU and the slice of a share's device id; `None` for a GPU instance's.
+/// The GPU and the slice of a share's device id; `None` for a GPU instance's. NVIDIA's device plugin gives a GPU as a whole by
+/// its UUID alone, and replicas of it as kerf gives shares.
 pub(crate) fn slice_of(device: &DeviceId) -> Option<(GpuUuid, SliceId)> {
+    if device.as_str().starts_with(GPU_PREFIX) && !device.as_str().contains(SEPARATOR) {
+        return Some((GpuUuid::new(device.as_str()), SliceId::new(device.as_str())));
+    }
     let (gpu, number) = device.as_str().split_once(SEPARATOR)?;
     let id = if is_number(number) { format!("s{number}") } else { number.to_owned() };
     Some((GpuUuid::new(gpu), SliceId::new(id)))
@@ -44,7 +54,7 @@ fn is_number(text: &str) -> bool {
 /// replicas.
 pub(crate) fn shape_of(name: ResourceName, memory: MemoryMib, replicas: Option<u32>) -> Option<Shape> {
     match name {
-        ResourceName::Mig(_) | ResourceName::Compute(_) => None,
+        ResourceName::Mig(_) | ResourceName::Compute(_) | ResourceName::Plugin(..) => None,
         ResourceName::Whole => Some(Shape::Whole { size_gb: memory.nominal() }),
         ResourceName::Replica => {
             let replicas = u64::from(replicas.unwrap_or(1).max(1));
@@ -113,5 +123,8 @@ mod tests {
         }
         assert_eq!(device_id(&gpu, &SliceId::new("s17")).as_str(), format!("{gpu}::17"));
         assert_eq!(slice_of(&DeviceId::new("MIG-1")), None);
+        let whole = DeviceId::new(gpu.as_str());
+        assert_eq!(slice_of(&whole), Some((gpu.clone(), SliceId::new(gpu.as_str()))));
+        assert_eq!(device_id(&gpu, &SliceId::new(gpu.as_str())), whole, "as NVIDIA's device plugin gives it");
     }
 }

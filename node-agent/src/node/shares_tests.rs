@@ -4,9 +4,10 @@ use super::tests::{Scene, devices, failing, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use kerf_core::contract::{
-    ComputeLimit, Condition, GpuRule, MpsRule, NodePolicy, Shape, SliceState, TimeSlicingRule, WantedSlice,
+    ComputeLimit, Condition, GpuRule, Holder, MpsRule, NodePolicy, Shape, SliceState, TimeSlicingRule, WantedSlice,
 };
 use kerf_core::kind::Kind;
+use kerf_core::names::DeviceId;
 use kerf_core::units::{ComputePercent, MemoryMib, SizeGb};
 
 const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
@@ -407,4 +408,38 @@ fn replicas_have_a_name_of_their_own() {
     scene.want(vec![]);
     let status = scene.settle();
     assert_eq!((status.slices.len(), status.slices[0].shape), (1, time_slice(3)), "adopted by its name");
+}
+
+/// What a pod holds of NVIDIA's device plugin, which served the node before kerf.
+fn held_of_the_plugin(model: &str, name: &str, device: &str) -> Scene {
+    let mut scene = scene(&[model]);
+    let holder = Holder { namespace: "ns".into(), pod: "old".into(), container: "main".into() };
+    scene.held.insert(DeviceId::new(device), Held { name: name.parse().unwrap(), holder });
+    scene.restart_agent(None);
+    scene.list_holders();
+    scene
+}
+
+#[test]
+fn what_pods_hold_of_nvidias_device_plugin_is_occupied() {
+    for (name, device) in [
+        (WHOLE_NAME, "GPU-0"),
+        (WHOLE_NAME, "GPU-0::2"),
+        ("nvidia.com/gpu.shared", "GPU-0::0"),
+    ] {
+        let mut scene = held_of_the_plugin("T4-16GB", name, device);
+        scene.want(vec![wanted("s1", mps(4), Some(("a", FOUR)))]);
+        let status = scene.settle();
+        let old = status.slices.iter().find(|s| s.device.as_ref().is_some_and(|d| d.as_str() == device)).unwrap();
+        assert_eq!(old.state, SliceState::Held, "{device} as {name}");
+        assert_eq!(old.shape.size(), SizeGb(15), "the whole GPU: {:?}", old.shape);
+        assert_eq!(old.holder.as_ref().unwrap().pod, "old");
+        assert_eq!(slice(&status, "s1").state, SliceState::Preparing, "nothing is cut beside it");
+        scene.free(device);
+        scene.node.on_daemons(serving(1, gib(4)));
+        scene.settle();
+        serve(&mut scene);
+        let status = scene.settle();
+        assert_eq!(slice(&status, "s1").state, SliceState::Ready, "{device} as {name}: {:?}", status.slices);
+    }
 }

@@ -5,9 +5,10 @@ use super::*;
 use kerf_core::admission::{Refusal, Unfit};
 use kerf_core::contract::UnreadableRequest;
 use kerf_core::mig::UnknownComputeProfile;
-use kerf_core::policy::{Denied, PolicyDocument};
+use kerf_core::policy::{Denied, PolicyDocument, SupplyIndex};
 use kerf_core::quantity::SizeError;
 use kerf_core::request::{AskError, Field};
+use kerf_core::testing::static_node;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -61,6 +62,7 @@ cases! {
     "kind" => Refusal::Policy(Denied::Kind { .. }),
     "no such slice" => Refusal::Policy(Denied::Size { .. }),
     "compute denied" => Refusal::Policy(Denied::Compute { .. }),
+    "several replicas" => Refusal::Policy(Denied::Replicas { .. }),
     "forged" => Refusal::Policy(Denied::Forged),
     "document unreadable" => Refusal::Document(UnreadableRequest::Parse(_)),
     "document's version" => Refusal::Document(UnreadableRequest::Version(_)),
@@ -274,6 +276,7 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
             json!({"case": name, "direct": DIRECT.contains(&name), "pod": pod, "text": refusal.to_string()}),
         );
     }
+    reached.insert(case(&of_replicas(&in_force)));
     let missing: Vec<_> = ALL.iter().filter(|name| !reached.contains(*name)).collect();
     assert!(missing.is_empty(), "no pod gets {missing:?}");
     let warned = warned(&in_force);
@@ -285,6 +288,20 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     compare(&root.join("src/admit/refusals.json"), &made);
     compare(&root.join("../docs/refusals.md"), &page);
+}
+
+/// The refusal that needs a cluster, and so is not in the file: what only replicas of NVIDIA's device plugin could serve is
+/// asked for twice.
+fn of_replicas(in_force: &Policies) -> Refusal {
+    let labels = [("gpu.memory", "81920"), ("gpu.count", "2"), ("gpu.replicas", "4"), ("gpu.sharing-strategy", "mps")];
+    let mut index = SupplyIndex::default();
+    index.show_static("n".into(), Some(static_node(&labels, &[("gpu", 8)])));
+    let refusal = decide(&limited("plain", "kerf.dev/gpu-10gb", "2"), "default", in_force, &index.supply()).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "container main: 2 of nvidia.com/gpu (mps) give no more than one: NVIDIA's device plugin gives replicas of whatever GPU, and refuses more than one where it is told to; ask for one, of the size that is needed"
+    );
+    refusal
 }
 
 /// Compares a file that a test makes with what it is, or makes it.

@@ -1,5 +1,8 @@
 //! Node affinity: only nodes that can ever serve the pod, so that the scheduler's sample of nodes is drawn from them. By the
-//! labels that agents keep; by a node's name only where the user named it. The user's terms stay, with ours in each of them.
+//! labels that agents keep, or that NVIDIA's do; by a node's name only where the user named it. The user's terms stay, with
+//! ours in each of them.
+
+mod statics;
 
 use crate::edit::Edit;
 use kerf_core::contract::RequestDocument;
@@ -22,23 +25,60 @@ const FIELDS: &str = "matchFields";
 /// The longest value of a label.
 const LONGEST_LABEL: usize = 63;
 
+/// An expression and the list of a term that it belongs into.
+type Wanted = (&'static str, Value);
+
 /// Makes only those nodes eligible that can serve `document`, and of them only `node` if it is named.
+///
+/// Terms are alternatives. Where static nodes serve the pod as well, each term of the user's becomes two.
 pub(super) fn require(edit: &mut Edit, document: &RequestDocument, node: Option<&str>) {
-    let expressions = sizes(document).into_iter().chain(models(document)).map(|value| (EXPRESSIONS, value));
     let field = node.map(|node| json!({"key": "metadata.name", "operator": "In", "values": [node]}));
-    let wanted: Vec<(&str, Value)> = expressions.chain(field.map(|value| (FIELDS, value))).collect();
+    let with_field = |expressions: Vec<Value>| -> Vec<Wanted> {
+        let expressions = expressions.into_iter().map(|value| (EXPRESSIONS, value));
+        expressions.chain(field.clone().map(|value| (FIELDS, value))).collect()
+    };
+    let fixed = document.containers.iter().any(|container| container.resource.is_plugins());
+    let managed = (!fixed).then(|| with_field(sizes(document).into_iter().chain(models(document)).collect()));
+    let statics = (fixed || document.static_nodes).then(|| with_field(statics::expressions(document)));
+    let sorts: Vec<Vec<Wanted>> = managed.into_iter().chain(statics).collect();
     if edit.get(&TERMS).and_then(Value::as_array).is_none() {
-        let mut term: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
-        for (list, value) in wanted {
-            term.entry(list).or_default().push(value);
-        }
-        return edit.set(&TERMS, json!([term]));
+        let terms: Vec<_> = sorts.into_iter().map(|wanted| term(json!({}), &wanted)).collect();
+        return edit.set(&TERMS, json!(terms));
     }
-    for index in selecting(edit) {
-        for (list, value) in &wanted {
-            edit.include(&[&TERMS[..], &[&index, list]].concat(), value.clone());
+    if let [wanted] = &sorts[..] {
+        for index in selecting(edit) {
+            for (list, value) in wanted {
+                edit.include(&[&TERMS[..], &[&index, list]].concat(), value.clone());
+            }
+        }
+        return;
+    }
+    let terms = edit.get(&TERMS).and_then(Value::as_array).cloned().unwrap_or_default();
+    let selecting = selecting(edit);
+    let split = |(index, given): (usize, Value)| -> Vec<Value> {
+        let is_done = sorts.iter().any(|wanted| has_all(&given, wanted));
+        if is_done || !selecting.contains(&index.to_string()) {
+            return vec![given];
+        }
+        sorts.iter().map(|wanted| term(given.clone(), wanted)).collect()
+    };
+    let split: Vec<Value> = terms.into_iter().enumerate().flat_map(split).collect();
+    edit.set(&TERMS, json!(split));
+}
+
+/// A term with these expressions beside its own.
+fn term(mut term: Value, wanted: &[Wanted]) -> Value {
+    for (list, value) in wanted {
+        let items = term[*list].as_array().cloned().unwrap_or_default();
+        if !items.contains(value) {
+            term[*list] = items.into_iter().chain([value.clone()]).collect();
         }
     }
+    term
+}
+
+fn has_all(term: &Value, wanted: &[Wanted]) -> bool {
+    wanted.iter().all(|(list, value)| term[*list].as_array().is_some_and(|items| items.contains(value)))
 }
 
 /// The terms that select nodes. A term without expressions matches no node; with ours it would match some.

@@ -2,7 +2,10 @@ use super::*;
 use kerf_core::admission::{self, CONTAINERS, Unfit};
 use kerf_core::contract::ContainerRequest;
 use kerf_core::policy::PolicyDocument;
+use kerf_core::kind::Kind;
 use kerf_core::request::GpuSelection;
+use kerf_core::resource::ResourceName;
+use kerf_core::static_node::PluginName;
 use kerf_core::testing::request;
 use proptest::prelude::*;
 use serde_json::json;
@@ -415,4 +418,64 @@ proptest! {
             }
         }
     }
+}
+
+fn fixed(resource: ResourceName) -> RequestDocument {
+    let mut document = RequestDocument { static_nodes: true, ..document("nvidia.com/mig-1g.10gb") };
+    document.containers[0].resource = resource;
+    document
+}
+
+#[test]
+fn where_static_nodes_serve_the_pod_too_each_term_becomes_two() {
+    let given = json!([
+        {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
+        {},
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]},
+    ]);
+    let both = fixed(document("nvidia.com/mig-1g.10gb").containers[0].resource);
+    let of = |spec: &Value| terms(&patched(&pod(spec), &both, &policy(&json!({}))).0["spec"]).clone();
+    let cut = json!({"key": "kerf.dev/mig-max-gb", "operator": "Gt", "values": ["9"]});
+    let not_kerfs = json!({"key": "kerf.dev/managed", "operator": "NotIn", "values": ["true"]});
+    let instances = json!({"key": "nvidia.com/mig-1g.10gb.count", "operator": "Gt", "values": ["0"]});
+    assert_eq!(of(&json!({})), json!([{"matchExpressions": [cut]}, {"matchExpressions": [not_kerfs, instances]}]));
+    let (zone, name) = (&given[0]["matchExpressions"][0], &given[2]["matchFields"][0]);
+    assert_eq!(
+        of(&affinity(&given)),
+        json!([
+            {"matchExpressions": [zone, cut]},
+            {"matchExpressions": [zone, not_kerfs, instances]},
+            {},
+            {"matchExpressions": [cut], "matchFields": [name]},
+            {"matchExpressions": [not_kerfs, instances], "matchFields": [name]},
+        ])
+    );
+}
+
+#[test]
+fn what_only_static_nodes_have_is_looked_for_there_alone_by_nvidias_labels() {
+    let some = |key: &str| json!({"key": key, "operator": "Gt", "values": ["0"]});
+    let is = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
+    let profile = "1g.10gb".parse().unwrap();
+    for (name, kind, label) in [
+        (PluginName::Gpu, Kind::Mps, is("nvidia.com/gpu.sharing-strategy", "mps")),
+        (PluginName::Gpu, Kind::Mig, is("nvidia.com/mig.strategy", "single")),
+        (PluginName::Gpu, Kind::TimeSlicing, some("nvidia.com/gpu.count")),
+        (PluginName::Shared, Kind::TimeSlicing, some("nvidia.com/gpu.count")),
+        (PluginName::MigShared(profile), Kind::TimeSlicing, some("nvidia.com/mig-1g.10gb.count")),
+    ] {
+        let (pod, _) = patched(&pod(&json!({})), &fixed(ResourceName::Plugin(name, kind)), &policy(&json!({})));
+        let not_kerfs = json!({"key": "kerf.dev/managed", "operator": "NotIn", "values": ["true"]});
+        assert_eq!(*terms(&pod["spec"]), json!([{"matchExpressions": [not_kerfs, label]}]), "{name}");
+        assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"], json!({name.to_string(): "1"}));
+    }
+}
+
+#[test]
+fn a_node_without_labels_is_found_by_who_asks_by_name() {
+    let mut document = fixed(ResourceName::Plugin(PluginName::Gpu, Kind::TimeSlicing));
+    document.containers[0].size_gb = kerf_core::units::SizeGb::ANY;
+    let (pod, _) = patched(&pod(&json!({})), &document, &policy(&json!({})));
+    let not_kerfs = json!({"key": "kerf.dev/managed", "operator": "NotIn", "values": ["true"]});
+    assert_eq!(*terms(&pod["spec"]), json!([{"matchExpressions": [not_kerfs]}]));
 }

@@ -1,11 +1,15 @@
 use super::*;
+use kerf_core::contract::GpuNodeSpec;
+use kerf_core::names::NodeName;
 use kerf_core::ledger;
 use kerf_core::packing::Fleet;
 use kerf_core::request::GpuSelection;
 use kerf_core::testing::node_status;
 use kerf_core::testing::{promisee, request};
 use kerf_core::units::SizeGb;
+use kube::runtime::watcher::Event;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 fn node(name: &str, status: Value) -> GpuNode {
     GpuNode { status: Some(status), ..GpuNode::new(&NodeName::new(name)) }
@@ -15,8 +19,8 @@ fn good(name: &str, models: &[&str]) -> GpuNode {
     node(name, json!(node_status(models)))
 }
 
-fn listed(nodes: impl IntoIterator<Item = GpuNode>) -> GpuIndex {
-    let mut index = GpuIndex::default();
+fn listed(nodes: impl IntoIterator<Item = GpuNode>) -> Index {
+    let mut index = Index::default();
     assert!(!index.take(Event::Init));
     for node in nodes {
         assert!(!index.take(Event::InitApply(node)));
@@ -131,4 +135,48 @@ fn what_other_replicas_may_have_admitted_is_left_out_of_the_guess_alone() {
     let seen = supply.current(now);
     assert_eq!(room(&seen.supply, "nvidia.com/mig-1g.10gb"), (7, 2));
     assert_eq!(room(&seen.less.unwrap(), "nvidia.com/mig-1g.10gb"), (7, 4));
+}
+
+/// A Node with two time-sliced GPUs of NVIDIA's device plugin.
+fn machine(name: &str) -> Machine {
+    let labels = json!({
+        "nvidia.com/gpu.product": "NVIDIA-A10G-SHARED", "nvidia.com/gpu.memory": "23028", "nvidia.com/gpu.count": "2",
+        "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
+    });
+    let all = json!({"nvidia.com/gpu": "8"});
+    let node = json!({"metadata": {"name": name, "labels": labels}, "status": {"capacity": all, "allocatable": all}});
+    serde_json::from_value(node).unwrap()
+}
+
+#[test]
+fn nodes_of_nvidias_device_plugin_are_supply_unless_they_have_a_gpu_node() {
+    let mut index = listed([node("both", json!([]))]);
+    assert!(index.supply().is_none(), "the Nodes are not known yet");
+    assert!(!index.take_node(Event::Init));
+    for name in ["both", "static"] {
+        assert!(!index.take_node(Event::InitApply(machine(name))));
+    }
+    assert!(index.take_node(Event::InitDone));
+    let room = |index: &Index| {
+        let asked = kerf_core::policy::Asked::of(SizeGb(6));
+        let supply = index.supply().unwrap();
+        let name = supply.fixed(Kind::TimeSlicing, &asked, 1, &GpuSelection::default());
+        name.first().map_or(0, |name| supply.fixed_room(*name, &asked, &GpuSelection::default()))
+    };
+    assert_eq!(room(&index), 8, "who cannot be read is managed all the same");
+    assert!(!index.take_node(Event::Apply(machine("static"))), "nothing changed");
+    assert!(index.take(Event::Delete(good("both", &[]))));
+    assert_eq!(room(&index), 16, "a managed node became a static one");
+    assert!(index.take(Event::Apply(good("static", &["T4-16GB"]))));
+    assert_eq!(room(&index), 8, "and the other way round");
+    index.take_node(Event::Init);
+    index.take_node(Event::InitDone);
+    assert_eq!(room(&index), 0);
+}
+
+#[test]
+fn where_nodes_cannot_be_watched_managed_ones_are_served() {
+    let mut index = listed([good("h100", &["H100-80GB"])]);
+    assert!(index.nodes_unknown() && !index.nodes_unknown());
+    assert!(index.supply().is_some());
 }

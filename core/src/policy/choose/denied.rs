@@ -1,6 +1,6 @@
 //! Why a policy refuses a request: what was asked, what is allowed, and the nearest that would work.
 
-use crate::kind::IsolationClass;
+use crate::kind::{IsolationClass, Kind};
 use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use thiserror::Error;
@@ -131,6 +131,20 @@ pub enum Denied {
         class: IsolationClass,
         /// The kinds that serve the class.
         kinds: String,
+    },
+    /// Several replicas of NVIDIA's device plugin.
+    #[error(
+        "container {container}: {count} of {resource} ({kind}) give no more than one: NVIDIA's device plugin gives replicas of whatever GPU, and refuses more than one where it is told to; ask for one, of the size that is needed"
+    )]
+    Replicas {
+        /// The container.
+        container: String,
+        /// What was asked.
+        count: u32,
+        /// The name.
+        resource: ResourceName,
+        /// What it gives.
+        kind: Kind,
     },
     /// The document in the pod is not what this policy would have made of the pod.
     #[error(

@@ -2,8 +2,8 @@
 
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{Profile, catalog};
-use crate::policy::Supply;
 use crate::policy::supply::has_compute;
+use crate::policy::{Asked, Supply};
 use crate::request::GpuSelection;
 use crate::resource::{ResourceName, SHARE_SIZES, share_size};
 use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
@@ -22,6 +22,11 @@ pub(super) struct Need<'a> {
 }
 
 impl Need<'_> {
+    /// What a slice that is there already must have.
+    pub fn asked(&self) -> Asked {
+        Asked { size: self.size, memory: self.memory, compute: self.compute }
+    }
+
     /// The size of a share that has all of it: one has as many GiB as its name says.
     fn share(&self) -> Option<SizeGb> {
         share_size(self.memory.map_or(self.size, |memory| memory.nominal().max(self.size)))

@@ -13,7 +13,7 @@ fn policy() -> Policy {
     policy_with(&json!({}))
 }
 
-fn policy_with(more: &Value) -> Policy {
+pub(super) fn policy_with(more: &Value) -> Policy {
     let mut document = json!({
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "default"},
         "spec": {
@@ -36,7 +36,7 @@ fn supply(models: &[&str]) -> Supply {
     Supply::of(&[node_status(models)])
 }
 
-fn ask(want: Want, isolation: Option<IsolationClass>) -> PodAsk {
+pub(super) fn ask(want: Want, isolation: Option<IsolationClass>) -> PodAsk {
     let main = ContainerAsk {
         name: "main".into(),
         role: Role::App,
@@ -417,6 +417,7 @@ proptest! {
         pending in prop::sample::subsequence(vec![("nvidia.com/mig-1g.10gb", 7), ("nvidia.com/gpu-10gb", 9)], 0..=2),
         bounds in prop::sample::select(vec![json!({}), json!({"stepGb": 7}), json!({"minGb": 3, "maxGb": 50, "stepGb": 4})]),
         dialect in prop::option::of(prop::sample::select(Dialect::ALL.to_vec())),
+        statics in prop::sample::subsequence(super::static_tests::LAYOUTS.to_vec(), 0..=2),
     ) {
         for (number, container) in containers.iter_mut().enumerate() {
             container.name = format!("c{number}");
@@ -424,7 +425,8 @@ proptest! {
         let gpus = GpuSelection { models: named.into_iter().map(str::to_owned).collect(), ..GpuSelection::default() };
         let asking = PodAsk { isolation, containers, gpus, dialect, ignored: Vec::new() };
         let policy = policy_with(&json!({"sizes": bounds}));
-        if let Ok(choice) = choose(&policy, &supply(&models).wanted(waiting(&pending)), &asking) {
+        let supply = super::static_tests::beside(&models, &statics).wanted(waiting(&pending));
+        if let Ok(choice) = choose(&policy, &supply, &asking) {
             prop_assert_eq!(verify(&policy, &choice.document), Ok(()), "{:?}", choice.document);
             prop_assert_eq!(&RequestDocument::parse(&choice.document.to_json()).unwrap(), &choice.document);
             prop_assert!(choice.document.containers.iter().all(|c| strongest_class(c.resource) >= choice.document.isolation));

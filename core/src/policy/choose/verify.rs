@@ -38,7 +38,7 @@ fn is_sound(policy: &Policy, container: &ContainerRequest) -> bool {
     let promised = resource.size().is_none_or(|size| size >= *size_gb);
     let exact = profile.is_none_or(|profile| *resource == ResourceName::Mig(profile));
     let any = match resource {
-        ResourceName::Whole => policy.spec().sizes.max_gb.is_none(),
+        ResourceName::Whole | ResourceName::Plugin(..) => policy.spec().sizes.max_gb.is_none(),
         ResourceName::Replica => true,
         _ => false,
     };

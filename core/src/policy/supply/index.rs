@@ -1,12 +1,14 @@
 //! The supply of each node, kept up to date node by node. What GPUs serve that are alike and cut alike is worked out once.
 
+use super::fixed::StaticNodes;
 use super::gpu::{Chip, Cut, GpuSupply};
 use super::{Alike, Gpus, Supply};
 use crate::contract::{GpuNodeSpec, GpuNodeStatus};
 use crate::inventory::NodeInventory;
 use crate::names::{GpuUuid, NodeName};
 use crate::packing::Fleet;
-use std::collections::BTreeMap;
+use crate::static_node::StaticNode;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// How many supplies are kept before those that no GPU has any more are dropped.
@@ -19,6 +21,10 @@ pub(super) type NodeGpus = Arc<[(GpuUuid, Arc<GpuSupply>)]>;
 #[derive(Debug, Default)]
 pub struct SupplyIndex {
     nodes: BTreeMap<NodeName, NodeGpus>,
+    /// What Nodes offer that NVIDIA's device plugin serves.
+    statics: StaticNodes,
+    /// Nodes that have a GpuNode, readable or not: they are not static, whatever their Node says.
+    managed: BTreeSet<NodeName>,
     /// How many GPUs of all nodes are alike, by the address of what they share.
     alike: BTreeMap<usize, Alike>,
     chips: Vec<(Chip, BTreeMap<Cut, Arc<GpuSupply>>)>,
@@ -28,6 +34,7 @@ pub struct SupplyIndex {
 impl SupplyIndex {
     /// Says what a node has now, and whether that is another supply. A node that is not `open` serves nothing more.
     pub fn show(&mut self, name: NodeName, spec: &GpuNodeSpec, status: &GpuNodeStatus, open: bool) -> bool {
+        let was_static = self.claim(name.clone());
         let inventory = NodeInventory::of(spec, status);
         let known = status.gpus.iter().zip(&inventory.gpus);
         let supplies = known.map(|(status, gpu)| self.supply_of(Chip::of(status, gpu), Cut::of(gpu, open)));
@@ -38,7 +45,7 @@ impl SupplyIndex {
             before.len() == gpus.len() && pairs().all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1))
         };
         if self.nodes.get(&name).is_some_and(same) {
-            return false;
+            return was_static;
         }
         for (_, gpu) in gpus.iter() {
             self.alike.entry(Arc::as_ptr(gpu).addr()).or_insert_with(|| (gpu.clone(), 0)).1 += 1;
@@ -49,15 +56,40 @@ impl SupplyIndex {
         true
     }
 
-    /// Forgets a node, and says whether it was known.
+    /// Says that a node has a GpuNode, and whether it was static until now.
+    pub fn claim(&mut self, name: NodeName) -> bool {
+        let is_static = self.statics.contains_key(&name);
+        self.managed.insert(name) && is_static
+    }
+
+    /// Says what a Node offers that NVIDIA's device plugin serves, if it does, and whether that is another supply.
+    pub fn show_static(&mut self, name: NodeName, node: Option<StaticNode>) -> bool {
+        if self.statics.get(&name).map(AsRef::as_ref) == node.as_ref() {
+            return false;
+        }
+        match node {
+            Some(node) => drop(self.statics.insert(name.clone(), Arc::new(node))),
+            None => drop(self.statics.remove(&name)),
+        }
+        !self.managed.contains(&name)
+    }
+
+    /// Forgets the static nodes that are not there any more.
+    pub fn retain_static(&mut self, is_there: impl Fn(&NodeName) -> bool) {
+        self.statics.retain(|name, _| is_there(name));
+    }
+
+    /// Forgets a GpuNode, and says whether the supply is another without it.
     pub fn remove(&mut self, name: &NodeName) -> bool {
+        let is_static = self.managed.remove(name) && self.statics.contains_key(name);
         let removed = self.nodes.remove(name);
-        removed.inspect(|gpus| self.uncount(gpus)).is_some()
+        removed.inspect(|gpus| self.uncount(gpus)).is_some() || is_static
     }
 
     /// Forgets the nodes that are not there any more, and says whether there were any.
     pub fn retain(&mut self, is_there: impl Fn(&NodeName) -> bool) -> bool {
-        let gone: Vec<NodeName> = self.nodes.keys().filter(|name| !is_there(name)).cloned().collect();
+        let gone = self.managed.iter().filter(|name| !is_there(name));
+        let gone: Vec<NodeName> = gone.cloned().collect();
         for name in &gone {
             self.remove(name);
         }
@@ -75,7 +107,10 @@ impl SupplyIndex {
     pub fn supply(&self) -> Supply {
         let alike = self.alike.values().cloned().collect();
         let gpus = Gpus { alike, nodes: self.nodes.values().cloned().collect() };
-        Supply { gpus: Arc::new(gpus), pending: BTreeMap::new() }
+        let is_static = |(name, _): &(&NodeName, &_)| !self.managed.contains(*name);
+        let statics = self.statics.iter().filter(is_static);
+        let statics = statics.map(|(name, node)| (name.clone(), node.clone())).collect();
+        Supply { gpus: Arc::new(gpus), statics: Arc::new(statics), ..Supply::default() }
     }
 
     fn uncount(&mut self, gpus: &NodeGpus) {

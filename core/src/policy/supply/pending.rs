@@ -1,6 +1,6 @@
 //! How much of a name's room is spoken for by pods that wait already.
 
-use super::{Alike, Supply};
+use super::{Alike, Asked, Supply};
 use crate::kind::Kind;
 use crate::packing::is_worth_whole;
 use crate::request::GpuSelection;
@@ -46,6 +46,14 @@ impl Supply {
         compute: Option<ComputePercent>,
         gpus: &GpuSelection,
     ) -> Room {
+        self.room_of(name, &Asked { compute, ..Asked::of(size) }, gpus)
+    }
+
+    /// The same for slices with so much real memory as well. What static nodes have is as it is: only who waits for the same
+    /// is in the way.
+    #[must_use]
+    pub fn room_of(&self, name: ResourceName, asked: &Asked, gpus: &GpuSelection) -> Room {
+        let Asked { size, compute, .. } = *asked;
         let admitted = self.admitted(gpus);
         let worth = |(gpu, _): &&Alike| name != ResourceName::Whole || is_worth_whole(size, gpu.size);
         let rooms = admitted.iter().filter(worth).map(|alike| (alike, alike.0.room_for(name, compute)));
@@ -53,8 +61,18 @@ impl Supply {
         let room = in_all(serving.iter().copied());
         let taken =
             |(other, count): (&ResourceName, &u32)| taken_by(*other, *count, name, &admitted, &serving);
-        Room { room, pending: self.pending.iter().map(taken).fold(0, u32::saturating_add).min(room) }
+        let is_same = |(other, _): &(&ResourceName, &u32)| is_same(**other, name);
+        let others = self.pending.iter().filter(|pending| !is_same(pending)).map(taken);
+        let others = others.fold(0, u32::saturating_add).min(room);
+        let same = self.pending.iter().filter(is_same).map(|(_, count)| *count);
+        let room = room.saturating_add(self.fixed_room(name, asked, gpus));
+        Room { room, pending: same.fold(others, u32::saturating_add).min(room) }
     }
+}
+
+/// Whether the two are given of the same devices.
+fn is_same(a: ResourceName, b: ResourceName) -> bool {
+    a == b || a.plugin_name().is_some() && a.plugin_name() == b.plugin_name() && a.kind() == b.kind()
 }
 
 /// GPUs that are alike, and the room of each of them for what is asked.

@@ -1,0 +1,37 @@
+//! The isolation class that holds for a pod.
+
+use crate::kind::{IsolationClass, Kind};
+use crate::policy::{Asked, Policy, Supply};
+use crate::request::PodAsk;
+use crate::resource::ResourceName;
+use crate::static_node::PluginName;
+use crate::units::SizeGb;
+
+/// What the pod says, else the strongest that its names speak of and the policy serves by them, else the policy's own.
+pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> IsolationClass {
+    let by = |class, kind| policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind));
+    let implied = || match ask.implied_class() {
+        Some(IsolationClass::None) => {
+            Some(IsolationClass::None).filter(|class| by(*class, Kind::TimeSlicing))
+        }
+        Some(_) => of_gpus(policy, supply, ask)
+            .or_else(|| IsolationClass::ALL.into_iter().filter(|class| by(*class, Kind::Whole)).max()),
+        None => None,
+    };
+    ask.isolation.or_else(implied).unwrap_or(policy.default_isolation())
+}
+
+/// The strongest class in which some node serves `nvidia.com/gpu`. Who asks for it and for no isolation gets what goes by this
+/// name: on a node whose GPUs NVIDIA's device plugin shares, that is a replica.
+fn of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationClass> {
+    let size = policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
+    let is_served = |kind: &Kind| match kind {
+        Kind::Whole => supply.has_whole(size, &ask.gpus),
+        kind => {
+            let name = ResourceName::Plugin(PluginName::Gpu, *kind);
+            supply.fixed_least(name, &Asked::of(SizeGb::ANY), &ask.gpus).is_some()
+        }
+    };
+    let serves = |class: &IsolationClass| policy.kinds(*class).is_some_and(|kinds| kinds.iter().any(is_served));
+    IsolationClass::ALL.into_iter().find(serves)
+}

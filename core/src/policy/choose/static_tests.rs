@@ -1,0 +1,214 @@
+use super::tests::{ask, policy_with};
+use super::*;
+use crate::contract::{GpuNodeSpec, Held};
+use crate::names::NodeName;
+use crate::policy::SupplyIndex;
+use crate::static_node::PluginName;
+use crate::testing::{node_status, static_node};
+use crate::units::ComputePercent;
+use serde_json::json;
+use std::sync::Arc;
+
+/// Layouts of static nodes with two A100-80GB.
+pub(super) const LAYOUTS: [&str; 7] =
+    ["whole", "time-sliced-4", "time-sliced-4-renamed", "mps-4", "mig-single", "mig-mixed", "unlabelled"];
+
+/// A cluster with a managed node of these models, if there are any, and a static node of each of these layouts.
+pub(super) fn beside(models: &[&str], layouts: &[&str]) -> Supply {
+    let mut index = SupplyIndex::default();
+    if !models.is_empty() {
+        index.show("managed".into(), &GpuNodeSpec::default(), &node_status(models), true);
+    }
+    for layout in layouts {
+        let gpus = |product: &'static str, replicas: &'static str, strategy: &'static str, name, count| {
+            let memory = if product.contains("MIG") { "9728" } else { "81920" };
+            let units = if product.contains("MIG") { "14" } else { "2" };
+            let labels = [
+                ("gpu.product", product),
+                ("gpu.memory", memory),
+                ("gpu.count", units),
+                ("gpu.replicas", replicas),
+                ("gpu.sharing-strategy", strategy),
+            ];
+            static_node(&labels, &[(name, count)])
+        };
+        let (plain, shared) = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB-SHARED");
+        let node = match *layout {
+            "whole" => gpus(plain, "1", "none", "gpu", 2),
+            "time-sliced-4" => gpus(shared, "4", "time-slicing", "gpu", 8),
+            "time-sliced-4-renamed" => gpus(plain, "4", "time-slicing", "gpu.shared", 8),
+            "mps-4" => gpus(shared, "4", "mps", "gpu", 8),
+            "mig-single" => gpus("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "1", "none", "gpu", 14),
+            "mig-mixed" => static_node(
+                &[
+                    ("gpu.product", plain),
+                    ("gpu.memory", "81920"),
+                    ("mig-1g.10gb.count", "4"),
+                    ("mig-1g.10gb.memory", "9728"),
+                    ("mig-1g.10gb.replicas", "1"),
+                    ("mig-3g.40gb.count", "2"),
+                    ("mig-3g.40gb.memory", "40192"),
+                    ("mig-3g.40gb.replicas", "1"),
+                ],
+                &[("mig-1g.10gb", 4), ("mig-3g.40gb", 2)],
+            ),
+            _ => static_node(&[], &[("gpu", 2)]),
+        };
+        index.show_static((*layout).into(), Some(node));
+    }
+    index.supply()
+}
+
+/// What each container gets, with the kind where the name does not say it, and the warnings.
+fn told(choice: Result<Choice, Denied>) -> String {
+    let Ok(Choice { document, warnings }) = choice.as_ref() else { return choice.unwrap_err().to_string() };
+    let gets = document.containers.iter().map(|c| String::from(c.resource));
+    let warned = warnings.iter().filter(|w| !matches!(w, Warning::LessThanNominal(..))).map(ToString::to_string);
+    assert!(document.static_nodes || !gets.clone().any(|name| name.contains('=')));
+    gets.chain(warned).collect::<Vec<_>>().join(" | ")
+}
+
+fn chosen(supply: &Supply, gb: u32, isolation: IsolationClass) -> String {
+    told(choose(&policy_with(&json!({})), supply, &ask(Want::Size(SizeGb(gb)), Some(isolation))))
+}
+
+#[test]
+fn a_request_by_size_gets_what_the_layout_has_under_the_plugins_name() {
+    use IsolationClass::{Hardware, Memory, None};
+    let larger = |size: &str| format!(" | container main: shares come in fixed sizes, 10 GB takes {size}");
+    for (layout, gb, class, expected) in [
+        ("whole", 60, Hardware, "nvidia.com/gpu".to_owned()),
+        ("mps-4", 10, Memory, "nvidia.com/gpu=mps".to_owned() + &larger("20 GB")),
+        ("mps-4", 20, Memory, "nvidia.com/gpu=mps".to_owned()),
+        ("time-sliced-4", 10, None, "nvidia.com/gpu=time-slicing".to_owned() + &larger("20 GB")),
+        ("time-sliced-4-renamed", 10, None, "nvidia.com/gpu.shared=time-slicing".to_owned() + &larger("20 GB")),
+        ("mig-single", 10, Hardware, "nvidia.com/gpu=mig".to_owned()),
+        ("mig-mixed", 10, Hardware, "nvidia.com/mig-1g.10gb".to_owned()),
+        ("mig-mixed", 11, Hardware, "nvidia.com/mig-3g.40gb".to_owned()),
+    ] {
+        let supply = beside(&[], &[layout]);
+        let told = chosen(&supply, gb, class);
+        let (gets, warnings) = told.split_once(" | ").unwrap_or((&told, ""));
+        let (expected, warned) = expected.split_once(" | ").unwrap_or((&expected, ""));
+        assert_eq!(gets, expected, "{layout}");
+        assert!(warnings.ends_with(warned), "{layout}: {warnings}");
+    }
+}
+
+#[test]
+fn what_fences_less_than_the_class_is_never_given() {
+    for (layout, class) in [
+        ("time-sliced-4", IsolationClass::Memory),
+        ("time-sliced-4", IsolationClass::Hardware),
+        ("mps-4", IsolationClass::Hardware),
+        ("unlabelled", IsolationClass::None),
+    ] {
+        let told = chosen(&beside(&[], &[layout]), 10, class);
+        assert!(told.contains("no GPU that the pod may have serves 10 GB"), "{layout}: {told}");
+    }
+}
+
+#[test]
+fn the_policys_order_decides_between_kinds_and_room_between_nodes() {
+    let supply = beside(&["T4-16GB"], &["mps-4", "mig-single", "mig-mixed"]);
+    assert_eq!(chosen(&supply, 10, IsolationClass::Memory), "nvidia.com/mig-1g.10gb");
+    let held = |devices: &[(&str, PluginName, u32)]| {
+        let mut held = Held::new();
+        for (name, device, count) in devices {
+            held.entry(NodeName::new(*name)).or_default().insert(*device, *count);
+        }
+        Arc::new(held)
+    };
+    let small = PluginName::Mig("1g.10gb".parse().unwrap());
+    let full = supply.clone().holding(held(&[("mig-mixed", small, 4)]));
+    assert_eq!(chosen(&full, 10, IsolationClass::Memory), "nvidia.com/gpu=mig", "the same kind on another node");
+    let large = PluginName::Mig("3g.40gb".parse().unwrap());
+    let full = supply.holding(held(&[
+        ("mig-mixed", small, 4),
+        ("mig-mixed", large, 2),
+        ("mig-single", PluginName::Gpu, 14),
+    ]));
+    assert_eq!(
+        chosen(&full, 10, IsolationClass::Memory),
+        "nvidia.com/gpu-10gb | container main: nvidia.com/mig-1g.10gb (mig) has room for 0 more, and 0 are waited for already; it gets nvidia.com/gpu-10gb instead",
+        "a managed node's share before a static one's"
+    );
+}
+
+#[test]
+fn who_waits_is_counted_by_what_is_given_under_a_name_and_not_by_the_name() {
+    let supply = beside(&[], &["mps-4", "whole"]);
+    let mps = ResourceName::Plugin(PluginName::Gpu, Kind::Mps);
+    let waited = supply.wanted([(mps, 8)].into());
+    let room = |name| waited.room(name, SizeGb(60), &Default::default());
+    assert_eq!((room(ResourceName::Whole).room, room(ResourceName::Whole).pending), (2, 0));
+    let mps = waited.room(mps, SizeGb(20), &Default::default());
+    assert_eq!((mps.room, mps.pending, mps.left()), (8, 8, 0));
+    assert_eq!(
+        chosen(&waited, 20, IsolationClass::Memory),
+        "nvidia.com/gpu=mps | container main: no GPU that the pod may have serves it by mig; it gets nvidia.com/gpu instead | container main: nvidia.com/gpu (mps) has room for 8 more, and 8 are waited for already; the pod waits for it"
+    );
+}
+
+#[test]
+fn several_replicas_are_refused_where_nothing_else_would_serve() {
+    let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
+    asking.containers[0].count = 2;
+    let told_of = |layouts: &[&str]| told(choose(&policy_with(&json!({})), &beside(&[], layouts), &asking));
+    assert!(told_of(&["mps-4"]).contains("2 of nvidia.com/gpu (mps) give no more than one"), "{}", told_of(&["mps-4"]));
+    assert!(told_of(&["mps-4", "mig-single"]).starts_with("nvidia.com/gpu=mig"));
+}
+
+#[test]
+fn a_part_of_the_compute_is_had_of_what_fences_it() {
+    let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
+    let mut told_of = |percent| {
+        asking.containers[0].compute = ComputePercent::new(percent);
+        told(choose(&policy_with(&json!({})), &beside(&[], &["mps-4"]), &asking))
+    };
+    assert!(told_of(25).starts_with("nvidia.com/gpu=mps"));
+    assert!(told_of(26).contains("no GPU that the pod may have serves"), "{}", told_of(26));
+}
+
+/// By the name `nvidia.com/gpu`, as pods of NVIDIA's device plugin ask.
+fn by_name(layouts: &[&str], isolation: Option<IsolationClass>) -> String {
+    let policy = policy_with(&json!({"dialects": ["nvidia"]}));
+    told(choose(&policy, &beside(&[], layouts), &ask(Want::Whole, isolation)))
+}
+
+#[test]
+fn who_asks_by_the_plugins_name_gets_what_goes_by_it() {
+    assert_eq!(by_name(&["whole", "time-sliced-4"], None), "nvidia.com/gpu");
+    assert_eq!(by_name(&["time-sliced-4"], None), "nvidia.com/gpu=time-slicing");
+    assert_eq!(by_name(&["mps-4"], None), "nvidia.com/gpu=mps");
+    assert_eq!(by_name(&["mig-single"], None), "nvidia.com/gpu=mig");
+    assert_eq!(by_name(&["unlabelled"], None), "nvidia.com/gpu=time-slicing");
+    let fenced = by_name(&["time-sliced-4", "unlabelled"], Some(IsolationClass::Hardware));
+    assert!(fenced.starts_with("nvidia.com/gpu | container main: no GPU that the pod may have serves nvidia.com/gpu at present"), "{fenced}");
+    let shared = told(choose(&policy_with(&json!({})), &beside(&[], &["time-sliced-4-renamed"]), &ask(Want::Replica, None)));
+    assert_eq!(shared, "nvidia.com/gpu.shared");
+}
+
+#[test]
+fn all_of_a_pods_slices_are_of_one_sort_of_node() {
+    let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
+    let second = ContainerAsk { name: "second".into(), want: Want::Size(SizeGb(20)), ..asking.containers[0].clone() };
+    asking.containers.push(second);
+    let told_of = |models: &[&str], layouts: &[&str]| {
+        told(choose(&policy_with(&json!({})), &beside(models, layouts), &asking))
+    };
+    let mps = "nvidia.com/gpu=mps | nvidia.com/gpu=mps";
+    assert!(told_of(&[], &["mig-single", "mps-4"]).starts_with(mps), "20 GB is in none of 10");
+    assert!(told_of(&["T4-16GB"], &["mps-4"]).starts_with(mps), "a T4 has no 20 GB");
+    assert!(told_of(&["H100-80GB"], &["mps-4"]).starts_with("nvidia.com/mig-1g.10gb | nvidia.com/mig-1g.20gb"));
+}
+
+#[test]
+fn static_nodes_are_told_of_where_they_serve_the_name_too() {
+    let serves = |models: &[&str], layouts: &[&str]| {
+        let asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Hardware));
+        choose(&policy_with(&json!({})), &beside(models, layouts), &asking).unwrap().document.static_nodes
+    };
+    assert!(serves(&["A100-80GB"], &["mig-mixed"]));
+    assert!(!serves(&["A100-80GB"], &["mps-4"]) && !serves(&["A100-80GB"], &[]));
+}

@@ -1,0 +1,137 @@
+//! What static nodes have: slices that NVIDIA's device plugin has fixed, less those that pods hold.
+
+use super::Supply;
+use crate::contract::{Held, RequestDocument};
+use crate::kind::Kind;
+use crate::names::NodeName;
+use crate::request::GpuSelection;
+use crate::resource::ResourceName;
+use crate::static_node::{Devices, StaticNode, StaticOffer, admits, place};
+use crate::units::{ComputePercent, MemoryMib, SizeGb};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The static nodes of a cluster.
+pub(super) type StaticNodes = BTreeMap<NodeName, Arc<StaticNode>>;
+
+/// What a slice must have.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// Its nominal size.
+    pub size: SizeGb,
+    /// Its real memory, where that is asked for.
+    pub memory: Option<MemoryMib>,
+    /// Its part of a GPU's compute.
+    pub compute: Option<ComputePercent>,
+}
+
+impl Asked {
+    /// Of so much memory, by name.
+    #[must_use]
+    pub fn of(size: SizeGb) -> Self {
+        Self { size, memory: None, compute: None }
+    }
+
+    fn is_met_by(&self, offer: &StaticOffer) -> bool {
+        offer.suffices(self.size, self.memory, self.compute)
+    }
+}
+
+impl Supply {
+    /// The same supply where pods hold so much of static nodes.
+    #[must_use]
+    pub fn holding(self, held: Arc<Held>) -> Self {
+        Self { held, ..self }
+    }
+
+    /// The managed nodes alone.
+    #[must_use]
+    pub fn without_static(&self) -> Self {
+        Self { statics: Arc::default(), ..self.clone() }
+    }
+
+    /// Static nodes that offer the same, each such group by itself and without the managed nodes: all of a pod's slices are of
+    /// one node.
+    #[must_use]
+    pub fn static_groups(&self) -> Vec<Self> {
+        let alike = |a: &StaticNode, b: &StaticNode| {
+            let any_count = |offer: &StaticOffer| StaticOffer { count: 0, ..offer.clone() };
+            a.model == b.model && a.offers.iter().map(any_count).eq(b.offers.iter().map(any_count))
+        };
+        let mut groups: Vec<StaticNodes> = Vec::new();
+        for (name, node) in &*self.statics {
+            let is_here = |group: &StaticNodes| group.values().next().is_some_and(|first| alike(first, node));
+            match groups.iter_mut().find(|group| is_here(group)) {
+                Some(group) => drop(group.insert(name.clone(), node.clone())),
+                None => groups.push([(name.clone(), node.clone())].into()),
+            }
+        }
+        let only = |statics| Self { gpus: Arc::default(), statics: Arc::new(statics), ..self.clone() };
+        groups.into_iter().map(only).collect()
+    }
+
+    /// Whether there are static nodes.
+    #[must_use]
+    pub fn has_static(&self) -> bool {
+        !self.statics.is_empty()
+    }
+
+    /// What static nodes that the pod may have offer, with how much of it is free.
+    fn offers(&self, gpus: &GpuSelection) -> impl Iterator<Item = (&StaticOffer, u32)> {
+        let nodes = self.statics.iter().filter(|(_, node)| admits(gpus, &node.model));
+        nodes.flat_map(|(name, node)| {
+            let held = self.held.get(name);
+            node.offers.iter().map(move |offer| {
+                let held = held.and_then(|held| held.get(&offer.name)).copied().unwrap_or(0);
+                (offer, offer.count.saturating_sub(held))
+            })
+        })
+    }
+
+    /// The names by which static nodes serve what is asked by `kind`, the smallest slices first; replicas only for who wants
+    /// one of them.
+    #[must_use]
+    pub fn fixed(&self, kind: Kind, asked: &Asked, count: u32, gpus: &GpuSelection) -> Vec<ResourceName> {
+        let serves = |offer: &&StaticOffer| {
+            offer.kind == kind && asked.is_met_by(offer) && (count == 1 || !offer.replicas)
+        };
+        let offers = self.offers(gpus).map(|(offer, _)| offer).filter(serves);
+        let mut names: Vec<_> = offers.map(|offer| (offer.size, offer.resource())).collect();
+        names.sort_unstable();
+        let mut sorted: Vec<ResourceName> = Vec::new();
+        for (_, name) in names {
+            if !sorted.contains(&name) {
+                sorted.push(name);
+            }
+        }
+        sorted
+    }
+
+    /// How many more slices of this name static nodes have that meet what is asked.
+    #[must_use]
+    pub fn fixed_room(&self, name: ResourceName, asked: &Asked, gpus: &GpuSelection) -> u32 {
+        let offers = self.offers(gpus).filter(|(offer, _)| offer.is_of(name) && asked.is_met_by(offer));
+        offers.map(|(_, free)| free).fold(0, u32::saturating_add)
+    }
+
+    /// The least that static nodes offer under this name, free or not, that meets what is asked.
+    #[must_use]
+    pub fn fixed_least(&self, name: ResourceName, asked: &Asked, gpus: &GpuSelection) -> Option<&StaticOffer> {
+        let offers = self.offers(gpus).filter(|(offer, _)| offer.is_of(name) && asked.is_met_by(offer));
+        offers.map(|(offer, _)| offer).min_by_key(|offer| (offer.size, offer.memory))
+    }
+
+    /// The largest that static nodes offer under this name, up to `most`.
+    #[must_use]
+    pub fn fixed_largest(&self, name: ResourceName, most: SizeGb, gpus: &GpuSelection) -> Option<SizeGb> {
+        let offers = self.offers(gpus).filter(|(offer, _)| offer.is_of(name));
+        offers.filter_map(|(offer, _)| offer.size).filter(|size| *size <= most).max()
+    }
+
+    /// Whether some static node could serve a whole pod while nobody else is there.
+    #[must_use]
+    pub fn serves_statically(&self, document: &RequestDocument) -> bool {
+        let serves = |node: &Arc<StaticNode>| place(node, &Devices::new(), document).is_ok();
+        self.statics.values().any(serves)
+    }
+}

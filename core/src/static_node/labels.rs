@@ -1,0 +1,141 @@
+//! What the labels of GPU feature discovery say, and whether the node's capacity bears it out (k8s-device-plugin
+//! `internal/lm`).
+
+use super::{PluginName, StaticOffer};
+use crate::kind::Kind;
+use crate::mig::catalog::{self, GpuModel};
+use crate::mig::{MigTable, Profile};
+use crate::units::MemoryMib;
+use std::collections::BTreeMap;
+
+const PREFIX: &str = "nvidia.com/";
+const MIG: &str = "-MIG-";
+const INVALID: &str = "-MIG-INVALID";
+
+/// The compute slices of a MIG-capable GPU that the catalog does not know: no more than any has (MIG user guide).
+const MOST_COMPUTE: u8 = 7;
+
+/// A Node's labels.
+pub(super) type Labels = BTreeMap<String, String>;
+
+/// What the labels say of the devices behind one name.
+#[derive(Debug, Clone, Copy, Default)]
+struct Said {
+    /// How many GPUs or MIG instances there are before they are shared.
+    count: Option<u32>,
+    /// How many replicas each of them is; 0 for one that cannot be used.
+    replicas: Option<u32>,
+    /// The memory of one of them.
+    memory: Option<MemoryMib>,
+    /// Whether the replicas are MPS's.
+    mps: bool,
+    /// The MIG profile, where they are MIG instances.
+    profile: Option<Profile>,
+}
+
+fn label<'l>(labels: &'l Labels, group: &str, name: &str) -> Option<&'l str> {
+    labels.get(&format!("{PREFIX}{group}.{name}")).map(String::as_str)
+}
+
+fn number<T: std::str::FromStr>(labels: &Labels, group: &str, name: &str) -> Option<T> {
+    label(labels, group, name)?.parse().ok()
+}
+
+/// The product's name as NVML has it, as far as a label can tell, and the profile of a node that is all of one.
+fn product(labels: &Labels) -> (String, Option<Profile>) {
+    let product = label(labels, "gpu", "product").unwrap_or_default();
+    let product = product.strip_suffix("-SHARED").unwrap_or(product);
+    let (gpu, profile) = product.split_once(MIG).unwrap_or((product, ""));
+    // A label has dashes for spaces; what a profile's name has for `+` is a dot.
+    (gpu.replace('-', " "), profile.replacen("gb.", "gb+", 1).parse().ok())
+}
+
+/// The short name of the node's GPU model; empty where the labels do not say it.
+pub(super) fn model(labels: &Labels) -> String {
+    let (product, profile) = product(labels);
+    let memory = number(labels, "gpu", "memory").map_or(MemoryMib(0), MemoryMib);
+    // Under strategy `single` the memory is an instance's, so the GPU's is found by its name and profile.
+    let memory = profile.map_or(memory, |profile| memory_of(&product, profile));
+    if product.is_empty() { String::new() } else { catalog::short_name(&product, memory) }
+}
+
+/// The memory of a GPU of this name that has `profile`: what the name tells, as in `A100-SXM4-80GB`, or else what is known of
+/// the models of this name.
+fn memory_of(product: &str, profile: Profile) -> MemoryMib {
+    let in_name = product.split([' ', '-']).filter_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok()).next();
+    let is_such = |model: &&GpuModel| {
+        let named = catalog::by_product(product, model.memory).is_some_and(|known| known.name == model.name);
+        let has = |table: MigTable| table.entries().iter().any(|entry| entry.profile == profile);
+        named && model.mig_table().is_some_and(has)
+    };
+    let known = || catalog::MODELS.iter().find(is_such).map(|model| model.memory);
+    in_name.map(|gb| MemoryMib(gb * 1024)).or_else(known).unwrap_or(MemoryMib(0))
+}
+
+/// The part of a GPU's compute that an instance of `profile` has, in percent.
+fn compute(labels: &Labels, profile: Profile) -> u8 {
+    let table = catalog::by_name(&model(labels)).and_then(GpuModel::mig_table).unwrap_or_default();
+    let most = table.entries().iter().map(|entry| entry.profile.compute()).max().unwrap_or(MOST_COMPUTE);
+    u8::try_from(u32::from(profile.compute()) * 100 / u32::from(most)).unwrap_or(100)
+}
+
+fn said(labels: &Labels, name: PluginName) -> Said {
+    let (group, profile) = match name {
+        PluginName::Gpu | PluginName::Shared => ("gpu".to_owned(), product(labels).1),
+        PluginName::Mig(profile) | PluginName::MigShared(profile) => {
+            let name = PluginName::Mig(profile).to_string();
+            (name.trim_start_matches(PREFIX).to_owned(), Some(profile))
+        }
+    };
+    Said {
+        count: number(labels, &group, "count"),
+        replicas: number(labels, &group, "replicas"),
+        memory: number(labels, &group, "memory").map(MemoryMib).filter(|memory| !memory.is_zero()),
+        mps: label(labels, &group, "sharing-strategy") == Some("mps"),
+        profile,
+    }
+}
+
+/// What a node offers under `name`, of which it has `capacity` devices and may give `allocatable`.
+///
+/// Allocatable counts. Labels are up to a minute late, and so may allocatable be: where they do not agree, what is there is
+/// taken for time slices, which fence nothing, of the smallest size that either of them speaks for.
+pub(super) fn offer(labels: &Labels, name: PluginName, capacity: u32, allocatable: u32) -> Option<StaticOffer> {
+    let is_invalid = label(labels, "gpu", "product").is_some_and(|product| product.contains(INVALID));
+    let said = said(labels, name);
+    if is_invalid && matches!(name, PluginName::Gpu | PluginName::Shared) || said.replicas == Some(0) {
+        return None;
+    }
+    let renamed = matches!(name, PluginName::Shared | PluginName::MigShared(_));
+    let Some(units) = said.count.filter(|count| *count > 0) else {
+        let (size, memory, kind) = (None, None, Kind::TimeSlicing);
+        return Some(StaticOffer { name, kind, size, memory, replicas: renamed, compute: 0, count: allocatable });
+    };
+    let told = said.replicas.unwrap_or(1);
+    let replicas = told.max(capacity.div_ceil(units)).max(1);
+    // Of GPUs in MIG mode beside others the plugin makes no `nvidia.com/gpu`, though they are counted.
+    let few_are_well = told == 1 && name == PluginName::Gpu && said.profile.is_none() && capacity <= units;
+    let agrees = capacity == units.saturating_mul(told) || few_are_well;
+    let kind = match (agrees, replicas, said.profile) {
+        (true, 1, Some(_)) if !renamed => Kind::Mig,
+        (true, 1, None) if !renamed => Kind::Whole,
+        (true, 2.., None) if said.mps => Kind::Mps,
+        _ => Kind::TimeSlicing,
+    };
+    let part = |memory: MemoryMib| MemoryMib(memory.0 / u64::from(replicas));
+    let nominal = said.profile.map(|profile| profile.size().share_memory());
+    let compute = match (kind, said.profile) {
+        (Kind::Whole, _) => 100,
+        // The plugin's daemon limits each of its clients so (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`).
+        (Kind::Mps, _) => u8::try_from(100 / replicas).unwrap_or(0),
+        (Kind::Mig, Some(profile)) => compute(labels, profile),
+        _ => 0,
+    };
+    let memory = said.memory.or(nominal).map(part);
+    let size = match (kind, said.profile) {
+        (Kind::Mig, Some(profile)) => Some(profile.size()),
+        _ => memory.map(MemoryMib::nominal),
+    };
+    let shared = kind == Kind::Mps || kind == Kind::TimeSlicing;
+    Some(StaticOffer { name, kind, size, memory, replicas: shared, compute, count: allocatable })
+}

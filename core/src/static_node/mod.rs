@@ -1,0 +1,83 @@
+//! Static nodes: those that NVIDIA's device plugin serves. No agent of kerf's is there, so all that is known of one is its
+//! Node object: the labels of GPU feature discovery, and what it has for pods.
+
+mod labels;
+mod name;
+mod offer;
+mod place;
+
+pub use name::{PluginName, names};
+pub use offer::{StaticOffer, admits};
+pub use place::{Devices, Spot, devices, place};
+
+use crate::keys;
+use crate::kind::Kind;
+use crate::mig::catalog;
+use crate::units::SizeGb;
+use std::collections::BTreeMap;
+
+/// A static node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StaticNode {
+    /// The short name of its GPUs' model (`A100-80GB`); empty where its labels do not say it.
+    pub model: String,
+    /// What it offers, by ascending name.
+    pub offers: Vec<StaticOffer>,
+    /// All that it has for pods, by name: also what it does not offer, because nobody knows what that is.
+    pub devices: Devices,
+}
+
+impl StaticNode {
+    /// Reads what a Node offers by its labels, its capacity and its allocatable, each as the API server has it; `None` for one
+    /// that is kerf's, or has nothing of NVIDIA's device plugin.
+    ///
+    /// The kubelet counts a sick device in the capacity and not in allocatable, so the labels are compared with the former and
+    /// the latter is what there is.
+    #[must_use]
+    pub fn read<'m>(
+        labels: &BTreeMap<String, String>,
+        capacity: impl IntoIterator<Item = (&'m str, &'m str)>,
+        allocatable: impl IntoIterator<Item = (&'m str, &'m str)>,
+    ) -> Option<Self> {
+        if labels.get(keys::MANAGED).is_some_and(|value| value == "true") {
+            return None;
+        }
+        let (capacity, allocatable) = (counts(capacity), counts(allocatable));
+        let offer = |(name, count): (&PluginName, &u32)| {
+            let capacity = capacity.get(name).copied().unwrap_or(0).max(*count);
+            labels::offer(labels, *name, capacity, *count)
+        };
+        // A name of which no device is well now is the node's all the same: its pods wait for it.
+        let all: Devices = capacity.keys().chain(allocatable.keys()).map(|name| (*name, 0)).collect();
+        let devices: Devices =
+            all.keys().map(|name| (*name, allocatable.get(name).copied().unwrap_or(0))).collect();
+        let some = capacity.values().chain(allocatable.values()).any(|count| *count > 0);
+        let offers = devices.iter().filter_map(offer).collect();
+        some.then(|| Self { model: labels::model(labels), offers, devices })
+    }
+
+    /// The size of one of its GPUs, as far as it is known.
+    #[must_use]
+    pub fn gpu_size(&self) -> Option<SizeGb> {
+        let whole = self.offers.iter().find(|offer| offer.kind == Kind::Whole).and_then(|offer| offer.size);
+        whole.or_else(|| catalog::by_name(&self.model).map(|model| model.memory.nominal()))
+    }
+
+    /// What it offers under a name.
+    #[must_use]
+    pub fn offer(&self, name: PluginName) -> Option<&StaticOffer> {
+        self.offers.iter().find(|offer| offer.name == name)
+    }
+}
+
+/// The amounts that are of names of NVIDIA's device plugin.
+fn counts<'m>(amounts: impl IntoIterator<Item = (&'m str, &'m str)>) -> Devices {
+    let count = |(name, amount): (&str, &str)| {
+        let count = crate::quantity::parse_count(amount)?;
+        Some((name.parse().ok()?, u32::try_from(count).unwrap_or(u32::MAX)))
+    };
+    amounts.into_iter().filter_map(count).collect()
+}
+
+#[cfg(test)]
+mod tests;

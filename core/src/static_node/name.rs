@@ -1,0 +1,116 @@
+//! The names under which NVIDIA's device plugin offers devices.
+
+use crate::mig::{Profile, catalog};
+use crate::resource::{ResourceName, UnknownResource};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// What `renameByDefault` puts behind a name (k8s-device-plugin `api/config/v1`, `DefaultSharedResourceNameSuffix`).
+const SHARED: &str = ".shared";
+
+/// A name of NVIDIA's device plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum PluginName {
+    /// `nvidia.com/gpu`: a GPU, a MIG instance (strategy `single`), or a replica of either.
+    Gpu,
+    /// `nvidia.com/gpu.shared`: a replica.
+    Shared,
+    /// `nvidia.com/mig-<profile>`: a MIG instance (strategy `mixed`), or a replica of one.
+    Mig(Profile),
+    /// `nvidia.com/mig-<profile>.shared`: a replica of a MIG instance.
+    MigShared(Profile),
+}
+
+impl PluginName {
+    /// The name of kerf's own that is written so; `None` where kerf cuts nothing of the kind.
+    #[must_use]
+    pub fn plain(self) -> Option<ResourceName> {
+        match self {
+            Self::Gpu => Some(ResourceName::Whole),
+            Self::Shared => Some(ResourceName::Replica),
+            Self::Mig(profile) => Some(ResourceName::Mig(profile)),
+            Self::MigShared(_) => None,
+        }
+    }
+}
+
+/// The names that only NVIDIA's device plugin has, and that kerf gives to pods all the same.
+#[must_use]
+pub fn names() -> Vec<PluginName> {
+    catalog::profiles().into_iter().map(PluginName::MigShared).collect()
+}
+
+impl ResourceName {
+    /// The name by which NVIDIA's device plugin could serve it.
+    #[must_use]
+    pub fn plugin_name(self) -> Option<PluginName> {
+        match self {
+            Self::Whole => Some(PluginName::Gpu),
+            Self::Replica => Some(PluginName::Shared),
+            Self::Mig(profile) => Some(PluginName::Mig(profile)),
+            Self::Plugin(name, _) => Some(name),
+            Self::Compute(_) | Self::Mps(_) | Self::TimeSlicing(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for PluginName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gpu => ResourceName::Whole.fmt(f),
+            Self::Shared => ResourceName::Replica.fmt(f),
+            Self::Mig(profile) => ResourceName::Mig(*profile).fmt(f),
+            Self::MigShared(profile) => write!(f, "{}{SHARED}", ResourceName::Mig(*profile)),
+        }
+    }
+}
+
+impl FromStr for PluginName {
+    type Err = UnknownResource;
+
+    fn from_str(text: &str) -> Result<Self, UnknownResource> {
+        if let Some(Ok(ResourceName::Mig(profile))) = text.strip_suffix(SHARED).map(str::parse) {
+            return Ok(Self::MigShared(profile));
+        }
+        let name: ResourceName = text.parse()?;
+        name.plugin_name().ok_or_else(|| UnknownResource(text.to_owned()))
+    }
+}
+
+impl From<PluginName> for String {
+    fn from(name: PluginName) -> Self {
+        name.to_string()
+    }
+}
+
+impl TryFrom<String> for PluginName {
+    type Error = UnknownResource;
+
+    fn try_from(text: String) -> Result<Self, UnknownResource> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plugins_names_are_read_as_they_are_written() {
+        for text in [
+            "nvidia.com/gpu",
+            "nvidia.com/gpu.shared",
+            "nvidia.com/mig-1g.10gb",
+            "nvidia.com/mig-1g.10gb.me",
+            "nvidia.com/mig-1g.10gb.shared",
+            "nvidia.com/mig-1g.10gb.me.shared",
+        ] {
+            assert_eq!(text.parse::<PluginName>().unwrap().to_string(), text);
+        }
+        for text in ["cpu", "nvidia.com/gpu-10gb", "nvidia.com/gpu-10gb.shared", "nvidia.com/gpu.shared.shared"] {
+            assert!(text.parse::<PluginName>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Whether a static node has room for a whole pod, and what that costs. All or nothing per pod.
+
+use super::{PluginName, StaticNode, admits};
+use crate::contract::RequestDocument;
+use crate::packing::{Cost, Refusal};
+use crate::policy::Charge;
+use crate::request::GpuSelection;
+use std::collections::BTreeMap;
+
+/// So many devices of each name.
+pub type Devices = BTreeMap<PluginName, u32>;
+
+/// A slice that is cut already and serves nobody else is taken before a place where another could be cut: every place on a
+/// static node costs less than any on a managed one, whose costs are of some millions.
+const BELOW_ALL_CUTS: i64 = i64::MIN / 4;
+
+/// What a GB that a device has beyond what was asked costs, in free devices of its name: more than a node can have.
+const WASTED_GB: i64 = 1 << 20;
+
+/// A pod's place on a static node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spot {
+    /// The devices that it takes.
+    pub devices: Devices,
+    /// What it is charged under a quota.
+    pub charge: Charge,
+    /// What the place costs: first the memory that it wastes, then what it leaves free, so that nodes are filled one by one.
+    pub cost: Cost,
+}
+
+/// The devices that a pod with this document takes of NVIDIA's device plugin, wherever it runs.
+#[must_use]
+pub fn devices(request: &RequestDocument) -> Devices {
+    let mut devices = Devices::new();
+    for holding in &*request.holdings() {
+        if let Some(name) = holding.resource.plugin_name() {
+            let count = devices.entry(name).or_default();
+            *count = holding.count.saturating_add(*count);
+        }
+    }
+    devices
+}
+
+/// The place of a pod on `node`, of whose devices `taken` are not free.
+pub fn place(node: &StaticNode, taken: &Devices, request: &RequestDocument) -> Result<Spot, Refusal> {
+    let serves = |gpus: &GpuSelection| {
+        if !admits(gpus, &node.model) {
+            return Err(Refusal::NotSelected);
+        }
+        request.containers.iter().try_for_each(|container| {
+            let offer = container.resource.plugin_name().and_then(|name| node.offer(name));
+            offer.ok_or(Refusal::NeverFits)?.serves(container, request.isolation)
+        })
+    };
+    serves(&GpuSelection::default())?;
+    serves(&request.gpus)?;
+    let devices = devices(request);
+    let mut free = 0;
+    for (name, count) in &devices {
+        let all = node.offer(*name).map_or(0, |offer| offer.count);
+        let left = all.saturating_sub(taken.get(name).copied().unwrap_or(0));
+        if *count > left {
+            return Err(if *count > all { Refusal::CountNeverFits } else { Refusal::NoRoom });
+        }
+        free += i64::from(left - count);
+    }
+    let (mut wasted, mut charge) = (0, Charge::default());
+    for holding in &*request.holdings() {
+        let offer = holding.resource.plugin_name().and_then(|name| node.offer(name));
+        let size = offer.and_then(|offer| offer.size).unwrap_or(holding.size_gb);
+        let count = u64::from(holding.count);
+        charge = charge.plus(Charge { memory_gb: u64::from(size.0) * count, slices: count });
+        wasted += i64::from(size.0.saturating_sub(holding.size_gb.0)) * i64::from(holding.count);
+    }
+    let cost = wasted.saturating_mul(WASTED_GB).saturating_add(free).saturating_add(BELOW_ALL_CUTS);
+    Ok(Spot { devices, charge, cost: Cost(cost) })
+}

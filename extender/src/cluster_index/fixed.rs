@@ -1,0 +1,243 @@
+//! What the index answers of static nodes: whether a pod fits, what is promised to it, and what is told of it.
+
+use super::statics::{Promised, Shower, sum};
+use super::{ClusterIndex, Progress, Promise, Unreservable};
+use crate::ask::Ask;
+use crate::pod::KnownPod;
+use crate::usage::Entry;
+use hashbrown::HashSet;
+use kerf_core::contract::{AssignedDevices, AssignmentDocument, Held};
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::packing::{Cost, Refusal};
+use kerf_core::policy::Charge;
+use kerf_core::static_node::{Devices, Spot, StaticNode, devices, place};
+use std::collections::BTreeSet;
+
+impl ClusterIndex {
+    /// Answers must wait for the Nodes and for the pods without kerf's label, which are about to be listed.
+    pub fn await_statics(&mut self) {
+        (self.listing.machines_awaited, self.listing.others_awaited) = (true, true);
+    }
+
+    /// All Nodes are about to be shown.
+    pub fn machines_listing(&mut self) {
+        self.listing.machines = Some(HashSet::new());
+    }
+
+    /// All Nodes were shown: others are gone.
+    pub fn machines_listed(&mut self) {
+        self.listing.machines_awaited = false;
+        if let Some(shown) = self.listing.machines.take() {
+            let gone: Vec<_> = self.statics.names().filter(|name| !shown.contains(*name)).cloned().collect();
+            gone.into_iter().for_each(|name| self.show_static(name, None));
+        }
+    }
+
+    /// What a Node offers by NVIDIA's device plugin; `None` when it is gone, or offers nothing of the kind.
+    pub fn show_static(&mut self, name: NodeName, node: Option<StaticNode>) {
+        if let Some(listing) = &mut self.listing.machines {
+            listing.insert(name.clone());
+        }
+        if node.is_none() {
+            self.statics.release_on(&name);
+        }
+        if self.statics.show(&name, node) {
+            self.static_changed(name);
+        }
+    }
+
+    /// All pods without kerf's label are about to be shown.
+    pub fn others_listing(&mut self) {
+        self.listing.others = Some(HashSet::new());
+    }
+
+    /// All of them were shown: others are gone.
+    pub fn others_listed(&mut self) {
+        self.listing.others_awaited = false;
+        if let Some(shown) = self.listing.others.take() {
+            let changed = self.statics.retain(Shower::Others, |uid| shown.contains(uid));
+            changed.into_iter().for_each(|name| self.static_changed(name));
+        }
+    }
+
+    /// A pod without kerf's label.
+    pub fn show_other(&mut self, pod: &KnownPod) {
+        if let Some(listing) = &mut self.listing.others {
+            listing.insert(pod.uid.clone());
+        }
+        self.note_holder(pod, Shower::Others);
+    }
+
+    /// A pod without kerf's label is gone, or has ended, or has the label now.
+    pub fn hide_other(&mut self, uid: &PodUid) {
+        if let Some(name) = self.statics.leave(uid, Shower::Others) {
+            self.static_changed(name);
+        }
+    }
+
+    /// Counts what a pod holds of NVIDIA's device plugin.
+    pub(super) fn note_holder(&mut self, pod: &KnownPod, by: Shower) {
+        let changed = match &pod.node {
+            Some(node) if !pod.ended => self.statics.hold(&pod.uid, node, &pod.devices, by),
+            _ if pod.ended => self.statics.gone(&pod.uid),
+            _ => Vec::new(),
+        };
+        changed.into_iter().for_each(|name| self.static_changed(name));
+    }
+
+    pub(super) fn static_changed(&mut self, name: NodeName) {
+        if self.nodes.contains_key(&name) {
+            return;
+        }
+        self.charge_static(&name);
+        self.waiting.changed(&name);
+        self.effects.changed.insert(name);
+    }
+
+    /// A static node: one without a GpuNode.
+    pub(super) fn static_node(&self, name: &str) -> Option<&StaticNode> {
+        if self.nodes.contains_key(name) { None } else { self.statics.node(name) }
+    }
+
+    /// Whether pods may be sent to it.
+    #[must_use]
+    pub fn is_static(&self, name: &NodeName) -> bool {
+        self.static_node(name.as_str()).is_some()
+    }
+
+    /// A pod's place on a static node, beside those that have theirs; and beside those that are expected there, if they count.
+    fn spot(&self, name: &str, uid: &PodUid, ask: &Ask, with_expected: bool) -> Result<Spot, Refusal> {
+        let node = self.static_node(name).ok_or(Refusal::NoAgent)?;
+        let taken = self.statics.taken(name, Some(uid));
+        let expected: Vec<Devices> = if with_expected {
+            self.tentatives.asks_on(name).map(|ask| devices(&ask.document)).collect()
+        } else {
+            Vec::new()
+        };
+        place(node, &sum(expected.iter().chain([&taken])), &ask.document)
+    }
+
+    /// What it costs to serve a pod on a static node.
+    pub(super) fn static_cost(&self, name: &str, uid: &PodUid, ask: &Ask) -> Result<Cost, Refusal> {
+        let spot = self.spot(name, uid, ask, true)?;
+        self.within_quota_for(ask, spot.charge)?;
+        Ok(spot.cost)
+    }
+
+    /// What a pod will be charged for its place on a static node.
+    pub(super) fn static_charge(&self, name: &NodeName, uid: &PodUid, ask: &Ask) -> Option<Charge> {
+        self.spot(name.as_str(), uid, ask, true).ok().map(|spot| spot.charge)
+    }
+
+    /// Whether a pod that asks NVIDIA's device plugin, and not kerf, finds it on a node: allocatable less what pods have.
+    pub fn plain_fit(&self, name: &str, uid: &PodUid, asked: &Devices) -> Result<Cost, Refusal> {
+        if self.nodes.contains_key(name) {
+            return Err(Refusal::NotAdmitted);
+        }
+        let node = self.statics.node(name).ok_or(Refusal::NoAgent)?;
+        let taken = self.statics.taken(name, Some(uid));
+        let mut free = 0;
+        for (device, count) in asked {
+            let all = node.devices.get(device).copied().ok_or(Refusal::NeverFits)?;
+            let left = all.saturating_sub(taken.get(device).copied().unwrap_or(0));
+            if *count > left {
+                return Err(if *count > all { Refusal::CountNeverFits } else { Refusal::NoRoom });
+            }
+            free += i64::from(left - count);
+        }
+        Ok(Cost(free))
+    }
+
+    /// Promises a static node's devices to a pod that is about to be bound. One that has the promise keeps it, as long as the
+    /// node has so many.
+    pub(super) fn reserve_static(
+        &mut self,
+        uid: &PodUid,
+        key: &PodKey,
+        name: &NodeName,
+        ask: Ask,
+    ) -> Result<Promise, Unreservable> {
+        let kept = self.statics.promised(uid).is_some();
+        let spot = self.spot(name.as_str(), uid, &ask, false)?;
+        if !kept {
+            self.may_promise_static(&ask, spot.charge)?;
+        }
+        let promised = Promised { node: name.clone(), key: key.clone(), devices: spot.devices, ask: Some(ask) };
+        self.statics.promise(uid, promised);
+        self.static_changed(name.clone());
+        Ok(Promise { slices: Vec::new(), cut: BTreeSet::new(), kept })
+    }
+
+    /// The same for a pod that asks NVIDIA's device plugin and not kerf.
+    pub fn reserve_plain(&mut self, pod: &KnownPod, name: &NodeName) -> Result<Promise, Unreservable> {
+        let kept = self.statics.promised(&pod.uid).is_some();
+        self.plain_fit(name.as_str(), &pod.uid, &pod.devices)?;
+        let devices = pod.devices.clone();
+        self.statics.promise(&pod.uid, Promised { node: name.clone(), key: pod.key.clone(), devices, ask: None });
+        self.static_changed(name.clone());
+        Ok(Promise { slices: Vec::new(), cut: BTreeSet::new(), kept })
+    }
+
+    /// How far the promise of a pod on a static node is: its devices are there.
+    pub(super) fn static_progress(&self, uid: &PodUid, name: &NodeName) -> Option<Progress> {
+        let promised = self.statics.promised(uid)?;
+        if promised.node != *name {
+            return None;
+        }
+        let Some(node) = self.static_node(name.as_str()) else {
+            return Some(Progress::Failed("the node is not served by NVIDIA's device plugin any more".to_owned()));
+        };
+        let Some(ask) = &promised.ask else { return Some(Progress::Bare) };
+        let given = |container: &kerf_core::contract::ContainerRequest| {
+            let offer = container.resource.plugin_name().and_then(|name| node.offer(name));
+            AssignedDevices {
+                container: container.name.clone(),
+                resource: container.resource,
+                count: container.count,
+                size_gb: offer.and_then(|offer| offer.size).unwrap_or(container.size_gb),
+            }
+        };
+        let devices = ask.document.containers.iter().map(given).collect();
+        Some(Progress::Ready(AssignmentDocument { version: 1, slices: Vec::new(), devices }))
+    }
+
+    /// Takes a pod's promise on a static node back. Whether there was one.
+    pub(super) fn release_static(&mut self, uid: &PodUid) -> bool {
+        let released = self.statics.release(uid);
+        let was_there = released.is_some();
+        released.into_iter().for_each(|name| self.static_changed(name));
+        was_there
+    }
+
+    /// What pods hold of static nodes, or are promised.
+    #[must_use]
+    pub fn static_held(&self) -> Held {
+        let names = self.statics.names().filter(|name| self.is_static(name));
+        let held = names.map(|name| (name.clone(), self.statics.taken(name.as_str(), None)));
+        held.filter(|(_, devices)| !devices.is_empty()).collect()
+    }
+
+    /// What pods with kerf's label hold of a static node, or are promised, each with what it is charged.
+    pub(super) fn static_entries(&self, name: &NodeName) -> Vec<Entry> {
+        let Some(node) = self.static_node(name.as_str()) else { return Vec::new() };
+        let of_devices = |devices: &Devices| {
+            let each = |(name, count): (&_, &u32)| {
+                let size = node.offer(*name).and_then(|offer| offer.size).map_or(0, |size| size.0);
+                Charge { memory_gb: u64::from(size) * u64::from(*count), slices: u64::from(*count) }
+            };
+            devices.iter().map(each).sum::<Charge>()
+        };
+        let held = self.statics.holders_on(name.as_str()).filter_map(|(uid, devices)| {
+            let pod = self.pods.get(uid).filter(|pod| pod.request.is_some())?;
+            let under = self.quotas.under_of(Some(pod));
+            Some(Entry { namespace: pod.key.namespace.clone(), under, charge: of_devices(devices) })
+        });
+        let promised = self.statics.promises().filter(|(_, promised)| promised.node == *name);
+        let promised = promised.filter_map(|(_, promised)| {
+            let under = self.quotas.under_ask(promised.ask.as_ref()?);
+            let namespace = promised.key.namespace.clone();
+            Some(Entry { namespace, under, charge: of_devices(&promised.devices) })
+        });
+        held.chain(promised).collect()
+    }
+}

@@ -1,0 +1,364 @@
+//! Static nodes in the index.
+
+use super::*;
+use crate::filter::{Candidate, Filtered, filter, prioritize};
+use crate::pod::SlicedPod;
+use kerf_core::contract::{Chosen, GpuNodeSpec, RequestDocument};
+use kerf_core::kind::Kind;
+use kerf_core::ledger::Promisee;
+use kerf_core::names::PodKey;
+use kerf_core::policy::{Cap, PodFacts, Policies};
+use kerf_core::resource::ResourceName;
+use kerf_core::static_node::{Devices, PluginName, StaticNode};
+use kerf_core::testing::{node_status, request, request_sized, static_node};
+use kerf_core::units::SizeGb;
+use proptest::prelude::*;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Instant;
+
+const MPS: ResourceName = ResourceName::Plugin(PluginName::Gpu, Kind::Mps);
+
+/// A node with two A100-80GB, in four MPS replicas each.
+fn mps() -> StaticNode {
+    let labels = [
+        ("gpu.product", "NVIDIA-A100-SXM4-80GB-SHARED"),
+        ("gpu.memory", "81920"),
+        ("gpu.count", "2"),
+        ("gpu.replicas", "4"),
+        ("gpu.sharing-strategy", "mps"),
+    ];
+    static_node(&labels, &[("gpu", 8)])
+}
+
+/// A listed cluster of these static nodes.
+fn cluster(nodes: &[(&str, StaticNode)]) -> ClusterIndex {
+    let mut index = ClusterIndex::new(1, Terms::default());
+    for (name, node) in nodes {
+        index.show_static(NodeName::new(*name), Some(node.clone()));
+    }
+    index.nodes_listed();
+    index.pods_listed();
+    index.wake(Instant::now());
+    index
+}
+
+fn candidate(name: &str, request: RequestDocument) -> Candidate {
+    let chosen = Some(Chosen { policy: "p".to_owned(), ..Chosen::default() });
+    let facts = PodFacts { namespace: "team".to_owned(), ..PodFacts::default() };
+    let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json())).unwrap();
+    let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
+    Candidate { uid, key, ask: Ok(ask.of(Arc::new(facts))), devices: Devices::new() }
+}
+
+fn ten(name: &str) -> Candidate {
+    candidate(name, request_sized(MPS, SizeGb(10), 1))
+}
+
+/// A pod as a watch shows it.
+fn shown(name: &str, node: Option<&str>, phase: &str, requests: &serde_json::Value, ask: Option<&Ask>) -> KnownPod {
+    let annotations = ask.map(|ask| json!({kerf_core::keys::REQUEST: *ask.text})).unwrap_or_default();
+    let pod: SlicedPod = serde_json::from_value(json!({
+        "metadata": {"name": name, "namespace": "team", "uid": format!("uid-{name}"), "annotations": annotations},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"requests": requests}}]},
+        "status": {"phase": phase},
+    }))
+    .unwrap();
+    pod.into()
+}
+
+fn one_gpu() -> serde_json::Value {
+    json!({"cpu": "1", "nvidia.com/gpu": "1"})
+}
+
+fn kerfs(pod: &Candidate, node: Option<&str>) -> KnownPod {
+    shown(&pod.key.name, node, "Running", &one_gpu(), pod.ask.as_ref().ok())
+}
+
+fn reserve(index: &mut ClusterIndex, pod: &Candidate, node: &str) -> Result<(), Unreservable> {
+    index.show_pod(kerfs(pod, None));
+    index.reserve(&pod.uid, &pod.key, &node.into(), None).map(drop)
+}
+
+fn bind(index: &mut ClusterIndex, pod: &Candidate, node: &str) {
+    reserve(index, pod, node).unwrap();
+    index.show_pod(kerfs(pod, Some(node)));
+}
+
+fn refusals(filtered: &Filtered<'_>) -> Vec<Refusal> {
+    filtered.refused.iter().map(|(_, refusal)| *refusal).collect()
+}
+
+fn held(index: &ClusterIndex, node: &str) -> u32 {
+    index.static_held().get(node).and_then(|held| held.get(&PluginName::Gpu)).copied().unwrap_or(0)
+}
+
+#[test]
+fn no_more_is_promised_than_there_is_and_a_promise_becomes_what_the_pod_holds() {
+    let mut index = cluster(&[("n", mps())]);
+    for number in 0..7 {
+        bind(&mut index, &ten(&number.to_string()), "n");
+        assert_eq!(held(&index, "n"), number + 1, "not counted twice");
+    }
+    let (last, late) = (ten("last"), ten("late"));
+    reserve(&mut index, &last, "n").unwrap();
+    assert_eq!(held(&index, "n"), 8);
+    assert_eq!(reserve(&mut index, &late, "n"), Err(Refusal::NoRoom.into()));
+    assert_eq!(refusals(&filter(&mut index, &late, &["n"], Instant::now())), [Refusal::NoRoom]);
+    // Its Binding was refused: the device is another's.
+    index.begin_post(&last.uid);
+    index.post_refused(&last.uid);
+    assert_eq!(reserve(&mut index, &late, "n"), Ok(()));
+    assert_eq!(held(&index, "n"), 8);
+}
+
+#[test]
+fn a_promise_stays_while_it_is_not_known_whether_the_binding_was_made() {
+    let mut index = cluster(&[("n", mps()), ("m", mps())]);
+    let pod = ten("a");
+    reserve(&mut index, &pod, "n").unwrap();
+    index.begin_post(&pod.uid);
+    assert_eq!(filter(&mut index, &pod, &["m", "n"], Instant::now()).fitting, ["n"]);
+    assert!(matches!(index.progress(&pod.uid, &"n".into()), Progress::Ready(_)));
+    assert!(!index.give_up(&pod.uid));
+    index.bound(&pod.uid, &pod.key, &"n".into());
+    assert_eq!(held(&index, "n"), 1, "until the watch shows it");
+    index.show_pod(kerfs(&pod, Some("n")));
+    assert_eq!(held(&index, "n"), 1);
+    index.show_pod(shown("a", Some("n"), "Succeeded", &one_gpu(), pod.ask.as_ref().ok()));
+    assert_eq!(held(&index, "n"), 0);
+}
+
+#[test]
+fn the_assignment_says_what_is_given_and_how_large_it_is() {
+    let mut index = cluster(&[("n", mps())]);
+    let pod = ten("a");
+    reserve(&mut index, &pod, "n").unwrap();
+    let Progress::Ready(assignment) = index.progress(&pod.uid, &"n".into()) else { panic!("not ready") };
+    assert_eq!(
+        assignment.to_json(),
+        r#"{"devices":[{"container":"main","count":1,"resource":"nvidia.com/gpu=mps","sizeGb":20}],"slices":[],"version":1}"#
+    );
+}
+
+#[test]
+fn what_others_bound_is_counted_as_long_as_it_lives() {
+    let mut index = cluster(&[("n", mps())]);
+    index.others_listing();
+    index.show_other(&shown("big", Some("n"), "Running", &json!({"nvidia.com/gpu": "7"}), None));
+    index.show_other(&shown("none", Some("n"), "Running", &json!({"cpu": "1"}), None));
+    index.show_other(&shown("elsewhere", Some("m"), "Running", &one_gpu(), None));
+    index.others_listed();
+    assert_eq!(held(&index, "n"), 7);
+    let (a, b) = (ten("a"), ten("b"));
+    assert_eq!(reserve(&mut index, &a, "n"), Ok(()));
+    assert_eq!(reserve(&mut index, &b, "n"), Err(Refusal::NoRoom.into()));
+    index.hide_other(&PodUid::new("uid-big"));
+    assert_eq!(reserve(&mut index, &b, "n"), Ok(()));
+    index.others_listing();
+    index.others_listed();
+    assert_eq!(held(&index, "n"), 2, "promises are no business of that watch");
+}
+
+#[test]
+fn a_pod_that_loses_kerfs_label_holds_on_until_it_is_gone() {
+    let mut index = cluster(&[("n", mps())]);
+    let pod = ten("a");
+    bind(&mut index, &pod, "n");
+    index.hide_pod(&kerfs(&pod, Some("n")));
+    assert_eq!(held(&index, "n"), 1, "the other watch has not shown it yet");
+    index.show_other(&kerfs(&pod, Some("n")));
+    index.hide_other(&pod.uid);
+    assert_eq!(held(&index, "n"), 0);
+}
+
+#[test]
+fn pods_are_expected_where_they_waste_least_and_nodes_are_filled_one_by_one() {
+    let l40s = [
+        ("gpu.product", "NVIDIA-L40S-SHARED"),
+        ("gpu.memory", "46068"),
+        ("gpu.count", "1"),
+        ("gpu.replicas", "4"),
+        ("gpu.sharing-strategy", "mps"),
+    ];
+    let nodes = [("a", mps()), ("b", mps()), ("small", static_node(&l40s, &[("gpu", 4)]))];
+    let (mut index, now) = (cluster(&nodes), Instant::now());
+    bind(&mut index, &ten("first"), "b");
+    let mut ranked = |name: &str| {
+        let pod = ten(name);
+        let offered = filter(&mut index, &pod, &["a", "b", "small"], now).fitting;
+        prioritize(&mut index, &pod, &offered, now).into_iter().map(|(node, _)| node).collect::<Vec<_>>()
+    };
+    // The last has the highest score. Those before are expected there, though nothing of them is bound.
+    for number in 0..4 {
+        assert_eq!(ranked(&number.to_string()).last(), Some(&"small"), "12 GB rather than 20");
+    }
+    assert_eq!(ranked("next"), ["a", "b"], "the fuller node");
+}
+
+#[test]
+fn a_slice_that_is_fixed_is_taken_before_one_that_could_be_cut_otherwise() {
+    let labels = [("mig-1g.10gb.count", "2"), ("mig-1g.10gb.memory", "9984"), ("mig-1g.10gb.replicas", "1")];
+    let mut index = cluster(&[("fixed", static_node(&labels, &[("mig-1g.10gb", 2)]))]);
+    let mut managed = GpuNode::new(&"managed".into());
+    (managed.spec, managed.status) =
+        (Some(json!(GpuNodeSpec::default())), Some(json!(node_status(&["H100-80GB"]))));
+    index.show_node(&managed);
+    let pod = candidate("a", request("nvidia.com/mig-1g.10gb", 1));
+    let (now, both) = (Instant::now(), ["fixed", "managed"]);
+    assert_eq!(filter(&mut index, &pod, &both, now).fitting, both);
+    assert_eq!(prioritize(&mut index, &pod, &both, now).last().unwrap().0, "fixed");
+    let mps = ten("b");
+    assert_eq!(refusals(&filter(&mut index, &mps, &both, now)), [Refusal::NeverFits; 2]);
+}
+
+#[test]
+fn a_node_is_managed_as_long_as_it_has_a_gpu_node_and_what_is_held_there_counts_again_afterwards() {
+    let mut index = cluster(&[("n", mps())]);
+    bind(&mut index, &ten("a"), "n");
+    index.show_node(&GpuNode::new(&"n".into()));
+    assert!(index.static_held().is_empty());
+    assert_eq!(refusals(&filter(&mut index, &ten("b"), &["n"], Instant::now())), [Refusal::AgentNotReady]);
+    index.remove_node(&"n".into());
+    assert_eq!(held(&index, "n"), 1);
+    assert_eq!(filter(&mut index, &ten("b"), &["n"], Instant::now()).fitting, ["n"]);
+}
+
+#[test]
+fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
+    let mut index = cluster(&[("n", static_node(&[], &[("gpu", 2)]))]);
+    let plain = |name: &str| {
+        let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
+        let devices = Devices::from([(PluginName::Gpu, 1)]);
+        Candidate { uid, key, ask: Err(Refusal::NotAdmitted), devices }
+    };
+    let pod = |name: &str, node| shown(name, node, "Pending", &one_gpu(), None);
+    for name in ["a", "b"] {
+        assert_eq!(filter(&mut index, &plain(name), &["n"], Instant::now()).fitting, ["n"]);
+        index.reserve_plain(&pod(name, None), &"n".into()).unwrap();
+        assert_eq!(index.progress(&plain(name).uid, &"n".into()), Progress::Bare);
+    }
+    assert_eq!(refusals(&filter(&mut index, &plain("c"), &["n"], Instant::now())), [Refusal::NoRoom]);
+    assert_eq!(index.reserve_plain(&pod("c", None), &"n".into()), Err(Refusal::NoRoom.into()));
+    index.show_other(&pod("a", Some("n")));
+    index.hide_other(&plain("a").uid);
+    assert_eq!(filter(&mut index, &plain("c"), &["n"], Instant::now()).fitting, ["n"]);
+    assert!(index.refused_pods().is_empty(), "nothing is written on a pod that is not kerf's");
+}
+
+#[test]
+fn who_waits_is_called_when_a_device_is_free_again() {
+    let mut index = cluster(&[("n", static_node(&[], &[("gpu", 1)]))]);
+    let any = |name| candidate(name, request_sized(ResourceName::Plugin(PluginName::Gpu, Kind::TimeSlicing), SizeGb::ANY, 1));
+    let (now, waits) = (Instant::now(), any("waits"));
+    bind(&mut index, &any("first"), "n");
+    index.show_pod(kerfs(&waits, None));
+    assert!(filter(&mut index, &waits, &["n"], now).fitting.is_empty());
+    assert!(index.wake(now).is_empty());
+    index.pod_gone(&PodUid::new("uid-first"));
+    assert_eq!(index.wake(now).into_iter().map(|(uid, _)| uid).collect::<Vec<_>>(), [waits.uid.clone()]);
+    // Or allocatable rises.
+    bind(&mut index, &waits, "n");
+    let next = any("next");
+    index.show_pod(kerfs(&next, None));
+    assert!(filter(&mut index, &next, &["n"], now).fitting.is_empty());
+    index.wake(now);
+    index.show_static("n".into(), Some(static_node(&[], &[("gpu", 2)])));
+    assert_eq!(index.wake(now).len(), 1);
+}
+
+#[test]
+fn quotas_count_static_slices_by_what_they_are() {
+    let mut index = cluster(&[("n", mps())]);
+    let policy = json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "p"},
+        "spec": {
+            "quota": Cap { memory_gb: Some(50), slices: None },
+            "defaultIsolation": "memory", "isolation": {"memory": ["mps"]},
+        },
+    });
+    let policy: kerf_core::policy::PolicyDocument = serde_json::from_value(policy).unwrap();
+    index.set_policies(&Arc::new(Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() }));
+    for name in ["a", "b"] {
+        bind(&mut index, &ten(name), "n");
+    }
+    // Two replicas of 20 GB are held; a third would make 60.
+    assert_eq!(refusals(&filter(&mut index, &ten("c"), &["n"], Instant::now())), [Refusal::QuotaFull]);
+    assert_eq!(reserve(&mut index, &ten("c"), "n"), Err(Refusal::QuotaFull.into()));
+    index.pod_gone(&ten("a").uid);
+    assert_eq!(reserve(&mut index, &ten("c"), "n"), Ok(()));
+}
+
+#[test]
+fn a_leader_answers_once_nodes_and_all_pods_were_listed() {
+    let mut index = ClusterIndex::new(1, Terms::default());
+    index.await_statics();
+    index.nodes_listed();
+    index.pods_listed();
+    assert!(!index.is_listed());
+    index.machines_listed();
+    assert!(!index.is_listed());
+    index.others_listed();
+    assert!(index.is_listed());
+}
+
+#[test]
+fn the_demand_tells_what_is_held_and_who_still_waits() {
+    let mut index = cluster(&[("n", mps())]);
+    let (promised, waits) = (ten("promised"), ten("waits"));
+    reserve(&mut index, &promised, "n").unwrap();
+    index.show_pod(kerfs(&waits, None));
+    let demand = index.demand();
+    assert_eq!(demand.pending, [(MPS, 1)].into());
+    assert_eq!(demand.held, [("n".into(), [(PluginName::Gpu, 1)].into())].into());
+    let mut supply = kerf_core::policy::SupplyIndex::default();
+    index.show_supply(&mut supply);
+    let supply = supply.supply().holding(Arc::new(demand.held));
+    assert_eq!(supply.room(MPS, SizeGb(10), &Default::default()).room, 7);
+}
+
+proptest! {
+    /// Whatever comes in whatever order: what is promised and held is never more than there is, as long as only this index
+    /// promises; and it is what the pods that live have.
+    #[test]
+    fn a_static_node_is_never_over_committed(
+        events in prop::collection::vec((0_u8..6, 0_usize..14), 1..120),
+    ) {
+        let (mut index, now) = (cluster(&[("n", mps())]), Instant::now());
+        let pods: Vec<Candidate> = (0..14).map(|number| ten(&number.to_string())).collect();
+        let mut bound: HashSet<usize> = HashSet::new();
+        for (event, number) in events {
+            let pod = &pods[number];
+            match event {
+                0 => {
+                    if !bound.contains(&number) {
+                        index.show_pod(kerfs(pod, None));
+                        let _fits = filter(&mut index, pod, &["n"], now);
+                    }
+                }
+                1 | 2 => {
+                    let is_reserved = !bound.contains(&number) && reserve(&mut index, pod, "n").is_ok();
+                    if is_reserved && event == 1 {
+                        bound.insert(number);
+                        index.show_pod(kerfs(pod, Some("n")));
+                    }
+                }
+                3 => {
+                    bound.remove(&number);
+                    index.pod_gone(&pod.uid);
+                }
+                4 => {
+                    if !bound.contains(&number) {
+                        index.post_refused(&pod.uid);
+                    }
+                }
+                _ => {
+                    index.expect(Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), &"n".into(), now);
+                }
+            }
+            let promised = pods.iter().filter(|pod| index.place_of(&pod.uid).is_some()).count();
+            prop_assert_eq!(held(&index, "n") as usize, bound.len() + promised);
+            prop_assert!(held(&index, "n") <= 8);
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Static nodes in the index: what NVIDIA's device plugin offers there, which pods hold it, and the binds under way.
+//!
+//! Nothing is written about it: the Binding is the commit. So what is free is allocatable less what bound pods ask for,
+//! whoever bound them, less what was promised and is not seen bound yet. All promises are made here, one after the other.
+
+use crate::ask::Ask;
+use hashbrown::{HashMap, HashSet};
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::static_node::{Devices, StaticNode};
+
+/// Who shows a pod: the watch of sliced pods, that of all others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shower {
+    /// The watch of pods with kerf's label.
+    Sliced,
+    /// The watch of those without.
+    Others,
+}
+
+/// A pod that holds devices, or will once its kubelet starts it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Holder {
+    node: NodeName,
+    devices: Devices,
+    sliced: bool,
+    other: bool,
+}
+
+impl Holder {
+    fn mark(&mut self, by: Shower) -> &mut bool {
+        match by {
+            Shower::Sliced => &mut self.sliced,
+            Shower::Others => &mut self.other,
+        }
+    }
+}
+
+/// A pod that is being bound.
+#[derive(Debug, Clone)]
+pub(super) struct Promised {
+    /// Where to.
+    pub node: NodeName,
+    /// Its namespace and name.
+    pub key: PodKey,
+    /// What it takes.
+    pub devices: Devices,
+    /// What it asks for; `None` for a pod that asks NVIDIA's device plugin and not kerf.
+    pub ask: Option<Ask>,
+}
+
+/// Who has something of a node.
+#[derive(Debug, Default)]
+struct Here {
+    holders: HashSet<PodUid>,
+    promised: HashSet<PodUid>,
+    /// All of it together.
+    taken: Devices,
+}
+
+impl Here {
+    fn add(&mut self, devices: &Devices) {
+        for (name, count) in devices {
+            let taken = self.taken.entry(*name).or_default();
+            *taken = taken.saturating_add(*count);
+        }
+    }
+
+    fn remove(&mut self, devices: &Devices) {
+        for (name, count) in devices {
+            if let Some(taken) = self.taken.get_mut(name) {
+                *taken = taken.saturating_sub(*count);
+            }
+        }
+        self.taken.retain(|_, count| *count > 0);
+    }
+}
+
+/// The static nodes.
+#[derive(Debug, Default)]
+pub(super) struct Statics {
+    nodes: HashMap<NodeName, StaticNode>,
+    holders: HashMap<PodUid, Holder>,
+    promises: HashMap<PodUid, Promised>,
+    /// By node, static or not: one that is managed now may be static later.
+    here: HashMap<NodeName, Here>,
+}
+
+impl Statics {
+    /// What a Node offers, by its own account.
+    pub fn node(&self, name: &str) -> Option<&StaticNode> {
+        self.nodes.get(name)
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &NodeName> {
+        self.nodes.keys()
+    }
+
+    /// Whether it offers something else now.
+    pub fn show(&mut self, name: &NodeName, node: Option<StaticNode>) -> bool {
+        if self.nodes.get(name) == node.as_ref() {
+            return false;
+        }
+        match node {
+            Some(node) => drop(self.nodes.insert(name.clone(), node)),
+            None => drop(self.nodes.remove(name)),
+        }
+        true
+    }
+
+    /// A pod is bound to `node` and holds these devices, or none of any. The nodes at which something changed.
+    pub fn hold(&mut self, uid: &PodUid, node: &NodeName, devices: &Devices, by: Shower) -> Vec<NodeName> {
+        let mut changed: Vec<NodeName> = self.release(uid).into_iter().collect();
+        if devices.is_empty() {
+            changed.extend(self.leave(uid, by));
+            return changed;
+        }
+        let marks = self.holders.get(uid).map(|holder| (holder.sliced, holder.other));
+        if self.holders.get(uid).is_none_or(|holder| holder.devices != *devices || holder.node != *node) {
+            changed.extend(self.drop_holder(uid));
+            let here = self.here.entry(node.clone()).or_default();
+            here.holders.insert(uid.clone());
+            here.add(devices);
+            let (sliced, other) = marks.unwrap_or_default();
+            let holder = Holder { node: node.clone(), devices: devices.clone(), sliced, other };
+            self.holders.insert(uid.clone(), holder);
+            changed.push(node.clone());
+        }
+        if let Some(holder) = self.holders.get_mut(uid) {
+            *holder.mark(by) = true;
+        }
+        changed
+    }
+
+    /// A watch shows a pod no more, or that it has ended.
+    pub fn leave(&mut self, uid: &PodUid, by: Shower) -> Option<NodeName> {
+        let holder = self.holders.get_mut(uid)?;
+        *holder.mark(by) = false;
+        if holder.sliced || holder.other { None } else { self.drop_holder(uid) }
+    }
+
+    /// A pod lost kerf's label and lives on: the other watch will show it, and has not yet, perhaps.
+    pub fn hand_over(&mut self, uid: &PodUid) {
+        if let Some(holder) = self.holders.get_mut(uid) {
+            (holder.sliced, holder.other) = (false, true);
+        }
+    }
+
+    /// A pod is gone.
+    pub fn gone(&mut self, uid: &PodUid) -> Vec<NodeName> {
+        self.release(uid).into_iter().chain(self.drop_holder(uid)).collect()
+    }
+
+    /// A watch has shown all of its pods: those that it did not show are gone.
+    pub fn retain(&mut self, by: Shower, is_shown: impl Fn(&PodUid) -> bool) -> Vec<NodeName> {
+        let gone = self.holders.keys().filter(|uid| !is_shown(uid)).cloned().collect::<Vec<_>>();
+        gone.iter().filter_map(|uid| self.leave(uid, by)).collect()
+    }
+
+    fn drop_holder(&mut self, uid: &PodUid) -> Option<NodeName> {
+        let holder = self.holders.remove(uid)?;
+        self.take_away(&holder.node, &holder.devices, |here| here.holders.remove(uid));
+        Some(holder.node)
+    }
+
+    fn take_away(&mut self, node: &NodeName, devices: &Devices, remove: impl FnOnce(&mut Here) -> bool) {
+        let Some(here) = self.here.get_mut(node) else { return };
+        if remove(here) {
+            here.remove(devices);
+        }
+        if here.holders.is_empty() && here.promised.is_empty() {
+            self.here.remove(node);
+        }
+    }
+
+    /// Promises devices to a pod that is about to be bound.
+    pub fn promise(&mut self, uid: &PodUid, promised: Promised) {
+        self.release(uid);
+        let here = self.here.entry(promised.node.clone()).or_default();
+        here.promised.insert(uid.clone());
+        here.add(&promised.devices);
+        self.promises.insert(uid.clone(), promised);
+    }
+
+    pub fn promised(&self, uid: &PodUid) -> Option<&Promised> {
+        self.promises.get(uid)
+    }
+
+    pub fn promises(&self) -> impl Iterator<Item = (&PodUid, &Promised)> {
+        self.promises.iter()
+    }
+
+    /// Takes a promise back, and says where it was.
+    pub fn release(&mut self, uid: &PodUid) -> Option<NodeName> {
+        let promised = self.promises.remove(uid)?;
+        self.take_away(&promised.node, &promised.devices, |here| here.promised.remove(uid));
+        Some(promised.node)
+    }
+
+    /// Takes back what is promised on a node that is no static one any more.
+    pub fn release_on(&mut self, node: &NodeName) {
+        let promised = self.here.get(node).map(|here| here.promised.clone()).unwrap_or_default();
+        promised.iter().for_each(|uid| drop(self.release(uid)));
+    }
+
+    /// The pods that hold something of a node.
+    pub fn holders_on(&self, node: &str) -> impl Iterator<Item = (&PodUid, &Devices)> {
+        let here = self.here.get(node).into_iter().flat_map(|here| &here.holders);
+        here.filter_map(|uid| Some((uid, &self.holders.get(uid)?.devices)))
+    }
+
+    /// What of a node's devices is held or promised, but for what this pod has.
+    pub fn taken(&self, node: &str, except: Option<&PodUid>) -> Devices {
+        let mut taken = self.here.get(node).map(|here| here.taken.clone()).unwrap_or_default();
+        let held = except.and_then(|uid| self.holders.get(uid)).map(|holder| (&holder.node, &holder.devices));
+        let promised = except.and_then(|uid| self.promises.get(uid)).map(|own| (&own.node, &own.devices));
+        for (_, own) in held.into_iter().chain(promised).filter(|(at, _)| at.as_str() == node) {
+            for (name, count) in own {
+                if let Some(taken) = taken.get_mut(name) {
+                    *taken = taken.saturating_sub(*count);
+                }
+            }
+        }
+        taken
+    }
+}
+
+/// All of them together.
+pub(super) fn sum<'d>(all: impl Iterator<Item = &'d Devices>) -> Devices {
+    let mut sum = Devices::new();
+    for (name, count) in all.flatten() {
+        let total = sum.entry(*name).or_default();
+        *total = count.saturating_add(*total);
+    }
+    sum
+}

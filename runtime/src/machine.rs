@@ -1,0 +1,83 @@
+//! A Node as kerf's programs watch it: its labels and what it has for pods. Nothing else of a Node is read or kept.
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::names::NodeName;
+use kerf_core::static_node::StaticNode;
+use kube::Resource;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The parts of a Node that a watch reads.
+#[derive(Debug, Clone, Default, Deserialize, Resource)]
+#[resource(inherit = Node)]
+pub struct Machine {
+    /// Its metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// What it has.
+    #[serde(default)]
+    pub status: Option<MachineStatus>,
+}
+
+/// The part of a Node's status that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct MachineStatus {
+    /// All that it has, sick devices included.
+    #[serde(default)]
+    pub capacity: Option<BTreeMap<String, Quantity>>,
+    /// What pods may ask of it.
+    #[serde(default)]
+    pub allocatable: Option<BTreeMap<String, Quantity>>,
+}
+
+impl Machine {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> NodeName {
+        NodeName::new(self.metadata.name.clone().unwrap_or_default())
+    }
+
+    /// What it has for pods.
+    #[must_use]
+    pub fn allocatable(&self) -> Option<&BTreeMap<String, Quantity>> {
+        self.status.as_ref()?.allocatable.as_ref()
+    }
+
+    /// What it offers as a static node; `None` if it is none by what it says of itself.
+    #[must_use]
+    pub fn static_node(&self) -> Option<StaticNode> {
+        let none = BTreeMap::new();
+        let labels = self.metadata.labels.as_ref().unwrap_or(&none);
+        let status = self.status.as_ref()?;
+        StaticNode::read(labels, amounts(status.capacity.as_ref()), amounts(status.allocatable.as_ref()))
+    }
+}
+
+fn amounts(all: Option<&BTreeMap<String, Quantity>>) -> impl Iterator<Item = (&str, &str)> {
+    all.into_iter().flatten().map(|(name, amount)| (name.as_str(), amount.0.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_says_what_nvidias_device_plugin_offers_there() {
+        let node = |labels: serde_json::Value| -> Machine {
+            let status = json!({
+                "capacity": {"cpu": "8", "nvidia.com/gpu": "4"},
+                "allocatable": {"cpu": "7500m", "nvidia.com/gpu": "3"},
+                "images": [{"names": ["a"]}],
+            });
+            serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}, "status": status})).unwrap()
+        };
+        let offers = node(json!(null)).static_node().unwrap().offers;
+        assert_eq!(offers.iter().map(|offer| offer.count).collect::<Vec<_>>(), [3]);
+        assert_eq!(node(json!({"kerf.dev/managed": "true"})).static_node(), None);
+        assert_eq!(node(json!(null)).allocatable().unwrap()["cpu"].0, "7500m");
+        assert_eq!(Machine::default().static_node(), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! A static node: a stand-in kubelet whose devices NVIDIA's device plugin serves, or a stand-in for it. No agent of kerf's runs
+//! there.
+
+use crate::control_plane::ControlPlane;
+use crate::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
+use crate::kubelet_rules::plugin::{FakePlugin, register};
+use anyhow::Context as _;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The version of the device plugin API.
+const VERSION: &str = "v1beta1";
+
+/// How soon the kubelet writes what a plugin told it into the node's status.
+const STATUS_PERIOD: Duration = Duration::from_millis(200);
+
+/// A static node. Dropping it ends its kubelet's work with it.
+pub struct StaticServer {
+    name: String,
+    kubelet: StandInKubelet,
+    plugins: BTreeMap<String, Arc<FakePlugin>>,
+}
+
+impl StaticServer {
+    /// Registers a node with these labels and starts its kubelet. Whoever serves devices registers at
+    /// [`StandInKubelet::kubelet_socket`].
+    pub async fn start(
+        plane: &ControlPlane,
+        name: &str,
+        labels: impl IntoIterator<Item = (String, String)>,
+    ) -> anyhow::Result<Self> {
+        let dir: PathBuf = plane.dir().join("n").join(name);
+        std::fs::create_dir_all(&dir).with_context(|| format!("failed to create {}", dir.display()))?;
+        let labels = labels.into_iter().collect();
+        let kubelet = StandInKubelet::start(KubeletOptions {
+            status_period: STATUS_PERIOD,
+            register_node: Some(NodeTemplate { labels, ..NodeTemplate::default() }),
+            ..KubeletOptions::new(name, plane.client(), &dir)
+        });
+        Ok(Self { name: name.to_owned(), kubelet: kubelet.await?, plugins: BTreeMap::new() })
+    }
+
+    /// Serves so many devices of a name by a stand-in for NVIDIA's device plugin; another number than before, if it is served.
+    pub async fn serve(&mut self, resource: &str, count: u32) -> anyhow::Result<()> {
+        let ids: Vec<String> = (0..count).map(|number| format!("GPU-{}::{number}", self.name)).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        if let Some(plugin) = self.plugins.get(resource) {
+            plugin.tell(&ids, &[]);
+            return Ok(());
+        }
+        let socket = format!("nvidia-{}.sock", self.plugins.len());
+        let plugin = FakePlugin::new(&ids).serve(&self.kubelet.device_plugin_dir().join(&socket))?;
+        let registered = register(self.kubelet.kubelet_socket(), &socket, resource, VERSION).await;
+        registered.with_context(|| format!("{}: {resource} is not registered", self.name))?;
+        self.plugins.insert(resource.to_owned(), plugin);
+        Ok(())
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its kubelet.
+    #[must_use]
+    pub fn kubelet(&self) -> &StandInKubelet {
+        &self.kubelet
+    }
+
+    /// How many devices of a name pods hold by the kubelet's account.
+    #[must_use]
+    pub fn held(&self, resource: &str) -> usize {
+        let pods = self.kubelet.allocations();
+        pods.values().filter_map(|devices| devices.get(resource)).map(|ids| ids.len()).sum()
+    }
+}

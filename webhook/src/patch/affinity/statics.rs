@@ -1,0 +1,38 @@
+//! Static nodes, by the labels of GPU feature discovery. They keep no more than the sample of nodes small: whether a node
+//! serves the pod is for the extender to say.
+
+use kerf_core::contract::{ContainerRequest, RequestDocument};
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_core::mig::Profile;
+use kerf_core::resource::ResourceName;
+use kerf_core::static_node::PluginName;
+use kerf_core::units::SizeGb;
+use serde_json::{Value, json};
+
+/// What the labels of a static node say that may serve the pod.
+pub(super) fn expressions(document: &RequestDocument) -> Vec<Value> {
+    let not_kerfs = json!({"key": keys::MANAGED, "operator": "NotIn", "values": ["true"]});
+    let mut expressions = vec![not_kerfs];
+    for expression in document.containers.iter().filter_map(of_container) {
+        if !expressions.contains(&expression) {
+            expressions.push(expression);
+        }
+    }
+    expressions
+}
+
+/// `None` where a node without labels serves it too: who asks by the plugin's name alone.
+fn of_container(request: &ContainerRequest) -> Option<Value> {
+    let some = |key: String| json!({"key": key, "operator": "Gt", "values": ["0"]});
+    let is = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
+    let instances = |profile: Profile| some(format!("{}.count", PluginName::Mig(profile)));
+    match (request.resource, request.resource.plugin_name()?) {
+        (_, PluginName::Mig(profile) | PluginName::MigShared(profile)) => Some(instances(profile)),
+        (ResourceName::Plugin(_, Kind::Mps), _) => Some(is("nvidia.com/gpu.sharing-strategy", "mps")),
+        (ResourceName::Plugin(_, Kind::Mig), _) => Some(is("nvidia.com/mig.strategy", "single")),
+        (_, PluginName::Gpu | PluginName::Shared) => {
+            (request.size_gb != SizeGb::ANY).then(|| some("nvidia.com/gpu.count".to_owned()))
+        }
+    }
+}

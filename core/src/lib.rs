@@ -15,6 +15,7 @@
 //! | [`packing`] | where it goes |
 //! | [`ledger`] | what a reservation does to a node's wanted slices |
 //! | [`planner`] | which steps turn what is into what is wanted, and an independent checker of them |
+//! | [`plugin_layout`] | how NVIDIA's device plugin is configured on the nodes that it serves |
 //! | [`offer`] | which devices the kubelet may hand out |
 //! | [`sharing`] | what tenants of one GPU cost each other, and which way of sharing serves them |
 //! | [`contract`] | the documents that the programs exchange |
@@ -32,6 +33,7 @@ pub mod names;
 pub mod offer;
 pub mod packing;
 pub mod planner;
+pub mod plugin_layout;
 pub mod policy;
 pub mod quantity;
 pub mod request;

@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Seen<'s> {
     /// The policies in force.
     pub policies: &'s Policies,
+    /// Whether some policy file is bad: then a policy that is not there may only be misspelt, and nothing is removed for it.
+    pub has_bad_files: bool,
     /// Every Node.
     pub nodes: &'s BTreeMap<NodeName, SeenNode>,
     /// The `ConfigMap` of NVIDIA's device plugin.
@@ -92,6 +94,7 @@ pub fn decide(seen: Seen<'_>) -> Decision {
         let around = Around {
             policies: seen.policies,
             keys: there,
+            may_remove: !seen.has_bad_files,
             gate: gates.of(name),
             timeout_seconds: seen.timeout_seconds,
             now: seen.now,

@@ -129,6 +129,16 @@ fn what_was_there_before_comes_back_with_the_end_of_the_policy() {
 }
 
 #[test]
+fn nothing_is_removed_while_a_policy_file_is_bad() {
+    let mut world = in_force();
+    world.policies = policies(&[]);
+    world.has_bad_files = true;
+    assert_eq!((world.reason("n"), world.config("n").as_deref()), ("InForce", Some("a")));
+    world.has_bad_files = false;
+    assert_eq!((world.reason("n"), world.config("n")), ("", None));
+}
+
+#[test]
 fn a_changed_text_reaches_a_node_when_its_pods_have_ended() {
     let mut world = in_force();
     world.hold("n", &["p"]);

@@ -2,10 +2,12 @@
 
 use super::digest::digest;
 use super::nvidia::{
-    COMPUTE_MAJOR, COMPUTE_MINOR, COUNT, DRIVER, MIG_CAPABLE, MIG_STRATEGY, PRODUCT, is_plugin_resource,
+    COMPUTE_MAJOR, COMPUTE_MINOR, COUNT, DRIVER, MEMORY, MIG_CAPABLE, MIG_STRATEGY, PRODUCT,
+    is_plugin_resource,
 };
 use crate::mig::Profile;
 use crate::mig::catalog::{self, GpuModel};
+use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 
 /// What stands behind the product's name if GPUs are shared, and before a MIG device's profile.
@@ -49,7 +51,8 @@ impl NodeGpus {
             return None;
         }
         let (product, device) = label.map_or(("GPUs of an unknown model", None), plain);
-        let model = model(product);
+        let memory = value(MEMORY).filter(|_| device.is_none()).and_then(|memory| memory.parse().ok());
+        let model = model(product, memory.map(MemoryMib));
         let count = match device {
             None => number(COUNT).filter(|count| *count > 0),
             Some(device) => number(COUNT).and_then(|devices| gpus(devices, device, model)),
@@ -83,12 +86,20 @@ fn plain(product: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The model with this product name; `None` if there is none, or several whose memory tells them apart.
-fn model(product: &str) -> Option<&'static GpuModel> {
-    let of_memory = |model: &'static GpuModel| {
-        catalog::by_product(product, model.memory).filter(|m| m.name == model.name)
+/// The model with this product name: by its memory, if that is told of the whole GPU; else the one whose name says most, and
+/// `None` if several say as much.
+fn model(product: &str, memory: Option<MemoryMib>) -> Option<&'static GpuModel> {
+    if let Some(memory) = memory {
+        return catalog::by_product(product, memory);
+    }
+    let words = |text: &str| format!(" {} ", text.replace('-', " "));
+    let named = words(product);
+    let said = |model: &GpuModel| {
+        let parts = model.products.iter().filter(|part| named.contains(&words(part)));
+        parts.map(|part| part.len()).max()
     };
-    let mut models = catalog::MODELS.iter().filter_map(of_memory);
+    let most = catalog::MODELS.iter().filter_map(said).max()?;
+    let mut models = catalog::MODELS.iter().filter(|model| said(model) == Some(most));
     models.next().filter(|_| models.next().is_none())
 }
 
@@ -128,6 +139,9 @@ mod tests {
         assert_eq!(gpus("NVIDIA-A100-SXM4-80GB-MIG-INVALID", "0").count, None);
         assert_eq!(gpus("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "9").count, None);
         assert_eq!(gpus("NVIDIA-H20", "8").model, None, "two models are called so");
+        let told = labels(&[(PRODUCT, "NVIDIA-H20"), (MEMORY, "143771")]);
+        let told = NodeGpus::of(&told, &numbers(&[]), "b").unwrap();
+        assert_eq!(told.model.map(|model| model.name), Some("H20-141GB"));
         assert_eq!(gpus("NVIDIA-GeForce-RTX-4090", "1").model, None);
         let plugin = NodeGpus::of(&labels(&[]), &numbers(&[("nvidia.com/gpu", 1)]), "b").unwrap();
         assert_eq!((plugin.model, plugin.count), (None, None));

@@ -133,6 +133,21 @@ impl PluginLayout {
     }
 }
 
+/// As `kerf policy check` tells it: `migStrategy none, 4 time slices`.
+impl fmt::Display for PluginLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "migStrategy {}", self.mig_strategy)?;
+        if let Some(config) = &self.mig_config {
+            write!(f, ", MIG configuration {config}")?;
+        }
+        match self.sharing {
+            Sharing::None => Ok(()),
+            Sharing::TimeSlicing { replicas, .. } => write!(f, ", {replicas} time slices"),
+            Sharing::Mps { replicas, .. } => write!(f, ", {replicas} shares by MPS"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

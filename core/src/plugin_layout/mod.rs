@@ -40,6 +40,6 @@ pub use layout::{
 };
 pub use node::{Holders, NodeDecision, NodeWrite, SeenNode, Told};
 pub use nvidia::{CONFIG_LABEL, MIG_CONFIG_LABEL, is_managed, is_plugin_resource};
-pub use promise::{Promise, Unfit};
+pub use promise::{Promise, Unfit, cuts};
 pub use record::{NodeRecord, PluginLabels, Progress};
 pub use state::{Condition, LayoutState, Standing};

@@ -77,6 +77,8 @@ pub(super) struct Around<'a> {
     pub(super) policies: &'a Policies,
     /// What the `ConfigMap` holds now.
     pub(super) keys: &'a BTreeMap<String, String>,
+    /// Whether the end of a policy is meant.
+    pub(super) may_remove: bool,
     /// Whether a change may begin, as far as other nodes have to do with it.
     pub(super) gate: Gate,
     pub(super) timeout_seconds: u64,
@@ -152,6 +154,9 @@ pub(super) fn decide(
             NodeDecision::with(NodeWrite { labels, record: None }, None)
         }
         Some(Ok(record)) => match chosen {
+            None if !around.may_remove => {
+                NodeDecision::of(shows(node, &record.layout, &record.promise, None))
+            }
             None => removed(node, &record),
             Some(chosen) if record.layout == chosen.name && record.digest == chosen.layout.digest() => {
                 begun(node, record, chosen, around)

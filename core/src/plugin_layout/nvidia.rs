@@ -12,6 +12,7 @@ pub(super) const MIG_STATE: &str = "nvidia.com/mig.config.state";
 /// Node labels of GPU feature discovery (k8s-device-plugin `internal/lm`).
 pub(super) const PRODUCT: &str = "nvidia.com/gpu.product";
 pub(super) const COUNT: &str = "nvidia.com/gpu.count";
+pub(super) const MEMORY: &str = "nvidia.com/gpu.memory";
 pub(super) const MIG_CAPABLE: &str = "nvidia.com/mig.capable";
 pub(super) const MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
 pub(super) const COMPUTE_MAJOR: &str = "nvidia.com/gpu.compute.major";

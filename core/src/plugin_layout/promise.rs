@@ -81,6 +81,12 @@ pub(super) fn cut_into(config: &str) -> Option<Profile> {
     config.strip_prefix("all-")?.replacen("gb.", "gb+", 1).parse().ok()
 }
 
+/// Whether mig-parted's own configuration of this name makes MIG devices. What others with names of their own do is not known.
+#[must_use]
+pub fn cuts(config: &str) -> bool {
+    config == "all-balanced" || cut_into(config).is_some()
+}
+
 /// Whether the configuration of this name leaves GPUs whole.
 fn leaves_whole(config: &str) -> bool {
     config == "all-disabled"

@@ -43,6 +43,7 @@ pub(super) struct World {
     pub(super) config_map: SeenConfigMap,
     pub(super) cluster_policy: Option<SeenClusterPolicy>,
     pub(super) now: u64,
+    pub(super) has_bad_files: bool,
     /// What nodes' users were told, by its first word.
     pub(super) told: Vec<String>,
 }
@@ -58,6 +59,7 @@ impl World {
             config_map: SeenConfigMap::default(),
             cluster_policy: None,
             now: 1000,
+            has_bad_files: false,
             told: Vec::new(),
         }
     }
@@ -100,6 +102,7 @@ impl World {
     pub(super) fn decide(&self) -> Decision {
         decide(Seen {
             policies: &self.policies,
+            has_bad_files: self.has_bad_files,
             nodes: &self.nodes,
             config_map: &self.config_map,
             config_map_name: "kerf-device-plugin",

@@ -92,4 +92,6 @@ fn a_layout_of_nvidias_plugin_is_for_nodes_that_are_not_kerfs_own() {
     assert_eq!(mps.layout().unwrap().sharing, Sharing::Mps { replicas: 48, renamed: false });
     let mig = read(json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}));
     assert_eq!(mig.layout().unwrap().mig_config.as_deref(), Some("all-1g.10gb"));
+    let whole = read(json!({"migConfig": "all-disabled"}));
+    assert_eq!(whole.layout().unwrap().mig_strategy, MigStrategy::None);
 }

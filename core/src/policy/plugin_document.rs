@@ -3,7 +3,7 @@
 use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
 use super::document_names::label_value;
-use crate::plugin_layout::{MOST_MPS_REPLICAS, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing};
+use crate::plugin_layout::{MOST_MPS_REPLICAS, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing, cuts};
 use serde::{Deserialize, Serialize};
 
 /// How NVIDIA's device plugin is configured on the nodes. With nothing in it every GPU is offered as a whole.
@@ -59,7 +59,8 @@ impl PluginDocument {
     pub(super) fn problems(&self, field: &Field) -> Vec<PolicyError> {
         let (slicing, mps) = (field.key("timeSlicing"), field.key("mps"));
         let mut errors = Vec::new();
-        if self.mig_config.is_some() && self.mig_strategy == MigStrategy::None {
+        let cuts = self.mig_config.as_deref().is_some_and(cuts);
+        if cuts && self.mig_strategy == MigStrategy::None {
             errors.push(PolicyFault::MigConfigWithoutStrategy.of(field.key("migConfig")));
         }
         let config = self.mig_config.as_ref();

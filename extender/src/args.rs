@@ -65,6 +65,10 @@ pub struct PluginArgs {
     /// How long the plugin has to show a layout before the node gets its former one again.
     #[arg(long, default_value = "3m", value_parser = seconds)]
     pub plugin_timeout: Duration,
+    /// How long a kubelet may take to bring a changed ConfigMap to the plugin: its sync period (1m) and half of that. Nodes are
+    /// labelled after it.
+    #[arg(long, default_value = "90s", value_parser = seconds)]
+    pub plugin_config_delay: Duration,
 }
 
 /// Reads `4s`, `1500ms` or `2m`. At least 100 ms: less is a mistake in the unit.

@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod fault_matrix;
 pub mod fuzz;
+pub mod gpu_operator;
 pub mod kubelet;
 pub mod kubelet_rules;
 pub mod mps;

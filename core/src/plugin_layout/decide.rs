@@ -31,6 +31,9 @@ pub struct Seen<'s> {
     pub cluster_policy: Option<&'s SeenClusterPolicy>,
     /// How long the plugin has to show a layout.
     pub timeout_seconds: u64,
+    /// How long a kubelet may take to bring a changed `ConfigMap` to the plugin. A label that names a key which is not there
+    /// yet ends the plugin's config-manager, and its next one begins with the default configuration.
+    pub config_delay_seconds: u64,
     /// Seconds since 1970.
     pub now: u64,
 }
@@ -40,6 +43,8 @@ pub struct Seen<'s> {
 pub struct SeenConfigMap {
     /// What it holds; `None` if it is not there.
     pub data: Option<BTreeMap<String, String>>,
+    /// When the text of each key was written last, in seconds since 1970, as its annotation tells.
+    pub written: BTreeMap<String, u64>,
     /// Why the last try to write it failed.
     pub error: Option<String>,
 }
@@ -48,11 +53,20 @@ pub struct SeenConfigMap {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Decision {
     /// What the `ConfigMap` is to hold, if it changes.
-    pub config_map: Option<BTreeMap<String, String>>,
+    pub config_map: Option<ConfigMapWrite>,
     /// What the `ClusterPolicy` is to say, if it changes.
     pub cluster_policy: Option<ClusterPolicyWrite>,
     /// What is due on each Node.
     pub nodes: BTreeMap<NodeName, NodeDecision>,
+}
+
+/// What the `ConfigMap` is to hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigMapWrite {
+    /// Its keys with their texts.
+    pub data: BTreeMap<String, String>,
+    /// When the text of each was written last.
+    pub written: BTreeMap<String, u64>,
 }
 
 type Choices<'p> = BTreeMap<NodeName, Result<Option<Chosen<'p>>, LayoutState>>;
@@ -68,6 +82,7 @@ pub fn decide(seen: Seen<'_>) -> Decision {
     let has_layouts = seen.policies.layouts().next().is_some();
     let config_map = (seen.config_map.data.is_some() || has_layouts).then_some(keys.clone());
     let config_map = config_map.filter(|keys| seen.config_map.data.as_ref() != Some(keys));
+    let settled = settled(&seen, there);
 
     let choice =
         |(name, node): (&NodeName, &SeenNode)| (name.clone(), choose(seen.policies, name, &node.labels));
@@ -93,7 +108,7 @@ pub fn decide(seen: Seen<'_>) -> Decision {
     let of_node = |(name, chosen): (&NodeName, &Result<Option<Chosen<'_>>, LayoutState>)| {
         let around = Around {
             policies: seen.policies,
-            keys: there,
+            keys: &settled,
             may_remove: !seen.has_bad_files,
             gate: gates.of(name),
             timeout_seconds: seen.timeout_seconds,
@@ -104,7 +119,29 @@ pub fn decide(seen: Seen<'_>) -> Decision {
         Some((name.clone(), decision))
     };
     let nodes = choices.iter().filter_map(of_node).collect();
+    let config_map = config_map.map(|data| write(&seen, there, data));
     Decision { config_map, cluster_policy: verdict.write, nodes }
+}
+
+/// The keys that every kubelet has brought to the plugin.
+fn settled(seen: &Seen<'_>, there: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let age = |key: &str| seen.config_map.written.get(key).map(|at| seen.now.saturating_sub(*at));
+    let is_settled = |key: &str| age(key).is_none_or(|age| age >= seen.config_delay_seconds);
+    there.iter().filter(|(key, _)| is_settled(key)).map(|(key, text)| (key.clone(), text.clone())).collect()
+}
+
+/// The `ConfigMap` with the time of each text that is new.
+fn write(
+    seen: &Seen<'_>,
+    there: &BTreeMap<String, String>,
+    data: BTreeMap<String, String>,
+) -> ConfigMapWrite {
+    let at = |key: &String, text: &String| {
+        let before = seen.config_map.written.get(key).filter(|_| there.get(key) == Some(text));
+        before.copied().unwrap_or(seen.now)
+    };
+    let written = data.iter().map(|(key, text)| (key.clone(), at(key, text))).collect();
+    ConfigMapWrite { data, written }
 }
 
 fn records(nodes: &BTreeMap<NodeName, SeenNode>) -> Vec<NodeRecord> {

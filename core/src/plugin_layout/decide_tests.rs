@@ -53,7 +53,7 @@ fn nothing_is_changed_while_a_pod_holds_a_device() {
 #[test]
 fn who_holds_devices_is_asked_before_anything_is_changed() {
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
-    world.config_map.data = world.decide().config_map;
+    world.config_map.data = world.decide().config_map.map(|write| write.data);
     world.at("n").holders = Holders::Unknown;
     let decision = &world.decide().nodes["n"];
     assert!(decision.asks_for_holders && decision.write.is_none());
@@ -126,6 +126,23 @@ fn what_was_there_before_comes_back_with_the_end_of_the_policy() {
     assert_eq!(world.told.last().map(String::as_str), Some("LayoutRemoved"));
     world.settle();
     assert_eq!(world.config_map.data.unwrap().keys().collect::<Vec<_>>(), ["default"]);
+}
+
+#[test]
+fn a_node_is_labelled_when_its_kubelet_has_brought_the_key_to_the_plugin() {
+    let mut world = World { config_delay: 90, ..World::new(&[("a", sliced(4))]) }.node("n", "a", T4);
+    assert_eq!((world.reason("n"), world.config("n")), ("Preparing", None));
+    world.now += 89;
+    world.policies = policies(&[("a", sliced(4)), ("b", sliced(2))]);
+    assert_eq!(world.reason("n"), "Preparing");
+    world.now += 1;
+    assert_eq!(world.reason("n"), "Applying", "that another key is new is no matter");
+    world.shows("n", &[("nvidia.com/gpu", 4)]);
+    assert_eq!(world.reason("n"), "InForce");
+    world.policies = policies(&[("a", sliced(3))]);
+    assert_eq!(world.reason("n"), "Preparing");
+    world.now += 90;
+    assert_eq!(world.reason("n"), "Applying");
 }
 
 #[test]
@@ -296,7 +313,7 @@ fn a_cluster_policy_names_the_config_map_before_nodes_are_labelled_and_is_led_ba
     let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4).with_operator(before.clone());
     let first = world.decide();
     assert_eq!(first.cluster_policy, None, "the ConfigMap comes first");
-    world.config_map.data = first.config_map;
+    world.config_map.data = first.config_map.map(|write| write.data);
     let second = world.decide();
     assert!(second.cluster_policy.is_some() && second.nodes["n"].write.is_none());
     assert_eq!(world.reason("n"), "Applying");

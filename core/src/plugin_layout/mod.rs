@@ -33,7 +33,7 @@ mod testing;
 mod walk_tests;
 
 pub use cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, SeenClusterPolicy};
-pub use decide::{Decision, Seen, SeenConfigMap, decide};
+pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};
 pub use gpus::NodeGpus;
 pub use layout::{
     DEFAULT_KEY, LONGEST_LAYOUT_NAME, MOST_MPS_REPLICAS, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing,

@@ -75,7 +75,7 @@ pub struct NodeDecision {
 #[derive(Debug)]
 pub(super) struct Around<'a> {
     pub(super) policies: &'a Policies,
-    /// What the `ConfigMap` holds now.
+    /// What the `ConfigMap` holds now, and the plugin on every node.
     pub(super) keys: &'a BTreeMap<String, String>,
     /// Whether the end of a policy is meant.
     pub(super) may_remove: bool,

@@ -129,7 +129,7 @@ pub enum Conflict {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Preparation {
     /// The `ConfigMap`.
-    #[error("the ConfigMap is being written")]
+    #[error("the ConfigMap is written, and the kubelet brings it to the plugin within --plugin-config-delay")]
     ConfigMap,
     /// The `ClusterPolicy`.
     #[error("the ClusterPolicy is being written")]

@@ -1,8 +1,8 @@
 //! What tests of layouts begin with.
 
 use super::{
-    Decision, Holders, LayoutState, NodeRecord, OperatorSettings, PluginLabels, Seen, SeenClusterPolicy,
-    SeenConfigMap, SeenNode, decide,
+    ConfigMapWrite, Decision, Holders, LayoutState, NodeRecord, OperatorSettings, PluginLabels, Seen,
+    SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
 };
 use crate::names::{NodeName, PodKey};
 use crate::policy::{NodePolicyDocument, Policies};
@@ -44,6 +44,7 @@ pub(super) struct World {
     pub(super) cluster_policy: Option<SeenClusterPolicy>,
     pub(super) now: u64,
     pub(super) has_bad_files: bool,
+    pub(super) config_delay: u64,
     /// What nodes' users were told, by its first word.
     pub(super) told: Vec<String>,
 }
@@ -60,6 +61,7 @@ impl World {
             cluster_policy: None,
             now: 1000,
             has_bad_files: false,
+            config_delay: 0,
             told: Vec::new(),
         }
     }
@@ -108,6 +110,7 @@ impl World {
             config_map_name: "kerf-device-plugin",
             cluster_policy: self.cluster_policy.as_ref(),
             timeout_seconds: TIMEOUT,
+            config_delay_seconds: self.config_delay,
             now: self.now,
         })
     }
@@ -126,7 +129,8 @@ impl World {
     fn write(&mut self, decision: &Decision) -> bool {
         let mut wrote = false;
         if let Some(data) = &decision.config_map {
-            self.config_map.data = Some(data.clone());
+            let ConfigMapWrite { data, written } = data.clone();
+            self.config_map = SeenConfigMap { data: Some(data), written, error: None };
             wrote = true;
         }
         if let (Some(write), Some(policy)) = (&decision.cluster_policy, &mut self.cluster_policy) {

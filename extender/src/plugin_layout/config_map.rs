@@ -2,33 +2,44 @@
 
 use super::{Unanswered, in_time};
 use k8s_openapi::api::core::v1::ConfigMap;
+use kerf_core::keys;
+use kerf_core::plugin_layout::{ConfigMapWrite, SeenConfigMap};
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// What it holds; `None` if it is not there.
+/// What it holds, and since when.
 pub(super) async fn read(
     client: &kube::Client,
     namespace: &str,
     name: &str,
-) -> Result<Option<BTreeMap<String, String>>, Unanswered> {
+) -> Result<SeenConfigMap, Unanswered> {
     let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
-    Ok(in_time(api.get_opt(name)).await?.map(|found| found.data.unwrap_or_default()))
+    let Some(found) = in_time(api.get_opt(name)).await? else { return Ok(SeenConfigMap::default()) };
+    let times = found.metadata.annotations.and_then(|mut all| all.remove(keys::PLUGIN_LAYOUT));
+    // Without them its keys are taken for old ones: somebody else has written it.
+    let written = times.and_then(|times| serde_json::from_str(&times).ok()).unwrap_or_default();
+    Ok(SeenConfigMap { data: Some(found.data.unwrap_or_default()), written, error: None })
 }
 
-/// Makes it hold just `data`.
+/// Makes it hold just that.
 pub(super) async fn write(
     client: &kube::Client,
     namespace: &str,
     name: &str,
-    data: &BTreeMap<String, String>,
+    write: &ConfigMapWrite,
 ) -> Result<(), Unanswered> {
     let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
-    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
+    let ConfigMapWrite { data, written } = write;
+    let times = serde_json::to_string(written)?;
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "annotations": {keys::PLUGIN_LAYOUT: times}}, "data": data,
+    });
     let params = PatchParams::apply("kerf-extender").force();
-    let written = in_time(api.patch(name, &params, &Patch::Apply(object))).await?;
+    let found = in_time(api.patch(name, &params, &Patch::Apply(object))).await?;
     // Keys that others have added stay under apply, and would be taken for a node's only configuration.
-    let others: BTreeMap<_, _> = written
+    let others: BTreeMap<_, _> = found
         .data
         .unwrap_or_default()
         .into_keys()

@@ -204,13 +204,16 @@ impl Keeper {
             config_map_name: &self.settings.plugin_config_map,
             cluster_policy: self.cluster_policy.as_ref().map(|(policy, _)| policy),
             timeout_seconds: self.settings.plugin_timeout.as_secs(),
+            config_delay_seconds: self.settings.plugin_config_delay.as_secs(),
             now: u64::try_from(Timestamp::now().as_second()).unwrap_or_default(),
         })
     }
 
     async fn read(&mut self) -> Result<(), Unanswered> {
         let (namespace, name) = (&self.settings.plugin_namespace, &self.settings.plugin_config_map);
-        self.config_map.data = config_map::read(&self.term.client, namespace, name).await?;
+        let error = self.config_map.error.take();
+        self.config_map =
+            SeenConfigMap { error, ..config_map::read(&self.term.client, namespace, name).await? };
         self.cluster_policy = cluster_policy::read(&self.term.client).await?;
         self.read_at = Some(Instant::now());
         Ok(())
@@ -235,12 +238,12 @@ impl Keeper {
 
     async fn write(&mut self, decision: Decision) {
         let client = self.term.client.clone();
-        if let Some(data) = decision.config_map {
+        if let Some(write) = decision.config_map {
             let (namespace, name) = (&self.settings.plugin_namespace, &self.settings.plugin_config_map);
-            self.config_map = match config_map::write(&client, namespace, name, &data).await {
+            self.config_map = match config_map::write(&client, namespace, name, &write).await {
                 Ok(()) => {
-                    tracing::info!(config_map = %name, keys = data.len(), "the plugin's configuration is written");
-                    SeenConfigMap { data: Some(data), error: None }
+                    tracing::info!(config_map = %name, keys = write.data.len(), "the plugin's configuration is written");
+                    SeenConfigMap { data: Some(write.data), written: write.written, error: None }
                 }
                 Err(error) => {
                     tracing::warn!(config_map = %name, %error, "failed to write the plugin's configuration; trying again");
@@ -292,6 +295,3 @@ impl Keeper {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

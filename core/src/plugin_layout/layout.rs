@@ -120,6 +120,8 @@ impl PluginLayout {
         let mut names = vec![GPU.to_owned()];
         if self.mig_strategy == MigStrategy::Mixed {
             let named = self.mig_config.as_deref().and_then(cut_into);
+            // One with media engines may be offered under its plain name.
+            let named = named.filter(|profile| profile.is_plain());
             let profiles = named.map_or_else(catalog::profiles, |profile| [profile].into());
             names.extend(profiles.into_iter().map(|profile| ResourceName::Mig(profile).to_string()));
         }
@@ -166,7 +168,7 @@ mod tests {
             layout(MigStrategy::None, None, sliced),
             layout(MigStrategy::None, None, Sharing::Mps { replicas: 4, renamed: false }),
             layout(MigStrategy::Single, Some("all-1g.10gb"), renamed),
-            layout(MigStrategy::Mixed, Some("all-1g.10gb.me"), sliced),
+            layout(MigStrategy::Mixed, Some("all-1g.10gb"), sliced),
         ]
         .map(|layout| layout.config());
         insta::assert_snapshot!(texts.join("---\n"));

@@ -114,6 +114,8 @@ impl PluginLayout {
         let (plain, count) = match cut {
             None => (GPU.to_owned(), devices(1)),
             Some((strategy, profile)) => {
+                // v0.19.3 offers an instance with media engines under the plain name (k8s-device-plugin#1807), later ones may not.
+                let profile = profile.filter(|profile| profile.is_plain());
                 let plain = match (strategy, profile) {
                     (MigStrategy::Mixed, Some(profile)) => ResourceName::Mig(profile).to_string(),
                     (MigStrategy::Mixed, None) => MIG_PREFIX.to_owned(),

@@ -33,6 +33,7 @@ fn a_layout_says_what_a_node_will_show() {
         (layout(single, Some("all-3g.40gb"), sliced(2, true)), "8 nvidia.com/gpu.shared"),
         (layout(mixed, Some("all-1g.10gb"), Sharing::None), "14 nvidia.com/mig-1g.10gb"),
         (layout(mixed, Some("all-1g.10gb"), sliced(2, false)), "28 nvidia.com/mig-1g.10gb"),
+        (layout(mixed, Some("all-1g.10gb.me"), Sharing::None), "devices nvidia.com/mig-…"),
         (layout(mixed, Some("all-disabled"), Sharing::None), "2 nvidia.com/gpu"),
         (layout(mixed, Some("all-balanced"), Sharing::None), "devices nvidia.com/mig-…"),
         (layout(mixed, None, Sharing::None), "devices nvidia.com/…"),

@@ -104,3 +104,20 @@ pub const MIXED_MODELS: &str = "mixed";
 pub fn node_kind_label(kind: crate::kind::Kind) -> String {
     format!("{GROUP}/{kind}-max-gb")
 }
+
+/// Node label: `true` on nodes whose GPUs are kerf's own; an admin sets it.
+pub const MANAGED: &str = "kerf.dev/managed";
+
+/// Node label: the name of the layout of NVIDIA's device plugin that a node is to have; an admin sets it.
+pub const LAYOUT: &str = "kerf.dev/layout";
+
+/// Annotation of a Node and of a ClusterPolicy, written by the extender's leader: what it changed there for a layout of NVIDIA's
+/// device plugin, and what was there before.
+pub const PLUGIN_LAYOUT: &str = "kerf.dev/plugin-layout";
+
+/// Type of the condition of a Node that tells how far the layout of NVIDIA's device plugin is.
+pub const LAYOUT_CONDITION: &str = "kerf.dev/Layout";
+
+/// Node label of nos, read so that its users need not label anew: `mig` or `mps` makes a node kerf's own, for slices of that
+/// kind.
+pub const NOS_PARTITIONING: &str = "nos.nebuly.com/gpu-partitioning";

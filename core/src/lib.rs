@@ -15,6 +15,7 @@
 //! | [`packing`] | where it goes |
 //! | [`ledger`] | what a reservation does to a node's wanted slices |
 //! | [`planner`] | which steps turn what is into what is wanted, and an independent checker of them |
+//! | [`plugin_layout`] | how NVIDIA's device plugin is configured on the nodes that it serves |
 //! | [`offer`] | which devices the kubelet may hand out |
 //! | [`gfd_labels`] | what a served node's labels say to those who select on NVIDIA's |
 //! | [`static_node`] | what a node offers that NVIDIA's device plugin serves |
@@ -35,6 +36,7 @@ pub mod names;
 pub mod offer;
 pub mod packing;
 pub mod planner;
+pub mod plugin_layout;
 pub mod policy;
 pub mod quantity;
 pub mod request;

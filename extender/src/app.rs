@@ -1,12 +1,12 @@
 //! Puts the program together: certificates, listener, election, and one term after another.
 
-use crate::args::ExtenderArgs;
+use crate::args::{ExtenderArgs, PluginArgs};
 use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings};
 use crate::metrics::Metrics;
 use crate::routes::{self, Shared};
 use crate::term::{Standing, Term};
-use crate::{confirm, demand, node_policies, waited, wake, watch};
+use crate::{confirm, demand, node_policies, plugin_layout, waited, wake, watch};
 use anyhow::Context;
 use kerf_core::packing::Terms;
 use kerf_runtime::admin::{self, Readiness};
@@ -46,8 +46,8 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, stop.clone());
     let terms = Terms { weights: policies.current().weights(), ..Terms::default() };
     let namespace = args.lease.namespace.clone();
-    let replica =
-        Replica { client: client.clone(), metrics, standing, readiness, terms, policies, namespace };
+    let (client, plugin) = (client.clone(), args.plugin.clone());
+    let replica = Replica { client, metrics, standing, readiness, terms, policies, namespace, plugin };
     let following = async {
         match store {
             Some(store) => store.watch(stop.clone()).await,
@@ -160,6 +160,7 @@ struct Replica {
     policies: InForce,
     /// Kerf's own.
     namespace: String,
+    plugin: PluginArgs,
 }
 
 impl Replica {
@@ -198,6 +199,7 @@ impl Replica {
         let filling = tokio::spawn(node_policies::run(term.clone()));
         let publishing = tokio::spawn(demand::run(term.clone(), self.namespace.clone()));
         let consoling = tokio::spawn(waited::run(term.clone()));
+        let configuring = tokio::spawn(plugin_layout::run(term.clone(), self.plugin.clone()));
         let listed = async {
             while !term.with(|index| index.is_listed()) {
                 term.listed.notified().await;
@@ -218,7 +220,7 @@ impl Replica {
         }
         self.standing.end();
         term.stop.cancel();
-        for task in [watching, confirming, waking, filling, publishing, consoling] {
+        for task in [watching, confirming, waking, filling, publishing, consoling, configuring] {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the term failed");
             }

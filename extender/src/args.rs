@@ -38,6 +38,9 @@ pub struct ExtenderArgs {
     /// what it says at the start holds until the end.
     #[arg(long)]
     pub policy: Option<PathBuf>,
+    /// How it configures NVIDIA's device plugin.
+    #[command(flatten)]
+    pub plugin: PluginArgs,
     /// How it logs.
     #[command(flatten)]
     pub log: LogArgs,
@@ -47,6 +50,25 @@ pub struct ExtenderArgs {
     /// Where it is asked about itself.
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+/// Where NVIDIA's device plugin takes its configuration from, on the nodes that it serves.
+#[derive(Debug, Clone, clap::Args)]
+pub struct PluginArgs {
+    /// Namespace of NVIDIA's device plugin: GPU Operator's, or that of the plugin's chart.
+    #[arg(long, default_value = "gpu-operator")]
+    pub plugin_namespace: String,
+    /// ConfigMap in that namespace, into which the policies' layouts are written. With the plugin's chart its value
+    /// config.name is this.
+    #[arg(long, default_value = "kerf-device-plugin")]
+    pub plugin_config_map: String,
+    /// How long the plugin has to show a layout before the node gets its former one again.
+    #[arg(long, default_value = "3m", value_parser = seconds)]
+    pub plugin_timeout: Duration,
+    /// How long a kubelet may take to bring a changed ConfigMap to the plugin: its sync period (1m) and half of that. Nodes are
+    /// labelled after it.
+    #[arg(long, default_value = "90s", value_parser = seconds)]
+    pub plugin_config_delay: Duration,
 }
 
 /// Reads `4s`, `1500ms` or `2m`. At least 100 ms: less is a mistake in the unit.
@@ -68,6 +90,7 @@ mod tests {
     fn the_defaults_are_those_of_the_manifests() {
         let args = ExtenderArgs::parse_from(["kerf-extender"]);
         assert_eq!(args.bind_timeout, Duration::from_secs(4));
+        assert_eq!(args.plugin.plugin_timeout, Duration::from_mins(3));
         assert_eq!(args.tls_secret.name, "kerf-extender-tls");
         assert_eq!(args.tls_name, ["kerf-extender.kerf-system.svc"]);
     }

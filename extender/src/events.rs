@@ -1,9 +1,10 @@
-//! Kubernetes Events of the extender's, about pods. An Event is for people; nothing waits for it.
+//! Kubernetes Events of the extender's, about pods and nodes. An Event is for people; nothing waits for it.
 
 use k8s_openapi::api::events::v1::Event;
 use kerf_core::keys;
-use kerf_core::names::{PodKey, PodUid};
-use kerf_runtime::event_note::LONGEST_NOTE;
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::plugin_layout::Told;
+use kerf_runtime::event_note::{LONGEST_NOTE, shortened};
 use kube::api::{Api, PostParams};
 use serde_json::json;
 use std::time::Duration;
@@ -84,6 +85,36 @@ pub async fn tell(client: &kube::Client, pod: &PodKey, uid: &PodUid, topic: Topi
         Ok(Err(error)) => tracing::warn!(%pod, reason = topic.reason(), %error, "failed to write an Event"),
         Err(_) => tracing::warn!(%pod, reason = topic.reason(), "failed to write an Event in time"),
     }
+}
+
+/// Tells a Node's users how its layout is. Its Events are in the namespace `default`, under its name, as the kubelet's are.
+pub async fn tell_node(client: &kube::Client, node: &NodeName, told: Told) {
+    let (reason, event) = (told.reason.clone(), node_event(node, told));
+    let event = match event {
+        Ok(event) => event,
+        Err(error) => return tracing::error!(%node, reason, %error, "failed to make an Event"),
+    };
+    let api: Api<Event> = Api::namespaced(client.clone(), "default");
+    match timeout(PATIENCE, api.create(&PostParams::default(), &event)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::warn!(%node, reason, %error, "failed to write an Event"),
+        Err(_) => tracing::warn!(%node, reason, "failed to write an Event in time"),
+    }
+}
+
+fn node_event(node: &NodeName, told: Told) -> serde_json::Result<Event> {
+    let Told { reason, message, is_warning } = told;
+    serde_json::from_value(json!({
+        "metadata": {"generateName": format!("{node}-"), "namespace": "default"},
+        "eventTime": jiff::Timestamp::now(),
+        "type": if is_warning { "Warning" } else { "Normal" },
+        "reason": reason,
+        "action": "ConfiguringDevicePlugin",
+        "note": shortened(message),
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+        "reportingController": format!("{}/extender", keys::GROUP),
+        "reportingInstance": "kerf-extender",
+    }))
 }
 
 fn event(pod: &PodKey, uid: &PodUid, topic: Topic, mut note: String) -> serde_json::Result<Event> {

@@ -38,6 +38,15 @@ impl InForce {
         }
     }
 
+    /// Whether the content of some file is not in force, so that a policy that is missing may only be misspelt.
+    #[must_use]
+    pub fn has_bad_files(&self) -> bool {
+        match &self.0 {
+            Source::Files(store) => !store.errors().is_empty(),
+            Source::Fixed(_) => false,
+        }
+    }
+
     /// Whether somebody names policies at all.
     #[must_use]
     pub fn are_given(&self) -> bool {

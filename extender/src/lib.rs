@@ -16,6 +16,7 @@
 //! | [`demand`] | that the webhook hears what pods wait for |
 //! | [`waited`] | what becomes of those that wait long for what stays full |
 //! | [`node_policies`] | what nodes may cut, by the admins' documents |
+//! | [`plugin_layout`] | how NVIDIA's device plugin is configured on the nodes that it serves |
 //! | [`node_writer`] | how specs are written |
 //! | [`events`] | what pods are told |
 //! | [`watch`], [`confirm`] | how the index hears of the cluster |
@@ -41,6 +42,7 @@ pub mod leader;
 pub mod metrics;
 pub mod node_policies;
 pub mod node_writer;
+pub mod plugin_layout;
 pub mod pod;
 pub mod routes;
 pub mod tentative;

@@ -8,7 +8,7 @@ use prometheus_client::encoding::{
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::fmt;
@@ -109,6 +109,12 @@ struct StateLabels {
     state: PromiseState,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LayoutLabels {
+    /// The reason of the Node's condition, of a closed list.
+    state: &'static str,
+}
+
 /// From a quarter of a millisecond, in which a filter is answered, to the 5 s that a scheduler waits, each twice the one before.
 fn histogram() -> Histogram {
     Histogram::new((0..15).map(|power| 0.000_25 * f64::from(1 << power)))
@@ -121,6 +127,7 @@ pub struct Metrics {
     durations: Family<VerbLabels, Histogram, fn() -> Histogram>,
     writes: Family<WriteLabels, Counter>,
     moves: Counter,
+    layouts: Family<LayoutLabels, Gauge>,
 }
 
 impl Metrics {
@@ -132,6 +139,7 @@ impl Metrics {
             durations: Family::new_with_constructor(histogram as fn() -> Histogram),
             writes: Family::default(),
             moves: Counter::default(),
+            layouts: Family::default(),
         };
         let mut registry = Registry::default();
         let own = registry.sub_registry_with_prefix("kerf_extender");
@@ -141,6 +149,9 @@ impl Metrics {
         own.register("spec_writes", "Writes of GpuNode specs", metrics.writes.clone());
         let help = "Movable pods that were evicted to make room for a bigger one";
         own.register("moves", help, metrics.moves.clone());
+        let help =
+            "Nodes with a layout of NVIDIA's device plugin, by the reason of their condition kerf.dev/Layout";
+        own.register("plugin_layout_nodes", help, metrics.layouts.clone());
         own.register_collector(Box::new(OfTheTerm(standing.clone())));
         for &verb in Verb::ALL {
             drop(metrics.durations.get_or_create(&VerbLabels { verb }));
@@ -163,6 +174,14 @@ impl Metrics {
     /// A pod was evicted to make room for another.
     pub fn moved(&self) {
         self.moves.inc();
+    }
+
+    /// These are the states of all nodes with a layout of NVIDIA's device plugin.
+    pub fn layouts(&self, states: impl Iterator<Item = &'static str>) {
+        self.layouts.clear();
+        for state in states {
+            self.layouts.get_or_create(&LayoutLabels { state }).inc();
+        }
     }
 
     /// A GpuNode's spec was written, or not.

@@ -73,7 +73,7 @@ impl Filler {
     async fn fill(&mut self, name: &NodeName) -> Result<(), Unwritten> {
         let rules = self.term.with(|index| index.rules_of(name).map(Option::<&NodeRules>::cloned));
         let Ok(rules) = rules else { return Ok(()) };
-        let wanted = rules.as_ref().map(|rules| rules.policy.clone()).unwrap_or_default();
+        let wanted = rules.as_ref().and_then(NodeRules::managed).cloned().unwrap_or_default();
         if self.unkept.get(name) == Some(&wanted) {
             return Ok(());
         }
@@ -117,7 +117,7 @@ fn operations(found: &GpuNode, rules: Option<&NodeRules>) -> Result<Option<Vec<V
     }
     let key = format!("/metadata/annotations/{}", keys::NODE_POLICY.replace('/', "~1"));
     if let Some(rules) = rules {
-        add("/spec/policy", json!(rules.policy));
+        add("/spec/policy", json!(rules.managed()));
         if annotations.is_none() {
             add("/metadata/annotations", json!({}));
         }
@@ -133,10 +133,16 @@ fn operations(found: &GpuNode, rules: Option<&NodeRules>) -> Result<Option<Vec<V
 mod tests {
     use super::*;
     use kerf_core::contract::OverUse;
+    use kerf_core::policy::NodeRule;
 
     fn rules(name: &str) -> NodeRules {
         let policy = NodePolicy { over_use: OverUse::Evict, ..NodePolicy::default() };
-        NodeRules { name: name.to_owned(), names: Vec::new(), labels: [].into(), policy }
+        NodeRules {
+            name: name.to_owned(),
+            names: Vec::new(),
+            labels: [].into(),
+            rule: NodeRule::Managed(policy),
+        }
     }
 
     /// What becomes of a GpuNode with this policy that the document of this name filled.

@@ -11,6 +11,7 @@ pub mod control_plane;
 pub mod docs;
 pub mod fault_matrix;
 pub mod fuzz;
+pub mod gpu_operator;
 pub mod kubelet;
 pub mod kubelet_rules;
 pub mod mps;

@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use kerf_core::kind::IsolationClass;
-use kerf_core::policy::{NodeRules, Policy, Weight};
+use kerf_core::policy::{NodeRule, NodeRules, Policy, Weight};
 use kerf_runtime::policy_file::{self, Content};
 use std::io::Write;
 use std::path::PathBuf;
@@ -56,6 +56,12 @@ fn of_pods(policy: &Policy) -> String {
 }
 
 fn of_nodes(rules: &NodeRules) -> String {
-    let (rules_of_gpus, warm) = (rules.policy.gpus.len(), rules.policy.warm.len());
-    format!("GpuNodePolicy {}: {rules_of_gpus} rules for GPUs, {warm} names kept ready", rules.name)
+    let name = &rules.name;
+    match &rules.rule {
+        NodeRule::Managed(policy) => {
+            let (rules_of_gpus, warm) = (policy.gpus.len(), policy.warm.len());
+            format!("GpuNodePolicy {name}: {rules_of_gpus} rules for GPUs, {warm} names kept ready")
+        }
+        NodeRule::Plugin(layout) => format!("GpuNodePolicy {name}: NVIDIA's device plugin, {layout}"),
+    }
 }

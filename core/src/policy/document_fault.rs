@@ -156,6 +156,48 @@ pub enum PolicyFault {
         /// Its kind.
         kind: Kind,
     },
+    /// A setting for kerf's own nodes beside a layout of NVIDIA's device plugin.
+    #[error(
+        "this is for kerf's own nodes, and spec.plugin for those that NVIDIA's device plugin serves; write two policies"
+    )]
+    BesidePlugin,
+    /// Two ways to share at once.
+    #[error(
+        "timeSlicing stands beside it, and NVIDIA's device plugin shares a node's GPUs in one way; remove one"
+    )]
+    TwoSharings,
+    /// Replicas that share nothing, in a layout.
+    #[error("{0} replicas share nothing; write 2 or more, or remove the field for whole GPUs")]
+    FewReplicas(u32),
+    /// More replicas than there can be.
+    #[error("{replicas} replicas are too many; write at most {most}")]
+    ManyReplicas {
+        /// What was written.
+        replicas: u32,
+        /// The most.
+        most: u32,
+    },
+    /// MPS and MIG at once.
+    #[error(
+        "NVIDIA's device plugin has no MPS on MIG devices; write migStrategy: none, or timeSlicing instead of mps"
+    )]
+    MpsWithMig,
+    /// How GPUs are cut, where no slice is offered.
+    #[error(
+        "with migStrategy none the plugin offers no MIG device; write migStrategy: single or mixed, or remove it"
+    )]
+    MigConfigWithoutStrategy,
+    /// The name of the configuration that nodes without a label have.
+    #[error(
+        "default is the configuration of nodes that no policy with spec.plugin is for; choose another name"
+    )]
+    ReservedLayoutName,
+    /// A name that is no label's value with what may stand behind it.
+    #[error(
+        "{0:?} is too long for a node's label; write at most {most} characters",
+        most = crate::plugin_layout::LONGEST_LAYOUT_NAME
+    )]
+    LongLayoutName(String),
 }
 
 impl PolicyFault {

@@ -8,6 +8,7 @@ mod document_field;
 mod document_names;
 mod matching;
 mod node_document;
+mod plugin_document;
 mod quota;
 mod rules;
 #[cfg(feature = "schema")]
@@ -24,11 +25,12 @@ pub use document_fault::{PolicyError, PolicyFault};
 pub use document_field::{Field, Step};
 pub use matching::{Mismatch, PodFacts, PodMatch};
 pub use node_document::{NodeMatch, NodePolicyDocument, NodePolicySpec};
+pub use plugin_document::{MpsDocument, PluginDocument, TimeSlicingDocument};
 pub use quota::{Charge, OverQuota, depends_on_place};
 pub use rules::{
     Cap, Dialect, EnvironmentRule, NodeNameRule, PreemptionRule, SizeRule, WaitedLong, WaitingRule,
 };
-pub use set::{NodeRules, Policies};
+pub use set::{NodeRule, NodeRules, Policies};
 pub use set_findings::{Finding, PolicyIndex, SetFault, Weight};
 pub use supply::{Asked, Room, Supply, SupplyIndex};
 pub use waited::{Alternative, alternative};

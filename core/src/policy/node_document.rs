@@ -6,9 +6,11 @@ use super::document_fault::{PolicyError, PolicyFault};
 use super::document_field::Field;
 use super::document_names::{labels, name, patterns, twice};
 use super::matching::listed;
-use super::set::NodeRules;
+use super::plugin_document::PluginDocument;
+use super::set::{NodeRule, NodeRules};
 use crate::contract::{GpuRule, GpuSelector, NodePolicy, OverUse, SliceLength, WarmSlices};
 use crate::kind::Kind;
+use crate::plugin_layout::{DEFAULT_KEY, LONGEST_LAYOUT_NAME};
 use crate::resource::{ResourceName, SHARE_SIZES};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,6 +50,10 @@ pub struct NodePolicySpec {
     pub over_use: OverUse,
     /// Whether pods of the nodes that failed with `UnexpectedAdmissionError` are removed.
     pub remove_rejected_pods: bool,
+    /// The layout of nodes that NVIDIA's device plugin serves. A policy with it is for these nodes only, and has none of the
+    /// fields above except `match`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<PluginDocument>,
 }
 
 /// `spec.match` of a policy for nodes: a node must have a name of the list, if there is one, and every label.
@@ -88,6 +94,11 @@ impl NodePolicyDocument {
         for (index, warm) in spec.warm.iter().enumerate() {
             errors.extend(of_warm(&Field::of("spec.warm").at(index), warm, &spec.gpus));
         }
+        if let Some(plugin) = &spec.plugin {
+            errors.extend(beside_plugin(spec));
+            errors.extend(layout_name(&metadata.name));
+            errors.extend(plugin.problems(&Field::of("spec.plugin")));
+        }
         let resources: Vec<_> = spec.warm.iter().map(|warm| warm.resource).collect();
         errors.extend(twice(&Field::of("spec.warm"), &resources));
         errors
@@ -102,10 +113,37 @@ impl TryFrom<NodePolicyDocument> for NodeRules {
         if let Some(error) = document.problems().into_iter().next() {
             return Err(error);
         }
-        let NodePolicySpec { nodes, gpus, warm, over_use, remove_rejected_pods } = document.spec;
-        let policy = NodePolicy { gpus, warm, over_use, remove_rejected_pods };
-        Ok(Self { name: document.metadata.name, names: nodes.names, labels: nodes.labels, policy })
+        let NodePolicySpec { nodes, gpus, warm, over_use, remove_rejected_pods, plugin } = document.spec;
+        let rule = match plugin {
+            Some(plugin) => NodeRule::Plugin(plugin.layout()?),
+            None => NodeRule::Managed(NodePolicy { gpus, warm, over_use, remove_rejected_pods }),
+        };
+        Ok(Self { name: document.metadata.name, names: nodes.names, labels: nodes.labels, rule })
     }
+}
+
+/// The mistakes of fields that say something of kerf's own nodes beside a layout of NVIDIA's device plugin.
+fn beside_plugin(spec: &NodePolicySpec) -> impl Iterator<Item = PolicyError> + use<> {
+    [
+        ("spec.gpus", !spec.gpus.is_empty()),
+        ("spec.warm", !spec.warm.is_empty()),
+        ("spec.overUse", spec.over_use != OverUse::default()),
+        ("spec.removeRejectedPods", spec.remove_rejected_pods),
+    ]
+    .into_iter()
+    .filter_map(|(field, is_set)| is_set.then(|| PolicyFault::BesidePlugin.of(Field::of(field))))
+}
+
+/// The mistake of a name that cannot be a node's label, or that the plugin takes for something else.
+fn layout_name(name: &str) -> Option<PolicyError> {
+    let fault = if name == DEFAULT_KEY {
+        PolicyFault::ReservedLayoutName
+    } else if name.len() > LONGEST_LAYOUT_NAME {
+        PolicyFault::LongLayoutName(name.to_owned())
+    } else {
+        return None;
+    };
+    Some(fault.of(Field::of("metadata.name")))
 }
 
 fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {

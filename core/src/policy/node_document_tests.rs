@@ -1,4 +1,5 @@
 use super::*;
+use crate::plugin_layout::{MigStrategy, PluginLayout, Sharing};
 use serde_json::{Value, json};
 
 fn document(spec: Value) -> NodePolicyDocument {
@@ -18,8 +19,9 @@ fn the_rules_are_what_the_document_says() {
         "removeRejectedPods": true,
     }));
     let rules: NodeRules = document.try_into().unwrap();
-    assert_eq!(rules.policy.gpus.len(), 2);
-    assert_eq!((rules.policy.over_use, rules.policy.remove_rejected_pods), (OverUse::Evict, true));
+    let policy = rules.managed().unwrap();
+    assert_eq!(policy.gpus.len(), 2);
+    assert_eq!((policy.over_use, policy.remove_rejected_pods), (OverUse::Evict, true));
     let pool = |pool: &str| [("pool".to_owned(), pool.to_owned())].into();
     let is_for = |name: &str, labels| rules.mismatch(&name.into(), &labels).is_none();
     assert!(is_for("gpu-a-1", pool("a")));
@@ -30,7 +32,7 @@ fn the_rules_are_what_the_document_says() {
 #[test]
 fn a_policy_that_says_nothing_is_for_every_node_and_changes_nothing() {
     let rules: NodeRules = document(json!({})).try_into().unwrap();
-    assert!(rules.policy.is_default());
+    assert!(rules.managed().unwrap().is_default());
     assert!(rules.mismatch(&"any".into(), &BTreeMap::new()).is_none());
 }
 
@@ -52,11 +54,44 @@ fn every_mistake_names_its_field() {
                                                       {"resource": "nvidia.com/gpu-13gb", "count": 2}]}],
                "warm": [{"resource": "nvidia.com/gpu-100gb", "count": 1}]}),
         json!({"warm": [{"resource": "nvidia.com/gpu-25gb.shared", "count": 1}]}),
+        json!({"gpus": [{"kinds": ["mps"]}], "warm": [{"resource": "nvidia.com/gpu-1gb", "count": 1}], "overUse": "evict",
+               "removeRejectedPods": true, "plugin": {}}),
+        json!({"plugin": {"timeSlicing": {"replicas": 4}, "mps": {"replicas": 4}}}),
+        json!({"plugin": {"timeSlicing": {"replicas": 1}}}),
+        json!({"plugin": {"timeSlicing": {"replicas": 2000}}}),
+        json!({"plugin": {"mps": {"replicas": 49}}}),
+        json!({"plugin": {"mps": {"replicas": 0}}}),
+        json!({"plugin": {"migStrategy": "single", "mps": {"replicas": 2}}}),
+        json!({"plugin": {"migConfig": "all-1g.10gb"}}),
+        json!({"plugin": {"migStrategy": "mixed", "migConfig": "-x"}}),
     ];
     let mut texts: Vec<String> =
         cases.into_iter().flat_map(|spec| document(spec).problems()).map(|e| e.to_string()).collect();
     let mut other = document(json!({}));
     other.kind = "GpuPolicy".into();
     texts.extend(other.problems().iter().map(ToString::to_string));
+    for name in ["default".to_owned(), "a".repeat(60)] {
+        let mut plugin = document(json!({"plugin": {}}));
+        plugin.metadata.name = name;
+        texts.extend(plugin.problems().iter().map(ToString::to_string));
+    }
     insta::assert_snapshot!(texts.join("\n"));
+}
+
+#[test]
+fn a_layout_of_nvidias_plugin_is_for_nodes_that_are_not_kerfs_own() {
+    let read = |plugin: Value| -> NodeRules { document(json!({"plugin": plugin})).try_into().unwrap() };
+    let sliced = read(json!({"timeSlicing": {"replicas": 4, "renameByDefault": true}}));
+    assert_eq!(sliced.managed(), None);
+    let sharing = Sharing::TimeSlicing { replicas: 4, renamed: true, fail_greater_than_one: false };
+    assert_eq!(
+        sliced.layout(),
+        Some(&PluginLayout { mig_strategy: MigStrategy::None, mig_config: None, sharing })
+    );
+    let mps = read(json!({"mps": {"replicas": 48}}));
+    assert_eq!(mps.layout().unwrap().sharing, Sharing::Mps { replicas: 48, renamed: false });
+    let mig = read(json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}));
+    assert_eq!(mig.layout().unwrap().mig_config.as_deref(), Some("all-1g.10gb"));
+    let whole = read(json!({"migConfig": "all-disabled"}));
+    assert_eq!(whole.layout().unwrap().mig_strategy, MigStrategy::None);
 }

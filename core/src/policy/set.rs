@@ -6,6 +6,7 @@ use super::{PodFacts, Policy};
 use crate::contract::NodePolicy;
 use crate::mig::Profile;
 use crate::names::NodeName;
+use crate::plugin_layout::PluginLayout;
 use std::collections::BTreeMap;
 
 /// The policies in force, in the order in which they are tried.
@@ -26,8 +27,17 @@ pub struct NodeRules {
     pub names: Vec<String>,
     /// Labels that a node must have, with their values.
     pub labels: BTreeMap<String, String>,
-    /// What its GPUs may be used for.
-    pub policy: NodePolicy,
+    /// What holds for them.
+    pub rule: NodeRule,
+}
+
+/// What a policy says of nodes: of kerf's own, or of those that NVIDIA's device plugin serves. No policy is for both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeRule {
+    /// What the GPUs of kerf's own nodes may be used for.
+    Managed(NodePolicy),
+    /// The layout of the GPUs that NVIDIA's device plugin serves.
+    Plugin(PluginLayout),
 }
 
 impl Policies {
@@ -46,10 +56,16 @@ impl Policies {
         tried.map_while(|tried| tried).collect()
     }
 
-    /// The policy for a node: the first that names it.
+    /// The policy for one of kerf's own nodes: the first that names it.
     #[must_use]
     pub fn of_node(&self, name: &NodeName, labels: &BTreeMap<String, String>) -> Option<&NodeRules> {
-        self.nodes.iter().find(|rules| rules.mismatch(name, labels).is_none())
+        let mut managed = self.nodes.iter().filter(|rules| rules.managed().is_some());
+        managed.find(|rules| rules.mismatch(name, labels).is_none())
+    }
+
+    /// The policies for nodes that NVIDIA's device plugin serves, in the order in which they are tried.
+    pub fn layouts(&self) -> impl Iterator<Item = (&NodeRules, &PluginLayout)> {
+        self.nodes.iter().filter_map(|rules| Some((rules, rules.layout()?)))
     }
 
     /// How much room for a profile counts, in percent of what it counts for those that are not named: the first policy
@@ -62,6 +78,24 @@ impl Policies {
 }
 
 impl NodeRules {
+    /// What the GPUs of kerf's own nodes may be used for, if the policy is for them.
+    #[must_use]
+    pub fn managed(&self) -> Option<&NodePolicy> {
+        match &self.rule {
+            NodeRule::Managed(policy) => Some(policy),
+            NodeRule::Plugin(_) => None,
+        }
+    }
+
+    /// The layout, if the policy is for nodes that NVIDIA's device plugin serves.
+    #[must_use]
+    pub fn layout(&self) -> Option<&PluginLayout> {
+        match &self.rule {
+            NodeRule::Managed(_) => None,
+            NodeRule::Plugin(layout) => Some(layout),
+        }
+    }
+
     /// The first field that keeps the policy from this node; `None` if it is for it.
     #[must_use]
     pub fn mismatch<'p>(
@@ -78,7 +112,9 @@ impl NodeRules {
     /// Whether the policy is for every node that `other` is for.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
-        covers(&self.names, &other.names) && has_all(&self.labels, &other.labels)
+        self.layout().is_some() == other.layout().is_some()
+            && covers(&self.names, &other.names)
+            && has_all(&self.labels, &other.labels)
     }
 }
 

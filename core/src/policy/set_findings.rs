@@ -141,7 +141,7 @@ fn of_nodes(nodes: &[NodeRules], index: usize) -> Vec<Finding> {
     let rules = &nodes[index];
     let before = nodes[..index].iter().find(|before| before.covers(rules));
     let mut findings: Vec<Finding> = before.map(|b| never_reached(policy, &b.name)).into_iter().collect();
-    for (at, rule) in rules.policy.gpus.iter().enumerate() {
+    for (at, rule) in rules.managed().into_iter().flat_map(|policy| &policy.gpus).enumerate() {
         let field = Field::of("spec.gpus").at(at).key("select").key("models");
         findings.extend(unknown_models(policy, &field, &rule.select.models));
     }

@@ -41,7 +41,7 @@ pub struct UnknownNode;
 #[must_use]
 pub fn is_due(filled_by: Option<&str>, policy: &NodePolicy, rules: Option<&NodeRules>) -> bool {
     match rules {
-        Some(rules) => filled_by != Some(rules.name.as_str()) || *policy != rules.policy,
+        Some(rules) => filled_by != Some(rules.name.as_str()) || Some(policy) != rules.managed(),
         None => filled_by.is_some(),
     }
 }

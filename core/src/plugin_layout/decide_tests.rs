@@ -1,0 +1,414 @@
+use super::super::testing::{TIMEOUT, World, policies, sliced};
+use super::super::{MIG_CONFIG_LABEL, OperatorSettings, Progress};
+use super::*;
+use serde_json::json;
+
+const T4: &str = "Tesla-T4";
+const A100: &str = "NVIDIA-A100-SXM4-80GB";
+
+fn settings(config_map: Option<&str>, mig_strategy: Option<MigStrategy>) -> OperatorSettings {
+    OperatorSettings { config_map: config_map.map(str::to_owned), default_key: None, mig_strategy }
+}
+
+/// A node `n` of which layout `a`, four time slices, is in force.
+fn in_force() -> World {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+    world.settle();
+    world.shows("n", &[("nvidia.com/gpu", 4)]);
+    assert_eq!(world.reason("n"), "InForce");
+    world
+}
+
+#[test]
+fn a_layout_is_written_waited_for_and_in_force_once_the_node_shows_it() {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+    let first = world.decide();
+    assert!(first.config_map.is_some() && first.nodes["n"].write.is_none(), "the key has to be there first");
+    assert_eq!(world.reason("n"), "Applying");
+    assert_eq!(world.config("n").as_deref(), Some("a"));
+    world.now += TIMEOUT - 1;
+    assert_eq!(world.reason("n"), "Applying");
+    world.shows("n", &[("nvidia.com/gpu", 4)]);
+    let state = world.state("n").unwrap();
+    assert_eq!(state.to_string(), "layout a is in force: 4 nvidia.com/gpu");
+    world.now += 10 * TIMEOUT;
+    assert_eq!(world.settle().nodes["n"].write, None, "nothing is due any more");
+    assert_eq!(world.told, ["LayoutPreparing", "LayoutApplying", "LayoutInForce"], "each is told once");
+}
+
+#[test]
+fn nothing_is_changed_while_a_pod_holds_a_device() {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+    world.hold("n", &["p", "q", "r", "s"]);
+    let state = world.state("n").unwrap();
+    assert_eq!(
+        state.to_string(),
+        "layout a waits for pods to end that hold GPUs of this node: ns/p, ns/q, ns/r and 1 more"
+    );
+    assert_eq!(world.config("n"), None);
+    world.hold("n", &[]);
+    assert_eq!(world.reason("n"), "Applying");
+}
+
+#[test]
+fn who_holds_devices_is_asked_before_anything_is_changed() {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+    world.config_map.data = world.decide().config_map.map(|write| write.data);
+    world.at("n").holders = Holders::Unknown;
+    let decision = &world.decide().nodes["n"];
+    assert!(decision.asks_for_holders && decision.write.is_none());
+}
+
+#[test]
+fn a_plugin_that_does_not_follow_in_time_gets_its_former_configuration_again() {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+    world.settle();
+    world.shows("n", &[]);
+    world.now += TIMEOUT;
+    world.hold("n", &["p"]);
+    assert_eq!(world.reason("n"), "RollbackWaits", "a pod came meanwhile");
+    assert_eq!(world.config("n").as_deref(), Some("a"));
+    world.hold("n", &[]);
+    let state = world.state("n").unwrap();
+    insta::assert_snapshot!(state.to_string());
+    assert_eq!(world.config("n"), None);
+    world.now += 10 * TIMEOUT;
+    assert_eq!(world.reason("n"), "RolledBack", "the same is not tried again");
+
+    world.at("n").boot = "another".to_owned();
+    assert_eq!(world.reason("n"), "Applying", "the node is another");
+    world.now += TIMEOUT;
+    assert_eq!(world.reason("n"), "RolledBack");
+    world.policies = policies(&[("a", sliced(2))]);
+    assert_eq!(world.reason("n"), "Applying", "the layout is another");
+}
+
+#[test]
+fn a_failure_leads_back_to_the_last_layout_that_worked() {
+    let mut world = in_force();
+    world.policies = policies(&[("a", sliced(4)), ("b", sliced(2)), ("c", sliced(3))]);
+    world.label("n", "pool", Some("b"));
+    assert_eq!(world.reason("n"), "Applying");
+    world.label("n", "pool", Some("c"));
+    assert_eq!((world.reason("n"), world.config("n").as_deref()), ("Applying", Some("c")));
+    world.now += TIMEOUT;
+    assert_eq!(
+        (world.reason("n"), world.config("n").as_deref()),
+        ("RolledBack", Some("a")),
+        "b never worked"
+    );
+    world.policies = policies(&[]);
+    assert_eq!((world.reason("n"), world.config("n")), ("", None), "before kerf there was none");
+}
+
+#[test]
+fn a_layout_in_force_is_reported_when_its_devices_go_and_not_taken_back() {
+    let mut world = in_force();
+    world.shows("n", &[("nvidia.com/gpu", 0)]);
+    let state = world.state("n").unwrap();
+    assert_eq!(state.reason(), "DevicesMissing");
+    assert!(state.to_string().contains("promises 4 nvidia.com/gpu, and the node shows no device"), "{state}");
+    assert_eq!(world.config("n").as_deref(), Some("a"));
+    world.shows("n", &[("nvidia.com/gpu", 4)]);
+    assert_eq!(world.reason("n"), "InForce");
+}
+
+#[test]
+fn what_was_there_before_comes_back_with_the_end_of_the_policy() {
+    let mut world = in_force();
+    world.policies = policies(&[]);
+    world.hold("n", &["p"]);
+    assert_eq!(world.reason("n"), "RemovalWaits");
+    assert!(world.config_map.data.as_ref().unwrap().contains_key("a"), "the node has it still");
+    world.hold("n", &[]);
+    assert_eq!(world.reason("n"), "");
+    assert_eq!((world.config("n"), world.at("n").record.clone()), (None, None));
+    assert_eq!(world.told.last().map(String::as_str), Some("LayoutRemoved"));
+    world.settle();
+    assert_eq!(world.config_map.data.unwrap().keys().collect::<Vec<_>>(), ["default"]);
+}
+
+#[test]
+fn a_node_is_labelled_when_its_kubelet_has_brought_the_key_to_the_plugin() {
+    let mut world = World { config_delay: 90, ..World::new(&[("a", sliced(4))]) }.node("n", "a", T4);
+    assert_eq!((world.reason("n"), world.config("n")), ("Preparing", None));
+    world.now += 89;
+    world.policies = policies(&[("a", sliced(4)), ("b", sliced(2))]);
+    assert_eq!(world.reason("n"), "Preparing");
+    world.now += 1;
+    assert_eq!(world.reason("n"), "Applying", "that another key is new is no matter");
+    world.shows("n", &[("nvidia.com/gpu", 4)]);
+    assert_eq!(world.reason("n"), "InForce");
+    world.policies = policies(&[("a", sliced(3))]);
+    assert_eq!(world.reason("n"), "Preparing");
+    world.now += 90;
+    assert_eq!(world.reason("n"), "Applying");
+}
+
+#[test]
+fn nothing_is_removed_while_a_policy_file_is_bad() {
+    let mut world = in_force();
+    world.policies = policies(&[]);
+    world.has_bad_files = true;
+    assert_eq!((world.reason("n"), world.config("n").as_deref()), ("InForce", Some("a")));
+    world.has_bad_files = false;
+    assert_eq!((world.reason("n"), world.config("n")), ("", None));
+}
+
+#[test]
+fn a_changed_text_reaches_a_node_when_its_pods_have_ended() {
+    let mut world = in_force();
+    world.hold("n", &["p"]);
+    world.policies = policies(&[("a", sliced(2))]);
+    assert_eq!(world.reason("n"), "WaitsForPods");
+    let held = world.config_map.data.clone().unwrap();
+    assert!(held["a"].contains("replicas: 4"), "a plugin that restarts reads what the pod was started under");
+    world.hold("n", &[]);
+    assert_eq!(world.reason("n"), "Applying");
+    let key = world.config("n").unwrap();
+    assert!(key.starts_with("a.") && held[&key].contains("replicas: 2"), "{key}");
+    world.shows("n", &[("nvidia.com/gpu", 2)]);
+    assert_eq!(world.reason("n"), "InForce");
+}
+
+#[test]
+fn time_slices_and_shares_of_mps_are_told_apart_by_feature_discovery() {
+    let strategy = "nvidia.com/gpu.sharing-strategy";
+    let mut world = in_force();
+    world.label("n", strategy, Some("time-slicing"));
+    world.policies = policies(&[("m", json!({"mps": {"replicas": 4}}))]);
+    world.label("n", "pool", Some("m"));
+    assert_eq!(world.reason("n"), "Applying", "the count is the same already");
+    world.label("n", strategy, Some("mps"));
+    assert_eq!(world.reason("n"), "InForce");
+}
+
+#[test]
+fn the_mig_manager_is_waited_for_and_its_failure_takes_the_layout_back() {
+    let layout = json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
+    world.label("n", MIG_CONFIG_LABEL, Some("all-disabled"));
+    world.label("n", "nvidia.com/mig.config.state", Some("failed"));
+    assert_eq!(world.reason("n"), "Applying", "it failed with something else before");
+    assert_eq!(world.plugin_labels("n").mig.as_deref(), Some("all-1g.10gb"));
+    world.label("n", "nvidia.com/mig.config.state", Some("pending"));
+    world.shows("n", &[("nvidia.com/mig-1g.10gb", 7)]);
+    assert_eq!(world.reason("n"), "Applying", "it is at work still");
+    world.label("n", "nvidia.com/mig.config.state", Some("success"));
+    assert_eq!(world.reason("n"), "InForce");
+
+    world.policies = policies(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-2g.20gb"}))]);
+    assert_eq!(world.reason("n"), "Applying");
+    world.label("n", "nvidia.com/mig.config.state", Some("failed"));
+    let state = world.state("n").unwrap();
+    assert!(state.to_string().contains("mig.config.state=failed) with all-2g.20gb"), "{state}");
+    assert_eq!(world.plugin_labels("n").mig.as_deref(), Some("all-1g.10gb"), "that worked");
+    world.policies = policies(&[]);
+    world.settle();
+    assert_eq!(world.plugin_labels("n").mig.as_deref(), Some("all-disabled"));
+}
+
+#[test]
+fn an_admins_label_is_left_alone() {
+    let mut world = World::new(&[("a", sliced(4)), ("b", sliced(2))]).node("n", "a", T4);
+    world.label("n", CONFIG_LABEL, Some("theirs"));
+    assert_eq!(world.reason("n"), "LabelByHand");
+    assert_eq!(world.config("n").as_deref(), Some("theirs"));
+
+    world.label("n", CONFIG_LABEL, Some("b"));
+    world.shows("n", &[("nvidia.com/gpu", 2)]);
+    let state = world.state("n").unwrap();
+    assert_eq!(state.to_string(), "layout b is in force: 2 nvidia.com/gpu", "it is a key of kerf's");
+    assert_eq!(world.at("n").record, None, "and not kerf's to take back");
+    world.label("n", "kerf.dev/layout", Some("a"));
+    assert_eq!(
+        (world.reason("n"), world.config("n").as_deref()),
+        ("Applying", Some("a")),
+        "it was asked for"
+    );
+}
+
+#[test]
+fn a_node_whose_label_an_admin_changed_is_his() {
+    let mut world = in_force();
+    world.label("n", CONFIG_LABEL, Some("theirs"));
+    assert_eq!(world.reason("n"), "LabelByHand");
+    assert_eq!(world.at("n").record, None);
+    world.policies = policies(&[]);
+    assert_eq!((world.reason("n"), world.config("n").as_deref()), ("", Some("theirs")));
+}
+
+#[test]
+fn the_nodes_label_chooses_by_name_and_a_wrong_name_is_told() {
+    let mut world = World::new(&[("a", sliced(4)), ("b", sliced(2))]).node("n", "none", T4);
+    assert_eq!(world.state("n"), None, "no policy is for it");
+    world.label("n", "kerf.dev/layout", Some("b"));
+    assert_eq!((world.reason("n"), world.config("n").as_deref()), ("Applying", Some("b")));
+    world.label("n", "kerf.dev/layout", Some("c"));
+    let state = world.state("n").unwrap();
+    assert!(
+        state.to_string().contains("names \"c\"") && state.to_string().ends_with("there are: a, b"),
+        "{state}"
+    );
+    assert_eq!(world.config("n").as_deref(), Some("b"), "nothing is changed for it");
+}
+
+#[test]
+fn gpus_that_cannot_have_the_layout_are_left_as_they_are() {
+    let mut world = World::new(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}))])
+        .node("n", "m", T4)
+        .with_operator(settings(None, Some(MigStrategy::Single)));
+    let state = world.state("n").unwrap();
+    assert_eq!(
+        state.to_string(),
+        "no GPU of this node can have layout m: Tesla-T4 cannot be cut by MIG; choose a layout with migStrategy none"
+    );
+    assert_eq!(state.standing().as_str(), "False");
+    assert_eq!((world.config("n"), world.cluster_policy.unwrap().record), (None, None));
+}
+
+#[test]
+fn a_node_without_gpus_hears_of_it_only_if_it_is_named() {
+    let mut world = World::new(&[("a", sliced(4))]);
+    world.nodes.insert(
+        "cpu".into(),
+        SeenNode { labels: [("pool".to_owned(), "a".to_owned())].into(), ..SeenNode::default() },
+    );
+    assert_eq!(world.state("cpu"), None);
+    world.label("cpu", "kerf.dev/layout", Some("a"));
+    assert_eq!(world.reason("cpu"), "UnfitGpus");
+}
+
+#[test]
+fn kerfs_own_nodes_have_no_layout() {
+    for (key, value) in [("kerf.dev/managed", "true"), ("nos.nebuly.com/gpu-partitioning", "mig")] {
+        let mut world = in_force();
+        world.label("n", key, Some(value));
+        assert_eq!((world.reason("n"), world.config("n")), ("", None), "{key}");
+    }
+}
+
+#[test]
+fn a_config_map_that_cannot_be_written_is_told() {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+    world.config_map.error = Some("namespaces \"gpu-operator\" not found".to_owned());
+    let decision = world.decide();
+    assert!(decision.config_map.is_some(), "it is tried again");
+    let state = decision.nodes["n"].state.as_ref().unwrap();
+    insta::assert_snapshot!(format!("{}: {state}", state.reason()));
+}
+
+#[test]
+fn an_unreadable_record_stops_everything_on_its_node() {
+    let mut world = in_force();
+    world.at("n").record = Some("{".to_owned());
+    world.policies = policies(&[("a", sliced(2))]);
+    assert_eq!(world.reason("n"), "RecordUnreadable");
+    assert_eq!(world.config("n").as_deref(), Some("a"));
+}
+
+#[test]
+fn a_cluster_policy_names_the_config_map_before_nodes_are_labelled_and_is_led_back_at_the_end() {
+    let before = settings(None, Some(MigStrategy::Single));
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4).with_operator(before.clone());
+    let first = world.decide();
+    assert_eq!(first.cluster_policy, None, "the ConfigMap comes first");
+    world.config_map.data = first.config_map.map(|write| write.data);
+    let second = world.decide();
+    assert!(second.cluster_policy.is_some() && second.nodes["n"].write.is_none());
+    assert_eq!(world.reason("n"), "Applying");
+    let set = world.cluster_policy.as_ref().unwrap().settings.clone();
+    assert_eq!(
+        (set.config_map.as_deref(), set.default_key.as_deref()),
+        (Some("kerf-device-plugin"), Some("default"))
+    );
+    assert_eq!(set.mig_strategy, Some(MigStrategy::Single), "this layout does not care");
+    world.policies = policies(&[]);
+    world.settle();
+    assert_eq!(world.cluster_policy.as_ref().unwrap().settings, before);
+    assert_eq!(world.cluster_policy.unwrap().record, None);
+}
+
+#[test]
+fn a_cluster_policy_with_a_config_map_of_the_admins_stops_everything() {
+    let theirs = settings(Some("theirs"), None);
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4).with_operator(theirs.clone());
+    let state = world.state("n").unwrap();
+    insta::assert_snapshot!(format!("{}: {state}", state.reason()));
+    assert_eq!((world.config("n"), world.cluster_policy.unwrap().settings), (None, theirs));
+}
+
+#[test]
+fn an_operator_at_work_is_waited_for() {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4).with_operator(settings(None, None));
+    world.cluster_policy.as_mut().unwrap().is_ready = false;
+    assert_eq!((world.reason("n"), world.config("n")), ("Preparing", None));
+    world.cluster_policy.as_mut().unwrap().is_ready = true;
+    assert_eq!(world.reason("n"), "Applying");
+}
+
+#[test]
+fn two_strategies_cannot_be_in_one_cluster_policy() {
+    let layout = |strategy: &str| json!({"migStrategy": strategy, "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("x", layout("mixed")), ("y", layout("single")), ("z", sliced(2))])
+        .node("first", "x", A100)
+        .node("second", "y", A100)
+        .node("third", "z", T4)
+        .with_operator(settings(None, Some(MigStrategy::Single)));
+    assert_eq!(world.reason("first"), "Applying");
+    assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Mixed));
+    let state = world.state("second").unwrap();
+    insta::assert_snapshot!(format!("{}: {state}", state.reason()));
+    assert_eq!(world.config("second"), None);
+    assert_eq!(world.reason("third"), "Applying", "it has nothing to do with it");
+}
+
+#[test]
+fn another_strategy_waits_for_pods_on_every_node_with_mig_devices() {
+    let single = json!({"migStrategy": "single", "migConfig": "all-1g.10gb"});
+    let mixed = json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"});
+    let operator = settings(None, Some(MigStrategy::Single));
+    let cut = format!("{A100}-MIG-1g.10gb");
+    let mut world =
+        World::new(&[("m", single)]).node("a", "m", A100).node("b", "m", A100).with_operator(operator);
+    world.settle();
+    for node in ["a", "b"] {
+        world.shows(node, &[("nvidia.com/gpu", 7)]);
+        world.label(node, "nvidia.com/gpu.product", Some(&cut));
+        world.label(node, "nvidia.com/gpu.count", Some("7"));
+    }
+    assert_eq!((world.reason("a"), world.reason("b")), ("InForce", "InForce"));
+    world.policies = policies(&[("m", mixed)]);
+    world.hold("b", &["p"]);
+    let state = world.state("a").unwrap();
+    assert!(state.to_string().ends_with("hold GPUs of this node: ns/p"), "{state}");
+    assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Single));
+    world.hold("b", &[]);
+    assert_eq!(world.reason("a"), "Applying");
+    assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Mixed));
+}
+
+#[test]
+fn mig_devices_of_a_node_that_no_policy_is_for_are_not_renamed() {
+    let mut world = World::new(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}))])
+        .node("mine", "m", A100)
+        .node("theirs", "none", &format!("{A100}-MIG-1g.10gb"))
+        .with_operator(settings(None, Some(MigStrategy::Single)));
+    let state = world.state("mine").unwrap();
+    assert_eq!(state.reason(), "StrategyConflict");
+    assert!(state.to_string().contains("MIG devices of node theirs"), "{state}");
+    assert_eq!(world.cluster_policy.unwrap().settings.mig_strategy, Some(MigStrategy::Single));
+}
+
+#[test]
+fn a_new_leader_goes_on_where_the_old_one_stopped() {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+    world.settle();
+    let record = NodeRecord::from_json(world.at("n").record.as_deref().unwrap()).unwrap();
+    assert_eq!(record.progress, Progress::Applying { since: 1000, mig_had_failed: false });
+    // All that a new leader has is what is written.
+    let mut next = World { now: 1000 + TIMEOUT, ..World::new(&[("a", sliced(4))]) };
+    next.nodes = world.nodes;
+    next.config_map = world.config_map;
+    assert_eq!(next.reason("n"), "RolledBack");
+}

@@ -1,0 +1,190 @@
+//! What a layout is, and the configuration of NVIDIA's device plugin that makes it.
+
+use super::digest::digest;
+use super::nvidia::{GPU, MIG_PREFIX};
+use super::promise::cut_into;
+use crate::mig::catalog;
+use crate::resource::ResourceName;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Write as _};
+
+/// The key of the `ConfigMap` for nodes without the label: the plugin's chart looks for it by this name
+/// (k8s-device-plugin `cmd/config-manager`, `NamedConfigFallback`).
+pub const DEFAULT_KEY: &str = "default";
+/// What it says, which changes nothing. Without this key the chart would take the only other one there is (`single`).
+pub(super) const DEFAULT_TEXT: &str = "version: v1\n";
+/// The most characters of a layout's name: a label's value has 63, and a dot and a digest may stand behind the name.
+pub const LONGEST_LAYOUT_NAME: usize = 54;
+/// The most replicas under MPS (k8s-device-plugin `cmd/mps-control-daemon`: 48 from Volta on).
+pub const MOST_MPS_REPLICAS: u32 = 48;
+/// The most time slices of a GPU. The plugin has no limit; more is a slip of the finger.
+pub const MOST_TIME_SLICES: u32 = 1000;
+
+/// Whether and how the plugin offers MIG devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum MigStrategy {
+    /// It does not.
+    #[default]
+    None,
+    /// As `nvidia.com/gpu`, all of one profile.
+    Single,
+    /// As `nvidia.com/mig-<profile>`.
+    Mixed,
+}
+
+impl fmt::Display for MigStrategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Single => "single",
+            Self::Mixed => "mixed",
+        })
+    }
+}
+
+/// How one GPU or MIG device is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// It is not.
+    None,
+    /// By turns.
+    TimeSlicing {
+        /// Among how many.
+        replicas: u32,
+        /// Whether `.shared` stands behind the name.
+        renamed: bool,
+        /// Whether a container that asks for more than one fails.
+        fail_greater_than_one: bool,
+    },
+    /// By MPS. The plugin lets containers that ask for more than one fail by itself.
+    Mps {
+        /// Among how many.
+        replicas: u32,
+        /// Whether `.shared` stands behind the name.
+        renamed: bool,
+    },
+}
+
+impl Sharing {
+    /// Among how many, and whether the name says so.
+    #[must_use]
+    pub fn replicas(self) -> (u32, bool) {
+        match self {
+            Self::None => (1, false),
+            Self::TimeSlicing { replicas, renamed, .. } | Self::Mps { replicas, renamed } => {
+                (replicas, renamed)
+            }
+        }
+    }
+}
+
+/// How NVIDIA's device plugin serves the GPUs of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginLayout {
+    /// Whether and how MIG devices are offered.
+    pub mig_strategy: MigStrategy,
+    /// How NVIDIA's MIG manager cuts the GPUs; `None`: they stay as they are cut.
+    pub mig_config: Option<String>,
+    /// How they are shared.
+    pub sharing: Sharing,
+}
+
+impl PluginLayout {
+    /// The plugin's configuration, as k8s-device-plugin `api/config/v1` reads it.
+    #[must_use]
+    pub fn config(&self) -> String {
+        let mut text = format!("version: v1\nflags:\n  migStrategy: {}\n", self.mig_strategy);
+        let (section, replicas, renamed, fail) = match self.sharing {
+            Sharing::None => return text,
+            Sharing::TimeSlicing { replicas, renamed, fail_greater_than_one } => {
+                ("timeSlicing", replicas, renamed, Some(fail_greater_than_one))
+            }
+            Sharing::Mps { replicas, renamed } => ("mps", replicas, renamed, None),
+        };
+        // Writing into a String cannot fail.
+        let _ = write!(text, "sharing:\n  {section}:\n    renameByDefault: {renamed}\n");
+        if let Some(fail) = fail {
+            let _ = writeln!(text, "    failRequestsGreaterThanOne: {fail}");
+        }
+        text.push_str("    resources:\n");
+        for name in self.shared_names() {
+            let _ = write!(text, "    - name: {name}\n      replicas: {replicas}\n");
+        }
+        text
+    }
+
+    /// The names that are shared. The plugin passes over those that the node has not.
+    fn shared_names(&self) -> Vec<String> {
+        let mut names = vec![GPU.to_owned()];
+        if self.mig_strategy == MigStrategy::Mixed {
+            let named = self.mig_config.as_deref().and_then(cut_into);
+            // One with media engines may be offered under its plain name.
+            let named = named.filter(|profile| profile.is_plain());
+            let profiles = named.map_or_else(catalog::profiles, |profile| [profile].into());
+            names.extend(profiles.into_iter().map(|profile| ResourceName::Mig(profile).to_string()));
+        }
+        debug_assert!(names.iter().skip(1).all(|name| name.starts_with(MIG_PREFIX)));
+        names
+    }
+
+    /// Changes with everything that the layout says.
+    pub(super) fn digest(&self) -> String {
+        digest([self.config().as_str(), self.mig_config.as_deref().unwrap_or_default()])
+    }
+}
+
+/// As `kerf policy check` tells it: `migStrategy none, 4 time slices`.
+impl fmt::Display for PluginLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "migStrategy {}", self.mig_strategy)?;
+        if let Some(config) = &self.mig_config {
+            write!(f, ", MIG configuration {config}")?;
+        }
+        match self.sharing {
+            Sharing::None => Ok(()),
+            Sharing::TimeSlicing { replicas, .. } => write!(f, ", {replicas} time slices"),
+            Sharing::Mps { replicas, .. } => write!(f, ", {replicas} shares by MPS"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(mig_strategy: MigStrategy, mig_config: Option<&str>, sharing: Sharing) -> PluginLayout {
+        PluginLayout { mig_strategy, mig_config: mig_config.map(str::to_owned), sharing }
+    }
+
+    /// What k8s-device-plugin v0.19.3 is given.
+    #[test]
+    fn configurations_are_in_the_plugins_words() {
+        let sliced = Sharing::TimeSlicing { replicas: 4, renamed: false, fail_greater_than_one: true };
+        let renamed = Sharing::TimeSlicing { replicas: 2, renamed: true, fail_greater_than_one: false };
+        let texts = [
+            layout(MigStrategy::None, None, Sharing::None),
+            layout(MigStrategy::None, None, sliced),
+            layout(MigStrategy::None, None, Sharing::Mps { replicas: 4, renamed: false }),
+            layout(MigStrategy::Single, Some("all-1g.10gb"), renamed),
+            layout(MigStrategy::Mixed, Some("all-1g.10gb"), sliced),
+        ]
+        .map(|layout| layout.config());
+        insta::assert_snapshot!(texts.join("---\n"));
+    }
+
+    #[test]
+    fn where_it_is_open_how_gpus_are_cut_every_profile_is_shared() {
+        let sliced = Sharing::TimeSlicing { replicas: 4, renamed: false, fail_greater_than_one: false };
+        let text = layout(MigStrategy::Mixed, Some("all-balanced"), sliced).config();
+        assert_eq!(text.matches("- name: ").count(), catalog::profiles().len() + 1);
+        assert!(text.contains("- name: nvidia.com/mig-3g.40gb\n"));
+    }
+
+    #[test]
+    fn the_digest_tells_layouts_apart_that_differ_in_the_cut_only() {
+        let cut = |config| layout(MigStrategy::Mixed, config, Sharing::None).digest();
+        assert_ne!(cut(Some("all-1g.10gb")), cut(None));
+    }
+}

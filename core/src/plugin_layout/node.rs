@@ -1,0 +1,368 @@
+//! What is due on one node. Nothing is changed on a node while a pod holds a device of NVIDIA's plugin there, whoever scheduled
+//! it: the plugin would hand out again what the pod has.
+
+use super::choice::{Chosen, named};
+use super::config_map::{key, layout_of};
+use super::gpus::NodeGpus;
+use super::nvidia::{MIG_STATE, SHARED, is_managed};
+use super::promise::{Promise, shown};
+use super::record::{NodeRecord, PluginLabels, Progress};
+use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation, Standing};
+use super::{PluginLayout, Sharing};
+use crate::names::PodKey;
+use crate::policy::Policies;
+use std::collections::BTreeMap;
+
+/// A Node as it was found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SeenNode {
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// What it has for pods, in whole devices.
+    pub allocatable: BTreeMap<String, u64>,
+    /// Tells its boots apart.
+    pub boot: String,
+    /// The text of its record ([`PLUGIN_LAYOUT`](crate::keys::PLUGIN_LAYOUT)).
+    pub record: Option<String>,
+    /// Its condition ([`LAYOUT_CONDITION`](crate::keys::LAYOUT_CONDITION)).
+    pub condition: Option<Condition>,
+    /// Who holds devices of it.
+    pub holders: Holders,
+}
+
+/// Pods that hold devices of NVIDIA's plugin on a node: bound to it, not ended, and asking for one of its names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Holders {
+    /// Nobody has looked yet.
+    #[default]
+    Unknown,
+    /// These.
+    Known(Vec<PodKey>),
+}
+
+/// What is to be written on a Node, in one patch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeWrite {
+    /// Its labels.
+    pub labels: PluginLabels,
+    /// Its record; `None` removes it.
+    pub record: Option<NodeRecord>,
+}
+
+/// What a Node's users are told, once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// One word.
+    pub reason: String,
+    /// The text.
+    pub message: String,
+    /// Whether somebody has to do something.
+    pub is_warning: bool,
+}
+
+/// What is due on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeDecision {
+    /// Labels and record, if they change.
+    pub write: Option<NodeWrite>,
+    /// How far it is; `None` on a node that no layout has to do with.
+    pub state: Option<LayoutState>,
+    /// It depends on who holds devices, which is not known.
+    pub asks_for_holders: bool,
+}
+
+/// What is around a node.
+#[derive(Debug)]
+pub(super) struct Around<'a> {
+    pub(super) policies: &'a Policies,
+    /// What the `ConfigMap` holds now, and the plugin on every node.
+    pub(super) keys: &'a BTreeMap<String, String>,
+    /// Whether the end of a policy is meant.
+    pub(super) may_remove: bool,
+    /// Whether a change may begin, as far as other nodes have to do with it.
+    pub(super) gate: Gate,
+    pub(super) timeout_seconds: u64,
+    pub(super) now: u64,
+}
+
+/// What is in the way of a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Gate {
+    Open,
+    Conflict(Conflict),
+    Preparing(Preparation),
+    /// Pods, on other nodes too.
+    Pods(Pods),
+}
+
+impl NodeDecision {
+    fn of(state: LayoutState) -> Self {
+        Self { state: Some(state), ..Self::default() }
+    }
+
+    fn conflict(conflict: Conflict) -> Self {
+        Self::of(LayoutState::Conflict(conflict))
+    }
+
+    fn with(write: NodeWrite, state: Option<LayoutState>) -> Self {
+        Self { write: Some(write), state, asks_for_holders: false }
+    }
+
+    fn asking(state: LayoutState) -> Self {
+        Self { asks_for_holders: true, ..Self::of(state) }
+    }
+
+    /// The condition that has to be written, if another one is there; `Some(None)` removes it.
+    #[must_use]
+    pub fn condition(&self, seen: &SeenNode) -> Option<Option<Condition>> {
+        let wanted = self.state.as_ref().map(LayoutState::condition);
+        (wanted != seen.condition).then_some(wanted)
+    }
+
+    /// What is to be told, which is said once for each reason.
+    #[must_use]
+    pub fn told(&self, seen: &SeenNode) -> Option<Told> {
+        let before = seen.condition.as_ref();
+        let Some(state) = &self.state else {
+            before?;
+            let message = "the node has no layout of kerf's any more".to_owned();
+            return Some(Told { reason: "LayoutRemoved".to_owned(), message, is_warning: false });
+        };
+        let Condition { status, reason, message } = state.condition();
+        let is_new = before.is_none_or(|before| (&before.status, &before.reason) != (&status, &reason));
+        let is_warning = state.standing() == Standing::False;
+        is_new.then(|| Told { reason: format!("Layout{reason}"), message, is_warning })
+    }
+}
+
+/// What is due on `node`, for which this layout was chosen.
+pub(super) fn decide(
+    node: &SeenNode,
+    chosen: Result<Option<Chosen<'_>>, LayoutState>,
+    around: &Around<'_>,
+) -> NodeDecision {
+    let chosen = match chosen {
+        Ok(chosen) => chosen,
+        Err(state) => return NodeDecision::of(state),
+    };
+    let labels = PluginLabels::of(&node.labels);
+    match node.record.as_deref().map(NodeRecord::from_json) {
+        None => unrecorded(node, labels, chosen, around),
+        Some(Err(error)) => NodeDecision::conflict(Conflict::Record { error: error.to_string() }),
+        // Somebody else has set them: they are his from now on.
+        Some(Ok(record)) if record.set != labels => {
+            NodeDecision::with(NodeWrite { labels, record: None }, None)
+        }
+        Some(Ok(record)) => match chosen {
+            None if !around.may_remove => {
+                NodeDecision::of(shows(node, &record.layout, &record.promise, None))
+            }
+            None => removed(node, &record),
+            Some(chosen) if record.layout == chosen.name && record.digest == chosen.layout.digest() => {
+                begun(node, record, chosen, around)
+            }
+            Some(chosen) => begin(node, &labels, chosen, Some(&record), around),
+        },
+    }
+}
+
+/// A node on which kerf has changed nothing.
+fn unrecorded(
+    node: &SeenNode,
+    labels: PluginLabels,
+    chosen: Option<Chosen<'_>>,
+    around: &Around<'_>,
+) -> NodeDecision {
+    let by_hand = labels.config.as_deref().map(|key| (key, named(around.policies, layout_of(key))));
+    match (chosen, by_hand) {
+        (None, Some((key, Some(layout)))) if !is_managed(&node.labels) && around.keys.contains_key(key) => {
+            watched(node, layout)
+        }
+        (None, _) => NodeDecision::default(),
+        (Some(chosen), Some((key, None))) => {
+            let (label, layout) = (key.to_owned(), chosen.name.to_owned());
+            NodeDecision::conflict(Conflict::LabelByHand { label, layout })
+        }
+        // The label that names a configuration is nearer to the node than a policy for many.
+        (Some(chosen), Some((_, Some(by_hand)))) if by_hand.name == chosen.name || !chosen.by_label => {
+            watched(node, by_hand)
+        }
+        (Some(chosen), _) => begin(node, &labels, chosen, None, around),
+    }
+}
+
+/// A node whose label an admin has set to a key of kerf's: it is told of, and nothing is changed.
+fn watched(node: &SeenNode, layout: Chosen<'_>) -> NodeDecision {
+    let Some(gpus) = gpus(node) else { return NodeDecision::default() };
+    match layout.layout.promise(&gpus) {
+        Err(why) => NodeDecision::conflict(Conflict::Unfit { layout: layout.name.to_owned(), why }),
+        Ok(promise) => NodeDecision::of(shows(node, layout.name, &promise, Some(layout.layout))),
+    }
+}
+
+fn gpus(node: &SeenNode) -> Option<NodeGpus> {
+    NodeGpus::of(&node.labels, &node.allocatable, &node.boot)
+}
+
+/// Whether a node shows what it was promised. `None` for a layout that is not known any more.
+fn shows(node: &SeenNode, name: &str, promise: &Promise, layout: Option<&PluginLayout>) -> LayoutState {
+    let layout_name = name.to_owned();
+    if promise.is_kept_by(&node.allocatable)
+        && layout.is_none_or(|layout| is_shared_so(node, promise, layout))
+    {
+        return LayoutState::InForce { layout: layout_name, promise: promise.to_string() };
+    }
+    LayoutState::Short { layout: layout_name, promise: promise.to_string(), shown: shown(&node.allocatable) }
+}
+
+/// Whether GPU feature discovery, if it is there, tells the same way of sharing: four time slices and four shares of MPS have
+/// the same name and count.
+fn is_shared_so(node: &SeenNode, promise: &Promise, layout: &PluginLayout) -> bool {
+    let Promise::Counts(counts) = promise else { return true };
+    let expected = match layout.sharing {
+        Sharing::None => "none",
+        Sharing::TimeSlicing { .. } => "time-slicing",
+        Sharing::Mps { .. } => "mps",
+    };
+    counts.keys().all(|name| {
+        let plain = name.strip_suffix(SHARED).unwrap_or(name);
+        node.labels.get(&format!("{plain}.sharing-strategy")).is_none_or(|found| found == expected)
+    })
+}
+
+/// A change that has not begun.
+fn begin(
+    node: &SeenNode,
+    labels: &PluginLabels,
+    chosen: Chosen<'_>,
+    record: Option<&NodeRecord>,
+    around: &Around<'_>,
+) -> NodeDecision {
+    let name = || chosen.name.to_owned();
+    let Some(gpus) = gpus(node) else {
+        return if chosen.by_label {
+            NodeDecision::conflict(Conflict::NoGpus { layout: name() })
+        } else {
+            NodeDecision::default()
+        };
+    };
+    let promise = match chosen.layout.promise(&gpus) {
+        Ok(promise) => promise,
+        Err(why) => return NodeDecision::conflict(Conflict::Unfit { layout: name(), why }),
+    };
+    let preparing = |what| NodeDecision::of(LayoutState::Preparing { layout: name(), what });
+    match &around.gate {
+        Gate::Open => {}
+        Gate::Conflict(conflict) => return NodeDecision::conflict(conflict.clone()),
+        Gate::Preparing(what) => return preparing(what.clone()),
+        Gate::Pods(pods) => {
+            return NodeDecision::of(LayoutState::WaitsForPods { layout: name(), pods: pods.clone() });
+        }
+    }
+    let held = record.and_then(|record| record.set.config.as_deref());
+    let Some(config) = key(chosen.name, chosen.layout, around.keys, held) else {
+        return preparing(Preparation::ConfigMap);
+    };
+    let waits = |pods| LayoutState::WaitsForPods { layout: name(), pods };
+    match &node.holders {
+        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
+        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
+        Holders::Known(_) => {}
+    }
+    let before = record.map_or(labels, |record| &record.before).clone();
+    let set =
+        PluginLabels { config: Some(config), mig: chosen.layout.mig_config.clone().or(before.mig.clone()) };
+    // What has not been seen to work is nothing to go back to.
+    let unproven = record.filter(|record| matches!(record.progress, Progress::Applying { .. }));
+    let previous = unproven.map_or(labels, |record| &record.previous).clone();
+    let mig_had_failed = mig_state(node) == Some("failed");
+    let state = LayoutState::Applying {
+        layout: name(),
+        promise: promise.to_string(),
+        shown: shown(&node.allocatable),
+    };
+    let record = NodeRecord {
+        layout: name(),
+        digest: chosen.layout.digest(),
+        node: gpus.fingerprint,
+        progress: Progress::Applying { since: around.now, mig_had_failed },
+        promise,
+        set: set.clone(),
+        previous,
+        before,
+    };
+    NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
+}
+
+fn mig_state(node: &SeenNode) -> Option<&str> {
+    node.labels.get(MIG_STATE).map(String::as_str)
+}
+
+/// A change that has begun.
+fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Around<'_>) -> NodeDecision {
+    let seen = shows(node, &record.layout, &record.promise, Some(chosen.layout));
+    match &record.progress {
+        Progress::Applied => NodeDecision::of(seen),
+        Progress::RolledBack { why } => {
+            // A node whose GPUs are not seen now has not changed for the better.
+            let is_other = gpus(node).is_some_and(|gpus| gpus.fingerprint != record.node);
+            if is_other {
+                return begin(node, &record.set.clone(), chosen, Some(&record), around);
+            }
+            NodeDecision::of(rolled_back(&record, why.clone()))
+        }
+        Progress::Applying { since, mig_had_failed } => {
+            let mig = mig_state(node).filter(|_| chosen.layout.mig_config.is_some());
+            let is_cutting = matches!(mig, Some("pending" | "rebooting" | "failed"));
+            if matches!(seen, LayoutState::InForce { .. }) && !is_cutting {
+                let labels = record.set.clone();
+                let record = NodeRecord { progress: Progress::Applied, ..record };
+                return NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(seen));
+            }
+            if mig == Some("failed") && !mig_had_failed {
+                let config = chosen.layout.mig_config.clone().unwrap_or_default();
+                return failed(node, record, Failure::MigManager { config });
+            }
+            if around.now.saturating_sub(*since) >= around.timeout_seconds {
+                let shown = shown(&node.allocatable);
+                return failed(node, record, Failure::TimedOut { seconds: around.timeout_seconds, shown });
+            }
+            let (promise, shown) = (record.promise.to_string(), shown(&node.allocatable));
+            NodeDecision::of(LayoutState::Applying { layout: record.layout, promise, shown })
+        }
+    }
+}
+
+/// A change that is to be taken back.
+fn failed(node: &SeenNode, record: NodeRecord, why: Failure) -> NodeDecision {
+    let waits = |pods| LayoutState::RollbackWaits { layout: record.layout.clone(), why: why.clone(), pods };
+    match &node.holders {
+        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
+        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
+        Holders::Known(_) => {}
+    }
+    let state = rolled_back(&record, why.clone());
+    let set = record.previous.clone();
+    let record = NodeRecord { progress: Progress::RolledBack { why }, set: set.clone(), ..record };
+    NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
+}
+
+fn rolled_back(record: &NodeRecord, why: Failure) -> LayoutState {
+    let default = || "the plugin's default configuration".to_owned();
+    let back = record.previous.config.as_ref().map_or_else(default, |key| format!("configuration {key}"));
+    LayoutState::RolledBack { layout: record.layout.clone(), why, back }
+}
+
+/// A node that is to have no layout any more.
+fn removed(node: &SeenNode, record: &NodeRecord) -> NodeDecision {
+    let back = NodeWrite { labels: record.before.clone(), record: None };
+    if record.set == record.before {
+        return NodeDecision::with(back, None);
+    }
+    let waits = |pods| LayoutState::RemovalWaits { layout: record.layout.clone(), pods };
+    match &node.holders {
+        Holders::Unknown => NodeDecision::asking(waits(Pods(Vec::new()))),
+        Holders::Known(pods) if !pods.is_empty() => NodeDecision::of(waits(Pods(pods.clone()))),
+        Holders::Known(_) => NodeDecision::with(back, None),
+    }
+}

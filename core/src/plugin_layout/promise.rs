@@ -1,0 +1,208 @@
+//! What a layout makes of a node's GPUs: the names and counts that its allocatable has to show.
+
+use super::gpus::NodeGpus;
+use super::layout::{MOST_MPS_REPLICAS, MigStrategy, PluginLayout, Sharing};
+use super::nvidia::{GPU, MIG_PREFIX, SHARED, is_plugin_resource};
+use crate::mig::Profile;
+use crate::resource::ResourceName;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use thiserror::Error;
+
+/// The first compute capability that MPS isolates memory on (Volta), and the first with more than sixteen clients in the
+/// plugin (k8s-device-plugin `cmd/mps-control-daemon`).
+const VOLTA: (u32, u32) = (7, 0);
+const TURING: (u32, u32) = (7, 5);
+/// The most replicas before it.
+const FEW_CLIENTS: u32 = 16;
+
+/// What a node shows when the plugin serves it in a layout.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Promise {
+    /// Just these names of the plugin's, with these counts.
+    Counts(BTreeMap<String, u64>),
+    /// Some devices: how many is not known beforehand.
+    #[serde(rename_all = "camelCase")]
+    Some {
+        /// Their names' beginning.
+        prefix: String,
+        /// Whether `.shared` stands behind it.
+        shared: bool,
+        /// The count is a multiple of this.
+        multiple: u64,
+    },
+}
+
+/// Why no GPU of a node can have a layout.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unfit {
+    /// No MIG.
+    #[error("{0} cannot be cut by MIG; choose a layout with migStrategy none")]
+    NoMig(String),
+    /// Not this profile.
+    #[error("{product} has no MIG profile {profile}; it has {profiles}")]
+    NoProfile {
+        /// The GPUs.
+        product: String,
+        /// The profile.
+        profile: Profile,
+        /// Those that they have.
+        profiles: String,
+    },
+    /// Too old for MPS.
+    #[error(
+        "{product} has compute capability {major}.{minor}, and NVIDIA's device plugin shares by MPS from 7.0 on; use timeSlicing"
+    )]
+    NoMps {
+        /// The GPUs.
+        product: String,
+        /// Its compute capability.
+        major: u32,
+        /// Behind the dot.
+        minor: u32,
+    },
+    /// Too many clients.
+    #[error("{replicas} replicas are more than MPS has on {product}, {most}; write fewer")]
+    ManyClients {
+        /// The GPUs.
+        product: String,
+        /// What the layout wants.
+        replicas: u32,
+        /// The most.
+        most: u32,
+    },
+}
+
+/// The one profile into which mig-parted's configuration of this name cuts all GPUs (`all-1g.10gb`, mig-parted
+/// `deployments/container/config.yaml`); `None` if the name does not tell.
+pub(super) fn cut_into(config: &str) -> Option<Profile> {
+    config.strip_prefix("all-")?.replacen("gb.", "gb+", 1).parse().ok()
+}
+
+/// Whether mig-parted's own configuration of this name makes MIG devices. What others with names of their own do is not known.
+#[must_use]
+pub fn cuts(config: &str) -> bool {
+    config == "all-balanced" || cut_into(config).is_some()
+}
+
+/// Whether the configuration of this name leaves GPUs whole.
+fn leaves_whole(config: &str) -> bool {
+    config == "all-disabled"
+}
+
+impl PluginLayout {
+    /// What it makes of these GPUs, or why they cannot have it.
+    pub fn promise(&self, gpus: &NodeGpus) -> Result<Promise, Unfit> {
+        self.fits(gpus)?;
+        let (replicas, renamed) = self.sharing.replicas();
+        let name = |plain: String| if renamed { plain + SHARED } else { plain };
+        let some = |prefix: &str| Promise::Some {
+            prefix: prefix.to_owned(),
+            shared: renamed,
+            multiple: u64::from(replicas),
+        };
+        let cut = match (self.mig_strategy, self.mig_config.as_deref()) {
+            (MigStrategy::None, _) => None,
+            (_, Some(config)) if leaves_whole(config) => None,
+            (MigStrategy::Single, None) => return Ok(some(GPU)),
+            (MigStrategy::Mixed, None) => return Ok(some("nvidia.com/")),
+            (strategy, Some(config)) => Some((strategy, cut_into(config))),
+        };
+        let devices = |each: u64| gpus.count.map(|count| u64::from(count) * each * u64::from(replicas));
+        let (plain, count) = match cut {
+            None => (GPU.to_owned(), devices(1)),
+            Some((strategy, profile)) => {
+                // v0.19.3 offers an instance with media engines under the plain name (k8s-device-plugin#1807), later ones may not.
+                let profile = profile.filter(|profile| profile.is_plain());
+                let plain = match (strategy, profile) {
+                    (MigStrategy::Mixed, Some(profile)) => ResourceName::Mig(profile).to_string(),
+                    (MigStrategy::Mixed, None) => MIG_PREFIX.to_owned(),
+                    (MigStrategy::Single | MigStrategy::None, _) => GPU.to_owned(),
+                };
+                (plain, profile.and_then(|profile| most(gpus, profile)).and_then(devices))
+            }
+        };
+        Ok(match count {
+            Some(count) => Promise::Counts([(name(plain), count)].into()),
+            None => some(&plain),
+        })
+    }
+
+    fn fits(&self, gpus: &NodeGpus) -> Result<(), Unfit> {
+        let product = || gpus.product.clone();
+        if self.mig_strategy != MigStrategy::None {
+            let table = gpus.model.map(|model| model.mig_table());
+            if gpus.mig_capable == Some(false) || table == Some(None) {
+                return Err(Unfit::NoMig(product()));
+            }
+            let profile = self.mig_config.as_deref().and_then(cut_into);
+            if let (Some(profile), Some(Some(table))) = (profile, table)
+                && table.entry(profile).is_none()
+            {
+                let profiles: Vec<_> =
+                    table.entries().iter().map(|entry| entry.profile.to_string()).collect();
+                return Err(Unfit::NoProfile { product: product(), profile, profiles: profiles.join(", ") });
+            }
+        }
+        let (Sharing::Mps { replicas, .. }, Some(compute)) = (self.sharing, gpus.compute) else {
+            return Ok(());
+        };
+        if compute < VOLTA {
+            return Err(Unfit::NoMps { product: product(), major: compute.0, minor: compute.1 });
+        }
+        let most = if compute < TURING { FEW_CLIENTS } else { MOST_MPS_REPLICAS };
+        if replicas > most { Err(Unfit::ManyClients { product: product(), replicas, most }) } else { Ok(()) }
+    }
+}
+
+/// How many devices of a profile a GPU of the node's model has.
+fn most(gpus: &NodeGpus, profile: Profile) -> Option<u64> {
+    Some(u64::from(gpus.model?.mig_table()?.entry(profile)?.max))
+}
+
+impl Promise {
+    /// Whether a node with this allocatable keeps it.
+    #[must_use]
+    pub fn is_kept_by(&self, allocatable: &BTreeMap<String, u64>) -> bool {
+        let mut shown = allocatable.iter().filter(|(name, count)| is_plugin_resource(name) && **count > 0);
+        match self {
+            Self::Counts(counts) => {
+                let shown: BTreeMap<String, u64> =
+                    shown.map(|(name, count)| (name.clone(), *count)).collect();
+                shown == *counts
+            }
+            Self::Some { prefix, shared, multiple } => shown.any(|(name, count)| {
+                name.starts_with(prefix.as_str())
+                    && name.ends_with(SHARED) == *shared
+                    && count.is_multiple_of(*multiple)
+            }),
+        }
+    }
+}
+
+/// The plugin's names in a node's allocatable, as they stand in messages.
+pub(super) fn shown(allocatable: &BTreeMap<String, u64>) -> String {
+    let names = allocatable.iter().filter(|(name, count)| is_plugin_resource(name) && **count > 0);
+    let names: Vec<_> = names.map(|(name, count)| format!("{count} {name}")).collect();
+    if names.is_empty() { "no device of the plugin".to_owned() } else { names.join(", ") }
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Counts(counts) => f.write_str(&shown(counts)),
+            Self::Some { prefix, shared, multiple } => {
+                let rest = if prefix == GPU { "" } else { "…" };
+                let shared = if *shared { SHARED } else { "" };
+                write!(f, "devices {prefix}{rest}{shared}")?;
+                if *multiple > 1 { write!(f, " in multiples of {multiple}") } else { Ok(()) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "promise_tests.rs"]
+mod tests;

@@ -1,0 +1,181 @@
+//! What tests of layouts begin with.
+
+use super::{
+    ConfigMapWrite, Decision, Holders, LayoutState, NodeRecord, OperatorSettings, PluginLabels, Seen,
+    SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
+};
+use crate::names::{NodeName, PodKey};
+use crate::policy::{NodePolicyDocument, Policies};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Labels.
+pub(super) fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// An allocatable.
+pub(super) fn numbers(numbers: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    numbers.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+}
+
+/// Policies of these names, each for the nodes with the label `pool` of its name.
+pub(super) fn policies(layouts: &[(&str, Value)]) -> Policies {
+    let of_layout = |(name, plugin): &(&str, Value)| {
+        let document: NodePolicyDocument = serde_json::from_value(json!({
+            "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNodePolicy", "metadata": {"name": name},
+            "spec": {"match": {"labels": {"pool": name}}, "plugin": plugin},
+        }))
+        .unwrap();
+        document.try_into().unwrap()
+    };
+    Policies { nodes: layouts.iter().map(of_layout).collect(), ..Policies::default() }
+}
+
+pub(super) fn sliced(replicas: u32) -> Value {
+    json!({"timeSlicing": {"replicas": replicas}})
+}
+
+/// A cluster, on which every decision is carried out at once.
+pub(super) struct World {
+    pub(super) policies: Policies,
+    pub(super) nodes: BTreeMap<NodeName, SeenNode>,
+    pub(super) config_map: SeenConfigMap,
+    pub(super) cluster_policy: Option<SeenClusterPolicy>,
+    pub(super) now: u64,
+    pub(super) has_bad_files: bool,
+    pub(super) config_delay: u64,
+    /// What nodes' users were told, by its first word.
+    pub(super) told: Vec<String>,
+}
+
+/// How long the plugin has.
+pub(super) const TIMEOUT: u64 = 180;
+
+impl World {
+    pub(super) fn new(layouts: &[(&str, Value)]) -> Self {
+        Self {
+            policies: policies(layouts),
+            nodes: BTreeMap::new(),
+            config_map: SeenConfigMap::default(),
+            cluster_policy: None,
+            now: 1000,
+            has_bad_files: false,
+            config_delay: 0,
+            told: Vec::new(),
+        }
+    }
+
+    /// A node of the pool with one GPU that nobody holds.
+    pub(super) fn node(mut self, name: &str, pool: &str, product: &str) -> Self {
+        let labels =
+            labels(&[("pool", pool), ("nvidia.com/gpu.product", product), ("nvidia.com/gpu.count", "1")]);
+        let allocatable = numbers(&[("nvidia.com/gpu", 1)]);
+        let holders = Holders::Known(Vec::new());
+        self.nodes.insert(name.into(), SeenNode { labels, allocatable, holders, ..SeenNode::default() });
+        self
+    }
+
+    pub(super) fn with_operator(mut self, settings: OperatorSettings) -> Self {
+        let name = "cluster-policy".to_owned();
+        self.cluster_policy = Some(SeenClusterPolicy { name, settings, is_ready: true, record: None });
+        self
+    }
+
+    pub(super) fn at(&mut self, name: &str) -> &mut SeenNode {
+        self.nodes.get_mut(name).unwrap()
+    }
+
+    pub(super) fn label(&mut self, node: &str, key: &str, value: Option<&str>) {
+        match value {
+            Some(value) => drop(self.at(node).labels.insert(key.to_owned(), value.to_owned())),
+            None => drop(self.at(node).labels.remove(key)),
+        }
+    }
+
+    pub(super) fn hold(&mut self, node: &str, pods: &[&str]) {
+        self.at(node).holders = Holders::Known(pods.iter().map(|pod| PodKey::new("ns", *pod)).collect());
+    }
+
+    pub(super) fn shows(&mut self, node: &str, allocatable: &[(&str, u64)]) {
+        self.at(node).allocatable = numbers(allocatable);
+    }
+
+    pub(super) fn decide(&self) -> Decision {
+        decide(Seen {
+            policies: &self.policies,
+            has_bad_files: self.has_bad_files,
+            nodes: &self.nodes,
+            config_map: &self.config_map,
+            config_map_name: "kerf-device-plugin",
+            cluster_policy: self.cluster_policy.as_ref(),
+            timeout_seconds: TIMEOUT,
+            config_delay_seconds: self.config_delay,
+            now: self.now,
+        })
+    }
+
+    /// Carries out what is due until nothing is.
+    pub(super) fn settle(&mut self) -> Decision {
+        for _ in 0..10 {
+            let decision = self.decide();
+            if !self.write(&decision) {
+                return decision;
+            }
+        }
+        panic!("it does not come to rest: {:?}", self.decide());
+    }
+
+    fn write(&mut self, decision: &Decision) -> bool {
+        let mut wrote = false;
+        if let Some(data) = &decision.config_map {
+            let ConfigMapWrite { data, written } = data.clone();
+            self.config_map = SeenConfigMap { data: Some(data), written, error: None };
+            wrote = true;
+        }
+        if let (Some(write), Some(policy)) = (&decision.cluster_policy, &mut self.cluster_policy) {
+            policy.settings = write.settings.clone();
+            policy.record.clone_from(&write.record);
+            wrote = true;
+        }
+        for (name, decision) in &decision.nodes {
+            let node = self.nodes.get_mut(name).unwrap();
+            if let Some(write) = &decision.write {
+                let is_held = !matches!(&node.holders, Holders::Known(pods) if pods.is_empty());
+                let changes = write.labels != PluginLabels::of(&node.labels);
+                assert!(!(is_held && changes), "{name} is changed under its pods: {decision:?}");
+                for (key, value) in write.labels.entries() {
+                    match value {
+                        Some(value) => drop(node.labels.insert(key.to_owned(), value.to_owned())),
+                        None => drop(node.labels.remove(key)),
+                    }
+                }
+                node.record = write.record.as_ref().map(NodeRecord::to_json);
+                wrote = true;
+            }
+            self.told.extend(decision.told(node).map(|told| told.reason));
+            if let Some(condition) = decision.condition(node) {
+                node.condition = condition;
+                wrote = true;
+            }
+        }
+        wrote
+    }
+
+    /// What is due after all is written, and how far the node is.
+    pub(super) fn state(&mut self, node: &str) -> Option<LayoutState> {
+        self.settle().nodes.remove(node)?.state
+    }
+
+    pub(super) fn reason(&mut self, node: &str) -> &'static str {
+        self.state(node).map_or("", |state| state.reason())
+    }
+
+    pub(super) fn plugin_labels(&self, node: &str) -> PluginLabels {
+        PluginLabels::of(&self.nodes[node].labels)
+    }
+
+    pub(super) fn config(&self, node: &str) -> Option<String> {
+        self.plugin_labels(node).config
+    }
+}

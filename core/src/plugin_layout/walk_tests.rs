@@ -1,0 +1,122 @@
+//! Random lives of a cluster: whatever admins, pods and the plugin do, no node is changed under its pods (which the world checks
+//! at every write), it always comes to rest, and in the end everything is as it was before.
+
+use super::testing::{TIMEOUT, World, policies, sliced};
+use super::{OperatorSettings, PluginLabels};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+#[derive(Debug, Clone)]
+enum Step {
+    Policies(Vec<usize>),
+    Pool(usize, usize),
+    Layout(usize, Option<usize>),
+    Hold(usize, bool),
+    Managed(usize, bool),
+    Obey(usize),
+    Later(u64),
+    Busy(bool),
+}
+
+const NODES: [(&str, &str); 3] =
+    [("n0", "Tesla-T4"), ("n1", "NVIDIA-A100-SXM4-80GB"), ("n2", "NVIDIA-A100-SXM4-80GB")];
+
+fn layouts() -> Vec<(&'static str, Value)> {
+    vec![
+        ("l0", sliced(2)),
+        ("l0", sliced(4)),
+        ("l1", json!({"mps": {"replicas": 4}})),
+        ("l2", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"})),
+        ("l3", json!({"migStrategy": "single", "migConfig": "all-2g.20gb"})),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let node = 0..NODES.len();
+    let step = prop_oneof![
+        proptest::sample::subsequence((0..5_usize).collect::<Vec<_>>(), 0..=4).prop_map(Step::Policies),
+        (node.clone(), 0..4_usize).prop_map(|(node, pool)| Step::Pool(node, pool)),
+        (node.clone(), proptest::option::of(0..4_usize))
+            .prop_map(|(node, layout)| Step::Layout(node, layout)),
+        (node.clone(), any::<bool>()).prop_map(|(node, held)| Step::Hold(node, held)),
+        (node.clone(), proptest::bool::weighted(0.2))
+            .prop_map(|(node, managed)| Step::Managed(node, managed)),
+        node.prop_map(Step::Obey),
+        (0..2 * TIMEOUT).prop_map(Step::Later),
+        proptest::bool::weighted(0.2).prop_map(Step::Busy),
+    ];
+    proptest::collection::vec(step, 0..30)
+}
+
+/// The policies of these layouts, of which a name is there once.
+fn some(indexes: &[usize]) -> Vec<(&'static str, Value)> {
+    let mut chosen: Vec<(&'static str, Value)> = Vec::new();
+    for index in indexes {
+        let layout = layouts().swap_remove(*index);
+        if !chosen.iter().any(|(name, _)| *name == layout.0) {
+            chosen.push(layout);
+        }
+    }
+    chosen
+}
+
+/// The plugin does what the node's label says.
+fn obey(world: &mut World, node: &str) {
+    let record = world.at(node).record.clone();
+    let promise =
+        record.and_then(|record| super::NodeRecord::from_json(&record).ok()).map(|record| record.promise);
+    if let Some(super::Promise::Counts(counts)) = promise {
+        world.at(node).allocatable = counts;
+    }
+}
+
+fn step(world: &mut World, step: &Step) {
+    match step {
+        Step::Policies(indexes) => world.policies = policies(&some(indexes)),
+        Step::Pool(node, pool) => world.label(NODES[*node].0, "pool", Some(&format!("l{pool}"))),
+        Step::Layout(node, layout) => {
+            let layout = layout.map(|layout| format!("l{layout}"));
+            world.label(NODES[*node].0, "kerf.dev/layout", layout.as_deref());
+        }
+        Step::Hold(node, held) => world.hold(NODES[*node].0, if *held { &["p"] } else { &[] }),
+        Step::Managed(node, managed) => {
+            world.label(NODES[*node].0, "kerf.dev/managed", managed.then_some("true"));
+        }
+        Step::Obey(node) => obey(world, NODES[*node].0),
+        Step::Later(seconds) => world.now += seconds,
+        Step::Busy(busy) => {
+            if let Some(policy) = &mut world.cluster_policy {
+                policy.is_ready = !busy;
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_life_changes_a_node_under_its_pods_and_all_ends_as_it_began(steps in steps(), operator in any::<bool>()) {
+        let mut world = World::new(&[]);
+        for (name, product) in NODES {
+            world = world.node(name, "l0", product);
+        }
+        world.label("n1", super::MIG_CONFIG_LABEL, Some("all-disabled"));
+        let before: Vec<PluginLabels> = NODES.iter().map(|(node, _)| world.plugin_labels(node)).collect();
+        if operator {
+            world = world.with_operator(OperatorSettings::default());
+        }
+        for one in &steps {
+            step(&mut world, one);
+            world.settle();
+        }
+        world.policies = policies(&[]);
+        for (node, _) in NODES {
+            world.hold(node, &[]);
+            world.label(node, "kerf.dev/layout", None);
+        }
+        world.settle();
+        let after: Vec<PluginLabels> = NODES.iter().map(|(node, _)| world.plugin_labels(node)).collect();
+        prop_assert_eq!(before, after);
+        prop_assert!(world.nodes.values().all(|node| node.record.is_none() && node.condition.is_none()));
+        prop_assert!(world.cluster_policy.is_none_or(|policy| policy.settings == OperatorSettings::default()));
+    }
+}

@@ -1,0 +1,106 @@
+//! `spec.plugin` of a policy for nodes as admins write it, and the layout made of it.
+
+use super::document_fault::{PolicyError, PolicyFault};
+use super::document_field::Field;
+use super::document_names::label_value;
+use crate::plugin_layout::{MOST_MPS_REPLICAS, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing, cuts};
+use serde::{Deserialize, Serialize};
+
+/// How NVIDIA's device plugin is configured on the nodes. With nothing in it every GPU is offered as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct PluginDocument {
+    /// Whether and how MIG devices are offered.
+    pub mig_strategy: MigStrategy,
+    /// How NVIDIA's MIG manager cuts the GPUs: a name of its configuration, which becomes the node label
+    /// `nvidia.com/mig.config`. Absent: GPUs stay as they are cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mig_config: Option<String>,
+    /// GPUs, or MIG devices, are shared by turns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_slicing: Option<TimeSlicingDocument>,
+    /// GPUs are shared by MPS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mps: Option<MpsDocument>,
+}
+
+/// `spec.plugin.timeSlicing`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TimeSlicingDocument {
+    /// How many pods share a GPU or a MIG device.
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MOST_TIME_SLICES)))]
+    pub replicas: u32,
+    /// Whether `.shared` stands behind the resource's name.
+    #[serde(default)]
+    pub rename_by_default: bool,
+    /// Whether a container that asks for more than one fails: it would get no more for them.
+    #[serde(default)]
+    pub fail_requests_greater_than_one: bool,
+}
+
+/// `spec.plugin.mps`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MpsDocument {
+    /// How many pods share a GPU, each with this part of its memory and compute.
+    #[cfg_attr(feature = "schema", schemars(range(min = 2, max = MOST_MPS_REPLICAS)))]
+    pub replicas: u32,
+    /// Whether `.shared` stands behind the resource's name.
+    #[serde(default)]
+    pub rename_by_default: bool,
+}
+
+impl PluginDocument {
+    /// Everything that is wrong with it.
+    pub(super) fn problems(&self, field: &Field) -> Vec<PolicyError> {
+        let (slicing, mps) = (field.key("timeSlicing"), field.key("mps"));
+        let mut errors = Vec::new();
+        let cuts = self.mig_config.as_deref().is_some_and(cuts);
+        if cuts && self.mig_strategy == MigStrategy::None {
+            errors.push(PolicyFault::MigConfigWithoutStrategy.of(field.key("migConfig")));
+        }
+        let config = self.mig_config.as_ref();
+        errors.extend(config.and_then(|config| label_value(&field.key("migConfig"), config)));
+        if let Some(TimeSlicingDocument { replicas: given, .. }) = self.time_slicing {
+            errors.extend(replicas(&slicing, given, MOST_TIME_SLICES));
+        }
+        if let Some(MpsDocument { replicas: given, .. }) = self.mps {
+            errors.extend(replicas(&mps, given, MOST_MPS_REPLICAS));
+            if self.mig_strategy != MigStrategy::None {
+                errors.push(PolicyFault::MpsWithMig.of(mps.clone()));
+            }
+            if self.time_slicing.is_some() {
+                errors.push(PolicyFault::TwoSharings.of(mps));
+            }
+        }
+        errors
+    }
+
+    /// What it says, which has one way of sharing at most.
+    pub(super) fn layout(self) -> Result<PluginLayout, PolicyError> {
+        let sharing = match (self.time_slicing, self.mps) {
+            (Some(slicing), None) => Sharing::TimeSlicing {
+                replicas: slicing.replicas,
+                renamed: slicing.rename_by_default,
+                fail_greater_than_one: slicing.fail_requests_greater_than_one,
+            },
+            (None, Some(mps)) => Sharing::Mps { replicas: mps.replicas, renamed: mps.rename_by_default },
+            (None, None) => Sharing::None,
+            (Some(_), Some(_)) => return Err(PolicyFault::TwoSharings.of(Field::of("spec.plugin.mps"))),
+        };
+        Ok(PluginLayout { mig_strategy: self.mig_strategy, mig_config: self.mig_config, sharing })
+    }
+}
+
+fn replicas(field: &Field, replicas: u32, most: u32) -> Option<PolicyError> {
+    let fault = match replicas {
+        0 | 1 => PolicyFault::FewReplicas(replicas),
+        _ if replicas > most => PolicyFault::ManyReplicas { replicas, most },
+        _ => return None,
+    };
+    Some(fault.of(field.key("replicas")))
+}

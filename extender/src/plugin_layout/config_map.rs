@@ -1,0 +1,54 @@
+//! The `ConfigMap` from which NVIDIA's device plugin takes its configuration.
+
+use super::{Unanswered, in_time};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kerf_core::keys;
+use kerf_core::plugin_layout::{ConfigMapWrite, SeenConfigMap};
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::json;
+use std::collections::BTreeMap;
+
+/// What it holds, and since when.
+pub(super) async fn read(
+    client: &kube::Client,
+    namespace: &str,
+    name: &str,
+) -> Result<SeenConfigMap, Unanswered> {
+    let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
+    let Some(found) = in_time(api.get_opt(name)).await? else { return Ok(SeenConfigMap::default()) };
+    let times = found.metadata.annotations.and_then(|mut all| all.remove(keys::PLUGIN_LAYOUT));
+    // Without them its keys are taken for old ones: somebody else has written it.
+    let written = times.and_then(|times| serde_json::from_str(&times).ok()).unwrap_or_default();
+    Ok(SeenConfigMap { data: Some(found.data.unwrap_or_default()), written, error: None })
+}
+
+/// Makes it hold just that.
+pub(super) async fn write(
+    client: &kube::Client,
+    namespace: &str,
+    name: &str,
+    write: &ConfigMapWrite,
+) -> Result<(), Unanswered> {
+    let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
+    let ConfigMapWrite { data, written } = write;
+    let times = serde_json::to_string(written)?;
+    let object = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "annotations": {keys::PLUGIN_LAYOUT: times}}, "data": data,
+    });
+    let params = PatchParams::apply("kerf-extender").force();
+    let found = in_time(api.patch(name, &params, &Patch::Apply(object))).await?;
+    // Keys that others have added stay under apply, and would be taken for a node's only configuration.
+    let others: BTreeMap<_, _> = found
+        .data
+        .unwrap_or_default()
+        .into_keys()
+        .filter(|key| !data.contains_key(key))
+        .map(|key| (key, ()))
+        .collect();
+    if !others.is_empty() {
+        let patch = Patch::Merge(json!({"data": others}));
+        in_time(api.patch(name, &PatchParams::default(), &patch)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! Layouts of the nodes that NVIDIA's device plugin serves: what core decides is written into the plugin's `ConfigMap`, GPU
+//! Operator's `ClusterPolicy` and the Nodes. Only the leader does. All that it knows is in these objects, so another leader goes
+//! on where this one stopped.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`node_view`] | reads what matters of a Node |
+//! | [`holders`] | asks who holds devices of a node |
+//! | [`cluster_policy`] | reads and writes the `ClusterPolicy`, which need not be there |
+//! | [`config_map`] | reads and writes the `ConfigMap` |
+//! | [`node_patch`] | writes labels, record and condition of a Node |
+
+mod cluster_policy;
+mod config_map;
+mod holders;
+mod node_patch;
+mod node_view;
+
+use crate::args::PluginArgs;
+use crate::events;
+use crate::term::Term;
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kerf_core::names::NodeName;
+use kerf_core::plugin_layout::{
+    Decision, Holders, NodeDecision, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
+};
+use kube::api::Api;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{Config, Event, watcher};
+use node_view::{NodeView, is_of_interest};
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// How often is looked at what is due.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often the `ConfigMap` and the `ClusterPolicy` are read. Their writers are few.
+const READ: Duration = Duration::from_secs(3);
+/// How long a request may take. What was not written is due again at the next look.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Of how many nodes is asked at one look who holds devices: many may wait for pods for long.
+const ASKED: usize = 20;
+/// Seconds after which the watch is begun anew, as the other watches are.
+const WATCH_SECONDS: u32 = 60;
+
+/// Why something was not read or written.
+#[derive(Debug, Error)]
+enum Unanswered {
+    #[error("{0}")]
+    Api(#[from] kube::Error),
+    #[error("the object cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the API server does not answer in time")]
+    Late(#[from] tokio::time::error::Elapsed),
+}
+
+async fn in_time<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Unanswered> {
+    Ok(timeout(PATIENCE, request).await??)
+}
+
+/// Applies layouts until the term ends.
+pub async fn run(term: Arc<Term>, settings: PluginArgs) {
+    // Without --policy nobody says that layouts are to go either.
+    if !term.policies.are_given() {
+        return;
+    }
+    let stop = term.stop.clone();
+    let config = Config::default().timeout(WATCH_SECONDS);
+    let mut events = pin!(watcher(Api::<NodeView>::all(term.client.clone()), config).default_backoff());
+    let mut ticks = interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut keeper = Keeper::new(term.clone(), settings);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            event = events.next() => match event {
+                Some(Ok(event)) => keeper.hear(event),
+                Some(Err(error)) => tracing::debug!(%error, "watch of Nodes for layouts failed, trying again"),
+                None => break,
+            },
+            _ = ticks.tick() => {
+                if keeper.is_listed && stop.run_until_cancelled(keeper.look()).await.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    term.metrics.layouts([].into_iter());
+}
+
+/// What the leader knows, and the way to write.
+struct Keeper {
+    term: Arc<Term>,
+    nodes: Api<Node>,
+    settings: PluginArgs,
+    seen: BTreeMap<NodeName, SeenNode>,
+    /// The version of each Node on which a decision rests.
+    versions: BTreeMap<NodeName, String>,
+    listing: BTreeMap<NodeName, (SeenNode, String)>,
+    is_listed: bool,
+    config_map: SeenConfigMap,
+    cluster_policy: Option<(SeenClusterPolicy, String)>,
+    read_at: Option<Instant>,
+}
+
+impl Keeper {
+    fn new(term: Arc<Term>, settings: PluginArgs) -> Self {
+        Self {
+            nodes: Api::all(term.client.clone()),
+            term,
+            settings,
+            seen: BTreeMap::new(),
+            versions: BTreeMap::new(),
+            listing: BTreeMap::new(),
+            is_listed: false,
+            config_map: SeenConfigMap::default(),
+            cluster_policy: None,
+            read_at: None,
+        }
+    }
+
+    fn hear(&mut self, event: Event<NodeView>) {
+        match event {
+            Event::Init => self.listing.clear(),
+            Event::InitApply(node) => {
+                let (name, seen, version) = node.into_seen();
+                if is_of_interest(&seen) {
+                    self.listing.insert(name, (seen, version));
+                }
+            }
+            Event::InitDone => {
+                self.seen.clear();
+                self.versions.clear();
+                for (name, (seen, version)) in std::mem::take(&mut self.listing) {
+                    self.show(name, seen, version);
+                }
+                self.is_listed = true;
+            }
+            Event::Apply(node) => {
+                let (name, seen, version) = node.into_seen();
+                if is_of_interest(&seen) {
+                    self.show(name, seen, version);
+                } else {
+                    self.hide(&name);
+                }
+            }
+            Event::Delete(node) => self.hide(&node.into_seen().0),
+        }
+    }
+
+    fn show(&mut self, name: NodeName, seen: SeenNode, version: String) {
+        self.versions.insert(name.clone(), version);
+        self.seen.insert(name, seen);
+    }
+
+    fn hide(&mut self, name: &NodeName) {
+        self.versions.remove(name);
+        self.seen.remove(name);
+    }
+
+    /// Writes what is due.
+    async fn look(&mut self) {
+        let policies = self.term.policies.current();
+        let is_idle =
+            policies.layouts().next().is_none() && self.seen.values().all(|node| node.record.is_none());
+        if is_idle && self.read_at.is_some() && self.settled() {
+            self.term.metrics.layouts([].into_iter());
+            return;
+        }
+        if self.read_at.is_none_or(|at| at.elapsed() >= READ)
+            && let Err(error) = self.read().await
+        {
+            return tracing::warn!(%error, "failed to read the configuration of NVIDIA's device plugin; trying again");
+        }
+        // Who holds devices is asked for each decision anew.
+        self.seen.values_mut().for_each(|node| node.holders = Holders::Unknown);
+        let mut decision = self.decide();
+        self.ask_for_holders(&decision).await;
+        if self.seen.values().any(|node| node.holders != Holders::Unknown) {
+            decision = self.decide();
+        }
+        self.write(decision).await;
+    }
+
+    /// Whether nothing is left of layouts: no `ConfigMap` with keys, nothing in the `ClusterPolicy`, no condition.
+    fn settled(&self) -> bool {
+        let is_default = |data: &BTreeMap<String, String>| data.len() <= 1;
+        self.config_map.data.as_ref().is_none_or(is_default)
+            && self.cluster_policy.as_ref().is_none_or(|(policy, _)| policy.record.is_none())
+            && self.seen.values().all(|node| node.condition.is_none())
+    }
+
+    fn decide(&self) -> Decision {
+        decide(Seen {
+            policies: &self.term.policies.current(),
+            has_bad_files: self.term.policies.has_bad_files(),
+            nodes: &self.seen,
+            config_map: &self.config_map,
+            config_map_name: &self.settings.plugin_config_map,
+            cluster_policy: self.cluster_policy.as_ref().map(|(policy, _)| policy),
+            timeout_seconds: self.settings.plugin_timeout.as_secs(),
+            config_delay_seconds: self.settings.plugin_config_delay.as_secs(),
+            now: u64::try_from(Timestamp::now().as_second()).unwrap_or_default(),
+        })
+    }
+
+    async fn read(&mut self) -> Result<(), Unanswered> {
+        let (namespace, name) = (&self.settings.plugin_namespace, &self.settings.plugin_config_map);
+        let error = self.config_map.error.take();
+        self.config_map =
+            SeenConfigMap { error, ..config_map::read(&self.term.client, namespace, name).await? };
+        self.cluster_policy = cluster_policy::read(&self.term.client).await?;
+        self.read_at = Some(Instant::now());
+        Ok(())
+    }
+
+    async fn ask_for_holders(&mut self, decision: &Decision) {
+        let asking = decision.nodes.iter().filter(|(_, decision)| decision.asks_for_holders).take(ASKED);
+        let names: Vec<NodeName> = asking.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            match holders::of(&self.term.client, &name).await {
+                Ok(pods) => {
+                    if let Some(node) = self.seen.get_mut(&name) {
+                        node.holders = Holders::Known(pods);
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(node = %name, %error, "failed to ask who holds GPUs of the node; trying again")
+                }
+            }
+        }
+    }
+
+    async fn write(&mut self, decision: Decision) {
+        let client = self.term.client.clone();
+        if let Some(write) = decision.config_map {
+            let (namespace, name) = (&self.settings.plugin_namespace, &self.settings.plugin_config_map);
+            self.config_map = match config_map::write(&client, namespace, name, &write).await {
+                Ok(()) => {
+                    tracing::info!(config_map = %name, keys = write.data.len(), "the plugin's configuration is written");
+                    SeenConfigMap { data: Some(write.data), written: write.written, error: None }
+                }
+                Err(error) => {
+                    tracing::warn!(config_map = %name, %error, "failed to write the plugin's configuration; trying again");
+                    SeenConfigMap { error: Some(error.to_string()), ..std::mem::take(&mut self.config_map) }
+                }
+            };
+        }
+        if let (Some(write), Some((_, version))) = (&decision.cluster_policy, &self.cluster_policy) {
+            match cluster_policy::write(&client, write, version).await {
+                Ok(()) => tracing::info!(cluster_policy = write.name, "the ClusterPolicy is written"),
+                Err(error) => {
+                    tracing::warn!(cluster_policy = write.name, %error, "failed to write the ClusterPolicy; trying again")
+                }
+            }
+            // What GPU Operator makes of it is read before anything rests on it.
+            self.read_at = None;
+        }
+        let states = decision.nodes.values().filter_map(|node| node.state.as_ref());
+        self.term.metrics.layouts(states.map(kerf_core::plugin_layout::LayoutState::reason));
+        for (name, decision) in decision.nodes {
+            if decision.asks_for_holders {
+                continue;
+            }
+            if let Err(error) = self.write_node(&name, decision).await {
+                tracing::warn!(node = %name, %error, "failed to write the node's layout; trying again");
+            }
+        }
+    }
+
+    async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), Unanswered> {
+        if let (Some(write), Some(version)) = (&decision.write, self.versions.get(name)) {
+            let written = node_patch::labels(&self.nodes, name, write, version).await?;
+            let (labels, state) = (&write.labels, &decision.state);
+            let state = state.as_ref().map(ToString::to_string).unwrap_or_default();
+            tracing::info!(node = %name, ?labels, state, "the node's layout is written");
+            self.hear(Event::Apply(written));
+        }
+        let Some(seen) = self.seen.get(name) else { return Ok(()) };
+        let told = decision.told(seen);
+        if let Some(condition) = decision.condition(seen) {
+            let before = seen.condition.as_ref().map(|condition| condition.status.clone());
+            let written =
+                node_patch::condition(&self.nodes, name, condition.as_ref(), before.as_deref()).await?;
+            self.hear(Event::Apply(written));
+        }
+        if let Some(told) = told {
+            events::tell_node(&self.term.client, name, told).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! A Node as its layout sees it. Nothing else of a Node is read or kept.
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::keys;
+use kerf_core::names::NodeName;
+use kerf_core::plugin_layout::{Condition, Holders, SeenNode, is_plugin_resource};
+use kube::Resource;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The parts of a Node that are read.
+#[derive(Debug, Clone, Default, Deserialize, Resource)]
+#[resource(inherit = Node)]
+pub struct NodeView {
+    #[serde(default)]
+    metadata: ObjectMeta,
+    #[serde(default)]
+    status: Option<StatusView>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StatusView {
+    #[serde(default)]
+    allocatable: Option<BTreeMap<String, Quantity>>,
+    #[serde(default)]
+    conditions: Option<Vec<NodeCondition>>,
+    #[serde(default)]
+    node_info: Option<InfoView>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct InfoView {
+    #[serde(rename = "bootID", default)]
+    boot: String,
+}
+
+impl NodeView {
+    /// Its name, what core decides on, and its version.
+    pub fn into_seen(self) -> (NodeName, SeenNode, String) {
+        let Self { metadata, status } = self;
+        let StatusView { allocatable, conditions, node_info } = status.unwrap_or_default();
+        let devices =
+            allocatable.unwrap_or_default().into_iter().filter(|(name, _)| is_plugin_resource(name));
+        let mut conditions = conditions.unwrap_or_default().into_iter();
+        let condition = conditions.find(|condition| condition.type_ == keys::LAYOUT_CONDITION);
+        let seen = SeenNode {
+            labels: metadata.labels.unwrap_or_default(),
+            allocatable: devices.filter_map(|(name, count)| Some((name, count.0.parse().ok()?))).collect(),
+            boot: node_info.unwrap_or_default().boot,
+            record: metadata.annotations.unwrap_or_default().remove(keys::PLUGIN_LAYOUT),
+            condition: condition.map(|condition| Condition {
+                status: condition.status,
+                reason: condition.reason.unwrap_or_default(),
+                message: condition.message.unwrap_or_default(),
+            }),
+            holders: Holders::Unknown,
+        };
+        let name = NodeName::new(metadata.name.unwrap_or_default());
+        (name, seen, metadata.resource_version.unwrap_or_default())
+    }
+}
+
+/// Whether layouts may have to do with the node: most nodes of a cluster have no GPU.
+pub fn is_of_interest(node: &SeenNode) -> bool {
+    node.record.is_some()
+        || node.condition.is_some()
+        || !node.allocatable.is_empty()
+        || node.labels.keys().any(|key| key.starts_with("nvidia.com/") || key == keys::LAYOUT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_matters_of_a_node_is_kept() {
+        let node: NodeView = serde_json::from_value(json!({
+            "metadata": {"name": "n", "resourceVersion": "7", "labels": {"nvidia.com/gpu.count": "2"},
+                         "annotations": {"kerf.dev/plugin-layout": "{}"}},
+            "status": {
+                "allocatable": {"cpu": "4", "nvidia.com/gpu": "8", "nvidia.com/gpu-10gb": "1"},
+                "conditions": [{"type": "Ready", "status": "True"},
+                               {"type": "kerf.dev/Layout", "status": "True", "reason": "InForce", "message": "m"}],
+                "nodeInfo": {"bootID": "b"},
+            },
+        }))
+        .unwrap();
+        let (name, seen, version) = node.into_seen();
+        assert_eq!((name.as_str(), version.as_str(), seen.boot.as_str()), ("n", "7", "b"));
+        assert_eq!(seen.allocatable, [("nvidia.com/gpu".to_owned(), 8)].into());
+        assert_eq!(seen.condition.as_ref().map(|c| c.reason.as_str()), Some("InForce"));
+        assert!(is_of_interest(&seen));
+        let plain: NodeView =
+            serde_json::from_value(json!({"metadata": {"name": "n", "labels": {"a": "b"}}})).unwrap();
+        assert!(!is_of_interest(&plain.into_seen().1));
+    }
+}

@@ -1,0 +1,95 @@
+//! A stand-in for NVIDIA's device plugin with its config-manager, for many nodes at once: it takes a node's configuration from the
+//! `ConfigMap` by the node's label, as they do, and shows what that says in the node's allocatable. It knows of the plugin what
+//! layouts rest on, and nothing else.
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+const LABEL: &str = "nvidia.com/device-plugin.config";
+
+/// A running stand-in, which ends with this value.
+pub struct Plugin {
+    /// Whether it fails on every configuration that is not the default.
+    pub fails: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Plugin {
+    pub fn start(client: Client) -> Self {
+        let fails = Arc::new(AtomicBool::new(false));
+        let told = fails.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                // What fails is looked at again.
+                let _ = serve(&client, told.load(Ordering::Relaxed)).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        Self { fails, task }
+    }
+}
+
+/// GPU Operator's policies.
+pub fn cluster_policies(client: &Client) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("nvidia.com", "v1", "ClusterPolicy");
+    Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "clusterpolicies"))
+}
+
+async fn serve(client: &Client, fails: bool) -> anyhow::Result<()> {
+    let keys = keys(client).await?;
+    let nodes = Api::<Node>::all(client.clone());
+    for node in nodes.list(&ListParams::default().labels("nvidia.com/gpu.count")).await?.items {
+        let labels = node.metadata.labels.unwrap_or_default();
+        let gpus: u64 = labels["nvidia.com/gpu.count"].parse()?;
+        let label = labels.get(LABEL).filter(|label| !label.is_empty());
+        let count = match label {
+            Some(_) if fails => 0,
+            // Without a ConfigMap of its own the plugin has no config-manager, and the label means nothing.
+            Some(key) if !keys.is_empty() => gpus * replicas(keys.get(key).context("no such key")?)?,
+            Some(_) | None => gpus,
+        };
+        let shown = node.status.unwrap_or_default().allocatable.unwrap_or_default();
+        if shown.get("nvidia.com/gpu").is_none_or(|shown| shown.0 != count.to_string()) {
+            let resources = json!({"nvidia.com/gpu": count.to_string()});
+            let patch = json!({"status": {"capacity": resources, "allocatable": resources}});
+            let name = node.metadata.name.unwrap_or_default();
+            nodes.patch_status(&name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What the `ConfigMap` holds that GPU Operator gives to the plugin.
+async fn keys(client: &Client) -> anyhow::Result<BTreeMap<String, String>> {
+    let policy = cluster_policies(client).get("cluster-policy").await?;
+    let Some(name) = policy.data["spec"]["devicePlugin"]["config"]["name"].as_str() else {
+        return Ok(BTreeMap::new());
+    };
+    let maps = Api::<ConfigMap>::namespaced(client.clone(), "gpu-operator");
+    Ok(maps.get(name).await?.data.unwrap_or_default())
+}
+
+/// Into how many devices a configuration makes a GPU.
+fn replicas(text: &str) -> anyhow::Result<u64> {
+    let config: Value = serde_saphyr::from_str(text)?;
+    anyhow::ensure!(config["version"] == "v1", "unknown version: {}", config["version"]);
+    Ok(["timeSlicing", "mps"]
+        .iter()
+        .find_map(|sharing| config["sharing"][sharing]["resources"][0]["replicas"].as_u64())
+        .unwrap_or(1))
+}

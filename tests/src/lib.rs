@@ -6,6 +6,7 @@ pub mod admission;
 pub mod binaries;
 pub mod churn;
 pub mod cluster;
+pub mod container_root;
 pub mod control_plane;
 pub mod fault_matrix;
 pub mod fuzz;
@@ -18,5 +19,6 @@ pub mod pods;
 pub mod process;
 pub mod random;
 pub mod real_node;
+pub mod services;
 
 pub use percentile::percentile;

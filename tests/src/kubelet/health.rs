@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Container, Probe};
 use tokio_util::sync::CancellationToken;
 
@@ -15,17 +14,7 @@ use super::status::ContainerState;
 
 impl PodRun {
     /// Asks a container that runs for as long as this is polled. Cancels `unhealthy` when the container is to be ended.
-    pub(super) fn probe<'a>(
-        &'a self,
-        container: &'a Container,
-        process: u32,
-        unhealthy: &'a CancellationToken,
-    ) -> BoxFuture<'a, Infallible> {
-        // Boxed for the same reason as `start`.
-        Box::pin(self.probe_for_good(container, process, unhealthy))
-    }
-
-    async fn probe_for_good(
+    pub(super) async fn probe(
         &self,
         container: &Container,
         process: u32,
@@ -116,8 +105,8 @@ impl PodRun {
     }
 
     /// An Event about the pod.
-    pub(super) fn warn<'a>(&'a self, reason: &'a str, message: &'a str) -> BoxFuture<'a, ()> {
+    pub(super) async fn warn(&self, reason: &str, message: &str) {
         let options = &self.core.options;
-        Box::pin(api::warn_about(&options.client, &options.node_name, &self.pod, reason, message))
+        api::warn_about(&options.client, &options.node_name, &self.pod, reason, message).await;
     }
 }

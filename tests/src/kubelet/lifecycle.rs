@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use futures::future::{BoxFuture, join_all};
+use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::jiff::Timestamp;
@@ -122,11 +122,7 @@ impl PodRun {
         self.core.options.processes.images.find(container.image.as_deref().unwrap_or_default())
     }
 
-    fn keep_volumes(&self) -> BoxFuture<'_, Infallible> {
-        Box::pin(self.keep_volumes_for_good())
-    }
-
-    async fn keep_volumes_for_good(&self) -> Infallible {
+    async fn keep_volumes(&self) -> Infallible {
         let Some(files) = &self.files else { return std::future::pending().await };
         loop {
             tokio::time::sleep(self.core.options.processes.volumes_period).await;
@@ -135,11 +131,7 @@ impl PodRun {
     }
 
     /// Waits until the volumes are there, or the pod is to stop.
-    fn mount<'a>(&'a self, files: &'a PodFiles) -> BoxFuture<'a, ()> {
-        Box::pin(self.mount_now(files))
-    }
-
-    async fn mount_now(&self, files: &PodFiles) {
+    async fn mount(&self, files: &PodFiles) {
         let mut pause = FIRST_PAUSE;
         while let Err((volume, error)) = files.mount(&self.core, &self.pod).await {
             tracing::debug!(pod = %self.key, volume, %error, "a volume is not mounted");
@@ -197,13 +189,8 @@ impl PodRun {
         codes.into_iter().any(|code| code != 0)
     }
 
-    /// Starts a container, unless the pod is to stop. Boxed: otherwise the compiler does not see that what a pod's task is made
-    /// of may go from thread to thread.
-    fn start<'a>(&'a self, container: &'a Container) -> BoxFuture<'a, Run> {
-        Box::pin(self.start_now(container))
-    }
-
-    async fn start_now(&self, container: &Container) -> Run {
+    /// Starts a container, unless the pod is to stop.
+    async fn start(&self, container: &Container) -> Run {
         let log = self.core.logs.begin(&self.key, &container.name);
         let run = if !self.fresh || self.stop.is_cancelled() {
             Run::Pretended
@@ -370,11 +357,7 @@ impl PodRun {
     }
 
     /// Writes how far the pod is, unless it ran before this kubelet, which told of it then.
-    pub(super) fn write_progress(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.write_progress_now())
-    }
-
-    async fn write_progress_now(&self) {
+    pub(super) async fn write_progress(&self) {
         if !self.fresh {
             return;
         }

@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kerf_core::contract::{GpuNodeSpec, Shape};
 use kerf_nvml_mock::{GpuState, MockState};
 use kerf_runtime::gpu_node::GpuNode;
-use kube::api::{Api, ListParams};
 use kube::Client;
+use kube::api::{Api, ListParams};
 
 use crate::cluster::{Cluster, GpuServer, StandInNode};
 use crate::kubelet::PodKey;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, wait};
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, wait};
+use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
@@ -22,12 +24,17 @@ async fn is_up(cluster: &BareCluster, managed: usize) -> anyhow::Result<()> {
         cluster.plane().kubectl(&["wait", &ready, "--timeout=90s", "-n", NAMESPACE, &deployment]).await?;
     }
     let ready = format!("--for=jsonpath={{.status.numberReady}}={managed}");
-    cluster.plane().kubectl(&["wait", &ready, "--timeout=90s", "-n", NAMESPACE, "daemonset/kerf-node-agent"]).await?;
+    cluster
+        .plane()
+        .kubectl(&["wait", &ready, "--timeout=90s", "-n", NAMESPACE, "daemonset/kerf-node-agent"])
+        .await?;
     Ok(())
 }
 
 async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
-    let violations = Truth::of_nodes(cluster.plane().client(), [cluster.node("h100")?]).await?.violations();
+    let violations = Truth::of_nodes(cluster.plane().client(), [cluster.node("h100")?, cluster.node("t4")?])
+        .await?
+        .violations();
     anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
     Ok(())
 }
@@ -47,17 +54,26 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
     let nodes = vec![
         NodeSpec::without_gpus("cpu"),
         NodeSpec::new("h100", Model::H100, 1).with_gpu_operator_labels().with_gpu_taint(),
+        NodeSpec::new("t4", Model::T4, 1).with_gpu_operator_labels(),
     ];
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
     cluster.apply("deploy/base").await?;
-    cluster.plane().kubectl(&["label", "node", "h100", "kerf.dev/managed=true"]).await?;
-    is_up(&cluster, 1).await?;
+    cluster.plane().kubectl(&["label", "node", "h100", "t4", "kerf.dev/managed=true"]).await?;
+    is_up(&cluster, 2).await?;
 
     let detectors = kerf_tests::cluster::root().join("deploy/examples/detectors.yaml").display().to_string();
     cluster.plane().kubectl(&["apply", "-f", &detectors]).await?;
     detectors_run(&cluster).await?;
     let slices = cluster.node("h100")?.gpus()?.slices();
     assert_eq!(slices.len(), 7, "{slices:?}");
+    // A share behind an MPS daemon, which the agent starts out of its container.
+    let share = pod("share", &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "memory")]);
+    cluster.pods().create(&share).await?;
+    let share = cluster.pods().running("share").await?;
+    assert_eq!(share.spec.and_then(|spec| spec.node_name).as_deref(), Some("t4"));
+    let grant =
+        cluster.node("t4")?.kubelet().grant(&PodKey::new("default", "share"), "main").unwrap_or_default();
+    assert!(grant.environment.contains_key("CUDA_MPS_PIPE_DIRECTORY"), "{grant:?}");
     sound(&cluster).await?;
 
     // The webhook's replicas go, one after the other, and pods are admitted all the same.
@@ -68,7 +84,7 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
         system.delete(&name, &DeleteParams::default()).await?;
         let gone = async || Ok(system.get_opt(&name).await?.is_none());
         wait(PATIENCE, &format!("{name} to go"), gone).await?;
-        is_up(&cluster, 1).await?;
+        is_up(&cluster, 2).await?;
     }
     cluster.plane().kubectl(&["rollout", "restart", "deployment/detector"]).await?;
     cluster.plane().kubectl(&["rollout", "status", "--timeout=90s", "deployment/detector"]).await?;

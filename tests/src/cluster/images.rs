@@ -16,9 +16,15 @@ const NVML_FILES: &str = "/opt/image/nvml";
 pub fn kerf_images(gpus: &MockFiles) -> anyhow::Result<Images> {
     let mut images = Images::default();
     let webhook = Image::running(binaries::ours("kerf-webhook")?);
-    images.add("kerf-webhook", webhook.with_wildcards(&["--address=0.0.0.0:9443", "--admin-address=0.0.0.0:9090"]));
+    images.add(
+        "kerf-webhook",
+        webhook.with_wildcards(&["--address=0.0.0.0:9443", "--admin-address=0.0.0.0:9090"]),
+    );
     let extender = Image::running(binaries::ours("kerf-extender")?);
-    images.add("kerf-extender", extender.with_wildcards(&["--address=0.0.0.0:9444", "--admin-address=0.0.0.0:9090"]));
+    images.add(
+        "kerf-extender",
+        extender.with_wildcards(&["--address=0.0.0.0:9444", "--admin-address=0.0.0.0:9090"]),
+    );
     let agent = Image::running(binaries::ours("kerf-node-agent")?)
         // Simulated GPUs have no device files.
         .with_arguments(&["--no-device-access"])
@@ -33,7 +39,8 @@ pub fn kerf_images(gpus: &MockFiles) -> anyhow::Result<Images> {
 
 /// An image that sees the simulated GPUs with these files, under the name by which programs load NVML.
 pub fn with_gpus(image: Image, gpus: &MockFiles) -> anyhow::Result<Image> {
-    let library = kerf_nvml_mock::library_path().context("the simulated NVML is not built: cargo build --workspace")?;
+    let library =
+        kerf_nvml_mock::library_path().context("the simulated NVML is not built: cargo build --workspace")?;
     let folder = gpus.config.parent().context("the files of the simulated NVML have no folder")?;
     let mut image = image
         .with_file(library, &format!("{LIBRARIES}/libnvidia-ml.so.1"))

@@ -25,7 +25,7 @@ use crate::pods::Pods;
 pub use crate::pods::{request_of, resource_of};
 use crate::process::Child;
 pub use bare::{BareCluster, BareOptions};
-pub use images::kerf_images;
+pub use images::{kerf_images, with_gpus};
 pub use node::{GpuServer, agent_folders};
 pub use options::{ClusterOptions, NodeSpec};
 pub use stand_in_node::StandInNode;

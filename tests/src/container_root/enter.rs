@@ -9,7 +9,7 @@ use std::process::Command;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::process::{
-    Signal, geteuid, getegid, getppid, pivot_root, set_parent_process_death_signal, setsid,
+    Signal, getegid, geteuid, getppid, pivot_root, set_parent_process_death_signal, setsid,
 };
 
 use super::{ContainerRoot, image};
@@ -76,7 +76,9 @@ pub fn become_container(root: &ContainerRoot) -> EnterError {
 /// while the process has one thread. Returns only if that failed.
 #[must_use]
 pub fn run_beside(process: u32, root: &ContainerRoot, command: &[String]) -> EnterError {
-    match join(process).and_then(|()| std::env::set_current_dir(&root.working_dir).map_err(on(&root.working_dir))) {
+    match join(process)
+        .and_then(|()| std::env::set_current_dir(&root.working_dir).map_err(on(&root.working_dir)))
+    {
         Ok(()) => exec(command, root),
         Err(error) => error,
     }
@@ -87,7 +89,8 @@ fn join(process: u32) -> Result<(), EnterError> {
     let process = process.to_string();
     for (kind, flag) in [("user", CloneFlags::CLONE_NEWUSER), ("mnt", CloneFlags::CLONE_NEWNS)] {
         let (own, theirs) = (namespace("self", kind), namespace(&process, kind));
-        let is_same = fs::read_link(&own).map_err(on(&own))? == fs::read_link(&theirs).map_err(on(&theirs))?;
+        let is_same =
+            fs::read_link(&own).map_err(on(&own))? == fs::read_link(&theirs).map_err(on(&theirs))?;
         // Nobody may join the user namespace that he is in.
         if !is_same {
             let file = File::open(&theirs).map_err(on(&theirs))?;
@@ -113,7 +116,11 @@ fn enter(root: &ContainerRoot) -> Result<(), EnterError> {
     std::env::set_current_dir(&root.working_dir).map_err(on(&root.working_dir))?;
     // Capabilities of a new user namespace end what die_with_parent asked for.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| EnterError::Process(error.into()))?;
-    if getppid() == parent { Ok(()) } else { Err(EnterError::Process(io::Error::other("the parent has ended"))) }
+    if getppid() == parent {
+        Ok(())
+    } else {
+        Err(EnterError::Process(io::Error::other("the parent has ended")))
+    }
 }
 
 /// A mount namespace of which the machine sees nothing; for an ordinary user in a user namespace where it is root.

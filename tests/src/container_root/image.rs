@@ -39,7 +39,8 @@ pub(super) fn make(root: &Path) -> Result<(), EnterError> {
     for name in KERNEL {
         of_machine(root, name, false)?;
     }
-    for name in ["etc", "home", "mnt", "opt/image/bin", "root", "run", "tmp", "var/lib", "var/log", "var/tmp"] {
+    for name in ["etc", "home", "mnt", "opt/image/bin", "root", "run", "tmp", "var/lib", "var/log", "var/tmp"]
+    {
         let folder = root.join(name);
         fs::create_dir_all(&folder).map_err(on(&folder))?;
     }

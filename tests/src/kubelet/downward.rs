@@ -90,7 +90,8 @@ fn thousandths(quantity: &str) -> Option<u128> {
     if let Some(number) = quantity.strip_suffix('m') {
         return number.parse().ok();
     }
-    let (number, unit) = SUFFIXES.iter().find_map(|(suffix, unit)| Some((quantity.strip_suffix(suffix)?, unit)))?;
+    let (number, unit) =
+        SUFFIXES.iter().find_map(|(suffix, unit)| Some((quantity.strip_suffix(suffix)?, unit)))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let fraction: u128 = format!("{:0<3}", fraction.get(..3).unwrap_or(fraction)).parse().ok()?;
     Some((whole.parse::<u128>().ok()? * 1000 + fraction) * unit)
@@ -148,7 +149,9 @@ mod tests {
 
     #[test]
     fn quantities_are_read() {
-        for (text, expected) in [("1", 1000), ("1.5", 1500), ("250m", 250), ("2k", 2_000_000), ("1Ki", 1_024_000)] {
+        for (text, expected) in
+            [("1", 1000), ("1.5", 1500), ("250m", 250), ("2k", 2_000_000), ("1Ki", 1_024_000)]
+        {
             assert_eq!(thousandths(text), Some(expected), "{text}");
         }
         assert_eq!(thousandths("one"), None);

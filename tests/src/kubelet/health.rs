@@ -22,7 +22,8 @@ impl PodRun {
     ) -> Infallible {
         if let Some(files) = self.files.as_ref().filter(|_| self.image(container).is_some()) {
             let document = files.document(&container.name);
-            let target = Target { container, address: files.whereabouts.pod, process: Some((process, document)) };
+            let target =
+                Target { container, address: files.whereabouts.pod, process: Some((process, document)) };
             let came_up = match &container.startup_probe {
                 Some(probe) => self.comes_up(probe, &target).await,
                 None => true,

@@ -92,7 +92,8 @@ impl Image {
 
 fn has_flag(line: &[String], flag: &str) -> bool {
     let name = flag.split('=').next().unwrap_or_default();
-    line.iter().any(|given| given.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
+    line.iter()
+        .any(|given| given.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('=')))
 }
 
 /// An argument or a variable's value with the pod's address where it says all addresses: `0.0.0.0:80`, `[::]:80`, and in
@@ -100,9 +101,7 @@ fn has_flag(line: &[String], flag: &str) -> bool {
 pub(super) fn on_address(text: &str, address: Ipv4Addr) -> String {
     let at = text.find('=').filter(|_| text.starts_with('-')).map_or(0, |at| at + 1);
     let (flag, value) = text.split_at(at);
-    let is_port = |rest: &str| {
-        rest.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok())
-    };
+    let is_port = |rest: &str| rest.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
     let all = ["0.0.0.0", "[::]"].into_iter().find_map(|all| value.strip_prefix(all));
     match all {
         Some(rest) if rest.is_empty() || is_port(rest) => format!("{flag}{address}{rest}"),
@@ -184,7 +183,10 @@ mod tests {
         let image = Image::running("serve").with_wildcards(&["--address=0.0.0.0:1", "--admin=0.0.0.0:2"]);
         assert_eq!(line(&image, &[], &[]), "serve --address=127.64.1.2:1 --admin=127.64.1.2:2");
         assert_eq!(line(&image, &[], &["--admin", "h:3"]), "serve --admin h:3 --address=127.64.1.2:1");
-        assert_eq!(line(&image, &["/bin/serve"], &["--address=h:4", "--admin=h:5"]), "/bin/serve --address=h:4 --admin=h:5");
+        assert_eq!(
+            line(&image, &["/bin/serve"], &["--address=h:4", "--admin=h:5"]),
+            "/bin/serve --address=h:4 --admin=h:5"
+        );
         assert_eq!(line(&image, &["other"], &[]), "other");
     }
 }

@@ -35,7 +35,8 @@ impl PodFiles {
     /// That of a pod of which a container's image is one of ours; None for any other pod.
     pub(super) async fn of(core: &Core, pod: &Pod) -> Option<Self> {
         let images = &core.options.processes.images;
-        let is_ours = |container: &&Container| images.find(container.image.as_deref().unwrap_or_default()).is_some();
+        let is_ours =
+            |container: &&Container| images.find(container.image.as_deref().unwrap_or_default()).is_some();
         if !super::volumes::containers(pod).iter().any(is_ours) {
             return None;
         }
@@ -82,13 +83,15 @@ impl PodFiles {
         let mut environment = Variables::from([("PATH".to_owned(), format!("{PROGRAMS}:{PATH}"))]);
         environment.insert("HOSTNAME".to_owned(), pod.metadata.name.clone().unwrap_or_default());
         for more in [image.environment(), &services, &grant.environment, &own] {
-            let more = more.iter().map(|(name, value)| (name.clone(), on_address(value, self.whereabouts.pod)));
+            let more =
+                more.iter().map(|(name, value)| (name.clone(), on_address(value, self.whereabouts.pod)));
             environment.extend(more);
         }
         let root = ContainerRoot {
             scratch: self.folder.join(format!("{}.root", container.name)),
             mounts: self.mounts(core, container, image, grant, &environment).await?,
-            read_only: container.security_context.as_ref().and_then(|c| c.read_only_root_filesystem) == Some(true),
+            read_only: container.security_context.as_ref().and_then(|c| c.read_only_root_filesystem)
+                == Some(true),
             working_dir: container.working_dir.clone().unwrap_or_else(|| "/".to_owned()).into(),
             command: self.command(container, image, &environment),
             environment,

@@ -56,7 +56,8 @@ impl<'a> Asking<'a> {
 
     /// Asks once. The verdict comes once the answers that are alike reach the threshold; with it the reason of a failure.
     pub(super) async fn ask(&mut self, target: &Target<'_>) -> (Option<Verdict>, Result<(), String>) {
-        let answer = tokio::time::timeout(seconds(self.probe.timeout_seconds, 1), ask(self.probe, target)).await;
+        let answer =
+            tokio::time::timeout(seconds(self.probe.timeout_seconds, 1), ask(self.probe, target)).await;
         let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         (self.count(answer.is_ok()), answer)
     }
@@ -160,10 +161,10 @@ mod tests {
         use Verdict::{Failed, Passed};
         let (yes, no) = (true, false);
         let told = verdicts(&json!({}), &[no, no, yes, no, no, no, no, yes]);
-        let expected =
-            [None, None, Some(Passed), None, None, Some(Failed), Some(Failed), Some(Passed)];
+        let expected = [None, None, Some(Passed), None, None, Some(Failed), Some(Failed), Some(Passed)];
         assert_eq!(told, expected);
-        let told = verdicts(&json!({"successThreshold": 2, "failureThreshold": 1}), &[yes, no, yes, yes, yes]);
+        let told =
+            verdicts(&json!({"successThreshold": 2, "failureThreshold": 1}), &[yes, no, yes, yes, yes]);
         assert_eq!(told, [None, Some(Failed), None, Some(Passed), Some(Passed)]);
     }
 
@@ -179,7 +180,8 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_the_apis_default() {
-        let probe: Probe = serde_json::from_value(json!({"initialDelaySeconds": 0, "periodSeconds": 2})).unwrap();
+        let probe: Probe =
+            serde_json::from_value(json!({"initialDelaySeconds": 0, "periodSeconds": 2})).unwrap();
         let asking = Asking::new(&probe);
         assert_eq!((asking.first(), asking.period()), (Duration::ZERO, Duration::from_secs(2)));
     }

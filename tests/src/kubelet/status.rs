@@ -119,8 +119,11 @@ pub(super) fn rfc3339(time: Timestamp) -> String {
 fn described(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let list = |containers: &mut dyn Iterator<Item = &Container>| -> Vec<Value> {
-        let first = if init_containers(pod).next().is_some() { "PodInitializing" } else { "ContainerCreating" };
-        containers.map(|container| container_status(uid, container, states.get(&container.name), first)).collect()
+        let first =
+            if init_containers(pod).next().is_some() { "PodInitializing" } else { "ContainerCreating" };
+        containers
+            .map(|container| container_status(uid, container, states.get(&container.name), first))
+            .collect()
     };
     json!({
         "startTime": rfc3339(since),
@@ -173,7 +176,7 @@ fn conditions(initialized: bool, ready: bool, ended: Option<&str>) -> Value {
 }
 
 fn is_ready(states: &ContainerStates, name: &str) -> bool {
-    states.get(name).is_some_and(|state| state.is_ready())
+    states.get(name).is_some_and(ContainerState::is_ready)
 }
 
 fn app_containers(pod: &Pod) -> impl Iterator<Item = &Container> {

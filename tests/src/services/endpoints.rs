@@ -15,10 +15,16 @@ pub(super) fn of(services: &[Arc<Service>], pods: &[Arc<Pod>]) -> Endpoints {
     let mut endpoints = Endpoints::new();
     for service in services {
         let spec = service.spec.clone().unwrap_or_default();
-        let Some(address) = spec.cluster_ip.as_deref().and_then(|ip| ip.parse::<IpAddr>().ok()) else { continue };
-        for port in spec.ports.iter().flatten().filter(|port| port.protocol.as_deref().unwrap_or("TCP") == "TCP") {
+        let Some(address) = spec.cluster_ip.as_deref().and_then(|ip| ip.parse::<IpAddr>().ok()) else {
+            continue;
+        };
+        for port in
+            spec.ports.iter().flatten().filter(|port| port.protocol.as_deref().unwrap_or("TCP") == "TCP")
+        {
             let Ok(number) = u16::try_from(port.port) else { continue };
-            let serving = serving(service, pods).into_iter().filter_map(|(pod, ip)| Some((ip, target(pod, port)?).into()));
+            let serving = serving(service, pods)
+                .into_iter()
+                .filter_map(|(pod, ip)| Some((ip, target(pod, port)?).into()));
             endpoints.insert((address, number).into(), serving.collect());
         }
     }
@@ -78,7 +84,7 @@ mod tests {
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 
-    fn leads(spec: serde_json::Value, pods: &[Arc<Pod>]) -> Vec<String> {
+    fn leads(spec: &serde_json::Value, pods: &[Arc<Pod>]) -> Vec<String> {
         let service = json!({"metadata": {"name": "s", "namespace": "n"}, "spec": spec});
         let endpoints = of(&[Arc::new(serde_json::from_value(service).unwrap())], pods);
         let lines = endpoints.iter().map(|(service, pods)| {
@@ -90,13 +96,14 @@ mod tests {
 
     #[test]
     fn a_port_leads_to_the_ready_pods_that_are_selected() {
-        let pods = [pod("a", "127.64.0.1", "True"), pod("b", "127.64.0.2", "False"), pod("c", "127.64.0.3", "True")];
+        let pods =
+            [pod("a", "127.64.0.1", "True"), pod("b", "127.64.0.2", "False"), pod("c", "127.64.0.3", "True")];
         let spec = json!({
             "clusterIP": "127.96.0.9", "selector": {"app": "a"},
             "ports": [{"port": 443, "targetPort": "https"}, {"port": 80, "targetPort": 8080}, {"port": 53, "protocol": "UDP"}],
         });
         assert_eq!(
-            leads(spec, &pods),
+            leads(&spec, &pods),
             [
                 "127.96.0.9:80 -> 127.64.0.1:8080,127.64.0.3:8080",
                 "127.96.0.9:443 -> 127.64.0.1:9443,127.64.0.3:9443"
@@ -108,9 +115,11 @@ mod tests {
     fn a_service_without_a_selector_or_an_address_leads_nowhere() {
         let pods = [pod("a", "127.64.0.1", "True")];
         let ports = json!([{"port": 443}]);
-        assert_eq!(leads(json!({"clusterIP": "127.96.0.9", "ports": ports}), &pods), ["127.96.0.9:443 -> "]);
-        assert!(leads(json!({"clusterIP": "None", "selector": {"app": "a"}, "ports": ports}), &pods).is_empty());
+        assert_eq!(leads(&json!({"clusterIP": "127.96.0.9", "ports": ports}), &pods), ["127.96.0.9:443 -> "]);
+        assert!(
+            leads(&json!({"clusterIP": "None", "selector": {"app": "a"}, "ports": ports}), &pods).is_empty()
+        );
         let other = json!({"clusterIP": "127.96.0.9", "selector": {"app": "b"}, "ports": ports});
-        assert_eq!(leads(other, &pods), ["127.96.0.9:443 -> "]);
+        assert_eq!(leads(&other, &pods), ["127.96.0.9:443 -> "]);
     }
 }

@@ -56,7 +56,13 @@ impl ServiceProxy {
 /// Keeps a store true, and says when it has changed.
 async fn follow<K>(api: Api<K>, writer: reflector::store::Writer<K>, changed: Arc<tokio::sync::Notify>)
 where
-    K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static,
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
 {
     let trimmed = watcher(api, watcher::Config::default())
         .default_backoff()

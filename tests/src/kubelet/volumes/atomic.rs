@@ -91,7 +91,8 @@ mod tests {
     }
 
     fn visible(folder: &Path) -> Vec<String> {
-        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let entries =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<_> = entries.filter(|name| !name.starts_with("..")).collect();
         names.sort();
         names

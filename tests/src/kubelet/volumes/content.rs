@@ -1,4 +1,4 @@
-//! What is in a pod's volumes that the API server fills: Secrets, ConfigMaps, tokens, and what the pod is told of itself.
+//! What is in a pod's volumes that the API server fills: Secrets, `ConfigMap`s, tokens, and what the pod is told of itself.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -83,7 +83,10 @@ pub(super) fn selected(
 }
 
 /// The files of a downwardAPI volume.
-pub(super) fn told(telling: &Telling<'_>, items: Option<&Vec<DownwardAPIVolumeFile>>) -> Result<Payload, MountError> {
+pub(super) fn told(
+    telling: &Telling<'_>,
+    items: Option<&Vec<DownwardAPIVolumeFile>>,
+) -> Result<Payload, MountError> {
     let containers = containers(telling.pod);
     let files = items.into_iter().flatten().map(|item| {
         let field = item.field_ref.as_ref();

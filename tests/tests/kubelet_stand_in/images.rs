@@ -180,8 +180,8 @@ async fn a_token_is_of_the_pod_and_says_its_node() {
     assert_eq!(claims["sub"], "system:serviceaccount:team:app");
     assert_eq!(claims["kubernetes.io"]["pod"]["name"], "speaks");
     assert_eq!(claims["kubernetes.io"]["node"]["name"], "node-1");
-    let lives = claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap();
-    assert_eq!(lives, 1200);
+    let seconds = claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap();
+    assert_eq!(seconds, 1200);
     cluster.end().await;
 }
 

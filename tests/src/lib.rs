@@ -7,6 +7,7 @@ pub mod binaries;
 pub mod chart;
 pub mod churn;
 pub mod cluster;
+pub mod container_root;
 pub mod control_plane;
 pub mod docs;
 pub mod fault_matrix;
@@ -24,5 +25,6 @@ pub mod process;
 pub mod random;
 pub mod real_node;
 pub mod static_node;
+pub mod services;
 
 pub use percentile::percentile;

@@ -9,9 +9,11 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::contract::{GpuNodeSpec, Shape};
 use kerf_nvml_mock::{GpuState, MockState};
-use kube::api::ListParams;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::Client;
+use kube::api::{Api, ListParams};
 
-use crate::cluster::{Cluster, GpuServer};
+use crate::cluster::{Cluster, GpuServer, StandInNode};
 use crate::kubelet::PodKey;
 
 /// A node as its GPUs and its kubelet tell it, with the promises that are on their way.
@@ -34,11 +36,21 @@ pub struct Truth {
 impl Truth {
     /// Looks at everything.
     pub async fn observe(cluster: &Cluster) -> anyhow::Result<Self> {
-        let pods = cluster.pods().list(&ListParams::default()).await?.items;
+        Self::of_nodes(cluster.plane().client(), cluster.nodes().iter().map(GpuServer::node)).await
+    }
+
+    /// Looks at these nodes, and at the pods of the namespace `default`.
+    pub async fn of_nodes<'a>(
+        client: Client,
+        looked_at: impl IntoIterator<Item = &'a StandInNode>,
+    ) -> anyhow::Result<Self> {
+        let pods = Api::<Pod>::default_namespaced(client.clone()).list(&ListParams::default()).await?.items;
+        let gpu_nodes = Api::<GpuNode>::all(client);
         let mut nodes = Vec::new();
         let mut complaints = Vec::new();
-        for node in cluster.nodes() {
-            let spec = cluster.gpu_node(node.name()).await?.read_spec()?;
+        for node in looked_at {
+            let found = gpu_nodes.get_opt(node.name()).await?;
+            let spec = found.map(|node| node.read_spec()).transpose()?.unwrap_or_default();
             complaints.extend(kubelet_complaints(node));
             nodes.push(NodeTruth::of(node, spec)?);
         }
@@ -118,7 +130,7 @@ fn asked(pod: &Pod) -> Option<(String, usize)> {
     gpu.next().and_then(|(name, count)| Some((name.clone(), count.0.parse().ok()?)))
 }
 
-fn kubelet_complaints(node: &GpuServer) -> Vec<String> {
+fn kubelet_complaints(node: &StandInNode) -> Vec<String> {
     let seen = node.kubelet().observed();
     let refused =
         seen.failed_admissions.iter().map(|f| format!("{}: {:?} failed: {}", node.name(), f.pod, f.message));
@@ -149,7 +161,7 @@ fn gigabytes(resource: &str) -> Option<u64> {
 }
 
 impl NodeTruth {
-    fn of(node: &GpuServer, spec: GpuNodeSpec) -> anyhow::Result<Self> {
+    fn of(node: &StandInNode, spec: GpuNodeSpec) -> anyhow::Result<Self> {
         let gpus = node.gpus().with_context(|| node.name().to_owned())?;
         let mut held = BTreeMap::new();
         let mut double = Vec::new();

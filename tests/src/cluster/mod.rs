@@ -1,9 +1,12 @@
 //! A whole kerf cluster on this machine: the control plane, the three programs as processes with the rights that
 //! `deploy/` gives them, and GPU nodes with real agents on the simulated NVML.
 
+mod bare;
+mod images;
 mod node;
 mod options;
 mod programs;
+mod stand_in_node;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -21,8 +24,11 @@ use crate::control_plane::ControlPlane;
 use crate::pods::Pods;
 pub use crate::pods::{request_of, resource_of};
 use crate::process::Child;
+pub use bare::{BareCluster, BareOptions};
+pub use images::{kerf_images, with_gpus};
 pub use node::{GpuServer, agent_folders};
 pub use options::{ClusterOptions, NodeSpec};
+pub use stand_in_node::StandInNode;
 
 /// The namespace that `deploy/` installs into.
 pub const NAMESPACE: &str = "kerf-system";

@@ -1,17 +1,18 @@
-//! One GPU node: simulated GPUs, a stand-in kubelet, and the real agent as a process.
+//! One GPU node with the real agent as a process.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use kerf_core::keys;
-use kerf_nvml_mock::{MockControl, MockFiles, MockState};
+use kerf_nvml_mock::{MockControl, MockState};
 
-use super::{NAMESPACE, NodeSpec};
+use super::stand_in_node::folder;
+use super::{NAMESPACE, NodeSpec, StandInNode};
 use crate::binaries;
 use crate::control_plane::ControlPlane;
-use crate::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet};
+use crate::kubelet::{PodProcesses, StandInKubelet};
 use crate::process::Child;
 
 /// The agent's flags for folders of its own on a node whose folder is `dir`, for GPUs that have no device files, and with the
@@ -26,66 +27,59 @@ pub fn agent_folders(dir: &Path) -> anyhow::Result<Vec<OsString>> {
     Ok(flags.chain(["--no-device-access".into()]).chain(mps).chain(shared).collect())
 }
 
-/// A running node.
+/// A running node with kerf's agent.
 pub struct GpuServer {
-    spec: NodeSpec,
-    files: MockFiles,
-    kubelet: StandInKubelet,
+    node: StandInNode,
     agent: Child,
 }
 
 impl GpuServer {
     /// Registers the node and starts kubelet and agent.
-    pub(super) async fn start(plane: &ControlPlane, spec: NodeSpec) -> anyhow::Result<Self> {
-        let dir: PathBuf = plane.dir().join("n").join(&spec.name);
-        let files = MockFiles::in_folder(dir.join("nvml"));
-        std::fs::create_dir_all(dir.join("nvml")).context("failed to create the node's folder")?;
-        spec.gpus.write(&files.config)?;
-        let labels = [(format!("{}/managed", keys::GROUP), "true".to_owned())].into();
-        let kubelet = StandInKubelet::start(KubeletOptions {
-            status_period: spec.status_period,
-            run_commands: spec.run_commands,
-            serving: spec.run_commands.then(|| plane.kubelet_serving()).transpose()?,
-            register_node: Some(NodeTemplate { labels, ..NodeTemplate::default() }),
-            ..KubeletOptions::new(&spec.name, plane.client(), &dir)
-        })
-        .await?;
-        let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", &spec.name);
+    pub(super) async fn start(plane: &ControlPlane, mut spec: NodeSpec) -> anyhow::Result<Self> {
+        spec.labels.insert(format!("{}/managed", keys::GROUP), "true".to_owned());
+        let node = StandInNode::start(plane, spec, PodProcesses::default()).await?;
+        let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", node.name());
         let library = kerf_nvml_mock::library_path()
             .context("the simulated NVML is not built: cargo build --workspace")?;
         let mut program = plane
-            .program(&format!("kerf-node-agent-{}", spec.name), binaries::ours("kerf-node-agent")?)
+            .program(&format!("kerf-node-agent-{}", node.name()), binaries::ours("kerf-node-agent")?)
             .arg("--kubeconfig")
             .arg(account.await?)
-            .args(["--node", &spec.name, "--admin-address", "127.0.0.1:0", "--nvml"])
+            .args(["--node", node.name(), "--admin-address", "127.0.0.1:0", "--nvml"])
             .arg(library)
-            .args(agent_folders(&dir)?);
-        for (key, value) in files.env() {
+            .args(agent_folders(&folder(plane, node.name()))?);
+        for (key, value) in node.files().env() {
             program = program.env(key, value);
         }
-        Ok(Self { spec, files, kubelet, agent: program.spawn()? })
+        Ok(Self { node, agent: program.spawn()? })
+    }
+
+    /// The node without its agent.
+    #[must_use]
+    pub fn node(&self) -> &StandInNode {
+        &self.node
     }
 
     /// The node's name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.spec.name
+        self.node.name()
     }
 
     /// What is cut on the node's GPUs, by the simulated NVML's own account.
     pub fn gpus(&self) -> anyhow::Result<MockState> {
-        Ok(MockState::load(&self.files.state)?)
+        self.node.gpus()
     }
 
     /// Lets faults, delays or processes happen to the node's GPUs.
     pub fn control(&self, control: &MockControl) -> anyhow::Result<()> {
-        Ok(control.write(&self.files.control)?)
+        self.node.control(control)
     }
 
     /// The node's kubelet.
     #[must_use]
     pub fn kubelet(&self) -> &StandInKubelet {
-        &self.kubelet
+        self.node.kubelet()
     }
 
     /// The agent's process.
@@ -102,7 +96,7 @@ impl GpuServer {
     /// Ends agent and kubelet.
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         self.agent.terminate(Duration::from_secs(5))?;
-        self.kubelet.stop().await;
+        self.node.stop().await;
         Ok(())
     }
 }

@@ -1,8 +1,10 @@
 //! What a cluster consists of.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Taint;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
 
 use crate::control_plane::ControlPlaneOptions;
@@ -30,6 +32,10 @@ pub struct NodeSpec {
     pub run_commands: bool,
     /// How often the kubelet writes device counts to the node's status.
     pub status_period: Duration,
+    /// Labels besides those that every node has.
+    pub labels: BTreeMap<String, String>,
+    /// Taints.
+    pub taints: Vec<Taint>,
 }
 
 impl NodeSpec {
@@ -37,7 +43,43 @@ impl NodeSpec {
     #[must_use]
     pub fn new(name: &str, model: Model, count: u32) -> Self {
         let gpus = MockConfig::new().seed(name).gpus(model, count, MigMode::Enabled);
-        Self { name: name.to_owned(), gpus, run_commands: false, status_period: Duration::from_secs(10) }
+        Self {
+            name: name.to_owned(),
+            gpus,
+            run_commands: false,
+            status_period: Duration::from_secs(10),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+        }
+    }
+
+    /// A node without GPUs.
+    #[must_use]
+    pub fn without_gpus(name: &str) -> Self {
+        Self { gpus: MockConfig::new().seed(name), ..Self::new(name, Model::T4, 0) }
+    }
+
+    /// One more label.
+    #[must_use]
+    pub fn with_label(mut self, key: &str, value: &str) -> Self {
+        self.labels.insert(key.to_owned(), value.to_owned());
+        self
+    }
+
+    /// The labels by which GPU Operator and node-feature-discovery say that a node has NVIDIA GPUs, before any plugin runs.
+    #[must_use]
+    pub fn with_gpu_operator_labels(self) -> Self {
+        self.with_label("feature.node.kubernetes.io/pci-10de.present", "true")
+            .with_label("nvidia.com/gpu.present", "true")
+            .with_label("nvidia.com/gpu.deploy.driver", "pre-installed")
+    }
+
+    /// The taint that keeps pods without GPUs away.
+    #[must_use]
+    pub fn with_gpu_taint(mut self) -> Self {
+        let (key, effect) = ("nvidia.com/gpu".to_owned(), "NoSchedule".to_owned());
+        self.taints.push(Taint { key, effect, value: Some("present".to_owned()), time_added: None });
+        self
     }
 
     /// The node's containers run as processes.

@@ -78,7 +78,7 @@ impl ControlPlane {
         let [etcd_port, peer_port, apiserver_port] = ports::free()?;
         let url = format!("https://127.0.0.1:{apiserver_port}");
         let authority = Authority::new("kerf-tests")?;
-        programs::write_pki(&folder, &authority)?;
+        programs::write_pki(&folder, &authority, apiserver_port)?;
         let admin = authority.client("kerf-tests", Some("system:masters"))?;
         let admin = kubeconfig::write(&folder, "admin", &url, &authority, &Credential::Certificate(admin))?;
         let client = kubeconfig::client(&admin).await?;

@@ -15,20 +15,30 @@ use crate::process::Program;
 /// Issuer and audience of service account tokens: kubeadm's default.
 pub const SERVICE_ACCOUNT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// What the servers are called: by tests on loopback, in VMs and containers by service name or address. The last is the
-/// first address of [`SERVICE_RANGE`], which the `kubernetes` Service takes.
-const SERVER_NAMES: [&str; 5] =
-    ["localhost", "127.0.0.1", "kubernetes", "kubernetes.default.svc", "10.96.0.1"];
-const SERVICE_RANGE: &str = "10.96.0.0/12";
+/// What the servers are called: by tests on loopback, in VMs and containers by service name or address.
+const SERVER_NAMES: [&str; 4] = ["localhost", "127.0.0.1", "kubernetes", "kubernetes.default.svc"];
 
 /// All but the controllers that watch kubelets' leases: nodes of tests are made by hand and have none, and would be
-/// tainted as not ready after 40 s.
-const CONTROLLERS: &str = "*,-node-lifecycle-controller,-node-ipam-controller";
+/// tainted as not ready after 40 s. And those that write endpoints: pods have loopback addresses here, which are no valid
+/// endpoints ([`crate::services`] looks at the pods).
+const CONTROLLERS: &str = "*,-node-lifecycle-controller,-node-ipam-controller,-endpoints-controller,\
+    -endpointslice-controller,-endpointslice-mirroring-controller";
+
+/// The addresses of Services, of which [`crate::services`] can listen on each: all of 127.0.0.0/8 is this machine's. One of
+/// 512 parts of 127.96.0.0/11, so that control planes side by side hardly ever give out the same.
+fn service_range(apiserver_port: u16) -> (String, String) {
+    let part = apiserver_port % 512;
+    let (second, third) = (96 + part / 16, part % 16 * 16);
+    (format!("127.{second}.{third}.0/20"), format!("127.{second}.{third}.1"))
+}
 
 /// Writes the authority, the servers' certificate, the one that the API server shows to kubelets, and the service accounts'
 /// signing keys.
-pub fn write_pki(folder: &Folder, authority: &Authority) -> anyhow::Result<()> {
-    let server = authority.server(&SERVER_NAMES)?;
+pub fn write_pki(folder: &Folder, authority: &Authority, apiserver_port: u16) -> anyhow::Result<()> {
+    // The first address of the range is the Service `kubernetes`.
+    let (_, first) = service_range(apiserver_port);
+    let names: Vec<&str> = SERVER_NAMES.into_iter().chain([first.as_str()]).collect();
+    let server = authority.server(&names)?;
     let to_kubelets = authority.client("kube-apiserver-kubelet-client", Some("system:masters"))?;
     let service_accounts = KeyPair::generate().context("failed to make the service accounts' key")?;
     let files = [
@@ -86,7 +96,7 @@ pub fn apiserver(
         // Nobody resolves a node's name here.
         .arg("--kubelet-preferred-address-types=InternalIP")
         .arg("--authorization-mode=Node,RBAC")
-        .arg(flag("service-cluster-ip-range", SERVICE_RANGE))
+        .arg(flag("service-cluster-ip-range", service_range(port).0))
         .arg("--allow-privileged=true")
         // No Service leads here, and a loopback address is no valid endpoint.
         .arg("--endpoint-reconciler-type=none")

@@ -1,7 +1,7 @@
 //! A container as a local process: its command line, its environment, its log, its end.
 //!
-//! There is no image and no isolation: the command must exist on this machine. The environment holds only what the
-//! device plugin and the pod give, and a PATH.
+//! Without an image there is no isolation either: the command must exist on this machine. The environment holds only what
+//! the device plugin and the pod give, and a PATH. With an image, [`crate::container_root`] is what the process sees.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,16 +11,15 @@ use k8s_openapi::api::core::v1::Container;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio_util::sync::CancellationToken;
 
+use crate::binaries::{self, BinaryError};
 use crate::process::{Child, ProcessError, Program};
 
 use super::demand::PodKey;
 use super::log_book;
+use super::pod_files::PATH;
 
 /// How often a process is asked whether it has ended.
 const EXIT_POLL: Duration = Duration::from_millis(50);
-
-/// The PATH that container runtimes set when an image has none.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Exit code of a process that a signal ended: shells and runtimes count from here.
 const SIGNAL_EXIT: i32 = 128;
@@ -54,6 +53,17 @@ pub(super) fn program(
         .args(environment.iter().map(|(name, value)| format!("{name}={value}")))
         .args(command);
     Some(program.args(container.args.iter().flatten()))
+}
+
+/// The program of a container with an image, of which the document tells.
+pub(super) fn program_of_image(
+    key: &PodKey,
+    container: &Container,
+    document: &Path,
+    logs: &Path,
+) -> Result<Program, BinaryError> {
+    let name = log_book::name(key, &container.name);
+    Ok(Program::new(name, binaries::ours("container_stand_in")?, logs).arg(document))
 }
 
 /// Starts a program, off the asynchronous threads.

@@ -2,6 +2,7 @@
 //!
 //! One task for each pod. Writes the pod's status and, once nothing of it runs, removes a pod that is being deleted.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,11 +16,14 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::Child;
+use crate::process::{Child, Program};
 
 use super::demand::{ContainerRole, PodDemand, PodKey, init_role};
 use super::devices::locked;
+use super::grant::Grant;
+use super::images::Image;
 use super::parts::Core;
+use super::pod_files::PodFiles;
 use super::status::{self, ContainerStates};
 use super::{api, container};
 
@@ -27,18 +31,26 @@ use super::{api, container};
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// The longest pause between two tries to mount a pod's volumes; the first is [`FIRST_PAUSE`]
+/// (kubernetes v1.36, `pkg/util/goroutinemap/exponentialbackoff`).
+const LONGEST_MOUNT_PAUSE: Duration = Duration::from_secs(122);
+
 /// Exit code of a container that could not be started (the kubelet's `ContainerCannotRun`).
 const CANNOT_RUN: i32 = 128;
 
 /// One pod, its task's state.
 pub(super) struct PodRun {
-    core: Arc<Core>,
-    pod: Arc<Pod>,
-    key: PodKey,
+    pub(super) core: Arc<Core>,
+    pub(super) pod: Arc<Pod>,
+    pub(super) key: PodKey,
     uid: String,
     since: Timestamp,
     stop: CancellationToken,
-    states: Arc<Mutex<ContainerStates>>,
+    pub(super) states: Arc<Mutex<ContainerStates>>,
+    /// What it has on the node, if a container's image is one of ours.
+    pub(super) files: Option<PodFiles>,
+    /// Held from where a status is made to where it is written: a later one must not come first.
+    writing: tokio::sync::Mutex<()>,
     /// Whether all ordinary init containers have ended and all sidecars have started.
     initialized: AtomicBool,
     /// False for a pod that ran before this kubelet: nothing is started, its containers are taken as running.
@@ -53,6 +65,8 @@ enum Run {
     Pretended,
     /// Could not be started.
     Failed,
+    /// What it is made of is not there yet.
+    Incomplete,
 }
 
 impl PodRun {
@@ -61,12 +75,22 @@ impl PodRun {
         let (key, uid) = (PodKey::of(&pod), pod.metadata.uid.clone().unwrap_or_default());
         let (since, initialized) = (Timestamp::now(), AtomicBool::new(false));
         let states = core.pods.states(&uid);
-        Self { core, pod, key, uid, since, stop, states, initialized, fresh }
+        let (files, writing) = (None, tokio::sync::Mutex::default());
+        Self { core, pod, key, uid, since, stop, states, files, writing, initialized, fresh }
     }
 
     /// Lives the pod's life to its end.
-    pub(super) async fn run(self) {
-        let failed = self.live().await;
+    pub(super) async fn run(mut self) {
+        if self.fresh {
+            self.files = PodFiles::of(&self.core, &self.pod).await;
+        }
+        let failed = tokio::select! {
+            failed = self.live() => failed,
+            never = self.keep_volumes() => match never {},
+        };
+        if let Some(files) = &self.files {
+            files.remove();
+        }
         if let Some(refusal) = self.core.pods.refusal(&self.uid) {
             let status = if self.has_run() { self.ending(failed) } else { refusal.status() };
             api::write_status(&self.core.options.client, &self.key, &self.uid, status).await;
@@ -86,7 +110,39 @@ impl PodRun {
 
     fn ending(&self, failed: bool) -> Value {
         let states = locked(&self.states).clone();
-        status::completed(&self.pod, &states, self.since, failed)
+        self.located(status::completed(&self.pod, &states, self.since, failed))
+    }
+
+    fn located(&self, shown: Value) -> Value {
+        status::located(shown, self.files.as_ref().map(|files| &files.whereabouts))
+    }
+
+    /// The image of a container, if it is one of ours.
+    pub(super) fn image(&self, container: &Container) -> Option<&Image> {
+        self.core.options.processes.images.find(container.image.as_deref().unwrap_or_default())
+    }
+
+    async fn keep_volumes(&self) -> Infallible {
+        let Some(files) = &self.files else { return std::future::pending().await };
+        loop {
+            tokio::time::sleep(self.core.options.processes.volumes_period).await;
+            files.refresh(&self.core, &self.pod).await;
+        }
+    }
+
+    /// Waits until the volumes are there, or the pod is to stop.
+    async fn mount(&self, files: &PodFiles) {
+        let mut pause = FIRST_PAUSE;
+        while let Err((volume, error)) = files.mount(&self.core, &self.pod).await {
+            tracing::debug!(pod = %self.key, volume, %error, "a volume is not mounted");
+            let told = format!("MountVolume.SetUp failed for volume {volume:?} : {error}");
+            self.warn("FailedMount", &told).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.cancelled() => return,
+            }
+            pause = (pause * 2).min(LONGEST_MOUNT_PAUSE);
+        }
     }
 
     /// Whether each of the pod's containers has been started. If so, a pod that is refused after a restart of the kubelet ends
@@ -100,10 +156,14 @@ impl PodRun {
     /// True if a container ended with a code other than 0.
     async fn live(&self) -> bool {
         let Some(spec) = self.pod.spec.as_ref() else { return false };
+        if let Some(files) = &self.files {
+            self.write_progress().await;
+            self.mount(files).await;
+        }
         let apps_ended = self.stop.child_token();
         let mut sidecars = FuturesUnordered::new();
         for init in spec.init_containers.iter().flatten() {
-            let run = self.start(init, true).await;
+            let run = self.start(init).await;
             self.write_progress().await;
             if init_role(init) == ContainerRole::Sidecar {
                 sidecars.push(self.supervise(init, run, &apps_ended, |_| true));
@@ -118,7 +178,7 @@ impl PodRun {
         }
         let mut apps = Vec::new();
         for app in &spec.containers {
-            let run = self.start(app, true).await;
+            let run = self.start(app).await;
             apps.push(self.supervise(app, run, &self.stop, |code| self.app_again(code)));
         }
         self.initialized.store(true, Ordering::Relaxed);
@@ -130,19 +190,23 @@ impl PodRun {
     }
 
     /// Starts a container, unless the pod is to stop.
-    async fn start(&self, container: &Container, first: bool) -> Run {
+    async fn start(&self, container: &Container) -> Run {
         let log = self.core.logs.begin(&self.key, &container.name);
         let run = if !self.fresh || self.stop.is_cancelled() {
             Run::Pretended
         } else {
             self.start_process(container).await
         };
-        if !matches!(run, Run::Failed) && !self.stop.is_cancelled() {
+        if !matches!(run, Run::Failed | Run::Incomplete) && !self.stop.is_cancelled() {
+            let is_probed = matches!(run, Run::Process(_)) && self.image(container).is_some();
             self.core.logs.began(&self.uid, &container.name, log);
             let mut states = locked(&self.states);
             let state = states.entry(container.name.clone()).or_default();
             state.started = Some(Timestamp::now());
-            state.restarts += u32::from(!first);
+            state.restarts += u32::from(state.exit.is_some());
+            state.waiting = None;
+            state.has_come_up = !is_probed || container.startup_probe.is_none();
+            state.answers = !is_probed || container.readiness_probe.is_none();
         }
         run
     }
@@ -153,13 +217,18 @@ impl PodRun {
             tracing::warn!(pod = %self.key, %error, "a container does not start for want of devices");
             return Run::Failed;
         }
-        if !self.core.options.run_commands {
-            return Run::Pretended;
-        }
-        let granted = devices.grant(&self.uid, &container.name).unwrap_or_default().environment;
-        let environment = container::environment(container, &granted);
-        let program = container::program(&self.key, container, &environment, self.core.logs.folder());
-        let Some(program) = program else { return Run::Pretended };
+        let granted = devices.grant(&self.uid, &container.name).unwrap_or_default();
+        let logs = self.core.logs.folder();
+        let program = if let Some(of_image) = self.of_image(container, &granted).await {
+            let Some(program) = of_image else { return Run::Incomplete };
+            program
+        } else {
+            let runs = self.core.options.run_commands;
+            let environment = container::environment(container, &granted.environment);
+            let program = container::program(&self.key, container, &environment, logs).filter(|_| runs);
+            let Some(program) = program else { return Run::Pretended };
+            program
+        };
         match container::spawn(program).await {
             Ok(child) => Run::Process(child),
             Err(error) => {
@@ -167,6 +236,26 @@ impl PodRun {
                 Run::Failed
             }
         }
+    }
+
+    /// The program of a container whose image is one of ours: None within, if what it is made of is not there.
+    async fn of_image(&self, container: &Container, granted: &Grant) -> Option<Option<Program>> {
+        let (image, files) = (self.image(container)?, self.files.as_ref()?);
+        let document = files.container(&self.core, &self.pod, container, image, granted).await;
+        let program = document.map_err(anyhow::Error::from).and_then(|document| {
+            let logs = self.core.logs.folder();
+            Ok(container::program_of_image(&self.key, container, &document, logs)?)
+        });
+        let error = match program {
+            Ok(program) => return Some(Some(program)),
+            Err(error) => error.to_string(),
+        };
+        tracing::debug!(pod = %self.key, container = container.name, error, "a container does not start yet");
+        self.warn("Failed", &format!("Error: {error}")).await;
+        let mut states = locked(&self.states);
+        let state = states.entry(container.name.clone()).or_default();
+        state.waiting = Some(("CreateContainerConfigError", error));
+        Some(None)
     }
 
     /// Waits for a container's end, and starts it again as long as `again` says so. Gives its last exit code.
@@ -180,7 +269,25 @@ impl PodRun {
         let mut pause = FIRST_PAUSE;
         loop {
             let code = match run {
-                Run::Process(mut child) => container::exit_code(&mut child, stop, || self.grace()).await,
+                Run::Process(mut child) => {
+                    let unhealthy = stop.child_token();
+                    let process = child.id();
+                    tokio::select! {
+                        code = container::exit_code(&mut child, &unhealthy, || self.grace()) => code,
+                        never = self.probe(container, process, &unhealthy) => match never {},
+                    }
+                }
+                Run::Incomplete => {
+                    self.write_progress().await;
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = stop.cancelled() => return 0,
+                    }
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    run = self.start(container).await;
+                    self.write_progress().await;
+                    continue;
+                }
                 Run::Failed => CANNOT_RUN,
                 Run::Pretended if self.pretends_to_end(container) => 0,
                 Run::Pretended => {
@@ -200,7 +307,7 @@ impl PodRun {
                 () = stop.cancelled() => return code,
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
-            run = self.start(container, false).await;
+            run = self.start(container).await;
             self.write_progress().await;
         }
     }
@@ -250,14 +357,15 @@ impl PodRun {
     }
 
     /// Writes how far the pod is, unless it ran before this kubelet, which told of it then.
-    async fn write_progress(&self) {
+    pub(super) async fn write_progress(&self) {
         if !self.fresh {
             return;
         }
+        let _writing = self.writing.lock().await;
         let states = locked(&self.states).clone();
         let describe =
             if self.initialized.load(Ordering::Relaxed) { status::running } else { status::initializing };
-        let shown = describe(&self.pod, &states, self.since);
+        let shown = self.located(describe(&self.pod, &states, self.since));
         self.write(shown).await;
     }
 

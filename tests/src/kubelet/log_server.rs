@@ -53,9 +53,7 @@ pub(super) struct LogServer {
 impl LogServer {
     /// Serves on a port of its own, if the kubelet has what to serve and is to.
     pub(super) async fn start(core: &Arc<Core>) -> Result<Option<Self>, LogServerError> {
-        let Some(material) = core.options.serving.as_ref().filter(|_| core.options.run_commands) else {
-            return Ok(None);
-        };
+        let Some(material) = core.options.serving.as_ref() else { return Ok(None) };
         let tls = server_config(material, Clients::Verified)?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         core.log_port.store(listener.local_addr()?.port(), Ordering::Relaxed);

@@ -1,11 +1,14 @@
 //! What a test sets on a stand-in kubelet.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 use kerf_runtime::tls::Material;
+
+use super::images::Images;
 
 /// The real kubelet's `nodeStatusUpdateFrequency`.
 pub const STATUS_PERIOD: Duration = Duration::from_secs(10);
@@ -13,6 +16,28 @@ pub const STATUS_PERIOD: Duration = Duration::from_secs(10);
 /// The real kubelet's pause before it asks for pods, if it does not know its node yet
 /// (kubernetes v1.36, `WaitForAPIServerSyncPeriod` in `pkg/kubelet/config/apiserver.go`).
 pub const PODS_AFTER: Duration = Duration::from_secs(1);
+
+/// How often volumes are brought up to date: the real kubelet needs about a minute, for which tests would wait.
+pub const VOLUMES_PERIOD: Duration = Duration::from_secs(5);
+
+/// Pods that run as processes in file systems of their own: those whose images are known. Others know nothing of this.
+#[derive(Debug, Clone)]
+pub struct PodProcesses {
+    /// What images' names stand for.
+    pub images: Images,
+    /// What pods are told of the API server (`KUBERNETES_SERVICE_HOST` and `_PORT`).
+    pub api_server: Option<SocketAddr>,
+    /// What pods have as `/etc/hosts`, which stands in for the cluster's DNS.
+    pub hosts: Option<PathBuf>,
+    /// How often Secrets, `ConfigMaps` and tokens in volumes are looked at.
+    pub volumes_period: Duration,
+}
+
+impl Default for PodProcesses {
+    fn default() -> Self {
+        Self { images: Images::default(), api_server: None, hosts: None, volumes_period: VOLUMES_PERIOD }
+    }
+}
 
 /// Settings of one stand-in kubelet. [`KubeletOptions::new`] gives the real kubelet's values.
 #[derive(Clone)]
@@ -33,8 +58,9 @@ pub struct KubeletOptions {
     pub register_node: Option<NodeTemplate>,
     /// Runs containers' commands as local processes; otherwise a container is running by being said to.
     pub run_commands: bool,
-    /// What containers' logs are served with (`kubectl logs`), to clients of the same authority; `None` serves none. Takes
-    /// effect where commands run.
+    /// Which containers run as processes whatever `run_commands` says, by their images.
+    pub processes: PodProcesses,
+    /// What containers' logs are served with (`kubectl logs`), to clients of the same authority; `None` serves none.
     pub serving: Option<Material>,
     /// Applies the real kubelet's rate limit to pod-resources.
     pub limit_pod_resources: bool,
@@ -53,6 +79,7 @@ impl KubeletOptions {
             list_and_watch_delay: Duration::ZERO,
             register_node: None,
             run_commands: false,
+            processes: PodProcesses::default(),
             serving: None,
             limit_pod_resources: true,
         }

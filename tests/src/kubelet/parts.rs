@@ -24,11 +24,13 @@ use super::observed::{FailedAdmission, Observed};
 use super::options::KubeletOptions;
 use super::pods::{Admission, PodTable, Step};
 use super::servers::SocketPaths;
+use super::volumes::NodeFiles;
 
 /// What outlives a restart of the kubelet's process: its settings, the pods' processes, what was seen.
 pub(super) struct Core {
     pub(super) options: KubeletOptions,
     pub(super) paths: SocketPaths,
+    pub(super) files: NodeFiles,
     pub(super) devices: Arc<DeviceManager>,
     pub(super) pods: Arc<PodTable>,
     pub(super) logs: LogBook,
@@ -46,7 +48,7 @@ impl Core {
     pub(super) fn new(options: KubeletOptions) -> Self {
         let halted = CancellationToken::new();
         let pods = Arc::new(PodTable::new(halted.clone()));
-        let paths = SocketPaths::below(&options.dir);
+        let (paths, files) = (SocketPaths::below(&options.dir), NodeFiles::of(&options.dir));
         let active: Arc<PodTable> = Arc::clone(&pods);
         let devices = Arc::new(DeviceManager::new(&options.node_name, &paths.device_plugin_dir(), active));
         devices.set_delay(options.list_and_watch_delay);
@@ -55,6 +57,7 @@ impl Core {
         Self {
             options,
             paths,
+            files,
             devices,
             pods,
             logs,

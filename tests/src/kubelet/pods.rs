@@ -173,9 +173,11 @@ impl PodTable {
 
     /// How long the pod's processes have between TERM and KILL.
     pub(super) fn grace(&self, uid: &str) -> Duration {
-        let seconds = locked(&self.records)
-            .get(uid)
-            .and_then(|record| record.pod.metadata.deletion_grace_period_seconds);
+        let seconds = locked(&self.records).get(uid).and_then(|record| {
+            let spec = record.pod.spec.as_ref();
+            let usual = spec.and_then(|spec| spec.termination_grace_period_seconds);
+            record.pod.metadata.deletion_grace_period_seconds.or(usual)
+        });
         seconds.map_or(DEFAULT_GRACE, |seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
     }
 

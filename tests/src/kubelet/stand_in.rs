@@ -1,7 +1,7 @@
 //! The handle that tests hold.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,15 @@ pub enum KubeletError {
     #[error("failed to make the log folder {path}")]
     Logs {
         /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The node's own folders cannot be made.
+    #[error("failed to make the folders of a node below {path}")]
+    Files {
+        /// The kubelet's folder.
         path: PathBuf,
         /// What the system said.
         #[source]
@@ -73,6 +82,8 @@ impl StandInKubelet {
             registered.map_err(|source| KubeletError::Node { node, source })?;
         }
         let kubelet = Self { core: Arc::new(Core::new(options)), process: tokio::sync::Mutex::new(None) };
+        let files = kubelet.core.files.make();
+        files.map_err(|source| KubeletError::Files { path: kubelet.core.options.dir.clone(), source })?;
         kubelet.come_up().await?;
         Ok(kubelet)
     }
@@ -130,6 +141,12 @@ impl StandInKubelet {
     #[must_use]
     pub fn device_plugin_dir(&self) -> PathBuf {
         self.core.paths.device_plugin_dir()
+    }
+
+    /// Where a path of the node, such as that of a `hostPath`, lies on this machine.
+    #[must_use]
+    pub fn locate(&self, path: &Path) -> PathBuf {
+        self.core.files.locate(path)
     }
 
     /// Where plugins register.

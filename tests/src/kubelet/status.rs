@@ -8,6 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::downward::Whereabouts;
+
 /// How one container fares.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ContainerState {
@@ -17,6 +19,18 @@ pub(super) struct ContainerState {
     pub(super) exit: Option<i32>,
     /// Runs after the first.
     pub(super) restarts: u32,
+    /// Whether its startup probe has been answered, if it has one.
+    pub(super) has_come_up: bool,
+    /// Whether its readiness probe is answered, if it has one.
+    pub(super) answers: bool,
+    /// Why it does not start yet, and more about that.
+    pub(super) waiting: Option<(&'static str, String)>,
+}
+
+impl ContainerState {
+    fn is_ready(&self) -> bool {
+        self.started.is_some() && self.has_come_up && self.answers
+    }
 }
 
 /// Container states by name.
@@ -30,9 +44,20 @@ pub(super) fn initializing(pod: &Pod, states: &ContainerStates, since: Timestamp
     shown
 }
 
+/// Adds where a pod is.
+pub(super) fn located(mut shown: Value, at: Option<&Whereabouts>) -> Value {
+    if let Some(at) = at {
+        shown["podIP"] = json!(at.pod);
+        shown["podIPs"] = json!([{"ip": at.pod}]);
+        shown["hostIP"] = json!(at.host);
+        shown["hostIPs"] = json!([{"ip": at.host}]);
+    }
+    shown
+}
+
 /// Status of a pod whose containers have started.
 pub(super) fn running(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
-    let ready = app_containers(pod).all(|container| is_running(states, &container.name));
+    let ready = app_containers(pod).all(|container| is_ready(states, &container.name));
     let mut shown = described(pod, states, since);
     shown["phase"] = json!("Running");
     shown["conditions"] = conditions(true, ready, None);
@@ -94,7 +119,11 @@ pub(super) fn rfc3339(time: Timestamp) -> String {
 fn described(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let list = |containers: &mut dyn Iterator<Item = &Container>| -> Vec<Value> {
-        containers.map(|container| container_status(uid, container, states.get(&container.name))).collect()
+        let first =
+            if init_containers(pod).next().is_some() { "PodInitializing" } else { "ContainerCreating" };
+        containers
+            .map(|container| container_status(uid, container, states.get(&container.name), first))
+            .collect()
     };
     json!({
         "startTime": rfc3339(since),
@@ -103,26 +132,31 @@ fn described(pod: &Pod, states: &ContainerStates, since: Timestamp) -> Value {
     })
 }
 
-fn container_status(uid: &str, container: &Container, state: Option<&ContainerState>) -> Value {
+/// The status of a container, for which `first` is why it has not started, if nothing else is.
+fn container_status(uid: &str, container: &Container, state: Option<&ContainerState>, first: &str) -> Value {
     let state = state.cloned().unwrap_or_default();
     let id = format!("stand-in://{uid}/{}", container.name);
-    let shown = match (state.started, state.exit) {
-        (Some(started), _) => json!({"running": {"startedAt": rfc3339(started)}}),
-        (None, Some(code)) => {
-            let reason = if code == 0 { "Completed" } else { "Error" };
-            json!({"terminated": {"exitCode": code, "reason": reason, "containerID": id}})
-        }
-        (None, None) => json!({"waiting": {"reason": "PodInitializing"}}),
+    let ended = state.exit.map(|code| {
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        json!({"terminated": {"exitCode": code, "reason": reason, "containerID": id}})
+    });
+    let shown = match (state.started, &ended, &state.waiting) {
+        (Some(started), ..) => json!({"running": {"startedAt": rfc3339(started)}}),
+        (None, _, Some((reason, message))) => json!({"waiting": {"reason": reason, "message": message}}),
+        (None, Some(ended), None) => ended.clone(),
+        (None, None, None) => json!({"waiting": {"reason": first}}),
     };
+    let last = if shown.get("terminated").is_some() { None } else { ended };
     json!({
         "name": container.name,
         "image": container.image.clone().unwrap_or_default(),
         "imageID": "",
         "containerID": id,
-        "ready": state.started.is_some(),
-        "started": state.started.is_some(),
+        "ready": state.is_ready(),
+        "started": state.started.is_some() && state.has_come_up,
         "restartCount": state.restarts,
         "state": shown,
+        "lastState": last,
     })
 }
 
@@ -141,8 +175,8 @@ fn conditions(initialized: bool, ready: bool, ended: Option<&str>) -> Value {
     ])
 }
 
-fn is_running(states: &ContainerStates, name: &str) -> bool {
-    states.get(name).is_some_and(|state| state.started.is_some())
+fn is_ready(states: &ContainerStates, name: &str) -> bool {
+    states.get(name).is_some_and(ContainerState::is_ready)
 }
 
 fn app_containers(pod: &Pod) -> impl Iterator<Item = &Container> {

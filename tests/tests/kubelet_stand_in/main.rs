@@ -2,11 +2,14 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test that calls them")]
 
+mod images;
 mod judge;
 mod logs;
 mod phases;
 mod pods;
+mod probes;
 mod rules;
+mod services;
 mod sockets;
 
 use std::collections::BTreeSet;

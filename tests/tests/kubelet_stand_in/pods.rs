@@ -8,8 +8,11 @@ use kerf_node_agent::kubelet_api::API_VERSION;
 use kerf_node_agent::kubelet_api::podresources::ListPodResourcesRequest;
 use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kerf_tests::kubelet::{KubeletOptions, NodeTemplate, PodKey, StandInKubelet};
+use kerf_tests::kubelet::{
+    Image, Images, KubeletOptions, NodeTemplate, PodKey, PodProcesses, StandInKubelet,
+};
 use kerf_tests::kubelet_rules::plugin::{FakePlugin, channel, register};
+use kerf_tests::services::ServiceProxy;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use serde_json::{Value, json};
@@ -25,6 +28,7 @@ pub(super) struct Cluster {
     pub(super) kubelet: StandInKubelet,
     pub(super) plugin: Arc<FakePlugin>,
     pub(super) pods: Api<Pod>,
+    pub(super) services: ServiceProxy,
 }
 
 impl Cluster {
@@ -39,10 +43,19 @@ impl Cluster {
         options.register_node = Some(NodeTemplate::default());
         options.run_commands = true;
         options.serving = Some(plane.kubelet_serving().unwrap());
+        let services = ServiceProxy::start(&plane.client(), plane.dir()).unwrap();
+        let mut images = Images::default();
+        images.add("shell", Image::running("/bin/sh").with_variable("OF_IMAGE", "image"));
+        options.processes = PodProcesses {
+            images,
+            api_server: plane.url().trim_start_matches("https://").parse().ok(),
+            hosts: Some(services.hosts().to_owned()),
+            volumes_period: Duration::from_millis(100),
+        };
         let kubelet = StandInKubelet::start(options).await.unwrap();
         let plugin = plug_in(&kubelet).await;
         let pods = Api::namespaced(plane.client(), "team");
-        Self { plane, folder, kubelet, plugin, pods }
+        Self { plane, folder, kubelet, plugin, pods, services }
     }
 
     pub(super) async fn create(&self, name: &str, count: u32, script: &str, policy: &str) {

@@ -1,0 +1,154 @@
+//! A cluster as an admin has it before kerf: a control plane, nodes, Services that lead to pods. What is applied to it brings
+//! up its own pods, as processes: nothing of kerf is started by hand.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+
+use super::images::kerf_images;
+use super::stand_in_node::{folder, gpu_files};
+use super::{NodeSpec, StandInNode, root, wait};
+use crate::control_plane::{ControlPlane, ControlPlaneOptions};
+use crate::kubelet::{Image, PodProcesses};
+use crate::pods::{Pods, standing};
+use crate::services::ServiceProxy;
+
+/// How to start a bare cluster.
+pub struct BareOptions {
+    /// The control plane. Deployments and `DaemonSet`s need the controller manager.
+    pub control_plane: ControlPlaneOptions,
+    /// The nodes.
+    pub nodes: Vec<NodeSpec>,
+    /// Images besides kerf's own and kube-scheduler's, by name, on every node.
+    pub images: Vec<(String, Image)>,
+}
+
+impl BareOptions {
+    /// These nodes, and kerf's images.
+    #[must_use]
+    pub fn new(nodes: Vec<NodeSpec>) -> Self {
+        Self { control_plane: ControlPlaneOptions::default(), nodes, images: Vec::new() }
+    }
+}
+
+/// A running cluster. [`BareCluster::stop`] ends it in order; dropping it kills everything and keeps the logs.
+pub struct BareCluster {
+    // Dropped in this order: pods before what they speak to.
+    nodes: Vec<StandInNode>,
+    services: ServiceProxy,
+    images: Vec<(String, Image)>,
+    plane: ControlPlane,
+}
+
+impl BareCluster {
+    /// Starts the control plane, then the nodes.
+    pub async fn start(options: BareOptions) -> anyhow::Result<Self> {
+        let plane = ControlPlane::start(options.control_plane).await?;
+        let services = ServiceProxy::start(&plane.client(), plane.dir())?;
+        let mut cluster = Self { nodes: Vec::new(), services, images: options.images, plane };
+        for spec in options.nodes {
+            cluster.add_node(spec).await?;
+        }
+        Ok(cluster)
+    }
+
+    /// One more node.
+    pub async fn add_node(&mut self, spec: NodeSpec) -> anyhow::Result<()> {
+        let mut images = kerf_images(&gpu_files(&self.plane, &spec.name))?;
+        for (name, image) in &self.images {
+            images.add(name, image.clone());
+        }
+        let url = self.plane.url().trim_start_matches("https://");
+        let api_server: SocketAddr = url.parse().context("the API server has no address")?;
+        let processes = PodProcesses {
+            images,
+            api_server: Some(api_server),
+            hosts: Some(self.services.hosts().to_owned()),
+            ..PodProcesses::default()
+        };
+        // The agent's manifest puts MPS daemons into this cgroup. A kernel makes the file; here it takes what is written.
+        let cgroup = folder(&self.plane, &spec.name).join("host/sys/fs/cgroup/kerf-mps");
+        std::fs::create_dir_all(&cgroup)?;
+        std::fs::write(cgroup.join("cgroup.procs"), "")?;
+        self.nodes.push(StandInNode::start(&self.plane, spec, processes).await?);
+        Ok(())
+    }
+
+    /// The control plane, by which kubectl is run.
+    #[must_use]
+    pub fn plane(&self) -> &ControlPlane {
+        &self.plane
+    }
+
+    /// The control plane, to restart parts of it.
+    pub fn plane_mut(&mut self) -> &mut ControlPlane {
+        &mut self.plane
+    }
+
+    /// The nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[StandInNode] {
+        &self.nodes
+    }
+
+    /// A node by its name.
+    pub fn node(&self, name: &str) -> anyhow::Result<&StandInNode> {
+        self.nodes.iter().find(|node| node.name() == name).with_context(|| format!("there is no node {name}"))
+    }
+
+    /// Pods of the namespace `default`.
+    #[must_use]
+    pub fn pods(&self) -> Pods {
+        Pods::new(self.plane.client())
+    }
+
+    /// `kubectl apply --server-side -k` of a folder of the repository.
+    pub async fn apply(&self, kustomization: &str) -> anyhow::Result<String> {
+        let folder = root().join(kustomization).display().to_string();
+        self.plane.kubectl(&["apply", "--server-side", "-k", &folder]).await
+    }
+
+    /// Waits until the namespace has so many pods, and all of them are ready.
+    pub async fn ready(&self, namespace: &str, count: usize, patience: Duration) -> anyhow::Result<()> {
+        let api: Api<Pod> = Api::namespaced(self.plane.client(), namespace);
+        let ready = async || {
+            let pods = api.list(&ListParams::default()).await?.items;
+            Ok(pods.len() == count && pods.iter().all(is_ready))
+        };
+        let waited = wait(patience, &format!("{count} pods of {namespace} to be ready"), ready).await;
+        if let Err(error) = waited {
+            let pods = api.list(&ListParams::default()).await?.items;
+            let lines: Vec<String> = pods.iter().map(line).collect();
+            return Err(error.context(lines.join("\n")));
+        }
+        Ok(())
+    }
+
+    /// Ends everything in order.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        for node in self.nodes {
+            node.stop().await;
+        }
+        drop(self.services);
+        self.plane.stop().await
+    }
+}
+
+/// Whether the pod says so.
+fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// How a pod stands, in a line.
+fn line(pod: &Pod) -> String {
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or("no node");
+    let statuses = pod.status.iter().filter_map(|status| status.container_statuses.as_ref()).flatten();
+    let waiting = statuses.filter_map(|status| status.state.as_ref()?.waiting.as_ref()?.reason.as_deref());
+    let ready = if is_ready(pod) { "ready" } else { "not ready" };
+    format!("{name} on {node}: {ready}; {}; {}", standing(pod), waiting.collect::<Vec<_>>().join(", "))
+}

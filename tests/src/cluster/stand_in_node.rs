@@ -1,0 +1,85 @@
+//! One node: simulated GPUs and a stand-in kubelet. Who serves the GPUs is another's matter.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use kerf_nvml_mock::{MockControl, MockFiles, MockState};
+
+use super::NodeSpec;
+use crate::control_plane::ControlPlane;
+use crate::kubelet::{KubeletOptions, NodeTemplate, PodProcesses, StandInKubelet};
+
+/// A running node.
+pub struct StandInNode {
+    name: String,
+    files: MockFiles,
+    kubelet: StandInKubelet,
+}
+
+/// The folder of a node, whose kubelet's it is too.
+pub(super) fn folder(plane: &ControlPlane, node: &str) -> PathBuf {
+    plane.dir().join("n").join(node)
+}
+
+/// The simulated NVML's folder of a node.
+pub(super) fn gpu_files(plane: &ControlPlane, node: &str) -> MockFiles {
+    MockFiles::in_folder(folder(plane, node).join("nvml"))
+}
+
+impl StandInNode {
+    /// Registers the node and starts its kubelet.
+    pub(super) async fn start(
+        plane: &ControlPlane,
+        spec: NodeSpec,
+        processes: PodProcesses,
+    ) -> anyhow::Result<Self> {
+        let dir = folder(plane, &spec.name);
+        let files = gpu_files(plane, &spec.name);
+        std::fs::create_dir_all(dir.join("nvml")).context("failed to create the node's folder")?;
+        spec.gpus.write(&files.config)?;
+        let template = NodeTemplate { labels: spec.labels, taints: spec.taints, ..NodeTemplate::default() };
+        let kubelet = StandInKubelet::start(KubeletOptions {
+            status_period: spec.status_period,
+            run_commands: spec.run_commands,
+            processes,
+            serving: Some(plane.kubelet_serving()?),
+            register_node: Some(template),
+            ..KubeletOptions::new(&spec.name, plane.client(), &dir)
+        })
+        .await?;
+        Ok(Self { name: spec.name, files, kubelet })
+    }
+
+    /// The node's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The files of its simulated NVML: the environment of whatever opens that.
+    #[must_use]
+    pub fn files(&self) -> &MockFiles {
+        &self.files
+    }
+
+    /// What is cut on the node's GPUs, by the simulated NVML's own account.
+    pub fn gpus(&self) -> anyhow::Result<MockState> {
+        Ok(MockState::load(&self.files.state)?)
+    }
+
+    /// Lets faults, delays or processes happen to the node's GPUs.
+    pub fn control(&self, control: &MockControl) -> anyhow::Result<()> {
+        Ok(control.write(&self.files.control)?)
+    }
+
+    /// The node's kubelet.
+    #[must_use]
+    pub fn kubelet(&self) -> &StandInKubelet {
+        &self.kubelet
+    }
+
+    /// The machine goes.
+    pub(super) async fn stop(self) {
+        self.kubelet.stop().await;
+    }
+}

@@ -1,0 +1,208 @@
+//! Becoming a container: mounts of its own, then the program.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use rustix::process::{
+    Signal, getegid, geteuid, getppid, pivot_root, set_parent_process_death_signal, setsid,
+};
+
+use super::{ContainerRoot, image};
+
+const NONE: Option<&str> = None;
+
+/// Why a process did not become a container.
+#[derive(Debug, thiserror::Error)]
+pub enum EnterError {
+    /// No namespace of its own.
+    #[error(
+        "failed to make a mount namespace; that takes root, or user namespaces for everyone (Ubuntu: sysctl \
+         kernel.apparmor_restrict_unprivileged_userns=0)"
+    )]
+    Namespace(#[source] nix::Error),
+    /// Something cannot be mounted.
+    #[error("failed to mount {path} in a container")]
+    Mount {
+        /// Where, while the root is put together.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: nix::Error,
+    },
+    /// A file or folder of the root cannot be made.
+    #[error("failed to make {path} in a container")]
+    Path {
+        /// Where, while the root is put together.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// What a process asks of the kernel for itself.
+    #[error("failed to prepare a container's process")]
+    Process(#[source] io::Error),
+    /// The program does not run.
+    #[error("failed to run {program}")]
+    Exec {
+        /// The program.
+        program: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What goes with an error about a path.
+pub(super) fn on(path: &Path) -> impl Fn(io::Error) -> EnterError {
+    move |source| EnterError::Path { path: path.to_owned(), source }
+}
+
+/// Becomes the container's program, in a session of its own, so that all of the container's processes can be signalled
+/// together. To be called while the process has one thread. Returns only if that failed.
+#[must_use]
+pub fn become_container(root: &ContainerRoot) -> EnterError {
+    match enter(root) {
+        Ok(()) => exec(&root.command, root),
+        Err(error) => error,
+    }
+}
+
+/// Becomes a command beside a container's process: in its namespaces, with the environment of the container. To be called
+/// while the process has one thread. Returns only if that failed.
+#[must_use]
+pub fn run_beside(process: u32, root: &ContainerRoot, command: &[String]) -> EnterError {
+    match join(process)
+        .and_then(|()| std::env::set_current_dir(&root.working_dir).map_err(on(&root.working_dir)))
+    {
+        Ok(()) => exec(command, root),
+        Err(error) => error,
+    }
+}
+
+fn join(process: u32) -> Result<(), EnterError> {
+    let namespace = |process: &str, kind: &str| PathBuf::from(format!("/proc/{process}/ns/{kind}"));
+    let process = process.to_string();
+    for (kind, flag) in [("user", CloneFlags::CLONE_NEWUSER), ("mnt", CloneFlags::CLONE_NEWNS)] {
+        let (own, theirs) = (namespace("self", kind), namespace(&process, kind));
+        let is_same =
+            fs::read_link(&own).map_err(on(&own))? == fs::read_link(&theirs).map_err(on(&theirs))?;
+        // Nobody may join the user namespace that he is in.
+        if !is_same {
+            let file = File::open(&theirs).map_err(on(&theirs))?;
+            setns(file, flag).map_err(EnterError::Namespace)?;
+        }
+    }
+    Ok(())
+}
+
+fn exec(line: &[String], root: &ContainerRoot) -> EnterError {
+    let program = line.first().cloned().unwrap_or_default();
+    let mut command = Command::new(&program);
+    command.args(line.iter().skip(1)).env_clear().envs(&root.environment);
+    EnterError::Exec { program, source: command.exec() }
+}
+
+fn enter(root: &ContainerRoot) -> Result<(), EnterError> {
+    let parent = getppid();
+    setsid().map_err(|error| EnterError::Process(error.into()))?;
+    own_namespace()?;
+    assemble(root)?;
+    leave_the_machine(&root.scratch)?;
+    std::env::set_current_dir(&root.working_dir).map_err(on(&root.working_dir))?;
+    // Capabilities of a new user namespace end what die_with_parent asked for.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| EnterError::Process(error.into()))?;
+    if getppid() == parent {
+        Ok(())
+    } else {
+        Err(EnterError::Process(io::Error::other("the parent has ended")))
+    }
+}
+
+/// A mount namespace of which the machine sees nothing; for an ordinary user in a user namespace where it is root.
+fn own_namespace() -> Result<(), EnterError> {
+    let (user, group) = (geteuid(), getegid());
+    if user.is_root() {
+        unshare(CloneFlags::CLONE_NEWNS).map_err(EnterError::Namespace)?;
+    } else {
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS).map_err(EnterError::Namespace)?;
+        let maps = [
+            ("setgroups", "deny".to_owned()),
+            ("uid_map", format!("0 {} 1", user.as_raw())),
+            ("gid_map", format!("0 {} 1", group.as_raw())),
+        ];
+        for (file, text) in maps {
+            let path = Path::new("/proc/self").join(file);
+            fs::write(&path, text).map_err(on(&path))?;
+        }
+    }
+    // A slave gets what the machine mounts later and gives nothing back. The first step that Ubuntu's restriction refuses.
+    let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
+    mount(NONE, "/", NONE, slave, NONE).map_err(EnterError::Namespace)
+}
+
+fn assemble(root: &ContainerRoot) -> Result<(), EnterError> {
+    let scratch = &root.scratch;
+    let failed = |source| EnterError::Mount { path: scratch.clone(), source };
+    mount(Some("tmpfs"), scratch, Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).map_err(failed)?;
+    image::make(scratch)?;
+    let mut mounts: Vec<_> = root.mounts.iter().collect();
+    // What lies in another comes after it.
+    mounts.sort_by_key(|mount| mount.target.components().count());
+    for mount in mounts {
+        let target = scratch.join(mount.target.strip_prefix("/").unwrap_or(&mount.target));
+        let flags = if mount.read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
+        bind(&mount.source, &target, flags)?;
+    }
+    if !root.read_only {
+        return Ok(());
+    }
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    mount(NONE, scratch, NONE, flags, NONE).map_err(failed)
+}
+
+/// Puts a file or a folder, with all that is mounted below it, where nothing or its like is.
+pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), EnterError> {
+    let metadata = fs::metadata(source).map_err(on(source))?;
+    if metadata.is_dir() {
+        fs::create_dir_all(target).map_err(on(target))?;
+    } else if !target.exists() {
+        let folder = target.parent().unwrap_or(target);
+        fs::create_dir_all(folder).map_err(on(folder))?;
+        File::create(target).map_err(on(target))?;
+    }
+    let failed = |error| EnterError::Mount { path: target.to_owned(), source: error };
+    mount(Some(source), target, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE).map_err(failed)?;
+    if more.is_empty() {
+        return Ok(());
+    }
+    let remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | more | kept_flags(target)?;
+    mount(NONE, target, NONE, remount, NONE).map_err(failed)
+}
+
+/// The flags that a user namespace may not take away when it mounts anew.
+fn kept_flags(path: &Path) -> Result<MsFlags, EnterError> {
+    use rustix::fs::StatVfsMountFlags as Has;
+    let has = rustix::fs::statvfs(path).map_err(|error| on(path)(error.into()))?.f_flag;
+    let pairs = [
+        (Has::NODEV, MsFlags::MS_NODEV),
+        (Has::NOEXEC, MsFlags::MS_NOEXEC),
+        (Has::NOSUID, MsFlags::MS_NOSUID),
+        (Has::NOATIME, MsFlags::MS_NOATIME),
+        (Has::NODIRATIME, MsFlags::MS_NODIRATIME),
+        (Has::RELATIME, MsFlags::MS_RELATIME),
+    ];
+    Ok(pairs.into_iter().filter(|(flag, _)| has.contains(*flag)).map(|(_, flag)| flag).collect())
+}
+
+/// The scratch folder becomes the root, and nothing else of the machine can be reached.
+fn leave_the_machine(scratch: &Path) -> Result<(), EnterError> {
+    std::env::set_current_dir(scratch).map_err(on(scratch))?;
+    pivot_root(".", ".").map_err(|error| EnterError::Process(error.into()))?;
+    // The old root lies over the new one now.
+    umount2(".", MntFlags::MNT_DETACH).map_err(|error| EnterError::Process(error.into()))
+}

@@ -1,0 +1,75 @@
+//! What every image has: this machine's programs and libraries, read only, and empty folders for the rest.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use nix::mount::MsFlags;
+
+use super::enter::{EnterError, bind, on};
+
+/// Programs and libraries.
+const READ_ONLY: [&str; 8] = ["bin", "lib", "lib32", "lib64", "libx32", "nix", "sbin", "usr"];
+
+/// What the kernel shows, and devices.
+const KERNEL: [&str; 3] = ["dev", "proc", "sys"];
+
+/// What programs and libraries need of `/etc`.
+const CONFIGURATION: [&str; 9] = [
+    "alternatives",
+    "ca-certificates",
+    "group",
+    "ld.so.cache",
+    "localtime",
+    "passwd",
+    "pki",
+    "resolv.conf",
+    "ssl",
+];
+
+/// Names come from `/etc/hosts` first, which stands in for the cluster's DNS.
+const NAME_SWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
+
+/// Makes the image's tree in an empty folder.
+pub(super) fn make(root: &Path) -> Result<(), EnterError> {
+    for name in READ_ONLY {
+        of_machine(root, name, true)?;
+    }
+    for name in KERNEL {
+        of_machine(root, name, false)?;
+    }
+    for name in ["etc", "home", "mnt", "opt/image/bin", "root", "run", "tmp", "var/lib", "var/log", "var/tmp"]
+    {
+        let folder = root.join(name);
+        fs::create_dir_all(&folder).map_err(on(&folder))?;
+    }
+    for open in ["tmp", "var/tmp"] {
+        let folder = root.join(open);
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777)).map_err(on(&folder))?;
+    }
+    let run = root.join("var/run");
+    symlink("../run", &run).map_err(on(&run))?;
+    for name in CONFIGURATION {
+        of_machine(root, &format!("etc/{name}"), true)?;
+    }
+    let names = root.join("etc/nsswitch.conf");
+    fs::write(&names, NAME_SWITCH).map_err(on(&names))
+}
+
+/// What this machine has of that name, if it does.
+fn of_machine(root: &Path, name: &str, read_only: bool) -> Result<(), EnterError> {
+    let (source, target) = (Path::new("/").join(name), root.join(name));
+    let kind = match fs::symlink_metadata(&source) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(on(&source))?.file_type(),
+    };
+    // A link that leads out of /etc (to systemd's resolv.conf in /run) would lead nowhere: what it means is taken.
+    if kind.is_symlink() && !name.starts_with("etc/") {
+        let link = fs::read_link(&source).map_err(on(&source))?;
+        return symlink(link, &target).map_err(on(&target));
+    }
+    let Ok(source) = fs::canonicalize(&source) else { return Ok(()) };
+    let flags = if read_only { MsFlags::MS_RDONLY } else { MsFlags::empty() };
+    bind(&source, &target, flags)
+}

@@ -1,0 +1,113 @@
+//! Probes of a pod's containers, and what comes of them: readiness in the status, the end of a container that does not live.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, Probe};
+use tokio_util::sync::CancellationToken;
+
+use super::api;
+use super::devices::locked;
+use super::lifecycle::PodRun;
+use super::probes::{Asking, Target, Verdict};
+use super::status::ContainerState;
+
+impl PodRun {
+    /// Asks a container that runs for as long as this is polled. Cancels `unhealthy` when the container is to be ended.
+    pub(super) async fn probe(
+        &self,
+        container: &Container,
+        process: u32,
+        unhealthy: &CancellationToken,
+    ) -> Infallible {
+        if let Some(files) = self.files.as_ref().filter(|_| self.image(container).is_some()) {
+            let document = files.document(&container.name);
+            let target =
+                Target { container, address: files.whereabouts.pod, process: Some((process, document)) };
+            let came_up = match &container.startup_probe {
+                Some(probe) => self.comes_up(probe, &target).await,
+                None => true,
+            };
+            if came_up {
+                let readiness = self.tells_readiness(&target);
+                tokio::select! {
+                    () = readiness => {}
+                    () = self.fails_to_live(&target) => unhealthy.cancel(),
+                }
+            } else {
+                unhealthy.cancel();
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// Whether the container came up.
+    async fn comes_up(&self, probe: &Probe, target: &Target<'_>) -> bool {
+        let mut asking = Asking::new(probe);
+        tokio::time::sleep(asking.first()).await;
+        loop {
+            match self.verdict(&mut asking, target, "Startup").await {
+                Some(Verdict::Passed) => break,
+                Some(Verdict::Failed) => return false,
+                None => tokio::time::sleep(asking.period()).await,
+            }
+        }
+        self.note(target, |state| std::mem::replace(&mut state.has_come_up, true)).await;
+        true
+    }
+
+    /// Never ends.
+    async fn tells_readiness(&self, target: &Target<'_>) {
+        let Some(probe) = &target.container.readiness_probe else { return std::future::pending().await };
+        let mut asking = Asking::new(probe);
+        tokio::time::sleep(asking.first()).await;
+        loop {
+            if let Some(verdict) = self.verdict(&mut asking, target, "Readiness").await {
+                let answers = verdict == Verdict::Passed;
+                self.note(target, |state| std::mem::replace(&mut state.answers, answers) == answers).await;
+            }
+            tokio::time::sleep(asking.period()).await;
+        }
+    }
+
+    /// Ends when the container has to.
+    async fn fails_to_live(&self, target: &Target<'_>) {
+        let Some(probe) = &target.container.liveness_probe else { return std::future::pending().await };
+        let mut asking = Asking::new(probe);
+        tokio::time::sleep(asking.first()).await;
+        while self.verdict(&mut asking, target, "Liveness").await != Some(Verdict::Failed) {
+            tokio::time::sleep(asking.period()).await;
+        }
+    }
+
+    async fn verdict(&self, asking: &mut Asking<'_>, target: &Target<'_>, kind: &str) -> Option<Verdict> {
+        let (verdict, answer) = asking.ask(target).await;
+        if let Err(reason) = answer
+            && verdict.is_some()
+        {
+            tracing::debug!(pod = %self.key, container = target.container.name, kind, reason, "a probe has failed");
+            let message = format!("{kind} probe failed: {reason}");
+            let told = self.warn("Unhealthy", &message);
+            // Nobody waits for an Event.
+            let _late = tokio::time::timeout(Duration::from_secs(1), told).await;
+        }
+        verdict
+    }
+
+    /// Changes the container's state; what it was is told by whether anything is to be written.
+    async fn note(&self, target: &Target<'_>, change: impl FnOnce(&mut ContainerState) -> bool) {
+        let unchanged = {
+            let mut states = locked(&self.states);
+            change(states.entry(target.container.name.clone()).or_default())
+        };
+        if !unchanged {
+            self.write_progress().await;
+        }
+    }
+
+    /// An Event about the pod.
+    pub(super) async fn warn(&self, reason: &str, message: &str) {
+        let options = &self.core.options;
+        api::warn_about(&options.client, &options.node_name, &self.pod, reason, message).await;
+    }
+}

@@ -1,0 +1,201 @@
+//! What a pod whose containers are images of ours has on its node: an address, a folder, volumes, and of these each
+//! container its file system and its command line.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::{Component, Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use tokio::sync::Mutex;
+
+use crate::container_root::{ContainerRoot, Mount, PROGRAMS};
+
+use super::downward::Whereabouts;
+use super::expansion::expand;
+use super::grant::Grant;
+use super::images::{Image, on_address};
+use super::node;
+use super::node_resources::ResourceList;
+use super::parts::Core;
+use super::variables::{self, Variables};
+use super::volumes::{MountError, PodVolumes, Telling};
+
+/// The PATH that container runtimes set when an image has none.
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A pod's place on its node.
+pub(super) struct PodFiles {
+    folder: PathBuf,
+    pub(super) whereabouts: Whereabouts,
+    node: ResourceList,
+    volumes: Mutex<PodVolumes>,
+}
+
+impl PodFiles {
+    /// That of a pod of which a container's image is one of ours; None for any other pod.
+    pub(super) async fn of(core: &Core, pod: &Pod) -> Option<Self> {
+        let images = &core.options.processes.images;
+        let is_ours =
+            |container: &&Container| images.find(container.image.as_deref().unwrap_or_default()).is_some();
+        if !super::volumes::containers(pod).iter().any(is_ours) {
+            return None;
+        }
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let on_host = pod.spec.as_ref().and_then(|spec| spec.host_network) == Some(true);
+        let host = Ipv4Addr::LOCALHOST;
+        let whereabouts = Whereabouts { pod: if on_host { host } else { address(&uid) }, host };
+        let folder = core.options.dir.join("pods").join(&uid);
+        let node = node::allocatable(core).await.unwrap_or_default();
+        Some(Self { folder, whereabouts, node, volumes: Mutex::default() })
+    }
+
+    fn telling<'a>(&'a self, core: &'a Core, pod: &'a Pod) -> Telling<'a> {
+        Telling { client: &core.options.client, pod, whereabouts: &self.whereabouts, node: &self.node }
+    }
+
+    /// Mounts what is not mounted yet; the error names the volume.
+    pub(super) async fn mount(&self, core: &Core, pod: &Pod) -> Result<(), (String, MountError)> {
+        let mut volumes = self.volumes.lock().await;
+        volumes.mount(&self.telling(core, pod), &core.files, &self.folder.join("volumes")).await
+    }
+
+    /// Brings the volumes up to date.
+    pub(super) async fn refresh(&self, core: &Core, pod: &Pod) {
+        self.volumes.lock().await.refresh(&self.telling(core, pod)).await;
+    }
+
+    /// What a container's process is to become: the path of the document about it, which is written.
+    pub(super) async fn container(
+        &self,
+        core: &Core,
+        pod: &Pod,
+        container: &Container,
+        image: &Image,
+        grant: &Grant,
+    ) -> Result<PathBuf, MountError> {
+        let telling = self.telling(core, pod);
+        let mut services = variables::of_services(&telling).await?;
+        if let Some(server) = core.options.processes.api_server {
+            services.insert("KUBERNETES_SERVICE_HOST".to_owned(), server.ip().to_string());
+            services.insert("KUBERNETES_SERVICE_PORT".to_owned(), server.port().to_string());
+        }
+        let own = variables::own(&telling, container, &services).await?;
+        let mut environment = Variables::from([("PATH".to_owned(), format!("{PROGRAMS}:{PATH}"))]);
+        environment.insert("HOSTNAME".to_owned(), pod.metadata.name.clone().unwrap_or_default());
+        for more in [image.environment(), &services, &grant.environment, &own] {
+            let more =
+                more.iter().map(|(name, value)| (name.clone(), on_address(value, self.whereabouts.pod)));
+            environment.extend(more);
+        }
+        let root = ContainerRoot {
+            scratch: self.folder.join(format!("{}.root", container.name)),
+            mounts: self.mounts(core, container, image, grant, &environment).await?,
+            read_only: container.security_context.as_ref().and_then(|c| c.read_only_root_filesystem)
+                == Some(true),
+            working_dir: container.working_dir.clone().unwrap_or_else(|| "/".to_owned()).into(),
+            command: self.command(container, image, &environment),
+            environment,
+        };
+        std::fs::create_dir_all(&root.scratch)?;
+        let document = self.folder.join(format!("{}.json", container.name));
+        std::fs::write(&document, serde_json::to_vec_pretty(&root).map_err(io::Error::other)?)?;
+        Ok(document)
+    }
+
+    fn command(&self, container: &Container, image: &Image, environment: &Variables) -> Vec<String> {
+        let expanded = |texts: &Option<Vec<String>>| -> Vec<String> {
+            texts.iter().flatten().map(|text| expand(text, environment)).collect()
+        };
+        image.command(&expanded(&container.command), &expanded(&container.args), self.whereabouts.pod)
+    }
+
+    async fn mounts(
+        &self,
+        core: &Core,
+        container: &Container,
+        image: &Image,
+        grant: &Grant,
+        environment: &Variables,
+    ) -> Result<Vec<Mount>, MountError> {
+        let mut mounts: Vec<Mount> = image.mounts().collect();
+        let hosts = core.options.processes.hosts.as_ref();
+        mounts.extend(hosts.map(|hosts| Mount {
+            source: hosts.clone(),
+            target: "/etc/hosts".into(),
+            read_only: true,
+        }));
+        mounts.extend(grant.mounts.iter().map(|(target, source)| Mount {
+            source: core.files.locate(Path::new(source)),
+            target: target.into(),
+            read_only: false,
+        }));
+        let volumes = self.volumes.lock().await;
+        for mount in container.volume_mounts.iter().flatten() {
+            mounts.push(volume_mount(&volumes, mount, environment)?);
+        }
+        Ok(mounts)
+    }
+
+    /// What a process in the container's file system is to become, for a command beside the container's own.
+    pub(super) fn document(&self, container: &str) -> PathBuf {
+        self.folder.join(format!("{container}.json"))
+    }
+
+    /// The pod has ended.
+    pub(super) fn remove(&self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.folder)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(folder = %self.folder.display(), %error, "a pod's folder stays");
+        }
+    }
+}
+
+fn volume_mount(
+    volumes: &PodVolumes,
+    mount: &VolumeMount,
+    environment: &Variables,
+) -> Result<Mount, MountError> {
+    let missing = || MountError::NotFound { kind: "volume", name: mount.name.clone() };
+    let (volume, is_kept) = volumes.path(&mount.name).ok_or_else(missing)?;
+    let below = match (&mount.sub_path, &mount.sub_path_expr) {
+        (_, Some(expression)) => expand(expression, environment),
+        (path, None) => path.clone().unwrap_or_default(),
+    };
+    if Path::new(&below).components().any(|part| part == Component::ParentDir) {
+        return Err(MountError::HostPath(format!("subPath {below} must not have ..")));
+    }
+    let mut source = volume.to_owned();
+    if !below.is_empty() {
+        source.push(below);
+        if !source.exists() && !is_kept {
+            std::fs::create_dir_all(&source)?;
+        }
+        // What a link of the kubelet's leads to now, and it stays that.
+        source = source.canonicalize()?;
+    }
+    let read_only = is_kept || mount.read_only == Some(true);
+    Ok(Mount { source, target: (&mount.mount_path).into(), read_only })
+}
+
+/// A pod's address, from 127.64.0.0/11, of which each is this machine's: the pod's UID is random, and so is this.
+fn address(uid: &str) -> Ipv4Addr {
+    let digits: String = uid.chars().filter(char::is_ascii_hexdigit).take(8).collect();
+    let random = u32::from_str_radix(&digits, 16).unwrap_or_default() % (1 << 21);
+    // Neither the first address nor the last.
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(127, 64, 0, 0)) + random.clamp(1, (1 << 21) - 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_have_addresses_of_their_own_on_loopback() {
+        let one = address("5f0f9d2e-0000-4000-8000-000000000001");
+        assert_eq!(one, Ipv4Addr::new(127, 79, 157, 46));
+        assert_ne!(one, address("5f0f9d2f-0000-4000-8000-000000000001"));
+        assert_eq!(address("00000000"), Ipv4Addr::new(127, 64, 0, 1));
+        assert_eq!(address("ffffffff"), Ipv4Addr::new(127, 95, 255, 254));
+    }
+}

@@ -1,0 +1,95 @@
+//! Where a path of the node lies on this machine, on which several nodes may live.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// What a node has from its start, as any machine does.
+const FOLDERS: [&str; 6] = ["etc", "run", "sys/fs/cgroup", "tmp", "var/lib", "var/run"];
+
+/// What nodes share: devices, and what the kernel tells.
+const OF_THE_MACHINE: [&str; 3] = ["dev", "proc", "sys"];
+
+/// A node's file system.
+#[derive(Debug, Clone)]
+pub(in crate::kubelet) struct NodeFiles {
+    kubelet: PathBuf,
+    root: PathBuf,
+}
+
+impl NodeFiles {
+    /// That of the node whose kubelet's folder is `kubelet`; it is its `/var/lib/kubelet`.
+    pub(in crate::kubelet) fn of(kubelet: &Path) -> Self {
+        Self { kubelet: kubelet.to_owned(), root: kubelet.join("host") }
+    }
+
+    /// Makes what every node has.
+    pub(in crate::kubelet) fn make(&self) -> io::Result<()> {
+        FOLDERS.into_iter().try_for_each(|folder| fs::create_dir_all(self.root.join(folder)))
+    }
+
+    /// Where a path of the node is on this machine.
+    pub(in crate::kubelet) fn locate(&self, path: &Path) -> PathBuf {
+        let below = path.strip_prefix("/").unwrap_or(path);
+        if let Ok(of_kubelet) = below.strip_prefix("var/lib/kubelet") {
+            return self.kubelet.join(of_kubelet);
+        }
+        let is_machines = OF_THE_MACHINE.iter().any(|part| below.starts_with(part));
+        if is_machines && !below.starts_with("sys/fs/cgroup") {
+            return Path::new("/").join(below);
+        }
+        self.root.join(below)
+    }
+
+    /// The same for a `hostPath`, of which the type says what has to be there and what is made.
+    pub(in crate::kubelet) fn host_path(&self, path: &str, kind: &str) -> Result<PathBuf, String> {
+        let here = self.locate(Path::new(path));
+        let made = match kind {
+            "DirectoryOrCreate" => fs::create_dir_all(&here),
+            "FileOrCreate" if !here.exists() => File::create(&here).map(drop),
+            // A runtime makes a folder where there is nothing.
+            "" if !here.exists() => fs::create_dir_all(&here),
+            _ => Ok(()),
+        };
+        made.map_err(|error| format!("hostPath {path} cannot be made: {error}"))?;
+        let fits = match kind {
+            "Directory" | "DirectoryOrCreate" => here.is_dir(),
+            "File" | "FileOrCreate" => here.is_file(),
+            _ => here.exists(),
+        };
+        let type_name = if kind.is_empty() { "path" } else { kind };
+        if fits { Ok(here) } else { Err(format!("hostPath type check failed: {path} is not a {type_name}")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_has_files_of_its_own() {
+        let files = NodeFiles::of(Path::new("/n/a"));
+        for (path, expected) in [
+            ("/var/lib/kubelet/device-plugins", "/n/a/device-plugins"),
+            ("/var/lib/kerf", "/n/a/host/var/lib/kerf"),
+            ("/sys/fs/cgroup", "/n/a/host/sys/fs/cgroup"),
+            ("/sys/class", "/sys/class"),
+            ("/dev", "/dev"),
+            ("/", "/n/a/host/"),
+        ] {
+            assert_eq!(files.locate(Path::new(path)), Path::new(expected), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_made_or_refused_as_its_type_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = NodeFiles::of(folder.path());
+        files.make().unwrap();
+        assert!(files.host_path("/run/kerf", "Directory").is_err());
+        assert!(files.host_path("/run/kerf", "DirectoryOrCreate").unwrap().is_dir());
+        assert!(files.host_path("/run/kerf", "Directory").is_ok());
+        let refused = files.host_path("/run/kerf", "File").unwrap_err();
+        assert_eq!(refused, "hostPath type check failed: /run/kerf is not a File");
+    }
+}

@@ -1,0 +1,164 @@
+//! A pod's volumes: folders on this machine, filled and kept as the kubelet fills and keeps them.
+
+mod atomic;
+mod content;
+mod host_path;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use kube::Client;
+
+use super::downward::Whereabouts;
+use super::node_resources::ResourceList;
+pub use atomic::{AtomicFolder, Payload};
+use content::Tokens;
+pub(super) use content::{Entries, config_map, containers, secret};
+pub(super) use host_path::NodeFiles;
+
+/// Why a volume is not there.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MountError {
+    /// The API server did not tell.
+    #[error("{0}")]
+    Api(#[source] Box<kube::Error>),
+    /// What it is made of is not there.
+    #[error("{kind} {name:?} not found")]
+    NotFound {
+        /// What it is.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// The Secret, the ConfigMap or the pod has no such key or field.
+    #[error("references non-existent key: {0}")]
+    NoKey(String),
+    /// The node's path is not there, or is something else.
+    #[error("{0}")]
+    HostPath(String),
+    /// A folder or file cannot be written.
+    #[error("{0}")]
+    Write(#[from] io::Error),
+    /// The stand-in knows no such volume.
+    #[error("the stand-in kubelet has no volumes of this type")]
+    Unsupported,
+}
+
+/// What volumes and variables are told from.
+pub(super) struct Telling<'a> {
+    pub(super) client: &'a Client,
+    pub(super) pod: &'a Pod,
+    pub(super) whereabouts: &'a Whereabouts,
+    /// What the node has for pods.
+    pub(super) node: &'a ResourceList,
+}
+
+impl Telling<'_> {
+    pub(super) fn namespace(&self) -> String {
+        self.pod.metadata.namespace.clone().unwrap_or_default()
+    }
+}
+
+/// The volumes of one pod.
+#[derive(Debug, Default)]
+pub(super) struct PodVolumes {
+    mounted: BTreeMap<String, Mounted>,
+}
+
+#[derive(Debug)]
+enum Mounted {
+    /// What is in it is not the kubelet's.
+    Plain(PathBuf),
+    /// The kubelet writes what is in it.
+    Kept { folder: AtomicFolder, tokens: Tokens },
+}
+
+impl PodVolumes {
+    /// Mounts what is not mounted yet, below `folder`; the error names the volume.
+    pub(super) async fn mount(
+        &mut self,
+        telling: &Telling<'_>,
+        files: &NodeFiles,
+        folder: &Path,
+    ) -> Result<(), (String, MountError)> {
+        for volume in volumes(telling.pod) {
+            if !self.mounted.contains_key(&volume.name) {
+                let mounted = mounted(telling, files, folder, volume).await;
+                let mounted = mounted.map_err(|error| (volume.name.clone(), error))?;
+                self.mounted.insert(volume.name.clone(), mounted);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings what the kubelet keeps up to date. What cannot be asked for stays as it is.
+    pub(super) async fn refresh(&mut self, telling: &Telling<'_>) {
+        for volume in volumes(telling.pod) {
+            let Some(Mounted::Kept { folder, tokens }) = self.mounted.get_mut(&volume.name) else { continue };
+            let refreshed = async { Ok(folder.show(payload(telling, volume, tokens).await?)?) };
+            let refreshed: Result<bool, MountError> = refreshed.await;
+            if let Err(error) = refreshed {
+                tracing::debug!(volume = volume.name, %error, "a volume stays as it is");
+            }
+        }
+    }
+
+    /// Where a volume is, and whether the kubelet keeps it, so that containers may only read it.
+    pub(super) fn path(&self, name: &str) -> Option<(&Path, bool)> {
+        Some(match self.mounted.get(name)? {
+            Mounted::Plain(path) => (path, false),
+            Mounted::Kept { folder, .. } => (folder.path(), true),
+        })
+    }
+}
+
+fn volumes(pod: &Pod) -> &[Volume] {
+    pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
+}
+
+async fn mounted(
+    telling: &Telling<'_>,
+    files: &NodeFiles,
+    folder: &Path,
+    volume: &Volume,
+) -> Result<Mounted, MountError> {
+    let own = folder.join(&volume.name);
+    if let Some(host) = &volume.host_path {
+        let kind = host.type_.as_deref().unwrap_or_default();
+        return files.host_path(&host.path, kind).map(Mounted::Plain).map_err(MountError::HostPath);
+    }
+    if volume.empty_dir.is_some() {
+        std::fs::create_dir_all(&own)?;
+        return Ok(Mounted::Plain(own));
+    }
+    let mut tokens = Tokens::new();
+    let payload = payload(telling, volume, &mut tokens).await?;
+    let mut folder = AtomicFolder::make(own)?;
+    folder.show(payload)?;
+    Ok(Mounted::Kept { folder, tokens })
+}
+
+/// What the files of a volume are to be now.
+async fn payload(telling: &Telling<'_>, volume: &Volume, tokens: &mut Tokens) -> Result<Payload, MountError> {
+    if let Some(source) = &volume.secret {
+        let optional = source.optional.unwrap_or_default();
+        let entries = secret(telling, source.secret_name.as_deref().unwrap_or_default(), optional).await?;
+        return content::selected(entries, source.items.as_ref(), optional);
+    }
+    if let Some(source) = &volume.config_map {
+        let optional = source.optional.unwrap_or_default();
+        let entries = config_map(telling, &source.name, optional).await?;
+        return content::selected(entries, source.items.as_ref(), optional);
+    }
+    if let Some(source) = &volume.downward_api {
+        return content::told(telling, source.items.as_ref());
+    }
+    let Some(source) = &volume.projected else { return Err(MountError::Unsupported) };
+    let mut payload = Payload::new();
+    for source in source.sources.iter().flatten() {
+        payload.extend(content::projected(telling, source, tokens).await?);
+    }
+    Ok(payload)
+}

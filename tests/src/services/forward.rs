@@ -1,0 +1,71 @@
+//! One port of one Service.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::kubelet::locked;
+
+/// A port that is listened on. New connections go to the pods in turn; one that is open stays with its pod, also when that is
+/// ready no more, and ends with this.
+#[derive(Debug)]
+pub(super) struct Forward {
+    shared: Arc<Shared>,
+    _accepting: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    backends: Mutex<Vec<SocketAddr>>,
+    turn: AtomicUsize,
+}
+
+impl Forward {
+    pub(super) async fn listen(address: SocketAddr, backends: BTreeSet<SocketAddr>) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let backends = Mutex::new(backends.into_iter().collect());
+        let shared = Arc::new(Shared { backends, turn: AtomicUsize::new(0) });
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, Arc::clone(&shared)));
+        Ok(Self { shared, _accepting: accepting })
+    }
+
+    /// From now on connections go to these.
+    pub(super) fn lead_to(&self, backends: BTreeSet<SocketAddr>) {
+        *locked(&self.shared.backends) = backends.into_iter().collect();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    // With this task its connections end.
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        if let Ok((client, _)) = listener.accept().await {
+            connections.spawn(connection(client, shared.next()));
+        }
+    }
+}
+
+impl Shared {
+    fn next(&self) -> Option<SocketAddr> {
+        let backends = locked(&self.backends);
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        backends.get(turn.checked_rem(backends.len())?).copied()
+    }
+}
+
+/// A pod that cannot be reached is not another's turn: kube-proxy does not look.
+async fn connection(mut client: TcpStream, backend: Option<SocketAddr>) {
+    let Some(backend) = backend else { return };
+    let Ok(mut server) = TcpStream::connect(backend).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    // Either side ends it; both have been told then.
+    let _ = copy_bidirectional(&mut client, &mut server).await;
+}

@@ -1,0 +1,122 @@
+//! Services on this machine: a stand-in for kube-proxy and for the cluster's DNS.
+//!
+//! Each Service's address is one of 127.0.0.0/8, and so is each pod's (`kubelet`): this listens on the first and forwards TCP
+//! connections to the second, for pods that are ready. A port that no pod serves refuses connections. Names stand in a hosts
+//! file. It looks at pods and not at `EndpointSlices`, in which a loopback address is not allowed.
+
+mod endpoints;
+mod forward;
+mod names;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::{WatchStreamExt as _, reflector};
+use kube::{Api, Client};
+use tokio::task::JoinSet;
+
+use forward::Forward;
+
+/// A running stand-in. It ends, with the connections through it, when it is dropped.
+#[derive(Debug)]
+pub struct ServiceProxy {
+    hosts: PathBuf,
+    _tasks: JoinSet<()>,
+}
+
+impl ServiceProxy {
+    /// Serves the Services of a cluster, whose names it writes into the file `hosts` of `folder`.
+    pub fn start(client: &Client, folder: &Path) -> anyhow::Result<Self> {
+        let hosts = folder.join("hosts");
+        names::write(&hosts, &[]).with_context(|| format!("failed to write {}", hosts.display()))?;
+        let (services, services_writer) = reflector::store();
+        let (pods, pods_writer) = reflector::store();
+        let changed = Arc::new(tokio::sync::Notify::new());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(follow::<Service>(Api::all(client.clone()), services_writer, Arc::clone(&changed)));
+        tasks.spawn(follow::<Pod>(Api::all(client.clone()), pods_writer, Arc::clone(&changed)));
+        let proxy = Proxy { services, pods, hosts: hosts.clone(), named: Vec::new(), ports: BTreeMap::new() };
+        tasks.spawn(proxy.run(changed));
+        Ok(Self { hosts, _tasks: tasks })
+    }
+
+    /// The file of the Services' names, for `/etc/hosts`.
+    #[must_use]
+    pub fn hosts(&self) -> &Path {
+        &self.hosts
+    }
+}
+
+/// Keeps a store true, and says when it has changed.
+async fn follow<K>(api: Api<K>, writer: reflector::store::Writer<K>, changed: Arc<tokio::sync::Notify>)
+where
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let trimmed = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .modify(|object| object.meta_mut().managed_fields = None);
+    let mut events = std::pin::pin!(reflector(writer, trimmed));
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::InitApply(_) | Event::Init) => {}
+            Ok(_) => changed.notify_one(),
+            Err(error) => tracing::debug!(%error, "the stand-in for kube-proxy watches again"),
+        }
+    }
+}
+
+struct Proxy {
+    services: reflector::Store<Service>,
+    pods: reflector::Store<Pod>,
+    hosts: PathBuf,
+    /// What the hosts file has.
+    named: Vec<names::Named>,
+    /// The ports that are listened on.
+    ports: BTreeMap<SocketAddr, Forward>,
+}
+
+impl Proxy {
+    async fn run(mut self, changed: Arc<tokio::sync::Notify>) {
+        loop {
+            changed.notified().await;
+            self.adjust().await;
+        }
+    }
+
+    async fn adjust(&mut self) {
+        let (services, pods) = (self.services.state(), self.pods.state());
+        let named = names::of(&services, &pods);
+        if named != self.named {
+            match names::write(&self.hosts, &named) {
+                Ok(()) => self.named = named,
+                Err(error) => tracing::warn!(%error, "the Services' names are not written"),
+            }
+        }
+        let mut wanted = endpoints::of(&services, &pods);
+        wanted.retain(|_, backends| !backends.is_empty());
+        self.ports.retain(|address, _| wanted.contains_key(address));
+        for (address, backends) in wanted {
+            if let Some(forward) = self.ports.get(&address) {
+                forward.lead_to(backends);
+                continue;
+            }
+            match Forward::listen(address, backends).await {
+                Ok(forward) => drop(self.ports.insert(address, forward)),
+                // A port below 1024 is not for everyone, and another control plane may have the address.
+                Err(error) => tracing::warn!(%address, %error, "a Service is not served"),
+            }
+        }
+    }
+}

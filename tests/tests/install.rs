@@ -1,0 +1,93 @@
+//! kerf is brought up by its own manifests: nothing of it is started by hand.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kerf_nvml_mock::Model;
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, wait};
+use kerf_tests::kubelet::PodKey;
+use kerf_tests::oracle::Truth;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+
+/// For everything that an admin waits for.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The extender's replicas of which the leader alone is ready, and all else: two webhooks, the scheduler, an agent for each of
+/// `managed` nodes.
+async fn is_up(cluster: &BareCluster, managed: usize) -> anyhow::Result<()> {
+    for name in ["kerf-webhook=2", "kerf-scheduler=1", "kerf-extender=1"] {
+        let (name, count) = name.split_once('=').unwrap_or_default();
+        let ready = format!("--for=jsonpath={{.status.readyReplicas}}={count}");
+        let deployment = format!("deployment/{name}");
+        cluster.plane().kubectl(&["wait", &ready, "--timeout=90s", "-n", NAMESPACE, &deployment]).await?;
+    }
+    let ready = format!("--for=jsonpath={{.status.numberReady}}={managed}");
+    cluster
+        .plane()
+        .kubectl(&["wait", &ready, "--timeout=90s", "-n", NAMESPACE, "daemonset/kerf-node-agent"])
+        .await?;
+    Ok(())
+}
+
+async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
+    let violations = Truth::of_nodes(cluster.plane().client(), [cluster.node("h100")?, cluster.node("t4")?])
+        .await?
+        .violations();
+    anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    Ok(())
+}
+
+async fn detectors_run(cluster: &BareCluster) -> anyhow::Result<()> {
+    let pods = cluster.pods();
+    let run = async || {
+        let found = pods.api().list(&ListParams::default().labels("app=detector")).await?.items;
+        let running = |pod: &&Pod| pod.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Running"));
+        Ok(found.iter().filter(running).count() == 7)
+    };
+    wait(PATIENCE, "seven detectors to run", run).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow::Result<()> {
+    let nodes = vec![
+        NodeSpec::without_gpus("cpu"),
+        NodeSpec::new("h100", Model::H100, 1).with_gpu_operator_labels().with_gpu_taint(),
+        NodeSpec::new("t4", Model::T4, 1).with_gpu_operator_labels(),
+    ];
+    let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
+    cluster.apply("deploy/base").await?;
+    cluster.plane().kubectl(&["label", "node", "h100", "t4", "kerf.dev/managed=true"]).await?;
+    is_up(&cluster, 2).await?;
+
+    let detectors = kerf_tests::cluster::root().join("deploy/examples/detectors.yaml").display().to_string();
+    cluster.plane().kubectl(&["apply", "-f", &detectors]).await?;
+    detectors_run(&cluster).await?;
+    let slices = cluster.node("h100")?.gpus()?.slices();
+    assert_eq!(slices.len(), 7, "{slices:?}");
+    // A share behind an MPS daemon, which the agent starts out of its container.
+    let share = pod("share", &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "memory")]);
+    cluster.pods().create(&share).await?;
+    let share = cluster.pods().running("share").await?;
+    assert_eq!(share.spec.and_then(|spec| spec.node_name).as_deref(), Some("t4"));
+    let grant =
+        cluster.node("t4")?.kubelet().grant(&PodKey::new("default", "share"), "main").unwrap_or_default();
+    assert!(grant.environment.contains_key("CUDA_MPS_PIPE_DIRECTORY"), "{grant:?}");
+    sound(&cluster).await?;
+
+    // The webhook's replicas go, one after the other, and pods are admitted all the same.
+    let system = Api::<Pod>::namespaced(cluster.plane().client(), NAMESPACE);
+    let webhooks = ListParams::default().labels("app.kubernetes.io/name=kerf-webhook");
+    for webhook in system.list(&webhooks).await?.items {
+        let name = webhook.metadata.name.unwrap_or_default();
+        system.delete(&name, &DeleteParams::default()).await?;
+        let gone = async || Ok(system.get_opt(&name).await?.is_none());
+        wait(PATIENCE, &format!("{name} to go"), gone).await?;
+        is_up(&cluster, 2).await?;
+    }
+    cluster.plane().kubectl(&["rollout", "restart", "deployment/detector"]).await?;
+    cluster.plane().kubectl(&["rollout", "status", "--timeout=90s", "deployment/detector"]).await?;
+    sound(&cluster).await?;
+    cluster.stop().await
+}

@@ -17,7 +17,8 @@ pub struct Xtask {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager, kubectl and kwok from the Go module
-    /// proxy into target/k8s-tools, unless they are there already.
+    /// proxy into target/k8s-tools, and NVIDIA's device plugin and its companions into target/nvidia-tools, unless they are
+    /// there already.
     Tools,
     /// Show a pod's whole way on a local control plane with simulated GPUs; fails if it is not as shown.
     Demo {

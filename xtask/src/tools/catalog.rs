@@ -29,6 +29,9 @@ pub const NODE: Set = Set {
     programs: &NODE_PROGRAMS,
 };
 
+/// NVIDIA's own programs of a node that their device plugin serves. Tests run them on the simulated NVML.
+pub const NVIDIA: Set = Set { store: "nvidia-tools", modules: &["nvidia"], programs: &NVIDIA_PROGRAMS };
+
 /// Kubernetes' version as the programs report it. Must agree with `tests/tools/kubernetes/go.mod` (a test compares).
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
@@ -41,8 +44,19 @@ pub struct Program {
     pub module: &'static str,
     /// Go package of its `main`.
     pub package: &'static str,
-    /// Whether it has parts in C.
-    pub cgo: bool,
+    /// Its parts in C.
+    pub c: C,
+}
+
+/// What a program has in C.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum C {
+    /// Nothing.
+    None,
+    /// Parts that are linked into it, with all that they need.
+    Static,
+    /// Declarations of a library that it opens when it runs, and that need not be there when it is built.
+    OpensLibraries,
 }
 
 /// Everything `cargo xtask tools` provides, in build order: first what a control plane cannot do without.
@@ -66,8 +80,15 @@ const NODE_PROGRAMS: [Program; 6] = [
     ),
     pure("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
     // It enters namespaces before Go's threads begin, which is C.
-    Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", cgo: true },
+    Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", c: C::Static },
     pure("pause", "pause", "."),
+];
+
+const NVIDIA_PROGRAMS: [Program; 4] = [
+    nvidia("nvidia-device-plugin", "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin"),
+    nvidia("gpu-feature-discovery", "github.com/NVIDIA/k8s-device-plugin/cmd/gpu-feature-discovery"),
+    nvidia("mps-control-daemon", "github.com/NVIDIA/k8s-device-plugin/cmd/mps-control-daemon"),
+    pure("config-manager", "nvidia", "github.com/NVIDIA/k8s-device-plugin/cmd/config-manager"),
 ];
 
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
@@ -75,7 +96,11 @@ const fn kubernetes(name: &'static str, package: &'static str) -> Program {
 }
 
 const fn pure(name: &'static str, module: &'static str, package: &'static str) -> Program {
-    Program { name, module, package, cgo: false }
+    Program { name, module, package, c: C::None }
+}
+
+const fn nvidia(name: &'static str, package: &'static str) -> Program {
+    Program { name, module: "nvidia", package, c: C::OpensLibraries }
 }
 
 /// The packages whose variables Kubernetes' own build sets (its `hack/lib/version.sh`).
@@ -117,7 +142,7 @@ mod tests {
     fn every_program_is_a_tool_of_its_module() {
         let workspace = Workspace::locate().unwrap();
         let of_others = NODE_PROGRAMS.iter().filter(|program| program.module != "pause");
-        for program in PROGRAMS.iter().chain(of_others) {
+        for program in PROGRAMS.iter().chain(&NVIDIA_PROGRAMS).chain(of_others) {
             let text = std::fs::read_to_string(workspace.go_module(program.module).join("go.mod")).unwrap();
             assert!(
                 text.lines().any(|line| line.trim().trim_start_matches("tool ") == program.package),

@@ -1,5 +1,5 @@
-//! `cargo xtask tools`: the programs of the local control plane, built once from pinned Go modules; and those of a node, for
-//! `cargo xtask gpu pack`.
+//! `cargo xtask tools`: the programs of the local control plane and NVIDIA's own, built once from pinned Go modules; and those
+//! of a node, for `cargo xtask gpu pack`.
 //!
 //! Decides what is missing and builds that. `<target>/<store>/<key>/` holds one set; the file `<target>/<store>/current`
 //! names the set in use, and is all that `kerf_tests::binaries` reads: the rule that makes the key stays here. Must not
@@ -20,18 +20,20 @@ use std::time::Instant;
 use anyhow::Context as _;
 
 use self::assets::Assets;
-use self::catalog::{CONTROL_PLANE, NODE, Program, Set};
+use self::catalog::{CONTROL_PLANE, NODE, NVIDIA, Program, Set};
 use self::progress::Progress;
 use crate::workspace::Workspace;
 
-/// Makes sure that every program of the control plane is there, building the missing ones; says in one line where they are.
+/// Makes sure that every program that the tests take is there, building the missing ones; says in a line for each set where
+/// it is.
 pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     let assets = Assets::from_env();
     if let Some(assets) = &assets {
         eprintln!("tools: {}", assets.describe());
     }
     let spared = |program: &Program| assets.as_ref().is_some_and(|a| a.holds(program.name));
-    provide(workspace, &CONTROL_PLANE, spared).map(drop)
+    provide(workspace, &CONTROL_PLANE, spared)?;
+    provide(workspace, &NVIDIA, |_| false).map(drop)
 }
 
 /// The same for all programs of a control plane and of a node; gives the folders that they lie in.
@@ -70,7 +72,7 @@ fn provide(workspace: &Workspace, set: &Set, spared: impl Fn(&Program) -> bool) 
 /// the finished ones need not be built again.
 fn build(workspace: &Workspace, missing: &[&Program], folder: &Path) -> anyhow::Result<()> {
     eprintln!(
-        "tools: building {} Go programs, about five minutes on two idle cores the first time",
+        "tools: building {} Go programs, about a minute each on two idle cores the first time",
         missing.len()
     );
     for (index, program) in missing.iter().enumerate() {

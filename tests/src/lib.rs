@@ -12,6 +12,7 @@ pub mod fuzz;
 pub mod kubelet;
 pub mod kubelet_rules;
 pub mod mps;
+pub mod nvidia_plugin;
 pub mod oracle;
 mod percentile;
 pub mod pods;

@@ -15,6 +15,7 @@ mod checkpoint;
 mod container;
 mod demand;
 mod devices;
+mod go_clients;
 mod grant;
 mod ledger;
 mod lifecycle;

@@ -94,7 +94,8 @@ impl MockState {
     pub fn cut(&mut self, index: u32, profile: &str) -> Outcome<()> {
         let model = self.gpu_at(index)?.model;
         let profile = model.profile_named(profile).ok_or(NvmlCode::INVALID_ARGUMENT)?;
-        let all = compute_profiles(model, profile).into_iter().find(|part| part.slices == profile.compute_slices);
+        let all =
+            compute_profiles(model, profile).into_iter().find(|part| part.slices == profile.compute_slices);
         let all = all.ok_or(NvmlCode::NOT_SUPPORTED)?.id;
         let gi = self.create_gpu_instance(index, profile.id, None, &MockControl::new())?;
         self.create_compute_instance(index, gi, all, None).map(drop)

@@ -21,9 +21,8 @@ use rustix::process::{Signal, chroot, getgid, getuid, set_parent_process_death_s
 
 /// What a program of this machine needs to run: itself and its libraries, names and certificates, devices, processes.
 /// The stores of Nix and Guix are for machines whose programs lie there.
-const SYSTEM: [&str; 12] = [
-    "/bin", "/dev", "/etc", "/gnu", "/lib", "/lib32", "/lib64", "/nix", "/proc", "/sbin", "/sys", "/usr",
-];
+const SYSTEM: [&str; 12] =
+    ["/bin", "/dev", "/etc", "/gnu", "/lib", "/lib32", "/lib64", "/nix", "/proc", "/sbin", "/sys", "/usr"];
 
 /// Becomes a program in a root of its own.
 #[derive(Debug, Parser)]
@@ -55,7 +54,8 @@ fn main() -> ExitCode {
 fn become_program(arguments: &Arguments) -> anyhow::Result<()> {
     // Its children are in its session, so that they can be ended with it.
     setsid().context("failed to start a session")?;
-    part().context("this machine lets its user make no mount namespace: be root, or allow user namespaces")?;
+    part()
+        .context("this machine lets its user make no mount namespace: be root, or allow user namespaces")?;
     // Being another user, even the same in a namespace, can take the signal away.
     set_parent_process_death_signal(Some(Signal::KILL)).context("failed to keep to the parent's end")?;
     let pairs = arguments.bind.chunks_exact(2).map(|pair| (pair[0].as_path(), pair[1].as_path()));

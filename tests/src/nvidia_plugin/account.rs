@@ -1,4 +1,4 @@
-//! Who NVIDIA's programs are to the API server: the rights of the chart's ClusterRole (`templates/role.yml`), as far as
+//! Who NVIDIA's programs are to the API server: the rights of the chart's `ClusterRole` (`templates/role.yml`), as far as
 //! config-manager takes them.
 
 use std::path::PathBuf;

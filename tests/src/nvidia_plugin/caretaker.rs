@@ -1,4 +1,4 @@
-//! What the kubelet, node feature discovery and the DaemonSet controller do for NVIDIA's pods of a node: the ConfigMap's
+//! What the kubelet, node feature discovery and the `DaemonSet` controller do for NVIDIA's pods of a node: the ConfigMap's
 //! volume, the labels that GPU feature discovery found, and whether the MPS daemon runs.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::root::NodeFolder;
 use super::spec::StaticNodeSpec;
 use super::volume;
 
-/// The label that the chart's DaemonSet of the MPS daemon selects on.
+/// The label that the chart's `DaemonSet` of the MPS daemon selects on.
 const MPS_CAPABLE: &str = "nvidia.com/mps.capable";
 
 /// What the caretaker works with.

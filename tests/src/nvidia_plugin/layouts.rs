@@ -19,6 +19,8 @@ pub async fn write(
     Api::<Namespace>::all(client.clone()).patch(namespace, &apply, &Patch::Apply(object)).await?;
     let data: BTreeMap<&str, &str> = layouts.iter().copied().collect();
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data});
-    Api::<ConfigMap>::namespaced(client.clone(), namespace).patch(name, &apply, &Patch::Apply(object)).await?;
+    Api::<ConfigMap>::namespaced(client.clone(), namespace)
+        .patch(name, &apply, &Patch::Apply(object))
+        .await?;
     Ok(())
 }

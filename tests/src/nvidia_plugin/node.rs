@@ -118,9 +118,9 @@ impl StaticNode {
     /// The node's labels of NVIDIA's, without the prefix `nvidia.com/`.
     pub async fn labels(&self) -> anyhow::Result<BTreeMap<String, String>> {
         let labels = self.node().await?.metadata.labels.unwrap_or_default();
-        let own = labels.into_iter().filter_map(|(name, value)| {
-            Some((name.strip_prefix("nvidia.com/")?.to_owned(), value))
-        });
+        let own = labels
+            .into_iter()
+            .filter_map(|(name, value)| Some((name.strip_prefix("nvidia.com/")?.to_owned(), value)));
         Ok(own.collect())
     }
 
@@ -191,7 +191,8 @@ impl StaticNode {
             match look().await {
                 Ok(found) => return Ok(found),
                 Err(error) if begun.elapsed() > PATIENCE => {
-                    let waited = format!("waited {PATIENCE:?} for {what} on {}\n{}", self.name(), self.tails());
+                    let waited =
+                        format!("waited {PATIENCE:?} for {what} on {}\n{}", self.name(), self.tails());
                     return Err(error.context(waited));
                 }
                 Err(_) => tokio::time::sleep(LOOK).await,
@@ -273,7 +274,8 @@ impl StaticNode {
             if may_end.contains(name) {
                 continue;
             }
-            let exit = handle.read(|record| record.exits.iter().find(|exit| exit.code != TOLD_TOO_EARLY).cloned());
+            let exit =
+                handle.read(|record| record.exits.iter().find(|exit| exit.code != TOLD_TOO_EARLY).cloned());
             if let Some(exit) = exit {
                 bail!("{name} on {} ended with code {}:\n{}", self.name(), exit.code, exit.log);
             }

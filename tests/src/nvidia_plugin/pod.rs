@@ -81,7 +81,8 @@ impl RunningPod {
         kubeconfig: &Path,
         containers: Containers,
     ) -> anyhow::Result<Self> {
-        let plan = Plan::new(pod, node, spec, kubeconfig).with_context(|| format!("{pod:?} cannot be started"))?;
+        let plan =
+            Plan::new(pod, node, spec, kubeconfig).with_context(|| format!("{pod:?} cannot be started"))?;
         let stop = CancellationToken::new();
         let task = tokio::spawn(plan.run(spec.restart_after, containers, stop.clone()));
         Ok(Self { stop, task })
@@ -130,7 +131,8 @@ impl Plan {
             let container = root.container(name, "config-manager", true)?;
             Ok(variables.iter().fold(container, |it, (name, value)| it.env(name, value)).with(&[]))
         };
-        let mut main = root.container(pod.program(), pod.program(), false)?.env("CONFIG_FILE", "/config/config.yaml");
+        let mut main =
+            root.container(pod.program(), pod.program(), false)?.env("CONFIG_FILE", "/config/config.yaml");
         if let Some(strategy) = &spec.mig_strategy {
             main = main.env("MIG_STRATEGY", strategy);
         }

@@ -31,7 +31,8 @@ pub(super) struct NodeFolder {
 impl NodeFolder {
     /// Makes the node's folder, with its GPUs cut and the files that the kernel would have.
     pub fn create(dir: &Path, spec: &StaticNodeSpec) -> anyhow::Result<Self> {
-        for folder in ["nvml", "proc", "sys/class/dmi/id", "lib", "bin", "configs", "features", "logs", "mps"] {
+        for folder in ["nvml", "proc", "sys/class/dmi/id", "lib", "bin", "configs", "features", "logs", "mps"]
+        {
             fs::create_dir_all(dir.join(folder)).context("failed to make a static node's folder")?;
         }
         let gpus = MockFiles::in_folder(dir.join("nvml"));
@@ -112,9 +113,10 @@ impl PodRoot {
         let own = |folder: &str, path: &str| (node.dir.join(folder), PathBuf::from(path));
         binds.extend([own("device-plugins", DEVICE_PLUGINS), own("mps", MPS), own("configs", AVAILABLE)]);
         binds.extend([own("sys", "/sys"), (self.dir.join("config"), PathBuf::from(CHOSEN))]);
-        binds.push(match sees_pod_only {
-            true => (self.processes(), PathBuf::from("/proc")),
-            false => own("proc/driver", "/proc/driver"),
+        binds.push(if sees_pod_only {
+            (self.processes(), PathBuf::from("/proc"))
+        } else {
+            own("proc/driver", "/proc/driver")
         });
         for (from, to) in binds {
             container.program = container.program.arg("--bind").arg(from).arg(to);

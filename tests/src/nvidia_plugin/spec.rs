@@ -26,7 +26,7 @@ pub struct StaticNodeSpec {
     pub default_config: String,
     /// `migStrategy` of the chart: given to the programs as a variable, which wins over the layout's.
     pub mig_strategy: Option<String>,
-    /// What the MPS daemon's config-manager is told that the daemon is called: as in GPU Operator's DaemonSet. The chart says
+    /// What the MPS daemon's config-manager is told that the daemon is called: as in GPU Operator's `DaemonSet`. The chart says
     /// `/usr/bin/mps-control-daemon`, which no process is called.
     pub mps_daemon_is_called: &'static str,
     /// How often the kubelet writes device counts to the node's status. 10 s on a real node.
@@ -59,7 +59,7 @@ impl StaticNodeSpec {
             status_period: Duration::from_millis(200),
             restart_after: Duration::from_millis(300),
             config_period: Duration::from_millis(100),
-            discovery_period: Duration::from_secs(60),
+            discovery_period: Duration::from_mins(1),
             run_commands: false,
         }
     }

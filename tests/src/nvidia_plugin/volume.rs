@@ -40,11 +40,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let read = |name: &str| fs::read_to_string(folder.path().join(name)).ok();
         let files = |pairs: &[(&str, &str)]| {
-            pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect::<BTreeMap<_, _>>()
+            pairs
+                .iter()
+                .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+                .collect::<BTreeMap<_, _>>()
         };
         project(folder.path(), &files(&[("a", "1"), ("b", "1")]), 1).unwrap();
         project(folder.path(), &files(&[("b", "2"), ("c", "2")]), 2).unwrap();
-        let seen = ["a", "b", "c"].map(|name| read(name));
+        let seen = ["a", "b", "c"].map(read);
         assert_eq!(seen, [None, Some("2".to_owned()), Some("2".to_owned())]);
         assert!(!folder.path().join("..1").exists());
     }

@@ -16,15 +16,24 @@ async fn a_label_takes_a_node_through_the_layouts_of_whole_gpus() {
 
     // Without a label it is the key `default`.
     node.until_allocatable(&[("gpu", "2")]).await.unwrap();
-    assert!(node.kubelet().healthy_devices()["nvidia.com/gpu"].iter().eq({
-        let mut sorted = uuids.clone();
-        sorted.sort();
-        sorted
-    }.iter()));
+    assert!(
+        node.kubelet().healthy_devices()["nvidia.com/gpu"].iter().eq({
+            let mut sorted = uuids.clone();
+            sorted.sort();
+            sorted
+        }
+        .iter())
+    );
     until_labels(&node, &base).await;
     until_labels(
         &node,
-        &[("gpu.product", PRODUCT), ("gpu.replicas", "1"), ("gpu.sharing-strategy", "none"), ("gpu.family", "ampere"), ("gpu.mode", "compute")],
+        &[
+            ("gpu.product", PRODUCT),
+            ("gpu.replicas", "1"),
+            ("gpu.sharing-strategy", "none"),
+            ("gpu.family", "ampere"),
+            ("gpu.mode", "compute"),
+        ],
     )
     .await;
 
@@ -32,7 +41,9 @@ async fn a_label_takes_a_node_through_the_layouts_of_whole_gpus() {
         node.choose(Some(layout)).await.unwrap();
         node.until_allocatable(&[("gpu", count)]).await.unwrap();
         let found = replicas(&node, "nvidia.com/gpu");
-        assert!(found.values().all(|number| *number == each) && uuids.iter().all(|uuid| found.contains_key(uuid)));
+        assert!(
+            found.values().all(|number| *number == each) && uuids.iter().all(|uuid| found.contains_key(uuid))
+        );
         let shared = format!("{PRODUCT}-SHARED");
         let number = each.to_string();
         until_labels(
@@ -59,7 +70,8 @@ async fn a_label_takes_a_node_through_the_layouts_of_whole_gpus() {
     node.choose(None).await.unwrap();
     node.until_allocatable(&[("gpu", "2")]).await.unwrap();
     assert_eq!(node.allocatable().await.unwrap()["gpu.shared"], "0");
-    until_labels(&node, &[("gpu.product", PRODUCT), ("gpu.replicas", "1"), ("gpu.sharing-strategy", "none")]).await;
+    until_labels(&node, &[("gpu.product", PRODUCT), ("gpu.replicas", "1"), ("gpu.sharing-strategy", "none")])
+        .await;
     scene.end(vec![node]).await;
 }
 

@@ -9,16 +9,17 @@ use crate::scene::{Scene, replicas, until_labels};
 async fn instances_are_offered_as_the_strategy_says() {
     let scene = Scene::start().await;
     let singles: Vec<(u32, &str)> = (0..7).map(|_| (0, "1g.5gb")).collect();
-    let single = scene
-        .node(StaticNodeSpec::new("s", Model::A100Gb40, 1).cut(&singles).layout("mig-single"))
-        .await;
+    let single =
+        scene.node(StaticNodeSpec::new("s", Model::A100Gb40, 1).cut(&singles).layout("mig-single")).await;
     let mixed = [(0, "3g.40gb"), (0, "2g.20gb"), (0, "1g.10gb"), (0, "1g.10gb"), (1, "7g.80gb")];
-    let mixed = scene.node(StaticNodeSpec::new("m", Model::A100Gb80, 2).cut(&mixed).layout("mig-mixed")).await;
+    let mixed =
+        scene.node(StaticNodeSpec::new("m", Model::A100Gb80, 2).cut(&mixed).layout("mig-mixed")).await;
     let hopper = [(0, "1g.10gb"), (0, "1g.10gb+me"), (0, "1g.20gb")];
     let hopper = scene.node(StaticNodeSpec::new("h", Model::H100, 1).cut(&hopper).layout("mig-mixed")).await;
 
     single.until_allocatable(&[("gpu", "7")]).await.unwrap();
-    let mut uuids: Vec<String> = single.gpus().unwrap().slices().into_iter().flat_map(|s| s.mig_uuids).collect();
+    let mut uuids: Vec<String> =
+        single.gpus().unwrap().slices().into_iter().flat_map(|s| s.mig_uuids).collect();
     uuids.sort();
     assert!(single.kubelet().healthy_devices()["nvidia.com/gpu"].iter().eq(uuids.iter()));
     until_labels(
@@ -39,7 +40,12 @@ async fn instances_are_offered_as_the_strategy_says() {
     .await;
 
     mixed
-        .until_allocatable(&[("mig-1g.10gb", "2"), ("mig-2g.20gb", "1"), ("mig-3g.40gb", "1"), ("mig-7g.80gb", "1")])
+        .until_allocatable(&[
+            ("mig-1g.10gb", "2"),
+            ("mig-2g.20gb", "1"),
+            ("mig-3g.40gb", "1"),
+            ("mig-7g.80gb", "1"),
+        ])
         .await
         .unwrap();
     until_labels(
@@ -64,19 +70,27 @@ async fn instances_are_offered_as_the_strategy_says() {
     )
     .await;
 
-    hopper
-        .until_allocatable(&[("mig-1g.10gb", "1"), ("mig-1g.10gb.me", "1"), ("mig-1g.20gb", "1")])
-        .await
-        .unwrap();
+    // The plugin of this version offers the instance with the media extension under the plain name
+    // (k8s-device-plugin#1807); discovery knows the two apart.
+    hopper.until_allocatable(&[("mig-1g.10gb", "2"), ("mig-1g.20gb", "1")]).await.unwrap();
     until_labels(&hopper, &[("mig-1g.10gb.me.count", "1"), ("mig-1g.10gb.count", "1")]).await;
 
     // Replicas of instances; and a MIG-mode GPU of which the strategy knows nothing.
     mixed.choose(Some("mig-mixed-sliced")).await.unwrap();
     mixed
-        .until_allocatable(&[("mig-1g.10gb", "4"), ("mig-2g.20gb", "1"), ("mig-3g.40gb", "1"), ("mig-7g.80gb", "1")])
+        .until_allocatable(&[
+            ("mig-1g.10gb", "4"),
+            ("mig-2g.20gb", "1"),
+            ("mig-3g.40gb", "1"),
+            ("mig-7g.80gb", "1"),
+        ])
         .await
         .unwrap();
-    assert!(replicas(&mixed, "nvidia.com/mig-1g.10gb").into_iter().all(|(id, n)| id.starts_with("MIG-") && n == 2));
+    assert!(
+        replicas(&mixed, "nvidia.com/mig-1g.10gb")
+            .into_iter()
+            .all(|(id, n)| id.starts_with("MIG-") && n == 2)
+    );
     until_labels(
         &mixed,
         &[

@@ -29,7 +29,11 @@ async fn a_layout_that_is_refused_leaves_the_node_without_devices_until_another_
             "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replica: 4}]}}\n",
             "no replicas specified",
         ),
-        ("no-resources", "version: v1\nsharing: {timeSlicing: {renameByDefault: true}}\n", "no resources specified"),
+        (
+            "no-resources",
+            "version: v1\nsharing: {timeSlicing: {renameByDefault: true}}\n",
+            "no resources specified",
+        ),
         ("version-2", "version: v2\n", "unknown version: v2"),
         ("no-yaml", "version: [v1\n", "unmarshal error"),
         ("strategy", "version: v1\nflags: {migStrategy: some}\n", "unknown MIG strategy: some"),
@@ -69,7 +73,8 @@ async fn instances_that_do_not_fit_the_strategy_are_refused() {
         (&empty, "2", "device 1 has no MIG devices configured"),
     ] {
         node.until_allocatable(&[("gpu", gpus)]).await.unwrap();
-        node.may_end("gpu-feature-discovery");
+        // config-manager ends when it has to tell a program that does not run.
+        node.may_end(&NvidiaPod::Plugin.sidecar());
         node.choose(Some("mig-single")).await.unwrap();
         let exit = node.until_exit("nvidia-device-plugin").await.unwrap();
         assert!(exit.code == 1 && exit.log.contains(said), "{}", exit.log);
@@ -93,7 +98,11 @@ async fn instances_that_do_not_fit_the_strategy_are_refused() {
     different.until_allocatable(&[("gpu", "1")]).await.unwrap();
     different.choose(Some("mps-2")).await.unwrap();
     let exit = different.until_exit("gpu-feature-discovery").await.unwrap();
-    assert!(exit.code == 1 && exit.log.contains("MPS sharing is not supported for mig devices"), "{}", exit.log);
+    assert!(
+        exit.code == 1 && exit.log.contains("MPS sharing is not supported for mig devices"),
+        "{}",
+        exit.log
+    );
     scene.end(vec![different, empty]).await;
 }
 

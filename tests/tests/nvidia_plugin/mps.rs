@@ -40,7 +40,12 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     untold.choose(Some("mps-4")).await.unwrap();
     // The plugin is there before its daemon, serves nothing, and tries again after 30 s.
     let said = node.until_says("nvidia-device-plugin", "Retrying in 30s").await.unwrap();
-    assert!(said.contains("Failed to start plugin: error waiting for MPS daemon: error checking MPS daemon health"), "{said}");
+    assert!(
+        said.contains(
+            "Failed to start plugin: error waiting for MPS daemon: error checking MPS daemon health"
+        ),
+        "{said}"
+    );
     node.until_allocatable(&[]).await.unwrap();
     until_labels(
         &node,
@@ -76,16 +81,31 @@ async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
     // Another number of replicas: the daemon begins anew.
     node.choose(Some("mps-2")).await.unwrap();
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
-    let told = words(&node);
-    assert!(told.iter().any(|said| said == "set_default_device_pinned_mem_limit 1 40960M"), "{told:?}");
-    assert!(told.iter().any(|said| said == "set_default_active_thread_percentage 50"), "{told:?}");
+    // The plugin may have asked the old daemon and be there before the new one.
+    node.until("the daemon to have the new limits", async || {
+        let told = words(&node);
+        let has = |word: &str| told.iter().any(|said| said == word);
+        if has("set_default_device_pinned_mem_limit 1 40960M")
+            && has("set_default_active_thread_percentage 50")
+        {
+            Ok(())
+        } else {
+            anyhow::bail!("it was told {told:?}")
+        }
+    })
+    .await
+    .unwrap();
 
     // Back: the daemon's pod goes with its label, and the GPUs are for everybody again.
     node.choose(Some("time-sliced-2")).await.unwrap();
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     until_labels(&node, &[("mps.capable", "false"), ("gpu.sharing-strategy", "time-slicing")]).await;
     node.until("the GPUs to be in the default mode", async || {
-        if compute_modes(&node) == [DEFAULT, DEFAULT] { Ok(()) } else { anyhow::bail!("{:?}", compute_modes(&node)) }
+        if compute_modes(&node) == [DEFAULT, DEFAULT] {
+            Ok(())
+        } else {
+            anyhow::bail!("{:?}", compute_modes(&node))
+        }
     })
     .await
     .unwrap();

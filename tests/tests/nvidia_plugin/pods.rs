@@ -63,9 +63,12 @@ async fn pods_get_gpus_replicas_and_instances() {
     // Without that rule a pod may have more replicas, which give it no more.
     let told = node.reloads();
     node.choose(Some("time-sliced-4")).await.unwrap();
-    node.until("the plugin to reload", async || if node.reloads() > told { Ok(()) } else { anyhow::bail!("not yet") })
-        .await
-        .unwrap();
+    node.until(
+        "the plugin to reload",
+        async || if node.reloads() > told { Ok(()) } else { anyhow::bail!("not yet") },
+    )
+    .await
+    .unwrap();
     node.until_allocatable(&[("gpu", "8")]).await.unwrap();
     create(&pods, &node, "both", "nvidia.com/gpu", 2).await;
     until(&pods, &node, "both", "Running").await;

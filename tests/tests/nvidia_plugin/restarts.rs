@@ -22,7 +22,11 @@ async fn a_layout_outlives_the_plugin_discovery_and_the_kubelet() {
     node.kubelet().restart().await.unwrap();
     node.until("the plugin to register again", async || {
         let said = node.said("nvidia-device-plugin");
-        if said.matches("Registered device plugin").count() > calls { Ok(()) } else { anyhow::bail!("not yet") }
+        if said.matches("Registered device plugin").count() > calls {
+            Ok(())
+        } else {
+            anyhow::bail!("not yet")
+        }
     })
     .await
     .unwrap();

@@ -8,8 +8,14 @@ use kerf_tests::nvidia_plugin::{StaticNode, StaticNodeSpec};
 /// Every layout of the reference demos, and more, by its key.
 pub const LAYOUTS: [(&str, &str); 10] = [
     ("default", "version: v1\n"),
-    ("time-sliced-2", "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"),
-    ("time-sliced-4", "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"),
+    (
+        "time-sliced-2",
+        "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n",
+    ),
+    (
+        "time-sliced-4",
+        "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n",
+    ),
     (
         "renamed-4",
         "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n",

@@ -26,8 +26,9 @@
 //! | strategy `none` on GPUs in MIG mode | offers them whole | one each | `gpu.replicas` 0 |
 //! | `MIG_STRATEGY` is set (GPU Operator sets it) | takes it, not the layout's | | likewise |
 //!
-//! Not seen here, for the stand-in kubelet is better than that: a plugin that is told of its layout just after it started can be
-//! left with 0 devices on a real kubelet until its pod is made anew (k8s-device-plugin#1645).
+//! A plugin that reloads can be left with 0 devices until it registers again: when the kubelet hears of the end of its old stream
+//! after its new registration (k8s-device-plugin#1645). The stand-in kubelet has that rule too; it was not met here, since the
+//! plugin takes longer to begin than its stream to end.
 
 mod account;
 mod caretaker;

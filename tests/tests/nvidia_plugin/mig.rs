@@ -108,7 +108,7 @@ async fn instances_are_offered_as_the_strategy_says() {
     scene.end(vec![single, mixed, hopper]).await;
 }
 
-/// As GPU Operator sets it for all nodes by its ClusterPolicy: the layout's own strategy then counts for nothing.
+/// As GPU Operator sets it for all nodes by its `ClusterPolicy`: the layout's own strategy then counts for nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_strategy_given_as_a_variable_wins_over_the_layouts() {
     let scene = Scene::start().await;

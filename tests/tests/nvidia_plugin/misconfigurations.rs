@@ -56,7 +56,6 @@ async fn a_layout_that_is_refused_leaves_the_node_without_devices_until_another_
     node.until_layout_is_there("version-2").await.unwrap();
     for (layout, _, said) in bad {
         let last = refused(&node, layout, "1").await;
-        println!("{layout}: {last}");
         assert!(last.contains(said), "{layout}: {last}");
     }
     scene.end(vec![node]).await;

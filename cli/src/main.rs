@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 use clap::{CommandFactory, Parser, Subcommand};
-use kerf_cli::{bench, check, completion, explain, gpu, nodes, policy, scheduler_config, simulate, uninstall};
+use kerf_cli::{
+    bench, check, completion, explain, gpu, nodes, policy, scheduler_config, simulate, uninstall,
+};
 use std::process::ExitCode;
 
 /// GPUs cut to size for Kubernetes pods.

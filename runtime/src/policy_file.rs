@@ -99,7 +99,12 @@ pub fn read(path: &Path) -> Result<Policies, PolicyFileError> {
 /// them, at least one thing.
 pub fn check(path: &Path) -> Result<Contents, Vec<PolicyFileError>> {
     let texts = folder::read(path).map_err(|source| vec![unreadable(path, source)])?;
-    contents(path, texts.into_iter().map(|(path, text)| (path.clone(), text.map_err(|source| unreadable(&path, source)))))
+    contents(
+        path,
+        texts
+            .into_iter()
+            .map(|(path, text)| (path.clone(), text.map_err(|source| unreadable(&path, source)))),
+    )
 }
 
 /// Reads the policies of these texts as [`check`] reads files, as of the keys of a `ConfigMap` that is called `name`.

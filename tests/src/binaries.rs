@@ -78,6 +78,14 @@ pub fn node_tool(name: &str) -> Result<PathBuf, BinaryError> {
     path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoNodeTool { name: name.to_owned() })
 }
 
+/// One of NVIDIA's programs (`nvidia-device-plugin`, `gpu-feature-discovery`, `config-manager`, `mps-control-daemon`): from the
+/// current set of `cargo xtask tools`.
+pub fn nvidia_tool(name: &str) -> Result<PathBuf, BinaryError> {
+    let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
+    let path = current_set(&executable, "nvidia-tools").map(|folder| folder.join(name));
+    path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
+}
+
 /// `<target>/<profile>` of an executable there, in `deps` (tests) or in `examples`.
 fn profile_folder(executable: &Path) -> PathBuf {
     let folder = executable.parent().unwrap_or(Path::new("."));

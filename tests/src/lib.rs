@@ -16,6 +16,7 @@ pub mod gpu_operator;
 pub mod kubelet;
 pub mod kubelet_rules;
 pub mod mps;
+pub mod nvidia_plugin;
 pub mod openapi;
 pub mod oracle;
 pub mod overlays;
@@ -24,7 +25,7 @@ pub mod pods;
 pub mod process;
 pub mod random;
 pub mod real_node;
-pub mod static_node;
 pub mod services;
+pub mod static_node;
 
 pub use percentile::percentile;

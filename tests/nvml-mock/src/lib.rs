@@ -6,7 +6,7 @@
 //!
 //! Everything but `abi` is free of unsafe code: tables (`model`, `facts`, `tables`, `profile`, `compute_profile`),
 //! rules, changes of state (`lifecycle`, `mode`, `ecc`, `memory_limits`), files (`store`, `control_watch`,
-//! `proc_files`), calls (`session`) and what strikes them (`gate`). It shares no code with kerf-core on
+//! `proc_files`, `sys_files`), calls (`session`) and what strikes them (`gate`). It shares no code with kerf-core on
 //! purpose: its MIG rules are a second opinion. Only `tests/geometry.rs` knows both, and holds one against the other.
 
 #![deny(unsafe_code)]
@@ -36,6 +36,7 @@ mod rules;
 mod session;
 mod state;
 mod store;
+mod sys_files;
 mod tables;
 
 #[expect(unsafe_code, reason = "the boundary to C: exported names, and pointers that callers own")]

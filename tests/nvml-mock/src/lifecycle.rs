@@ -89,6 +89,18 @@ impl MockState {
         Ok(serial)
     }
 
+    /// What `nvidia-smi mig -cgi <name> -C` does: an instance where the driver puts it, and one compute instance that takes all
+    /// of it.
+    pub fn cut(&mut self, index: u32, profile: &str) -> Outcome<()> {
+        let model = self.gpu_at(index)?.model;
+        let profile = model.profile_named(profile).ok_or(NvmlCode::INVALID_ARGUMENT)?;
+        let all =
+            compute_profiles(model, profile).into_iter().find(|part| part.slices == profile.compute_slices);
+        let all = all.ok_or(NvmlCode::NOT_SUPPORTED)?.id;
+        let gi = self.create_gpu_instance(index, profile.id, None, &MockControl::new())?;
+        self.create_compute_instance(index, gi, all, None).map(drop)
+    }
+
     /// `nvmlComputeInstanceDestroy`, by the instance's serial.
     pub fn destroy_compute_instance(
         &mut self,

@@ -35,6 +35,20 @@ fn a_cut_that_does_not_fit_lacks_resources_and_a_wrong_place_is_a_wrong_argument
 }
 
 #[test]
+fn a_cut_by_name_makes_an_instance_with_all_of_it_in_one_part() {
+    let mut state = node(Model::A100Gb80, MigMode::Enabled);
+    for profile in ["3g.40gb", "2g.20gb", "1g.10gb"] {
+        state.cut(1, profile).unwrap();
+    }
+    assert_eq!(state.cut(1, "7g.80gb"), Err(NvmlCode::INSUFFICIENT_RESOURCES));
+    assert_eq!(state.cut(1, "1g.5gb"), Err(NvmlCode::INVALID_ARGUMENT));
+    let slices: Vec<_> =
+        state.slices().into_iter().map(|s| (s.gpu_index, s.profile, s.mig_uuids.len())).collect();
+    assert_eq!(slices.len(), 3);
+    assert!(slices.iter().all(|(gpu, _, parts)| (*gpu, *parts) == (1, 1)), "{slices:?}");
+}
+
+#[test]
 fn nothing_is_cut_while_mig_mode_is_off() {
     let mut state = node(Model::H100, MigMode::Disabled);
     assert_eq!(cut(&mut state, "1g.10gb", 0), Err(NvmlCode::NOT_SUPPORTED));

@@ -202,6 +202,11 @@ impl MockState {
         })
     }
 
+    /// Replaces a state file, for a node on which no program runs: it heeds no lock.
+    pub fn write(&self, path: &Path) -> Result<(), FileError> {
+        files::write(path, self)
+    }
+
     /// The calls that hang now. A process that is killed while it waits cannot take its line out, so those of processes
     /// that are gone are left out here, and taken out when the next call hangs.
     #[must_use]

@@ -136,7 +136,8 @@ mod tests {
 
     #[test]
     fn comments_and_line_ends_are_no_commands() {
-        let text = "# first\nhelm install kerf \\\n  deploy/chart   # all of it\n\nkubectl get nodes\n".to_owned();
+        let text =
+            "# first\nhelm install kerf \\\n  deploy/chart   # all of it\n\nkubectl get nodes\n".to_owned();
         let block = Block { line: 1, role: Role::Run, text };
         assert_eq!(block.commands(), ["helm install kerf    deploy/chart", "kubectl get nodes"]);
     }

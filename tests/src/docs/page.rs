@@ -71,7 +71,9 @@ impl Page {
                     page.blocks.iter_mut().last().into_iter().for_each(|block| block.text.push_str(&part));
                 }
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
-                Event::End(TagEnd::Heading(_)) => page.anchors.extend(heading.take().map(|title| anchor(&title))),
+                Event::End(TagEnd::Heading(_)) => {
+                    page.anchors.extend(heading.take().map(|title| anchor(&title)))
+                }
                 Event::Text(part) | Event::Code(part) => {
                     heading.iter_mut().for_each(|title| title.push_str(&part));
                 }

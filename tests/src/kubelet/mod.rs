@@ -20,6 +20,7 @@ mod demand;
 mod devices;
 mod downward;
 mod expansion;
+mod go_clients;
 mod grant;
 mod health;
 mod images;

@@ -11,12 +11,14 @@ use kerf_node_agent::kubelet_api::deviceplugin::registration_server::Registratio
 use kerf_node_agent::kubelet_api::podresources::pod_resources_lister_server::PodResourcesListerServer;
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
 
 use super::devices::DeviceManager;
+use super::go_clients;
 use super::pod_resources::PodResourcesService;
 use super::rate_limit::RateLimit;
 use super::registration::RegistrationService;
@@ -105,7 +107,8 @@ impl KubeletServers {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
             let stopped = stop.clone().cancelled_owned();
-            let serving = router.serve_with_incoming_shutdown(UnixListenerStream::new(listener), stopped);
+            let incoming = UnixListenerStream::new(listener).map(|stream| stream.map(go_clients::accept));
+            let serving = router.serve_with_incoming_shutdown(incoming, stopped);
             let overdue = async {
                 stop.cancelled().await;
                 tokio::time::sleep(FAREWELL).await;

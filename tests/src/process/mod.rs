@@ -17,6 +17,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::binaries::{self, BinaryError};
 
+pub(crate) use log::tail;
+
 /// Lines of a child's log that go into an error: a Go program's last words fit, its history does not.
 const TAIL_LINES: usize = 25;
 
@@ -103,6 +105,12 @@ impl Program {
     pub fn env(mut self, key: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((key.into(), value.into()));
         self
+    }
+
+    /// The log file that it will have.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        &self.log
     }
 
     /// Starts it. It is killed when the returned value is dropped, and by the kernel when this process ends.

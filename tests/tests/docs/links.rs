@@ -16,7 +16,9 @@ fn links_lead_somewhere() -> anyhow::Result<()> {
             let target = if file.is_empty() { root.join(&page.path) } else { root.join(folder).join(file) };
             let target = target.canonicalize().ok();
             let leads = target.as_ref().is_some_and(|target| {
-                let of = pages.iter().find(|page| root.join(&page.path).canonicalize().ok().as_ref() == Some(target));
+                let of = pages
+                    .iter()
+                    .find(|page| root.join(&page.path).canonicalize().ok().as_ref() == Some(target));
                 heading.is_empty() || of.is_some_and(|page| page.anchors.contains(heading))
             });
             if !leads {

@@ -33,6 +33,9 @@ pub const NODE: Set = Set {
 pub const ADMIN: Set =
     Set { store: "admin-tools", modules: &["kustomize", "helm"], programs: &ADMIN_PROGRAMS };
 
+/// NVIDIA's own programs of a node that their device plugin serves. Tests run them on the simulated NVML.
+pub const NVIDIA: Set = Set { store: "nvidia-tools", modules: &["nvidia"], programs: &NVIDIA_PROGRAMS };
+
 /// Kubernetes' version as the programs report it. Must agree with `tests/tools/kubernetes/go.mod` (a test compares).
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
@@ -99,8 +102,19 @@ pub struct Program {
     pub module: &'static str,
     /// Go package of its `main`.
     pub package: &'static str,
-    /// Whether it has parts in C.
-    pub cgo: bool,
+    /// Its parts in C.
+    pub c: C,
+}
+
+/// What a program has in C.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum C {
+    /// Nothing.
+    None,
+    /// Parts that are linked into it, with all that they need.
+    Static,
+    /// Declarations of a library that it opens when it runs, and that need not be there when it is built.
+    OpensLibraries,
 }
 
 /// The control plane's programs in build order: first what it cannot do without.
@@ -124,7 +138,7 @@ const NODE_PROGRAMS: [Program; 6] = [
     ),
     pure("ctr", "containerd", "github.com/containerd/containerd/v2/cmd/ctr"),
     // It enters namespaces before Go's threads begin, which is C.
-    Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", cgo: true },
+    Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", c: C::Static },
     pure("pause", "pause", "."),
 ];
 
@@ -134,12 +148,24 @@ const ADMIN_PROGRAMS: [Program; 2] = [
     pure("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
 ];
 
+const NVIDIA_PROGRAMS: [Program; 4] = [
+    nvidia("nvidia-device-plugin", "github.com/NVIDIA/k8s-device-plugin/cmd/nvidia-device-plugin"),
+    nvidia("gpu-feature-discovery", "github.com/NVIDIA/k8s-device-plugin/cmd/gpu-feature-discovery"),
+    nvidia("mps-control-daemon", "github.com/NVIDIA/k8s-device-plugin/cmd/mps-control-daemon"),
+    // It opens no library; built as the others are it shares what was compiled for them, and takes 7 s for 64.
+    nvidia("config-manager", "github.com/NVIDIA/k8s-device-plugin/cmd/config-manager"),
+];
+
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
     pure(name, "kubernetes", package)
 }
 
 const fn pure(name: &'static str, module: &'static str, package: &'static str) -> Program {
-    Program { name, module, package, cgo: false }
+    Program { name, module, package, c: C::None }
+}
+
+const fn nvidia(name: &'static str, package: &'static str) -> Program {
+    Program { name, module: "nvidia", package, c: C::OpensLibraries }
 }
 
 /// The packages whose variables Kubernetes' own build sets (its `hack/lib/version.sh`).
@@ -181,7 +207,8 @@ mod tests {
     fn every_program_is_a_tool_of_its_module() {
         let workspace = Workspace::locate().unwrap();
         let of_others = NODE_PROGRAMS.iter().filter(|program| program.module != "pause");
-        for program in PROGRAMS.iter().chain(of_others).chain(&ADMIN_PROGRAMS) {
+        let programs = PROGRAMS.iter().chain(of_others).chain(&ADMIN_PROGRAMS).chain(&NVIDIA_PROGRAMS);
+        for program in programs {
             let text = std::fs::read_to_string(workspace.go_module(program.module).join("go.mod")).unwrap();
             assert!(
                 text.lines().any(|line| line.trim().trim_start_matches("tool ") == program.package),

@@ -1,18 +1,82 @@
-//! How programs with parts in C are built: static, so that they run on any libc.
+//! How programs with parts in C are built.
 
 use std::process::{Command, Stdio};
 
 use anyhow::ensure;
 
-/// Linker flags for one file that needs no other.
-pub const STATIC: &str = " -extldflags -static";
+use super::catalog::C;
+
+/// Linker flags for one file that needs no other, so that it runs on any libc.
+const STATIC: &str = " -extldflags -static";
 
 /// runc filters system calls by libseccomp; the others are for a static libc, which cannot load what it would look up names by.
-pub const TAGS: &str = "seccomp netgo osusergo";
+const TAGS: &str = "seccomp netgo osusergo";
 
-/// Fails with the remedy unless libseccomp is there. Without it runc can be built, and then refuses every pod: the kubelet asks
-/// for a filter for each pod's first container.
-pub fn check() -> anyhow::Result<()> {
+/// What a library opened at run time defines is missing when the program is linked (NVIDIA's own Makefile sets the same).
+const UNRESOLVED: &str = "-Wl,--unresolved-symbols=ignore-in-object-files";
+
+/// What `go build` is told beside a program's own flags.
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// Variables of the environment.
+    pub environment: Vec<(&'static str, &'static str)>,
+    /// Arguments before all others.
+    pub arguments: Vec<&'static str>,
+    /// To be added to the linker's flags.
+    pub linker_flags: &'static str,
+}
+
+/// The settings for a program with such parts.
+pub fn settings(c: C) -> Settings {
+    match c {
+        C::None => Settings::default(),
+        C::Static => Settings {
+            environment: vec![("CGO_ENABLED", "1")],
+            arguments: vec!["-tags", TAGS],
+            linker_flags: STATIC,
+        },
+        C::OpensLibraries => Settings {
+            environment: vec![("CGO_ENABLED", "1"), ("CGO_LDFLAGS", UNRESOLVED)],
+            ..Settings::default()
+        },
+    }
+}
+
+/// What of the settings decides a program's content.
+pub fn flags(c: C) -> &'static str {
+    match c {
+        C::None => "",
+        C::Static => TAGS,
+        C::OpensLibraries => UNRESOLVED,
+    }
+}
+
+/// Fails with the remedy unless what such parts take is there.
+pub fn check(c: C) -> anyhow::Result<()> {
+    match c {
+        C::None => Ok(()),
+        C::Static => check_seccomp(),
+        C::OpensLibraries => check_compiler(),
+    }
+}
+
+fn check_compiler() -> anyhow::Result<()> {
+    let mut asked = Command::new("go");
+    asked.args(["env", "CC"]).env("CGO_ENABLED", "1");
+    let compiler = asked.output().map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let compiler = compiler.ok().filter(|name| !name.is_empty()).unwrap_or_else(|| "gcc".to_owned());
+    let mut asked = Command::new(&compiler);
+    asked.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    ensure!(
+        asked.status().is_ok_and(|status| status.success()),
+        "NVIDIA's programs take a C compiler, and {compiler} is missing (Debian: apt-get install gcc libc6-dev)"
+    );
+    Ok(())
+}
+
+/// Without libseccomp runc can be built, and then refuses every pod: the kubelet asks for a filter for each pod's first
+/// container.
+fn check_seccomp() -> anyhow::Result<()> {
     let mut asked = Command::new("pkg-config");
     asked.args(["--exists", "libseccomp"]).stdout(Stdio::null()).stderr(Stdio::null());
     ensure!(

@@ -57,14 +57,13 @@ pub fn build(
     progress.tick("starting");
     let mut go = command(&workspace.go_module(program.module));
     let mut linker_flags = linker_flags(program.module);
-    if program.cgo {
-        cgo::check()?;
-        go.env("CGO_ENABLED", "1").args(["build", "-tags", cgo::TAGS]);
-        linker_flags.push_str(cgo::STATIC);
-    } else {
-        go.arg("build");
-    }
+    cgo::check(program.c)?;
+    let settings = cgo::settings(program.c);
+    linker_flags.push_str(settings.linker_flags);
     let mut child = go
+        .arg("build")
+        .args(settings.arguments)
+        .envs(settings.environment)
         .args(["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", &linker_flags])
         .arg("-o")
         .arg(output)

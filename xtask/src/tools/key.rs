@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Context as _;
 
-use super::catalog::{Set, linker_flags};
+use super::catalog::{C, Set, linker_flags};
 use super::cgo;
 use crate::workspace::Workspace;
 
@@ -23,8 +23,10 @@ pub fn of(workspace: &Workspace, set: &Set) -> anyhow::Result<String> {
         }
         hash.field(linker_flags(module).as_bytes());
     }
-    if set.programs.iter().any(|program| program.cgo) {
-        hash.field(cgo::TAGS.as_bytes());
+    for c in [C::Static, C::OpensLibraries] {
+        if set.programs.iter().any(|program| program.c == c) {
+            hash.field(cgo::flags(c).as_bytes());
+        }
     }
     Ok(format!("{:016x}", hash.0))
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask tools`: the programs of the local control plane and those that an admin installs with, built once from pinned
-//! Go modules; and those of a node, for `cargo xtask gpu pack`.
+//! `cargo xtask tools`: the programs of the local control plane, those that an admin installs with, and NVIDIA's own, built once
+//! from pinned Go modules; and those of a node, for `cargo xtask gpu pack`.
 //!
 //! Decides what is missing and builds that. `<target>/<store>/<key>/` holds one set; the file `<target>/<store>/current`
 //! names the set in use, and is all that `kerf_tests::binaries` reads: the rule that makes the key stays here. Must not
@@ -22,7 +22,7 @@ use anyhow::Context as _;
 
 use self::assets::Assets;
 pub use self::catalog::KUBERNETES_VERSION;
-use self::catalog::{ADMIN, CONTROL_PLANE, NODE, Program, Set};
+use self::catalog::{ADMIN, CONTROL_PLANE, NODE, NVIDIA, Program, Set};
 use self::progress::Progress;
 use crate::workspace::Workspace;
 
@@ -35,6 +35,7 @@ pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     let spared = |program: &Program| assets.as_ref().is_some_and(|a| a.holds(program.name));
     provide(workspace, &CONTROL_PLANE, spared)?;
     provide(workspace, &ADMIN, |_| false)?;
+    provide(workspace, &NVIDIA, |_| false)?;
     files::ensure(workspace)
 }
 

@@ -11,23 +11,16 @@ use crate::handle::DeviceHandle;
 use crate::session::{Call, Subject};
 use crate::state::GpuState;
 
-/// PCI bus of the first GPU; the others follow at a distance of four.
-const FIRST_BUS: u32 = 0x1B;
-
-fn bus(gpu: &GpuState) -> u32 {
-    FIRST_BUS + gpu.index * 4
-}
-
 pub(super) fn pci_info(gpu: &GpuState) -> nvmlPciInfo_t {
     let facts = gpu.model.facts();
     nvmlPciInfo_t {
-        busIdLegacy: characters(&format!("0000:{:02X}:00.0", bus(gpu))),
+        busIdLegacy: characters(&format!("0000:{:02X}:00.0", gpu.bus())),
         domain: 0,
-        bus: bus(gpu),
+        bus: gpu.bus(),
         device: 0,
         pciDeviceId: facts.pci_device_id,
         pciSubSystemId: facts.pci_subsystem_id,
-        busId: characters(&format!("00000000:{:02X}:00.0", bus(gpu))),
+        busId: characters(&format!("00000000:{:02X}:00.0", gpu.bus())),
     }
 }
 
@@ -63,7 +56,7 @@ fn find(call: &Call, device: Out<DeviceHandle>, is_it: impl Fn(&GpuState) -> boo
 
 fn by_bus(call: &Call, text: TextIn, device: Out<DeviceHandle>) -> Outcome<()> {
     let wanted = parse_bus(&text.get()?).ok_or(NvmlCode::INVALID_ARGUMENT)?;
-    find(call, device, |gpu| bus(gpu) == wanted)
+    find(call, device, |gpu| gpu.bus() == wanted)
 }
 
 fn by_uuid(call: &Call, text: &str) -> Outcome<DeviceHandle> {

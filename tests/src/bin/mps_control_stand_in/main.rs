@@ -16,6 +16,11 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// How often it is looked whether the daemon has begun.
+const LOOK: Duration = Duration::from_millis(5);
 
 fn main() -> ExitCode {
     match run() {
@@ -45,17 +50,23 @@ fn run() -> anyhow::Result<()> {
         return daemon::run(&pipe, &arguments);
     }
     if arguments.iter().any(|argument| argument == "-d") {
-        return detach(&arguments);
+        return detach(&pipe, &arguments);
     }
     control(&pipe)
 }
 
-/// The daemon in the background.
-fn detach(arguments: &[String]) -> anyhow::Result<()> {
+/// The daemon in the background. It is back when the daemon takes words.
+fn detach(pipe: &Path, arguments: &[String]) -> anyhow::Result<()> {
     let rest = arguments.iter().filter(|argument| *argument != "-d");
     let mut daemon = Command::new(std::env::current_exe()?);
     daemon.arg("-f").args(rest).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    daemon.spawn().context("failed to start the daemon")?;
+    let mut daemon = daemon.spawn().context("failed to start the daemon")?;
+    while UnixStream::connect(pipe.join("control")).is_err() {
+        if let Some(status) = daemon.try_wait()? {
+            bail!("the daemon ended at once, {status}");
+        }
+        thread::sleep(LOOK);
+    }
     Ok(())
 }
 

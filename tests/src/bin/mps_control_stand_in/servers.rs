@@ -24,6 +24,8 @@ pub struct Server {
 #[derive(Debug)]
 pub struct Servers {
     pub defaults: Limits,
+    /// The defaults of the daemon's other GPUs, by their index.
+    pub of_other_devices: BTreeMap<String, Limits>,
     pub all: BTreeMap<u32, Server>,
     /// Clients that lost their server.
     lost: BTreeSet<u32>,
@@ -34,6 +36,7 @@ impl Servers {
     pub fn new() -> Self {
         Self {
             defaults: Limits::default(),
+            of_other_devices: BTreeMap::new(),
             all: BTreeMap::new(),
             lost: BTreeSet::new(),
             next: std::process::id() * 10,

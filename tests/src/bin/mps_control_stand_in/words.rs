@@ -32,6 +32,17 @@ pub fn answer(servers: &mut Servers, line: &str) -> Done {
             servers.defaults.set_memory(limit);
             String::new()
         }
+        [word, device, ref limit @ ..] if of_another_device(word, device) => {
+            let limits = servers.of_other_devices.entry(device.to_owned()).or_default();
+            match (word, limit) {
+                ("get_default_device_pinned_mem_limit", []) => limits.memory_text(),
+                ("set_default_device_pinned_mem_limit", [limit]) => {
+                    limits.set_memory(limit);
+                    String::new()
+                }
+                _ => unknown(line),
+            }
+        }
         ["quit"] => return Done::Quit { within: FOREVER },
         ["quit", "-t", seconds] => {
             return Done::Quit { within: Duration::from_secs(seconds.parse().unwrap_or_default()) };
@@ -59,6 +70,11 @@ fn of_server(word: &str) -> bool {
         "shutdown_server",
     ]
     .contains(&word)
+}
+
+/// Default limits of a GPU that is not the daemon's first. What clients get on it is not told.
+fn of_another_device(word: &str, device: &str) -> bool {
+    word.ends_with("_default_device_pinned_mem_limit") && device.parse::<u32>().is_ok_and(|device| device > 0)
 }
 
 fn unknown(line: &str) -> String {

@@ -1,0 +1,127 @@
+//! What the kubelet, node feature discovery and the `DaemonSet` controller do for NVIDIA's pods of a node: the ConfigMap's
+//! volume, the labels that GPU feature discovery found, and whether the MPS daemon runs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::pod::{Containers, NvidiaPod, RunningPod};
+use super::root::NodeFolder;
+use super::spec::StaticNodeSpec;
+use super::volume;
+
+/// The label that the chart's `DaemonSet` of the MPS daemon selects on.
+const MPS_CAPABLE: &str = "nvidia.com/mps.capable";
+
+/// What the caretaker works with.
+pub(super) struct Caretaker {
+    pub spec: Arc<StaticNodeSpec>,
+    pub folder: NodeFolder,
+    pub client: Client,
+    pub kubeconfig: PathBuf,
+    pub containers: Containers,
+}
+
+/// What it has done so far.
+#[derive(Default)]
+struct Done {
+    /// What the ConfigMap's volume shows, and how often that changed.
+    shown: Option<BTreeMap<String, String>>,
+    serial: u32,
+    /// The labels that were found and put on the node.
+    labels: BTreeMap<String, String>,
+    /// NVIDIA's pods, the MPS daemon's last.
+    pods: Vec<RunningPod>,
+    mps: Option<RunningPod>,
+}
+
+impl Caretaker {
+    /// Works until it is told to stop, and then ends NVIDIA's pods.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut done = Done::default();
+        loop {
+            if let Err(error) = self.pass(&mut done).await {
+                tracing::debug!(node = self.spec.name, %error, "a pass over a static node failed");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(self.spec.config_period) => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        for pod in done.pods.into_iter().chain(done.mps) {
+            pod.end().await;
+        }
+    }
+
+    async fn pass(&self, done: &mut Done) -> anyhow::Result<()> {
+        self.show_layouts(done).await?;
+        if done.shown.is_some() && done.pods.is_empty() {
+            for pod in [NvidiaPod::Discovery, NvidiaPod::Plugin] {
+                done.pods.push(self.start(pod)?);
+            }
+        }
+        self.label(done).await?;
+        self.choose_mps(done).await
+    }
+
+    fn start(&self, pod: NvidiaPod) -> anyhow::Result<RunningPod> {
+        RunningPod::start(pod, &self.folder, &self.spec, &self.kubeconfig, Arc::clone(&self.containers))
+    }
+
+    /// A ConfigMap that is gone leaves its volume as it was.
+    async fn show_layouts(&self, done: &mut Done) -> anyhow::Result<()> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.spec.namespace);
+        let Some(map) = maps.get_opt(&self.spec.config_map).await? else { return Ok(()) };
+        let files = map.data.unwrap_or_default();
+        if done.shown.as_ref() != Some(&files) {
+            done.serial += 1;
+            volume::project(&self.folder.dir.join("configs"), &files, done.serial)?;
+            done.shown = Some(files);
+        }
+        Ok(())
+    }
+
+    /// As node feature discovery does it: what was found is set, what is found no more is taken away.
+    async fn label(&self, done: &mut Done) -> anyhow::Result<()> {
+        let found = std::fs::read_to_string(self.folder.dir.join("features/gfd")).unwrap_or_default();
+        let found: BTreeMap<String, String> = found
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        if found == done.labels {
+            return Ok(());
+        }
+        let gone = done.labels.keys().filter(|name| !found.contains_key(*name));
+        let gone = gone.map(|name| (name.clone(), Value::Null));
+        let set = found.iter().map(|(name, value)| (name.clone(), json!(value)));
+        let labels: serde_json::Map<String, Value> = set.chain(gone).collect();
+        let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
+        self.nodes().patch(&self.spec.name, &PatchParams::default(), &patch).await?;
+        done.labels = found;
+        Ok(())
+    }
+
+    async fn choose_mps(&self, done: &mut Done) -> anyhow::Result<()> {
+        let node = self.nodes().get(&self.spec.name).await?;
+        let labels = node.metadata.labels.unwrap_or_default();
+        let wanted = labels.get(MPS_CAPABLE).is_some_and(|value| value == "true");
+        if wanted && done.mps.is_none() {
+            done.mps = Some(self.start(NvidiaPod::MpsDaemon)?);
+        }
+        if !wanted && let Some(pod) = done.mps.take() {
+            pod.end().await;
+        }
+        Ok(())
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+}

@@ -1,0 +1,199 @@
+//! A container that is started again when it ends, and what became of it each time.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+
+use crate::kubelet::locked;
+use crate::process::{Child, ProcessError, Program, tail};
+
+/// How often a process is asked whether it has ended.
+const POLL: Duration = Duration::from_millis(20);
+
+/// How long a container may take to end by itself. 30 s on a real node; NVIDIA's programs take none.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Lines of a log that are shown when a wait is over.
+const SHOWN_LINES: usize = 25;
+
+/// Exit code of a process that a signal ended: runtimes count from here.
+const SIGNAL_EXIT: i32 = 128;
+
+/// How a run of a container ended that nobody had asked to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit code, or 128 and the signal.
+    pub code: i32,
+    /// The last lines of its log.
+    pub log: String,
+}
+
+/// When a container is started again.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Again {
+    /// Whenever it ends, after this time.
+    Always(Duration),
+    /// When it fails, after this time: an init container.
+    OnFailure(Duration),
+}
+
+/// What is known of a container.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// Its process, while it runs.
+    pub process: Option<u32>,
+    /// Times that it was started.
+    pub starts: u32,
+    /// How its runs ended.
+    pub exits: Vec<Exit>,
+}
+
+/// A container's record, and how to signal it.
+#[derive(Debug, Clone)]
+pub(super) struct Handle {
+    record: Arc<Mutex<Record>>,
+    orders: UnboundedSender<Order>,
+    log: PathBuf,
+}
+
+impl Handle {
+    /// Looks at the record.
+    pub fn read<T>(&self, look: impl FnOnce(&Record) -> T) -> T {
+        look(&locked(&self.record))
+    }
+
+    /// All that the container said so far, over its runs.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The end of that, for error messages.
+    pub fn tail(&self) -> String {
+        tail(&self.log, SHOWN_LINES)
+    }
+
+    /// Sends its process a signal. One that does not run gets none.
+    pub fn signal(&self, signal: Signal) {
+        let _ = self.orders.send(Order::Signal(signal));
+    }
+}
+
+#[derive(Debug)]
+enum Order {
+    Signal(Signal),
+    End,
+}
+
+/// A container that is looked after.
+pub(super) struct Running {
+    pub handle: Handle,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    /// Starts it.
+    pub fn start(program: Program, again: Again) -> Self {
+        let record = Arc::new(Mutex::new(Record::default()));
+        let (orders, receiver) = unbounded_channel();
+        let handle = Handle { record: Arc::clone(&record), orders, log: program.log().to_owned() };
+        Self { handle, task: tokio::spawn(keep(program, again, record, receiver)) }
+    }
+
+    /// Waits until an init container has succeeded.
+    pub async fn success(&mut self) {
+        let _ = (&mut self.task).await;
+    }
+
+    /// Ends it: TERM, then KILL.
+    pub async fn end(self) {
+        let _ = self.handle.orders.send(Order::End);
+        let _ = self.task.await;
+    }
+}
+
+async fn keep(
+    program: Program,
+    again: Again,
+    record: Arc<Mutex<Record>>,
+    mut orders: UnboundedReceiver<Order>,
+) {
+    loop {
+        let mut child = match spawn(program.clone()).await {
+            Ok(child) => child,
+            Err(error) => {
+                let exit = Exit { code: -1, log: format!("it could not be started: {error}") };
+                return locked(&record).exits.push(exit);
+            }
+        };
+        {
+            let mut record = locked(&record);
+            record.process = Some(child.id());
+            record.starts += 1;
+        }
+        let ended = follow(&mut child, &mut orders).await;
+        // What it started ends with it, as with a container's first process.
+        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let _nobody_left = group.map(|group| kill_process_group(group, Signal::KILL));
+        locked(&record).process = None;
+        let Some(code) = ended else { return };
+        let (pause, done) = match again {
+            Again::Always(pause) => (pause, false),
+            Again::OnFailure(pause) => (pause, code == 0),
+        };
+        if done {
+            return;
+        }
+        locked(&record).exits.push(Exit { code, log: child.log_tail() });
+        if tokio::time::timeout(pause, told_to_end(&mut orders)).await.is_ok() {
+            return;
+        }
+    }
+}
+
+/// Off the asynchronous threads.
+async fn spawn(program: Program) -> Result<Child, ProcessError> {
+    match tokio::task::spawn_blocking(move || program.spawn()).await {
+        Ok(child) => child,
+        Err(stopped) => std::panic::resume_unwind(stopped.into_panic()),
+    }
+}
+
+async fn told_to_end(orders: &mut UnboundedReceiver<Order>) {
+    while matches!(orders.recv().await, Some(Order::Signal(_))) {}
+}
+
+/// Its exit code, or none if it was told to end.
+async fn follow(child: &mut Child, orders: &mut UnboundedReceiver<Order>) -> Option<i32> {
+    let mut until = None;
+    loop {
+        if let Some(code) = exit_code(child) {
+            return until.is_none().then_some(code);
+        }
+        if until.is_some_and(|until| Instant::now() >= until) {
+            let _ = child.kill();
+            return None;
+        }
+        if until.is_some() {
+            tokio::time::sleep(POLL).await;
+            continue;
+        }
+        match tokio::time::timeout(POLL, orders.recv()).await {
+            Err(_) => {}
+            Ok(Some(Order::Signal(signal))) => drop(child.signal(signal)),
+            Ok(Some(Order::End) | None) => {
+                let _ = child.signal(Signal::TERM);
+                until = Some(Instant::now() + GRACE);
+            }
+        }
+    }
+}
+
+fn exit_code(child: &mut Child) -> Option<i32> {
+    use std::os::unix::process::ExitStatusExt as _;
+    let status = child.exited().ok()??;
+    Some(status.code().unwrap_or_else(|| SIGNAL_EXIT + status.signal().unwrap_or_default()))
+}

@@ -1,0 +1,228 @@
+//! NVIDIA's pods of a node, as their chart makes them: config-manager first, then the program, with config-manager beside
+//! it (`deployments/helm/nvidia-device-plugin/templates` of k8s-device-plugin v0.19.3).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::container::{Again, Handle, Running};
+use super::root::{NodeFolder, PodRoot};
+use super::spec::StaticNodeSpec;
+use crate::kubelet::locked;
+use crate::process::Program;
+
+/// How often it is looked which process is the pod's program.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// One of NVIDIA's pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NvidiaPod {
+    /// nvidia-device-plugin.
+    Plugin,
+    /// gpu-feature-discovery.
+    Discovery,
+    /// mps-control-daemon, where GPU feature discovery found MPS to be chosen.
+    MpsDaemon,
+}
+
+impl NvidiaPod {
+    /// The pod's program.
+    #[must_use]
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Plugin => "nvidia-device-plugin",
+            Self::Discovery => "gpu-feature-discovery",
+            Self::MpsDaemon => "mps-control-daemon",
+        }
+    }
+
+    /// The name of its config-manager's container, which tells the program of a change.
+    #[must_use]
+    pub fn sidecar(self) -> String {
+        format!("{}-sidecar", self.program())
+    }
+
+    /// The name of the config-manager's container that runs before the program.
+    #[must_use]
+    pub fn init(self) -> String {
+        format!("{}-init", self.program())
+    }
+
+    /// What config-manager is told that the program is called.
+    fn is_called(self, spec: &StaticNodeSpec) -> &'static str {
+        match self {
+            Self::MpsDaemon => spec.mps_daemon_is_called,
+            other => other.program(),
+        }
+    }
+}
+
+/// The containers of a node by name.
+pub(super) type Containers = Arc<Mutex<BTreeMap<String, Handle>>>;
+
+/// A pod that runs.
+pub(super) struct RunningPod {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl RunningPod {
+    /// Starts it.
+    pub fn start(
+        pod: NvidiaPod,
+        node: &NodeFolder,
+        spec: &StaticNodeSpec,
+        kubeconfig: &Path,
+        containers: Containers,
+    ) -> anyhow::Result<Self> {
+        let plan =
+            Plan::new(pod, node, spec, kubeconfig).with_context(|| format!("{pod:?} cannot be started"))?;
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(plan.run(spec.restart_after, containers, stop.clone()));
+        Ok(Self { stop, task })
+    }
+
+    /// Ends its containers.
+    pub async fn end(self) {
+        self.stop.cancel();
+        let _ = self.task.await;
+    }
+}
+
+/// The pod's containers in order.
+struct Plan {
+    pod: NvidiaPod,
+    init: Vec<(String, Program)>,
+    main: Program,
+    sidecar: Program,
+    processes: PathBuf,
+}
+
+impl Plan {
+    fn new(
+        pod: NvidiaPod,
+        node: &NodeFolder,
+        spec: &StaticNodeSpec,
+        kubeconfig: &Path,
+    ) -> anyhow::Result<Self> {
+        let root = PodRoot::create(node, pod.program())?;
+        let account = root.dir.join("kubeconfig");
+        fs::copy(kubeconfig, &account).context("failed to give the pod its account")?;
+        let manager = |name: &str, once: bool| -> anyhow::Result<Program> {
+            let variables = [
+                ("ONESHOT", if once { "true" } else { "false" }),
+                ("KUBECONFIG", &account.display().to_string()),
+                ("NODE_NAME", &spec.name),
+                ("NODE_LABEL", super::CONFIG_LABEL),
+                ("CONFIG_FILE_SRCDIR", "/available-configs"),
+                ("CONFIG_FILE_DST", "/config/config.yaml"),
+                ("DEFAULT_CONFIG", &spec.default_config),
+                ("FALLBACK_STRATEGIES", "named,single"),
+                ("SEND_SIGNAL", if once { "false" } else { "true" }),
+                ("SIGNAL", if once { "" } else { "1" }),
+                ("PROCESS_TO_SIGNAL", if once { "" } else { pod.is_called(spec) }),
+            ];
+            let container = root.container(name, "config-manager", true)?;
+            Ok(variables.iter().fold(container, |it, (name, value)| it.env(name, value)).with(&[]))
+        };
+        let mut main =
+            root.container(pod.program(), pod.program(), false)?.env("CONFIG_FILE", "/config/config.yaml");
+        if let Some(strategy) = &spec.mig_strategy {
+            main = main.env("MIG_STRATEGY", strategy);
+        }
+        let mut init = Vec::new();
+        let main = match pod {
+            NvidiaPod::Plugin => main.env("MPS_ROOT", "/run/nvidia/mps").with(&[]),
+            NvidiaPod::Discovery => {
+                let interval = format!("{}ms", spec.discovery_period.as_millis());
+                let file = node.dir.join("features/gfd").display().to_string();
+                main.env("GFD_USE_NODE_FEATURE_API", "false")
+                    .env("GFD_OUTPUT_FILE", &file)
+                    .env("GFD_SLEEP_INTERVAL", &interval)
+                    .with(&[])
+            }
+            NvidiaPod::MpsDaemon => {
+                let name = "mps-control-daemon-mounts".to_owned();
+                let mounts = root.container(&name, pod.program(), false)?.with(&["mount-shm"]);
+                init.push((name, mounts));
+                main.env("NODE_NAME", &spec.name).with(&[])
+            }
+        };
+        init.push((pod.init(), manager(&pod.init(), true)?));
+        let sidecar = manager(&pod.sidecar(), false)?;
+        Ok(Self { pod, init, main, sidecar, processes: root.processes() })
+    }
+
+    async fn run(self, again_after: Duration, containers: Containers, stop: CancellationToken) {
+        let begin = |name: String, program: Program, again: Again| {
+            let running = Running::start(program, again);
+            locked(&containers).insert(name, running.handle.clone());
+            running
+        };
+        for (name, program) in self.init {
+            let mut running = begin(name, program, Again::OnFailure(again_after));
+            tokio::select! {
+                () = running.success() => {}
+                () = stop.cancelled() => return running.end().await,
+            }
+        }
+        let again = Again::Always(again_after);
+        let main = begin(self.pod.program().to_owned(), self.main, again);
+        let showing = tokio::spawn(show(main.handle.clone(), self.pod.program(), self.processes.clone()));
+        // On a real node the two start together, and config-manager, which ends when it finds no process to tell, is started
+        // again 10 s later.
+        let shown = async {
+            while fs::read_dir(&self.processes).is_ok_and(|mut shown| shown.next().is_none()) {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = shown => {
+                let sidecar = begin(self.pod.sidecar(), self.sidecar, again);
+                stop.cancelled().await;
+                sidecar.end().await;
+            }
+            () = stop.cancelled() => {}
+        }
+        showing.abort();
+        main.end().await;
+    }
+}
+
+/// Shows the pod's config-manager the program's process, as long as it is one.
+async fn show(program: Handle, name: &'static str, processes: PathBuf) {
+    let mut shown: Option<u32> = None;
+    loop {
+        let process = program.read(|record| record.process).filter(|process| is_called(*process, name));
+        if process != shown {
+            if let Some(gone) = shown {
+                let _ = fs::remove_dir_all(processes.join(gone.to_string()));
+            }
+            if let Some(process) = process {
+                let folder = processes.join(process.to_string());
+                // The command line before the folder is there to be seen would be best; a rename does that.
+                let hidden = processes.join("next");
+                let written = fs::create_dir_all(&hidden)
+                    .and_then(|()| fs::write(hidden.join("cmdline"), format!("{name}\0")))
+                    .and_then(|()| fs::rename(&hidden, &folder));
+                if let Err(error) = written {
+                    tracing::warn!(%error, "a pod's process cannot be shown");
+                }
+            }
+            shown = process;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Whether the process has become the program: before, it is one of ours that makes its root.
+fn is_called(process: u32, name: &str) -> bool {
+    fs::read(format!("/proc/{process}/cmdline"))
+        .is_ok_and(|line| line.split(|byte| *byte == 0).next() == Some(name.as_bytes()))
+}

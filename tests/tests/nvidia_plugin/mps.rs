@@ -1,0 +1,113 @@
+//! MPS replicas, with NVIDIA's MPS control daemon over the stand-in for nvidia-cuda-mps-control.
+
+use kerf_nvml_mock::Model;
+use kerf_tests::mps::Event;
+use kerf_tests::nvidia_plugin::{NvidiaPod, StaticNode, StaticNodeSpec};
+
+use crate::scene::{Scene, replicas, until_labels};
+
+/// What the daemons were told, word by word.
+fn words(node: &StaticNode) -> Vec<String> {
+    let events = node.mps("gpu").events().unwrap();
+    let words = events.into_iter().filter_map(|event| match event {
+        Event::Word { word, .. } => Some(word),
+        _ => None,
+    });
+    words.collect()
+}
+
+fn compute_modes(node: &StaticNode) -> Vec<u32> {
+    node.gpus().unwrap().gpus.into_iter().map(|gpu| gpu.compute_mode).collect()
+}
+
+/// `NVML_COMPUTEMODE_DEFAULT` and `NVML_COMPUTEMODE_EXCLUSIVE_PROCESS`.
+const DEFAULT: u32 = 0;
+const EXCLUSIVE_PROCESS: u32 = 3;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_under_mps_are_offered_once_the_daemon_has_its_limits() {
+    let scene = Scene::start().await;
+    let node = scene.node(StaticNodeSpec::new("a", Model::A100Gb80, 2)).await;
+    // What the chart says that the daemon is called, which it is not.
+    let mut spec = StaticNodeSpec::new("b", Model::T4, 1);
+    spec.mps_daemon_is_called = "/usr/bin/mps-control-daemon";
+    let untold = scene.node(spec).await;
+    untold.may_end(&NvidiaPod::MpsDaemon.sidecar());
+    node.until_allocatable(&[("gpu", "2")]).await.unwrap();
+    untold.until_allocatable(&[("gpu", "1")]).await.unwrap();
+
+    node.choose(Some("mps-4")).await.unwrap();
+    untold.choose(Some("mps-4")).await.unwrap();
+    // The plugin is there before its daemon, serves nothing, and tries again after 30 s.
+    let said = node.until_says("nvidia-device-plugin", "Retrying in 30s").await.unwrap();
+    assert!(
+        said.contains(
+            "Failed to start plugin: error waiting for MPS daemon: error checking MPS daemon health"
+        ),
+        "{said}"
+    );
+    node.until_allocatable(&[]).await.unwrap();
+    until_labels(
+        &node,
+        &[
+            ("mps.capable", "true"),
+            ("gpu.sharing-strategy", "mps"),
+            ("gpu.replicas", "4"),
+            ("gpu.product", "NVIDIA-A100-SXM4-80GB-SHARED"),
+            ("gpu.memory", "81920"),
+        ],
+    )
+    .await;
+    node.until_allocatable(&[("gpu", "8")]).await.unwrap();
+    assert!(replicas(&node, "nvidia.com/gpu").into_values().all(|number| number == 4));
+    let told = words(&node);
+    for word in [
+        "set_default_device_pinned_mem_limit 0 20480M",
+        "set_default_device_pinned_mem_limit 1 20480M",
+        "set_default_active_thread_percentage 25",
+        "get_default_active_thread_percentage",
+    ] {
+        assert!(told.iter().any(|said| said == word), "{word} is not among {told:?}");
+    }
+    assert_eq!(compute_modes(&node), [EXCLUSIVE_PROCESS, EXCLUSIVE_PROCESS]);
+
+    // The other node's daemon runs as the default layout has it, without any server, and its plugin serves nothing.
+    let exit = untold.exits(&NvidiaPod::MpsDaemon.sidecar()).into_iter().next().unwrap();
+    assert_eq!(exit.code, 1);
+    assert!(exit.log.contains("error finding pid: no process found"), "{}", exit.log);
+    assert!(words(&untold).is_empty());
+    assert_eq!(untold.allocatable().await.unwrap()["gpu"], "0");
+
+    // Another number of replicas: the daemon begins anew.
+    node.choose(Some("mps-2")).await.unwrap();
+    node.until_allocatable(&[("gpu", "4")]).await.unwrap();
+    // The plugin may have asked the old daemon and be there before the new one.
+    node.until("the daemon to have the new limits", async || {
+        let told = words(&node);
+        let has = |word: &str| told.iter().any(|said| said == word);
+        if has("set_default_device_pinned_mem_limit 1 40960M")
+            && has("set_default_active_thread_percentage 50")
+        {
+            Ok(())
+        } else {
+            anyhow::bail!("it was told {told:?}")
+        }
+    })
+    .await
+    .unwrap();
+
+    // Back: the daemon's pod goes with its label, and the GPUs are for everybody again.
+    node.choose(Some("time-sliced-2")).await.unwrap();
+    node.until_allocatable(&[("gpu", "4")]).await.unwrap();
+    until_labels(&node, &[("mps.capable", "false"), ("gpu.sharing-strategy", "time-slicing")]).await;
+    node.until("the GPUs to be in the default mode", async || {
+        if compute_modes(&node) == [DEFAULT, DEFAULT] {
+            Ok(())
+        } else {
+            anyhow::bail!("{:?}", compute_modes(&node))
+        }
+    })
+    .await
+    .unwrap();
+    scene.end(vec![node, untold]).await;
+}

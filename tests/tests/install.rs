@@ -5,7 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, wait};
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kube::Api;
@@ -13,23 +13,6 @@ use kube::api::{DeleteParams, ListParams};
 
 /// For everything that an admin waits for.
 const PATIENCE: Duration = Duration::from_mins(2);
-
-/// The extender's replicas of which the leader alone is ready, and all else: two webhooks, the scheduler, an agent for each of
-/// `managed` nodes.
-async fn is_up(cluster: &BareCluster, managed: usize) -> anyhow::Result<()> {
-    for name in ["kerf-webhook=2", "kerf-scheduler=1", "kerf-extender=1"] {
-        let (name, count) = name.split_once('=').unwrap_or_default();
-        let ready = format!("--for=jsonpath={{.status.readyReplicas}}={count}");
-        let deployment = format!("deployment/{name}");
-        cluster.plane().kubectl(&["wait", &ready, "--timeout=90s", "-n", NAMESPACE, &deployment]).await?;
-    }
-    let ready = format!("--for=jsonpath={{.status.numberReady}}={managed}");
-    cluster
-        .plane()
-        .kubectl(&["wait", &ready, "--timeout=90s", "-n", NAMESPACE, "daemonset/kerf-node-agent"])
-        .await?;
-    Ok(())
-}
 
 async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
     let violations = Truth::of_nodes(cluster.plane().client(), [cluster.node("h100")?, cluster.node("t4")?])
@@ -59,9 +42,9 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
     cluster.apply("deploy/base").await?;
     cluster.plane().kubectl(&["label", "node", "h100", "t4", "kerf.dev/managed=true"]).await?;
-    is_up(&cluster, 2).await?;
+    cluster.kerf_is_up(2, PATIENCE).await?;
 
-    let detectors = kerf_tests::cluster::root().join("deploy/examples/detectors.yaml").display().to_string();
+    let detectors = root().join("deploy/examples/detectors.yaml").display().to_string();
     cluster.plane().kubectl(&["apply", "-f", &detectors]).await?;
     detectors_run(&cluster).await?;
     let slices = cluster.node("h100")?.gpus()?.slices();
@@ -84,7 +67,7 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
         system.delete(&name, &DeleteParams::default()).await?;
         let gone = async || Ok(system.get_opt(&name).await?.is_none());
         wait(PATIENCE, &format!("{name} to go"), gone).await?;
-        is_up(&cluster, 2).await?;
+        cluster.kerf_is_up(2, PATIENCE).await?;
     }
     cluster.plane().kubectl(&["rollout", "restart", "deployment/detector"]).await?;
     cluster.plane().kubectl(&["rollout", "status", "--timeout=90s", "deployment/detector"]).await?;

@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams};
 
 use super::images::kerf_images;
 use super::stand_in_node::{folder, gpu_files};
-use super::{NodeSpec, StandInNode, root, wait};
+use super::{NAMESPACE, NodeSpec, StandInNode, root};
 use crate::control_plane::{ControlPlane, ControlPlaneOptions};
 use crate::kubelet::{Image, PodProcesses};
 use crate::pods::{Pods, standing};
@@ -111,18 +111,28 @@ impl BareCluster {
         self.plane.kubectl(&["apply", "--server-side", "-k", &folder]).await
     }
 
-    /// Waits until the namespace has so many pods, and all of them are ready.
-    pub async fn ready(&self, namespace: &str, count: usize, patience: Duration) -> anyhow::Result<()> {
-        let api: Api<Pod> = Api::namespaced(self.plane.client(), namespace);
-        let ready = async || {
-            let pods = api.list(&ListParams::default()).await?.items;
-            Ok(pods.len() == count && pods.iter().all(is_ready))
-        };
-        let waited = wait(patience, &format!("{count} pods of {namespace} to be ready"), ready).await;
-        if let Err(error) = waited {
-            let pods = api.list(&ListParams::default()).await?.items;
-            let lines: Vec<String> = pods.iter().map(line).collect();
-            return Err(error.context(lines.join("\n")));
+    /// Waits until kerf is up as its manifests have it: two webhooks, the scheduler, of the extender's replicas the leader,
+    /// and an agent on each of so many managed nodes.
+    pub async fn kerf_is_up(&self, managed: usize, patience: Duration) -> anyhow::Result<()> {
+        let agents = format!("daemonset/kerf-node-agent numberReady {managed}");
+        let parts = [
+            "deployment/kerf-webhook readyReplicas 2",
+            "deployment/kerf-scheduler readyReplicas 1",
+            "deployment/kerf-extender readyReplicas 1",
+            &agents,
+        ];
+        for part in parts {
+            let [object, field, count] = part.split(' ').collect::<Vec<_>>()[..] else { continue };
+            let (condition, timeout) = (
+                format!("--for=jsonpath={{.status.{field}}}={count}"),
+                format!("--timeout={}s", patience.as_secs()),
+            );
+            let waited = self.plane.kubectl(&["wait", &condition, &timeout, "-n", NAMESPACE, object]).await;
+            if let Err(error) = waited {
+                let api: Api<Pod> = Api::namespaced(self.plane.client(), NAMESPACE);
+                let pods = api.list(&ListParams::default()).await?.items;
+                return Err(error.context(pods.iter().map(line).collect::<Vec<_>>().join("\n")));
+            }
         }
         Ok(())
     }

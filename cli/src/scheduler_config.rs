@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(long, default_value = NAMESPACE)]
     namespace: String,
     /// The extender's address, with the verbs' path. Without it the Service's name, as pods call it; a scheduler in the host's
-    /// network takes its ClusterIP.
+    /// network takes its cluster IP.
     #[arg(long)]
     extender_url: Option<String>,
     /// The folder where the scheduler finds ca.crt, client.crt and client.key of the extender's Secret.

@@ -107,8 +107,10 @@ impl Bind {
         match post.unwrap_or(Err(BindingError::TimedOut)) {
             Ok(()) => {
                 term.with(|index| index.bound(&self.uid, &self.key, &self.node));
-                // Nothing waits for it.
-                tokio::spawn(self.clone().tell(term.clone(), assignment));
+                if let Some(assignment) = assignment {
+                    // Nothing waits for it.
+                    tokio::spawn(self.clone().tell(term.clone(), assignment));
+                }
                 Ok(())
             }
             Err(error) => {

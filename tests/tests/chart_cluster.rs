@@ -1,6 +1,5 @@
 //! The chart on a real API server with its controllers: what Helm says, what is taken, how it is upgraded and uninstalled. No pod
 //! runs but the uninstall's, which the test runs itself, with the rights of its service account.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::PathBuf;
 use std::process::Output;
@@ -18,7 +17,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 async fn plane() -> anyhow::Result<ControlPlane> {
     ControlPlane::start(ControlPlaneOptions { scheduler: false, ..ControlPlaneOptions::default() }).await
@@ -146,7 +145,7 @@ async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()
     plane.create_namespace(NAMESPACE).await?;
     let sets: [&[&str]; 3] = [
         &[],
-        &["--set", "scheduler.mode=main,extender.clusterIP=10.0.0.77,webhook.certificates=cert-manager"],
+        &["--set", "scheduler.mode=main,extender.clusterIP=10.96.0.77,webhook.certificates=cert-manager"],
         &[
             "--set",
             "networkPolicy.enabled=true,criticalPodsQuota=true,monitoring.enabled=true,managedNodes.all=true",
@@ -167,7 +166,7 @@ async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()
     plane.stop().await
 }
 
-/// All pods but the agent's are taken by a namespace that enforces the strictest PodSecurity.
+/// All pods but the agent's are taken by a namespace that enforces the strictest pod security.
 async fn restricted(plane: &ControlPlane) -> anyhow::Result<()> {
     plane.create_namespace("strict").await?;
     plane.kubectl(&["label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted"]).await?;

@@ -117,7 +117,9 @@ fn put(workspace: &Workspace, files: &Files, check: bool) -> anyhow::Result<()> 
             differ.join(", ")
         );
     }
-    differ.iter().for_each(|path| eprintln!("manifests: wrote {path}"));
+    for path in &differ {
+        eprintln!("manifests: wrote {path}");
+    }
     Ok(())
 }
 

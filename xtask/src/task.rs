@@ -18,7 +18,7 @@ pub struct Xtask {
 enum Task {
     /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager, kubectl and kwok from the Go module
     /// proxy into target/k8s-tools, helm and kustomize into target/admin-tools, and NVIDIA's device plugin and its
-    /// companions into target/nvidia-tools, unless they are there already. The OpenAPI files of several versions of
+    /// companions into target/nvidia-tools, unless they are there already. The `OpenAPI` files of several versions of
     /// Kubernetes go into target/openapi, CRDs of others into target/crds.
     Tools,
     /// Show a pod's whole way on a local control plane with simulated GPUs; fails if it is not as shown.

@@ -81,6 +81,7 @@ fn kept(node: &GpuNode) -> Option<Kept> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kerf_core::contract::GpuNodeSpec;
     use kerf_core::ledger;
     use kerf_core::names::NodeName;
     use kerf_core::packing::Fleet;
@@ -96,7 +97,7 @@ mod tests {
         let mut status = node_status(&["H100-80GB"]);
         let request = request("nvidia.com/mig-1g.10gb", 1);
         let promised =
-            ledger::reserve(&Default::default(), &status, &request, &promisee("a"), &Fleet::default());
+            ledger::reserve(&GpuNodeSpec::default(), &status, &request, &promisee("a"), &Fleet::default());
         let mut promised = promised.unwrap();
         let free = json!(status);
         assert_eq!(kept(&node(json!({}), free.clone())), None);

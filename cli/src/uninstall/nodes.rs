@@ -1,7 +1,7 @@
 //! Before kerf's objects go: no pod is refused any more, the agents end, and each node puts back what its agent has set.
 //!
-//! The Jobs are made, suspended, before the DaemonSet goes: they keep its pods' template, so that a run that was cut short can be
-//! done again.
+//! The Jobs are made, suspended, before the agents' `DaemonSet` goes: they keep its pods' template, so that a run that was
+//! cut short can be done again.
 
 use super::job::{self, AGENT, LEAVE, NAME_LABEL};
 use super::{NodesArgs, deleted};
@@ -82,7 +82,7 @@ impl<'a> Leaving<'a> {
         Ok(ready)
     }
 
-    /// Makes the Jobs, while the DaemonSet is there to say what the agents' pods are.
+    /// Makes the Jobs, while the `DaemonSet` is there to say what the agents' pods are.
     async fn plan(&self, ready: &[Node]) -> anyhow::Result<()> {
         let Some(agents) =
             self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?
@@ -101,7 +101,7 @@ impl<'a> Leaving<'a> {
         Ok(())
     }
 
-    /// Deletes the DaemonSet and waits until its pods on these nodes are gone: agent and Job need the same record.
+    /// Deletes the `DaemonSet` and waits until its pods on these nodes are gone: agent and Job need the same record.
     async fn end_agents(&self, ready: &[Node]) -> anyhow::Result<()> {
         deleted(self.agents.delete(AGENT, &DeleteParams::background()).await)
             .context("failed to delete the agents' DaemonSet")?;

@@ -1,4 +1,4 @@
-//! Whether an object is what a version of Kubernetes knows, by that version's OpenAPI files: every field known and of its type,
+//! Whether an object is what a version of Kubernetes knows, by that version's `OpenAPI` files: every field known and of its type,
 //! none missing that must be there. Stricter than the API server, which prunes what it does not know.
 
 mod check;
@@ -17,7 +17,7 @@ pub use check::Fault;
 pub struct Schemas {
     version: String,
     /// By the names in `$ref`.
-    schemas: BTreeMap<String, Value>,
+    by_name: BTreeMap<String, Value>,
     /// Names of schemas by apiVersion and kind.
     kinds: BTreeMap<(String, String), String>,
 }
@@ -35,7 +35,7 @@ impl Schemas {
     }
 
     fn read(folder: &Path) -> anyhow::Result<Self> {
-        let mut all = Self { version: name(folder), schemas: BTreeMap::new(), kinds: BTreeMap::new() };
+        let mut all = Self { version: name(folder), by_name: BTreeMap::new(), kinds: BTreeMap::new() };
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             if !name(&path).ends_with("_openapi.json") {
@@ -60,7 +60,7 @@ impl Schemas {
                 let api_version = if group.is_empty() { version } else { format!("{group}/{version}") };
                 self.kinds.insert((api_version, text("kind")), name.clone());
             }
-            self.schemas.insert(name.clone(), schema.clone());
+            self.by_name.insert(name.clone(), schema.clone());
         }
     }
 
@@ -75,7 +75,7 @@ impl Schemas {
     pub fn faults(&self, object: &Value) -> Vec<Fault> {
         let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
         match self.kinds.get(&(text("apiVersion"), text("kind"))) {
-            Some(name) => check::check(&self.schemas, name, object),
+            Some(name) => check::check(&self.by_name, name, object),
             None => vec![Fault::unknown_kind(&text("apiVersion"), &text("kind"))],
         }
     }

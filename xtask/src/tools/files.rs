@@ -1,4 +1,4 @@
-//! Files of Go modules by which tests judge manifests: the OpenAPI files of several versions of Kubernetes, and others' CRDs.
+//! Files of Go modules by which tests judge manifests: the `OpenAPI` files of several versions of Kubernetes, and others' CRDs.
 //!
 //! `<target>/<store>/<version>/` holds one version's.
 

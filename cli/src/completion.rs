@@ -59,7 +59,7 @@ pub fn print(args: &Args, mut command: Command) -> anyhow::Result<()> {
 pub fn complete(words: &Words, command: Command) -> anyhow::Result<()> {
     let mut text = candidates(command, &words.words).join("\n");
     text.push_str(if text.is_empty() { "" } else { "\n" });
-    Ok(write!(std::io::stdout().lock(), "{text}{NO_FILES}\n")?)
+    Ok(writeln!(std::io::stdout().lock(), "{text}{NO_FILES}")?)
 }
 
 /// Commands, or flags where a dash is written, that the last word may become.

@@ -10,7 +10,7 @@ use kerf_nvml_mock::Model;
 use kerf_tests::binaries;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -113,7 +113,7 @@ async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is
         ],
     );
     let token = changed(plane.kubeconfig(), "token.yaml", |document| {
-        document["users"][0]["user"] = json!({"token": "none"})
+        document["users"][0]["user"] = json!({"token": "none"});
     })?;
     says(&check(&token, &[])?, 2, &["✗ the API server does not accept the user of the kubeconfig"]);
     let other = kerf_tests::control_plane::Authority::new("another")?;
@@ -237,7 +237,9 @@ async fn what_breaks_is_told_with_its_remedy_and_what_is_mended_is_well_again() 
     says(&check(&kubeconfig, &["--strict"])?, 1, &["which --strict takes for failures"]);
     maps.patch(&map.name_any(), &PatchParams::default(), &drift(text.clone())).await?;
 
-    Api::<Pod>::namespaced(client.clone(), NAMESPACE).delete("kerf-node-agent", &Default::default()).await?;
+    Api::<Pod>::namespaced(client.clone(), NAMESPACE)
+        .delete("kerf-node-agent", &DeleteParams::default())
+        .await?;
     cluster.plane().apply("{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: gpus}, spec: {extendedResourceName: nvidia.com/gpu}}").await?;
     cluster.plane().kubectl(&["delete", "clusterrolebinding", "kerf-extender"]).await?;
     says(

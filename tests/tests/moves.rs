@@ -44,6 +44,7 @@ async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow
     cluster.create(&asking("whole", "80Gi", None)).await?;
     let gone = async || Ok(cluster.pods().get_opt("small").await?.is_none());
     wait(PATIENCE, "small to be evicted", gone).await?;
+    cluster.event("small", "evicted from n1 so that default/whole finds room").await?;
     // As its controller would.
     cluster.create(&movable(asking("small-again", "10Gi", None))).await?;
     cluster.running("whole").await?;

@@ -162,7 +162,7 @@ fn of_configuration(error: &ClientError) -> Trouble {
         ClientError::Infer(error) => {
             std::error::Error::source(error).and_then(|source| source.downcast_ref())
         }
-        _ => None,
+        ClientError::Client(_) => None,
     };
     match kubeconfig {
         Some(KubeconfigError::LoadContext(name)) => {

@@ -91,7 +91,7 @@ async fn settled(args: &Args) -> (Report, bool) {
     let patience = args.wait.and_then(|wait| Duration::try_from(wait).ok()).unwrap_or_default();
     let until = Instant::now() + patience;
     loop {
-        let (report, reached) = look(args).await;
+        let (report, reached) = Box::pin(look(args)).await;
         if report::is_good(&report, args.strict) || Instant::now() + LOOK > until {
             return (report, reached);
         }
@@ -103,7 +103,7 @@ async fn look(args: &Args) -> (Report, bool) {
     match connect::connect(&args.client, args.context.as_deref()).await {
         Err(trouble) => (vec![(finding::Group::KubernetesApi, vec![trouble.finding()])], false),
         Ok(connected) => {
-            let seen = read::read(connected, &args.namespace, args.pre).await;
+            let seen = Box::pin(read::read(connected, &args.namespace, args.pre)).await;
             (if args.pre { judge::before(&seen) } else { judge::after(&seen) }, true)
         }
     }

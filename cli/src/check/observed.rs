@@ -12,20 +12,15 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Something that was looked for.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub enum Seen<T> {
     /// It is there.
     Found(T),
     /// It is not there.
+    #[default]
     Absent,
     /// It could not be looked at, and why.
     Unknown(String),
-}
-
-impl<T> Default for Seen<T> {
-    fn default() -> Self {
-        Self::Absent
-    }
 }
 
 impl<T> Seen<T> {

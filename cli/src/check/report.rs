@@ -47,14 +47,14 @@ fn text(report: &Report, strict: bool) -> String {
     }
     let count = |is: fn(&Finding) -> bool| findings(report).filter(|finding| is(finding)).count();
     let (failures, warnings) = (count(Finding::is_failure), count(Finding::is_warning));
-    text.push_str(&match (failures, warnings) {
-        (0, 0) => "All is well.\n".to_owned(),
-        (0, n) if strict => format!("{}, which --strict takes for failures.\n", counted(n, "warning")),
-        (0, n) => format!("It works, with {}.\n", counted(n, "warning")),
-        (n, 0) => format!("{}.\n", counted(n, "failure")),
-        (n, m) => format!("{}, {}.\n", counted(n, "failure"), counted(m, "warning")),
-    });
-    text
+    let end = match (failures, warnings) {
+        (0, 0) => "All is well".to_owned(),
+        (0, n) if strict => format!("{}, which --strict takes for failures", counted(n, "warning")),
+        (0, n) => format!("It works, with {}", counted(n, "warning")),
+        (n, 0) => counted(n, "failure"),
+        (n, m) => format!("{}, {}", counted(n, "failure"), counted(m, "warning")),
+    };
+    text + &end + ".\n"
 }
 
 fn counted(number: usize, what: &str) -> String {

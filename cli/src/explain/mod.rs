@@ -35,18 +35,16 @@ pub struct Args {
 
 /// Prints the account.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let records = match &args.file {
-        Some(file) => Records::read(file)?,
-        None => {
-            let name = pod_name(&args.what)?;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(async {
-                let client = args.client.client_in(args.context.as_deref()).await?;
-                let namespace =
-                    args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-                Records::fetch(client, &namespace, name).await
-            })?
-        }
+    let records = if let Some(file) = &args.file {
+        Records::read(file)?
+    } else {
+        let name = pod_name(&args.what)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let client = args.client.client_in(args.context.as_deref()).await?;
+            let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+            Records::fetch(client, &namespace, name).await
+        })?
     };
     std::io::stdout().lock().write_all(account::account(&records).as_bytes())?;
     Ok(())

@@ -3,7 +3,7 @@
 use crate::gpu::columns::Columns;
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// The prefixes of the plugin's resource names.
 const NAMES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
@@ -89,13 +89,13 @@ fn asks(pod: &Pod, resource: &str) -> u64 {
 pub fn table(offered: &[Offered]) -> String {
     let mut columns = Columns::new(["NODE", "PRODUCT", "RESOURCE", "USED", "PODS"]);
     for it in offered {
-        let pods: BTreeMap<&str, ()> = it.pods.iter().map(|pod| (pod.as_str(), ())).collect();
+        let pods: BTreeSet<&str> = it.pods.iter().map(String::as_str).collect();
         columns.row([
             it.node.clone(),
             it.product.clone().unwrap_or_else(|| "-".to_owned()),
             it.resource.clone(),
             format!("{}/{}", it.used, it.devices),
-            if pods.is_empty() { "-".to_owned() } else { pods.into_keys().collect::<Vec<_>>().join(", ") },
+            if pods.is_empty() { "-".to_owned() } else { pods.into_iter().collect::<Vec<_>>().join(", ") },
         ]);
     }
     columns.write("")

@@ -15,14 +15,9 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     if let Seen::Unknown(why) = &seen.nodes {
         return vec![unknown("the Nodes", why)];
     }
-    let managed: Vec<&str> = seen.managed().map(|node| name_of(node)).collect();
-    let others: Vec<&str> = seen
-        .nodes
-        .all()
-        .iter()
-        .filter(|node| !is_managed(node) && has_gpus(node))
-        .map(|node| name_of(node))
-        .collect();
+    let managed: Vec<&str> = seen.managed().map(name_of).collect();
+    let others: Vec<&str> =
+        seen.nodes.all().iter().filter(|node| !is_managed(node) && has_gpus(node)).map(name_of).collect();
     let key = crate::check::managed_label();
     if managed.is_empty() && others.is_empty() {
         return vec![Finding::warning(

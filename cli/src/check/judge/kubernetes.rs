@@ -46,7 +46,7 @@ fn version(version: &str) -> Finding {
 }
 
 /// The minor version of `v1.36.0-gke.1`; what comes after version 1 is newer than all.
-fn minor(version: &str) -> Option<u32> {
+pub fn minor(version: &str) -> Option<u32> {
     let mut parts = version.strip_prefix('v')?.split('.');
     let major: u32 = parts.next()?.parse().ok()?;
     let digits: String = parts.next()?.chars().take_while(char::is_ascii_digit).collect();

@@ -13,7 +13,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     if let Seen::Unknown(why) = &seen.nodes {
         return vec![unknown("the Nodes", why)];
     }
-    let names: BTreeSet<&str> = seen.managed().map(|node| name_of(node)).collect();
+    let names: BTreeSet<&str> = seen.managed().map(name_of).collect();
     if names.is_empty() {
         let label = crate::check::managed_label();
         return vec![Finding::warning(

@@ -1,4 +1,4 @@
-//! The `CustomResourceDefinition` of GpuNodes, and the policies that guard what only kerf writes.
+//! The `CustomResourceDefinition` of `GpuNodes`, and the policies that guard what only kerf writes.
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::difference::differences;

@@ -37,7 +37,8 @@ fn config_map(seen: &Observed) -> Option<&ConfigMap> {
         .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref())
         .into_iter()
         .flatten();
-    let mounted = volumes.filter_map(|volume| volume.config_map.as_ref().map(|map| map.name.as_str())).next();
+    let mut volumes = volumes;
+    let mounted = volumes.find_map(|volume| volume.config_map.as_ref().map(|map| map.name.as_str()));
     let is_it = |map: &&ConfigMap| match mounted {
         Some(mounted) => name_of(*map) == mounted,
         None => name_of(*map) == PROGRAM || name_of(*map).starts_with(&format!("{PROGRAM}-")),

@@ -98,8 +98,10 @@ fn good() -> Observed {
             "caBundle": k8s_openapi::ByteString(ca.clone().into_bytes()),
             "service": {"name": "kerf-webhook", "namespace": "kerf-system"}}})
     };
-    let scheduler =
-        serde_saphyr::to_string(&crate::scheduler_config::configuration(&Default::default())).unwrap();
+    let scheduler = serde_saphyr::to_string(&crate::scheduler_config::configuration(
+        &crate::scheduler_config::Args::default(),
+    ))
+    .unwrap();
     let policy = include_str!("../../../../policies/default.yaml");
     let managed = json!({crate::check::managed_label(): "true"});
     let plugin = json!({"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"});
@@ -186,140 +188,146 @@ fn a_cluster_without_kerf_is_told_whether_it_can_have_it() {
     insta::assert_snapshot!(render(&after(&seen), Output::Short, false));
 }
 
-/// One thing broken at a time, and what is said of it.
+type Break = fn(&mut Observed);
+
+/// One thing broken at a time.
+const FAULTS: &[(&str, Break)] = &[
+    ("old Kubernetes", |seen| seen.version = "v1.32.4".to_owned()),
+    ("an API is missing", |seen| drop(seen.apis.insert("coordination.k8s.io/v1", Seen::Absent))),
+    ("the CRD is old", |seen| {
+        let Seen::Found(crd) = &mut seen.crd else { return };
+        crd["spec"]["versions"][0]["subresources"] = json!({});
+    }),
+    ("a guard is gone", |seen| seen.guards_bound = Seen::Found(Vec::new())),
+    ("a right is missing", |seen| seen.rights[0].1 = Seen::Found(false)),
+    ("rights cannot be asked for", |seen| seen.rights[0].1 = Seen::Unknown("forbidden".to_owned())),
+    ("no policies", |seen| {
+        let Seen::Found(maps) = &mut seen.config_maps else { return };
+        maps.pop();
+    }),
+    ("webhook's pods down", |seen| {
+        let Seen::Found(pods) = &mut seen.pods else { return };
+        pods[0] = pod("kerf-webhook-1", "kerf-webhook", "cpu", false);
+    }),
+    ("no configuration", |seen| seen.webhook = Seen::Absent),
+    ("caBundle of another authority", |seen| {
+        let Seen::Found(configuration) = &mut seen.webhook else { return };
+        for webhook in configuration.webhooks.iter_mut().flatten() {
+            webhook.client_config.ca_bundle = Some(k8s_openapi::ByteString(authority().pem().into_bytes()));
+        }
+    }),
+    ("no caBundle", |seen| {
+        let Seen::Found(configuration) = &mut seen.webhook else { return };
+        for webhook in configuration.webhooks.iter_mut().flatten() {
+            webhook.client_config.ca_bundle = None;
+        }
+    }),
+    ("certificates are not renewed", |seen| seen.now = "2026-12-20T00:00:00Z".parse().unwrap()),
+    ("certificates have ended", |seen| seen.now = "2027-02-01T00:00:00Z".parse().unwrap()),
+    ("webhook unreachable", |seen| seen.probe = Probe::Unreachable("connection refused".to_owned())),
+    ("webhook passed by", |seen| seen.probe = Probe::PassedBy),
+    ("the leader is gone", |seen| {
+        let old = lease("kerf-extender-0", "2026-05-31T23:00:00.000000Z", "2026-05-31T23:00:00Z");
+        (seen.lease, seen.lease_later) = (Seen::Found(old.clone()), Some(old));
+    }),
+    ("the leader's clock is slow", |seen| {
+        seen.lease =
+            Seen::Found(lease("kerf-extender-0", "2026-05-31T23:59:00.000000Z", "2026-05-31T23:59:59Z"));
+        seen.lease_later =
+            Some(lease("kerf-extender-0", "2026-05-31T23:59:02.000000Z", "2026-06-01T00:00:01Z"));
+    }),
+    ("no Secret of the extender's", |seen| drop(seen.secrets.remove("kerf-extender-tls"))),
+    ("scheduler configured otherwise", |seen| {
+        let Seen::Found(maps) = &mut seen.config_maps else { return };
+        let text = maps[0].data.as_mut().unwrap().get_mut("config.yaml").unwrap();
+        *text = text.replace("bindVerb: bind", "bindVerb: ''");
+    }),
+    ("the policy names another scheduler", |seen| {
+        let Seen::Found(maps) = &mut seen.config_maps else { return };
+        let text = maps[1].data.as_mut().unwrap().get_mut("default.yaml").unwrap();
+        *text = text.replace("schedulerName: kerf-scheduler", "schedulerName: mine");
+    }),
+    ("no agent", |seen| {
+        let Seen::Found(pods) = &mut seen.pods else { return };
+        pods.pop();
+    }),
+    ("no GpuNode", |seen| seen.gpu_nodes = Seen::Found(Vec::new())),
+    ("GpuNode of another version", |seen| {
+        seen.gpu_nodes = Seen::Found(vec![gpu_node(&json!({"gpus": 5}))]);
+    }),
+    ("somebody else is on the node, a GPU is sick, the agent lags", |seen| {
+        let mut status = status();
+        status["observedRevision"] = json!(2);
+        status["gpus"][0]["message"] = json!("XID 79: GPU has fallen off the bus");
+        status["conditions"][2]["status"] = json!("False");
+        status["conditions"][2]["message"] = json!("NVIDIA's device plugin manages GPUs of this node.");
+        seen.gpu_nodes = Seen::Found(vec![gpu_node(&status)]);
+    }),
+    ("MIG mode is not what policy needs", |seen| {
+        let mut status = status();
+        status["gpus"][0]["kinds"] = json!([]);
+        let mut node = gpu_node(&status);
+        node.spec = Some(json!({"revision": 3, "policy": {"gpus": [{"kinds": ["mig"]}]}}));
+        seen.gpu_nodes = Seen::Found(vec![node]);
+    }),
+    ("no node is kerf's", |seen| {
+        let Seen::Found(nodes) = &mut seen.nodes else { return };
+        nodes.remove(1);
+    }),
+    ("a static node without labels", |seen| {
+        let Seen::Found(nodes) = &mut seen.nodes else { return };
+        nodes[2] = node("t4", &json!({}), &json!({"nvidia.com/gpu": "4"}));
+    }),
+    ("a static node with fewer devices", |seen| {
+        let Seen::Found(nodes) = &mut seen.nodes else { return };
+        nodes[2].status.as_mut().unwrap().allocatable.as_mut().unwrap().insert(
+            "nvidia.com/gpu".to_owned(),
+            k8s_openapi::apimachinery::pkg::api::resource::Quantity("3".to_owned()),
+        );
+    }),
+    ("a layout that failed", |seen| {
+        let Seen::Found(nodes) = &mut seen.nodes else { return };
+        nodes[2].status.as_mut().unwrap().conditions = Some(vec![of(json!({
+            "type": "kerf.dev/Layout", "status": "False", "reason": "TimedOut", "message": "the plugin offers 1 and not 4",
+        }))]);
+    }),
+    ("the device plugin on a node of kerf's", |seen| {
+        let Seen::Found(foreigners) = &mut seen.foreigners else { return };
+        foreigners[0].nodes.insert("h100".to_owned());
+    }),
+    ("another's webhook", |seen| {
+        let Seen::Found(foreigners) = &mut seen.foreigners else { return };
+        foreigners.push(Foreigner {
+            who: Who::Hami,
+            evidence: "MutatingWebhookConfiguration hami-webhook".to_owned(),
+            nodes: [].into(),
+        });
+    }),
+    ("a DeviceClass takes a name", |seen| {
+        let class = |name: &str, resource: &str| json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}});
+        seen.device_classes =
+            Seen::Found(vec![class("gpu.nvidia.com", "nvidia.com/gpu"), class("nic", "example.com/nic")]);
+    }),
+    ("programs of another version", |seen| {
+        let Seen::Found(pods) = &mut seen.pods else { return };
+        pods[1].spec.as_mut().unwrap().containers[0].image = Some("kerf-extender:0.0.9".to_owned());
+    }),
+    ("kube-scheduler is newer than the API server", |seen| {
+        let Seen::Found(pods) = &mut seen.pods else { return };
+        pods[2].spec.as_mut().unwrap().containers[0].image =
+            Some("registry.k8s.io/kube-scheduler:v1.37.0".to_owned());
+    }),
+    ("clocks", |seen| {
+        seen.skew = SignedDuration::from_secs(-40);
+        seen.node_leases =
+            Seen::Found(vec![lease("h100", "2026-06-01T02:00:00.000000Z", "2026-05-31T23:59:50Z")]);
+    }),
+];
+
 #[test]
 fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
-    type Break = fn(&mut Observed);
-    let faults: Vec<(&str, Break)> = vec![
-        ("old Kubernetes", |seen| seen.version = "v1.32.4".to_owned()),
-        ("an API is missing", |seen| drop(seen.apis.insert("coordination.k8s.io/v1", Seen::Absent))),
-        ("the CRD is old", |seen| {
-            let Seen::Found(crd) = &mut seen.crd else { return };
-            crd["spec"]["versions"][0]["subresources"] = json!({});
-        }),
-        ("a guard is gone", |seen| seen.guards_bound = Seen::Found(Vec::new())),
-        ("a right is missing", |seen| seen.rights[0].1 = Seen::Found(false)),
-        ("rights cannot be asked for", |seen| seen.rights[0].1 = Seen::Unknown("forbidden".to_owned())),
-        ("no policies", |seen| {
-            let Seen::Found(maps) = &mut seen.config_maps else { return };
-            maps.pop();
-        }),
-        ("webhook's pods down", |seen| {
-            let Seen::Found(pods) = &mut seen.pods else { return };
-            pods[0] = pod("kerf-webhook-1", "kerf-webhook", "cpu", false);
-        }),
-        ("no configuration", |seen| seen.webhook = Seen::Absent),
-        ("caBundle of another authority", |seen| {
-            let Seen::Found(configuration) = &mut seen.webhook else { return };
-            for webhook in configuration.webhooks.iter_mut().flatten() {
-                webhook.client_config.ca_bundle =
-                    Some(k8s_openapi::ByteString(authority().pem().into_bytes()));
-            }
-        }),
-        ("no caBundle", |seen| {
-            let Seen::Found(configuration) = &mut seen.webhook else { return };
-            for webhook in configuration.webhooks.iter_mut().flatten() {
-                webhook.client_config.ca_bundle = None;
-            }
-        }),
-        ("certificates are not renewed", |seen| seen.now = "2026-12-20T00:00:00Z".parse().unwrap()),
-        ("certificates have ended", |seen| seen.now = "2027-02-01T00:00:00Z".parse().unwrap()),
-        ("webhook unreachable", |seen| seen.probe = Probe::Unreachable("connection refused".to_owned())),
-        ("webhook passed by", |seen| seen.probe = Probe::PassedBy),
-        ("the leader is gone", |seen| {
-            let old = lease("kerf-extender-0", "2026-05-31T23:00:00.000000Z", "2026-05-31T23:00:00Z");
-            (seen.lease, seen.lease_later) = (Seen::Found(old.clone()), Some(old));
-        }),
-        ("the leader's clock is slow", |seen| {
-            seen.lease =
-                Seen::Found(lease("kerf-extender-0", "2026-05-31T23:59:00.000000Z", "2026-05-31T23:59:59Z"));
-            seen.lease_later =
-                Some(lease("kerf-extender-0", "2026-05-31T23:59:02.000000Z", "2026-06-01T00:00:01Z"));
-        }),
-        ("no Secret of the extender's", |seen| drop(seen.secrets.remove("kerf-extender-tls"))),
-        ("scheduler configured otherwise", |seen| {
-            let Seen::Found(maps) = &mut seen.config_maps else { return };
-            let text = &mut maps[0].data.as_mut().unwrap().get_mut("config.yaml").unwrap();
-            **text = text.replace("bindVerb: bind", "bindVerb: ''");
-        }),
-        ("the policy names another scheduler", |seen| {
-            let Seen::Found(maps) = &mut seen.config_maps else { return };
-            let text = &mut maps[1].data.as_mut().unwrap().get_mut("default.yaml").unwrap();
-            **text = text.replace("schedulerName: kerf-scheduler", "schedulerName: mine");
-        }),
-        ("no agent", |seen| {
-            let Seen::Found(pods) = &mut seen.pods else { return };
-            pods.pop();
-        }),
-        ("no GpuNode", |seen| seen.gpu_nodes = Seen::Found(Vec::new())),
-        ("GpuNode of another version", |seen| {
-            seen.gpu_nodes = Seen::Found(vec![gpu_node(&json!({"gpus": 5}))]);
-        }),
-        ("somebody else is on the node, a GPU is sick, the agent lags", |seen| {
-            let mut status = status();
-            status["observedRevision"] = json!(2);
-            status["gpus"][0]["message"] = json!("XID 79: GPU has fallen off the bus");
-            status["conditions"][2]["status"] = json!("False");
-            status["conditions"][2]["message"] = json!("NVIDIA's device plugin manages GPUs of this node.");
-            seen.gpu_nodes = Seen::Found(vec![gpu_node(&status)]);
-        }),
-        ("MIG mode is not what policy needs", |seen| {
-            let mut status = status();
-            status["gpus"][0]["kinds"] = json!([]);
-            let mut node = gpu_node(&status);
-            node.spec = Some(json!({"revision": 3, "policy": {"gpus": [{"kinds": ["mig"]}]}}));
-            seen.gpu_nodes = Seen::Found(vec![node]);
-        }),
-        ("no node is kerf's", |seen| {
-            let Seen::Found(nodes) = &mut seen.nodes else { return };
-            nodes.remove(1);
-        }),
-        ("a static node without labels", |seen| {
-            let Seen::Found(nodes) = &mut seen.nodes else { return };
-            nodes[2] = node("t4", &json!({}), &json!({"nvidia.com/gpu": "4"}));
-        }),
-        ("a static node with fewer devices", |seen| {
-            let Seen::Found(nodes) = &mut seen.nodes else { return };
-            nodes[2].status.as_mut().unwrap().allocatable.as_mut().unwrap().insert(
-                "nvidia.com/gpu".to_owned(),
-                k8s_openapi::apimachinery::pkg::api::resource::Quantity("3".to_owned()),
-            );
-        }),
-        ("a layout that failed", |seen| {
-            let Seen::Found(nodes) = &mut seen.nodes else { return };
-            nodes[2].status.as_mut().unwrap().conditions = Some(vec![of(json!({
-                "type": "kerf.dev/Layout", "status": "False", "reason": "TimedOut", "message": "the plugin offers 1 and not 4",
-            }))]);
-        }),
-        ("the device plugin on a node of kerf's", |seen| {
-            let Seen::Found(foreigners) = &mut seen.foreigners else { return };
-            foreigners[0].nodes.insert("h100".to_owned());
-        }),
-        ("another's webhook", |seen| {
-            let Seen::Found(foreigners) = &mut seen.foreigners else { return };
-            foreigners.push(Foreigner {
-                who: Who::Hami,
-                evidence: "MutatingWebhookConfiguration hami-webhook".to_owned(),
-                nodes: [].into(),
-            });
-        }),
-        ("a DeviceClass takes a name", |seen| {
-            let class = |name: &str, resource: &str| json!({"metadata": {"name": name}, "spec": {"extendedResourceName": resource}});
-            seen.device_classes =
-                Seen::Found(vec![class("gpu.nvidia.com", "nvidia.com/gpu"), class("nic", "example.com/nic")]);
-        }),
-        ("programs of another version", |seen| {
-            let Seen::Found(pods) = &mut seen.pods else { return };
-            pods[1].spec.as_mut().unwrap().containers[0].image = Some("kerf-extender:0.0.9".to_owned());
-        }),
-        ("clocks", |seen| {
-            seen.skew = SignedDuration::from_secs(-40);
-            seen.node_leases =
-                Seen::Found(vec![lease("h100", "2026-06-01T02:00:00.000000Z", "2026-05-31T23:59:50Z")]);
-        }),
-    ];
     let mut told = String::new();
-    for (name, break_it) in faults {
+    for (name, break_it) in FAULTS {
         let mut seen = good();
         break_it(&mut seen);
         let report = after(&seen);
@@ -327,7 +335,7 @@ fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
         let text = render(&report, Output::Text, false);
         let lines = text.lines().filter(|line| !line.starts_with("  ✓") && !line.is_empty());
         let lines: Vec<&str> = lines.filter(|line| line.starts_with(' ')).collect();
-        told.push_str(&format!("== {name}\n{}\n", lines.join("\n")));
+        told.extend([format!("== {name}\n"), lines.join("\n"), "\n".to_owned()]);
     }
     insta::assert_snapshot!(told);
 }

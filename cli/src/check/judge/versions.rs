@@ -1,5 +1,6 @@
 //! The versions of the programs, by their images' tags.
 
+use super::kubernetes::minor;
 use super::{Finding, Observed};
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +11,29 @@ const PROGRAMS: [&str; 3] = ["kerf-webhook", "kerf-extender", "kerf-node-agent"]
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
+    programs(seen).into_iter().chain(scheduler(seen)).collect()
+}
+
+/// kube-scheduler may be one minor version older than its API server, and never newer (Kubernetes' version skew policy).
+fn scheduler(seen: &Observed) -> Option<Finding> {
+    let image = seen.pods_of("kerf-scheduler").find_map(image)?;
+    let found = tag(image)?;
+    let (own, servers) = (minor(&found)?, minor(&seen.version)?);
+    if own <= servers && own + 1 >= servers {
+        return Some(Finding::fine(format!(
+            "kube-scheduler is {found}, for an API server of {}",
+            seen.version
+        )));
+    }
+    Some(Finding::warning(
+        format!("kube-scheduler is {found}, and the API server is {}", seen.version),
+        format!(
+            "give the Deployment kerf-scheduler the image registry.k8s.io/kube-scheduler of v1.{servers}"
+        ),
+    ))
+}
+
+fn programs(seen: &Observed) -> Option<Finding> {
     let mut tags: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for program in PROGRAMS {
         let found = seen
@@ -25,9 +49,9 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
         .map(|(program, tag)| format!("{program} is {tag}"))
         .collect();
     if tags.values().all(BTreeSet::is_empty) {
-        return Vec::new();
+        return None;
     }
-    vec![if strange.is_empty() {
+    Some(if strange.is_empty() {
         Finding::fine(format!("all programs are of this kerf's version, {OWN}"))
     } else {
         Finding::warning(
@@ -36,7 +60,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
                 "update what is older: helm upgrade with image.tag={OWN}, or use the kerf of the cluster's version"
             ),
         )
-    }]
+    })
 }
 
 fn image(pod: &Pod) -> Option<&str> {

@@ -39,7 +39,8 @@ pub fn secret(seen: &Observed) -> String {
         .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref())
         .into_iter()
         .flatten();
-    let mounted = volumes.filter_map(|volume| volume.secret.as_ref()?.secret_name.clone()).next();
+    let mut volumes = volumes;
+    let mounted = volumes.find_map(|volume| volume.secret.as_ref()?.secret_name.clone());
     mounted.unwrap_or_else(|| SECRET.to_owned())
 }
 

@@ -162,8 +162,9 @@ async fn draw_all(cluster: &Cluster, screen: &Screen) -> anyhow::Result<()> {
         if let Some(status) = object.read_status()? {
             let spec = object.read_spec()?;
             let paint: draw::Paint<'_> = if screen.has_colour() { &draw::coloured } else { &draw::plain };
-            let lines = draw::node(node.name(), &spec, &status, draw::WIDTH, paint);
-            lines.iter().for_each(|line| screen.say(&format!("  {line}")));
+            for line in draw::node(node.name(), &spec, &status, draw::WIDTH, paint) {
+                screen.say(&format!("  {line}"));
+            }
         }
     }
     Ok(())

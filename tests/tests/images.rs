@@ -74,7 +74,7 @@ fn runtimes_are_told_the_name_the_platform_and_how_to_start() {
         assert_eq!(labels["org.opencontainers.image.version"], VERSION);
         assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
         assert_eq!(labels["org.opencontainers.image.source"], "https://example.com/kerf");
-        assert_eq!(labels["org.opencontainers.image.created"], "2027-01-15T08:00:00Z");
+        assert_eq!(labels["org.opencontainers.image.created"], "2023-11-14T22:13:20Z");
         assert!(labels["org.opencontainers.image.revision"].len() >= 40);
         assert!(!labels["org.opencontainers.image.title"].is_empty());
     }
@@ -161,32 +161,29 @@ fn nvml_is_found_where_container_runtimes_put_it() {
 #[test]
 fn the_agent_opens_nvml_from_inside_its_image() {
     let root = Root::unpack(&image("kerf-node-agent"));
-    let environment = simulated_gpus(&root);
-    root.write("etc/kubeconfig", NO_API_SERVER);
+    let environment = [simulated_gpus(&root), service_account(&root).to_vec()].concat();
     root.write("proc/sys/kernel/random/boot_id", "00000000-0000-4000-8000-000000000000\n");
-    let arguments = [
-        "--node=node",
-        "--nvml=/mock/libnvidia-ml.so.1",
-        "--kubeconfig=/etc/kubeconfig",
-        "--admin-address=127.0.0.1:0",
-    ];
+    let arguments = ["--node=node", "--nvml=/mock/libnvidia-ml.so.1", "--admin-address=127.0.0.1:0"];
     let agent = root.start("/usr/bin/kerf-node-agent", &arguments, &environment);
     let opened = |maps: &str| maps.contains("/mock/libnvidia-ml.so.1");
-    let maps = maps(agent, opened, Duration::from_secs(30));
+    let maps = maps(&root, agent, opened, Duration::from_secs(30));
     let inside = root.path("").display().to_string();
-    let files: Vec<&str> =
-        maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| path)).collect();
-    let outside: Vec<&&str> = files
-        .iter()
-        .filter(|path| !inside.trim_matches('/').is_empty() && !path.starts_with(inside.trim_matches('/')))
-        .collect();
+    let files: BTreeSet<&str> = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).collect();
+    let outside: Vec<&&str> = files.iter().filter(|path| !path.starts_with(&inside)).collect();
     assert!(outside.is_empty(), "of the machine, not of the image: {outside:?}");
     assert!(files.iter().any(|path| path.ends_with("/libc.so.6")), "{maps}");
 }
 
-const NO_API_SERVER: &str = "apiVersion: v1\nkind: Config\ncurrent-context: none\n\
-    contexts: [{name: none, context: {cluster: none, user: none}}]\n\
-    clusters: [{name: none, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: none, user: {}}]\n";
+/// What a kubelet gives to a container, of a cluster whose API server does not answer.
+fn service_account(root: &Root) -> [(String, String); 2] {
+    let authority = rcgen::generate_simple_self_signed(["kubernetes".to_owned()]).unwrap().cert.pem();
+    for (name, content) in [("ca.crt", authority.as_str()), ("token", "token"), ("namespace", "kerf-system")]
+    {
+        root.write(&format!("var/run/secrets/kubernetes.io/serviceaccount/{name}"), content);
+    }
+    [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+}
 
 /// Puts the mock into the root as the driver's library; gives the environment that it reads.
 fn simulated_gpus(root: &Root) -> Vec<(String, String)> {

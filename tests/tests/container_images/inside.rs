@@ -66,7 +66,7 @@ impl Root {
 }
 
 /// What a process has mapped, once that is as wished; ends the process.
-pub fn maps(mut child: Child, wished: impl Fn(&str) -> bool, patience: Duration) -> String {
+pub fn maps(root: &Root, mut child: Child, wished: impl Fn(&str) -> bool, patience: Duration) -> String {
     let path = format!("/proc/{}/maps", child.id());
     let deadline = Instant::now() + patience;
     let maps = loop {
@@ -79,7 +79,8 @@ pub fn maps(mut child: Child, wished: impl Fn(&str) -> bool, patience: Duration)
     };
     let _ = child.kill();
     child.wait().unwrap();
-    assert!(wished(&maps), "the program ended, or has only this mapped: {maps}");
+    let log = fs::read_to_string(root.path("log")).unwrap_or_default();
+    assert!(wished(&maps), "the program has mapped {maps} and says {log}");
     maps
 }
 

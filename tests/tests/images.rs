@@ -10,8 +10,11 @@ mod inside;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
+
+use base64::Engine as _;
 
 use archive::{IMAGES, Image, build, image};
 use inside::{Root, maps};
@@ -157,13 +160,22 @@ fn nvml_is_found_where_container_runtimes_put_it() {
     }
 }
 
-/// The agent has no API server here: it opens NVML before it asks for one.
+/// By its own loader too; of its cluster there is just enough.
 #[test]
 fn the_agent_opens_nvml_from_inside_its_image() {
     let root = Root::unpack(&image("kerf-node-agent"));
-    let environment = [simulated_gpus(&root), service_account(&root).to_vec()].concat();
+    let environment = simulated_gpus(&root);
+    root.write("etc/kubeconfig", &api_server());
+    // What the agent reads of a kernel's, for who is not root cannot mount that.
     root.write("proc/sys/kernel/random/boot_id", "00000000-0000-4000-8000-000000000000\n");
-    let arguments = ["--node=node", "--nvml=/mock/libnvidia-ml.so.1", "--admin-address=127.0.0.1:0"];
+    fs::create_dir_all(root.path("proc/self")).unwrap();
+    symlink("/usr/bin/kerf-node-agent", root.path("proc/self/exe")).unwrap();
+    let arguments = [
+        "--node=node",
+        "--nvml=/mock/libnvidia-ml.so.1",
+        "--kubeconfig=/etc/kubeconfig",
+        "--admin-address=127.0.0.1:0",
+    ];
     let agent = root.start("/usr/bin/kerf-node-agent", &arguments, &environment);
     let opened = |maps: &str| maps.contains("/mock/libnvidia-ml.so.1");
     let maps = maps(&root, agent, opened, Duration::from_secs(30));
@@ -174,15 +186,21 @@ fn the_agent_opens_nvml_from_inside_its_image() {
     assert!(files.iter().any(|path| path.ends_with("/libc.so.6")), "{maps}");
 }
 
-/// What a kubelet gives to a container, of a cluster whose API server does not answer.
-fn service_account(root: &Root) -> [(String, String); 2] {
+/// A kubeconfig of an API server that has nothing but an empty GpuNode; without that the agent does not look at its GPUs.
+fn api_server() -> String {
+    let server = inside::answer_all_with(r#"{"metadata": {"name": "node"}}"#);
     let authority = rcgen::generate_simple_self_signed(["kubernetes".to_owned()]).unwrap().cert.pem();
-    for (name, content) in [("ca.crt", authority.as_str()), ("token", "token"), ("namespace", "kerf-system")]
-    {
-        root.write(&format!("var/run/secrets/kubernetes.io/serviceaccount/{name}"), content);
-    }
-    [("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    let authority = base64::engine::general_purpose::STANDARD.encode(authority);
+    let named = |what: &str, content| serde_json::json!([{"name": "a", what: content}]);
+    let config = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "a",
+        "contexts": named("context", serde_json::json!({"cluster": "a", "user": "a"})),
+        "clusters": named("cluster", serde_json::json!({"server": server, "certificate-authority-data": authority})),
+        "users": named("user", serde_json::json!({})),
+    });
+    config.to_string()
 }
 
 /// Puts the mock into the root as the driver's library; gives the environment that it reads.

@@ -10,8 +10,11 @@ mod inside;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
+
+use base64::Engine as _;
 
 use archive::{IMAGES, Image, build, image};
 use inside::{Root, maps};
@@ -74,7 +77,7 @@ fn runtimes_are_told_the_name_the_platform_and_how_to_start() {
         assert_eq!(labels["org.opencontainers.image.version"], VERSION);
         assert_eq!(labels["org.opencontainers.image.licenses"], "Apache-2.0");
         assert_eq!(labels["org.opencontainers.image.source"], "https://example.com/kerf");
-        assert_eq!(labels["org.opencontainers.image.created"], "2027-01-15T08:00:00Z");
+        assert_eq!(labels["org.opencontainers.image.created"], "2023-11-14T22:13:20Z");
         assert!(labels["org.opencontainers.image.revision"].len() >= 40);
         assert!(!labels["org.opencontainers.image.title"].is_empty());
     }
@@ -157,13 +160,16 @@ fn nvml_is_found_where_container_runtimes_put_it() {
     }
 }
 
-/// The agent has no API server here: it opens NVML before it asks for one.
+/// By its own loader too; of its cluster there is just enough.
 #[test]
 fn the_agent_opens_nvml_from_inside_its_image() {
     let root = Root::unpack(&image("kerf-node-agent"));
     let environment = simulated_gpus(&root);
-    root.write("etc/kubeconfig", NO_API_SERVER);
+    root.write("etc/kubeconfig", &api_server());
+    // What the agent reads of a kernel's, for who is not root cannot mount that.
     root.write("proc/sys/kernel/random/boot_id", "00000000-0000-4000-8000-000000000000\n");
+    fs::create_dir_all(root.path("proc/self")).unwrap();
+    symlink("/usr/bin/kerf-node-agent", root.path("proc/self/exe")).unwrap();
     let arguments = [
         "--node=node",
         "--nvml=/mock/libnvidia-ml.so.1",
@@ -172,21 +178,30 @@ fn the_agent_opens_nvml_from_inside_its_image() {
     ];
     let agent = root.start("/usr/bin/kerf-node-agent", &arguments, &environment);
     let opened = |maps: &str| maps.contains("/mock/libnvidia-ml.so.1");
-    let maps = maps(agent, opened, Duration::from_secs(30));
+    let maps = maps(&root, agent, opened, Duration::from_secs(30));
     let inside = root.path("").display().to_string();
-    let files: Vec<&str> =
-        maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| path)).collect();
-    let outside: Vec<&&str> = files
-        .iter()
-        .filter(|path| !inside.trim_matches('/').is_empty() && !path.starts_with(inside.trim_matches('/')))
-        .collect();
+    let files: BTreeSet<&str> = maps.lines().filter_map(|line| Some(&line[line.find('/')?..])).collect();
+    let outside: Vec<&&str> = files.iter().filter(|path| !path.starts_with(&inside)).collect();
     assert!(outside.is_empty(), "of the machine, not of the image: {outside:?}");
     assert!(files.iter().any(|path| path.ends_with("/libc.so.6")), "{maps}");
 }
 
-const NO_API_SERVER: &str = "apiVersion: v1\nkind: Config\ncurrent-context: none\n\
-    contexts: [{name: none, context: {cluster: none, user: none}}]\n\
-    clusters: [{name: none, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: none, user: {}}]\n";
+/// A kubeconfig of an API server that has nothing but an empty GpuNode; without that the agent does not look at its GPUs.
+fn api_server() -> String {
+    let server = inside::answer_all_with(r#"{"metadata": {"name": "node"}}"#);
+    let authority = rcgen::generate_simple_self_signed(["kubernetes".to_owned()]).unwrap().cert.pem();
+    let authority = base64::engine::general_purpose::STANDARD.encode(authority);
+    let named = |what: &str, content| serde_json::json!([{"name": "a", what: content}]);
+    let config = serde_json::json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "a",
+        "contexts": named("context", serde_json::json!({"cluster": "a", "user": "a"})),
+        "clusters": named("cluster", serde_json::json!({"server": server, "certificate-authority-data": authority})),
+        "users": named("user", serde_json::json!({})),
+    });
+    config.to_string()
+}
 
 /// Puts the mock into the root as the driver's library; gives the environment that it reads.
 fn simulated_gpus(root: &Root) -> Vec<(String, String)> {

@@ -2,6 +2,8 @@
 
 use std::env::consts::ARCH;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -66,7 +68,7 @@ impl Root {
 }
 
 /// What a process has mapped, once that is as wished; ends the process.
-pub fn maps(mut child: Child, wished: impl Fn(&str) -> bool, patience: Duration) -> String {
+pub fn maps(root: &Root, mut child: Child, wished: impl Fn(&str) -> bool, patience: Duration) -> String {
     let path = format!("/proc/{}/maps", child.id());
     let deadline = Instant::now() + patience;
     let maps = loop {
@@ -79,8 +81,31 @@ pub fn maps(mut child: Child, wished: impl Fn(&str) -> bool, patience: Duration)
     };
     let _ = child.kill();
     child.wait().unwrap();
-    assert!(wished(&maps), "the program ended, or has only this mapped: {maps}");
+    let log = fs::read_to_string(root.path("log")).unwrap_or_default();
+    assert!(wished(&maps), "the program has mapped {maps} and says {log}");
     maps
+}
+
+/// A server that has one answer, for as long as the test runs; gives its address.
+pub fn answer_all_with(document: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let mut line = String::from("request");
+            while !line.trim().is_empty() {
+                line.clear();
+                let _ = stream.read_line(&mut line);
+            }
+            let length = document.len();
+            let head = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+            );
+            let _ = stream.get_mut().write_all(format!("{head}{document}").as_bytes());
+        }
+    });
+    address
 }
 
 /// What a dynamic program's image has of the machine that it was built on.

@@ -182,6 +182,10 @@ impl Keeper {
         let mut decision = self.decide();
         self.ask_for_holders(&decision).await;
         if self.seen.values().any(|node| node.holders != Holders::Unknown) {
+            // A node changes by what is so now, and not by what was read a while ago.
+            if let Err(error) = self.read().await {
+                return tracing::warn!(%error, "failed to read the configuration of NVIDIA's device plugin; trying again");
+            }
             decision = self.decide();
         }
         self.write(decision).await;

@@ -2,7 +2,6 @@
 //! `ConfigMap` by the node's label, as they do, and shows what that says in the node's allocatable. It knows of the plugin what
 //! layouts rest on, and nothing else.
 
-use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
@@ -60,7 +59,8 @@ async fn serve(client: &Client, fails: bool) -> anyhow::Result<()> {
         let count = match label {
             Some(_) if fails => 0,
             // Without a ConfigMap of its own the plugin has no config-manager, and the label means nothing.
-            Some(key) if !keys.is_empty() => gpus * replicas(keys.get(key).context("no such key")?)?,
+            // A key that is not there leads to the default.
+            Some(key) if !keys.is_empty() => gpus * keys.get(key).map_or(Ok(1), |text| replicas(text))?,
             Some(_) | None => gpus,
         };
         let shown = node.status.unwrap_or_default().allocatable.unwrap_or_default();

@@ -152,7 +152,8 @@ pub fn wanted(shapes: &[Shape]) -> Vec<WantedSlice> {
 /// If it is no static node.
 #[must_use]
 pub fn static_node(labels: &[(&str, &str)], devices: &[(&str, u32)]) -> StaticNode {
-    let labels = labels.iter().map(|(key, value)| (format!("nvidia.com/{key}"), (*value).to_owned())).collect();
+    let labels =
+        labels.iter().map(|(key, value)| (format!("nvidia.com/{key}"), (*value).to_owned())).collect();
     let amounts = devices.iter().map(|(name, count)| (format!("nvidia.com/{name}"), count.to_string()));
     let amounts: Vec<(String, String)> = amounts.collect();
     let all = || amounts.iter().map(|(name, amount)| (name.as_str(), amount.as_str()));

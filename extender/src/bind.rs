@@ -101,7 +101,8 @@ impl Bind {
         let promise = self.reserve(term, gate).await?;
         let assignment = self.ready(term, &promise, gate).await?;
         term.with(|index| index.begin_post(&self.uid));
-        let post = timeout_at(gate + POST_GRACE, binding::post(&term.client, self, assignment.as_ref())).await;
+        let post =
+            timeout_at(gate + POST_GRACE, binding::post(&term.client, self, assignment.as_ref())).await;
         match post.unwrap_or(Err(BindingError::TimedOut)) {
             Ok(()) => {
                 term.with(|index| index.bound(&self.uid, &self.key, &self.node));

@@ -101,7 +101,8 @@ fn tell_node(term: &Arc<Term>, event: Event<GpuNode>) {
 fn tell_machine(term: &Arc<Term>, event: Event<Machine>) {
     match event {
         Event::InitApply(node) | Event::Apply(node) => term.with(|index| {
-            index.show_allocatable(node.name(), Some(node.allocatable().map(Compute::of).unwrap_or_default()));
+            index
+                .show_allocatable(node.name(), Some(node.allocatable().map(Compute::of).unwrap_or_default()));
             index.show_static(node.name(), node.static_node());
             index.show_labels(node.name(), Some(node.metadata.labels.unwrap_or_default()));
         }),

@@ -72,7 +72,8 @@ mod tests {
                 "allocatable": {"cpu": "7500m", "nvidia.com/gpu": "3"},
                 "images": [{"names": ["a"]}],
             });
-            serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}, "status": status})).unwrap()
+            serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}, "status": status}))
+                .unwrap()
         };
         let offers = node(json!(null)).static_node().unwrap().offers;
         assert_eq!(offers.iter().map(|offer| offer.count).collect::<Vec<_>>(), [3]);

@@ -210,7 +210,12 @@ fn on_static_nodes() -> anyhow::Result<()> {
     let nodes = [
         node("mps", labels("NVIDIA-A100-SXM4-80GB-SHARED", "81920", "2", "4", "mps"), "nvidia.com/gpu", "8"),
         node("single", labels("NVIDIA-H200-MIG-1g.18gb", "16384", "7", "1", "none"), "nvidia.com/gpu", "7"),
-        node("sliced", labels("NVIDIA-A10G", "23028", "1", "2", "time-slicing"), "nvidia.com/gpu.shared", "2"),
+        node(
+            "sliced",
+            labels("NVIDIA-A10G", "23028", "1", "2", "time-slicing"),
+            "nvidia.com/gpu.shared",
+            "2",
+        ),
         node("bare", json!({}), "nvidia.com/gpu", "1"),
     ];
     let mut index = SupplyIndex::default();

@@ -40,7 +40,11 @@ fn labels(product: &str, memory: u32, count: u32, replicas: u32, strategy: &str)
         ("gpu.sharing-strategy", strategy.to_owned()),
         ("mig.strategy", mig.to_owned()),
     ];
-    labels.into_iter().filter(|(_, value)| !value.is_empty()).map(|(k, v)| (format!("nvidia.com/{k}"), v)).collect()
+    labels
+        .into_iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(k, v)| (format!("nvidia.com/{k}"), v))
+        .collect()
 }
 
 struct Scene {
@@ -60,9 +64,12 @@ impl Scene {
         let (a100, shared) = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB-SHARED");
         let single = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb";
         let mut mixed = labels(a100, 81_920, 1, 1, "none");
-        for (key, value) in
-            [("mig.strategy", "mixed"), ("mig-1g.10gb.count", "4"), ("mig-1g.10gb.memory", "9728"), ("mig-1g.10gb.replicas", "1")]
-        {
+        for (key, value) in [
+            ("mig.strategy", "mixed"),
+            ("mig-1g.10gb.count", "4"),
+            ("mig-1g.10gb.memory", "9728"),
+            ("mig-1g.10gb.replicas", "1"),
+        ] {
             mixed.push((format!("nvidia.com/{key}"), value.to_owned()));
         }
         let layouts = [
@@ -81,7 +88,9 @@ impl Scene {
             nodes.insert(name, node);
         }
         let scene = Self { cluster, nodes };
-        for (name, resource, count) in [("mps", GPU, 8), ("mixed", SMALL, 4), ("single", GPU, 7), ("renamed", SHARED, 8)] {
+        for (name, resource, count) in
+            [("mps", GPU, 8), ("mixed", SMALL, 4), ("single", GPU, 7), ("renamed", SHARED, 8)]
+        {
             scene.has(name, resource, count).await?;
         }
         // The webhook hears of the nodes by its watch.
@@ -128,7 +137,12 @@ impl Scene {
     /// Every kubelet took every pod that it was given.
     fn nobody_was_refused(&self) {
         for server in self.nodes.values() {
-            assert!(server.kubelet().failed_admissions().is_empty(), "{}: {:?}", server.name(), server.kubelet().failed_admissions());
+            assert!(
+                server.kubelet().failed_admissions().is_empty(),
+                "{}: {:?}",
+                server.name(),
+                server.kubelet().failed_admissions()
+            );
             assert!(server.kubelet().started_without_device().is_empty(), "{}", server.name());
         }
     }
@@ -167,8 +181,16 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
         let node = node_of(&pod).context("no node")?.to_owned();
         assert!(nodes.contains(&node.as_str()), "{name} is on {node}");
         let named = resource_of(&pod)?;
-        assert!(named == resource || node == "renamed" && named == SHARED || node == "mixed" && named == SMALL, "{named}");
-        let assignment = pod.metadata.annotations.as_ref().and_then(|a| a.get(keys::ASSIGNMENT)).context("no assignment")?;
+        assert!(
+            named == resource || node == "renamed" && named == SHARED || node == "mixed" && named == SMALL,
+            "{named}"
+        );
+        let assignment = pod
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|a| a.get(keys::ASSIGNMENT))
+            .context("no assignment")?;
         let assigned: Value = serde_json::from_str(assignment)?;
         assert_eq!(assigned["devices"][0]["count"], 1, "{assignment}");
         assert!(request_of(&pod)?.static_nodes);
@@ -179,7 +201,10 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
     let written = (bare.metadata.annotations.unwrap_or_default(), bare.metadata.labels.unwrap_or_default());
     assert_eq!(written, (BTreeMap::new(), BTreeMap::new()));
     let spec = bare.spec.context("no spec")?;
-    assert!(spec.affinity.is_none() && spec.scheduler_name.as_deref() == Some("default-scheduler"), "{spec:?}");
+    assert!(
+        spec.affinity.is_none() && spec.scheduler_name.as_deref() == Some("default-scheduler"),
+        "{spec:?}"
+    );
 
     // Somebody else takes three of the eight MPS replicas, and kerf's pod has one: four are left for a burst of forty.
     cluster.create(&foreign("foreign", "mps", GPU, 3)?).await?;

@@ -105,7 +105,8 @@ pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
         index.show(NodeName::new(node.name), &node.spec, &node.status, node.ready);
     }
     for (number, object) in list(json)?.into_iter().enumerate().filter(|(_, object)| is_node(object)) {
-        let machine = Machine::deserialize(object).map_err(|error| SnapshotError::Node { index: number, error })?;
+        let machine =
+            Machine::deserialize(object).map_err(|error| SnapshotError::Node { index: number, error })?;
         index.show_static(machine.name(), machine.static_node());
     }
     Ok(index.supply())

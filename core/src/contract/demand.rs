@@ -51,7 +51,13 @@ impl Demand {
     /// The demand of a leader that has seen no pod.
     #[must_use]
     pub fn of(epoch: u64) -> Self {
-        Self { version: DEMAND_VERSION, epoch, pending: Slices::new(), arrived: BTreeMap::new(), held: Held::new() }
+        Self {
+            version: DEMAND_VERSION,
+            epoch,
+            pending: Slices::new(),
+            arrived: BTreeMap::new(),
+            held: Held::new(),
+        }
     }
 
     /// Reads the document's text.

@@ -111,7 +111,9 @@ mod limit {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceName, D::Error> {
         let Limit { resource, kind } = Limit::deserialize(from)?;
         match kind {
-            Some(kind) => resource.parse().map(|name| ResourceName::Plugin(name, kind)).map_err(D::Error::custom),
+            Some(kind) => {
+                resource.parse().map(|name| ResourceName::Plugin(name, kind)).map_err(D::Error::custom)
+            }
             None => resource.parse().map_err(D::Error::custom),
         }
     }

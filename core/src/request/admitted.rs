@@ -56,7 +56,8 @@ fn limits_agree(pod: &PodView, document: &RequestDocument) -> Option<bool> {
     let (mut agree, mut found) = (true, false);
     for (container, role) in pod.spec.in_order() {
         // A name of NVIDIA's device plugin that asks for nothing of kerf's may still have been given.
-        let is_given = |name: &str| document.containers.iter().any(|given| given.resource.to_string() == name);
+        let is_given =
+            |name: &str| document.containers.iter().any(|given| given.resource.to_string() == name);
         let is_ours = |name: &str| limits::asks_by(name) || is_given(name);
         let asks = |(name, amount): &(&str, &str)| is_ours(name) && parse_count(amount) != Some(0);
         let mut entries = limits::entries(container).filter(asks).peekable();
@@ -66,8 +67,7 @@ fn limits_agree(pod: &PodView, document: &RequestDocument) -> Option<bool> {
         found = true;
         agree &= requests.next().is_some_and(|request| {
             let same = |(name, amount): (&str, &str)| {
-                name == request.resource.to_string()
-                    && parse_count(amount) == Some(u64::from(request.count))
+                name == request.resource.to_string() && parse_count(amount) == Some(u64::from(request.count))
             };
             request.name == container.name && request.role == role && entries.all(same)
         });

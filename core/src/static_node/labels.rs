@@ -62,7 +62,8 @@ pub(super) fn model(labels: &Labels) -> String {
 /// The memory of a GPU of this name that has `profile`: what the name tells, as in `A100-SXM4-80GB`, or else what is known of
 /// the models of this name.
 fn memory_of(product: &str, profile: Profile) -> MemoryMib {
-    let in_name = product.split([' ', '-']).filter_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok()).next();
+    let in_name =
+        product.split([' ', '-']).filter_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok()).next();
     let is_such = |model: &&GpuModel| {
         let named = catalog::by_product(product, model.memory).is_some_and(|known| known.name == model.name);
         let has = |table: MigTable| table.entries().iter().any(|entry| entry.profile == profile);
@@ -100,7 +101,12 @@ fn said(labels: &Labels, name: PluginName) -> Said {
 ///
 /// Allocatable counts. Labels are up to a minute late, and so may allocatable be: where they do not agree, what is there is
 /// taken for time slices, which fence nothing, of the smallest size that either of them speaks for.
-pub(super) fn offer(labels: &Labels, name: PluginName, capacity: u32, allocatable: u32) -> Option<StaticOffer> {
+pub(super) fn offer(
+    labels: &Labels,
+    name: PluginName,
+    capacity: u32,
+    allocatable: u32,
+) -> Option<StaticOffer> {
     let is_invalid = label(labels, "gpu", "product").is_some_and(|product| product.contains(INVALID));
     let said = said(labels, name);
     if is_invalid && matches!(name, PluginName::Gpu | PluginName::Shared) || said.replicas == Some(0) {
@@ -109,7 +115,15 @@ pub(super) fn offer(labels: &Labels, name: PluginName, capacity: u32, allocatabl
     let renamed = matches!(name, PluginName::Shared | PluginName::MigShared(_));
     let Some(units) = said.count.filter(|count| *count > 0) else {
         let (size, memory, kind) = (None, None, Kind::TimeSlicing);
-        return Some(StaticOffer { name, kind, size, memory, replicas: renamed, compute: 0, count: allocatable });
+        return Some(StaticOffer {
+            name,
+            kind,
+            size,
+            memory,
+            replicas: renamed,
+            compute: 0,
+            count: allocatable,
+        });
     };
     let told = said.replicas.unwrap_or(1);
     let replicas = told.max(capacity.div_ceil(units)).max(1);

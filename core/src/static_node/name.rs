@@ -109,7 +109,9 @@ mod tests {
         ] {
             assert_eq!(text.parse::<PluginName>().unwrap().to_string(), text);
         }
-        for text in ["cpu", "nvidia.com/gpu-10gb", "nvidia.com/gpu-10gb.shared", "nvidia.com/gpu.shared.shared"] {
+        for text in
+            ["cpu", "nvidia.com/gpu-10gb", "nvidia.com/gpu-10gb.shared", "nvidia.com/gpu.shared.shared"]
+        {
             assert!(text.parse::<PluginName>().is_err(), "{text}");
         }
     }

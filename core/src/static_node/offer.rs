@@ -47,12 +47,7 @@ impl StaticOffer {
 
     /// Whether one device is enough for a request of this size, with so much real memory and such a part of the compute.
     #[must_use]
-    pub fn suffices(
-        &self,
-        size: SizeGb,
-        memory: Option<MemoryMib>,
-        compute: Option<ComputePercent>,
-    ) -> bool {
+    pub fn suffices(&self, size: SizeGb, memory: Option<MemoryMib>, compute: Option<ComputePercent>) -> bool {
         let known = self.size.unwrap_or(SizeGb::ANY);
         let is_large = known >= size && memory.is_none_or(|memory| self.memory >= Some(memory));
         let worth = self.kind != Kind::Whole || size == SizeGb::ANY || is_worth_whole(size, known);
@@ -60,7 +55,11 @@ impl StaticOffer {
     }
 
     /// Whether it is what a container of a pod with this isolation asks for, count apart.
-    pub(super) fn serves(&self, request: &ContainerRequest, isolation: IsolationClass) -> Result<(), Refusal> {
+    pub(super) fn serves(
+        &self,
+        request: &ContainerRequest,
+        isolation: IsolationClass,
+    ) -> Result<(), Refusal> {
         let is_fenced = isolation.is_served_by(self.kind);
         let suffices = self.suffices(request.size_gb, request.memory, request.compute);
         if !(self.is_of(request.resource) && is_fenced && suffices) {

@@ -51,7 +51,11 @@ const H100_MIXED: Given<'_> = &[
 ];
 
 /// A whole GPU's labels with other ones in their place.
-fn a100(product: &'static str, replicas: &'static str, strategy: &'static str) -> [(&'static str, &'static str); 5] {
+fn a100(
+    product: &'static str,
+    replicas: &'static str,
+    strategy: &'static str,
+) -> [(&'static str, &'static str); 5] {
     [
         ("gpu.product", product),
         ("gpu.memory", "81920"),
@@ -143,8 +147,18 @@ fn where_labels_and_capacity_do_not_agree_nothing_is_said_to_be_fenced() {
         ("the plugin shares later", &mps, &[("gpu", 2)], &["gpu time-slicing: 2 of 20 GB"]),
         ("another number of replicas", &mps, &[("gpu", 4)], &["gpu time-slicing: 4 of 20 GB"]),
         ("replicas before, MIG next", &single, &[("gpu", 8)], &["gpu time-slicing: 8 of 20 GB"]),
-        ("no labels at all", &[], &[("gpu", 8), ("mig-1g.10gb", 1)], &["gpu time-slicing: 8 of ?", "mig-1g.10gb time-slicing: 1 of ?"]),
-        ("labels of the GPUs and none of the instances", &whole, &[("mig-1g.10gb", 7)], &["mig-1g.10gb time-slicing: 7 of ?"]),
+        (
+            "no labels at all",
+            &[],
+            &[("gpu", 8), ("mig-1g.10gb", 1)],
+            &["gpu time-slicing: 8 of ?", "mig-1g.10gb time-slicing: 1 of ?"],
+        ),
+        (
+            "labels of the GPUs and none of the instances",
+            &whole,
+            &[("mig-1g.10gb", 7)],
+            &["mig-1g.10gb time-slicing: 7 of ?"],
+        ),
     ];
     for (change, labels, devices, expected) in cases {
         assert_eq!(offers(labels, devices), expected, "{change}");
@@ -255,7 +269,9 @@ fn what_is_taken_is_given_to_nobody_else() {
 #[test]
 fn a_node_of_unknown_memory_serves_only_who_asks_by_name() {
     let unknown = static_node(&[], &[("gpu", 4)]);
-    let charge = |document: &RequestDocument| place(&unknown, &Devices::new(), document).map(|spot| spot.charge.slices);
+    let charge = |document: &RequestDocument| {
+        place(&unknown, &Devices::new(), document).map(|spot| spot.charge.slices)
+    };
     assert_eq!(charge(&asks(SLICE, 0, 2)), Ok(2));
     assert_eq!(charge(&asks(SLICE, 1, 1)), Err(Refusal::NeverFits));
     assert_eq!(charge(&asks(ResourceName::Whole, 0, 1)), Err(Refusal::NeverFits));

@@ -162,7 +162,8 @@ impl ClusterIndex {
         if !kept {
             self.may_promise_static(&ask, spot.charge)?;
         }
-        let promised = Promised { node: name.clone(), key: key.clone(), devices: spot.devices, ask: Some(ask) };
+        let promised =
+            Promised { node: name.clone(), key: key.clone(), devices: spot.devices, ask: Some(ask) };
         self.statics.promise(uid, promised);
         self.static_changed(name.clone());
         Ok(Promise { slices: Vec::new(), cut: BTreeSet::new(), kept })
@@ -173,7 +174,8 @@ impl ClusterIndex {
         let kept = self.statics.promised(&pod.uid).is_some();
         self.plain_fit(name.as_str(), &pod.uid, &pod.devices)?;
         let devices = pod.devices.clone();
-        self.statics.promise(&pod.uid, Promised { node: name.clone(), key: pod.key.clone(), devices, ask: None });
+        self.statics
+            .promise(&pod.uid, Promised { node: name.clone(), key: pod.key.clone(), devices, ask: None });
         self.static_changed(name.clone());
         Ok(Promise { slices: Vec::new(), cut: BTreeSet::new(), kept })
     }
@@ -185,7 +187,9 @@ impl ClusterIndex {
             return None;
         }
         let Some(node) = self.static_node(name.as_str()) else {
-            return Some(Progress::Failed("the node is not served by NVIDIA's device plugin any more".to_owned()));
+            return Some(Progress::Failed(
+                "the node is not served by NVIDIA's device plugin any more".to_owned(),
+            ));
         };
         let Some(ask) = &promised.ask else { return Some(Progress::Bare) };
         let given = |container: &kerf_core::contract::ContainerRequest| {

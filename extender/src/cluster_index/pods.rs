@@ -122,7 +122,8 @@ impl ClusterIndex {
         if self.listing.pods_listed {
             let unknown = self.places.keys().filter(|uid| !self.pods.contains_key(*uid));
             self.effects.unconfirmed.extend(unknown.cloned());
-            let bound = self.statics.promises().map(|(uid, _)| uid).filter(|uid| !self.pods.contains_key(*uid));
+            let bound =
+                self.statics.promises().map(|(uid, _)| uid).filter(|uid| !self.pods.contains_key(*uid));
             self.effects.unconfirmed.extend(bound.cloned());
         }
     }

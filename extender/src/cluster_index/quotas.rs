@@ -135,7 +135,8 @@ impl ClusterIndex {
         if !self.quotas.take(policies) {
             return;
         }
-        let statics: Vec<NodeName> = self.statics.names().filter(|name| self.is_static(name)).cloned().collect();
+        let statics: Vec<NodeName> =
+            self.statics.names().filter(|name| self.is_static(name)).cloned().collect();
         statics.into_iter().for_each(|name| self.static_changed(name));
         let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
         for name in &names {

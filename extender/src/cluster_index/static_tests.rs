@@ -56,7 +56,13 @@ fn ten(name: &str) -> Candidate {
 }
 
 /// A pod as a watch shows it.
-fn shown(name: &str, node: Option<&str>, phase: &str, requests: &serde_json::Value, ask: Option<&Ask>) -> KnownPod {
+fn shown(
+    name: &str,
+    node: Option<&str>,
+    phase: &str,
+    requests: &serde_json::Value,
+    ask: Option<&Ask>,
+) -> KnownPod {
     let annotations = ask.map(|ask| json!({kerf_core::keys::REQUEST: *ask.text})).unwrap_or_default();
     let pod: SlicedPod = serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "team", "uid": format!("uid-{name}"), "annotations": annotations},
@@ -249,7 +255,12 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
 #[test]
 fn who_waits_is_called_when_a_device_is_free_again() {
     let mut index = cluster(&[("n", static_node(&[], &[("gpu", 1)]))]);
-    let any = |name| candidate(name, request_sized(ResourceName::Plugin(PluginName::Gpu, Kind::TimeSlicing), SizeGb::ANY, 1));
+    let any = |name| {
+        candidate(
+            name,
+            request_sized(ResourceName::Plugin(PluginName::Gpu, Kind::TimeSlicing), SizeGb::ANY, 1),
+        )
+    };
     let (now, waits) = (Instant::now(), any("waits"));
     bind(&mut index, &any("first"), "n");
     index.show_pod(kerfs(&waits, None));

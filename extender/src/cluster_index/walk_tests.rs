@@ -204,8 +204,12 @@ impl World {
         let document = RequestDocument { chosen, ..request(&format!("nvidia.com/{resource}"), count) };
         let facts = PodFacts { namespace: namespace.to_owned(), ..PodFacts::default() };
         let ask = Ask::read(Some(&document.to_json())).map(|ask| ask.of(Arc::new(facts)));
-        let candidate =
-            Candidate { uid: PodUid::new(format!("uid-{name}")), key: PodKey::new(namespace, name), ask, devices: Devices::new() };
+        let candidate = Candidate {
+            uid: PodUid::new(format!("uid-{name}")),
+            key: PodKey::new(namespace, name),
+            ask,
+            devices: Devices::new(),
+        };
         let uid = candidate.uid.clone();
         self.pods.insert(uid.clone(), Pod { candidate, sent: None, bound: None, allocated: false });
         self.schedule(&uid);

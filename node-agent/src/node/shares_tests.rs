@@ -4,7 +4,8 @@ use super::tests::{Scene, devices, failing, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use kerf_core::contract::{
-    ComputeLimit, Condition, GpuRule, Holder, MpsRule, NodePolicy, Shape, SliceState, TimeSlicingRule, WantedSlice,
+    ComputeLimit, Condition, GpuRule, Holder, MpsRule, NodePolicy, Shape, SliceState, TimeSlicingRule,
+    WantedSlice,
 };
 use kerf_core::kind::Kind;
 use kerf_core::names::DeviceId;
@@ -422,15 +423,14 @@ fn held_of_the_plugin(model: &str, name: &str, device: &str) -> Scene {
 
 #[test]
 fn what_pods_hold_of_nvidias_device_plugin_is_occupied() {
-    for (name, device) in [
-        (WHOLE_NAME, "GPU-0"),
-        (WHOLE_NAME, "GPU-0::2"),
-        ("nvidia.com/gpu.shared", "GPU-0::0"),
-    ] {
+    for (name, device) in
+        [(WHOLE_NAME, "GPU-0"), (WHOLE_NAME, "GPU-0::2"), ("nvidia.com/gpu.shared", "GPU-0::0")]
+    {
         let mut scene = held_of_the_plugin("T4-16GB", name, device);
         scene.want(vec![wanted("s1", mps(4), Some(("a", FOUR)))]);
         let status = scene.settle();
-        let old = status.slices.iter().find(|s| s.device.as_ref().is_some_and(|d| d.as_str() == device)).unwrap();
+        let old =
+            status.slices.iter().find(|s| s.device.as_ref().is_some_and(|d| d.as_str() == device)).unwrap();
         assert_eq!(old.state, SliceState::Held, "{device} as {name}");
         assert_eq!(old.shape.size(), SizeGb(15), "the whole GPU: {:?}", old.shape);
         assert_eq!(old.holder.as_ref().unwrap().pod, "old");

@@ -290,10 +290,12 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
 /// The refusal that needs a cluster, and so is not in the file: what only replicas of NVIDIA's device plugin could serve is
 /// asked for twice.
 fn of_replicas(in_force: &Policies) -> Refusal {
-    let labels = [("gpu.memory", "81920"), ("gpu.count", "2"), ("gpu.replicas", "4"), ("gpu.sharing-strategy", "mps")];
+    let labels =
+        [("gpu.memory", "81920"), ("gpu.count", "2"), ("gpu.replicas", "4"), ("gpu.sharing-strategy", "mps")];
     let mut index = SupplyIndex::default();
     index.show_static("n".into(), Some(static_node(&labels, &[("gpu", 8)])));
-    let refusal = decide(&limited("plain", "kerf.dev/gpu-10gb", "2"), "default", in_force, &index.supply()).unwrap_err();
+    let refusal = decide(&limited("plain", "kerf.dev/gpu-10gb", "2"), "default", in_force, &index.supply())
+        .unwrap_err();
     assert_eq!(
         refusal.to_string(),
         "container main: 2 of nvidia.com/gpu (mps) give no more than one: NVIDIA's device plugin gives replicas of whatever GPU, and refuses more than one where it is told to; ask for one, of the size that is needed"

@@ -1,8 +1,8 @@
 use super::*;
 use kerf_core::admission::{self, CONTAINERS, Unfit};
 use kerf_core::contract::ContainerRequest;
-use kerf_core::policy::PolicyDocument;
 use kerf_core::kind::Kind;
+use kerf_core::policy::PolicyDocument;
 use kerf_core::request::GpuSelection;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::PluginName;
@@ -438,7 +438,10 @@ fn where_static_nodes_serve_the_pod_too_each_term_becomes_two() {
     let cut = json!({"key": "kerf.dev/mig-max-gb", "operator": "Gt", "values": ["9"]});
     let not_kerfs = json!({"key": "kerf.dev/managed", "operator": "NotIn", "values": ["true"]});
     let instances = json!({"key": "nvidia.com/mig-1g.10gb.count", "operator": "Gt", "values": ["0"]});
-    assert_eq!(of(&json!({})), json!([{"matchExpressions": [cut]}, {"matchExpressions": [not_kerfs, instances]}]));
+    assert_eq!(
+        of(&json!({})),
+        json!([{"matchExpressions": [cut]}, {"matchExpressions": [not_kerfs, instances]}])
+    );
     let (zone, name) = (&given[0]["matchExpressions"][0], &given[2]["matchFields"][0]);
     assert_eq!(
         of(&affinity(&given)),
@@ -464,7 +467,8 @@ fn what_only_static_nodes_have_is_looked_for_there_alone_by_nvidias_labels() {
         (PluginName::Shared, Kind::TimeSlicing, some("nvidia.com/gpu.count")),
         (PluginName::MigShared(profile), Kind::TimeSlicing, some("nvidia.com/mig-1g.10gb.count")),
     ] {
-        let (pod, _) = patched(&pod(&json!({})), &fixed(ResourceName::Plugin(name, kind)), &policy(&json!({})));
+        let (pod, _) =
+            patched(&pod(&json!({})), &fixed(ResourceName::Plugin(name, kind)), &policy(&json!({})));
         let not_kerfs = json!({"key": "kerf.dev/managed", "operator": "NotIn", "values": ["true"]});
         assert_eq!(*terms(&pod["spec"]), json!([{"matchExpressions": [not_kerfs, label]}]), "{name}");
         assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"], json!({name.to_string(): "1"}));

@@ -1,7 +1,7 @@
 use super::*;
 use kerf_core::contract::GpuNodeSpec;
-use kerf_core::names::NodeName;
 use kerf_core::ledger;
+use kerf_core::names::NodeName;
 use kerf_core::packing::Fleet;
 use kerf_core::request::GpuSelection;
 use kerf_core::testing::node_status;

@@ -85,7 +85,12 @@ impl Choosing<'_> {
         let others = self.kinds.iter().filter(|kind| **kind != plain.resource.kind());
         let offered: Vec<Named> = others.filter_map(offered).collect();
         let is_for_one = |named: &&Named| {
-            let gives = self.supply.fixed(named.resource.kind(), &Asked::of(named.size), container.count, &self.ask.gpus);
+            let gives = self.supply.fixed(
+                named.resource.kind(),
+                &Asked::of(named.size),
+                container.count,
+                &self.ask.gpus,
+            );
             gives.contains(&named.resource)
         };
         let fitting = || offered.iter().filter(is_for_one);

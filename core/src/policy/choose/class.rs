@@ -32,6 +32,7 @@ fn of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationCl
             supply.fixed_least(name, &Asked::of(SizeGb::ANY), &ask.gpus).is_some()
         }
     };
-    let serves = |class: &IsolationClass| policy.kinds(*class).is_some_and(|kinds| kinds.iter().any(is_served));
+    let serves =
+        |class: &IsolationClass| policy.kinds(*class).is_some_and(|kinds| kinds.iter().any(is_served));
     IsolationClass::ALL.into_iter().find(serves)
 }

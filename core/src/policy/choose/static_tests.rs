@@ -63,7 +63,8 @@ pub(super) fn beside(models: &[&str], layouts: &[&str]) -> Supply {
 fn told(choice: Result<Choice, Denied>) -> String {
     let Ok(Choice { document, warnings }) = choice.as_ref() else { return choice.unwrap_err().to_string() };
     let gets = document.containers.iter().map(|c| String::from(c.resource));
-    let warned = warnings.iter().filter(|w| !matches!(w, Warning::LessThanNominal(..))).map(ToString::to_string);
+    let warned =
+        warnings.iter().filter(|w| !matches!(w, Warning::LessThanNominal(..))).map(ToString::to_string);
     assert!(document.static_nodes || !gets.clone().any(|name| name.contains('=')));
     gets.chain(warned).collect::<Vec<_>>().join(" | ")
 }
@@ -81,7 +82,12 @@ fn a_request_by_size_gets_what_the_layout_has_under_the_plugins_name() {
         ("mps-4", 10, Memory, "nvidia.com/gpu=mps".to_owned() + &larger("20 GB")),
         ("mps-4", 20, Memory, "nvidia.com/gpu=mps".to_owned()),
         ("time-sliced-4", 10, None, "nvidia.com/gpu=time-slicing".to_owned() + &larger("20 GB")),
-        ("time-sliced-4-renamed", 10, None, "nvidia.com/gpu.shared=time-slicing".to_owned() + &larger("20 GB")),
+        (
+            "time-sliced-4-renamed",
+            10,
+            None,
+            "nvidia.com/gpu.shared=time-slicing".to_owned() + &larger("20 GB"),
+        ),
         ("mig-single", 10, Hardware, "nvidia.com/gpu=mig".to_owned()),
         ("mig-mixed", 10, Hardware, "nvidia.com/mig-1g.10gb".to_owned()),
         ("mig-mixed", 11, Hardware, "nvidia.com/mig-3g.40gb".to_owned()),
@@ -121,7 +127,11 @@ fn the_policys_order_decides_between_kinds_and_room_between_nodes() {
     };
     let small = PluginName::Mig("1g.10gb".parse().unwrap());
     let full = supply.clone().holding(held(&[("mig-mixed", small, 4)]));
-    assert_eq!(chosen(&full, 10, IsolationClass::Memory), "nvidia.com/gpu=mig", "the same kind on another node");
+    assert_eq!(
+        chosen(&full, 10, IsolationClass::Memory),
+        "nvidia.com/gpu=mig",
+        "the same kind on another node"
+    );
     let large = PluginName::Mig("3g.40gb".parse().unwrap());
     let full = supply.holding(held(&[
         ("mig-mixed", small, 4),
@@ -155,7 +165,11 @@ fn several_replicas_are_refused_where_nothing_else_would_serve() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
     asking.containers[0].count = 2;
     let told_of = |layouts: &[&str]| told(choose(&policy_with(&json!({})), &beside(&[], layouts), &asking));
-    assert!(told_of(&["mps-4"]).contains("2 of nvidia.com/gpu (mps) give no more than one"), "{}", told_of(&["mps-4"]));
+    assert!(
+        told_of(&["mps-4"]).contains("2 of nvidia.com/gpu (mps) give no more than one"),
+        "{}",
+        told_of(&["mps-4"])
+    );
     assert!(told_of(&["mps-4", "mig-single"]).starts_with("nvidia.com/gpu=mig"));
 }
 
@@ -184,15 +198,25 @@ fn who_asks_by_the_plugins_name_gets_what_goes_by_it() {
     assert_eq!(by_name(&["mig-single"], None), "nvidia.com/gpu=mig");
     assert_eq!(by_name(&["unlabelled"], None), "nvidia.com/gpu=time-slicing");
     let fenced = by_name(&["time-sliced-4", "unlabelled"], Some(IsolationClass::Hardware));
-    assert!(fenced.starts_with("nvidia.com/gpu | container main: no GPU that the pod may have serves nvidia.com/gpu at present"), "{fenced}");
-    let shared = told(choose(&policy_with(&json!({})), &beside(&[], &["time-sliced-4-renamed"]), &ask(Want::Replica, None)));
+    assert!(
+        fenced.starts_with(
+            "nvidia.com/gpu | container main: no GPU that the pod may have serves nvidia.com/gpu at present"
+        ),
+        "{fenced}"
+    );
+    let shared = told(choose(
+        &policy_with(&json!({})),
+        &beside(&[], &["time-sliced-4-renamed"]),
+        &ask(Want::Replica, None),
+    ));
     assert_eq!(shared, "nvidia.com/gpu.shared");
 }
 
 #[test]
 fn all_of_a_pods_slices_are_of_one_sort_of_node() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
-    let second = ContainerAsk { name: "second".into(), want: Want::Size(SizeGb(20)), ..asking.containers[0].clone() };
+    let second =
+        ContainerAsk { name: "second".into(), want: Want::Size(SizeGb(20)), ..asking.containers[0].clone() };
     asking.containers.push(second);
     let told_of = |models: &[&str], layouts: &[&str]| {
         told(choose(&policy_with(&json!({})), &beside(models, layouts), &asking))
@@ -200,7 +224,9 @@ fn all_of_a_pods_slices_are_of_one_sort_of_node() {
     let mps = "nvidia.com/gpu=mps | nvidia.com/gpu=mps";
     assert!(told_of(&[], &["mig-single", "mps-4"]).starts_with(mps), "20 GB is in none of 10");
     assert!(told_of(&["T4-16GB"], &["mps-4"]).starts_with(mps), "a T4 has no 20 GB");
-    assert!(told_of(&["H100-80GB"], &["mps-4"]).starts_with("nvidia.com/mig-1g.10gb | nvidia.com/mig-1g.20gb"));
+    assert!(
+        told_of(&["H100-80GB"], &["mps-4"]).starts_with("nvidia.com/mig-1g.10gb | nvidia.com/mig-1g.20gb")
+    );
 }
 
 #[test]

@@ -15,7 +15,11 @@ pub(super) fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk
     let serves = |(group, outlook): &(&Supply, Outlook)| group.serves_statically(&outlook.choice.document);
     let fixed = groups.iter().filter_map(|group| Some((group, on(policy, group, ask).ok()?)));
     let fixed: Vec<(&Supply, Outlook)> = fixed.filter(serves).collect();
-    let is_served = || managed.as_ref().is_ok_and(|outlook| !outlook.choice.document.chosen.iter().all(|c| c.waits.is_empty()));
+    let is_served = || {
+        managed
+            .as_ref()
+            .is_ok_and(|outlook| !outlook.choice.document.chosen.iter().all(|c| c.waits.is_empty()))
+    };
     let with_room = fixed.iter().position(|(_, outlook)| outlook.has_room);
     let found = with_room.or_else(|| (!is_served() && !fixed.is_empty()).then_some(0));
     match found.and_then(|at| fixed.into_iter().nth(at)) {

@@ -116,7 +116,12 @@ impl Supply {
 
     /// The least that static nodes offer under this name, free or not, that meets what is asked.
     #[must_use]
-    pub fn fixed_least(&self, name: ResourceName, asked: &Asked, gpus: &GpuSelection) -> Option<&StaticOffer> {
+    pub fn fixed_least(
+        &self,
+        name: ResourceName,
+        asked: &Asked,
+        gpus: &GpuSelection,
+    ) -> Option<&StaticOffer> {
         let offers = self.offers(gpus).filter(|(offer, _)| offer.is_of(name) && asked.is_met_by(offer));
         offers.map(|(offer, _)| offer).min_by_key(|offer| (offer.size, offer.memory))
     }

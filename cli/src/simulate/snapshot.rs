@@ -97,7 +97,7 @@ pub fn report(json: &str, terms: Terms) -> Result<String, SnapshotError> {
     Ok(text)
 }
 
-/// What the nodes of a snapshot can serve, and what of it is left. Nodes may stand beside the GpuNodes (`kubectl get
+/// What the nodes of a snapshot can serve, and what of it is left. Nodes may stand beside the `GpuNodes` (`kubectl get
 /// gpunodes,nodes -o json`): of those that NVIDIA's device plugin serves all counts as free.
 pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
     let mut index = SupplyIndex::default();
@@ -112,7 +112,7 @@ pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
     Ok(index.supply())
 }
 
-/// The objects of a list: GpuNodes, and Nodes beside them.
+/// The objects of a list: `GpuNodes`, and Nodes beside them.
 fn list(json: &str) -> Result<Vec<Value>, SnapshotError> {
     serde_json::from_str::<List>(json).map(|list| list.items).map_err(SnapshotError::List)
 }

@@ -62,8 +62,7 @@ pub(super) fn model(labels: &Labels) -> String {
 /// The memory of a GPU of this name that has `profile`: what the name tells, as in `A100-SXM4-80GB`, or else what is known of
 /// the models of this name.
 fn memory_of(product: &str, profile: Profile) -> MemoryMib {
-    let in_name =
-        product.split([' ', '-']).filter_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok()).next();
+    let in_name = product.split([' ', '-']).find_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok());
     let is_such = |model: &&GpuModel| {
         let named = catalog::by_product(product, model.memory).is_some_and(|known| known.name == model.name);
         let has = |table: MigTable| table.entries().iter().any(|entry| entry.profile == profile);

@@ -10,6 +10,9 @@ use proptest::prelude::*;
 /// Labels of GPU feature discovery, without `nvidia.com/`.
 type Given<'g> = &'g [(&'g str, &'g str)];
 
+/// What it shows, labels, devices, and what is offered.
+type Case<'c> = (&'c str, Given<'c>, &'c [(&'c str, u32)], &'c [&'c str]);
+
 const A10G_TIME_SLICED: Given<'_> = &[
     ("gpu.product", "NVIDIA-A10G-SHARED"),
     ("gpu.memory", "23028"),
@@ -97,7 +100,7 @@ fn every_layout_is_read_from_its_labels() {
         ("gpu.replicas", "4"),
         ("gpu.sharing-strategy", "mps"),
     ];
-    let cases: [(&str, Given<'_>, &[(&str, u32)], &[&str]); 13] = [
+    let cases: [Case<'_>; 13] = [
         ("whole GPUs", &whole, &[("gpu", 2)], &["gpu whole: 2 of 80 GB"]),
         ("time slices", &four, &[("gpu", 8)], &["gpu time-slicing: 8 of 20 GB"]),
         ("renamed", &renamed, &[("gpu.shared", 8)], &["gpu.shared time-slicing: 8 of 20 GB"]),
@@ -142,7 +145,7 @@ fn where_labels_and_capacity_do_not_agree_nothing_is_said_to_be_fenced() {
     let whole = a100("NVIDIA-A100-SXM4-80GB", "1", "none");
     let mps = a100("NVIDIA-A100-SXM4-80GB-SHARED", "4", "mps");
     let single = a100("NVIDIA-A100-SXM4-80GB-MIG-3g.40gb", "1", "none");
-    let cases: [(&str, Given<'_>, &[(&str, u32)], &[&str]); 6] = [
+    let cases: [Case<'_>; 6] = [
         ("the labels tell of the sharing later", &whole, &[("gpu", 8)], &["gpu time-slicing: 8 of 20 GB"]),
         ("the plugin shares later", &mps, &[("gpu", 2)], &["gpu time-slicing: 2 of 20 GB"]),
         ("another number of replicas", &mps, &[("gpu", 4)], &["gpu time-slicing: 4 of 20 GB"]),
@@ -196,8 +199,8 @@ fn a_sick_device_is_not_given_and_makes_no_doubt_of_the_labels() {
     let mps: Vec<(&str, &str)> = mps.iter().map(|(k, v)| (k.as_str(), *v)).collect();
     let node = read(&mps, &[("nvidia.com/gpu", "8")], &[("nvidia.com/gpu", "4")]).unwrap();
     assert_eq!((node.offers[0].kind, node.offers[0].count), (Kind::Mps, 4));
-    let none = read(&mps, &[("nvidia.com/gpu", "8")], &[("nvidia.com/gpu", "0")]).unwrap();
-    assert_eq!((none.offers[0].kind, none.offers[0].count), (Kind::Mps, 0));
+    let sick = read(&mps, &[("nvidia.com/gpu", "8")], &[("nvidia.com/gpu", "0")]).unwrap();
+    assert_eq!((sick.offers[0].kind, sick.offers[0].count), (Kind::Mps, 0));
 }
 
 #[test]

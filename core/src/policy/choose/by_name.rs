@@ -98,7 +98,7 @@ impl Choosing<'_> {
         let found = found.or(Some(&plain).filter(|plain| plain.served)).or_else(|| fitting().next());
         match (found, offered.first()) {
             (Some(found), _) => Ok(*found),
-            (None, Some(replica)) => Err(self.one_replica(container, replica.resource)),
+            (None, Some(replica)) => Err(one_replica(container, replica.resource)),
             (None, None) => Ok(plain),
         }
     }
@@ -107,12 +107,7 @@ impl Choosing<'_> {
     pub(super) fn want_one_replica(&self, container: &ContainerAsk, need: &Need) -> Result<(), Denied> {
         let one = |kind: &Kind| self.supply.fixed(*kind, &need.asked(), 1, need.gpus).into_iter().next();
         let replica = self.kinds.iter().find_map(one).filter(|_| container.count > 1);
-        replica.map_or(Ok(()), |replica| Err(self.one_replica(container, replica)))
-    }
-
-    fn one_replica(&self, container: &ContainerAsk, resource: ResourceName) -> Denied {
-        let (container, count) = (container.name.clone(), container.count);
-        Denied::Replicas { container, count, resource, kind: resource.kind() }
+        replica.map_or(Ok(()), |replica| Err(one_replica(container, replica)))
     }
 
     fn has_room(&self, container: &ContainerAsk, named: &Named) -> bool {
@@ -121,4 +116,9 @@ impl Choosing<'_> {
         let claim = Claim { role: container.role, resource: named.resource, count: container.count };
         room.left() >= needed(&self.made.containers, claim)
     }
+}
+
+fn one_replica(container: &ContainerAsk, resource: ResourceName) -> Denied {
+    let (container, count) = (container.name.clone(), container.count);
+    Denied::Replicas { container, count, resource, kind: resource.kind() }
 }

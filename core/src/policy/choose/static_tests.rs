@@ -3,6 +3,7 @@ use super::*;
 use crate::contract::{GpuNodeSpec, Held};
 use crate::names::NodeName;
 use crate::policy::SupplyIndex;
+use crate::request::GpuSelection;
 use crate::static_node::PluginName;
 use crate::testing::{node_status, static_node};
 use crate::units::ComputePercent;
@@ -150,9 +151,9 @@ fn who_waits_is_counted_by_what_is_given_under_a_name_and_not_by_the_name() {
     let supply = beside(&[], &["mps-4", "whole"]);
     let mps = ResourceName::Plugin(PluginName::Gpu, Kind::Mps);
     let waited = supply.wanted([(mps, 8)].into());
-    let room = |name| waited.room(name, SizeGb(60), &Default::default());
+    let room = |name| waited.room(name, SizeGb(60), &GpuSelection::default());
     assert_eq!((room(ResourceName::Whole).room, room(ResourceName::Whole).pending), (2, 0));
-    let mps = waited.room(mps, SizeGb(20), &Default::default());
+    let mps = waited.room(mps, SizeGb(20), &GpuSelection::default());
     assert_eq!((mps.room, mps.pending, mps.left()), (8, 8, 0));
     assert_eq!(
         chosen(&waited, 20, IsolationClass::Memory),

@@ -67,11 +67,12 @@ impl SupplyIndex {
         if self.statics.get(&name).map(AsRef::as_ref) == node.as_ref() {
             return false;
         }
+        let is_static = !self.managed.contains(&name);
         match node {
-            Some(node) => drop(self.statics.insert(name.clone(), Arc::new(node))),
+            Some(node) => drop(self.statics.insert(name, Arc::new(node))),
             None => drop(self.statics.remove(&name)),
         }
-        !self.managed.contains(&name)
+        is_static
     }
 
     /// Forgets the static nodes that are not there any more.

@@ -173,6 +173,7 @@ mod tests {
             Refusal::NeverFits,
             Refusal::NotSelected,
             Refusal::CountNeverFits,
+            Refusal::OneReplica,
             Refusal::NoRoom,
         ];
         let number = |refusal: Refusal| match refusal {
@@ -188,9 +189,10 @@ mod tests {
             Refusal::NeverFits => 9,
             Refusal::NotSelected => 10,
             Refusal::CountNeverFits => 11,
-            Refusal::NoRoom => 12,
+            Refusal::OneReplica => 12,
+            Refusal::NoRoom => 13,
         };
-        assert_eq!(all.map(number).to_vec(), (0..13).collect::<Vec<_>>());
+        assert_eq!(all.map(number).to_vec(), (0..14).collect::<Vec<_>>());
         let text = include_str!("../../docs/events.md");
         for refusal in all {
             assert!(text.contains(&format!("| `{refusal}` |")), "{refusal}");

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 
-use crate::catalog::{Description, Linkage};
+use crate::catalog::{Description, Image, Linkage};
 use crate::release::Release;
 use crate::sbom::Toolchain;
 use crate::system::Machine;
@@ -53,7 +53,7 @@ impl Places {
 /// Builds an image's program.
 pub fn program(
     places: &Places,
-    image: &Description,
+    image: &'static Description,
     profile: Profile,
     machine: &Machine,
     release: &Release,
@@ -74,7 +74,10 @@ pub fn program(
     provide(&target)?;
     let mut cargo = cargo();
     cargo.current_dir(&places.root).args(["build", "--locked", "--profile", name, "--target", &target]);
-    cargo.args(["--package", image.package, "--bin", image.program]).arg("--target-dir").arg(&places.target);
+    for one in with(image, profile) {
+        cargo.args(["--package", one.package, "--bin", one.program]);
+    }
+    cargo.arg("--target-dir").arg(&places.target);
     cargo.envs(environment(&target));
     if profile == Profile::Release {
         cargo.env("KERF_VERSION", release.spoken()).env("RUSTFLAGS", remapped(&places.root)?);
@@ -84,6 +87,18 @@ pub fn program(
     ensure!(status.success(), "building {} failed ({status})", image.program);
     let folder = if profile == Profile::Dev { "debug" } else { name };
     Ok(Built { path: places.target.join(&target).join(folder).join(image.program), target })
+}
+
+/// What is built in one go. Alone, so that a program that ships has just the features that it asks for; for tests together, for
+/// each build by itself would make the other's crates stale.
+fn with(image: &'static Description, profile: Profile) -> Vec<&'static Description> {
+    match profile {
+        Profile::Release => vec![image],
+        Profile::Dev => {
+            let all = Image::ALL.map(Image::description);
+            all.into_iter().filter(|other| other.linkage == image.linkage).collect()
+        }
+    }
 }
 
 /// What the programs for a target have in them besides crates.
@@ -146,8 +161,14 @@ fn remapped(root: &Path) -> anyhow::Result<String> {
     ))
 }
 
+/// Cargo, without what it tells the tests that may be running this: ring is built anew when that changes.
 fn cargo() -> Command {
-    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let told = |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start));
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(told)) {
+        cargo.env_remove(name);
+    }
+    cargo
 }
 
 fn rustc(arguments: &[&str]) -> anyhow::Result<String> {

@@ -109,7 +109,7 @@ pub fn node_kind_label(kind: crate::kind::Kind) -> String {
 /// Node label: the name of the layout of NVIDIA's device plugin that a node is to have; an admin sets it.
 pub const LAYOUT: &str = "kerf.dev/layout";
 
-/// Annotation of a Node and of a ClusterPolicy, written by the extender's leader: what it changed there for a layout of NVIDIA's
+/// Annotation of a Node and of a `ClusterPolicy`, written by the extender's leader: what it changed there for a layout of NVIDIA's
 /// device plugin, and what was there before.
 pub const PLUGIN_LAYOUT: &str = "kerf.dev/plugin-layout";
 

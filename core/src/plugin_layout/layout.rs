@@ -119,10 +119,10 @@ impl PluginLayout {
     fn shared_names(&self) -> Vec<String> {
         let mut names = vec![GPU.to_owned()];
         if self.mig_strategy == MigStrategy::Mixed {
-            let named = self.mig_config.as_deref().and_then(cut_into);
+            let cut = self.mig_config.as_deref().and_then(cut_into);
             // One with media engines may be offered under its plain name.
-            let named = named.filter(|profile| profile.is_plain());
-            let profiles = named.map_or_else(catalog::profiles, |profile| [profile].into());
+            let cut = cut.filter(|profile| profile.is_plain());
+            let profiles = cut.map_or_else(catalog::profiles, |profile| [profile].into());
             names.extend(profiles.into_iter().map(|profile| ResourceName::Mig(profile).to_string()));
         }
         debug_assert!(names.iter().skip(1).all(|name| name.starts_with(MIG_PREFIX)));

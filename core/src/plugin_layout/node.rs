@@ -147,7 +147,7 @@ pub(super) fn decide(
     };
     let labels = PluginLabels::of(&node.labels);
     match node.record.as_deref().map(NodeRecord::from_json) {
-        None => unrecorded(node, labels, chosen, around),
+        None => unrecorded(node, &labels, chosen, around),
         Some(Err(error)) => NodeDecision::conflict(Conflict::Record { error: error.to_string() }),
         // Somebody else has set them: they are his from now on.
         Some(Ok(record)) if record.set != labels => {
@@ -169,7 +169,7 @@ pub(super) fn decide(
 /// A node on which kerf has changed nothing.
 fn unrecorded(
     node: &SeenNode,
-    labels: PluginLabels,
+    labels: &PluginLabels,
     chosen: Option<Chosen<'_>>,
     around: &Around<'_>,
 ) -> NodeDecision {
@@ -187,7 +187,7 @@ fn unrecorded(
         (Some(chosen), Some((_, Some(by_hand)))) if by_hand.name == chosen.name || !chosen.by_label => {
             watched(node, by_hand)
         }
-        (Some(chosen), _) => begin(node, &labels, chosen, None, around),
+        (Some(chosen), _) => begin(node, labels, chosen, None, around),
     }
 }
 

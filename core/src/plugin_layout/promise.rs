@@ -4,6 +4,7 @@ use super::gpus::NodeGpus;
 use super::layout::{MOST_MPS_REPLICAS, MigStrategy, PluginLayout, Sharing};
 use super::nvidia::{GPU, MIG_PREFIX, SHARED, is_plugin_resource};
 use crate::mig::Profile;
+use crate::mig::catalog::GpuModel;
 use crate::resource::ResourceName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -133,7 +134,7 @@ impl PluginLayout {
     fn fits(&self, gpus: &NodeGpus) -> Result<(), Unfit> {
         let product = || gpus.product.clone();
         if self.mig_strategy != MigStrategy::None {
-            let table = gpus.model.map(|model| model.mig_table());
+            let table = gpus.model.map(GpuModel::mig_table);
             if gpus.mig_capable == Some(false) || table == Some(None) {
                 return Err(Unfit::NoMig(product()));
             }

@@ -131,7 +131,8 @@ fn beside_plugin(spec: &NodePolicySpec) -> impl Iterator<Item = PolicyError> + u
         ("spec.removeRejectedPods", spec.remove_rejected_pods),
     ]
     .into_iter()
-    .filter_map(|(field, is_set)| is_set.then(|| PolicyFault::BesidePlugin.of(Field::of(field))))
+    .filter(|(_, is_set)| *is_set)
+    .map(|(field, _)| PolicyFault::BesidePlugin.of(Field::of(field)))
 }
 
 /// The mistake of a name that cannot be a node's label, or that the plugin takes for something else.

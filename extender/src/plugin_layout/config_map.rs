@@ -5,8 +5,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kerf_core::keys;
 use kerf_core::plugin_layout::{ConfigMapWrite, SeenConfigMap};
 use kube::api::{Api, Patch, PatchParams};
-use serde_json::json;
-use std::collections::BTreeMap;
+use serde_json::{Map, Value, json};
 
 /// What it holds, and since when.
 pub(super) async fn read(
@@ -39,12 +38,12 @@ pub(super) async fn write(
     let params = PatchParams::apply("kerf-extender").force();
     let found = in_time(api.patch(name, &params, &Patch::Apply(object))).await?;
     // Keys that others have added stay under apply, and would be taken for a node's only configuration.
-    let others: BTreeMap<_, _> = found
+    let others: Map<String, Value> = found
         .data
         .unwrap_or_default()
         .into_keys()
         .filter(|key| !data.contains_key(key))
-        .map(|key| (key, ()))
+        .map(|key| (key, Value::Null))
         .collect();
     if !others.is_empty() {
         let patch = Patch::Merge(json!({"data": others}));

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn holds(spec: Value) -> bool {
+    fn holds(spec: &Value) -> bool {
         serde_json::from_value::<HolderView>(json!({"metadata": {"name": "p"}, "spec": spec}))
             .unwrap()
             .holds()
@@ -78,10 +78,12 @@ mod tests {
     fn whoever_asks_for_a_name_of_the_plugins_holds_a_device() {
         let container =
             |name: &str, count: &str| json!([{"name": "c", "resources": {"requests": {name: count}}}]);
-        assert!(holds(json!({"containers": container("nvidia.com/gpu", "1")})));
-        assert!(holds(json!({"containers": [], "initContainers": container("nvidia.com/mig-1g.10gb", "1")})));
-        assert!(!holds(json!({"containers": container("nvidia.com/gpu", "0")})));
-        assert!(!holds(json!({"containers": container("nvidia.com/gpu-10gb", "1")})));
-        assert!(!holds(json!({"containers": [{"name": "c"}]})));
+        assert!(holds(&json!({"containers": container("nvidia.com/gpu", "1")})));
+        assert!(holds(
+            &json!({"containers": [], "initContainers": container("nvidia.com/mig-1g.10gb", "1")})
+        ));
+        assert!(!holds(&json!({"containers": container("nvidia.com/gpu", "0")})));
+        assert!(!holds(&json!({"containers": container("nvidia.com/gpu-10gb", "1")})));
+        assert!(!holds(&json!({"containers": [{"name": "c"}]})));
     }
 }

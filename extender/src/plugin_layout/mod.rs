@@ -234,7 +234,7 @@ impl Keeper {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(node = %name, %error, "failed to ask who holds GPUs of the node; trying again")
+                    tracing::warn!(node = %name, %error, "failed to ask who holds GPUs of the node; trying again");
                 }
             }
         }
@@ -259,7 +259,7 @@ impl Keeper {
             match cluster_policy::write(&client, write, version).await {
                 Ok(()) => tracing::info!(cluster_policy = write.name, "the ClusterPolicy is written"),
                 Err(error) => {
-                    tracing::warn!(cluster_policy = write.name, %error, "failed to write the ClusterPolicy; trying again")
+                    tracing::warn!(cluster_policy = write.name, %error, "failed to write the ClusterPolicy; trying again");
                 }
             }
             // What GPU Operator makes of it is read before anything rests on it.

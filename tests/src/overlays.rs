@@ -125,7 +125,7 @@ pub const STATIC: [Layout; 7] = [
 ];
 
 /// The same layouts on nodes that kerf's agent serves, with the workloads by size. Labels are those while the pods run: kerf cuts as
-/// they come.
+/// they come, and what is idle stays cut, so of two layouts on one GPU that with fewer instances stands first.
 pub const MANAGED: [Layout; 7] = [
     Layout {
         running: 1,
@@ -173,16 +173,6 @@ pub const MANAGED: [Layout; 7] = [
     },
     Layout {
         mig: true,
-        running: 7,
-        labels: &[
-            ("gpu.product", "NVIDIA-A100-SXM4-80GB"),
-            ("mig.strategy", "mixed"),
-            ("mig-1g.10gb.count", "7"),
-        ],
-        ..of_nvidia("managed-mig-single", "kerf/mig-single", Model::A100Gb80)
-    },
-    Layout {
-        mig: true,
         running: 2,
         labels: &[
             ("mig.strategy", "mixed"),
@@ -191,5 +181,15 @@ pub const MANAGED: [Layout; 7] = [
             ("mig-1g.10gb.multiprocessors", "14"),
         ],
         ..of_nvidia("managed-mig-mixed", "kerf/mig-mixed", Model::A100Gb80)
+    },
+    Layout {
+        mig: true,
+        running: 7,
+        labels: &[
+            ("gpu.product", "NVIDIA-A100-SXM4-80GB"),
+            ("mig.strategy", "mixed"),
+            ("mig-1g.10gb.count", "7"),
+        ],
+        ..of_nvidia("managed-mig-single", "kerf/mig-single", Model::A100Gb80)
     },
 ];

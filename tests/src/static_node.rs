@@ -74,6 +74,6 @@ impl StaticServer {
     #[must_use]
     pub fn held(&self, resource: &str) -> usize {
         let pods = self.kubelet.allocations();
-        pods.values().filter_map(|devices| devices.get(resource)).map(|ids| ids.len()).sum()
+        pods.values().filter_map(|devices| devices.get(resource)).map(std::collections::BTreeSet::len).sum()
     }
 }

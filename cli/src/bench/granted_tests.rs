@@ -6,6 +6,7 @@ use serde_json::json;
 fn pod(resource: &str, shapes: &[(Shape, usize)]) -> Pod {
     let assigned = AssignmentDocument {
         version: 1,
+        devices: Vec::new(),
         slices: shapes
             .iter()
             .map(|(shape, gpu)| AssignedSlice {

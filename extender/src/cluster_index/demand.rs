@@ -88,15 +88,12 @@ impl ClusterIndex {
     pub fn show_supply(&self, supply: &mut SupplyIndex) {
         supply.retain(|name: &NodeName| self.nodes.contains_key(name));
         for (name, node) in &self.nodes {
-            match (node.working(), &node.status) {
-                (Some(spec), Ok(status)) => {
-                    let open = node.serving() != Err(Refusal::AgentNotReady);
-                    supply.show(name.clone(), spec, status, open);
-                }
-                _ => {
-                    supply.remove(name);
-                    supply.claim(name.clone());
-                }
+            if let (Some(spec), Ok(status)) = (node.working(), &node.status) {
+                let open = node.serving() != Err(Refusal::AgentNotReady);
+                supply.show(name.clone(), spec, status, open);
+            } else {
+                supply.remove(name);
+                supply.claim(name.clone());
             }
         }
         supply.retain_static(|name| self.is_static(name));

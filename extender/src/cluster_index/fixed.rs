@@ -1,7 +1,7 @@
 //! What the index answers of static nodes: whether a pod fits, what is promised to it, and what is told of it.
 
 use super::statics::{Promised, Shower, sum};
-use super::{ClusterIndex, Progress, Promise, Unreservable};
+use super::{Awaited, ClusterIndex, Progress, Promise, Unreservable};
 use crate::ask::Ask;
 use crate::pod::KnownPod;
 use crate::usage::Entry;
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 impl ClusterIndex {
     /// Answers must wait for the Nodes and for the pods without kerf's label, which are about to be listed.
     pub fn await_statics(&mut self) {
-        (self.listing.machines_awaited, self.listing.others_awaited) = (true, true);
+        self.listing.awaited = Awaited { machines: true, others: true };
     }
 
     /// All Nodes are about to be shown.
@@ -26,10 +26,12 @@ impl ClusterIndex {
 
     /// All Nodes were shown: others are gone.
     pub fn machines_listed(&mut self) {
-        self.listing.machines_awaited = false;
+        self.listing.awaited.machines = false;
         if let Some(shown) = self.listing.machines.take() {
             let gone: Vec<_> = self.statics.names().filter(|name| !shown.contains(*name)).cloned().collect();
-            gone.into_iter().for_each(|name| self.show_static(name, None));
+            for name in gone {
+                self.show_static(name, None);
+            }
         }
     }
 
@@ -53,10 +55,10 @@ impl ClusterIndex {
 
     /// All of them were shown: others are gone.
     pub fn others_listed(&mut self) {
-        self.listing.others_awaited = false;
+        self.listing.awaited.others = false;
         if let Some(shown) = self.listing.others.take() {
             let changed = self.statics.retain(Shower::Others, |uid| shown.contains(uid));
-            changed.into_iter().for_each(|name| self.static_changed(name));
+            self.statics_changed(changed);
         }
     }
 
@@ -82,7 +84,13 @@ impl ClusterIndex {
             _ if pod.ended => self.statics.gone(&pod.uid),
             _ => Vec::new(),
         };
-        changed.into_iter().for_each(|name| self.static_changed(name));
+        self.statics_changed(changed);
+    }
+
+    pub(super) fn statics_changed(&mut self, names: impl IntoIterator<Item = NodeName>) {
+        for name in names {
+            self.static_changed(name);
+        }
     }
 
     pub(super) fn static_changed(&mut self, name: NodeName) {
@@ -209,7 +217,7 @@ impl ClusterIndex {
     pub(super) fn release_static(&mut self, uid: &PodUid) -> bool {
         let released = self.statics.release(uid);
         let was_there = released.is_some();
-        released.into_iter().for_each(|name| self.static_changed(name));
+        self.statics_changed(released);
         was_there
     }
 

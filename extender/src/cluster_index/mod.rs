@@ -85,8 +85,14 @@ struct Listing {
     pods_listed: bool,
     machines: Option<HashSet<NodeName>>,
     others: Option<HashSet<PodUid>>,
-    machines_awaited: bool,
-    others_awaited: bool,
+    awaited: Awaited,
+}
+
+/// What must be listed before static nodes are known: the Nodes, and the pods without kerf's label.
+#[derive(Debug, Default)]
+struct Awaited {
+    machines: bool,
+    others: bool,
 }
 
 impl ClusterIndex {
@@ -105,8 +111,8 @@ impl ClusterIndex {
     /// Whether nodes and pods have been listed once, so that filters may be answered.
     #[must_use]
     pub fn is_listed(&self) -> bool {
-        let Listing { nodes_listed, pods_listed, machines_awaited, others_awaited, .. } = self.listing;
-        nodes_listed && pods_listed && !machines_awaited && !others_awaited
+        let Listing { nodes_listed, pods_listed, awaited: Awaited { machines, others }, .. } = self.listing;
+        nodes_listed && pods_listed && !machines && !others
     }
 
     /// What is to be done since this was asked last.

@@ -21,7 +21,7 @@ impl ClusterIndex {
             let strays = &self.strays;
             self.pods.retain(|uid, _| shown.contains(uid) || strays.contains(uid));
             let changed = self.statics.retain(Shower::Sliced, |uid| self.pods.contains_key(uid));
-            changed.into_iter().for_each(|name| self.static_changed(name));
+            self.statics_changed(changed);
         }
         self.listing.pods_listed = true;
         self.look_into_unknown();
@@ -69,7 +69,8 @@ impl ClusterIndex {
         self.moving.remove(uid);
         self.quotas.forget(uid);
         self.drop_tentative(uid);
-        self.statics.gone(uid).into_iter().for_each(|name| self.static_changed(name));
+        let changed = self.statics.gone(uid);
+        self.statics_changed(changed);
         self.release(uid, Why::Gone);
     }
 

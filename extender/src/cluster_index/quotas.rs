@@ -137,7 +137,7 @@ impl ClusterIndex {
         }
         let statics: Vec<NodeName> =
             self.statics.names().filter(|name| self.is_static(name)).cloned().collect();
-        statics.into_iter().for_each(|name| self.static_changed(name));
+        self.statics_changed(statics);
         let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
         for name in &names {
             self.charge_node(name);

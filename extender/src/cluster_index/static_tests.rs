@@ -8,6 +8,7 @@ use kerf_core::kind::Kind;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::PodKey;
 use kerf_core::policy::{Cap, PodFacts, Policies};
+use kerf_core::request::GpuSelection;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::{Devices, PluginName, StaticNode};
 use kerf_core::testing::{node_status, request, request_sized, static_node};
@@ -267,7 +268,7 @@ fn who_waits_is_called_when_a_device_is_free_again() {
     assert!(filter(&mut index, &waits, &["n"], now).fitting.is_empty());
     assert!(index.wake(now).is_empty());
     index.pod_gone(&PodUid::new("uid-first"));
-    assert_eq!(index.wake(now).into_iter().map(|(uid, _)| uid).collect::<Vec<_>>(), [waits.uid.clone()]);
+    assert_eq!(index.wake(now), [(waits.uid.clone(), waits.key.clone())]);
     // Or allocatable rises.
     bind(&mut index, &waits, "n");
     let next = any("next");
@@ -325,7 +326,7 @@ fn the_demand_tells_what_is_held_and_who_still_waits() {
     let mut supply = kerf_core::policy::SupplyIndex::default();
     index.show_supply(&mut supply);
     let supply = supply.supply().holding(Arc::new(demand.held));
-    assert_eq!(supply.room(MPS, SizeGb(10), &Default::default()).room, 7);
+    assert_eq!(supply.room(MPS, SizeGb(10), &GpuSelection::default()).room, 7);
 }
 
 proptest! {

@@ -18,7 +18,7 @@ pub(super) struct Index {
     listed_nodes: BTreeSet<NodeName>,
     /// Whether the `GpuNodes` were listed once, and whether the Nodes were, or cannot be.
     known: (bool, bool),
-    /// Why GpuNodes cannot be read: each reason is logged once.
+    /// Why `GpuNodes` cannot be read: each reason is logged once.
     pub(super) unreadable: BTreeMap<NodeName, String>,
 }
 

@@ -4,6 +4,7 @@ use super::{
     ConfigMapWrite, Decision, Holders, LayoutState, NodeRecord, OperatorSettings, PluginLabels, Seen,
     SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
 };
+use crate::keys;
 use crate::names::{NodeName, PodKey};
 use crate::policy::{NodePolicyDocument, Policies};
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ pub(super) fn numbers(numbers: &[(&str, u64)]) -> BTreeMap<String, u64> {
 pub(super) fn policies(layouts: &[(&str, Value)]) -> Policies {
     let of_layout = |(name, plugin): &(&str, Value)| {
         let document: NodePolicyDocument = serde_json::from_value(json!({
-            "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNodePolicy", "metadata": {"name": name},
+            "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION), "kind": "GpuNodePolicy", "metadata": {"name": name},
             "spec": {"match": {"labels": {"pool": name}}, "plugin": plugin},
         }))
         .unwrap();

@@ -98,3 +98,24 @@ fn the_first_policy_that_names_a_node_holds_for_it() {
     assert_eq!(of("gpu-a1", &[]).as_deref(), Some("rest"));
     assert_eq!(of("cpu-1", &[("pool", "a")]), None);
 }
+
+#[test]
+fn layouts_of_nvidias_plugin_and_policies_of_kerfs_own_nodes_do_not_meet() {
+    let layout = json!({"plugin": {"timeSlicing": {"replicas": 4}}});
+    let policies = Policies {
+        nodes: vec![
+            node_rules("all", json!({})),
+            node_rules("sliced", layout.clone()),
+            node_rules("late", layout),
+        ],
+        ..Policies::default()
+    };
+    let found = policies.of_node(&"n".into(), &[].into()).map(|rules| rules.name.as_str());
+    assert_eq!(found, Some("all"));
+    assert_eq!(
+        policies.layouts().map(|(rules, _)| rules.name.as_str()).collect::<Vec<_>>(),
+        ["sliced", "late"]
+    );
+    let late = SetFault::NeverReached("sliced".into());
+    assert_eq!(policies.findings().into_iter().map(|f| f.fault).collect::<Vec<_>>(), [late]);
+}

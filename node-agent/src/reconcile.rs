@@ -35,6 +35,9 @@ const OBSERVE_AGAIN: Duration = Duration::from_millis(300);
 /// How often the GPUs are looked at while they are shared: a pod that uses more than its share is told within ten seconds.
 const LOOK_AT_SHARES: Duration = Duration::from_secs(4);
 
+/// How long after a cut the GPUs are looked at: what a new MIG device has is told in labels, for which nobody waits.
+const LOOK_AT_THE_NEW: Duration = Duration::from_secs(5);
+
 /// The wait after the record could not be written: shorter than the node's own, so that it is told of until it is written.
 const RECORD_AGAIN: Duration = Duration::from_secs(1);
 
@@ -272,6 +275,7 @@ impl Reconciler {
             }
             Outcome::Created { gpu, id, result, .. } => {
                 self.observe_soon_after(result.is_err(), now);
+                self.observe_at = self.observe_at.min(now + LOOK_AT_THE_NEW);
                 self.node.on_created(&gpu, &id, result, now);
             }
             Outcome::Switched { gpu, mig, result, .. } => {

@@ -215,7 +215,9 @@ async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
         let labels = node_labels(&cluster.plane().client(), "h").await?;
         let told = ["gpu.product", "mig.strategy", "mig-1g.10gb.count", "mig-1g.10gb.multiprocessors"]
             .map(|name| labels.get(&format!("nvidia.com/{name}")).cloned().unwrap_or_default());
-        Ok(told == ["NVIDIA-H100-80GB-HBM3", "mixed", "1", "16"])
+        let right = told == ["NVIDIA-H100-80GB-HBM3", "mixed", "1", "16"];
+        ensure!(right, "{told:?}; {}", cluster.nodes()[0].agent_log());
+        Ok(right)
     };
     wait(PATIENCE, "the labels of a GPU with one instance", told).await?;
     cluster.nodes_mut()[0].agent().kill()?;

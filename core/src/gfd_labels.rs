@@ -15,6 +15,7 @@ use crate::kind::Kind;
 use crate::mig::{ComputeProfile, Profile};
 use crate::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 /// The prefix of all of them.
 const PREFIX: &str = "nvidia.com/";
@@ -200,8 +201,8 @@ fn is_of_profile(rest: &str) -> bool {
     })
 }
 
-fn set(labels: &mut GfdLabels, name: &str, value: impl ToString) {
-    labels.insert(format!("{PREFIX}{name}"), value.to_string());
+fn set(labels: &mut GfdLabels, name: &str, value: impl Display) {
+    labels.insert(format!("{PREFIX}{name}"), format!("{value}"));
 }
 
 fn of_gpus(labels: &mut GfdLabels, shown: &LabelledGpu, gpus: &[LabelledGpu]) {

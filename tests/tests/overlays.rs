@@ -230,7 +230,7 @@ fn each_workload_has_as_many_pods_as_its_layout_shows() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// OpenShift admits the agent's pod by what it asks for, and nothing is granted that it does not ask for.
+/// `OpenShift` admits the agent's pod by what it asks for, and nothing is granted that it does not ask for.
 #[test]
 fn openshifts_constraints_are_what_the_agent_needs() -> anyhow::Result<()> {
     let text = std::fs::read_to_string(root().join("deploy/components/openshift/agent.yaml"))?;

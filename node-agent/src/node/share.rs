@@ -112,6 +112,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kerf_core::kind::Kind;
 
     #[test]
     fn a_device_id_leads_back_to_its_slice() {
@@ -126,5 +127,29 @@ mod tests {
         let whole = DeviceId::new(gpu.as_str());
         assert_eq!(slice_of(&whole), Some((gpu.clone(), SliceId::new(gpu.as_str()))));
         assert_eq!(device_id(&gpu, &SliceId::new(gpu.as_str())), whole, "as NVIDIA's device plugin gives it");
+    }
+
+    /// dcgm-exporter's `internal/pkg/transformation/kubernetes.go`: what stands before `::` is the GPU that a pod's metrics are
+    /// found by, what stands behind it is the label `vgpu`; names are NVIDIA's, or listed in `NVIDIA_RESOURCE_NAMES`.
+    #[test]
+    fn names_and_ids_are_those_that_dcgm_exporter_joins_pods_by() {
+        let mut node = crate::node::tests::Scene::new(&["H100-80GB"]);
+        node.want(vec![crate::node::tests::wanted("s1", crate::node::tests::mig("1g.10gb", 0, 1), None)]);
+        let status = node.settle();
+        let mig = status.slices[0].device.as_ref().unwrap().as_str();
+        assert!(mig.starts_with("MIG-") && !mig.contains("::"), "{mig}");
+        let gpu = GpuUuid::new("GPU-6c1e6a62-6a1f-4f0a-9d3e-0123456789ab");
+        let share = device_id(&gpu, &SliceId::new("s17"));
+        let (before, behind) = share.as_str().split_once("::").unwrap();
+        assert!(before == gpu.as_str() && is_number(behind), "{share}");
+        for name in kerf_core::resource::all_names() {
+            let text = name.to_string();
+            let at_once = text == "nvidia.com/gpu" || text.starts_with("nvidia.com/mig-");
+            let is_share = matches!(name.kind(), Kind::Mps | Kind::TimeSlicing);
+            assert!(
+                at_once != is_share && text.starts_with("nvidia.com/gpu") == (name.kind() != Kind::Mig),
+                "{text}"
+            );
+        }
     }
 }

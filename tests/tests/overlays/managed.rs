@@ -9,7 +9,7 @@ use kerf_tests::overlays::{Layout, MANAGED};
 use kube::Api;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_without_mig_is_whole_or_shared_as_each_layout_shows() -> anyhow::Result<()> {

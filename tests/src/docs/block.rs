@@ -63,6 +63,10 @@ pub enum Whole {
     Values,
     /// A pod and what is expected of it, for `kerf policy test`.
     PolicyTest,
+    /// The `env` of a container.
+    Env,
+    /// A kustomization at the root of the checkout.
+    Kustomization,
 }
 
 /// A fence that says something unknown.
@@ -95,6 +99,8 @@ impl FromStr for Role {
                 "part-of=GpuNode" => Whole::GpuNode,
                 "part-of=values" => Whole::Values,
                 "part-of=policy-test" => Whole::PolicyTest,
+                "part-of=env" => Whole::Env,
+                "part-of=kustomization" => Whole::Kustomization,
                 _ => return Err(UnknownFence(info.to_owned())),
             }),
             ["text" | "json" | "promql" | "toml"] => Self::Shown,

@@ -20,7 +20,7 @@ fn workflows() -> Vec<(String, Value)> {
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        let document: Value = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let document: Value = serde_saphyr::from_str(&text).expect(&name);
         (name, document)
     };
     let found: Vec<_> = files.map(read).collect();

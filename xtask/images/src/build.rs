@@ -21,6 +21,9 @@ pub enum Profile {
     Dev,
 }
 
+/// Cargo's folder for these builds, in its target folder.
+const BUILD: &str = "images-build";
+
 /// A built program.
 #[derive(Debug)]
 pub struct Built {
@@ -77,7 +80,9 @@ pub fn program(
     for one in with(image, profile) {
         cargo.args(["--package", one.package, "--bin", one.program]);
     }
-    cargo.arg("--target-dir").arg(&places.target);
+    // Of its own: cargo would build crates for this machine, such as macros, anew for each of two builds that take turns.
+    let folder = places.target.join(BUILD);
+    cargo.arg("--target-dir").arg(&folder);
     cargo.envs(environment(&target));
     if profile == Profile::Release {
         cargo.env("KERF_VERSION", release.spoken()).env("RUSTFLAGS", remapped(&places.root)?);
@@ -85,8 +90,8 @@ pub fn program(
     eprintln!("images: building {} for {target}, profile {name}", image.program);
     let status = cargo.status().context("failed to start cargo")?;
     ensure!(status.success(), "building {} failed ({status})", image.program);
-    let folder = if profile == Profile::Dev { "debug" } else { name };
-    Ok(Built { path: places.target.join(&target).join(folder).join(image.program), target })
+    let of_profile = if profile == Profile::Dev { "debug" } else { name };
+    Ok(Built { path: folder.join(&target).join(of_profile).join(image.program), target })
 }
 
 /// What is built in one go. Alone, so that a program that ships has just the features that it asks for; for tests together, for

@@ -63,11 +63,7 @@ pub fn sha256(bytes: &[u8]) -> String {
 }
 
 fn hex(hash: Sha256) -> String {
-    use std::fmt::Write as _;
-    hash.finalize().iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    format!("{:x}", hash.finalize())
 }
 
 /// Passes bytes on and hashes them.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::binaries;
 use crate::cluster::root;
+use crate::control_plane::ControlPlane;
 
 /// Where the chart is.
 #[must_use]
@@ -27,6 +28,17 @@ pub fn helm_in(home: &Path, kubeconfig: Option<&Path>, arguments: &[&str]) -> an
         None => helm.env_remove("KUBECONFIG"),
     };
     helm.output().context("failed to start helm")
+}
+
+/// Helm as an admin of this control plane runs it, off the asynchronous threads: it waits for what others do.
+pub async fn helm_on(plane: &ControlPlane, arguments: &[&str]) -> anyhow::Result<Output> {
+    let (home, kubeconfig) = (plane.dir().join("helm"), plane.kubeconfig().to_owned());
+    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+    let run = move || {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        helm_in(&home, Some(&kubeconfig), &arguments)
+    };
+    tokio::task::spawn_blocking(run).await?
 }
 
 /// What Helm writes; the error is what it says.

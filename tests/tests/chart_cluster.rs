@@ -2,13 +2,12 @@
 //! runs but the uninstall's, which the test runs itself, with the rights of its service account.
 
 use std::path::PathBuf;
-use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_tests::binaries;
-use kerf_tests::chart::{folder, helm_in, kustomize, name_of, objects, said, template};
+use kerf_tests::chart::{folder, helm_on, kustomize, name_of, objects, said, template};
 use kerf_tests::cluster::{NAMESPACE, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::openapi::crds;
@@ -23,19 +22,8 @@ async fn plane() -> anyhow::Result<ControlPlane> {
     ControlPlane::start(ControlPlaneOptions { scheduler: false, ..ControlPlaneOptions::default() }).await
 }
 
-/// Helm as an admin runs it. It blocks, while the test plays a kubelet.
-async fn helm(plane: &ControlPlane, arguments: &[&str]) -> anyhow::Result<Output> {
-    let (home, kubeconfig) = (plane.dir().join("helm"), plane.kubeconfig().to_owned());
-    let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-    let run = move || {
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        helm_in(&home, Some(&kubeconfig), &arguments)
-    };
-    tokio::task::spawn_blocking(run).await?
-}
-
 async fn install(plane: &ControlPlane) -> anyhow::Result<String> {
-    said(&helm(plane, &["install", "kerf", &folder(), "-n", NAMESPACE, "--create-namespace"]).await?)
+    said(&helm_on(plane, &["install", "kerf", &folder(), "-n", NAMESPACE, "--create-namespace"]).await?)
 }
 
 async fn exists(plane: &ControlPlane, what: &[&str]) -> anyhow::Result<bool> {
@@ -209,7 +197,7 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
     ];
     wait(PATIENCE, "one agent for the one node", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
 
-    said(&helm(&plane, &["upgrade", "kerf", &folder(), "-n", NAMESPACE]).await?)?;
+    said(&helm_on(&plane, &["upgrade", "kerf", &folder(), "-n", NAMESPACE]).await?)?;
     let names = plane
         .kubectl(&["get", "crd", "gpunodes.kerf.dev", "-o", "jsonpath={.spec.names.shortNames}"])
         .await?;
@@ -222,7 +210,7 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
     plane.kubectl(&["create", "secret", "generic", "kerf-webhook-tls", "-n", NAMESPACE]).await?;
     let uninstall = ["uninstall", "kerf", "-n", NAMESPACE, "--timeout", "90s"];
     tokio::select! {
-        output = helm(&plane, &uninstall) => drop(said(&output?)?),
+        output = helm_on(&plane, &uninstall) => drop(said(&output?)?),
         error = play(&plane) => error?,
     }
     for gone in [
@@ -262,5 +250,5 @@ async fn first_install(plane: &ControlPlane) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(&crd)?;
     ensure!(text.contains("    shortNames: [gn]\n"), "the CRD has no short name");
     std::fs::write(&crd, text.replace("    shortNames: [gn]\n", ""))?;
-    said(&helm(plane, &["install", "kerf", &old.display().to_string(), "-n", NAMESPACE]).await?)
+    said(&helm_on(plane, &["install", "kerf", &old.display().to_string(), "-n", NAMESPACE]).await?)
 }

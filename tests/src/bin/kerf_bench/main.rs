@@ -9,6 +9,7 @@ mod agent;
 mod churn;
 mod faults;
 mod fuzz;
+mod install;
 mod process;
 mod report;
 mod walk;
@@ -36,6 +37,8 @@ enum Bench {
     Faults(faults::Args),
     /// The webhook: what it adds to a pod's creation, rotation and restarts under load, memory.
     Admission(admission::Args),
+    /// From `helm install` to the first pod on a slice.
+    Install(install::Args),
     /// Random bytes and documents into all that reads what users write.
     Fuzz(fuzz::Args),
 }
@@ -49,6 +52,7 @@ async fn main() -> anyhow::Result<()> {
         Bench::Agent(args) => agent::run(&args).await,
         Bench::Faults(args) => faults::run(&args).await,
         Bench::Admission(args) => admission::run(&args).await,
+        Bench::Install(args) => install::run(&args).await,
         Bench::Fuzz(args) => fuzz::run(&args),
     }
 }

@@ -1,0 +1,94 @@
+//! kerf by its chart, with its own pods: one command brings it up, and away again, and running pods notice neither.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Node;
+use kerf_core::keys;
+use kerf_nvml_mock::Model;
+use kerf_runtime::gpu_node::GpuNode;
+use kerf_tests::chart::{folder, helm_on, said};
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, wait};
+use kerf_tests::kubelet::PodKey;
+use kerf_tests::oracle::Truth;
+use kube::Api;
+
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A node as the GPU Operator labels it, from which an admin has taken NVIDIA's device plugin.
+fn nodes() -> Vec<NodeSpec> {
+    let h100 = NodeSpec::new("h100", Model::H100, 1).with_gpu_operator_labels().with_gpu_taint();
+    vec![NodeSpec::without_gpus("cpu"), h100.with_label("nvidia.com/gpu.deploy.device-plugin", "false")]
+}
+
+async fn helm(cluster: &BareCluster, arguments: &[&str]) -> anyhow::Result<String> {
+    let arguments = [arguments, &["--namespace", NAMESPACE, "--wait", "--timeout", "4m"]].concat();
+    said(&helm_on(cluster.plane(), &arguments).await?)
+}
+
+/// The device that the kubelet gave to a pod's container.
+fn device(cluster: &BareCluster, pod: &str) -> anyhow::Result<String> {
+    let grant = cluster.node("h100")?.kubelet().grant(&PodKey::new("default", pod), "main");
+    let grant = grant.context("the kubelet gave the pod nothing")?;
+    grant.environment.get("NVIDIA_VISIBLE_DEVICES").cloned().context("the pod has no device")
+}
+
+/// What kerf's labels on the node say.
+async fn labels(cluster: &BareCluster) -> anyhow::Result<Vec<String>> {
+    let node = Api::<Node>::all(cluster.plane().client()).get("h100").await?;
+    let labels = node.metadata.labels.unwrap_or_default();
+    Ok(labels.into_keys().filter(|key| key.starts_with(keys::GROUP)).collect())
+}
+
+async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
+    let truth = Truth::of_nodes(cluster.plane().client(), vec![cluster.node("h100")?]).await?;
+    ensure!(truth.violations().is_empty(), "{}", truth.violations().join("\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() -> anyhow::Result<()> {
+    let cluster = BareCluster::start(BareOptions::new(nodes())).await?;
+    let notes = helm(&cluster, &["install", "kerf", &folder(), "--create-namespace"]).await?;
+    ensure!(notes.contains("h100"), "NOTES do not name the node that is kerf's:\n{notes}");
+    let hardware = |name| pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")]);
+    cluster.pods().create(&hardware("first")).await?;
+    let first = cluster.pods().running("first").await?;
+    let held = device(&cluster, "first")?;
+
+    helm(&cluster, &["upgrade", "kerf", &folder(), "--set", "log.format=json"]).await?;
+    ensure!(device(&cluster, "first")? == held, "the upgrade took the slice");
+    sound(&cluster).await?;
+
+    helm(&cluster, &["uninstall", "kerf"]).await?;
+    let left =
+        cluster.plane().kubectl(&["get", "mutatingwebhookconfigurations,pods", "-n", NAMESPACE]).await?;
+    ensure!(!left.contains("kerf-"), "kerf is still there:\n{left}");
+    let labels = labels(&cluster).await?;
+    ensure!(labels.is_empty(), "the uninstall left {labels:?}");
+    ensure!(device(&cluster, "first")? == held, "the uninstall took the slice");
+    ensure!(cluster.node("h100")?.gpus()?.slices().len() == 1, "a slice that is held, and no other, stays");
+    cluster.pods().create(&pod("plain", &[])).await?;
+    cluster.pods().running("plain").await?;
+
+    helm(&cluster, &["install", "kerf", &folder()]).await?;
+    let nodes = Api::<GpuNode>::all(cluster.plane().client());
+    let found = async || {
+        let status = nodes.get_opt("h100").await?.map(|node| node.read_status()).transpose()?.flatten();
+        let holds = |status: kerf_core::contract::GpuNodeStatus| {
+            status
+                .slices
+                .iter()
+                .any(|slice| slice.holder.as_ref().is_some_and(|holder| holder.pod == "first"))
+        };
+        Ok(status.is_some_and(holds))
+    };
+    wait(PATIENCE, "the new agent to know who holds the slice", found).await?;
+    cluster.pods().create(&hardware("second")).await?;
+    cluster.pods().running("second").await?;
+    ensure!(device(&cluster, "second")? != held, "the slice was given out twice");
+    let now = cluster.pods().running("first").await?;
+    ensure!(now.metadata.uid == first.metadata.uid, "the pod was made anew");
+    sound(&cluster).await?;
+    cluster.stop().await
+}

@@ -131,9 +131,14 @@ async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()
     }
     plane.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"]).await?;
     plane.create_namespace(NAMESPACE).await?;
+    // An address of the plane's own range: the first one's neighbour, which is the API server's.
+    let first = plane.kubectl(&["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]).await?;
+    let (network, _) = first.trim().rsplit_once('.').context("the API server has no address")?;
+    let main =
+        format!("scheduler.mode=main,extender.clusterIP={network}.77,webhook.certificates=cert-manager");
     let sets: [&[&str]; 3] = [
         &[],
-        &["--set", "scheduler.mode=main,extender.clusterIP=10.96.0.77,webhook.certificates=cert-manager"],
+        &["--set", &main],
         &[
             "--set",
             "networkPolicy.enabled=true,criticalPodsQuota=true,monitoring.enabled=true,managedNodes.all=true",

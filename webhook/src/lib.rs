@@ -28,6 +28,7 @@ mod edit;
 mod metrics;
 mod patch;
 mod policy_events;
+mod patience;
 mod recent;
 mod review;
 mod routes;

@@ -105,7 +105,6 @@ pub fn node_kind_label(kind: crate::kind::Kind) -> String {
     format!("{GROUP}/{kind}-max-gb")
 }
 
-
 /// Node label: the name of the layout of NVIDIA's device plugin that a node is to have; an admin sets it.
 pub const LAYOUT: &str = "kerf.dev/layout";
 

@@ -49,7 +49,8 @@ impl Admission {
     pub(crate) fn meets_full(&self) -> bool {
         let Self::Patched { document, .. } = self else { return false };
         let passed = |chosen: &Chosen| {
-            !chosen.waits.is_empty() || chosen.passed.iter().any(|passed| matches!(passed.reason, Reason::Full { .. }))
+            !chosen.waits.is_empty()
+                || chosen.passed.iter().any(|passed| matches!(passed.reason, Reason::Full { .. }))
         };
         document.chosen.as_ref().is_some_and(passed)
     }

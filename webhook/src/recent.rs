@@ -14,9 +14,9 @@ mod order;
 
 use kerf_core::contract::{Demand, Held, RequestDocument, Revisions, Slices};
 use kerf_core::resource::ResourceName;
+use order::Order;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use order::Order;
 use std::time::{Duration, Instant};
 
 /// How long an admission counts of which nobody has heard: what comes after this webhook may have refused the pod.
@@ -63,7 +63,8 @@ impl Guess {
     pub fn pending(&self, wanted: &Slices<u32>) -> Slices<u32> {
         let mut pending = self.published.clone();
         let of_wanted = wanted.keys().map(|name| (*name, 0));
-        let since: Slices<u32> = of_wanted.chain(self.since.iter().map(|(name, count)| (*name, *count))).collect();
+        let since: Slices<u32> =
+            of_wanted.chain(self.since.iter().map(|(name, count)| (*name, *count))).collect();
         for (name, count) in since {
             let all = pending.entry(name).or_default();
             let guess = count.saturating_mul(self.replicas).saturating_add(self.before);
@@ -313,8 +314,7 @@ mod tests {
     #[test]
     fn each_replica_counts_what_others_may_have_admitted_as_it_did() {
         let (mut recent, now) = (Recent::of(ME), Instant::now());
-        let guess =
-            |recent: &mut Recent| recent.guess(now).map(|guess| guess.pending(&one())[&name(MIG)]);
+        let guess = |recent: &mut Recent| recent.guess(now).map(|guess| guess.pending(&one())[&name(MIG)]);
         recent.admitted(&request(MIG, 2), now);
         assert_eq!(guess(&mut recent), None, "there is no extender");
         recent.published(Some(Demand::of(1)), now);

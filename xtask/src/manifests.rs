@@ -45,7 +45,10 @@ fn copies(workspace: &Workspace) -> anyhow::Result<Files> {
     let scheduler = scheduler_configuration(workspace)?;
     let mut copies = Files::from([
         (files.join("policies/default.yaml"), read(&workspace.root().join("policies/default.yaml"))?),
-        (files.join("policies/partitioning.yaml"), read(&workspace.root().join("policies/partitioning.yaml"))?),
+        (
+            files.join("policies/partitioning.yaml"),
+            read(&workspace.root().join("policies/partitioning.yaml"))?,
+        ),
         (files.join("scheduler.yaml"), scheduler.clone()),
         (PathBuf::from("deploy/base/scheduler/config.yaml"), scheduler),
     ]);

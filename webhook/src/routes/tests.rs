@@ -239,10 +239,11 @@ async fn no_pod_is_sent_elsewhere_for_a_mere_guess_while_there_is_room() {
     assert_eq!(burst(&fixture.webhook, 3).await, all(&[(MIG, 3)]), "it leaves a last one to the other");
     let fourth = burst(&fixture.webhook, 4);
     let heard = async {
-        tokio::task::yield_now().await;
-        say(&fixture, 3, 3, 0);
-        time::sleep(Duration::from_millis(1)).await;
-        say(&fixture, 6, 6, 0);
+        // Each word frees what this replica left to the other: three, five, six; the last after the other's turn.
+        for count in [3, 5, 6] {
+            time::sleep(Duration::from_millis(100)).await;
+            say(&fixture, count, count.into(), 0);
+        }
     };
     let (last, ()) = tokio::join!(fourth, heard);
     assert_eq!(last, all(&[(MIG, 4)]));

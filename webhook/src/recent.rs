@@ -33,6 +33,8 @@ pub(crate) struct Recent {
     /// The extender's word that is in force.
     published: Option<Demand>,
     order: Order,
+    /// When the extender told of a new pod last.
+    arrived: Option<Instant>,
     /// What pods hold of static nodes, by what was published.
     held: Arc<Held>,
     /// The oldest first.
@@ -112,7 +114,7 @@ impl Recent {
             Some(demand) => self.order.comes(demand, now),
             None => {
                 self.order.forget();
-                self.put_in_force(None);
+                self.put_in_force(None, now);
             }
         }
         self.take_due(now);
@@ -127,7 +129,7 @@ impl Recent {
     /// Puts a word in force that had to wait for its specs.
     pub fn take_due(&mut self, now: Instant) {
         if let Some(demand) = self.order.due(now) {
-            self.put_in_force(Some(demand));
+            self.put_in_force(Some(demand), now);
         }
     }
 
@@ -137,7 +139,16 @@ impl Recent {
         self.published.as_ref().is_some_and(|word| self.order.is_ahead_of(word, now))
     }
 
-    fn put_in_force(&mut self, demand: Option<Demand>) {
+    /// How long the extender has told of no new pod.
+    pub fn calm(&self, now: Instant) -> Duration {
+        self.arrived.map_or(Duration::MAX, |at| now.saturating_duration_since(at))
+    }
+
+    fn put_in_force(&mut self, demand: Option<Demand>, now: Instant) {
+        let arrived = |demand: &Option<Demand>| demand.as_ref().map(|demand| demand.arrived.clone());
+        if arrived(&self.published) != arrived(&demand) {
+            self.arrived = Some(now);
+        }
         if let (Some(known), Some(demand)) = (&self.published, &demand)
             && known.epoch == demand.epoch
         {

@@ -3,7 +3,7 @@
 use crate::admit::{Admission, admit_by};
 use crate::decision::Decision;
 use crate::metrics::{Metrics, Outcome};
-use crate::patience::{Weighed, weigh};
+use crate::patience::weigh;
 use crate::review::{self, Request};
 use crate::supply_watch::LiveSupply;
 use axum::extract::{DefaultBodyLimit, State};
@@ -11,11 +11,12 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing::post};
 use bytes::Bytes;
+use kerf_core::contract::Slices;
 use kerf_core::policy::Supply;
 use kerf_runtime::policy_file::PolicyStore;
 use std::ops::ControlFlow;
-use std::time::Instant;
-use tokio::time::{self, timeout};
+use std::time::{Duration, Instant};
+use tokio::time::{self, sleep, timeout};
 
 /// The largest question. An object has at most 1.5 MiB in etcd and comes as JSON, in an update twice.
 const LARGEST_BODY: usize = 8 << 20;
@@ -23,6 +24,9 @@ const LARGEST_BODY: usize = 8 << 20;
 /// How often a pod is decided on anew at once because another was admitted meanwhile: many may have waited for the same word.
 /// Beyond it two may be sent to one free slice, and one of them waits.
 const MOST_TRIES: u32 = 100;
+
+/// How often it is looked whether it is calm.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What answers are made from.
 #[derive(Debug, Clone)]
@@ -71,22 +75,27 @@ impl Webhook {
     async fn admit(&self, request: &Request) -> Admission {
         let began = time::Instant::now();
         let mut news = self.supply.news();
+        let mut doubt = None;
         loop {
             news.mark_unchanged();
-            let Weighed { admission, after } = match self.decide(request, began) {
+            match self.decide(request, began, doubt.as_ref()) {
                 ControlFlow::Break(admission) => return admission,
-                ControlFlow::Continue(weighed) => weighed,
-            };
-            let left = after.saturating_sub(began.elapsed());
-            if let Ok(Err(_)) = timeout(left, news.changed()).await {
-                // Nobody will tell any more: the program ends.
-                return admission;
+                ControlFlow::Continue(slices) => doubt = Some(slices),
+            }
+            if let Ok(Err(_)) = timeout(LOOK, news.changed()).await {
+                // Nobody will tell any more: the program ends. What is known must do.
+                sleep(LOOK).await;
             }
         }
     }
 
     /// Decides on a pod for which was asked at `began`, and counts it if the decision stands.
-    fn decide(&self, request: &Request, began: time::Instant) -> ControlFlow<Admission, Weighed> {
+    fn decide(
+        &self,
+        request: &Request,
+        began: time::Instant,
+        doubt: Option<&Slices<u32>>,
+    ) -> ControlFlow<Admission, Slices<u32>> {
         let policies = self.policy.current();
         let admit = |supply: &Supply| {
             admit_by(self.supply.replica(), &request.object, &request.namespace, &policies, supply)
@@ -96,9 +105,11 @@ impl Webhook {
         loop {
             let now = time::Instant::now().into_std();
             let seen = self.supply.current(now);
-            let weighed = weigh(&seen, admit);
-            if began.elapsed() < weighed.after {
-                return ControlFlow::Continue(weighed);
+            let weighed = weigh(&seen, doubt, admit);
+            if let Some((slices, after)) = weighed.doubt
+                && began.elapsed() < after
+            {
+                return ControlFlow::Continue(slices);
             }
             tries += 1;
             match &weighed.admission {

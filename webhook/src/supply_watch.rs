@@ -18,7 +18,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How many `GpuNodes` or Nodes are read at a time. Each has some ten KiB of JSON and takes ten times that while it is read, which stays
@@ -43,6 +43,8 @@ pub(crate) struct Seen {
     pub guess: Option<Guess>,
     /// Whether pods are counted twice that were promised something a moment ago.
     pub is_behind: bool,
+    /// How long the extender has told of no new pod.
+    pub calm: Duration,
     admissions: u64,
 }
 
@@ -62,7 +64,8 @@ impl LiveSupply {
         let supply = self.supply.borrow().clone().unwrap_or_default();
         let supply = Supply::clone(&supply).holding(recent.held()).wanted(recent.pending(now));
         let (guess, is_behind) = (recent.guess(now), recent.is_behind(now));
-        Seen { supply, guess, is_behind, admissions: recent.version() }
+        let calm = recent.calm(now);
+        Seen { supply, guess, is_behind, calm, admissions: recent.version() }
     }
 
     /// Tells when the supply or the demand is another.
@@ -103,14 +106,14 @@ pub(crate) struct Publisher {
 impl Publisher {
     /// What pods wait for, by the extender's word; `None` while there is none.
     pub fn demand(&self, demand: Option<Demand>) {
-        lock(&self.recent).published(demand, Instant::now());
+        lock(&self.recent).published(demand, tokio::time::Instant::now().into_std());
         self.news.send_replace(());
     }
 
     /// What the nodes have now, by specs of these revisions.
     pub fn supply(&self, supply: Supply, revisions: Revisions) {
         self.supply.send_replace(Some(Arc::new(supply)));
-        lock(&self.recent).shown(revisions, Instant::now());
+        lock(&self.recent).shown(revisions, tokio::time::Instant::now().into_std());
         self.news.send_replace(());
     }
 }

@@ -10,7 +10,6 @@ use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_core::testing::{node_status, promisee, request};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
-use std::time::Duration;
 use tower::ServiceExt;
 
 struct Fixture {
@@ -241,7 +240,7 @@ async fn no_pod_is_sent_elsewhere_for_a_mere_guess_while_there_is_room() {
     let heard = async {
         // Each word frees what this replica left to the other: three, five, six; the last after the other's turn.
         for count in [3, 5, 6] {
-            time::sleep(Duration::from_millis(100)).await;
+            time::sleep(Duration::from_millis(400)).await;
             say(&fixture, count, count.into(), 0);
         }
     };

@@ -6,7 +6,7 @@
 //! where one has heard the extender's last word and another has not, or where less is left than there are replicas.
 //!
 //! That they do so is a guess, and wrong where one replica is asked for most pods. What it speaks against is therefore put off
-//! until the extender's next word, see `routes`.
+//! until the extender has told of all, see [`crate::patience`].
 //!
 //! Who was promised a slice must not be counted twice, nor not at all: see [`order`].
 
@@ -110,12 +110,11 @@ impl Recent {
         if self.published.as_ref().is_some_and(is_former) {
             return;
         }
-        match demand {
-            Some(demand) => self.order.comes(demand, now),
-            None => {
-                self.order.forget();
-                self.put_in_force(None, now);
-            }
+        if let Some(demand) = demand {
+            self.order.comes(demand, now);
+        } else {
+            self.order.forget();
+            self.put_in_force(None, now);
         }
         self.take_due(now);
     }

@@ -49,9 +49,10 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
     let started = Instant::now();
     let (outcome, response) = match review::read(&body) {
         Ok(request) => {
-            let decision = match request.creates_pod() {
-                true => Decision::Pod(webhook.admit(&request).await),
-                false => Decision::on_template(&request),
+            let decision = if request.creates_pod() {
+                Decision::Pod(webhook.admit(&request).await)
+            } else {
+                Decision::on_template(&request)
             };
             decision.log(&request);
             if let Decision::Pod(Admission::Denied { reason, .. }) = &decision {

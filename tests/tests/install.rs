@@ -5,18 +5,19 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, resource_of, root, wait};
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 
 /// For everything that an admin waits for.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-async fn sound(cluster: &BareCluster, nodes: &[&str]) -> anyhow::Result<()> {
-    let nodes: Vec<_> = nodes.iter().map(|name| cluster.node(name)).collect::<Result<_, _>>()?;
-    let violations = Truth::of_nodes(cluster.plane().client(), nodes).await?.violations();
+async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
+    let violations = Truth::of_nodes(cluster.plane().client(), [cluster.node("h100")?, cluster.node("t4")?])
+        .await?
+        .violations();
     anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
     Ok(())
 }
@@ -40,32 +41,23 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
     ];
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
     cluster.apply("deploy/base").await?;
-    cluster.plane().kubectl(&["label", "node", "h100", "kerf.dev/managed=true"]).await?;
-    cluster.kerf_is_up(1, PATIENCE).await?;
+    cluster.plane().kubectl(&["label", "node", "h100", "t4", "kerf.dev/managed=true"]).await?;
+    cluster.kerf_is_up(2, PATIENCE).await?;
 
     let detectors = root().join("deploy/examples/detectors.yaml").display().to_string();
     cluster.plane().kubectl(&["apply", "-f", &detectors]).await?;
     detectors_run(&cluster).await?;
     let slices = cluster.node("h100")?.gpus()?.slices();
     assert_eq!(slices.len(), 7, "{slices:?}");
-    sound(&cluster, &["h100"]).await?;
-
-    // One more node, and a share behind an MPS daemon, which the agent starts out of its container.
-    cluster.plane().kubectl(&["label", "node", "t4", "kerf.dev/managed=true"]).await?;
-    cluster.kerf_is_up(2, PATIENCE).await?;
+    // A share behind an MPS daemon, which the agent starts out of its container.
     let share = pod("share", &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "memory")]);
-    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    let pods = cluster.pods();
-    let chosen = async || resource_of(&pods.api().create(&dry_run, &share).await?);
-    let known = async || Ok(!chosen().await?.contains("mig"));
-    wait(PATIENCE, "the webhook to choose the new node", known).await?;
     cluster.pods().create(&share).await?;
     let share = cluster.pods().running("share").await?;
     assert_eq!(share.spec.and_then(|spec| spec.node_name).as_deref(), Some("t4"));
     let grant =
         cluster.node("t4")?.kubelet().grant(&PodKey::new("default", "share"), "main").unwrap_or_default();
     assert!(grant.environment.contains_key("CUDA_MPS_PIPE_DIRECTORY"), "{grant:?}");
-    sound(&cluster, &["h100", "t4"]).await?;
+    sound(&cluster).await?;
 
     // The webhook's replicas go, one after the other, and pods are admitted all the same.
     let system = Api::<Pod>::namespaced(cluster.plane().client(), NAMESPACE);
@@ -79,6 +71,6 @@ async fn the_manifests_alone_bring_kerf_up_and_detectors_get_slices() -> anyhow:
     }
     cluster.plane().kubectl(&["rollout", "restart", "deployment/detector"]).await?;
     cluster.plane().kubectl(&["rollout", "status", "--timeout=90s", "deployment/detector"]).await?;
-    sound(&cluster, &["h100", "t4"]).await?;
+    sound(&cluster).await?;
     cluster.stop().await
 }

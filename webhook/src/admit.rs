@@ -4,7 +4,7 @@
 use crate::patch::{mend, patch};
 use json_patch::PatchOperation;
 use kerf_core::admission::decide;
-use kerf_core::contract::RequestDocument;
+use kerf_core::contract::{Chosen, Reason, RequestDocument, Slices};
 use kerf_core::policy::{Policies, Supply};
 use serde_json::Value;
 
@@ -39,6 +39,22 @@ pub enum Admission {
 }
 
 impl Admission {
+    /// The slices that the pod is to get, if it is admitted anew.
+    pub(crate) fn slices(&self) -> Option<Slices<u32>> {
+        let Self::Patched { document, .. } = self else { return None };
+        Some(document.slices())
+    }
+
+    /// Whether a kind that would be better is full.
+    pub(crate) fn meets_full(&self) -> bool {
+        let Self::Patched { document, .. } = self else { return false };
+        let passed = |chosen: &Chosen| {
+            !chosen.waits.is_empty()
+                || chosen.passed.iter().any(|passed| matches!(passed.reason, Reason::Full { .. }))
+        };
+        document.chosen.as_ref().is_some_and(passed)
+    }
+
     /// Whether the pod is let in to wait for a kind that is full.
     pub(crate) fn waits(&self) -> bool {
         let Self::Patched { document, .. } = self else { return false };

@@ -17,9 +17,11 @@ pub(crate) enum Decision {
 impl Decision {
     /// Decides on what is asked; `admit` decides on a pod.
     pub fn on(request: &Request, admit: impl FnOnce() -> Admission) -> Self {
-        if request.creates_pod() {
-            return Self::Pod(admit());
-        }
+        if request.creates_pod() { Self::Pod(admit()) } else { Self::on_template(request) }
+    }
+
+    /// Decides on what is no pod that is created.
+    pub fn on_template(request: &Request) -> Self {
         let template = request.writes_template();
         Self::Template(template.map(|template| qualify(&request.object, template)).unwrap_or_default())
     }

@@ -27,6 +27,7 @@ mod demand_watch;
 mod edit;
 mod metrics;
 mod patch;
+mod patience;
 mod policy_events;
 mod recent;
 mod review;

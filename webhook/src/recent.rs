@@ -5,11 +5,16 @@
 //! so that no replica takes more than its part of what was left, however pods are spread over them. Beyond it they go only
 //! where one has heard the extender's last word and another has not, or where less is left than there are replicas.
 //!
-//! Who was promised a slice since the extender's last word is counted twice, as pending and in the `GpuNode`. That lasts until
-//! the next, a tenth of a second and one write, and leaves a place to the next kind that might have been filled.
+//! That they do so is a guess, and wrong where one replica is asked for most pods. What it speaks against is therefore put off
+//! until the extender has told of all, see [`crate::patience`].
+//!
+//! Who was promised a slice must not be counted twice, nor not at all: see [`order`].
 
-use kerf_core::contract::{Demand, Held, RequestDocument, Slices};
+mod order;
+
+use kerf_core::contract::{Demand, Held, RequestDocument, Revisions, Slices};
 use kerf_core::resource::ResourceName;
+use order::Order;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +30,11 @@ const UNKNOWN: u32 = 2;
 pub(crate) struct Recent {
     /// The name of this replica.
     replica: String,
+    /// The extender's word that is in force.
     published: Option<Demand>,
+    order: Order,
+    /// When the extender told of a new pod last.
+    arrived: Option<Instant>,
     /// What pods hold of static nodes, by what was published.
     held: Arc<Held>,
     /// The oldest first.
@@ -39,6 +48,37 @@ struct Admitted {
     at: Instant,
     name: ResourceName,
     count: u64,
+}
+
+/// What is wanted already if each replica admits as much as this one.
+#[derive(Debug, Clone)]
+pub(crate) struct Guess {
+    replicas: u32,
+    before: u32,
+    since: Slices<u32>,
+    published: Slices<u32>,
+}
+
+impl Guess {
+    /// The slices that pods wait for, as far as it matters to one that wants slices of these names: of the last that cannot be
+    /// shared evenly, each replica leaves one to each that comes before it.
+    pub fn pending(&self, wanted: &Slices<u32>) -> Slices<u32> {
+        let mut pending = self.published.clone();
+        let of_wanted = wanted.keys().map(|name| (*name, 0));
+        let since: Slices<u32> =
+            of_wanted.chain(self.since.iter().map(|(name, count)| (*name, *count))).collect();
+        for (name, count) in since {
+            let all = pending.entry(name).or_default();
+            let guess = count.saturating_mul(self.replicas).saturating_add(self.before);
+            *all = all.saturating_add(guess);
+        }
+        pending
+    }
+
+    /// Whether this replica has admitted some of these of which the extender has said nothing yet.
+    pub fn awaits(&self, wanted: &Slices<u32>) -> bool {
+        wanted.keys().any(|name| self.since.contains_key(name))
+    }
 }
 
 impl Recent {
@@ -63,11 +103,50 @@ impl Recent {
         self.version
     }
 
-    /// The extender has published this; `None` for a document that is gone or cannot be read.
-    pub fn published(&mut self, demand: Option<Demand>) {
+    /// The extender has published this; `None` for a document that is gone or cannot be read. It is in force once the specs
+    /// that it goes with were seen.
+    pub fn published(&mut self, demand: Option<Demand>, now: Instant) {
         let is_former = |known: &Demand| demand.as_ref().is_some_and(|demand| demand.epoch < known.epoch);
         if self.published.as_ref().is_some_and(is_former) {
             return;
+        }
+        if let Some(demand) = demand {
+            self.order.comes(demand, now);
+        } else {
+            self.order.forget();
+            self.put_in_force(None, now);
+        }
+        self.take_due(now);
+    }
+
+    /// The specs of these revisions were seen.
+    pub fn shown(&mut self, revisions: Revisions, now: Instant) {
+        self.order.shown(revisions, now);
+        self.take_due(now);
+    }
+
+    /// Puts a word in force that had to wait for its specs.
+    pub fn take_due(&mut self, now: Instant) {
+        if let Some(demand) = self.order.due(now) {
+            self.put_in_force(Some(demand), now);
+        }
+    }
+
+    /// Whether specs were seen that are newer than the extender's word: whom they promise something is counted twice, until its
+    /// next word.
+    pub fn is_behind(&self, now: Instant) -> bool {
+        self.published.as_ref().is_some_and(|word| self.order.is_ahead_of(word, now))
+    }
+
+    /// How long the extender has told of no new pod.
+    pub fn calm(&self, now: Instant) -> Duration {
+        self.arrived.map_or(Duration::MAX, |at| now.saturating_duration_since(at))
+    }
+
+    fn put_in_force(&mut self, demand: Option<Demand>, now: Instant) {
+        let arrived = |demand: &Option<Demand>| demand.as_ref().map(|demand| demand.arrived.clone());
+        if arrived(&self.published) != arrived(&demand) {
+            self.arrived = Some(now);
         }
         if let (Some(known), Some(demand)) = (&self.published, &demand)
             && known.epoch == demand.epoch
@@ -94,18 +173,14 @@ impl Recent {
         self.published_and(since)
     }
 
-    /// The same with what other replicas have admitted since, if each admits as much as this one; `None` where there are no
-    /// others.
-    pub fn guess(&mut self, now: Instant) -> Option<Slices<u32>> {
+    /// What other replicas may have admitted since; `None` where there are no others.
+    pub fn guess(&mut self, now: Instant) -> Option<Guess> {
         let (replicas, before) = self.replicas();
         if replicas < 2 {
             return None;
         }
-        let mut since = self.since(now);
-        for count in since.values_mut() {
-            *count = count.saturating_mul(replicas).saturating_add(before);
-        }
-        Some(self.published_and(since))
+        let since = self.since(now);
+        Some(Guess { replicas, before, since, published: self.published_and(Slices::new()) })
     }
 
     /// How many replicas admit pods, this one included: those whose pods the extender has seen lately. And how many of them
@@ -177,6 +252,11 @@ mod tests {
         Demand { arrived: all, ..demand }
     }
 
+    /// What a pod wants.
+    fn one() -> Slices<u32> {
+        [(name(MIG), 1)].into()
+    }
+
     fn pending(recent: &mut Recent, now: Instant) -> u32 {
         recent.pending(now).get(&name(MIG)).copied().unwrap_or(0)
     }
@@ -184,14 +264,14 @@ mod tests {
     #[test]
     fn an_admission_counts_until_the_extender_has_seen_the_pod() {
         let (mut recent, now) = (Recent::of(ME), Instant::now());
-        recent.published(Some(demand(1, 2, 10)));
+        recent.published(Some(demand(1, 2, 10)), now);
         recent.admitted(&request(MIG, 2), now);
         recent.admitted(&request(MIG, 1), now);
         assert_eq!(pending(&mut recent, now), 5);
         // Two slices have come, and one of those that waited has got its.
-        recent.published(Some(demand(1, 3, 12)));
+        recent.published(Some(demand(1, 3, 12)), now);
         assert_eq!(pending(&mut recent, now), 4);
-        recent.published(Some(demand(1, 0, 13)));
+        recent.published(Some(demand(1, 0, 13)), now);
         assert_eq!(pending(&mut recent, now), 0);
     }
 
@@ -208,24 +288,24 @@ mod tests {
     #[test]
     fn a_new_leader_counts_anew_and_a_former_one_is_not_heard() {
         let (mut recent, now) = (Recent::of(ME), Instant::now());
-        recent.published(Some(demand(1, 0, 100)));
+        recent.published(Some(demand(1, 0, 100)), now);
         recent.admitted(&request(MIG, 1), now);
-        recent.published(Some(demand(2, 4, 300)));
+        recent.published(Some(demand(2, 4, 300)), now);
         assert_eq!(pending(&mut recent, now), 5, "which pods it has seen is not known");
-        recent.published(Some(demand(1, 0, 101)));
+        recent.published(Some(demand(1, 0, 101)), now);
         assert_eq!(pending(&mut recent, now), 5);
-        recent.published(Some(demand(2, 5, 301)));
+        recent.published(Some(demand(2, 5, 301)), now);
         assert_eq!(pending(&mut recent, now), 5);
-        recent.published(None);
+        recent.published(None, now);
         assert_eq!(pending(&mut recent, now), 0);
     }
 
     #[test]
     fn names_do_not_answer_for_each_other() {
         let (mut recent, now) = (Recent::of(ME), Instant::now());
-        recent.published(Some(demand(1, 0, 0)));
+        recent.published(Some(demand(1, 0, 0)), now);
         recent.admitted(&request("nvidia.com/gpu-4gb", 1), now);
-        recent.published(Some(demand(1, 1, 1)));
+        recent.published(Some(demand(1, 1, 1)), now);
         assert_eq!(recent.pending(now), [(name(MIG), 1), (name("nvidia.com/gpu-4gb"), 1)].into());
         assert_eq!(recent.version(), 1);
     }
@@ -233,27 +313,41 @@ mod tests {
     #[test]
     fn what_another_replica_admitted_is_not_taken_for_its_own() {
         let (mut recent, now) = (Recent::of(ME), Instant::now());
-        recent.published(Some(beside_another(demand(1, 0, 0), 0)));
+        recent.published(Some(beside_another(demand(1, 0, 0), 0)), now);
         recent.admitted(&request(MIG, 2), now);
-        recent.published(Some(beside_another(demand(1, 5, 0), 5)));
+        recent.published(Some(beside_another(demand(1, 5, 0), 5)), now);
         assert_eq!(pending(&mut recent, now), 7, "the extender has seen none of the two");
-        recent.published(Some(beside_another(demand(1, 6, 1), 5)));
+        recent.published(Some(beside_another(demand(1, 6, 1), 5)), now);
         assert_eq!(pending(&mut recent, now), 7);
     }
 
     #[test]
     fn each_replica_counts_what_others_may_have_admitted_as_it_did() {
         let (mut recent, now) = (Recent::of(ME), Instant::now());
-        let guess =
-            |recent: &mut Recent| recent.guess(now).map(|all| all.get(&name(MIG)).copied().unwrap_or(0));
+        let guess = |recent: &mut Recent| recent.guess(now).map(|guess| guess.pending(&one())[&name(MIG)]);
         recent.admitted(&request(MIG, 2), now);
         assert_eq!(guess(&mut recent), None, "there is no extender");
-        recent.published(Some(Demand::of(1)));
+        recent.published(Some(Demand::of(1)), now);
         assert_eq!(guess(&mut recent), Some(2 * UNKNOWN));
-        recent.published(Some(demand(2, 0, 4)));
+        recent.published(Some(demand(2, 0, 4)), now);
         assert_eq!(guess(&mut recent), None, "the API server asks this one alone");
-        recent.published(Some(beside_another(demand(2, 3, 4), 3)));
+        recent.published(Some(beside_another(demand(2, 3, 4), 3)), now);
         assert_eq!(guess(&mut recent), Some(7));
+    }
+
+    /// The last slice is the first replica's while all are asked, also where none of them has admitted a pod lately.
+    #[test]
+    fn of_what_cannot_be_shared_each_leaves_one_to_those_before_it() {
+        let now = Instant::now();
+        let guess = |replica: &str, wanted: &Slices<u32>| {
+            let mut recent = Recent::of(replica);
+            recent.published(Some(beside_another(demand(1, 6, 3), 3)), now);
+            let guess = recent.guess(now).unwrap();
+            assert!(!guess.awaits(wanted), "nothing of it is on its way");
+            guess.pending(wanted)[&name(MIG)]
+        };
+        assert_eq!((guess(ME, &one()), guess("other", &one())), (6, 7));
+        assert_eq!(guess("other", &[(name("nvidia.com/gpu-4gb"), 1)].into()), 6);
     }
 
     /// However a burst is spread over the replicas.
@@ -275,11 +369,11 @@ mod tests {
                 // Every 31 pods the extender speaks; all replicas but the first get `of` pods for one of the first.
                 if pod % 31 == 0 {
                     for recent in &mut all {
-                        recent.published(Some(document()));
+                        recent.published(Some(document()), now);
                     }
                 }
                 let who = if pod % (of + 1) == 0 { 0 } else { 1 + pod % (replicas - 1) };
-                let wanted = all[who].guess(now).unwrap().get(&name(MIG)).copied().unwrap_or(0);
+                let wanted = all[who].guess(now).unwrap().pending(&one())[&name(MIG)];
                 if wanted < ROOM {
                     all[who].admitted(&request(MIG, 1), now);
                     *arrived.get_mut(&names[who]).unwrap().entry(name(MIG)).or_default() += 1;

@@ -3,6 +3,7 @@
 use crate::admit::{Admission, admit_by};
 use crate::decision::Decision;
 use crate::metrics::{Metrics, Outcome};
+use crate::patience::weigh;
 use crate::review::{self, Request};
 use crate::supply_watch::LiveSupply;
 use axum::extract::{DefaultBodyLimit, State};
@@ -10,15 +11,22 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing::post};
 use bytes::Bytes;
+use kerf_core::contract::Slices;
+use kerf_core::policy::Supply;
 use kerf_runtime::policy_file::PolicyStore;
-use std::time::Instant;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+use tokio::time::{self, sleep, timeout};
 
 /// The largest question. An object has at most 1.5 MiB in etcd and comes as JSON, in an update twice.
 const LARGEST_BODY: usize = 8 << 20;
 
-/// How often a pod is decided on anew because another was admitted meanwhile. Beyond it two may be sent to one free slice,
-/// and one of them waits.
-const MOST_TRIES: u32 = 4;
+/// How often a pod is decided on anew at once because another was admitted meanwhile: many may have waited for the same word.
+/// Beyond it two may be sent to one free slice, and one of them waits.
+const MOST_TRIES: u32 = 100;
+
+/// How often it is looked whether it is calm.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// What answers are made from.
 #[derive(Debug, Clone)]
@@ -41,7 +49,11 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
     let started = Instant::now();
     let (outcome, response) = match review::read(&body) {
         Ok(request) => {
-            let decision = Decision::on(&request, || webhook.admit(&request));
+            let decision = if request.creates_pod() {
+                Decision::Pod(webhook.admit(&request).await)
+            } else {
+                Decision::on_template(&request)
+            };
             decision.log(&request);
             if let Decision::Pod(Admission::Denied { reason, .. }) = &decision {
                 webhook.metrics.count_refusal(reason);
@@ -59,29 +71,56 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
 }
 
 impl Webhook {
-    /// Decides on a pod by what is free once those are served who were admitted before it. Of other replicas' admissions the
-    /// last are a guess: it keeps a pod from a kind that may be full, and sends none to wait.
-    fn admit(&self, request: &Request) -> Admission {
+    /// Decides on a pod by what is free once those are served who were admitted before it. Where more is known in a moment
+    /// that may make it another decision, that is waited for (see [`weigh`]).
+    async fn admit(&self, request: &Request) -> Admission {
+        let began = time::Instant::now();
+        let mut news = self.supply.news();
+        let mut doubt = None;
+        loop {
+            news.mark_unchanged();
+            match self.decide(request, began, doubt.as_ref()) {
+                ControlFlow::Break(admission) => return admission,
+                ControlFlow::Continue(slices) => doubt = Some(slices),
+            }
+            if let Ok(Err(_)) = timeout(LOOK, news.changed()).await {
+                // Nobody will tell any more: the program ends. What is known must do.
+                sleep(LOOK).await;
+            }
+        }
+    }
+
+    /// Decides on a pod for which was asked at `began`, and counts it if the decision stands.
+    fn decide(
+        &self,
+        request: &Request,
+        began: time::Instant,
+        doubt: Option<&Slices<u32>>,
+    ) -> ControlFlow<Admission, Slices<u32>> {
         let policies = self.policy.current();
+        let admit = |supply: &Supply| {
+            admit_by(self.supply.replica(), &request.object, &request.namespace, &policies, supply)
+        };
+        let counts = !request.dry_run.unwrap_or(false);
         let mut tries = 0;
         loop {
-            let now = Instant::now();
+            let now = time::Instant::now().into_std();
             let seen = self.supply.current(now);
-            let admit = |supply| {
-                admit_by(self.supply.replica(), &request.object, &request.namespace, &policies, supply)
-            };
-            let guess = seen.less.as_ref().map(admit).filter(|admission| !admission.waits());
-            let admission = guess.unwrap_or_else(|| admit(&seen.supply));
-            let counts = !request.dry_run.unwrap_or(false);
+            let weighed = weigh(&seen, doubt, admit);
+            if let Some((slices, after)) = weighed.doubt
+                && began.elapsed() < after
+            {
+                return ControlFlow::Continue(slices);
+            }
             tries += 1;
-            match &admission {
+            match &weighed.admission {
+                // Who was admitted before is counted already.
                 Admission::Patched { document, .. } if counts => {
                     if self.supply.admit(document, &seen, now) || tries == MOST_TRIES {
-                        return admission;
+                        return ControlFlow::Break(weighed.admission);
                     }
                 }
-                // Who was admitted before is counted already.
-                _ => return admission,
+                _ => return ControlFlow::Break(weighed.admission),
             }
         }
     }

@@ -4,10 +4,10 @@
 
 mod index;
 
-use crate::recent::Recent;
+use crate::recent::{Guess, Recent};
 use futures::StreamExt;
 use index::Index;
-use kerf_core::contract::{Demand, RequestDocument};
+use kerf_core::contract::{Demand, RequestDocument, Revisions, Slices};
 use kerf_core::kind::Kind;
 use kerf_core::policy::Supply;
 use kerf_runtime::gpu_node::GpuNode;
@@ -18,7 +18,7 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// How many `GpuNodes` or Nodes are read at a time. Each has some ten KiB of JSON and takes ten times that while it is read, which stays
@@ -31,6 +31,7 @@ pub(crate) struct LiveSupply {
     replica: Arc<str>,
     supply: watch::Receiver<Option<Arc<Supply>>>,
     recent: Arc<Mutex<Recent>>,
+    news: watch::Receiver<()>,
 }
 
 /// The supply at one time.
@@ -38,19 +39,38 @@ pub(crate) struct LiveSupply {
 pub(crate) struct Seen {
     /// The supply, less what is known to be wanted; the empty one while nothing is known.
     pub supply: Supply,
-    /// What is left of it if other replicas admit as many pods as this one; `None` where there are no others.
-    pub less: Option<Supply>,
+    /// What other replicas may have admitted; `None` where there are no others.
+    pub guess: Option<Guess>,
+    /// Whether pods are counted twice that were promised something a moment ago.
+    pub is_behind: bool,
+    /// How long the extender has told of no new pod.
+    pub calm: Duration,
     admissions: u64,
+}
+
+impl Seen {
+    /// What is left of the supply for a pod that wants these, if other replicas admit as many pods as this one.
+    pub fn by_guess(&self, wanted: &Slices<u32>) -> Option<Supply> {
+        self.guess.as_ref().map(|guess| self.supply.wanted(guess.pending(wanted)))
+    }
 }
 
 impl LiveSupply {
     /// The supply now.
     pub fn current(&self, now: Instant) -> Seen {
-        let supply = self.supply.borrow().clone().unwrap_or_default();
         let mut recent = lock(&self.recent);
-        let supply = Supply::clone(&supply).holding(recent.held());
-        let less = recent.guess(now).map(|pending| supply.wanted(pending));
-        Seen { supply: supply.wanted(recent.pending(now)), less, admissions: recent.version() }
+        recent.take_due(now);
+        // A word is in force once its specs are here: under its lock, the supply is none of before it.
+        let supply = self.supply.borrow().clone().unwrap_or_default();
+        let supply = Supply::clone(&supply).holding(recent.held()).wanted(recent.pending(now));
+        let (guess, is_behind) = (recent.guess(now), recent.is_behind(now));
+        let calm = recent.calm(now);
+        Seen { supply, guess, is_behind, calm, admissions: recent.version() }
+    }
+
+    /// Tells when the supply or the demand is another.
+    pub fn news(&self) -> watch::Receiver<()> {
+        self.news.clone()
     }
 
     /// The name of this replica of the webhook.
@@ -80,17 +100,21 @@ impl LiveSupply {
 pub(crate) struct Publisher {
     supply: watch::Sender<Option<Arc<Supply>>>,
     recent: Arc<Mutex<Recent>>,
+    news: watch::Sender<()>,
 }
 
 impl Publisher {
     /// What pods wait for, by the extender's word; `None` while there is none.
     pub fn demand(&self, demand: Option<Demand>) {
-        lock(&self.recent).published(demand);
+        lock(&self.recent).published(demand, tokio::time::Instant::now().into_std());
+        self.news.send_replace(());
     }
 
-    /// What the nodes have now.
-    pub fn supply(&self, supply: Supply) {
+    /// What the nodes have now, by specs of these revisions.
+    pub fn supply(&self, supply: Supply, revisions: Revisions) {
         self.supply.send_replace(Some(Arc::new(supply)));
+        lock(&self.recent).shown(revisions, tokio::time::Instant::now().into_std());
+        self.news.send_replace(());
     }
 }
 
@@ -103,8 +127,9 @@ fn lock(recent: &Mutex<Recent>) -> MutexGuard<'_, Recent> {
 pub(crate) fn channel(replica: &str) -> (Publisher, LiveSupply) {
     let (sender, receiver) = watch::channel(None);
     let recent = Arc::new(Mutex::new(Recent::of(replica)));
-    let live = LiveSupply { replica: replica.into(), supply: receiver, recent: recent.clone() };
-    (Publisher { supply: sender, recent }, live)
+    let (news, heard) = watch::channel(());
+    let live = LiveSupply { replica: replica.into(), supply: receiver, recent: recent.clone(), news: heard };
+    (Publisher { supply: sender, recent, news }, live)
 }
 
 /// Follows the `GpuNodes` and the Nodes until `stop`.
@@ -133,7 +158,7 @@ pub(crate) async fn follow(client: Client, publisher: Publisher, stop: Cancellat
                 tracing::info!(nodes = index.nodes(), largest, "supply");
                 told = largest;
             }
-            publisher.supply(supply);
+            publisher.supply(supply, index.revisions.clone());
         }
     }
 }

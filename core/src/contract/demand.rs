@@ -17,6 +17,9 @@ pub type Slices<N> = BTreeMap<ResourceName, N>;
 /// The devices of NVIDIA's device plugin that pods hold, by node.
 pub type Held = BTreeMap<NodeName, Devices>;
 
+/// Revisions of `GpuNode` specs, by node.
+pub type Revisions = BTreeMap<NodeName, u64>;
+
 /// What pods wait for. One document for the cluster, written by the extender's leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -34,6 +37,10 @@ pub struct Demand {
     /// What pods hold of NVIDIA's device plugin, or are being bound to; absent where there are no static nodes.
     #[serde(default, skip_serializing_if = "Held::is_empty")]
     pub held: Held,
+    /// The revisions of the written specs that this goes with: whom they promise something is not pending, and whom only later
+    /// ones do still is. Nodes of revision 0 are left out. Absent in the document of an older extender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revisions: Option<Revisions>,
 }
 
 /// Why the document cannot be read.
@@ -57,6 +64,7 @@ impl Demand {
             pending: Slices::new(),
             arrived: BTreeMap::new(),
             held: Held::new(),
+            revisions: None,
         }
     }
 
@@ -115,6 +123,12 @@ mod tests {
             r#"{"arrived":{},"epoch":4,"held":{"n1":{"nvidia.com/gpu":2}},"pending":{"nvidia.com/gpu=mps":1},"version":1}"#
         );
         assert_eq!(Demand::parse(&with_static.to_json()).unwrap(), with_static);
+        let with_revisions = Demand { revisions: Some([("n1".into(), 7)].into()), ..Demand::of(4) };
+        assert_eq!(
+            with_revisions.to_json(),
+            r#"{"arrived":{},"epoch":4,"pending":{},"revisions":{"n1":7},"version":1}"#
+        );
+        assert_eq!(Demand::parse(&with_revisions.to_json()).unwrap(), with_revisions);
         assert_eq!(
             demand.to_json(),
             r#"{"arrived":{"r1":{"nvidia.com/mig-1g.10gb.me":12}},"epoch":4,"pending":{"nvidia.com/mig-1g.10gb.me":3},"version":1}"#

@@ -24,7 +24,7 @@ mod status_wire;
 
 pub use assignment::{AssignedDevices, AssignedSlice, AssignmentDocument};
 pub use chosen::{Chosen, PassedOver, Reason};
-pub use demand::{DEMAND_VERSION, Demand, Held, Slices, UnreadableDemand};
+pub use demand::{DEMAND_VERSION, Demand, Held, Revisions, Slices, UnreadableDemand};
 pub use layout::{IllegalLayout, LaidOut, Layout};
 pub use node_policy::{
     ComputeLimit, GpuRule, GpuSelector, ModeChange, MpsMemory, MpsRule, NodePolicy, OverUse, SliceLength,

@@ -68,6 +68,11 @@ impl ClusterIndex {
             let all = demand.pending.entry(*name).or_default();
             *all = all.saturating_add(*count);
         }
+        let revision = |(name, node): (&NodeName, &super::node::IndexedNode)| {
+            let revision = node.spec.as_ref().ok()?.committed().revision;
+            (revision > 0).then(|| (name.clone(), revision))
+        };
+        demand.revisions = Some(nodes.iter().filter_map(revision).collect());
         demand
     }
 

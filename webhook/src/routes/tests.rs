@@ -3,9 +3,11 @@ use crate::supply_watch::{Publisher, channel};
 use axum::body::{Body, to_bytes};
 use axum::http::Request as HttpRequest;
 use base64::Engine;
-use kerf_core::contract::{Demand, RequestDocument};
-use kerf_core::policy::Supply;
-use kerf_core::testing::node_status;
+use kerf_core::contract::{Demand, GpuNodeSpec};
+use kerf_core::ledger;
+use kerf_core::packing::Fleet;
+use kerf_core::policy::{Supply, SupplyIndex};
+use kerf_core::testing::{node_status, promisee, request};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -184,30 +186,95 @@ async fn a_template_is_qualified_when_it_is_created_and_when_it_is_changed() {
     }
 }
 
-#[test]
-fn a_pod_does_not_wait_for_what_another_replica_may_have_taken() {
-    let Fixture { webhook, publisher, .. } = &Fixture::new();
-    publisher.supply(Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]));
-    let arrived = ["me", "other"].map(|replica| (replica.to_owned(), [].into())).into();
-    publisher.demand(Some(Demand { arrived, ..Demand::of(1) }));
-    let admitted = || -> RequestDocument {
-        let annotations = json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/isolation": "memory"});
-        let pod = json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [{"name": "main"}]}});
-        let request = review::read(question("CREATE", &pod).to_string().as_bytes()).unwrap();
-        match webhook.admit(&request) {
-            Admission::Patched { document, .. } => *document,
-            other => panic!("{other:?}"),
+const MIG: &str = "nvidia.com/mig-1g.10gb";
+const SHARE: &str = "nvidia.com/gpu-10gb";
+
+/// Seven MIG slices and a share, and two replicas that were asked for as many pods.
+fn of_two() -> Fixture {
+    let fixture = Fixture::new();
+    let supply = Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]);
+    fixture.publisher.supply(supply, [("n".into(), 0)].into());
+    say(&fixture, 0, 0, 0);
+    fixture
+}
+
+/// The extender's word: so many wait, and so many have come that this replica admitted.
+fn say(fixture: &Fixture, pending: u32, arrived: u64, revision: u64) {
+    let mig = MIG.parse().unwrap();
+    let arrived = [("me".to_owned(), [(mig, arrived)].into()), ("another".to_owned(), [].into())].into();
+    let revisions = Some([("n".into(), revision)].into());
+    let demand = Demand { pending: [(mig, pending)].into(), arrived, revisions, ..Demand::of(1) };
+    fixture.publisher.demand(Some(demand));
+}
+
+/// What a pod is given, and whether it waits for it.
+async fn given(webhook: &Webhook) -> (String, bool) {
+    let annotations = json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/isolation": "memory"});
+    let pod = json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [{"name": "main"}]}});
+    let request = review::read(question("CREATE", &pod).to_string().as_bytes()).unwrap();
+    let Admission::Patched { document, .. } = webhook.admit(&request).await else { panic!("it is admitted") };
+    assert_eq!(document.admitted_by(), Some("me"));
+    let waits = !document.chosen.as_ref().unwrap().waits.is_empty();
+    (document.containers[0].resource.to_string(), waits)
+}
+
+fn all(given: &[(&str, usize)]) -> Vec<(String, bool)> {
+    given.iter().flat_map(|(name, count)| vec![((*name).to_owned(), false); *count]).collect()
+}
+
+/// A burst of so many.
+async fn burst(webhook: &Webhook, count: usize) -> Vec<(String, bool)> {
+    let mut burst = Vec::new();
+    for _ in 0..count {
+        burst.push(given(webhook).await);
+    }
+    burst
+}
+
+/// The API server asks one of two replicas for all of a burst: the other has taken none of it.
+#[tokio::test(start_paused = true)]
+async fn no_pod_is_sent_elsewhere_for_a_mere_guess_while_there_is_room() {
+    let fixture = of_two();
+    assert_eq!(burst(&fixture.webhook, 3).await, all(&[(MIG, 3)]), "it leaves a last one to the other");
+    let fourth = burst(&fixture.webhook, 4);
+    let heard = async {
+        // Each word frees what this replica left to the other: three, five, six; the last after the other's turn.
+        for count in [3, 5, 6] {
+            time::sleep(Duration::from_millis(400)).await;
+            say(&fixture, count, count.into(), 0);
         }
     };
-    let given = |_| {
-        let document = admitted();
-        assert_eq!(document.admitted_by(), Some("me"));
-        let waits = !document.chosen.unwrap().waits.is_empty();
-        (document.containers[0].resource.to_string(), waits)
+    let (last, ()) = tokio::join!(fourth, heard);
+    assert_eq!(last, all(&[(MIG, 4)]));
+    assert_eq!(given(&fixture.webhook).await.0, SHARE, "all seven are taken");
+}
+
+/// What other replicas may have taken is left to them if nothing is heard.
+#[tokio::test(start_paused = true)]
+async fn a_pod_does_not_wait_for_what_another_replica_may_have_taken() {
+    let webhook = &of_two().webhook;
+    // Its part of the seven, the share, and then the other part, of which nobody has heard that it is taken.
+    assert_eq!(burst(webhook, 8).await, all(&[(MIG, 3), (SHARE, 1), (MIG, 4)]));
+    assert_eq!(given(webhook).await, (MIG.to_owned(), true), "all is taken");
+}
+
+/// The promise is seen before the extender's word without the pod.
+#[tokio::test(start_paused = true)]
+async fn a_promised_pod_that_is_still_in_the_extenders_word_takes_no_others_place() {
+    let fixture = of_two();
+    let (status, webhook) = (node_status(&["H100-80GB", "T4-16GB"]), &fixture.webhook);
+    say(&fixture, 6, 6, 0);
+    let mut index = SupplyIndex::default();
+    let promise = |spec: &GpuNodeSpec, pod: &str| {
+        ledger::reserve(spec, &status, &request(MIG, 1), &promisee(pod), &Fleet::default()).unwrap()
     };
-    let (mig, mps) = ("nvidia.com/mig-1g.10gb".to_owned(), "nvidia.com/gpu-10gb".to_owned());
-    // Its half of the seven, the share, and then the other half, of which nobody has heard that it is taken.
-    let expected = [(&mig, 4), (&mps, 1), (&mig, 3)].map(|(name, count)| vec![(name.clone(), false); count]);
-    assert_eq!((0..8).map(given).collect::<Vec<_>>(), expected.concat());
-    assert_eq!(given(8), (mig, true), "all is taken");
+    let spec = (0..6).fold(GpuNodeSpec::default(), |spec, pod| promise(&spec, &format!("p{pod}")));
+    index.show("n".into(), &spec, &status, true);
+    fixture.publisher.supply(index.supply(), [("n".into(), 1)].into());
+    // Six are promised, and six wait by the last word.
+    let (given, ()) = tokio::join!(given(webhook), async {
+        tokio::task::yield_now().await;
+        say(&fixture, 0, 6, 1);
+    });
+    assert_eq!(given, (MIG.to_owned(), false));
 }

@@ -1,6 +1,6 @@
 //! What the watches have shown of the cluster's GPUs.
 
-use kerf_core::contract::GpuNodeSpec;
+use kerf_core::contract::{GpuNodeSpec, Revisions};
 use kerf_core::names::NodeName;
 use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_runtime::gpu_node::GpuNode;
@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) nodes: SupplyIndex,
+    /// The revisions of the specs that can be read.
+    pub(super) revisions: Revisions,
     /// The `GpuNodes` of a list that is not complete yet.
     listed: BTreeSet<NodeName>,
     /// The Nodes of such a list.
@@ -48,6 +50,7 @@ impl Index {
             Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
                 self.nodes.retain(|name| listed.contains(name));
+                self.revisions.retain(|name, _| listed.contains(name));
                 self.unreadable.retain(|name, _| listed.contains(name));
                 self.known.0 = true;
                 true
@@ -55,6 +58,7 @@ impl Index {
             Event::Apply(node) => self.show(&node),
             Event::Delete(node) => {
                 self.unreadable.remove(&node.name());
+                self.revisions.remove(&node.name());
                 self.nodes.remove(&node.name())
             }
         }
@@ -91,6 +95,20 @@ impl Index {
     fn show(&mut self, node: &GpuNode) -> bool {
         let name = node.name();
         let spec = node.read_spec();
+        let revised = self.note_revision(&name, spec.as_ref().ok().map(|spec| spec.revision));
+        self.show_supply(node, name, spec) || revised
+    }
+
+    /// Whether this is another revision than was known.
+    fn note_revision(&mut self, name: &NodeName, revision: Option<u64>) -> bool {
+        let before = match revision {
+            None => self.revisions.remove(name),
+            Some(revision) => self.revisions.insert(name.clone(), revision),
+        };
+        before != revision
+    }
+
+    fn show_supply<E>(&mut self, node: &GpuNode, name: NodeName, spec: Result<GpuNodeSpec, E>) -> bool {
         match node.read_status() {
             Ok(Some(status)) => {
                 self.unreadable.remove(&name);

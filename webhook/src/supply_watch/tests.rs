@@ -75,7 +75,7 @@ fn a_new_list_forgets_what_is_gone() {
 async fn nothing_is_known_until_the_first_list() {
     let (publisher, mut supply) = channel("me");
     assert!(supply.current(Instant::now()).supply.is_empty());
-    publisher.supply(listed([good("t4", &["T4-16GB"])]).nodes.supply());
+    publisher.supply(listed([good("t4", &["T4-16GB"])]).nodes.supply(), Revisions::new());
     supply.known().await.unwrap();
     assert!(!supply.current(Instant::now()).supply.is_empty());
     let (publisher, mut orphan) = channel("me");
@@ -110,7 +110,7 @@ fn what_is_promised_leaves_less_room_and_what_is_not_served_none() {
 #[test]
 fn who_was_admitted_a_moment_ago_waits_for_a_slice_too() {
     let (publisher, supply) = channel("me");
-    publisher.supply(listed([good("h100", &["H100-80GB"])]).nodes.supply());
+    publisher.supply(listed([good("h100", &["H100-80GB"])]).nodes.supply(), Revisions::new());
     let (now, ask) = (Instant::now(), request("nvidia.com/mig-1g.10gb", 2));
     let (first, second) = (supply.current(now), supply.current(now));
     assert!(supply.admit(&ask, &first, now));
@@ -126,15 +126,15 @@ fn who_was_admitted_a_moment_ago_waits_for_a_slice_too() {
 #[test]
 fn what_other_replicas_may_have_admitted_is_left_out_of_the_guess_alone() {
     let (publisher, supply) = channel("me");
-    publisher.supply(listed([good("h100", &["H100-80GB"])]).nodes.supply());
+    publisher.supply(listed([good("h100", &["H100-80GB"])]).nodes.supply(), Revisions::new());
     let (now, ask) = (Instant::now(), request("nvidia.com/mig-1g.10gb", 2));
     assert!(supply.admit(&ask, &supply.current(now), now));
-    assert!(supply.current(now).less.is_none(), "without an extender there is nothing to share by");
+    assert!(supply.current(now).guess.is_none(), "without an extender there is nothing to share by");
     let arrived = ["me", "other"].map(|replica| (replica.to_owned(), BTreeMap::new())).into();
     publisher.demand(Some(Demand { arrived, ..Demand::of(1) }));
     let seen = supply.current(now);
     assert_eq!(room(&seen.supply, "nvidia.com/mig-1g.10gb"), (7, 2));
-    assert_eq!(room(&seen.less.unwrap(), "nvidia.com/mig-1g.10gb"), (7, 4));
+    assert_eq!(room(&seen.by_guess(&ask.slices()).unwrap(), "nvidia.com/mig-1g.10gb"), (7, 4));
 }
 
 /// A Node with two time-sliced GPUs of NVIDIA's device plugin.

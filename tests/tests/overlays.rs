@@ -6,7 +6,7 @@ use clap::Parser;
 use kerf_cli::policy;
 use kerf_tests::binaries;
 use kerf_tests::cluster::root;
-use kerf_tests::overlays::{Layout, MANAGED, STATIC};
+use kerf_tests::overlays::{Layout, MANAGED, STATIC, policy_of};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,7 +136,7 @@ fn each_overlay_is_the_base_with_the_layout_of_its_name() -> anyhow::Result<()> 
         assert_eq!(files, ["default.yaml", layout.as_str()], "{overlay}");
         let text = &policies[&layout];
         let policy: Value = serde_saphyr::from_str(text)?;
-        assert_eq!(policy["metadata"]["name"], **overlay, "{overlay}");
+        assert_eq!(policy["metadata"]["name"], policy_of(overlay), "{overlay}");
     }
     Ok(())
 }
@@ -177,13 +177,13 @@ fn the_layouts_of_nvidias_plugin_share_and_cut_as_they_are_called() -> anyhow::R
 }
 
 #[test]
-fn the_layouts_of_kerfs_agent_are_good_policies() -> anyhow::Result<()> {
-    for Layout { overlay, .. } in MANAGED {
+fn the_layouts_are_good_policies() -> anyhow::Result<()> {
+    for Layout { overlay, .. } in STATIC.iter().chain(&MANAGED) {
         let folder = tempfile::tempdir()?;
         for (name, text) in policies(&built(&format!("overlays/{overlay}"))?)? {
             std::fs::write(folder.path().join(name), text)?;
         }
-        check(folder.path()).with_context(|| overlay.to_owned())?;
+        check(folder.path()).with_context(|| (*overlay).to_owned())?;
     }
     Ok(())
 }

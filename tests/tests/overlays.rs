@@ -185,7 +185,11 @@ fn the_layouts_are_good_policies() -> anyhow::Result<()> {
         }
         check(folder.path()).with_context(|| (*overlay).to_owned())?;
     }
-    Ok(())
+    // And all of NVIDIA's together.
+    let folder = tempfile::tempdir()?;
+    let together = root().join("deploy/components/layouts/node-layouts.yaml");
+    std::fs::copy(together, folder.path().join("node-layouts.yaml"))?;
+    check(folder.path())
 }
 
 #[test]

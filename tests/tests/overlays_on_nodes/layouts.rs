@@ -13,25 +13,16 @@ fn layout(overlay: &str) -> &'static Layout {
 
 /// The workload as the demo has it, and by size. All instances are of their own, all shares of the one GPU.
 async fn shows(scene: &Scene, name: &str, layout: &Layout) -> anyhow::Result<()> {
-    let message = scene.until_in_force(name, policy_of(layout.overlay)).await?;
+    scene.until_in_force(name, policy_of(layout.overlay)).await?;
     scene.until_offered(name, layout).await?;
     scene.open(name).await?;
     for workload in [layout.workload.to_owned(), layout.workload.replace("nvidia/", "kerf/")] {
         scene.work(name, layout, &workload).await?;
         let (seen, wanted) = (scene.visible(name).await?, if layout.mig { layout.running } else { 1 });
         ensure!(seen.len() == wanted, "{workload} sees {seen:?}");
-        eprintln!(
-            "SEEN {} {workload}: {message}; capacity {:?}; devices {}; pods {}+{}",
-            layout.overlay,
-            scene.node(name).capacity().await?,
-            seen.len(),
-            layout.running,
-            layout.pending
-        );
         scene.until_offered(name, layout).await?;
         scene.rest().await?;
     }
-    eprintln!("SEEN {} labels {:?}", layout.overlay, scene.node(name).labels().await?);
     Ok(())
 }
 
@@ -63,10 +54,12 @@ async fn a_gpu_with_mig_is_cut_as_each_overlay_shows_and_others_are_left_alone()
     is_unfit(&scene, "mig-single").await?;
 
     scene.leave("equal").await?;
-    scene.choose("balanced").await?;
     scene.apply("mig-mixed").await?;
-    shows(&scene, "balanced", layout("mig-mixed")).await?;
+    // Once this is told, the overlay has reached kerf.
     is_unfit(&scene, "mig-mixed").await?;
+    scene.choose("balanced").await?;
+    shows(&scene, "balanced", layout("mig-mixed")).await?;
+    ensure!(scene.node("balanced").labels().await?["mig.config"] == "all-balanced");
 
     // Nobody cuts the GPU anew, and NVIDIA's plugin refuses instances of several sizes under the strategy `single`.
     let node = scene.node("balanced");
@@ -76,7 +69,6 @@ async fn a_gpu_with_mig_is_cut_as_each_overlay_shows_and_others_are_left_alone()
     scene.apply("mig-single").await?;
     node.until_says("nvidia-device-plugin", "more than one MIG device type present on node").await?;
     let message = scene.until("balanced", ("False", "RolledBack"), "layout mig-single failed").await?;
-    eprintln!("SEEN {message}");
     ensure!(message.contains("taken back to configuration mig-mixed"), "{message}");
     ensure!(message.contains("see the log of NVIDIA's device plugin on the node"), "{message}");
     scene.until_offered("balanced", layout("mig-mixed")).await?;
@@ -91,7 +83,6 @@ async fn a_gpu_with_mig_is_cut_as_each_overlay_shows_and_others_are_left_alone()
 async fn is_unfit(scene: &Scene, overlay: &str) -> anyhow::Result<()> {
     let text = format!("no GPU of this node can have layout {overlay}: NVIDIA-A10G cannot be cut by MIG");
     let message = scene.until("a10g", ("False", "UnfitGpus"), &text).await?;
-    eprintln!("SEEN {message}");
     ensure!(message.contains("choose a layout with migStrategy none"), "{message}");
     ensure!(scene.config("a10g").await?.is_none(), "the label is set");
     scene.until_offered("a10g", layout("default")).await

@@ -133,7 +133,7 @@ fn each_overlay_is_the_base_with_the_layout_of_its_name() -> anyhow::Result<()> 
         let policies = policies(&documents)?;
         let layout = format!("node-layout-{overlay}.yaml");
         let files: Vec<&str> = policies.keys().map(String::as_str).collect();
-        assert_eq!(files, ["default.yaml", layout.as_str()], "{overlay}");
+        assert_eq!(files, ["default.yaml", layout.as_str(), "partitioning.yaml"], "{overlay}");
         let text = &policies[&layout];
         let policy: Value = serde_saphyr::from_str(text)?;
         assert_eq!(policy["metadata"]["name"], policy_of(overlay), "{overlay}");

@@ -31,12 +31,6 @@ const fn of_nvidia(overlay: &'static str, workload: &'static str, gpu: Model) ->
     Layout { overlay, workload, gpu, mig: false, running: 0, pending: 0, allocatable: &[], labels: &[] }
 }
 
-/// The name of an overlay's policy: the overlay's, but for that of NVIDIA's plugin without any policy.
-#[must_use]
-pub fn policy_of(overlay: &str) -> &str {
-    if overlay == "default" { "whole-gpus" } else { overlay }
-}
-
 /// Layouts on nodes that NVIDIA's device plugin serves. `nvidia.com/mig-…` of `mig-mixed` are NVIDIA's `all-balanced` of an
 /// A100 with 80 GB, which whoever stands in for NVIDIA's MIG manager cuts.
 pub const STATIC: [Layout; 7] = [

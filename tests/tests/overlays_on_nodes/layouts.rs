@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use kerf_nvml_mock::Model;
 use kerf_tests::nvidia_plugin::StaticNodeSpec;
-use kerf_tests::overlays::{Layout, STATIC, policy_of};
+use kerf_tests::overlays::{Layout, STATIC};
 
 use crate::scene::Scene;
 
@@ -13,7 +13,9 @@ fn layout(overlay: &str) -> &'static Layout {
 
 /// The workload as the demo has it, and by size. All instances are of their own, all shares of the one GPU.
 async fn shows(scene: &Scene, name: &str, layout: &Layout) -> anyhow::Result<()> {
-    scene.until_in_force(name, policy_of(layout.overlay)).await?;
+    // A policy may not be called as what the plugin has without one.
+    let policy = if layout.overlay == "default" { "whole" } else { layout.overlay };
+    scene.until_in_force(name, policy).await?;
     scene.until_offered(name, layout).await?;
     scene.open(name).await?;
     for workload in [layout.workload.to_owned(), layout.workload.replace("nvidia/", "kerf/")] {

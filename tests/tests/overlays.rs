@@ -133,7 +133,7 @@ fn each_overlay_is_the_base_with_the_layout_of_its_name() -> anyhow::Result<()> 
         let policies = policies(&documents)?;
         let layout = format!("node-layout-{overlay}.yaml");
         let files: Vec<&str> = policies.keys().map(String::as_str).collect();
-        assert_eq!(files, ["default.yaml", layout.as_str()], "{overlay}");
+        assert_eq!(files, ["default.yaml", layout.as_str(), "partitioning.yaml"], "{overlay}");
         let text = &policies[&layout];
         let policy: Value = serde_saphyr::from_str(text)?;
         // A layout may not be called as what the plugin has without one.
@@ -179,15 +179,19 @@ fn the_layouts_of_nvidias_plugin_share_and_cut_as_they_are_called() -> anyhow::R
 }
 
 #[test]
-fn the_layouts_of_kerfs_agent_are_good_policies() -> anyhow::Result<()> {
-    for Layout { overlay, .. } in MANAGED {
+fn the_layouts_are_good_policies() -> anyhow::Result<()> {
+    for Layout { overlay, .. } in STATIC.iter().chain(&MANAGED) {
         let folder = tempfile::tempdir()?;
         for (name, text) in policies(&built(&format!("overlays/{overlay}"))?)? {
             std::fs::write(folder.path().join(name), text)?;
         }
-        check(folder.path()).with_context(|| overlay.to_owned())?;
+        check(folder.path()).with_context(|| (*overlay).to_owned())?;
     }
-    Ok(())
+    // And all of NVIDIA's together.
+    let folder = tempfile::tempdir()?;
+    let together = root().join("deploy/components/layouts/node-layouts.yaml");
+    std::fs::copy(together, folder.path().join("node-layouts.yaml"))?;
+    check(folder.path())
 }
 
 #[test]

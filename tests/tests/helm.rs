@@ -72,9 +72,9 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
     cluster.pods().running("plain").await?;
 
     helm(&cluster, &["install", "kerf", &folder()]).await?;
-    let nodes = Api::<GpuNode>::all(cluster.plane().client());
+    let gpu_nodes = Api::<GpuNode>::all(cluster.plane().client());
     let found = async || {
-        let status = nodes.get_opt("h100").await?.map(|node| node.read_status()).transpose()?.flatten();
+        let status = gpu_nodes.get_opt("h100").await?.map(|node| node.read_status()).transpose()?.flatten();
         let holds = |status: kerf_core::contract::GpuNodeStatus| {
             status
                 .slices

@@ -42,7 +42,7 @@ pub enum Elsewhere {
     Cloud,
     /// With a container engine, or a registry.
     Images,
-    /// On a cluster that has more than Kubernetes: GPU Operator, Prometheus, OpenShift, cert-manager.
+    /// On a cluster that has more than Kubernetes: GPU Operator, Prometheus, cert-manager, `OpenShift`'s own.
     Cluster,
 }
 

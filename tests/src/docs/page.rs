@@ -68,14 +68,18 @@ impl Page {
                 }
                 Event::End(TagEnd::CodeBlock) => in_block = false,
                 Event::Text(part) if in_block => {
-                    page.blocks.iter_mut().last().into_iter().for_each(|block| block.text.push_str(&part));
+                    if let Some(block) = page.blocks.last_mut() {
+                        block.text.push_str(&part);
+                    }
                 }
                 Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
                 Event::End(TagEnd::Heading(_)) => {
-                    page.anchors.extend(heading.take().map(|title| anchor(&title)))
+                    page.anchors.extend(heading.take().map(|title| anchor(&title)));
                 }
                 Event::Text(part) | Event::Code(part) => {
-                    heading.iter_mut().for_each(|title| title.push_str(&part));
+                    if let Some(title) = &mut heading {
+                        title.push_str(&part);
+                    }
                 }
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
                     page.links.push(dest_url.to_string());

@@ -317,8 +317,8 @@ proptest! {
 
 #[test]
 fn every_policy_that_is_shipped_is_good() {
-    let shipped = policy_file::read(&policies()).unwrap();
-    let pods: Vec<_> = shipped.pods.iter().map(|policy| policy.name()).collect();
+    let shipped = policy_file::read(policies()).unwrap();
+    let pods: Vec<_> = shipped.pods.iter().map(kerf_core::policy::Policy::name).collect();
     let nodes: Vec<_> = shipped.nodes.iter().map(|rules| rules.name.as_str()).collect();
     assert_eq!((pods, nodes), (vec!["default"], vec!["nos-mig", "nos-mps"]));
 }

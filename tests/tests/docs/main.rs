@@ -1,3 +1,4 @@
 //! What the documentation says is so: its links lead somewhere, its commands run, its manifests are taken.
 
+mod commands;
 mod links;

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::manifests;
 use anyhow::{Context as _, ensure};
 use kerf_nvml_mock::Model;
 use kerf_tests::binaries;
@@ -82,7 +83,7 @@ fn every_page_with_commands_is_run() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_commands_of_the_documentation_run() -> anyhow::Result<()> {
+async fn the_commands_of_the_documentation_run_and_its_manifests_are_taken() -> anyhow::Result<()> {
     let nodes = vec![
         NodeSpec::without_gpus("cpu"),
         NodeSpec::new("h100", Model::H100, 1).with_gpu_operator_labels().with_gpu_taint(),
@@ -97,6 +98,9 @@ async fn the_commands_of_the_documentation_run() -> anyhow::Result<()> {
         for name in IN_ORDER {
             let page = pages.iter().find(|page| page.path == Path::new(name)).context(name)?;
             reader.run(script(page, role)).await?;
+        }
+        if role == Role::Run {
+            manifests::are_taken(cluster.plane()).await?;
         }
     }
     cluster.stop().await

@@ -105,3 +105,29 @@ async fn the_commands_of_the_documentation_run_and_its_manifests_are_taken() -> 
     }
     cluster.stop().await
 }
+
+/// What cannot run here is at least spelled as its program wants it, and names files that are there.
+#[test]
+fn commands_for_elsewhere_have_flags_and_files_that_exist() -> anyhow::Result<()> {
+    let (kerf, mut wrong) = (binaries::ours("kerf")?, Vec::new());
+    for page in pages(&root())? {
+        for block in page.blocks.iter().filter(|block| matches!(block.role, Role::Elsewhere(_))) {
+            for command in block.commands() {
+                let place = format!("{}:{}: {command}", page.path.display(), block.line);
+                let shown = |word: &str| word.starts_with("deploy/") || word.starts_with("policies/");
+                let lost = command.split_whitespace().find(|word| shown(word) && !root().join(word).exists());
+                let said = command.strip_prefix("kubectl ").unwrap_or(&command).strip_prefix("kerf ");
+                let unknown = said.is_some_and(|words| {
+                    let words = words.split(" -- ").next().unwrap_or_default().split_whitespace();
+                    let help = Command::new(&kerf).args(words).arg("--help").output();
+                    !help.is_ok_and(|output| output.status.success())
+                });
+                if unknown || lost.is_some() {
+                    wrong.push(place);
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}

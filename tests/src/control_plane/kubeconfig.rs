@@ -1,6 +1,7 @@
 //! Kubeconfig files, and clients made from them. JSON, which every reader of YAML accepts.
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -32,9 +33,11 @@ pub fn write(
 ) -> anyhow::Result<PathBuf> {
     let path = folder.kubeconfigs().join(format!("{}.yaml", user.replace(['/', ':'], "-")));
     let document = document(url, authority.pem(), credential);
-    fs::write(&path, format!("{document:#}\n"))
-        .with_context(|| format!("failed to write {}", path.display()))?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+    // Whole or not at all: a program of the same user may be reading it.
+    let mut file = tempfile::NamedTempFile::new_in(folder.kubeconfigs())?;
+    writeln!(file, "{document:#}").with_context(|| format!("failed to write {}", path.display()))?;
+    file.as_file().set_permissions(fs::Permissions::from_mode(0o600))?;
+    file.persist(&path).with_context(|| format!("failed to write {}", path.display()))?;
     Ok(path)
 }
 

@@ -136,7 +136,7 @@ async fn run(cluster: &Cluster, groups: &[Group<'_>], times: Times) -> Result<Tr
             Err(TrialError::Cluster(_)) if misses < MISSES => misses += 1,
             Err(error) => return Err(error),
         }
-        if let Some(window) = watch.window().filter(|window| window.has(times.measure)) {
+        if let Some(window) = watch.window().filter(|window| window.is_enough(times.measure, watch.told())) {
             return Ok(watch.trial(window));
         }
         watch.deadline().await?;
@@ -234,7 +234,12 @@ impl<'w> Watch<'w> {
     fn window(&self) -> Option<Window> {
         let wanted: u32 = self.groups.iter().map(|group| group.planned.copies).sum();
         let ready = self.copies.values().filter(|copy| copy.granted.is_some()).count();
-        (ready == wanted as usize).then(|| Window::of(self.copies.values().map(|copy| &copy.told)))?
+        (ready == wanted as usize).then(|| Window::of(self.told()))?
+    }
+
+    /// What each copy has told so far.
+    fn told(&self) -> impl Iterator<Item = &Copy> + Clone {
+        self.copies.values().map(|copy| &copy.told)
     }
 
     fn trial(self, window: Window) -> Trial {

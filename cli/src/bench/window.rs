@@ -59,9 +59,11 @@ impl Window {
         Some(Self { from, to: last?.into_iter().reduce(f64::min)? })
     }
 
-    /// Whether it is as long as that.
-    pub fn has(self, measure: Duration) -> bool {
-        self.to - self.from >= measure.as_secs_f64()
+    /// Whether it is as long as that and each copy has told of turns within it: a copy tells at most once a second, so that a
+    /// short window may lie between two of its lines.
+    pub fn is_enough<'c>(self, measure: Duration, mut copies: impl Iterator<Item = &'c Copy>) -> bool {
+        let has_told = |copy: &Copy| copy.turns.iter().any(|turns| self.holds(turns));
+        self.to - self.from >= measure.as_secs_f64() && copies.all(has_told)
     }
 
     /// Whether a line is within.

@@ -53,7 +53,8 @@ fn the_end_of_one_copy_is_the_end_of_the_window() {
     let window = Window::of([&early, &late].into_iter()).unwrap();
     assert_eq!(window, Window { from: 2.0, to: 5.5 });
     assert_eq!(window.figures(&[&early, &late]).unwrap().turns, 12);
-    assert!(window.has(Duration::from_millis(3500)) && !window.has(Duration::from_secs(4)));
+    let is_enough = |seconds| window.is_enough(Duration::from_secs_f64(seconds), [&early, &late].into_iter());
+    assert!(is_enough(3.5) && !is_enough(4.0));
 }
 
 #[test]
@@ -64,7 +65,17 @@ fn there_is_no_window_while_a_copy_is_not_warm_and_no_figure_without_a_turn() {
     let (first, second) = (copy(0.0, 4, 0.5), copy(30.0, 4, 0.5));
     let window = Window::of([&first, &second].into_iter()).unwrap();
     assert_eq!(window.figures(&[&first, &second]), Err(NoTurns));
-    assert!(!window.has(Duration::ZERO));
+    assert!(!window.is_enough(Duration::ZERO, [&first, &second].into_iter()));
+}
+
+#[test]
+fn a_window_between_the_lines_of_a_copy_is_not_enough() {
+    // Lines of a second and a half: the window from the other's warmth on, at 2.1, has none of them before 4.5.
+    let (slow, quick) = (copy(-1.5, 4, 1.5), copy(0.1, 4, 0.25));
+    let window = Window::of([&slow, &quick].into_iter()).unwrap();
+    assert!(near(window.from, 2.1) && near(window.to, 4.1), "{window:?}");
+    assert!(window.is_enough(Duration::from_secs(1), [&quick].into_iter()));
+    assert!(!window.is_enough(Duration::from_secs(1), [&slow, &quick].into_iter()));
 }
 
 /// As `sorted[min(int(len * part), len - 1)]` of Python.

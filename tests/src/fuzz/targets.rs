@@ -13,7 +13,7 @@ use kerf_core::policy::{Policies, Supply};
 use kerf_core::quantity;
 use kerf_core::resource::{self, ResourceName};
 use kerf_core::testing::node_status;
-use kerf_runtime::policy_file;
+use kerf_runtime::policy_file::{self, PolicyFileError};
 use serde_json::{Value, json};
 
 use super::corpus;
@@ -73,11 +73,14 @@ pub(super) struct Reader {
     pub feed: Feed,
 }
 
-/// The webhook with each shipped policy, and with an inventory of many models and with none.
+/// The webhook with each shipped policy for pods, and with an inventory of many models and with none.
 fn review() -> anyhow::Result<Feed> {
     let mut policies = Vec::new();
     for path in corpus::policy_files()? {
-        policies.push(policy_file::read(&path)?);
+        match policy_file::read(&path) {
+            Err(PolicyFileError::NoPodPolicy(_)) => {}
+            read => policies.push(read?),
+        }
     }
     let supplies = [Supply::of(&[node_status(&["H100-80GB", "A100-40GB", "T4-16GB"])]), Supply::default()];
     Ok(Box::new(move |input| {

@@ -10,8 +10,10 @@
 //!
 //! Who was promised a slice must not be counted twice, nor not at all: see [`order`].
 
+mod delay;
 mod order;
 
+use delay::Delay;
 use kerf_core::contract::{Demand, Held, RequestDocument, Revisions, Slices};
 use kerf_core::resource::ResourceName;
 use order::Order;
@@ -35,6 +37,7 @@ pub(crate) struct Recent {
     order: Order,
     /// When the extender told of a new pod last.
     arrived: Option<Instant>,
+    delay: Delay,
     /// What pods hold of static nodes, by what was published.
     held: Arc<Held>,
     /// The oldest first.
@@ -143,6 +146,11 @@ impl Recent {
         self.arrived.map_or(Duration::MAX, |at| now.saturating_duration_since(at))
     }
 
+    /// How long it took lately until the extender told of a pod that was admitted here.
+    pub fn delay(&self, now: Instant) -> Duration {
+        self.delay.lately(now)
+    }
+
     fn put_in_force(&mut self, demand: Option<Demand>, now: Instant) {
         let arrived = |demand: &Option<Demand>| demand.as_ref().map(|demand| demand.arrived.clone());
         if arrived(&self.published) != arrived(&demand) {
@@ -155,7 +163,9 @@ impl Recent {
             let before = arrived(known);
             for (name, count) in arrived(demand) {
                 let seen = count.saturating_sub(before.get(&name).copied().unwrap_or(0));
-                forget(&mut self.admitted, name, seen);
+                if let Some(admitted) = forget(&mut self.admitted, name, seen) {
+                    self.delay.took(now.saturating_duration_since(admitted), now);
+                }
             }
         }
         self.held = Arc::new(demand.as_ref().map(|demand| demand.held.clone()).unwrap_or_default());
@@ -217,14 +227,19 @@ impl Recent {
     }
 }
 
-/// Forgets the oldest `seen` slices of a name.
-fn forget(admitted: &mut VecDeque<Admitted>, name: ResourceName, mut seen: u64) {
+/// Forgets the oldest `seen` slices of a name. When the oldest of them was admitted, if there is one.
+fn forget(admitted: &mut VecDeque<Admitted>, name: ResourceName, mut seen: u64) -> Option<Instant> {
+    let mut oldest = None;
     for entry in admitted.iter_mut().filter(|entry| entry.name == name) {
         let known = entry.count.min(seen);
+        if known > 0 {
+            oldest.get_or_insert(entry.at);
+        }
         entry.count -= known;
         seen -= known;
     }
     admitted.retain(|entry| entry.count > 0);
+    oldest
 }
 
 #[cfg(test)]
@@ -273,6 +288,18 @@ mod tests {
         assert_eq!(pending(&mut recent, now), 4);
         recent.published(Some(demand(1, 0, 13)), now);
         assert_eq!(pending(&mut recent, now), 0);
+    }
+
+    #[test]
+    fn how_late_the_extender_tells_of_a_pod_is_known() {
+        let (mut recent, now) = (Recent::of(ME), Instant::now());
+        let second = Duration::from_secs(1);
+        recent.published(Some(demand(1, 0, 10)), now);
+        assert_eq!(recent.delay(now), Duration::ZERO);
+        recent.admitted(&request(MIG, 1), now);
+        recent.admitted(&request(MIG, 1), now + second);
+        recent.published(Some(demand(1, 2, 12)), now + 2 * second);
+        assert_eq!(recent.delay(now + 2 * second), 2 * second);
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub(crate) struct Seen {
     pub is_behind: bool,
     /// How long the extender has told of no new pod.
     pub calm: Duration,
+    /// How long it took lately until the extender told of a pod that was admitted here.
+    pub delay: Duration,
     admissions: u64,
 }
 
@@ -64,8 +66,8 @@ impl LiveSupply {
         let supply = self.supply.borrow().clone().unwrap_or_default();
         let supply = Supply::clone(&supply).holding(recent.held()).wanted(recent.pending(now));
         let (guess, is_behind) = (recent.guess(now), recent.is_behind(now));
-        let calm = recent.calm(now);
-        Seen { supply, guess, is_behind, calm, admissions: recent.version() }
+        let (calm, delay) = (recent.calm(now), recent.delay(now));
+        Seen { supply, guess, is_behind, calm, delay, admissions: recent.version() }
     }
 
     /// Tells when the supply or the demand is another.

@@ -10,6 +10,8 @@ use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_core::testing::{node_status, promisee, request};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::convert::Infallible;
 use tower::ServiceExt;
 
 struct Fixture {
@@ -231,22 +233,35 @@ async fn burst(webhook: &Webhook, count: usize) -> Vec<(String, bool)> {
     burst
 }
 
+/// The extender, which tells of every pod so long after it was admitted.
+async fn extender(fixture: &Fixture, admitted: &RefCell<Vec<time::Instant>>, late: Duration) -> Infallible {
+    loop {
+        time::sleep(Duration::from_millis(100)).await;
+        let heard = admitted.borrow().iter().filter(|at| at.elapsed() >= late).count();
+        say(fixture, u32::try_from(heard).unwrap(), heard as u64, 0);
+    }
+}
+
 /// The API server asks one of two replicas for all of a burst: the other has taken none of it.
 #[tokio::test(start_paused = true)]
 async fn no_pod_is_sent_elsewhere_for_a_mere_guess_while_there_is_room() {
-    let fixture = of_two();
-    assert_eq!(burst(&fixture.webhook, 3).await, all(&[(MIG, 3)]), "it leaves a last one to the other");
-    let fourth = burst(&fixture.webhook, 4);
-    let heard = async {
-        // Each word frees what this replica left to the other: three, five, six; the last after the other's turn.
-        for count in [3, 5, 6] {
-            time::sleep(Duration::from_millis(400)).await;
-            say(&fixture, count, count.into(), 0);
+    for late in [0, 50, 200, 400] {
+        let fixture = of_two();
+        let admitted = RefCell::new(Vec::new());
+        let burst = async {
+            let mut burst = Vec::new();
+            for _ in 0..7 {
+                burst.push(given(&fixture.webhook).await);
+                admitted.borrow_mut().push(time::Instant::now());
+            }
+            burst
+        };
+        tokio::select! {
+            never = extender(&fixture, &admitted, Duration::from_millis(late)) => match never {},
+            burst = burst => assert_eq!(burst, all(&[(MIG, 7)]), "{late} ms"),
         }
-    };
-    let (last, ()) = tokio::join!(fourth, heard);
-    assert_eq!(last, all(&[(MIG, 4)]));
-    assert_eq!(given(&fixture.webhook).await.0, SHARE, "all seven are taken");
+        assert_eq!(given(&fixture.webhook).await.0, SHARE, "all seven are taken");
+    }
 }
 
 /// What other replicas may have taken is left to them if nothing is heard.
@@ -256,6 +271,23 @@ async fn a_pod_does_not_wait_for_what_another_replica_may_have_taken() {
     // Its part of the seven, the share, and then the other part, of which nobody has heard that it is taken.
     assert_eq!(burst(webhook, 8).await, all(&[(MIG, 3), (SHARE, 1), (MIG, 4)]));
     assert_eq!(given(webhook).await, (MIG.to_owned(), true), "all is taken");
+}
+
+/// While the extender is late, what others have taken is not known sooner either.
+#[tokio::test(start_paused = true)]
+async fn what_others_may_have_taken_is_waited_for_as_long_as_the_extender_takes_lately() {
+    for (late, waited) in [(100, 500), (700, 1400)] {
+        let fixture = of_two();
+        assert_eq!(burst(&fixture.webhook, 3).await, all(&[(MIG, 3)]));
+        time::sleep(Duration::from_millis(late)).await;
+        // The other has taken as many; the last may be on its way to it.
+        say(&fixture, 6, 3, 0);
+        let asked = time::Instant::now();
+        assert_eq!(given(&fixture.webhook).await, (MIG.to_owned(), false));
+        let waited = Duration::from_millis(waited);
+        let took = asked.elapsed();
+        assert!(took >= waited && took <= waited + 2 * LOOK, "{late} ms late: {took:?}");
+    }
 }
 
 /// The promise is seen before the extender's word without the pod.

@@ -11,10 +11,6 @@ use std::time::Duration;
 /// a tenth of a second and one write, on a busy machine later; the API server waits for 5 s.
 const FOR_WORD: Duration = Duration::from_secs(2);
 
-/// How long the extender tells of no new pod until all replicas know of all: the time from an admission to the word of it,
-/// unless it took longer lately.
-const CALM: Duration = Duration::from_millis(250);
-
 /// What is decided by what was seen.
 pub(crate) struct Weighed {
     /// What is answered now, or once nothing new was heard for so long.
@@ -40,8 +36,7 @@ pub(crate) fn weigh(
         let guessed = admit(&less);
         let speaks_against = !guessed.waits() && guessed.slices().as_ref() != Some(&wanted);
         let calm = if guess.awaits(&wanted) { Duration::ZERO } else { seen.calm };
-        let telling = CALM.max(seen.delay);
-        let enough = if speaks_against { telling * 2 } else { telling };
+        let enough = if speaks_against { seen.delay * 2 } else { seen.delay };
         if (speaks_against || doubt == Some(&wanted)) && calm < enough {
             let admission = if speaks_against { guessed } else { sure };
             return Weighed { admission, doubt: Some((wanted, FOR_WORD)) };

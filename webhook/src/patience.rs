@@ -15,8 +15,18 @@ const FOR_WORD: Duration = Duration::from_secs(2);
 pub(crate) struct Weighed {
     /// What is answered now, or once nothing new was heard for so long.
     pub admission: Admission,
-    /// The slices that may not be left, and how long after it was asked for the answer may be given all the same.
-    pub doubt: Option<(Slices<u32>, Duration)>,
+    /// What may make it another decision.
+    pub doubt: Option<Doubt>,
+}
+
+/// Why a decision is put off.
+pub(crate) struct Doubt {
+    /// The slices that may not be left.
+    pub about: Slices<u32>,
+    /// How long after it was asked for the answer is given all the same.
+    pub patience: Duration,
+    /// After what time the decision may be another by the time alone, if nothing new is heard.
+    pub calm_in: Duration,
 }
 
 /// Decides by what was seen, `admit` being the decision by a supply. Who was in `doubt` about some slices is until it is calm:
@@ -39,14 +49,16 @@ pub(crate) fn weigh(
         let enough = if speaks_against { seen.delay * 2 } else { seen.delay };
         if (speaks_against || doubt == Some(&wanted)) && calm < enough {
             let admission = if speaks_against { guessed } else { sure };
-            return Weighed { admission, doubt: Some((wanted, FOR_WORD)) };
+            let calm_in = enough.saturating_sub(calm);
+            return Weighed { admission, doubt: Some(Doubt { about: wanted, patience: FOR_WORD, calm_in }) };
         }
     }
     if seen.is_behind && sure.meets_full() {
         let best = admit(&seen.supply.wanted([].into()));
         let is_better = best.slices().as_ref() != Some(&wanted) || sure.waits() && !best.waits();
         if is_better {
-            return Weighed { admission: sure, doubt: Some((wanted, FOR_WORD)) };
+            let doubt = Doubt { about: wanted, patience: FOR_WORD, calm_in: FOR_WORD };
+            return Weighed { admission: sure, doubt: Some(doubt) };
         }
     }
     now(sure)

@@ -3,7 +3,7 @@
 use crate::admit::{Admission, admit_by};
 use crate::decision::Decision;
 use crate::metrics::{Metrics, Outcome};
-use crate::patience::weigh;
+use crate::patience::{Doubt, weigh};
 use crate::review::{self, Request};
 use crate::supply_watch::LiveSupply;
 use axum::extract::{DefaultBodyLimit, State};
@@ -25,7 +25,7 @@ const LARGEST_BODY: usize = 8 << 20;
 /// Beyond it two may be sent to one free slice, and one of them waits.
 const MOST_TRIES: u32 = 100;
 
-/// How often it is looked whether it is calm.
+/// How soon a pod is decided on anew at the earliest if nothing new is heard.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What answers are made from.
@@ -76,17 +76,20 @@ impl Webhook {
     async fn admit(&self, request: &Request) -> Admission {
         let began = time::Instant::now();
         let mut news = self.supply.news();
-        let mut doubt = None;
+        let mut doubt: Option<Doubt> = None;
         loop {
             news.mark_unchanged();
-            match self.decide(request, began, doubt.as_ref()) {
+            let why = match self.decide(request, began, doubt.as_ref().map(|doubt| &doubt.about)) {
                 ControlFlow::Break(admission) => return admission,
-                ControlFlow::Continue(slices) => doubt = Some(slices),
-            }
-            if let Ok(Err(_)) = timeout(LOOK, news.changed()).await {
+                ControlFlow::Continue(why) => why,
+            };
+            // Many may wait: each is decided on again when it may be another decision, and not before.
+            let left = why.patience.saturating_sub(began.elapsed());
+            if let Ok(Err(_)) = timeout(why.calm_in.min(left).max(LOOK), news.changed()).await {
                 // Nobody will tell any more: the program ends. What is known must do.
                 sleep(LOOK).await;
             }
+            doubt = Some(why);
         }
     }
 
@@ -96,7 +99,7 @@ impl Webhook {
         request: &Request,
         began: time::Instant,
         doubt: Option<&Slices<u32>>,
-    ) -> ControlFlow<Admission, Slices<u32>> {
+    ) -> ControlFlow<Admission, Doubt> {
         let policies = self.policy.current();
         let admit = |supply: &Supply| {
             admit_by(self.supply.replica(), &request.object, &request.namespace, &policies, supply)
@@ -107,10 +110,10 @@ impl Webhook {
             let now = time::Instant::now().into_std();
             let seen = self.supply.current(now);
             let weighed = weigh(&seen, doubt, admit);
-            if let Some((slices, after)) = weighed.doubt
-                && began.elapsed() < after
+            if let Some(doubt) = weighed.doubt
+                && began.elapsed() < doubt.patience
             {
-                return ControlFlow::Continue(slices);
+                return ControlFlow::Continue(doubt);
             }
             tries += 1;
             match &weighed.admission {

@@ -139,15 +139,14 @@ impl Recent {
     /// What other replicas may have admitted since; `None` where there are no others.
     pub fn guess(&mut self, now: Instant) -> Option<Guess> {
         self.mine.forget(now);
-        let arrived = &self.published.as_ref()?.arrived;
-        let names = || arrived.keys().filter(|name| **name != self.replica);
-        let others = if arrived.is_empty() {
-            UNKNOWN.to_vec()
-        } else {
-            self.others.lately(names(), self.mine.lately(now), now)
-        };
+        let demand = self.published.as_ref()?;
+        let names = || demand.arrived.keys().filter(|name| **name != self.replica);
+        let mut others = self.others.lately(names(), self.mine.lately(now), now);
         if others.is_empty() {
-            return None;
+            if demand.knows_replicas() {
+                return None;
+            }
+            others.extend(UNKNOWN);
         }
         let before = names().filter(|name| **name < self.replica).count();
         Some(Guess {

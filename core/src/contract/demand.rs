@@ -55,6 +55,22 @@ pub enum UnreadableDemand {
 }
 
 impl Demand {
+    /// A replica of the webhook that has admitted none of so many pods is taken to be gone, or to be asked no more. Replicas
+    /// that are asked in turn are all among far fewer.
+    pub const LATELY: usize = 50;
+
+    /// Whether so much has come that replicas which are asked are all among [`Demand::arrived`]: before it, one that is not
+    /// there may be asked all the same.
+    #[must_use]
+    pub fn knows_replicas(&self) -> bool {
+        let all = self
+            .arrived
+            .values()
+            .flat_map(Slices::values)
+            .fold(0, |all: u64, count| all.saturating_add(*count));
+        all >= Self::LATELY as u64
+    }
+
     /// The demand of a leader that has seen no pod.
     #[must_use]
     pub fn of(epoch: u64) -> Self {

@@ -10,10 +10,6 @@ use kerf_core::policy::SupplyIndex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// A replica of the webhook that has admitted none of so many pods is taken to be gone, or to be asked no more. Replicas that
-/// are asked in turn are all among far fewer.
-const LATELY: usize = 50;
-
 /// What was seen of pods that ask for slices.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
@@ -21,7 +17,7 @@ pub(super) struct Seen {
     pods: HashMap<PodUid, Arc<Slices<u32>>>,
     /// The slices of all pods that ever came, by the replica that admitted them.
     arrived: BTreeMap<String, Slices<u64>>,
-    /// Who admitted the last [`LATELY`] pods.
+    /// Who admitted the last [`Demand::LATELY`] pods.
     lately: VecDeque<String>,
 }
 
@@ -41,7 +37,7 @@ impl Seen {
             *arrived.entry(*name).or_default() += u64::from(*count);
         }
         self.lately.push_back(by.to_owned());
-        if self.lately.len() > LATELY
+        if self.lately.len() > Demand::LATELY
             && let Some(gone) = self.lately.pop_front().filter(|gone| !self.lately.contains(gone))
         {
             self.arrived.remove(&gone);

@@ -1,9 +1,9 @@
 //! What pods wait for, as the index tells it.
 
 use super::super::tests::{index, known, reserve, uid, write};
-use super::LATELY;
 use crate::ask::Ask;
 use crate::pod::KnownPod;
+use kerf_core::contract::Demand;
 use kerf_core::contract::{Chosen, RequestDocument, Revisions, Slices};
 use kerf_core::names::PodKey;
 use kerf_core::policy::SupplyIndex;
@@ -101,8 +101,8 @@ fn a_replica_that_admits_no_more_is_left_out() {
     };
     show(0, "");
     assert_eq!(show(0, "gone"), ["gone"], "who admitted a pod is not always known");
-    for number in 1..LATELY {
+    for number in 1..Demand::LATELY {
         assert_eq!(show(number, "new"), ["gone", "new"]);
     }
-    assert_eq!(show(LATELY, "new"), ["new"]);
+    assert_eq!(show(Demand::LATELY, "new"), ["new"]);
 }

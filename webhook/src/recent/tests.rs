@@ -112,8 +112,10 @@ fn each_replica_counts_what_others_may_have_admitted_as_it_did() {
     recent.published(Some(Demand::of(1)), now);
     assert_eq!(guess(&mut recent), Some(4));
     recent.published(Some(demand(2, 0, 4)), now);
+    assert_eq!(guess(&mut recent), Some(4), "the extender may have heard of this one first");
+    recent.published(Some(demand(3, 0, Demand::LATELY as u64)), now);
     assert_eq!(guess(&mut recent), None, "the API server asks this one alone");
-    recent.published(Some(beside_another(demand(2, 3, 4), 3)), now);
+    recent.published(Some(beside_another(demand(3, 3, Demand::LATELY as u64), 3)), now);
     assert_eq!(guess(&mut recent), Some(7));
 }
 

@@ -6,11 +6,16 @@
 //! that sends nobody to a full kind, and who decides then knows of it.
 
 use kerf_core::contract::{Demand, Revisions};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long one waits for the other. Both come within milliseconds, and the word within a tenth of a second and one write; what
-/// is missing later has been lost with its writer or its node.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long one waits for the other. Both come within milliseconds, the word within a tenth of a second and one write, and on
+/// a machine that has too much to do either may come a second or two after the other; what is missing later has been lost
+/// with its node.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many words may wait: the extender speaks at most every tenth of a second.
+const WORDS: usize = 64;
 
 /// What was seen of the specs, and the word that waits for some.
 #[derive(Debug, Default)]
@@ -18,8 +23,8 @@ pub(super) struct Order {
     seen: Revisions,
     /// When something new was seen last.
     at: Option<Instant>,
-    /// The newest word, and since when words wait.
-    coming: Option<(Demand, Instant)>,
+    /// The words that wait, the oldest first, each with when it came.
+    coming: VecDeque<(Demand, Instant)>,
 }
 
 impl Order {
@@ -32,24 +37,27 @@ impl Order {
 
     /// A word was heard, unless it is a former leader's.
     pub fn comes(&mut self, demand: Demand, now: Instant) {
-        let since = self.coming.as_ref().map(|(known, since)| (known.epoch, *since));
-        if since.is_none_or(|(epoch, _)| epoch <= demand.epoch) {
-            self.coming = Some((demand, since.map_or(now, |(_, since)| since)));
+        if self.coming.back().is_some_and(|(known, _)| known.epoch > demand.epoch) {
+            return;
+        }
+        self.coming.push_back((demand, now));
+        if self.coming.len() > WORDS {
+            self.coming.pop_front();
         }
     }
 
     /// No word waits any more.
     pub fn forget(&mut self) {
-        self.coming = None;
+        self.coming.clear();
     }
 
-    /// The word that waits no longer.
+    /// The newest word that waits no longer; those before it say nothing more.
     pub fn due(&mut self, now: Instant) -> Option<Demand> {
-        let Self { seen, coming, .. } = self;
-        let is_due = |(word, since): &mut (Demand, Instant)| {
-            now.saturating_duration_since(*since) > PATIENCE || !lacks(seen, word)
+        let is_due = |(word, since): &(Demand, Instant)| {
+            now.saturating_duration_since(*since) > PATIENCE || !lacks(&self.seen, word)
         };
-        coming.take_if(is_due).map(|(word, _)| word)
+        let newest = self.coming.iter().rposition(is_due)?;
+        self.coming.drain(..=newest).next_back().map(|(word, _)| word)
     }
 
     /// Whether specs were seen, not long ago, that are newer than those that a word goes with.
@@ -92,7 +100,8 @@ mod tests {
         order.comes(word(6), now + PATIENCE);
         let late = now + PATIENCE + Duration::from_millis(1);
         assert_eq!(order.due(now + PATIENCE), None);
-        assert_eq!(order.due(late), Some(word(6)), "words that follow each other do not wait for ever");
+        assert_eq!(order.due(late), Some(word(5)));
+        assert_eq!(order.due(late), None, "the next waits on");
     }
 
     #[test]
@@ -104,6 +113,26 @@ mod tests {
         order.comes(Demand::of(1), now);
         assert_eq!(order.due(now), Some(Demand::of(1)));
         assert!(!order.is_ahead_of(&Demand::of(1), now));
+    }
+
+    /// While pods are bound one after another, the newest word's specs are always on their way.
+    #[test]
+    fn of_words_that_follow_each_other_the_newest_whose_specs_were_seen_is_believed() {
+        let (mut order, now) = (Order::default(), Instant::now());
+        order.shown(at(1), now);
+        for revision in 2..6 {
+            order.comes(word(revision), now);
+        }
+        order.shown(at(4), now);
+        assert_eq!(order.due(now), Some(word(4)));
+        assert_eq!(order.due(now), None);
+        for revision in 0..=WORDS as u64 {
+            order.comes(word(10 + revision), now);
+        }
+        order.shown(at(10), now);
+        assert_eq!(order.due(now), None, "the oldest gave way");
+        order.shown(at(11), now);
+        assert_eq!(order.due(now), Some(word(11)));
     }
 
     #[test]

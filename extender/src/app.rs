@@ -2,7 +2,7 @@
 
 use crate::args::{ExtenderArgs, PluginArgs};
 use crate::in_force::InForce;
-use crate::leader::{Candidate, Held, LeaseSettings};
+use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
 use crate::routes::{self, Shared};
 use crate::term::{Standing, Term};
@@ -14,6 +14,7 @@ use kerf_runtime::policy_file::PolicyStore;
 use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::tls::{Clients, Expiry, ServingCertificate, TlsSecret, Wanted};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -27,6 +28,14 @@ const CERTIFICATE_CHECK: Duration = Duration::from_hours(1);
 /// The pause before this replica tries to lead again after it lost the lead.
 const BREATH: Duration = Duration::from_secs(1);
 
+/// What a replica waits for until it is ready: that somebody leads. One that waits to take over is as ready as it can be, so
+/// that a rollout, and `helm --wait`, go on.
+const LEASE: &str = "lease";
+/// What a leader waits for beyond that: to have listed everything.
+const INVENTORY: &str = "inventory";
+/// And that its pod has the label by which the Service leads to it.
+const SERVICE: &str = "service";
+
 /// Runs the extender until `stop`.
 pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<()> {
     let client = args.client.client().await?;
@@ -37,7 +46,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
         store.register(&mut registry);
     }
     let policies = InForce::of(store.clone());
-    let readiness = Readiness::new(&["leader", "inventory"]);
+    let readiness = Readiness::new(&[LEASE]);
     let shared =
         Shared { standing: standing.clone(), metrics: metrics.clone(), bind_timeout: args.bind_timeout };
     let expiry = Expiry::default();
@@ -47,7 +56,8 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let terms = Terms { weights: policies.current().weights(), ..Terms::default() };
     let namespace = args.lease.namespace.clone();
     let (client, plugin) = (client.clone(), args.plugin.clone());
-    let replica = Replica { client, metrics, standing, readiness, terms, policies, namespace, plugin };
+    let pod = args.pod.as_ref().map(|pod| OwnPod::new(client.clone(), pod));
+    let replica = Replica { client, metrics, standing, readiness, terms, policies, namespace, plugin, pod };
     let following = async {
         match store {
             Some(store) => store.watch(stop.clone()).await,
@@ -161,6 +171,8 @@ struct Replica {
     /// Kerf's own.
     namespace: String,
     plugin: PluginArgs,
+    /// None outside of a cluster.
+    pod: Option<OwnPod>,
 }
 
 impl Replica {
@@ -169,17 +181,23 @@ impl Replica {
         while !stop.is_cancelled() {
             let mut held = tokio::select! {
                 () = stop.cancelled() => return,
-                held = candidate.acquire() => held,
+                held = candidate.acquire(|| self.readiness.set(LEASE, true)) => held,
             };
-            self.readiness.set("leader", true);
+            self.waits_as_leader(true);
             self.term(&candidate, &mut held, stop).await;
-            self.readiness.set("leader", false);
-            self.readiness.set("inventory", false);
+            self.waits_as_leader(false);
             if stop.is_cancelled() {
                 candidate.release(held).await;
                 return;
             }
             tokio::time::sleep(BREATH).await;
+        }
+    }
+
+    /// Begins to wait for what a leader waits for, or for another leader.
+    fn waits_as_leader(&self, leads: bool) {
+        for (condition, holds) in [(LEASE, leads), (INVENTORY, !leads), (SERVICE, !leads)] {
+            self.readiness.set(condition, holds);
         }
     }
 
@@ -215,14 +233,28 @@ impl Replica {
             held.raise(epoch);
             tracing::info!(epoch, nodes, "cluster listed, answering");
             self.standing.begin(term.clone());
-            self.readiness.set("inventory", true);
-            candidate.keep(held, &term.stop).await;
+            self.readiness.set(INVENTORY, true);
+            tokio::select! {
+                () = candidate.keep(held, &term.stop) => {}
+                never = self.lead_the_service_here() => match never {},
+            }
         }
         self.standing.end();
         term.stop.cancel();
         for task in [watching, confirming, waking, filling, publishing, consoling, configuring] {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the term failed");
+            }
+        }
+    }
+    /// Keeps the label at this replica's pod, where it has one.
+    async fn lead_the_service_here(&self) -> Infallible {
+        let labelled = || self.readiness.set(SERVICE, true);
+        match &self.pod {
+            Some(pod) => pod.keep_label(labelled).await,
+            None => {
+                labelled();
+                std::future::pending().await
             }
         }
     }

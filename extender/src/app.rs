@@ -94,7 +94,11 @@ async fn serve_scheduler(
     let material = TlsSecret::ensure(client, &secret.namespace, &secret.name, &wanted).await?;
     let certificate = ServingCertificate::new(&material)?;
     expiry.set(&material);
-    let tls = certificate.server_config(&material, Clients::Verified)?;
+    let mut tls = Arc::unwrap_or_clone(certificate.server_config(&material, Clients::Verified)?);
+    // No HTTP/2. There a request that is not answered in time leaves the connection open, and the scheduler goes on asking a leader
+    // whose machine is gone until its pings fail, 45 s later. In HTTP/1.1 it connects anew, to the leader of then.
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let tls = Arc::new(tls);
     let listener = serve::listen(args.address, args.address_file.as_deref()).await;
     let listener = listener.with_context(|| format!("failed to listen on --address {}", args.address))?;
     // Each term serves on a copy of it.

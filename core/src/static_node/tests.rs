@@ -178,7 +178,7 @@ fn mig_instances_of_several_sizes_and_gpus_that_nobody_can_use_offer_nothing() {
 
 fn read(labels: Given<'_>, capacity: &[(&str, &str)], allocatable: &[(&str, &str)]) -> Option<StaticNode> {
     let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    StaticNode::read(&labels, capacity.iter().copied(), allocatable.iter().copied())
+    StaticNode::read(&labels, None, capacity.iter().copied(), allocatable.iter().copied())
 }
 
 #[test]
@@ -314,7 +314,7 @@ proptest! {
         labels.extend(replicas.map(|replicas| ("nvidia.com/gpu.replicas".to_owned(), replicas.to_string())));
         let name = format!("nvidia.com/{name}");
         let (all, well) = (capacity.to_string(), capacity.saturating_sub(sick));
-        let node = StaticNode::read(&labels, [(name.as_str(), all.as_str())], [(name.as_str(), well.to_string().as_str())]).unwrap();
+        let node = StaticNode::read(&labels, None, [(name.as_str(), all.as_str())], [(name.as_str(), well.to_string().as_str())]).unwrap();
         for offer in &node.offers {
             prop_assert_eq!(offer.count, well);
             let told = count.unwrap_or(0) * replicas.unwrap_or(1);
@@ -326,5 +326,22 @@ proptest! {
                 prop_assert!(memory.0 * parts <= 9728, "the replicas of a GPU have no more than the GPU");
             }
         }
+    }
+}
+
+#[test]
+fn a_node_whose_layout_is_being_applied_says_so_and_no_other_does() {
+    let record = |progress: &str| {
+        format!(
+            r#"{{"layout":"a","digest":"d","node":"n","progress":{progress},"promise":{{"counts":{{"nvidia.com/gpu":4}}}},"set":{{}},"previous":{{}},"before":{{}}}}"#
+        )
+    };
+    let is_changing = |record: Option<&str>| {
+        let one = [("nvidia.com/gpu", "1")];
+        StaticNode::read(&BTreeMap::new(), record, one, one).unwrap().is_changing
+    };
+    assert!(is_changing(Some(&record(r#"{"applying":{"since":7}}"#))));
+    for other in [None, Some(&*record(r#""applied""#)), Some("{"), Some("")] {
+        assert!(!is_changing(other), "{other:?}");
     }
 }

@@ -24,7 +24,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kerf_core::plugin_layout::{
-    Decision, Holders, NodeDecision, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
+    Decision, Holders, NodeDecision, NodeRecord, Progress, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode,
+    decide,
 };
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
@@ -57,6 +58,10 @@ enum Unanswered {
     Json(#[from] serde_json::Error),
     #[error("the API server does not answer in time")]
     Late(#[from] tokio::time::error::Elapsed),
+}
+
+fn is_applying(record: Option<&NodeRecord>) -> bool {
+    record.is_some_and(|record| matches!(record.progress, Progress::Applying { .. }))
 }
 
 async fn in_time<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Unanswered> {
@@ -165,6 +170,7 @@ impl Keeper {
 
     /// Writes what is due.
     async fn look(&mut self) {
+        self.open_nodes();
         let policies = self.term.policies.current();
         let is_idle =
             policies.layouts().next().is_none() && self.seen.values().all(|node| node.record.is_none());
@@ -189,6 +195,15 @@ impl Keeper {
             decision = self.decide();
         }
         self.write(decision).await;
+    }
+
+    /// Lets pods come to the nodes that were closed for a change and are not being changed.
+    fn open_nodes(&self) {
+        let is_changing = |name: &NodeName| {
+            let record = self.seen.get(name).and_then(|node| node.record.as_deref());
+            is_applying(record.and_then(|text| NodeRecord::from_json(text).ok()).as_ref())
+        };
+        self.term.with(|index| index.open_statics(is_changing));
     }
 
     /// Whether nothing is left of layouts: no `ConfigMap` with keys, nothing in the `ClusterPolicy`, no condition.
@@ -279,6 +294,10 @@ impl Keeper {
 
     async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), Unanswered> {
         if let (Some(write), Some(version)) = (&decision.write, self.versions.get(name)) {
+            if is_applying(write.record.as_ref()) && !self.term.with(|index| index.close_static(name)) {
+                // A pod has come, or is about to, since it was asked who holds devices.
+                return Ok(());
+            }
             let written = node_patch::labels(&self.nodes, name, write, version).await?;
             let (labels, state) = (&write.labels, &decision.state);
             let state = state.as_ref().map(ToString::to_string).unwrap_or_default();

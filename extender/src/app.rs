@@ -18,6 +18,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
@@ -215,13 +216,14 @@ impl Replica {
             self.policies.clone(),
             stop.child_token(),
         );
-        let watching = tokio::spawn(watch::run(term.clone()));
+        let (nodes, layouts) = mpsc::unbounded_channel();
+        let watching = tokio::spawn(watch::run(term.clone(), nodes));
         let confirming = tokio::spawn(confirm::run(term.clone()));
         let waking = tokio::spawn(wake::run(term.clone()));
         let filling = tokio::spawn(node_policies::run(term.clone()));
         let publishing = tokio::spawn(demand::run(term.clone(), self.namespace.clone()));
         let consoling = tokio::spawn(waited::run(term.clone()));
-        let configuring = tokio::spawn(plugin_layout::run(term.clone(), self.plugin.clone()));
+        let configuring = tokio::spawn(plugin_layout::run(term.clone(), self.plugin.clone(), layouts));
         let listed = async {
             while !term.with(|index| index.is_listed()) {
                 term.listed.notified().await;
@@ -254,12 +256,10 @@ impl Replica {
     /// Keeps the label at this replica's pod, where it has one.
     async fn lead_the_service_here(&self) -> Infallible {
         let labelled = || self.readiness.set(SERVICE, true);
-        match &self.pod {
-            Some(pod) => pod.keep_label(labelled).await,
-            None => {
-                labelled();
-                std::future::pending().await
-            }
+        if let Some(pod) = &self.pod {
+            return pod.keep_label(labelled).await;
         }
+        labelled();
+        std::future::pending().await
     }
 }

@@ -119,6 +119,7 @@ impl ContainerView {
 
 /// What the index keeps of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct KnownPod {
     /// Its UID.
     pub uid: PodUid,

@@ -16,10 +16,11 @@ mod holders;
 mod node_patch;
 mod node_view;
 
+pub use node_view::NodeView;
+
 use crate::args::PluginArgs;
 use crate::events;
 use crate::term::Term;
-use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
@@ -28,14 +29,13 @@ use kerf_core::plugin_layout::{
     decide,
 };
 use kube::api::Api;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Event, watcher};
-use node_view::{NodeView, is_of_interest};
+use kube::runtime::watcher::Event;
+use node_view::is_of_interest;
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// How often is looked at what is due.
@@ -46,8 +46,6 @@ const READ: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of how many nodes is asked at one look who holds devices: many may wait for pods for long.
 const ASKED: usize = 20;
-/// Seconds after which the watch is begun anew, as the other watches are.
-const WATCH_SECONDS: u32 = 60;
 
 /// Why something was not read or written.
 #[derive(Debug, Error)]
@@ -68,24 +66,22 @@ async fn in_time<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Re
     Ok(timeout(PATIENCE, request).await??)
 }
 
-/// Applies layouts until the term ends.
-pub async fn run(term: Arc<Term>, settings: PluginArgs) {
+/// Applies layouts until the term ends. `nodes` tells what the leader's watch of Nodes sees: a watch of its own would have every Node
+/// sent twice, in clusters without layouts too.
+pub async fn run(term: Arc<Term>, settings: PluginArgs, mut nodes: UnboundedReceiver<Event<NodeView>>) {
     // Without --policy nobody says that layouts are to go either.
     if !term.policies.are_given() {
         return;
     }
     let stop = term.stop.clone();
-    let config = Config::default().timeout(WATCH_SECONDS);
-    let mut events = pin!(watcher(Api::<NodeView>::all(term.client.clone()), config).default_backoff());
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keeper = Keeper::new(term.clone(), settings);
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            event = events.next() => match event {
-                Some(Ok(event)) => keeper.hear(event),
-                Some(Err(error)) => tracing::debug!(%error, "watch of Nodes for layouts failed, trying again"),
+            event = nodes.recv() => match event {
+                Some(event) => keeper.hear(event),
                 None => break,
             },
             _ = ticks.tick() => {

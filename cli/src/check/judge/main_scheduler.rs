@@ -43,7 +43,7 @@ pub fn running(seen: &Observed) -> Finding {
         );
     }
     let with = |is_it: fn(Option<&str>) -> bool| -> Vec<&str> {
-        pods.iter().filter(|pod| is_it(config_of(pod))).map(|pod| name_of(pod)).collect()
+        pods.iter().filter(|pod| is_it(config_of(pod))).map(name_of).collect()
     };
     let (without, elsewhere) =
         (with(|file| file.is_none()), with(|file| file.is_some_and(|file| file != FILE)));

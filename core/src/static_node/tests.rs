@@ -2,6 +2,7 @@ use super::*;
 use crate::contract::RequestDocument;
 use crate::kind::{IsolationClass, Kind};
 use crate::packing::{Cost, Refusal};
+use crate::plugin_layout::{PluginLabels, Promise};
 use crate::resource::ResourceName;
 use crate::testing::{request, request_sized, static_node};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
@@ -331,17 +332,23 @@ proptest! {
 
 #[test]
 fn a_node_whose_layout_is_being_applied_says_so_and_no_other_does() {
-    let record = |progress: &str| {
-        format!(
-            r#"{{"layout":"a","digest":"d","node":"n","progress":{progress},"promise":{{"counts":{{"nvidia.com/gpu":4}}}},"set":{{}},"previous":{{}},"before":{{}}}}"#
-        )
+    let record = |progress| NodeRecord {
+        layout: "a".to_owned(),
+        digest: "d".to_owned(),
+        node: "n".to_owned(),
+        progress,
+        promise: Promise::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
+        set: PluginLabels::default(),
+        previous: PluginLabels::default(),
+        before: PluginLabels::default(),
     };
     let is_changing = |record: Option<&str>| {
         let one = [("nvidia.com/gpu", "1")];
         StaticNode::read(&BTreeMap::new(), record, one, one).unwrap().is_changing
     };
-    assert!(is_changing(Some(&record(r#"{"applying":{"since":7}}"#))));
-    for other in [None, Some(&*record(r#""applied""#)), Some("{"), Some("")] {
+    let applying = record(Progress::Applying { since: 7, mig_had_failed: false });
+    assert!(is_changing(Some(&applying.to_json())));
+    for other in [None, Some(&*record(Progress::Applied).to_json()), Some("{"), Some("")] {
         assert!(!is_changing(other), "{other:?}");
     }
 }

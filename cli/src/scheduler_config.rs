@@ -55,6 +55,23 @@ impl Default for Args {
     }
 }
 
+impl Args {
+    /// Those of the cluster's own scheduler, as the chart's `ConfigMap` `kerf-main-scheduler` has it.
+    pub(crate) fn of_the_main_one(extender_url: String) -> Self {
+        Self {
+            scheduler_name: "default-scheduler".to_owned(),
+            extender_url: Some(extender_url),
+            tls_dir: PathBuf::from("/etc/kubernetes/kerf"),
+            kubeconfig: Some(PathBuf::from("/etc/kubernetes/scheduler.conf")),
+            lease: Some(NamespacedName {
+                namespace: "kube-system".to_owned(),
+                name: "kube-scheduler".to_owned(),
+            }),
+            ..Self::default()
+        }
+    }
+}
+
 /// Prints the configuration.
 pub fn print(args: &Args) -> anyhow::Result<()> {
     let text = serde_saphyr::to_string(&configuration(args))?;

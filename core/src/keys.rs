@@ -79,6 +79,12 @@ pub const RESERVED: [&str; 3] = [REQUEST, ASSIGNMENT, ROOM];
 /// Label on admitted pods, by which kerf's programs watch only the pods that concern them. Its value is `true`.
 pub const SLICED: &str = "kerf.dev/sliced";
 
+/// Label of the extender's pods, written by its leader: [`LEADER`] on the one to which the Service leads.
+pub const ROLE: &str = "kerf.dev/role";
+
+/// Value of [`ROLE`] on the leader's pod.
+pub const LEADER: &str = "leader";
+
 /// Name of the ConfigMap, in kerf's namespace, in which the extender's leader says what pods wait for.
 pub const DEMAND: &str = "kerf-demand";
 

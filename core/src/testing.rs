@@ -157,5 +157,5 @@ pub fn static_node(labels: &[(&str, &str)], devices: &[(&str, u32)]) -> StaticNo
     let amounts = devices.iter().map(|(name, count)| (format!("nvidia.com/{name}"), count.to_string()));
     let amounts: Vec<(String, String)> = amounts.collect();
     let all = || amounts.iter().map(|(name, amount)| (name.as_str(), amount.as_str()));
-    StaticNode::read(&labels, all(), all()).expect("a static node")
+    StaticNode::read(&labels, None, all(), all()).expect("a static node")
 }

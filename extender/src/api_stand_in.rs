@@ -48,7 +48,11 @@ impl ApiStandIn {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
                 let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                let (code, answer) = api.answer(&head.method, head.uri.path(), body);
+                let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
+                let (code, answer) = match (&head.method, api.list(path, query)) {
+                    (&Method::GET, Some(list)) => (StatusCode::OK, list),
+                    (method, _) => api.answer(method, path, body),
+                };
                 let response =
                     Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
                 Ok::<_, Infallible>(response.unwrap())
@@ -109,6 +113,22 @@ impl ApiStandIn {
         self.0.lock().unwrap().log.iter().filter(|line| line.starts_with(method.as_str())).count()
     }
 
+    /// What lies in a folder, by the labels that the query names; None if it names none.
+    fn list(&self, folder: &str, query: &str) -> Option<Value> {
+        let selector = query.split('&').find_map(|part| part.strip_prefix("labelSelector="))?;
+        let selector = selector.replace("%3D", "=").replace("%2C", ",").replace("%2F", "/");
+        let wanted: Vec<_> = selector.split(',').filter_map(|label| label.split_once('=')).collect();
+        let state = self.0.lock().unwrap();
+        let inside = state.objects.iter().filter(|(path, object)| {
+            path.rsplit_once('/').is_some_and(|(parent, _)| parent == folder)
+                && wanted.iter().all(|(key, value)| object["metadata"]["labels"][key] == **value)
+        });
+        let items: Vec<&Value> = inside.map(|(_, object)| object).collect();
+        Some(
+            json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}),
+        )
+    }
+
     fn answer(&self, method: &Method, path: &str, body: Value) -> (StatusCode, Value) {
         self.0.lock().unwrap().log.push(format!("{method} {path}"));
         if *method == Method::GET {
@@ -157,7 +177,10 @@ impl ApiStandIn {
 
     fn patch(&self, path: &str, operations: &Value) -> (StatusCode, Value) {
         let Some(mut found) = self.get(path) else { return not_found() };
-        for operation in operations.as_array().unwrap() {
+        if operations.is_object() {
+            json_patch::merge(&mut found, operations);
+        }
+        for operation in operations.as_array().into_iter().flatten() {
             let (path, value) = (operation["path"].as_str().unwrap(), &operation["value"]);
             match operation["op"].as_str().unwrap() {
                 "test" if found.pointer(path) == Some(value) => {}

@@ -2,7 +2,7 @@
 
 use crate::args::{ExtenderArgs, PluginArgs};
 use crate::in_force::InForce;
-use crate::leader::{Candidate, Held, LeaseSettings};
+use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
 use crate::routes::{self, Shared};
 use crate::term::{Standing, Term};
@@ -14,9 +14,11 @@ use kerf_runtime::policy_file::PolicyStore;
 use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::tls::{Clients, Expiry, ServingCertificate, TlsSecret, Wanted};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::interval;
 
@@ -26,6 +28,14 @@ const SCHEDULER: &str = "kerf-scheduler";
 const CERTIFICATE_CHECK: Duration = Duration::from_hours(1);
 /// The pause before this replica tries to lead again after it lost the lead.
 const BREATH: Duration = Duration::from_secs(1);
+
+/// What a replica waits for until it is ready: that somebody leads. One that waits to take over is as ready as it can be, so
+/// that a rollout, and `helm --wait`, go on.
+const LEASE: &str = "lease";
+/// What a leader waits for beyond that: to have listed everything.
+const INVENTORY: &str = "inventory";
+/// And that its pod has the label by which the Service leads to it.
+const SERVICE: &str = "service";
 
 /// Runs the extender until `stop`.
 pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<()> {
@@ -37,7 +47,7 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
         store.register(&mut registry);
     }
     let policies = InForce::of(store.clone());
-    let readiness = Readiness::new(&["leader", "inventory"]);
+    let readiness = Readiness::new(&[LEASE]);
     let shared =
         Shared { standing: standing.clone(), metrics: metrics.clone(), bind_timeout: args.bind_timeout };
     let expiry = Expiry::default();
@@ -47,7 +57,8 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let terms = Terms { weights: policies.current().weights(), ..Terms::default() };
     let namespace = args.lease.namespace.clone();
     let (client, plugin) = (client.clone(), args.plugin.clone());
-    let replica = Replica { client, metrics, standing, readiness, terms, policies, namespace, plugin };
+    let pod = args.pod.as_ref().map(|pod| OwnPod::new(client.clone(), pod));
+    let replica = Replica { client, metrics, standing, readiness, terms, policies, namespace, plugin, pod };
     let following = async {
         match store {
             Some(store) => store.watch(stop.clone()).await,
@@ -84,7 +95,11 @@ async fn serve_scheduler(
     let material = TlsSecret::ensure(client, &secret.namespace, &secret.name, &wanted).await?;
     let certificate = ServingCertificate::new(&material)?;
     expiry.set(&material);
-    let tls = certificate.server_config(&material, Clients::Verified)?;
+    let mut tls = Arc::unwrap_or_clone(certificate.server_config(&material, Clients::Verified)?);
+    // No HTTP/2. There a request that is not answered in time leaves the connection open, and the scheduler goes on asking a leader
+    // whose machine is gone until its pings fail, 45 s later. In HTTP/1.1 it connects anew, to the leader of then.
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let tls = Arc::new(tls);
     let listener = serve::listen(args.address, args.address_file.as_deref()).await;
     let listener = listener.with_context(|| format!("failed to listen on --address {}", args.address))?;
     // Each term serves on a copy of it.
@@ -161,6 +176,8 @@ struct Replica {
     /// Kerf's own.
     namespace: String,
     plugin: PluginArgs,
+    /// None outside of a cluster.
+    pod: Option<OwnPod>,
 }
 
 impl Replica {
@@ -169,17 +186,23 @@ impl Replica {
         while !stop.is_cancelled() {
             let mut held = tokio::select! {
                 () = stop.cancelled() => return,
-                held = candidate.acquire() => held,
+                held = candidate.acquire(|| self.readiness.set(LEASE, true)) => held,
             };
-            self.readiness.set("leader", true);
+            self.waits_as_leader(true);
             self.term(&candidate, &mut held, stop).await;
-            self.readiness.set("leader", false);
-            self.readiness.set("inventory", false);
+            self.waits_as_leader(false);
             if stop.is_cancelled() {
                 candidate.release(held).await;
                 return;
             }
             tokio::time::sleep(BREATH).await;
+        }
+    }
+
+    /// Begins to wait for what a leader waits for, or for another leader.
+    fn waits_as_leader(&self, leads: bool) {
+        for (condition, holds) in [(LEASE, leads), (INVENTORY, !leads), (SERVICE, !leads)] {
+            self.readiness.set(condition, holds);
         }
     }
 
@@ -193,13 +216,14 @@ impl Replica {
             self.policies.clone(),
             stop.child_token(),
         );
-        let watching = tokio::spawn(watch::run(term.clone()));
+        let (nodes, layouts) = mpsc::unbounded_channel();
+        let watching = tokio::spawn(watch::run(term.clone(), nodes));
         let confirming = tokio::spawn(confirm::run(term.clone()));
         let waking = tokio::spawn(wake::run(term.clone()));
         let filling = tokio::spawn(node_policies::run(term.clone()));
         let publishing = tokio::spawn(demand::run(term.clone(), self.namespace.clone()));
         let consoling = tokio::spawn(waited::run(term.clone()));
-        let configuring = tokio::spawn(plugin_layout::run(term.clone(), self.plugin.clone()));
+        let configuring = tokio::spawn(plugin_layout::run(term.clone(), self.plugin.clone(), layouts));
         let listed = async {
             while !term.with(|index| index.is_listed()) {
                 term.listed.notified().await;
@@ -215,8 +239,11 @@ impl Replica {
             held.raise(epoch);
             tracing::info!(epoch, nodes, "cluster listed, answering");
             self.standing.begin(term.clone());
-            self.readiness.set("inventory", true);
-            candidate.keep(held, &term.stop).await;
+            self.readiness.set(INVENTORY, true);
+            tokio::select! {
+                () = candidate.keep(held, &term.stop) => {}
+                never = self.lead_the_service_here() => match never {},
+            }
         }
         self.standing.end();
         term.stop.cancel();
@@ -225,5 +252,14 @@ impl Replica {
                 tracing::error!(%error, "a task of the term failed");
             }
         }
+    }
+    /// Keeps the label at this replica's pod, where it has one.
+    async fn lead_the_service_here(&self) -> Infallible {
+        let labelled = || self.readiness.set(SERVICE, true);
+        if let Some(pod) = &self.pod {
+            return pod.keep_label(labelled).await;
+        }
+        labelled();
+        std::future::pending().await
     }
 }

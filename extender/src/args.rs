@@ -28,6 +28,10 @@ pub struct ExtenderArgs {
     /// This replica's name in the Lease. Default: the host's name, which is the pod's, and the process id.
     #[arg(long)]
     pub identity: Option<String>,
+    /// This replica's pod, as namespace/name: while it leads, the pod has the label by which the Service leads to it. Without this
+    /// nothing is labelled.
+    #[arg(long)]
+    pub pod: Option<NamespacedName>,
     /// How long the Lease stays valid when its leader vanishes.
     #[arg(long, default_value = "10s", value_parser = seconds)]
     pub lease_duration: Duration,
@@ -91,6 +95,7 @@ mod tests {
         let args = ExtenderArgs::parse_from(["kerf-extender"]);
         assert_eq!(args.bind_timeout, Duration::from_secs(4));
         assert_eq!(args.plugin.plugin_timeout, Duration::from_mins(3));
+        assert_eq!(args.pod, None);
         assert_eq!(args.tls_secret.name, "kerf-extender-tls");
         assert_eq!(args.tls_name, ["kerf-extender.kerf-system.svc"]);
     }

@@ -174,6 +174,8 @@ mod tests {
             Refusal::NotSelected,
             Refusal::CountNeverFits,
             Refusal::OneReplica,
+            Refusal::LayoutChanging,
+            Refusal::SlicesLeft,
             Refusal::NoRoom,
         ];
         let number = |refusal: Refusal| match refusal {
@@ -190,9 +192,11 @@ mod tests {
             Refusal::NotSelected => 10,
             Refusal::CountNeverFits => 11,
             Refusal::OneReplica => 12,
-            Refusal::NoRoom => 13,
+            Refusal::LayoutChanging => 13,
+            Refusal::SlicesLeft => 14,
+            Refusal::NoRoom => 15,
         };
-        assert_eq!(all.map(number).to_vec(), (0..14).collect::<Vec<_>>());
+        assert_eq!(all.map(number).to_vec(), (0..16).collect::<Vec<_>>());
         let text = include_str!("../../docs/events.md");
         for refusal in all {
             assert!(text.contains(&format!("| `{refusal}` |")), "{refusal}");

@@ -120,7 +120,7 @@ fn promised(index: &mut ClusterIndex, uid: &PodUid, offered: &[&str]) -> Option<
     let place = index.place_of(uid)?.clone();
     let serving = match index.node(&place) {
         Some(node) => node.serving().is_ok(),
-        None => index.is_static(&place),
+        None => index.is_open(&place),
     };
     let usable = serving && offered.contains(&place.as_str());
     if !usable && index.give_up(uid) { None } else { Some(place) }

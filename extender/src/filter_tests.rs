@@ -49,6 +49,7 @@ fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
     bind(index, pod, node);
     index.show_pod(KnownPod {
         devices: Devices::new(),
+        has_slices: false,
         uid: pod.uid.clone(),
         key: pod.key.clone(),
         node: Some(node.into()),
@@ -162,6 +163,7 @@ fn shares(resource: &str, first_is_busy: bool) -> Vec<String> {
         let pod = pod(&n.to_string(), resource);
         let known = KnownPod {
             devices: Devices::new(),
+            has_slices: false,
             uid: pod.uid.clone(),
             key: pod.key.clone(),
             node: None,
@@ -289,6 +291,7 @@ fn an_expectation_ends_with_the_pod() {
     assert_eq!(filter(&mut index, &b, &["n1"], now).refused, [("n1", Refusal::NoRoom)]);
     let known = KnownPod {
         devices: Devices::new(),
+        has_slices: false,
         uid: a.uid.clone(),
         key: a.key.clone(),
         node: None,
@@ -397,6 +400,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
     let waiting = pod("a", WHOLE);
     index.show_pod(KnownPod {
         devices: Devices::new(),
+        has_slices: false,
         uid: waiting.uid.clone(),
         key: waiting.key.clone(),
         node: None,

@@ -6,6 +6,7 @@ use crate::compute::Compute;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::names::{NodeName, PodKey, PodUid};
@@ -118,6 +119,7 @@ impl ContainerView {
 
 /// What the index keeps of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct KnownPod {
     /// Its UID.
     pub uid: PodUid,
@@ -131,6 +133,8 @@ pub struct KnownPod {
     pub compute: Compute,
     /// What it holds of NVIDIA's device plugin while it is on a node that has it.
     pub devices: Devices,
+    /// It has slices that an agent of kerf's made.
+    pub has_slices: bool,
     /// Its deletion has begun.
     pub deleting: bool,
     /// Its owner allows that it is restarted elsewhere, and it has a controller that starts another.
@@ -171,6 +175,11 @@ impl From<SlicedPod> for KnownPod {
             service_account: spec.service_account_name.unwrap_or_default(),
             models: ask.map(|ask| ask.document.gpus.models.clone()).unwrap_or_default(),
         };
+        // What cannot be read may be anything.
+        let has_slices = annotations.get(keys::ASSIGNMENT).is_some_and(|text| {
+            serde_json::from_str::<AssignmentDocument>(text)
+                .map_or(true, |assignment| !assignment.slices.is_empty())
+        });
         let owners = metadata.owner_references.unwrap_or_default();
         let allowed = annotations.get(keys::MOVABLE).is_some_and(|value| value == "true");
         Self {
@@ -180,6 +189,7 @@ impl From<SlicedPod> for KnownPod {
             ended: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
             compute,
             devices,
+            has_slices,
             deleting: metadata.deletion_timestamp.is_some(),
             movable: allowed && owners.iter().any(|owner| owner.controller == Some(true)),
             request: request.map(Arc::from),
@@ -222,6 +232,7 @@ mod tests {
             ended: true,
             compute: Compute { cpu: CpuMilli(1500), memory: MemoryMib(2048) },
             devices: Devices::new(),
+            has_slices: false,
             deleting: true,
             movable: true,
             request: Some("{}".into()),

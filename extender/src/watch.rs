@@ -5,17 +5,18 @@
 
 use crate::cluster_index::ClusterIndex;
 use crate::compute::Compute;
+use crate::plugin_layout::NodeView;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::term::Term;
 use futures::{Stream, StreamExt};
 use kerf_core::keys;
 use kerf_runtime::gpu_node::GpuNode;
-use kerf_runtime::machine::Machine;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
 use std::pin::pin;
 use std::sync::Arc;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Seconds after which a watch is begun anew. A connection that died silently is noticed 5 s later.
 const WATCH_SECONDS: u32 = 60;
@@ -23,8 +24,8 @@ const WATCH_SECONDS: u32 = 60;
 /// The pods that may hold devices: a watch with such a selector tells of the end of one that leaves it.
 const BOUND_AND_ALIVE: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
 
-/// Feeds the index until the term ends.
-pub async fn run(term: Arc<Term>) {
+/// Feeds the index until the term ends. `layouts` hears of the Nodes too, as long as anybody listens.
+pub async fn run(term: Arc<Term>, layouts: UnboundedSender<Event<NodeView>>) {
     term.with(ClusterIndex::await_statics);
     let config = Config::default().timeout(WATCH_SECONDS);
     let nodes = watcher(Api::<GpuNode>::all(term.client.clone()), config.clone()).default_backoff();
@@ -32,7 +33,7 @@ pub async fn run(term: Arc<Term>) {
     let pods = watcher(Api::<SlicedPod>::all(term.client.clone()), pods_config).default_backoff();
     let others_config = config.clone().labels(&format!("{}!=true", keys::SLICED)).fields(BOUND_AND_ALIVE);
     let others = watcher(Api::<SlicedPod>::all(term.client.clone()), others_config).default_backoff();
-    let machines = watcher(Api::<Machine>::all(term.client.clone()), config).default_backoff();
+    let machines = watcher(Api::<NodeView>::all(term.client.clone()), config).default_backoff();
     let nodes_listed = tokio::sync::Notify::new();
     let feed_nodes = feed(&term, "GpuNodes", nodes, |event| {
         let done = matches!(event, Event::InitDone);
@@ -62,6 +63,10 @@ pub async fn run(term: Arc<Term>) {
     });
     let feed_machines = feed(&term, "Nodes", machines, |event| {
         let done = matches!(event, Event::InitDone);
+        if !layouts.is_closed() {
+            // Nobody has stopped listening but when the term ends.
+            let _told = layouts.send(event.clone());
+        }
         tell_machine(&term, event);
         if done {
             term.listed.notify_one();
@@ -98,15 +103,17 @@ fn tell_node(term: &Arc<Term>, event: Event<GpuNode>) {
     });
 }
 
-fn tell_machine(term: &Arc<Term>, event: Event<Machine>) {
+fn tell_machine(term: &Arc<Term>, event: Event<NodeView>) {
     match event {
         Event::InitApply(node) | Event::Apply(node) => term.with(|index| {
+            let node = node.into_machine();
             index
                 .show_allocatable(node.name(), Some(node.allocatable().map(Compute::of).unwrap_or_default()));
             index.show_static(node.name(), node.static_node());
             index.show_labels(node.name(), Some(node.metadata.labels.unwrap_or_default()));
         }),
         Event::Delete(node) => term.with(|index| {
+            let node = node.into_machine();
             index.show_allocatable(node.name(), None);
             index.show_static(node.name(), None);
             index.show_labels(node.name(), None);

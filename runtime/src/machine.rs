@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::keys;
 use kerf_core::names::NodeName;
 use kerf_core::static_node::StaticNode;
 use kube::Resource;
@@ -51,7 +52,14 @@ impl Machine {
         let none = BTreeMap::new();
         let labels = self.metadata.labels.as_ref().unwrap_or(&none);
         let status = self.status.as_ref()?;
-        StaticNode::read(labels, amounts(status.capacity.as_ref()), amounts(status.allocatable.as_ref()))
+        let record = self.metadata.annotations.as_ref().and_then(|all| all.get(keys::PLUGIN_LAYOUT));
+        let record = record.map(String::as_str);
+        StaticNode::read(
+            labels,
+            record,
+            amounts(status.capacity.as_ref()),
+            amounts(status.allocatable.as_ref()),
+        )
     }
 }
 

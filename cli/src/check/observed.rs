@@ -93,6 +93,8 @@ pub struct Observed {
     pub lease_later: Option<Lease>,
     /// The extender's Service.
     pub extender_service: Seen<Service>,
+    /// The pods of the cluster's own scheduler, where it runs as such.
+    pub main_schedulers: Seen<Vec<Pod>>,
     /// `ConfigMaps` of kerf's namespace.
     pub config_maps: Seen<Vec<ConfigMap>>,
     /// Its Deployments.

@@ -93,6 +93,12 @@ pub enum Refusal {
     /// A container wants several replicas of NVIDIA's device plugin, which gives no more for more of them.
     #[error("more than one replica of NVIDIA's device plugin in one container: ask for one")]
     OneReplica,
+    /// The node is static, and NVIDIA's device plugin is given another layout there.
+    #[error("NVIDIA's device plugin is given a new layout on the node")]
+    LayoutChanging,
+    /// The node is static now, and pods hold slices there that kerf's agent made when it was managed.
+    #[error("pods still hold slices of kerf's agent on the node, which NVIDIA's device plugin serves now")]
+    SlicesLeft,
     /// What would fit is in use.
     #[error("GPU slices in use")]
     NoRoom,

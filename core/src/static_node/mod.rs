@@ -13,6 +13,7 @@ pub use place::{Devices, Spot, devices, place};
 use crate::keys;
 use crate::kind::Kind;
 use crate::mig::catalog;
+use crate::plugin_layout::{NodeRecord, Progress};
 use crate::units::SizeGb;
 use std::collections::BTreeMap;
 
@@ -25,17 +26,22 @@ pub struct StaticNode {
     pub offers: Vec<StaticOffer>,
     /// All that it has for pods, by name: also what it does not offer, because nobody knows what that is.
     pub devices: Devices,
+    /// NVIDIA's device plugin is given another layout there: what is offered may be that from before, and no pod may come.
+    pub is_changing: bool,
 }
 
 impl StaticNode {
     /// Reads what a Node offers by its labels, its capacity and its allocatable, each as the API server has it; `None` for one
     /// that is kerf's, or has nothing of NVIDIA's device plugin.
     ///
+    /// `record` is its annotation [`keys::PLUGIN_LAYOUT`], by which the extender's leader says what it changes there.
+    ///
     /// The kubelet counts a sick device in the capacity and not in allocatable, so the labels are compared with the former and
     /// the latter is what there is.
     #[must_use]
     pub fn read<'m>(
         labels: &BTreeMap<String, String>,
+        record: Option<&str>,
         capacity: impl IntoIterator<Item = (&'m str, &'m str)>,
         allocatable: impl IntoIterator<Item = (&'m str, &'m str)>,
     ) -> Option<Self> {
@@ -53,7 +59,9 @@ impl StaticNode {
             all.keys().map(|name| (*name, allocatable.get(name).copied().unwrap_or(0))).collect();
         let some = capacity.values().chain(allocatable.values()).any(|count| *count > 0);
         let offers = devices.iter().filter_map(offer).collect();
-        some.then(|| Self { model: labels::model(labels), offers, devices })
+        let record = record.and_then(|text| NodeRecord::from_json(text).ok());
+        let is_changing = record.is_some_and(|record| matches!(record.progress, Progress::Applying { .. }));
+        some.then(|| Self { model: labels::model(labels), offers, devices, is_changing })
     }
 
     /// The size of one of its GPUs, as far as it is known.

@@ -2,6 +2,7 @@ use super::*;
 use crate::contract::RequestDocument;
 use crate::kind::{IsolationClass, Kind};
 use crate::packing::{Cost, Refusal};
+use crate::plugin_layout::{PluginLabels, Promise};
 use crate::resource::ResourceName;
 use crate::testing::{request, request_sized, static_node};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
@@ -178,7 +179,7 @@ fn mig_instances_of_several_sizes_and_gpus_that_nobody_can_use_offer_nothing() {
 
 fn read(labels: Given<'_>, capacity: &[(&str, &str)], allocatable: &[(&str, &str)]) -> Option<StaticNode> {
     let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    StaticNode::read(&labels, capacity.iter().copied(), allocatable.iter().copied())
+    StaticNode::read(&labels, None, capacity.iter().copied(), allocatable.iter().copied())
 }
 
 #[test]
@@ -314,7 +315,7 @@ proptest! {
         labels.extend(replicas.map(|replicas| ("nvidia.com/gpu.replicas".to_owned(), replicas.to_string())));
         let name = format!("nvidia.com/{name}");
         let (all, well) = (capacity.to_string(), capacity.saturating_sub(sick));
-        let node = StaticNode::read(&labels, [(name.as_str(), all.as_str())], [(name.as_str(), well.to_string().as_str())]).unwrap();
+        let node = StaticNode::read(&labels, None, [(name.as_str(), all.as_str())], [(name.as_str(), well.to_string().as_str())]).unwrap();
         for offer in &node.offers {
             prop_assert_eq!(offer.count, well);
             let told = count.unwrap_or(0) * replicas.unwrap_or(1);
@@ -326,5 +327,28 @@ proptest! {
                 prop_assert!(memory.0 * parts <= 9728, "the replicas of a GPU have no more than the GPU");
             }
         }
+    }
+}
+
+#[test]
+fn a_node_whose_layout_is_being_applied_says_so_and_no_other_does() {
+    let record = |progress| NodeRecord {
+        layout: "a".to_owned(),
+        digest: "d".to_owned(),
+        node: "n".to_owned(),
+        progress,
+        promise: Promise::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
+        set: PluginLabels::default(),
+        previous: PluginLabels::default(),
+        before: PluginLabels::default(),
+    };
+    let is_changing = |record: Option<&str>| {
+        let one = [("nvidia.com/gpu", "1")];
+        StaticNode::read(&BTreeMap::new(), record, one, one).unwrap().is_changing
+    };
+    let applying = record(Progress::Applying { since: 7, mig_had_failed: false });
+    assert!(is_changing(Some(&applying.to_json())));
+    for other in [None, Some(&*record(Progress::Applied).to_json()), Some("{"), Some("")] {
+        assert!(!is_changing(other), "{other:?}");
     }
 }

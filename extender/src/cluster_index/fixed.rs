@@ -1,6 +1,6 @@
 //! What the index answers of static nodes: whether a pod fits, what is promised to it, and what is told of it.
 
-use super::statics::{Promised, Shower, sum};
+use super::statics::{Holds, Promised, Shower, sum};
 use super::{Awaited, ClusterIndex, Progress, Promise, Unreservable};
 use crate::ask::Ask;
 use crate::pod::KnownPod;
@@ -80,7 +80,10 @@ impl ClusterIndex {
     /// Counts what a pod holds of NVIDIA's device plugin.
     pub(super) fn note_holder(&mut self, pod: &KnownPod, by: Shower) {
         let changed = match &pod.node {
-            Some(node) if !pod.ended => self.statics.hold(&pod.uid, node, &pod.devices, by),
+            Some(node) if !pod.ended => {
+                let holds = Holds { devices: pod.devices.clone(), slices: pod.has_slices };
+                self.statics.hold(&pod.uid, node, holds, by)
+            }
             _ if pod.ended => self.statics.gone(&pod.uid),
             _ => Vec::new(),
         };
@@ -113,9 +116,38 @@ impl ClusterIndex {
         self.static_node(name.as_str()).is_some()
     }
 
+    /// A static node to which pods may come.
+    fn open_node(&self, name: &str) -> Result<&StaticNode, Refusal> {
+        let node = self.static_node(name).ok_or(Refusal::NoAgent)?;
+        if node.is_changing || self.statics.is_closed(name) {
+            return Err(Refusal::LayoutChanging);
+        }
+        if self.statics.has_slices(name) {
+            return Err(Refusal::SlicesLeft);
+        }
+        Ok(node)
+    }
+
+    /// Whether new pods may come to it.
+    #[must_use]
+    pub fn is_open(&self, name: &NodeName) -> bool {
+        self.open_node(name.as_str()).is_ok()
+    }
+
+    /// Lets no pod come to a node that is about to get another layout, if none is there and none is on its way. Whether it is so.
+    pub fn close_static(&mut self, name: &NodeName) -> bool {
+        self.statics.close(name)
+    }
+
+    /// Lets pods come to the nodes that were closed, but for those that are being changed.
+    pub fn open_statics(&mut self, is_changing: impl Fn(&NodeName) -> bool) {
+        let opened = self.statics.open(is_changing);
+        self.statics_changed(opened);
+    }
+
     /// A pod's place on a static node, beside those that have theirs; and beside those that are expected there, if they count.
     fn spot(&self, name: &str, uid: &PodUid, ask: &Ask, with_expected: bool) -> Result<Spot, Refusal> {
-        let node = self.static_node(name).ok_or(Refusal::NoAgent)?;
+        let node = self.open_node(name)?;
         let taken = self.statics.taken(name, Some(uid));
         let expected: Vec<Devices> = if with_expected {
             self.tentatives.asks_on(name).map(|ask| devices(&ask.document)).collect()
@@ -142,7 +174,7 @@ impl ClusterIndex {
         if self.nodes.contains_key(name) {
             return Err(Refusal::NotAdmitted);
         }
-        let node = self.statics.node(name).ok_or(Refusal::NoAgent)?;
+        let node = self.open_node(name)?;
         let taken = self.statics.taken(name, Some(uid));
         let mut free = 0;
         for (device, count) in asked {

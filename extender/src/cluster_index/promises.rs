@@ -163,6 +163,7 @@ impl ClusterIndex {
             return;
         }
         let mut pod = self.pods.get(uid).cloned().unwrap_or_else(|| crate::pod::KnownPod {
+            has_slices: false,
             uid: uid.clone(),
             key: key.clone(),
             node: None,

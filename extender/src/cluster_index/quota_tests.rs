@@ -75,6 +75,7 @@ fn half(name: &str) -> Candidate {
 fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
     let ask = pod.ask.clone().unwrap();
     KnownPod {
+        has_slices: false,
         devices: Devices::new(),
         uid: pod.uid.clone(),
         key: pod.key.clone(),

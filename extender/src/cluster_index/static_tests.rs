@@ -100,6 +100,99 @@ fn held(index: &ClusterIndex, node: &str) -> u32 {
     index.static_held().get(node).and_then(|held| held.get(&PluginName::Gpu)).copied().unwrap_or(0)
 }
 
+/// Another pod, that asks NVIDIA's device plugin and not kerf.
+fn plain(name: &str) -> Candidate {
+    let devices = [(PluginName::Gpu, 1)].into();
+    Candidate { ask: Err(Refusal::NotAdmitted), devices, ..ten(name) }
+}
+
+#[test]
+fn no_pod_comes_to_a_node_whose_layout_is_being_applied_until_it_is() {
+    let mut index = cluster(&[("n", mps())]);
+    let (early, late) = (ten("early"), ten("late"));
+    reserve(&mut index, &early, "n").unwrap();
+    index.show_static("n".into(), Some(StaticNode { is_changing: true, ..mps() }));
+    assert_eq!(
+        reserve(&mut index, &early, "n"),
+        Err(Refusal::LayoutChanging.into()),
+        "the Binding was not made"
+    );
+    index.show_pod(kerfs(&late, None));
+    for pod in [&early, &late, &plain("plain")] {
+        let filtered = filter(&mut index, pod, &["n"], Instant::now());
+        assert_eq!(refusals(&filtered), [Refusal::LayoutChanging], "{}", pod.key);
+    }
+    index.show_static("n".into(), Some(mps()));
+    let called = index.wake(Instant::now());
+    assert!(called.iter().any(|(_, key)| *key == late.key), "nobody tells the pod that waits: {called:?}");
+    assert_eq!(filter(&mut index, &late, &["n"], Instant::now()).fitting, ["n"]);
+}
+
+#[test]
+fn a_node_is_closed_for_a_change_only_if_nobody_is_there_or_comes() {
+    let mut index = cluster(&[("n", mps())]);
+    let (coming, late) = (ten("coming"), ten("late"));
+    reserve(&mut index, &coming, "n").unwrap();
+    assert!(!index.close_static(&"n".into()), "a promise");
+    index.show_pod(kerfs(&coming, Some("n")));
+    assert!(!index.close_static(&"n".into()), "a pod");
+    index.hide_pod(&KnownPod { deleting: true, ..kerfs(&coming, Some("n")) });
+    assert!(index.close_static(&"n".into()));
+    assert_eq!(refusals(&filter(&mut index, &late, &["n"], Instant::now())), [Refusal::LayoutChanging]);
+    index.open_statics(|_| true);
+    assert_eq!(reserve(&mut index, &late, "n"), Err(Refusal::LayoutChanging.into()), "it is being changed");
+    index.open_statics(|_| false);
+    assert_eq!(reserve(&mut index, &late, "n"), Ok(()));
+}
+
+#[test]
+fn no_pod_comes_to_a_static_node_while_slices_of_an_agent_are_held_there() {
+    let guest = |phase: &str| -> KnownPod {
+        let slice = json!({"container": "main", "id": "s1", "gpu": "GPU-1", "shape": "mps:10gb"});
+        let assignment = json!({"version": 1, "slices": [slice]}).to_string();
+        let pod: SlicedPod = serde_json::from_value(json!({
+            "metadata": {"name": "guest", "namespace": "team", "uid": "uid-guest",
+                         "annotations": {kerf_core::keys::ASSIGNMENT: assignment}},
+            "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"requests": {"nvidia.com/gpu-10gb": "1"}}}]},
+            "status": {"phase": phase},
+        }))
+        .unwrap();
+        pod.into()
+    };
+    let now = Instant::now;
+    for shows in [ClusterIndex::show_pod, |index: &mut ClusterIndex, pod| index.show_other(&pod)] {
+        let mut index = cluster(&[("n", mps()), ("other", mps())]);
+        shows(&mut index, guest("Running"));
+        for pod in [ten("late"), plain("plain")] {
+            let filtered = filter(&mut index, &pod, &["n", "other"], now());
+            assert_eq!(
+                (filtered.fitting, filtered.refused),
+                (vec!["other"], vec![("n", Refusal::SlicesLeft)])
+            );
+        }
+        assert_eq!(held(&index, "n"), 0, "it has nothing of the plugin");
+        shows(&mut index, guest("Succeeded"));
+        assert_eq!(filter(&mut index, &ten("late"), &["n"], now()).fitting, ["n"]);
+    }
+}
+
+#[test]
+fn a_pod_that_holds_devices_of_the_plugin_keeps_nobody_away() {
+    let mut index = cluster(&[("n", mps())]);
+    bind(&mut index, &ten("a"), "n");
+    let assignment = json!({"version": 1, "slices": [], "devices": []}).to_string();
+    let pod: SlicedPod = serde_json::from_value(json!({
+        "metadata": {"name": "b", "uid": "b", "annotations": {kerf_core::keys::ASSIGNMENT: assignment}},
+        "spec": {"nodeName": "n", "containers": [{"name": "main", "resources": {"requests": one_gpu()}}]},
+    }))
+    .unwrap();
+    index.show_pod(pod.into());
+    assert_eq!(
+        (held(&index, "n"), filter(&mut index, &ten("c"), &["n"], Instant::now()).fitting),
+        (2, vec!["n"])
+    );
+}
+
 #[test]
 fn no_more_is_promised_than_there_is_and_a_promise_becomes_what_the_pod_holds() {
     let mut index = cluster(&[("n", mps())]);

@@ -17,11 +17,20 @@ pub(super) enum Shower {
     Others,
 }
 
+/// What a pod has of its node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Holds {
+    /// Devices of NVIDIA's device plugin, or what goes by their names.
+    pub devices: Devices,
+    /// Whether it has slices that an agent of kerf's made.
+    pub slices: bool,
+}
+
 /// A pod that holds devices, or will once its kubelet starts it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Holder {
     node: NodeName,
-    devices: Devices,
+    holds: Holds,
     sliced: bool,
     other: bool,
 }
@@ -55,6 +64,8 @@ struct Here {
     promised: HashSet<PodUid>,
     /// All of it together.
     taken: Devices,
+    /// How many hold slices that an agent of kerf's made.
+    sliced: usize,
 }
 
 impl Here {
@@ -83,6 +94,8 @@ pub(super) struct Statics {
     promises: HashMap<PodUid, Promised>,
     /// By node, static or not: one that is managed now may be static later.
     here: HashMap<NodeName, Here>,
+    /// Those to which no pod may come, because they are about to be changed.
+    closed: HashSet<NodeName>,
 }
 
 impl Statics {
@@ -107,21 +120,22 @@ impl Statics {
         true
     }
 
-    /// A pod is bound to `node` and holds these devices, or none of any. The nodes at which something changed.
-    pub fn hold(&mut self, uid: &PodUid, node: &NodeName, devices: &Devices, by: Shower) -> Vec<NodeName> {
+    /// A pod is bound to `node` and holds this, which may be nothing. The nodes at which something changed.
+    pub fn hold(&mut self, uid: &PodUid, node: &NodeName, holds: Holds, by: Shower) -> Vec<NodeName> {
         let mut changed: Vec<NodeName> = self.release(uid).into_iter().collect();
-        if devices.is_empty() {
+        if holds == Holds::default() {
             changed.extend(self.leave(uid, by));
             return changed;
         }
         let marks = self.holders.get(uid).map(|holder| (holder.sliced, holder.other));
-        if self.holders.get(uid).is_none_or(|holder| holder.devices != *devices || holder.node != *node) {
+        if self.holders.get(uid).is_none_or(|holder| holder.holds != holds || holder.node != *node) {
             changed.extend(self.drop_holder(uid));
             let here = self.here.entry(node.clone()).or_default();
             here.holders.insert(uid.clone());
-            here.add(devices);
+            here.add(&holds.devices);
+            here.sliced += usize::from(holds.slices);
             let (sliced, other) = marks.unwrap_or_default();
-            let holder = Holder { node: node.clone(), devices: devices.clone(), sliced, other };
+            let holder = Holder { node: node.clone(), holds, sliced, other };
             self.holders.insert(uid.clone(), holder);
             changed.push(node.clone());
         }
@@ -158,7 +172,11 @@ impl Statics {
 
     fn drop_holder(&mut self, uid: &PodUid) -> Option<NodeName> {
         let holder = self.holders.remove(uid)?;
-        self.take_away(&holder.node, &holder.devices, |here| here.holders.remove(uid));
+        let slices = usize::from(holder.holds.slices);
+        self.take_away(&holder.node, &holder.holds.devices, |here| {
+            here.sliced = here.sliced.saturating_sub(slices);
+            here.holders.remove(uid)
+        });
         Some(holder.node)
     }
 
@@ -205,13 +223,38 @@ impl Statics {
     /// The pods that hold something of a node.
     pub fn holders_on(&self, node: &str) -> impl Iterator<Item = (&PodUid, &Devices)> {
         let here = self.here.get(node).into_iter().flat_map(|here| &here.holders);
-        here.filter_map(|uid| Some((uid, &self.holders.get(uid)?.devices)))
+        here.filter_map(|uid| Some((uid, &self.holders.get(uid)?.holds.devices)))
+    }
+
+    /// Whether some pod on it has slices that an agent of kerf's made.
+    pub fn has_slices(&self, node: &str) -> bool {
+        self.here.get(node).is_some_and(|here| here.sliced > 0)
+    }
+
+    /// Lets no pod come to a node from now on, if none is there and none is on its way. Whether it is so.
+    pub fn close(&mut self, node: &NodeName) -> bool {
+        let is_free = !self.here.contains_key(node);
+        if is_free {
+            self.closed.insert(node.clone());
+        }
+        is_free
+    }
+
+    /// Lets pods come to the nodes that are closed, but for these. Those that it opened.
+    pub fn open(&mut self, stays_closed: impl Fn(&NodeName) -> bool) -> Vec<NodeName> {
+        self.closed.extract_if(|node| !stays_closed(node)).collect()
+    }
+
+    /// Whether no pod may come to a node.
+    pub fn is_closed(&self, node: &str) -> bool {
+        self.closed.contains(node)
     }
 
     /// What of a node's devices is held or promised, but for what this pod has.
     pub fn taken(&self, node: &str, except: Option<&PodUid>) -> Devices {
         let mut taken = self.here.get(node).map(|here| here.taken.clone()).unwrap_or_default();
-        let held = except.and_then(|uid| self.holders.get(uid)).map(|holder| (&holder.node, &holder.devices));
+        let held =
+            except.and_then(|uid| self.holders.get(uid)).map(|holder| (&holder.node, &holder.holds.devices));
         let promised = except.and_then(|uid| self.promises.get(uid)).map(|own| (&own.node, &own.devices));
         for (_, own) in held.into_iter().chain(promised).filter(|(at, _)| at.as_str() == node) {
             for (name, count) in own {

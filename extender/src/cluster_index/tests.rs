@@ -37,6 +37,7 @@ pub(super) fn uid(pod: &str) -> PodUid {
 pub(super) fn known(pod: &str, node: Option<&str>) -> KnownPod {
     KnownPod {
         devices: Devices::new(),
+        has_slices: false,
         uid: uid(pod),
         key: PodKey::new("default", pod),
         node: node.map(NodeName::new),

@@ -394,6 +394,7 @@ fn swap_equal_holders(slices: &mut [SliceStatus], held: &[SliceStatus]) {
 
 fn known(pod: &Pod) -> KnownPod {
     KnownPod {
+        has_slices: false,
         devices: Devices::new(),
         uid: pod.candidate.uid.clone(),
         key: pod.candidate.key.clone(),

@@ -76,15 +76,15 @@ impl Candidate {
         Self { api, settings, election }
     }
 
-    /// Waits until the Lease is ours.
-    pub async fn acquire(&mut self) -> Held {
+    /// Waits until the Lease is ours. Whenever it is found to be another's, it says so.
+    pub async fn acquire(&mut self, another_leads: impl Fn()) -> Held {
         loop {
             match timeout(PATIENCE, self.try_acquire()).await {
                 Ok(Ok(Some(held))) => {
                     tracing::info!(identity = self.settings.identity, epoch = held.epoch(), "leading");
                     return held;
                 }
-                Ok(Ok(None)) => {}
+                Ok(Ok(None)) => another_leads(),
                 Ok(Err(error)) => tracing::warn!(lease = self.name(), %error, "failed to take the lease"),
                 Err(_) => tracing::warn!(lease = self.name(), "failed to take the lease in time"),
             }

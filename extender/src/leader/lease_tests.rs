@@ -24,7 +24,7 @@ async fn each_leader_has_an_epoch_above_the_last() {
     let mut epochs = Vec::new();
     for identity in ["a", "b", "b"] {
         let mut candidate = candidate(&api, identity);
-        let held = candidate.acquire().await;
+        let held = candidate.acquire(|| ()).await;
         assert_eq!(holder(&api), identity);
         epochs.push(held.epoch());
         candidate.release(held).await;
@@ -32,7 +32,7 @@ async fn each_leader_has_an_epoch_above_the_last() {
     }
     // A life of the same name that ended without a release.
     for _ in 0..2 {
-        epochs.push(candidate(&api, "c").acquire().await.epoch());
+        epochs.push(candidate(&api, "c").acquire(|| ()).await.epoch());
     }
     assert_eq!(epochs, [1, 2, 3, 4, 5]);
 }
@@ -40,7 +40,7 @@ async fn each_leader_has_an_epoch_above_the_last() {
 #[tokio::test]
 async fn a_held_lease_is_not_taken() {
     let api = ApiStandIn::new();
-    let _held = candidate(&api, "a").acquire().await;
+    let _held = candidate(&api, "a").acquire(|| ()).await;
     assert!(candidate(&api, "b").try_acquire().await.unwrap().is_none());
     assert_eq!(holder(&api), "a");
 }
@@ -60,7 +60,7 @@ async fn who_is_slower_does_not_lead() {
 async fn a_lease_is_renewed_with_the_raised_epoch_and_survives_a_lost_reply() {
     let api = ApiStandIn::new();
     let mut a = candidate(&api, "a");
-    let mut held = a.acquire().await;
+    let mut held = a.acquire(|| ()).await;
     held.raise(8);
     api.fail([Fault::LoseReply]);
     assert!(a.renew(&mut held).await.is_err(), "nobody knows");
@@ -74,7 +74,7 @@ async fn a_lease_is_renewed_with_the_raised_epoch_and_survives_a_lost_reply() {
 async fn a_leader_stops_when_another_took_the_lease() {
     let api = ApiStandIn::new();
     let a = &mut candidate(&api, "a");
-    let mut held = a.acquire().await;
+    let mut held = a.acquire(|| ()).await;
     let mut lease = api.get(PATH).unwrap();
     lease["spec"]["holderIdentity"] = "b".into();
     lease["spec"]["leaseTransitions"] = 1.into();
@@ -88,7 +88,7 @@ async fn a_leader_stops_when_another_took_the_lease() {
 async fn a_leader_that_cannot_renew_gives_up_before_another_may_take_over() {
     let api = ApiStandIn::new();
     let a = &mut candidate(&api, "a");
-    let mut held = a.acquire().await;
+    let mut held = a.acquire(|| ()).await;
     let began = Instant::now();
     api.fail([Fault::Answer(500); 20]);
     a.keep(&mut held, &CancellationToken::new()).await;

@@ -7,9 +7,12 @@
 //! |---|---|
 //! | `election` | when a Lease may be taken, from what was seen of it and when |
 //! | `lease` | reading and writing it |
+//! | `role` | to which replica the Service leads |
 
 mod election;
 mod lease;
+mod role;
 
 pub use election::{Decision, Election, Record};
 pub use lease::{Candidate, Held, LeaseSettings};
+pub use role::OwnPod;

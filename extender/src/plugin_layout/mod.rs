@@ -16,25 +16,26 @@ mod holders;
 mod node_patch;
 mod node_view;
 
+pub use node_view::NodeView;
+
 use crate::args::PluginArgs;
 use crate::events;
 use crate::term::Term;
-use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kerf_core::plugin_layout::{
-    Decision, Holders, NodeDecision, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
+    Decision, Holders, NodeDecision, NodeRecord, Progress, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode,
+    decide,
 };
 use kube::api::Api;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{Config, Event, watcher};
-use node_view::{NodeView, is_of_interest};
+use kube::runtime::watcher::Event;
+use node_view::is_of_interest;
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// How often is looked at what is due.
@@ -45,8 +46,6 @@ const READ: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of how many nodes is asked at one look who holds devices: many may wait for pods for long.
 const ASKED: usize = 20;
-/// Seconds after which the watch is begun anew, as the other watches are.
-const WATCH_SECONDS: u32 = 60;
 
 /// Why something was not read or written.
 #[derive(Debug, Error)]
@@ -59,28 +58,30 @@ enum Unanswered {
     Late(#[from] tokio::time::error::Elapsed),
 }
 
+fn is_applying(record: Option<&NodeRecord>) -> bool {
+    record.is_some_and(|record| matches!(record.progress, Progress::Applying { .. }))
+}
+
 async fn in_time<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Unanswered> {
     Ok(timeout(PATIENCE, request).await??)
 }
 
-/// Applies layouts until the term ends.
-pub async fn run(term: Arc<Term>, settings: PluginArgs) {
+/// Applies layouts until the term ends. `nodes` tells what the leader's watch of Nodes sees: a watch of its own would have every Node
+/// sent twice, in clusters without layouts too.
+pub async fn run(term: Arc<Term>, settings: PluginArgs, mut nodes: UnboundedReceiver<Event<NodeView>>) {
     // Without --policy nobody says that layouts are to go either.
     if !term.policies.are_given() {
         return;
     }
     let stop = term.stop.clone();
-    let config = Config::default().timeout(WATCH_SECONDS);
-    let mut events = pin!(watcher(Api::<NodeView>::all(term.client.clone()), config).default_backoff());
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keeper = Keeper::new(term.clone(), settings);
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
-            event = events.next() => match event {
-                Some(Ok(event)) => keeper.hear(event),
-                Some(Err(error)) => tracing::debug!(%error, "watch of Nodes for layouts failed, trying again"),
+            event = nodes.recv() => match event {
+                Some(event) => keeper.hear(event),
                 None => break,
             },
             _ = ticks.tick() => {
@@ -165,6 +166,7 @@ impl Keeper {
 
     /// Writes what is due.
     async fn look(&mut self) {
+        self.open_nodes();
         let policies = self.term.policies.current();
         let is_idle =
             policies.layouts().next().is_none() && self.seen.values().all(|node| node.record.is_none());
@@ -189,6 +191,15 @@ impl Keeper {
             decision = self.decide();
         }
         self.write(decision).await;
+    }
+
+    /// Lets pods come to the nodes that were closed for a change and are not being changed.
+    fn open_nodes(&self) {
+        let is_changing = |name: &NodeName| {
+            let record = self.seen.get(name).and_then(|node| node.record.as_deref());
+            is_applying(record.and_then(|text| NodeRecord::from_json(text).ok()).as_ref())
+        };
+        self.term.with(|index| index.open_statics(is_changing));
     }
 
     /// Whether nothing is left of layouts: no `ConfigMap` with keys, nothing in the `ClusterPolicy`, no condition.
@@ -279,6 +290,10 @@ impl Keeper {
 
     async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), Unanswered> {
         if let (Some(write), Some(version)) = (&decision.write, self.versions.get(name)) {
+            if is_applying(write.record.as_ref()) && !self.term.with(|index| index.close_static(name)) {
+                // A pod has come, or is about to, since it was asked who holds devices.
+                return Ok(());
+            }
             let written = node_patch::labels(&self.nodes, name, write, version).await?;
             let (labels, state) = (&write.labels, &decision.state);
             let state = state.as_ref().map(ToString::to_string).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A Node as its layout sees it. Nothing else of a Node is read or kept.
+//! A Node as the leader watches it: for its layout, and for what it has for pods. Nothing else of a Node is read or kept.
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::keys;
 use kerf_core::names::NodeName;
 use kerf_core::plugin_layout::{Condition, Holders, SeenNode, is_plugin_resource};
+use kerf_runtime::machine::{Machine, MachineStatus};
 use kube::Resource;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ pub struct NodeView {
 #[serde(rename_all = "camelCase")]
 struct StatusView {
     #[serde(default)]
+    capacity: Option<BTreeMap<String, Quantity>>,
+    #[serde(default)]
     allocatable: Option<BTreeMap<String, Quantity>>,
     #[serde(default)]
     conditions: Option<Vec<NodeCondition>>,
@@ -38,10 +41,21 @@ struct InfoView {
 }
 
 impl NodeView {
+    /// What it has for pods.
+    #[must_use]
+    pub fn into_machine(self) -> Machine {
+        let status = self.status.map(|status| {
+            let StatusView { capacity, allocatable, .. } = status;
+            MachineStatus { capacity, allocatable }
+        });
+        Machine { metadata: self.metadata, status }
+    }
+
     /// Its name, what core decides on, and its version.
+    #[must_use]
     pub fn into_seen(self) -> (NodeName, SeenNode, String) {
         let Self { metadata, status } = self;
-        let StatusView { allocatable, conditions, node_info } = status.unwrap_or_default();
+        let StatusView { allocatable, conditions, node_info, .. } = status.unwrap_or_default();
         let devices =
             allocatable.unwrap_or_default().into_iter().filter(|(name, _)| is_plugin_resource(name));
         let mut conditions = conditions.unwrap_or_default().into_iter();

@@ -111,14 +111,14 @@ impl BareCluster {
         self.plane.kubectl(&["apply", "--server-side", "-k", &folder]).await
     }
 
-    /// Waits until kerf is up as its manifests have it: two webhooks, the scheduler, of the extender's replicas the leader,
-    /// and an agent on each of so many managed nodes.
+    /// Waits until kerf is up as its manifests have it: two webhooks, two extenders, the scheduler, and an agent on each of so many
+    /// managed nodes.
     pub async fn kerf_is_up(&self, managed: usize, patience: Duration) -> anyhow::Result<()> {
         let agents = format!("daemonset/kerf-node-agent numberReady {managed}");
         let parts = [
             "deployment/kerf-webhook readyReplicas 2",
             "deployment/kerf-scheduler readyReplicas 1",
-            "deployment/kerf-extender readyReplicas 1",
+            "deployment/kerf-extender readyReplicas 2",
             &agents,
         ];
         for part in parts {

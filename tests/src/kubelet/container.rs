@@ -89,12 +89,12 @@ pub(super) async fn exit_code(
         Some(code) => code,
         None => end(child, grace()).await,
     };
-    signal_all(child, Signal::KILL);
+    let _nobody_left = signal_all(child.id(), Signal::KILL);
     code
 }
 
 async fn end(child: &mut Child, grace: Duration) -> i32 {
-    signal_all(child, Signal::TERM);
+    let _nobody_left = signal_all(child.id(), Signal::TERM);
     if let Ok(code) = tokio::time::timeout(grace, its_end(child)).await {
         return code;
     }
@@ -104,10 +104,10 @@ async fn end(child: &mut Child, grace: Duration) -> i32 {
     ended(child).unwrap_or(SIGNAL_EXIT)
 }
 
-/// Signals every process of the container. That none is left is no error.
-fn signal_all(child: &Child, signal: Signal) {
-    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let _nobody_left = group.map(|group| kill_process_group(group, signal));
+/// Signals every process of the container with this first process.
+pub(super) fn signal_all(first: u32, signal: Signal) -> rustix::io::Result<()> {
+    let group = i32::try_from(first).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH)?;
+    kill_process_group(group, signal)
 }
 
 async fn its_end(child: &mut Child) -> i32 {

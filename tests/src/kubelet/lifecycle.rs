@@ -272,6 +272,7 @@ impl PodRun {
                 Run::Process(mut child) => {
                     let unhealthy = stop.child_token();
                     let process = child.id();
+                    locked(&self.states).entry(container.name.clone()).or_default().process = Some(process);
                     tokio::select! {
                         code = container::exit_code(&mut child, &unhealthy, || self.grace()) => code,
                         never = self.probe(container, process, &unhealthy) => match never {},
@@ -322,6 +323,7 @@ impl PodRun {
         self.core.logs.ended(&self.uid, &container.name);
         let mut states = locked(&self.states);
         let state = states.entry(container.name.clone()).or_default();
+        state.process = None;
         if state.started.is_none() && self.stop.is_cancelled() {
             // It never started.
             return;

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinSet;
 
+use super::container;
 use super::demand::PodKey;
 use super::devices::locked;
 use super::grant::Grant;
@@ -227,6 +229,14 @@ impl StandInKubelet {
     #[must_use]
     pub fn grant(&self, pod: &PodKey, container: &str) -> Option<Grant> {
         self.core.devices.grant(&self.core.pods.find(pod)?, container)
+    }
+
+    /// Signals every process of a container. False: it does not run as a process here.
+    #[must_use]
+    pub fn signal(&self, pod: &PodKey, container: &str, signal: Signal) -> bool {
+        let states = self.core.pods.find(pod).map(|uid| self.core.pods.states(&uid));
+        let process = states.and_then(|states| locked(&states).get(container)?.process);
+        process.is_some_and(|process| container::signal_all(process, signal).is_ok())
     }
 
     /// How often plugins were asked to allocate.

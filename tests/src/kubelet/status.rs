@@ -15,6 +15,8 @@ use super::downward::Whereabouts;
 pub(super) struct ContainerState {
     /// When it started last; None before its first start and between two runs.
     pub(super) started: Option<Timestamp>,
+    /// Its first process, if it has one and runs.
+    pub(super) process: Option<u32>,
     /// How its last run ended.
     pub(super) exit: Option<i32>,
     /// Runs after the first.

@@ -12,8 +12,11 @@ use tokio::task::JoinSet;
 
 use crate::kubelet::locked;
 
-/// A port that is listened on. New connections go to the pods in turn; one that is open stays with its pod, also when that is
-/// ready no more, and ends with this.
+/// Connections that are open. They end with this, and not before their pods end them: kube-proxy ends none, whatever becomes of the
+/// Service or of the pod's readiness.
+pub(super) type Connections = Arc<Mutex<JoinSet<()>>>;
+
+/// A port that is listened on until this is dropped. New connections go to the pods in turn.
 #[derive(Debug)]
 pub(super) struct Forward {
     shared: Arc<Shared>,
@@ -27,12 +30,16 @@ struct Shared {
 }
 
 impl Forward {
-    pub(super) async fn listen(address: SocketAddr, backends: BTreeSet<SocketAddr>) -> io::Result<Self> {
+    pub(super) async fn listen(
+        address: SocketAddr,
+        backends: BTreeSet<SocketAddr>,
+        connections: Connections,
+    ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let backends = Mutex::new(backends.into_iter().collect());
         let shared = Arc::new(Shared { backends, turn: AtomicUsize::new(0) });
         let mut accepting = JoinSet::new();
-        accepting.spawn(accept(listener, Arc::clone(&shared)));
+        accepting.spawn(accept(listener, Arc::clone(&shared), connections));
         Ok(Self { shared, _accepting: accepting })
     }
 
@@ -42,12 +49,11 @@ impl Forward {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // With this task its connections end.
-    let mut connections = JoinSet::new();
+async fn accept(listener: TcpListener, shared: Arc<Shared>, connections: Connections) {
     loop {
-        while connections.try_join_next().is_some() {}
         if let Ok((client, _)) = listener.accept().await {
+            let mut connections = locked(&connections);
+            while connections.try_join_next().is_some() {}
             connections.spawn(connection(client, shared.next()));
         }
     }

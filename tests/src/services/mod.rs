@@ -21,7 +21,7 @@ use kube::runtime::{WatchStreamExt as _, reflector};
 use kube::{Api, Client};
 use tokio::task::JoinSet;
 
-use forward::Forward;
+use forward::{Connections, Forward};
 
 /// A running stand-in. It ends, with the connections through it, when it is dropped.
 #[derive(Debug)]
@@ -41,7 +41,14 @@ impl ServiceProxy {
         let mut tasks = JoinSet::new();
         tasks.spawn(follow::<Service>(Api::all(client.clone()), services_writer, Arc::clone(&changed)));
         tasks.spawn(follow::<Pod>(Api::all(client.clone()), pods_writer, Arc::clone(&changed)));
-        let proxy = Proxy { services, pods, hosts: hosts.clone(), named: Vec::new(), ports: BTreeMap::new() };
+        let proxy = Proxy {
+            services,
+            pods,
+            hosts: hosts.clone(),
+            named: Vec::new(),
+            ports: BTreeMap::new(),
+            connections: Connections::default(),
+        };
         tasks.spawn(proxy.run(changed));
         Ok(Self { hosts, _tasks: tasks })
     }
@@ -85,6 +92,7 @@ struct Proxy {
     named: Vec<names::Named>,
     /// The ports that are listened on.
     ports: BTreeMap<SocketAddr, Forward>,
+    connections: Connections,
 }
 
 impl Proxy {
@@ -112,7 +120,7 @@ impl Proxy {
                 forward.lead_to(backends);
                 continue;
             }
-            match Forward::listen(address, backends).await {
+            match Forward::listen(address, backends, Connections::clone(&self.connections)).await {
                 Ok(forward) => drop(self.ports.insert(address, forward)),
                 // A port below 1024 is not for everyone, and another control plane may have the address.
                 Err(error) => tracing::warn!(%address, %error, "a Service is not served"),

@@ -4,6 +4,7 @@ mod clocks;
 mod extender;
 mod gpus;
 mod kubernetes;
+mod main_scheduler;
 mod managed;
 mod others;
 mod policies;

@@ -1,7 +1,7 @@
 //! The scheduler that asks the extender: its pods, and its configuration held against what `kerf scheduler-config` prints.
 
 use super::policies::policies;
-use super::{Finding, Observed, Seen, pods, unknown};
+use super::{Finding, Observed, Seen, main_scheduler, pods, unknown};
 use crate::check::difference::{Difference, differences};
 use crate::check::observed::name_of;
 use crate::scheduler_config;
@@ -14,7 +14,8 @@ const PROGRAM: &str = "kerf-scheduler";
 const TOLD: usize = 6;
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
-    let mut findings = vec![pods(seen, PROGRAM, 1)];
+    let is_main = main_scheduler::config_map(seen).is_some();
+    let mut findings = vec![if is_main { main_scheduler::running(seen) } else { pods(seen, PROGRAM, 1) }];
     match configuration(seen) {
         Ok((name, found)) => findings.extend(compared(seen, &name, &found)),
         Err(finding) => findings.push(finding),
@@ -54,12 +55,13 @@ fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
     let remedy = format!(
         "kerf scheduler-config --leader-elect > config.yaml; kubectl -n {namespace} create configmap {PROGRAM} --from-file=config.yaml; then restart it: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
     );
-    let Some(map) = config_map(seen) else {
+    let main = main_scheduler::config_map(seen);
+    let Some(map) = main.or_else(|| config_map(seen)) else {
         return Err(Finding::failure(format!("there is no ConfigMap {PROGRAM} in {namespace}"), remedy));
     };
     let name = name_of(map).to_owned();
-    let data = map.data.iter().flatten();
-    let Some((key, text)) = data.into_iter().next() else {
+    let mut data = map.data.iter().flatten();
+    let Some((key, text)) = data.find(|(key, _)| main.is_none() || *key == main_scheduler::KEY) else {
         return Err(Finding::failure(format!("ConfigMap {name} is empty"), remedy));
     };
     match serde_saphyr::from_str::<Value>(text) {
@@ -72,16 +74,26 @@ fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
 }
 
 fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
-    let wanted = scheduler_config::configuration(&scheduler_config::Args::default());
+    let is_main = main_scheduler::config_map(seen).is_some();
+    let wanted = scheduler_config::configuration(&if is_main {
+        let address = address(seen).unwrap_or_else(|| "the address of Service kerf-extender".to_owned());
+        scheduler_config::Args::of_the_main_one(by_address(&address))
+    } else {
+        scheduler_config::Args::default()
+    });
     let (heavy, light): (Vec<_>, Vec<_>) = differences(&wanted, &of_ours(found))
         .into_iter()
         .filter(|it| !is_by_address(seen, it))
         .partition(breaks);
     let mut findings = Vec::new();
     let namespace = &seen.namespace;
-    let remedy = format!(
-        "write what kerf scheduler-config --leader-elect prints into it, and restart: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
-    );
+    let remedy = if is_main {
+        main_scheduler::remedy(namespace)
+    } else {
+        format!(
+            "write what kerf scheduler-config --leader-elect prints into it, and restart: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
+        )
+    };
     if !heavy.is_empty() {
         findings.push(Finding::failure(
             format!("{name} is not what kerf scheduler-config prints: {}", told(&heavy)),
@@ -118,10 +130,19 @@ fn of_ours(found: &Value) -> Value {
 
 /// Whether the scheduler does without a name: it then calls the Service by its address, which is as good.
 fn is_by_address(seen: &Observed, difference: &Difference) -> bool {
-    let address = seen.extender_service.found().and_then(|service| service.spec.as_ref()?.cluster_ip.clone());
     let url = difference.found.as_ref().and_then(Value::as_str).unwrap_or_default();
     difference.path == "extenders[0].urlPrefix"
-        && address.is_some_and(|address| url == format!("https://{address}:9444/scheduler"))
+        && address(seen).is_some_and(|address| url == by_address(&address))
+}
+
+/// The address of the extender's Service.
+fn address(seen: &Observed) -> Option<String> {
+    seen.extender_service.found().and_then(|service| service.spec.as_ref()?.cluster_ip.clone())
+}
+
+/// How the extender is called by it.
+fn by_address(address: &str) -> String {
+    format!("https://{address}:9444/scheduler")
 }
 
 /// Whether pods would not be scheduled rightly. Numbers that tune and the election are the admin's.
@@ -149,7 +170,10 @@ fn names(seen: &Observed, found: &Value) -> Vec<Finding> {
         .filter_map(|p| p["schedulerName"].as_str())
         .collect();
     let Ok(policies) = policies(seen) else { return Vec::new() };
-    let strange = policies.pods.iter().filter(|policy| !profiles.contains(&policy.scheduler_name()));
+    let is_main = main_scheduler::config_map(seen).is_some();
+    // A policy that names none leaves pods to whom they name themselves: to the cluster's own.
+    let is_known = |name: &str| profiles.contains(&name) || is_main && name.is_empty();
+    let strange = policies.pods.iter().filter(|policy| !is_known(policy.scheduler_name()));
     strange
         .map(|policy| {
             Finding::failure(

@@ -11,12 +11,15 @@ use serde_json::{Value, json};
 
 const NOW: &str = "2026-06-01T00:00:00Z";
 
-fn of<T: DeserializeOwned>(value: Value) -> T {
+pub(super) fn of<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
 /// Texts of certificates for `name`, and their authority's, valid from January 2026 until January 2027.
-fn certificates(name: &str, authority: &rcgen::CertifiedIssuer<'_, rcgen::KeyPair>) -> [String; 3] {
+pub(super) fn certificates(
+    name: &str,
+    authority: &rcgen::CertifiedIssuer<'_, rcgen::KeyPair>,
+) -> [String; 3] {
     let mut leaf = rcgen::CertificateParams::new(vec![name.to_owned()]).unwrap();
     (leaf.not_before, leaf.not_after) = (rcgen::date_time_ymd(2026, 1, 1), rcgen::date_time_ymd(2027, 1, 1));
     leaf.distinguished_name.push(rcgen::DnType::CommonName, "kerf-scheduler");
@@ -27,7 +30,7 @@ fn certificates(name: &str, authority: &rcgen::CertifiedIssuer<'_, rcgen::KeyPai
     [authority.pem(), pem, key.serialize_pem()]
 }
 
-fn authority() -> rcgen::CertifiedIssuer<'static, rcgen::KeyPair> {
+pub(super) fn authority() -> rcgen::CertifiedIssuer<'static, rcgen::KeyPair> {
     let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
     parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     (parameters.not_before, parameters.not_after) =
@@ -35,7 +38,7 @@ fn authority() -> rcgen::CertifiedIssuer<'static, rcgen::KeyPair> {
     rcgen::CertifiedIssuer::self_signed(parameters, rcgen::KeyPair::generate().unwrap()).unwrap()
 }
 
-fn secret(texts: &[(&str, &str)]) -> k8s_openapi::api::core::v1::Secret {
+pub(super) fn secret(texts: &[(&str, &str)]) -> k8s_openapi::api::core::v1::Secret {
     let data = texts
         .iter()
         .map(|(key, text)| ((*key).to_owned(), k8s_openapi::ByteString(text.as_bytes().to_vec())));
@@ -82,7 +85,7 @@ fn node(name: &str, labels: &Value, allocatable: &Value) -> k8s_openapi::api::co
 }
 
 /// A cluster on which kerf works.
-fn good() -> Observed {
+pub(super) fn good() -> Observed {
     let authority = authority();
     let [ca, webhook, _] = certificates("kerf-webhook.kerf-system.svc", &authority);
     let [_, extender, key] = certificates("kerf-extender.kerf-system.svc", &authority);

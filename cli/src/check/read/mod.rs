@@ -83,11 +83,23 @@ async fn programs(client: &Client, seen: &mut Observed) {
         get(Api::<Service>::namespaced(client.clone(), &namespace), "kerf-extender"),
         probe::show(client),
     );
+    seen.main_schedulers = main_schedulers(client).await;
     // A leader's clock may be slow: whether it lives is seen by whether it renews.
     if let Some(rest) = seen.lease.found().and_then(|lease| super::judge::overdue(lease, seen.now)) {
         sleep(Duration::from_secs(rest.min(15))).await;
         seen.lease_later = get(leases, "kerf-extender").await.found().cloned();
     }
+}
+
+/// kubeadm's static pods have this label.
+async fn main_schedulers(client: &Client) -> Seen<Vec<Pod>> {
+    let params = ListParams::default().labels("component=kube-scheduler");
+    seen(
+        Api::<Pod>::namespaced(client.clone(), "kube-system")
+            .list(&params)
+            .await
+            .map(|list| Some(list.items)),
+    )
 }
 
 fn seen<T>(answer: Result<Option<T>, kube::Error>) -> Seen<T> {

@@ -1,0 +1,211 @@
+//! The cluster's own scheduler, where kerf is installed to be asked by it (`scheduler.mode: main` of the chart). Its configuration is a
+//! file on its host, which no API shows: what can be seen is what the chart says of it, and whether the scheduler is told of a file.
+
+use super::{Finding, Observed, Seen, unknown};
+use crate::check::observed::name_of;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+
+/// The `ConfigMap` that the chart writes in this mode, and in no other.
+pub const CONFIG_MAP: &str = "kerf-main-scheduler";
+
+/// The key in it of the configuration.
+pub const KEY: &str = "scheduler.yaml";
+
+/// Where the chart's notes put that on each control plane node.
+const FILE: &str = "/etc/kubernetes/kerf/scheduler.yaml";
+
+/// The chart's `ConfigMap`, if kerf is installed in this mode.
+pub fn config_map(seen: &Observed) -> Option<&ConfigMap> {
+    seen.config_maps.all().iter().find(|map| name_of(*map) == CONFIG_MAP)
+}
+
+/// How what is not as it is printed comes right.
+pub fn remedy(namespace: &str) -> String {
+    format!(
+        "helm upgrade the release (--namespace {namespace} --reuse-values), write {KEY} of ConfigMap {CONFIG_MAP} to {FILE} on each control plane node, and restart kube-scheduler"
+    )
+}
+
+/// Whether the cluster's scheduler is told of the file.
+pub fn running(seen: &Observed) -> Finding {
+    let pods = match &seen.main_schedulers {
+        Seen::Unknown(why) => return unknown("kube-scheduler's pods in kube-system", why),
+        Seen::Absent => &[][..],
+        Seen::Found(pods) => pods,
+    };
+    let start = format!(
+        "start kube-scheduler with --config={FILE}: ConfigMap {CONFIG_MAP} has kubeadm's patch and k3s's lines for it; with a managed control plane use scheduler.mode=second"
+    );
+    if pods.is_empty() {
+        return Finding::warning(
+            "kube-scheduler is no pod of kube-system: whether it asks kerf cannot be seen from here",
+            start,
+        );
+    }
+    let with = |is_it: fn(Option<&str>) -> bool| -> Vec<&str> {
+        pods.iter().filter(|pod| is_it(config_of(pod))).map(name_of).collect()
+    };
+    let (without, elsewhere) =
+        (with(|file| file.is_none()), with(|file| file.is_some_and(|file| file != FILE)));
+    if !without.is_empty() {
+        return Finding::failure(
+            format!("{} does not ask kerf: it is started without --config", without.join(", ")),
+            start,
+        );
+    }
+    if !elsewhere.is_empty() {
+        return Finding::warning(
+            format!(
+                "{} has a configuration of another name than {FILE}, which cannot be read from here",
+                elsewhere.join(", ")
+            ),
+            format!(
+                "make sure that it has the extender of {KEY} in ConfigMap {CONFIG_MAP}, and then the same"
+            ),
+        );
+    }
+    Finding::fine(format!(
+        "{} is started with --config={FILE}, whose content no API shows",
+        with(|_| true).join(", ")
+    ))
+}
+
+/// The file of a kube-scheduler's `--config`.
+fn config_of(pod: &Pod) -> Option<&str> {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers.into_iter().find_map(|container| {
+        let words: Vec<&str> =
+            container.command.iter().chain(&container.args).flatten().map(String::as_str).collect();
+        let after = words.windows(2).find(|pair| pair[0] == "--config").map(|pair| pair[1]);
+        words.iter().find_map(|word| word.strip_prefix("--config=")).or(after)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Output;
+    use crate::check::finding::Group;
+    use crate::check::judge::tests::{authority, certificates, good, of, secret};
+    use crate::check::judge::{Report, after};
+    use crate::check::report::{is_good, render};
+    use crate::scheduler_config::{Args, configuration};
+    use kerf_runtime::tls::key;
+    use serde_json::json;
+
+    const ADDRESS: &str = "10.96.0.44";
+
+    /// A cluster whose own scheduler asks kerf, as the chart installs it.
+    fn installed() -> Observed {
+        let mut seen = good();
+        seen.extender_service = Seen::Found(of(json!({"spec": {"clusterIP": ADDRESS}})));
+        let printed = configuration(&Args::of_the_main_one(format!("https://{ADDRESS}:9444/scheduler")));
+        let policy = include_str!("../../../../policies/default.yaml");
+        let policy = policy.replace("schedulerName: kerf-scheduler", "schedulerName: \"\"");
+        seen.config_maps = Seen::Found(vec![
+            of(json!({"metadata": {"name": "kerf-policies"}, "data": {"default.yaml": policy}})),
+            of(json!({"metadata": {"name": CONFIG_MAP}, "data": {
+                KEY: serde_saphyr::to_string(&printed).unwrap(), "k3s.yaml": "kube-scheduler-arg: []", "kube-scheduler.yaml": "spec: {}",
+            }})),
+        ]);
+        if let Seen::Found(pods) = &mut seen.pods {
+            pods.retain(|pod| !name_of(pod).starts_with("kerf-scheduler"));
+        }
+        let authority = authority();
+        let [ca, server, _] = certificates(ADDRESS, &authority);
+        let [_, client, own] = certificates("kerf-scheduler", &authority);
+        let texts = [
+            (key::CA_CERT, &*ca),
+            (key::SERVER_CERT, &server),
+            (key::CLIENT_CERT, &client),
+            (key::CLIENT_KEY, &own),
+        ];
+        seen.secrets.insert("kerf-extender-tls".to_owned(), Seen::Found(secret(&texts)));
+        seen.main_schedulers = started(&[&["kube-scheduler", "--config", FILE]]).main_schedulers;
+        seen
+    }
+
+    /// What is said of the scheduler.
+    fn said(seen: &Observed) -> String {
+        let report: Report =
+            after(seen).into_iter().filter(|(group, _)| *group == Group::Scheduler).collect();
+        render(&report, Output::Text, false)
+    }
+
+    #[test]
+    fn a_cluster_whose_own_scheduler_asks_kerf_is_well() {
+        let report = after(&installed());
+        assert!(is_good(&report, true), "{}", render(&report, Output::Text, false));
+        let said = said(&installed());
+        assert!(
+            said.contains("✓ kube-scheduler-0 is started with --config=/etc/kubernetes/kerf/scheduler.yaml"),
+            "{said}"
+        );
+        assert!(
+            said.contains("✓ ConfigMap kerf-main-scheduler is what kerf scheduler-config prints"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn an_address_that_was_not_known_yet_or_has_changed_is_told_with_both() {
+        for (at, was) in [("CLUSTER-IP", "before the Service was there"), ("10.96.0.99", "another's")] {
+            let mut seen = installed();
+            let Seen::Found(maps) = &mut seen.config_maps else { unreachable!() };
+            let text = maps[1].data.as_mut().unwrap().get_mut(KEY).unwrap();
+            *text = text.replace(ADDRESS, at);
+            let said = said(&seen);
+            let wanted = format!(
+                r#"urlPrefix is "https://{at}:9444/scheduler" and should be "https://{ADDRESS}:9444/scheduler""#
+            );
+            assert!(said.contains(&wanted) && said.contains("helm upgrade"), "{was}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_gives_pods_to_a_second_scheduler_is_told() {
+        let mut seen = installed();
+        let Seen::Found(maps) = &mut seen.config_maps else { unreachable!() };
+        let policy = maps[0].data.as_mut().unwrap().get_mut("default.yaml").unwrap();
+        *policy = policy.replace("schedulerName: \"\"", "schedulerName: kerf-scheduler");
+        assert!(
+            said(&seen)
+                .contains(r#"gives pods to the scheduler "kerf-scheduler", which has no profile here"#)
+        );
+    }
+
+    fn started(commands: &[&[&str]]) -> Observed {
+        let pods = commands.iter().enumerate().map(|(n, command)| {
+            let container = json!({"name": "kube-scheduler", "command": command});
+            let pod = json!({"metadata": {"name": format!("kube-scheduler-{n}")}, "spec": {"containers": [container]}});
+            serde_json::from_value(pod).unwrap()
+        });
+        Observed { main_schedulers: Seen::Found(pods.collect()), ..Observed::default() }
+    }
+
+    #[test]
+    fn a_scheduler_that_is_told_of_the_file_is_good() {
+        let by_file = format!("--config={FILE}");
+        for told in [&["kube-scheduler", &by_file][..], &["kube-scheduler", "--config", FILE]] {
+            let finding = running(&started(&[told]));
+            assert_eq!(finding.remedy(), None, "{}", finding.what);
+        }
+    }
+
+    #[test]
+    fn one_of_several_that_is_not_told_fails_by_its_name() {
+        let by_file = format!("--config={FILE}");
+        let finding = running(&started(&[
+            &["kube-scheduler", &by_file],
+            &["kube-scheduler", "--kubeconfig=/etc/kubernetes/scheduler.conf"],
+        ]));
+        assert!(finding.is_failure());
+        assert!(finding.what.starts_with("kube-scheduler-1 does not ask kerf"), "{}", finding.what);
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_a_warning() {
+        assert!(running(&started(&[&["kube-scheduler", "--config=/etc/other.yaml"]])).is_warning());
+        assert!(running(&started(&[])).is_warning(), "k3s");
+    }
+}

@@ -1,0 +1,160 @@
+//! Two replicas of the extender, by the chart and with its own pods: when the leader is gone, or comes back too late, the other
+//! leads, the Service leads to it alone, pods are bound, and no slice is given out twice.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kerf_core::keys;
+use kerf_nvml_mock::Model;
+use kerf_tests::chart::{folder, helm_on, said};
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, wait};
+use kerf_tests::kubelet::PodKey;
+use kerf_tests::oracle::Truth;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use rustix::process::Signal;
+
+const PATIENCE: Duration = Duration::from_mins(2);
+const EXTENDER: &str = "kerf-extender";
+/// Where the extender's replicas run, and kerf's other pods.
+const HOSTS: [&str; 2] = ["cpu-a", "cpu-b"];
+
+struct Scene {
+    cluster: BareCluster,
+}
+
+impl Scene {
+    async fn start() -> anyhow::Result<Self> {
+        let h100 = NodeSpec::new("h100", Model::H100, 2).with_gpu_operator_labels().with_gpu_taint();
+        let mut nodes = vec![h100.with_label("nvidia.com/gpu.deploy.device-plugin", "false")];
+        nodes.extend(HOSTS.map(NodeSpec::without_gpus));
+        let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
+        let install = ["install", "kerf", &folder(), "--create-namespace"];
+        let wait = ["--namespace", NAMESPACE, "--wait", "--timeout", "4m"];
+        said(&helm_on(cluster.plane(), &[&install[..], &wait].concat()).await?)?;
+        Ok(Self { cluster })
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.cluster.plane().client(), NAMESPACE)
+    }
+
+    /// Who holds the Lease.
+    async fn leader(&self) -> anyhow::Result<String> {
+        let leases = Api::<Lease>::namespaced(self.cluster.plane().client(), NAMESPACE);
+        let spec = leases.get(EXTENDER).await?.spec.context("the Lease is empty")?;
+        Ok(spec.holder_identity.unwrap_or_default())
+    }
+
+    /// The pods that the extender's Service leads to.
+    async fn served_by(&self) -> anyhow::Result<Vec<String>> {
+        let services = Api::<Service>::namespaced(self.cluster.plane().client(), NAMESPACE);
+        let selector = services.get(EXTENDER).await?.spec.and_then(|spec| spec.selector).unwrap_or_default();
+        let labels: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        self.names(&labels.join(","), true).await
+    }
+
+    async fn names(&self, labels: &str, ready: bool) -> anyhow::Result<Vec<String>> {
+        let listed = self.pods().list(&ListParams::default().labels(labels)).await?;
+        let is_ready = |pod: &Pod| {
+            let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
+            pod.metadata.deletion_timestamp.is_none()
+                && conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
+        };
+        let pods = listed.items.into_iter().filter(|pod| !ready || is_ready(pod));
+        Ok(pods.filter_map(|pod| pod.metadata.name).collect())
+    }
+
+    /// Waits until two replicas are ready and another than `before` leads; the Service leads to it, and it alone has the label.
+    async fn settled_without(&self, before: &str) -> anyhow::Result<String> {
+        let replicas = format!("app.kubernetes.io/name={EXTENDER}");
+        let mut last = String::new();
+        let settled = async || {
+            let leader = self.leader().await?;
+            let labelled = self.names(&format!("{}={}", keys::ROLE, keys::LEADER), false).await?;
+            let (served_by, ready) = (self.served_by().await?, self.names(&replicas, true).await?);
+            last = format!(
+                "{leader} leads; label at {labelled:?}; Service leads to {served_by:?}; ready: {ready:?}"
+            );
+            let alone = [leader.clone()];
+            Ok(leader != before && labelled == alone && served_by == alone && ready.len() == 2)
+        };
+        wait(PATIENCE, "one leader, and the Service at it", settled).await.context(last)?;
+        self.leader().await
+    }
+
+    fn signal(&self, replica: &str, signal: Signal) -> anyhow::Result<()> {
+        let pod = PodKey::new(NAMESPACE, replica);
+        let sent = HOSTS.iter().any(|host| {
+            self.cluster.node(host).is_ok_and(|node| node.kubelet().signal(&pod, "extender", signal))
+        });
+        ensure!(sent, "{replica} runs nowhere");
+        Ok(())
+    }
+
+    async fn create(&self, name: &str) -> anyhow::Result<()> {
+        let asking = pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")]);
+        self.cluster.pods().create(&asking).await.map(drop)
+    }
+
+    /// Waits until the pod runs, and everybody has a slice of his own.
+    async fn runs(&self, name: &str, since: Instant) -> anyhow::Result<()> {
+        self.cluster.pods().running(name).await?;
+        println!("{name}: ran after {:.1} s", since.elapsed().as_secs_f64());
+        let truth = Truth::of_nodes(self.cluster.plane().client(), vec![self.cluster.node("h100")?]).await?;
+        ensure!(truth.violations().is_empty(), "{}", truth.violations().join("\n"));
+        Ok(())
+    }
+
+    /// Creates a pod, which must run.
+    async fn serves(&self, name: &str) -> anyhow::Result<()> {
+        let began = Instant::now();
+        self.create(name).await?;
+        self.runs(name, began).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_leads_to_the_one_replica_that_leads() -> anyhow::Result<()> {
+    let scene = Scene::start().await?;
+    let first = scene.settled_without("").await?;
+    scene.serves("first").await?;
+
+    // It dies with its machine: it gives nothing back, and its pod is gone.
+    let began = Instant::now();
+    scene.signal(&first, Signal::STOP)?;
+    scene.pods().delete(&first, &DeleteParams::default().grace_period(0)).await?;
+    scene.create("after-death").await?;
+    scene.runs("after-death", began).await?;
+    let second = scene.settled_without(&first).await?;
+
+    // It is cut off for longer than its Lease, with the scheduler's connection to it, and comes back.
+    let began = Instant::now();
+    scene.signal(&second, Signal::STOP)?;
+    scene.create("cut-off").await?;
+    scene.runs("cut-off", began).await?;
+    scene.signal(&second, Signal::CONT)?;
+    let third = scene.settled_without(&second).await?;
+    scene.serves("after-return").await?;
+
+    // Its process is killed, and started again in its place.
+    let began = Instant::now();
+    scene.signal(&third, Signal::KILL)?;
+    scene.create("after-crash").await?;
+    scene.runs("after-crash", began).await?;
+    let fourth = scene.settled_without("").await?;
+
+    // A rollout: the Lease is given back each time, and nobody waits for its end.
+    scene.cluster.plane().kubectl(&["rollout", "restart", "-n", NAMESPACE, "deployment", EXTENDER]).await?;
+    scene.serves("during-rollout").await?;
+    scene
+        .cluster
+        .plane()
+        .kubectl(&["rollout", "status", "-n", NAMESPACE, "deployment", EXTENDER, "--timeout=2m"])
+        .await?;
+    scene.settled_without(&fourth).await?;
+    scene.serves("after-rollout").await?;
+    scene.cluster.stop().await
+}

@@ -22,7 +22,6 @@ mod report;
 use clap::{Args as ClapArgs, ValueEnum};
 use finding::Report;
 use jiff::SignedDuration;
-use kerf_core::keys;
 use kerf_runtime::args::ClientArgs;
 use std::io::Write;
 use std::process::ExitCode;
@@ -66,11 +65,6 @@ pub enum Output {
     Short,
     /// JSON.
     Json,
-}
-
-/// The label by which an admin gives a Node to kerf.
-fn managed_label() -> String {
-    format!("{}/managed", keys::GROUP)
 }
 
 /// Checks, prints, and says by its exit code whether all is well: 1 if not, 2 where no API server was reached.

@@ -7,6 +7,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use kerf_core::keys;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -128,7 +129,7 @@ impl Observed {
 
 /// Whether the admin has given a Node to kerf.
 pub fn is_managed(node: &Node) -> bool {
-    label(node, &super::managed_label()).is_some_and(|value| value == "true")
+    label(node, keys::MANAGED).is_some_and(|value| value == "true")
 }
 
 /// A Node's label.

@@ -3,6 +3,7 @@
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::{is_managed, label, name_of};
 use k8s_openapi::api::core::v1::Node;
+use kerf_core::keys;
 
 /// Labels that say that a node has an NVIDIA GPU: the GPU Operator's, and node feature discovery's by PCI vendor and class.
 const LABELS: [&str; 3] = [
@@ -18,7 +19,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     let managed: Vec<&str> = seen.managed().map(name_of).collect();
     let others: Vec<&str> =
         seen.nodes.all().iter().filter(|node| !is_managed(node) && has_gpus(node)).map(name_of).collect();
-    let key = crate::check::managed_label();
+    let key = keys::MANAGED;
     if managed.is_empty() && others.is_empty() {
         return vec![Finding::warning(
             "no node shows an NVIDIA GPU",

@@ -3,6 +3,7 @@
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::{is_ready, name_of, trouble_of};
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, GpuStatus, ModeChange};
+use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::BTreeSet;
@@ -15,7 +16,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     }
     let names: BTreeSet<&str> = seen.managed().map(name_of).collect();
     if names.is_empty() {
-        let label = crate::check::managed_label();
+        let label = keys::MANAGED;
         return vec![Finding::warning(
             format!("no node is kerf's: none has the label {label}=true"),
             format!("kubectl label node NAME {label}=true"),

@@ -83,8 +83,8 @@ fn agreement(node: &Node) -> Option<Finding> {
 }
 
 fn condition(node: &Node) -> Option<&k8s_openapi::api::core::v1::NodeCondition> {
-    let kind = format!("{}/Layout", keys::GROUP);
-    node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+    let mut conditions = node.status.as_ref()?.conditions.as_ref()?.iter();
+    conditions.find(|condition| condition.type_ == keys::LAYOUT_CONDITION)
 }
 
 /// How the layout stands that a policy gives the node.

@@ -5,6 +5,7 @@ use crate::check::observed::Probe;
 use crate::check::others::{Foreigner, Who};
 use crate::check::report::{is_good, render};
 use jiff::{SignedDuration, Timestamp};
+use kerf_core::keys;
 use kerf_runtime::tls::key;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -103,7 +104,7 @@ fn good() -> Observed {
     ))
     .unwrap();
     let policy = include_str!("../../../../policies/default.yaml");
-    let managed = json!({crate::check::managed_label(): "true"});
+    let managed = json!({(keys::MANAGED): "true"});
     let plugin = json!({"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"});
     let rights: Vec<(Need, Seen<bool>)> = need::of_the_programs("kerf-system")
         .unwrap()

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service, Volume};
 use kerf_core::keys;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::Value;
@@ -119,6 +119,14 @@ impl Observed {
             let name = pod.metadata.labels.as_ref().and_then(|labels| labels.get("app.kubernetes.io/name"));
             name.is_some_and(|name| name == program) && pod.metadata.deletion_timestamp.is_none()
         })
+    }
+
+    /// The volumes of the Deployment of one of kerf's programs.
+    pub fn volumes_of(&self, program: &str) -> impl Iterator<Item = &Volume> {
+        let deployment = self.deployments.all().iter().find(|deployment| name_of(*deployment) == program);
+        let volumes = deployment
+            .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref());
+        volumes.into_iter().flatten()
     }
 
     /// The Nodes that the admin has given to kerf.

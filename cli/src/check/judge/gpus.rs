@@ -3,11 +3,11 @@
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::{is_managed, label, name_of};
 use k8s_openapi::api::core::v1::Node;
-use kerf_core::keys;
+use kerf_core::{keys, nvidia_keys};
 
 /// Labels that say that a node has an NVIDIA GPU: the GPU Operator's, and node feature discovery's by PCI vendor and class.
 const LABELS: [&str; 3] = [
-    "nvidia.com/gpu.present",
+    nvidia_keys::PRESENT,
     "feature.node.kubernetes.io/pci-10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",
 ];
@@ -45,5 +45,7 @@ fn has_gpus(node: &Node) -> bool {
     let labelled = LABELS.iter().any(|key| label(node, key) == Some("true"));
     let allocatable = node.status.iter().flat_map(|status| status.allocatable.iter().flatten());
     labelled
-        || allocatable.into_iter().any(|(name, amount)| name.starts_with("nvidia.com/") && amount.0 != "0")
+        || allocatable
+            .into_iter()
+            .any(|(name, amount)| name.starts_with(nvidia_keys::PREFIX) && amount.0 != "0")
 }

@@ -74,7 +74,7 @@ impl Who {
                     .to_owned()
             }
             Self::Nos | Self::Hami | Self::Kai | Self::VolcanoVgpu | Self::Gpushare => format!(
-                "keep its DaemonSet off the node, or take the node from kerf: kubectl label node {node} {}-",
+                "keep its DaemonSet off the node, or take the node from kerf: kubectl label node {node} {}=false --overwrite",
                 keys::MANAGED
             ),
         }

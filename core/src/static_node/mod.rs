@@ -10,8 +10,8 @@ pub use name::{PluginName, names};
 pub use offer::{StaticOffer, admits};
 pub use place::{Devices, Spot, devices, place};
 
-use crate::keys;
 use crate::kind::Kind;
+use crate::managed::is_managed;
 use crate::mig::catalog;
 use crate::units::SizeGb;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl StaticNode {
         capacity: impl IntoIterator<Item = (&'m str, &'m str)>,
         allocatable: impl IntoIterator<Item = (&'m str, &'m str)>,
     ) -> Option<Self> {
-        if labels.get(keys::MANAGED).is_some_and(|value| value == "true") {
+        if is_managed(labels) {
             return None;
         }
         let (capacity, allocatable) = (counts(capacity), counts(allocatable));

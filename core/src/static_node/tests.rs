@@ -1,5 +1,6 @@
 use super::*;
 use crate::contract::RequestDocument;
+use crate::keys;
 use crate::kind::{IsolationClass, Kind};
 use crate::packing::{Cost, Refusal};
 use crate::resource::ResourceName;
@@ -187,6 +188,7 @@ fn a_node_is_static_if_it_has_devices_of_the_plugin_and_is_not_kerfs() {
     assert!(read(&[], &gpus, &gpus).is_some());
     assert!(read(&[(keys::MANAGED, "false")], &gpus, &gpus).is_some());
     assert!(read(&[(keys::MANAGED, "true")], &gpus, &gpus).is_none());
+    assert!(read(&[(keys::NOS_PARTITIONING, "mig")], &gpus, &gpus).is_none());
     for none in [[("cpu", "8")], [("nvidia.com/gpu", "0")], [("nvidia.com/gpu-10gb", "3")]] {
         assert!(read(&[], &none, &none).is_none(), "{none:?}");
     }

@@ -1,7 +1,7 @@
 //! The nodes with GPUs, before kerf is there.
 
 use super::{Finding, Observed, Seen, unknown};
-use crate::check::observed::{is_managed, label, name_of};
+use crate::check::observed::{label, name_of};
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::{keys, nvidia_keys};
 
@@ -16,9 +16,8 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     if let Seen::Unknown(why) = &seen.nodes {
         return vec![unknown("the Nodes", why)];
     }
-    let managed: Vec<&str> = seen.managed().map(name_of).collect();
-    let others: Vec<&str> =
-        seen.nodes.all().iter().filter(|node| !is_managed(node) && has_gpus(node)).map(name_of).collect();
+    let managed: Vec<&str> = seen.managed().into_iter().map(name_of).collect();
+    let others: Vec<&str> = seen.unmanaged().into_iter().filter(|node| has_gpus(node)).map(name_of).collect();
     let key = keys::MANAGED;
     if managed.is_empty() && others.is_empty() {
         return vec![Finding::warning(

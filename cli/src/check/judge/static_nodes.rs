@@ -2,7 +2,7 @@
 //! how their layout stands.
 
 use super::{Finding, Observed};
-use crate::check::observed::{is_managed, label, name_of};
+use crate::check::observed::{label, name_of};
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::keys;
 
@@ -17,8 +17,7 @@ const STRATEGY: &str = "nvidia.com/mig.strategy";
 const DISCOVERY: &str = "run GPU feature discovery on the node (the GPU Operator's gpu-feature-discovery, or gfd.enabled=true of the device plugin's chart), and look at its log";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
-    let nodes: Vec<&Node> =
-        seen.nodes.all().iter().filter(|node| !is_managed(node) && is_served(node)).collect();
+    let nodes = seen.unmanaged().into_iter().filter(|node| is_served(node));
     let mut findings = Vec::new();
     let mut good = Vec::new();
     for node in nodes {

@@ -179,6 +179,22 @@ fn a_cluster_on_which_kerf_works_is_well_line_by_line() {
 }
 
 #[test]
+fn a_node_is_kerfs_by_any_label_that_makes_it_so_and_by_its_agent() {
+    for labels in [
+        json!({"nos.nebuly.com/gpu-partitioning": "mig"}),
+        json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "false"}),
+        json!({}),
+    ] {
+        let mut seen = good();
+        let Seen::Found(nodes) = &mut seen.nodes else { unreachable!() };
+        nodes[1] = node("h100", &labels, &json!({"nvidia.com/gpu": "0"}));
+        let report = after(&seen);
+        assert!(is_good(&report, true), "{labels}: {}", render(&report, Output::Short, true));
+        assert!(render(&report, Output::Text, true).contains("h100: agent ready, GPUs well"), "{labels}");
+    }
+}
+
+#[test]
 fn a_cluster_without_kerf_is_told_whether_it_can_have_it() {
     let mut seen = Observed { crd: Seen::Absent, webhook: Seen::Absent, pods: Seen::Absent, ..good() };
     seen.rights =
@@ -295,6 +311,11 @@ const FAULTS: &[(&str, Break)] = &[
     ("the device plugin on a node of kerf's", |seen| {
         let Seen::Found(foreigners) = &mut seen.foreigners else { return };
         foreigners[0].nodes.insert("h100".to_owned());
+    }),
+    ("nos on a node of kerf's", |seen| {
+        let Seen::Found(foreigners) = &mut seen.foreigners else { return };
+        let (who, evidence) = (Who::Nos, "DaemonSet nebuly-nos/nos-mig-agent".to_owned());
+        foreigners.push(Foreigner { who, evidence, nodes: ["h100".to_owned()].into() });
     }),
     ("another's webhook", |seen| {
         let Seen::Found(foreigners) = &mut seen.foreigners else { return };

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 /// What the labels of a static node say that may serve the pod.
 pub(super) fn expressions(document: &RequestDocument) -> Vec<Value> {
+    // Of what makes a node kerf's (`kerf_core::managed`) this is what one expression can say.
     let not_kerfs = json!({"key": keys::MANAGED, "operator": "NotIn", "values": ["true"]});
     let mut expressions = vec![not_kerfs];
     for expression in document.containers.iter().filter_map(of_container) {

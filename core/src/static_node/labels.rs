@@ -1,7 +1,7 @@
 //! What the labels of GPU feature discovery say, and whether the node's capacity bears it out (k8s-device-plugin
 //! `internal/lm`).
 
-use super::{PluginName, StaticOffer};
+use super::{Doubt, PluginName, StaticOffer};
 use crate::kind::Kind;
 use crate::mig::catalog::{self, GpuModel};
 use crate::mig::{MigTable, Profile};
@@ -31,6 +31,18 @@ struct Said {
     mps: bool,
     /// The MIG profile, where they are MIG instances.
     profile: Option<Profile>,
+}
+
+impl Said {
+    /// How many devices there are by the labels, where there are so many others that what they are is in doubt.
+    fn disagrees(&self, name: PluginName, capacity: u32) -> Option<u32> {
+        let (units, replicas) = (self.count.filter(|count| *count > 0)?, self.replicas.unwrap_or(1));
+        // Of GPUs in MIG mode beside others the plugin makes no `nvidia.com/gpu`, though they are counted.
+        let few_are_well =
+            replicas == 1 && name == PluginName::Gpu && self.profile.is_none() && capacity <= units;
+        let told = units.saturating_mul(replicas);
+        (capacity != told && !few_are_well).then_some(told)
+    }
 }
 
 fn number<T: std::str::FromStr>(labels: &Labels, key: &str) -> Option<T> {
@@ -92,6 +104,12 @@ fn said(labels: &Labels, name: PluginName) -> Said {
     }
 }
 
+/// Whether labels and capacity tell otherwise of `name`.
+pub(super) fn doubt(labels: &Labels, name: PluginName, capacity: u32) -> Option<Doubt> {
+    let told = said(labels, name).disagrees(name, capacity)?;
+    Some(Doubt { name, there: capacity, told })
+}
+
 /// What a node offers under `name`, of which it has `capacity` devices and may give `allocatable`.
 ///
 /// Allocatable counts. Labels are up to a minute late, and so may allocatable be: where they do not agree, what is there is
@@ -122,10 +140,7 @@ pub(super) fn offer(
     };
     let told = said.replicas.unwrap_or(1);
     let replicas = told.max(capacity.div_ceil(units)).max(1);
-    // Of GPUs in MIG mode beside others the plugin makes no `nvidia.com/gpu`, though they are counted.
-    let few_are_well = told == 1 && name == PluginName::Gpu && said.profile.is_none() && capacity <= units;
-    let agrees = capacity == units.saturating_mul(told) || few_are_well;
-    let kind = match (agrees, replicas, said.profile) {
+    let kind = match (said.disagrees(name, capacity).is_none(), replicas, said.profile) {
         (true, 1, Some(_)) if !renamed => Kind::Mig,
         (true, 1, None) if !renamed => Kind::Whole,
         (true, 2.., None) if said.mps => Kind::Mps,

@@ -23,8 +23,21 @@ pub struct StaticNode {
     pub model: String,
     /// What it offers, by ascending name.
     pub offers: Vec<StaticOffer>,
+    /// The names of what it offers of which labels and capacity tell otherwise; what is there is taken for time slices.
+    pub doubts: Vec<Doubt>,
     /// All that it has for pods, by name: also what it does not offer, because nobody knows what that is.
     pub devices: Devices,
+}
+
+/// A name of which a node has more or fewer devices than its labels tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Doubt {
+    /// The name.
+    pub name: PluginName,
+    /// How many devices there are, sick ones included.
+    pub there: u32,
+    /// How many there are by the labels.
+    pub told: u32,
 }
 
 impl StaticNode {
@@ -43,17 +56,18 @@ impl StaticNode {
             return None;
         }
         let (capacity, allocatable) = (counts(capacity), counts(allocatable));
-        let offer = |(name, count): (&PluginName, &u32)| {
-            let capacity = capacity.get(name).copied().unwrap_or(0).max(*count);
-            labels::offer(labels, *name, capacity, *count)
-        };
+        let there = |name: PluginName, count: u32| capacity.get(&name).copied().unwrap_or(0).max(count);
+        let offer =
+            |(name, count): (&PluginName, &u32)| labels::offer(labels, *name, there(*name, *count), *count);
         // A name of which no device is well now is the node's all the same: its pods wait for it.
         let all: Devices = capacity.keys().chain(allocatable.keys()).map(|name| (*name, 0)).collect();
         let devices: Devices =
             all.keys().map(|name| (*name, allocatable.get(name).copied().unwrap_or(0))).collect();
         let some = capacity.values().chain(allocatable.values()).any(|count| *count > 0);
-        let offers = devices.iter().filter_map(offer).collect();
-        some.then(|| Self { model: labels::model(labels), offers, devices })
+        let offers: Vec<StaticOffer> = devices.iter().filter_map(offer).collect();
+        let doubt = |offer: &StaticOffer| labels::doubt(labels, offer.name, there(offer.name, offer.count));
+        let doubts = offers.iter().filter_map(doubt).collect();
+        some.then(|| Self { model: labels::model(labels), offers, doubts, devices })
     }
 
     /// The size of one of its GPUs, as far as it is known.

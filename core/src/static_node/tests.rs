@@ -170,6 +170,17 @@ fn where_labels_and_capacity_do_not_agree_nothing_is_said_to_be_fenced() {
 }
 
 #[test]
+fn a_node_tells_of_which_names_labels_and_capacity_do_not_agree() {
+    let mps = a100("NVIDIA-A100-SXM4-80GB-SHARED", "4", "mps");
+    assert_eq!(static_node(&mps, &[("gpu", 8)]).doubts, []);
+    let doubt = Doubt { name: PluginName::Gpu, there: 2, told: 8 };
+    assert_eq!(static_node(&mps, &[("gpu", 2)]).doubts, [doubt]);
+    assert_eq!(static_node(&[], &[("gpu", 8)]).doubts, [], "nothing is told");
+    let whole = a100("NVIDIA-A100-SXM4-80GB", "1", "none");
+    assert_eq!(static_node(&whole, &[("gpu", 1)]).doubts, [], "the other is in MIG mode");
+}
+
+#[test]
 fn mig_instances_of_several_sizes_and_gpus_that_nobody_can_use_offer_nothing() {
     let invalid = a100("NVIDIA-A100-SXM4-80GB-MIG-INVALID", "0", "");
     assert!(offers(&invalid, &[("gpu", 3)]).is_empty());

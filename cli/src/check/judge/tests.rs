@@ -302,6 +302,12 @@ const FAULTS: &[(&str, Break)] = &[
             k8s_openapi::apimachinery::pkg::api::resource::Quantity("3".to_owned()),
         );
     }),
+    ("a static node with a sick device", |seen| {
+        let Seen::Found(nodes) = &mut seen.nodes else { return };
+        let status = nodes[2].status.as_mut().unwrap();
+        status.capacity = status.allocatable.clone();
+        status.allocatable = Some(of(json!({"nvidia.com/gpu": "3"})));
+    }),
     ("a layout that failed", |seen| {
         let Seen::Found(nodes) = &mut seen.nodes else { return };
         nodes[2].status.as_mut().unwrap().conditions = Some(vec![of(json!({

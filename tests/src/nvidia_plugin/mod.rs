@@ -38,7 +38,6 @@ mod node;
 mod pod;
 mod root;
 mod spec;
-mod volume;
 
 pub use container::Exit;
 pub use node::StaticNode;

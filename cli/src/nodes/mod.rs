@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use clap::{Args as ClapArgs, ValueEnum};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::static_node::StaticNode;
-use kerf_runtime::args::ClientArgs;
+use kerf_runtime::args::ContextArgs;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::machine::Machine;
 use kube::api::{Api, ListParams};
@@ -38,11 +38,8 @@ pub struct Args {
     /// Look again every two seconds and draw anew what has changed.
     #[arg(short, long)]
     watch: bool,
-    /// The kubeconfig's context; without it the current one.
-    #[arg(long)]
-    context: Option<String>,
     #[command(flatten)]
-    client: ClientArgs,
+    client: ContextArgs,
 }
 
 /// How nodes are shown.
@@ -65,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn print(args: &Args) -> anyhow::Result<()> {
-    let client = args.client.client_in(args.context.as_deref()).await?;
+    let client = args.client.client().await?;
     let terminal = std::io::stdout().is_terminal();
     let width = args.width.unwrap_or_else(terminal_width).clamp(*WIDTHS.start(), *WIDTHS.end());
     let colour = terminal && std::env::var_os("NO_COLOR").is_none();

@@ -227,11 +227,9 @@ fn selects(term: &Value, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(expression["key"].as_str().unwrap());
         let listed =
             value.is_some_and(|value| expression["values"].as_array().unwrap().contains(&json!(value)));
-        match expression["operator"].as_str().unwrap() {
-            "In" => listed,
-            "NotIn" => !listed,
-            other => panic!("{other}: what does it mean?"),
-        }
+        let is_in = expression["operator"] == "In";
+        assert!(is_in || expression["operator"] == "NotIn", "what does this mean: {expression}");
+        listed == is_in
     })
 }
 

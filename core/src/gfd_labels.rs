@@ -13,12 +13,10 @@
 
 use crate::kind::Kind;
 use crate::mig::{ComputeProfile, Profile};
+use crate::nvidia_keys::PREFIX;
 use crate::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
-
-/// The prefix of all of them.
-const PREFIX: &str = "nvidia.com/";
 
 /// What kerf tells of GPUs, behind [`PREFIX`] and `gpu.`.
 const OF_GPUS: [&str; 9] = [

@@ -6,7 +6,7 @@
 //! | room | what it decides |
 //! |---|---|
 //! | [`units`], [`quantity`] | what an amount of GPU memory is, and how users write it |
-//! | [`names`], [`kind`], [`resource`], [`keys`] | the words and spellings that cross a program's boundary |
+//! | [`names`], [`kind`], [`resource`], [`keys`], [`nvidia_keys`] | the words and spellings that cross a program's boundary |
 //! | [`mig`] | which sets of GPU instances are legal on a GPU |
 //! | [`request`] | what a pod asks for |
 //! | [`policy`] | which kinds of slice may serve it |
@@ -18,6 +18,7 @@
 //! | [`plugin_layout`] | how NVIDIA's device plugin is configured on the nodes that it serves |
 //! | [`offer`] | which devices the kubelet may hand out |
 //! | [`gfd_labels`] | what a served node's labels say to those who select on NVIDIA's |
+//! | [`managed`] | whether a node's GPUs are kerf's own |
 //! | [`static_node`] | what a node offers that NVIDIA's device plugin serves |
 //! | [`sharing`] | what tenants of one GPU cost each other, and which way of sharing serves them |
 //! | [`contract`] | the documents that the programs exchange |
@@ -31,8 +32,10 @@ pub mod inventory;
 pub mod keys;
 pub mod kind;
 pub mod ledger;
+pub mod managed;
 pub mod mig;
 pub mod names;
+pub mod nvidia_keys;
 pub mod offer;
 pub mod packing;
 pub mod planner;

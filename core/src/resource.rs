@@ -6,6 +6,7 @@
 use crate::keys::SIZE_PREFIX;
 use crate::kind::Kind;
 use crate::mig::{ComputeProfile, Profile, catalog};
+use crate::nvidia_keys::{GPU, GPU_SHARED, MIG_PREFIX, SHARED};
 use crate::quantity::{SizeError, named_size};
 use crate::static_node::PluginName;
 use crate::units::SizeGb;
@@ -15,11 +16,7 @@ use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-const MIG_PREFIX: &str = "nvidia.com/mig-";
-const WHOLE: &str = "nvidia.com/gpu";
-const REPLICA: &str = "nvidia.com/gpu.shared";
 const SHARE_PREFIX: &str = "nvidia.com/gpu-";
-const TIME_SLICE_SUFFIX: &str = ".shared";
 /// Between a name of NVIDIA's device plugin and a kind: in no resource name.
 const KIND_MARK: char = '=';
 
@@ -122,10 +119,10 @@ impl fmt::Display for ResourceName {
         match self {
             Self::Mig(profile) => write!(f, "{MIG_PREFIX}{}", profile.to_string().replace('+', ".")),
             Self::Compute(profile) => write!(f, "{MIG_PREFIX}{}", profile.to_string().replace('+', ".")),
-            Self::Whole => f.write_str(WHOLE),
-            Self::Replica => f.write_str(REPLICA),
+            Self::Whole => f.write_str(GPU),
+            Self::Replica => f.write_str(GPU_SHARED),
             Self::Mps(size) => write!(f, "{SHARE_PREFIX}{}gb", size.0),
-            Self::TimeSlicing(size) => write!(f, "{SHARE_PREFIX}{}gb{TIME_SLICE_SUFFIX}", size.0),
+            Self::TimeSlicing(size) => write!(f, "{SHARE_PREFIX}{}gb{SHARED}", size.0),
             Self::Plugin(name, _) => name.fmt(f),
         }
     }
@@ -166,12 +163,12 @@ impl FromStr for ResourceName {
             return profile.parse().map(Self::Mig).or_else(|_| part());
         }
         match text {
-            WHOLE => return Ok(Self::Whole),
-            REPLICA => return Ok(Self::Replica),
+            GPU => return Ok(Self::Whole),
+            GPU_SHARED => return Ok(Self::Replica),
             _ => {}
         }
         let share = text.strip_prefix(SHARE_PREFIX).ok_or_else(unknown)?;
-        let (share, time_slice) = match share.strip_suffix(TIME_SLICE_SUFFIX) {
+        let (share, time_slice) = match share.strip_suffix(SHARED) {
             Some(share) => (share, true),
             None => (share, false),
         };

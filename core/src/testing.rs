@@ -8,6 +8,7 @@ use crate::kind::{IsolationClass, Kind};
 use crate::ledger::Promisee;
 use crate::mig::catalog;
 use crate::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
+use crate::nvidia_keys::PREFIX;
 use crate::request::{GpuSelection, Role};
 use crate::resource::ResourceName;
 use crate::static_node::StaticNode;
@@ -152,9 +153,8 @@ pub fn wanted(shapes: &[Shape]) -> Vec<WantedSlice> {
 /// If it is no static node.
 #[must_use]
 pub fn static_node(labels: &[(&str, &str)], devices: &[(&str, u32)]) -> StaticNode {
-    let labels =
-        labels.iter().map(|(key, value)| (format!("nvidia.com/{key}"), (*value).to_owned())).collect();
-    let amounts = devices.iter().map(|(name, count)| (format!("nvidia.com/{name}"), count.to_string()));
+    let labels = labels.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned())).collect();
+    let amounts = devices.iter().map(|(name, count)| (format!("{PREFIX}{name}"), count.to_string()));
     let amounts: Vec<(String, String)> = amounts.collect();
     let all = || amounts.iter().map(|(name, amount)| (name.as_str(), amount.as_str()));
     StaticNode::read(&labels, None, all(), all()).expect("a static node")

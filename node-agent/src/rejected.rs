@@ -8,6 +8,7 @@
 use crate::pod_view::PodView;
 use crate::recorder::{About, News, Recorder};
 use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::nvidia_keys;
 use kerf_core::resource::ResourceName;
 use kerf_runtime::eviction;
 use kube::api::{DeleteParams, ListParams, Preconditions};
@@ -16,9 +17,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-
-/// The prefix of the names under which NVIDIA's own plugins and drivers offer devices.
-const NVIDIA: &str = "nvidia.com/";
 
 /// How often failed pods are looked for: nothing waits for it.
 const LOOK: Duration = Duration::from_secs(30);
@@ -105,7 +103,7 @@ impl Rejected {
 /// Whether a container of it asks for a device of kerf's names or NVIDIA's.
 fn asks_for_gpus(pod: &PodView) -> bool {
     let mut names = pod.spec.in_order().flat_map(|(container, _)| container.resources.limits.keys());
-    names.any(|name| name.starts_with(NVIDIA) || name.parse::<ResourceName>().is_ok())
+    names.any(|name| name.starts_with(nvidia_keys::PREFIX) || name.parse::<ResourceName>().is_ok())
 }
 
 /// That pod and no namesake.

@@ -47,19 +47,35 @@ pub enum ClientError {
     Client(#[from] kube::Error),
 }
 
+/// How a command of a user's finds the API server, of which a kubeconfig may have several.
+#[derive(Debug, Clone, Args)]
+pub struct ContextArgs {
+    /// The kubeconfig's context; without it the current one.
+    #[arg(long)]
+    context: Option<String>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+impl ContextArgs {
+    /// A client for the API server.
+    pub async fn client(&self) -> Result<kube::Client, ClientError> {
+        Ok(client(self.config().await?)?)
+    }
+
+    /// How the API server is reached.
+    pub async fn config(&self) -> Result<kube::Config, ClientError> {
+        self.client.config_in(self.context.as_deref()).await
+    }
+}
+
 impl ClientArgs {
     /// A client for the API server.
     pub async fn client(&self) -> Result<kube::Client, ClientError> {
-        self.client_in(None).await
+        Ok(client(self.config_in(None).await?)?)
     }
 
-    /// A client for the API server of one of the kubeconfig's contexts; without a name of the current one.
-    pub async fn client_in(&self, context: Option<&str>) -> Result<kube::Client, ClientError> {
-        Ok(client(self.config_in(context).await?)?)
-    }
-
-    /// How the API server of one of the kubeconfig's contexts is reached; without a name that of the current one.
-    pub async fn config_in(&self, context: Option<&str>) -> Result<kube::Config, ClientError> {
+    async fn config_in(&self, context: Option<&str>) -> Result<kube::Config, ClientError> {
         let options = kube::config::KubeConfigOptions {
             context: context.map(str::to_owned),
             ..kube::config::KubeConfigOptions::default()

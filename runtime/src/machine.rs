@@ -49,18 +49,27 @@ impl Machine {
     /// What it offers as a static node; `None` if it is none by what it says of itself.
     #[must_use]
     pub fn static_node(&self) -> Option<StaticNode> {
-        let none = BTreeMap::new();
-        let labels = self.metadata.labels.as_ref().unwrap_or(&none);
         let status = self.status.as_ref()?;
-        let record = self.metadata.annotations.as_ref().and_then(|all| all.get(keys::PLUGIN_LAYOUT));
-        let record = record.map(String::as_str);
-        StaticNode::read(
-            labels,
-            record,
-            amounts(status.capacity.as_ref()),
-            amounts(status.allocatable.as_ref()),
-        )
+        static_node(&self.metadata, status.capacity.as_ref(), status.allocatable.as_ref())
     }
+}
+
+/// What a Node offers as a static node, of which more was read than a [`Machine`] has; `None` if it is none.
+#[must_use]
+pub fn static_node_of(node: &Node) -> Option<StaticNode> {
+    let status = node.status.as_ref()?;
+    static_node(&node.metadata, status.capacity.as_ref(), status.allocatable.as_ref())
+}
+
+fn static_node(
+    metadata: &ObjectMeta,
+    capacity: Option<&BTreeMap<String, Quantity>>,
+    allocatable: Option<&BTreeMap<String, Quantity>>,
+) -> Option<StaticNode> {
+    let none = BTreeMap::new();
+    let labels = metadata.labels.as_ref().unwrap_or(&none);
+    let record = metadata.annotations.as_ref().and_then(|all| all.get(keys::PLUGIN_LAYOUT));
+    StaticNode::read(labels, record.map(String::as_str), amounts(capacity), amounts(allocatable))
 }
 
 fn amounts(all: Option<&BTreeMap<String, Quantity>>) -> impl Iterator<Item = (&str, &str)> {

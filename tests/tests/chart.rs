@@ -220,3 +220,47 @@ fn the_charts_version_is_the_programs() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!((chart["version"].as_str(), chart["appVersion"].as_str()), (Some(version), Some(version)));
 }
+
+/// Whether a term of a required node affinity selects a node; of the operators those that the chart writes.
+fn selects(term: &Value, labels: &BTreeMap<String, String>) -> bool {
+    term["matchExpressions"].as_array().unwrap().iter().all(|expression| {
+        let value = labels.get(expression["key"].as_str().unwrap());
+        let listed =
+            value.is_some_and(|value| expression["values"].as_array().unwrap().contains(&json!(value)));
+        let is_in = expression["operator"] == "In";
+        assert!(is_in || expression["operator"] == "NotIn", "what does this mean: {expression}");
+        listed == is_in
+    })
+}
+
+#[test]
+fn agents_are_put_on_the_nodes_that_the_programs_take_for_kerfs_own() {
+    let by_helm = by_name(&template("kerf-system", &[]).unwrap());
+    let (_, agent) = by_helm.iter().find(|(_, object)| object["kind"] == "DaemonSet").unwrap();
+    let terms = &agent["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        ["nodeSelectorTerms"];
+    let labels = [
+        ("kerf.dev/managed", &["true", "false", ""][..]),
+        ("nvidia.com/gpu.present", &["true", "false"]),
+        ("nvidia.com/gpu.deploy.device-plugin", &["true", "false"]),
+        ("nos.nebuly.com/gpu-partitioning", &["mig", "mps", "hybrid"]),
+    ];
+    let mut nodes = vec![BTreeMap::new()];
+    for (key, values) in labels {
+        let with = |node: &BTreeMap<String, String>, value: &str| {
+            let mut node = node.clone();
+            node.insert(key.to_owned(), value.to_owned());
+            node
+        };
+        let more: Vec<_> =
+            nodes.iter().flat_map(|node| values.iter().map(|value| with(node, value))).collect();
+        nodes.extend(more);
+    }
+    let is_put =
+        |node: &BTreeMap<String, String>| terms.as_array().unwrap().iter().any(|term| selects(term, node));
+    for node in &nodes {
+        assert_eq!(kerf_core::managed::is_managed(node), is_put(node), "{node:?}");
+    }
+    assert_eq!(nodes.len(), 4 * 3 * 3 * 4);
+    assert!(nodes.iter().any(is_put) && !nodes.iter().all(is_put));
+}

@@ -129,7 +129,7 @@ async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()
         let folder = operator?.path().display().to_string();
         plane.kubectl(&["apply", "--server-side", "--recursive", "-f", &folder]).await?;
     }
-    plane.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"]).await?;
+    plane.definitions_established().await?;
     plane.create_namespace(NAMESPACE).await?;
     // An address of the plane's own range: the first one's neighbour, which is the API server's.
     let first = plane.kubectl(&["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]).await?;

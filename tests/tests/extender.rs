@@ -52,7 +52,7 @@ impl Scene {
         // Without the guard and the webhook: this plays one of kerf's programs with an admin's rights, and its pods come with
         // what the webhook would write.
         plane.kubectl(&["apply", "--server-side", "-k", &manifests, UNGUARDED]).await?;
-        plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
+        plane.definitions_established().await?;
         for n in 0..nodes {
             create_node(&plane, &format!("node-{n:02}"), gpus).await?;
         }

@@ -42,7 +42,7 @@ async fn the_schema_keeps_every_field_of_the_documents() -> anyhow::Result<()> {
     let plane = ControlPlane::start(ControlPlaneOptions::without_controller_manager()).await?;
     let crd = root().join("deploy/base/gpunodes.kerf.dev.yaml").display().to_string();
     plane.kubectl(&["apply", "--server-side", "-f", &crd]).await?;
-    plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/gpunodes.kerf.dev"]).await?;
+    plane.definitions_established().await?;
     let (spec, status) = full()?;
     let nodes = Api::<GpuNode>::all(plane.client());
     let node = GpuNode { spec: Some(json!(spec)), ..GpuNode::new(&NodeName::new("n")) };

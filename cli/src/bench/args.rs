@@ -4,7 +4,7 @@ use super::Technology;
 use clap::{Args, ValueEnum};
 use jiff::SignedDuration;
 use kerf_core::units::ComputePercent;
-use kerf_runtime::args::ClientArgs;
+use kerf_runtime::args::ContextArgs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,10 +12,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
     #[command(flatten)]
-    pub client: ClientArgs,
-    /// The kubeconfig's context; without it the one that is current.
-    #[arg(long)]
-    pub context: Option<String>,
+    pub client: ContextArgs,
     /// The namespace in which Deployments and a ConfigMap are made, and removed at the end.
     #[arg(short, long, default_value = "default")]
     pub namespace: String,

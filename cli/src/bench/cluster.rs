@@ -36,7 +36,7 @@ pub struct Cluster {
 impl Cluster {
     /// Connects.
     pub async fn connect(args: &RunArgs) -> anyhow::Result<Self> {
-        let client = args.client.client_in(args.context.as_deref()).await?;
+        let client = args.client.client().await?;
         let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string().to_lowercase();
         Ok(Self { client, namespace: args.namespace.clone(), run: format!("{now}-{}", std::process::id()) })
     }

@@ -108,8 +108,10 @@ pub fn granted(pod: &Pod, expected: &Expected) -> Result<Option<Granted>, Mismat
     let mine = |slice: &&AssignedSlice| slice.container == expected.container;
     let slices: Vec<AssignedSlice> = assigned.slices.iter().filter(mine).cloned().collect();
     let other = |slices: &[AssignedSlice]| {
-        let shapes: Vec<String> = slices.iter().map(|slice| slice.shape.to_string()).collect();
-        let got = if shapes.is_empty() { "no slice".to_owned() } else { shapes.join(", ") };
+        let shapes = slices.iter().map(|slice| slice.shape.to_string());
+        let devices = assigned.devices.iter().filter(|given| given.container == expected.container);
+        let all: Vec<String> = shapes.chain(devices.map(ToString::to_string)).collect();
+        let got = if all.is_empty() { "no slice".to_owned() } else { all.join(", ") };
         Mismatch::Slice { pod: pod_name.clone(), got }
     };
     let [slice] = &slices[..] else { return Err(other(&slices)) };

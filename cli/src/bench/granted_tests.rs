@@ -60,5 +60,13 @@ fn a_copy_with_anything_else_is_told_and_not_counted() {
     assert!(refused(&unlimited, Some(14)).contains("100 % of the compute"));
     let two = pod("nvidia.com/gpu-10gb", &[(share(14), 0), (share(14), 0)]);
     assert!(refused(&two, Some(14)).contains("was assigned"));
+    let fixed = json!({"version": 1, "slices": [], "devices": [
+        {"container": "main", "resource": "nvidia.com/gpu=mps", "count": 1, "sizeGb": 16}]});
+    let mut served = pod("nvidia.com/gpu-10gb", &[]);
+    served.metadata.annotations.as_mut().unwrap().insert(keys::ASSIGNMENT.to_owned(), fixed.to_string());
+    assert!(
+        refused(&served, None)
+            .contains("1 device of nvidia.com/gpu (mps, 16 GB) from NVIDIA's device plugin")
+    );
     assert!(refused(&Pod::default(), None).contains("webhook has not admitted it"));
 }

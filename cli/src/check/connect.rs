@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::fmt::rfc2822::DateTimeParser;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::version::Info;
-use kerf_runtime::args::{ClientArgs, ClientError, client};
+use kerf_runtime::args::{ClientError, ContextArgs, client};
 use kerf_runtime::tls;
 use kube::Config;
 use kube::client::Body;
@@ -102,8 +102,8 @@ impl Trouble {
 }
 
 /// Asks the API server for its version and its time.
-pub async fn connect(args: &ClientArgs, context: Option<&str>) -> Result<Connected, Trouble> {
-    let config = args.config_in(context).await.map_err(|error| of_configuration(&error))?;
+pub async fn connect(args: &ContextArgs) -> Result<Connected, Trouble> {
+    let config = args.config().await.map_err(|error| of_configuration(&error))?;
     let url = config.cluster_url.to_string();
     let ended = ended(&config.auth_info, Timestamp::now());
     let answer = tokio::time::timeout(PATIENCE, ask(config)).await;

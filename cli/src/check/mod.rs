@@ -22,8 +22,7 @@ mod report;
 use clap::{Args as ClapArgs, ValueEnum};
 use finding::Report;
 use jiff::SignedDuration;
-use kerf_core::keys;
-use kerf_runtime::args::ClientArgs;
+use kerf_runtime::args::ContextArgs;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -50,11 +49,8 @@ pub struct Args {
     /// The namespace that kerf is installed in.
     #[arg(short, long, default_value = "kerf-system")]
     namespace: String,
-    /// The kubeconfig's context; without it the current one.
-    #[arg(long)]
-    context: Option<String>,
     #[command(flatten)]
-    client: ClientArgs,
+    client: ContextArgs,
 }
 
 /// How findings are told.
@@ -66,11 +62,6 @@ pub enum Output {
     Short,
     /// JSON.
     Json,
-}
-
-/// The label by which an admin gives a Node to kerf.
-fn managed_label() -> String {
-    format!("{}/managed", keys::GROUP)
 }
 
 /// Checks, prints, and says by its exit code whether all is well: 1 if not, 2 where no API server was reached.
@@ -100,7 +91,7 @@ async fn settled(args: &Args) -> (Report, bool) {
 }
 
 async fn look(args: &Args) -> (Report, bool) {
-    match connect::connect(&args.client, args.context.as_deref()).await {
+    match connect::connect(&args.client).await {
         Err(trouble) => (vec![(finding::Group::KubernetesApi, vec![trouble.finding()])], false),
         Ok(connected) => {
             let seen = Box::pin(read::read(connected, &args.namespace, args.pre)).await;

@@ -6,10 +6,14 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service, Volume};
+use kerf_core::managed::is_managed;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The agent as a program.
+pub const AGENT: &str = "kerf-node-agent";
 
 /// Something that was looked for.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -122,15 +126,32 @@ impl Observed {
         })
     }
 
-    /// The Nodes that the admin has given to kerf.
-    pub fn managed(&self) -> impl Iterator<Item = &Node> {
-        self.nodes.all().iter().filter(|node| is_managed(node))
+    /// The volumes of the Deployment of one of kerf's programs.
+    pub fn volumes_of(&self, program: &str) -> impl Iterator<Item = &Volume> {
+        let deployment = self.deployments.all().iter().find(|deployment| name_of(*deployment) == program);
+        let volumes = deployment
+            .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref());
+        volumes.into_iter().flatten()
     }
-}
 
-/// Whether the admin has given a Node to kerf.
-pub fn is_managed(node: &Node) -> bool {
-    label(node, &super::managed_label()).is_some_and(|value| value == "true")
+    /// The Nodes that are kerf's: by their labels, or because the chart's values put an agent there.
+    pub fn managed(&self) -> Vec<&Node> {
+        self.by_owner().0
+    }
+
+    /// All other Nodes.
+    pub fn unmanaged(&self) -> Vec<&Node> {
+        self.by_owner().1
+    }
+
+    fn by_owner(&self) -> (Vec<&Node>, Vec<&Node>) {
+        let with_agent: BTreeSet<&str> =
+            self.pods_of(AGENT).filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref()).collect();
+        let is_kerfs = |node: &&Node| {
+            node.metadata.labels.as_ref().is_some_and(is_managed) || with_agent.contains(name_of(*node))
+        };
+        self.nodes.all().iter().partition(is_kerfs)
+    }
 }
 
 /// A Node's label.

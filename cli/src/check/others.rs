@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Container;
+use kerf_core::keys;
 use std::collections::BTreeSet;
 
 /// One that manages GPUs, or mutates pods that ask for them.
@@ -73,8 +74,8 @@ impl Who {
                     .to_owned()
             }
             Self::Nos | Self::Hami | Self::Kai | Self::VolcanoVgpu | Self::Gpushare => format!(
-                "keep its DaemonSet off the node, or take the node from kerf: kubectl label node {node} {}-",
-                super::managed_label()
+                "keep its DaemonSet off the node, or take the node from kerf: kubectl label node {node} {}=false --overwrite",
+                keys::MANAGED
             ),
         }
     }

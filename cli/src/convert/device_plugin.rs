@@ -3,12 +3,10 @@
 
 use super::Converted;
 use super::nos::mps_rule;
+use kerf_core::nvidia_keys::CONFIG;
 use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
-
-/// The label by which the plugin is told a node's configuration: a key of its `ConfigMap`.
-pub(super) const LABEL: &str = "nvidia.com/device-plugin.config";
 
 /// A policy for the nodes that have the configuration, by its key of a `ConfigMap`; without one for all nodes, which the
 /// admin limits to those that have it.
@@ -26,7 +24,7 @@ pub(super) fn sharing(sharing: &Value, key: Option<&str>, field: &str, into: &mu
         return;
     }
     let (name, matched) = match key {
-        Some(key) => (format!("device-plugin-{}", legal(key)), json!({"labels": {LABEL: key}})),
+        Some(key) => (format!("device-plugin-{}", legal(key)), json!({"labels": {CONFIG: key}})),
         None => ("device-plugin".to_owned(), json!({})),
     };
     into.policy(&name, &format!("{above}sharing"), &matched, &rules);

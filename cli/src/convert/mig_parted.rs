@@ -3,11 +3,9 @@
 
 use super::{Converted, mig_rule};
 use kerf_core::mig::Profile;
+use kerf_core::nvidia_keys::MIG_CONFIG;
 use kerf_core::resource::ResourceName;
 use serde_json::{Map, Value, json};
-
-/// The label by which the MIG manager is told a node's configuration.
-const LABEL: &str = "nvidia.com/mig.config";
 
 pub(super) fn configurations(configurations: &Map<String, Value>, field: &str, into: &mut Converted) {
     let above = if field.is_empty() { String::new() } else { format!("{field}.") };
@@ -22,7 +20,7 @@ pub(super) fn configurations(configurations: &Map<String, Value>, field: &str, i
             .collect();
         // A part of a configuration would give GPUs to what they were not meant for.
         if into.problems.len() == problems {
-            into.policy(name, &field, &json!({"labels": {LABEL: name}}), &rules);
+            into.policy(name, &field, &json!({"labels": {MIG_CONFIG: name}}), &rules);
         }
     }
 }

@@ -12,8 +12,8 @@ mod nos;
 
 use anyhow::{Context, bail};
 use clap::Args as ClapArgs;
-use kerf_core::keys;
 use kerf_core::policy::NodePolicyDocument;
+use kerf_core::{keys, nvidia_keys};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -57,7 +57,7 @@ fn text(document: &NodePolicyDocument) -> anyhow::Result<String> {
     let nodes = &document.spec.nodes;
     let comment = if nodes.is_all() {
         "# For all nodes: where only some had this configuration, name them in spec.match.\n"
-    } else if nodes.labels.contains_key(device_plugin::LABEL) {
+    } else if nodes.labels.contains_key(nvidia_keys::CONFIG) {
         "# For nodes with the label: label those too that had this configuration as the default.\n"
     } else {
         ""

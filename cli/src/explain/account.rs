@@ -189,17 +189,26 @@ fn assignment(pod: &Pod) -> Entry {
                     slice.container, slice.id, slice.shape, slice.gpu
                 )
             });
+            let devices =
+                document.devices.iter().map(|given| format!("  container {}: {given}", given.container));
             let head = "Assigned with the Binding:".to_owned();
-            Entry { at: None, lines: std::iter::once(head).chain(slices).collect() }
+            Entry { at: None, lines: std::iter::once(head).chain(slices).chain(devices).collect() }
         }
     }
+}
+
+/// Whether NVIDIA's device plugin serves the pod, of whose devices no GpuNode tells.
+fn is_on_static_node(pod: &Pod) -> bool {
+    let document = annotation(pod, keys::ASSIGNMENT)
+        .and_then(|text| serde_json::from_str::<AssignmentDocument>(text).ok());
+    document.is_some_and(|document| !document.devices.is_empty())
 }
 
 /// What `GpuNodes` say now.
 fn reservations(records: &Records) -> Vec<Entry> {
     let uid = records.pod.metadata.uid.as_deref().unwrap_or_default();
     let found: Vec<Entry> = records.nodes.iter().filter_map(|node| reserved_on(node, uid)).collect();
-    if !found.is_empty() {
+    if !found.is_empty() || is_on_static_node(&records.pod) {
         return found;
     }
     let line = if records.nodes.is_empty() {

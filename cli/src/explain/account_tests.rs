@@ -12,6 +12,11 @@ fn a_pod_that_runs_is_told_from_its_request_to_its_slice() {
 }
 
 #[test]
+fn a_pod_on_a_static_node_is_told_with_the_devices_that_it_was_given() {
+    insta::assert_snapshot!(explained("static.yaml"));
+}
+
+#[test]
 fn a_pod_that_waits_is_told_why() {
     insta::assert_snapshot!(explained("waits.yaml"));
 }

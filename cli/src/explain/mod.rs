@@ -8,7 +8,7 @@ mod records;
 
 use anyhow::bail;
 use clap::Args as ClapArgs;
-use kerf_runtime::args::ClientArgs;
+use kerf_runtime::args::ContextArgs;
 use records::Records;
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,15 +22,12 @@ pub struct Args {
     /// The pod's namespace; without it the kubeconfig's, or `default`.
     #[arg(short, long)]
     namespace: Option<String>,
-    /// The kubeconfig's context; without it the current one.
-    #[arg(long)]
-    context: Option<String>,
     /// Read the records from a file and not from the API server: the Pod, and where it has them its Events and `GpuNodes`, as
     /// `kubectl get -o yaml` writes them.
     #[arg(short, long)]
     file: Option<PathBuf>,
     #[command(flatten)]
-    client: ClientArgs,
+    client: ContextArgs,
 }
 
 /// Prints the account.
@@ -41,7 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let name = pod_name(&args.what)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let client = args.client.client_in(args.context.as_deref()).await?;
+            let client = args.client.client().await?;
             let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
             Records::fetch(client, &namespace, name).await
         })?

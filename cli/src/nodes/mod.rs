@@ -6,13 +6,15 @@ mod show;
 
 use anyhow::{Context, bail};
 use clap::{Args as ClapArgs, ValueEnum};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kerf_runtime::args::ClientArgs;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::static_node::StaticNode;
+use kerf_runtime::args::ContextArgs;
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::machine::Machine;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use show::{Managed, Shown};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -36,11 +38,8 @@ pub struct Args {
     /// Look again every two seconds and draw anew what has changed.
     #[arg(short, long)]
     watch: bool,
-    /// The kubeconfig's context; without it the current one.
-    #[arg(long)]
-    context: Option<String>,
     #[command(flatten)]
-    client: ClientArgs,
+    client: ContextArgs,
 }
 
 /// How nodes are shown.
@@ -63,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn print(args: &Args) -> anyhow::Result<()> {
-    let client = args.client.client_in(args.context.as_deref()).await?;
+    let client = args.client.client().await?;
     let terminal = std::io::stdout().is_terminal();
     let width = args.width.unwrap_or_else(terminal_width).clamp(*WIDTHS.start(), *WIDTHS.end());
     let colour = terminal && std::env::var_os("NO_COLOR").is_none();
@@ -101,16 +100,16 @@ async fn fetch(client: &Client, names: &[String]) -> anyhow::Result<Shown> {
     let objects = Api::<GpuNode>::all(client.clone()).list(&all).await;
     let objects =
         objects.context("failed to list GpuNodes; kerf check says whether kerf is installed")?.items;
-    let nodes = Api::<Node>::all(client.clone()).list(&all).await.context("failed to list Nodes")?.items;
+    let nodes = Api::<Machine>::all(client.clone()).list(&all).await.context("failed to list Nodes")?.items;
     let managed: BTreeSet<String> = objects.iter().map(|object| object.name().to_string()).collect();
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
-    let is_plugins = |node: &&Node| {
-        let name = node.name_any();
-        !managed.contains(&name) && is_wanted(&name) && plugin_nodes::is_served(node)
+    let of_plugin = |machine: &Machine| {
+        let name = machine.name_any();
+        let node = plugin_nodes::served(machine).filter(|_| !managed.contains(&name) && is_wanted(&name))?;
+        Some((name, node))
     };
-    let plugins: Vec<&Node> = nodes.iter().filter(is_plugins).collect();
-    let known: BTreeSet<String> =
-        managed.iter().cloned().chain(plugins.iter().map(|node| node.name_any())).collect();
+    let plugins: BTreeMap<String, StaticNode> = nodes.iter().filter_map(of_plugin).collect();
+    let known: BTreeSet<String> = managed.iter().chain(plugins.keys()).cloned().collect();
     if let Some(strange) = names.iter().find(|name| !known.contains(*name)) {
         bail!(
             "node {strange} has no GPUs that kerf or NVIDIA's device plugin serves; there are: {}",
@@ -121,7 +120,7 @@ async fn fetch(client: &Client, names: &[String]) -> anyhow::Result<Shown> {
         if plugins.is_empty() { Vec::new() } else { Api::<Pod>::all(client.clone()).list(&all).await?.items };
     Ok(Shown {
         managed: objects.iter().map(of_object).filter(|node| is_wanted(&node.name)).collect(),
-        offered: plugins.iter().flat_map(|node| plugin_nodes::offered(node, &pods)).collect(),
+        offered: plugins.iter().flat_map(|(name, node)| plugin_nodes::offered(name, node, &pods)).collect(),
     })
 }
 

@@ -1,22 +1,28 @@
 //! The nodes that NVIDIA's device plugin serves, by what their Node and the pods on it say. Pure.
 
 use crate::gpu::columns::Columns;
-use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kerf_core::kind::Kind;
+use kerf_core::static_node::{PluginName, StaticNode};
+use kerf_core::units::SizeGb;
+use kerf_runtime::machine::Machine;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// The prefixes of the plugin's resource names.
-const NAMES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
-
 /// One resource of such a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Offered {
     /// The node.
     pub node: String,
-    /// The GPU's product, as GPU feature discovery calls it.
-    pub product: Option<String>,
+    /// The GPUs' model by its short name; `None` where the node's labels do not say it.
+    pub model: Option<String>,
     /// The resource.
     pub resource: String,
+    /// What a device of it is for kerf; `None` where kerf gives it to nobody.
+    pub kind: Option<Kind>,
+    /// The nominal size of one; `None` where nobody knows it, so that it serves only who asks by name.
+    pub size_gb: Option<SizeGb>,
     /// How many devices there are of it.
     pub devices: u64,
     /// How many of them pods have.
@@ -25,37 +31,32 @@ pub struct Offered {
     pub pods: Vec<String>,
 }
 
-/// Whether the plugin offers anything on a node.
-pub fn is_served(node: &Node) -> bool {
-    allocatable(node).next().is_some()
-}
-
-fn allocatable(node: &Node) -> impl Iterator<Item = (&String, u64)> {
-    let all = node.status.iter().flat_map(|status| status.allocatable.iter().flatten());
-    all.filter(|(name, _)| NAMES.iter().any(|prefix| name.starts_with(prefix)))
-        .filter_map(|(name, amount)| Some((name, amount.0.parse().ok()?)))
-        .filter(|(_, amount)| *amount > 0)
+/// What the plugin offers on a node, by the code that the webhook and the extender decide with; `None` where it offers nothing.
+pub fn served(machine: &Machine) -> Option<StaticNode> {
+    machine.static_node().filter(|node| node.devices.values().any(|count| *count > 0))
 }
 
 /// What a node offers, and who has it.
-pub fn offered(node: &Node, pods: &[Pod]) -> Vec<Offered> {
-    let name = node.metadata.name.clone().unwrap_or_default();
-    let labels = node.metadata.labels.as_ref();
-    let product = labels.and_then(|labels| labels.get("nvidia.com/gpu.product")).cloned();
-    let here: Vec<&Pod> = pods.iter().filter(|pod| is_on(pod, &name)).collect();
-    let of = |(resource, devices): (&String, u64)| {
-        let users = here.iter().map(|pod| (pod, asks(pod, resource))).filter(|(_, count)| *count > 0);
+pub fn offered(name: &str, node: &StaticNode, pods: &[Pod]) -> Vec<Offered> {
+    let here: Vec<&Pod> = pods.iter().filter(|pod| is_on(pod, name)).collect();
+    let devices = node.devices.iter().filter(|(_, count)| **count > 0);
+    let of = |(plugin_name, devices): (&PluginName, &u32)| {
+        let resource = plugin_name.to_string();
+        let users = here.iter().map(|pod| (pod, asks(pod, &resource))).filter(|(_, count)| *count > 0);
         let users: Vec<(String, u64)> = users.map(|(pod, count)| (key(pod), count)).collect();
+        let offer = node.offer(*plugin_name);
         Offered {
-            node: name.clone(),
-            product: product.clone(),
-            resource: resource.clone(),
-            devices,
+            node: name.to_owned(),
+            model: Some(node.model.clone()).filter(|model| !model.is_empty()),
+            resource,
+            kind: offer.map(|offer| offer.kind),
+            size_gb: offer.and_then(|offer| offer.size),
+            devices: u64::from(*devices),
             used: users.iter().map(|(_, count)| count).sum(),
             pods: users.into_iter().map(|(pod, _)| pod).collect(),
         }
     };
-    allocatable(node).map(of).collect()
+    devices.map(of).collect()
 }
 
 fn key(pod: &Pod) -> String {
@@ -87,15 +88,19 @@ fn asks(pod: &Pod, resource: &str) -> u64 {
 
 /// As a table.
 pub fn table(offered: &[Offered]) -> String {
-    let mut columns = Columns::new(["NODE", "PRODUCT", "RESOURCE", "USED", "PODS"]);
+    let mut columns = Columns::new(["NODE", "MODEL", "RESOURCE", "KIND", "SIZE", "USED", "PODS"]);
     for it in offered {
         let pods: BTreeSet<&str> = it.pods.iter().map(String::as_str).collect();
+        let pods = Some(pods).filter(|pods| !pods.is_empty());
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         columns.row([
             it.node.clone(),
-            it.product.clone().unwrap_or_else(|| "-".to_owned()),
+            or_dash(it.model.clone()),
             it.resource.clone(),
+            or_dash(it.kind.map(|kind| kind.to_string())),
+            or_dash(it.size_gb.map(|size| size.to_string())),
             format!("{}/{}", it.used, it.devices),
-            if pods.is_empty() { "-".to_owned() } else { pods.into_iter().collect::<Vec<_>>().join(", ") },
+            or_dash(pods.map(|pods| pods.into_iter().collect::<Vec<_>>().join(", "))),
         ]);
     }
     columns.write("")

@@ -37,8 +37,11 @@ fn shared(shares: usize, gb: u64) -> Managed {
 
 /// A node of NVIDIA's plugin with two pods, one of which has ended.
 fn plugin() -> Vec<plugin_nodes::Offered> {
-    let node: Node = serde_json::from_value(json!({
-        "metadata": {"name": "t4", "labels": {"nvidia.com/gpu.product": "Tesla-T4-SHARED"}},
+    let machine: Machine = serde_json::from_value(json!({
+        "metadata": {"name": "t4", "labels": {
+            "nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1",
+            "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing",
+        }},
         "status": {"allocatable": {"nvidia.com/gpu.shared": "4", "nvidia.com/gpu": "0", "cpu": "8"}},
     }))
     .unwrap();
@@ -50,7 +53,11 @@ fn plugin() -> Vec<plugin_nodes::Offered> {
         }))
         .unwrap()
     };
-    plugin_nodes::offered(&node, &[pod("llm", "Running"), pod("done", "Succeeded")])
+    plugin_nodes::offered(
+        "t4",
+        &plugin_nodes::served(&machine).unwrap(),
+        &[pod("llm", "Running"), pod("done", "Succeeded")],
+    )
 }
 
 fn all() -> Shown {

@@ -5,6 +5,7 @@ use crate::names::{GpuUuid, SliceId};
 use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The slices of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,19 @@ pub struct AssignedDevices {
     pub count: u32,
     /// The nominal size of each.
     pub size_gb: SizeGb,
+}
+
+/// As sentences for people have it: `1 device of nvidia.com/gpu (mps, 4 GB) from NVIDIA's device plugin`.
+impl fmt::Display for AssignedDevices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { resource, count, size_gb, .. } = self;
+        let devices = if *count == 1 { "device" } else { "devices" };
+        write!(f, "{count} {devices} of {resource} ({}", resource.kind())?;
+        if *size_gb != SizeGb::ANY {
+            write!(f, ", {size_gb}")?;
+        }
+        f.write_str(") from NVIDIA's device plugin")
+    }
 }
 
 /// One slice of an assignment.

@@ -1,9 +1,9 @@
 //! Which layout a node is to have: the one that its label names, else that of the first policy that is for it.
 
 use super::layout::PluginLayout;
-use super::nvidia::is_managed;
 use super::state::{Conflict, LayoutState};
 use crate::keys;
+use crate::managed::is_managed;
 use crate::names::NodeName;
 use crate::policy::Policies;
 use std::collections::BTreeMap;

@@ -7,10 +7,11 @@ use super::config_map::{layout_of, wanted};
 use super::gpus::NodeGpus;
 use super::layout::MigStrategy;
 use super::node::{self, Around, Gate, Holders, NodeDecision, SeenNode};
-use super::nvidia::{CONFIG_LABEL, is_managed};
 use super::record::NodeRecord;
 use super::state::{Conflict, LayoutState, Pods, Preparation};
+use crate::managed::is_managed;
 use crate::names::NodeName;
+use crate::nvidia_keys::CONFIG;
 use crate::policy::Policies;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -152,7 +153,7 @@ fn records(nodes: &BTreeMap<NodeName, SeenNode>) -> Vec<NodeRecord> {
 fn used<'n>(nodes: &'n BTreeMap<NodeName, SeenNode>, records: &'n [NodeRecord]) -> BTreeSet<&'n str> {
     let had = records.iter().flat_map(|record| [&record.set, &record.previous, &record.before]);
     let had = had.filter_map(|labels| labels.key());
-    nodes.values().filter_map(|node| node.labels.get(CONFIG_LABEL).map(String::as_str)).chain(had).collect()
+    nodes.values().filter_map(|node| node.labels.get(CONFIG).map(String::as_str)).chain(had).collect()
 }
 
 /// What comes before the nodes.
@@ -206,7 +207,7 @@ impl<'s> Cluster<'s> {
     /// Whether some node has a layout, or is to have one that it can have.
     fn is_active(&self) -> bool {
         self.seen.nodes.iter().any(|(name, node)| {
-            let by_hand = || named(self.seen.policies, layout_of(node.labels.get(CONFIG_LABEL)?));
+            let by_hand = || named(self.seen.policies, layout_of(node.labels.get(CONFIG)?));
             let by_hand = || by_hand().filter(|_| !is_managed(&node.labels));
             let Some(chosen) = self.chosen(name).or_else(by_hand) else { return false };
             Self::gpus(node).is_some_and(|gpus| chosen.layout.promise(&gpus).is_ok())

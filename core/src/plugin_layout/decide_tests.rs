@@ -1,6 +1,7 @@
 use super::super::testing::{TIMEOUT, World, policies, sliced};
-use super::super::{MIG_CONFIG_LABEL, OperatorSettings, Progress};
+use super::super::{OperatorSettings, Progress};
 use super::*;
+use crate::nvidia_keys::MIG_CONFIG;
 use serde_json::json;
 
 const T4: &str = "Tesla-T4";
@@ -187,7 +188,7 @@ fn time_slices_and_shares_of_mps_are_told_apart_by_feature_discovery() {
 fn the_mig_manager_is_waited_for_and_its_failure_takes_the_layout_back() {
     let layout = json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"});
     let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
-    world.label("n", MIG_CONFIG_LABEL, Some("all-disabled"));
+    world.label("n", MIG_CONFIG, Some("all-disabled"));
     world.label("n", "nvidia.com/mig.config.state", Some("failed"));
     assert_eq!(world.reason("n"), "Applying", "it failed with something else before");
     assert_eq!(world.plugin_labels("n").mig.as_deref(), Some("all-1g.10gb"));
@@ -211,11 +212,11 @@ fn the_mig_manager_is_waited_for_and_its_failure_takes_the_layout_back() {
 #[test]
 fn an_admins_label_is_left_alone() {
     let mut world = World::new(&[("a", sliced(4)), ("b", sliced(2))]).node("n", "a", T4);
-    world.label("n", CONFIG_LABEL, Some("theirs"));
+    world.label("n", CONFIG, Some("theirs"));
     assert_eq!(world.reason("n"), "LabelByHand");
     assert_eq!(world.config("n").as_deref(), Some("theirs"));
 
-    world.label("n", CONFIG_LABEL, Some("b"));
+    world.label("n", CONFIG, Some("b"));
     world.shows("n", &[("nvidia.com/gpu", 2)]);
     let state = world.state("n").unwrap();
     assert_eq!(state.to_string(), "layout b is in force: 2 nvidia.com/gpu", "it is a key of kerf's");
@@ -231,7 +232,7 @@ fn an_admins_label_is_left_alone() {
 #[test]
 fn a_node_whose_label_an_admin_changed_is_his() {
     let mut world = in_force();
-    world.label("n", CONFIG_LABEL, Some("theirs"));
+    world.label("n", CONFIG, Some("theirs"));
     assert_eq!(world.reason("n"), "LabelByHand");
     assert_eq!(world.at("n").record, None);
     world.policies = policies(&[]);

@@ -1,12 +1,12 @@
 //! Which GPUs a node has, by the labels of GPU feature discovery, whatever layout they were written under.
 
 use super::digest::digest;
-use super::nvidia::{
+use crate::mig::Profile;
+use crate::mig::catalog::{self, GpuModel};
+use crate::nvidia_keys::{
     COMPUTE_MAJOR, COMPUTE_MINOR, COUNT, DRIVER, MEMORY, MIG_CAPABLE, MIG_STRATEGY, PRODUCT,
     is_plugin_resource,
 };
-use crate::mig::Profile;
-use crate::mig::catalog::{self, GpuModel};
 use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 

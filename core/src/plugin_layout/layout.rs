@@ -1,9 +1,9 @@
 //! What a layout is, and the configuration of NVIDIA's device plugin that makes it.
 
 use super::digest::digest;
-use super::nvidia::{GPU, MIG_PREFIX};
 use super::promise::cut_into;
 use crate::mig::catalog;
+use crate::nvidia_keys::{GPU, MIG_PREFIX};
 use crate::resource::ResourceName;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};

@@ -23,7 +23,6 @@ mod digest;
 mod gpus;
 mod layout;
 mod node;
-mod nvidia;
 mod promise;
 mod record;
 mod state;
@@ -32,6 +31,7 @@ mod testing;
 #[cfg(test)]
 mod walk_tests;
 
+pub use crate::nvidia_keys::is_plugin_resource;
 pub use cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, SeenClusterPolicy};
 pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};
 pub use gpus::NodeGpus;
@@ -39,7 +39,6 @@ pub use layout::{
     DEFAULT_KEY, LONGEST_LAYOUT_NAME, MOST_MPS_REPLICAS, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing,
 };
 pub use node::{Holders, NodeDecision, NodeWrite, SeenNode, Told};
-pub use nvidia::{CONFIG_LABEL, MIG_CONFIG_LABEL, is_managed, is_plugin_resource};
 pub use promise::{Promise, Unfit, cuts};
 pub use record::{NodeRecord, PluginLabels, Progress};
 pub use state::{Condition, LayoutState, Standing};

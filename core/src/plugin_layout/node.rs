@@ -4,12 +4,13 @@
 use super::choice::{Chosen, named};
 use super::config_map::{key, layout_of};
 use super::gpus::NodeGpus;
-use super::nvidia::{MIG_STATE, SHARED, is_managed};
 use super::promise::{Promise, shown};
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation, Standing};
 use super::{PluginLayout, Sharing};
+use crate::managed::is_managed;
 use crate::names::PodKey;
+use crate::nvidia_keys::{MIG_STATE, SHARED, attribute, label};
 use crate::policy::Policies;
 use std::collections::BTreeMap;
 
@@ -226,7 +227,7 @@ fn is_shared_so(node: &SeenNode, promise: &Promise, layout: &PluginLayout) -> bo
     };
     counts.keys().all(|name| {
         let plain = name.strip_suffix(SHARED).unwrap_or(name);
-        node.labels.get(&format!("{plain}.sharing-strategy")).is_none_or(|found| found == expected)
+        node.labels.get(&label(plain, attribute::SHARING_STRATEGY)).is_none_or(|found| found == expected)
     })
 }
 

@@ -2,9 +2,9 @@
 
 use super::gpus::NodeGpus;
 use super::layout::{MOST_MPS_REPLICAS, MigStrategy, PluginLayout, Sharing};
-use super::nvidia::{GPU, MIG_PREFIX, SHARED, is_plugin_resource};
 use crate::mig::Profile;
 use crate::mig::catalog::GpuModel;
+use crate::nvidia_keys::{GPU, MIG_PREFIX, SHARED, is_plugin_resource};
 use crate::resource::ResourceName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::plugin_layout::nvidia::{COMPUTE_MAJOR, COMPUTE_MINOR, COUNT, MIG_CAPABLE, PRODUCT};
+use crate::nvidia_keys::{COMPUTE_MAJOR, COMPUTE_MINOR, COUNT, MIG_CAPABLE, PRODUCT};
 use crate::plugin_layout::testing::{labels, numbers};
 
 fn a100(count: &str) -> NodeGpus {

@@ -1,9 +1,9 @@
 //! What was changed on a node for a layout, and what was there before: one JSON document in an annotation of the Node, so that
 //! it outlives the leader, and is written in the same patch as the labels of which it tells.
 
-use super::nvidia::{CONFIG_LABEL, MIG_CONFIG_LABEL};
 use super::promise::Promise;
 use super::state::Failure;
+use crate::nvidia_keys::{CONFIG, MIG_CONFIG};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -24,13 +24,13 @@ impl PluginLabels {
     #[must_use]
     pub fn of(labels: &BTreeMap<String, String>) -> Self {
         let value = |key| labels.get(key).filter(|value| !value.is_empty()).cloned();
-        Self { config: value(CONFIG_LABEL), mig: value(MIG_CONFIG_LABEL) }
+        Self { config: value(CONFIG), mig: value(MIG_CONFIG) }
     }
 
     /// Each label with its value; `None` where it is to be absent.
     #[must_use]
     pub fn entries(&self) -> [(&'static str, Option<&str>); 2] {
-        [(CONFIG_LABEL, self.config.as_deref()), (MIG_CONFIG_LABEL, self.mig.as_deref())]
+        [(CONFIG, self.config.as_deref()), (MIG_CONFIG, self.mig.as_deref())]
     }
 
     /// The keys of the `ConfigMap` that these labels need.
@@ -126,10 +126,7 @@ mod tests {
 
     #[test]
     fn an_empty_label_is_none() {
-        let labels = [
-            (CONFIG_LABEL.to_owned(), String::new()),
-            (MIG_CONFIG_LABEL.to_owned(), "all-disabled".to_owned()),
-        ];
+        let labels = [(CONFIG.to_owned(), String::new()), (MIG_CONFIG.to_owned(), "all-disabled".to_owned())];
         let labels = PluginLabels::of(&labels.into());
         assert_eq!(labels, PluginLabels { config: None, mig: Some("all-disabled".to_owned()) });
     }

@@ -99,7 +99,7 @@ proptest! {
         for (name, product) in NODES {
             world = world.node(name, "l0", product);
         }
-        world.label("n1", super::MIG_CONFIG_LABEL, Some("all-disabled"));
+        world.label("n1", crate::nvidia_keys::MIG_CONFIG, Some("all-disabled"));
         let before: Vec<PluginLabels> = NODES.iter().map(|(node, _)| world.plugin_labels(node)).collect();
         if operator {
             world = world.with_operator(OperatorSettings::default());

@@ -1,14 +1,14 @@
 //! What the labels of GPU feature discovery say, and whether the node's capacity bears it out (k8s-device-plugin
 //! `internal/lm`).
 
-use super::{PluginName, StaticOffer};
+use super::{Doubt, PluginName, StaticOffer};
 use crate::kind::Kind;
 use crate::mig::catalog::{self, GpuModel};
 use crate::mig::{MigTable, Profile};
+use crate::nvidia_keys::{self, attribute};
 use crate::units::MemoryMib;
 use std::collections::BTreeMap;
 
-const PREFIX: &str = "nvidia.com/";
 const MIG: &str = "-MIG-";
 const INVALID: &str = "-MIG-INVALID";
 
@@ -33,17 +33,25 @@ struct Said {
     profile: Option<Profile>,
 }
 
-fn label<'l>(labels: &'l Labels, group: &str, name: &str) -> Option<&'l str> {
-    labels.get(&format!("{PREFIX}{group}.{name}")).map(String::as_str)
+impl Said {
+    /// How many devices there are by the labels, where there are so many others that what they are is in doubt.
+    fn disagrees(&self, name: PluginName, capacity: u32) -> Option<u32> {
+        let (units, replicas) = (self.count.filter(|count| *count > 0)?, self.replicas.unwrap_or(1));
+        // Of GPUs in MIG mode beside others the plugin makes no `nvidia.com/gpu`, though they are counted.
+        let few_are_well =
+            replicas == 1 && name == PluginName::Gpu && self.profile.is_none() && capacity <= units;
+        let told = units.saturating_mul(replicas);
+        (capacity != told && !few_are_well).then_some(told)
+    }
 }
 
-fn number<T: std::str::FromStr>(labels: &Labels, group: &str, name: &str) -> Option<T> {
-    label(labels, group, name)?.parse().ok()
+fn number<T: std::str::FromStr>(labels: &Labels, key: &str) -> Option<T> {
+    labels.get(key)?.parse().ok()
 }
 
 /// The product's name as NVML has it, as far as a label can tell, and the profile of a node that is all of one.
 fn product(labels: &Labels) -> (String, Option<Profile>) {
-    let product = label(labels, "gpu", "product").unwrap_or_default();
+    let product = labels.get(nvidia_keys::PRODUCT).map_or("", String::as_str);
     let product = product.strip_suffix("-SHARED").unwrap_or(product);
     let (gpu, profile) = product.split_once(MIG).unwrap_or((product, ""));
     // A label has dashes for spaces; what a profile's name has for `+` is a dot.
@@ -53,7 +61,7 @@ fn product(labels: &Labels) -> (String, Option<Profile>) {
 /// The short name of the node's GPU model; empty where the labels do not say it.
 pub(super) fn model(labels: &Labels) -> String {
     let (product, profile) = product(labels);
-    let memory = number(labels, "gpu", "memory").map_or(MemoryMib(0), MemoryMib);
+    let memory = number(labels, nvidia_keys::MEMORY).map_or(MemoryMib(0), MemoryMib);
     // Under strategy `single` the memory is an instance's, so the GPU's is found by its name and profile.
     let memory = profile.map_or(memory, |profile| memory_of(&product, profile));
     if product.is_empty() { String::new() } else { catalog::short_name(&product, memory) }
@@ -80,20 +88,26 @@ fn compute(labels: &Labels, profile: Profile) -> u8 {
 }
 
 fn said(labels: &Labels, name: PluginName) -> Said {
-    let (group, profile) = match name {
-        PluginName::Gpu | PluginName::Shared => ("gpu".to_owned(), product(labels).1),
+    let (plain, profile) = match name {
+        PluginName::Gpu | PluginName::Shared => (PluginName::Gpu, product(labels).1),
         PluginName::Mig(profile) | PluginName::MigShared(profile) => {
-            let name = PluginName::Mig(profile).to_string();
-            (name.trim_start_matches(PREFIX).to_owned(), Some(profile))
+            (PluginName::Mig(profile), Some(profile))
         }
     };
+    let key = |attribute: &str| nvidia_keys::label(plain, attribute);
     Said {
-        count: number(labels, &group, "count"),
-        replicas: number(labels, &group, "replicas"),
-        memory: number(labels, &group, "memory").map(MemoryMib).filter(|memory| !memory.is_zero()),
-        mps: label(labels, &group, "sharing-strategy") == Some("mps"),
+        count: number(labels, &key(attribute::COUNT)),
+        replicas: number(labels, &key(attribute::REPLICAS)),
+        memory: number(labels, &key(attribute::MEMORY)).map(MemoryMib).filter(|memory| !memory.is_zero()),
+        mps: labels.get(&key(attribute::SHARING_STRATEGY)).is_some_and(|strategy| strategy == "mps"),
         profile,
     }
+}
+
+/// Whether labels and capacity tell otherwise of `name`.
+pub(super) fn doubt(labels: &Labels, name: PluginName, capacity: u32) -> Option<Doubt> {
+    let told = said(labels, name).disagrees(name, capacity)?;
+    Some(Doubt { name, there: capacity, told })
 }
 
 /// What a node offers under `name`, of which it has `capacity` devices and may give `allocatable`.
@@ -106,7 +120,7 @@ pub(super) fn offer(
     capacity: u32,
     allocatable: u32,
 ) -> Option<StaticOffer> {
-    let is_invalid = label(labels, "gpu", "product").is_some_and(|product| product.contains(INVALID));
+    let is_invalid = labels.get(nvidia_keys::PRODUCT).is_some_and(|product| product.contains(INVALID));
     let said = said(labels, name);
     if is_invalid && matches!(name, PluginName::Gpu | PluginName::Shared) || said.replicas == Some(0) {
         return None;
@@ -126,10 +140,7 @@ pub(super) fn offer(
     };
     let told = said.replicas.unwrap_or(1);
     let replicas = told.max(capacity.div_ceil(units)).max(1);
-    // Of GPUs in MIG mode beside others the plugin makes no `nvidia.com/gpu`, though they are counted.
-    let few_are_well = told == 1 && name == PluginName::Gpu && said.profile.is_none() && capacity <= units;
-    let agrees = capacity == units.saturating_mul(told) || few_are_well;
-    let kind = match (agrees, replicas, said.profile) {
+    let kind = match (said.disagrees(name, capacity).is_none(), replicas, said.profile) {
         (true, 1, Some(_)) if !renamed => Kind::Mig,
         (true, 1, None) if !renamed => Kind::Whole,
         (true, 2.., None) if said.mps => Kind::Mps,

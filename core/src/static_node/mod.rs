@@ -10,8 +10,8 @@ pub use name::{PluginName, names};
 pub use offer::{StaticOffer, admits};
 pub use place::{Devices, Spot, devices, place};
 
-use crate::keys;
 use crate::kind::Kind;
+use crate::managed::is_managed;
 use crate::mig::catalog;
 use crate::plugin_layout::{NodeRecord, Progress};
 use crate::units::SizeGb;
@@ -24,10 +24,23 @@ pub struct StaticNode {
     pub model: String,
     /// What it offers, by ascending name.
     pub offers: Vec<StaticOffer>,
+    /// The names of what it offers of which labels and capacity tell otherwise; what is there is taken for time slices.
+    pub doubts: Vec<Doubt>,
     /// All that it has for pods, by name: also what it does not offer, because nobody knows what that is.
     pub devices: Devices,
     /// NVIDIA's device plugin is given another layout there: what is offered may be that from before, and no pod may come.
     pub is_changing: bool,
+}
+
+/// A name of which a node has more or fewer devices than its labels tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Doubt {
+    /// The name.
+    pub name: PluginName,
+    /// How many devices there are, sick ones included.
+    pub there: u32,
+    /// How many there are by the labels.
+    pub told: u32,
 }
 
 impl StaticNode {
@@ -45,23 +58,24 @@ impl StaticNode {
         capacity: impl IntoIterator<Item = (&'m str, &'m str)>,
         allocatable: impl IntoIterator<Item = (&'m str, &'m str)>,
     ) -> Option<Self> {
-        if labels.get(keys::MANAGED).is_some_and(|value| value == "true") {
+        if is_managed(labels) {
             return None;
         }
         let (capacity, allocatable) = (counts(capacity), counts(allocatable));
-        let offer = |(name, count): (&PluginName, &u32)| {
-            let capacity = capacity.get(name).copied().unwrap_or(0).max(*count);
-            labels::offer(labels, *name, capacity, *count)
-        };
+        let there = |name: PluginName, count: u32| capacity.get(&name).copied().unwrap_or(0).max(count);
+        let offer =
+            |(name, count): (&PluginName, &u32)| labels::offer(labels, *name, there(*name, *count), *count);
         // A name of which no device is well now is the node's all the same: its pods wait for it.
         let all: Devices = capacity.keys().chain(allocatable.keys()).map(|name| (*name, 0)).collect();
         let devices: Devices =
             all.keys().map(|name| (*name, allocatable.get(name).copied().unwrap_or(0))).collect();
         let some = capacity.values().chain(allocatable.values()).any(|count| *count > 0);
-        let offers = devices.iter().filter_map(offer).collect();
+        let offers: Vec<StaticOffer> = devices.iter().filter_map(offer).collect();
+        let doubt = |offer: &StaticOffer| labels::doubt(labels, offer.name, there(offer.name, offer.count));
+        let doubts = offers.iter().filter_map(doubt).collect();
         let record = record.and_then(|text| NodeRecord::from_json(text).ok());
         let is_changing = record.is_some_and(|record| matches!(record.progress, Progress::Applying { .. }));
-        some.then(|| Self { model: labels::model(labels), offers, devices, is_changing })
+        some.then(|| Self { model: labels::model(labels), offers, doubts, devices, is_changing })
     }
 
     /// The size of one of its GPUs, as far as it is known.

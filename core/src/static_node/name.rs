@@ -1,13 +1,11 @@
 //! The names under which NVIDIA's device plugin offers devices.
 
 use crate::mig::{Profile, catalog};
+use crate::nvidia_keys::SHARED;
 use crate::resource::{ResourceName, UnknownResource};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-
-/// What `renameByDefault` puts behind a name (k8s-device-plugin `api/config/v1`, `DefaultSharedResourceNameSuffix`).
-const SHARED: &str = ".shared";
 
 /// A name of NVIDIA's device plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

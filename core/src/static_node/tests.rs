@@ -1,5 +1,6 @@
 use super::*;
 use crate::contract::RequestDocument;
+use crate::keys;
 use crate::kind::{IsolationClass, Kind};
 use crate::packing::{Cost, Refusal};
 use crate::plugin_layout::{PluginLabels, Promise};
@@ -170,6 +171,17 @@ fn where_labels_and_capacity_do_not_agree_nothing_is_said_to_be_fenced() {
 }
 
 #[test]
+fn a_node_tells_of_which_names_labels_and_capacity_do_not_agree() {
+    let mps = a100("NVIDIA-A100-SXM4-80GB-SHARED", "4", "mps");
+    assert_eq!(static_node(&mps, &[("gpu", 8)]).doubts, []);
+    let doubt = Doubt { name: PluginName::Gpu, there: 2, told: 8 };
+    assert_eq!(static_node(&mps, &[("gpu", 2)]).doubts, [doubt]);
+    assert_eq!(static_node(&[], &[("gpu", 8)]).doubts, [], "nothing is told");
+    let whole = a100("NVIDIA-A100-SXM4-80GB", "1", "none");
+    assert_eq!(static_node(&whole, &[("gpu", 1)]).doubts, [], "the other is in MIG mode");
+}
+
+#[test]
 fn mig_instances_of_several_sizes_and_gpus_that_nobody_can_use_offer_nothing() {
     let invalid = a100("NVIDIA-A100-SXM4-80GB-MIG-INVALID", "0", "");
     assert!(offers(&invalid, &[("gpu", 3)]).is_empty());
@@ -188,6 +200,7 @@ fn a_node_is_static_if_it_has_devices_of_the_plugin_and_is_not_kerfs() {
     assert!(read(&[], &gpus, &gpus).is_some());
     assert!(read(&[(keys::MANAGED, "false")], &gpus, &gpus).is_some());
     assert!(read(&[(keys::MANAGED, "true")], &gpus, &gpus).is_none());
+    assert!(read(&[(keys::NOS_PARTITIONING, "mig")], &gpus, &gpus).is_none());
     for none in [[("cpu", "8")], [("nvidia.com/gpu", "0")], [("nvidia.com/gpu-10gb", "3")]] {
         assert!(read(&[], &none, &none).is_none(), "{none:?}");
     }

@@ -15,12 +15,11 @@
 use super::{Other, Who};
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
+use kerf_core::nvidia_keys::{MIG_CONFIG, MIG_STATE};
 use kube::Api;
 use kube::api::GetParams;
 use std::collections::BTreeMap;
 
-const CONFIG: &str = "nvidia.com/mig.config";
-const STATE: &str = "nvidia.com/mig.config.state";
 const DEPLOY_PREFIX: &str = "nvidia.com/gpu.deploy.";
 const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
 const PAUSED: &str = "paused-for-mig-change";
@@ -36,22 +35,22 @@ pub(super) async fn found(nodes: &Api<Node>, name: &NodeName) -> Result<Option<O
 /// The evidence for a MIG manager.
 fn mig_manager(labels: &BTreeMap<String, String>) -> Option<String> {
     let value = |key: &str| labels.get(key).map(String::as_str).filter(|value| !value.is_empty());
-    if let Some(state @ ("pending" | "rebooting")) = value(STATE) {
-        return Some(format!("the node's label {STATE} is {state}"));
+    if let Some(state @ ("pending" | "rebooting")) = value(MIG_STATE) {
+        return Some(format!("the node's label {MIG_STATE} is {state}"));
     }
     if let Some((key, _)) =
         labels.iter().find(|(key, value)| key.starts_with(DEPLOY_PREFIX) && *value == PAUSED)
     {
         return Some(format!("the node's label {key} is {PAUSED}"));
     }
-    let config = value(CONFIG)?;
+    let config = value(MIG_CONFIG)?;
     let deployed = value(DEPLOY_MIG_MANAGER);
     let may_act = match deployed {
         Some(deployed) => deployed != "false",
         // Deployed by other means than the GPU Operator: then it has said how it went.
-        None => value(STATE).is_some(),
+        None => value(MIG_STATE).is_some(),
     };
-    may_act.then(|| format!("the node's label {CONFIG} is {config}"))
+    may_act.then(|| format!("the node's label {MIG_CONFIG} is {config}"))
 }
 
 #[cfg(test)]

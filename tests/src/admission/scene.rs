@@ -52,7 +52,7 @@ impl AdmissionScene {
         let plane = ControlPlane::start(options).await?;
         let manifests = root().join("deploy/local").display().to_string();
         plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
-        plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
+        plane.definitions_established().await?;
         let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, NAME).await?;
         let proxy = AdmissionProxy::start().await?;
         let scene = Self { plane, proxy, replicas: Vec::new(), kubeconfig };

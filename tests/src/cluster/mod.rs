@@ -251,8 +251,7 @@ fn copy(shipped: &Path, folder: &Path) -> std::io::Result<PathBuf> {
 async fn install(plane: &ControlPlane) -> anyhow::Result<()> {
     let manifests = root().join(MANIFESTS).display().to_string();
     plane.kubectl(&["apply", "--server-side", "-k", &manifests]).await?;
-    plane.kubectl(&["wait", "--for=condition=Established", "--timeout=30s", "crd/gpunodes.kerf.dev"]).await?;
-    Ok(())
+    plane.definitions_established().await
 }
 
 /// A pod that asks for a slice.

@@ -9,7 +9,9 @@ mod enter;
 mod image;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +35,14 @@ pub struct ContainerRoot {
     pub environment: BTreeMap<String, String>,
     /// The program, which PATH of the environment finds, and its arguments.
     pub command: Vec<String>,
+}
+
+impl ContainerRoot {
+    /// Makes the scratch folder and writes the document that `container_stand_in` reads.
+    pub fn write(&self, document: &Path) -> io::Result<()> {
+        fs::create_dir_all(&self.scratch)?;
+        fs::write(document, serde_json::to_vec_pretty(self).map_err(io::Error::other)?)
+    }
 }
 
 /// A file or a folder of this machine in the container.

@@ -8,6 +8,7 @@
 
 mod access;
 mod certificates;
+mod definitions;
 mod folder;
 mod kubeconfig;
 mod kubectl;

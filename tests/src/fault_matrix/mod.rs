@@ -109,7 +109,7 @@ pub async fn run(settings: &Settings, say: impl Fn(&str)) -> anyhow::Result<Repo
     let manifests = cluster::root().join("deploy/local").display().to_string();
     // Without the guard: this plays one of kerf's programs with an admin's rights.
     plane.kubectl(&["apply", "--server-side", "-k", &manifests, cluster::UNGUARDED]).await?;
-    plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
+    plane.definitions_established().await?;
     let played = play(&plane, settings, &say).await;
     match played {
         Ok(report) if report.failures().is_empty() => {

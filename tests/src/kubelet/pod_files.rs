@@ -96,9 +96,8 @@ impl PodFiles {
             command: self.command(container, image, &environment),
             environment,
         };
-        std::fs::create_dir_all(&root.scratch)?;
         let document = self.folder.join(format!("{}.json", container.name));
-        std::fs::write(&document, serde_json::to_vec_pretty(&root).map_err(io::Error::other)?)?;
+        root.write(&document)?;
         Ok(document)
     }
 

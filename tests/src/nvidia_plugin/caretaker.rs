@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::pod::{Containers, NvidiaPod, RunningPod};
 use super::root::NodeFolder;
 use super::spec::StaticNodeSpec;
-use super::volume;
+use crate::kubelet::AtomicFolder;
 
 /// The label that the chart's `DaemonSet` of the MPS daemon selects on.
 const MPS_CAPABLE: &str = "nvidia.com/mps.capable";
@@ -26,14 +26,15 @@ pub(super) struct Caretaker {
     pub client: Client,
     pub kubeconfig: PathBuf,
     pub containers: Containers,
+    /// The ConfigMap's volume.
+    pub layouts: AtomicFolder,
 }
 
 /// What it has done so far.
 #[derive(Default)]
 struct Done {
-    /// What the ConfigMap's volume shows, and how often that changed.
-    shown: Option<BTreeMap<String, String>>,
-    serial: u32,
+    /// Whether the ConfigMap's volume shows anything.
+    shows_layouts: bool,
     /// The labels that were found and put on the node.
     labels: BTreeMap<String, String>,
     /// NVIDIA's pods, the MPS daemon's last.
@@ -43,7 +44,7 @@ struct Done {
 
 impl Caretaker {
     /// Works until it is told to stop, and then ends NVIDIA's pods.
-    pub async fn run(self, stop: CancellationToken) {
+    pub async fn run(mut self, stop: CancellationToken) {
         let mut done = Done::default();
         loop {
             if let Err(error) = self.pass(&mut done).await {
@@ -59,9 +60,9 @@ impl Caretaker {
         }
     }
 
-    async fn pass(&self, done: &mut Done) -> anyhow::Result<()> {
+    async fn pass(&mut self, done: &mut Done) -> anyhow::Result<()> {
         self.show_layouts(done).await?;
-        if done.shown.is_some() && done.pods.is_empty() {
+        if done.shows_layouts && done.pods.is_empty() {
             for pod in [NvidiaPod::Discovery, NvidiaPod::Plugin] {
                 done.pods.push(self.start(pod)?);
             }
@@ -75,15 +76,12 @@ impl Caretaker {
     }
 
     /// A ConfigMap that is gone leaves its volume as it was.
-    async fn show_layouts(&self, done: &mut Done) -> anyhow::Result<()> {
+    async fn show_layouts(&mut self, done: &mut Done) -> anyhow::Result<()> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.spec.namespace);
         let Some(map) = maps.get_opt(&self.spec.config_map).await? else { return Ok(()) };
         let files = map.data.unwrap_or_default();
-        if done.shown.as_ref() != Some(&files) {
-            done.serial += 1;
-            volume::project(&self.folder.dir.join("configs"), &files, done.serial)?;
-            done.shown = Some(files);
-        }
+        self.layouts.show(files.into_iter().map(|(key, text)| (key, text.into_bytes())).collect())?;
+        done.shows_layouts = true;
         Ok(())
     }
 

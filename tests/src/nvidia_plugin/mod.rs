@@ -2,7 +2,7 @@
 //!
 //! [`StaticNode`] plays what stands around them on a real node: the ConfigMap's volume, node feature discovery, the `DaemonSet`
 //! that follows a label, and restarts. The programs are of k8s-device-plugin v0.19.3, started as its chart starts them
-//! (`pod`), each in a root of its own (`root`, and the program `own_root`), since the paths of the kubelet's sockets and of MPS
+//! (`pod`), each in a container of its own (`root`; `container_root`), since the paths of the kubelet's sockets and of MPS
 //! are compiled into them. That takes root or user namespaces, and nothing else of the machine.
 //!
 //! A program that ends ends the test with its log, unless the test said that it may.
@@ -38,7 +38,6 @@ mod node;
 mod pod;
 mod root;
 mod spec;
-mod volume;
 
 pub use container::Exit;
 pub use node::StaticNode;

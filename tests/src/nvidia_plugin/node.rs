@@ -24,7 +24,7 @@ use super::pod::{Containers, NvidiaPod};
 use super::root::NodeFolder;
 use super::spec::StaticNodeSpec;
 use crate::control_plane::ControlPlane;
-use crate::kubelet::{KubeletOptions, NodeTemplate, StandInKubelet, locked};
+use crate::kubelet::{AtomicFolder, KubeletOptions, NodeTemplate, StandInKubelet, locked};
 use crate::mps::Files as MpsFiles;
 
 /// Longest wait for anything: NVIDIA's plugin waits 30 s before it tries again.
@@ -71,6 +71,7 @@ impl StaticNode {
             client: plane.client(),
             kubeconfig,
             containers: Arc::clone(&containers),
+            layouts: AtomicFolder::make(folder.dir.join("configs"))?,
         };
         let caretaker = tokio::spawn(caretaker.run(stop.clone()));
         let (client, may_end) = (plane.client(), Mutex::default());

@@ -129,7 +129,7 @@ impl Plan {
                 ("PROCESS_TO_SIGNAL", if once { "" } else { pod.is_called(spec) }),
             ];
             let container = root.container(name, "config-manager", true)?;
-            Ok(variables.iter().fold(container, |it, (name, value)| it.env(name, value)).with(&[]))
+            variables.iter().fold(container, |it, (name, value)| it.env(name, value)).with(&[])
         };
         let mut main =
             root.container(pod.program(), pod.program(), false)?.env("CONFIG_FILE", "/config/config.yaml");
@@ -138,20 +138,20 @@ impl Plan {
         }
         let mut init = Vec::new();
         let main = match pod {
-            NvidiaPod::Plugin => main.env("MPS_ROOT", "/run/nvidia/mps").with(&[]),
+            NvidiaPod::Plugin => main.env("MPS_ROOT", "/run/nvidia/mps").with(&[])?,
             NvidiaPod::Discovery => {
                 let interval = format!("{}ms", spec.discovery_period.as_millis());
                 let file = node.dir.join("features/gfd").display().to_string();
                 main.env("GFD_USE_NODE_FEATURE_API", "false")
                     .env("GFD_OUTPUT_FILE", &file)
                     .env("GFD_SLEEP_INTERVAL", &interval)
-                    .with(&[])
+                    .with(&[])?
             }
             NvidiaPod::MpsDaemon => {
                 let name = "mps-control-daemon-mounts".to_owned();
-                let mounts = root.container(&name, pod.program(), false)?.with(&["mount-shm"]);
+                let mounts = root.container(&name, pod.program(), false)?.with(&["mount-shm"])?;
                 init.push((name, mounts));
-                main.env("NODE_NAME", &spec.name).with(&[])
+                main.env("NODE_NAME", &spec.name).with(&[])?
             }
         };
         init.push((pod.init(), manager(&pod.init(), true)?));

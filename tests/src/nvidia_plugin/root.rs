@@ -1,8 +1,8 @@
 //! The folder of a static node, and a program of NVIDIA's in a root of its own, where it finds the node at the paths that
 //! were compiled into it.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -10,6 +10,7 @@ use kerf_nvml_mock::{MockControl, MockFiles, MockState, PROC_ENV};
 
 use super::spec::StaticNodeSpec;
 use crate::binaries;
+use crate::container_root::{ContainerRoot, Mount, PROGRAMS};
 use crate::process::Program;
 
 /// Where NVIDIA's programs look for what the kubelet, MPS and the ConfigMap have.
@@ -17,6 +18,8 @@ const DEVICE_PLUGINS: &str = "/var/lib/kubelet/device-plugins";
 const MPS: &str = "/mps";
 const AVAILABLE: &str = "/available-configs";
 const CHOSEN: &str = "/config";
+/// Where they find the simulated NVML.
+const LIBRARIES: &str = "/opt/image/lib";
 
 /// What the node's programs share.
 #[derive(Debug, Clone)]
@@ -24,15 +27,18 @@ pub(super) struct NodeFolder {
     pub dir: PathBuf,
     pub logs: PathBuf,
     pub gpus: MockFiles,
-    /// What the programs of the node get at their own paths beside the node's folder: their executables and libraries.
-    programs: Vec<PathBuf>,
+    /// Where the roots of containers are put together: beside the node's folder, which each of them has with all that is mounted
+    /// below.
+    roots: PathBuf,
+    /// NVIDIA's programs for the driver, each with the executable that stands in for it.
+    programs: [(&'static str, PathBuf); 2],
+    library: PathBuf,
 }
 
 impl NodeFolder {
     /// Makes the node's folder, with its GPUs cut and the files that the kernel would have.
     pub fn create(dir: &Path, spec: &StaticNodeSpec) -> anyhow::Result<Self> {
-        for folder in ["nvml", "proc", "sys/class/dmi/id", "lib", "bin", "configs", "features", "logs", "mps"]
-        {
+        for folder in ["nvml", "proc", "sys/class/dmi/id", "features", "logs", "mps"] {
             fs::create_dir_all(dir.join(folder)).context("failed to make a static node's folder")?;
         }
         let gpus = MockFiles::in_folder(dir.join("nvml"));
@@ -47,17 +53,13 @@ impl NodeFolder {
         fs::write(dir.join("sys/class/dmi/id/product_name"), "Stand-in Server\n")?;
         let library = kerf_nvml_mock::library_path()
             .context("the simulated NVML is not built: cargo build --workspace")?;
-        symlink(&library, dir.join("lib/libnvidia-ml.so.1"))?;
-        let smi = binaries::ours("nvidia_smi_stand_in")?;
-        let mps = binaries::ours("mps_control_stand_in")?;
-        symlink(&smi, dir.join("bin/nvidia-smi"))?;
-        symlink(&mps, dir.join("bin/nvidia-cuda-mps-control"))?;
-        let nvidia = binaries::nvidia_tool("nvidia-device-plugin")?;
-        let folders = [&library, &smi, &nvidia].into_iter().filter_map(|path| path.parent());
-        let mut programs: Vec<PathBuf> = folders.map(Path::to_owned).collect();
-        programs.sort();
-        programs.dedup();
-        Ok(Self { dir: dir.to_owned(), logs: dir.join("logs"), gpus, programs })
+        let programs = [
+            ("nvidia-smi", binaries::ours("nvidia_smi_stand_in")?),
+            ("nvidia-cuda-mps-control", binaries::ours("mps_control_stand_in")?),
+        ];
+        let name = dir.file_name().context("a node's folder has no name")?.to_string_lossy();
+        let roots = dir.with_file_name(format!("{name}.roots"));
+        Ok(Self { dir: dir.to_owned(), logs: dir.join("logs"), gpus, roots, programs, library })
     }
 
     /// The GPUs as they are.
@@ -86,7 +88,7 @@ impl PodRoot {
         if dir.exists() {
             fs::remove_dir_all(&dir)?;
         }
-        for folder in ["config", "processes", "root"] {
+        for folder in ["config", "processes"] {
             fs::create_dir_all(dir.join(folder))?;
         }
         Ok(Self { node: node.clone(), dir })
@@ -101,32 +103,37 @@ impl PodRoot {
     /// A container with one of NVIDIA's programs. `name` is the container's.
     pub fn container(&self, name: &str, program: &str, sees_pod_only: bool) -> anyhow::Result<Container> {
         let node = &self.node;
-        let root = self.dir.join("root");
-        let mut container = Container {
-            program: Program::new(name, binaries::ours("own_root")?, &node.logs).arg("--root").arg(&root),
-            executable: binaries::nvidia_tool(program)?,
-            name: program.to_owned(),
-        };
-        // The root's own folder lies in the node's, which is bound first.
-        let mut binds = vec![(node.dir.clone(), node.dir.clone())];
-        binds.extend(node.programs.iter().map(|folder| (folder.clone(), folder.clone())));
-        let own = |folder: &str, path: &str| (node.dir.join(folder), PathBuf::from(path));
-        binds.extend([own("device-plugins", DEVICE_PLUGINS), own("mps", MPS), own("configs", AVAILABLE)]);
-        binds.extend([own("sys", "/sys"), (self.dir.join("config"), PathBuf::from(CHOSEN))]);
-        binds.push(if sees_pod_only {
-            (self.processes(), PathBuf::from("/proc"))
+        let mount = |source: PathBuf, target: &str| Mount { source, target: target.into(), read_only: false };
+        let own = |folder: &str, target: &str| mount(node.dir.join(folder), target);
+        let mut mounts = vec![Mount { source: node.dir.clone(), target: node.dir.clone(), read_only: false }];
+        mounts.extend([own("device-plugins", DEVICE_PLUGINS), own("mps", MPS), own("configs", AVAILABLE)]);
+        mounts.extend([own("sys", "/sys"), mount(self.dir.join("config"), CHOSEN)]);
+        mounts.push(if sees_pod_only {
+            mount(self.processes(), "/proc")
         } else {
             own("proc/driver", "/proc/driver")
         });
-        for (from, to) in binds {
-            container.program = container.program.arg("--bind").arg(from).arg(to);
-        }
-        let search = format!("{}:/usr/bin:/bin", node.dir.join("bin").display());
-        let mut variables = vec![("PATH".to_owned(), search)];
-        variables.push(("LD_LIBRARY_PATH".to_owned(), node.dir.join("lib").display().to_string()));
-        variables.push((PROC_ENV.to_owned(), node.dir.join("proc").display().to_string()));
-        variables.extend(node.gpus.env().map(|(name, file)| (name.to_owned(), file.display().to_string())));
-        Ok(variables.into_iter().fold(container, |container, (name, value)| container.env(&name, &value)))
+        let programs = [(program, binaries::nvidia_tool(program)?)].into_iter().chain(node.programs.clone());
+        mounts.extend(programs.map(|(name, file)| mount(file, &format!("{PROGRAMS}/{name}"))));
+        mounts.push(mount(node.library.clone(), &format!("{LIBRARIES}/libnvidia-ml.so.1")));
+        let mut environment = BTreeMap::from([
+            ("PATH".to_owned(), format!("{PROGRAMS}:/usr/bin:/bin")),
+            ("LD_LIBRARY_PATH".to_owned(), LIBRARIES.to_owned()),
+            (PROC_ENV.to_owned(), node.dir.join("proc").display().to_string()),
+        ]);
+        environment.extend(node.gpus.env().map(|(name, file)| (name.to_owned(), file.display().to_string())));
+        Ok(Container {
+            program: Program::new(name, binaries::ours("container_stand_in")?, &node.logs),
+            document: self.dir.join(format!("{name}.json")),
+            root: ContainerRoot {
+                scratch: node.roots.join(name),
+                mounts,
+                read_only: false,
+                working_dir: "/".into(),
+                environment,
+                command: vec![program.to_owned()],
+            },
+        })
     }
 }
 
@@ -134,19 +141,21 @@ impl PodRoot {
 #[derive(Debug)]
 pub(super) struct Container {
     program: Program,
-    executable: PathBuf,
-    name: String,
+    document: PathBuf,
+    root: ContainerRoot,
 }
 
 impl Container {
     /// Sets a variable.
     pub fn env(mut self, name: &str, value: &str) -> Self {
-        self.program = self.program.arg("--env").arg(format!("{name}={value}"));
+        self.root.environment.insert(name.to_owned(), value.to_owned());
         self
     }
 
     /// What is to be started, with these arguments.
-    pub fn with(self, arguments: &[&str]) -> Program {
-        self.program.args(["--name", &self.name, "--"]).arg(self.executable).args(arguments)
+    pub fn with(mut self, arguments: &[&str]) -> anyhow::Result<Program> {
+        self.root.command.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self.root.write(&self.document).context("failed to write a container's document")?;
+        Ok(self.program.arg(&self.document))
     }
 }

@@ -54,7 +54,7 @@ impl Scene {
         let manifests = kerf_tests::cluster::root().join("deploy/local").display().to_string();
         // Without the guard: this plays one of kerf's programs with an admin's rights.
         plane.kubectl(&["apply", "--server-side", "-k", &manifests, kerf_tests::cluster::UNGUARDED]).await?;
-        plane.kubectl(&["wait", "--for=condition=Established", "crd/gpunodes.kerf.dev"]).await?;
+        plane.definitions_established().await?;
         let dir = plane.dir().join(NODE);
         std::fs::create_dir_all(&dir)?;
         let files = MockFiles::in_folder(&dir);

@@ -33,9 +33,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
     options.extender_flags.extend(["--plugin-timeout=4s".to_owned(), "--plugin-config-delay=1s".to_owned()]);
     let cluster = Cluster::start(options, |_| ()).await?;
     cluster.plane().apply(&cluster_policy_crd()?).await?;
-    let established =
-        ["wait", "--for=condition=Established", "--timeout=30s", "crd/clusterpolicies.nvidia.com"];
-    cluster.plane().kubectl(&established).await?;
+    cluster.plane().definitions_established().await?;
     Ok(cluster)
 }
 

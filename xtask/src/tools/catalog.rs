@@ -57,8 +57,8 @@ pub struct ModuleFiles {
 }
 
 /// By what manifests are judged: the newest of each version of Kubernetes that kerf is for (`kerf_tests::openapi` takes what it
-/// finds), and the CRDs of what the chart can work with.
-pub const FILES: [ModuleFiles; 7] = [
+/// finds), and the CRDs of what the chart and the programs can work with.
+pub const FILES: [ModuleFiles; 8] = [
     openapi("v1.33.13", "h1:bmH31xUdSzeA5vk0wZAK9MZp11mdLuzUSeKk0qN3hPQ="),
     openapi("v1.34.4", "h1:Yy6R4QB8C9kJPp25GFqEvX5XQwY5qzKeqD0Xx6oAcmk="),
     openapi("v1.35.4", "h1:o/8dBC/pHVpYoGV4OAIytAlNPZbdYVTXJHoYvXC4qzM="),
@@ -79,6 +79,15 @@ pub const FILES: [ModuleFiles; 7] = [
         sum: "h1:UWgoYM+KLNtRlqmoWOKjKBOBUPVHeepQ6/ac3ERJW68=",
         folder: "deploy/crds",
         endings: &["_certificates.yaml", "_issuers.yaml"],
+    },
+    // The newest version that is a module.
+    ModuleFiles {
+        store: "crds/gpu-operator",
+        module: "github.com/NVIDIA/gpu-operator",
+        version: "v1.11.1",
+        sum: "h1:MuM3nFga8dcK0krgxarYaSmpGSnFYOl2zBQRBNvHKD0=",
+        folder: "config/crd/bases",
+        endings: &["_clusterpolicies.yaml"],
     },
 ];
 

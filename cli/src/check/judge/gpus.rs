@@ -1,12 +1,13 @@
 //! The nodes with GPUs, before kerf is there.
 
 use super::{Finding, Observed, Seen, unknown};
-use crate::check::observed::{is_managed, label, name_of};
+use crate::check::observed::{label, name_of};
 use k8s_openapi::api::core::v1::Node;
+use kerf_core::{keys, nvidia_keys};
 
 /// Labels that say that a node has an NVIDIA GPU: the GPU Operator's, and node feature discovery's by PCI vendor and class.
 const LABELS: [&str; 3] = [
-    "nvidia.com/gpu.present",
+    nvidia_keys::PRESENT,
     "feature.node.kubernetes.io/pci-10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",
 ];
@@ -15,10 +16,9 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     if let Seen::Unknown(why) = &seen.nodes {
         return vec![unknown("the Nodes", why)];
     }
-    let managed: Vec<&str> = seen.managed().map(name_of).collect();
-    let others: Vec<&str> =
-        seen.nodes.all().iter().filter(|node| !is_managed(node) && has_gpus(node)).map(name_of).collect();
-    let key = crate::check::managed_label();
+    let managed: Vec<&str> = seen.managed().into_iter().map(name_of).collect();
+    let others: Vec<&str> = seen.unmanaged().into_iter().filter(|node| has_gpus(node)).map(name_of).collect();
+    let key = keys::MANAGED;
     if managed.is_empty() && others.is_empty() {
         return vec![Finding::warning(
             "no node shows an NVIDIA GPU",
@@ -44,5 +44,7 @@ fn has_gpus(node: &Node) -> bool {
     let labelled = LABELS.iter().any(|key| label(node, key) == Some("true"));
     let allocatable = node.status.iter().flat_map(|status| status.allocatable.iter().flatten());
     labelled
-        || allocatable.into_iter().any(|(name, amount)| name.starts_with("nvidia.com/") && amount.0 != "0")
+        || allocatable
+            .into_iter()
+            .any(|(name, amount)| name.starts_with(nvidia_keys::PREFIX) && amount.0 != "0")
 }

@@ -1,21 +1,20 @@
 //! The nodes that kerf serves: each has an agent that is ready, a GpuNode that it keeps, and GPUs that are well.
 
 use super::{Finding, Observed, Seen, unknown};
-use crate::check::observed::{is_ready, name_of, trouble_of};
+use crate::check::observed::{AGENT, is_ready, name_of, trouble_of};
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, GpuStatus, ModeChange};
+use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::BTreeSet;
-
-const PROGRAM: &str = "kerf-node-agent";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
     if let Seen::Unknown(why) = &seen.nodes {
         return vec![unknown("the Nodes", why)];
     }
-    let names: BTreeSet<&str> = seen.managed().map(name_of).collect();
+    let names: BTreeSet<&str> = seen.managed().into_iter().map(name_of).collect();
     if names.is_empty() {
-        let label = crate::check::managed_label();
+        let label = keys::MANAGED;
         return vec![Finding::warning(
             format!("no node is kerf's: none has the label {label}=true"),
             format!("kubectl label node NAME {label}=true"),
@@ -90,13 +89,12 @@ fn logs(seen: &Observed, node: &str) -> String {
     let pod = pod_on(seen, node).map(|pod| name_of(pod).to_owned());
     match pod {
         Some(pod) => format!("kubectl -n {namespace} logs {pod}"),
-        None => format!("kubectl -n {namespace} describe daemonset {PROGRAM}"),
+        None => format!("kubectl -n {namespace} describe daemonset {AGENT}"),
     }
 }
 
 fn pod_on<'s>(seen: &'s Observed, node: &str) -> Option<&'s k8s_openapi::api::core::v1::Pod> {
-    seen.pods_of(PROGRAM)
-        .find(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node))
+    seen.pods_of(AGENT).find(|pod| pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) == Some(node))
 }
 
 fn agent(seen: &Observed, node: &str) -> Option<Finding> {
@@ -108,7 +106,8 @@ fn agent(seen: &Observed, node: &str) -> Option<Finding> {
         None => Some(Finding::failure(
             format!("{node}: there is no agent's pod"),
             format!(
-                "kubectl -n {namespace} describe daemonset {PROGRAM}; mostly a taint of the node that the DaemonSet does not tolerate"
+                "kubectl -n {namespace} describe daemonset {AGENT}; mostly a taint of the node that the DaemonSet does not tolerate; or managedNodes of the chart leaves the node out: kubectl label node {node} {}=false --overwrite",
+                keys::MANAGED
             ),
         )),
         Some(pod) if !is_ready(pod) => Some(Finding::failure(

@@ -22,7 +22,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
 }
 
 fn foreigners(seen: &Observed) -> Vec<Finding> {
-    let managed: BTreeSet<&str> = seen.managed().map(name_of).collect();
+    let managed: BTreeSet<&str> = seen.managed().into_iter().map(name_of).collect();
     let mut findings = Vec::new();
     for foreigner in seen.foreigners.all() {
         let (who, evidence) = (foreigner.who.name(), &foreigner.evidence);

@@ -33,12 +33,7 @@ pub fn extender_host(seen: &Observed) -> Option<String> {
 /// The `ConfigMap` that is in force: that which the Deployment mounts, or else the only one of its name. Kustomize puts a hash
 /// behind the name.
 fn config_map(seen: &Observed) -> Option<&ConfigMap> {
-    let deployment = seen.deployments.all().iter().find(|deployment| name_of(*deployment) == PROGRAM);
-    let volumes = deployment
-        .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref())
-        .into_iter()
-        .flatten();
-    let mut volumes = volumes;
+    let mut volumes = seen.volumes_of(PROGRAM);
     let mounted = volumes.find_map(|volume| volume.config_map.as_ref().map(|map| map.name.as_str()));
     let is_it = |map: &&ConfigMap| match mounted {
         Some(mounted) => name_of(*map) == mounted,

@@ -1,29 +1,24 @@
-//! The nodes that NVIDIA's device plugin serves: whether what GPU feature discovery says of them agrees with what is offered, and
-//! how their layout stands.
+//! The nodes that NVIDIA's device plugin serves: what kerf makes of their labels and devices, by the code that the webhook and the
+//! extender decide with, whether these agree, and how their layout stands.
 
 use super::{Finding, Observed};
-use crate::check::observed::{is_managed, label, name_of};
+use crate::check::observed::{label, name_of};
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::keys;
-
-/// The plugin's name for a GPU, or whatever it makes of one.
-const GPU: &str = "nvidia.com/gpu";
-const PRODUCT: &str = "nvidia.com/gpu.product";
-const MEMORY: &str = "nvidia.com/gpu.memory";
-const COUNT: &str = "nvidia.com/gpu.count";
-const REPLICAS: &str = "nvidia.com/gpu.replicas";
-const STRATEGY: &str = "nvidia.com/mig.strategy";
+use kerf_core::nvidia_keys::{COUNT, GPU, MEMORY, PRODUCT, is_plugin_resource};
+use kerf_core::quantity::parse_count;
+use kerf_core::static_node::{Doubt, StaticNode};
+use kerf_runtime::machine::static_node_of;
 
 const DISCOVERY: &str = "run GPU feature discovery on the node (the GPU Operator's gpu-feature-discovery, or gfd.enabled=true of the device plugin's chart), and look at its log";
+const PLUGIN: &str = "look at the log of NVIDIA's device plugin on the node";
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
-    let nodes: Vec<&Node> =
-        seen.nodes.all().iter().filter(|node| !is_managed(node) && is_served(node)).collect();
     let mut findings = Vec::new();
     let mut good = Vec::new();
-    for node in nodes {
+    for node in seen.unmanaged().into_iter().filter(|node| is_served(node)) {
         let of_node: Vec<Finding> =
-            [labels(node), agreement(node), layout(node)].into_iter().flatten().collect();
+            labels(node).into_iter().chain(devices(node)).chain(layout(node)).collect();
         if of_node.is_empty() {
             good.push(name_of(node));
         }
@@ -35,12 +30,12 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     findings
 }
 
-/// The plugin's resources of a node.
-fn offered(node: &Node) -> impl Iterator<Item = (&str, &str)> {
+/// The plugin's resources of a node that pods may ask for.
+fn offered(node: &Node) -> impl Iterator<Item = (&str, u64)> {
     let allocatable = node.status.iter().flat_map(|status| status.allocatable.iter().flatten());
     allocatable
-        .filter(|(name, _)| name.starts_with("nvidia.com/gpu") || name.starts_with("nvidia.com/mig-"))
-        .map(|(name, amount)| (name.as_str(), amount.0.as_str()))
+        .filter(|(name, _)| is_plugin_resource(name))
+        .map(|(name, amount)| (name.as_str(), parse_count(&amount.0).unwrap_or(0)))
 }
 
 fn is_served(node: &Node) -> bool {
@@ -62,29 +57,56 @@ fn labels(node: &Node) -> Option<Finding> {
     })
 }
 
-/// Whether as many devices are offered as the labels say. Where MIG instances have names of their own, `nvidia.com/gpu` counts
-/// the GPUs without them only.
-fn agreement(node: &Node) -> Option<Finding> {
-    if label(node, STRATEGY) == Some("mixed") {
-        return None;
-    }
-    let number = |key| label(node, key).and_then(|value| value.parse::<u64>().ok());
-    let wanted = number(COUNT)? * number(REPLICAS).unwrap_or(1).max(1);
-    let is_gpus = |name: &str| name == GPU || name == format!("{GPU}.shared");
-    let (name, found) =
-        offered(node).find(|(name, amount)| is_gpus(name) && *amount != "0").unwrap_or((GPU, "0"));
-    let found: u64 = found.parse().ok()?;
-    (found != wanted).then(|| {
+/// Whether as many devices are there as the labels say, and all of them are well.
+fn devices(node: &Node) -> Vec<Finding> {
+    let name = name_of(node);
+    let Some(fixed) = static_node_of(node) else { return none(node).into_iter().collect() };
+    let doubts = fixed.doubts.iter().map(|doubt| {
         Finding::warning(
-            format!("{}: {found} of {name} are allocatable, and by its labels there are {wanted}", name_of(node)),
-            "GPUs may be sick, or the plugin was configured anew a moment ago: look at the log of NVIDIA's device plugin on the node",
+            format!(
+                "{name}: {} of {} are there, and by its labels there are {}; so {}",
+                doubt.there,
+                doubt.name,
+                doubt.told,
+                taken_for(&fixed, doubt)
+            ),
+            format!("the plugin was configured anew a moment ago, or GPUs are not seen: {PLUGIN}"),
         )
-    })
+    });
+    let capacity = node.status.iter().flat_map(|status| status.capacity.iter().flatten());
+    let sick = capacity.filter_map(|(resource, amount)| {
+        let (there, well) = (parse_count(&amount.0)?, amount_of(node, resource));
+        let what = format!("{name}: {well} of {there} {resource} are allocatable");
+        (is_plugin_resource(resource) && well < there)
+            .then(|| Finding::warning(what, format!("the others are sick: {PLUGIN}")))
+    });
+    doubts.chain(sick).collect()
+}
+
+fn amount_of(node: &Node, resource: &str) -> u64 {
+    offered(node).find(|(name, _)| *name == resource).map_or(0, |(_, amount)| amount)
+}
+
+/// What pods are given under a name that is in doubt.
+fn taken_for(fixed: &StaticNode, doubt: &Doubt) -> String {
+    let offer = fixed.offer(doubt.name);
+    let size = offer.and_then(|offer| offer.size).map(|size| format!(" of {size}")).unwrap_or_default();
+    let kind = offer.map(|offer| offer.kind.to_string()).unwrap_or_default();
+    format!("a device is taken for {kind}{size}")
+}
+
+/// A node that has no device, though its labels tell of some.
+fn none(node: &Node) -> Option<Finding> {
+    let told = label(node, COUNT).filter(|count| *count != "0")?;
+    Some(Finding::warning(
+        format!("{}: no {GPU} is there, and by its labels there are {told}", name_of(node)),
+        PLUGIN,
+    ))
 }
 
 fn condition(node: &Node) -> Option<&k8s_openapi::api::core::v1::NodeCondition> {
-    let kind = format!("{}/Layout", keys::GROUP);
-    node.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
+    let mut conditions = node.status.as_ref()?.conditions.as_ref()?.iter();
+    conditions.find(|condition| condition.type_ == keys::LAYOUT_CONDITION)
 }
 
 /// How the layout stands that a policy gives the node.

@@ -5,6 +5,7 @@ use crate::check::observed::Probe;
 use crate::check::others::{Foreigner, Who};
 use crate::check::report::{is_good, render};
 use jiff::{SignedDuration, Timestamp};
+use kerf_core::keys;
 use kerf_runtime::tls::key;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -106,7 +107,7 @@ pub(super) fn good() -> Observed {
     ))
     .unwrap();
     let policy = include_str!("../../../../policies/default.yaml");
-    let managed = json!({crate::check::managed_label(): "true"});
+    let managed = json!({(keys::MANAGED): "true"});
     let plugin = json!({"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"});
     let rights: Vec<(Need, Seen<bool>)> = need::of_the_programs("kerf-system")
         .unwrap()
@@ -178,6 +179,22 @@ fn a_cluster_on_which_kerf_works_is_well_line_by_line() {
     let report = after(&good());
     insta::assert_snapshot!(render(&report, Output::Text, false));
     assert!(is_good(&report, true));
+}
+
+#[test]
+fn a_node_is_kerfs_by_any_label_that_makes_it_so_and_by_its_agent() {
+    for labels in [
+        json!({"nos.nebuly.com/gpu-partitioning": "mig"}),
+        json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "false"}),
+        json!({}),
+    ] {
+        let mut seen = good();
+        let Seen::Found(nodes) = &mut seen.nodes else { unreachable!() };
+        nodes[1] = node("h100", &labels, &json!({"nvidia.com/gpu": "0"}));
+        let report = after(&seen);
+        assert!(is_good(&report, true), "{labels}: {}", render(&report, Output::Short, true));
+        assert!(render(&report, Output::Text, true).contains("h100: agent ready, GPUs well"), "{labels}");
+    }
 }
 
 #[test]
@@ -288,6 +305,12 @@ const FAULTS: &[(&str, Break)] = &[
             k8s_openapi::apimachinery::pkg::api::resource::Quantity("3".to_owned()),
         );
     }),
+    ("a static node with a sick device", |seen| {
+        let Seen::Found(nodes) = &mut seen.nodes else { return };
+        let status = nodes[2].status.as_mut().unwrap();
+        status.capacity = status.allocatable.clone();
+        status.allocatable = Some(of(json!({"nvidia.com/gpu": "3"})));
+    }),
     ("a layout that failed", |seen| {
         let Seen::Found(nodes) = &mut seen.nodes else { return };
         nodes[2].status.as_mut().unwrap().conditions = Some(vec![of(json!({
@@ -297,6 +320,11 @@ const FAULTS: &[(&str, Break)] = &[
     ("the device plugin on a node of kerf's", |seen| {
         let Seen::Found(foreigners) = &mut seen.foreigners else { return };
         foreigners[0].nodes.insert("h100".to_owned());
+    }),
+    ("nos on a node of kerf's", |seen| {
+        let Seen::Found(foreigners) = &mut seen.foreigners else { return };
+        let (who, evidence) = (Who::Nos, "DaemonSet nebuly-nos/nos-mig-agent".to_owned());
+        foreigners.push(Foreigner { who, evidence, nodes: ["h100".to_owned()].into() });
     }),
     ("another's webhook", |seen| {
         let Seen::Found(foreigners) = &mut seen.foreigners else { return };

@@ -2,7 +2,7 @@
 
 use super::tls::{age, content};
 use super::{Finding, Observed, Seen, pods, unknown};
-use crate::check::observed::{Probe, name_of};
+use crate::check::observed::Probe;
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, WebhookClientConfig};
 use kerf_runtime::tls;
 
@@ -34,13 +34,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
 
 /// The Secret of the certificates: that which the Deployment mounts, and else kerf's own.
 pub fn secret(seen: &Observed) -> String {
-    let deployment = seen.deployments.all().iter().find(|deployment| name_of(*deployment) == PROGRAM);
-    let volumes = deployment
-        .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref())
-        .into_iter()
-        .flatten();
-    let mut volumes = volumes;
-    let mounted = volumes.find_map(|volume| volume.secret.as_ref()?.secret_name.clone());
+    let mounted = seen.volumes_of(PROGRAM).find_map(|volume| volume.secret.as_ref()?.secret_name.clone());
     mounted.unwrap_or_else(|| SECRET.to_owned())
 }
 

@@ -2,14 +2,14 @@
 //! shared in equal parts (k8s-device-plugin, README, `renameByDefault`). Its names for MIG are kerf's own.
 
 use super::Foreign;
+use crate::nvidia_keys::GPU_SHARED;
 use crate::policy::Dialect;
 use crate::request::{AskError, ContainerAsk, ContainerView, Reading, Role, Want, limits};
 
-pub(super) const GPU: &str = "nvidia.com/gpu";
-const SHARED: &str = "nvidia.com/gpu.shared";
+pub(super) use crate::nvidia_keys::GPU;
 
 /// The names that ask.
-pub(super) const NAMES: [&str; 2] = [GPU, SHARED];
+pub(super) const NAMES: [&str; 2] = [GPU, GPU_SHARED];
 
 /// What a container asks for.
 pub(super) fn ask(
@@ -21,7 +21,7 @@ pub(super) fn ask(
         return Ok(None);
     }
     let whole = named(container, role, GPU, Want::Whole)?;
-    let shared = named(container, role, SHARED, Want::Replica)?;
+    let shared = named(container, role, GPU_SHARED, Want::Replica)?;
     let ask = match (whole, shared) {
         (Some(whole), Some(shared)) => return Err(whole.twice(&shared)),
         (whole, shared) => whole.or(shared),

@@ -5,6 +5,7 @@ use kerf_core::contract::{ContainerRequest, RequestDocument};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::mig::Profile;
+use kerf_core::nvidia_keys::{self, attribute};
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::PluginName;
 use kerf_core::units::SizeGb;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 /// What the labels of a static node say that may serve the pod.
 pub(super) fn expressions(document: &RequestDocument) -> Vec<Value> {
+    // Of what makes a node kerf's (`kerf_core::managed`) this is what one expression can say.
     let not_kerfs = json!({"key": keys::MANAGED, "operator": "NotIn", "values": ["true"]});
     let mut expressions = vec![not_kerfs];
     for expression in document.containers.iter().filter_map(of_container) {
@@ -26,13 +28,13 @@ pub(super) fn expressions(document: &RequestDocument) -> Vec<Value> {
 fn of_container(request: &ContainerRequest) -> Option<Value> {
     let some = |key: String| json!({"key": key, "operator": "Gt", "values": ["0"]});
     let is = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
-    let instances = |profile: Profile| some(format!("{}.count", PluginName::Mig(profile)));
+    let instances = |profile: Profile| some(nvidia_keys::label(PluginName::Mig(profile), attribute::COUNT));
     match (request.resource, request.resource.plugin_name()?) {
         (_, PluginName::Mig(profile) | PluginName::MigShared(profile)) => Some(instances(profile)),
-        (ResourceName::Plugin(_, Kind::Mps), _) => Some(is("nvidia.com/gpu.sharing-strategy", "mps")),
-        (ResourceName::Plugin(_, Kind::Mig), _) => Some(is("nvidia.com/mig.strategy", "single")),
+        (ResourceName::Plugin(_, Kind::Mps), _) => Some(is(nvidia_keys::SHARING_STRATEGY, "mps")),
+        (ResourceName::Plugin(_, Kind::Mig), _) => Some(is(nvidia_keys::MIG_STRATEGY, "single")),
         (_, PluginName::Gpu | PluginName::Shared) => {
-            (request.size_gb != SizeGb::ANY).then(|| some("nvidia.com/gpu.count".to_owned()))
+            (request.size_gb != SizeGb::ANY).then(|| some(nvidia_keys::COUNT.to_owned()))
         }
     }
 }

@@ -1,0 +1,146 @@
+//! The labels and resource names of NVIDIA's programs that kerf reads or writes, in one place.
+
+use std::fmt::Display;
+
+/// The prefix of all of them.
+pub const PREFIX: &str = "nvidia.com/";
+
+/// The device plugin's name for a GPU, or for whatever it makes of one.
+pub const GPU: &str = "nvidia.com/gpu";
+
+/// Its name for a replica of one, if replicas are renamed.
+pub const GPU_SHARED: &str = "nvidia.com/gpu.shared";
+
+/// The beginning of its names for MIG instances; the profile stands behind it.
+pub const MIG_PREFIX: &str = "nvidia.com/mig-";
+
+/// What `renameByDefault` puts behind a name (k8s-device-plugin `api/config/v1`, `DefaultSharedResourceNameSuffix`).
+pub const SHARED: &str = ".shared";
+
+/// Node label, written by GPU Operator: `true` where it has found GPUs.
+pub const PRESENT: &str = "nvidia.com/gpu.present";
+
+/// Node label, read by GPU Operator: `false` keeps its device plugin off the node.
+pub const DEPLOY_DEVICE_PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
+
+/// Node label: the key of the plugin's `ConfigMap` that is the node's configuration (k8s-device-plugin `cmd/config-manager`).
+pub const CONFIG: &str = "nvidia.com/device-plugin.config";
+
+/// Node label: the name of mig-parted's configuration to which the MIG manager cuts the node's GPUs.
+pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
+
+/// Node label, written by the MIG manager: `pending`, `rebooting`, `success` or `failed`.
+pub const MIG_STATE: &str = "nvidia.com/mig.config.state";
+
+/// Node label of GPU feature discovery (k8s-device-plugin `internal/lm`): the GPUs' product name, with dashes for spaces.
+pub const PRODUCT: &str = "nvidia.com/gpu.product";
+
+/// Node label of GPU feature discovery: how many GPUs there are, or devices under strategy `single`.
+pub const COUNT: &str = "nvidia.com/gpu.count";
+
+/// Node label of GPU feature discovery: the memory of one of them, in MiB.
+pub const MEMORY: &str = "nvidia.com/gpu.memory";
+
+/// Node label of GPU feature discovery: by what replicas are made, `mps` or `time-slicing`.
+pub const SHARING_STRATEGY: &str = "nvidia.com/gpu.sharing-strategy";
+
+/// Node label of GPU feature discovery: the first number of the GPUs' CUDA compute capability.
+pub const COMPUTE_MAJOR: &str = "nvidia.com/gpu.compute.major";
+
+/// Node label of GPU feature discovery: the second number of it.
+pub const COMPUTE_MINOR: &str = "nvidia.com/gpu.compute.minor";
+
+/// Node label of GPU feature discovery: whether a GPU has a MIG mode.
+pub const MIG_CAPABLE: &str = "nvidia.com/mig.capable";
+
+/// Node label of GPU feature discovery: how MIG devices are offered, `single` or `mixed`.
+pub const MIG_STRATEGY: &str = "nvidia.com/mig.strategy";
+
+/// Node label of GPU feature discovery: the driver's version.
+pub const DRIVER: &str = "nvidia.com/cuda.driver-version.full";
+
+/// What GPU feature discovery tells of the devices behind a resource name, which is the beginning of these labels.
+pub mod attribute {
+    /// The product name.
+    pub const PRODUCT: &str = "product";
+    /// How many there are before they are shared.
+    pub const COUNT: &str = "count";
+    /// How many replicas each of them is; 0 for one that cannot be used.
+    pub const REPLICAS: &str = "replicas";
+    /// By what replicas are made.
+    pub const SHARING_STRATEGY: &str = "sharing-strategy";
+    /// The memory of one of them, in MiB.
+    pub const MEMORY: &str = "memory";
+}
+
+/// The label of an attribute of the devices behind a resource name, such as `nvidia.com/mig-1g.10gb.count`.
+#[must_use]
+pub fn label(resource: impl Display, attribute: &str) -> String {
+    format!("{resource}.{attribute}")
+}
+
+/// Whether NVIDIA's device plugin may serve a resource of this name.
+#[must_use]
+pub fn is_plugin_resource(name: &str) -> bool {
+    let plain = name.strip_suffix(SHARED).unwrap_or(name);
+    plain == GPU || plain.starts_with(MIG_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gfd_labels::is_told;
+
+    #[test]
+    fn the_plugins_names_are_told_from_kerfs() {
+        for name in [
+            "nvidia.com/gpu",
+            "nvidia.com/gpu.shared",
+            "nvidia.com/mig-1g.10gb",
+            "nvidia.com/mig-1g.10gb.shared",
+        ] {
+            assert!(is_plugin_resource(name), "{name}");
+        }
+        for name in ["nvidia.com/gpu-10gb", "nvidia.com/gpu-10gb.shared", "cpu", "nvidia.com/gpus"] {
+            assert!(!is_plugin_resource(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_stands_behind_a_resource_name_is_the_label_that_has_a_name_of_its_own() {
+        for (attribute, whole) in [
+            (attribute::PRODUCT, PRODUCT),
+            (attribute::COUNT, COUNT),
+            (attribute::MEMORY, MEMORY),
+            (attribute::SHARING_STRATEGY, SHARING_STRATEGY),
+        ] {
+            assert_eq!(label(GPU, attribute), whole);
+        }
+    }
+
+    /// What kerf reads of GPU feature discovery it also tells of nodes that it serves itself, and so keeps true there.
+    #[test]
+    fn every_label_of_gpu_feature_discovery_is_known_to_who_writes_them() {
+        let whole = [
+            PRODUCT,
+            COUNT,
+            MEMORY,
+            SHARING_STRATEGY,
+            COMPUTE_MAJOR,
+            COMPUTE_MINOR,
+            MIG_CAPABLE,
+            MIG_STRATEGY,
+            DRIVER,
+        ];
+        let of_instances = [attribute::PRODUCT, attribute::COUNT, attribute::REPLICAS, attribute::MEMORY]
+            .map(|attribute| label("nvidia.com/mig-1g.10gb", attribute));
+        for key in
+            whole.into_iter().map(str::to_owned).chain(of_instances).chain([label(GPU, attribute::REPLICAS)])
+        {
+            assert!(is_told(&key), "{key}");
+        }
+        for key in [PRESENT, DEPLOY_DEVICE_PLUGIN, CONFIG, MIG_CONFIG, MIG_STATE] {
+            assert!(!is_told(key), "{key} is another's");
+        }
+    }
+}

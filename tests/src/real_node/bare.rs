@@ -1,0 +1,49 @@
+//! A real node as an admin has it before kerf: containerd and the kubelet, and Services that pods reach. What is installed on
+//! the control plane brings up its own pods.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::network::{Network, Services};
+use super::{Places, containerd, delete_pods, kubelet, node_ready};
+use crate::control_plane::ControlPlane;
+use crate::process::Child;
+
+/// A running node without kerf. Dropped in this order: who uses the other ends first.
+pub struct BareNode {
+    kubelet: Child,
+    containerd: Child,
+    services: Services,
+}
+
+impl BareNode {
+    /// Starts everything and waits until the node is ready; containerd has these images beside that of tests' pods. The control
+    /// plane must give Services the addresses of [`super::service_addresses`].
+    pub async fn start(
+        plane: &ControlPlane,
+        name: &str,
+        places: &Places,
+        images: &[PathBuf],
+        mut progress: impl FnMut(&str),
+    ) -> anyhow::Result<Self> {
+        places.create()?;
+        let services = Services::start(plane).await?;
+        let containerd = containerd::start(places, Network::Pods, images).await?;
+        progress("containerd serves, and has the images");
+        let kubelet = kubelet::start(plane, name, places)?;
+        node_ready(plane, name).await.with_context(|| kubelet.log_tail())?;
+        progress("the node is Ready");
+        Ok(Self { kubelet, containerd, services })
+    }
+
+    /// Ends all pods, and the rest in order.
+    pub async fn stop(mut self, plane: &ControlPlane) -> anyhow::Result<()> {
+        let gone = delete_pods(plane).await;
+        self.kubelet.terminate(Duration::from_secs(5))?;
+        self.containerd.terminate(Duration::from_secs(10))?;
+        self.services.end().await?;
+        gone
+    }
+}

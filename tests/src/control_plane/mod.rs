@@ -29,7 +29,7 @@ use kube::Client;
 pub use self::certificates::{Authority, KeyAndCertificate};
 pub use self::kubeconfig::client;
 pub use self::kwok::KwokNodes;
-pub use self::options::ControlPlaneOptions;
+pub use self::options::{ControlPlaneOptions, ServiceAddresses};
 
 use self::folder::Folder;
 use self::kubeconfig::Credential;
@@ -79,7 +79,7 @@ impl ControlPlane {
         let [etcd_port, peer_port, apiserver_port] = ports::free()?;
         let url = format!("https://127.0.0.1:{apiserver_port}");
         let authority = Authority::new("kerf-tests")?;
-        programs::write_pki(&folder, &authority, apiserver_port)?;
+        programs::write_pki(&folder, &authority, apiserver_port, options)?;
         let admin = authority.client("kerf-tests", Some("system:masters"))?;
         let admin = kubeconfig::write(&folder, "admin", &url, &authority, &Credential::Certificate(admin))?;
         let client = kubeconfig::client(&admin).await?;

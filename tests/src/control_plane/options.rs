@@ -1,6 +1,16 @@
 //! What a test may choose about its control plane.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
+
+/// The addresses of Services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceAddresses {
+    /// The range, as `10.96.0.0/24`.
+    pub range: String,
+    /// Its first, which is the Service `kubernetes`'s.
+    pub first: Ipv4Addr,
+}
 
 /// How to start a control plane. The default is everything on, as a cluster has it.
 #[derive(Debug, Clone)]
@@ -14,6 +24,8 @@ pub struct ControlPlaneOptions {
     pub scheduler_configuration: Option<PathBuf>,
     /// API Priority and Fairness. Off for measurements: its queues would be what is measured.
     pub priority_and_fairness: bool,
+    /// The addresses of Services; `None` for some of the loopback's, which pods that are processes reach.
+    pub services: Option<ServiceAddresses>,
     /// More flags for kube-apiserver; the last of equal ones wins.
     pub apiserver_flags: Vec<String>,
     /// More flags for kube-controller-manager.
@@ -27,6 +39,7 @@ impl Default for ControlPlaneOptions {
             scheduler: true,
             scheduler_configuration: None,
             priority_and_fairness: true,
+            services: None,
             apiserver_flags: Vec::new(),
             controller_manager_flags: Vec::new(),
         }

@@ -1,6 +1,7 @@
 //! The command lines of etcd, kube-apiserver and kube-controller-manager, and the key files they read.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -8,7 +9,7 @@ use rcgen::KeyPair;
 
 use super::certificates::Authority;
 use super::folder::Folder;
-use super::options::ControlPlaneOptions;
+use super::options::{ControlPlaneOptions, ServiceAddresses};
 use crate::binaries;
 use crate::process::Program;
 
@@ -26,17 +27,25 @@ const CONTROLLERS: &str = "*,-node-lifecycle-controller,-node-ipam-controller,-e
 
 /// The addresses of Services, of which [`crate::services`] can listen on each: all of 127.0.0.0/8 is this machine's. One of
 /// 512 parts of 127.96.0.0/11, so that control planes side by side hardly ever give out the same.
-fn service_range(apiserver_port: u16) -> (String, String) {
-    let part = apiserver_port % 512;
-    let (second, third) = (96 + part / 16, part % 16 * 16);
-    (format!("127.{second}.{third}.0/20"), format!("127.{second}.{third}.1"))
+fn services(options: &ControlPlaneOptions, apiserver_port: u16) -> ServiceAddresses {
+    options.services.clone().unwrap_or_else(|| {
+        let part = apiserver_port % 512;
+        let third = u8::try_from(part % 16 * 16).unwrap_or_default();
+        let first = Ipv4Addr::new(127, 96 + u8::try_from(part / 16).unwrap_or_default(), third, 1);
+        let [a, b, c, _] = first.octets();
+        ServiceAddresses { range: format!("{a}.{b}.{c}.0/20"), first }
+    })
 }
 
 /// Writes the authority, the servers' certificate, the one that the API server shows to kubelets, and the service accounts'
 /// signing keys.
-pub fn write_pki(folder: &Folder, authority: &Authority, apiserver_port: u16) -> anyhow::Result<()> {
-    // The first address of the range is the Service `kubernetes`.
-    let (_, first) = service_range(apiserver_port);
+pub fn write_pki(
+    folder: &Folder,
+    authority: &Authority,
+    apiserver_port: u16,
+    options: &ControlPlaneOptions,
+) -> anyhow::Result<()> {
+    let first = services(options, apiserver_port).first.to_string();
     let names: Vec<&str> = SERVER_NAMES.into_iter().chain([first.as_str()]).collect();
     let server = authority.server(&names)?;
     let to_kubelets = authority.client("kube-apiserver-kubelet-client", Some("system:masters"))?;
@@ -96,7 +105,7 @@ pub fn apiserver(
         // Nobody resolves a node's name here.
         .arg("--kubelet-preferred-address-types=InternalIP")
         .arg("--authorization-mode=Node,RBAC")
-        .arg(flag("service-cluster-ip-range", service_range(port).0))
+        .arg(flag("service-cluster-ip-range", services(options, port).range))
         .arg("--allow-privileged=true")
         // No Service leads here, and a loopback address is no valid endpoint.
         .arg("--endpoint-reconciler-type=none")

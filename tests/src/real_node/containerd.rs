@@ -3,13 +3,13 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
-use super::Places;
+use super::{Network, Places};
 use crate::binaries;
 use crate::cluster::wait;
 use crate::process::{Child, Program};
@@ -17,13 +17,9 @@ use crate::process::{Child, Program};
 /// A program that waits, and links into a `/usr` that pods mount from the machine.
 pub const IMAGE: &str = "kerf.local/pause:1";
 
-/// Pods share the machine's network: containerd only wants to see that there is one.
-const NETWORK: &str = r#"{"cniVersion": "1.0.0", "name": "loopback", "plugins": [{"type": "loopback"}]}"#;
-
-/// Starts it and gives it the image.
-pub async fn start(places: &Places) -> anyhow::Result<Child> {
-    let network = places.state().join("cni/10-loopback.conflist");
-    fs::write(network, NETWORK).context("failed to write the network's configuration")?;
+/// Starts it and gives it the image, and these.
+pub async fn start(places: &Places, network: Network, images: &[PathBuf]) -> anyhow::Result<Child> {
+    network.write(places)?;
     let path = places.state().join("containerd.toml");
     let runc = binaries::node_tool("runc")?;
     fs::write(&path, configuration(places, &runc)).context("failed to write containerd's configuration")?;
@@ -37,7 +33,9 @@ pub async fn start(places: &Places) -> anyhow::Result<Child> {
     let answers = async || Ok(ctr(places, &["version"]).await.is_ok());
     wait(Duration::from_secs(30), "containerd to answer", answers).await.with_context(|| child.log_tail())?;
     let image = binaries::node_tool("image.tar")?;
-    ctr(places, &["--namespace=k8s.io", "images", "import", &image.display().to_string()]).await?;
+    for image in images.iter().chain([&image]) {
+        ctr(places, &["--namespace=k8s.io", "images", "import", &image.display().to_string()]).await?;
+    }
     Ok(child)
 }
 
@@ -67,7 +65,7 @@ state = "{run}/containerd"
 
 [plugins."io.containerd.cri.v1.runtime".cni]
   conf_dir = "{state}/cni"
-  bin_dirs = ["{state}/cni"]
+  bin_dirs = ["{plugins}"]
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
@@ -78,6 +76,8 @@ state = "{run}/containerd"
         socket = socket(places),
         cdi = places.cdi().display(),
         runc = runc.display(),
+        // CNI's lie beside it.
+        plugins = runc.parent().unwrap_or(Path::new("/")).display(),
     )
 }
 

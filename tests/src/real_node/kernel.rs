@@ -9,14 +9,15 @@ use anyhow::Context as _;
 
 use super::Places;
 
-/// What the kubelet sets where `protectKernelDefaults` is off (its `setupKernelTunables`).
-const SET: [&str; 6] = [
+/// What the kubelet sets where `protectKernelDefaults` is off (its `setupKernelTunables`), and what CNI's `ptp` does.
+const SET: [&str; 7] = [
     "vm/overcommit_memory",
     "vm/panic_on_oom",
     "kernel/panic",
     "kernel/panic_on_oops",
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
+    "net/ipv4/ip_forward",
 ];
 
 /// Records the settings as they are, for [`put_back`].

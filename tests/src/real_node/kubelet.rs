@@ -7,29 +7,29 @@ use anyhow::Context as _;
 use kerf_core::keys;
 use serde_json::{Value, json};
 
-use super::{RealNodeOptions, containerd};
+use super::{Places, containerd};
 use crate::binaries;
 use crate::control_plane::ControlPlane;
 use crate::process::{Child, Program};
 
 /// Starts it, with the rights that the API server's Node authorizer gives it.
-pub fn start(plane: &ControlPlane, options: &RealNodeOptions) -> anyhow::Result<Child> {
-    let user = format!("system:node:{}", options.name);
+pub fn start(plane: &ControlPlane, name: &str, places: &Places) -> anyhow::Result<Child> {
+    let user = format!("system:node:{name}");
     let kubeconfig = plane.kubeconfig_for(&user, Some("system:nodes"))?;
-    let path = options.places.state().join("kubelet.json");
-    let configuration = configuration(plane, options);
+    let path = places.state().join("kubelet.json");
+    let configuration = configuration(plane, places);
     fs::write(&path, format!("{configuration:#}\n"))
         .context("failed to write the kubelet's configuration")?;
-    let program = Program::new("kubelet", binaries::node_tool("kubelet")?, options.places.state())
+    let program = Program::new("kubelet", binaries::node_tool("kubelet")?, places.state())
         .args(["--config".into(), path])
         .args(["--kubeconfig".into(), kubeconfig])
-        .args(["--hostname-override", &options.name])
+        .args(["--hostname-override", name])
         .arg(format!("--node-labels={}/managed=true", keys::GROUP))
         .args(address()?.map(|address| format!("--node-ip={address}")));
     Ok(program.spawn()?)
 }
 
-fn configuration(plane: &ControlPlane, options: &RealNodeOptions) -> Value {
+fn configuration(plane: &ControlPlane, places: &Places) -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -42,8 +42,8 @@ fn configuration(plane: &ControlPlane, options: &RealNodeOptions) -> Value {
         "cgroupDriver": "cgroupfs",
         // A machine of version 1 does for a test without a GPU.
         "failCgroupV1": false,
-        "containerRuntimeEndpoint": format!("unix://{}", containerd::socket(&options.places)),
-        "podLogsDir": options.places.pod_logs(),
+        "containerRuntimeEndpoint": format!("unix://{}", containerd::socket(places)),
+        "podLogsDir": places.pod_logs(),
         "failSwapOn": false,
         "makeIPTablesUtilChains": false,
         "localStorageCapacityIsolation": false,

@@ -5,10 +5,12 @@
 //! Nothing of a GPU is set but what pods' shares take.
 
 mod agent;
+mod bare;
 mod containerd;
 pub mod kernel;
 mod kubelet;
 mod leftovers;
+mod network;
 mod options;
 mod private;
 mod processes;
@@ -23,10 +25,13 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
 use crate::cluster::{Cluster, wait};
+use crate::control_plane::ControlPlane;
 use crate::process::{Child, Program};
 
+pub use bare::BareNode;
 pub use containerd::{IMAGE, search_path};
 pub use leftovers::{Leftovers, is_alive};
+pub use network::{Network, service_addresses};
 pub use options::{Gpus, Places, RealNodeOptions};
 pub use private::enter;
 pub use processes::Process;
@@ -53,10 +58,10 @@ impl RealNode {
         mut progress: impl FnMut(&str),
     ) -> anyhow::Result<Self> {
         options.places.create()?;
-        let containerd = containerd::start(&options.places).await?;
+        let containerd = containerd::start(&options.places, Network::Machine, &[]).await?;
         progress("containerd serves, and has the image");
-        let kubelet = kubelet::start(cluster.plane(), &options)?;
-        node_ready(cluster, &options.name).await.with_context(|| kubelet.log_tail())?;
+        let kubelet = kubelet::start(cluster.plane(), &options.name, &options.places)?;
+        node_ready(cluster.plane(), &options.name).await.with_context(|| kubelet.log_tail())?;
         progress("the node is Ready");
         let program = agent::program(cluster.plane(), &options).await?;
         let leave = agent::leaving(program.clone(), &options);
@@ -80,7 +85,7 @@ impl RealNode {
     /// Waits for the kubelet to tell the API server of kerf's names, with no device yet.
     async fn named(&self, cluster: &Cluster) -> anyhow::Result<()> {
         let named = async || {
-            let node = node(cluster, &self.options.name).await?;
+            let node = node(cluster.plane(), &self.options.name).await?;
             let status = node.and_then(|node| node.status).unwrap_or_default();
             let names = status.allocatable.unwrap_or_default();
             Ok(names.keys().any(|name| name.starts_with("nvidia.com/gpu-")))
@@ -100,7 +105,7 @@ impl RealNode {
 
     /// Ends all pods, lets the agent leave the node, which ends the MPS daemons, and stops the rest in order.
     pub async fn stop(mut self, cluster: &Cluster) -> anyhow::Result<()> {
-        let gone = delete_pods(cluster).await;
+        let gone = delete_pods(cluster.plane()).await;
         self.agent.terminate(Duration::from_secs(10))?;
         let left = self.leave.spawn()?;
         let left = ended(left).await;
@@ -110,13 +115,13 @@ impl RealNode {
     }
 }
 
-async fn node(cluster: &Cluster, name: &str) -> anyhow::Result<Option<Node>> {
-    Ok(Api::<Node>::all(cluster.plane().client()).get_opt(name).await?)
+async fn node(plane: &ControlPlane, name: &str) -> anyhow::Result<Option<Node>> {
+    Ok(Api::<Node>::all(plane.client()).get_opt(name).await?)
 }
 
-async fn node_ready(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+async fn node_ready(plane: &ControlPlane, name: &str) -> anyhow::Result<()> {
     let ready = async || {
-        let status = node(cluster, name).await?.and_then(|node| node.status).unwrap_or_default();
+        let status = node(plane, name).await?.and_then(|node| node.status).unwrap_or_default();
         let conditions = status.conditions.unwrap_or_default();
         Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
     };
@@ -124,13 +129,11 @@ async fn node_ready(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
 }
 
 /// Deletes all pods, by the kubelet's hands: what it does not end is left to [`Leftovers`].
-async fn delete_pods(cluster: &Cluster) -> anyhow::Result<()> {
-    let pods = Api::<Pod>::all(cluster.plane().client());
+async fn delete_pods(plane: &ControlPlane) -> anyhow::Result<()> {
+    let pods = Api::<Pod>::all(plane.client());
     for pod in pods.list(&ListParams::default()).await? {
-        let own = Api::<Pod>::namespaced(
-            cluster.plane().client(),
-            pod.metadata.namespace.as_deref().unwrap_or("default"),
-        );
+        let own =
+            Api::<Pod>::namespaced(plane.client(), pod.metadata.namespace.as_deref().unwrap_or("default"));
         own.delete(pod.metadata.name.as_deref().unwrap_or_default(), &DeleteParams::default()).await?;
     }
     let none = async || Ok(pods.list(&ListParams::default()).await?.items.is_empty());

@@ -92,13 +92,17 @@ impl Places {
 
     /// Folders of ours that lie over such as programs have no flag for.
     #[must_use]
-    pub fn over(&self) -> [(PathBuf, &'static Path); 3] {
+    pub fn over(&self) -> [(PathBuf, &'static Path); 6] {
         [
             (self.kubelet(), Path::new("/var/lib/kubelet")),
             // The sockets of containerd's shims.
             (self.run.join("shims"), Path::new("/run/containerd")),
             // Links to the pods' logs.
             (self.state.join("container-logs"), Path::new("/var/log/containers")),
+            // Of an agent in a container.
+            (self.cdi(), Path::new("/var/run/cdi")),
+            (self.state.join("record"), Path::new("/var/lib/kerf")),
+            (self.run.join("kerf"), Path::new("/run/kerf")),
         ]
     }
 

@@ -21,6 +21,7 @@ use kube::runtime::{WatchStreamExt as _, reflector};
 use kube::{Api, Client};
 use tokio::task::JoinSet;
 
+use endpoints::Endpoints;
 use forward::{Connections, Forward};
 
 /// A running stand-in. It ends, with the connections through it, when it is dropped.
@@ -33,6 +34,20 @@ pub struct ServiceProxy {
 impl ServiceProxy {
     /// Serves the Services of a cluster, whose names it writes into the file `hosts` of `folder`.
     pub fn start(client: &Client, folder: &Path) -> anyhow::Result<Self> {
+        Self::leading(client, folder, Endpoints::new())
+    }
+
+    /// The same, and a Service that selects no pods leads to a server: `kubernetes` to the API server.
+    pub fn beside(
+        client: &Client,
+        folder: &Path,
+        service: SocketAddr,
+        server: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        Self::leading(client, folder, [(service, [server].into())].into())
+    }
+
+    fn leading(client: &Client, folder: &Path, fixed: Endpoints) -> anyhow::Result<Self> {
         let hosts = folder.join("hosts");
         names::write(&hosts, &[]).with_context(|| format!("failed to write {}", hosts.display()))?;
         let (services, services_writer) = reflector::store();
@@ -46,6 +61,7 @@ impl ServiceProxy {
             pods,
             hosts: hosts.clone(),
             named: Vec::new(),
+            fixed,
             ports: BTreeMap::new(),
             connections: Connections::default(),
         };
@@ -90,6 +106,8 @@ struct Proxy {
     hosts: PathBuf,
     /// What the hosts file has.
     named: Vec<names::Named>,
+    /// Where Services lead that select no pods.
+    fixed: Endpoints,
     /// The ports that are listened on.
     ports: BTreeMap<SocketAddr, Forward>,
     connections: Connections,
@@ -114,6 +132,7 @@ impl Proxy {
         }
         let mut wanted = endpoints::of(&services, &pods);
         wanted.retain(|_, backends| !backends.is_empty());
+        wanted.extend(self.fixed.clone());
         self.ports.retain(|address, _| wanted.contains_key(address));
         for (address, backends) in wanted {
             if let Some(forward) = self.ports.get(&address) {

@@ -55,6 +55,11 @@ impl Workspace {
         self.target.join(store)
     }
 
+    /// Where `cargo xtask images` writes.
+    pub fn images(&self) -> PathBuf {
+        self.target.join("images")
+    }
+
     /// Where bundles for a machine with a GPU are made.
     pub fn gpu(&self) -> PathBuf {
         self.target.join("gpu")

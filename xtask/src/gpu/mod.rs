@@ -11,10 +11,11 @@ use crate::workspace::Workspace;
 /// Tasks about a machine with a GPU.
 #[derive(Debug, Subcommand)]
 pub enum Gpu {
-    /// Pack control plane and node into target/gpu/control-plane.tar.xz and target/gpu/node.tar.xz. Unpacked into one folder there,
-    /// `bin/gpu_node` brings the node up: see docs/gpu-node.md.
+    /// Pack control plane and node into target/gpu/control-plane.tar.xz and target/gpu/node.tar.xz, and what kerf is installed with
+    /// by its chart into target/gpu/install.tar.xz. Unpacked into one folder there, `bin/gpu_node` brings the node up: see
+    /// docs/gpu-node.md.
     Pack {
-        /// Only this one: the other has not changed.
+        /// Only this one: the others have not changed.
         bundle: Option<Bundle>,
     },
 }
@@ -26,6 +27,8 @@ pub enum Bundle {
     ControlPlane,
     /// kerf's programs, the kubelet, containerd and runc.
     Node,
+    /// kerf's images, and Helm.
+    Install,
 }
 
 impl Gpu {

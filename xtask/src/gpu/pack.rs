@@ -1,4 +1,4 @@
-//! What goes into the two bundles. Unpacked into one folder they are laid out as cargo's target folder is, so that programs find
+//! What goes into the bundles. Unpacked into one folder they are laid out as cargo's target folder is, so that programs find
 //! each other as they do here.
 
 use std::fs;
@@ -9,13 +9,14 @@ use anyhow::Context as _;
 
 use super::{Bundle, bundle, image};
 use crate::workspace::Workspace;
-use crate::{shipped, tools};
+use crate::{images, shipped, tools};
 
 /// Of the control plane's programs those that a single node needs.
 const CONTROL_PLANE: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"];
 
-const NODE: [&str; 5] = ["containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "runc"];
+const NODE: [&str; 7] =
+    ["containerd", "containerd-shim-runc-v2", "ctr", "host-local", "kubelet", "ptp", "runc"];
 
 /// kerf's own programs, and what brings the node up.
 const OURS: [&str; 6] =
@@ -27,21 +28,41 @@ const FOLDERS: [&str; 2] = ["deploy", "policies"];
 /// Name of the only set of Go programs in a bundle.
 const SET: &str = "bundle";
 
-/// Builds everything and packs it, or one of the two.
+/// Builds everything and packs it, or one of the bundles.
 pub fn pack(workspace: &Workspace, only: Option<Bundle>) -> anyhow::Result<()> {
-    let ours = shipped::folder(workspace)?;
-    let [control_plane, node] = tools::everything(workspace)?;
+    let [control_plane, node, admin] = tools::everything(workspace)?;
+    let wants = |bundle| only.is_none_or(|only| only == bundle);
     let stage = workspace.gpu().join("stage");
     if stage.exists() {
         fs::remove_dir_all(&stage).with_context(|| format!("failed to remove {}", stage.display()))?;
     }
-    if only != Some(Bundle::Node) {
+    if wants(Bundle::ControlPlane) {
         pack_control_plane(workspace, &control_plane, &stage.join("control-plane"))?;
     }
-    if only != Some(Bundle::ControlPlane) {
-        pack_node(workspace, &ours, &node, &stage)?;
+    if wants(Bundle::Node) {
+        pack_node(workspace, &shipped::folder(workspace)?, &node, &stage)?;
+    }
+    if wants(Bundle::Install) {
+        pack_install(workspace, &admin, &stage.join("install"))?;
     }
     Ok(())
+}
+
+/// The images' programs are those of the node's bundle, built and linked as they ship.
+fn pack_install(workspace: &Workspace, tools: &Path, folder: &Path) -> anyhow::Result<()> {
+    images::run(workspace, &[])?;
+    stage_tools(tools, &["helm"], &folder.join("admin-tools"))?;
+    let archives = folder.join("images");
+    fs::create_dir_all(&archives).context("failed to create the images' folder")?;
+    for entry in fs::read_dir(workspace.images()).context("failed to list the images")? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "tar") {
+            let name = path.file_name().context("a file has a name")?;
+            fs::hard_link(&path, archives.join(name))
+                .with_context(|| format!("failed to link {}", path.display()))?;
+        }
+    }
+    report(workspace, "install")
 }
 
 fn pack_control_plane(workspace: &Workspace, tools: &Path, folder: &Path) -> anyhow::Result<()> {

@@ -25,7 +25,7 @@ pub const CONTROL_PLANE: Set =
 /// What makes a machine a node. Apart from the control plane's, for no test needs it.
 pub const NODE: Set = Set {
     store: "node-tools",
-    modules: &["kubelet", "containerd", "runc", "pause"],
+    modules: &["kubelet", "containerd", "runc", "pause", "cni"],
     programs: &NODE_PROGRAMS,
 };
 
@@ -137,7 +137,7 @@ pub const PROGRAMS: [Program; 6] = [
 ];
 
 /// Everything that `cargo xtask gpu pack` adds to them.
-const NODE_PROGRAMS: [Program; 6] = [
+const NODE_PROGRAMS: [Program; 8] = [
     pure("kubelet", "kubelet", "k8s.io/kubernetes/cmd/kubelet"),
     pure("containerd", "containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
     pure(
@@ -149,6 +149,9 @@ const NODE_PROGRAMS: [Program; 6] = [
     // It enters namespaces before Go's threads begin, which is C.
     Program { name: "runc", module: "runc", package: "github.com/opencontainers/runc", c: C::Static },
     pure("pause", "pause", "."),
+    // Pods' networks.
+    pure("ptp", "cni", "github.com/containernetworking/plugins/plugins/main/ptp"),
+    pure("host-local", "cni", "github.com/containernetworking/plugins/plugins/ipam/host-local"),
 ];
 
 /// Helm 4, for no fixes come for Helm 3 any more; the chart's `apiVersion: v2` is read by both.

@@ -39,9 +39,10 @@ pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     files::ensure(workspace)
 }
 
-/// The same for all programs of a control plane and of a node; gives the folders that they lie in.
-pub fn everything(workspace: &Workspace) -> anyhow::Result<[PathBuf; 2]> {
-    Ok([provide(workspace, &CONTROL_PLANE, |_| false)?, provide(workspace, &NODE, |_| false)?])
+/// The same for all programs of a control plane, of a node, and that an admin installs with; gives the folders that they lie in.
+pub fn everything(workspace: &Workspace) -> anyhow::Result<[PathBuf; 3]> {
+    let all = |set| provide(workspace, set, |_| false);
+    Ok([all(&CONTROL_PLANE)?, all(&NODE)?, all(&ADMIN)?])
 }
 
 /// One of the programs that an admin installs with, which [`ensure`] has built.

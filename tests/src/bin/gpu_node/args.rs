@@ -8,7 +8,7 @@ use kerf_nvml_mock::{MigMode, MockConfig, Model};
 use kerf_tests::real_node::{Gpus, Places};
 
 /// Where container images of GPU machines have the driver's files.
-const DRIVER: &str = "/usr/local/nvidia";
+pub const DRIVER: &str = "/usr/local/nvidia";
 
 /// A step. Each ends by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -44,6 +44,9 @@ pub struct Args {
     /// The node's name.
     #[arg(long, default_value = "gpu-node")]
     pub name: String,
+    /// Install kerf by its chart, as pods; `up`, `test`, `down` and `all` take it. Without it its programs are started by hand.
+    #[arg(long)]
+    pub chart: bool,
     /// Of `test` the scenes whose names have one of these words; all without.
     #[arg(long, value_delimiter = ',')]
     pub scenes: Vec<String>,

@@ -5,9 +5,10 @@ use std::time::Instant;
 use anyhow::Context as _;
 use kerf_tests::cluster::{Cluster, ClusterOptions};
 use kerf_tests::real_node::{self, GpuSettings, Gpus, RealNode, RealNodeOptions};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::Args;
+use crate::chart::Installed;
 use crate::standing::Standing;
 use crate::{node_policy, order};
 
@@ -29,15 +30,25 @@ async fn held(args: &Args) -> anyhow::Result<()> {
         println!("{version}");
     }
     let settings = (!args.simulated).then(GpuSettings::read).transpose()?;
+    if args.chart {
+        installed(args, &gpus, &mut end, say).await?;
+    } else {
+        by_hand(args, gpus, &mut end, say).await?;
+    }
+    settings.map_or(Ok(()), |settings| settings.unchanged())
+}
+
+/// With kerf's programs as processes.
+async fn by_hand(args: &Args, gpus: Gpus, end: &mut Signal, say: impl Fn(&str)) -> anyhow::Result<()> {
     let mut options = ClusterOptions::new(Vec::new());
     options.policy = Some(node_policy::folder(args)?);
-    let cluster = Cluster::start(options, say).await?;
+    let cluster = Cluster::start(options, &say).await?;
     let options = RealNodeOptions { name: args.name.clone(), places: args.places(), gpus };
-    let mut node = RealNode::start(&cluster, options, say).await?;
+    let mut node = RealNode::start(&cluster, options, &say).await?;
     let orders = order::listen(args)?;
     let kubeconfig = cluster.plane().kubeconfig().to_owned();
     println!("the node is up: export KUBECONFIG={}", kubeconfig.display());
-    Standing { kubeconfig, policies: cluster.policy_file().to_owned() }.write(args)?;
+    Standing { kubeconfig, policies: Some(cluster.policy_file().to_owned()) }.write(args)?;
     tokio::select! {
         _ = end.recv() => {}
         failed = order::obey(&orders, &mut node) => failed?,
@@ -46,6 +57,17 @@ async fn held(args: &Args) -> anyhow::Result<()> {
     say("the node has ended");
     cluster.stop().await?;
     say("the control plane has ended");
-    stopped?;
-    settings.map_or(Ok(()), |settings| settings.unchanged())
+    stopped
+}
+
+/// With kerf as its chart installs it.
+async fn installed(args: &Args, gpus: &Gpus, end: &mut Signal, say: impl Fn(&str)) -> anyhow::Result<()> {
+    let node = Installed::start(args, gpus, &say).await?;
+    let kubeconfig = node.kubeconfig();
+    println!("the node is up: export KUBECONFIG={}", kubeconfig.display());
+    Standing { kubeconfig, policies: None }.write(args)?;
+    end.recv().await;
+    node.stop(&say).await?;
+    say("everything has ended");
+    Ok(())
 }

@@ -4,9 +4,11 @@
 
 mod args;
 mod bench;
+mod chart;
 mod clock;
 mod container_log;
 mod down;
+mod driver;
 mod hold;
 mod job;
 mod judge;

@@ -9,7 +9,7 @@ use kerf_tests::cluster::root;
 use crate::args::Args;
 
 /// The node's own policy, before the shipped one.
-const OWN: &str = "10-node.yaml";
+pub const OWN: &str = "10-node.yaml";
 
 /// Makes the folder that the control plane takes its policies from.
 pub fn folder(args: &Args) -> anyhow::Result<PathBuf> {
@@ -22,17 +22,21 @@ pub fn folder(args: &Args) -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Writes the node's policy: every kind but MIG, and no mode of the GPU is switched (`modeChange` is `never`, and `exclusive`
-/// false, unless it is said). Who uses more memory than it has is evicted. Whether a share's compute is limited is as told.
+/// Writes the node's policy into the folder of a cluster that is up.
 pub fn write(args: &Args, folder: &Path, limits_compute: bool) -> anyhow::Result<()> {
+    // At once: who reads it never sees half of it.
+    let unfinished = folder.join("unfinished");
+    fs::write(&unfinished, text(args, limits_compute)).context("failed to write the node's policy")?;
+    fs::rename(unfinished, folder.join(OWN)).context("failed to write the node's policy")
+}
+
+/// The node's policy: every kind but MIG, and no mode of the GPU is switched (`modeChange` is `never`, and `exclusive`
+/// false, unless it is said). Who uses more memory than it has is evicted. Whether a share's compute is limited is as told.
+pub fn text(args: &Args, limits_compute: bool) -> String {
     let (name, limit) = (&args.name, if limits_compute { "share" } else { "none" });
-    let text = format!(
+    format!(
         "apiVersion: kerf.dev/v1alpha1\nkind: GpuNodePolicy\nmetadata: {{name: no-mode-is-switched}}\nspec:\n  match: \
          {{names: [{name}]}}\n  overUse: evict\n  gpus:\n  - kinds: [mps, time-slicing, whole]\n    mps: {{computeLimit: \
          {limit}}}\n"
-    );
-    // At once: who reads it never sees half of it.
-    let unfinished = folder.join("unfinished");
-    fs::write(&unfinished, text).context("failed to write the node's policy")?;
-    fs::rename(unfinished, folder.join(OWN)).context("failed to write the node's policy")
+    )
 }

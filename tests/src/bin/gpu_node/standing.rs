@@ -15,8 +15,8 @@ use crate::args::Args;
 pub struct Standing {
     /// An administrator's.
     pub kubeconfig: PathBuf,
-    /// The folder of policies that webhook and extender read.
-    pub policies: PathBuf,
+    /// The folder of policies that webhook and extender read; none where the chart has made a ConfigMap of them.
+    pub policies: Option<PathBuf>,
 }
 
 impl Standing {

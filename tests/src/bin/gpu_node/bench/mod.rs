@@ -56,7 +56,10 @@ pub fn bench(args: &Args) -> anyhow::Result<()> {
 
 /// Sets the node's policy, and gives it the time to arrive.
 fn limit_compute(args: &Args, standing: &Standing, limits: bool) -> anyhow::Result<()> {
-    node_policy::write(args, &standing.policies, limits)?;
+    let policies = standing.policies.as_deref();
+    let policies =
+        policies.context("bench changes the node's policy in a file: run `gpu_node up` without --chart")?;
+    node_policy::write(args, policies, limits)?;
     thread::sleep(POLICY);
     Ok(())
 }

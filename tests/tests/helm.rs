@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::chart::{folder, helm_on, said};
-use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, wait};
+use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kube::Api;
@@ -40,6 +40,11 @@ async fn labels(cluster: &BareCluster) -> anyhow::Result<Vec<String>> {
     Ok(labels.into_keys().filter(|key| key.starts_with(keys::GROUP)).collect())
 }
 
+/// A pod that wants a MIG instance.
+fn hardware(name: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])
+}
+
 async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
     let truth = Truth::of_nodes(cluster.plane().client(), vec![cluster.node("h100")?]).await?;
     ensure!(truth.violations().is_empty(), "{}", truth.violations().join("\n"));
@@ -51,7 +56,6 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
     let cluster = BareCluster::start(BareOptions::new(nodes())).await?;
     let notes = helm(&cluster, &["install", "kerf", &folder(), "--create-namespace"]).await?;
     ensure!(notes.contains("1 node is kerf's"), "NOTES do not say that a node is kerf's:\n{notes}");
-    let hardware = |name| pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")]);
     cluster.pods().create(&hardware("first")).await?;
     let first = cluster.pods().running("first").await?;
     let held = device(&cluster, "first")?;
@@ -87,6 +91,36 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
     cluster.pods().create(&hardware("second")).await?;
     cluster.pods().running("second").await?;
     ensure!(device(&cluster, "second")? != held, "the slice was given out twice");
+    let now = cluster.pods().running("first").await?;
+    ensure!(now.metadata.uid == first.metadata.uid, "the pod was made anew");
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+/// The first chart that worked (`deploy/chart` of commit f17a3ad, as `helm package` makes it): one extender, and no role of it in
+/// the Service's selector.
+fn first_chart() -> String {
+    root().join("tests/charts/first.tgz").display().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_chart_that_worked_is_upgraded_to_this_one() -> anyhow::Result<()> {
+    let cluster = BareCluster::start(BareOptions::new(nodes())).await?;
+    helm(&cluster, &["install", "kerf", &first_chart(), "--create-namespace"]).await?;
+    cluster.pods().create(&hardware("first")).await?;
+    let first = cluster.pods().running("first").await?;
+    let held = device(&cluster, "first")?;
+
+    helm(&cluster, &["upgrade", "kerf", &folder()]).await?;
+    cluster.kerf_is_up(1, PATIENCE).await?;
+    ensure!(device(&cluster, "first")? == held, "the upgrade took the slice");
+    cluster.pods().create(&hardware("second")).await?;
+    cluster.pods().running("second").await?;
+    ensure!(device(&cluster, "second")? != held, "the slice was given out twice");
+
+    helm(&cluster, &["rollback", "kerf", "1"]).await.map(drop)?;
+    cluster.pods().create(&hardware("third")).await?;
+    cluster.pods().running("third").await?;
     let now = cluster.pods().running("first").await?;
     ensure!(now.metadata.uid == first.metadata.uid, "the pod was made anew");
     sound(&cluster).await?;

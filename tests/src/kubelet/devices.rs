@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
@@ -58,6 +59,8 @@ pub struct DeviceManager {
     pub(super) plugins: Mutex<BTreeMap<String, Plugin>>,
     /// The connection that counts for each name; cancelled it closes.
     pub(super) clients: Mutex<BTreeMap<String, CancellationToken>>,
+    /// Who follows the newest stream of each name.
+    pub(super) followers: Mutex<BTreeMap<String, JoinHandle<()>>>,
     grants: Mutex<BTreeMap<String, BTreeMap<String, Grant>>>,
     delay: Mutex<Duration>,
     /// Ends the streams when the kubelet goes down.
@@ -81,6 +84,7 @@ impl DeviceManager {
             ledger: Mutex::default(),
             plugins: Mutex::default(),
             clients: Mutex::default(),
+            followers: Mutex::default(),
             grants: Mutex::default(),
             delay: Mutex::new(Duration::ZERO),
             run: Mutex::default(),

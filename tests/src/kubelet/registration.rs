@@ -6,18 +6,24 @@
 //! the connection that there was: when that one ends nobody notices, and its devices stay healthy.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kerf_node_agent::kubelet_api::deviceplugin::device_plugin_client::DevicePluginClient;
 use kerf_node_agent::kubelet_api::deviceplugin::registration_server::Registration;
 use kerf_node_agent::kubelet_api::deviceplugin::{Empty, ListAndWatchResponse, RegisterRequest};
 use kerf_node_agent::kubelet_api::{API_VERSION, HEALTHY};
+use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
 use super::demand::is_extended_resource;
 use super::devices::{DeviceManager, locked};
 use super::plugin::Plugin;
+
+/// How long the end of a stream may take to be noticed. The kubelet has a thread for each and notices at once; on a machine that is
+/// busy the tests' process may hear of an end and of the registration after it together, and must not take the former for the
+/// latter's.
+const NOTICED: Duration = Duration::from_millis(200);
 
 /// Serves `v1beta1.Registration`.
 pub(super) struct RegistrationService(pub(super) Arc<DeviceManager>);
@@ -50,14 +56,19 @@ impl DeviceManager {
     async fn connect(self: &Arc<Self>, request: RegisterRequest) -> Result<(), Status> {
         let close = locked(&self.run).child_token();
         let resource = request.resource_name;
+        let before = locked(&self.followers).remove(&resource);
+        if let Some(before) = before {
+            // It ends now, or is still served and not waited for.
+            let _ = timeout(NOTICED, before).await;
+        }
         locked(&self.clients).insert(resource.clone(), close.clone());
         let connected = Plugin::connect(&self.socket(&request.endpoint)).await;
         let plugin = connected.inspect_err(|_| drop(locked(&self.clients).remove(&resource)))?;
         let client = plugin.client()?;
         tracing::debug!(resource, endpoint = request.endpoint, "a device plugin registered");
         locked(&self.plugins).insert(resource.clone(), plugin);
-        let manager = Arc::clone(self);
-        tokio::spawn(async move {
+        let (manager, name) = (Arc::clone(self), resource.clone());
+        let follower = tokio::spawn(async move {
             let mut client = client;
             let ended = tokio::select! {
                 ended = manager.follow(&resource, &mut client) => ended,
@@ -66,6 +77,7 @@ impl DeviceManager {
             tracing::debug!(resource, status = ?ended, "a device plugin's stream ended");
             manager.disconnected(&resource);
         });
+        locked(&self.followers).insert(name, follower);
         Ok(())
     }
 

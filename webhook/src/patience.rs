@@ -9,13 +9,13 @@ use std::time::Duration;
 
 /// How long a pod is kept from an answer at most while the extender's next words may give it a better one. A word comes within
 /// a tenth of a second and one write, on a busy machine later; the API server waits for 5 s.
-const FOR_WORD: Duration = Duration::from_secs(2);
+pub(crate) const FOR_WORD: Duration = Duration::from_secs(2);
 
 /// What is decided by what was seen.
 pub(crate) struct Weighed {
     /// What is answered now, or once nothing new was heard for so long.
     pub admission: Admission,
-    /// What may make it another decision.
+    /// What may make it another decision within [`FOR_WORD`].
     pub doubt: Option<Doubt>,
 }
 
@@ -23,8 +23,6 @@ pub(crate) struct Weighed {
 pub(crate) struct Doubt {
     /// The slices that may not be left.
     pub about: Slices<u32>,
-    /// How long after it was asked for the answer is given all the same.
-    pub patience: Duration,
     /// After what time the decision may be another by the time alone, if nothing new is heard.
     pub calm_in: Duration,
 }
@@ -50,14 +48,14 @@ pub(crate) fn weigh(
         if (speaks_against || doubt == Some(&wanted)) && calm < enough {
             let admission = if speaks_against { guessed } else { sure };
             let calm_in = enough.saturating_sub(calm);
-            return Weighed { admission, doubt: Some(Doubt { about: wanted, patience: FOR_WORD, calm_in }) };
+            return Weighed { admission, doubt: Some(Doubt { about: wanted, calm_in }) };
         }
     }
     if seen.is_behind && sure.meets_full() {
         let best = admit(&seen.supply.wanted([].into()));
         let is_better = best.slices().as_ref() != Some(&wanted) || sure.waits() && !best.waits();
         if is_better {
-            let doubt = Doubt { about: wanted, patience: FOR_WORD, calm_in: FOR_WORD };
+            let doubt = Doubt { about: wanted, calm_in: FOR_WORD };
             return Weighed { admission: sure, doubt: Some(doubt) };
         }
     }

@@ -25,9 +25,6 @@ use others::{Others, arrived_since};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What this replica knows of another that has admitted nothing yet: as many replicas as `deploy/` has are there.
-const UNKNOWN: [Slices<u32>; 1] = [Slices::new()];
-
 /// What is wanted already, as this webhook sees it.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
@@ -76,20 +73,21 @@ impl Recent {
             self.order.forget();
             self.put_in_force(None, now);
         }
-        self.take_due(now);
+        self.pass(now);
     }
 
     /// The specs of these revisions were seen.
     pub fn shown(&mut self, revisions: Revisions, now: Instant) {
         self.order.shown(revisions, now);
-        self.take_due(now);
+        self.pass(now);
     }
 
-    /// Puts a word in force that had to wait for its specs.
-    pub fn take_due(&mut self, now: Instant) {
+    /// Time has passed: puts a word in force that had to wait for its specs, and forgets what is long ago.
+    pub fn pass(&mut self, now: Instant) {
         if let Some(demand) = self.order.due(now) {
             self.put_in_force(Some(demand), now);
         }
+        self.mine.forget(now);
     }
 
     /// Whether specs were seen that are newer than the extender's word: whom they promise something is counted twice, until its
@@ -109,8 +107,8 @@ impl Recent {
     }
 
     fn put_in_force(&mut self, demand: Option<Demand>, now: Instant) {
-        let arrived = |demand: &Option<Demand>| demand.as_ref().map(|demand| demand.arrived.clone());
-        if arrived(&self.published) != arrived(&demand) {
+        let told = demand.as_ref().map(|demand| &demand.arrived);
+        if self.published.as_ref().map(|known| &known.arrived) != told {
             self.arrived = Some(now);
         }
         if let (Some(known), Some(demand)) = (&self.published, &demand)
@@ -131,14 +129,12 @@ impl Recent {
     }
 
     /// The slices that pods wait for, by what was published and by what was admitted here since.
-    pub fn pending(&mut self, now: Instant) -> Slices<u32> {
-        self.mine.forget(now);
+    pub fn pending(&self) -> Slices<u32> {
         sum(self.waiting().chain(self.mine.untold()))
     }
 
     /// What other replicas may have admitted since; `None` where there are no others.
-    pub fn guess(&mut self, now: Instant) -> Option<Guess> {
-        self.mine.forget(now);
+    pub fn guess(&self, now: Instant) -> Option<Guess> {
         let demand = self.published.as_ref()?;
         let names = || demand.arrived.keys().filter(|name| **name != self.replica);
         let mut others = self.others.lately(names(), self.mine.lately(now), now);
@@ -146,7 +142,8 @@ impl Recent {
             if demand.knows_replicas() {
                 return None;
             }
-            others.extend(UNKNOWN);
+            // As many replicas as `deploy/` has are there, and of the other nothing is told yet.
+            others.push(Slices::new());
         }
         let before = names().filter(|name| **name < self.replica).count();
         Some(Guess {

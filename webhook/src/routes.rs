@@ -3,7 +3,7 @@
 use crate::admit::{Admission, admit_by};
 use crate::decision::Decision;
 use crate::metrics::{Metrics, Outcome};
-use crate::patience::{Doubt, weigh};
+use crate::patience::{Doubt, FOR_WORD, weigh};
 use crate::review::{self, Request};
 use crate::supply_watch::LiveSupply;
 use axum::extract::{DefaultBodyLimit, State};
@@ -84,7 +84,7 @@ impl Webhook {
                 ControlFlow::Continue(why) => why,
             };
             // Many may wait: each is decided on again when it may be another decision, and not before.
-            let left = why.patience.saturating_sub(began.elapsed());
+            let left = FOR_WORD.saturating_sub(began.elapsed());
             if let Ok(Err(_)) = timeout(why.calm_in.min(left).max(LOOK), news.changed()).await {
                 // Nobody will tell any more: the program ends. What is known must do.
                 sleep(LOOK).await;
@@ -111,7 +111,7 @@ impl Webhook {
             let seen = self.supply.current(now);
             let weighed = weigh(&seen, doubt, admit);
             if let Some(doubt) = weighed.doubt
-                && began.elapsed() < doubt.patience
+                && began.elapsed() < FOR_WORD
             {
                 return ControlFlow::Continue(doubt);
             }

@@ -61,10 +61,10 @@ impl LiveSupply {
     /// The supply now.
     pub fn current(&self, now: Instant) -> Seen {
         let mut recent = lock(&self.recent);
-        recent.take_due(now);
+        recent.pass(now);
         // A word is in force once its specs are here: under its lock, the supply is none of before it.
         let supply = self.supply.borrow().clone().unwrap_or_default();
-        let supply = Supply::clone(&supply).holding(recent.held()).wanted(recent.pending(now));
+        let supply = Supply::clone(&supply).holding(recent.held()).wanted(recent.pending());
         let (guess, is_behind) = (recent.guess(now), recent.is_behind(now));
         let (calm, delay) = (recent.calm(now), recent.delay(now));
         Seen { supply, guess, is_behind, calm, delay, admissions: recent.version() }

@@ -253,6 +253,7 @@ impl Replica {
             }
         }
     }
+
     /// Keeps the label at this replica's pod, where it has one.
     async fn lead_the_service_here(&self) -> Infallible {
         let labelled = || self.readiness.set(SERVICE, true);

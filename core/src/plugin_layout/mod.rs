@@ -31,7 +31,6 @@ mod testing;
 #[cfg(test)]
 mod walk_tests;
 
-pub use crate::nvidia_keys::is_plugin_resource;
 pub use cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, SeenClusterPolicy};
 pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};
 pub use gpus::NodeGpus;

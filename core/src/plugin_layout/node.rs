@@ -274,7 +274,7 @@ fn begin(
     let set =
         PluginLabels { config: Some(config), mig: chosen.layout.mig_config.clone().or(before.mig.clone()) };
     // What has not been seen to work is nothing to go back to.
-    let unproven = record.filter(|record| matches!(record.progress, Progress::Applying { .. }));
+    let unproven = record.filter(|record| record.is_applying());
     let previous = unproven.map_or(labels, |record| &record.previous).clone();
     let mig_had_failed = mig_state(node) == Some("failed");
     let state = LayoutState::Applying {

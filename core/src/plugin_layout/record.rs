@@ -91,6 +91,12 @@ impl NodeRecord {
         serde_json::to_string(self).unwrap_or_default()
     }
 
+    /// Whether the layout is being applied: nobody knows yet whether it can be.
+    #[must_use]
+    pub fn is_applying(&self) -> bool {
+        matches!(self.progress, Progress::Applying { .. })
+    }
+
     /// Reads the document.
     pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)

@@ -104,13 +104,8 @@ fn said(labels: &Labels, name: PluginName) -> Said {
     }
 }
 
-/// Whether labels and capacity tell otherwise of `name`.
-pub(super) fn doubt(labels: &Labels, name: PluginName, capacity: u32) -> Option<Doubt> {
-    let told = said(labels, name).disagrees(name, capacity)?;
-    Some(Doubt { name, there: capacity, told })
-}
-
-/// What a node offers under `name`, of which it has `capacity` devices and may give `allocatable`.
+/// What a node offers under `name`, of which it has `capacity` devices and may give `allocatable`, and whether labels and capacity
+/// tell otherwise of it.
 ///
 /// Allocatable counts. Labels are up to a minute late, and so may allocatable be: where they do not agree, what is there is
 /// taken for time slices, which fence nothing, of the smallest size that either of them speaks for.
@@ -119,7 +114,7 @@ pub(super) fn offer(
     name: PluginName,
     capacity: u32,
     allocatable: u32,
-) -> Option<StaticOffer> {
+) -> Option<(StaticOffer, Option<Doubt>)> {
     let is_invalid = labels.get(nvidia_keys::PRODUCT).is_some_and(|product| product.contains(INVALID));
     let said = said(labels, name);
     if is_invalid && matches!(name, PluginName::Gpu | PluginName::Shared) || said.replicas == Some(0) {
@@ -128,19 +123,14 @@ pub(super) fn offer(
     let renamed = matches!(name, PluginName::Shared | PluginName::MigShared(_));
     let Some(units) = said.count.filter(|count| *count > 0) else {
         let (size, memory, kind) = (None, None, Kind::TimeSlicing);
-        return Some(StaticOffer {
-            name,
-            kind,
-            size,
-            memory,
-            replicas: renamed,
-            compute: 0,
-            count: allocatable,
-        });
+        let unknown =
+            StaticOffer { name, kind, size, memory, replicas: renamed, compute: 0, count: allocatable };
+        return Some((unknown, None));
     };
+    let doubt = said.disagrees(name, capacity).map(|told| Doubt { name, there: capacity, told });
     let told = said.replicas.unwrap_or(1);
     let replicas = told.max(capacity.div_ceil(units)).max(1);
-    let kind = match (said.disagrees(name, capacity).is_none(), replicas, said.profile) {
+    let kind = match (doubt.is_none(), replicas, said.profile) {
         (true, 1, Some(_)) if !renamed => Kind::Mig,
         (true, 1, None) if !renamed => Kind::Whole,
         (true, 2.., None) if said.mps => Kind::Mps,
@@ -161,5 +151,6 @@ pub(super) fn offer(
         _ => memory.map(MemoryMib::nominal),
     };
     let shared = kind == Kind::Mps || kind == Kind::TimeSlicing;
-    Some(StaticOffer { name, kind, size, memory, replicas: shared, compute, count: allocatable })
+    let offer = StaticOffer { name, kind, size, memory, replicas: shared, compute, count: allocatable };
+    Some((offer, doubt))
 }

@@ -13,7 +13,7 @@ pub use place::{Devices, Spot, devices, place};
 use crate::kind::Kind;
 use crate::managed::is_managed;
 use crate::mig::catalog;
-use crate::plugin_layout::{NodeRecord, Progress};
+use crate::plugin_layout::NodeRecord;
 use crate::units::SizeGb;
 use std::collections::BTreeMap;
 
@@ -62,19 +62,19 @@ impl StaticNode {
             return None;
         }
         let (capacity, allocatable) = (counts(capacity), counts(allocatable));
-        let there = |name: PluginName, count: u32| capacity.get(&name).copied().unwrap_or(0).max(count);
-        let offer =
-            |(name, count): (&PluginName, &u32)| labels::offer(labels, *name, there(*name, *count), *count);
+        let offer = |(name, count): (&PluginName, &u32)| {
+            let capacity = capacity.get(name).copied().unwrap_or(0).max(*count);
+            labels::offer(labels, *name, capacity, *count)
+        };
         // A name of which no device is well now is the node's all the same: its pods wait for it.
         let all: Devices = capacity.keys().chain(allocatable.keys()).map(|name| (*name, 0)).collect();
         let devices: Devices =
             all.keys().map(|name| (*name, allocatable.get(name).copied().unwrap_or(0))).collect();
         let some = capacity.values().chain(allocatable.values()).any(|count| *count > 0);
-        let offers: Vec<StaticOffer> = devices.iter().filter_map(offer).collect();
-        let doubt = |offer: &StaticOffer| labels::doubt(labels, offer.name, there(offer.name, offer.count));
-        let doubts = offers.iter().filter_map(doubt).collect();
+        let (offers, doubts): (Vec<_>, Vec<_>) = devices.iter().filter_map(offer).unzip();
+        let doubts = doubts.into_iter().flatten().collect();
         let record = record.and_then(|text| NodeRecord::from_json(text).ok());
-        let is_changing = record.is_some_and(|record| matches!(record.progress, Progress::Applying { .. }));
+        let is_changing = record.is_some_and(|record| record.is_applying());
         some.then(|| Self { model: labels::model(labels), offers, doubts, devices, is_changing })
     }
 

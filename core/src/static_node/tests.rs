@@ -3,7 +3,7 @@ use crate::contract::RequestDocument;
 use crate::keys;
 use crate::kind::{IsolationClass, Kind};
 use crate::packing::{Cost, Refusal};
-use crate::plugin_layout::{PluginLabels, Promise};
+use crate::plugin_layout::{PluginLabels, Progress, Promise};
 use crate::resource::ResourceName;
 use crate::testing::{request, request_sized, static_node};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};

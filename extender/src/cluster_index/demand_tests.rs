@@ -3,8 +3,7 @@
 use super::super::tests::{index, known, reserve, uid, write};
 use crate::ask::Ask;
 use crate::pod::KnownPod;
-use kerf_core::contract::Demand;
-use kerf_core::contract::{Chosen, RequestDocument, Revisions, Slices};
+use kerf_core::contract::{Chosen, Demand, RequestDocument, Revisions, Slices};
 use kerf_core::names::PodKey;
 use kerf_core::policy::SupplyIndex;
 use kerf_core::request::GpuSelection;

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::names::{NodeName, PodKey};
-use kerf_core::plugin_layout::is_plugin_resource;
+use kerf_core::nvidia_keys::is_plugin_resource;
 use kube::Resource;
 use kube::api::{Api, ListParams};
 use serde::Deserialize;

@@ -25,8 +25,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kerf_core::plugin_layout::{
-    Decision, Holders, NodeDecision, NodeRecord, Progress, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode,
-    decide,
+    Decision, Holders, NodeDecision, NodeRecord, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
 };
 use kube::api::Api;
 use kube::runtime::watcher::Event;
@@ -56,10 +55,6 @@ enum Unanswered {
     Json(#[from] serde_json::Error),
     #[error("the API server does not answer in time")]
     Late(#[from] tokio::time::error::Elapsed),
-}
-
-fn is_applying(record: Option<&NodeRecord>) -> bool {
-    record.is_some_and(|record| matches!(record.progress, Progress::Applying { .. }))
 }
 
 async fn in_time<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Unanswered> {
@@ -197,7 +192,9 @@ impl Keeper {
     fn open_nodes(&self) {
         let is_changing = |name: &NodeName| {
             let record = self.seen.get(name).and_then(|node| node.record.as_deref());
-            is_applying(record.and_then(|text| NodeRecord::from_json(text).ok()).as_ref())
+            record
+                .and_then(|text| NodeRecord::from_json(text).ok())
+                .is_some_and(|record| record.is_applying())
         };
         self.term.with(|index| index.open_statics(is_changing));
     }
@@ -290,7 +287,9 @@ impl Keeper {
 
     async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), Unanswered> {
         if let (Some(write), Some(version)) = (&decision.write, self.versions.get(name)) {
-            if is_applying(write.record.as_ref()) && !self.term.with(|index| index.close_static(name)) {
+            if write.record.as_ref().is_some_and(NodeRecord::is_applying)
+                && !self.term.with(|index| index.close_static(name))
+            {
                 // A pod has come, or is about to, since it was asked who holds devices.
                 return Ok(());
             }

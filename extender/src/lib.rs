@@ -22,6 +22,7 @@
 //! | [`watch`], [`confirm`] | how the index hears of the cluster |
 //! | [`term`], [`leader`] | who leads, since when |
 //! | [`in_force`] | which policies hold now |
+//! | [`in_time`] | what the API server answers in time, or why it does not |
 //! | [`metrics`] | what is counted |
 #![forbid(unsafe_code)]
 
@@ -38,6 +39,7 @@ pub mod events;
 pub mod evict;
 pub mod filter;
 pub mod in_force;
+pub mod in_time;
 pub mod leader;
 pub mod metrics;
 pub mod node_policies;

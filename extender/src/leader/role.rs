@@ -3,6 +3,7 @@
 //!
 //! The label is a signpost and no right: a replica that has it and does not lead refuses what it is asked.
 
+use crate::in_time::in_time;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
@@ -16,8 +17,7 @@ use serde_json::json;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
-use thiserror::Error;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// The pods of the Deployment, as its own selector has them.
 const REPLICAS: &str = "app.kubernetes.io/name=kerf-extender";
@@ -27,15 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Seconds after which the watch is begun anew, as the other watches are.
 const WATCH_SECONDS: u32 = 60;
-
-/// Why the label is not where it should be.
-#[derive(Debug, Error)]
-enum Unlabelled {
-    #[error("{0}")]
-    Api(#[from] kube::Error),
-    #[error("the API server does not answer in time")]
-    Late(#[from] tokio::time::error::Elapsed),
-}
 
 /// The pod of this replica, among those of its Deployment.
 #[derive(Debug, Clone)]
@@ -56,7 +47,7 @@ impl OwnPod {
         let config = Config::default().labels(REPLICAS).timeout(WATCH_SECONDS);
         let mut changes = pin!(watcher(self.pods.clone(), config).default_backoff());
         loop {
-            match timeout(PATIENCE, self.take_label()).await.map_err(Unlabelled::from).and_then(|r| Ok(r?)) {
+            match in_time(PATIENCE, self.take_label()).await {
                 Ok(()) => {
                     labelled();
                     // What changed is looked up: an event may be older than the last look.

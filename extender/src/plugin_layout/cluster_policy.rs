@@ -1,6 +1,7 @@
 //! GPU Operator's `ClusterPolicy`, read without its types: where the operator is not installed there is no such resource.
 
-use super::{Unanswered, in_time};
+use super::PATIENCE;
+use crate::in_time::{Unanswered, in_time};
 use kerf_core::keys;
 use kerf_core::plugin_layout::{
     ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, SeenClusterPolicy,
@@ -17,7 +18,7 @@ fn api(client: &kube::Client) -> Api<DynamicObject> {
 
 /// The one that GPU Operator heeds, with its version; `None` without GPU Operator.
 pub(super) async fn read(client: &kube::Client) -> Result<Option<(SeenClusterPolicy, String)>, Unanswered> {
-    let found = match in_time(api(client).list(&ListParams::default())).await {
+    let found = match in_time(PATIENCE, api(client).list(&ListParams::default())).await {
         Err(Unanswered::Api(kube::Error::Api(status))) if status.code == 404 => return Ok(None),
         found => found?,
     };
@@ -68,5 +69,5 @@ pub(super) async fn write(
         },
     });
     let params = PatchParams { field_manager: Some("kerf-extender".to_owned()), ..PatchParams::default() };
-    in_time(api(client).patch(name, &params, &Patch::Merge(patch))).await.map(drop)
+    in_time(PATIENCE, api(client).patch(name, &params, &Patch::Merge(patch))).await.map(drop)
 }

@@ -1,6 +1,7 @@
 //! The `ConfigMap` from which NVIDIA's device plugin takes its configuration.
 
-use super::{Unanswered, in_time};
+use super::PATIENCE;
+use crate::in_time::{Unanswered, in_time};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kerf_core::keys;
 use kerf_core::plugin_layout::{ConfigMapWrite, SeenConfigMap};
@@ -14,7 +15,9 @@ pub(super) async fn read(
     name: &str,
 ) -> Result<SeenConfigMap, Unanswered> {
     let api = Api::<ConfigMap>::namespaced(client.clone(), namespace);
-    let Some(found) = in_time(api.get_opt(name)).await? else { return Ok(SeenConfigMap::default()) };
+    let Some(found) = in_time(PATIENCE, api.get_opt(name)).await? else {
+        return Ok(SeenConfigMap::default());
+    };
     let times = found.metadata.annotations.and_then(|mut all| all.remove(keys::PLUGIN_LAYOUT));
     // Without them its keys are taken for old ones: somebody else has written it.
     let written = times.and_then(|times| serde_json::from_str(&times).ok()).unwrap_or_default();
@@ -36,7 +39,7 @@ pub(super) async fn write(
         "metadata": {"name": name, "annotations": {keys::PLUGIN_LAYOUT: times}}, "data": data,
     });
     let params = PatchParams::apply("kerf-extender").force();
-    let found = in_time(api.patch(name, &params, &Patch::Apply(object))).await?;
+    let found = in_time(PATIENCE, api.patch(name, &params, &Patch::Apply(object))).await?;
     // Keys that others have added stay under apply, and would be taken for a node's only configuration.
     let others: Map<String, Value> = found
         .data
@@ -47,7 +50,7 @@ pub(super) async fn write(
         .collect();
     if !others.is_empty() {
         let patch = Patch::Merge(json!({"data": others}));
-        in_time(api.patch(name, &PatchParams::default(), &patch)).await?;
+        in_time(PATIENCE, api.patch(name, &PatchParams::default(), &patch)).await?;
     }
     Ok(())
 }

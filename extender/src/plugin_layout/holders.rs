@@ -1,6 +1,7 @@
 //! Who holds devices of NVIDIA's plugin on a node: asked of the API server, not of a watch, since a change rests on it.
 
-use super::{Unanswered, in_time};
+use super::PATIENCE;
+use crate::in_time::{Unanswered, in_time};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -55,7 +56,7 @@ impl HolderView {
 pub(super) async fn of(client: &kube::Client, node: &NodeName) -> Result<Vec<PodKey>, Unanswered> {
     let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
     let pods = Api::<HolderView>::all(client.clone());
-    let found = in_time(pods.list(&ListParams::default().fields(&here))).await?;
+    let found = in_time(PATIENCE, pods.list(&ListParams::default().fields(&here))).await?;
     let holding = found.items.into_iter().filter(HolderView::holds);
     let key = |pod: HolderView| {
         PodKey::new(pod.metadata.namespace.unwrap_or_default(), pod.metadata.name.unwrap_or_default())

@@ -20,6 +20,7 @@ pub use node_view::NodeView;
 
 use crate::args::PluginArgs;
 use crate::events;
+use crate::in_time::Unanswered;
 use crate::term::Term;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
@@ -33,9 +34,8 @@ use node_view::is_of_interest;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use thiserror::Error;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// How often is looked at what is due.
 const LOOK: Duration = Duration::from_secs(1);
@@ -45,21 +45,6 @@ const READ: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Of how many nodes is asked at one look who holds devices: many may wait for pods for long.
 const ASKED: usize = 20;
-
-/// Why something was not read or written.
-#[derive(Debug, Error)]
-enum Unanswered {
-    #[error("{0}")]
-    Api(#[from] kube::Error),
-    #[error("the object cannot be read: {0}")]
-    Json(#[from] serde_json::Error),
-    #[error("the API server does not answer in time")]
-    Late(#[from] tokio::time::error::Elapsed),
-}
-
-async fn in_time<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Unanswered> {
-    Ok(timeout(PATIENCE, request).await??)
-}
 
 /// Applies layouts until the term ends. `nodes` tells what the leader's watch of Nodes sees: a watch of its own would have every Node
 /// sent twice, in clusters without layouts too.

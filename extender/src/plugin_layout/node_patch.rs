@@ -1,7 +1,8 @@
 //! Writes labels, record and condition of a Node.
 
+use super::PATIENCE;
 use super::node_view::NodeView;
-use super::{Unanswered, in_time};
+use crate::in_time::{Unanswered, in_time};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::keys;
@@ -27,7 +28,7 @@ pub(super) async fn labels(
     let patch = json!({
         "metadata": {"resourceVersion": version, "labels": labels, "annotations": {keys::PLUGIN_LAYOUT: record}},
     });
-    view(&in_time(nodes.patch(name.as_str(), &params(), &Patch::Merge(patch))).await?)
+    view(&in_time(PATIENCE, nodes.patch(name.as_str(), &params(), &Patch::Merge(patch))).await?)
 }
 
 /// Writes the condition, or removes it. `before` is the status that is there.
@@ -52,7 +53,7 @@ pub(super) async fn condition(
         }
     };
     let patch = Patch::Strategic(json!({"status": {"conditions": [written]}}));
-    view(&in_time(nodes.patch_status(name.as_str(), &params(), &patch)).await?)
+    view(&in_time(PATIENCE, nodes.patch_status(name.as_str(), &params(), &patch)).await?)
 }
 
 fn view(node: &Node) -> Result<NodeView, Unanswered> {

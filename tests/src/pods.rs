@@ -32,6 +32,13 @@ pub fn phase_of(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
+/// Whether the pod says that it is ready.
+#[must_use]
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
 /// How a pod stands, with what the kubelet says of it and of its containers that have ended.
 #[must_use]
 pub fn standing(pod: &Pod) -> String {

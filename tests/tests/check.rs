@@ -10,6 +10,7 @@ use kerf_nvml_mock::Model;
 use kerf_tests::binaries;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
+use kerf_tests::pods::is_ready;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -152,11 +153,7 @@ async fn represent(client: &Client, node: &str) -> anyhow::Result<()> {
         pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
     }
     wait(PATIENCE, "the pods to be ready", async || {
-        let ready = |pod: &Pod| {
-            let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-            conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-        };
-        Ok(pods.list(&ListParams::default()).await?.items.iter().filter(|pod| ready(pod)).count() == 4)
+        Ok(pods.list(&ListParams::default()).await?.items.iter().filter(|pod| is_ready(pod)).count() == 4)
     })
     .await
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
-use kerf_tests::chart::{folder, helm_on, said};
+use kerf_tests::chart::folder;
 use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
@@ -15,15 +15,8 @@ use kube::Api;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// A node as the GPU Operator labels it, from which an admin has taken NVIDIA's device plugin.
 fn nodes() -> Vec<NodeSpec> {
-    let h100 = NodeSpec::new("h100", Model::H100, 1).with_gpu_operator_labels().with_gpu_taint();
-    vec![NodeSpec::without_gpus("cpu"), h100.with_label("nvidia.com/gpu.deploy.device-plugin", "false")]
-}
-
-async fn helm(cluster: &BareCluster, arguments: &[&str]) -> anyhow::Result<String> {
-    let arguments = [arguments, &["--namespace", NAMESPACE, "--wait", "--timeout", "4m"]].concat();
-    said(&helm_on(cluster.plane(), &arguments).await?)
+    vec![NodeSpec::without_gpus("cpu"), NodeSpec::new("h100", Model::H100, 1).left_to_kerf()]
 }
 
 /// The device that the kubelet gave to a pod's container.
@@ -54,17 +47,17 @@ async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() -> anyhow::Result<()> {
     let cluster = BareCluster::start(BareOptions::new(nodes())).await?;
-    let notes = helm(&cluster, &["install", "kerf", &folder(), "--create-namespace"]).await?;
+    let notes = cluster.install().await?;
     ensure!(notes.contains("1 node is kerf's"), "NOTES do not say that a node is kerf's:\n{notes}");
     cluster.pods().create(&hardware("first")).await?;
     let first = cluster.pods().running("first").await?;
     let held = device(&cluster, "first")?;
 
-    helm(&cluster, &["upgrade", "kerf", &folder(), "--set", "log.format=json"]).await?;
+    cluster.helm(&["upgrade", "kerf", &folder(), "--set", "log.format=json"]).await?;
     ensure!(device(&cluster, "first")? == held, "the upgrade took the slice");
     sound(&cluster).await?;
 
-    helm(&cluster, &["uninstall", "kerf"]).await?;
+    cluster.helm(&["uninstall", "kerf"]).await?;
     let all = ["get", "mutatingwebhookconfigurations,pods", "--namespace", NAMESPACE, "--ignore-not-found"];
     let gone = async || Ok(cluster.plane().kubectl(&all).await?.trim().is_empty());
     wait(PATIENCE, "kerf's configuration and pods to go", gone).await?;
@@ -75,7 +68,7 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
     cluster.pods().create(&pod("plain", &[])).await?;
     cluster.pods().running("plain").await?;
 
-    helm(&cluster, &["install", "kerf", &folder()]).await?;
+    cluster.helm(&["install", "kerf", &folder()]).await?;
     let gpu_nodes = Api::<GpuNode>::all(cluster.plane().client());
     let found = async || {
         let status = gpu_nodes.get_opt("h100").await?.map(|node| node.read_status()).transpose()?.flatten();
@@ -106,19 +99,19 @@ fn first_chart() -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_chart_that_worked_is_upgraded_to_this_one() -> anyhow::Result<()> {
     let cluster = BareCluster::start(BareOptions::new(nodes())).await?;
-    helm(&cluster, &["install", "kerf", &first_chart(), "--create-namespace"]).await?;
+    cluster.helm(&["install", "kerf", &first_chart(), "--create-namespace"]).await?;
     cluster.pods().create(&hardware("first")).await?;
     let first = cluster.pods().running("first").await?;
     let held = device(&cluster, "first")?;
 
-    helm(&cluster, &["upgrade", "kerf", &folder()]).await?;
+    cluster.helm(&["upgrade", "kerf", &folder()]).await?;
     cluster.kerf_is_up(1, PATIENCE).await?;
     ensure!(device(&cluster, "first")? == held, "the upgrade took the slice");
     cluster.pods().create(&hardware("second")).await?;
     cluster.pods().running("second").await?;
     ensure!(device(&cluster, "second")? != held, "the slice was given out twice");
 
-    helm(&cluster, &["rollback", "kerf", "1"]).await.map(drop)?;
+    cluster.helm(&["rollback", "kerf", "1"]).await.map(drop)?;
     cluster.pods().create(&hardware("third")).await?;
     cluster.pods().running("third").await?;
     let now = cluster.pods().running("first").await?;

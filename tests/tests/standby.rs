@@ -8,10 +8,10 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::chart::{folder, helm_on, said};
 use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
+use kerf_tests::services::may_serve;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use rustix::process::Signal;
@@ -27,13 +27,10 @@ struct Scene {
 
 impl Scene {
     async fn start() -> anyhow::Result<Self> {
-        let h100 = NodeSpec::new("h100", Model::H100, 2).with_gpu_operator_labels().with_gpu_taint();
-        let mut nodes = vec![h100.with_label("nvidia.com/gpu.deploy.device-plugin", "false")];
+        let mut nodes = vec![NodeSpec::new("h100", Model::H100, 2).left_to_kerf()];
         nodes.extend(HOSTS.map(NodeSpec::without_gpus));
         let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
-        let install = ["install", "kerf", &folder(), "--create-namespace"];
-        let wait = ["--namespace", NAMESPACE, "--wait", "--timeout", "4m"];
-        said(&helm_on(cluster.plane(), &[&install[..], &wait].concat()).await?)?;
+        cluster.install().await?;
         Ok(Self { cluster })
     }
 
@@ -58,12 +55,7 @@ impl Scene {
 
     async fn names(&self, labels: &str, ready: bool) -> anyhow::Result<Vec<String>> {
         let listed = self.pods().list(&ListParams::default().labels(labels)).await?;
-        let is_ready = |pod: &Pod| {
-            let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-            pod.metadata.deletion_timestamp.is_none()
-                && conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
-        };
-        let pods = listed.items.into_iter().filter(|pod| !ready || is_ready(pod));
+        let pods = listed.items.into_iter().filter(|pod| !ready || may_serve(pod));
         Ok(pods.filter_map(|pod| pod.metadata.name).collect())
     }
 

@@ -11,9 +11,10 @@ use kube::api::{Api, ListParams};
 use super::images::kerf_images;
 use super::stand_in_node::{folder, gpu_files};
 use super::{NAMESPACE, NodeSpec, StandInNode, root};
+use crate::chart;
 use crate::control_plane::{ControlPlane, ControlPlaneOptions};
 use crate::kubelet::{Image, PodProcesses};
-use crate::pods::{Pods, standing};
+use crate::pods::{Pods, is_ready, standing};
 use crate::services::ServiceProxy;
 
 /// How to start a bare cluster.
@@ -105,6 +106,17 @@ impl BareCluster {
         Pods::new(self.plane.client())
     }
 
+    /// What Helm says, as an admin runs it who waits until all is up.
+    pub async fn helm(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let arguments = [arguments, &["--namespace", NAMESPACE, "--wait", "--timeout", "4m"]].concat();
+        chart::said(&chart::helm_on(&self.plane, &arguments).await?)
+    }
+
+    /// `helm install` of the chart with nothing set; gives its notes.
+    pub async fn install(&self) -> anyhow::Result<String> {
+        self.helm(&["install", "kerf", &chart::folder(), "--create-namespace"]).await
+    }
+
     /// `kubectl apply --server-side -k` of a folder of the repository.
     pub async fn apply(&self, kustomization: &str) -> anyhow::Result<String> {
         let folder = root().join(kustomization).display().to_string();
@@ -145,12 +157,6 @@ impl BareCluster {
         drop(self.services);
         self.plane.stop().await
     }
-}
-
-/// Whether the pod says so.
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// How a pod stands, in a line.

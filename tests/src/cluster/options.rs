@@ -82,6 +82,13 @@ impl NodeSpec {
         self
     }
 
+    /// As the GPU Operator labels and taints it, after an admin has taken NVIDIA's device plugin from it.
+    #[must_use]
+    pub fn left_to_kerf(self) -> Self {
+        let as_the_operator_has_it = self.with_gpu_operator_labels().with_gpu_taint();
+        as_the_operator_has_it.with_label("nvidia.com/gpu.deploy.device-plugin", "false")
+    }
+
     /// The node's containers run as processes.
     #[must_use]
     pub fn running_commands(self) -> Self {

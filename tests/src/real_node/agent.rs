@@ -1,12 +1,10 @@
 //! kerf's agent on the node, as its `DaemonSet` would run it.
 
-use std::path::Path;
-
 use anyhow::Context as _;
 use kerf_nvml_mock::{MockConfig, MockFiles};
 
 use super::containerd::search_path;
-use super::{Gpus, RealNodeOptions};
+use super::{Gpus, Places, RealNodeOptions};
 use crate::binaries;
 use crate::cluster::NAMESPACE;
 use crate::control_plane::ControlPlane;
@@ -33,21 +31,27 @@ pub async fn program(plane: &ControlPlane, options: &RealNodeOptions) -> anyhow:
             .arg(mps_control)
             // The daemon finds its server so.
             .env("PATH", search_path(mps_control.parent())?)),
-        Gpus::Simulated(gpus) => simulated(program, gpus, places.state()),
+        Gpus::Simulated(gpus) => simulated(program, gpus, places),
     }
 }
 
-fn simulated(program: Program, gpus: &MockConfig, state: &Path) -> anyhow::Result<Program> {
-    let folder = state.join("nvml");
-    std::fs::create_dir_all(&folder).context("failed to create the simulated GPUs' folder")?;
-    let files = MockFiles::in_folder(&folder);
-    gpus.write(&files.config)?;
+fn simulated(program: Program, gpus: &MockConfig, places: &Places) -> anyhow::Result<Program> {
+    let files = simulated_gpus(gpus, places)?;
     let library = kerf_nvml_mock::library_path().context("the simulated NVML is not built")?;
     let program = program
         .args(["--nvml".into(), library])
         .arg("--no-device-access")
         .args(["--mps-control".into(), MpsStandIn::program()?]);
     Ok(files.env().into_iter().fold(program, |program, (key, value)| program.env(key, value)))
+}
+
+/// Writes the files of simulated GPUs.
+pub fn simulated_gpus(gpus: &MockConfig, places: &Places) -> anyhow::Result<MockFiles> {
+    let folder = places.nvml();
+    std::fs::create_dir_all(&folder).context("failed to create the simulated GPUs' folder")?;
+    let files = MockFiles::in_folder(&folder);
+    gpus.write(&files.config)?;
+    Ok(files)
 }
 
 /// What the agent is started as to undo what it has set. The kubelet of this node ends with it, so nobody waits for it to

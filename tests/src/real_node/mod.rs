@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kerf_runtime::gpu_node::GpuNode;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 
@@ -28,6 +29,7 @@ use crate::cluster::{Cluster, wait};
 use crate::control_plane::ControlPlane;
 use crate::process::{Child, Program};
 
+pub use agent::simulated_gpus;
 pub use bare::BareNode;
 pub use containerd::{IMAGE, search_path};
 pub use leftovers::{Leftovers, is_alive};
@@ -67,19 +69,11 @@ impl RealNode {
         let leave = agent::leaving(program.clone(), &options);
         let agent = program.spawn()?;
         let node = Self { options, agent, leave, kubelet, containerd };
-        node.served(cluster).await.with_context(|| node.agent.log_tail())?;
+        serves(cluster.plane(), &node.options.name).await.with_context(|| node.agent.log_tail())?;
         progress("the agent serves the node");
         node.named(cluster).await.with_context(|| node.kubelet.log_tail())?;
         progress("kerf's names are in the node's status");
         Ok(node)
-    }
-
-    async fn served(&self, cluster: &Cluster) -> anyhow::Result<()> {
-        let ready = async || {
-            let status = cluster.gpu_node(&self.options.name).await?.read_status()?;
-            Ok(status.is_some_and(|status| status.is_ready() && !status.gpus.is_empty()))
-        };
-        wait(PATIENCE, "the agent to serve the node", ready).await
     }
 
     /// Waits for the kubelet to tell the API server of kerf's names, with no device yet.
@@ -113,6 +107,16 @@ impl RealNode {
         self.containerd.terminate(Duration::from_secs(10))?;
         gone.and(left)
     }
+}
+
+/// Waits until the agent serves a node's GPUs.
+pub async fn serves(plane: &ControlPlane, node: &str) -> anyhow::Result<()> {
+    let nodes = Api::<GpuNode>::all(plane.client());
+    let ready = async || {
+        let Some(node) = nodes.get_opt(node).await? else { return Ok(false) };
+        Ok(node.read_status()?.is_some_and(|status| status.is_ready() && !status.gpus.is_empty()))
+    };
+    wait(PATIENCE, "the agent to serve the node", ready).await
 }
 
 async fn node(plane: &ControlPlane, name: &str) -> anyhow::Result<Option<Node>> {

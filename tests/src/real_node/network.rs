@@ -71,8 +71,8 @@ impl Services {
     pub async fn start(plane: &ControlPlane) -> anyhow::Result<Self> {
         let (connection, netlink, _) = rtnetlink::new_connection().context("failed to open netlink")?;
         let talking = tokio::spawn(connection);
-        // All addresses of a loopback interface's networks are the machine's.
-        let mut add = netlink.address().add(LOOPBACK, IpAddr::V4(FIRST), PREFIX);
+        // All addresses of a loopback interface's networks are the machine's. A holder that was killed has left them.
+        let mut add = netlink.address().add(LOOPBACK, IpAddr::V4(FIRST), PREFIX).replace();
         let address = add.message_mut().clone();
         add.execute()
             .await

@@ -84,6 +84,12 @@ impl Places {
         self.state.join("agent")
     }
 
+    /// The files of simulated GPUs.
+    #[must_use]
+    pub fn nvml(&self) -> PathBuf {
+        self.state.join("nvml")
+    }
+
     /// The MPS daemons' pipes and shared memory.
     #[must_use]
     pub fn mps(&self) -> PathBuf {

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Container, Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
+use crate::pods::is_ready;
+
 /// The pods' addresses by the Services' addresses.
 pub(super) type Endpoints = BTreeMap<SocketAddr, BTreeSet<SocketAddr>>;
 
@@ -43,16 +45,16 @@ pub(super) fn serving<'a>(service: &Service, pods: &'a [Arc<Pod>]) -> Vec<(&'a P
         let labels = pod.metadata.labels.clone().unwrap_or_default();
         pod.metadata.namespace == service.metadata.namespace
             && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-            && (any || is_ready(pod))
+            && (any || may_serve(pod))
     });
     let ip = |pod: &Pod| pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok();
     selected.filter_map(|pod| Some((pod, ip(pod)?))).collect()
 }
 
 /// Ready, and not about to end.
-fn is_ready(pod: &Pod) -> bool {
-    let mut conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-    pod.metadata.deletion_timestamp.is_none() && conditions.any(|c| c.type_ == "Ready" && c.status == "True")
+#[must_use]
+pub fn may_serve(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_none() && is_ready(pod)
 }
 
 /// The pod's port: a number, a name among its containers' ports, or the Service's own number.

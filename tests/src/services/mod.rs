@@ -22,6 +22,7 @@ use kube::{Api, Client};
 use tokio::task::JoinSet;
 
 use endpoints::Endpoints;
+pub use endpoints::may_serve;
 use forward::{Connections, Forward};
 
 /// A running stand-in. It ends, with the connections through it, when it is dropped.

@@ -8,15 +8,11 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use kerf_tests::pods::is_ready;
 use serde_json::json;
 
 use super::images::{create, shell};
 use super::pods::Cluster;
-
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().filter_map(|status| status.conditions.as_ref()).flatten();
-    conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
-}
 
 fn main(pod: &Pod) -> Option<&ContainerStatus> {
     pod.status.as_ref()?.container_statuses.as_ref()?.first()

@@ -8,21 +8,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use k8s_openapi::api::core::v1::Secret;
-use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
 use kerf_tests::chart::{folder, helm_on, said};
-use kerf_tests::cluster::{NAMESPACE, wait};
+use kerf_tests::cluster::NAMESPACE;
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kerf_tests::real_node::{BareNode, Gpus, service_addresses};
+use kerf_tests::real_node::{BareNode, Gpus, serves, service_addresses};
 use kube::Api;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::args::Args;
 use crate::{driver, node_policy};
-
-/// For what the chart installs.
-const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The extender's Service: a scheduler in the host's network cannot resolve its name.
 const EXTENDER: &str = "10.96.0.44";
@@ -48,7 +44,7 @@ impl Installed {
         say("helm install has ended");
         scheduler(&mut plane, &args.state).await?;
         say("the cluster's scheduler asks the extender");
-        served(&plane, &args.name).await?;
+        serves(&plane, &args.name).await?;
         say("the agent serves the node");
         Ok(Self { plane, node })
     }
@@ -147,13 +143,4 @@ async fn write_secret(plane: &ControlPlane, folder: &Path) -> anyhow::Result<()>
         fs::write(folder.join(name), &content.0).with_context(|| format!("failed to write {name}"))?;
     }
     Ok(())
-}
-
-async fn served(plane: &ControlPlane, node: &str) -> anyhow::Result<()> {
-    let nodes = Api::<GpuNode>::all(plane.client());
-    let ready = async || {
-        let Some(node) = nodes.get_opt(node).await? else { return Ok(false) };
-        Ok(node.read_status()?.is_some_and(|status| status.is_ready() && !status.gpus.is_empty()))
-    };
-    wait(PATIENCE, "the agent to serve the node", ready).await
 }

@@ -4,9 +4,8 @@
 use std::fs;
 
 use anyhow::Context as _;
-use kerf_nvml_mock::MockFiles;
 use kerf_tests::mps::MpsStandIn;
-use kerf_tests::real_node::Gpus;
+use kerf_tests::real_node::{Gpus, simulated_gpus};
 use serde_json::{Value, json};
 
 use crate::args::{Args, DRIVER};
@@ -35,14 +34,11 @@ fn edits(args: &Args, gpus: &Gpus) -> anyhow::Result<Value> {
     let Gpus::Simulated(gpus) = gpus else {
         return Ok(json!({"mounts": [same(DRIVER, &["ro", "rbind"])]}));
     };
-    let folder = args.state.join("nvml");
-    fs::create_dir_all(&folder).context("failed to create the simulated GPUs' folder")?;
-    let files = MockFiles::in_folder(&folder);
-    gpus.write(&files.config)?;
+    let files = simulated_gpus(gpus, &args.places())?;
     let env = files.env().into_iter().map(|(key, value)| format!("{key}={}", value.to_string_lossy()));
     Ok(json!({
         "env": env.collect::<Vec<_>>(),
-        "mounts": [same(&folder.display().to_string(), &["rw", "rbind"])],
+        "mounts": [same(&args.places().nvml().display().to_string(), &["rw", "rbind"])],
     }))
 }
 

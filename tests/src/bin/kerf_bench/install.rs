@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
-use kerf_tests::chart::{folder, helm_on, said};
-use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod};
+use kerf_tests::cluster::{BareCluster, BareOptions, NodeSpec, pod};
 
 /// What it is held to.
 const BAR: Duration = Duration::from_mins(1);
@@ -35,16 +34,12 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A CPU node, and one with an H100 as the GPU Operator labels it, from which NVIDIA's device plugin was taken.
+/// With a CPU node, and one with an H100.
 async fn once() -> anyhow::Result<(Duration, Duration)> {
-    let h100 = NodeSpec::new("h100", Model::H100, 1).with_gpu_operator_labels().with_gpu_taint();
-    let nodes =
-        vec![NodeSpec::without_gpus("cpu"), h100.with_label("nvidia.com/gpu.deploy.device-plugin", "false")];
+    let nodes = vec![NodeSpec::without_gpus("cpu"), NodeSpec::new("h100", Model::H100, 1).left_to_kerf()];
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
     let began = Instant::now();
-    let chart = folder();
-    let install = ["install", "kerf", &chart, "--namespace", NAMESPACE, "--create-namespace", "--wait"];
-    said(&helm_on(cluster.plane(), &install).await?)?;
+    cluster.install().await?;
     let ready = began.elapsed();
     cluster
         .pods()

@@ -19,6 +19,11 @@ pub fn config_map(seen: &Observed) -> Option<&ConfigMap> {
     seen.config_maps.all().iter().find(|map| name_of(*map) == CONFIG_MAP)
 }
 
+/// Whether kerf is installed in this mode.
+pub fn asks_kerf(seen: &Observed) -> bool {
+    config_map(seen).is_some()
+}
+
 /// How what is not as it is printed comes right.
 pub fn remedy(namespace: &str) -> String {
     format!(

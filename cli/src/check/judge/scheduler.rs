@@ -14,7 +14,7 @@ const PROGRAM: &str = "kerf-scheduler";
 const TOLD: usize = 6;
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
-    let is_main = main_scheduler::config_map(seen).is_some();
+    let is_main = main_scheduler::asks_kerf(seen);
     let mut findings = vec![if is_main { main_scheduler::running(seen) } else { pods(seen, PROGRAM, 1) }];
     match configuration(seen) {
         Ok((name, found)) => findings.extend(compared(seen, &name, &found)),
@@ -69,7 +69,7 @@ fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
 }
 
 fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
-    let is_main = main_scheduler::config_map(seen).is_some();
+    let is_main = main_scheduler::asks_kerf(seen);
     let wanted = scheduler_config::configuration(&if is_main {
         let address = address(seen).unwrap_or_else(|| "the address of Service kerf-extender".to_owned());
         scheduler_config::Args::of_the_main_one(by_address(&address))
@@ -165,7 +165,7 @@ fn names(seen: &Observed, found: &Value) -> Vec<Finding> {
         .filter_map(|p| p["schedulerName"].as_str())
         .collect();
     let Ok(policies) = policies(seen) else { return Vec::new() };
-    let is_main = main_scheduler::config_map(seen).is_some();
+    let is_main = main_scheduler::asks_kerf(seen);
     // A policy that names none leaves pods to whom they name themselves: to the cluster's own.
     let is_known = |name: &str| profiles.contains(&name) || is_main && name.is_empty();
     let strange = policies.pods.iter().filter(|policy| !is_known(policy.scheduler_name()));

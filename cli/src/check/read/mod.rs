@@ -75,15 +75,23 @@ async fn installed(client: &Client, seen: &mut Observed) {
 async fn programs(client: &Client, seen: &mut Observed) {
     let namespace = seen.namespace.clone();
     let leases = Api::<Lease>::namespaced(client.clone(), &namespace);
-    (seen.pods, seen.gpu_nodes, seen.node_leases, seen.lease, seen.extender_service, seen.probe) = tokio::join!(
+    (
+        seen.pods,
+        seen.gpu_nodes,
+        seen.node_leases,
+        seen.lease,
+        seen.extender_service,
+        seen.main_schedulers,
+        seen.probe,
+    ) = tokio::join!(
         async { list(&Api::<Pod>::namespaced(client.clone(), &namespace)).await },
         async { list(&Api::<GpuNode>::all(client.clone())).await },
         async { list(&Api::<Lease>::namespaced(client.clone(), "kube-node-lease")).await },
         get(leases.clone(), "kerf-extender"),
         get(Api::<Service>::namespaced(client.clone(), &namespace), "kerf-extender"),
+        main_schedulers(client),
         probe::show(client),
     );
-    seen.main_schedulers = main_schedulers(client).await;
     // A leader's clock may be slow: whether it lives is seen by whether it renews.
     if let Some(rest) = seen.lease.found().and_then(|lease| super::judge::overdue(lease, seen.now)) {
         sleep(Duration::from_secs(rest.min(15))).await;

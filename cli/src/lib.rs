@@ -8,6 +8,7 @@ pub mod convert;
 pub mod explain;
 pub mod gpu;
 pub mod nodes;
+pub mod plugin_nodes;
 pub mod policy;
 pub mod scheduler_config;
 pub mod simulate;

@@ -4,21 +4,15 @@
 use crate::ask::Ask;
 use crate::compute::Compute;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
-use kerf_core::kind::Kind;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
-use kerf_core::quantity::parse_count;
-use kerf_core::request::{Claim, Role, held};
-use kerf_core::resource::ResourceName;
-use kerf_core::static_node::{Devices, PluginName};
+use kerf_core::static_node::Devices;
+use kerf_runtime::plugin_pod::{ContainerView, devices, has_slices};
 use kube::Resource;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The parts of a Pod that a watch reads.
@@ -57,64 +51,12 @@ pub struct PodSpecView {
     pub containers: Vec<ContainerView>,
 }
 
-/// The part of a container that matters here.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ContainerView {
-    /// `Always` for an init container that is a sidecar.
-    #[serde(default)]
-    pub restart_policy: Option<String>,
-    /// What it asks for.
-    #[serde(default)]
-    pub resources: Option<ResourcesView>,
-}
-
-/// The part of a container's resources that matters here.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub struct ResourcesView {
-    /// Its requests.
-    #[serde(default)]
-    pub requests: Option<BTreeMap<String, Quantity>>,
-}
-
 /// The part of a Pod's status that matters here.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct PodStatusView {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
     #[serde(default)]
     pub phase: Option<String>,
-}
-
-impl PodSpecView {
-    /// The devices of NVIDIA's device plugin that the pod holds over its whole life.
-    #[must_use]
-    pub fn devices(&self) -> Devices {
-        let init = self.init_containers.iter().map(|container| {
-            let is_sidecar = container.restart_policy.as_deref() == Some("Always");
-            (if is_sidecar { Role::Sidecar } else { Role::Init }, container)
-        });
-        let all = init.chain(self.containers.iter().map(|container| (Role::App, container)));
-        let claims: Vec<Claim> = all.flat_map(|(role, container)| container.claims(role)).collect();
-        let mut devices = Devices::new();
-        for (claim, held) in claims.iter().zip(held(&claims)).filter(|(_, held)| *held > 0) {
-            if let Some(name) = claim.resource.plugin_name() {
-                *devices.entry(name).or_default() += held;
-            }
-        }
-        devices
-    }
-}
-
-impl ContainerView {
-    fn claims(&self, role: Role) -> impl Iterator<Item = Claim> {
-        let requests = self.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-        requests.into_iter().flatten().filter_map(move |(name, amount)| {
-            let name: PluginName = name.parse().ok()?;
-            let resource = name.plain().unwrap_or(ResourceName::Plugin(name, Kind::TimeSlicing));
-            let count = u32::try_from(parse_count(&amount.0)?).unwrap_or(u32::MAX);
-            Some(Claim { role, resource, count })
-        })
-    }
 }
 
 /// What the index keeps of a pod.
@@ -159,7 +101,7 @@ impl From<SlicedPod> for KnownPod {
         let SlicedPod { metadata, spec, status } = pod;
         let phase = status.and_then(|s| s.phase);
         let spec = spec.unwrap_or_default();
-        let devices = spec.devices();
+        let devices = devices(&spec.init_containers, &spec.containers);
         let node = spec.node_name.filter(|name| !name.is_empty());
         let requests = spec.containers.iter().filter_map(|c| c.resources.as_ref()?.requests.as_ref());
         let compute = requests.map(Compute::of).fold(Compute::default(), Compute::plus);
@@ -175,11 +117,7 @@ impl From<SlicedPod> for KnownPod {
             service_account: spec.service_account_name.unwrap_or_default(),
             models: ask.map(|ask| ask.document.gpus.models.clone()).unwrap_or_default(),
         };
-        // What cannot be read may be anything.
-        let has_slices = annotations.get(keys::ASSIGNMENT).is_some_and(|text| {
-            serde_json::from_str::<AssignmentDocument>(text)
-                .map_or(true, |assignment| !assignment.slices.is_empty())
-        });
+        let has_slices = has_slices(&annotations);
         let owners = metadata.owner_references.unwrap_or_default();
         let allowed = annotations.get(keys::MOVABLE).is_some_and(|value| value == "true");
         Self {

@@ -3,12 +3,12 @@
 
 use crate::ask::Ask;
 use crate::filter::{Candidate, Filtered};
-use crate::pod::{ContainerView, PodSpecView};
 use kerf_core::keys;
 use kerf_core::names::{PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
 use kerf_core::static_node::Devices;
+use kerf_runtime::plugin_pod::{ContainerView, devices};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -116,11 +116,11 @@ impl<'a> ExtenderArgs<'a> {
     }
 
     fn devices(&self) -> Devices {
-        let list = |list: Option<&Vec<ContainerView>>| list.cloned().unwrap_or_default();
-        let spec = self.pod.spec.as_ref();
-        let init_containers = list(spec.and_then(|spec| spec.init_containers.as_ref()));
-        let containers = list(spec.and_then(|spec| spec.containers.as_ref()));
-        PodSpecView { init_containers, containers, ..PodSpecView::default() }.devices()
+        let Some(spec) = &self.pod.spec else { return Devices::new() };
+        devices(
+            spec.init_containers.as_deref().unwrap_or_default(),
+            spec.containers.as_deref().unwrap_or_default(),
+        )
     }
 
     fn with_facts(&self, ask: Ask) -> Ask {

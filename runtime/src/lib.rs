@@ -7,6 +7,7 @@ pub mod event_note;
 pub mod eviction;
 pub mod gpu_node;
 pub mod machine;
+pub mod plugin_pod;
 pub mod policy_file;
 pub mod serve;
 pub mod shutdown;

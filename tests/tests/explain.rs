@@ -114,7 +114,7 @@ async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -
             "  all kinds were full, so it waits for the first: container main: nvidia.com/mig-1g.10gb (mig) has room for 0 more, and 0 are waited for already",
             "  Not recorded: an assignment. The extender has not bound the pod.",
             "  Not recorded: a reservation. No GpuNode promises the pod a slice now.",
-            "  By node, not recorded but decided anew by the GpuNodes as they are now:",
+            "  By node, not recorded but decided anew by what the nodes say now:",
             "  h: GPU slices in use",
             "  Now Pending.",
         ],

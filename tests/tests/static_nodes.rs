@@ -5,12 +5,15 @@ use anyhow::{Context as _, ensure};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::keys;
+use kerf_tests::binaries;
+use kerf_tests::chart;
 use kerf_tests::cluster::{Cluster, ClusterOptions, pod, request_of, resource_of, wait};
 use kerf_tests::static_node::StaticServer;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -160,6 +163,12 @@ fn foreign(name: &str, node: &str, resource: &str, count: u32) -> anyhow::Result
     Ok(serde_json::from_value(pod)?)
 }
 
+/// What `kerf explain` says of a pod.
+fn explained(cluster: &Cluster, name: &str) -> anyhow::Result<String> {
+    let mut kerf = Command::new(binaries::ours("kerf")?);
+    chart::said(&kerf.args(["explain", name, "--kubeconfig"]).arg(cluster.plane().kubeconfig()).output()?)
+}
+
 fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
@@ -218,7 +227,11 @@ async fn pods_share_static_nodes_with_others_and_never_take_more_than_there_is()
         let names = bound.filter_map(|pod| pod.metadata.name).filter(|name| name.starts_with('p'));
         anyhow::Ok(names.collect::<Vec<_>>())
     };
-    assert_eq!(bound().await?.len(), 4, "of eight, three are another's and one is the first pod's");
+    let found = bound().await?;
+    assert_eq!(found.len(), 4, "of eight, three are another's and one is the first pod's");
+    let waits = burst.iter().filter_map(|pod| pod.metadata.name.as_ref()).find(|name| !found.contains(name));
+    let said = explained(cluster, waits.context("all are bound")?)?;
+    assert!(said.lines().any(|line| line.trim() == "mps: GPU slices in use"), "{said}");
     scene.nobody_was_refused();
 
     // Who leaves makes room for those that wait, kerf's pod or another.

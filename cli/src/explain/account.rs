@@ -8,6 +8,7 @@ use kerf_core::contract::{AssignmentDocument, ContainerRequest, RequestDocument,
 use kerf_core::keys;
 use kerf_core::request::dialect_of;
 use kerf_runtime::gpu_node::GpuNode;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// A part of the account.
@@ -177,12 +178,10 @@ fn scheduled(pod: &Pod) -> Option<Entry> {
 
 /// What the extender wrote with the Binding.
 fn assignment(pod: &Pod) -> Entry {
-    let Some(text) = annotation(pod, keys::ASSIGNMENT) else {
-        return note("Not recorded: an assignment. The extender has not bound the pod.".to_owned());
-    };
-    match serde_json::from_str::<AssignmentDocument>(text) {
-        Err(error) => note(format!("Not readable: the annotation {}: {error}", keys::ASSIGNMENT)),
-        Ok(document) => {
+    match assigned(pod) {
+        None => note("Not recorded: an assignment. The extender has not bound the pod.".to_owned()),
+        Some(Err(error)) => note(format!("Not readable: the annotation {}: {error}", keys::ASSIGNMENT)),
+        Some(Ok(document)) => {
             let slices = document.slices.iter().map(|slice| {
                 format!(
                     "  container {}: slice {} ({}) on {}",
@@ -199,9 +198,11 @@ fn assignment(pod: &Pod) -> Entry {
 
 /// Whether NVIDIA's device plugin serves the pod, of whose devices no GpuNode tells.
 fn is_on_static_node(pod: &Pod) -> bool {
-    let document = annotation(pod, keys::ASSIGNMENT)
-        .and_then(|text| serde_json::from_str::<AssignmentDocument>(text).ok());
-    document.is_some_and(|document| !document.devices.is_empty())
+    assigned(pod).and_then(Result::ok).is_some_and(|document| !document.devices.is_empty())
+}
+
+fn assigned(pod: &Pod) -> Option<serde_json::Result<AssignmentDocument>> {
+    Some(serde_json::from_str(annotation(pod, keys::ASSIGNMENT)?))
 }
 
 /// What `GpuNodes` say now.
@@ -226,13 +227,22 @@ fn by_node(records: &Records) -> Option<Entry> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let is_promised = records.nodes.iter().any(|node| reserved_on(node, uid).is_some());
     let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
-    if is_bound || is_promised || records.nodes.is_empty() {
+    if is_bound || is_promised {
         return None;
     }
-    let head = "By node, not recorded but decided anew by the GpuNodes as they are now:".to_owned();
+    let none = BTreeMap::new();
+    let static_nodes = records.static_nodes.as_ref().unwrap_or(&none);
+    let answers = again::by_node(&records.nodes, static_nodes, &document);
+    if answers.is_empty() {
+        return None;
+    }
+    let head = "By node, not recorded but decided anew by what the nodes say now:".to_owned();
     let line =
         |(answer, names): (again::Answer, Vec<String>)| format!("  {}: {answer}", again::listed(&names));
-    let lines = again::by_node(&records.nodes, &document).into_iter().map(line);
+    let unknown = records.static_nodes.as_ref().err();
+    let unknown =
+        unknown.map(|why| format!("  not known: the nodes that NVIDIA's device plugin serves: {why}"));
+    let lines = answers.into_iter().map(line).chain(unknown);
     let rest = "  (taints, labels, CPU, quotas and who waits before it are the scheduler's part: see FailedScheduling)";
     let lines = std::iter::once(head).chain(lines).chain([rest.to_owned()]);
     Some(Entry { at: None, lines: lines.collect() })

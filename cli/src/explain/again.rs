@@ -1,16 +1,19 @@
 //! What each node has for a pod now, by the code that the extender decides with. Pure.
 
+use crate::plugin_nodes::PluginNode;
 use kerf_core::contract::RequestDocument;
 use kerf_core::inventory::NodeInventory;
 use kerf_core::packing::{Fleet, Refusal, Terms, fit};
+use kerf_core::static_node::place;
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::plugin_pod::PluginPod;
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// A node's answer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Answer {
-    /// It has room, for slices of these shapes.
+    /// It has room: for slices of these shapes, or for devices of NVIDIA's plugin.
     Room(String),
     /// It has none, and why.
     Refused(Refusal),
@@ -25,8 +28,12 @@ impl fmt::Display for Answer {
     }
 }
 
-/// The answers, each with the nodes that give it.
-pub fn by_node(nodes: &[GpuNode], document: &RequestDocument) -> BTreeMap<Answer, Vec<String>> {
+/// The answers, each with the nodes that give it: those that kerf serves, and those that NVIDIA's device plugin does.
+pub fn by_node(
+    nodes: &[GpuNode],
+    static_nodes: &BTreeMap<String, PluginNode>,
+    document: &RequestDocument,
+) -> BTreeMap<Answer, Vec<String>> {
     let read: Vec<(String, Result<NodeInventory, Refusal>)> =
         nodes.iter().map(|node| (node.name().to_string(), inventory(node))).collect();
     let mut fleet = Fleet::new(Terms::default());
@@ -35,19 +42,32 @@ pub fn by_node(nodes: &[GpuNode], document: &RequestDocument) -> BTreeMap<Answer
         gpu.join(&mut fleet, None);
     }
     let mut answers: BTreeMap<Answer, Vec<String>> = BTreeMap::new();
-    for (name, inventory) in read {
+    let managed = read.into_iter().map(|(name, inventory)| {
         let found = inventory.and_then(|inventory| fit(&inventory, document, &fleet));
-        let answer = match found {
-            Ok(fit) => {
-                let shapes: Vec<String> =
-                    fit.slices.iter().map(|slice| format!("{} on {}", slice.shape, slice.gpu)).collect();
-                Answer::Room(shapes.join(", "))
-            }
-            Err(refusal) => Answer::Refused(refusal),
-        };
+        let shapes = found.map(|fit| {
+            let shapes = fit.slices.iter().map(|slice| format!("{} on {}", slice.shape, slice.gpu));
+            shapes.collect::<Vec<_>>()
+        });
+        (name, shapes)
+    });
+    let fixed = static_nodes.iter().map(|(name, node)| (name.clone(), devices(node, document)));
+    for (name, found) in managed.chain(fixed) {
+        let answer = found.map_or_else(Answer::Refused, |places| Answer::Room(places.join(", ")));
         answers.entry(answer).or_default().push(name);
     }
     answers
+}
+
+/// The devices of a static node that the pod would take.
+fn devices(it: &PluginNode, document: &RequestDocument) -> Result<Vec<String>, Refusal> {
+    if it.node.is_changing {
+        return Err(Refusal::LayoutChanging);
+    }
+    if it.pods.iter().any(PluginPod::has_slices) {
+        return Err(Refusal::SlicesLeft);
+    }
+    let spot = place(&it.node, &it.taken(), document)?;
+    Ok(spot.devices.iter().map(|(name, count)| format!("{count} {name}")).collect())
 }
 
 /// A node's GPUs as the extender sees them.
@@ -67,5 +87,44 @@ pub fn listed(names: &[String]) -> String {
         names.join(", ")
     } else {
         format!("{} and {} more", names[..MOST].join(", "), names.len() - MOST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin_nodes::{served, with_pods};
+    use serde_json::json;
+
+    /// What a T4 in two replicas has for a pod, when it has so many pods with one of them each.
+    fn beside(pods: u32) -> String {
+        let machine = json!({
+            "metadata": {"name": "t4", "labels": {
+                "nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1",
+                "nvidia.com/gpu.replicas": "2", "nvidia.com/gpu.sharing-strategy": "time-slicing",
+            }},
+            "status": {"allocatable": {"nvidia.com/gpu": "2"}},
+        });
+        let pod = |number| {
+            json!({
+                "metadata": {"namespace": "ml", "name": format!("p{number}"), "uid": format!("u{number}")},
+                "spec": {"nodeName": "t4", "containers": [{"name": "a", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]},
+            })
+        };
+        let pods: Vec<_> = (0..pods).map(|number| serde_json::from_value(pod(number)).unwrap()).collect();
+        let node = served(&serde_json::from_value(machine).unwrap()).unwrap();
+        let nodes = with_pods([("t4".to_owned(), node)].into(), &pods);
+        let container = json!({"name": "main", "sizeGb": 6, "count": 1, "resource": "nvidia.com/gpu", "kind": "time-slicing"});
+        let document = json!({"version": 1, "isolation": "none", "containers": [container]}).to_string();
+        let answers = by_node(&[], &nodes, &RequestDocument::parse(&document).unwrap());
+        let lines: Vec<String> =
+            answers.iter().map(|(answer, names)| format!("{}: {answer}", listed(names))).collect();
+        lines.join("\n")
+    }
+
+    #[test]
+    fn a_static_node_has_room_for_what_pods_have_left_of_it() {
+        assert_eq!(beside(1), "t4: has room: 1 nvidia.com/gpu");
+        assert_eq!(beside(2), "t4: GPU slices in use");
     }
 }

@@ -1,15 +1,18 @@
 //! What is recorded of a pod: from the API server, or from a file.
 
+use crate::plugin_nodes::{self, PluginNode};
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::machine::Machine;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// A pod and what is recorded beside it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Records {
     /// The pod.
     pub pod: Pod,
@@ -17,6 +20,8 @@ pub struct Records {
     pub events: Vec<Event>,
     /// The nodes on which something may be promised to it.
     pub nodes: Vec<GpuNode>,
+    /// The nodes that NVIDIA's device plugin serves, by name, or why they are not known.
+    pub static_nodes: Result<BTreeMap<String, PluginNode>, String>,
 }
 
 impl Records {
@@ -28,8 +33,12 @@ impl Records {
         let about =
             ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={name}"));
         let events = Api::<Event>::namespaced(client.clone(), namespace).list(&about).await?.items;
-        let nodes = Api::<GpuNode>::all(client).list(&ListParams::default()).await?.items;
-        Ok(Self::of(pod, events, nodes))
+        let nodes = Api::<GpuNode>::all(client.clone()).list(&ListParams::default()).await?.items;
+        let static_nodes = static_nodes(&client, &nodes).await.map_err(|error| match error {
+            kube::Error::Api(status) => status.message.clone(),
+            error => error.to_string(),
+        });
+        Ok(Self { static_nodes, ..Self::of(pod, events, nodes) })
     }
 
     /// Reads a file of YAML documents or one JSON object; a List is what it has.
@@ -68,6 +77,13 @@ impl Records {
             let about = &event.involved_object;
             about.name == name && (about.uid.is_none() || uid.is_none() || about.uid == uid)
         });
-        Self { pod, events, nodes }
+        Self { pod, events, nodes, static_nodes: Ok(BTreeMap::new()) }
     }
+}
+
+/// Who may see a pod need not see all Nodes and all pods.
+async fn static_nodes(client: &Client, managed: &[GpuNode]) -> kube::Result<BTreeMap<String, PluginNode>> {
+    let machines = Api::<Machine>::all(client.clone()).list(&ListParams::default()).await?.items;
+    let is_managed = |machine: &Machine| managed.iter().any(|node| node.name() == machine.name());
+    plugin_nodes::read(client, machines.iter().filter(|machine| !is_managed(machine))).await
 }

@@ -1,20 +1,19 @@
 //! `kerf nodes`: each GPU drawn as its slices, with who holds them.
 
 pub mod draw;
-mod plugin_nodes;
+mod offered;
 mod show;
 
+use crate::plugin_nodes;
 use anyhow::{Context, bail};
 use clap::{Args as ClapArgs, ValueEnum};
-use k8s_openapi::api::core::v1::Pod;
-use kerf_core::static_node::StaticNode;
 use kerf_runtime::args::ContextArgs;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::machine::Machine;
+use kube::Client;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt};
 use show::{Managed, Shown};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -103,12 +102,9 @@ async fn fetch(client: &Client, names: &[String]) -> anyhow::Result<Shown> {
     let nodes = Api::<Machine>::all(client.clone()).list(&all).await.context("failed to list Nodes")?.items;
     let managed: BTreeSet<String> = objects.iter().map(|object| object.name().to_string()).collect();
     let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
-    let of_plugin = |machine: &Machine| {
-        let name = machine.name_any();
-        let node = plugin_nodes::served(machine).filter(|_| !managed.contains(&name) && is_wanted(&name))?;
-        Some((name, node))
-    };
-    let plugins: BTreeMap<String, StaticNode> = nodes.iter().filter_map(of_plugin).collect();
+    let others = nodes.iter().filter(|machine| !managed.contains(machine.name().as_str()));
+    let plugins = plugin_nodes::read(client, others.filter(|machine| is_wanted(machine.name().as_str())));
+    let plugins = plugins.await.context("failed to list the pods that NVIDIA's device plugin serves")?;
     let known: BTreeSet<String> = managed.iter().chain(plugins.keys()).cloned().collect();
     if let Some(strange) = names.iter().find(|name| !known.contains(*name)) {
         bail!(
@@ -116,11 +112,9 @@ async fn fetch(client: &Client, names: &[String]) -> anyhow::Result<Shown> {
             join(&known)
         );
     }
-    let pods =
-        if plugins.is_empty() { Vec::new() } else { Api::<Pod>::all(client.clone()).list(&all).await?.items };
     Ok(Shown {
         managed: objects.iter().map(of_object).filter(|node| is_wanted(&node.name)).collect(),
-        offered: plugins.iter().flat_map(|(name, node)| plugin_nodes::offered(name, node, &pods)).collect(),
+        offered: plugins.iter().flat_map(|(name, node)| offered::offered(name, node)).collect(),
     })
 }
 

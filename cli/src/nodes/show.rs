@@ -2,7 +2,7 @@
 
 use super::Output;
 use super::draw::{self, Paint};
-use super::plugin_nodes::{self, Offered};
+use super::offered::{self, Offered};
 use crate::gpu::columns::Columns;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, SliceStatus};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ fn drawing(shown: &Shown, width: usize, paint: Paint<'_>) -> String {
     if !shown.offered.is_empty() {
         let gap = if text.is_empty() { "" } else { "\n" };
         let _infallible =
-            write!(text, "{gap}Served by NVIDIA's device plugin:\n{}", plugin_nodes::table(&shown.offered));
+            write!(text, "{gap}Served by NVIDIA's device plugin:\n{}", offered::table(&shown.offered));
     }
     if text.is_empty() {
         "No node has GPUs that kerf or NVIDIA's device plugin serves.\n".to_owned()
@@ -119,7 +119,7 @@ fn wide(shown: &Shown) -> String {
     }
     let mut text = columns.write("No node is served by kerf.");
     if !shown.offered.is_empty() {
-        let _infallible = write!(text, "\n{}", plugin_nodes::table(&shown.offered));
+        let _infallible = write!(text, "\n{}", offered::table(&shown.offered));
     }
     text
 }

@@ -35,8 +35,8 @@ fn shared(shares: usize, gb: u64) -> Managed {
     })))
 }
 
-/// A node of NVIDIA's plugin with two pods, one of which has ended.
-fn plugin() -> Vec<plugin_nodes::Offered> {
+/// A node of NVIDIA's plugin with two pods: one with a sidecar, and one that has ended.
+fn plugin() -> Vec<offered::Offered> {
     let machine: Machine = serde_json::from_value(json!({
         "metadata": {"name": "t4", "labels": {
             "nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1",
@@ -45,19 +45,20 @@ fn plugin() -> Vec<plugin_nodes::Offered> {
         "status": {"allocatable": {"nvidia.com/gpu.shared": "4", "nvidia.com/gpu": "0", "cpu": "8"}},
     }))
     .unwrap();
-    let pod = |name: &str, phase: &str| -> Pod {
-        let resources = json!({"limits": {"nvidia.com/gpu.shared": "1"}});
+    let pod = |name: &str, phase: &str| {
+        let resources = json!({"requests": {"nvidia.com/gpu.shared": "1"}});
+        let sidecar = json!({"name": "b", "restartPolicy": "Always", "resources": resources});
         serde_json::from_value(json!({
             "metadata": {"namespace": "ml", "name": name},
-            "spec": {"nodeName": "t4", "containers": [{"name": "a", "resources": resources}]}, "status": {"phase": phase},
+            "spec": {"nodeName": "t4", "initContainers": [sidecar], "containers": [{"name": "a", "resources": resources}]},
+            "status": {"phase": phase},
         }))
         .unwrap()
     };
-    plugin_nodes::offered(
-        "t4",
-        &plugin_nodes::served(&machine).unwrap(),
-        &[pod("llm", "Running"), pod("done", "Succeeded")],
-    )
+    let node = plugin_nodes::served(&machine).unwrap();
+    let nodes = [("t4".to_owned(), node)].into();
+    let nodes = plugin_nodes::with_pods(nodes, &[pod("llm", "Running"), pod("done", "Succeeded")]);
+    offered::offered("t4", &nodes["t4"])
 }
 
 fn all() -> Shown {
@@ -89,7 +90,7 @@ fn programs_read_json_and_yaml() {
     let json: Value = serde_json::from_str(&text(&all(), Output::Json, 0)).unwrap();
     let yaml: Value = serde_saphyr::from_str(&text(&all(), Output::Yaml, 0)).unwrap();
     assert_eq!(json, yaml);
-    assert_eq!(json["devicePlugin"][0]["used"], 1);
+    assert_eq!(json["devicePlugin"][0]["used"], 2);
     assert_eq!(json["managed"][0]["gpus"][0]["slices"][0]["pod"], "team-a/detector");
 }
 

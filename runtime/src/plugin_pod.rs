@@ -1,0 +1,201 @@
+//! A Pod as one that may hold devices of NVIDIA's device plugin, whoever scheduled it. Nothing else of a Pod is read or kept.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::contract::AssignmentDocument;
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_core::names::PodKey;
+use kerf_core::nvidia_keys::is_plugin_resource;
+use kerf_core::quantity::parse_count;
+use kerf_core::request::{Claim, Role, held};
+use kerf_core::resource::ResourceName;
+use kerf_core::static_node::{Devices, PluginName};
+use kube::Resource;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// The parts of a Pod that are read.
+#[derive(Debug, Clone, Default, Deserialize, Resource)]
+#[resource(inherit = Pod)]
+pub struct PluginPod {
+    /// Its metadata.
+    #[serde(default)]
+    pub metadata: ObjectMeta,
+    /// Where it is, and what it asks for.
+    #[serde(default)]
+    pub spec: PluginPodSpec,
+    /// Whether it has ended.
+    #[serde(default)]
+    pub status: PluginPodStatus,
+}
+
+/// The part of a Pod's spec that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PluginPodSpec {
+    /// The node that it is bound to.
+    #[serde(default)]
+    pub node_name: Option<String>,
+    /// Its init containers.
+    #[serde(default)]
+    pub init_containers: Vec<ContainerView>,
+    /// Its containers.
+    #[serde(default)]
+    pub containers: Vec<ContainerView>,
+}
+
+/// The part of a Pod's status that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct PluginPodStatus {
+    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
+    #[serde(default)]
+    pub phase: Option<String>,
+}
+
+/// The part of a container that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerView {
+    /// `Always` for an init container that is a sidecar.
+    #[serde(default)]
+    pub restart_policy: Option<String>,
+    /// What it asks for.
+    #[serde(default)]
+    pub resources: Option<ResourcesView>,
+}
+
+/// The part of a container's resources that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct ResourcesView {
+    /// Its requests: the API server makes requests of limits.
+    #[serde(default)]
+    pub requests: Option<BTreeMap<String, Quantity>>,
+}
+
+impl PluginPod {
+    /// Its namespace and name.
+    #[must_use]
+    pub fn key(&self) -> PodKey {
+        let ObjectMeta { namespace, name, .. } = &self.metadata;
+        PodKey::new(namespace.clone().unwrap_or_default(), name.clone().unwrap_or_default())
+    }
+
+    /// Whether it is bound to this node and has not ended.
+    #[must_use]
+    pub fn is_on(&self, node: &str) -> bool {
+        self.spec.node_name.as_deref() == Some(node)
+            && !matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+
+    /// The devices that it holds over its whole life.
+    #[must_use]
+    pub fn devices(&self) -> Devices {
+        devices(&self.spec.init_containers, &self.spec.containers)
+    }
+
+    /// Whether a container of it asks for any device of the plugin's, for a while or for its whole life.
+    #[must_use]
+    pub fn asks(&self) -> bool {
+        let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
+        let mut requests = containers.flat_map(ContainerView::requests);
+        requests.any(|(name, count)| is_plugin_resource(name) && count.0 != "0")
+    }
+
+    /// Whether it has slices that an agent of kerf's made.
+    #[must_use]
+    pub fn has_slices(&self) -> bool {
+        self.metadata.annotations.as_ref().is_some_and(has_slices)
+    }
+}
+
+/// The devices of NVIDIA's device plugin that a pod with these init containers and containers holds over its whole life.
+#[must_use]
+pub fn devices(init_containers: &[ContainerView], containers: &[ContainerView]) -> Devices {
+    let init = init_containers.iter().map(|container| {
+        let is_sidecar = container.restart_policy.as_deref() == Some("Always");
+        (if is_sidecar { Role::Sidecar } else { Role::Init }, container)
+    });
+    let all = init.chain(containers.iter().map(|container| (Role::App, container)));
+    let claims: Vec<Claim> = all.flat_map(|(role, container)| container.claims(role)).collect();
+    let mut devices = Devices::new();
+    for (claim, held) in claims.iter().zip(held(&claims)).filter(|(_, held)| *held > 0) {
+        if let Some(name) = claim.resource.plugin_name() {
+            *devices.entry(name).or_default() += held;
+        }
+    }
+    devices
+}
+
+/// Whether a pod with these annotations has slices that an agent of kerf's made.
+#[must_use]
+pub fn has_slices(annotations: &BTreeMap<String, String>) -> bool {
+    // What cannot be read may be anything.
+    annotations.get(keys::ASSIGNMENT).is_some_and(|text| {
+        serde_json::from_str::<AssignmentDocument>(text)
+            .map_or(true, |assignment| !assignment.slices.is_empty())
+    })
+}
+
+impl ContainerView {
+    /// What it asks of the node.
+    pub fn requests(&self) -> impl Iterator<Item = (&String, &Quantity)> {
+        self.resources.iter().filter_map(|resources| resources.requests.as_ref()).flatten()
+    }
+
+    fn claims(&self, role: Role) -> impl Iterator<Item = Claim> {
+        self.requests().filter_map(move |(name, amount)| {
+            let name: PluginName = name.parse().ok()?;
+            let resource = name.plain().unwrap_or(ResourceName::Plugin(name, Kind::TimeSlicing));
+            let count = u32::try_from(parse_count(&amount.0)?).unwrap_or(u32::MAX);
+            Some(Claim { role, resource, count })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(spec: &Value) -> PluginPod {
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
+    }
+
+    fn container(name: &str, count: &str) -> Value {
+        json!({"name": "c", "resources": {"requests": {name: count}}})
+    }
+
+    #[test]
+    fn whoever_asks_for_a_name_of_the_plugins_asks() {
+        for (list, name, count, asks) in [
+            ("containers", "nvidia.com/gpu", "1", true),
+            ("initContainers", "nvidia.com/mig-1g.10gb", "1", true),
+            ("containers", "nvidia.com/gpu", "0", false),
+            ("containers", "nvidia.com/gpu-10gb", "1", false),
+        ] {
+            assert_eq!(pod(&json!({list: [container(name, count)]})).asks(), asks, "{name}: {count}");
+        }
+        assert!(!pod(&json!({"containers": [{"name": "c"}]})).asks());
+    }
+
+    #[test]
+    fn a_sidecar_holds_beside_the_containers_and_an_init_container_before_them() {
+        let gpu = container("nvidia.com/gpu", "1");
+        let mut sidecar = gpu.clone();
+        sidecar["restartPolicy"] = json!("Always");
+        for (init, held) in [(gpu.clone(), 1), (sidecar, 2), (container("nvidia.com/gpu", "3"), 3)] {
+            let pod = pod(&json!({"initContainers": [init], "containers": [gpu]}));
+            assert_eq!(pod.devices(), [(PluginName::Gpu, held)].into(), "{init}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_has_ended_is_on_no_node() {
+        let mut pod = pod(&json!({"nodeName": "n", "containers": []}));
+        assert!(pod.is_on("n") && !pod.is_on("m"));
+        pod.status.phase = Some("Failed".to_owned());
+        assert!(!pod.is_on("n"));
+    }
+}

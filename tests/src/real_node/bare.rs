@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use super::containerd::{self, Setup};
+use super::driver_runtime::{self, Driver};
 use super::network::{Network, Services};
-use super::{Places, containerd, delete_pods, kubelet, node_ready};
+use super::{Places, delete_pods, kubelet, node_ready};
 use crate::control_plane::ControlPlane;
 use crate::process::Child;
 
@@ -19,18 +21,22 @@ pub struct BareNode {
 }
 
 impl BareNode {
-    /// Starts everything and waits until the node is ready; containerd has these images beside that of tests' pods. The control
-    /// plane must give Services the addresses of [`super::service_addresses`].
+    /// Starts everything and waits until the node is ready; containerd has these images beside that of tests' pods, and pods of
+    /// the driver's `RuntimeClass` get the driver. The control plane must give Services the addresses of
+    /// [`super::service_addresses`].
     pub async fn start(
         plane: &ControlPlane,
         name: &str,
         places: &Places,
         images: &[PathBuf],
+        driver: &Driver,
         mut progress: impl FnMut(&str),
     ) -> anyhow::Result<Self> {
         places.create()?;
         let services = Services::start(plane).await?;
-        let containerd = containerd::start(places, Network::Pods, images).await?;
+        let setup = Setup { network: Network::Pods, images, driver: Some(driver) };
+        let containerd = containerd::start(places, &setup).await?;
+        driver_runtime::announce(plane).await?;
         progress("containerd serves, and has the images");
         let kubelet = kubelet::start(plane, name, places)?;
         node_ready(plane, name).await.with_context(|| kubelet.log_tail())?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
+use super::driver_runtime::{Driver, RUNTIME_CLASS};
 use super::{Network, Places};
 use crate::binaries;
 use crate::cluster::wait;
@@ -17,12 +18,30 @@ use crate::process::{Child, Program};
 /// A program that waits, and links into a `/usr` that pods mount from the machine.
 pub const IMAGE: &str = "kerf.local/pause:1";
 
-/// Starts it and gives it the image, and these.
-pub async fn start(places: &Places, network: Network, images: &[PathBuf]) -> anyhow::Result<Child> {
-    network.write(places)?;
+/// What it is for besides pods in the machine's network.
+#[derive(Debug, Default)]
+pub struct Setup<'a> {
+    /// What pods are in.
+    pub network: Network,
+    /// Images beside that of tests' pods.
+    pub images: &'a [PathBuf],
+    /// What pods of the driver's `RuntimeClass` get, if there is one.
+    pub driver: Option<&'a Driver>,
+}
+
+/// Starts it and gives it the images.
+pub async fn start(places: &Places, setup: &Setup<'_>) -> anyhow::Result<Child> {
+    setup.network.write(places)?;
     let path = places.state().join("containerd.toml");
     let runc = binaries::node_tool("runc")?;
-    fs::write(&path, configuration(places, &runc)).context("failed to write containerd's configuration")?;
+    // CNI's programs lie beside it.
+    let mut text = configuration(places, runc.parent().unwrap_or(Path::new("/")));
+    text += &runtime("runc", &runc, "");
+    if let Some(driver) = setup.driver {
+        let spec = driver.write(places).await?;
+        text += &runtime(RUNTIME_CLASS, &runc, &format!("base_runtime_spec = \"{}\"", spec.display()));
+    }
+    fs::write(&path, text).context("failed to write containerd's configuration")?;
     let program = binaries::node_tool("containerd")?;
     let shims = search_path(program.parent())?;
     let child = Program::new("containerd", program, places.state())
@@ -33,7 +52,7 @@ pub async fn start(places: &Places, network: Network, images: &[PathBuf]) -> any
     let answers = async || Ok(ctr(places, &["version"]).await.is_ok());
     wait(Duration::from_secs(30), "containerd to answer", answers).await.with_context(|| child.log_tail())?;
     let image = binaries::node_tool("image.tar")?;
-    for image in images.iter().chain([&image]) {
+    for image in setup.images.iter().chain([&image]) {
         ctr(places, &["--namespace=k8s.io", "images", "import", &image.display().to_string()]).await?;
     }
     Ok(child)
@@ -44,7 +63,7 @@ pub fn socket(places: &Places) -> String {
     places.run().join("containerd.sock").display().to_string()
 }
 
-fn configuration(places: &Places, runc: &Path) -> String {
+fn configuration(places: &Places, plugins: &Path) -> String {
     let (state, run) = (places.state().display(), places.run().display());
     format!(
         r#"version = 3
@@ -66,18 +85,27 @@ state = "{run}/containerd"
 [plugins."io.containerd.cri.v1.runtime".cni]
   conf_dir = "{state}/cni"
   bin_dirs = ["{plugins}"]
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-  BinaryName = "{runc}"
+  use_internal_loopback = true
 "#,
         socket = socket(places),
         cdi = places.cdi().display(),
+        plugins = plugins.display(),
+    )
+}
+
+/// A way of containerd's to run containers, by runc, with one more setting.
+fn runtime(name: &str, runc: &Path, setting: &str) -> String {
+    let table = format!(r#"plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}"#);
+    format!(
+        r#"
+[{table}]
+  runtime_type = "io.containerd.runc.v2"
+  {setting}
+
+[{table}.options]
+  BinaryName = "{runc}"
+"#,
         runc = runc.display(),
-        // CNI's lie beside it.
-        plugins = runc.parent().unwrap_or(Path::new("/")).display(),
     )
 }
 
@@ -88,12 +116,12 @@ pub fn search_path(folder: Option<&Path>) -> anyhow::Result<OsString> {
     env::join_paths(folders).context("failed to make a search path")
 }
 
-/// Runs containerd's own client.
-async fn ctr(places: &Places, arguments: &[&str]) -> anyhow::Result<()> {
+/// What containerd's own client writes.
+pub(super) async fn ctr(places: &Places, arguments: &[&str]) -> anyhow::Result<String> {
     let mut command = Command::new(binaries::node_tool("ctr")?);
     command.arg("--address").arg(socket(places)).args(arguments).kill_on_drop(true);
     let output = command.output().await.context("failed to start ctr")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "ctr {} failed: {}", arguments.join(" "), said.trim());
-    Ok(())
+    String::from_utf8(output.stdout).context("ctr writes no text")
 }

@@ -7,6 +7,7 @@
 mod agent;
 mod bare;
 mod containerd;
+mod driver_runtime;
 pub mod kernel;
 mod kubelet;
 mod leftovers;
@@ -29,9 +30,12 @@ use crate::cluster::{Cluster, wait};
 use crate::control_plane::ControlPlane;
 use crate::process::{Child, Program};
 
+use containerd::Setup;
+
 pub use agent::simulated_gpus;
 pub use bare::BareNode;
 pub use containerd::{IMAGE, search_path};
+pub use driver_runtime::{Driver, RUNTIME_CLASS};
 pub use leftovers::{Leftovers, is_alive};
 pub use network::{Network, service_addresses};
 pub use options::{Gpus, Places, RealNodeOptions};
@@ -60,7 +64,7 @@ impl RealNode {
         mut progress: impl FnMut(&str),
     ) -> anyhow::Result<Self> {
         options.places.create()?;
-        let containerd = containerd::start(&options.places, Network::Machine, &[]).await?;
+        let containerd = containerd::start(&options.places, &Setup::default()).await?;
         progress("containerd serves, and has the image");
         let kubelet = kubelet::start(cluster.plane(), &options.name, &options.places)?;
         node_ready(cluster.plane(), &options.name).await.with_context(|| kubelet.log_tail())?;

@@ -25,9 +25,10 @@ const PODS: &str = "10.97.0.0/24";
 const LOOPBACK: u32 = 1;
 
 /// What a pod's containers are in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Network {
     /// The machine's network, for pods that want no other: containerd only wants to see that there is one.
+    #[default]
     Machine,
     /// One of each pod's own.
     Pods,

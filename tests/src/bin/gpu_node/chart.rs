@@ -12,7 +12,7 @@ use kerf_tests::binaries;
 use kerf_tests::chart::{folder, helm_on, said};
 use kerf_tests::cluster::NAMESPACE;
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kerf_tests::real_node::{BareNode, Gpus, serves, service_addresses};
+use kerf_tests::real_node::{BareNode, Gpus, RUNTIME_CLASS, serves, service_addresses};
 use kube::Api;
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -38,8 +38,8 @@ impl Installed {
         say("the control plane is up");
         let places = args.places();
         places.create()?;
-        driver::write(args, gpus)?;
-        let node = BareNode::start(&plane, &args.name, &places, &images()?, &say).await?;
+        let driver = driver::of(args, gpus)?;
+        let node = BareNode::start(&plane, &args.name, &places, &images()?, &driver, &say).await?;
         install(&plane, args, gpus).await?;
         say("helm install has ended");
         scheduler(&mut plane, &args.state).await?;
@@ -92,14 +92,14 @@ fn images() -> anyhow::Result<Vec<PathBuf>> {
     Ok(images)
 }
 
-/// What an admin of this node sets: no mode of the GPU is switched, and what stands in for NVIDIA's container toolkit.
+/// What an admin of this node sets: no mode of the GPU is switched.
 fn values(args: &Args, gpus: &Gpus) -> anyhow::Result<Value> {
     let policy = node_policy::text(args, true);
     Ok(json!({
         "scheduler": {"mode": "main"},
         "extender": {"clusterIP": EXTENDER},
         "policies": {"files": {node_policy::OWN: policy}},
-        "nodeAgent": {"podAnnotations": driver::annotation(), "extraArgs": driver::flags(gpus)?},
+        "nodeAgent": {"runtimeClassName": RUNTIME_CLASS, "extraArgs": driver::flags(gpus)?},
     }))
 }
 

@@ -1,45 +1,19 @@
-//! What brings the driver into the agent's container, where NVIDIA's container toolkit does it in other clusters: a CDI
-//! specification, as `nvidia-ctk cdi generate` writes one, of which the pod's annotation names the device.
-
-use std::fs;
+//! What the agent's container gets of the driver, where NVIDIA's container toolkit brings it in other clusters.
 
 use anyhow::Context as _;
 use kerf_tests::mps::MpsStandIn;
-use kerf_tests::real_node::{Gpus, simulated_gpus};
-use serde_json::{Value, json};
+use kerf_tests::real_node::{Driver, Gpus, simulated_gpus};
 
 use crate::args::{Args, DRIVER};
 
-/// The kind of device.
-const KIND: &str = "gpu-node.kerf.dev/driver";
-
-/// The annotation of pods that get it.
-pub fn annotation() -> Value {
-    json!({"cdi.k8s.io/driver": format!("{KIND}=all")})
-}
-
-/// Writes the specification to where containerd looks.
-pub fn write(args: &Args, gpus: &Gpus) -> anyhow::Result<()> {
-    let spec = json!({
-        "cdiVersion": "0.6.0", "kind": KIND,
-        "devices": [{"name": "all", "containerEdits": edits(args, gpus)?}],
-    });
-    fs::write(args.places().cdi().join("gpu-node.json"), spec.to_string())
-        .context("failed to write the driver's CDI specification")
-}
-
-fn edits(args: &Args, gpus: &Gpus) -> anyhow::Result<Value> {
-    let same =
-        |path: &str, options: &[&str]| json!({"hostPath": path, "containerPath": path, "options": options});
+/// The driver's files, where images of GPU machines have them; simulated GPUs are files, and variables that name them.
+pub fn of(args: &Args, gpus: &Gpus) -> anyhow::Result<Driver> {
     let Gpus::Simulated(gpus) = gpus else {
-        return Ok(json!({"mounts": [same(DRIVER, &["ro", "rbind"])]}));
+        return Ok(Driver { folders: vec![DRIVER.into()], ..Driver::default() });
     };
     let files = simulated_gpus(gpus, &args.places())?;
-    let env = files.env().into_iter().map(|(key, value)| format!("{key}={}", value.to_string_lossy()));
-    Ok(json!({
-        "env": env.collect::<Vec<_>>(),
-        "mounts": [same(&args.places().nvml().display().to_string(), &["rw", "rbind"])],
-    }))
+    let env = files.env().into_iter().map(|(key, value)| format!("{key}={}", value.display()));
+    Ok(Driver { folders: vec![args.places().nvml()], writable: true, env: env.collect() })
 }
 
 /// The agent's flags for it.

@@ -39,7 +39,7 @@ pub use driver_runtime::{Driver, RUNTIME_CLASS};
 pub use leftovers::{Leftovers, is_alive};
 pub use network::{Network, service_addresses};
 pub use options::{Gpus, Places, RealNodeOptions};
-pub use private::enter;
+pub use private::{MPS_CGROUP, enter};
 pub use processes::Process;
 pub use settings::GpuSettings;
 pub use versions::versions;

@@ -11,6 +11,9 @@ use nix::unistd::setsid;
 
 use super::Places;
 
+/// Where the chart's agent puts MPS daemons.
+pub const MPS_CGROUP: &str = "/sys/fs/cgroup/kerf-mps";
+
 /// To be called before there are threads: each has a namespace.
 pub fn enter(places: &Places) -> anyhow::Result<()> {
     setsid().context("failed to start a session")?;
@@ -27,5 +30,16 @@ pub fn enter(places: &Places) -> anyhow::Result<()> {
         mount(Some(&own), fixed, None::<&Path>, MsFlags::MS_BIND, None::<&Path>)
             .with_context(|| format!("failed to mount {} over {}", own.display(), fixed.display()))?;
     }
-    Ok(())
+    provide_cgroup()
+}
+
+/// A machine with version 1 of cgroups has none of version 2 where the chart's agent puts MPS daemons: it gets one there.
+fn provide_cgroup() -> anyhow::Result<()> {
+    let (root, folder) = (Path::new("/sys/fs/cgroup"), Path::new(MPS_CGROUP));
+    if root.join("cgroup.controllers").exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(folder).with_context(|| format!("failed to create {MPS_CGROUP}"))?;
+    mount(None::<&Path>, folder, Some("cgroup2"), MsFlags::empty(), None::<&Path>)
+        .with_context(|| format!("failed to mount version 2 of cgroups at {MPS_CGROUP}"))
 }

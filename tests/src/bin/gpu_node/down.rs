@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use kerf_tests::real_node::{Leftovers, is_alive, kernel};
+use kerf_tests::real_node::{Leftovers, MPS_CGROUP, is_alive, kernel};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::args::Args;
@@ -20,7 +21,8 @@ const PATIENCE: Duration = Duration::from_mins(2);
 pub fn down(args: &Args) -> anyhow::Result<()> {
     end(args)?;
     args.places().remove()?;
-    for (_, fixed) in args.places().over() {
+    let over = args.places().over();
+    for fixed in over.iter().map(|(_, fixed)| *fixed).chain([Path::new(MPS_CGROUP)]) {
         // Made by `up` where it was not there; somebody else's is not empty, or stays as empty as it was.
         let _ = std::fs::remove_dir(fixed);
     }

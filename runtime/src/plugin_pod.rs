@@ -95,9 +95,14 @@ impl PluginPod {
         devices(&self.spec.init_containers, &self.spec.containers)
     }
 
-    /// Whether a container of it asks for any device of the plugin's, for a while or for its whole life.
+    /// Whether a change of its node's GPUs would take something from it: a device of the plugin's that a container asks for, for a
+    /// while or for its whole life, or a slice that an agent of kerf's made.
     #[must_use]
-    pub fn asks(&self) -> bool {
+    pub fn holds_gpus(&self) -> bool {
+        self.asks() || self.has_slices()
+    }
+
+    fn asks(&self) -> bool {
         let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
         let mut requests = containers.flat_map(ContainerView::requests);
         requests.any(|(name, count)| is_plugin_resource(name) && count.0 != "0")
@@ -168,16 +173,28 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_a_name_of_the_plugins_asks() {
-        for (list, name, count, asks) in [
+    fn whoever_asks_for_a_name_of_the_plugins_holds_gpus() {
+        for (list, name, count, holds) in [
             ("containers", "nvidia.com/gpu", "1", true),
             ("initContainers", "nvidia.com/mig-1g.10gb", "1", true),
             ("containers", "nvidia.com/gpu", "0", false),
             ("containers", "nvidia.com/gpu-10gb", "1", false),
         ] {
-            assert_eq!(pod(&json!({list: [container(name, count)]})).asks(), asks, "{name}: {count}");
+            assert_eq!(pod(&json!({list: [container(name, count)]})).holds_gpus(), holds, "{name}: {count}");
         }
-        assert!(!pod(&json!({"containers": [{"name": "c"}]})).asks());
+        assert!(!pod(&json!({"containers": [{"name": "c"}]})).holds_gpus());
+    }
+
+    #[test]
+    fn whoever_has_a_slice_of_an_agents_holds_gpus() {
+        let slice =
+            json!({"container": "c", "id": "s1", "gpu": "GPU-1", "shape": {"kind": "mps", "sizeGb": 4}});
+        for (slices, holds) in [(json!([slice]), true), (json!([]), false)] {
+            let mut pod = pod(&json!({"containers": [container("nvidia.com/gpu-4gb", "1")]}));
+            let assignment = json!({"version": 1, "slices": slices}).to_string();
+            pod.metadata.annotations = Some([(keys::ASSIGNMENT.to_owned(), assignment)].into());
+            assert_eq!(pod.holds_gpus(), holds, "{slices}");
+        }
     }
 
     #[test]

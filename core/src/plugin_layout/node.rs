@@ -1,5 +1,5 @@
 //! What is due on one node. Nothing is changed on a node while a pod holds a device of NVIDIA's plugin there, whoever scheduled
-//! it: the plugin would hand out again what the pod has.
+//! it, or a slice of kerf's: the plugin would hand out again what the pod has.
 
 use super::choice::{Chosen, named};
 use super::config_map::{key, layout_of};
@@ -31,7 +31,8 @@ pub struct SeenNode {
     pub holders: Holders,
 }
 
-/// Pods that hold devices of NVIDIA's plugin on a node: bound to it, not ended, and asking for one of its names.
+/// Pods that hold GPUs of a node: bound to it, not ended, and asking for one of the names of NVIDIA's plugin, or with slices from
+/// when the node was kerf's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Holders {
     /// Nobody has looked yet.

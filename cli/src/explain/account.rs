@@ -233,7 +233,7 @@ fn by_node(records: &Records) -> Option<Entry> {
     let none = BTreeMap::new();
     let static_nodes = records.static_nodes.as_ref().unwrap_or(&none);
     let answers = again::by_node(&records.nodes, static_nodes, &document);
-    if answers.is_empty() {
+    if answers.is_empty() && records.static_nodes.is_ok() {
         return None;
     }
     let head = "By node, not recorded but decided anew by what the nodes say now:".to_owned();

@@ -2,6 +2,7 @@
 //! annotation that names the document, and nothing else; a GpuNode that no document is for keeps what was written by hand.
 
 use crate::cluster_index::is_due;
+use crate::in_time::{Unanswered, in_time};
 use crate::term::Term;
 use http::header::CONTENT_TYPE;
 use kerf_core::contract::{GpuNodeSpec, NodePolicy};
@@ -16,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// How often `GpuNodes` are compared with the documents, as often as the files are read.
 const LOOK: Duration = Duration::from_secs(1);
@@ -26,12 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Why a node's policy was not written.
 #[derive(Debug, Error)]
 enum Unwritten {
-    #[error("{0}")]
-    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Unanswered(#[from] Unanswered),
     #[error("failed to read or make the object: {0}")]
     Json(#[from] serde_json::Error),
-    #[error("the API server does not answer in time")]
-    Late(#[from] tokio::time::error::Elapsed),
     #[error("failed to make the request: {0}")]
     Request(#[from] http::Error),
 }
@@ -77,12 +76,12 @@ impl Filler {
         if self.unkept.get(name) == Some(&wanted) {
             return Ok(());
         }
-        let Some(found) = timeout(PATIENCE, self.api.get_opt(name.as_str())).await?? else { return Ok(()) };
+        let Some(found) = in_time(PATIENCE, self.api.get_opt(name.as_str())).await? else { return Ok(()) };
         let Some(operations) = operations(&found, rules.as_ref())? else { return Ok(()) };
         let url = format!("{}/{name}?fieldManager=kerf-extender", GpuNode::url_path(&(), None));
         let request = http::Request::patch(url).header(CONTENT_TYPE, "application/json-patch+json");
         let request = request.body(serde_json::to_vec(&Value::Array(operations))?)?;
-        let written: GpuNode = timeout(PATIENCE, self.term.client.request(request)).await??;
+        let written: GpuNode = in_time(PATIENCE, self.term.client.request(request)).await?;
         match rules {
             Some(rules) => {
                 tracing::info!(node = %name, policy = rules.name, "the node's policy is the document's");

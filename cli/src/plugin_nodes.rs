@@ -1,7 +1,7 @@
 //! The nodes that NVIDIA's device plugin serves, and what pods hold of them: by the code that the webhook and the extender decide
 //! with.
 
-use kerf_core::static_node::{Devices, StaticNode};
+use kerf_core::static_node::{Devices, StaticNode, sum};
 use kerf_runtime::machine::Machine;
 use kerf_runtime::plugin_pod::PluginPod;
 use kube::Client;
@@ -21,11 +21,7 @@ impl PluginNode {
     /// What the pods hold.
     #[must_use]
     pub fn taken(&self) -> Devices {
-        let mut taken = Devices::new();
-        for (name, count) in self.pods.iter().flat_map(PluginPod::devices) {
-            *taken.entry(name).or_default() += count;
-        }
-        taken
+        sum(&self.pods.iter().map(PluginPod::devices).collect::<Vec<_>>())
     }
 }
 

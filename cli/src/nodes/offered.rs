@@ -3,7 +3,7 @@
 use crate::gpu::columns::Columns;
 use crate::plugin_nodes::PluginNode;
 use kerf_core::kind::Kind;
-use kerf_core::static_node::PluginName;
+use kerf_core::static_node::{Devices, PluginName};
 use kerf_core::units::SizeGb;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -33,10 +33,11 @@ pub struct Offered {
 /// What a node offers, and who has it.
 pub fn offered(name: &str, PluginNode { node, pods }: &PluginNode) -> Vec<Offered> {
     let devices = node.devices.iter().filter(|(_, count)| **count > 0);
+    let held: Vec<(String, Devices)> =
+        pods.iter().map(|pod| (pod.key().to_string(), pod.devices())).collect();
     let of = |(plugin_name, devices): (&PluginName, &u32)| {
-        let users =
-            pods.iter().filter_map(|pod| Some((pod.key().to_string(), *pod.devices().get(plugin_name)?)));
-        let users: Vec<(String, u32)> = users.collect();
+        let users: Vec<(&String, u32)> =
+            held.iter().filter_map(|(pod, devices)| Some((pod, *devices.get(plugin_name)?))).collect();
         let offer = node.offer(*plugin_name);
         Offered {
             node: name.to_owned(),
@@ -46,7 +47,7 @@ pub fn offered(name: &str, PluginNode { node, pods }: &PluginNode) -> Vec<Offere
             size_gb: offer.and_then(|offer| offer.size),
             devices: u64::from(*devices),
             used: users.iter().map(|(_, count)| u64::from(*count)).sum(),
-            pods: users.into_iter().map(|(pod, _)| pod).collect(),
+            pods: users.into_iter().map(|(pod, _)| pod.clone()).collect(),
         }
     };
     devices.map(of).collect()

@@ -10,6 +10,17 @@ use std::collections::BTreeMap;
 /// So many devices of each name.
 pub type Devices = BTreeMap<PluginName, u32>;
 
+/// All of them together.
+#[must_use]
+pub fn sum<'d>(all: impl IntoIterator<Item = &'d Devices>) -> Devices {
+    let mut sum = Devices::new();
+    for (name, count) in all.into_iter().flatten() {
+        let total = sum.entry(*name).or_default();
+        *total = count.saturating_add(*total);
+    }
+    sum
+}
+
 /// A slice that is cut already and serves nobody else is taken before a place where another could be cut: every place on a
 /// static node costs less than any on a managed one, whose costs are of some millions.
 const BELOW_ALL_CUTS: i64 = i64::MIN / 4;

@@ -1,6 +1,6 @@
 //! What the index answers of static nodes: whether a pod fits, what is promised to it, and what is told of it.
 
-use super::statics::{Holds, Promised, Shower, sum};
+use super::statics::{Holds, Promised, Shower};
 use super::{Awaited, ClusterIndex, Progress, Promise, Unreservable};
 use crate::ask::Ask;
 use crate::pod::KnownPod;
@@ -10,7 +10,7 @@ use kerf_core::contract::{AssignedDevices, AssignmentDocument, Held};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Cost, Refusal};
 use kerf_core::policy::Charge;
-use kerf_core::static_node::{Devices, Spot, StaticNode, devices, place};
+use kerf_core::static_node::{Devices, Spot, StaticNode, devices, place, sum};
 use std::collections::BTreeSet;
 
 impl ClusterIndex {

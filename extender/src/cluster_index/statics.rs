@@ -266,13 +266,3 @@ impl Statics {
         taken
     }
 }
-
-/// All of them together.
-pub(super) fn sum<'d>(all: impl Iterator<Item = &'d Devices>) -> Devices {
-    let mut sum = Devices::new();
-    for (name, count) in all.flatten() {
-        let total = sum.entry(*name).or_default();
-        *total = count.saturating_add(*total);
-    }
-    sum
-}

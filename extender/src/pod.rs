@@ -10,7 +10,7 @@ use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
 use kerf_core::static_node::Devices;
-use kerf_runtime::plugin_pod::{ContainerView, devices, has_slices};
+use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, devices, has_slices};
 use kube::Resource;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct SlicedPod {
     pub spec: Option<PodSpecView>,
     /// Whether it has ended.
     #[serde(default)]
-    pub status: Option<PodStatusView>,
+    pub status: Option<PluginPodStatus>,
 }
 
 /// The part of a Pod's spec that matters here.
@@ -49,14 +49,6 @@ pub struct PodSpecView {
     /// Its containers, for what they ask of the node.
     #[serde(default)]
     pub containers: Vec<ContainerView>,
-}
-
-/// The part of a Pod's status that matters here.
-#[derive(Debug, Clone, Default, Deserialize)]
-pub struct PodStatusView {
-    /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
-    #[serde(default)]
-    pub phase: Option<String>,
 }
 
 /// What the index keeps of a pod.
@@ -99,7 +91,6 @@ impl KnownPod {
 impl From<SlicedPod> for KnownPod {
     fn from(pod: SlicedPod) -> Self {
         let SlicedPod { metadata, spec, status } = pod;
-        let phase = status.and_then(|s| s.phase);
         let spec = spec.unwrap_or_default();
         let devices = devices(&spec.init_containers, &spec.containers);
         let node = spec.node_name.filter(|name| !name.is_empty());
@@ -124,7 +115,7 @@ impl From<SlicedPod> for KnownPod {
             uid: PodUid::new(metadata.uid.unwrap_or_default()),
             key: PodKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
             node: node.map(NodeName::new),
-            ended: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
+            ended: status.is_some_and(|status| status.has_ended()),
             compute,
             devices,
             has_slices,

@@ -74,6 +74,14 @@ pub struct ResourcesView {
     pub requests: Option<BTreeMap<String, Quantity>>,
 }
 
+impl PluginPodStatus {
+    /// All its containers have ended for good.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase.as_deref(), Some("Succeeded" | "Failed"))
+    }
+}
+
 impl PluginPod {
     /// Its namespace and name.
     #[must_use]
@@ -85,8 +93,7 @@ impl PluginPod {
     /// Whether it is bound to this node and has not ended.
     #[must_use]
     pub fn is_on(&self, node: &str) -> bool {
-        self.spec.node_name.as_deref() == Some(node)
-            && !matches!(self.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+        self.spec.node_name.as_deref() == Some(node) && !self.status.has_ended()
     }
 
     /// The devices that it holds over its whole life.

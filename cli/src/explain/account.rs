@@ -1,7 +1,7 @@
 //! A pod's records as a short account in the order of time. Pure: records in, text out.
 
 use super::again;
-use super::records::Records;
+use super::records::{Records, is_bound};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kerf_core::contract::{AssignmentDocument, ContainerRequest, RequestDocument, SliceState, WantedSlice};
@@ -223,11 +223,10 @@ fn reservations(records: &Records) -> Vec<Entry> {
 /// What each node has for a pod that waits. The scheduler records only how many nodes have which reason.
 fn by_node(records: &Records) -> Option<Entry> {
     let pod = &records.pod;
-    let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let is_promised = records.nodes.iter().any(|node| reserved_on(node, uid).is_some());
     let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
-    if is_bound || is_promised {
+    if is_bound(pod) || is_promised {
         return None;
     }
     let none = BTreeMap::new();

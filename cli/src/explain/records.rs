@@ -20,7 +20,7 @@ pub struct Records {
     pub events: Vec<Event>,
     /// The nodes on which something may be promised to it.
     pub nodes: Vec<GpuNode>,
-    /// The nodes that NVIDIA's device plugin serves, by name, or why they are not known.
+    /// The nodes that NVIDIA's device plugin serves, by name, or why they are not known. For a pod that is bound nobody has asked.
     pub static_nodes: Result<BTreeMap<String, PluginNode>, String>,
 }
 
@@ -34,10 +34,15 @@ impl Records {
             ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={name}"));
         let events = Api::<Event>::namespaced(client.clone(), namespace).list(&about).await?.items;
         let nodes = Api::<GpuNode>::all(client.clone()).list(&ListParams::default()).await?.items;
-        let static_nodes = static_nodes(&client, &nodes).await.map_err(|error| match error {
-            kube::Error::Api(status) => status.message.clone(),
-            error => error.to_string(),
-        });
+        // They matter to a pod that waits: the list of all pods is long.
+        let static_nodes = if is_bound(&pod) {
+            Ok(BTreeMap::new())
+        } else {
+            static_nodes(&client, &nodes).await.map_err(|error| match error {
+                kube::Error::Api(status) => status.message.clone(),
+                error => error.to_string(),
+            })
+        };
         Ok(Self { static_nodes, ..Self::of(pod, events, nodes) })
     }
 
@@ -79,6 +84,11 @@ impl Records {
         });
         Self { pod, events, nodes, static_nodes: Ok(BTreeMap::new()) }
     }
+}
+
+/// Whether the pod has its node.
+pub fn is_bound(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
 /// Who may see a pod need not see all Nodes and all pods.

@@ -99,8 +99,10 @@ pub async fn bind(term: &Arc<Term>, bind: Bind, gate: Duration) -> Result<(), Bi
 
 impl Bind {
     async fn run(&self, term: &Arc<Term>, gate: Instant) -> Result<(), BindError> {
-        let promise = self.reserve(term, gate).await?;
-        let assignment = self.ready(term, &promise, gate).await?;
+        let assignment = match self.reserve(term, gate).await? {
+            Some(promise) => self.ready(term, &promise, gate).await?,
+            None => None,
+        };
         term.with(|index| index.begin_post(&self.uid));
         let post =
             timeout_at(gate + POST_GRACE, binding::post(&term.client, self, assignment.as_ref())).await;
@@ -132,12 +134,16 @@ impl Bind {
         events::tell(&term.client, &self.key, &self.uid, Topic::SlicesAssigned, note).await;
     }
 
-    async fn reserve(&self, term: &Arc<Term>, gate: Instant) -> Result<Promise, BindError> {
+    /// What is promised to the pod; `None` for one that asks for nothing.
+    async fn reserve(&self, term: &Arc<Term>, gate: Instant) -> Result<Option<Promise>, BindError> {
         let reserve = |ask| term.with(|index| index.reserve(&self.uid, &self.key, &self.node, ask));
         let first = match reserve(None) {
             Err(Unreservable::UnknownPod) => {
                 let pod = timeout_at(gate, binding::pod(&term.client, &self.key, &self.uid)).await;
                 let pod = pod.unwrap_or(Err(BindingError::TimedOut))?.ok_or(BindError::Lost)?;
+                if pod.asks_for_nothing {
+                    return Ok(None);
+                }
                 match pod.ask() {
                     Err(Refusal::NotAdmitted) if !pod.devices.is_empty() => {
                         term.with(|index| index.reserve_plain(&pod, &self.node))
@@ -147,7 +153,7 @@ impl Bind {
             }
             result => result,
         };
-        first.map_err(|error| match error {
+        first.map(Some).map_err(|error| match error {
             Unreservable::Refused(refusal) => BindError::Refused(refusal),
             Unreservable::UnknownPod => BindError::Lost,
         })

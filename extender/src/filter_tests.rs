@@ -50,6 +50,7 @@ fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
     index.show_pod(KnownPod {
         devices: Devices::new(),
         has_slices: false,
+        asks_for_nothing: false,
         uid: pod.uid.clone(),
         key: pod.key.clone(),
         node: Some(node.into()),
@@ -164,6 +165,7 @@ fn shares(resource: &str, first_is_busy: bool) -> Vec<String> {
         let known = KnownPod {
             devices: Devices::new(),
             has_slices: false,
+            asks_for_nothing: false,
             uid: pod.uid.clone(),
             key: pod.key.clone(),
             node: None,
@@ -292,6 +294,7 @@ fn an_expectation_ends_with_the_pod() {
     let known = KnownPod {
         devices: Devices::new(),
         has_slices: false,
+        asks_for_nothing: false,
         uid: a.uid.clone(),
         key: a.key.clone(),
         node: None,
@@ -401,6 +404,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
     index.show_pod(KnownPod {
         devices: Devices::new(),
         has_slices: false,
+        asks_for_nothing: false,
         uid: waiting.uid.clone(),
         key: waiting.key.clone(),
         node: None,

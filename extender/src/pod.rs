@@ -10,7 +10,7 @@ use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
 use kerf_core::static_node::Devices;
-use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, devices, has_slices};
+use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, asks_for_nothing, devices, has_slices};
 use kube::Resource;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -69,6 +69,8 @@ pub struct KnownPod {
     pub devices: Devices,
     /// It has slices that an agent of kerf's made.
     pub has_slices: bool,
+    /// It asks for nothing that is kerf's to give.
+    pub asks_for_nothing: bool,
     /// Its deletion has begun.
     pub deleting: bool,
     /// Its owner allows that it is restarted elsewhere, and it has a controller that starts another.
@@ -93,6 +95,7 @@ impl From<SlicedPod> for KnownPod {
         let SlicedPod { metadata, spec, status } = pod;
         let spec = spec.unwrap_or_default();
         let devices = devices(&spec.init_containers, &spec.containers);
+        let asks_for_nothing = asks_for_nothing(&spec.init_containers, &spec.containers);
         let node = spec.node_name.filter(|name| !name.is_empty());
         let requests = spec.containers.iter().filter_map(|c| c.resources.as_ref()?.requests.as_ref());
         let compute = requests.map(Compute::of).fold(Compute::default(), Compute::plus);
@@ -119,6 +122,7 @@ impl From<SlicedPod> for KnownPod {
             compute,
             devices,
             has_slices,
+            asks_for_nothing: asks_for_nothing && request.is_none(),
             deleting: metadata.deletion_timestamp.is_some(),
             movable: allowed && owners.iter().any(|owner| owner.controller == Some(true)),
             request: request.map(Arc::from),
@@ -162,6 +166,7 @@ mod tests {
             compute: Compute { cpu: CpuMilli(1500), memory: MemoryMib(2048) },
             devices: Devices::new(),
             has_slices: false,
+            asks_for_nothing: false,
             deleting: true,
             movable: true,
             request: Some("{}".into()),

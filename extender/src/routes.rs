@@ -62,6 +62,9 @@ fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> (Response, Outco
         Err(error) => return failed(&unreadable(&error), Outcome::BadRequest),
     };
     let Some(offered) = args.node_names() else { return failed(NO_NAMES, Outcome::BadRequest) };
+    if args.asks_for_nothing() {
+        return (json(&FilterResult::all(offered)), Outcome::Ok);
+    }
     let pod = args.candidate();
     let filtered = term.with(|index| filter::filter(index, &pod, &offered, now));
     let outcome = if filtered.fitting.is_empty() { Outcome::Refused } else { Outcome::Ok };
@@ -89,6 +92,9 @@ fn prioritize_answer(shared: &Shared, body: &[u8], now: Instant) -> (Response, O
         return nothing(Outcome::BadRequest);
     };
     let Some(offered) = args.node_names() else { return nothing(Outcome::BadRequest) };
+    if args.asks_for_nothing() {
+        return nothing(Outcome::Ok);
+    }
     let pod = args.candidate();
     let scores = term.with(|index| filter::prioritize(index, &pod, &offered, now));
     let scores: Vec<_> = scores.into_iter().map(|(host, score)| HostPriority { host, score }).collect();

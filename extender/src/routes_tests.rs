@@ -192,6 +192,22 @@ async fn a_pod_of_which_no_filter_told_is_asked_for() {
     assert_eq!(replica.bind("a").await, "slice is being cut; the reservation stays");
 }
 
+/// The scheduler asks about whoever names a resource of the extender's, whatever the amount.
+#[tokio::test]
+async fn a_pod_with_the_amount_0_may_go_everywhere_and_is_bound_without_a_promise() {
+    let replica = Replica::new(SHORT);
+    let mut question = question("a");
+    question["Pod"]["metadata"]["annotations"] = Value::Null;
+    question["Pod"]["spec"] =
+        json!({"containers": [{"name": "c", "resources": {"requests": {"nvidia.com/gpu": "0"}}}]});
+    assert_eq!(replica.post("filter", &question).await["NodeNames"], json!(["n", "other"]));
+    assert_eq!(replica.post("prioritize", &question).await, json!([]));
+    replica.api.put(&pod_path("a"), question["Pod"].clone());
+    assert_eq!(replica.bind("a").await, "");
+    assert_eq!(replica.node_of("a").as_deref(), Some("n"));
+    assert_eq!(replica.api.spec("n").revision, 0, "nothing is promised");
+}
+
 #[tokio::test]
 async fn who_does_not_lead_says_so() {
     let replica = Replica::new(SHORT);

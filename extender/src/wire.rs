@@ -8,7 +8,7 @@ use kerf_core::names::{PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
 use kerf_core::static_node::Devices;
-use kerf_runtime::plugin_pod::{ContainerView, devices};
+use kerf_runtime::plugin_pod::{ContainerView, asks_for_nothing, devices};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::borrow::Cow;
@@ -115,12 +115,24 @@ impl<'a> ExtenderArgs<'a> {
         }
     }
 
+    /// Whether the pod asks for nothing that is kerf's to give: the scheduler asks about it for a name with the amount 0.
+    #[must_use]
+    pub fn asks_for_nothing(&self) -> bool {
+        let request = self.pod.metadata.annotations.as_ref().and_then(|a| a.request.as_ref());
+        let (init_containers, containers) = self.containers();
+        request.is_none() && asks_for_nothing(init_containers, containers)
+    }
+
     fn devices(&self) -> Devices {
-        let Some(spec) = &self.pod.spec else { return Devices::new() };
-        devices(
-            spec.init_containers.as_deref().unwrap_or_default(),
-            spec.containers.as_deref().unwrap_or_default(),
-        )
+        let (init_containers, containers) = self.containers();
+        devices(init_containers, containers)
+    }
+
+    fn containers(&self) -> (&[ContainerView], &[ContainerView]) {
+        let spec = self.pod.spec.as_ref();
+        let init_containers = spec.and_then(|spec| spec.init_containers.as_deref());
+        let containers = spec.and_then(|spec| spec.containers.as_deref());
+        (init_containers.unwrap_or_default(), containers.unwrap_or_default())
     }
 
     fn with_facts(&self, ask: Ask) -> Ask {
@@ -177,6 +189,14 @@ impl<'a> From<Filtered<'a>> for FilterResult<'a> {
             failed_and_unresolvable_nodes: filtered.refused.into_iter().map(text).collect(),
             ..Self::default()
         }
+    }
+}
+
+impl<'a> FilterResult<'a> {
+    /// All offered nodes serve the pod.
+    #[must_use]
+    pub fn all(offered: Vec<&'a str>) -> Self {
+        Self { node_names: offered, ..Self::default() }
     }
 }
 

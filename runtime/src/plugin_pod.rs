@@ -7,7 +7,7 @@ use kerf_core::contract::AssignmentDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::names::PodKey;
-use kerf_core::nvidia_keys::is_plugin_resource;
+use kerf_core::nvidia_keys::{self, is_plugin_resource};
 use kerf_core::quantity::parse_count;
 use kerf_core::request::{Claim, Role, held};
 use kerf_core::resource::ResourceName;
@@ -140,6 +140,15 @@ pub fn devices(init_containers: &[ContainerView], containers: &[ContainerView]) 
     devices
 }
 
+/// Whether a pod with these init containers and containers asks for nothing that goes by a name of NVIDIA's, kerf's among them. Such
+/// a name with the amount 0 is nothing, and yet enough for kube-scheduler to ask an extender about the pod
+/// (`pkg/scheduler/extender.go`, `hasManagedResources`).
+#[must_use]
+pub fn asks_for_nothing(init_containers: &[ContainerView], containers: &[ContainerView]) -> bool {
+    let mut requests = init_containers.iter().chain(containers).flat_map(ContainerView::requests);
+    requests.all(|(name, count)| !name.starts_with(nvidia_keys::PREFIX) || parse_count(&count.0) == Some(0))
+}
+
 /// Whether a pod with these annotations has slices that an agent of kerf's made.
 #[must_use]
 pub fn has_slices(annotations: &BTreeMap<String, String>) -> bool {
@@ -213,6 +222,25 @@ mod tests {
             let pod = pod(&json!({"initContainers": [init], "containers": [gpu]}));
             assert_eq!(pod.devices(), [(PluginName::Gpu, held)].into(), "{init}");
         }
+    }
+
+    #[test]
+    fn a_name_with_the_amount_0_asks_for_nothing() {
+        for (name, count, nothing) in [
+            ("nvidia.com/gpu", "0", true),
+            ("nvidia.com/gpu-10gb", "0", true),
+            ("cpu", "2", true),
+            ("example.com/fpga", "1", true),
+            ("nvidia.com/gpu", "1", false),
+            ("nvidia.com/gpu-10gb", "1", false),
+            ("nvidia.com/gpu", "none", false),
+        ] {
+            let pod = pod(&json!({"initContainers": [], "containers": [container(name, count)]}));
+            let told = asks_for_nothing(&pod.spec.init_containers, &pod.spec.containers);
+            assert_eq!(told, nothing, "{name}: {count}");
+        }
+        let init = pod(&json!({"initContainers": [container("nvidia.com/gpu", "1")], "containers": []}));
+        assert!(!asks_for_nothing(&init.spec.init_containers, &[]));
     }
 
     #[test]

@@ -164,6 +164,7 @@ impl ClusterIndex {
         }
         let mut pod = self.pods.get(uid).cloned().unwrap_or_else(|| crate::pod::KnownPod {
             has_slices: false,
+            asks_for_nothing: false,
             uid: uid.clone(),
             key: key.clone(),
             node: None,

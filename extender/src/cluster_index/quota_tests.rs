@@ -76,6 +76,7 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
     let ask = pod.ask.clone().unwrap();
     KnownPod {
         has_slices: false,
+        asks_for_nothing: false,
         devices: Devices::new(),
         uid: pod.uid.clone(),
         key: pod.key.clone(),

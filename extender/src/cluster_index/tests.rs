@@ -38,6 +38,7 @@ pub(super) fn known(pod: &str, node: Option<&str>) -> KnownPod {
     KnownPod {
         devices: Devices::new(),
         has_slices: false,
+        asks_for_nothing: false,
         uid: uid(pod),
         key: PodKey::new("default", pod),
         node: node.map(NodeName::new),

@@ -395,6 +395,7 @@ fn swap_equal_holders(slices: &mut [SliceStatus], held: &[SliceStatus]) {
 fn known(pod: &Pod) -> KnownPod {
     KnownPod {
         has_slices: false,
+        asks_for_nothing: false,
         devices: Devices::new(),
         uid: pod.candidate.uid.clone(),
         key: pod.candidate.key.clone(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 #[command(name = "kerf-extender", version = kerf_runtime::VERSION)]
 pub struct ExtenderArgs {
     /// Address on which kube-scheduler is served, over mutual TLS. Port 0 takes a free one.
-    #[arg(long, default_value = "0.0.0.0:9444")]
+    #[arg(long, default_value = "[::]:9444")]
     pub address: SocketAddr,
     /// File into which the address is written once it is served.
     #[arg(long)]

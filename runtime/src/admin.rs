@@ -1,5 +1,6 @@
 //! `/livez`, `/readyz` and `/metrics` in plain HTTP. It tells what the program says of itself and decides nothing.
 
+use crate::listener;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
@@ -9,7 +10,6 @@ use prometheus_client::registry::Registry;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// What must be true before a program may be sent work. Clones share it.
@@ -57,7 +57,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     register_build(&mut registry);
-    let listener = TcpListener::bind(address).await?;
+    let listener = listener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving /livez, /readyz and /metrics");
     axum::serve(listener, routes(readiness, Arc::new(registry)))
         .with_graceful_shutdown(stop.cancelled_owned())

@@ -101,7 +101,7 @@ pub fn client(mut config: kube::Config) -> Result<kube::Client, kube::Error> {
 #[derive(Debug, Clone, Copy, Args)]
 pub struct AdminArgs {
     /// Address of `/livez`, `/readyz` and `/metrics`, in plain HTTP.
-    #[arg(long, default_value = "0.0.0.0:9090")]
+    #[arg(long, default_value = "[::]:9090")]
     pub admin_address: std::net::SocketAddr,
 }
 

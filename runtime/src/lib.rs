@@ -6,6 +6,7 @@ pub mod args;
 pub mod event_note;
 pub mod eviction;
 pub mod gpu_node;
+mod listener;
 pub mod machine;
 pub mod plugin_pod;
 pub mod policy_file;

@@ -1,5 +1,6 @@
 //! HTTPS: an accept loop of our own, so that a slow handshake holds up nobody and a stop lets open requests finish.
 
+use crate::listener;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Version, header};
@@ -36,7 +37,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 ///
 /// The file appears whole, as `host:port`, once connections are accepted: who started the program may wait for it.
 pub async fn listen(address: SocketAddr, address_file: Option<&Path>) -> std::io::Result<TcpListener> {
-    let listener = TcpListener::bind(address).await?;
+    let listener = listener::bind(address).await?;
     if let Some(path) = address_file {
         let unfinished = path.with_extension("unfinished");
         tokio::fs::write(&unfinished, listener.local_addr()?.to_string()).await?;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 #[command(name = "kerf-webhook", version = kerf_runtime::VERSION)]
 pub struct Args {
     /// Address of the admission webhook, in HTTPS. Port 0 takes a free one.
-    #[arg(long, default_value = "0.0.0.0:9443")]
+    #[arg(long, default_value = "[::]:9443")]
     pub address: SocketAddr,
     /// A file that is written with the address once connections are accepted.
     #[arg(long)]

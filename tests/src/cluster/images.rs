@@ -16,19 +16,14 @@ const NVML_FILES: &str = "/opt/image/nvml";
 pub fn kerf_images(gpus: &MockFiles) -> anyhow::Result<Images> {
     let mut images = Images::default();
     let webhook = Image::running(binaries::ours("kerf-webhook")?);
-    images.add(
-        "kerf-webhook",
-        webhook.with_wildcards(&["--address=0.0.0.0:9443", "--admin-address=0.0.0.0:9090"]),
-    );
+    images.add("kerf-webhook", webhook.with_wildcards(&["--address=[::]:9443", "--admin-address=[::]:9090"]));
     let extender = Image::running(binaries::ours("kerf-extender")?);
-    images.add(
-        "kerf-extender",
-        extender.with_wildcards(&["--address=0.0.0.0:9444", "--admin-address=0.0.0.0:9090"]),
-    );
+    images
+        .add("kerf-extender", extender.with_wildcards(&["--address=[::]:9444", "--admin-address=[::]:9090"]));
     let agent = Image::running(binaries::ours("kerf-node-agent")?)
         // Simulated GPUs have no device files.
         .with_arguments(&["--no-device-access"])
-        .with_wildcards(&["--admin-address=0.0.0.0:9090"])
+        .with_wildcards(&["--admin-address=[::]:9090"])
         .with_program("nvidia-cuda-mps-control", MpsStandIn::program()?);
     images.add("kerf-node-agent", with_gpus(agent, gpus)?);
     images.add("kerf-cli", Image::running(binaries::ours("kerf")?));

@@ -36,7 +36,7 @@ impl Scene {
         // The times of a real kubelet and a real plugin are longer. The manifests stay as they are.
         let extender = Image::running(binaries::ours("kerf-extender")?)
             .with_arguments(&["--plugin-config-delay=2s", &format!("--plugin-timeout={timeout}")])
-            .with_wildcards(&["--address=0.0.0.0:9444", "--admin-address=0.0.0.0:9090"]);
+            .with_wildcards(&["--address=[::]:9444", "--admin-address=[::]:9090"]);
         options.images.push(("kerf-extender".to_owned(), extender));
         let cluster = BareCluster::start(options).await?;
         cluster.plane().kubectl(&["create", "namespace", "gpu-operator"]).await?;

@@ -1,0 +1,57 @@
+//! Listening where a pod can be reached, whichever families of addresses its cluster gives it.
+
+use socket2::{Domain, Socket, Type};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use tokio::net::TcpListener;
+
+/// How many connections wait to be accepted at most; as tokio has it.
+const BACKLOG: i32 = 1024;
+
+/// Listens on `address`. `[::]` is all addresses of both families, whatever the kernel's default says (`bindv6only`), and all of IPv4
+/// where the kernel has no IPv6.
+pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        return TcpListener::bind(address).await;
+    }
+    match Socket::new(Domain::IPV6, Type::STREAM, None) {
+        Ok(socket) => on_both(socket, address),
+        Err(error) => {
+            tracing::info!(%error, "the kernel has no IPv6: listening on IPv4 alone");
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+    }
+}
+
+fn on_both(socket: Socket, address: SocketAddr) -> io::Result<TcpListener> {
+    socket.set_only_v6(false)?;
+    // Who starts anew does not wait for the connections of the one before.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpStream;
+
+    #[tokio::test]
+    async fn who_listens_on_all_addresses_is_reached_by_either_family() {
+        let listener = bind("[::]:0".parse().unwrap()).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        // Not every machine that runs tests has an address of this family.
+        if std::net::TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn who_listens_on_one_address_is_reached_there_alone() {
+        let listener = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        assert_eq!(listener.local_addr().unwrap().ip(), IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+}

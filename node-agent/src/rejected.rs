@@ -1,5 +1,5 @@
 //! Pods that are removed: those of this node that the kubelet rejected for a device, where policy says so, and those that
-//! are evicted for using more GPU memory than they were given.
+//! are ended for using more GPU memory than they were given.
 //!
 //! A pod that fails with `UnexpectedAdmissionError` is final: the kubelet does not try again, its controller has made
 //! another, and the failed ones pile up. kerf's own pods cannot fail so; those that came past it and those of other plugins
@@ -10,7 +10,6 @@ use crate::recorder::{About, News, Recorder};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::nvidia_keys;
 use kerf_core::resource::ResourceName;
-use kerf_runtime::eviction;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, Client};
 use std::time::Duration;
@@ -122,10 +121,11 @@ pub struct Eviction {
     pub why: String,
 }
 
-/// Evicts what is asked for until `stop`. Disruption budgets are kept: what is refused is not tried again before it is asked
-/// for again.
+/// Ends the pods that are asked for until `stop`, each with the time that it has for its end. They are deleted, as the kubelet evicts under
+/// pressure: no disruption budget is asked, for its neighbours' memory is what such a pod takes. An agent has no right to the
+/// eviction API, since the API server lets nobody look there whose pod it is. What is refused is not tried again before it is
+/// asked for again.
 pub async fn evict(client: Client, mut requests: mpsc::Receiver<Eviction>, stop: CancellationToken) {
-    // Side by side: the API server tries for seconds where the UID is not that of the pod that is there now.
     let mut calls = JoinSet::new();
     while let Some(Some(eviction)) = stop.run_until_cancelled(requests.recv()).await {
         while calls.try_join_next().is_some() {}
@@ -137,8 +137,10 @@ pub async fn evict(client: Client, mut requests: mpsc::Receiver<Eviction>, stop:
 
 async fn evict_one(client: Client, eviction: Eviction) {
     let Eviction { key, uid, why } = &eviction;
-    match tokio::time::timeout(PATIENCE, eviction::evict(&client, key, uid)).await {
-        Ok(Ok(())) => tracing::info!(pod = %key, %uid, why, "evicted"),
+    let api = Api::<PodView>::namespaced(client, &key.namespace);
+    let params = DeleteParams { preconditions: Some(only(uid)), ..DeleteParams::default() };
+    match tokio::time::timeout(PATIENCE, api.delete(&key.name, &params)).await {
+        Ok(Ok(_)) => tracing::info!(pod = %key, %uid, why, "evicted"),
         Ok(Err(error)) => tracing::warn!(pod = %key, %uid, why, %error, "not evicted"),
         Err(_) => tracing::warn!(pod = %key, %uid, why, "not evicted: no answer in time"),
     }

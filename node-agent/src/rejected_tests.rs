@@ -122,10 +122,10 @@ async fn nothing_is_looked_for_unless_policy_wants_it() {
 }
 
 #[tokio::test]
-async fn an_eviction_goes_through_the_eviction_api_with_the_uid() {
-    let (client, log) = api_stand_in::client(|asked| match asked.path.rsplit('/').nth(1) {
-        Some("guarded") => api_stand_in::refusal(429),
-        _ => (201, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
+async fn an_eviction_deletes_that_pod_and_no_namesake() {
+    let (client, log) = api_stand_in::client(|asked| match asked.path.rsplit('/').next() {
+        Some("guarded") => api_stand_in::refusal(403),
+        _ => (200, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})),
     });
     let (sender, requests) = mpsc::channel(4);
     for name in ["guarded", "greedy"] {
@@ -141,6 +141,6 @@ async fn an_eviction_goes_through_the_eviction_api_with_the_uid() {
     stop.cancel();
     evicting.await.unwrap();
     let all = log.all();
-    let greedy = all.iter().find(|asked| asked.path == "/api/v1/namespaces/ml/pods/greedy/eviction").unwrap();
-    assert_eq!(greedy.body["deleteOptions"]["preconditions"]["uid"], "uid-greedy");
+    let greedy = all.iter().find(|asked| asked.path == "/api/v1/namespaces/ml/pods/greedy").unwrap();
+    assert_eq!(greedy.body["preconditions"]["uid"], "uid-greedy");
 }

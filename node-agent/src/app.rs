@@ -32,8 +32,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
-/// Folders below the kubelet's. The first does not follow the kubelet's `--root-dir`.
-const DEVICE_PLUGINS: &str = "device-plugins";
+/// The folder below the kubelet's.
 const POD_RESOURCES: &str = "pod-resources";
 
 /// The wait between two tries to read the GpuNode at start.
@@ -140,7 +139,7 @@ fn channels(
     let (keepers, orders) = keepers::channels();
     let outlets = Outlets {
         events,
-        plugin_folder: args.kubelet_dir.join(DEVICE_PLUGINS),
+        plugin_folder: args.device_plugin_dir.clone(),
         want_holders: Arc::new(Notify::new()),
         watched,
         status,

@@ -1,6 +1,7 @@
 //! The agent's flags.
 
 use crate::api_server::ClientArgs;
+use crate::kubelet_api::DEVICE_PLUGIN_DIR;
 use clap::Parser;
 use kerf_core::names::NodeName;
 use kerf_runtime::args::{AdminArgs, LogArgs};
@@ -31,9 +32,12 @@ pub struct Args {
     /// NVML: a path, or a name that the loader finds.
     #[arg(long, default_value = "libnvidia-ml.so.1")]
     pub nvml: OsString,
-    /// The kubelet's folder, with `device-plugins/` and `pod-resources/` in it.
+    /// The kubelet's root folder (`--root-dir`), with `pod-resources/` in it.
     #[arg(long, default_value = "/var/lib/kubelet")]
     pub kubelet_dir: PathBuf,
+    /// The folder of the device plugins' sockets. It is the same for every kubelet, whatever its root folder is.
+    #[arg(long, default_value = DEVICE_PLUGIN_DIR)]
+    pub device_plugin_dir: PathBuf,
     /// How often everything is looked at anew, whatever was announced: seconds with `s`, or `ms`, or `m`.
     #[arg(long, default_value = "30s", value_parser = duration)]
     pub resync: Duration,
@@ -119,6 +123,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubelet_api::POD_RESOURCES_DIR;
 
     #[test]
     fn durations_are_read_with_their_units() {
@@ -137,6 +142,13 @@ mod tests {
         assert_eq!(args.action, Action::Serve);
         let leave = Args::try_parse_from(["kerf-node-agent", "leave", "--node", "n1"]).unwrap();
         assert_eq!(leave.action, Action::Leave);
-        assert_eq!(args.kubelet_dir, PathBuf::from("/var/lib/kubelet"));
+        assert_eq!(args.kubelet_dir.join("pod-resources"), PathBuf::from(POD_RESOURCES_DIR));
+    }
+
+    #[test]
+    fn a_kubelet_with_another_root_folder_has_the_plugins_sockets_where_all_have_them() {
+        let given = ["kerf-node-agent", "--node", "n1", "--kubelet-dir", "/var/lib/k0s/kubelet"];
+        let args = Args::try_parse_from(given).unwrap();
+        assert_eq!(args.device_plugin_dir, PathBuf::from(DEVICE_PLUGIN_DIR));
     }
 }

@@ -27,7 +27,7 @@ const SETS: [(&str, &str, &[&str]); 4] = [
             "--set",
             "managedNodes.all=true,nodeAgent.driverRoot=/run/nvidia/driver,nodeAgent.runtimeClassName=nvidia",
             "--set",
-            "nodeAgent.kubeletDir=/var/snap/microk8s/common/var/lib/kubelet,networkPolicy.enabled=true",
+            "nodeAgent.kubeletDir=/var/lib/k0s/kubelet,networkPolicy.enabled=true",
             "--set",
             "criticalPodsQuota=true,crds.keep=false,uninstall.enabled=false,webhook.replicas=1",
         ],

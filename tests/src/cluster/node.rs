@@ -18,8 +18,13 @@ use crate::process::Child;
 /// The agent's flags for folders of its own on a node whose folder is `dir`, for GPUs that have no device files, and with the
 /// stand-in for `nvidia-cuda-mps-control`.
 pub fn agent_folders(dir: &Path) -> anyhow::Result<Vec<OsString>> {
-    let folders =
-        [("--kubelet-dir", ""), ("--state-dir", "state"), ("--cdi-dir", "cdi"), ("--mps-dir", "mps")];
+    let folders = [
+        ("--kubelet-dir", ""),
+        ("--device-plugin-dir", "device-plugins"),
+        ("--state-dir", "state"),
+        ("--cdi-dir", "cdi"),
+        ("--mps-dir", "mps"),
+    ];
     let flags = folders.into_iter().flat_map(|(flag, below)| [flag.into(), dir.join(below).into_os_string()]);
     let mps = ["--mps-control".into(), binaries::ours("mps_control_stand_in")?.into_os_string()];
     // A mount namespace of their own takes root, which nobody needs for the tests.

@@ -3,8 +3,13 @@
 use crate::cluster_index::Eviction;
 use crate::events::{self, Topic};
 use crate::term::Term;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::Eviction as EvictionBody;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kerf_core::keys;
-use kerf_runtime::eviction;
+use kerf_core::names::{PodKey, PodUid};
+use kube::api::PostParams;
+use kube::{Api, Client};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -16,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub async fn evict(term: Arc<Term>, eviction: Eviction) {
     let Eviction { uid, pod, node, makes_room_for, makes_room_for_pod } = eviction;
     tracing::info!(%pod, %uid, %node, makes_room_for = %makes_room_for_pod, "a movable pod restarts elsewhere");
-    let refused = match timeout(PATIENCE, eviction::evict(&term.client, &pod, &uid)).await {
+    let refused = match timeout(PATIENCE, post(&term.client, &pod, &uid)).await {
         Ok(Ok(())) => {
             term.metrics.moved();
             let note = format!(
@@ -31,4 +36,22 @@ pub async fn evict(term: Arc<Term>, eviction: Eviction) {
     };
     tracing::warn!(%pod, %uid, reason = refused, makes_room_for = %makes_room_for_pod, "a movable pod was not evicted");
     term.with(|index| index.eviction_refused(&makes_room_for));
+}
+
+/// Evicts the pod of this name, if it is the one of this UID.
+///
+/// Written out, because kube 5.0's `Api::evict` spells `deleteOptions` so that the API server overlooks it, and the UID in it.
+/// Where the UID is not that of the pod that is there now, the API server tries for seconds: callers set a time-out.
+async fn post(client: &Client, pod: &PodKey, uid: &PodUid) -> Result<(), kube::Error> {
+    let metadata = ObjectMeta {
+        name: Some(pod.name.clone()),
+        namespace: Some(pod.namespace.clone()),
+        ..ObjectMeta::default()
+    };
+    let only = Preconditions { uid: Some(uid.to_string()), resource_version: None };
+    let delete_options = Some(DeleteOptions { preconditions: Some(only), ..DeleteOptions::default() });
+    let body = EvictionBody { delete_options, metadata };
+    let pods = Api::<Pod>::namespaced(client.clone(), &pod.namespace);
+    let params = PostParams::default();
+    pods.create_subresource("eviction", &pod.name, &params, &body).await.map(|_: serde_json::Value| ())
 }

@@ -4,7 +4,6 @@
 pub mod admin;
 pub mod args;
 pub mod event_note;
-pub mod eviction;
 pub mod gpu_node;
 mod listener;
 pub mod machine;

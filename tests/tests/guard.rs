@@ -248,6 +248,10 @@ async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(other);
     let deleted = pods.delete("plain", &kube::api::DeleteParams::default()).await;
     assert!(deleted.is_err(), "an agent deleted a pod of another node");
+    // The API server asks no policy about the pod of an eviction, so agents have no right to any.
+    let evicted = pods.evict("plain", &kube::api::EvictParams::default()).await;
+    let refused = evicted.err().context("an agent evicted a pod of another node")?.to_string();
+    assert!(refused.contains("pods/eviction"), "{refused}");
     cluster.stop().await
 }
 

@@ -134,7 +134,8 @@ pub fn devices(init_containers: &[ContainerView], containers: &[ContainerView]) 
     let mut devices = Devices::new();
     for (claim, held) in claims.iter().zip(held(&claims)).filter(|(_, held)| *held > 0) {
         if let Some(name) = claim.resource.plugin_name() {
-            *devices.entry(name).or_default() += held;
+            let sum = devices.entry(name).or_default();
+            *sum = sum.saturating_add(held);
         }
     }
     devices

@@ -213,6 +213,7 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
         plane.apply(&gpu_node.to_string()).await?;
     }
     plane.kubectl(&["create", "secret", "generic", "kerf-webhook-tls", "-n", NAMESPACE]).await?;
+    plane.apply(&earlier_job()).await?;
     let uninstall = ["uninstall", "kerf", "-n", NAMESPACE, "--timeout", "90s"];
     tokio::select! {
         output = helm_on(&plane, &uninstall) => drop(said(&output?)?),
@@ -234,6 +235,19 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
     let policy = plane.kubectl(&["get", "gpunode", "ours", "-o", "jsonpath={.spec.policy}"]).await?;
     assert_eq!(policy, r#"{"removeRejectedPods":true}"#);
     plane.stop().await
+}
+
+/// A Job that an earlier uninstall has left, of a node that is gone.
+fn earlier_job() -> String {
+    let labels = json!({"app.kubernetes.io/name": "kerf-node-agent-leave"});
+    let container = json!({"name": "node-agent", "image": "kerf-node-agent:1"});
+    let pod = json!({"nodeName": "gone", "restartPolicy": "OnFailure", "containers": [container]});
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "kerf-leave-earlier", "namespace": NAMESPACE, "labels": labels},
+        "spec": {"suspend": true, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    });
+    job.to_string()
 }
 
 /// An older chart, whose CRD has no short name; and before it one that is refused, of which nothing is left.

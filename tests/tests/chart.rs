@@ -159,9 +159,11 @@ fn a_wrong_value_is_refused_and_named() {
         ("policies.files.Team=x", "at '/policies/files': additional properties 'Team' not allowed"),
         ("policies.files.a\\.yaml.kind=Pod", "value must be one of 'GpuPolicy', 'GpuNodePolicy'"),
         ("policies.files.default\\.yaml=x", "policies.files: default.yaml is the chart's own"),
+        ("policies.files.partitioning\\.yaml=x", "policies.files: partitioning.yaml is the chart's own"),
+        ("policies.default=false", "policies: kerf serves no pod without a GpuPolicy; set policies.default=true"),
         (
-            "policies.default=false",
-            "policies: kerf serves no pod without a policy; set policies.default=true",
+            "policies.default=false,policies.files.a\\.yaml=kind: GpuNodePolicy",
+            "policies: kerf serves no pod without a GpuPolicy",
         ),
         (
             "managedNodes.labelled=false,managedNodes.nos=false,managedNodes.withoutDevicePlugin=false",
@@ -176,6 +178,17 @@ fn a_wrong_value_is_refused_and_named() {
     }
     let old = helm(&["template", "kerf", &folder(), "--kube-version", "v1.32.0"]).unwrap_err().to_string();
     assert!(old.contains("requires kubeVersion: >=1.33.0-0"), "{old}");
+}
+
+#[test]
+fn policies_of_ones_own_are_enough_if_one_of_them_is_for_pods() {
+    let document = r#"{"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "a"}, "spec": {}}"#;
+    let text = "policies.files.a\\.yaml=kind: GpuNodePolicy\n--- # pods\nkind: GpuPolicy";
+    for given in [["--set", text], ["--set-json", &format!("policies.files={{\"a.yaml\": {document}}}")]] {
+        let yaml = template("kerf-system", &[&["--set", "policies.default=false"][..], &given].concat()).unwrap();
+        let policies = &by_name(&yaml)["v1 ConfigMap kerf-policies"]["data"];
+        assert_eq!(policies.as_object().unwrap().keys().collect::<Vec<_>>(), ["a.yaml"]);
+    }
 }
 
 #[test]

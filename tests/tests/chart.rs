@@ -121,6 +121,19 @@ fn by_default_everything_comes_with_one_command() {
 }
 
 #[test]
+fn the_uninstall_runs_where_its_values_say() {
+    let values =
+        r#"uninstall={"nodeSelector": {"pool": "cpu"}, "affinity": {"podAffinity": {}}, "tolerations": []}"#;
+    let objects = by_name(&template("kerf-system", &["--set-json", values]).unwrap());
+    for step in ["nodes", "leftovers"] {
+        let pod = &objects[&format!("batch/v1 Job kerf-uninstall-{step}")]["spec"]["template"]["spec"];
+        assert_eq!(pod["nodeSelector"], json!({"pool": "cpu"}), "{step}");
+        assert_eq!(pod["affinity"], json!({"podAffinity": {}}), "{step}");
+        assert_eq!(pod["tolerations"], Value::Null, "{step}");
+    }
+}
+
+#[test]
 fn values_change_what_they_say_and_nothing_else() {
     let default = by_name(&template("kerf-system", &[]).unwrap());
     for (set, namespace, arguments) in SETS {
@@ -160,7 +173,10 @@ fn a_wrong_value_is_refused_and_named() {
         ("policies.files.a\\.yaml.kind=Pod", "value must be one of 'GpuPolicy', 'GpuNodePolicy'"),
         ("policies.files.default\\.yaml=x", "policies.files: default.yaml is the chart's own"),
         ("policies.files.partitioning\\.yaml=x", "policies.files: partitioning.yaml is the chart's own"),
-        ("policies.default=false", "policies: kerf serves no pod without a GpuPolicy; set policies.default=true"),
+        (
+            "policies.default=false",
+            "policies: kerf serves no pod without a GpuPolicy; set policies.default=true",
+        ),
         (
             "policies.default=false,policies.files.a\\.yaml=kind: GpuNodePolicy",
             "policies: kerf serves no pod without a GpuPolicy",
@@ -182,10 +198,12 @@ fn a_wrong_value_is_refused_and_named() {
 
 #[test]
 fn policies_of_ones_own_are_enough_if_one_of_them_is_for_pods() {
-    let document = r#"{"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "a"}, "spec": {}}"#;
+    let document =
+        r#"{"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "a"}, "spec": {}}"#;
     let text = "policies.files.a\\.yaml=kind: GpuNodePolicy\n--- # pods\nkind: GpuPolicy";
     for given in [["--set", text], ["--set-json", &format!("policies.files={{\"a.yaml\": {document}}}")]] {
-        let yaml = template("kerf-system", &[&["--set", "policies.default=false"][..], &given].concat()).unwrap();
+        let yaml =
+            template("kerf-system", &[&["--set", "policies.default=false"][..], &given].concat()).unwrap();
         let policies = &by_name(&yaml)["v1 ConfigMap kerf-policies"]["data"];
         assert_eq!(policies.as_object().unwrap().keys().collect::<Vec<_>>(), ["a.yaml"]);
     }

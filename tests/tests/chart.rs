@@ -235,6 +235,19 @@ fn the_scheduler_gets_what_kerf_prints() {
 }
 
 #[test]
+/// In a URL it stands in brackets, in a certificate without.
+#[test]
+fn the_extender_may_have_an_address_of_ipv6() {
+    let values = ["--set", "scheduler.mode=main,extender.clusterIP=fd00:10:96::44"];
+    let objects = by_name(&template("kerf-system", &values).unwrap());
+    let config = objects["v1 ConfigMap kerf-main-scheduler"]["data"]["scheduler.yaml"].as_str().unwrap();
+    assert!(config.contains("urlPrefix: https://[fd00:10:96::44]:9444/scheduler\n"), "{config}");
+    let pod = &objects["apps/v1 Deployment kerf-extender"]["spec"]["template"]["spec"];
+    let arguments = pod["containers"][0]["args"].as_array().unwrap();
+    assert!(arguments.contains(&json!("--tls-name=fd00:10:96::44")), "{arguments:?}");
+    assert_eq!(objects["v1 Service kerf-extender"]["spec"]["clusterIP"], "fd00:10:96::44");
+}
+
 fn the_scheduler_is_of_the_clusters_version() {
     for (cluster, image) in
         [("v1.33.4-gke.1036000", "v1.33.4"), ("v1.35.1+k3s1", "v1.35.1"), ("v1.37.2", "v1.37.2")]

@@ -135,9 +135,10 @@ fn address(seen: &Observed) -> Option<String> {
     seen.extender_service.found().and_then(|service| service.spec.as_ref()?.cluster_ip.clone())
 }
 
-/// How the extender is called by it.
+/// How the extender is called by it. One of IPv6 stands in brackets in a URL.
 fn by_address(address: &str) -> String {
-    format!("https://{address}:9444/scheduler")
+    let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+    format!("https://{host}:9444/scheduler")
 }
 
 /// Whether pods would not be scheduled rightly. Numbers that tune and the election are the admin's.
@@ -229,11 +230,16 @@ mod tests {
 
     #[test]
     fn the_services_address_is_as_good_as_its_name() {
-        let mut found = shipped();
-        found["extenders"][0]["urlPrefix"] = json!("https://10.0.0.7:9444/scheduler");
-        assert!(of(&found).is_failure());
-        let service = serde_json::from_value(json!({"spec": {"clusterIP": "10.0.0.7"}})).unwrap();
-        let seen = Observed { extender_service: Seen::Found(service), ..Observed::default() };
-        assert_eq!(compared(&seen, "it", &found)[0].remedy(), None);
+        for (address, url) in [
+            ("10.0.0.7", "https://10.0.0.7:9444/scheduler"),
+            ("fd00:10:96::44", "https://[fd00:10:96::44]:9444/scheduler"),
+        ] {
+            let mut found = shipped();
+            found["extenders"][0]["urlPrefix"] = json!(url);
+            assert!(of(&found).is_failure());
+            let service = serde_json::from_value(json!({"spec": {"clusterIP": address}})).unwrap();
+            let seen = Observed { extender_service: Seen::Found(service), ..Observed::default() };
+            assert_eq!(compared(&seen, "it", &found)[0].remedy(), None, "{address}");
+        }
     }
 }

@@ -229,12 +229,12 @@ fn the_scheduler_gets_what_kerf_prints() {
     );
     assert!(second == printed(&["--namespace", "gpu", "--scheduler-name", "mine"]), "kerf prints another");
     let main = installed("kerf-system", SETS[0].2, "v1 ConfigMap kerf-main-scheduler", "scheduler.yaml");
-    let flags = "--scheduler-name default-scheduler --lease kube-system/kube-scheduler --tls-dir /etc/kubernetes/kerf \
-                 --kubeconfig /etc/kubernetes/scheduler.conf --extender-url https://10.96.0.77:9444/scheduler";
+    let flags = "--scheduler-name default-scheduler --scheduler-name kerf-scheduler --lease kube-system/kube-scheduler \
+                 --tls-dir /etc/kubernetes/kerf --kubeconfig /etc/kubernetes/scheduler.conf \
+                 --extender-url https://10.96.0.77:9444/scheduler";
     assert!(main == printed(&flags.split_whitespace().collect::<Vec<_>>()), "kerf prints another");
 }
 
-#[test]
 /// In a URL it stands in brackets, in a certificate without.
 #[test]
 fn the_extender_may_have_an_address_of_ipv6() {
@@ -248,6 +248,7 @@ fn the_extender_may_have_an_address_of_ipv6() {
     assert_eq!(objects["v1 Service kerf-extender"]["spec"]["clusterIP"], "fd00:10:96::44");
 }
 
+#[test]
 fn the_scheduler_is_of_the_clusters_version() {
     for (cluster, image) in
         [("v1.33.4-gke.1036000", "v1.33.4"), ("v1.35.1+k3s1", "v1.35.1"), ("v1.37.2", "v1.37.2")]

@@ -202,6 +202,7 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
     ];
     wait(PATIENCE, "one agent for the one node", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
 
+    other_address(&plane).await?;
     said(&helm_on(&plane, &["upgrade", "kerf", &folder(), "-n", NAMESPACE]).await?)?;
     let names = plane
         .kubectl(&["get", "crd", "gpunodes.kerf.dev", "-o", "jsonpath={.spec.names.shortNames}"])
@@ -248,6 +249,19 @@ fn earlier_job() -> String {
         "spec": {"suspend": true, "template": {"metadata": {"labels": labels}, "spec": pod}},
     });
     job.to_string()
+}
+
+/// A Service keeps its address: another one is refused before anything is changed.
+async fn other_address(plane: &ControlPlane) -> anyhow::Result<()> {
+    let mode = ["upgrade", "kerf", &folder(), "-n", NAMESPACE, "--set", "scheduler.mode=main"];
+    let other = [&mode[..], &["--set", "extender.clusterIP=10.255.255.1"]].concat();
+    let refused =
+        said(&helm_on(plane, &other).await?).err().map(|error| error.to_string()).unwrap_or_default();
+    let address = ["get", "service", "kerf-extender", "-n", NAMESPACE, "-o", "jsonpath={.spec.clusterIP}"];
+    let remedy = format!("set extender.clusterIP={}, or delete", plane.kubectl(&address).await?);
+    ensure!(refused.contains(&remedy), "{refused}");
+    ensure!(exists(plane, &["deployment", "kerf-scheduler", "-n", NAMESPACE]).await?, "half of it was done");
+    Ok(())
 }
 
 /// An older chart, whose CRD has no short name; and before it one that is refused, of which nothing is left.

@@ -9,15 +9,17 @@ use std::io::Write;
 use std::path::PathBuf;
 
 const SCHEDULER: &str = "kerf-scheduler";
+const MAIN_SCHEDULER: &str = "default-scheduler";
 const NAMESPACE: &str = "kerf-system";
 const TLS_DIR: &str = "/etc/kerf/extender-tls";
 
 /// How the scheduler reaches the extender.
 #[derive(Debug, ClapArgs)]
 pub struct Args {
-    /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same.
-    #[arg(long, default_value = SCHEDULER)]
-    scheduler_name: String,
+    /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same. Several may be given: the
+    /// cluster's own scheduler takes kerf-scheduler too, for pods that were made when there was one of that name.
+    #[arg(long = "scheduler-name", default_value = SCHEDULER)]
+    scheduler_names: Vec<String>,
     /// The namespace that kerf is installed in.
     #[arg(long, default_value = NAMESPACE)]
     namespace: String,
@@ -34,7 +36,7 @@ pub struct Args {
     /// Let several replicas of the scheduler elect a leader.
     #[arg(long)]
     leader_elect: bool,
-    /// The Lease by which they do, as namespace/name. Without it that of the scheduler's name, in kerf's namespace; the
+    /// The Lease by which they do, as namespace/name. Without it that of the first scheduler's name, in kerf's namespace; the
     /// cluster's own has kube-system/kube-scheduler.
     #[arg(long)]
     lease: Option<NamespacedName>,
@@ -44,7 +46,7 @@ pub struct Args {
 impl Default for Args {
     fn default() -> Self {
         Self {
-            scheduler_name: SCHEDULER.to_owned(),
+            scheduler_names: vec![SCHEDULER.to_owned()],
             namespace: NAMESPACE.to_owned(),
             extender_url: None,
             tls_dir: PathBuf::from(TLS_DIR),
@@ -59,7 +61,7 @@ impl Args {
     /// Those of the cluster's own scheduler, as the chart's `ConfigMap` `kerf-main-scheduler` has it.
     pub(crate) fn of_the_main_one(extender_url: String) -> Self {
         Self {
-            scheduler_name: "default-scheduler".to_owned(),
+            scheduler_names: vec![MAIN_SCHEDULER.to_owned(), SCHEDULER.to_owned()],
             extender_url: Some(extender_url),
             tls_dir: PathBuf::from("/etc/kubernetes/kerf"),
             kubeconfig: Some(PathBuf::from("/etc/kubernetes/scheduler.conf")),
@@ -84,13 +86,15 @@ pub(crate) fn configuration(args: &Args) -> Value {
     let url = || format!("https://kerf-extender.{}.svc:9444/scheduler", args.namespace);
     let lease = args.lease.clone().unwrap_or_else(|| NamespacedName {
         namespace: args.namespace.clone(),
-        name: args.scheduler_name.clone(),
+        name: args.scheduler_names.first().cloned().unwrap_or_default(),
     });
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
     // Everybody's names are among them: on nodes that kerf does not serve the extender accounts for them.
     let plugins = static_node::names().into_iter().map(|name| name.to_string());
     let names = all_names().into_iter().map(|name| name.to_string()).chain(plugins);
     let managed: Vec<Value> = names.map(|name| json!({"name": name, "ignoredByScheduler": true})).collect();
+    let profiles: Vec<Value> =
+        args.scheduler_names.iter().map(|name| json!({"schedulerName": name})).collect();
     // qps and burst: the defaults of 50 and 100 throttle a burst of pods.
     let mut connection = json!({"qps": 1000, "burst": 2000});
     if let Some(path) = &args.kubeconfig {
@@ -107,7 +111,7 @@ pub(crate) fn configuration(args: &Args) -> Value {
         "clientConnection": connection,
         // The extender ranks every node that can serve the pod: a sample would hide the best ones.
         "percentageOfNodesToScore": 100,
-        "profiles": [{"schedulerName": args.scheduler_name}],
+        "profiles": profiles,
         "extenders": [{
             "urlPrefix": args.extender_url.clone().unwrap_or_else(url),
             "filterVerb": "filter",

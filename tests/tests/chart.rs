@@ -121,6 +121,19 @@ fn by_default_everything_comes_with_one_command() {
 }
 
 #[test]
+fn the_uninstall_runs_where_its_values_say() {
+    let values =
+        r#"uninstall={"nodeSelector": {"pool": "cpu"}, "affinity": {"podAffinity": {}}, "tolerations": []}"#;
+    let objects = by_name(&template("kerf-system", &["--set-json", values]).unwrap());
+    for step in ["nodes", "leftovers"] {
+        let pod = &objects[&format!("batch/v1 Job kerf-uninstall-{step}")]["spec"]["template"]["spec"];
+        assert_eq!(pod["nodeSelector"], json!({"pool": "cpu"}), "{step}");
+        assert_eq!(pod["affinity"], json!({"podAffinity": {}}), "{step}");
+        assert_eq!(pod["tolerations"], Value::Null, "{step}");
+    }
+}
+
+#[test]
 fn values_change_what_they_say_and_nothing_else() {
     let default = by_name(&template("kerf-system", &[]).unwrap());
     for (set, namespace, arguments) in SETS {
@@ -159,9 +172,14 @@ fn a_wrong_value_is_refused_and_named() {
         ("policies.files.Team=x", "at '/policies/files': additional properties 'Team' not allowed"),
         ("policies.files.a\\.yaml.kind=Pod", "value must be one of 'GpuPolicy', 'GpuNodePolicy'"),
         ("policies.files.default\\.yaml=x", "policies.files: default.yaml is the chart's own"),
+        ("policies.files.partitioning\\.yaml=x", "policies.files: partitioning.yaml is the chart's own"),
         (
             "policies.default=false",
-            "policies: kerf serves no pod without a policy; set policies.default=true",
+            "policies: kerf serves no pod without a GpuPolicy; set policies.default=true",
+        ),
+        (
+            "policies.default=false,policies.files.a\\.yaml=kind: GpuNodePolicy",
+            "policies: kerf serves no pod without a GpuPolicy",
         ),
         (
             "managedNodes.labelled=false,managedNodes.nos=false,managedNodes.withoutDevicePlugin=false",
@@ -176,6 +194,19 @@ fn a_wrong_value_is_refused_and_named() {
     }
     let old = helm(&["template", "kerf", &folder(), "--kube-version", "v1.32.0"]).unwrap_err().to_string();
     assert!(old.contains("requires kubeVersion: >=1.33.0-0"), "{old}");
+}
+
+#[test]
+fn policies_of_ones_own_are_enough_if_one_of_them_is_for_pods() {
+    let document =
+        r#"{"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "a"}, "spec": {}}"#;
+    let text = "policies.files.a\\.yaml=kind: GpuNodePolicy\n--- # pods\nkind: GpuPolicy";
+    for given in [["--set", text], ["--set-json", &format!("policies.files={{\"a.yaml\": {document}}}")]] {
+        let yaml =
+            template("kerf-system", &[&["--set", "policies.default=false"][..], &given].concat()).unwrap();
+        let policies = &by_name(&yaml)["v1 ConfigMap kerf-policies"]["data"];
+        assert_eq!(policies.as_object().unwrap().keys().collect::<Vec<_>>(), ["a.yaml"]);
+    }
 }
 
 #[test]
@@ -198,9 +229,23 @@ fn the_scheduler_gets_what_kerf_prints() {
     );
     assert!(second == printed(&["--namespace", "gpu", "--scheduler-name", "mine"]), "kerf prints another");
     let main = installed("kerf-system", SETS[0].2, "v1 ConfigMap kerf-main-scheduler", "scheduler.yaml");
-    let flags = "--scheduler-name default-scheduler --lease kube-system/kube-scheduler --tls-dir /etc/kubernetes/kerf \
-                 --kubeconfig /etc/kubernetes/scheduler.conf --extender-url https://10.96.0.77:9444/scheduler";
+    let flags = "--scheduler-name default-scheduler --scheduler-name kerf-scheduler --lease kube-system/kube-scheduler \
+                 --tls-dir /etc/kubernetes/kerf --kubeconfig /etc/kubernetes/scheduler.conf \
+                 --extender-url https://10.96.0.77:9444/scheduler";
     assert!(main == printed(&flags.split_whitespace().collect::<Vec<_>>()), "kerf prints another");
+}
+
+/// In a URL it stands in brackets, in a certificate without.
+#[test]
+fn the_extender_may_have_an_address_of_ipv6() {
+    let values = ["--set", "scheduler.mode=main,extender.clusterIP=fd00:10:96::44"];
+    let objects = by_name(&template("kerf-system", &values).unwrap());
+    let config = objects["v1 ConfigMap kerf-main-scheduler"]["data"]["scheduler.yaml"].as_str().unwrap();
+    assert!(config.contains("urlPrefix: https://[fd00:10:96::44]:9444/scheduler\n"), "{config}");
+    let pod = &objects["apps/v1 Deployment kerf-extender"]["spec"]["template"]["spec"];
+    let arguments = pod["containers"][0]["args"].as_array().unwrap();
+    assert!(arguments.contains(&json!("--tls-name=fd00:10:96::44")), "{arguments:?}");
+    assert_eq!(objects["v1 Service kerf-extender"]["spec"]["clusterIP"], "fd00:10:96::44");
 }
 
 #[test]

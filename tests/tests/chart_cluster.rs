@@ -202,6 +202,7 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
     ];
     wait(PATIENCE, "one agent for the one node", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
 
+    other_address(&plane).await?;
     said(&helm_on(&plane, &["upgrade", "kerf", &folder(), "-n", NAMESPACE]).await?)?;
     let names = plane
         .kubectl(&["get", "crd", "gpunodes.kerf.dev", "-o", "jsonpath={.spec.names.shortNames}"])
@@ -213,6 +214,7 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
         plane.apply(&gpu_node.to_string()).await?;
     }
     plane.kubectl(&["create", "secret", "generic", "kerf-webhook-tls", "-n", NAMESPACE]).await?;
+    plane.apply(&earlier_job()).await?;
     let uninstall = ["uninstall", "kerf", "-n", NAMESPACE, "--timeout", "90s"];
     tokio::select! {
         output = helm_on(&plane, &uninstall) => drop(said(&output?)?),
@@ -234,6 +236,32 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
     let policy = plane.kubectl(&["get", "gpunode", "ours", "-o", "jsonpath={.spec.policy}"]).await?;
     assert_eq!(policy, r#"{"removeRejectedPods":true}"#);
     plane.stop().await
+}
+
+/// A Job that an earlier uninstall has left, of a node that is gone.
+fn earlier_job() -> String {
+    let labels = json!({"app.kubernetes.io/name": "kerf-node-agent-leave"});
+    let container = json!({"name": "node-agent", "image": "kerf-node-agent:1"});
+    let pod = json!({"nodeName": "gone", "restartPolicy": "OnFailure", "containers": [container]});
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "kerf-leave-earlier", "namespace": NAMESPACE, "labels": labels},
+        "spec": {"suspend": true, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    });
+    job.to_string()
+}
+
+/// A Service keeps its address: another one is refused before anything is changed.
+async fn other_address(plane: &ControlPlane) -> anyhow::Result<()> {
+    let mode = ["upgrade", "kerf", &folder(), "-n", NAMESPACE, "--set", "scheduler.mode=main"];
+    let other = [&mode[..], &["--set", "extender.clusterIP=10.255.255.1"]].concat();
+    let refused =
+        said(&helm_on(plane, &other).await?).err().map(|error| error.to_string()).unwrap_or_default();
+    let address = ["get", "service", "kerf-extender", "-n", NAMESPACE, "-o", "jsonpath={.spec.clusterIP}"];
+    let remedy = format!("set extender.clusterIP={}, or delete", plane.kubectl(&address).await?);
+    ensure!(refused.contains(&remedy), "{refused}");
+    ensure!(exists(plane, &["deployment", "kerf-scheduler", "-n", NAMESPACE]).await?, "half of it was done");
+    Ok(())
 }
 
 /// An older chart, whose CRD has no short name; and before it one that is refused, of which nothing is left.

@@ -116,6 +116,31 @@ fn every_image_is_released() {
     assert_eq!(released, &known, "{help}");
 }
 
+/// The step's own script, on a copy of the chart; it ends with an error if an image is not one of those that are pushed.
+#[test]
+fn a_releases_chart_names_the_images_that_are_pushed() {
+    let (_, release) = workflows().into_iter().find(|(name, _)| name == "release.yml").unwrap();
+    let build = release["jobs"]["build"]["steps"].as_array().unwrap();
+    let script = build.iter().find(|step| step["name"] == "Chart").unwrap()["run"].as_str().unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    fs::create_dir(copy.path().join("deploy")).unwrap();
+    let mut copying = Command::new("cp");
+    copying.arg("-r").arg(root().join("deploy/chart")).arg(copy.path().join("deploy"));
+    assert!(copying.status().unwrap().success());
+    let tools = binaries::admin_tool("helm").unwrap().parent().unwrap().display().to_string();
+    let path = format!("{tools}:{}", std::env::var("PATH").unwrap());
+    let output = Command::new("bash")
+        .args(["-eo", "pipefail", "-c", script])
+        .envs([("VERSION", "1.2.3"), ("REPOSITORY", "ghcr.io/owner/repo"), ("PATH", &path)])
+        .env("HOME", copy.path())
+        .current_dir(copy.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let made = fs::read_to_string(copy.path().join("chart.yaml")).unwrap();
+    assert!(made.contains("image: ghcr.io/owner/repo/kerf-webhook:1.2.3"), "{made}");
+}
+
 /// The release's notes are a section of it.
 #[test]
 fn the_changelog_has_a_section_for_what_comes_and_dates_for_what_came() {

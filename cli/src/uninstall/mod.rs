@@ -1,6 +1,8 @@
 //! `kerf uninstall`: what must be done before and after kerf's objects are deleted. The chart's hooks run it; whoever installed
 //! with kustomize runs `nodes`, deletes the objects, and runs `leftovers`. Each may be run again and does what is left to do.
 
+#[cfg(test)]
+mod api_stand_in;
 mod job;
 mod leftovers;
 mod nodes;

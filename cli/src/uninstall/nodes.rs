@@ -1,7 +1,7 @@
 //! Before kerf's objects go: no pod is refused any more, the agents end, and each node puts back what its agent has set.
 //!
 //! The Jobs are made, suspended, before the agents' `DaemonSet` goes: they keep its pods' template, so that a run that was
-//! cut short can be done again.
+//! cut short can be done again. Where the `DaemonSet` is there, agents have run since any earlier Jobs, which say nothing any more.
 
 use super::job::{self, AGENT, LEAVE, NAME_LABEL};
 use super::{NodesArgs, deleted};
@@ -12,10 +12,11 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The wait between two looks.
 const LOOK: Duration = Duration::from_millis(500);
@@ -62,7 +63,7 @@ impl<'a> Leaving<'a> {
     /// Nodes on which something can be done; it tells of those that have an agent and are not.
     async fn ready_nodes(&self) -> anyhow::Result<Vec<Node>> {
         let served = match self.gpu_nodes.list_metadata(&ListParams::default()).await {
-            Ok(list) => list.items.iter().map(kube::ResourceExt::name_any).collect::<BTreeSet<_>>(),
+            Ok(list) => list.items.iter().map(ResourceExt::name_any).collect::<BTreeSet<_>>(),
             // Without the resource there are no agents.
             Err(kube::Error::Api(status)) if status.code == 404 => BTreeSet::new(),
             Err(error) => {
@@ -89,15 +90,46 @@ impl<'a> Leaving<'a> {
         else {
             return Ok(());
         };
+        self.drop_earlier_jobs().await?;
         for node in ready {
             let job = job::leave(&agents, node, self.args.settle)?;
-            match self.jobs.create(&PostParams::default(), &job).await {
-                Err(kube::Error::Api(status)) if status.code == 409 => {}
-                made => drop(
-                    made.with_context(|| format!("failed to make the Job for node {}", node.name_any()))?,
-                ),
-            }
+            let made = self.jobs.create(&PostParams::default(), &job).await;
+            made.with_context(|| format!("failed to make the Job for node {}", node.name_any()))?;
         }
+        Ok(())
+    }
+
+    /// A node's Job has the same name at each uninstall: one that is done already would pass for this one's.
+    async fn drop_earlier_jobs(&self) -> anyhow::Result<()> {
+        loop {
+            let jobs = self.planned().await?;
+            if jobs.is_empty() {
+                return Ok(());
+            }
+            for job in &jobs {
+                self.drop_job(job).await?;
+            }
+            let names = jobs.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", ");
+            let namespace = &self.args.namespace;
+            self.in_time(|| {
+                format!(
+                    "Jobs of an earlier uninstall do not go: {names}. What keeps them: kubectl -n {namespace} get jobs -l \
+                     {NAME_LABEL}={LEAVE} -o yaml"
+                )
+            })
+            .await?;
+        }
+    }
+
+    async fn planned(&self) -> anyhow::Result<Vec<Job>> {
+        let ours = ListParams::default().labels(&format!("{NAME_LABEL}={LEAVE}"));
+        Ok(self.jobs.list(&ours).await.context("failed to list the Jobs")?.items)
+    }
+
+    async fn drop_job(&self, job: &Job) -> anyhow::Result<()> {
+        let name = job.name_any();
+        deleted(self.jobs.delete(&name, &DeleteParams::background()).await)
+            .with_context(|| format!("failed to delete Job {name}"))?;
         Ok(())
     }
 
@@ -105,7 +137,7 @@ impl<'a> Leaving<'a> {
     async fn end_agents(&self, ready: &[Node]) -> anyhow::Result<()> {
         deleted(self.agents.delete(AGENT, &DeleteParams::background()).await)
             .context("failed to delete the agents' DaemonSet")?;
-        let names: BTreeSet<String> = ready.iter().map(kube::ResourceExt::name_any).collect();
+        let names: BTreeSet<String> = ready.iter().map(ResourceExt::name_any).collect();
         let theirs = ListParams::default().labels(&format!("{NAME_LABEL}={AGENT}"));
         loop {
             let pods = self.pods.list(&theirs).await.context("failed to list the agents' pods")?;
@@ -122,19 +154,17 @@ impl<'a> Leaving<'a> {
 
     /// Lets the Jobs run, waits for them, and deletes them.
     async fn carry_out(&self) -> anyhow::Result<()> {
-        let ours = ListParams::default().labels(&format!("{NAME_LABEL}={LEAVE}"));
         let run = Patch::Merge(json!({"spec": {"suspend": false}}));
-        for job in self.jobs.list(&ours).await.context("failed to list the Jobs")? {
+        for job in self.planned().await? {
             let name = job.name_any();
             self.jobs.patch(&name, &PatchParams::default(), &run).await.context("failed to start a Job")?;
         }
         loop {
-            let jobs = self.jobs.list(&ours).await.context("failed to list the Jobs")?.items;
+            let jobs = self.of_present_nodes(self.planned().await?).await?;
             let (done, left): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| is_complete(job));
             if left.is_empty() {
                 for job in &done {
-                    deleted(self.jobs.delete(&job.name_any(), &DeleteParams::background()).await)
-                        .context("failed to delete a Job that is done")?;
+                    self.drop_job(job).await?;
                 }
                 println!("{} nodes are as they were before kerf, but for what pods hold", done.len());
                 return Ok(());
@@ -144,11 +174,26 @@ impl<'a> Leaving<'a> {
             self.in_time(|| {
                 format!(
                     "not all was put back on {names}. Why: kubectl -n {namespace} logs -l {NAME_LABEL}={LEAVE}. The Jobs go \
-                     on; uninstall again, or without hooks (helm uninstall --no-hooks) if the nodes will not come back"
+                     on; uninstall again, or, if the nodes will not come back, without hooks (helm uninstall --no-hooks), and then \
+                     kubectl -n {namespace} delete jobs -l {NAME_LABEL}={LEAVE}: they would undo what another installation sets"
                 )
             })
             .await?;
         }
+    }
+
+    /// The Jobs but those whose node has gone, which nobody could complete: these are deleted and told.
+    async fn of_present_nodes(&self, jobs: Vec<Job>) -> anyhow::Result<Vec<Job>> {
+        let nodes =
+            self.nodes.list_metadata(&ListParams::default()).await.context("failed to list the nodes")?;
+        let present: BTreeSet<String> = nodes.iter().map(ResourceExt::name_any).collect();
+        let (kept, of_gone): (Vec<Job>, Vec<Job>) =
+            jobs.into_iter().partition(|job| present.contains(job::node_of(job)));
+        for job in of_gone {
+            self.drop_job(&job).await?;
+            println!("node {} is no longer in the cluster, and its Job goes as well", job::node_of(&job));
+        }
+        Ok(kept)
     }
 
     /// Waits a moment; fails with `why` when the time is over.
@@ -170,3 +215,7 @@ fn is_complete(job: &Job) -> bool {
     let conditions = job.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True")
 }
+
+#[cfg(test)]
+#[path = "nodes_tests.rs"]
+mod tests;

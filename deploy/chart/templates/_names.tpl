@@ -92,3 +92,12 @@ affinity: {{ toJson . }}
 {{- define "kerf.excludedNamespaces" -}}
 [{{ concat (list "kube-system" .Release.Namespace) .Values.webhook.excludedNamespaces | uniq | join ", " }}]
 {{- end }}
+
+{{/* Files of policies.files that have a GpuPolicy, in one document or in one of several; empty if none has. */}}
+{{- define "kerf.podPolicies" -}}
+{{- range $name, $policy := .Values.policies.files }}
+{{- range kindIs "string" $policy | ternary (regexSplit "(?m)^---(?:\\s|$)" (toString $policy) -1) (list (toYaml $policy)) }}
+{{- if eq (toString (get (fromYaml .) "kind")) "GpuPolicy" }}{{ $name }} {{ end }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -172,11 +172,19 @@ mod tests {
         let mut seen = installed();
         let Seen::Found(maps) = &mut seen.config_maps else { unreachable!() };
         let policy = maps[0].data.as_mut().unwrap().get_mut("default.yaml").unwrap();
-        *policy = policy.replace("schedulerName: \"\"", "schedulerName: kerf-scheduler");
-        assert!(
-            said(&seen)
-                .contains(r#"gives pods to the scheduler "kerf-scheduler", which has no profile here"#)
-        );
+        *policy = policy.replace("schedulerName: \"\"", "schedulerName: mine");
+        assert!(said(&seen).contains(r#"gives pods to the scheduler "mine", which has no profile here"#));
+    }
+
+    /// As an older chart wrote it.
+    #[test]
+    fn pods_that_wait_for_the_scheduler_that_there_was_must_have_a_profile() {
+        let mut seen = installed();
+        let Seen::Found(maps) = &mut seen.config_maps else { unreachable!() };
+        let text = maps[1].data.as_mut().unwrap().get_mut(KEY).unwrap();
+        *text = text.replace("- schedulerName: kerf-scheduler\n", "");
+        let said = said(&seen);
+        assert!(said.contains("profiles[1] is missing") && said.contains("helm upgrade"), "{said}");
     }
 
     fn started(commands: &[&[&str]]) -> Observed {

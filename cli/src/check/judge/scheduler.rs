@@ -26,7 +26,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
 /// The name or address by which the scheduler calls the extender.
 pub fn extender_host(seen: &Observed) -> Option<String> {
     let (_, found) = configuration(seen).ok()?;
-    let url = of_ours(&found)["extenders"][0]["urlPrefix"].as_str()?.parse::<http::Uri>().ok()?;
+    let url = kerfs_extender(&found)?["urlPrefix"].as_str()?.parse::<http::Uri>().ok()?;
     Some(url.host()?.trim_matches(['[', ']']).to_owned())
 }
 
@@ -76,7 +76,7 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
     } else {
         scheduler_config::Args::default()
     });
-    let (heavy, light): (Vec<_>, Vec<_>) = differences(&wanted, &of_ours(found))
+    let (heavy, light): (Vec<_>, Vec<_>) = differences(&wanted, &of_ours(&wanted, found))
         .into_iter()
         .filter(|it| !is_by_address(seen, it))
         .partition(breaks);
@@ -109,18 +109,30 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
     findings
 }
 
-/// The document with one profile and one extender: kerf's. A scheduler may have others beside them.
-fn of_ours(found: &Value) -> Value {
+/// The document with the profiles that are wanted and with kerf's extender: a scheduler may have others beside them.
+fn of_ours(wanted: &Value, found: &Value) -> Value {
     let mut ours = found.clone();
-    let is_kerfs = |extender: &&Value| extender["urlPrefix"].as_str().is_some_and(|url| url.contains("kerf"));
-    if let Some(extenders) = found["extenders"].as_array().filter(|all| all.len() > 1) {
-        ours["extenders"] = json!([extenders.iter().find(is_kerfs).or(extenders.first())]);
+    if let Some(extender) = kerfs_extender(found) {
+        ours["extenders"] = json!([extender]);
     }
-    let is_named = |profile: &&Value| profile["schedulerName"] == PROGRAM;
-    if let Some(profile) = found["profiles"].as_array().and_then(|all| all.iter().find(is_named)) {
-        ours["profiles"] = json!([{"schedulerName": profile["schedulerName"]}]);
+    let there = profiles(found);
+    let kept: Vec<&str> = profiles(wanted).into_iter().filter(|name| there.contains(name)).collect();
+    if !kept.is_empty() {
+        ours["profiles"] = kept.iter().map(|name| json!({"schedulerName": name})).collect();
     }
     ours
+}
+
+/// The names that pods may give to the scheduler.
+fn profiles(document: &Value) -> Vec<&str> {
+    let profiles = document["profiles"].as_array().into_iter().flatten();
+    profiles.filter_map(|profile| profile["schedulerName"].as_str()).collect()
+}
+
+fn kerfs_extender(document: &Value) -> Option<&Value> {
+    let extenders = document["extenders"].as_array()?;
+    let is_kerfs = |extender: &&Value| extender["urlPrefix"].as_str().is_some_and(|url| url.contains("kerf"));
+    extenders.iter().find(is_kerfs).or(extenders.first())
 }
 
 /// Whether the scheduler does without a name: it then calls the Service by its address, which is as good.
@@ -135,9 +147,10 @@ fn address(seen: &Observed) -> Option<String> {
     seen.extender_service.found().and_then(|service| service.spec.as_ref()?.cluster_ip.clone())
 }
 
-/// How the extender is called by it.
+/// How the extender is called by it. One of IPv6 stands in brackets in a URL.
 fn by_address(address: &str) -> String {
-    format!("https://{address}:9444/scheduler")
+    let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
+    format!("https://{host}:9444/scheduler")
 }
 
 /// Whether pods would not be scheduled rightly. Numbers that tune and the election are the admin's.
@@ -158,12 +171,7 @@ fn told(differences: &[Difference]) -> String {
 
 /// Whether the scheduler that a policy names is one of the profiles.
 fn names(seen: &Observed, found: &Value) -> Vec<Finding> {
-    let profiles: Vec<&str> = found["profiles"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|p| p["schedulerName"].as_str())
-        .collect();
+    let profiles = profiles(found);
     let Ok(policies) = policies(seen) else { return Vec::new() };
     let is_main = main_scheduler::asks_kerf(seen);
     // A policy that names none leaves pods to whom they name themselves: to the cluster's own.
@@ -229,11 +237,16 @@ mod tests {
 
     #[test]
     fn the_services_address_is_as_good_as_its_name() {
-        let mut found = shipped();
-        found["extenders"][0]["urlPrefix"] = json!("https://10.0.0.7:9444/scheduler");
-        assert!(of(&found).is_failure());
-        let service = serde_json::from_value(json!({"spec": {"clusterIP": "10.0.0.7"}})).unwrap();
-        let seen = Observed { extender_service: Seen::Found(service), ..Observed::default() };
-        assert_eq!(compared(&seen, "it", &found)[0].remedy(), None);
+        for (address, url) in [
+            ("10.0.0.7", "https://10.0.0.7:9444/scheduler"),
+            ("fd00:10:96::44", "https://[fd00:10:96::44]:9444/scheduler"),
+        ] {
+            let mut found = shipped();
+            found["extenders"][0]["urlPrefix"] = json!(url);
+            assert!(of(&found).is_failure());
+            let service = serde_json::from_value(json!({"spec": {"clusterIP": address}})).unwrap();
+            let seen = Observed { extender_service: Seen::Found(service), ..Observed::default() };
+            assert_eq!(compared(&seen, "it", &found)[0].remedy(), None, "{address}");
+        }
     }
 }

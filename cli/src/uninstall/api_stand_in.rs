@@ -1,0 +1,114 @@
+//! A stand-in for the API server in tests: objects by path, listed by folder. A Job completes as it is started, if its node is there.
+
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Objects by path, and the changes that were asked for.
+#[derive(Debug, Default)]
+struct State {
+    objects: BTreeMap<String, Value>,
+    log: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct ApiStandIn(Arc<Mutex<State>>);
+
+impl ApiStandIn {
+    pub(super) fn client(&self) -> kube::Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.unwrap().to_bytes();
+                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+                let (code, answer) = api.answer(&head.method, head.uri.path(), body);
+                let body = Body::from(answer.to_string().into_bytes());
+                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    pub(super) fn put(&self, path: &str, object: Value) {
+        self.state().objects.insert(path.to_owned(), object);
+    }
+
+    /// The objects in a folder.
+    pub(super) fn inside(&self, folder: &str) -> Vec<Value> {
+        let state = self.state();
+        let inside = state
+            .objects
+            .iter()
+            .filter(|(path, _)| path.rsplit_once('/').is_some_and(|(parent, _)| parent == folder));
+        inside.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Each change that was asked for, as method and the last word of the path.
+    pub(super) fn changes(&self) -> Vec<String> {
+        self.state().log.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    fn answer(&self, method: &Method, path: &str, body: Value) -> (StatusCode, Value) {
+        if *method == Method::GET {
+            return self.read(path);
+        }
+        let last = path.rsplit('/').next().unwrap_or_default();
+        self.state().log.push(format!("{method} {last}"));
+        match *method {
+            Method::POST => self.create(path, body),
+            Method::PATCH => self.patch(path, &body),
+            _ => self.state().objects.remove(path).map_or_else(not_found, |found| (StatusCode::OK, found)),
+        }
+    }
+
+    fn read(&self, path: &str) -> (StatusCode, Value) {
+        let is_list = path.rsplit('/').next().is_some_and(|last| last.ends_with('s'));
+        if is_list {
+            return (StatusCode::OK, json!({"metadata": {}, "items": self.inside(path)}));
+        }
+        self.state().objects.get(path).cloned().map_or_else(not_found, |found| (StatusCode::OK, found))
+    }
+
+    fn create(&self, folder: &str, body: Value) -> (StatusCode, Value) {
+        let path = format!("{folder}/{}", body["metadata"]["name"].as_str().unwrap());
+        if self.state().objects.contains_key(&path) {
+            return refuse(StatusCode::CONFLICT, "AlreadyExists");
+        }
+        self.put(&path, body.clone());
+        (StatusCode::CREATED, body)
+    }
+
+    fn patch(&self, path: &str, change: &Value) -> (StatusCode, Value) {
+        let mut state = self.state();
+        let Some(mut found) = state.objects.get(path).cloned() else { return not_found() };
+        json_patch::merge(&mut found, change);
+        let node = found["spec"]["template"]["spec"]["nodeName"].as_str().unwrap_or_default();
+        if state.objects.contains_key(&format!("/api/v1/nodes/{node}")) {
+            found["status"] = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+        }
+        state.objects.insert(path.to_owned(), found.clone());
+        (StatusCode::OK, found)
+    }
+}
+
+fn not_found() -> (StatusCode, Value) {
+    refuse(StatusCode::NOT_FOUND, "NotFound")
+}
+
+fn refuse(code: StatusCode, reason: &str) -> (StatusCode, Value) {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason, "reason": reason,
+        "code": code.as_u16(),
+    });
+    (code, status)
+}

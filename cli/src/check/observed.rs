@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The agent as a program.
 pub const AGENT: &str = "kerf-node-agent";
 
+/// The namespace in which the webhook is shown a pod.
+pub const PROBED: &str = "default";
+
 /// Something that was looked for.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Seen<T> {

@@ -372,6 +372,22 @@ fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
 }
 
 #[test]
+fn a_pod_of_a_namespace_that_the_admin_excludes_may_pass_the_webhook_by() {
+    let excluded = |rule: Value| {
+        let mut seen = good();
+        seen.probe = Probe::PassedBy;
+        let Seen::Found(configuration) = &mut seen.webhook else { unreachable!() };
+        for webhook in configuration.webhooks.iter_mut().flatten() {
+            webhook.namespace_selector = Some(of(json!({"matchExpressions": [rule]})));
+        }
+        is_good(&after(&seen), true)
+    };
+    let rule = |operator: &str, name: &str| json!({"key": "kubernetes.io/metadata.name", "operator": operator, "values": ["kube-system", name]});
+    assert!(excluded(rule("NotIn", "default")) && excluded(rule("In", "ml")));
+    assert!(!excluded(rule("NotIn", "ml")) && !excluded(rule("In", "default")));
+}
+
+#[test]
 fn a_user_who_may_not_look_is_told_so_and_nothing_fails_for_it() {
     let why = || "User \"jane\" cannot list resource".to_owned();
     let mut seen = good();

@@ -388,6 +388,21 @@ fn a_pod_of_a_namespace_that_the_admin_excludes_may_pass_the_webhook_by() {
 }
 
 #[test]
+fn pods_that_ended_are_not_waited_for() {
+    for phase in ["Failed", "Succeeded"] {
+        let mut seen = good();
+        let Seen::Found(pods) = &mut seen.pods else { unreachable!() };
+        for (program, node) in [("kerf-webhook", "cpu"), ("kerf-node-agent", "h100")] {
+            let mut ended = pod(&format!("{program}-0"), program, node, false);
+            ended.status.as_mut().unwrap().phase = Some(phase.to_owned());
+            pods.insert(0, ended);
+        }
+        let report = after(&seen);
+        assert!(is_good(&report, true), "{phase}: {}", render(&report, Output::Short, true));
+    }
+}
+
+#[test]
 fn a_user_who_may_not_look_is_told_so_and_nothing_fails_for_it() {
     let why = || "User \"jane\" cannot list resource".to_owned();
     let mut seen = good();

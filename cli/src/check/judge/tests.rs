@@ -283,6 +283,13 @@ const FAULTS: &[(&str, Break)] = &[
         status["conditions"][2]["message"] = json!("NVIDIA's device plugin manages GPUs of this node.");
         seen.gpu_nodes = Seen::Found(vec![gpu_node(&status)]);
     }),
+    ("somebody else is on the node, so that its GPUs serve nothing", |seen| {
+        let mut status = status();
+        status["gpus"][0]["kinds"] = json!([]);
+        status["conditions"][2]["status"] = json!("False");
+        status["conditions"][2]["message"] = json!("NVIDIA's device plugin manages GPUs of this node.");
+        seen.gpu_nodes = Seen::Found(vec![gpu_node(&status)]);
+    }),
     ("MIG mode is not what policy needs", |seen| {
         let mut status = status();
         status["gpus"][0]["kinds"] = json!([]);

@@ -135,7 +135,11 @@ fn a_node_that_cannot_be_read_says_why_and_an_empty_cluster_says_so() {
 #[test]
 fn a_deployments_pods_are_told_by_their_last_letters() {
     assert_eq!(short_name("web-7d9f8b6c54-x2x2x"), "web-x2x2x");
-    assert_eq!(short_name("trainer-0"), "trainer-0");
+    for whole in
+        ["trainer-0", "llama-inference-0", "llama-embedding-0", "web-frontend-x2x2x", "web-7d9f8b6c54-0"]
+    {
+        assert_eq!(short_name(whole), whole);
+    }
     assert_eq!(draw::coloured(Some(SliceState::Held), "a"), "\x1b[30;42ma\x1b[0m");
     assert_eq!(draw::coloured(None, "a"), "a");
 }

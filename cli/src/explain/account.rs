@@ -224,7 +224,9 @@ fn reservations(records: &Records) -> Vec<Entry> {
 fn by_node(records: &Records) -> Option<Entry> {
     let pod = &records.pod;
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let is_promised = records.nodes.iter().any(|node| reserved_on(node, uid).is_some());
+    // What cannot be read promises the pod nothing: such a node is one of those that have no room for it.
+    let specs = records.nodes.iter().filter_map(|node| node.read_spec().ok());
+    let is_promised = specs.flat_map(|spec| spec.slices).any(|slice| is_for(&slice, uid));
     let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
     if is_bound(pod) || is_promised {
         return None;
@@ -247,14 +249,18 @@ fn by_node(records: &Records) -> Option<Entry> {
     Some(Entry { at: None, lines: lines.collect() })
 }
 
+/// Whether a slice is promised to the pod of this uid.
+fn is_for(slice: &WantedSlice, uid: &str) -> bool {
+    slice.reservation.as_ref().is_some_and(|reservation| reservation.uid.as_str() == uid)
+}
+
 fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
     let name = node.name();
     let spec = match node.read_spec() {
         Ok(spec) => spec,
         Err(error) => return Some(note(format!("Not readable: the spec of GpuNode {name}: {error}"))),
     };
-    let is_his = |slice: &&WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.uid.as_str() == uid);
-    let slices: Vec<&WantedSlice> = spec.slices.iter().filter(is_his).collect();
+    let slices: Vec<&WantedSlice> = spec.slices.iter().filter(|slice| is_for(slice, uid)).collect();
     if slices.is_empty() {
         return None;
     }

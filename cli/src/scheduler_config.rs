@@ -58,6 +58,11 @@ impl Default for Args {
 }
 
 impl Args {
+    /// Those of a second scheduler of this name beside kerf in this namespace, as the chart has them.
+    pub(crate) fn of_a_second_one(name: &str, namespace: &str) -> Self {
+        Self { scheduler_names: vec![name.to_owned()], namespace: namespace.to_owned(), ..Self::default() }
+    }
+
     /// Those of the cluster's own scheduler, as the chart's `ConfigMap` `kerf-main-scheduler` has it.
     pub(crate) fn of_the_main_one(extender_url: String) -> Self {
         Self {

@@ -151,10 +151,25 @@ mod tests {
 
     #[test]
     fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
-        let text = include_str!("../../docs/events.md");
-        let rows = text.lines().filter(|line| line.contains("| extender |"));
-        let documented: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();
-        assert_eq!(documented, Topic::ALL.map(Topic::reason).into());
+        assert_eq!(documented("## About pods"), Topic::ALL.map(|topic| topic.reason().to_owned()).into());
+    }
+
+    /// The reasons of the extender's in a section of docs/events.md.
+    fn documented(section: &str) -> BTreeSet<String> {
+        let (_, text) = include_str!("../../docs/events.md").split_once(section).unwrap();
+        let text = text.split_once("\n## ").map_or(text, |(text, _)| text);
+        let rows = text.lines().filter_map(|line| line.split_once("| extender |"));
+        rows.flat_map(|(reasons, _)| reasons.split('`').skip(1).step_by(2).map(str::to_owned)).collect()
+    }
+
+    #[test]
+    fn a_nodes_layout_is_told_by_the_reasons_of_its_condition() {
+        let conditions = include_str!("../../docs/plugin-layouts.md");
+        let rows = ["| True | `", "| Unknown | `", "| False | `"];
+        let rows = conditions.lines().filter_map(|line| rows.iter().find_map(|row| line.strip_prefix(row)));
+        let reasons = rows.filter_map(|row| Some(format!("Layout{}", row.split_once('`')?.0)));
+        let told: BTreeSet<String> = reasons.chain(["LayoutRemoved".to_owned()]).collect();
+        assert_eq!(documented("## About nodes"), told);
     }
 
     /// Another refusal does not compile until it has a number, and fails until it is listed here and documented.

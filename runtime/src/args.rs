@@ -28,8 +28,10 @@ pub enum LogFormat {
 /// How a program finds the API server.
 #[derive(Debug, Clone, Args)]
 pub struct ClientArgs {
-    /// A kubeconfig file. Without it the service account of the pod is used, or else `~/.kube/config`.
-    #[arg(long, env = "KUBECONFIG")]
+    /// A kubeconfig file. Without it those are taken that KUBECONFIG lists, or else `~/.kube/config`, or else the service account of the
+    /// pod.
+    // KUBECONFIG is no value of the flag: it may list several files, which are read as one.
+    #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
 }
 
@@ -135,6 +137,12 @@ impl FromStr for NamespacedName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kubeconfig_is_a_list_of_files_and_not_the_flags_one() {
+        let command = ClientArgs::augment_args(clap::Command::new("it"));
+        assert!(command.get_arguments().all(|argument| argument.get_env().is_none()));
+    }
 
     #[test]
     fn names_have_a_namespace() {

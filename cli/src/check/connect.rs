@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::version::Info;
 use kerf_runtime::args::{ClientError, ContextArgs, client};
 use kerf_runtime::tls;
 use kube::Config;
-use kube::client::Body;
+use kube::client::{AuthError, Body};
 use kube::config::{AuthInfo, KubeconfigError};
 use std::time::Duration;
 
@@ -47,6 +47,13 @@ pub enum Trouble {
         /// Its address.
         url: String,
         /// What the verifier says.
+        text: String,
+    },
+    /// No credentials are to be had: a plugin of the kubeconfig's is not there, or its login has ended.
+    NoLogin {
+        /// The plugin, where the kubeconfig names one.
+        plugin: Option<String>,
+        /// What went wrong.
         text: String,
     },
     /// Nobody answers.
@@ -89,6 +96,16 @@ impl Trouble {
                 format!("{url} shows a certificate that the kubeconfig's authority has not signed: {text}"),
                 "fetch a new kubeconfig: the cluster was made anew, or the address is another's",
             ),
+            Self::NoLogin { plugin: Some(plugin), text } => Finding::failure(
+                format!("{plugin}, which the kubeconfig names, gives no credentials: {text}"),
+                format!(
+                    "log in again, as your provider says; if {plugin} is not there, install it, and see that it is in PATH"
+                ),
+            ),
+            Self::NoLogin { plugin: None, text } => Finding::failure(
+                format!("the kubeconfig's user has no credentials: {text}"),
+                "log in again, or fetch a new kubeconfig",
+            ),
             Self::Silent { url, text } => Finding::failure(
                 format!("{url} does not answer: {text}"),
                 "look whether the cluster runs and whether a VPN or proxy is needed; if it moved, fetch a new kubeconfig",
@@ -106,33 +123,59 @@ pub async fn connect(args: &ContextArgs) -> Result<Connected, Trouble> {
     let config = args.config().await.map_err(|error| of_configuration(&error))?;
     let url = config.cluster_url.to_string();
     let ended = ended(&config.auth_info, Timestamp::now());
+    let plugin = config.auth_info.exec.as_ref().and_then(|exec| exec.command.clone());
     let answer = tokio::time::timeout(PATIENCE, ask(config)).await;
     let answer =
         answer.unwrap_or_else(|_| Err(Failed::Text(format!("no answer in {} s", PATIENCE.as_secs()))));
     answer
         .map(|connected| Connected { url: url.clone(), ..connected })
-        .map_err(|failed| judge(failed, ended, url))
+        .map_err(|failed| judge(failed, ended, plugin, url))
 }
 
 /// How a question failed.
 enum Failed {
     /// With this status of HTTP's.
     Status(u16, String),
+    /// Before it was asked, for want of credentials.
+    Login(String),
     /// With this text, all causes in a line.
     Text(String),
 }
 
+impl From<kube::Error> for Failed {
+    fn from(error: kube::Error) -> Self {
+        let login = match &error {
+            kube::Error::Auth(login) => Some(login),
+            // A plugin is asked again when what it gave has run out.
+            kube::Error::Service(error) => error.downcast_ref(),
+            _ => None,
+        };
+        match login {
+            Some(login) => Self::Login(of_login(login)),
+            None => Self::Text(format!("{:#}", anyhow::Error::from(error))),
+        }
+    }
+}
+
+/// Why there are no credentials. What a plugin wrote to its standard output is left out: it may be a secret.
+fn of_login(error: &AuthError) -> String {
+    let AuthError::AuthExecRun { out, .. } = error else { return error.to_string() };
+    let told = String::from_utf8_lossy(&out.stderr);
+    let last = told.lines().rfind(|line| !line.trim().is_empty());
+    let last = last.map(|line| format!(": {}", line.trim())).unwrap_or_default();
+    format!("it ended with {}{last}", out.status)
+}
+
 async fn ask(config: Config) -> Result<Connected, Failed> {
-    let chain = |error: kube::Error| Failed::Text(format!("{:#}", anyhow::Error::from(error)));
-    let client = client(config).map_err(chain)?;
+    let client = client(config)?;
     let request = http::Request::get("/version").body(Body::empty());
     let request = request.map_err(|error| Failed::Text(error.to_string()))?;
-    let response = client.send(request).await.map_err(chain)?;
+    let response = client.send(request).await?;
     let here = Timestamp::now();
     let status = response.status();
     let date =
         response.headers().get(http::header::DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
-    let body = response.into_body().collect_bytes().await.map_err(chain)?;
+    let body = response.into_body().collect_bytes().await?;
     if !status.is_success() {
         return Err(Failed::Status(status.as_u16(), String::from_utf8_lossy(&body).into_owned()));
     }
@@ -192,9 +235,10 @@ fn ended(user: &AuthInfo, now: Timestamp) -> Option<Timestamp> {
 }
 
 /// What is wrong, by how the question failed.
-fn judge(failed: Failed, ended: Option<Timestamp>, url: String) -> Trouble {
+fn judge(failed: Failed, ended: Option<Timestamp>, plugin: Option<String>, url: String) -> Trouble {
     match (failed, ended) {
         (_, Some(end)) => Trouble::CertificateEnded(end),
+        (Failed::Login(text), None) => Trouble::NoLogin { plugin, text },
         (Failed::Status(401, _), None) => Trouble::Unauthorized,
         (Failed::Status(_, text), None) => Trouble::Refused { url, text },
         (Failed::Text(text), None) if text.contains("invalid peer certificate") => {

@@ -13,11 +13,18 @@ fn each_trouble_is_told_by_its_name() {
         of_configuration(&ClientError::Kubeconfig(KubeconfigError::LoadContext("prod".to_owned()))),
         of_configuration(&ClientError::Kubeconfig(KubeconfigError::CurrentContextNotSet)),
         of_configuration(&ClientError::Kubeconfig(KubeconfigError::FindPath)),
-        judge(Failed::Status(401, String::new()), Some(end), url()),
-        judge(Failed::Status(401, String::new()), None, url()),
-        judge(Failed::Status(503, "etcd is down".to_owned()), None, url()),
-        judge(text("client error (Connect): invalid peer certificate: UnknownIssuer"), None, url()),
-        judge(text("client error (Connect): Connection refused (os error 111)"), None, url()),
+        judge(Failed::Status(401, String::new()), Some(end), None, url()),
+        judge(Failed::Status(401, String::new()), None, None, url()),
+        judge(Failed::Status(503, "etcd is down".to_owned()), None, None, url()),
+        judge(text("client error (Connect): invalid peer certificate: UnknownIssuer"), None, None, url()),
+        judge(text("client error (Connect): Connection refused (os error 111)"), None, None, url()),
+        judge(
+            Failed::from(kube::Error::Auth(AuthError::AuthExec("refused".to_owned()))),
+            None,
+            Some("aws".to_owned()),
+            url(),
+        ),
+        judge(Failed::from(kube::Error::Service(Box::new(AuthError::MissingCommand))), None, None, url()),
     ];
     let lines: Vec<String> = told
         .iter()
@@ -48,4 +55,16 @@ fn a_certificate_that_has_ended_is_found_in_the_kubeconfig() {
     assert_eq!(ended(&user, at("2026-01-01T00:00:00Z")), Some(at("2021-01-01T00:00:00Z")));
     assert_eq!(ended(&user, at("2020-06-01T00:00:00Z")), None);
     assert_eq!(ended(&AuthInfo::default(), at("2026-01-01T00:00:00Z")), None);
+}
+
+#[test]
+fn of_a_plugin_that_failed_its_last_words_are_told_and_not_what_it_may_have_given() {
+    use std::os::unix::process::ExitStatusExt as _;
+    let out = std::process::Output {
+        status: std::process::ExitStatus::from_raw(255 << 8),
+        stdout: b"a token".to_vec(),
+        stderr: b"a warning\nThe SSO session has ended\n\n".to_vec(),
+    };
+    let error = AuthError::AuthExecRun { cmd: "aws".to_owned(), out: Box::new(out) };
+    assert_eq!(of_login(&error), "it ended with exit status: 255: The SSO session has ended");
 }

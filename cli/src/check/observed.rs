@@ -15,6 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The agent as a program.
 pub const AGENT: &str = "kerf-node-agent";
 
+/// The namespace in which the webhook is shown a pod.
+pub const PROBED: &str = "default";
+
 /// Something that was looked for.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Seen<T> {
@@ -118,11 +121,13 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// The pods of one of kerf's programs that are not on their way out.
+    /// The pods of one of kerf's programs that have not ended, nor are on their way out. One that was evicted stays as an object while
+    /// another runs in its place.
     pub fn pods_of(&self, program: &str) -> impl Iterator<Item = &Pod> {
         self.pods.all().iter().filter(move |pod| {
             let name = pod.metadata.labels.as_ref().and_then(|labels| labels.get("app.kubernetes.io/name"));
-            name.is_some_and(|name| name == program) && pod.metadata.deletion_timestamp.is_none()
+            let is_of = name.is_some_and(|name| name == program);
+            is_of && pod.metadata.deletion_timestamp.is_none() && !has_ended(pod)
         })
     }
 
@@ -162,6 +167,11 @@ pub fn label<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
 /// An object's name.
 pub fn name_of(object: &impl k8s_openapi::Metadata<Ty = kube::core::ObjectMeta>) -> &str {
     object.metadata().name.as_deref().unwrap_or_default()
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Failed" | "Succeeded"))
 }
 
 /// Whether a pod is ready.

@@ -31,7 +31,8 @@ const IMAGES: [(&str, &str, Who); 10] = [
     ("k8s-device-plugin", "device-plugin", Who::DevicePlugin),
     ("gpu-operator-mig-manager", "", Who::MigManager),
     ("k8s-mig-manager", "", Who::MigManager),
-    ("k8s-dra-driver-gpu", "", Who::DraDriver),
+    // With GPUs switched off its kubelet plugin has the container compute-domains alone, which takes none.
+    ("k8s-dra-driver-gpu", "gpus", Who::DraDriver),
     ("nebuly-nvidia-device-plugin", "", Who::Nos),
     ("nos-mig-agent", "", Who::Nos),
     ("nos-gpu-agent", "", Who::Nos),
@@ -141,6 +142,7 @@ mod tests {
                 Some(Who::MigManager),
             ),
             ("gpus", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", Some(Who::DraDriver)),
+            ("compute-domains", "nvcr.io/nvidia/k8s-dra-driver-gpu:v25.8.0", None),
             ("device-plugin", "projecthami/hami:v2.7.0", Some(Who::Hami)),
             ("node-agent", "kerf-node-agent:0.1.0", None),
             ("dcgm-exporter", "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.1", None),

@@ -21,7 +21,8 @@ struct Entry {
 /// The account.
 pub fn account(records: &Records) -> String {
     let pod = &records.pod;
-    let mut entries: Vec<Entry> = records.events.iter().map(event).chain(scheduled(pod)).collect();
+    let events = records.events.iter().flatten().map(event);
+    let mut entries: Vec<Entry> = events.chain(scheduled(pod)).collect();
     // Stable: what happened in one second stays in the order above. Nothing of a pod is older than its creation.
     entries.sort_by_key(|entry| entry.at.unwrap_or(Timestamp::MAX));
     entries.insert(0, admission(pod));
@@ -29,11 +30,7 @@ pub fn account(records: &Records) -> String {
     entries.extend(reservations(records));
     entries.extend(by_node(records));
     entries.push(now(pod));
-    if records.events.is_empty() {
-        entries.push(note(
-            "Not recorded: Events. The API server forgets them, by default after an hour.".to_owned(),
-        ));
-    }
+    entries.extend(without_events(records).map(note));
     let metadata = &pod.metadata;
     let or = |text: &Option<String>, other: &str| text.clone().unwrap_or_else(|| other.to_owned());
     let mut text = format!(
@@ -50,6 +47,17 @@ pub fn account(records: &Records) -> String {
         }
     }
     text
+}
+
+/// Why the account has no Event.
+fn without_events(records: &Records) -> Option<String> {
+    match &records.events {
+        Err(why) => Some(format!("Not known: Events: {why}")),
+        Ok(events) if events.is_empty() => {
+            Some("Not recorded: Events. The API server forgets them, by default after an hour.".to_owned())
+        }
+        Ok(_) => None,
+    }
 }
 
 fn note(line: String) -> Entry {
@@ -208,43 +216,56 @@ fn assigned(pod: &Pod) -> Option<serde_json::Result<AssignmentDocument>> {
 /// What `GpuNodes` say now.
 fn reservations(records: &Records) -> Vec<Entry> {
     let uid = records.pod.metadata.uid.as_deref().unwrap_or_default();
-    let found: Vec<Entry> = records.nodes.iter().filter_map(|node| reserved_on(node, uid)).collect();
+    let nodes = records.nodes.iter().flatten();
+    let found: Vec<Entry> = nodes.filter_map(|node| reserved_on(node, uid)).collect();
     if !found.is_empty() || is_on_static_node(&records.pod) {
         return found;
     }
-    let line = if records.nodes.is_empty() {
-        "Not recorded: any GpuNode."
-    } else {
-        "Not recorded: a reservation. No GpuNode promises the pod a slice now."
-    };
-    vec![note(line.to_owned())]
+    vec![note(match &records.nodes {
+        Err(why) => format!("Not known: whether a GpuNode promises the pod a slice: {why}"),
+        Ok(nodes) if nodes.is_empty() => "Not recorded: any GpuNode.".to_owned(),
+        Ok(_) => "Not recorded: a reservation. No GpuNode promises the pod a slice now.".to_owned(),
+    })]
 }
 
 /// What each node has for a pod that waits. The scheduler records only how many nodes have which reason.
 fn by_node(records: &Records) -> Option<Entry> {
     let pod = &records.pod;
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let is_promised = records.nodes.iter().any(|node| reserved_on(node, uid).is_some());
+    let nodes = records.nodes.as_deref().unwrap_or_default();
+    // What cannot be read promises the pod nothing: such a node is one of those that have no room for it.
+    let specs = nodes.iter().filter_map(|node| node.read_spec().ok());
+    let is_promised = specs.flat_map(|spec| spec.slices).any(|slice| is_for(&slice, uid));
     let document = RequestDocument::parse(annotation(pod, keys::REQUEST)?).ok()?;
     if is_bound(pod) || is_promised {
         return None;
     }
     let none = BTreeMap::new();
     let static_nodes = records.static_nodes.as_ref().unwrap_or(&none);
-    let answers = again::by_node(&records.nodes, static_nodes, &document);
-    if answers.is_empty() && records.static_nodes.is_ok() {
+    let answers = again::by_node(nodes, static_nodes, &document);
+    let unknown = [
+        ("the nodes that kerf serves", records.nodes.as_ref().err()),
+        ("the nodes that NVIDIA's device plugin serves", records.static_nodes.as_ref().err()),
+    ];
+    let unknown: Vec<String> = unknown
+        .into_iter()
+        .filter_map(|(which, why)| Some(format!("  not known: {which}: {}", why?)))
+        .collect();
+    if answers.is_empty() && unknown.is_empty() {
         return None;
     }
     let head = "By node, not recorded but decided anew by what the nodes say now:".to_owned();
     let line =
         |(answer, names): (again::Answer, Vec<String>)| format!("  {}: {answer}", again::listed(&names));
-    let unknown = records.static_nodes.as_ref().err();
-    let unknown =
-        unknown.map(|why| format!("  not known: the nodes that NVIDIA's device plugin serves: {why}"));
     let lines = answers.into_iter().map(line).chain(unknown);
     let rest = "  (taints, labels, CPU, quotas and who waits before it are the scheduler's part: see FailedScheduling)";
     let lines = std::iter::once(head).chain(lines).chain([rest.to_owned()]);
     Some(Entry { at: None, lines: lines.collect() })
+}
+
+/// Whether a slice is promised to the pod of this uid.
+fn is_for(slice: &WantedSlice, uid: &str) -> bool {
+    slice.reservation.as_ref().is_some_and(|reservation| reservation.uid.as_str() == uid)
 }
 
 fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
@@ -253,8 +274,7 @@ fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
         Ok(spec) => spec,
         Err(error) => return Some(note(format!("Not readable: the spec of GpuNode {name}: {error}"))),
     };
-    let is_his = |slice: &&WantedSlice| slice.reservation.as_ref().is_some_and(|r| r.uid.as_str() == uid);
-    let slices: Vec<&WantedSlice> = spec.slices.iter().filter(is_his).collect();
+    let slices: Vec<&WantedSlice> = spec.slices.iter().filter(|slice| is_for(slice, uid)).collect();
     if slices.is_empty() {
         return None;
     }

@@ -2,8 +2,12 @@ use super::*;
 use std::path::Path;
 
 fn explained(fixture: &str) -> String {
+    account(&records(fixture))
+}
+
+fn records(fixture: &str) -> Records {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/explain/testdata").join(fixture);
-    account(&Records::read(&path).unwrap())
+    Records::read(&path).unwrap()
 }
 
 #[test]
@@ -24,4 +28,24 @@ fn a_pod_that_waits_is_told_why() {
 #[test]
 fn what_is_not_recorded_is_said_and_not_guessed() {
     insta::assert_snapshot!(explained("stranger.yaml"));
+}
+
+#[test]
+fn a_node_that_cannot_be_read_hides_no_other() {
+    let mut records = records("waits.yaml");
+    let slice = serde_json::json!({"id": "s9", "gpu": "GPU-9", "shape": {"kind": "future"}});
+    let node = serde_json::json!({"metadata": {"name": "newer"}, "spec": {"revision": 1, "slices": [slice]}});
+    records.nodes.as_mut().unwrap().push(serde_json::from_value(node).unwrap());
+    let told = account(&records);
+    assert!(told.contains("Not readable: the spec of GpuNode newer"), "{told}");
+    assert!(told.contains("h100, h101: GPU slices in use"), "{told}");
+}
+
+#[test]
+fn who_may_not_see_gpu_nodes_or_events_is_told_the_rest() {
+    let mut records = records("waits.yaml");
+    let forbidden = |what: &str| format!("{what} is forbidden: User \"jane\" cannot list resource {what:?}");
+    (records.events, records.nodes) = (Err(forbidden("events")), Err(forbidden("gpunodes.kerf.dev")));
+    records.static_nodes = Err("only GpuNodes tell which they are".to_owned());
+    insta::assert_snapshot!(account(&records));
 }

@@ -16,10 +16,10 @@ use std::path::Path;
 pub struct Records {
     /// The pod.
     pub pod: Pod,
-    /// Events about it.
-    pub events: Vec<Event>,
-    /// The nodes on which something may be promised to it.
-    pub nodes: Vec<GpuNode>,
+    /// Events about it, or why they are not known. Who may see a pod need not see all that is recorded of it.
+    pub events: Result<Vec<Event>, String>,
+    /// The nodes on which something may be promised to it, or why they are not known.
+    pub nodes: Result<Vec<GpuNode>, String>,
     /// The nodes that NVIDIA's device plugin serves, by name, or why they are not known. For a pod that is bound nobody has asked.
     pub static_nodes: Result<BTreeMap<String, PluginNode>, String>,
 }
@@ -32,18 +32,16 @@ impl Records {
             .with_context(|| format!("there is no pod {name} in namespace {namespace}; -n names another"))?;
         let about =
             ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={name}"));
-        let events = Api::<Event>::namespaced(client.clone(), namespace).list(&about).await?.items;
-        let nodes = Api::<GpuNode>::all(client.clone()).list(&ListParams::default()).await?.items;
+        let events = Api::<Event>::namespaced(client.clone(), namespace).list(&about).await;
+        let nodes = Api::<GpuNode>::all(client.clone()).list(&ListParams::default()).await;
+        let (events, nodes) = (events.map(|list| list.items), nodes.map(|list| list.items).map_err(why));
         // They matter to a pod that waits: the list of all pods is long.
-        let static_nodes = if is_bound(&pod) {
-            Ok(BTreeMap::new())
-        } else {
-            static_nodes(&client, &nodes).await.map_err(|error| match error {
-                kube::Error::Api(status) => status.message.clone(),
-                error => error.to_string(),
-            })
+        let static_nodes = match &nodes {
+            _ if is_bound(&pod) => Ok(BTreeMap::new()),
+            Ok(nodes) => static_nodes(&client, nodes).await.map_err(why),
+            Err(_) => Err("only GpuNodes tell which they are".to_owned()),
         };
-        Ok(Self { static_nodes, ..Self::of(pod, events, nodes) })
+        Ok(Self { static_nodes, ..Self::of(pod, events.map_err(why), nodes) })
     }
 
     /// Reads a file of YAML documents or one JSON object; a List is what it has.
@@ -72,17 +70,27 @@ impl Records {
             parsed.with_context(|| format!("{}: a {kind} cannot be read", path.display()))?;
         }
         let pod = pod.with_context(|| format!("{}: there is no Pod in it", path.display()))?;
-        Ok(Self::of(pod, events, nodes))
+        Ok(Self::of(pod, Ok(events), Ok(nodes)))
     }
 
     /// Only what is about this pod, and not about a namesake.
-    fn of(pod: Pod, mut events: Vec<Event>, nodes: Vec<GpuNode>) -> Self {
+    fn of(pod: Pod, mut events: Result<Vec<Event>, String>, nodes: Result<Vec<GpuNode>, String>) -> Self {
         let (name, uid) = (pod.metadata.name.clone(), pod.metadata.uid.clone());
-        events.retain(|event| {
-            let about = &event.involved_object;
-            about.name == name && (about.uid.is_none() || uid.is_none() || about.uid == uid)
-        });
+        if let Ok(events) = &mut events {
+            events.retain(|event| {
+                let about = &event.involved_object;
+                about.name == name && (about.uid.is_none() || uid.is_none() || about.uid == uid)
+            });
+        }
         Self { pod, events, nodes, static_nodes: Ok(BTreeMap::new()) }
+    }
+}
+
+/// Why something is not known, in a line.
+fn why(error: kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.trim().to_owned(),
+        error => error.to_string(),
     }
 }
 

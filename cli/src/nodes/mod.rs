@@ -15,13 +15,14 @@ use kube::api::{Api, ListParams};
 use show::{Managed, Shown};
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// How often is looked again under `--watch`.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Between these a drawing is legible, and a terminal as wide.
-const WIDTHS: std::ops::RangeInclusive<usize> = 40..=240;
+const WIDTHS: RangeInclusive<usize> = 40..=240;
 
 /// Which nodes, and how they are shown.
 #[derive(Debug, ClapArgs)]
@@ -129,12 +130,18 @@ fn of_object(object: &GpuNode) -> Managed {
     Managed { name: object.name().to_string(), read }
 }
 
-/// A Deployment's pod by its Deployment's name and the last letters that tell it from its sisters.
+/// A Deployment's pod by its Deployment's name and the last letters that tell it from its sisters. A pod of anybody else's keeps its
+/// name.
 fn short_name(pod: &str) -> String {
     match pod.rsplitn(3, '-').collect::<Vec<_>>()[..] {
-        [last, hash, name] if hash.len() > 7 => format!("{name}-{last}"),
+        [last, hash, name] if is_random(last, 5..=5) && is_random(hash, 8..=10) => format!("{name}-{last}"),
         _ => pod.to_owned(),
     }
+}
+
+/// Whether a part of a name is of so many of the letters that Kubernetes draws from (apimachinery's `rand.String`), which make no words.
+fn is_random(part: &str, lengths: RangeInclusive<usize>) -> bool {
+    lengths.contains(&part.len()) && part.chars().all(|letter| "bcdfghjklmnpqrstvwxz2456789".contains(letter))
 }
 
 #[cfg(test)]

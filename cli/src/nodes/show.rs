@@ -117,11 +117,33 @@ fn wide(shown: &Shown) -> String {
             }
         }
     }
-    let mut text = columns.write("No node is served by kerf.");
+    let rowless: Vec<String> = shown.managed.iter().filter_map(rowless).collect();
+    let has_rows = rowless.len() < shown.managed.len();
+    let mut text = if has_rows || rowless.is_empty() {
+        columns.write("No node is served by kerf.")
+    } else {
+        String::new()
+    };
+    for line in rowless {
+        let _infallible = writeln!(text, "{line}");
+    }
     if !shown.offered.is_empty() {
         let _infallible = write!(text, "\n{}", offered::table(&shown.offered));
     }
     text
+}
+
+/// Why a node has no row in the table, which has one for each GPU at least.
+fn rowless(node: &Managed) -> Option<String> {
+    let why = match &node.read {
+        Err(why) => why.clone(),
+        Ok((_, status)) if !status.gpus.is_empty() => return None,
+        Ok((_, status)) => {
+            let troubles = troubles(status);
+            if troubles.is_empty() { "its agent reports no GPU".to_owned() } else { troubles.join("; ") }
+        }
+    };
+    Some(format!("{}: {why}", node.name))
 }
 
 /// The pod, with its namespace, and the container that have a slice or were promised it.

@@ -133,9 +133,30 @@ fn a_node_that_cannot_be_read_says_why_and_an_empty_cluster_says_so() {
 }
 
 #[test]
+fn a_table_names_the_nodes_that_have_no_row_in_it_and_why() {
+    let bad = || of_object(&object(json!({"metadata": {"name": "x"}, "status": {"gpus": 1}})));
+    let silent = of_object(&object(json!({"metadata": {"name": "y"}})));
+    let serving = json!({"type": "Ready", "status": "True", "reason": "Serving", "message": "", "lastTransitionTime": ""});
+    let empty =
+        json!({"observedRevision": 0, "summary": {}, "gpus": [], "slices": [], "conditions": [serving]});
+    let empty = of_object(&object(json!({"metadata": {"name": "z"}, "status": empty})));
+    let shown = Shown { managed: vec![bad(), silent, empty], offered: Vec::new() };
+    let said = text(&shown, Output::Wide, 88);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines[0].starts_with("x: failed to read GpuNode.status"), "{said}");
+    assert_eq!(lines[1..], ["y: its agent has not reported yet", "z: its agent reports no GPU"]);
+    let said = text(&Shown { managed: vec![shared(1, 1), bad()], offered: Vec::new() }, Output::Wide, 88);
+    assert!(said.starts_with("NODE") && said.contains("\nx: failed to read"), "{said}");
+}
+
+#[test]
 fn a_deployments_pods_are_told_by_their_last_letters() {
     assert_eq!(short_name("web-7d9f8b6c54-x2x2x"), "web-x2x2x");
-    assert_eq!(short_name("trainer-0"), "trainer-0");
+    for whole in
+        ["trainer-0", "llama-inference-0", "llama-embedding-0", "web-frontend-x2x2x", "web-7d9f8b6c54-0"]
+    {
+        assert_eq!(short_name(whole), whole);
+    }
     assert_eq!(draw::coloured(Some(SliceState::Held), "a"), "\x1b[30;42ma\x1b[0m");
     assert_eq!(draw::coloured(None, "a"), "a");
 }

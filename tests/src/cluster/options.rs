@@ -74,6 +74,13 @@ impl NodeSpec {
             .with_label("nvidia.com/gpu.deploy.driver", "pre-installed")
     }
 
+    /// What GPU Operator adds by its defaults where the GPUs have MIG: its MIG manager, and the order to leave them uncut.
+    #[must_use]
+    pub fn with_mig_manager_labels(self) -> Self {
+        self.with_label("nvidia.com/gpu.deploy.mig-manager", "true")
+            .with_label("nvidia.com/mig.config", "all-disabled")
+    }
+
     /// The taint that keeps pods without GPUs away.
     #[must_use]
     pub fn with_gpu_taint(mut self) -> Self {

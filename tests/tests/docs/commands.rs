@@ -84,10 +84,8 @@ fn every_page_with_commands_is_run() -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_commands_of_the_documentation_run_and_its_manifests_are_taken() -> anyhow::Result<()> {
-    let nodes = vec![
-        NodeSpec::without_gpus("cpu"),
-        NodeSpec::new("h100", Model::H100, 1).with_gpu_operator_labels().with_gpu_taint(),
-    ];
+    let h100 = NodeSpec::new("h100", Model::H100, 1).with_gpu_operator_labels().with_mig_manager_labels();
+    let nodes = vec![NodeSpec::without_gpus("cpu"), h100.with_gpu_taint()];
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
     let folder = cluster.plane().dir().join("reader");
     std::fs::create_dir(&folder)?;

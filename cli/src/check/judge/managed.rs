@@ -80,7 +80,11 @@ fn node(seen: &Observed, name: &str) -> Vec<Finding> {
     };
     findings.extend(status.conditions.iter().filter_map(|it| condition(name, it, &log)));
     findings.extend(follows(name, &spec, &status, &log));
-    findings.extend(status.gpus.iter().filter_map(|gpu| of_gpu(name, gpu, &spec)));
+    findings.extend(status.gpus.iter().filter_map(|gpu| sick(name, gpu)));
+    // Where another manages the GPUs the agent cuts nothing, whatever policy and MIG mode are: its condition says so.
+    if !is_contested(&status) {
+        findings.extend(status.gpus.iter().filter_map(|gpu| serves_nothing(name, gpu, &spec)));
+    }
     findings
 }
 
@@ -147,18 +151,27 @@ fn follows(node: &str, spec: &GpuNodeSpec, status: &GpuNodeStatus, log: &str) ->
     })
 }
 
-/// Whether a GPU is well and serves what policy says.
-fn of_gpu(node: &str, gpu: &GpuStatus, spec: &GpuNodeSpec) -> Option<Finding> {
+/// Whether somebody else manages the node's GPUs, or that is not known.
+fn is_contested(status: &GpuNodeStatus) -> bool {
+    let mut conditions = status.conditions.iter();
+    conditions.any(|it| it.kind == Condition::UNCONTESTED && it.status != ConditionStatus::True)
+}
+
+/// What the agent finds wrong with a GPU.
+fn sick(node: &str, gpu: &GpuStatus) -> Option<Finding> {
+    let (index, message) = (gpu.index, gpu.message.as_ref()?);
+    Some(Finding::failure(
+        format!("{node}: GPU {index} ({}): {message}", gpu.uuid),
+        format!(
+            "as the message says; nvidia-smi -q -i {index} on the node; if it stays, drain the node and reset the GPU: nvidia-smi --gpu-reset -i {index}"
+        ),
+    ))
+}
+
+/// Whether a GPU that is well serves what policy says.
+fn serves_nothing(node: &str, gpu: &GpuStatus, spec: &GpuNodeSpec) -> Option<Finding> {
     let index = gpu.index;
-    if let Some(message) = &gpu.message {
-        return Some(Finding::failure(
-            format!("{node}: GPU {index} ({}): {message}", gpu.uuid),
-            format!(
-                "as the message says; nvidia-smi -q -i {index} on the node; if it stays, drain the node and reset the GPU: nvidia-smi --gpu-reset -i {index}"
-            ),
-        ));
-    }
-    if !gpu.kinds.is_empty() {
+    if gpu.message.is_some() || !gpu.kinds.is_empty() {
         return None;
     }
     let rule = spec.policy.rule(index, &gpu.uuid, &gpu.model);

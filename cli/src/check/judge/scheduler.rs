@@ -6,6 +6,7 @@ use crate::check::difference::{Difference, differences};
 use crate::check::observed::name_of;
 use crate::scheduler_config;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kerf_core::policy::Policy;
 use serde_json::{Value, json};
 
 const PROGRAM: &str = "kerf-scheduler";
@@ -47,8 +48,9 @@ fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
         return Err(unknown("the scheduler's configuration", why));
     }
     let namespace = &seen.namespace;
+    let print = printed_by(&scheduler_name(seen, &Value::Null), namespace);
     let remedy = format!(
-        "kerf scheduler-config --leader-elect > config.yaml; kubectl -n {namespace} create configmap {PROGRAM} --from-file=config.yaml; then restart it: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
+        "{print} > config.yaml; kubectl -n {namespace} create configmap {PROGRAM} --from-file=config.yaml; then restart it: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
     );
     let main = main_scheduler::config_map(seen);
     let Some(map) = main.or_else(|| config_map(seen)) else {
@@ -69,24 +71,25 @@ fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
 }
 
 fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
-    let is_main = main_scheduler::asks_kerf(seen);
+    let (is_main, namespace) = (main_scheduler::asks_kerf(seen), &seen.namespace);
+    let scheduler = scheduler_name(seen, found);
     let wanted = scheduler_config::configuration(&if is_main {
         let address = address(seen).unwrap_or_else(|| "the address of Service kerf-extender".to_owned());
         scheduler_config::Args::of_the_main_one(by_address(&address))
     } else {
-        scheduler_config::Args::default()
+        scheduler_config::Args::of_a_second_one(&scheduler, namespace)
     });
     let (heavy, light): (Vec<_>, Vec<_>) = differences(&wanted, &of_ours(&wanted, found))
         .into_iter()
         .filter(|it| !is_by_address(seen, it))
         .partition(breaks);
     let mut findings = Vec::new();
-    let namespace = &seen.namespace;
     let remedy = if is_main {
         main_scheduler::remedy(namespace)
     } else {
+        let print = printed_by(&scheduler, namespace);
         format!(
-            "write what kerf scheduler-config --leader-elect prints into it, and restart: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
+            "write what {print} prints into it, and restart: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
         )
     };
     if !heavy.is_empty() {
@@ -107,6 +110,23 @@ fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
     }
     findings.extend(names(seen, found));
     findings
+}
+
+/// The command whose output the configuration should be.
+fn printed_by(scheduler: &str, namespace: &str) -> String {
+    format!("kerf scheduler-config --leader-elect --scheduler-name {scheduler} --namespace {namespace}")
+}
+
+/// The name of the profile that is kerf's. An admin may choose it: it is the one that a policy gives pods to, or else the usual one, or
+/// else the only one.
+fn scheduler_name(seen: &Observed, found: &Value) -> String {
+    let profiles = profiles(found);
+    let policies = policies(seen).map(|policies| policies.pods).unwrap_or_default();
+    let named: Vec<&str> =
+        policies.iter().map(Policy::scheduler_name).filter(|name| !name.is_empty()).collect();
+    let mut known = named.iter().copied().chain([PROGRAM]).filter(|name| profiles.contains(name));
+    let only = if let [only] = profiles[..] { Some(only) } else { None };
+    known.next().or(only).or(named.first().copied()).unwrap_or(PROGRAM).to_owned()
 }
 
 /// The document with the profiles that are wanted and with kerf's extender: a scheduler may have others beside them.
@@ -201,7 +221,11 @@ mod tests {
     }
 
     fn of(found: &Value) -> Finding {
-        compared(&Observed::default(), "ConfigMap kerf-scheduler", found).remove(0)
+        compared(&observed(), "ConfigMap kerf-scheduler", found).remove(0)
+    }
+
+    fn observed() -> Observed {
+        Observed { namespace: "kerf-system".to_owned(), ..Observed::default() }
     }
 
     #[test]
@@ -245,8 +269,27 @@ mod tests {
             found["extenders"][0]["urlPrefix"] = json!(url);
             assert!(of(&found).is_failure());
             let service = serde_json::from_value(json!({"spec": {"clusterIP": address}})).unwrap();
-            let seen = Observed { extender_service: Seen::Found(service), ..Observed::default() };
+            let seen = Observed { extender_service: Seen::Found(service), ..observed() };
             assert_eq!(compared(&seen, "it", &found)[0].remedy(), None, "{address}");
         }
+    }
+
+    #[test]
+    fn a_namespace_and_a_name_of_the_admins_are_as_good_and_stand_in_the_remedy() {
+        let args = scheduler_config::Args::of_a_second_one("mine", "gpu");
+        let mut found = scheduler_config::configuration(&args);
+        let policy = include_str!("../../../../policies/default.yaml")
+            .replace("schedulerName: kerf-scheduler", "schedulerName: mine");
+        let map = json!({"metadata": {"name": "kerf-policies"}, "data": {"default.yaml": policy}});
+        let maps = Seen::Found(vec![serde_json::from_value(map).unwrap()]);
+        let seen = Observed { namespace: "gpu".to_owned(), config_maps: maps, ..Observed::default() };
+        let judged = |found: &Value| compared(&seen, "it", found);
+        assert_eq!(judged(&found).iter().find_map(Finding::remedy), None);
+        found["profiles"].as_array_mut().unwrap().insert(0, json!({"schedulerName": "other"}));
+        assert_eq!(judged(&found).iter().find_map(Finding::remedy), None);
+        found["extenders"][0]["bindVerb"] = json!("");
+        let remedy = judged(&found)[0].remedy().unwrap_or_default().to_owned();
+        assert!(remedy.contains("--scheduler-name mine --namespace gpu"), "{remedy}");
+        assert!(judged(&shipped())[0].what.contains("urlPrefix"), "another namespace's extender");
     }
 }

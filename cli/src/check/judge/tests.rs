@@ -283,6 +283,13 @@ const FAULTS: &[(&str, Break)] = &[
         status["conditions"][2]["message"] = json!("NVIDIA's device plugin manages GPUs of this node.");
         seen.gpu_nodes = Seen::Found(vec![gpu_node(&status)]);
     }),
+    ("somebody else is on the node, so that its GPUs serve nothing", |seen| {
+        let mut status = status();
+        status["gpus"][0]["kinds"] = json!([]);
+        status["conditions"][2]["status"] = json!("False");
+        status["conditions"][2]["message"] = json!("NVIDIA's device plugin manages GPUs of this node.");
+        seen.gpu_nodes = Seen::Found(vec![gpu_node(&status)]);
+    }),
     ("MIG mode is not what policy needs", |seen| {
         let mut status = status();
         status["gpus"][0]["kinds"] = json!([]);
@@ -369,6 +376,37 @@ fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
         told.extend([format!("== {name}\n"), lines.join("\n"), "\n".to_owned()]);
     }
     insta::assert_snapshot!(told);
+}
+
+#[test]
+fn a_pod_of_a_namespace_that_the_admin_excludes_may_pass_the_webhook_by() {
+    let excluded = |rule: Value| {
+        let mut seen = good();
+        seen.probe = Probe::PassedBy;
+        let Seen::Found(configuration) = &mut seen.webhook else { unreachable!() };
+        for webhook in configuration.webhooks.iter_mut().flatten() {
+            webhook.namespace_selector = Some(of(json!({"matchExpressions": [rule]})));
+        }
+        is_good(&after(&seen), true)
+    };
+    let rule = |operator: &str, name: &str| json!({"key": "kubernetes.io/metadata.name", "operator": operator, "values": ["kube-system", name]});
+    assert!(excluded(rule("NotIn", "default")) && excluded(rule("In", "ml")));
+    assert!(!excluded(rule("NotIn", "ml")) && !excluded(rule("In", "default")));
+}
+
+#[test]
+fn pods_that_ended_are_not_waited_for() {
+    for phase in ["Failed", "Succeeded"] {
+        let mut seen = good();
+        let Seen::Found(pods) = &mut seen.pods else { unreachable!() };
+        for (program, node) in [("kerf-webhook", "cpu"), ("kerf-node-agent", "h100")] {
+            let mut ended = pod(&format!("{program}-0"), program, node, false);
+            ended.status.as_mut().unwrap().phase = Some(phase.to_owned());
+            pods.insert(0, ended);
+        }
+        let report = after(&seen);
+        assert!(is_good(&report, true), "{phase}: {}", render(&report, Output::Short, true));
+    }
 }
 
 #[test]

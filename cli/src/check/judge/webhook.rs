@@ -2,7 +2,7 @@
 
 use super::tls::{age, content};
 use super::{Finding, Observed, Seen, pods, unknown};
-use crate::check::observed::Probe;
+use crate::check::observed::{PROBED, Probe};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, WebhookClientConfig};
 use kerf_runtime::tls;
 
@@ -105,6 +105,19 @@ fn certificate(seen: &Observed, webhook: &MutatingWebhook) -> Vec<Finding> {
     findings
 }
 
+/// Whether an admin keeps the namespace in which the probe is shown from the webhook.
+fn is_excluded(seen: &Observed) -> bool {
+    let Some(configuration) = seen.webhook.found() else { return false };
+    let of_pods = |webhook: &&MutatingWebhook| webhook.name == format!("pods.{}", kerf_core::keys::GROUP);
+    let webhook = configuration.webhooks.iter().flatten().find(of_pods);
+    let selector = webhook.and_then(|webhook| webhook.namespace_selector.as_ref());
+    let rules = selector.into_iter().flat_map(|selector| selector.match_expressions.iter().flatten());
+    rules.into_iter().filter(|rule| rule.key == "kubernetes.io/metadata.name").any(|rule| {
+        let is_listed = rule.values.iter().flatten().any(|name| name == PROBED);
+        rule.operator == "NotIn" && is_listed || rule.operator == "In" && !is_listed
+    })
+}
+
 fn answers(seen: &Observed) -> Option<Finding> {
     let namespace = &seen.namespace;
     let log = format!("kubectl -n {namespace} logs deploy/{PROGRAM}");
@@ -112,7 +125,10 @@ fn answers(seen: &Observed) -> Option<Finding> {
         Probe::NotTried => return None,
         Probe::Admitted => Finding::fine("it admits a pod that asks for GPU memory (tried by a dry run)"),
         Probe::Refused(why) => Finding::fine(format!(
-            "it answers; a pod that asks for 1Gi in the namespace default would be refused: {why}"
+            "it answers; a pod that asks for 1Gi in the namespace {PROBED} would be refused: {why}"
+        )),
+        Probe::PassedBy if is_excluded(seen) => Finding::fine(format!(
+            "its namespaceSelector leaves the namespace {PROBED} out: whether it admits a pod was not tried"
         )),
         Probe::PassedBy => Finding::failure(
             "a pod that asks for GPU memory came past the webhook (tried by a dry run)",

@@ -1,6 +1,6 @@
 //! Shows the webhook a pod that asks for GPU memory. The API server makes no pod of it (`dryRun=All`).
 
-use crate::check::observed::Probe;
+use crate::check::observed::{PROBED, Probe};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kube::Client;
@@ -14,7 +14,7 @@ pub async fn show(client: &Client) -> Probe {
         Err(error) => return Probe::Hindered(error.to_string()),
     };
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    outcome(Api::<Pod>::namespaced(client.clone(), "default").create(&dry_run, &pod).await)
+    outcome(Api::<Pod>::namespaced(client.clone(), PROBED).create(&dry_run, &pod).await)
 }
 
 /// A pod that every `PodSecurity` level takes.

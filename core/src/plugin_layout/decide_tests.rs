@@ -99,7 +99,7 @@ fn a_failure_leads_back_to_the_last_layout_that_worked() {
         "b never worked"
     );
     world.policies = policies(&[]);
-    assert_eq!((world.reason("n"), world.config("n")), ("", None), "before kerf there was none");
+    assert_eq!((world.reason("n"), world.config("n")), ("Removing", None), "before kerf there was none");
 }
 
 #[test]
@@ -122,8 +122,9 @@ fn what_was_there_before_comes_back_with_the_end_of_the_policy() {
     assert_eq!(world.reason("n"), "RemovalWaits");
     assert!(world.config_map.data.as_ref().unwrap().contains_key("a"), "the node has it still");
     world.hold("n", &[]);
-    assert_eq!(world.reason("n"), "");
-    assert_eq!((world.config("n"), world.at("n").record.clone()), (None, None));
+    assert_eq!((world.reason("n"), world.config("n")), ("Removing", None));
+    world.shows("n", &[("nvidia.com/gpu", 1)]);
+    assert_eq!((world.reason("n"), world.at("n").record.clone()), ("", None));
     assert_eq!(world.told.last().map(String::as_str), Some("LayoutRemoved"));
     world.settle();
     assert_eq!(world.config_map.data.unwrap().keys().collect::<Vec<_>>(), ["default"]);
@@ -153,7 +154,9 @@ fn nothing_is_removed_while_a_policy_file_is_bad() {
     world.has_bad_files = true;
     assert_eq!((world.reason("n"), world.config("n").as_deref()), ("InForce", Some("a")));
     world.has_bad_files = false;
-    assert_eq!((world.reason("n"), world.config("n")), ("", None));
+    assert_eq!((world.reason("n"), world.config("n")), ("Removing", None));
+    world.has_bad_files = true;
+    assert_eq!(world.reason("n"), "Removing", "it has begun");
 }
 
 #[test]
@@ -285,7 +288,9 @@ fn kerfs_own_nodes_have_no_layout() {
     for (key, value) in [("kerf.dev/managed", "true"), ("nos.nebuly.com/gpu-partitioning", "mig")] {
         let mut world = in_force();
         world.label("n", key, Some(value));
-        assert_eq!((world.reason("n"), world.config("n")), ("", None), "{key}");
+        assert_eq!((world.reason("n"), world.config("n")), ("Removing", None), "{key}");
+        world.now += 60;
+        assert_eq!(world.state("n"), None, "{key}");
     }
 }
 
@@ -325,6 +330,9 @@ fn a_cluster_policy_names_the_config_map_before_nodes_are_labelled_and_is_led_ba
     );
     assert_eq!(set.mig_strategy, Some(MigStrategy::Single), "this layout does not care");
     world.policies = policies(&[]);
+    world.settle();
+    assert_eq!(world.cluster_policy.as_ref().unwrap().settings, set, "the node's plugin has not followed");
+    world.now += 60;
     world.settle();
     assert_eq!(world.cluster_policy.as_ref().unwrap().settings, before);
     assert_eq!(world.cluster_policy.unwrap().record, None);
@@ -412,4 +420,61 @@ fn a_new_leader_goes_on_where_the_old_one_stopped() {
     next.nodes = world.nodes;
     next.config_map = world.config_map;
     assert_eq!(next.reason("n"), "RolledBack");
+}
+
+#[test]
+fn no_pod_comes_to_a_node_that_was_led_back_before_its_plugin_has_followed() {
+    let mut world = in_force();
+    world.policies = policies(&[]);
+    assert_eq!(world.reason("n"), "Removing");
+    assert!(world.is_changing("n"), "the plugin is about to reload");
+    world.now += 59;
+    assert!(world.settle().nodes["n"].write.is_none() && world.is_changing("n"));
+    world.now += 1;
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("", false), "nothing else comes");
+
+    let mut world = in_force();
+    world.policies = policies(&[("a", sliced(2))]);
+    world.settle();
+    world.now += TIMEOUT;
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("RolledBack", true));
+    world.shows("n", &[("nvidia.com/gpu", 2)]);
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("RolledBack", true), "late, and about to go");
+    world.label("n", "pool", None);
+    world.label("n", "kerf.dev/layout", Some("none"));
+    world.shows("n", &[("nvidia.com/gpu", 1)]);
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("UnknownLayout", false), "whatever is wanted");
+}
+
+#[test]
+fn a_layout_that_is_wanted_again_while_it_is_removed_is_begun_anew() {
+    let mut world = in_force();
+    world.policies = policies(&[]);
+    assert_eq!(world.reason("n"), "Removing");
+    world.policies = policies(&[("a", sliced(4))]);
+    world.shows("n", &[("nvidia.com/gpu", 1)]);
+    assert_eq!((world.reason("n"), world.config("n").as_deref()), ("Applying", Some("a")));
+    world.policies = policies(&[]);
+    assert_eq!((world.reason("n"), world.config("n")), ("Removing", None), "what was before is known still");
+}
+
+#[test]
+fn gpus_that_are_cut_back_are_waited_for() {
+    let layout = json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
+    world.label("n", MIG_CONFIG, Some("all-disabled"));
+    world.settle();
+    world.label("n", "nvidia.com/mig.config.state", Some("success"));
+    world.now += TIMEOUT;
+    assert_eq!(world.reason("n"), "RolledBack");
+    world.now += 5;
+    world.shows("n", &[("nvidia.com/gpu", 2)]);
+    assert!(world.settle().nodes["n"].write.is_none() && world.is_changing("n"), "an older cut's success");
+    world.label("n", "nvidia.com/mig.config.state", Some("pending"));
+    world.now += TIMEOUT;
+    world.settle();
+    assert!(world.is_changing("n"));
+    world.label("n", "nvidia.com/mig.config.state", Some("success"));
+    world.settle();
+    assert!(!world.is_changing("n"));
 }

@@ -10,6 +10,7 @@
 //! | `config_map` | what the `ConfigMap` holds |
 //! | `cluster_policy` | what GPU Operator's `ClusterPolicy` has to say |
 //! | `choice` | which layout a node is to have |
+//! | `lag` | whether NVIDIA's programs have followed labels that are written |
 //! | `record` | what was changed on a node, and what was there before |
 //! | `node` | what is due on a node |
 //! | `state` | how far it is, and what is told of it |
@@ -21,6 +22,7 @@ mod config_map;
 mod decide;
 mod digest;
 mod gpus;
+mod lag;
 mod layout;
 mod node;
 mod promise;
@@ -34,6 +36,7 @@ mod walk_tests;
 pub use cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, SeenClusterPolicy};
 pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};
 pub use gpus::NodeGpus;
+pub use lag::Lag;
 pub use layout::{
     DEFAULT_KEY, LONGEST_LAYOUT_NAME, MOST_MPS_REPLICAS, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing,
 };

@@ -4,6 +4,7 @@
 use super::choice::{Chosen, named};
 use super::config_map::{key, layout_of};
 use super::gpus::NodeGpus;
+use super::lag::Lag;
 use super::promise::{Promise, shown};
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation, Standing};
@@ -49,6 +50,14 @@ pub struct NodeWrite {
     pub labels: PluginLabels,
     /// Its record; `None` removes it.
     pub record: Option<NodeRecord>,
+}
+
+impl NodeWrite {
+    /// Whether NVIDIA's programs are told something else: then no pod may come before they have followed.
+    #[must_use]
+    pub fn changes(&self, seen: &SeenNode) -> bool {
+        self.labels != PluginLabels::of(&seen.labels)
+    }
 }
 
 /// What a Node's users are told, once.
@@ -143,14 +152,27 @@ pub(super) fn decide(
     chosen: Result<Option<Chosen<'_>>, LayoutState>,
     around: &Around<'_>,
 ) -> NodeDecision {
-    let chosen = match chosen {
-        Ok(chosen) => chosen,
-        Err(state) => return NodeDecision::of(state),
+    let decision = match chosen {
+        Ok(chosen) => due(node, chosen, around),
+        Err(state) => NodeDecision::of(state),
     };
+    if decision.write.is_some() || decision.asks_for_holders {
+        return decision;
+    }
+    match node.record.as_deref().map(NodeRecord::from_json) {
+        Some(Ok(record)) => NodeDecision { write: followed(node, record, around), ..decision },
+        _ => decision,
+    }
+}
+
+/// The same, but for what time does to the record.
+fn due(node: &SeenNode, chosen: Option<Chosen<'_>>, around: &Around<'_>) -> NodeDecision {
     let labels = PluginLabels::of(&node.labels);
     match node.record.as_deref().map(NodeRecord::from_json) {
         None => unrecorded(node, &labels, chosen, around),
         Some(Err(error)) => NodeDecision::conflict(Conflict::Record { error: error.to_string() }),
+        // GPU Operator sets a label that is missing while the plugin follows.
+        Some(Ok(record)) if record.is_removed() && chosen.is_none() => left(node, &record, around),
         // Somebody else has set them: they are his from now on.
         Some(Ok(record)) if record.set != labels => {
             NodeDecision::with(NodeWrite { labels, record: None }, None)
@@ -159,7 +181,7 @@ pub(super) fn decide(
             None if !around.may_remove => {
                 NodeDecision::of(shows(node, &record.layout, &record.promise, None))
             }
-            None => removed(node, &record),
+            None => removed(node, record, around),
             Some(chosen) if record.layout == chosen.name && record.digest == chosen.layout.digest() => {
                 begun(node, record, chosen, around)
             }
@@ -292,6 +314,7 @@ fn begin(
         set: set.clone(),
         previous,
         before,
+        lag: None,
     };
     NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
 }
@@ -323,11 +346,12 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
             }
             if mig == Some("failed") && !mig_had_failed {
                 let config = chosen.layout.mig_config.clone().unwrap_or_default();
-                return failed(node, record, Failure::MigManager { config });
+                return failed(node, record, Failure::MigManager { config }, around);
             }
             if around.now.saturating_sub(*since) >= around.timeout_seconds {
                 let shown = shown(&node.allocatable);
-                return failed(node, record, Failure::TimedOut { seconds: around.timeout_seconds, shown });
+                let why = Failure::TimedOut { seconds: around.timeout_seconds, shown };
+                return failed(node, record, why, around);
             }
             let (promise, shown) = (record.promise.to_string(), shown(&node.allocatable));
             NodeDecision::of(LayoutState::Applying { layout: record.layout, promise, shown })
@@ -336,7 +360,7 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
 }
 
 /// A change that is to be taken back.
-fn failed(node: &SeenNode, record: NodeRecord, why: Failure) -> NodeDecision {
+fn failed(node: &SeenNode, record: NodeRecord, why: Failure, around: &Around<'_>) -> NodeDecision {
     let waits = |pods| LayoutState::RollbackWaits { layout: record.layout.clone(), why: why.clone(), pods };
     match &node.holders {
         Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
@@ -345,7 +369,8 @@ fn failed(node: &SeenNode, record: NodeRecord, why: Failure) -> NodeDecision {
     }
     let state = rolled_back(&record, why.clone());
     let set = record.previous.clone();
-    let record = NodeRecord { progress: Progress::RolledBack { why }, set: set.clone(), ..record };
+    let lag = Some(Lag::begin(node, &set, around.now));
+    let record = NodeRecord { progress: Progress::RolledBack { why }, set: set.clone(), lag, ..record };
     NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
 }
 
@@ -356,15 +381,46 @@ fn rolled_back(record: &NodeRecord, why: Failure) -> LayoutState {
 }
 
 /// A node that is to have no layout any more.
-fn removed(node: &SeenNode, record: &NodeRecord) -> NodeDecision {
-    let back = NodeWrite { labels: record.before.clone(), record: None };
+fn removed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> NodeDecision {
     if record.set == record.before {
-        return NodeDecision::with(back, None);
+        return left(node, &record, around);
     }
     let waits = |pods| LayoutState::RemovalWaits { layout: record.layout.clone(), pods };
     match &node.holders {
-        Holders::Unknown => NodeDecision::asking(waits(Pods(Vec::new()))),
-        Holders::Known(pods) if !pods.is_empty() => NodeDecision::of(waits(Pods(pods.clone()))),
-        Holders::Known(_) => NodeDecision::with(back, None),
+        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
+        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
+        Holders::Known(_) => {}
     }
+    let state = removing(node, &record);
+    let labels = record.before.clone();
+    let lag = Some(Lag::begin(node, &labels, around.now));
+    let (digest, progress, set) = (String::new(), Progress::Applied, labels.clone());
+    let record = NodeRecord { digest, progress, set, lag, ..record };
+    NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(state))
+}
+
+/// A node that has its labels from before kerf again: the record goes once the plugin has followed.
+fn left(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> NodeDecision {
+    let state = removing(node, record);
+    if record.lag.is_some() && !has_followed(node, record, around) {
+        return NodeDecision::of(state);
+    }
+    NodeDecision::with(NodeWrite { labels: PluginLabels::of(&node.labels), record: None }, None)
+}
+
+fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
+    LayoutState::Removing { layout: record.layout.clone(), shown: shown(&node.allocatable) }
+}
+
+fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> bool {
+    let has_left = |lag: &Lag| lag.has_left(&record.promise, node, around.now, around.timeout_seconds);
+    record.lag.as_ref().is_some_and(has_left)
+}
+
+/// Lets pods come to a node whose plugin has followed labels that were led back, whatever is wanted of it now.
+fn followed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> Option<NodeWrite> {
+    let lag = record.lag.as_ref()?;
+    let next = if has_followed(node, &record, around) { None } else { Some(lag.noticing(node)?) };
+    let record = NodeRecord { lag: next, ..record };
+    Some(NodeWrite { labels: PluginLabels::of(&node.labels), record: Some(record) })
 }

@@ -237,6 +237,16 @@ pub enum LayoutState {
         /// The pods.
         pods: Pods,
     },
+    /// The labels are those from before, and the plugin has not followed.
+    #[error(
+        "layout {layout} is wanted no more: its labels are removed, and the plugin is to follow; the node shows {shown}"
+    )]
+    Removing {
+        /// The layout.
+        layout: String,
+        /// What there is.
+        shown: String,
+    },
     /// Nothing is changed.
     #[error("{0}")]
     Conflict(Conflict),
@@ -289,6 +299,7 @@ impl LayoutState {
             Self::RollbackWaits { .. } => "RollbackWaits",
             Self::RolledBack { .. } => "RolledBack",
             Self::RemovalWaits { .. } => "RemovalWaits",
+            Self::Removing { .. } => "Removing",
             Self::Conflict(conflict) => conflict.reason(),
         }
     }
@@ -301,7 +312,8 @@ impl LayoutState {
             Self::Preparing { .. }
             | Self::WaitsForPods { .. }
             | Self::Applying { .. }
-            | Self::RemovalWaits { .. } => Standing::Unknown,
+            | Self::RemovalWaits { .. }
+            | Self::Removing { .. } => Standing::Unknown,
             Self::Short { .. } | Self::RollbackWaits { .. } | Self::RolledBack { .. } | Self::Conflict(_) => {
                 Standing::False
             }

@@ -114,6 +114,8 @@ proptest! {
             world.label(node, "kerf.dev/layout", None);
         }
         world.settle();
+        world.now += TIMEOUT;
+        world.settle();
         let after: Vec<PluginLabels> = NODES.iter().map(|(node, _)| world.plugin_labels(node)).collect();
         prop_assert_eq!(before, after);
         prop_assert!(world.nodes.values().all(|node| node.record.is_none() && node.condition.is_none()));

@@ -179,7 +179,7 @@ impl Keeper {
             let record = self.seen.get(name).and_then(|node| node.record.as_deref());
             record
                 .and_then(|text| NodeRecord::from_json(text).ok())
-                .is_some_and(|record| record.is_applying())
+                .is_some_and(|record| record.is_changing())
         };
         self.term.with(|index| index.open_statics(is_changing));
     }
@@ -272,9 +272,8 @@ impl Keeper {
 
     async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), Unanswered> {
         if let (Some(write), Some(version)) = (&decision.write, self.versions.get(name)) {
-            if write.record.as_ref().is_some_and(NodeRecord::is_applying)
-                && !self.term.with(|index| index.close_static(name))
-            {
+            let changes = self.seen.get(name).is_some_and(|seen| write.changes(seen));
+            if changes && !self.term.with(|index| index.close_static(name)) {
                 // A pod has come, or is about to, since it was asked who holds devices.
                 return Ok(());
             }

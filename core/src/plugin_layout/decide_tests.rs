@@ -478,3 +478,44 @@ fn gpus_that_are_cut_back_are_waited_for() {
     world.settle();
     assert!(!world.is_changing("n"));
 }
+
+#[test]
+fn devices_from_before_and_an_older_success_keep_no_promise() {
+    let state = "nvidia.com/mig.config.state";
+    let begun = || {
+        let layout = json!({"migStrategy": "mixed", "migConfig": "all-balanced"});
+        let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
+        world.label("n", MIG_CONFIG, Some("all-1g.10gb"));
+        world.label("n", state, Some("success"));
+        world.shows("n", &[("nvidia.com/mig-1g.10gb", 7)]);
+        assert_eq!(world.reason("n"), "Applying");
+        world.now += 59;
+        assert_eq!(world.reason("n"), "Applying", "nothing has happened");
+        world
+    };
+    let mut world = begun();
+    world.now += 1;
+    assert_eq!(world.reason("n"), "InForce", "nothing is to come");
+
+    let mut world = begun();
+    world.label("n", state, Some("pending"));
+    world.shows("n", &[]);
+    world.now += 10;
+    assert_eq!(world.reason("n"), "Applying");
+    world.label("n", state, Some("success"));
+    world.shows("n", &[("nvidia.com/mig-1g.10gb", 2), ("nvidia.com/mig-2g.20gb", 1)]);
+    assert_eq!(world.reason("n"), "InForce");
+
+    let mut world = begun();
+    world.label("n", state, Some("failed"));
+    assert_eq!(world.reason("n"), "RolledBack");
+}
+
+#[test]
+fn a_plugin_that_refuses_what_it_offered_before_is_led_back() {
+    let mut world = World::new(&[("s", json!({"migStrategy": "single"}))]).node("n", "s", A100);
+    assert_eq!(world.reason("n"), "Applying", "it shows whole GPUs under the same name");
+    world.shows("n", &[]);
+    world.now += TIMEOUT;
+    assert_eq!((world.reason("n"), world.config("n")), ("RolledBack", None));
+}

@@ -47,9 +47,10 @@ impl Lag {
         now.saturating_sub(self.since) >= PATIENCE.min(timeout)
     }
 
-    /// What has to be remembered of this moment: that the MIG manager is at work.
+    /// What has to be remembered of this moment: that the MIG manager is at work, so that whatever comes after it is new.
     pub(super) fn noticing(&self, node: &SeenNode) -> Option<Self> {
-        (self.cuts && is_cutting(node)).then(|| Self { cuts: false, ..self.clone() })
+        let seen = || Self { since: self.since, shown: BTreeMap::new(), cuts: false };
+        (self.cuts && is_cutting(node)).then(seen)
     }
 }
 
@@ -89,7 +90,8 @@ mod tests {
             (&cut, "success", 1, 59, false),
             (&cut, "success", 1, 60, true),
             (&cut, "rebooting", 0, 60, false),
-            (&seen, "success", 1, 5, true),
+            (&seen, "success", 4, 5, true),
+            (&seen, "success", 0, 5, false),
             (&seen, "failed", 1, 5, true),
         ] {
             let found = lag.is_over(&node(state, devices), 1000 + after, 180);

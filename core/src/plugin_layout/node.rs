@@ -300,6 +300,10 @@ fn begin(
     let unproven = record.filter(|record| record.is_applying());
     let previous = unproven.map_or(labels, |record| &record.previous).clone();
     let mig_had_failed = mig_state(node) == Some("failed");
+    // Devices that were there before keep no promise.
+    let is_kept =
+        matches!(shows(node, chosen.name, &promise, Some(chosen.layout)), LayoutState::InForce { .. });
+    let lag = is_kept.then(|| Lag::begin(node, &set, around.now));
     let state = LayoutState::Applying {
         layout: name(),
         promise: promise.to_string(),
@@ -314,7 +318,7 @@ fn begin(
         set: set.clone(),
         previous,
         before,
-        lag: None,
+        lag,
     };
     NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
 }
@@ -339,9 +343,10 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
         Progress::Applying { since, mig_had_failed } => {
             let mig = mig_state(node).filter(|_| chosen.layout.mig_config.is_some());
             let is_cutting = matches!(mig, Some("pending" | "rebooting" | "failed"));
-            if matches!(seen, LayoutState::InForce { .. }) && !is_cutting {
+            let lags = record.lag.is_some() && !has_followed(node, &record, around);
+            if matches!(seen, LayoutState::InForce { .. }) && !is_cutting && !lags {
                 let labels = record.set.clone();
-                let record = NodeRecord { progress: Progress::Applied, ..record };
+                let record = NodeRecord { progress: Progress::Applied, lag: None, ..record };
                 return NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(seen));
             }
             if mig == Some("failed") && !mig_had_failed {
@@ -413,14 +418,22 @@ fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
 }
 
 fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> bool {
-    let has_left = |lag: &Lag| lag.has_left(&record.promise, node, around.now, around.timeout_seconds);
-    record.lag.as_ref().is_some_and(has_left)
+    let (now, timeout) = (around.now, around.timeout_seconds);
+    record.lag.as_ref().is_some_and(|lag| {
+        if record.is_applying() {
+            lag.is_over(node, now, timeout)
+        } else {
+            lag.has_left(&record.promise, node, now, timeout)
+        }
+    })
 }
 
-/// Lets pods come to a node whose plugin has followed labels that were led back, whatever is wanted of it now.
+/// Remembers what has been seen of the programs that follow; lets pods come to a node on which they have followed labels that
+/// were led back, whatever is wanted of it now.
 fn followed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> Option<NodeWrite> {
     let lag = record.lag.as_ref()?;
-    let next = if has_followed(node, &record, around) { None } else { Some(lag.noticing(node)?) };
+    let is_left = !record.is_applying() && has_followed(node, &record, around);
+    let next = if is_left { None } else { Some(lag.noticing(node)?) };
     let record = NodeRecord { lag: next, ..record };
     Some(NodeWrite { labels: PluginLabels::of(&node.labels), record: Some(record) })
 }

@@ -82,7 +82,7 @@ pub struct NodeRecord {
     pub previous: PluginLabels,
     /// Those before any change of kerf's, to which the end of all layouts leads back.
     pub before: PluginLabels,
-    /// The labels were led back, and NVIDIA's programs may not have followed.
+    /// NVIDIA's programs may not have followed the labels: they were led back, or the node showed already what is promised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag: Option<Lag>,
 }

@@ -255,6 +255,8 @@ fn the_nodes_label_chooses_by_name_and_a_wrong_name_is_told() {
         "{state}"
     );
     assert_eq!(world.config("n").as_deref(), Some("b"), "nothing is changed for it");
+    world.shows("n", &[("nvidia.com/gpu", 2)]);
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("UnknownLayout", false), "b is there");
 }
 
 #[test]
@@ -518,4 +520,42 @@ fn a_plugin_that_refuses_what_it_offered_before_is_led_back() {
     world.shows("n", &[]);
     world.now += TIMEOUT;
     assert_eq!((world.reason("n"), world.config("n")), ("RolledBack", None));
+}
+
+#[test]
+fn what_was_begun_ends_whatever_is_wanted_meanwhile() {
+    let misspelt: fn(&mut World) = |world| world.label("n", "kerf.dev/layout", Some("c"));
+    let unfit: fn(&mut World) = |world| world.label("n", "kerf.dev/layout", Some("m"));
+    let unreadable: fn(&mut World) = |world| {
+        world.policies = policies(&[]);
+        world.has_bad_files = true;
+        world.label("n", "kerf.dev/layout", None);
+    };
+    for (meanwhile, reasons) in [
+        (misspelt, ["UnknownLayout", "UnknownLayout"]),
+        (unfit, ["UnfitGpus", "UnfitGpus"]),
+        (unreadable, ["Applying", "InForce"]),
+    ] {
+        let cut = json!({"migStrategy": "single", "migConfig": "all-1g.10gb"});
+        let mut world = World::new(&[("b", sliced(2)), ("m", cut)]).node("n", "none", T4);
+        world.label("n", "kerf.dev/layout", Some("b"));
+        assert_eq!(world.reason("n"), "Applying");
+        meanwhile(&mut world);
+        assert_eq!((world.reason("n"), world.is_changing("n")), (reasons[0], true));
+        let (nodes, config_map) = (world.nodes.clone(), world.config_map.clone());
+        world.shows("n", &[("nvidia.com/gpu", 2)]);
+        assert_eq!((world.reason("n"), world.is_changing("n")), (reasons[1], false), "it is there");
+
+        let mut world = World { nodes, config_map, ..world };
+        world.now += TIMEOUT;
+        world.hold("n", &["p"]);
+        world.settle();
+        assert_eq!(world.config("n").as_deref(), Some("b"));
+        world.hold("n", &[]);
+        world.settle();
+        assert_eq!(world.config("n"), None, "{}: it is taken back", reasons[0]);
+        world.now += 60;
+        world.settle();
+        assert!(!world.is_changing("n"));
+    }
 }

@@ -13,6 +13,7 @@
 //! | `lag` | whether NVIDIA's programs have followed labels that are written |
 //! | `record` | what was changed on a node, and what was there before |
 //! | `node` | what is due on a node |
+//! | `way_back` | how labels are led back |
 //! | `state` | how far it is, and what is told of it |
 //! | `decide` | all of it together |
 
@@ -32,6 +33,7 @@ mod state;
 mod testing;
 #[cfg(test)]
 mod walk_tests;
+mod way_back;
 
 pub use cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, SeenClusterPolicy};
 pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};

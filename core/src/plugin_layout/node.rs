@@ -8,6 +8,7 @@ use super::lag::Lag;
 use super::promise::{Promise, shown};
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation, Standing};
+use super::way_back::{failed, followed, has_followed, left, removed, rolled_back};
 use super::{PluginLayout, Sharing};
 use crate::managed::is_managed;
 use crate::names::PodKey;
@@ -107,7 +108,7 @@ pub(super) enum Gate {
 }
 
 impl NodeDecision {
-    fn of(state: LayoutState) -> Self {
+    pub(super) fn of(state: LayoutState) -> Self {
         Self { state: Some(state), ..Self::default() }
     }
 
@@ -115,11 +116,11 @@ impl NodeDecision {
         Self::of(LayoutState::Conflict(conflict))
     }
 
-    fn with(write: NodeWrite, state: Option<LayoutState>) -> Self {
+    pub(super) fn with(write: NodeWrite, state: Option<LayoutState>) -> Self {
         Self { write: Some(write), state, asks_for_holders: false }
     }
 
-    fn asking(state: LayoutState) -> Self {
+    pub(super) fn asking(state: LayoutState) -> Self {
         Self { asks_for_holders: true, ..Self::of(state) }
     }
 
@@ -156,12 +157,29 @@ pub(super) fn decide(
         Ok(chosen) => due(node, chosen, around),
         Err(state) => NodeDecision::of(state),
     };
-    if decision.write.is_some() || decision.asks_for_holders {
-        return decision;
-    }
     match node.record.as_deref().map(NodeRecord::from_json) {
-        Some(Ok(record)) => NodeDecision { write: followed(node, record, around), ..decision },
+        Some(Ok(record)) if decision.write.is_none() => begun_before(node, record, decision, around),
         _ => decision,
+    }
+}
+
+/// What was begun ends by its own promise, whatever is wanted of the node now: until then no pod may come to it.
+fn begun_before(
+    node: &SeenNode,
+    record: NodeRecord,
+    decision: NodeDecision,
+    around: &Around<'_>,
+) -> NodeDecision {
+    if !record.is_applying() || record.set != PluginLabels::of(&node.labels) {
+        return NodeDecision { write: followed(node, record, around), ..decision };
+    }
+    let layout = named(around.policies, &record.layout).map(|chosen| chosen.layout);
+    let layout = layout.filter(|layout| layout.digest() == record.digest);
+    let ended = applying(node, record.clone(), layout, around);
+    NodeDecision {
+        write: ended.write.or_else(|| followed(node, record, around)),
+        asks_for_holders: decision.asks_for_holders || ended.asks_for_holders,
+        ..decision
     }
 }
 
@@ -178,6 +196,7 @@ fn due(node: &SeenNode, chosen: Option<Chosen<'_>>, around: &Around<'_>) -> Node
             NodeDecision::with(NodeWrite { labels, record: None }, None)
         }
         Some(Ok(record)) => match chosen {
+            None if !around.may_remove && record.is_applying() => applying(node, record, None, around),
             None if !around.may_remove => {
                 NodeDecision::of(shows(node, &record.layout, &record.promise, None))
             }
@@ -329,9 +348,10 @@ fn mig_state(node: &SeenNode) -> Option<&str> {
 
 /// A change that has begun.
 fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Around<'_>) -> NodeDecision {
-    let seen = shows(node, &record.layout, &record.promise, Some(chosen.layout));
     match &record.progress {
-        Progress::Applied => NodeDecision::of(seen),
+        Progress::Applied => {
+            NodeDecision::of(shows(node, &record.layout, &record.promise, Some(chosen.layout)))
+        }
         Progress::RolledBack { why } => {
             // A node whose GPUs are not seen now has not changed for the better.
             let is_other = gpus(node).is_some_and(|gpus| gpus.fingerprint != record.node);
@@ -340,100 +360,38 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
             }
             NodeDecision::of(rolled_back(&record, why.clone()))
         }
-        Progress::Applying { since, mig_had_failed } => {
-            let mig = mig_state(node).filter(|_| chosen.layout.mig_config.is_some());
-            let is_cutting = matches!(mig, Some("pending" | "rebooting" | "failed"));
-            let lags = record.lag.is_some() && !has_followed(node, &record, around);
-            if matches!(seen, LayoutState::InForce { .. }) && !is_cutting && !lags {
-                let labels = record.set.clone();
-                let record = NodeRecord { progress: Progress::Applied, lag: None, ..record };
-                return NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(seen));
-            }
-            if mig == Some("failed") && !mig_had_failed {
-                let config = chosen.layout.mig_config.clone().unwrap_or_default();
-                return failed(node, record, Failure::MigManager { config }, around);
-            }
-            if around.now.saturating_sub(*since) >= around.timeout_seconds {
-                let shown = shown(&node.allocatable);
-                let why = Failure::TimedOut { seconds: around.timeout_seconds, shown };
-                return failed(node, record, why, around);
-            }
-            let (promise, shown) = (record.promise.to_string(), shown(&node.allocatable));
-            NodeDecision::of(LayoutState::Applying { layout: record.layout, promise, shown })
-        }
+        Progress::Applying { .. } => applying(node, record, Some(chosen.layout), around),
     }
 }
 
-/// A change that is to be taken back.
-fn failed(node: &SeenNode, record: NodeRecord, why: Failure, around: &Around<'_>) -> NodeDecision {
-    let waits = |pods| LayoutState::RollbackWaits { layout: record.layout.clone(), why: why.clone(), pods };
-    match &node.holders {
-        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
-        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
-        Holders::Known(_) => {}
+/// A change of which nobody knows yet whether the node can have it. `None` for a layout that is not known any more.
+fn applying(
+    node: &SeenNode,
+    record: NodeRecord,
+    layout: Option<&PluginLayout>,
+    around: &Around<'_>,
+) -> NodeDecision {
+    let Progress::Applying { since, mig_had_failed } = record.progress else {
+        return NodeDecision::default();
+    };
+    let seen = shows(node, &record.layout, &record.promise, layout);
+    let cuts = layout.map_or(record.set.mig.is_some(), |layout| layout.mig_config.is_some());
+    let mig = mig_state(node).filter(|_| cuts);
+    let is_cutting = matches!(mig, Some("pending" | "rebooting" | "failed"));
+    let lags = record.lag.is_some() && !has_followed(node, &record, around);
+    if matches!(seen, LayoutState::InForce { .. }) && !is_cutting && !lags {
+        let labels = record.set.clone();
+        let record = NodeRecord { progress: Progress::Applied, lag: None, ..record };
+        return NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(seen));
     }
-    let state = rolled_back(&record, why.clone());
-    let set = record.previous.clone();
-    let lag = Some(Lag::begin(node, &set, around.now));
-    let record = NodeRecord { progress: Progress::RolledBack { why }, set: set.clone(), lag, ..record };
-    NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
-}
-
-fn rolled_back(record: &NodeRecord, why: Failure) -> LayoutState {
-    let default = || "the plugin's default configuration".to_owned();
-    let back = record.previous.config.as_ref().map_or_else(default, |key| format!("configuration {key}"));
-    LayoutState::RolledBack { layout: record.layout.clone(), why, back }
-}
-
-/// A node that is to have no layout any more.
-fn removed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> NodeDecision {
-    if record.set == record.before {
-        return left(node, &record, around);
+    if mig == Some("failed") && !mig_had_failed {
+        let config = record.set.mig.clone().unwrap_or_default();
+        return failed(node, record, Failure::MigManager { config }, around);
     }
-    let waits = |pods| LayoutState::RemovalWaits { layout: record.layout.clone(), pods };
-    match &node.holders {
-        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
-        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
-        Holders::Known(_) => {}
+    let (promise, shown) = (record.promise.to_string(), shown(&node.allocatable));
+    if around.now.saturating_sub(since) >= around.timeout_seconds {
+        let why = Failure::TimedOut { seconds: around.timeout_seconds, shown };
+        return failed(node, record, why, around);
     }
-    let state = removing(node, &record);
-    let labels = record.before.clone();
-    let lag = Some(Lag::begin(node, &labels, around.now));
-    let (digest, progress, set) = (String::new(), Progress::Applied, labels.clone());
-    let record = NodeRecord { digest, progress, set, lag, ..record };
-    NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(state))
-}
-
-/// A node that has its labels from before kerf again: the record goes once the plugin has followed.
-fn left(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> NodeDecision {
-    let state = removing(node, record);
-    if record.lag.is_some() && !has_followed(node, record, around) {
-        return NodeDecision::of(state);
-    }
-    NodeDecision::with(NodeWrite { labels: PluginLabels::of(&node.labels), record: None }, None)
-}
-
-fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
-    LayoutState::Removing { layout: record.layout.clone(), shown: shown(&node.allocatable) }
-}
-
-fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> bool {
-    let (now, timeout) = (around.now, around.timeout_seconds);
-    record.lag.as_ref().is_some_and(|lag| {
-        if record.is_applying() {
-            lag.is_over(node, now, timeout)
-        } else {
-            lag.has_left(&record.promise, node, now, timeout)
-        }
-    })
-}
-
-/// Remembers what has been seen of the programs that follow; lets pods come to a node on which they have followed labels that
-/// were led back, whatever is wanted of it now.
-fn followed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> Option<NodeWrite> {
-    let lag = record.lag.as_ref()?;
-    let is_left = !record.is_applying() && has_followed(node, &record, around);
-    let next = if is_left { None } else { Some(lag.noticing(node)?) };
-    let record = NodeRecord { lag: next, ..record };
-    Some(NodeWrite { labels: PluginLabels::of(&node.labels), record: Some(record) })
+    NodeDecision::of(LayoutState::Applying { layout: record.layout, promise, shown })
 }

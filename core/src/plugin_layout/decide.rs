@@ -59,6 +59,8 @@ pub struct Decision {
     pub cluster_policy: Option<ClusterPolicyWrite>,
     /// What is due on each Node.
     pub nodes: BTreeMap<NodeName, NodeDecision>,
+    /// The `ClusterPolicy` depends on who holds devices of these: of all of them, or of one that is held.
+    pub asks: BTreeSet<NodeName>,
 }
 
 /// What the `ConfigMap` is to hold.
@@ -115,13 +117,11 @@ pub fn decide(seen: Seen<'_>) -> Decision {
             timeout_seconds: seen.timeout_seconds,
             now: seen.now,
         };
-        let mut decision = node::decide(seen.nodes.get(name)?, chosen.clone(), &around);
-        decision.asks_for_holders |= verdict.asks.contains(name);
-        Some((name.clone(), decision))
+        Some((name.clone(), node::decide(seen.nodes.get(name)?, chosen.clone(), &around)))
     };
     let nodes = choices.iter().filter_map(of_node).collect();
     let config_map = config_map.map(|data| write(&seen, there, data));
-    Decision { config_map, cluster_policy: verdict.write, nodes }
+    Decision { config_map, cluster_policy: verdict.write, nodes, asks: verdict.asks }
 }
 
 /// The keys that every kubelet has brought to the plugin.

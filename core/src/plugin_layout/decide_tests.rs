@@ -1,5 +1,5 @@
 use super::super::testing::{TIMEOUT, World, policies, sliced};
-use super::super::{OperatorSettings, Progress};
+use super::super::{ClusterPolicyRecord, Holders, MigStrategy, OperatorSettings, Progress};
 use super::*;
 use crate::nvidia_keys::MIG_CONFIG;
 use serde_json::json;
@@ -392,11 +392,105 @@ fn another_strategy_waits_for_pods_on_every_node_with_mig_devices() {
     world.policies = policies(&[("m", mixed)]);
     world.hold("b", &["p"]);
     let state = world.state("a").unwrap();
-    assert!(state.to_string().ends_with("hold GPUs of this node: ns/p"), "{state}");
+    assert!(state.to_string().ends_with("hold MIG devices, on other nodes too: ns/p"), "{state}");
     assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Single));
+    assert!(world.decide().closes.is_empty(), "others may come as long as it waits");
     world.hold("b", &[]);
+    let decision = world.decide();
+    assert!(decision.cluster_policy.is_some() && decision.closes == ["a".into(), "b".into()].into());
     assert_eq!(world.reason("a"), "Applying");
     assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Mixed));
+}
+
+/// Nodes `a` and `b` under strategy single, cut, with these devices, and nobody asked kerf.
+fn cut_by_hand() -> World {
+    let cut = format!("{A100}-MIG-1g.10gb");
+    let mut world = World::new(&[]).node("a", "m", &cut).node("b", "m", &cut);
+    for node in ["a", "b"] {
+        world.label(node, "nvidia.com/gpu.count", Some("7"));
+        world.shows(node, &[("nvidia.com/gpu", 7)]);
+    }
+    world.with_operator(settings(None, Some(MigStrategy::Single)))
+}
+
+#[test]
+fn nodes_stay_closed_until_their_mig_devices_have_the_other_names() {
+    let mut world = cut_by_hand();
+    world.policies = policies(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}))]);
+    world.settle();
+    let both: BTreeSet<NodeName> = ["a".into(), "b".into()].into();
+    assert_eq!(world.decide().closes, both);
+    world.shows("a", &[]);
+    assert_eq!(world.decide().closes, both, "its plugin restarts");
+    world.shows("a", &[("nvidia.com/mig-1g.10gb", 7)]);
+    assert_eq!(world.decide().closes, ["b".into()].into());
+    world.now += TIMEOUT - 1;
+    assert_eq!(world.decide().closes, ["b".into()].into());
+    world.now += 1;
+    world.cluster_policy.as_mut().unwrap().is_ready = false;
+    assert_eq!(world.decide().closes, ["b".into()].into(), "GPU Operator goes from node to node");
+    world.cluster_policy.as_mut().unwrap().is_ready = true;
+    assert!(world.decide().closes.is_empty(), "it does not come");
+}
+
+#[test]
+fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
+    let mut world = cut_by_hand();
+    let (single, mixed) =
+        (settings(None, Some(MigStrategy::Single)), settings(None, Some(MigStrategy::Mixed)));
+    let record = ClusterPolicyRecord { set: mixed.clone(), before: single.clone(), renaming: None };
+    let policy = world.cluster_policy.as_mut().unwrap();
+    (policy.settings, policy.record) = (mixed, Some(record));
+    for node in ["a", "b"] {
+        world.shows(node, &[("nvidia.com/mig-1g.10gb", 7)]);
+    }
+    world.hold("b", &["p"]);
+    let strategy = |world: &World| world.cluster_policy.as_ref().unwrap().settings.mig_strategy;
+    world.settle();
+    assert_eq!(strategy(&world), Some(MigStrategy::Mixed));
+    world.hold("b", &[]);
+    world.has_bad_files = true;
+    world.settle();
+    assert_eq!(strategy(&world), Some(MigStrategy::Mixed), "the policy may be misspelt");
+    world.has_bad_files = false;
+    world.settle();
+    assert_eq!(strategy(&world), Some(MigStrategy::Single));
+    assert_eq!(world.decide().closes.len(), 2);
+    for node in ["a", "b"] {
+        world.shows(node, &[("nvidia.com/gpu", 7)]);
+    }
+    assert!(world.settle().closes.is_empty());
+    assert_eq!(world.cluster_policy.unwrap().record, None);
+}
+
+#[test]
+fn the_strategy_of_a_layout_in_force_goes_before_that_of_one_that_is_wanted() {
+    let layout = |strategy: &str| json!({"migStrategy": strategy, "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("x", layout("single")), ("y", layout("mixed"))])
+        .node("a", "y", A100)
+        .node("b", "none", A100)
+        .with_operator(settings(None, Some(MigStrategy::Single)));
+    world.settle();
+    world.shows("a", &[("nvidia.com/mig-1g.10gb", 7)]);
+    assert_eq!(world.reason("a"), "InForce");
+    world.label("b", "pool", Some("x"));
+    assert_eq!((world.reason("a"), world.reason("b")), ("InForce", "StrategyConflict"));
+    assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Mixed));
+}
+
+#[test]
+fn a_layout_that_lost_its_devices_to_another_strategy_says_so() {
+    let layout = |strategy: &str| json!({"migStrategy": strategy, "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("x", layout("mixed")), ("y", layout("single"))])
+        .node("a", "x", A100)
+        .node("b", "y", A100);
+    world.settle();
+    world.shows("a", &[("nvidia.com/mig-1g.10gb", 7)]);
+    world.shows("b", &[("nvidia.com/gpu", 7)]);
+    assert_eq!((world.reason("a"), world.reason("b")), ("InForce", "InForce"), "without GPU Operator");
+    let mut world = world.with_operator(settings(None, Some(MigStrategy::Mixed)));
+    world.shows("b", &[("nvidia.com/mig-1g.10gb", 7)]);
+    assert_eq!((world.reason("a"), world.reason("b")), ("InForce", "StrategyConflict"));
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //! | `promise` | what a layout makes of them, or why they cannot have it |
 //! | `config_map` | what the `ConfigMap` holds |
 //! | `cluster_policy` | what GPU Operator's `ClusterPolicy` has to say |
+//! | `cluster` | what the nodes' layouts mean for it |
 //! | `choice` | which layout a node is to have |
 //! | `lag` | whether NVIDIA's programs have followed labels that are written |
 //! | `record` | what was changed on a node, and what was there before |
@@ -18,6 +19,7 @@
 //! | `decide` | all of it together |
 
 mod choice;
+mod cluster;
 mod cluster_policy;
 mod config_map;
 mod decide;
@@ -35,7 +37,9 @@ mod testing;
 mod walk_tests;
 mod way_back;
 
-pub use cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, SeenClusterPolicy};
+pub use cluster_policy::{
+    ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, Renaming, SeenClusterPolicy,
+};
 pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};
 pub use gpus::NodeGpus;
 pub use lag::Lag;

@@ -299,7 +299,7 @@ fn begin(
         Gate::Conflict(conflict) => return NodeDecision::conflict(conflict.clone()),
         Gate::Preparing(what) => return preparing(what.clone()),
         Gate::Pods(pods) => {
-            return NodeDecision::of(LayoutState::WaitsForPods { layout: name(), pods: pods.clone() });
+            return NodeDecision::of(LayoutState::WaitsForStrategy { layout: name(), pods: pods.clone() });
         }
     }
     let held = record.and_then(|record| record.set.config.as_deref());
@@ -350,7 +350,13 @@ fn mig_state(node: &SeenNode) -> Option<&str> {
 fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Around<'_>) -> NodeDecision {
     match &record.progress {
         Progress::Applied => {
-            NodeDecision::of(shows(node, &record.layout, &record.promise, Some(chosen.layout)))
+            let seen = shows(node, &record.layout, &record.promise, Some(chosen.layout));
+            match (&seen, &around.gate) {
+                (LayoutState::Short { .. }, Gate::Conflict(conflict @ Conflict::Strategies { .. })) => {
+                    NodeDecision::conflict(conflict.clone())
+                }
+                _ => NodeDecision::of(seen),
+            }
         }
         Progress::RolledBack { why } => {
             // A node whose GPUs are not seen now has not changed for the better.

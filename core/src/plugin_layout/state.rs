@@ -193,6 +193,16 @@ pub enum LayoutState {
         /// The pods.
         pods: Pods,
     },
+    /// Pods hold MIG devices, which would get other names.
+    #[error(
+        "layout {layout} needs another mig.strategy in the ClusterPolicy, which waits for pods to end that hold MIG devices, on other nodes too: {pods}"
+    )]
+    WaitsForStrategy {
+        /// The layout.
+        layout: String,
+        /// The pods.
+        pods: Pods,
+    },
     /// Written, and not there yet.
     #[error("layout {layout} is written, and the node is to show {promise}; it shows {shown}")]
     Applying {
@@ -294,7 +304,7 @@ impl LayoutState {
             Self::InForce { .. } => "InForce",
             Self::Short { .. } => "DevicesMissing",
             Self::Preparing { .. } => "Preparing",
-            Self::WaitsForPods { .. } => "WaitsForPods",
+            Self::WaitsForPods { .. } | Self::WaitsForStrategy { .. } => "WaitsForPods",
             Self::Applying { .. } => "Applying",
             Self::RollbackWaits { .. } => "RollbackWaits",
             Self::RolledBack { .. } => "RolledBack",
@@ -311,6 +321,7 @@ impl LayoutState {
             Self::InForce { .. } => Standing::True,
             Self::Preparing { .. }
             | Self::WaitsForPods { .. }
+            | Self::WaitsForStrategy { .. }
             | Self::Applying { .. }
             | Self::RemovalWaits { .. }
             | Self::Removing { .. } => Standing::Unknown,

@@ -6,7 +6,9 @@ use crate::term::Standing;
 use clap::Parser;
 use http::Method;
 use kerf_core::packing::Terms;
-use kerf_core::plugin_layout::{PluginLabels, Progress, Promise};
+use kerf_core::plugin_layout::{
+    ClusterPolicyWrite, MigStrategy, OperatorSettings, PluginLabels, Progress, Promise,
+};
 use kerf_core::testing::static_node;
 use kerf_runtime::shutdown::CancellationToken;
 use serde_json::{Value, json};
@@ -100,4 +102,36 @@ async fn one_node_that_is_held_answers_for_all_that_stand_in_the_way() {
     holding(&api, &json!([]));
     keeper.ask_for_holders(&decision).await;
     assert!(keeper.seen.values().all(|node| node.holders == Holders::Known(Vec::new())), "all are asked");
+}
+
+#[tokio::test]
+async fn mig_devices_get_other_names_only_where_no_pod_is_about_to_come() {
+    let api = ApiStandIn::new();
+    let mut keeper = keeper(&api);
+    let path = "/apis/nvidia.com/v1/clusterpolicies/cluster-policy";
+    api.put(path, json!({"metadata": {"name": "cluster-policy"}, "spec": {"mig": {"strategy": "single"}}}));
+    let settings =
+        OperatorSettings { mig_strategy: Some(MigStrategy::Single), ..OperatorSettings::default() };
+    let name = "cluster-policy".to_owned();
+    let seen =
+        SeenClusterPolicy { name: name.clone(), settings: settings.clone(), is_ready: true, record: None };
+    keeper.cluster_policy = Some((seen, "1".to_owned()));
+    let settings = OperatorSettings { mig_strategy: Some(MigStrategy::Mixed), ..settings };
+    let cluster_policy = Some(ClusterPolicyWrite { name, settings, record: None });
+    let decision = Decision { cluster_policy, closes: ["n".into()].into(), ..Decision::default() };
+    let strategy = || api.get(path).unwrap()["spec"]["mig"]["strategy"].clone();
+    let coming: SlicedPod = serde_json::from_value(pod()).unwrap();
+    let coming: KnownPod = coming.into();
+    keeper.term.with(|index| index.reserve_plain(&coming, &"n".into())).unwrap();
+    keeper.write(decision.clone()).await;
+    assert_eq!(strategy(), "single", "a pod is being bound");
+
+    keeper.term.with(|index| index.pod_gone(&coming.uid));
+    keeper.write(decision).await;
+    assert_eq!(strategy(), "mixed");
+    keeper.open_nodes();
+    assert!(!keeper.term.with(|index| index.is_open(&"n".into())), "the plugin has not followed");
+    keeper.write(Decision::default()).await;
+    keeper.open_nodes();
+    assert!(keeper.term.with(|index| index.is_open(&"n".into())));
 }

@@ -89,6 +89,8 @@ struct Keeper {
     asked_last: Option<NodeName>,
     /// A node that stood in the way of another `ClusterPolicy`.
     in_the_way: Option<NodeName>,
+    /// Nodes to which no pod may come for the `ClusterPolicy`'s sake.
+    closed: BTreeSet<NodeName>,
 }
 
 impl Keeper {
@@ -106,6 +108,7 @@ impl Keeper {
             read_at: None,
             asked_last: None,
             in_the_way: None,
+            closed: BTreeSet::new(),
         }
     }
 
@@ -184,6 +187,7 @@ impl Keeper {
             record
                 .and_then(|text| NodeRecord::from_json(text).ok())
                 .is_some_and(|record| record.is_changing())
+                || self.closed.contains(name)
         };
         self.term.with(|index| index.open_statics(is_changing));
     }
@@ -270,7 +274,11 @@ impl Keeper {
                 }
             };
         }
-        if let (Some(write), Some((_, version))) = (&decision.cluster_policy, &self.cluster_policy) {
+        self.closed = decision.closes;
+        let are_closed = self.close_all();
+        if let (Some(write), Some((_, version))) = (&decision.cluster_policy, &self.cluster_policy)
+            && are_closed
+        {
             match cluster_policy::write(&client, write, version).await {
                 Ok(()) => tracing::info!(cluster_policy = write.name, "the ClusterPolicy is written"),
                 Err(error) => {
@@ -290,6 +298,12 @@ impl Keeper {
                 tracing::warn!(node = %name, %error, "failed to write the node's layout; trying again");
             }
         }
+    }
+
+    /// Whether no pod comes to the nodes whose MIG devices get other names; one may have come since it was asked who holds devices.
+    fn close_all(&self) -> bool {
+        // Each of them, also after one that cannot be closed yet.
+        self.term.with(|index| self.closed.iter().filter(|name| !index.close_static(name)).count() == 0)
     }
 
     async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), Unanswered> {

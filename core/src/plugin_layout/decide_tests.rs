@@ -653,3 +653,19 @@ fn what_was_begun_ends_whatever_is_wanted_meanwhile() {
         assert!(!world.is_changing("n"));
     }
 }
+
+#[test]
+fn what_failed_is_not_tried_again_for_labels_that_the_failure_changed() {
+    let layout = json!({"migStrategy": "single", "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
+    world.settle();
+    world.label("n", "nvidia.com/gpu.product", Some(&format!("{A100}-MIG-INVALID")));
+    world.label("n", "nvidia.com/gpu.count", Some("0"));
+    world.now += TIMEOUT;
+    assert_eq!(world.reason("n"), "RolledBack");
+    world.label("n", "nvidia.com/gpu.product", Some(A100));
+    world.label("n", "nvidia.com/gpu.count", Some("1"));
+    assert_eq!(world.reason("n"), "RolledBack");
+    world.label("n", "nvidia.com/gpu.count", Some("2"));
+    assert_eq!(world.reason("n"), "Applying", "there is another GPU");
+}

@@ -3,7 +3,7 @@
 
 use super::choice::{Chosen, named};
 use super::config_map::{key, layout_of};
-use super::gpus::NodeGpus;
+use super::gpus::{NodeGpus, is_another};
 use super::lag::Lag;
 use super::promise::{Promise, shown};
 use super::record::{NodeRecord, PluginLabels, Progress};
@@ -360,7 +360,7 @@ fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Aroun
         }
         Progress::RolledBack { why } => {
             // A node whose GPUs are not seen now has not changed for the better.
-            let is_other = gpus(node).is_some_and(|gpus| gpus.fingerprint != record.node);
+            let is_other = gpus(node).is_some_and(|gpus| is_another(&record.node, &gpus.fingerprint));
             if is_other {
                 return begin(node, &record.set.clone(), chosen, Some(&record), around);
             }

@@ -73,7 +73,9 @@ impl World {
             labels(&[("pool", pool), ("nvidia.com/gpu.product", product), ("nvidia.com/gpu.count", "1")]);
         let allocatable = numbers(&[("nvidia.com/gpu", 1)]);
         let holders = Holders::Known(Vec::new());
-        self.nodes.insert(name.into(), SeenNode { labels, allocatable, holders, ..SeenNode::default() });
+        let boot = "first".to_owned();
+        self.nodes
+            .insert(name.into(), SeenNode { labels, allocatable, boot, holders, ..SeenNode::default() });
         self
     }
 

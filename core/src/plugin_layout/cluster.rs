@@ -111,9 +111,12 @@ impl<'s> Cluster<'s> {
             }
         }
         verdict.for_all = match outlook(strategy) {
+            Outlook::Clear if policy.is_new(self.seen.now, self.seen.config_delay_seconds) => {
+                Some(Gate::Preparing(Preparation::Rollout(policy.name.clone())))
+            }
             Outlook::Clear => None,
             Outlook::Write(write) => {
-                verdict.write = Some(self.renaming(policy, write));
+                verdict.write = Some(self.dated(policy, write));
                 Some(Gate::Preparing(Preparation::ClusterPolicy))
             }
             Outlook::NotReady(name) => Some(Gate::Preparing(Preparation::Operator(name))),
@@ -153,14 +156,15 @@ impl<'s> Cluster<'s> {
         (!asks.is_empty() || !held.is_empty()).then_some(Pods(held))
     }
 
-    /// The same, with whose MIG devices it renames.
-    fn renaming(&self, policy: &SeenClusterPolicy, mut write: ClusterPolicyWrite) -> ClusterPolicyWrite {
+    /// The same, with its time, and with whose MIG devices it renames.
+    fn dated(&self, policy: &SeenClusterPolicy, mut write: ClusterPolicyWrite) -> ClusterPolicyWrite {
         let nodes: BTreeSet<NodeName> = self.cut().map(|(name, _)| name.clone()).collect();
-        if policy.changes_strategy(&write.settings)
-            && !nodes.is_empty()
-            && let Some(record) = &mut write.record
-        {
-            record.renaming = Some(Renaming { since: self.seen.now, nodes });
+        let renames = policy.changes_strategy(&write.settings) && !nodes.is_empty();
+        if let Some(record) = &mut write.record {
+            record.written = self.seen.now;
+            if renames {
+                record.renaming = Some(Renaming { since: self.seen.now, nodes });
+            }
         }
         write
     }
@@ -175,9 +179,9 @@ impl<'s> Cluster<'s> {
         } else if self.holders(&mut verdict.asks).is_none() {
             if self.cut().next().is_some() {
                 let (set, before) = (write.settings.clone(), write.settings.clone());
-                write.record = Some(ClusterPolicyRecord { set, before, renaming: None });
+                write.record = Some(ClusterPolicyRecord { set, before, written: 0, renaming: None });
             }
-            verdict.write = Some(self.renaming(policy, write));
+            verdict.write = Some(self.dated(policy, write));
         }
         verdict
     }

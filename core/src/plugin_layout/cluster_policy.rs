@@ -31,6 +31,9 @@ pub struct ClusterPolicyRecord {
     pub set: OperatorSettings,
     /// What was there before.
     pub before: OperatorSettings,
+    /// When it was written last, in seconds since 1970.
+    #[serde(default)]
+    pub written: u64,
     /// What another strategy does to MIG devices that are there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renaming: Option<Renaming>,
@@ -109,7 +112,7 @@ impl SeenClusterPolicy {
         if settings != self.settings {
             let before = self.record.as_ref().map_or(&self.settings, |record| &record.before).clone();
             let renaming = self.record.as_ref().and_then(|record| record.renaming.clone());
-            let record = Some(ClusterPolicyRecord { set: settings.clone(), before, renaming });
+            let record = Some(ClusterPolicyRecord { set: settings.clone(), before, written: 0, renaming });
             return Outlook::Write(ClusterPolicyWrite { name: self.name.clone(), settings, record });
         }
         if self.is_ready { Outlook::Clear } else { Outlook::NotReady(self.name.clone()) }
@@ -121,6 +124,11 @@ impl SeenClusterPolicy {
         // What an admin has written since then stays.
         let back = |now: &OperatorSettings| if now == set { before.clone() } else { now.clone() };
         Some(ClusterPolicyWrite { name: self.name.clone(), settings: back(&self.settings), record: None })
+    }
+
+    /// Whether it was written so lately that GPU Operator may not have begun: until then its `ready` is of what was before.
+    pub(super) fn is_new(&self, now: u64, delay: u64) -> bool {
+        self.record.as_ref().is_some_and(|record| now.saturating_sub(record.written) < delay)
     }
 
     /// Whether a node still shows MIG devices, or none, as before the strategy that is written now. GPU Operator brings it to one
@@ -196,7 +204,8 @@ mod tests {
     #[test]
     fn what_an_admin_changed_afterwards_is_not_undone() {
         let set = settings(Some("kerf"), Some("default"), None);
-        let record = Some(ClusterPolicyRecord { set, before: settings(None, None, None), renaming: None });
+        let record =
+            Some(ClusterPolicyRecord { set, before: settings(None, None, None), written: 0, renaming: None });
         let changed = SeenClusterPolicy { record, ..seen(settings(Some("kerf"), Some("a"), None)) };
         assert_eq!(changed.undo().unwrap().settings, changed.settings);
     }

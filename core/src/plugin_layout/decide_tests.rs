@@ -359,6 +359,23 @@ fn an_operator_at_work_is_waited_for() {
 }
 
 #[test]
+fn an_operator_that_has_not_begun_is_ready_for_what_was_before() {
+    let mut world = World { config_delay: 90, ..World::new(&[("a", sliced(4))]) }.node("n", "a", T4);
+    world.hold("n", &["p"]);
+    world.settle();
+    world.now += 90;
+    assert_eq!(world.reason("n"), "WaitsForPods", "the ConfigMap is everywhere");
+    world = world.with_operator(settings(None, None));
+    world.hold("n", &[]);
+    for _ in 0..2 {
+        let state = world.state("n").unwrap().to_string();
+        assert!(state.ends_with("GPU Operator begins with it within --plugin-config-delay"), "{state}");
+        world.now += 45;
+    }
+    assert_eq!(world.reason("n"), "Applying");
+}
+
+#[test]
 fn two_strategies_cannot_be_in_one_cluster_policy() {
     let layout = |strategy: &str| json!({"migStrategy": strategy, "migConfig": "all-1g.10gb"});
     let mut world = World::new(&[("x", layout("mixed")), ("y", layout("single")), ("z", sliced(2))])
@@ -438,7 +455,8 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
     let mut world = cut_by_hand();
     let (single, mixed) =
         (settings(None, Some(MigStrategy::Single)), settings(None, Some(MigStrategy::Mixed)));
-    let record = ClusterPolicyRecord { set: mixed.clone(), before: single.clone(), renaming: None };
+    let record =
+        ClusterPolicyRecord { set: mixed.clone(), before: single.clone(), written: 0, renaming: None };
     let policy = world.cluster_policy.as_mut().unwrap();
     (policy.settings, policy.record) = (mixed, Some(record));
     for node in ["a", "b"] {

@@ -134,6 +134,9 @@ pub enum Preparation {
     /// The `ClusterPolicy`.
     #[error("the ClusterPolicy is being written")]
     ClusterPolicy,
+    /// GPU Operator has not begun.
+    #[error("ClusterPolicy {0} is written, and GPU Operator begins with it within --plugin-config-delay")]
+    Rollout(String),
     /// GPU Operator.
     #[error(
         "ClusterPolicy {0} is notReady: GPU Operator is at work, or some part of it fails; see kubectl get pods in its namespace"

@@ -1,3 +1,5 @@
+//! The leader's looks, against a stand-in for the API server.
+
 use super::*;
 use crate::api_stand_in::ApiStandIn;
 use crate::in_force::InForce;
@@ -5,6 +7,7 @@ use crate::pod::{KnownPod, SlicedPod};
 use crate::term::Standing;
 use clap::Parser;
 use http::Method;
+use kerf_core::nvidia_keys::CONFIG;
 use kerf_core::packing::Terms;
 use kerf_core::plugin_layout::{
     ClusterPolicyWrite, MigStrategy, OperatorSettings, PluginLabels, Progress, Promise,
@@ -13,7 +16,6 @@ use kerf_core::testing::static_node;
 use kerf_runtime::shutdown::CancellationToken;
 use serde_json::{Value, json};
 
-const CONFIG: &str = "nvidia.com/device-plugin.config";
 const NODE: &str = "/api/v1/nodes/n";
 
 #[derive(Parser)]

@@ -70,7 +70,7 @@ pub struct PluginArgs {
     #[arg(long, default_value = "3m", value_parser = seconds)]
     pub plugin_timeout: Duration,
     /// How long a kubelet may take to bring a changed ConfigMap to the plugin: its sync period (1m) and half of that. Nodes are
-    /// labelled after it.
+    /// labelled after it. GPU Operator has as long to begin with what was changed for it.
     #[arg(long, default_value = "90s", value_parser = seconds)]
     pub plugin_config_delay: Duration,
 }

@@ -1,9 +1,12 @@
 //! What GPU Operator's `ClusterPolicy` has to say so that its device plugin reads kerf's `ConfigMap`, and offers MIG devices as
 //! the layouts want. It is one for the cluster: what an admin has set otherwise stays, and is told.
 
+use super::SeenNode;
 use super::layout::{DEFAULT_KEY, MigStrategy};
+use crate::names::NodeName;
+use crate::nvidia_keys::{GPU, MIG_PREFIX};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The fields of a `ClusterPolicy` that are written.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -28,6 +31,22 @@ pub struct ClusterPolicyRecord {
     pub set: OperatorSettings,
     /// What was there before.
     pub before: OperatorSettings,
+    /// When it was written last, in seconds since 1970.
+    #[serde(default)]
+    pub written: u64,
+    /// What another strategy does to MIG devices that are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renaming: Option<Renaming>,
+}
+
+/// MIG devices get other names: until then they are given out under the old ones, and after it once more under the new.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Renaming {
+    /// Since when the strategy is written, in seconds since 1970.
+    pub since: u64,
+    /// The nodes that had MIG devices then. No pod may come to them before they show the others.
+    pub nodes: BTreeSet<NodeName>,
 }
 
 /// A `ClusterPolicy` as it was found.
@@ -92,7 +111,8 @@ impl SeenClusterPolicy {
         };
         if settings != self.settings {
             let before = self.record.as_ref().map_or(&self.settings, |record| &record.before).clone();
-            let record = Some(ClusterPolicyRecord { set: settings.clone(), before });
+            let renaming = self.record.as_ref().and_then(|record| record.renaming.clone());
+            let record = Some(ClusterPolicyRecord { set: settings.clone(), before, written: 0, renaming });
             return Outlook::Write(ClusterPolicyWrite { name: self.name.clone(), settings, record });
         }
         if self.is_ready { Outlook::Clear } else { Outlook::NotReady(self.name.clone()) }
@@ -100,10 +120,29 @@ impl SeenClusterPolicy {
 
     /// What leads back to what was there before any layout; `None` if nothing was changed.
     pub(super) fn undo(&self) -> Option<ClusterPolicyWrite> {
-        let ClusterPolicyRecord { set, before } = self.record.as_ref()?;
+        let ClusterPolicyRecord { set, before, .. } = self.record.as_ref()?;
         // What an admin has written since then stays.
         let back = |now: &OperatorSettings| if now == set { before.clone() } else { now.clone() };
         Some(ClusterPolicyWrite { name: self.name.clone(), settings: back(&self.settings), record: None })
+    }
+
+    /// Whether it was written so lately that GPU Operator may not have begun: until then its `ready` is of what was before.
+    pub(super) fn is_new(&self, now: u64, delay: u64) -> bool {
+        self.record.as_ref().is_some_and(|record| now.saturating_sub(record.written) < delay)
+    }
+
+    /// Whether a node still shows MIG devices, or none, as before the strategy that is written now. GPU Operator brings it to one
+    /// node after the other; what it has not brought within `timeout` while it says that all is well does not come.
+    pub(super) fn is_renaming(&self, name: &NodeName, node: &SeenNode, now: u64, timeout: u64) -> bool {
+        let renaming = self.record.as_ref().and_then(|record| record.renaming.as_ref());
+        let Some(renaming) = renaming.filter(|renaming| renaming.nodes.contains(name)) else { return false };
+        let is_awaited = !self.is_ready || now.saturating_sub(renaming.since) < timeout;
+        let has = |prefix: &str| node.allocatable.iter().any(|(name, n)| name.starts_with(prefix) && *n > 0);
+        let is_shown = match self.settings.mig_strategy {
+            Some(MigStrategy::Mixed) => has(MIG_PREFIX),
+            Some(MigStrategy::Single | MigStrategy::None) | None => has(GPU) && !has(MIG_PREFIX),
+        };
+        is_awaited && !is_shown
     }
 
     /// Whether writing `settings` changes how MIG devices are offered.
@@ -165,7 +204,8 @@ mod tests {
     #[test]
     fn what_an_admin_changed_afterwards_is_not_undone() {
         let set = settings(Some("kerf"), Some("default"), None);
-        let record = Some(ClusterPolicyRecord { set, before: settings(None, None, None) });
+        let record =
+            Some(ClusterPolicyRecord { set, before: settings(None, None, None), written: 0, renaming: None });
         let changed = SeenClusterPolicy { record, ..seen(settings(Some("kerf"), Some("a"), None)) };
         assert_eq!(changed.undo().unwrap().settings, changed.settings);
     }

@@ -1,15 +1,13 @@
 //! All of it together: what is to be written now, given what was found. Asked again after every write and every change, it comes
 //! to rest when nothing is due.
 
-use super::choice::{Chosen, choose, named};
-use super::cluster_policy::{ClusterPolicyWrite, Outlook, SeenClusterPolicy};
-use super::config_map::{layout_of, wanted};
-use super::gpus::NodeGpus;
-use super::layout::MigStrategy;
-use super::node::{self, Around, Gate, Holders, NodeDecision, SeenNode};
+use super::choice::{Chosen, choose};
+use super::cluster::{Cluster, Verdict};
+use super::cluster_policy::{ClusterPolicyWrite, SeenClusterPolicy};
+use super::config_map::wanted;
+use super::node::{self, Around, Gate, NodeDecision, SeenNode};
 use super::record::NodeRecord;
-use super::state::{Conflict, LayoutState, Pods, Preparation};
-use crate::managed::is_managed;
+use super::state::{Conflict, LayoutState, Preparation};
 use crate::names::NodeName;
 use crate::nvidia_keys::CONFIG;
 use crate::policy::Policies;
@@ -59,6 +57,11 @@ pub struct Decision {
     pub cluster_policy: Option<ClusterPolicyWrite>,
     /// What is due on each Node.
     pub nodes: BTreeMap<NodeName, NodeDecision>,
+    /// The `ClusterPolicy` depends on who holds devices of these: of all of them, or of one that is held.
+    pub asks: BTreeSet<NodeName>,
+    /// Nodes to which no pod may come: their MIG devices get other names by the `ClusterPolicy`, which is written only if all of
+    /// them are closed.
+    pub closes: BTreeSet<NodeName>,
 }
 
 /// What the `ConfigMap` is to hold.
@@ -70,7 +73,7 @@ pub struct ConfigMapWrite {
     pub written: BTreeMap<String, u64>,
 }
 
-type Choices<'p> = BTreeMap<NodeName, Result<Option<Chosen<'p>>, LayoutState>>;
+pub(super) type Choices<'p> = BTreeMap<NodeName, Result<Option<Chosen<'p>>, LayoutState>>;
 
 /// What is due.
 #[must_use]
@@ -91,15 +94,14 @@ pub fn decide(seen: Seen<'_>) -> Decision {
     let cluster = Cluster { seen, choices: &choices };
     let mut verdict = match seen.cluster_policy {
         Some(policy) if cluster.is_active() => cluster.verdict(policy, &keys),
-        Some(policy) if !has_layouts && records.is_empty() => {
-            Verdict { write: policy.undo(), ..Verdict::default() }
-        }
+        Some(policy) if !has_layouts && records.is_empty() && !seen.has_bad_files => cluster.undo(policy),
         _ => Verdict::default(),
     };
     if config_map.is_some() {
         // What it is to name has to be there before.
         verdict.write = None;
     }
+    let closes = cluster.closes(verdict.write.as_ref());
     let first = match (&seen.config_map.error, &config_map) {
         (Some(error), Some(_)) => Gate::Conflict(Conflict::ConfigMap { error: error.clone() }),
         (None, Some(_)) => Gate::Preparing(Preparation::ConfigMap),
@@ -115,13 +117,11 @@ pub fn decide(seen: Seen<'_>) -> Decision {
             timeout_seconds: seen.timeout_seconds,
             now: seen.now,
         };
-        let mut decision = node::decide(seen.nodes.get(name)?, chosen.clone(), &around);
-        decision.asks_for_holders |= verdict.asks.contains(name);
-        Some((name.clone(), decision))
+        Some((name.clone(), node::decide(seen.nodes.get(name)?, chosen.clone(), &around)))
     };
     let nodes = choices.iter().filter_map(of_node).collect();
     let config_map = config_map.map(|data| write(&seen, there, data));
-    Decision { config_map, cluster_policy: verdict.write, nodes }
+    Decision { config_map, cluster_policy: verdict.write, nodes, asks: verdict.asks, closes }
 }
 
 /// The keys that every kubelet has brought to the plugin.
@@ -169,125 +169,6 @@ impl Gates<'_> {
             (None, Gate::Open) => self.verdict.for_all.clone().unwrap_or(Gate::Open),
             (None, first) => first.clone(),
         }
-    }
-}
-
-/// What the `ClusterPolicy` means for the nodes.
-#[derive(Debug, Default)]
-struct Verdict {
-    write: Option<ClusterPolicyWrite>,
-    for_all: Option<Gate>,
-    of_nodes: BTreeMap<NodeName, Gate>,
-    /// Nodes of which it must be known who holds devices.
-    asks: BTreeSet<NodeName>,
-}
-
-/// The nodes under GPU Operator.
-struct Cluster<'s> {
-    seen: Seen<'s>,
-    choices: &'s Choices<'s>,
-}
-
-/// A node whose layout says how MIG devices are offered.
-struct Wish<'s> {
-    node: &'s NodeName,
-    layout: &'s str,
-    strategy: MigStrategy,
-}
-
-impl<'s> Cluster<'s> {
-    fn chosen(&self, name: &NodeName) -> Option<Chosen<'s>> {
-        *self.choices.get(name)?.as_ref().ok()?
-    }
-
-    fn gpus(node: &SeenNode) -> Option<NodeGpus> {
-        NodeGpus::of(&node.labels, &node.allocatable, &node.boot)
-    }
-
-    /// Whether some node has a layout, or is to have one that it can have.
-    fn is_active(&self) -> bool {
-        self.seen.nodes.iter().any(|(name, node)| {
-            let by_hand = || named(self.seen.policies, layout_of(node.labels.get(CONFIG)?));
-            let by_hand = || by_hand().filter(|_| !is_managed(&node.labels));
-            let Some(chosen) = self.chosen(name).or_else(by_hand) else { return false };
-            Self::gpus(node).is_some_and(|gpus| chosen.layout.promise(&gpus).is_ok())
-        })
-    }
-
-    /// The nodes that want MIG devices offered in a way, those of the first policy first.
-    fn wishes(&self) -> Vec<Wish<'s>> {
-        let of_layout = |layout: &'s str| {
-            self.seen.nodes.iter().filter_map(move |(node, seen)| {
-                let chosen = self.chosen(node).filter(|chosen| chosen.name == layout)?;
-                chosen.layout.promise(&Self::gpus(seen)?).ok()?;
-                let strategy = chosen.layout.mig_strategy;
-                (strategy != MigStrategy::None).then_some(Wish { node, layout, strategy })
-            })
-        };
-        self.seen.policies.layouts().flat_map(|(rules, _)| of_layout(rules.name.as_str())).collect()
-    }
-
-    fn verdict(&self, policy: &SeenClusterPolicy, keys: &BTreeMap<String, String>) -> Verdict {
-        let wishes = self.wishes();
-        let mut verdict = Verdict::default();
-        let mut strategy = wishes.first().map(|wish| wish.strategy);
-        let outlook = |strategy| policy.outlook(self.seen.config_map_name, keys, strategy);
-        if let Outlook::Write(write) = outlook(strategy)
-            && let Some(first) = wishes.first()
-            && policy.changes_strategy(&write.settings)
-            && let Some(gate) = self.in_the_way(first, &mut verdict.asks)
-        {
-            verdict.of_nodes.extend(wishes.iter().map(|wish| (wish.node.clone(), gate.clone())));
-            strategy = None;
-        }
-        for wish in &wishes {
-            let first = wishes.first().filter(|first| first.strategy != wish.strategy);
-            if let Some(other) = first {
-                let conflict = Conflict::Strategies {
-                    layout: wish.layout.to_owned(),
-                    wanted: wish.strategy.to_string(),
-                    other: other.layout.to_owned(),
-                    others: other.strategy.to_string(),
-                };
-                verdict.of_nodes.insert(wish.node.clone(), Gate::Conflict(conflict));
-            }
-        }
-        verdict.for_all = match outlook(strategy) {
-            Outlook::Clear => None,
-            Outlook::Write(write) => {
-                verdict.write = Some(write);
-                Some(Gate::Preparing(Preparation::ClusterPolicy))
-            }
-            Outlook::NotReady(name) => Some(Gate::Preparing(Preparation::Operator(name))),
-            Outlook::OtherConfigMap { policy, config_map } => {
-                Some(Gate::Conflict(Conflict::OtherConfigMap { policy, config_map }))
-            }
-        };
-        verdict
-    }
-
-    /// What is in the way of another strategy: it renames the MIG devices of every node that has some.
-    fn in_the_way(&self, first: &Wish<'_>, asks: &mut BTreeSet<NodeName>) -> Option<Gate> {
-        let mut held = Vec::new();
-        let mut unknown = false;
-        for (name, node) in self.seen.nodes {
-            let is_cut = Self::gpus(node).is_some_and(|gpus| gpus.has_mig_devices);
-            if !is_cut || is_managed(&node.labels) {
-                continue;
-            }
-            if self.chosen(name).is_none_or(|chosen| chosen.layout.mig_strategy == MigStrategy::None) {
-                let (layout, wanted) = (first.layout.to_owned(), first.strategy.to_string());
-                return Some(Gate::Conflict(Conflict::Bystander { layout, wanted, node: name.clone() }));
-            }
-            match &node.holders {
-                Holders::Known(pods) => held.extend(pods.iter().cloned()),
-                Holders::Unknown => {
-                    unknown = true;
-                    asks.insert(name.clone());
-                }
-            }
-        }
-        (unknown || !held.is_empty()).then_some(Gate::Pods(Pods(held)))
     }
 }
 

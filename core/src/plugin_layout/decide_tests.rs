@@ -1,5 +1,5 @@
 use super::super::testing::{TIMEOUT, World, policies, sliced};
-use super::super::{OperatorSettings, Progress};
+use super::super::{ClusterPolicyRecord, Holders, MigStrategy, OperatorSettings, Progress};
 use super::*;
 use crate::nvidia_keys::MIG_CONFIG;
 use serde_json::json;
@@ -99,7 +99,7 @@ fn a_failure_leads_back_to_the_last_layout_that_worked() {
         "b never worked"
     );
     world.policies = policies(&[]);
-    assert_eq!((world.reason("n"), world.config("n")), ("", None), "before kerf there was none");
+    assert_eq!((world.reason("n"), world.config("n")), ("Removing", None), "before kerf there was none");
 }
 
 #[test]
@@ -122,8 +122,9 @@ fn what_was_there_before_comes_back_with_the_end_of_the_policy() {
     assert_eq!(world.reason("n"), "RemovalWaits");
     assert!(world.config_map.data.as_ref().unwrap().contains_key("a"), "the node has it still");
     world.hold("n", &[]);
-    assert_eq!(world.reason("n"), "");
-    assert_eq!((world.config("n"), world.at("n").record.clone()), (None, None));
+    assert_eq!((world.reason("n"), world.config("n")), ("Removing", None));
+    world.shows("n", &[("nvidia.com/gpu", 1)]);
+    assert_eq!((world.reason("n"), world.at("n").record.clone()), ("", None));
     assert_eq!(world.told.last().map(String::as_str), Some("LayoutRemoved"));
     world.settle();
     assert_eq!(world.config_map.data.unwrap().keys().collect::<Vec<_>>(), ["default"]);
@@ -153,7 +154,9 @@ fn nothing_is_removed_while_a_policy_file_is_bad() {
     world.has_bad_files = true;
     assert_eq!((world.reason("n"), world.config("n").as_deref()), ("InForce", Some("a")));
     world.has_bad_files = false;
-    assert_eq!((world.reason("n"), world.config("n")), ("", None));
+    assert_eq!((world.reason("n"), world.config("n")), ("Removing", None));
+    world.has_bad_files = true;
+    assert_eq!(world.reason("n"), "Removing", "it has begun");
 }
 
 #[test]
@@ -252,6 +255,8 @@ fn the_nodes_label_chooses_by_name_and_a_wrong_name_is_told() {
         "{state}"
     );
     assert_eq!(world.config("n").as_deref(), Some("b"), "nothing is changed for it");
+    world.shows("n", &[("nvidia.com/gpu", 2)]);
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("UnknownLayout", false), "b is there");
 }
 
 #[test]
@@ -285,7 +290,9 @@ fn kerfs_own_nodes_have_no_layout() {
     for (key, value) in [("kerf.dev/managed", "true"), ("nos.nebuly.com/gpu-partitioning", "mig")] {
         let mut world = in_force();
         world.label("n", key, Some(value));
-        assert_eq!((world.reason("n"), world.config("n")), ("", None), "{key}");
+        assert_eq!((world.reason("n"), world.config("n")), ("Removing", None), "{key}");
+        world.now += 60;
+        assert_eq!(world.state("n"), None, "{key}");
     }
 }
 
@@ -326,6 +333,9 @@ fn a_cluster_policy_names_the_config_map_before_nodes_are_labelled_and_is_led_ba
     assert_eq!(set.mig_strategy, Some(MigStrategy::Single), "this layout does not care");
     world.policies = policies(&[]);
     world.settle();
+    assert_eq!(world.cluster_policy.as_ref().unwrap().settings, set, "the node's plugin has not followed");
+    world.now += 60;
+    world.settle();
     assert_eq!(world.cluster_policy.as_ref().unwrap().settings, before);
     assert_eq!(world.cluster_policy.unwrap().record, None);
 }
@@ -345,6 +355,23 @@ fn an_operator_at_work_is_waited_for() {
     world.cluster_policy.as_mut().unwrap().is_ready = false;
     assert_eq!((world.reason("n"), world.config("n")), ("Preparing", None));
     world.cluster_policy.as_mut().unwrap().is_ready = true;
+    assert_eq!(world.reason("n"), "Applying");
+}
+
+#[test]
+fn an_operator_that_has_not_begun_is_ready_for_what_was_before() {
+    let mut world = World { config_delay: 90, ..World::new(&[("a", sliced(4))]) }.node("n", "a", T4);
+    world.hold("n", &["p"]);
+    world.settle();
+    world.now += 90;
+    assert_eq!(world.reason("n"), "WaitsForPods", "the ConfigMap is everywhere");
+    world = world.with_operator(settings(None, None));
+    world.hold("n", &[]);
+    for _ in 0..2 {
+        let state = world.state("n").unwrap().to_string();
+        assert!(state.ends_with("GPU Operator begins with it within --plugin-config-delay"), "{state}");
+        world.now += 45;
+    }
     assert_eq!(world.reason("n"), "Applying");
 }
 
@@ -382,11 +409,106 @@ fn another_strategy_waits_for_pods_on_every_node_with_mig_devices() {
     world.policies = policies(&[("m", mixed)]);
     world.hold("b", &["p"]);
     let state = world.state("a").unwrap();
-    assert!(state.to_string().ends_with("hold GPUs of this node: ns/p"), "{state}");
+    assert!(state.to_string().ends_with("hold MIG devices, on other nodes too: ns/p"), "{state}");
     assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Single));
+    assert!(world.decide().closes.is_empty(), "others may come as long as it waits");
     world.hold("b", &[]);
+    let decision = world.decide();
+    assert!(decision.cluster_policy.is_some() && decision.closes == ["a".into(), "b".into()].into());
     assert_eq!(world.reason("a"), "Applying");
     assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Mixed));
+}
+
+/// Nodes `a` and `b` under strategy single, cut, with these devices, and nobody asked kerf.
+fn cut_by_hand() -> World {
+    let cut = format!("{A100}-MIG-1g.10gb");
+    let mut world = World::new(&[]).node("a", "m", &cut).node("b", "m", &cut);
+    for node in ["a", "b"] {
+        world.label(node, "nvidia.com/gpu.count", Some("7"));
+        world.shows(node, &[("nvidia.com/gpu", 7)]);
+    }
+    world.with_operator(settings(None, Some(MigStrategy::Single)))
+}
+
+#[test]
+fn nodes_stay_closed_until_their_mig_devices_have_the_other_names() {
+    let mut world = cut_by_hand();
+    world.policies = policies(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}))]);
+    world.settle();
+    let both: BTreeSet<NodeName> = ["a".into(), "b".into()].into();
+    assert_eq!(world.decide().closes, both);
+    world.shows("a", &[]);
+    assert_eq!(world.decide().closes, both, "its plugin restarts");
+    world.shows("a", &[("nvidia.com/mig-1g.10gb", 7)]);
+    assert_eq!(world.decide().closes, ["b".into()].into());
+    world.now += TIMEOUT - 1;
+    assert_eq!(world.decide().closes, ["b".into()].into());
+    world.now += 1;
+    world.cluster_policy.as_mut().unwrap().is_ready = false;
+    assert_eq!(world.decide().closes, ["b".into()].into(), "GPU Operator goes from node to node");
+    world.cluster_policy.as_mut().unwrap().is_ready = true;
+    assert!(world.decide().closes.is_empty(), "it does not come");
+}
+
+#[test]
+fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
+    let mut world = cut_by_hand();
+    let (single, mixed) =
+        (settings(None, Some(MigStrategy::Single)), settings(None, Some(MigStrategy::Mixed)));
+    let record =
+        ClusterPolicyRecord { set: mixed.clone(), before: single.clone(), written: 0, renaming: None };
+    let policy = world.cluster_policy.as_mut().unwrap();
+    (policy.settings, policy.record) = (mixed, Some(record));
+    for node in ["a", "b"] {
+        world.shows(node, &[("nvidia.com/mig-1g.10gb", 7)]);
+    }
+    world.hold("b", &["p"]);
+    let strategy = |world: &World| world.cluster_policy.as_ref().unwrap().settings.mig_strategy;
+    world.settle();
+    assert_eq!(strategy(&world), Some(MigStrategy::Mixed));
+    world.hold("b", &[]);
+    world.has_bad_files = true;
+    world.settle();
+    assert_eq!(strategy(&world), Some(MigStrategy::Mixed), "the policy may be misspelt");
+    world.has_bad_files = false;
+    world.settle();
+    assert_eq!(strategy(&world), Some(MigStrategy::Single));
+    assert_eq!(world.decide().closes.len(), 2);
+    for node in ["a", "b"] {
+        world.shows(node, &[("nvidia.com/gpu", 7)]);
+    }
+    assert!(world.settle().closes.is_empty());
+    assert_eq!(world.cluster_policy.unwrap().record, None);
+}
+
+#[test]
+fn the_strategy_of_a_layout_in_force_goes_before_that_of_one_that_is_wanted() {
+    let layout = |strategy: &str| json!({"migStrategy": strategy, "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("x", layout("single")), ("y", layout("mixed"))])
+        .node("a", "y", A100)
+        .node("b", "none", A100)
+        .with_operator(settings(None, Some(MigStrategy::Single)));
+    world.settle();
+    world.shows("a", &[("nvidia.com/mig-1g.10gb", 7)]);
+    assert_eq!(world.reason("a"), "InForce");
+    world.label("b", "pool", Some("x"));
+    assert_eq!((world.reason("a"), world.reason("b")), ("InForce", "StrategyConflict"));
+    assert_eq!(world.cluster_policy.as_ref().unwrap().settings.mig_strategy, Some(MigStrategy::Mixed));
+}
+
+#[test]
+fn a_layout_that_lost_its_devices_to_another_strategy_says_so() {
+    let layout = |strategy: &str| json!({"migStrategy": strategy, "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("x", layout("mixed")), ("y", layout("single"))])
+        .node("a", "x", A100)
+        .node("b", "y", A100);
+    world.settle();
+    world.shows("a", &[("nvidia.com/mig-1g.10gb", 7)]);
+    world.shows("b", &[("nvidia.com/gpu", 7)]);
+    assert_eq!((world.reason("a"), world.reason("b")), ("InForce", "InForce"), "without GPU Operator");
+    let mut world = world.with_operator(settings(None, Some(MigStrategy::Mixed)));
+    world.shows("b", &[("nvidia.com/mig-1g.10gb", 7)]);
+    assert_eq!((world.reason("a"), world.reason("b")), ("InForce", "StrategyConflict"));
 }
 
 #[test]
@@ -412,4 +534,156 @@ fn a_new_leader_goes_on_where_the_old_one_stopped() {
     next.nodes = world.nodes;
     next.config_map = world.config_map;
     assert_eq!(next.reason("n"), "RolledBack");
+}
+
+#[test]
+fn no_pod_comes_to_a_node_that_was_led_back_before_its_plugin_has_followed() {
+    let mut world = in_force();
+    world.policies = policies(&[]);
+    assert_eq!(world.reason("n"), "Removing");
+    assert!(world.is_changing("n"), "the plugin is about to reload");
+    world.now += 59;
+    assert!(world.settle().nodes["n"].write.is_none() && world.is_changing("n"));
+    world.now += 1;
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("", false), "nothing else comes");
+
+    let mut world = in_force();
+    world.policies = policies(&[("a", sliced(2))]);
+    world.settle();
+    world.now += TIMEOUT;
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("RolledBack", true));
+    world.shows("n", &[("nvidia.com/gpu", 2)]);
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("RolledBack", true), "late, and about to go");
+    world.label("n", "pool", None);
+    world.label("n", "kerf.dev/layout", Some("none"));
+    world.shows("n", &[("nvidia.com/gpu", 1)]);
+    assert_eq!((world.reason("n"), world.is_changing("n")), ("UnknownLayout", false), "whatever is wanted");
+}
+
+#[test]
+fn a_layout_that_is_wanted_again_while_it_is_removed_is_begun_anew() {
+    let mut world = in_force();
+    world.policies = policies(&[]);
+    assert_eq!(world.reason("n"), "Removing");
+    world.policies = policies(&[("a", sliced(4))]);
+    world.shows("n", &[("nvidia.com/gpu", 1)]);
+    assert_eq!((world.reason("n"), world.config("n").as_deref()), ("Applying", Some("a")));
+    world.policies = policies(&[]);
+    assert_eq!((world.reason("n"), world.config("n")), ("Removing", None), "what was before is known still");
+}
+
+#[test]
+fn gpus_that_are_cut_back_are_waited_for() {
+    let layout = json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
+    world.label("n", MIG_CONFIG, Some("all-disabled"));
+    world.settle();
+    world.label("n", "nvidia.com/mig.config.state", Some("success"));
+    world.now += TIMEOUT;
+    assert_eq!(world.reason("n"), "RolledBack");
+    world.now += 5;
+    world.shows("n", &[("nvidia.com/gpu", 2)]);
+    assert!(world.settle().nodes["n"].write.is_none() && world.is_changing("n"), "an older cut's success");
+    world.label("n", "nvidia.com/mig.config.state", Some("pending"));
+    world.now += TIMEOUT;
+    world.settle();
+    assert!(world.is_changing("n"));
+    world.label("n", "nvidia.com/mig.config.state", Some("success"));
+    world.settle();
+    assert!(!world.is_changing("n"));
+}
+
+#[test]
+fn devices_from_before_and_an_older_success_keep_no_promise() {
+    let state = "nvidia.com/mig.config.state";
+    let begun = || {
+        let layout = json!({"migStrategy": "mixed", "migConfig": "all-balanced"});
+        let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
+        world.label("n", MIG_CONFIG, Some("all-1g.10gb"));
+        world.label("n", state, Some("success"));
+        world.shows("n", &[("nvidia.com/mig-1g.10gb", 7)]);
+        assert_eq!(world.reason("n"), "Applying");
+        world.now += 59;
+        assert_eq!(world.reason("n"), "Applying", "nothing has happened");
+        world
+    };
+    let mut world = begun();
+    world.now += 1;
+    assert_eq!(world.reason("n"), "InForce", "nothing is to come");
+
+    let mut world = begun();
+    world.label("n", state, Some("pending"));
+    world.shows("n", &[]);
+    world.now += 10;
+    assert_eq!(world.reason("n"), "Applying");
+    world.label("n", state, Some("success"));
+    world.shows("n", &[("nvidia.com/mig-1g.10gb", 2), ("nvidia.com/mig-2g.20gb", 1)]);
+    assert_eq!(world.reason("n"), "InForce");
+
+    let mut world = begun();
+    world.label("n", state, Some("failed"));
+    assert_eq!(world.reason("n"), "RolledBack");
+}
+
+#[test]
+fn a_plugin_that_refuses_what_it_offered_before_is_led_back() {
+    let mut world = World::new(&[("s", json!({"migStrategy": "single"}))]).node("n", "s", A100);
+    assert_eq!(world.reason("n"), "Applying", "it shows whole GPUs under the same name");
+    world.shows("n", &[]);
+    world.now += TIMEOUT;
+    assert_eq!((world.reason("n"), world.config("n")), ("RolledBack", None));
+}
+
+#[test]
+fn what_was_begun_ends_whatever_is_wanted_meanwhile() {
+    let misspelt: fn(&mut World) = |world| world.label("n", "kerf.dev/layout", Some("c"));
+    let unfit: fn(&mut World) = |world| world.label("n", "kerf.dev/layout", Some("m"));
+    let unreadable: fn(&mut World) = |world| {
+        world.policies = policies(&[]);
+        world.has_bad_files = true;
+        world.label("n", "kerf.dev/layout", None);
+    };
+    for (meanwhile, reasons) in [
+        (misspelt, ["UnknownLayout", "UnknownLayout"]),
+        (unfit, ["UnfitGpus", "UnfitGpus"]),
+        (unreadable, ["Applying", "InForce"]),
+    ] {
+        let cut = json!({"migStrategy": "single", "migConfig": "all-1g.10gb"});
+        let mut world = World::new(&[("b", sliced(2)), ("m", cut)]).node("n", "none", T4);
+        world.label("n", "kerf.dev/layout", Some("b"));
+        assert_eq!(world.reason("n"), "Applying");
+        meanwhile(&mut world);
+        assert_eq!((world.reason("n"), world.is_changing("n")), (reasons[0], true));
+        let (nodes, config_map) = (world.nodes.clone(), world.config_map.clone());
+        world.shows("n", &[("nvidia.com/gpu", 2)]);
+        assert_eq!((world.reason("n"), world.is_changing("n")), (reasons[1], false), "it is there");
+
+        let mut world = World { nodes, config_map, ..world };
+        world.now += TIMEOUT;
+        world.hold("n", &["p"]);
+        world.settle();
+        assert_eq!(world.config("n").as_deref(), Some("b"));
+        world.hold("n", &[]);
+        world.settle();
+        assert_eq!(world.config("n"), None, "{}: it is taken back", reasons[0]);
+        world.now += 60;
+        world.settle();
+        assert!(!world.is_changing("n"));
+    }
+}
+
+#[test]
+fn what_failed_is_not_tried_again_for_labels_that_the_failure_changed() {
+    let layout = json!({"migStrategy": "single", "migConfig": "all-1g.10gb"});
+    let mut world = World::new(&[("m", layout)]).node("n", "m", A100);
+    world.settle();
+    world.label("n", "nvidia.com/gpu.product", Some(&format!("{A100}-MIG-INVALID")));
+    world.label("n", "nvidia.com/gpu.count", Some("0"));
+    world.now += TIMEOUT;
+    assert_eq!(world.reason("n"), "RolledBack");
+    world.label("n", "nvidia.com/gpu.product", Some(A100));
+    world.label("n", "nvidia.com/gpu.count", Some("1"));
+    assert_eq!(world.reason("n"), "RolledBack");
+    world.label("n", "nvidia.com/gpu.count", Some("2"));
+    assert_eq!(world.reason("n"), "Applying", "there is another GPU");
 }

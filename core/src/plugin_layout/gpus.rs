@@ -29,7 +29,7 @@ pub struct NodeGpus {
     pub compute: Option<(u32, u32)>,
     /// Whether some are cut now and offered so.
     pub has_mig_devices: bool,
-    /// Changes with the GPUs, the driver and at a boot.
+    /// Changes with the GPUs, the driver and at a boot: a part for each, to be compared by [`is_another`].
     pub fingerprint: String,
 }
 
@@ -64,7 +64,8 @@ impl NodeGpus {
                 && allocatable.iter().any(|(name, n)| name.contains("/mig-") && *n > 0);
         let counted = count.map(|count| count.to_string()).unwrap_or_default();
         let driver = value(DRIVER).unwrap_or_default();
-        let fingerprint = digest([product, &counted, driver, boot]);
+        let product_told = label.map_or("", |_| product);
+        let fingerprint = [product_told, &counted, driver, boot].map(part).join(".");
         Some(Self {
             product: product.to_owned(),
             model,
@@ -75,6 +76,22 @@ impl NodeGpus {
             fingerprint,
         })
     }
+}
+
+/// What stands for a part of which nothing is told.
+const UNTOLD: &str = "-";
+
+fn part(text: &str) -> String {
+    if text.is_empty() { UNTOLD.to_owned() } else { digest([text]) }
+}
+
+/// Whether a node's GPUs, driver or boot are others than they were. What is not told now, or was not then, is none: labels go with
+/// the pod that writes them, and a cut that failed leaves no count. One of another form is an
+/// older kerf's, and is as good as another node.
+pub(super) fn is_another(before: &str, now: &str) -> bool {
+    let parts = |text: &str| text.split('.').count();
+    let differ = |(before, now): (&str, &str)| before != now && before != UNTOLD && now != UNTOLD;
+    parts(before) != parts(now) || before.split('.').zip(now.split('.')).any(differ)
 }
 
 /// The product's name without what a layout puts behind it, and the profile of the MIG devices that it names.
@@ -145,6 +162,29 @@ mod tests {
         assert_eq!(gpus("NVIDIA-GeForce-RTX-4090", "1").model, None);
         let plugin = NodeGpus::of(&labels(&[]), &numbers(&[("nvidia.com/gpu", 1)]), "b").unwrap();
         assert_eq!((plugin.model, plugin.count), (None, None));
+    }
+
+    #[test]
+    fn what_is_not_told_is_no_other_node() {
+        let of = |all: &[(&str, &str)], boot: &str| {
+            NodeGpus::of(&labels(all), &numbers(&[("nvidia.com/gpu", 8)]), boot).unwrap().fingerprint
+        };
+        let product = (PRODUCT, "NVIDIA-A100-SXM4-80GB");
+        let told = of(&[product, (COUNT, "8"), (DRIVER, "570.1")], "b");
+        for (labels, boot, is_another) in [
+            (&[product, (COUNT, "8"), (DRIVER, "570.1")][..], "b", false),
+            (&[(PRODUCT, "NVIDIA-A100-SXM4-80GB-MIG-INVALID"), (COUNT, "0"), (DRIVER, "570.1")], "b", false),
+            (&[], "b", false),
+            (&[], "c", true),
+            (&[product, (COUNT, "7"), (DRIVER, "570.1")], "b", true),
+            (&[product, (COUNT, "8"), (DRIVER, "580.1")], "b", true),
+            (&[(PRODUCT, "NVIDIA-H200"), (COUNT, "8")], "b", true),
+        ] {
+            let now = of(labels, boot);
+            assert_eq!(super::is_another(&told, &now), is_another, "{labels:?}, boot {boot}");
+            assert_eq!(super::is_another(&now, &told), is_another, "{labels:?}, boot {boot}");
+        }
+        assert!(super::is_another("1a2b3c4d", &told), "as kerf wrote it before");
     }
 
     #[test]

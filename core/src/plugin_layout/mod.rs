@@ -9,18 +9,23 @@
 //! | `promise` | what a layout makes of them, or why they cannot have it |
 //! | `config_map` | what the `ConfigMap` holds |
 //! | `cluster_policy` | what GPU Operator's `ClusterPolicy` has to say |
+//! | `cluster` | what the nodes' layouts mean for it |
 //! | `choice` | which layout a node is to have |
+//! | `lag` | whether NVIDIA's programs have followed labels that are written |
 //! | `record` | what was changed on a node, and what was there before |
 //! | `node` | what is due on a node |
+//! | `way_back` | how labels are led back |
 //! | `state` | how far it is, and what is told of it |
 //! | `decide` | all of it together |
 
 mod choice;
+mod cluster;
 mod cluster_policy;
 mod config_map;
 mod decide;
 mod digest;
 mod gpus;
+mod lag;
 mod layout;
 mod node;
 mod promise;
@@ -30,10 +35,14 @@ mod state;
 mod testing;
 #[cfg(test)]
 mod walk_tests;
+mod way_back;
 
-pub use cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, SeenClusterPolicy};
+pub use cluster_policy::{
+    ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, Renaming, SeenClusterPolicy,
+};
 pub use decide::{ConfigMapWrite, Decision, Seen, SeenConfigMap, decide};
 pub use gpus::NodeGpus;
+pub use lag::Lag;
 pub use layout::{
     DEFAULT_KEY, LONGEST_LAYOUT_NAME, MOST_MPS_REPLICAS, MOST_TIME_SLICES, MigStrategy, PluginLayout, Sharing,
 };

@@ -3,10 +3,12 @@
 
 use super::choice::{Chosen, named};
 use super::config_map::{key, layout_of};
-use super::gpus::NodeGpus;
+use super::gpus::{NodeGpus, is_another};
+use super::lag::Lag;
 use super::promise::{Promise, shown};
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation, Standing};
+use super::way_back::{failed, followed, has_followed, left, removed, rolled_back};
 use super::{PluginLayout, Sharing};
 use crate::managed::is_managed;
 use crate::names::PodKey;
@@ -49,6 +51,14 @@ pub struct NodeWrite {
     pub labels: PluginLabels,
     /// Its record; `None` removes it.
     pub record: Option<NodeRecord>,
+}
+
+impl NodeWrite {
+    /// Whether NVIDIA's programs are told something else: then no pod may come before they have followed.
+    #[must_use]
+    pub fn changes(&self, seen: &SeenNode) -> bool {
+        self.labels != PluginLabels::of(&seen.labels)
+    }
 }
 
 /// What a Node's users are told, once.
@@ -98,7 +108,7 @@ pub(super) enum Gate {
 }
 
 impl NodeDecision {
-    fn of(state: LayoutState) -> Self {
+    pub(super) fn of(state: LayoutState) -> Self {
         Self { state: Some(state), ..Self::default() }
     }
 
@@ -106,11 +116,11 @@ impl NodeDecision {
         Self::of(LayoutState::Conflict(conflict))
     }
 
-    fn with(write: NodeWrite, state: Option<LayoutState>) -> Self {
+    pub(super) fn with(write: NodeWrite, state: Option<LayoutState>) -> Self {
         Self { write: Some(write), state, asks_for_holders: false }
     }
 
-    fn asking(state: LayoutState) -> Self {
+    pub(super) fn asking(state: LayoutState) -> Self {
         Self { asks_for_holders: true, ..Self::of(state) }
     }
 
@@ -143,23 +153,54 @@ pub(super) fn decide(
     chosen: Result<Option<Chosen<'_>>, LayoutState>,
     around: &Around<'_>,
 ) -> NodeDecision {
-    let chosen = match chosen {
-        Ok(chosen) => chosen,
-        Err(state) => return NodeDecision::of(state),
+    let decision = match chosen {
+        Ok(chosen) => due(node, chosen, around),
+        Err(state) => NodeDecision::of(state),
     };
+    match node.record.as_deref().map(NodeRecord::from_json) {
+        Some(Ok(record)) if decision.write.is_none() => begun_before(node, record, decision, around),
+        _ => decision,
+    }
+}
+
+/// What was begun ends by its own promise, whatever is wanted of the node now: until then no pod may come to it.
+fn begun_before(
+    node: &SeenNode,
+    record: NodeRecord,
+    decision: NodeDecision,
+    around: &Around<'_>,
+) -> NodeDecision {
+    if !record.is_applying() || record.set != PluginLabels::of(&node.labels) {
+        return NodeDecision { write: followed(node, record, around), ..decision };
+    }
+    let layout = named(around.policies, &record.layout).map(|chosen| chosen.layout);
+    let layout = layout.filter(|layout| layout.digest() == record.digest);
+    let ended = applying(node, record.clone(), layout, around);
+    NodeDecision {
+        write: ended.write.or_else(|| followed(node, record, around)),
+        asks_for_holders: decision.asks_for_holders || ended.asks_for_holders,
+        ..decision
+    }
+}
+
+/// The same, but for what time does to the record.
+fn due(node: &SeenNode, chosen: Option<Chosen<'_>>, around: &Around<'_>) -> NodeDecision {
     let labels = PluginLabels::of(&node.labels);
     match node.record.as_deref().map(NodeRecord::from_json) {
         None => unrecorded(node, &labels, chosen, around),
         Some(Err(error)) => NodeDecision::conflict(Conflict::Record { error: error.to_string() }),
+        // GPU Operator sets a label that is missing while the plugin follows.
+        Some(Ok(record)) if record.is_removed() && chosen.is_none() => left(node, &record, around),
         // Somebody else has set them: they are his from now on.
         Some(Ok(record)) if record.set != labels => {
             NodeDecision::with(NodeWrite { labels, record: None }, None)
         }
         Some(Ok(record)) => match chosen {
+            None if !around.may_remove && record.is_applying() => applying(node, record, None, around),
             None if !around.may_remove => {
                 NodeDecision::of(shows(node, &record.layout, &record.promise, None))
             }
-            None => removed(node, &record),
+            None => removed(node, record, around),
             Some(chosen) if record.layout == chosen.name && record.digest == chosen.layout.digest() => {
                 begun(node, record, chosen, around)
             }
@@ -258,7 +299,7 @@ fn begin(
         Gate::Conflict(conflict) => return NodeDecision::conflict(conflict.clone()),
         Gate::Preparing(what) => return preparing(what.clone()),
         Gate::Pods(pods) => {
-            return NodeDecision::of(LayoutState::WaitsForPods { layout: name(), pods: pods.clone() });
+            return NodeDecision::of(LayoutState::WaitsForStrategy { layout: name(), pods: pods.clone() });
         }
     }
     let held = record.and_then(|record| record.set.config.as_deref());
@@ -278,6 +319,10 @@ fn begin(
     let unproven = record.filter(|record| record.is_applying());
     let previous = unproven.map_or(labels, |record| &record.previous).clone();
     let mig_had_failed = mig_state(node) == Some("failed");
+    // Devices that were there before keep no promise.
+    let is_kept =
+        matches!(shows(node, chosen.name, &promise, Some(chosen.layout)), LayoutState::InForce { .. });
+    let lag = is_kept.then(|| Lag::begin(node, &set, around.now));
     let state = LayoutState::Applying {
         layout: name(),
         promise: promise.to_string(),
@@ -292,6 +337,7 @@ fn begin(
         set: set.clone(),
         previous,
         before,
+        lag,
     };
     NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
 }
@@ -302,69 +348,56 @@ fn mig_state(node: &SeenNode) -> Option<&str> {
 
 /// A change that has begun.
 fn begun(node: &SeenNode, record: NodeRecord, chosen: Chosen<'_>, around: &Around<'_>) -> NodeDecision {
-    let seen = shows(node, &record.layout, &record.promise, Some(chosen.layout));
     match &record.progress {
-        Progress::Applied => NodeDecision::of(seen),
+        Progress::Applied => {
+            let seen = shows(node, &record.layout, &record.promise, Some(chosen.layout));
+            match (&seen, &around.gate) {
+                (LayoutState::Short { .. }, Gate::Conflict(conflict @ Conflict::Strategies { .. })) => {
+                    NodeDecision::conflict(conflict.clone())
+                }
+                _ => NodeDecision::of(seen),
+            }
+        }
         Progress::RolledBack { why } => {
             // A node whose GPUs are not seen now has not changed for the better.
-            let is_other = gpus(node).is_some_and(|gpus| gpus.fingerprint != record.node);
+            let is_other = gpus(node).is_some_and(|gpus| is_another(&record.node, &gpus.fingerprint));
             if is_other {
                 return begin(node, &record.set.clone(), chosen, Some(&record), around);
             }
             NodeDecision::of(rolled_back(&record, why.clone()))
         }
-        Progress::Applying { since, mig_had_failed } => {
-            let mig = mig_state(node).filter(|_| chosen.layout.mig_config.is_some());
-            let is_cutting = matches!(mig, Some("pending" | "rebooting" | "failed"));
-            if matches!(seen, LayoutState::InForce { .. }) && !is_cutting {
-                let labels = record.set.clone();
-                let record = NodeRecord { progress: Progress::Applied, ..record };
-                return NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(seen));
-            }
-            if mig == Some("failed") && !mig_had_failed {
-                let config = chosen.layout.mig_config.clone().unwrap_or_default();
-                return failed(node, record, Failure::MigManager { config });
-            }
-            if around.now.saturating_sub(*since) >= around.timeout_seconds {
-                let shown = shown(&node.allocatable);
-                return failed(node, record, Failure::TimedOut { seconds: around.timeout_seconds, shown });
-            }
-            let (promise, shown) = (record.promise.to_string(), shown(&node.allocatable));
-            NodeDecision::of(LayoutState::Applying { layout: record.layout, promise, shown })
-        }
+        Progress::Applying { .. } => applying(node, record, Some(chosen.layout), around),
     }
 }
 
-/// A change that is to be taken back.
-fn failed(node: &SeenNode, record: NodeRecord, why: Failure) -> NodeDecision {
-    let waits = |pods| LayoutState::RollbackWaits { layout: record.layout.clone(), why: why.clone(), pods };
-    match &node.holders {
-        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
-        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
-        Holders::Known(_) => {}
+/// A change of which nobody knows yet whether the node can have it. `None` for a layout that is not known any more.
+fn applying(
+    node: &SeenNode,
+    record: NodeRecord,
+    layout: Option<&PluginLayout>,
+    around: &Around<'_>,
+) -> NodeDecision {
+    let Progress::Applying { since, mig_had_failed } = record.progress else {
+        return NodeDecision::default();
+    };
+    let seen = shows(node, &record.layout, &record.promise, layout);
+    let cuts = layout.map_or(record.set.mig.is_some(), |layout| layout.mig_config.is_some());
+    let mig = mig_state(node).filter(|_| cuts);
+    let is_cutting = matches!(mig, Some("pending" | "rebooting" | "failed"));
+    let lags = record.lag.is_some() && !has_followed(node, &record, around);
+    if matches!(seen, LayoutState::InForce { .. }) && !is_cutting && !lags {
+        let labels = record.set.clone();
+        let record = NodeRecord { progress: Progress::Applied, lag: None, ..record };
+        return NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(seen));
     }
-    let state = rolled_back(&record, why.clone());
-    let set = record.previous.clone();
-    let record = NodeRecord { progress: Progress::RolledBack { why }, set: set.clone(), ..record };
-    NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
-}
-
-fn rolled_back(record: &NodeRecord, why: Failure) -> LayoutState {
-    let default = || "the plugin's default configuration".to_owned();
-    let back = record.previous.config.as_ref().map_or_else(default, |key| format!("configuration {key}"));
-    LayoutState::RolledBack { layout: record.layout.clone(), why, back }
-}
-
-/// A node that is to have no layout any more.
-fn removed(node: &SeenNode, record: &NodeRecord) -> NodeDecision {
-    let back = NodeWrite { labels: record.before.clone(), record: None };
-    if record.set == record.before {
-        return NodeDecision::with(back, None);
+    if mig == Some("failed") && !mig_had_failed {
+        let config = record.set.mig.clone().unwrap_or_default();
+        return failed(node, record, Failure::MigManager { config }, around);
     }
-    let waits = |pods| LayoutState::RemovalWaits { layout: record.layout.clone(), pods };
-    match &node.holders {
-        Holders::Unknown => NodeDecision::asking(waits(Pods(Vec::new()))),
-        Holders::Known(pods) if !pods.is_empty() => NodeDecision::of(waits(Pods(pods.clone()))),
-        Holders::Known(_) => NodeDecision::with(back, None),
+    let (promise, shown) = (record.promise.to_string(), shown(&node.allocatable));
+    if around.now.saturating_sub(since) >= around.timeout_seconds {
+        let why = Failure::TimedOut { seconds: around.timeout_seconds, shown };
+        return failed(node, record, why, around);
     }
+    NodeDecision::of(LayoutState::Applying { layout: record.layout, promise, shown })
 }

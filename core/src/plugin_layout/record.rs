@@ -1,6 +1,7 @@
 //! What was changed on a node for a layout, and what was there before: one JSON document in an annotation of the Node, so that
 //! it outlives the leader, and is written in the same patch as the labels of which it tells.
 
+use super::lag::Lag;
 use super::promise::Promise;
 use super::state::Failure;
 use crate::nvidia_keys::{CONFIG, MIG_CONFIG};
@@ -67,7 +68,7 @@ pub enum Progress {
 pub struct NodeRecord {
     /// The layout's name.
     pub layout: String,
-    /// Tells its content.
+    /// Tells its content; empty once it is removed, so that it is begun anew if it is wanted again.
     pub digest: String,
     /// Tells the node's GPUs, driver and boot: what has failed is tried again when they change.
     pub node: String,
@@ -81,6 +82,9 @@ pub struct NodeRecord {
     pub previous: PluginLabels,
     /// Those before any change of kerf's, to which the end of all layouts leads back.
     pub before: PluginLabels,
+    /// NVIDIA's programs may not have followed the labels: they were led back, or the node showed already what is promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag: Option<Lag>,
 }
 
 impl NodeRecord {
@@ -95,6 +99,17 @@ impl NodeRecord {
     #[must_use]
     pub fn is_applying(&self) -> bool {
         matches!(self.progress, Progress::Applying { .. })
+    }
+
+    /// Whether the node may show devices that are about to go: no pod may come to it.
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        self.is_applying() || self.lag.is_some()
+    }
+
+    /// Whether the layout was taken off, and only the plugin has to follow.
+    pub(super) fn is_removed(&self) -> bool {
+        self.digest.is_empty()
     }
 
     /// Reads the document.
@@ -118,6 +133,7 @@ mod tests {
             set: PluginLabels { config: Some("a".to_owned()), mig: None },
             previous: PluginLabels::default(),
             before: PluginLabels::default(),
+            lag: None,
         };
         insta::assert_snapshot!(record.to_json());
         let failed =
@@ -126,6 +142,10 @@ mod tests {
             let record = NodeRecord { progress, ..record.clone() };
             assert_eq!(NodeRecord::from_json(&record.to_json()).unwrap(), record);
         }
+        let lag = Lag { since: 7, shown: [("nvidia.com/gpu".to_owned(), 4)].into(), cuts: true };
+        let lagging = NodeRecord { progress: Progress::Applied, lag: Some(lag), ..record.clone() };
+        assert_eq!(NodeRecord::from_json(&lagging.to_json()).unwrap(), lagging);
+        assert!(lagging.is_changing() && !lagging.is_applying());
         let newer = record.to_json().replacen('{', r#"{"more":1,"#, 1);
         assert_eq!(NodeRecord::from_json(&newer).unwrap(), record);
     }

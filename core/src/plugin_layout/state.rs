@@ -134,6 +134,9 @@ pub enum Preparation {
     /// The `ClusterPolicy`.
     #[error("the ClusterPolicy is being written")]
     ClusterPolicy,
+    /// GPU Operator has not begun.
+    #[error("ClusterPolicy {0} is written, and GPU Operator begins with it within --plugin-config-delay")]
+    Rollout(String),
     /// GPU Operator.
     #[error(
         "ClusterPolicy {0} is notReady: GPU Operator is at work, or some part of it fails; see kubectl get pods in its namespace"
@@ -193,6 +196,16 @@ pub enum LayoutState {
         /// The pods.
         pods: Pods,
     },
+    /// Pods hold MIG devices, which would get other names.
+    #[error(
+        "layout {layout} needs another mig.strategy in the ClusterPolicy, which waits for pods to end that hold MIG devices, on other nodes too: {pods}"
+    )]
+    WaitsForStrategy {
+        /// The layout.
+        layout: String,
+        /// The pods.
+        pods: Pods,
+    },
     /// Written, and not there yet.
     #[error("layout {layout} is written, and the node is to show {promise}; it shows {shown}")]
     Applying {
@@ -236,6 +249,16 @@ pub enum LayoutState {
         layout: String,
         /// The pods.
         pods: Pods,
+    },
+    /// The labels are those from before, and the plugin has not followed.
+    #[error(
+        "layout {layout} is wanted no more: its labels are removed, and the plugin is to follow; the node shows {shown}"
+    )]
+    Removing {
+        /// The layout.
+        layout: String,
+        /// What there is.
+        shown: String,
     },
     /// Nothing is changed.
     #[error("{0}")]
@@ -284,11 +307,12 @@ impl LayoutState {
             Self::InForce { .. } => "InForce",
             Self::Short { .. } => "DevicesMissing",
             Self::Preparing { .. } => "Preparing",
-            Self::WaitsForPods { .. } => "WaitsForPods",
+            Self::WaitsForPods { .. } | Self::WaitsForStrategy { .. } => "WaitsForPods",
             Self::Applying { .. } => "Applying",
             Self::RollbackWaits { .. } => "RollbackWaits",
             Self::RolledBack { .. } => "RolledBack",
             Self::RemovalWaits { .. } => "RemovalWaits",
+            Self::Removing { .. } => "Removing",
             Self::Conflict(conflict) => conflict.reason(),
         }
     }
@@ -300,8 +324,10 @@ impl LayoutState {
             Self::InForce { .. } => Standing::True,
             Self::Preparing { .. }
             | Self::WaitsForPods { .. }
+            | Self::WaitsForStrategy { .. }
             | Self::Applying { .. }
-            | Self::RemovalWaits { .. } => Standing::Unknown,
+            | Self::RemovalWaits { .. }
+            | Self::Removing { .. } => Standing::Unknown,
             Self::Short { .. } | Self::RollbackWaits { .. } | Self::RolledBack { .. } | Self::Conflict(_) => {
                 Standing::False
             }

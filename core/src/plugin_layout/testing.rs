@@ -73,7 +73,9 @@ impl World {
             labels(&[("pool", pool), ("nvidia.com/gpu.product", product), ("nvidia.com/gpu.count", "1")]);
         let allocatable = numbers(&[("nvidia.com/gpu", 1)]);
         let holders = Holders::Known(Vec::new());
-        self.nodes.insert(name.into(), SeenNode { labels, allocatable, holders, ..SeenNode::default() });
+        let boot = "first".to_owned();
+        self.nodes
+            .insert(name.into(), SeenNode { labels, allocatable, boot, holders, ..SeenNode::default() });
         self
     }
 
@@ -143,8 +145,10 @@ impl World {
             let node = self.nodes.get_mut(name).unwrap();
             if let Some(write) = &decision.write {
                 let is_held = !matches!(&node.holders, Holders::Known(pods) if pods.is_empty());
-                let changes = write.labels != PluginLabels::of(&node.labels);
+                let changes = write.changes(node);
                 assert!(!(is_held && changes), "{name} is changed under its pods: {decision:?}");
+                let is_closed = write.record.as_ref().is_some_and(NodeRecord::is_changing);
+                assert!(is_closed || !changes, "{name} is open before the plugin has followed: {decision:?}");
                 for (key, value) in write.labels.entries() {
                     match value {
                         Some(value) => drop(node.labels.insert(key.to_owned(), value.to_owned())),
@@ -170,6 +174,12 @@ impl World {
 
     pub(super) fn reason(&mut self, node: &str) -> &'static str {
         self.state(node).map_or("", |state| state.reason())
+    }
+
+    /// Whether its record keeps pods away.
+    pub(super) fn is_changing(&self, node: &str) -> bool {
+        let record = self.nodes[node].record.as_deref();
+        record.is_some_and(|record| NodeRecord::from_json(record).unwrap().is_changing())
     }
 
     pub(super) fn plugin_labels(&self, node: &str) -> PluginLabels {

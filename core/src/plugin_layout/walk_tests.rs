@@ -92,6 +92,18 @@ fn step(world: &mut World, step: &Step) {
     }
 }
 
+/// Whether a change that nobody is in the way of has gone on for longer than the plugin has.
+fn is_overdue(world: &World, node: &str) -> bool {
+    let seen = &world.nodes[node];
+    let record = seen.record.as_deref().and_then(|record| super::NodeRecord::from_json(record).ok());
+    let is_free = matches!(&seen.holders, super::Holders::Known(pods) if pods.is_empty());
+    is_free
+        && record.is_some_and(|record| match record.progress {
+            super::Progress::Applying { since, .. } => world.now >= since + TIMEOUT,
+            _ => record.lag.is_some_and(|lag| world.now >= lag.since + TIMEOUT),
+        })
+}
+
 proptest! {
     #[test]
     fn no_life_changes_a_node_under_its_pods_and_all_ends_as_it_began(steps in steps(), operator in any::<bool>()) {
@@ -107,12 +119,17 @@ proptest! {
         for one in &steps {
             step(&mut world, one);
             world.settle();
+            for (node, _) in NODES {
+                prop_assert!(!is_overdue(&world, node), "{node} is closed for ever: {:?}", world.nodes[node]);
+            }
         }
         world.policies = policies(&[]);
         for (node, _) in NODES {
             world.hold(node, &[]);
             world.label(node, "kerf.dev/layout", None);
         }
+        world.settle();
+        world.now += TIMEOUT;
         world.settle();
         let after: Vec<PluginLabels> = NODES.iter().map(|(node, _)| world.plugin_labels(node)).collect();
         prop_assert_eq!(before, after);

@@ -74,7 +74,7 @@ impl StaticNode {
         let (offers, doubts): (Vec<_>, Vec<_>) = devices.iter().filter_map(offer).unzip();
         let doubts = doubts.into_iter().flatten().collect();
         let record = record.and_then(|text| NodeRecord::from_json(text).ok());
-        let is_changing = record.is_some_and(|record| record.is_applying());
+        let is_changing = record.is_some_and(|record| record.is_changing());
         some.then(|| Self { model: labels::model(labels), offers, doubts, devices, is_changing })
     }
 

@@ -5,6 +5,17 @@ use crate::in_time::{Unanswered, in_time};
 use kerf_core::names::{NodeName, PodKey};
 use kerf_runtime::plugin_pod::PluginPod;
 use kube::api::{Api, ListParams};
+use std::collections::BTreeSet;
+
+/// Of how many nodes is asked at one look who holds devices: many may wait for pods for long.
+const ASKED: usize = 20;
+
+/// Whose turn it is to be asked, after this one: those who wait for long keep nobody from it.
+pub(super) fn turn(waiting: &BTreeSet<NodeName>, after: Option<&NodeName>) -> Vec<NodeName> {
+    let has_waited = |name: &&NodeName| after.is_none_or(|after| *name > after);
+    let (next, later): (Vec<_>, Vec<_>) = waiting.iter().partition(has_waited);
+    next.into_iter().chain(later).take(ASKED).cloned().collect()
+}
 
 /// Pods that are bound to the node, have not ended, and ask for a device of the plugin's, whoever scheduled them; and those that
 /// have slices from when the node was kerf's.
@@ -13,4 +24,25 @@ pub(super) async fn of(client: &kube::Client, node: &NodeName) -> Result<Vec<Pod
     let pods = Api::<PluginPod>::all(client.clone());
     let found = in_time(PATIENCE, pods.list(&ListParams::default().fields(&here))).await?;
     Ok(found.items.iter().filter(|pod| pod.holds_gpus()).map(PluginPod::key).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_has_its_turn_however_many_wait() {
+        let waiting: BTreeSet<NodeName> = (0..45).map(|n| NodeName::new(format!("n{n:02}"))).collect();
+        let mut asked = Vec::new();
+        for _ in 0..9 {
+            let turn = turn(&waiting, asked.last());
+            assert_eq!(turn.len(), ASKED);
+            asked.extend(turn);
+        }
+        for name in &waiting {
+            assert_eq!(asked.iter().filter(|asked| *asked == name).count(), 4, "{name}");
+        }
+        let few = [NodeName::new("a"), NodeName::new("b")].into();
+        assert_eq!(turn(&few, asked.last()), ["a", "b"].map(NodeName::new));
+    }
 }

@@ -31,7 +31,7 @@ use kerf_core::plugin_layout::{
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 use node_view::is_of_interest;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -43,8 +43,6 @@ const LOOK: Duration = Duration::from_secs(1);
 const READ: Duration = Duration::from_secs(3);
 /// How long a request may take. What was not written is due again at the next look.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Of how many nodes is asked at one look who holds devices: many may wait for pods for long.
-const ASKED: usize = 20;
 
 /// Applies layouts until the term ends. `nodes` tells what the leader's watch of Nodes sees: a watch of its own would have every Node
 /// sent twice, in clusters without layouts too.
@@ -87,6 +85,12 @@ struct Keeper {
     config_map: SeenConfigMap,
     cluster_policy: Option<(SeenClusterPolicy, String)>,
     read_at: Option<Instant>,
+    /// The last node that was asked in its turn.
+    asked_last: Option<NodeName>,
+    /// A node that stood in the way of another `ClusterPolicy`.
+    in_the_way: Option<NodeName>,
+    /// Nodes to which no pod may come for the `ClusterPolicy`'s sake.
+    closed: BTreeSet<NodeName>,
 }
 
 impl Keeper {
@@ -102,6 +106,9 @@ impl Keeper {
             config_map: SeenConfigMap::default(),
             cluster_policy: None,
             read_at: None,
+            asked_last: None,
+            in_the_way: None,
+            closed: BTreeSet::new(),
         }
     }
 
@@ -179,7 +186,8 @@ impl Keeper {
             let record = self.seen.get(name).and_then(|node| node.record.as_deref());
             record
                 .and_then(|text| NodeRecord::from_json(text).ok())
-                .is_some_and(|record| record.is_applying())
+                .is_some_and(|record| record.is_changing())
+                || self.closed.contains(name)
         };
         self.term.with(|index| index.open_statics(is_changing));
     }
@@ -217,20 +225,38 @@ impl Keeper {
     }
 
     async fn ask_for_holders(&mut self, decision: &Decision) {
-        let asking = decision.nodes.iter().filter(|(_, decision)| decision.asks_for_holders).take(ASKED);
-        let names: Vec<NodeName> = asking.map(|(name, _)| name.clone()).collect();
-        for name in names {
-            match holders::of(&self.term.client, &name).await {
-                Ok(pods) => {
-                    if let Some(node) = self.seen.get_mut(&name) {
-                        node.holders = Holders::Known(pods);
-                    }
-                }
+        self.ask_until_held(&decision.asks).await;
+        let asking = decision.nodes.iter().filter(|(_, decision)| decision.asks_for_holders);
+        let waiting = asking.map(|(name, _)| name.clone()).collect();
+        for name in holders::turn(&waiting, self.asked_last.as_ref()) {
+            self.ask(&name).await;
+            self.asked_last = Some(name);
+        }
+    }
+
+    /// Asks of all of them, or until one is found that is held: that one answers for all. It is asked first the next time.
+    async fn ask_until_held(&mut self, names: &BTreeSet<NodeName>) {
+        let first = self.in_the_way.take().filter(|name| names.contains(name));
+        for name in first.iter().chain(names.iter().filter(|name| first.as_ref() != Some(*name))) {
+            if self.ask(name).await {
+                self.in_the_way = Some(name.clone());
+                return;
+            }
+        }
+    }
+
+    /// Whether a pod holds devices of the node, as far as is known.
+    async fn ask(&mut self, name: &NodeName) -> bool {
+        let Some(node) = self.seen.get_mut(name) else { return false };
+        if node.holders == Holders::Unknown {
+            match holders::of(&self.term.client, name).await {
+                Ok(pods) => node.holders = Holders::Known(pods),
                 Err(error) => {
                     tracing::warn!(node = %name, %error, "failed to ask who holds GPUs of the node; trying again");
                 }
             }
         }
+        matches!(&node.holders, Holders::Known(pods) if !pods.is_empty())
     }
 
     async fn write(&mut self, decision: Decision) {
@@ -248,7 +274,11 @@ impl Keeper {
                 }
             };
         }
-        if let (Some(write), Some((_, version))) = (&decision.cluster_policy, &self.cluster_policy) {
+        self.closed = decision.closes;
+        let are_closed = self.close_all();
+        if let (Some(write), Some((_, version))) = (&decision.cluster_policy, &self.cluster_policy)
+            && are_closed
+        {
             match cluster_policy::write(&client, write, version).await {
                 Ok(()) => tracing::info!(cluster_policy = write.name, "the ClusterPolicy is written"),
                 Err(error) => {
@@ -270,11 +300,16 @@ impl Keeper {
         }
     }
 
+    /// Whether no pod comes to the nodes whose MIG devices get other names; one may have come since it was asked who holds devices.
+    fn close_all(&self) -> bool {
+        // Each of them, also after one that cannot be closed yet.
+        self.term.with(|index| self.closed.iter().filter(|name| !index.close_static(name)).count() == 0)
+    }
+
     async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), Unanswered> {
         if let (Some(write), Some(version)) = (&decision.write, self.versions.get(name)) {
-            if write.record.as_ref().is_some_and(NodeRecord::is_applying)
-                && !self.term.with(|index| index.close_static(name))
-            {
+            let changes = self.seen.get(name).is_some_and(|seen| write.changes(seen));
+            if changes && !self.term.with(|index| index.close_static(name)) {
                 // A pod has come, or is about to, since it was asked who holds devices.
                 return Ok(());
             }
@@ -298,3 +333,7 @@ impl Keeper {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

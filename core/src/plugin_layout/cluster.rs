@@ -1,0 +1,203 @@
+//! What the layouts of a cluster's nodes mean for GPU Operator's `ClusterPolicy`, which is one for all of them, and whose MIG devices
+//! get other names by it.
+
+use super::choice::{Chosen, named};
+use super::cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, Outlook, Renaming, SeenClusterPolicy};
+use super::config_map::layout_of;
+use super::decide::{Choices, Seen};
+use super::gpus::NodeGpus;
+use super::layout::MigStrategy;
+use super::node::{Gate, Holders, SeenNode};
+use super::record::{NodeRecord, Progress};
+use super::state::{Conflict, Pods, Preparation};
+use crate::managed::is_managed;
+use crate::names::NodeName;
+use crate::nvidia_keys::CONFIG;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the `ClusterPolicy` means for the nodes.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    pub(super) write: Option<ClusterPolicyWrite>,
+    pub(super) for_all: Option<Gate>,
+    pub(super) of_nodes: BTreeMap<NodeName, Gate>,
+    /// Nodes of which it must be known who holds devices.
+    pub(super) asks: BTreeSet<NodeName>,
+}
+
+/// The nodes under GPU Operator.
+pub(super) struct Cluster<'s> {
+    pub(super) seen: Seen<'s>,
+    pub(super) choices: &'s Choices<'s>,
+}
+
+/// A node whose layout says how MIG devices are offered.
+struct Wish<'s> {
+    node: &'s NodeName,
+    layout: &'s str,
+    strategy: MigStrategy,
+}
+
+impl<'s> Cluster<'s> {
+    fn chosen(&self, name: &NodeName) -> Option<Chosen<'s>> {
+        *self.choices.get(name)?.as_ref().ok()?
+    }
+
+    fn gpus(node: &SeenNode) -> Option<NodeGpus> {
+        NodeGpus::of(&node.labels, &node.allocatable, &node.boot)
+    }
+
+    /// Whether some node has a layout, or is to have one that it can have.
+    pub(super) fn is_active(&self) -> bool {
+        self.seen.nodes.iter().any(|(name, node)| {
+            let by_hand = || named(self.seen.policies, layout_of(node.labels.get(CONFIG)?));
+            let by_hand = || by_hand().filter(|_| !is_managed(&node.labels));
+            let Some(chosen) = self.chosen(name).or_else(by_hand) else { return false };
+            Self::gpus(node).is_some_and(|gpus| chosen.layout.promise(&gpus).is_ok())
+        })
+    }
+
+    /// The nodes that want MIG devices offered in a way, those of the first policy first.
+    fn wishes(&self) -> Vec<Wish<'s>> {
+        let of_layout = |layout: &'s str| {
+            self.seen.nodes.iter().filter_map(move |(node, seen)| {
+                let chosen = self.chosen(node).filter(|chosen| chosen.name == layout)?;
+                chosen.layout.promise(&Self::gpus(seen)?).ok()?;
+                let strategy = chosen.layout.mig_strategy;
+                (strategy != MigStrategy::None).then_some(Wish { node, layout, strategy })
+            })
+        };
+        let mut wishes: Vec<Wish<'s>> =
+            self.seen.policies.layouts().flat_map(|(rules, _)| of_layout(rules.name.as_str())).collect();
+        wishes.sort_by_key(|wish| self.standing(wish.node));
+        wishes
+    }
+
+    /// What a node has goes before what another is to have: in force, being applied, wanted.
+    fn standing(&self, name: &NodeName) -> u8 {
+        let record =
+            self.seen.nodes.get(name).and_then(|node| NodeRecord::from_json(node.record.as_deref()?).ok());
+        let digest = self.chosen(name).map(|chosen| chosen.layout.digest());
+        match record.filter(|record| Some(&record.digest) == digest.as_ref()).map(|record| record.progress) {
+            Some(Progress::Applied) => 0,
+            Some(Progress::Applying { .. }) => 1,
+            Some(Progress::RolledBack { .. }) | None => 2,
+        }
+    }
+
+    pub(super) fn verdict(&self, policy: &SeenClusterPolicy, keys: &BTreeMap<String, String>) -> Verdict {
+        let wishes = self.wishes();
+        let mut verdict = Verdict::default();
+        let mut strategy = wishes.first().map(|wish| wish.strategy);
+        let outlook = |strategy| policy.outlook(self.seen.config_map_name, keys, strategy);
+        if let Outlook::Write(write) = outlook(strategy)
+            && let Some(first) = wishes.first()
+            && policy.changes_strategy(&write.settings)
+            && let Some(gate) = self.in_the_way(first, &mut verdict.asks)
+        {
+            verdict.of_nodes.extend(wishes.iter().map(|wish| (wish.node.clone(), gate.clone())));
+            strategy = None;
+        }
+        for wish in &wishes {
+            let first = wishes.first().filter(|first| first.strategy != wish.strategy);
+            if let Some(other) = first {
+                let conflict = Conflict::Strategies {
+                    layout: wish.layout.to_owned(),
+                    wanted: wish.strategy.to_string(),
+                    other: other.layout.to_owned(),
+                    others: other.strategy.to_string(),
+                };
+                verdict.of_nodes.insert(wish.node.clone(), Gate::Conflict(conflict));
+            }
+        }
+        verdict.for_all = match outlook(strategy) {
+            Outlook::Clear if policy.is_new(self.seen.now, self.seen.config_delay_seconds) => {
+                Some(Gate::Preparing(Preparation::Rollout(policy.name.clone())))
+            }
+            Outlook::Clear => None,
+            Outlook::Write(write) => {
+                verdict.write = Some(self.dated(policy, write));
+                Some(Gate::Preparing(Preparation::ClusterPolicy))
+            }
+            Outlook::NotReady(name) => Some(Gate::Preparing(Preparation::Operator(name))),
+            Outlook::OtherConfigMap { policy, config_map } => {
+                Some(Gate::Conflict(Conflict::OtherConfigMap { policy, config_map }))
+            }
+        };
+        verdict
+    }
+
+    /// The nodes with MIG devices that NVIDIA's plugin offers.
+    fn cut(&self) -> impl Iterator<Item = (&'s NodeName, &'s SeenNode)> {
+        let is_cut = |node: &SeenNode| Self::gpus(node).is_some_and(|gpus| gpus.has_mig_devices);
+        self.seen.nodes.iter().filter(move |(_, node)| is_cut(node) && !is_managed(&node.labels))
+    }
+
+    /// What is in the way of another strategy: it renames the MIG devices of every node that has some.
+    fn in_the_way(&self, first: &Wish<'_>, asks: &mut BTreeSet<NodeName>) -> Option<Gate> {
+        let is_bystander =
+            |name| self.chosen(name).is_none_or(|chosen| chosen.layout.mig_strategy == MigStrategy::None);
+        if let Some((name, _)) = self.cut().find(|(name, _)| is_bystander(name)) {
+            let (layout, wanted) = (first.layout.to_owned(), first.strategy.to_string());
+            return Some(Gate::Conflict(Conflict::Bystander { layout, wanted, node: name.clone() }));
+        }
+        self.holders(asks).map(Gate::Pods)
+    }
+
+    /// The pods that hold MIG devices; `None` if it is known that there are none.
+    fn holders(&self, asks: &mut BTreeSet<NodeName>) -> Option<Pods> {
+        let mut held = Vec::new();
+        for (name, node) in self.cut() {
+            match &node.holders {
+                Holders::Known(pods) => held.extend(pods.iter().cloned()),
+                Holders::Unknown => drop(asks.insert(name.clone())),
+            }
+        }
+        (!asks.is_empty() || !held.is_empty()).then_some(Pods(held))
+    }
+
+    /// The same, with its time, and with whose MIG devices it renames.
+    fn dated(&self, policy: &SeenClusterPolicy, mut write: ClusterPolicyWrite) -> ClusterPolicyWrite {
+        let nodes: BTreeSet<NodeName> = self.cut().map(|(name, _)| name.clone()).collect();
+        let renames = policy.changes_strategy(&write.settings) && !nodes.is_empty();
+        if let Some(record) = &mut write.record {
+            record.written = self.seen.now;
+            if renames {
+                record.renaming = Some(Renaming { since: self.seen.now, nodes });
+            }
+        }
+        write
+    }
+
+    /// The end of all layouts, which may rename MIG devices too.
+    pub(super) fn undo(&self, policy: &SeenClusterPolicy) -> Verdict {
+        let mut verdict = Verdict::default();
+        let Some(mut write) = policy.undo() else { return verdict };
+        if !policy.changes_strategy(&write.settings) {
+            // The record goes when nobody has to be kept away by it.
+            verdict.write = self.closes(None).is_empty().then_some(write);
+        } else if self.holders(&mut verdict.asks).is_none() {
+            if self.cut().next().is_some() {
+                let (set, before) = (write.settings.clone(), write.settings.clone());
+                write.record = Some(ClusterPolicyRecord { set, before, written: 0, renaming: None });
+            }
+            verdict.write = Some(self.dated(policy, write));
+        }
+        verdict
+    }
+
+    /// Whose MIG devices get other names, by what is written now or by what was.
+    pub(super) fn closes(&self, write: Option<&ClusterPolicyWrite>) -> BTreeSet<NodeName> {
+        let Some(policy) = self.seen.cluster_policy else { return BTreeSet::new() };
+        let Seen { now, timeout_seconds, .. } = self.seen;
+        let is_renaming = |(name, node): &(&NodeName, &SeenNode)| {
+            !is_managed(&node.labels) && policy.is_renaming(name, node, now, timeout_seconds)
+        };
+        let mut closes: BTreeSet<NodeName> =
+            self.seen.nodes.iter().filter(is_renaming).map(|(name, _)| name.clone()).collect();
+        if write.is_some_and(|write| policy.changes_strategy(&write.settings)) {
+            closes.extend(self.cut().map(|(name, _)| name.clone()));
+        }
+        closes
+    }
+}

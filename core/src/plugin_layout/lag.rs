@@ -1,0 +1,112 @@
+//! Labels are written in a moment, and NVIDIA's programs follow later: until then a node shows devices that the labels have already
+//! taken away, and a pod that gets one has the plugin reload beneath it.
+
+use super::SeenNode;
+use super::promise::Promise;
+use super::record::PluginLabels;
+use crate::nvidia_keys::{MIG_STATE, is_plugin_resource};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How long the programs have to begin, if nothing tells that they have: GPU feature discovery looks once a minute.
+const PATIENCE: u64 = 60;
+
+/// Labels that NVIDIA's programs may not have followed yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Lag {
+    /// Since when they are written, in seconds since 1970.
+    pub since: u64,
+    /// What the node showed then.
+    pub shown: BTreeMap<String, u64>,
+    /// Whether the MIG manager has to cut for them, and was not seen at it: until then its state is that of an older cut.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cuts: bool,
+}
+
+impl Lag {
+    /// That of a node which gets these labels now.
+    pub(super) fn begin(node: &SeenNode, set: &PluginLabels, now: u64) -> Self {
+        let cuts = set.mig != PluginLabels::of(&node.labels).mig;
+        Self { since: now, shown: devices(&node.allocatable), cuts }
+    }
+
+    /// Whether the node shows what the labels have made of it, as far as can be told.
+    pub(super) fn is_over(&self, node: &SeenNode, now: u64, timeout: u64) -> bool {
+        !is_cutting(node)
+            && (self.is_long(now, timeout) || !self.cuts && self.shown != devices(&node.allocatable))
+    }
+
+    /// The same where labels were taken back: the plugin may come up with the former ones once more before it reads these.
+    pub(super) fn has_left(&self, promise: &Promise, node: &SeenNode, now: u64, timeout: u64) -> bool {
+        let is_left = self.is_long(now, timeout) || !promise.is_kept_by(&node.allocatable);
+        is_left && self.is_over(node, now, timeout)
+    }
+
+    fn is_long(&self, now: u64, timeout: u64) -> bool {
+        now.saturating_sub(self.since) >= PATIENCE.min(timeout)
+    }
+
+    /// What has to be remembered of this moment: that the MIG manager is at work, so that whatever comes after it is new.
+    pub(super) fn noticing(&self, node: &SeenNode) -> Option<Self> {
+        let seen = || Self { since: self.since, shown: BTreeMap::new(), cuts: false };
+        (self.cuts && is_cutting(node)).then(seen)
+    }
+}
+
+/// Whether the MIG manager is at work.
+fn is_cutting(node: &SeenNode) -> bool {
+    matches!(node.labels.get(MIG_STATE).map(String::as_str), Some("pending" | "rebooting"))
+}
+
+fn devices(allocatable: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let shown = allocatable.iter().filter(|(name, count)| is_plugin_resource(name) && **count > 0);
+    shown.map(|(name, count)| (name.clone(), *count)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin_layout::testing::{labels, numbers};
+
+    fn node(state: &str, devices: u64) -> SeenNode {
+        let (labels, allocatable) = (labels(&[(MIG_STATE, state)]), numbers(&[("nvidia.com/gpu", devices)]));
+        SeenNode { labels, allocatable, ..SeenNode::default() }
+    }
+
+    #[test]
+    fn labels_are_followed_when_devices_changed_or_a_minute_passed_and_nobody_cuts() {
+        let before = node("success", 4);
+        let set = |mig: Option<&str>| PluginLabels { config: None, mig: mig.map(str::to_owned) };
+        let plain = Lag::begin(&before, &set(None), 1000);
+        let cut = Lag::begin(&before, &set(Some("all-disabled")), 1000);
+        let seen = cut.noticing(&node("pending", 0)).unwrap();
+        assert_eq!((plain.noticing(&node("pending", 0)), seen.noticing(&node("pending", 0))), (None, None));
+        for (lag, state, devices, after, is_over) in [
+            (&plain, "success", 4, 59, false),
+            (&plain, "success", 1, 1, true),
+            (&plain, "success", 4, 60, true),
+            (&plain, "pending", 1, 60, false),
+            (&cut, "success", 1, 59, false),
+            (&cut, "success", 1, 60, true),
+            (&cut, "rebooting", 0, 60, false),
+            (&seen, "success", 4, 5, true),
+            (&seen, "success", 0, 5, false),
+            (&seen, "failed", 1, 5, true),
+        ] {
+            let found = lag.is_over(&node(state, devices), 1000 + after, 180);
+            assert_eq!(found, is_over, "{lag:?}: {state}, {devices} devices after {after} s");
+        }
+        assert!(plain.is_over(&node("success", 4), 1004, 4), "the plugin has no longer than its time-out");
+    }
+
+    #[test]
+    fn a_plugin_that_comes_up_with_the_former_labels_has_not_left_them() {
+        let lag = Lag::begin(&node("success", 0), &PluginLabels::default(), 1000);
+        let promise = Promise::Counts([("nvidia.com/gpu".to_owned(), 4)].into());
+        for (devices, after, has_left) in [(4, 59, false), (1, 1, true), (4, 60, true)] {
+            let found = lag.has_left(&promise, &node("success", devices), 1000 + after, 180);
+            assert_eq!(found, has_left, "{devices} devices after {after} s");
+        }
+    }
+}

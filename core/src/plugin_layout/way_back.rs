@@ -1,0 +1,82 @@
+//! The way back: labels that failed, or that are wanted no more, are changed to those from before, and the node stays closed until
+//! NVIDIA's programs have followed.
+
+use super::lag::Lag;
+use super::node::{Around, Holders, NodeDecision, NodeWrite, SeenNode};
+use super::promise::shown;
+use super::record::{NodeRecord, PluginLabels, Progress};
+use super::state::{Failure, LayoutState, Pods};
+
+/// A change that is to be taken back.
+pub(super) fn failed(node: &SeenNode, record: NodeRecord, why: Failure, around: &Around<'_>) -> NodeDecision {
+    let waits = |pods| LayoutState::RollbackWaits { layout: record.layout.clone(), why: why.clone(), pods };
+    match &node.holders {
+        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
+        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
+        Holders::Known(_) => {}
+    }
+    let state = rolled_back(&record, why.clone());
+    let set = record.previous.clone();
+    let lag = Some(Lag::begin(node, &set, around.now));
+    let record = NodeRecord { progress: Progress::RolledBack { why }, set: set.clone(), lag, ..record };
+    NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
+}
+
+pub(super) fn rolled_back(record: &NodeRecord, why: Failure) -> LayoutState {
+    let default = || "the plugin's default configuration".to_owned();
+    let back = record.previous.config.as_ref().map_or_else(default, |key| format!("configuration {key}"));
+    LayoutState::RolledBack { layout: record.layout.clone(), why, back }
+}
+
+/// A node that is to have no layout any more.
+pub(super) fn removed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> NodeDecision {
+    if record.set == record.before {
+        return left(node, &record, around);
+    }
+    let waits = |pods| LayoutState::RemovalWaits { layout: record.layout.clone(), pods };
+    match &node.holders {
+        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
+        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
+        Holders::Known(_) => {}
+    }
+    let state = removing(node, &record);
+    let labels = record.before.clone();
+    let lag = Some(Lag::begin(node, &labels, around.now));
+    let (digest, progress, set) = (String::new(), Progress::Applied, labels.clone());
+    let record = NodeRecord { digest, progress, set, lag, ..record };
+    NodeDecision::with(NodeWrite { labels, record: Some(record) }, Some(state))
+}
+
+/// A node that has its labels from before kerf again: the record goes once the plugin has followed.
+pub(super) fn left(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> NodeDecision {
+    let state = removing(node, record);
+    if record.lag.is_some() && !has_followed(node, record, around) {
+        return NodeDecision::of(state);
+    }
+    NodeDecision::with(NodeWrite { labels: PluginLabels::of(&node.labels), record: None }, None)
+}
+
+fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
+    LayoutState::Removing { layout: record.layout.clone(), shown: shown(&node.allocatable) }
+}
+
+pub(super) fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> bool {
+    let (now, timeout) = (around.now, around.timeout_seconds);
+    record.lag.as_ref().is_some_and(|lag| {
+        if record.is_applying() {
+            lag.is_over(node, now, timeout)
+        } else {
+            lag.has_left(&record.promise, node, now, timeout)
+        }
+    })
+}
+
+/// Remembers what has been seen of the programs that follow; lets pods come to a node on which they have followed labels that
+/// were led back, whatever is wanted of it now.
+pub(super) fn followed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) -> Option<NodeWrite> {
+    let lag = record.lag.as_ref()?;
+    let is_left = !record.is_applying() && has_followed(node, &record, around);
+    let next = if is_left { None } else { Some(lag.noticing(node)?) };
+    let record = NodeRecord { lag: next, ..record };
+    Some(NodeWrite { labels: PluginLabels::of(&node.labels), record: Some(record) })
+}

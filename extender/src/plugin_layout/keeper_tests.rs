@@ -1,0 +1,139 @@
+//! The leader's looks, against a stand-in for the API server.
+
+use super::*;
+use crate::api_stand_in::ApiStandIn;
+use crate::in_force::InForce;
+use crate::pod::{KnownPod, SlicedPod};
+use crate::term::Standing;
+use clap::Parser;
+use http::Method;
+use kerf_core::nvidia_keys::CONFIG;
+use kerf_core::packing::Terms;
+use kerf_core::plugin_layout::{
+    ClusterPolicyWrite, MigStrategy, OperatorSettings, PluginLabels, Progress, Promise,
+};
+use kerf_core::testing::static_node;
+use kerf_runtime::shutdown::CancellationToken;
+use serde_json::{Value, json};
+
+const NODE: &str = "/api/v1/nodes/n";
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    plugin: PluginArgs,
+}
+
+/// A leader that has seen no Node yet.
+fn keeper(api: &Arc<ApiStandIn>) -> Keeper {
+    let (metrics, _) = crate::metrics::Metrics::new(&Arc::new(Standing::default()));
+    let term =
+        Term::new(api.client(), metrics, 1, Terms::default(), InForce::default(), CancellationToken::new());
+    term.with(|index| {
+        index.show_static("n".into(), Some(static_node(&[], &[("gpu", 4)])));
+        index.nodes_listed();
+        index.pods_listed();
+    });
+    holding(api, &json!([]));
+    Keeper::new(term, Flags::parse_from(["-"]).plugin)
+}
+
+/// What the API server says of pods, whichever node is asked for.
+fn holding(api: &ApiStandIn, pods: &Value) {
+    api.put("/api/v1/pods", json!({"kind": "PodList", "apiVersion": "v1", "items": pods}));
+}
+
+/// A pod with a GPU.
+fn pod() -> Value {
+    let containers = json!([{"name": "main", "resources": {"requests": {"nvidia.com/gpu": "1"}}}]);
+    json!({"metadata": {"name": "p", "namespace": "team", "uid": "uid-p"}, "spec": {"containers": containers}})
+}
+
+/// A node with this configuration, which the extender has set.
+fn node(api: &ApiStandIn) -> NodeView {
+    let labels = |config: Option<&str>| PluginLabels { config: config.map(str::to_owned), mig: None };
+    let record = NodeRecord {
+        layout: "a".to_owned(),
+        digest: "d".to_owned(),
+        node: "n".to_owned(),
+        progress: Progress::Applied,
+        promise: Promise::Counts([("nvidia.com/gpu".to_owned(), 4)].into()),
+        set: labels(Some("a")),
+        previous: labels(None),
+        before: labels(None),
+        lag: None,
+    };
+    let metadata = json!({
+        "name": "n", "labels": {CONFIG: "a"}, "annotations": {kerf_core::keys::PLUGIN_LAYOUT: record.to_json()},
+    });
+    api.put(NODE, json!({"metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}));
+    serde_json::from_value(api.get(NODE).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn labels_are_led_back_only_where_no_pod_is_about_to_come() {
+    let api = ApiStandIn::new();
+    let mut keeper = keeper(&api);
+    keeper.hear(Event::Apply(node(&api)));
+    let coming: SlicedPod = serde_json::from_value(pod()).unwrap();
+    let coming: KnownPod = coming.into();
+    keeper.term.with(|index| index.reserve_plain(&coming, &"n".into())).unwrap();
+    keeper.look().await;
+    assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"][CONFIG], "a", "a pod is being bound");
+
+    keeper.term.with(|index| index.pod_gone(&coming.uid));
+    keeper.look().await;
+    assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"].get(CONFIG), None);
+    assert!(!keeper.term.with(|index| index.is_open(&"n".into())), "the plugin has not followed");
+}
+
+#[tokio::test]
+async fn one_node_that_is_held_answers_for_all_that_stand_in_the_way() {
+    let api = ApiStandIn::new();
+    let mut keeper = keeper(&api);
+    let names: BTreeSet<NodeName> = (0..45).map(|n| NodeName::new(format!("n{n}"))).collect();
+    let forget = |keeper: &mut Keeper| {
+        keeper.seen = names.iter().map(|name| (name.clone(), SeenNode::default())).collect();
+    };
+    let decision = Decision { asks: names.clone(), ..Decision::default() };
+    forget(&mut keeper);
+    holding(&api, &json!([pod()]));
+    keeper.ask_for_holders(&decision).await;
+    assert_eq!(api.requests(&Method::GET), 1);
+    forget(&mut keeper);
+    holding(&api, &json!([]));
+    keeper.ask_for_holders(&decision).await;
+    assert!(keeper.seen.values().all(|node| node.holders == Holders::Known(Vec::new())), "all are asked");
+}
+
+#[tokio::test]
+async fn mig_devices_get_other_names_only_where_no_pod_is_about_to_come() {
+    let api = ApiStandIn::new();
+    let mut keeper = keeper(&api);
+    let path = "/apis/nvidia.com/v1/clusterpolicies/cluster-policy";
+    api.put(path, json!({"metadata": {"name": "cluster-policy"}, "spec": {"mig": {"strategy": "single"}}}));
+    let settings =
+        OperatorSettings { mig_strategy: Some(MigStrategy::Single), ..OperatorSettings::default() };
+    let name = "cluster-policy".to_owned();
+    let seen =
+        SeenClusterPolicy { name: name.clone(), settings: settings.clone(), is_ready: true, record: None };
+    keeper.cluster_policy = Some((seen, "1".to_owned()));
+    let settings = OperatorSettings { mig_strategy: Some(MigStrategy::Mixed), ..settings };
+    let cluster_policy = Some(ClusterPolicyWrite { name, settings, record: None });
+    let decision = Decision { cluster_policy, closes: ["n".into()].into(), ..Decision::default() };
+    let strategy = || api.get(path).unwrap()["spec"]["mig"]["strategy"].clone();
+    let coming: SlicedPod = serde_json::from_value(pod()).unwrap();
+    let coming: KnownPod = coming.into();
+    keeper.term.with(|index| index.reserve_plain(&coming, &"n".into())).unwrap();
+    keeper.write(decision.clone()).await;
+    assert_eq!(strategy(), "single", "a pod is being bound");
+
+    keeper.term.with(|index| index.pod_gone(&coming.uid));
+    keeper.write(decision).await;
+    assert_eq!(strategy(), "mixed");
+    keeper.open_nodes();
+    assert!(!keeper.term.with(|index| index.is_open(&"n".into())), "the plugin has not followed");
+    keeper.write(Decision::default()).await;
+    keeper.open_nodes();
+    assert!(keeper.term.with(|index| index.is_open(&"n".into())));
+}

@@ -235,7 +235,7 @@ impl Reconciler {
                 self.observe_at = now;
                 self.node.on_trouble(event, now);
             }
-            Event::Others(others) => self.node.on_others(others),
+            Event::Others(others) => self.node.on_others(others, now),
         }
     }
 

@@ -167,7 +167,7 @@ impl Node {
             remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),
-            wants_holders: look || self.advertised.wants_account(&self.account, now),
+            wants_holders: look || self.awaits_account() || self.advertised.wants_account(&self.account, now),
             wants_observation: held || silent.is_some(),
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),

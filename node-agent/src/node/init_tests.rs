@@ -298,7 +298,7 @@ fn shares() -> Vec<WantedSlice> {
 /// A node without MIG on which `a` was admitted, a while ago.
 fn sharing(settings: Settings) -> Scene {
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), settings);
-    scene.node.on_others(Vec::new());
+    scene.node.on_others(Vec::new(), scene.now);
     scene.want(shares());
     scene.settle();
     let limit = scene.node.wanted_daemons().get(&uuid(0)).map(|daemon| daemon.limit);

@@ -150,6 +150,8 @@ pub struct Node {
     served: BTreeMap<GpuUuid, BTreeSet<PodUid>>,
     /// Others that manage the node's GPUs, once looked for; nothing new is cut or offered meanwhile.
     others: Option<Vec<String>>,
+    /// When nobody else was left of them.
+    alone_since: Option<Instant>,
     /// Whether it was ever known who holds what.
     knew: bool,
     /// Whether all was ever known that an offer rests on: before, what is listed is for those alone who have it.
@@ -289,7 +291,11 @@ impl Node {
     }
 
     /// Takes who else manages the node's GPUs.
-    pub fn on_others(&mut self, others: Vec<String>) {
+    pub fn on_others(&mut self, others: Vec<String>, now: Instant) {
+        // What others gave away until now the kubelet's last account may lack.
+        if others.is_empty() && self.others_manage() {
+            self.alone_since = Some(now);
+        }
         let contested = others.iter().map(|text| Note::Contested { text: text.clone() }).take(1);
         self.tell_lasting(contested.collect(), |note| matches!(note, Note::Contested { .. }));
         self.others = Some(others);

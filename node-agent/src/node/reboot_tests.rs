@@ -272,11 +272,12 @@ fn a_contested_node_is_not_cut_after_a_reboot() {
     scene.settings.others = true;
     boot(&mut scene, &status);
     assert_eq!(run_all(&mut scene), Vec::<String>::new(), "who else is here is not known yet");
-    scene.node.on_others(vec!["NVIDIA's MIG manager manages GPUs of this node".into()]);
+    scene.node.on_others(vec!["NVIDIA's MIG manager manages GPUs of this node".into()], scene.now);
     assert_eq!(run_all(&mut scene), Vec::<String>::new());
     scene.now += Duration::from_mins(10);
     assert!(scene.decide().lists.is_empty());
-    scene.node.on_others(vec![]);
+    scene.node.on_others(vec![], scene.now);
+    scene.list_holders();
     assert_eq!(run_all(&mut scene).len(), 4);
 }
 

@@ -47,7 +47,8 @@ impl World {
         }
         self.tell_pods();
         self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
-        self.node.on_others(if self.upset.others { vec!["somebody".into()] } else { vec![] });
+        let others = if self.upset.others { vec!["somebody".into()] } else { vec![] };
+        self.node.on_others(others, self.now);
     }
 
     /// The GPUs as the agent sees them: one that was lost before it started is not among them.

@@ -122,7 +122,9 @@ impl Node {
         let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_contested();
         self.recall_shares();
         self.adopt_shares();
+        self.exclude_listed(now);
         let init = self.init_held();
+        self.adopt_gpus(&init.doubted);
         self.account.take_init(init);
         self.note_kept_promises();
         // Whoever else is here, what is held is known.
@@ -270,7 +272,9 @@ impl Node {
                 Step::Start { gpu, id, shape } => {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
                     let share = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
-                    self.shares.insert(share::device_id(gpu, id), share);
+                    let device = share::device_id(gpu, id);
+                    self.exclude_new(&device);
+                    self.shares.insert(device, share);
                     return true;
                 }
                 // What is made anew after a boot is made before it is known who holds what else.

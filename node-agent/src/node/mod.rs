@@ -20,6 +20,7 @@ mod share;
 mod silent;
 mod status;
 mod under_way;
+mod unlisted;
 mod usage;
 mod view;
 
@@ -130,6 +131,8 @@ pub struct Node {
     account: Account,
     /// Bound pods that ask for kerf's names; `None` until the API server has listed them.
     pods: Option<NodePods>,
+    /// What pods cannot hold that hold something of which nobody tells.
+    excluded: unlisted::AllExcluded,
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
@@ -306,6 +309,7 @@ impl Node {
         self.advertised.forget_acknowledgements();
         // A kubelet that has lost its checkpoint allocates anew.
         self.kept.clear();
+        self.excluded.clear();
         self.health.registration = match result {
             Ok(()) => Neighbour::Well,
             Err(error) => Neighbour::Ill(error),
@@ -327,6 +331,9 @@ impl Node {
                 self.retries.succeeded(&Task::Create(id.clone()));
                 // The spec may want it no more by now.
                 for (.., device) in created.devices() {
+                    if !self.origins.contains_key(device) {
+                        self.exclude_new(device);
+                    }
                     self.origins.entry(device.clone()).or_insert_with(|| id.clone());
                 }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.uuid == *gpu) {

@@ -12,6 +12,8 @@ mod labels;
 mod slices;
 mod sockets;
 
+pub(crate) use labels::may_order_mig;
+
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kube::{Api, Client};
@@ -51,8 +53,8 @@ impl Who {
                  nvidia.com/gpu.deploy.device-plugin=false), or take the node from kerf."
             }
             Self::MigManager => {
-                "Remove the node's label nvidia.com/mig.config, or label it nvidia.com/gpu.deploy.mig-manager=false, or \
-                 take the node from kerf."
+                "Label the node nvidia.com/gpu.deploy.mig-manager=false, or take the node from kerf. To remove \
+                 nvidia.com/mig.config does not help: GPU Operator sets it to all-disabled again."
             }
             Self::DraDriver => {
                 "Keep its kubelet plugin off this node (or install it with resources.gpus.enabled=false), or take the \

@@ -59,7 +59,7 @@ pub use illness::Ill;
 pub use init::{NodePod, NodePods};
 pub use notes::Note;
 pub use recall::Recalled;
-pub(crate) use share::Shares;
+pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
 pub(crate) use status::unserved;
 pub use usage::{GpuUsage, Usage};
 

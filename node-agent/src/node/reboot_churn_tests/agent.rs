@@ -29,8 +29,10 @@ enum Ended {
 impl World {
     pub(super) fn start_agent(&mut self) {
         self.node = Node::remembering(self.published.as_ref(), self.settings.clone());
-        let booted = self.disk.record.booted || self.disk.written_in != self.disk.boot;
-        self.node.recall(Recalled { booted, ..self.disk.record.clone() }, self.now);
+        let record = self.disk.record.clone();
+        let is_new = self.disk.written_in != self.disk.boot;
+        let record = if is_new { record.after_boot() } else { record };
+        self.node.recall(record, self.now);
         self.call = None;
         self.upset.unseen.clone_from(&self.upset.lost);
         self.kubelet.forget_agent();

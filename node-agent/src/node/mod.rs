@@ -10,6 +10,7 @@ mod health;
 mod holders;
 mod illness;
 mod init;
+mod lingering;
 mod names;
 mod notes;
 mod reach;
@@ -131,6 +132,8 @@ pub struct Node {
     account: Account,
     /// Bound pods that ask for kerf's names; `None` until the API server has listed them.
     pods: Option<NodePods>,
+    /// Pods that were deleted while their containers ran, and are still listed.
+    cut_off: BTreeSet<PodKey>,
     /// What pods cannot hold that hold something of which nobody tells.
     excluded: unlisted::AllExcluded,
     /// Reserved slices that their pods have got.
@@ -244,13 +247,13 @@ impl Node {
                 if !self.account.is_known() {
                     self.recall_allocations(holders.asked);
                 }
-                let mut left: Vec<_> = self.account.devices().map(|(d, _)| d).cloned().collect();
+                let mut left = self.listed_devices();
                 let is_here = |key: &PodKey| {
                     let admitted = |pods: &NodePods| pods.values().any(|p| p.admitted && p.key == *key);
                     self.pods.as_ref().is_none_or(admitted)
                 };
                 self.account.take(holders, is_here);
-                left.retain(|device| !self.account.lists(device));
+                left.retain(|(device, _)| !self.account.lists(device));
                 let hidden: BTreeSet<_> = self.init_allocations().cloned().collect();
                 self.account.forget_allocations(|device| hidden.contains(device));
                 self.health.pod_resources = Neighbour::Well;
@@ -258,14 +261,6 @@ impl Node {
             }
             Err(error) => self.health.pod_resources = Neighbour::Ill(error),
         }
-    }
-
-    /// Processes of a holder end with it; whether one is left is looked at once more before anything is destroyed.
-    fn forget_processes(&mut self, left: &[DeviceId]) {
-        let instances = self.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
-        instances
-            .filter(|i| i.devices().any(|(.., d)| left.contains(d)))
-            .for_each(|i| i.has_processes = false);
     }
 
     /// Takes what the kubelet may hand out.

@@ -70,7 +70,10 @@ impl Node {
         status.holder = held.map(|h| h.holder.clone());
         let Some(reservation) = &wanted.reservation else {
             status.resource = self.account.held_as(device);
-            status.state = if self.account.is_held(device) { SliceState::Held } else { SliceState::Idle };
+            let lingers = self.is_lingered_on(wanted);
+            status.message = lingers.then(|| super::lingering::TEXT.to_owned());
+            let is_held = lingers || self.account.is_held(device);
+            status.state = if is_held { SliceState::Held } else { SliceState::Idle };
             return;
         };
         let name = reservation.resource;

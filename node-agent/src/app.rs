@@ -8,6 +8,7 @@ pub use keepers::Keepers;
 use crate::args::{Action, Args};
 use crate::executor::Executor;
 use crate::gpu::GpuThread;
+use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::metrics::Metrics;
 use crate::node::{Node, Recalled, Settings};
 use crate::processes::Host;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
+use tonic::transport::Channel;
 
 /// The folder below the kubelet's.
 const POD_RESOURCES: &str = "pod-resources";
@@ -163,12 +165,15 @@ fn ask_kubelet(
     acknowledgements: watch::Receiver<pod_resources::Watched>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let folder = args.kubelet_dir.join(POD_RESOURCES);
-    let kubelet = pod_resources::client(&folder).context("--kubelet-dir")?;
+    let kubelet = pod_resources_of(args)?;
     let (wanted, events) = (Arc::clone(&outlets.want_holders), outlets.events.clone());
     tasks.spawn(pod_resources::list_holders(kubelet.clone(), wanted, events.clone(), stop.clone()));
     tasks.spawn(pod_resources::watch_allocatable(kubelet, acknowledgements, events, stop.clone()));
     Ok(())
+}
+
+fn pod_resources_of(args: &Args) -> anyhow::Result<PodResourcesListerClient<Channel>> {
+    pod_resources::client(&args.kubelet_dir.join(POD_RESOURCES)).context("--kubelet-dir")
 }
 
 /// Serves the admin address until `stop`, and then waits for the tasks. One that ends early is a fault.

@@ -90,6 +90,10 @@ pub struct Args {
     /// How long a GPU must have been quiet after an error before it is used again.
     #[arg(long, default_value = "5m", value_parser = duration)]
     pub recover_after: Duration,
+    /// How long the sockets of NVIDIA's device plugin must have been gone before this node's GPUs are given out: they go for
+    /// seconds when the kubelet restarts, and for longer when the plugin's pod is replaced.
+    #[arg(long, default_value = "1m", value_parser = duration)]
+    pub uncontested_after: Duration,
     /// How long an agent that leaves keeps the kubelet from writing kerf's names into the node's status again: it remembers a
     /// plugin for five minutes.
     #[arg(long, default_value = "6m", value_parser = duration)]

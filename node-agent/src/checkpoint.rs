@@ -46,9 +46,12 @@ pub struct Record {
     /// The shares that existed, wanted or not: nobody else tells of one that only an init container holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<Shares>,
-    /// GPUs whose MIG mode was on: most forget it in a reboot.
+    /// GPUs whose MIG mode was on when they were seen last: most forget it in a reboot.
     #[serde(default)]
     pub mig: BTreeSet<GpuUuid>,
+    /// GPUs whose MIG mode a reboot took, and has not come back yet. Older agents had them in `mig` too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig_lost: Option<BTreeSet<GpuUuid>>,
     /// GPUs that the agent set to `EXCLUSIVE_PROCESS`.
     #[serde(default)]
     pub exclusive: BTreeSet<GpuUuid>,
@@ -74,6 +77,7 @@ impl Record {
             spec: GpuNodeSpec::default(),
             shares: None,
             mig: BTreeSet::new(),
+            mig_lost: None,
             exclusive: BTreeSet::new(),
             limits: BTreeMap::new(),
             ills: Vec::new(),

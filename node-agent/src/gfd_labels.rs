@@ -2,9 +2,14 @@
 //!
 //! GPU feature discovery (GFD) writes no label itself: NFD does for it, and lists those that it keeps in an annotation of
 //! the Node. What is listed there is NFD's, and would be set back by it: the agent leaves it alone and says so.
+//!
+//! By two of the labels the GPU Operator knows GPUs that have MIG, and has its MIG manager clear them. So these are not written
+//! where it may.
 
+use crate::others::may_order_mig;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::gfd_labels::{GfdLabels, is_told};
+use kerf_core::nvidia_keys::{MIG_CAPABLE, PRODUCT};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
@@ -42,7 +47,7 @@ pub async fn keep(
     pace: Option<Pace>,
     stop: CancellationToken,
 ) {
-    let mut yields = false;
+    let mut before = Yields::default();
     while let Some(Pace { gather, look }) = pace {
         tokio::select! {
             changed = labels.changed() => if changed.is_err() { break },
@@ -57,7 +62,10 @@ pub async fn keep(
             continue;
         }
         match set(&api, &name, &wanted).await {
-            Ok(of_nfd) => yields = tell(yields, of_nfd),
+            Ok(now) => {
+                tell(before, now);
+                before = now;
+            }
             Err(error) => {
                 tracing::warn!(node = name, %error, "failed to set NVIDIA's labels on the Node; trying again");
                 labels.mark_changed();
@@ -67,9 +75,18 @@ pub async fn keep(
     stop.cancelled().await;
 }
 
-/// Says once that NFD keeps the labels, and once that it does not any more.
-fn tell(before: bool, now: bool) -> bool {
-    match (before, now) {
+/// What labels are left alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Yields {
+    /// NFD keeps some of them.
+    to_nfd: bool,
+    /// The GPU Operator would order MIG mode off by two of them.
+    to_operator: bool,
+}
+
+/// Says once that NFD keeps the labels, or that some would do harm, and once that it is so no more.
+fn tell(before: Yields, now: Yields) {
+    match (before.to_nfd, now.to_nfd) {
         (false, true) => tracing::warn!(
             "NFD keeps NVIDIA's labels on this node, and they tell what GPU feature discovery sees; to have kerf keep them, \
              label the node nvidia.com/gpu.deploy.gpu-feature-discovery=false"
@@ -77,20 +94,40 @@ fn tell(before: bool, now: bool) -> bool {
         (true, false) => tracing::info!("NFD keeps NVIDIA's labels on this node no longer; kerf does"),
         _ => {}
     }
-    now
+    match (before.to_operator, now.to_operator) {
+        (false, true) => tracing::warn!(
+            "{MIG_CAPABLE} and {PRODUCT} are not set on this node: by them GPU Operator would order its MIG manager to clear the \
+             GPUs; label the node nvidia.com/gpu.deploy.mig-manager=false"
+        ),
+        (true, false) => tracing::info!("{MIG_CAPABLE} and {PRODUCT} are set: no MIG manager acts on them"),
+        _ => {}
+    }
 }
 
-/// Sets what differs. Gives whether NFD keeps some of them.
-async fn set(api: &Api<Node>, name: &str, wanted: &GfdLabels) -> Result<bool, kube::Error> {
+/// Sets what differs. Gives what is left alone.
+async fn set(api: &Api<Node>, name: &str, wanted: &GfdLabels) -> Result<Yields, kube::Error> {
     let metadata = api.get_metadata(name).await?.metadata;
     let others = of_nfd(metadata.annotations.as_ref());
-    let changes = changes(&metadata.labels.unwrap_or_default(), wanted, &others);
+    let present = metadata.labels.unwrap_or_default();
+    let harmless = harmless(&present, wanted);
+    let changes = changes(&present, &harmless, &others);
     if !changes.is_empty() {
         tracing::info!(node = name, labels = json!(changes).to_string(), "set NVIDIA's labels on the Node");
         let patch = Patch::Merge(json!({"metadata": {"labels": changes}}));
         api.patch_metadata(name, &PatchParams::default(), &patch).await?;
     }
-    Ok(others.iter().any(|key| is_told(key)))
+    let to_nfd = others.iter().any(|key| is_told(key));
+    Ok(Yields { to_nfd, to_operator: harmless.len() < wanted.len() })
+}
+
+/// Those of the labels by which nobody is made to clear the GPUs.
+fn harmless(present: &Present, wanted: &GfdLabels) -> GfdLabels {
+    let mut harmless = wanted.clone();
+    let has_mig = wanted.get(MIG_CAPABLE).is_some_and(|value| value == "true");
+    if has_mig && may_order_mig(present) {
+        harmless.retain(|key, _| key != MIG_CAPABLE && key != PRODUCT);
+    }
+    harmless
 }
 
 /// The labels that NFD keeps.

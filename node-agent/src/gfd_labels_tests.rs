@@ -39,6 +39,23 @@ fn what_nfd_keeps_is_left_to_it() {
     assert_eq!(of_nfd(None), BTreeSet::new());
 }
 
+#[test]
+fn the_operator_is_not_told_of_mig_while_it_would_order_it_off() {
+    let names = |has_mig: &str, node: &[(&str, &str)]| -> Vec<String> {
+        let wanted = present(&[
+            ("nvidia.com/gpu.count", "1"),
+            ("nvidia.com/gpu.product", "NVIDIA-H100"),
+            ("nvidia.com/mig.capable", has_mig),
+        ]);
+        harmless(&present(node), &wanted).into_keys().collect()
+    };
+    let operator = ("nvidia.com/gpu.deploy.driver", "true");
+    assert_eq!(names("true", &[operator]), ["nvidia.com/gpu.count"]);
+    assert_eq!(names("true", &[operator, ("nvidia.com/gpu.deploy.mig-manager", "false")]).len(), 3);
+    assert_eq!(names("true", &[]).len(), 3);
+    assert_eq!(names("false", &[operator]).len(), 3, "a GPU without MIG");
+}
+
 const QUICK: Pace = Pace { gather: Duration::from_millis(50), look: Duration::from_millis(1) };
 
 #[tokio::test]

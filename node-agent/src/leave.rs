@@ -3,18 +3,21 @@
 //!
 //! It may be run again and does what is left to do. The agent itself must have ended: both take the checkpoint's lock.
 
+mod held;
+
 use crate::checkpoint::{Checkpoint, CheckpointError, Record};
 use crate::gfd_labels;
 use crate::gpu::{GpuBackend, GpuError};
+use crate::node::Holders;
 use futures::future::BoxFuture;
+use held::Held;
 use k8s_openapi::api::core::v1::Node;
-use kerf_core::contract::{GpuNodeStatus, SliceState, SliceStatus, UnreadableStatus};
+use kerf_core::contract::UnreadableStatus;
 use kerf_core::gfd_labels::is_told;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, NodeName};
 use kerf_core::resource::ResourceName;
-use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
@@ -50,6 +53,12 @@ pub struct Leave {
     pub checkpoint: PathBuf,
     /// Opens NVML, which is done only if something is to be undone there.
     pub gpus: OpenGpus,
+    /// Whether an agent has run MPS daemons here, of which some may run on.
+    pub has_daemons: bool,
+    /// Asks the kubelet who holds what, which is done only where no GpuNode tells.
+    pub ask_kubelet: BoxFuture<'static, Result<Holders, String>>,
+    /// Whether the agent was told to leave NVIDIA's labels alone: then none of them is its own.
+    pub no_gfd_labels: bool,
     /// Stops the MPS daemons but those of these GPUs, whose shares are held.
     pub stop_mps: Undo<GpuUuid>,
     /// Removes the CDI specs but those of these devices, which are held: a container that restarts needs its own.
@@ -80,6 +89,25 @@ pub enum LeaveError {
         /// Why not.
         source: UnreadableStatus,
     },
+    /// Nobody knows what was promised; nothing was done.
+    #[error("spec.slices of the GpuNode {node} cannot be read, so nobody knows what pods were promised")]
+    Promises {
+        /// The node.
+        node: NodeName,
+        /// Why not.
+        source: serde_json::Error,
+    },
+    /// Nobody knows what is held; nothing was done.
+    #[error(
+        "there is no GpuNode {node}, and the kubelet does not tell what is held ({why}): mount its folder (--kubelet-dir), or drain \
+         the node, end its MPS daemons, and empty --state-dir and --mps-dir"
+    )]
+    Unlisted {
+        /// The node.
+        node: NodeName,
+        /// Why not.
+        why: String,
+    },
     /// Some steps failed. The checkpoint is kept, so that it can be tried again.
     #[error("not everything was put back; run it again:\n- {}", .0.join("\n- "))]
     Unfinished(Vec<String>),
@@ -87,10 +115,19 @@ pub enum LeaveError {
 
 /// Leaves the node.
 pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
-    let Leave { node, client, checkpoint, gpus, stop_mps, remove_cdi, settle } = leave;
+    let Leave { node, client, checkpoint, gpus, has_daemons, ask_kubelet, .. } = leave;
     let (checkpoint, record) = Checkpoint::open(&checkpoint)?;
-    let held = Held::read(&client, &node).await?;
+    let held = match Held::read(&client, &node).await? {
+        Some(held) => held,
+        // Somebody has deleted it, and pods may run on what it told of.
+        None if record.is_some() || has_daemons => {
+            let why = |why| LeaveError::Unlisted { node: node.clone(), why };
+            Held::listed(ask_kubelet.await.map_err(why)?)
+        }
+        None => Held::default(),
+    };
     held.tell();
+    let Leave { stop_mps, remove_cdi, no_gfd_labels, settle, .. } = leave;
     let mut failed = Failures::default();
     failed.note("stop the MPS daemons", in_time(stop_mps(held.mps_gpus)).await);
     if let Some(record) = record {
@@ -98,14 +135,14 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     }
     failed.note("remove the CDI specs", in_time(remove_cdi(held.devices)).await);
     let nodes = Api::<Node>::all(client);
-    failed.note("remove the node's labels", in_time(remove_labels(&nodes, &node)).await);
+    failed.note("remove the node's labels", in_time(remove_labels(&nodes, &node, no_gfd_labels)).await);
     let forgotten = forget_names(&nodes, &node, &held.names, settle).await;
     failed.note("remove the names in the node's status", forgotten);
     if !failed.0.is_empty() {
         return Err(LeaveError::Unfinished(failed.0));
     }
     checkpoint.remove()?;
-    tracing::info!(%node, held = held.slices.len(), "the agent has left this node; its GpuNode may be deleted");
+    tracing::info!(%node, held = held.texts.len(), "the agent has left this node; its GpuNode may be deleted");
     Ok(())
 }
 
@@ -126,46 +163,6 @@ impl Failures {
                 tracing::warn!(step, error, "failed");
                 self.0.push(format!("failed to {step}: {error}"));
             }
-        }
-    }
-}
-
-/// What pods have, or were promised and may have by now.
-#[derive(Default)]
-struct Held {
-    slices: Vec<SliceStatus>,
-    mps_gpus: BTreeSet<GpuUuid>,
-    devices: BTreeSet<DeviceId>,
-    names: BTreeSet<ResourceName>,
-}
-
-impl Held {
-    /// By the agent's last word.
-    async fn read(client: &Client, node: &NodeName) -> Result<Self, LeaveError> {
-        let object = Api::<GpuNode>::all(client.clone()).get_opt(node.as_str()).await;
-        let object = object.map_err(|source| LeaveError::Held { node: node.clone(), source })?;
-        let status = object.map(|object| object.read_status()).transpose();
-        let status = status.map_err(|source| LeaveError::Unreadable { node: node.clone(), source })?;
-        Ok(Self::of(status.flatten().unwrap_or_default()))
-    }
-
-    fn of(status: GpuNodeStatus) -> Self {
-        let is_held =
-            |s: &SliceStatus| s.holder.is_some() || s.ready_for.is_some() || s.state == SliceState::Held;
-        let slices: Vec<SliceStatus> = status.slices.into_iter().filter(is_held).collect();
-        let mps = slices.iter().filter(|s| s.shape.kind() == Kind::Mps);
-        Self {
-            mps_gpus: mps.map(|s| s.gpu.clone()).collect(),
-            devices: slices.iter().filter_map(|s| s.device.clone()).collect(),
-            names: slices.iter().filter_map(|s| s.resource).collect(),
-            slices,
-        }
-    }
-
-    fn tell(&self) {
-        for SliceStatus { gpu, shape, holder, .. } in &self.slices {
-            let pod = holder.as_ref().map(|holder| holder.key().to_string());
-            tracing::warn!(%gpu, %shape, pod, "left alone: a pod has this slice");
         }
     }
 }
@@ -203,13 +200,14 @@ fn restore_now(open: OpenGpus, record: &Record) -> Result<(), String> {
 }
 
 /// Removes the labels that the agent owns; `kerf.dev/managed` is the admin's.
-async fn remove_labels(nodes: &Api<Node>, node: &NodeName) -> Result<(), String> {
+async fn remove_labels(nodes: &Api<Node>, node: &NodeName, no_gfd_labels: bool) -> Result<(), String> {
     let owned: BTreeSet<String> =
         Kind::ALL.into_iter().map(keys::node_kind_label).chain([keys::NODE_MODEL.to_owned()]).collect();
     let result = async {
         let object = nodes.get_metadata(node.as_str()).await?;
         let others = gfd_labels::of_nfd(object.metadata.annotations.as_ref());
-        let is_ours = |key: &String| owned.contains(key) || is_told(key) && !others.contains(key);
+        let is_ours =
+            |key: &String| owned.contains(key) || !no_gfd_labels && is_told(key) && !others.contains(key);
         let gone = nulls(object.metadata.labels.unwrap_or_default().into_keys().filter(is_ours));
         if gone.is_empty() {
             return Ok(());

@@ -1,10 +1,14 @@
 use super::*;
 use crate::api_stand_in::{self, Asked, Log};
 use crate::gpu::{Gpu, GpuInstance};
+use crate::node::Held as HeldBy;
 use futures::FutureExt as _;
-use kerf_core::contract::{Holder, Shape};
+use kerf_core::contract::{
+    GpuNodeSpec, GpuNodeStatus, Holder, Reservation, Shape, SliceState, SliceStatus, WantedSlice,
+};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::units::{MemoryMib, SizeGb};
+use kerf_runtime::gpu_node::GpuNode;
 use std::collections::BTreeMap;
 use std::future::ready;
 use std::path::Path;
@@ -79,6 +83,9 @@ fn leaving(folder: &Path, client: Client, undone: &Undone) -> Leave {
         client,
         checkpoint: folder.to_owned(),
         gpus: Box::new(move || Ok(Box::new(Gpus(gpus)))),
+        has_daemons: false,
+        ask_kubelet: ready(Err("it is away".to_owned())).boxed(),
+        no_gfd_labels: false,
         stop_mps: Box::new(move |spared| {
             mps.note(format!("mps but {spared:?}"));
             ready(Ok(())).boxed()
@@ -195,6 +202,86 @@ async fn a_step_that_fails_leaves_the_checkpoint_and_stops_no_other() {
     assert_eq!(undone.all().len(), 4);
     assert_eq!(patches(&log).len(), 2);
     assert!(has_checkpoint(folder.path()));
+}
+
+/// An agent that ends says that no slice is ready, so a container that was just given one is known by its promise alone.
+#[tokio::test]
+async fn what_was_promised_is_left_to_its_pod() {
+    let folder = tempfile::tempdir().unwrap();
+    let (client, log) = api_stand_in::client(|asked| match asked.path.as_str() {
+        "/apis/kerf.dev/v1alpha1/gpunodes/n1" => {
+            let reservation = Reservation {
+                uid: "u".into(),
+                namespace: "ml".into(),
+                pod: "train".into(),
+                container: "main".into(),
+                resource: "nvidia.com/gpu-8gb".parse().unwrap(),
+                alone: false,
+                epoch: 1,
+            };
+            let wanted = |id: &str, reservation| {
+                let (gpu, shape) = (GpuUuid::new("GPU-0"), Shape::mps(SizeGb(8)));
+                WantedSlice { id: id.into(), gpu, shape, reservation }
+            };
+            let slices = vec![wanted("s1", None), wanted("s2", Some(reservation))];
+            let mut spec = json!(GpuNodeSpec { slices, ..GpuNodeSpec::default() });
+            spec["policy"] = json!({"vgpu": 1});
+            let slices = ["1", "2"].map(|n| {
+                let status = slice(&format!("GPU-0::{n}"), "nvidia.com/gpu-8gb", None);
+                SliceStatus { id: Some(format!("s{n}").as_str().into()), ..status }
+            });
+            let status = json!(GpuNodeStatus { slices: slices.to_vec(), ..GpuNodeStatus::default() });
+            let node =
+                GpuNode { spec: Some(spec), status: Some(status), ..GpuNode::new(&NodeName::new("n1")) };
+            (200, json!(node))
+        }
+        _ => api(asked),
+    });
+    let undone = Undone::default();
+    leave(leaving(folder.path(), client, &undone)).await.unwrap();
+    assert_eq!(undone.all(), [r#"mps but {GpuUuid("GPU-0")}"#, r#"cdi but {DeviceId("GPU-0::2")}"#]);
+    assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-4gb": null}));
+}
+
+#[tokio::test]
+async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
+    let no_gpu_node = |asked: &Asked| match asked.path.as_str() {
+        "/apis/kerf.dev/v1alpha1/gpunodes/n1" => api_stand_in::refusal(404),
+        _ => api(asked),
+    };
+    for has_record in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        if has_record {
+            remember(folder.path(), &[]);
+        }
+        let undone = Undone::default();
+        let (client, _) = api_stand_in::client(no_gpu_node);
+        let refused = Leave { has_daemons: !has_record, ..leaving(folder.path(), client, &undone) };
+        let error = leave(refused).await.unwrap_err();
+        assert!(matches!(error, LeaveError::Unlisted { .. }), "{error}");
+        assert_eq!(undone.all(), [] as [String; 0]);
+        let holder = Holder { namespace: "ml".into(), pod: "train".into(), container: "main".into() };
+        let by = HeldBy { name: "nvidia.com/gpu-4gb".parse().unwrap(), holder };
+        let holders =
+            Holders { asked: Instant::now(), held: BTreeMap::from([(DeviceId::new("GPU-0::1"), by)]) };
+        let (client, log) = api_stand_in::client(no_gpu_node);
+        let ask_kubelet = ready(Ok(holders)).boxed();
+        let told = Leave { has_daemons: !has_record, ask_kubelet, ..leaving(folder.path(), client, &undone) };
+        leave(told).await.unwrap();
+        assert_eq!(undone.all()[0], r#"mps but {GpuUuid("GPU-0")}"#);
+        assert_eq!(undone.all().last().unwrap(), r#"cdi but {DeviceId("GPU-0::1")}"#);
+        assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-8gb": null}));
+    }
+}
+
+#[tokio::test]
+async fn nvidias_labels_stay_where_the_agent_never_wrote_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let (client, log) = api_stand_in::client(api);
+    let leaving = Leave { no_gfd_labels: true, ..leaving(folder.path(), client, &Undone::default()) };
+    leave(leaving).await.unwrap();
+    let labels = json!({"kerf.dev/gpu-model": null, "kerf.dev/mps-max-gb": null});
+    assert_eq!(patches(&log)[0]["metadata"]["labels"], labels);
 }
 
 /// What is left to do the second time is what the first could not do: here nothing.

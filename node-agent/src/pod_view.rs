@@ -10,6 +10,7 @@ use kerf_core::request::{SpecView, beyond};
 use kerf_core::units::MemoryMib;
 use kube::Resource;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 
 /// A pod.
@@ -32,9 +33,25 @@ pub(crate) struct PodStatusView {
     #[serde(default)]
     pub(crate) start_time: Option<String>,
     #[serde(default)]
+    init_container_statuses: Vec<ContainerStatusView>,
+    #[serde(default)]
+    container_statuses: Vec<ContainerStatusView>,
+    #[serde(default)]
     pub(crate) reason: String,
     #[serde(default)]
     pub(crate) message: String,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct ContainerStatusView {
+    #[serde(default)]
+    state: ContainerStateView,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+struct ContainerStateView {
+    #[serde(default)]
+    running: Option<IgnoredAny>,
 }
 
 /// The kubelet's reason for a pod that it did not take on for want of devices.
@@ -55,6 +72,12 @@ impl PodView {
     /// Whether the kubelet did not take it on for want of devices.
     pub(crate) fn is_rejected(&self) -> bool {
         self.status.phase == "Failed" && self.status.reason == REJECTED
+    }
+
+    /// Whether a container of it runs, by the kubelet's last word.
+    pub(crate) fn runs(&self) -> bool {
+        let PodStatusView { init_container_statuses, container_statuses, .. } = &self.status;
+        init_container_statuses.iter().chain(container_statuses).any(|one| one.state.running.is_some())
     }
 
     /// Whether it asks for kerf's names.

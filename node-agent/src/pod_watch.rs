@@ -120,6 +120,9 @@ pub async fn watch(
             }
             Ok(watcher::Event::Delete(pod)) => {
                 rejections.known.remove(&pod.uid());
+                if pod.asks() && pod.runs() {
+                    events.send(Event::PodCutOff(pod.key()));
+                }
                 events.send(Event::PodLeft(pod.key()));
                 roster.pods.remove(&pod.uid());
                 tell(&mut roster, &events);
@@ -168,6 +171,20 @@ mod tests {
         assert!(roster.news().unwrap()[&PodUid::new("u")].admitted);
         roster.take(&pod("u", &json!({"phase": "Failed", "startTime": "2026-01-01T00:00:00Z"})));
         assert_eq!(roster.news(), Some(NodePods::new()));
+    }
+
+    #[test]
+    fn a_pod_runs_while_a_container_of_it_does() {
+        let containers = |of: &str, state: &str| json!({of: [{"name": "main", "state": {state: {}}}]});
+        for (status, runs) in [
+            (json!({"phase": "Pending"}), false),
+            (containers("containerStatuses", "running"), true),
+            (containers("initContainerStatuses", "running"), true),
+            (containers("containerStatuses", "terminated"), false),
+            (containers("containerStatuses", "waiting"), false),
+        ] {
+            assert_eq!(pod("u", &status).runs(), runs, "{status}");
+        }
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub enum Event {
     Allocated(ResourceName, Vec<DeviceId>),
     /// A pod of this node is gone or finished.
     PodLeft(PodKey),
+    /// A pod of this node was deleted while its containers ran.
+    PodCutOff(PodKey),
     /// The pods of this node that ask for kerf's names.
     Pods(NodePods),
     /// A pod of this node that the kubelet did not take on for want of devices.
@@ -219,6 +221,7 @@ impl Reconciler {
             Event::Allocatable(allocatable) => self.node.on_allocatable(allocatable),
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
             Event::PodLeft(pod) => self.node.on_pod_left(pod, now),
+            Event::PodCutOff(pod) => self.node.on_pod_cut_off(pod),
             Event::Pods(pods) => self.node.on_pods(pods),
             Event::Rejected(pod, uid) => {
                 self.outlets.metrics.count_rejection();
@@ -235,7 +238,7 @@ impl Reconciler {
                 self.observe_at = now;
                 self.node.on_trouble(event, now);
             }
-            Event::Others(others) => self.node.on_others(others),
+            Event::Others(others) => self.node.on_others(others, now),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Record};
 use crate::node::Recalled;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -34,29 +34,30 @@ impl Recording {
     }
 
     fn record(&self, recalled: Recalled) -> Record {
-        let Recalled { spec, uid, shares, mig, exclusive, limits, ills, booted: recovering } = recalled;
+        let Recalled { spec, uid, shares, mig_on, mig_lost, exclusive, limits, ills, booted: recovering } =
+            recalled;
+        let (mig, mig_lost) = (mig_on, Some(mig_lost));
         let mut by_gpu: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for ((gpu, cgroup), limit) in limits {
             by_gpu.entry(gpu).or_default().insert(cgroup, limit);
         }
         let new = Record::new(self.boot_id.clone());
-        Record { uid, spec, shares, mig, exclusive, limits: by_gpu, ills, recovering, ..new }
+        Record { uid, spec, shares, mig, mig_lost, exclusive, limits: by_gpu, ills, recovering, ..new }
     }
 }
 
 fn recalled(record: Record, boot_id: &str) -> Recalled {
-    let Record { boot_id: written_in, uid, spec, shares, mig, exclusive, limits, ills, recovering, .. } =
-        record;
-    if written_in != boot_id {
-        // Compute modes and limits do not outlive a boot: whatever is set now was set by somebody else. A GPU that is still
-        // ill says so again. Shares are the kubelet's to hand out, and it remembers to whom it did.
-        return Recalled { spec, uid, shares, mig, booted: true, ..Recalled::default() };
-    }
+    let Record { boot_id: written_in, uid, spec, shares, mig, mig_lost, .. } = record;
+    let Record { exclusive, limits, ills, recovering, .. } = record;
+    // One of an older agent has both sorts in one. Those that are lost are lost while the node recovers.
+    let mig_lost = mig_lost.unwrap_or_else(|| if recovering { mig.clone() } else { BTreeSet::new() });
     let limits = limits.into_iter().flat_map(|(gpu, by_cgroup)| {
         by_cgroup.into_iter().map(move |(cgroup, limit)| ((gpu.clone(), cgroup), limit))
     });
     let limits = limits.collect();
-    Recalled { spec, uid, shares, mig, exclusive, limits, ills, booted: recovering }
+    let recalled =
+        Recalled { spec, uid, shares, mig_on: mig, mig_lost, exclusive, limits, ills, booted: recovering };
+    if written_in == boot_id { recalled } else { recalled.after_boot() }
 }
 
 #[cfg(test)]
@@ -88,6 +89,32 @@ mod tests {
         assert_eq!(after(folder.path(), "one", None).await, busy());
         let booted = Recalled { booted: true, ..Recalled::default() };
         assert_eq!(after(folder.path(), "two", None).await, booted);
+    }
+
+    /// What somebody switches off between two processes was not lost.
+    #[tokio::test]
+    async fn a_mode_that_was_on_is_lost_by_a_boot_alone() {
+        let (folder, gpu) = (tempfile::tempdir().unwrap(), GpuUuid::new("GPU-0"));
+        let on = Recalled { mig_on: [gpu.clone()].into(), ..Recalled::default() };
+        after(folder.path(), "one", Some(on)).await;
+        assert_eq!(after(folder.path(), "one", None).await.mig_lost, BTreeSet::new());
+        let booted = after(folder.path(), "two", None).await;
+        assert_eq!((booted.mig_on.len(), &booted.mig_lost), (0, &[gpu].into()));
+        after(folder.path(), "two", Some(Recalled { booted: false, ..booted.clone() })).await;
+        assert_eq!(
+            after(folder.path(), "two", None).await.mig_lost,
+            booted.mig_lost,
+            "it is still to come back"
+        );
+    }
+
+    #[test]
+    fn a_record_of_an_older_agent_tells_of_lost_modes_while_the_node_recovers() {
+        for (recovering, lost) in [(true, 1), (false, 0)] {
+            let text = format!(r#"{{"version":1,"bootId":"one","mig":["GPU-0"],"recovering":{recovering}}}"#);
+            let recalled = recalled(serde_json::from_str(&text).unwrap(), "one");
+            assert_eq!((recalled.mig_on.len(), recalled.mig_lost.len()), (1, lost));
+        }
     }
 
     #[tokio::test]

@@ -28,6 +28,7 @@ struct Needs {
     wanted: Vec<WantedSlice>,
     shares: Shares,
     ills: Vec<Ill>,
+    mig: [BTreeSet<GpuUuid>; 2],
     booted: bool,
 }
 
@@ -40,6 +41,7 @@ impl Needs {
             wanted: wanted.cloned().collect(),
             shares: record.shares.clone().unwrap_or_default(),
             ills: record.ills.clone(),
+            mig: [record.mig_on.clone(), record.mig_lost.clone()],
             booted: record.booted,
         }
     }
@@ -149,7 +151,9 @@ mod tests {
         let shared = wanting(Shape::mps(SizeGb(4)));
         let ills = vec![Ill { gpu: gpu(), gi: None, text: "XID 79".to_owned() }];
         let ill = Recalled { ills, ..Recalled::default() };
-        for record in [busy(), shared, ill, Recalled { booted: true, ..Recalled::default() }] {
+        let on = Recalled { mig_on: [gpu()].into(), ..Recalled::default() };
+        let lost = Recalled { mig_lost: [gpu()].into(), ..Recalled::default() };
+        for record in [busy(), shared, ill, on, lost, Recalled { booted: true, ..Recalled::default() }] {
             assert!(!standing.is_recorded(&record), "{record:?}");
             standing.note_recorded(&record);
             assert!(standing.is_recorded(&record), "{record:?}");

@@ -92,7 +92,7 @@ pub(super) fn start(
         stop.clone(),
     ));
     let (others, mut seen) = watch::channel(Vec::new());
-    let lookout = Lookout::new(client.clone(), node, outlets.plugin_folder.clone());
+    let lookout = Lookout::new(client.clone(), node, outlets.plugin_folder.clone(), args.uncontested_after);
     tasks.spawn(lookout.watch(others, stop.clone()));
     let (told, ended) = (events(), stop.clone());
     tasks.spawn(async move {

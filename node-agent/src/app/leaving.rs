@@ -1,11 +1,13 @@
 //! Leaving a node for good, with everything that the agent has set there.
 
 use super::keepers::mps_paths;
+use super::pod_resources_of;
 use crate::access;
 use crate::args::Args;
 use crate::gpu::GpuThread;
 use crate::leave::{self, Leave};
 use crate::mps::{self, Timings};
+use crate::pod_resources;
 use anyhow::Context as _;
 use futures::FutureExt as _;
 use kerf_core::names::{DeviceId, GpuUuid};
@@ -29,7 +31,12 @@ pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
     };
     let remove_cdi =
         move |spared: BTreeSet<DeviceId>| async move { access::remove_specs_but(&cdi, &spared) }.boxed();
+    let ran =
+        mps::targets(&args.mps_dir).with_context(|| format!("failed to read {}", args.mps_dir.display()))?;
     let leaving = Leave {
+        has_daemons: !ran.is_empty(),
+        ask_kubelet: pod_resources::ask_once(pod_resources_of(&args)?).boxed(),
+        no_gfd_labels: args.no_gfd_labels,
         node: args.node,
         client,
         checkpoint: args.state_dir,

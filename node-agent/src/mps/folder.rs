@@ -26,7 +26,7 @@ pub fn shm_dir(root: &Path, target: &str) -> PathBuf {
 }
 
 /// The targets that have a folder.
-pub(super) fn targets(root: &Path) -> io::Result<Vec<String>> {
+pub(crate) fn targets(root: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(root) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,

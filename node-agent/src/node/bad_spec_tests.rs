@@ -3,7 +3,8 @@
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::FakeGpus;
-use kerf_core::contract::{Condition, Shape, SliceState, WantedSlice};
+use kerf_core::contract::{Condition, Holder, Shape, SliceState, WantedSlice};
+use kerf_core::units::SizeGb;
 
 /// Wants this beside a sound slice on another GPU. Gives its message and what the condition says.
 fn beside(bad: Vec<WantedSlice>) -> (String, String) {
@@ -87,7 +88,7 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     for others in [None, Some(vec![PLUGIN.to_owned()])] {
         if let Some(others) = others {
-            scene.node.on_others(others);
+            scene.node.on_others(others, scene.now);
         }
         scene.list_holders();
         let decision = scene.decide();
@@ -98,15 +99,38 @@ fn a_contested_node_registers_no_name_and_cuts_nothing() {
     assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));
     assert!(status.gpus.iter().all(|gpu| gpu.kinds.is_empty()), "nothing is to be placed on it");
     assert_eq!(scene.told, [Note::Contested { text: PLUGIN.to_owned() }], "told once");
-    scene.node.on_others(vec![]);
+    scene.node.on_others(vec![], scene.now);
+    scene.list_holders();
     let status = scene.settle();
     assert_eq!((slice(&status, "s1").state, status.is_ready()), (SliceState::Ready, true));
+}
+
+/// The last pod that the plugin gave a GPU to may be missing in an account from before its end.
+#[test]
+fn what_others_gave_away_is_asked_for_before_anything_is_offered() {
+    const GPU: &str = "nvidia.com/gpu";
+    let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { others: true, ..Settings::default() });
+    scene.node.on_others(vec![PLUGIN.to_owned()], scene.now);
+    scene.list_holders();
+    scene.decide();
+    let holder = Holder { namespace: "ns".into(), pod: "p".into(), container: "main".into() };
+    scene.held.insert(DeviceId::new("GPU-0"), Held { name: GPU.parse().unwrap(), holder });
+    scene.tick();
+    scene.node.on_others(vec![], scene.now);
+    scene.want(vec![wanted("s1", Shape::Whole { size_gb: SizeGb(15) }, Some(("q", GPU)))]);
+    let decision = scene.decide();
+    assert!(decision.wants_holders && decision.lists.is_empty(), "{:?}", decision.lists);
+    let gpu = &decision.status.gpus[0];
+    assert!(gpu.kinds.is_empty() && scene.node.shares.is_empty(), "nothing is promised of it: {gpu:?}");
+    let status = scene.settle();
+    assert!(slice(&status, "s1").device.is_none(), "it is p's: {:?}", scene.node.shares);
+    assert!(!scene.decide().wants_holders && status.is_ready());
 }
 
 #[test]
 fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
     let mut scene = watched();
-    scene.node.on_others(vec![]);
+    scene.node.on_others(vec![], scene.now);
     let (held, promised) = (
         wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE))),
         wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE))),
@@ -114,7 +138,7 @@ fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
     scene.want(vec![held.clone()]);
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
-    scene.node.on_others(vec![PLUGIN.to_owned()]);
+    scene.node.on_others(vec![PLUGIN.to_owned()], scene.now);
     scene.want(vec![held, promised]);
     let status = scene.settle();
     assert_eq!((scene.places().len(), devices(&scene.kubelet)), (1, vec!["MIG-1"]));
@@ -125,7 +149,7 @@ fn a_node_that_becomes_contested_keeps_what_is_held_and_offers_nothing_new() {
 #[test]
 fn a_contested_node_tells_so_after_a_restart_too_and_sees_its_pods_leave() {
     let mut scene = watched();
-    scene.node.on_others(vec![]);
+    scene.node.on_others(vec![], scene.now);
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
@@ -134,7 +158,7 @@ fn a_contested_node_tells_so_after_a_restart_too_and_sees_its_pods_leave() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     let status = scene.decide().status;
     assert_eq!((slice(&status, "s1").state, status.gpus[0].kinds.len()), (SliceState::Held, 1), "as it was");
-    scene.node.on_others(vec![PLUGIN.to_owned()]);
+    scene.node.on_others(vec![PLUGIN.to_owned()], scene.now);
     let status = scene.decide().status;
     assert_eq!(failing(&status, Condition::UNCONTESTED).as_deref(), Some(PLUGIN));
     assert_eq!(status.gpus[0].kinds, []);

@@ -6,7 +6,7 @@
 use super::advertise::{DevicesByName, Listing};
 use super::retry::OUT_OF_REACH;
 use super::share::{self, Share};
-use super::{Node, Note, Obstruction, Recalled, Task, WantedDaemon};
+use super::{Node, Note, Obstruction, Recalled, Task, WantedDaemon, lingering};
 use crate::access::{Access, AccessGrant};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Gpu, GpuInstance};
@@ -122,7 +122,9 @@ impl Node {
         let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_contested();
         self.recall_shares();
         self.adopt_shares();
+        self.exclude_listed(now);
         let init = self.init_held();
+        self.adopt_gpus(&init.doubted);
         self.account.take_init(init);
         self.note_kept_promises();
         // Whoever else is here, what is held is known.
@@ -154,7 +156,7 @@ impl Node {
         // The condition stays until a step has been recorded again.
         self.unrecorded.take_if(|(_, at)| *at <= now && step.is_none());
         let revoked = self.advertised.revoked_at(now).then_some(now);
-        let held = self.obstacles.values().any(|o| !o.is_final);
+        let held = self.obstacles.values().any(|o| !o.is_final) || self.has_lingering();
         let retry = [self.retries.next(now), self.serving.next(now), self.recovering, record_again];
         let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
         Decision {
@@ -167,7 +169,7 @@ impl Node {
             remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),
-            wants_holders: look || self.advertised.wants_account(&self.account, now),
+            wants_holders: look || self.awaits_account() || self.advertised.wants_account(&self.account, now),
             wants_observation: held || silent.is_some(),
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
@@ -202,14 +204,17 @@ impl Node {
     fn note_unserved(&mut self, existing: &[ExistingSlice], now: Instant) -> BTreeSet<DeviceId> {
         let mut devices = BTreeSet::new();
         let mut troubles = BTreeMap::new();
+        let lingering = self.lingering();
         for slice in existing {
             let held = slice.held_as.is_some();
             let lasting = self.trouble_of_device(&slice.device).or_else(|| self.unnamed(slice));
             let of_daemon = self.daemon_trouble(&slice.device, slice.shape).filter(|_| !held);
             let other = of_daemon.or_else(|| self.reach_trouble(&slice.device).filter(|_| !held));
+            let lingers = !held && lingering.contains(&slice.id);
+            let other = other.or_else(|| lingers.then(|| lingering::TEXT.to_owned()));
             let Some(text) = lasting.clone().or(other) else { continue };
             devices.insert(slice.device.clone());
-            if slice.reservation.is_some() && !held {
+            if (slice.reservation.is_some() || lingers) && !held {
                 troubles.insert(slice.id.clone(), (text, lasting.is_some()));
             }
         }
@@ -270,7 +275,9 @@ impl Node {
                 Step::Start { gpu, id, shape } => {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
                     let share = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
-                    self.shares.insert(share::device_id(gpu, id), share);
+                    let device = share::device_id(gpu, id);
+                    self.exclude_new(&device);
+                    self.shares.insert(device, share);
                     return true;
                 }
                 // What is made anew after a boot is made before it is known who holds what else.

@@ -51,8 +51,9 @@ fn nothing_is_told_while_somebody_else_serves_the_gpus() {
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), Settings { others: true, ..Settings::default() });
     scene.settle();
     assert!(scene.node.gfd_labels().is_empty(), "nobody has looked yet");
-    scene.node.on_others(vec!["NVIDIA's device plugin".to_owned()]);
+    scene.node.on_others(vec!["NVIDIA's device plugin".to_owned()], scene.now);
     assert!(scene.node.gfd_labels().is_empty());
-    scene.node.on_others(vec![]);
+    scene.node.on_others(vec![], scene.now);
+    scene.list_holders();
     assert!(!scene.node.gfd_labels().is_empty());
 }

@@ -3,11 +3,12 @@
 //!
 //! A pod of which some devices are held by init containers alone is offered its own slices and no others
 //! (`core::offer`). So what it holds is what it was promised and the kubelet does not list; that is known after a
-//! restart too. Where a promise is missing, whatever the pod may hold counts as held. And what was allocated while such a
+//! restart too. Where a promise is missing, whatever the pod may hold counts as held ([`super::unlisted`]). And what was allocated while such a
 //! pod was about to be admitted, and is neither listed nor promised to it, is held until the pod ends: the kubelet may have
 //! picked it instead of the pod's own, before it had taken the newest lists.
 
 use super::holders::Allocation;
+use super::unlisted::is_of_plugin;
 use super::{Held, Node};
 use kerf_core::contract::{Holder, Reservation, Shape, SliceState, SliceStatus};
 use kerf_core::names::{DeviceId, PodKey, PodUid, SliceId};
@@ -50,7 +51,10 @@ impl Node {
             let own = self.own_of(uid, pod, name);
             if own.len() < beyond.count {
                 let by_it = || Held { name, holder: holder(pod, &beyond.container) };
-                held.doubted.extend(self.doubtful(uid, name).into_iter().map(|d| (d, by_it())));
+                let mut doubtful = self.doubtful(uid, name);
+                let known = own.len() + doubtful.len();
+                doubtful.extend(self.gpus_of_plugin((uid, pod), name, (beyond.count, known)));
+                held.doubted.extend(doubtful.into_iter().map(|d| (d, by_it())));
             }
             // One that the kubelet has not taken on yet is still to be offered what it was promised.
             if pod.admitted {
@@ -136,7 +140,7 @@ impl Node {
     }
 
     /// Pods with what only their init containers hold.
-    fn staged(&self) -> impl Iterator<Item = (&PodUid, &NodePod, ResourceName, &Beyond)> + Clone {
+    pub(super) fn staged(&self) -> impl Iterator<Item = (&PodUid, &NodePod, ResourceName, &Beyond)> + Clone {
         self.pods.iter().flatten().flat_map(|(uid, pod)| {
             pod.names.iter().filter_map(move |(name, beyond)| Some((uid, pod, *name, beyond.as_ref()?)))
         })
@@ -165,7 +169,7 @@ impl Node {
         let unwanted = self.unwanted().into_iter().map(|(_, shape, device, _)| (device, shape));
         let may_be = |(device, shape): &(DeviceId, Shape)| {
             let fits = shape.keeps(name) || self.account.allocated_as(device) == Some(name);
-            fits && !self.account.lists(device)
+            fits && !self.account.lists(device) && !is_of_plugin(device) && !self.is_excluded(uid, device)
         };
         others.chain(unwanted).filter(may_be).map(|(device, _)| device).collect()
     }

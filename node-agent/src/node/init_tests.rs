@@ -1,6 +1,6 @@
 //! Init containers, whose devices the kubelet's account leaves out: they are held all the same, and nobody else's.
 
-use super::tests::{ONE, Scene, devices, mig, slice, wanted};
+use super::tests::{ONE, Scene, devices, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use kerf_core::contract::{Holder, Shape, SliceState, WantedSlice};
@@ -298,7 +298,7 @@ fn shares() -> Vec<WantedSlice> {
 /// A node without MIG on which `a` was admitted, a while ago.
 fn sharing(settings: Settings) -> Scene {
     let mut scene = Scene::of(FakeGpus::new(&["T4-16GB"]), settings);
-    scene.node.on_others(Vec::new());
+    scene.node.on_others(Vec::new(), scene.now);
     scene.want(shares());
     scene.settle();
     let limit = scene.node.wanted_daemons().get(&uuid(0)).map(|daemon| daemon.limit);
@@ -377,4 +377,68 @@ fn a_share_that_nobody_has_any_more_ends_after_a_restart() {
     scene.want(Vec::new());
     assert!(scene.settle().slices.is_empty());
     assert_eq!(scene.record.shares, Some(Shares::new()));
+}
+
+/// A pod that NVIDIA's device plugin gave two GPUs, of which only its init container has the second.
+fn with_pod_of_plugin() -> Scene {
+    let mut scene = Scene::new(&["T4-16GB", "T4-16GB", "T4-16GB"]);
+    let holder = Holder { namespace: "ns".into(), pod: "a".into(), container: "main".into() };
+    scene.held.insert(DeviceId::new("GPU-0"), Held { name: GPU.parse().unwrap(), holder });
+    scene.restart_agent(None);
+    scene.node.on_pods(pods_of(GPU, true));
+    scene
+}
+
+const GPU: &str = "nvidia.com/gpu";
+const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
+
+#[test]
+fn a_gpu_that_an_init_container_may_have_of_nvidias_device_plugin_is_occupied_until_its_pod_ends() {
+    let mut scene = with_pod_of_plugin();
+    scene.want(vec![wanted_of(1, "s1", WHOLE, Some(("b", GPU)))]);
+    for _ in 0..2 {
+        let status = scene.settle();
+        assert!(slice(&status, "s1").device.is_none(), "it may be a's: {:?}", status.slices);
+        let held = status.slices.iter().find(|s| s.device == Some(DeviceId::new("GPU-1"))).unwrap();
+        assert_eq!(
+            (held.state, held.holder.as_ref().unwrap().container.as_str()),
+            (SliceState::Held, "load")
+        );
+        // The next process does not know either.
+        scene.restart_agent(Some(&status));
+        scene.node.on_pods(pods_of(GPU, true));
+        scene.want(vec![wanted_of(1, "s1", WHOLE, Some(("b", GPU)))]);
+    }
+    scene.held.clear();
+    scene.node.on_pods(NodePods::new());
+    scene.list_holders();
+    let status = scene.settle();
+    assert_eq!((slice(&status, "s1").state, status.slices.len()), (SliceState::Ready, 1));
+}
+
+#[test]
+fn a_pod_of_another_that_ends_frees_its_gpu_though_an_init_container_has_one_that_nobody_lists() {
+    let mut scene = with_pod_of_plugin();
+    let holder = Holder { namespace: "ns".into(), pod: "c".into(), container: "main".into() };
+    scene.held.insert(DeviceId::new("GPU-2"), Held { name: GPU.parse().unwrap(), holder });
+    scene.want(vec![wanted_of(2, "s1", WHOLE, Some(("b", GPU)))]);
+    scene.list_holders();
+    scene.settle();
+    scene.free("GPU-2");
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Ready, "{:?}", status.slices);
+    assert!(status.slices.iter().any(|s| s.device == Some(DeviceId::new("GPU-1"))), "and keeps the other");
+}
+
+#[test]
+fn what_was_made_after_a_pod_was_admitted_is_not_its() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.node.on_pods(pods(true));
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("b", ONE)))]);
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s1").state, SliceState::Ready, "{:?}", status.slices);
+    assert_eq!(devices(&scene.kubelet), ["MIG-1"]);
+    // A kubelet that comes back may allocate anew.
+    scene.node.on_registration(Ok(()));
+    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Preparing);
 }

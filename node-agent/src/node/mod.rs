@@ -10,6 +10,7 @@ mod health;
 mod holders;
 mod illness;
 mod init;
+mod lingering;
 mod names;
 mod notes;
 mod reach;
@@ -20,6 +21,7 @@ mod share;
 mod silent;
 mod status;
 mod under_way;
+mod unlisted;
 mod usage;
 mod view;
 
@@ -58,7 +60,7 @@ pub use illness::Ill;
 pub use init::{NodePod, NodePods};
 pub use notes::Note;
 pub use recall::Recalled;
-pub(crate) use share::Shares;
+pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
 pub(crate) use status::unserved;
 pub use usage::{GpuUsage, Usage};
 
@@ -130,6 +132,10 @@ pub struct Node {
     account: Account,
     /// Bound pods that ask for kerf's names; `None` until the API server has listed them.
     pods: Option<NodePods>,
+    /// Pods that were deleted while their containers ran, and are still listed.
+    cut_off: BTreeSet<PodKey>,
+    /// What pods cannot hold that hold something of which nobody tells.
+    excluded: unlisted::AllExcluded,
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
@@ -150,6 +156,8 @@ pub struct Node {
     served: BTreeMap<GpuUuid, BTreeSet<PodUid>>,
     /// Others that manage the node's GPUs, once looked for; nothing new is cut or offered meanwhile.
     others: Option<Vec<String>>,
+    /// When nobody else was left of them.
+    alone_since: Option<Instant>,
     /// Whether it was ever known who holds what.
     knew: bool,
     /// Whether all was ever known that an offer rests on: before, what is listed is for those alone who have it.
@@ -239,13 +247,13 @@ impl Node {
                 if !self.account.is_known() {
                     self.recall_allocations(holders.asked);
                 }
-                let mut left: Vec<_> = self.account.devices().map(|(d, _)| d).cloned().collect();
+                let mut left = self.listed_devices();
                 let is_here = |key: &PodKey| {
                     let admitted = |pods: &NodePods| pods.values().any(|p| p.admitted && p.key == *key);
                     self.pods.as_ref().is_none_or(admitted)
                 };
                 self.account.take(holders, is_here);
-                left.retain(|device| !self.account.lists(device));
+                left.retain(|(device, _)| !self.account.lists(device));
                 let hidden: BTreeSet<_> = self.init_allocations().cloned().collect();
                 self.account.forget_allocations(|device| hidden.contains(device));
                 self.health.pod_resources = Neighbour::Well;
@@ -253,14 +261,6 @@ impl Node {
             }
             Err(error) => self.health.pod_resources = Neighbour::Ill(error),
         }
-    }
-
-    /// Processes of a holder end with it; whether one is left is looked at once more before anything is destroyed.
-    fn forget_processes(&mut self, left: &[DeviceId]) {
-        let instances = self.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
-        instances
-            .filter(|i| i.devices().any(|(.., d)| left.contains(d)))
-            .for_each(|i| i.has_processes = false);
     }
 
     /// Takes what the kubelet may hand out.
@@ -289,7 +289,11 @@ impl Node {
     }
 
     /// Takes who else manages the node's GPUs.
-    pub fn on_others(&mut self, others: Vec<String>) {
+    pub fn on_others(&mut self, others: Vec<String>, now: Instant) {
+        // What others gave away until now the kubelet's last account may lack.
+        if others.is_empty() && self.others_manage() {
+            self.alone_since = Some(now);
+        }
         let contested = others.iter().map(|text| Note::Contested { text: text.clone() }).take(1);
         self.tell_lasting(contested.collect(), |note| matches!(note, Note::Contested { .. }));
         self.others = Some(others);
@@ -300,6 +304,7 @@ impl Node {
         self.advertised.forget_acknowledgements();
         // A kubelet that has lost its checkpoint allocates anew.
         self.kept.clear();
+        self.excluded.clear();
         self.health.registration = match result {
             Ok(()) => Neighbour::Well,
             Err(error) => Neighbour::Ill(error),
@@ -321,6 +326,9 @@ impl Node {
                 self.retries.succeeded(&Task::Create(id.clone()));
                 // The spec may want it no more by now.
                 for (.., device) in created.devices() {
+                    if !self.origins.contains_key(device) {
+                        self.exclude_new(device);
+                    }
                     self.origins.entry(device.clone()).or_insert_with(|| id.clone());
                 }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.uuid == *gpu) {

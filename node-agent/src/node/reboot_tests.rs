@@ -33,7 +33,7 @@ fn busy() -> (Scene, GpuNodeStatus) {
 /// The node is booted, and the agent starts. The kubelet's checkpoint still tells of what pods held.
 fn boot(scene: &mut Scene, status: &GpuNodeStatus) {
     scene.gpus.reboot();
-    scene.record.booted = true;
+    scene.record = scene.record.clone().after_boot();
     scene.start_agent(Some(status));
     assert_eq!(scene.decide().step, None, "the kubelet has not told who holds what");
     scene.list_holders();
@@ -205,6 +205,19 @@ fn the_mode_that_a_reboot_took_comes_back_without_policys_leave_unless_policy_ha
 }
 
 #[test]
+fn a_mode_that_somebody_switches_off_while_no_agent_runs_stays_off() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.policy.gpus = vec![GpuRule { kinds: vec![Kind::Mig], ..GpuRule::default() }];
+    scene.want(vec![]);
+    let status = scene.settle();
+    scene.gpus.set_mig_mode(&uuid(0), false, false).unwrap();
+    scene.restart_agent(Some(&status));
+    scene.want(vec![]);
+    scene.settle();
+    assert_eq!(scene.gpus.gpus()[0].mig, MigMode::Settled(false));
+}
+
+#[test]
 fn the_mode_of_a_gpu_that_is_missing_at_the_boot_comes_back_with_it() {
     let (mut scene, status) = busy();
     boot(&mut scene, &status);
@@ -241,7 +254,7 @@ fn what_is_made_was_recorded_before() {
         steps += 1;
     }
     assert_eq!(steps, 3);
-    assert_eq!(scene.record.mig, BTreeSet::from([uuid(0)]));
+    assert_eq!(scene.record.mig_on, BTreeSet::from([uuid(0)]));
 }
 
 #[test]
@@ -272,11 +285,12 @@ fn a_contested_node_is_not_cut_after_a_reboot() {
     scene.settings.others = true;
     boot(&mut scene, &status);
     assert_eq!(run_all(&mut scene), Vec::<String>::new(), "who else is here is not known yet");
-    scene.node.on_others(vec!["NVIDIA's MIG manager manages GPUs of this node".into()]);
+    scene.node.on_others(vec!["NVIDIA's MIG manager manages GPUs of this node".into()], scene.now);
     assert_eq!(run_all(&mut scene), Vec::<String>::new());
     scene.now += Duration::from_mins(10);
     assert!(scene.decide().lists.is_empty());
-    scene.node.on_others(vec![]);
+    scene.node.on_others(vec![], scene.now);
+    scene.list_holders();
     assert_eq!(run_all(&mut scene).len(), 4);
 }
 

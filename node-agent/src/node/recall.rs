@@ -30,8 +30,10 @@ pub struct Recalled {
     pub uid: Option<String>,
     /// The shares that existed, wanted or not; `None` where no record tells.
     pub shares: Option<Shares>,
-    /// The GPUs whose MIG mode was on, and has not come back yet.
-    pub mig: BTreeSet<GpuUuid>,
+    /// The GPUs whose MIG mode was on when they were seen last: a boot may take it.
+    pub mig_on: BTreeSet<GpuUuid>,
+    /// The GPUs whose MIG mode a boot took, and has not come back yet.
+    pub mig_lost: BTreeSet<GpuUuid>,
     /// The GPUs that kerf had put into `EXCLUSIVE_PROCESS` mode.
     pub exclusive: BTreeSet<GpuUuid>,
     /// The limits that kerf had put on the GPU memory of cgroups.
@@ -40,6 +42,17 @@ pub struct Recalled {
     pub ills: Vec<Ill>,
     /// Whether the node was booted since, and not all of it was made anew yet.
     pub booted: bool,
+}
+
+impl Recalled {
+    /// What of it counts after a boot. Compute modes and limits do not outlive one: whatever is set now was set by somebody else. A
+    /// GPU that is still ill says so again. Shares are the kubelet's to hand out, and it remembers to whom it did.
+    #[must_use]
+    pub fn after_boot(self) -> Self {
+        let Self { spec, uid, shares, mig_on, mut mig_lost, .. } = self;
+        mig_lost.extend(mig_on);
+        Self { spec, uid, shares, mig_lost, booted: true, ..Self::default() }
+    }
 }
 
 impl Node {
@@ -61,29 +74,32 @@ impl Node {
         self.recalled.shares = Some(self.recalled.shares.take().unwrap_or_else(told));
     }
 
-    /// Forgets GPUs whose MIG mode has come back, or is of no use any more: what becomes of it from now on is no loss.
+    /// Notes which GPUs' MIG mode is on. Of the lost ones forgets those whose has come back, or is of no use any more: what becomes
+    /// of it from now on is no loss, and somebody may switch it off.
     pub(super) fn note_modes(&mut self) {
-        let mut lost = std::mem::take(&mut self.recalled.mig);
+        let on = self.gpus.iter().filter(|gpu| gpu.mig.is_on()).map(|gpu| gpu.uuid.clone());
+        let mut seen_on: BTreeSet<GpuUuid> = on.collect();
+        // One that is not there now says nothing.
+        seen_on.extend(self.recalled.mig_on.iter().filter(|uuid| self.gpu(uuid).is_none()).cloned());
+        self.recalled.mig_on = seen_on;
+        let mut lost = std::mem::take(&mut self.recalled.mig_lost);
         lost.retain(|uuid| {
             let is_lost = |gpu: &Gpu| !gpu.mig.is_on() && self.rule(gpu).kinds.contains(&Kind::Mig);
             self.gpu(uuid).is_none_or(is_lost)
         });
-        self.recalled.mig = lost;
+        self.recalled.mig_lost = lost;
     }
 
     /// What has to be recorded before anything is cut.
     pub(super) fn to_record(&self) -> Recalled {
-        let on = |gpu: &&Gpu| gpu.mig.is_on();
-        let seen = self.gpus.iter().filter(on).map(|gpu| gpu.uuid.clone());
-        // A mode that was lost is still to come back.
-        let lost = self.recalled.mig.iter().cloned();
         let exclusive = self.wanted_daemons().into_iter().filter(|(_, d)| d.exclusive).map(|(gpu, _)| gpu);
         let kept = self.recalled.exclusive.iter().filter(|gpu| self.daemons.contains_key(*gpu)).cloned();
         Recalled {
             spec: self.spec.clone(),
             uid: self.spec_uid.clone(),
             shares: Some(self.shares_to_record()),
-            mig: seen.chain(lost).collect(),
+            mig_on: self.recalled.mig_on.clone(),
+            mig_lost: self.recalled.mig_lost.clone(),
             exclusive: exclusive.chain(kept).collect(),
             limits: self.wanted_limits(),
             ills: self.ills(),

@@ -34,9 +34,20 @@ impl Node {
         kinds
     }
 
-    /// Whether somebody else manages the node's GPUs, or that is not known yet.
+    /// Whether the node's GPUs are not kerf's alone to give: somebody else manages them, or what others gave away is not known
+    /// yet.
     pub(super) fn is_contested(&self) -> bool {
+        self.others_manage() || self.awaits_account()
+    }
+
+    /// Whether somebody else manages the node's GPUs, or that is not known yet.
+    pub(super) fn others_manage(&self) -> bool {
         self.others.as_ref().map_or(self.settings.others, |others| !others.is_empty())
+    }
+
+    /// Whether no account of holders was asked for since the others have gone.
+    pub(super) fn awaits_account(&self) -> bool {
+        self.alone_since.is_some_and(|since| self.account.asked().is_none_or(|asked| asked < since))
     }
 
     /// What the planner may make of the GPU.
@@ -65,7 +76,7 @@ impl Node {
     fn switch_to(&self, gpu: &Gpu, rule: &GpuRule) -> Option<bool> {
         let MigMode::Settled(on) = gpu.mig else { return None };
         let wanted = wanted_mode(rule)?;
-        let lost = !on && self.recalled.mig.contains(&gpu.uuid) && rule.kinds.contains(&Kind::Mig);
+        let lost = !on && self.recalled.mig_lost.contains(&gpu.uuid) && rule.kinds.contains(&Kind::Mig);
         let may = rule.mode_change != ModeChange::Never || lost;
         (wanted.unwrap_or(lost || on) != on && may).then_some(!on)
     }

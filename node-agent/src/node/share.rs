@@ -46,6 +46,11 @@ pub(crate) fn slice_of(device: &DeviceId) -> Option<(GpuUuid, SliceId)> {
     Some((GpuUuid::new(gpu), SliceId::new(id)))
 }
 
+/// The GPU of a share's device id.
+pub(crate) fn gpu_of(device: &DeviceId) -> Option<GpuUuid> {
+    slice_of(device).map(|(gpu, _)| gpu)
+}
+
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }

@@ -70,7 +70,10 @@ impl Node {
         status.holder = held.map(|h| h.holder.clone());
         let Some(reservation) = &wanted.reservation else {
             status.resource = self.account.held_as(device);
-            status.state = if self.account.is_held(device) { SliceState::Held } else { SliceState::Idle };
+            let lingers = self.is_lingered_on(wanted);
+            status.message = lingers.then(|| super::lingering::TEXT.to_owned());
+            let is_held = lingers || self.account.is_held(device);
+            status.state = if is_held { SliceState::Held } else { SliceState::Idle };
             return;
         };
         let name = reservation.resource;
@@ -165,9 +168,16 @@ impl Node {
     /// Who else manages the node's GPUs.
     fn contest(&self) -> Option<String> {
         let others = self.others.as_deref().unwrap_or_default();
-        let unknown =
-            || self.is_contested().then(|| "who else manages the node's GPUs is being looked at".to_owned());
-        if others.is_empty() { unknown() } else { Some(others.join("; ")) }
+        let unknown = if self.others_manage() {
+            "who else manages the node's GPUs is being looked at"
+        } else {
+            "what others gave of the node's GPUs is being asked for"
+        };
+        if others.is_empty() {
+            self.is_contested().then(|| unknown.to_owned())
+        } else {
+            Some(others.join("; "))
+        }
     }
 
     fn conditions(&self) -> Vec<Condition> {
@@ -182,7 +192,7 @@ impl Node {
         let contest = self.contest().map(|text| ("Contested".to_owned(), text));
         let mut uncontested =
             condition(Condition::UNCONTESTED, contest, ("Alone", "nobody else manages the node's GPUs"));
-        if self.others.is_none() && self.is_contested() {
+        if self.others.as_ref().is_none_or(Vec::is_empty) && self.is_contested() {
             uncontested.status = ConditionStatus::Unknown;
         }
         vec![

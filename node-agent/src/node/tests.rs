@@ -651,3 +651,44 @@ fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
     scene.settle();
     assert_eq!(scene.places(), ["7g.80gb at 0:8"], "the pod has ended");
 }
+
+#[test]
+fn what_processes_of_a_pod_that_was_cut_off_still_use_is_nobodys_until_a_look_shows_none() {
+    for reserved in [Some(("b", ONE)), None] {
+        let mut scene = Scene::new(&["H100-80GB"]);
+        scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+        scene.settle();
+        scene.allocate("a", ONE, "MIG-1");
+        scene.gpus.set_processes(&DeviceId::new("MIG-1"), true);
+        scene.node.on_pod_cut_off(PodKey::new("ns", "a"));
+        scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), reserved)]);
+        scene.free("MIG-1");
+        for _ in 0..2 {
+            let decision = scene.decide();
+            let found = slice(&decision.status, "s1");
+            assert!(found.message.as_ref().unwrap().contains("still run"), "{found:?}");
+            assert_ne!(found.state, SliceState::Idle);
+            assert_eq!((found.ready_for.clone(), decision.wants_observation), (None, true));
+            assert_eq!(devices(&decision.healthy), Vec::<&str>::new());
+            scene.acknowledge();
+            scene.observe();
+        }
+        scene.gpus.set_processes(&DeviceId::new("MIG-1"), false);
+        scene.observe();
+        let state = slice(&scene.settle(), "s1").state;
+        assert_eq!(state, if reserved.is_some() { SliceState::Ready } else { SliceState::Idle });
+    }
+}
+
+#[test]
+fn what_a_pod_held_that_has_ended_is_free_at_once() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    scene.gpus.set_processes(&DeviceId::new("MIG-1"), true);
+    scene.observe();
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    scene.free("MIG-1");
+    assert_eq!(slice(&scene.decide().status, "s1").state, SliceState::Idle);
+}

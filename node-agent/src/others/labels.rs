@@ -5,7 +5,9 @@
 //! `true` means "deployed here, if at all", and only `false` is certain. Hence:
 //!
 //! - `nvidia.com/mig.config` is an order to the MIG manager, and with `mig-manager` not `false` somebody may carry it out:
-//!   a conflict, though the MIG manager may be disabled. To remove the label is right in either case.
+//!   a conflict, though the MIG manager may be disabled. To remove the label is no remedy: on a node whose GPUs have MIG, by the
+//!   label `mig.capable` or else the product, the operator sets one that is missing to `all-disabled`, which is its default
+//!   (`labelGPUNodes`), and adds `gpu.deploy.mig-manager=true` where there is none.
 //! - `nvidia.com/mig.config.state` `pending` or `rebooting`, and any `gpu.deploy.*` of `paused-for-mig-change`, are written by
 //!   a MIG manager at work: a conflict by themselves.
 //! - `gpu.deploy.device-plugin=true` and `nvidia.com/device-plugin.config` are no evidence of a device plugin: its sockets
@@ -22,6 +24,9 @@ use std::collections::BTreeMap;
 
 const DEPLOY_PREFIX: &str = "nvidia.com/gpu.deploy.";
 const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
+/// `false` takes all that the operator deploys off the node, the MIG manager too.
+const DEPLOY_OPERANDS: &str = "nvidia.com/gpu.deploy.operands";
+
 const PAUSED: &str = "paused-for-mig-change";
 
 /// The MIG manager, if the Node's labels tell of it.
@@ -30,6 +35,13 @@ pub(super) async fn found(nodes: &Api<Node>, name: &NodeName) -> Result<Option<O
     let node = nodes.get_metadata_opt_with(name.as_str(), &GetParams::any()).await?;
     let labels = node.and_then(|node| node.metadata.labels).unwrap_or_default();
     Ok(mig_manager(&labels).map(|evidence| Other::new(Who::MigManager, evidence)))
+}
+
+/// Whether the GPU Operator is at work on the node and would order MIG mode off, once labels tell that its GPUs have MIG.
+pub(crate) fn may_order_mig(labels: &BTreeMap<String, String>) -> bool {
+    let is_false = |key: &str| labels.get(key).is_some_and(|value| value == "false");
+    let is_operators = |(key, value): (&String, &String)| key.starts_with(DEPLOY_PREFIX) && value != "false";
+    labels.iter().any(is_operators) && !is_false(DEPLOY_MIG_MANAGER) && !is_false(DEPLOY_OPERANDS)
 }
 
 /// The evidence for a MIG manager.
@@ -56,6 +68,28 @@ fn mig_manager(labels: &BTreeMap<String, String>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn map(labels: &[&str]) -> BTreeMap<String, String> {
+        let pairs = labels.iter().filter_map(|label| label.split_once('='));
+        pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
+    #[test]
+    fn the_operator_orders_mig_off_unless_its_mig_manager_is_kept_away() {
+        let (driver, plugin) =
+            ("nvidia.com/gpu.deploy.driver=true", "nvidia.com/gpu.deploy.device-plugin=false");
+        let cases: [(&[&str], bool); 6] = [
+            (&["nvidia.com/gpu.present=true"], false),
+            (&[plugin], false),
+            (&[plugin, driver], true),
+            (&[plugin, driver, "nvidia.com/gpu.deploy.mig-manager=true"], true),
+            (&[plugin, driver, "nvidia.com/gpu.deploy.mig-manager=false"], false),
+            (&[plugin, driver, "nvidia.com/gpu.deploy.operands=false"], false),
+        ];
+        for (labels, expected) in cases {
+            assert_eq!(may_order_mig(&map(labels)), expected, "{labels:?}");
+        }
+    }
 
     #[test]
     fn only_a_mig_manager_that_may_act_is_one() {
@@ -93,9 +127,7 @@ mod tests {
             ),
         ];
         for (labels, expected) in cases {
-            let map = labels.iter().filter_map(|label| label.split_once('='));
-            let map = map.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-            match (mig_manager(&map), expected) {
+            match (mig_manager(&map(labels)), expected) {
                 (Some(evidence), Some(expected)) => {
                     assert!(evidence.contains(expected), "{labels:?}: {evidence}");
                 }

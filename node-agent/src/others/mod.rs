@@ -12,6 +12,8 @@ mod labels;
 mod slices;
 mod sockets;
 
+pub(crate) use labels::may_order_mig;
+
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kube::{Api, Client};
@@ -51,8 +53,8 @@ impl Who {
                  nvidia.com/gpu.deploy.device-plugin=false), or take the node from kerf."
             }
             Self::MigManager => {
-                "Remove the node's label nvidia.com/mig.config, or label it nvidia.com/gpu.deploy.mig-manager=false, or \
-                 take the node from kerf."
+                "Label the node nvidia.com/gpu.deploy.mig-manager=false, or take the node from kerf. To remove \
+                 nvidia.com/mig.config does not help: GPU Operator sets it to all-disabled again."
             }
             Self::DraDriver => {
                 "Keep its kubelet plugin off this node (or install it with resources.gpus.enabled=false), or take the \
@@ -101,16 +103,34 @@ pub struct Lookout {
     client: Client,
     node: NodeName,
     plugin_folder: PathBuf,
+    /// How long the device plugin's sockets must have been gone before it counts as gone.
+    patience: Duration,
+    by_socket: Option<Other>,
     by_label: Option<Other>,
     by_slice: Option<Other>,
+    /// When its sockets were seen last.
+    live_at: Instant,
     ask_at: Instant,
 }
 
 impl Lookout {
-    /// A lookout on `node`, with the kubelet's folder of device plugin sockets.
+    /// A lookout on `node`, with the kubelet's folder of device plugin sockets. NVIDIA's plugin is gone when they have been for
+    /// as long as `patience`.
     #[must_use]
-    pub fn new(client: Client, node: NodeName, plugin_folder: PathBuf) -> Self {
-        Self { client, node, plugin_folder, by_label: None, by_slice: None, ask_at: Instant::now() }
+    pub fn new(client: Client, node: NodeName, plugin_folder: PathBuf, patience: Duration) -> Self {
+        let now = Instant::now();
+        let (by_socket, by_label, by_slice) = (None, None, None);
+        Self {
+            client,
+            node,
+            plugin_folder,
+            patience,
+            by_socket,
+            by_label,
+            by_slice,
+            live_at: now,
+            ask_at: now,
+        }
     }
 
     /// Tells who is here until `stop`: once at the start, whoever it is, and then when that changes.
@@ -132,9 +152,20 @@ impl Lookout {
         if Instant::now() >= self.ask_at && self.ask().await {
             self.ask_at = Instant::now() + ASK;
         }
-        let by_socket = (!sockets.is_empty())
-            .then(|| Other::new(Who::DevicePlugin, format!("its sockets answer: {}", sockets.join(", "))));
-        [by_socket, self.by_label.clone(), self.by_slice.clone()].into_iter().flatten().collect()
+        self.note_sockets(&sockets);
+        [&self.by_socket, &self.by_label, &self.by_slice].into_iter().flatten().cloned().collect()
+    }
+
+    /// A kubelet that restarts empties the folder, and a plugin that is rolled or reloaded is away for longer: both come back, and
+    /// what kerf gave away meanwhile would be given away twice.
+    fn note_sockets(&mut self, live: &[String]) {
+        if !live.is_empty() {
+            self.live_at = Instant::now();
+            let evidence = format!("its sockets answer: {}", live.join(", "));
+            self.by_socket = Some(Other::new(Who::DevicePlugin, evidence));
+        } else if self.live_at.elapsed() >= self.patience {
+            self.by_socket = None;
+        }
     }
 
     /// Asks the API server; whether it answered. What it does not answer stays as it was.

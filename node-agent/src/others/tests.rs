@@ -24,7 +24,7 @@ fn lookout(
     answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Lookout, Log) {
     let (client, log) = api_stand_in::client(answer);
-    (Lookout::new(client, NodeName::new("n1"), folder), log)
+    (Lookout::new(client, NodeName::new("n1"), folder, Duration::from_mins(1)), log)
 }
 
 fn who(others: &[Other]) -> Vec<Who> {
@@ -82,6 +82,21 @@ async fn what_was_found_stays_until_the_api_server_says_otherwise() {
         lookout.ask_at = Instant::now();
         assert_eq!(who(&lookout.look().await), expected, "{answer}");
     }
+}
+
+#[tokio::test]
+async fn a_plugin_whose_sockets_are_gone_for_a_look_is_still_here() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("nvidia-gpu.sock");
+    let plugin = UnixListener::bind(&socket).unwrap();
+    let (mut lookout, _) = lookout(folder.path().to_owned(), |_| api_stand_in::refusal(404));
+    let before = lookout.look().await;
+    // The kubelet restarts and empties the folder.
+    drop(plugin);
+    std::fs::remove_file(&socket).unwrap();
+    assert_eq!(lookout.look().await, before);
+    lookout.live_at -= lookout.patience;
+    assert_eq!(lookout.look().await, []);
 }
 
 #[tokio::test]

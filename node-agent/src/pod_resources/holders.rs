@@ -56,6 +56,17 @@ pub async fn list_holders(
     }
 }
 
+/// The kubelet's account now, for somebody who has no other question.
+///
+/// # Errors
+/// What the kubelet says instead.
+pub async fn ask_once(mut client: PodResourcesListerClient<Channel>) -> Result<Holders, String> {
+    let asked = Instant::now();
+    let answer = client.list(ListPodResourcesRequest {}).await;
+    let answer = answer.map_err(|status| format!("pod-resources does not answer: {}", status.message()))?;
+    Ok(Holders { asked, held: holders(answer.into_inner()) })
+}
+
 /// The devices of kerf's names. Of the containers that hold one in turn (init containers hand theirs on) the last counts.
 fn holders(answer: ListPodResourcesResponse) -> std::collections::BTreeMap<DeviceId, Held> {
     let mut held = std::collections::BTreeMap::new();

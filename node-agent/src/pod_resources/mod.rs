@@ -7,7 +7,7 @@ mod holders;
 mod pace;
 
 pub use allocatable::{Watched, watch_allocatable};
-pub use holders::list_holders;
+pub use holders::{ask_once, list_holders};
 use pace::Pace;
 
 use crate::kubelet_api::KUBELET_SOCKET;

@@ -296,6 +296,8 @@ pub(crate) async fn run(
             "2s",
             "--log",
             "info,kerf_node_agent=debug",
+            "--uncontested-after",
+            "1s",
             "--recover-after",
             "2s",
             "--nvml",

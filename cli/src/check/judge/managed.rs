@@ -15,10 +15,11 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     let names: BTreeSet<&str> = seen.managed().into_iter().map(name_of).collect();
     if names.is_empty() {
         let label = keys::MANAGED;
-        return vec![Finding::warning(
+        let none = Finding::warning(
             format!("no node is kerf's: none has the label {label}=true"),
             format!("kubectl label node NAME {label}=true"),
-        )];
+        );
+        return [none].into_iter().chain(left_over(seen, &names)).collect();
     }
     let mut findings: Vec<Finding> = Vec::new();
     let mut good = Vec::new();
@@ -205,7 +206,11 @@ fn left_over(seen: &Observed, managed: &BTreeSet<&str>) -> Option<Finding> {
     (!left.is_empty()).then(|| {
         Finding::warning(
             format!("there are GpuNodes of nodes that are not kerf's: {}", listed(&left)),
-            format!("if no pod runs on their slices: kubectl delete gpunode {}", left.join(" ")),
+            format!(
+                "what their agents set stays on them: run kerf-node-agent leave there by a Job of the agent's own pod \
+                 (docs/static-nodes.md, From static to managed and back); then, if no pod runs on their slices: kubectl delete gpunode {}",
+                left.join(" ")
+            ),
         )
     })
 }

@@ -378,6 +378,25 @@ fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
     insta::assert_snapshot!(told);
 }
 
+/// Also of the last node that was kerf's.
+#[test]
+fn of_a_node_that_was_given_back_it_is_told_how_to_undo_what_its_agent_set() {
+    for is_last in [false, true] {
+        let mut seen = good();
+        let Seen::Found(gpu_nodes) = &mut seen.gpu_nodes else { panic!("there is none") };
+        let mut old = gpu_node(&status());
+        old.metadata.name = Some("old".to_owned());
+        gpu_nodes.push(old);
+        if is_last {
+            seen.nodes = Seen::Found(Vec::new());
+        }
+        let text = render(&after(&seen), Output::Text, true);
+        assert!(text.contains("not kerf's:") && text.contains("old"), "{text}");
+        let (leave, delete) = (text.find("kerf-node-agent leave"), text.find("kubectl delete gpunode"));
+        assert!(leave.is_some() && leave < delete, "{text}");
+    }
+}
+
 #[test]
 fn a_pod_of_a_namespace_that_the_admin_excludes_may_pass_the_webhook_by() {
     let excluded = |rule: Value| {

@@ -29,8 +29,10 @@ enum Ended {
 impl World {
     pub(super) fn start_agent(&mut self) {
         self.node = Node::remembering(self.published.as_ref(), self.settings.clone());
-        let booted = self.disk.record.booted || self.disk.written_in != self.disk.boot;
-        self.node.recall(Recalled { booted, ..self.disk.record.clone() }, self.now);
+        let record = self.disk.record.clone();
+        let is_new = self.disk.written_in != self.disk.boot;
+        let record = if is_new { record.after_boot() } else { record };
+        self.node.recall(record, self.now);
         self.call = None;
         self.upset.unseen.clone_from(&self.upset.lost);
         self.kubelet.forget_agent();
@@ -47,7 +49,8 @@ impl World {
         }
         self.tell_pods();
         self.node.on_spec(Some("uid".into()), Ok(self.spec.clone()));
-        self.node.on_others(if self.upset.others { vec!["somebody".into()] } else { vec![] });
+        let others = if self.upset.others { vec!["somebody".into()] } else { vec![] };
+        self.node.on_others(others, self.now);
     }
 
     /// The GPUs as the agent sees them: one that was lost before it started is not among them.

@@ -1,0 +1,81 @@
+//! What pods have of a node that is left, or were promised and may have by now.
+
+use super::LeaveError;
+use crate::node::{Holders, share_device, share_gpu};
+use kerf_core::contract::{GpuNodeStatus, SliceState, SliceStatus, WantedSlice};
+use kerf_core::kind::Kind;
+use kerf_core::names::{DeviceId, GpuUuid, NodeName};
+use kerf_core::resource::ResourceName;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::{Api, Client};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// What is left alone.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// A text for each.
+    pub(super) texts: BTreeSet<String>,
+    pub(super) mps_gpus: BTreeSet<GpuUuid>,
+    pub(super) devices: BTreeSet<DeviceId>,
+    pub(super) names: BTreeSet<ResourceName>,
+}
+
+impl Held {
+    /// By the agent's last word and the leader's; `None` if there is no GpuNode, which has both.
+    pub(super) async fn read(client: &Client, node: &NodeName) -> Result<Option<Self>, LeaveError> {
+        let object = Api::<GpuNode>::all(client.clone()).get_opt(node.as_str()).await;
+        let object = object.map_err(|source| LeaveError::Held { node: node.clone(), source })?;
+        let Some(object) = object else { return Ok(None) };
+        let unreadable = |source| LeaveError::Unreadable { node: node.clone(), source };
+        let status = object.read_status().map_err(unreadable)?.unwrap_or_default();
+        // The rest of the spec is an admin's, who may have erred.
+        let wanted = object.spec.and_then(|mut spec| spec.get_mut("slices").map(Value::take));
+        let wanted = wanted.map(serde_json::from_value::<Vec<WantedSlice>>).transpose();
+        let wanted = wanted.map_err(|source| LeaveError::Promises { node: node.clone(), source })?;
+        Ok(Some(Self::of(status, &wanted.unwrap_or_default())))
+    }
+
+    /// An agent that ends says in its status that no slice is ready. So what was granted and not listed yet is known by its
+    /// promise alone.
+    fn of(status: GpuNodeStatus, wanted: &[WantedSlice]) -> Self {
+        let mut held = Self::default();
+        let promised = || wanted.iter().filter(|wanted| wanted.reservation.is_some());
+        let is_held = |s: &SliceStatus| {
+            let is_promised = || promised().any(|wanted| Some(&wanted.id) == s.id.as_ref());
+            s.holder.is_some() || s.ready_for.is_some() || s.state == SliceState::Held || is_promised()
+        };
+        for slice in status.slices.into_iter().filter(is_held) {
+            let SliceStatus { gpu, shape, device, resource, holder, .. } = slice;
+            let pod = holder.map_or_else(|| "a pod".to_owned(), |holder| holder.key().to_string());
+            held.texts.insert(format!("{shape} of {gpu}, which {pod} has or was promised"));
+            held.mps_gpus.extend(Some(gpu).filter(|_| shape.kind() == Kind::Mps));
+            held.devices.extend(device);
+            held.names.extend(resource);
+        }
+        for WantedSlice { id, gpu, shape, reservation } in promised() {
+            held.mps_gpus.extend(Some(gpu.clone()).filter(|_| shape.kind() == Kind::Mps));
+            held.devices.extend(shape.instance().is_none().then(|| share_device(gpu, id)));
+            held.names.extend(reservation.as_ref().map(|r| r.resource));
+        }
+        held
+    }
+
+    /// By the kubelet's word, where no GpuNode tells.
+    pub(super) fn listed(holders: Holders) -> Self {
+        let mut held = Self::default();
+        for (device, by) in holders.held {
+            held.texts.insert(format!("{device}, which {} has", by.holder.key()));
+            held.mps_gpus.extend(share_gpu(&device).filter(|_| by.name.kind() == Kind::Mps));
+            held.names.insert(by.name);
+            held.devices.insert(device);
+        }
+        held
+    }
+
+    pub(super) fn tell(&self) {
+        for slice in &self.texts {
+            tracing::warn!(slice, "left alone");
+        }
+    }
+}

@@ -2,9 +2,10 @@
 //! taken away, and a pod that gets one has the plugin reload beneath it.
 
 use super::SeenNode;
+use super::node::mig_state;
 use super::promise::Promise;
 use super::record::PluginLabels;
-use crate::nvidia_keys::{MIG_STATE, is_plugin_resource};
+use crate::nvidia_keys::is_plugin_resource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -56,7 +57,7 @@ impl Lag {
 
 /// Whether the MIG manager is at work.
 fn is_cutting(node: &SeenNode) -> bool {
-    matches!(node.labels.get(MIG_STATE).map(String::as_str), Some("pending" | "rebooting"))
+    matches!(mig_state(node), Some("pending" | "rebooting"))
 }
 
 fn devices(allocatable: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
@@ -67,6 +68,7 @@ fn devices(allocatable: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nvidia_keys::MIG_STATE;
     use crate::plugin_layout::testing::{labels, numbers};
 
     fn node(state: &str, devices: u64) -> SeenNode {

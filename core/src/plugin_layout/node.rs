@@ -33,6 +33,17 @@ pub struct SeenNode {
     pub holders: Holders,
 }
 
+impl SeenNode {
+    /// What is due while pods hold GPUs of it, or nobody knows whether; `None` if none does, and it may be changed.
+    pub(super) fn waits(&self, state: impl FnOnce(Pods) -> LayoutState) -> Option<NodeDecision> {
+        match &self.holders {
+            Holders::Unknown => Some(NodeDecision::asking(state(Pods(Vec::new())))),
+            Holders::Known(pods) if !pods.is_empty() => Some(NodeDecision::of(state(Pods(pods.clone())))),
+            Holders::Known(_) => None,
+        }
+    }
+}
+
 /// Pods that hold GPUs of a node: bound to it, not ended, and asking for one of the names of NVIDIA's plugin, or with slices from
 /// when the node was kerf's.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -120,7 +131,7 @@ impl NodeDecision {
         Self { write: Some(write), state, asks_for_holders: false }
     }
 
-    pub(super) fn asking(state: LayoutState) -> Self {
+    fn asking(state: LayoutState) -> Self {
         Self { asks_for_holders: true, ..Self::of(state) }
     }
 
@@ -307,10 +318,8 @@ fn begin(
         return preparing(Preparation::ConfigMap);
     };
     let waits = |pods| LayoutState::WaitsForPods { layout: name(), pods };
-    match &node.holders {
-        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
-        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
-        Holders::Known(_) => {}
+    if let Some(waiting) = node.waits(waits) {
+        return waiting;
     }
     let before = record.map_or(labels, |record| &record.before).clone();
     let set =
@@ -342,7 +351,7 @@ fn begin(
     NodeDecision::with(NodeWrite { labels: set, record: Some(record) }, Some(state))
 }
 
-fn mig_state(node: &SeenNode) -> Option<&str> {
+pub(super) fn mig_state(node: &SeenNode) -> Option<&str> {
     node.labels.get(MIG_STATE).map(String::as_str)
 }
 

@@ -2,18 +2,16 @@
 //! NVIDIA's programs have followed.
 
 use super::lag::Lag;
-use super::node::{Around, Holders, NodeDecision, NodeWrite, SeenNode};
+use super::node::{Around, NodeDecision, NodeWrite, SeenNode};
 use super::promise::shown;
 use super::record::{NodeRecord, PluginLabels, Progress};
-use super::state::{Failure, LayoutState, Pods};
+use super::state::{Failure, LayoutState};
 
 /// A change that is to be taken back.
 pub(super) fn failed(node: &SeenNode, record: NodeRecord, why: Failure, around: &Around<'_>) -> NodeDecision {
     let waits = |pods| LayoutState::RollbackWaits { layout: record.layout.clone(), why: why.clone(), pods };
-    match &node.holders {
-        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
-        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
-        Holders::Known(_) => {}
+    if let Some(waiting) = node.waits(waits) {
+        return waiting;
     }
     let state = rolled_back(&record, why.clone());
     let set = record.previous.clone();
@@ -34,10 +32,8 @@ pub(super) fn removed(node: &SeenNode, record: NodeRecord, around: &Around<'_>) 
         return left(node, &record, around);
     }
     let waits = |pods| LayoutState::RemovalWaits { layout: record.layout.clone(), pods };
-    match &node.holders {
-        Holders::Unknown => return NodeDecision::asking(waits(Pods(Vec::new()))),
-        Holders::Known(pods) if !pods.is_empty() => return NodeDecision::of(waits(Pods(pods.clone()))),
-        Holders::Known(_) => {}
+    if let Some(waiting) = node.waits(waits) {
+        return waiting;
     }
     let state = removing(node, &record);
     let labels = record.before.clone();

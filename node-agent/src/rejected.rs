@@ -78,10 +78,8 @@ impl Rejected {
 
     /// Deletes it. A failure is seen again at the next look.
     async fn delete(self, client: &Client, recorder: &Recorder) {
-        let api = Api::<PodView>::namespaced(client.clone(), &self.key.namespace);
-        let params = DeleteParams { preconditions: Some(only(&self.uid)), ..DeleteParams::default() };
-        match tokio::time::timeout(PATIENCE, api.delete(&self.key.name, &params)).await {
-            Ok(Ok(_)) => {}
+        match tokio::time::timeout(PATIENCE, delete(client, &self.key, &self.uid)).await {
+            Ok(Ok(())) => {}
             // Somebody else deleted it, and another of its name may be there by now.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return,
             Ok(Err(error)) => {
@@ -105,9 +103,12 @@ fn asks_for_gpus(pod: &PodView) -> bool {
     names.any(|name| name.starts_with(nvidia_keys::PREFIX) || name.parse::<ResourceName>().is_ok())
 }
 
-/// That pod and no namesake.
-fn only(uid: &PodUid) -> Preconditions {
-    Preconditions { uid: Some(uid.to_string()), resource_version: None }
+/// Deletes that pod and no namesake.
+async fn delete(client: &Client, pod: &PodKey, uid: &PodUid) -> Result<(), kube::Error> {
+    let only = Preconditions { uid: Some(uid.to_string()), resource_version: None };
+    let params = DeleteParams { preconditions: Some(only), ..DeleteParams::default() };
+    let pods = Api::<PodView>::namespaced(client.clone(), &pod.namespace);
+    pods.delete(&pod.name, &params).await.map(drop)
 }
 
 /// A pod that is to go.
@@ -137,10 +138,8 @@ pub async fn evict(client: Client, mut requests: mpsc::Receiver<Eviction>, stop:
 
 async fn evict_one(client: Client, eviction: Eviction) {
     let Eviction { key, uid, why } = &eviction;
-    let api = Api::<PodView>::namespaced(client, &key.namespace);
-    let params = DeleteParams { preconditions: Some(only(uid)), ..DeleteParams::default() };
-    match tokio::time::timeout(PATIENCE, api.delete(&key.name, &params)).await {
-        Ok(Ok(_)) => tracing::info!(pod = %key, %uid, why, "evicted"),
+    match tokio::time::timeout(PATIENCE, delete(&client, key, uid)).await {
+        Ok(Ok(())) => tracing::info!(pod = %key, %uid, why, "evicted"),
         Ok(Err(error)) => tracing::warn!(pod = %key, %uid, why, %error, "not evicted"),
         Err(_) => tracing::warn!(pod = %key, %uid, why, "not evicted: no answer in time"),
     }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tonic::Code;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 /// The wait after an answer that was none.
 const AFTER_ERROR: Duration = Duration::from_millis(500);
@@ -35,19 +35,14 @@ pub async fn list_holders(
             () = stop.cancelled() => return,
         }
         pace.allow().await;
-        let asked = Instant::now();
-        match client.list(ListPodResourcesRequest {}).await {
-            Ok(answer) => {
-                let held = holders(answer.into_inner());
-                events.send(Event::Holders(Ok(Holders { asked, held })));
-            }
+        match ask(&mut client).await {
+            Ok(holders) => events.send(Event::Holders(Ok(holders))),
             Err(status) => {
                 let limited = status.code() == Code::ResourceExhausted;
                 if limited {
                     pace.exhausted();
                 } else {
-                    let text = format!("pod-resources does not answer: {}", status.message());
-                    events.send(Event::Holders(Err(text)));
+                    events.send(Event::Holders(Err(unanswered(&status))));
                 }
                 wanted.notify_one();
                 tokio::time::sleep(if limited { AFTER_LIMIT } else { AFTER_ERROR }).await;
@@ -61,10 +56,17 @@ pub async fn list_holders(
 /// # Errors
 /// What the kubelet says instead.
 pub async fn ask_once(mut client: PodResourcesListerClient<Channel>) -> Result<Holders, String> {
+    ask(&mut client).await.map_err(|status| unanswered(&status))
+}
+
+async fn ask(client: &mut PodResourcesListerClient<Channel>) -> Result<Holders, Status> {
     let asked = Instant::now();
-    let answer = client.list(ListPodResourcesRequest {}).await;
-    let answer = answer.map_err(|status| format!("pod-resources does not answer: {}", status.message()))?;
+    let answer = client.list(ListPodResourcesRequest {}).await?;
     Ok(Holders { asked, held: holders(answer.into_inner()) })
+}
+
+fn unanswered(status: &Status) -> String {
+    format!("pod-resources does not answer: {}", status.message())
 }
 
 /// The devices of kerf's names. Of the containers that hold one in turn (init containers hand theirs on) the last counts.

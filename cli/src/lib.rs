@@ -10,6 +10,7 @@ pub mod gpu;
 pub mod nodes;
 pub mod plugin_nodes;
 pub mod policy;
+pub mod release;
 pub mod scheduler_config;
 pub mod simulate;
 pub mod uninstall;

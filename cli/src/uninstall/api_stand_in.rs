@@ -1,7 +1,10 @@
-//! A stand-in for the API server in tests: objects by path, listed by folder. A Job completes as it is started, if its node is there.
+//! A stand-in for the API server in tests: objects by path, listed by folder. A Job completes as it is started, if its node is there,
+//! and a node that is kerf's no more loses its agent's pod.
 
+use super::job::{AGENT, NAME_LABEL};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use kerf_core::keys;
 use kube::client::Body;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -13,13 +16,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 struct State {
     objects: BTreeMap<String, Value>,
     log: Vec<String>,
+    /// How many changes are made yet before it answers no more; `None` if it always does.
+    left: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct ApiStandIn(Arc<Mutex<State>>);
+pub(crate) struct ApiStandIn(Arc<Mutex<State>>);
 
 impl ApiStandIn {
-    pub(super) fn client(&self) -> kube::Client {
+    pub(crate) fn client(&self) -> kube::Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
@@ -35,12 +40,16 @@ impl ApiStandIn {
         kube::Client::new(service, "default")
     }
 
-    pub(super) fn put(&self, path: &str, object: Value) {
+    pub(crate) fn put(&self, path: &str, object: Value) {
         self.state().objects.insert(path.to_owned(), object);
     }
 
+    pub(crate) fn remove(&self, path: &str) {
+        self.state().objects.remove(path);
+    }
+
     /// The objects in a folder.
-    pub(super) fn inside(&self, folder: &str) -> Vec<Value> {
+    pub(crate) fn inside(&self, folder: &str) -> Vec<Value> {
         let state = self.state();
         let inside = state
             .objects
@@ -49,9 +58,14 @@ impl ApiStandIn {
         inside.map(|(_, object)| object.clone()).collect()
     }
 
-    /// Each change that was asked for, as method and the last word of the path.
-    pub(super) fn changes(&self) -> Vec<String> {
+    /// Each change that was asked for, as method and the last word of the path, and the version that must be there.
+    pub(crate) fn changes(&self) -> Vec<String> {
         self.state().log.clone()
+    }
+
+    /// After so many more changes it answers none.
+    pub(crate) fn end_after(&self, changes: Option<usize>) {
+        self.state().left = changes;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -62,8 +76,15 @@ impl ApiStandIn {
         if *method == Method::GET {
             return self.read(path);
         }
+        match &mut self.state().left {
+            Some(0) => return refuse(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+            Some(left) => *left -= 1,
+            None => {}
+        }
         let last = path.rsplit('/').next().unwrap_or_default();
-        self.state().log.push(format!("{method} {last}"));
+        let as_of = body["preconditions"]["resourceVersion"].as_str();
+        let as_of = as_of.map(|version| format!(" as of {version}")).unwrap_or_default();
+        self.state().log.push(format!("{method} {last}{as_of}"));
         match *method {
             Method::POST => self.create(path, body),
             Method::PATCH => self.patch(path, &body),
@@ -95,6 +116,13 @@ impl ApiStandIn {
         let node = found["spec"]["template"]["spec"]["nodeName"].as_str().unwrap_or_default();
         if state.objects.contains_key(&format!("/api/v1/nodes/{node}")) {
             found["status"] = json!({"conditions": [{"type": "Complete", "status": "True"}]});
+        }
+        if found["metadata"]["labels"][keys::MANAGED] == "false" {
+            let is_agent = |object: &Value| {
+                object["metadata"]["labels"][NAME_LABEL] == AGENT
+                    && object["spec"]["nodeName"] == found["metadata"]["name"]
+            };
+            state.objects.retain(|_, object| !is_agent(object));
         }
         state.objects.insert(path.to_owned(), found.clone());
         (StatusCode::OK, found)

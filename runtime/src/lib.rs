@@ -11,6 +11,8 @@ pub mod plugin_pod;
 pub mod policy_file;
 pub mod serve;
 pub mod shutdown;
+#[cfg(feature = "stand-in")]
+pub mod stand_in;
 pub mod telemetry;
 pub mod tls;
 mod version;

@@ -2,13 +2,10 @@
 //! and a node that is kerf's no more loses its agent's pod.
 
 use super::job::{AGENT, NAME_LABEL};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt;
 use kerf_core::keys;
-use kube::client::Body;
+use kerf_runtime::stand_in::{self, Asked, refusal};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Objects by path, and the changes that were asked for.
@@ -26,18 +23,7 @@ pub(crate) struct ApiStandIn(Arc<Mutex<State>>);
 impl ApiStandIn {
     pub(crate) fn client(&self) -> kube::Client {
         let api = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let api = api.clone();
-            async move {
-                let (head, body) = request.into_parts();
-                let body = body.collect().await.unwrap().to_bytes();
-                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                let (code, answer) = api.answer(&head.method, head.uri.path(), body);
-                let body = Body::from(answer.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
-            }
-        });
-        kube::Client::new(service, "default")
+        stand_in::client(move |Asked { method, path, body, .. }| api.answer(&method, &path, body))
     }
 
     pub(crate) fn put(&self, path: &str, object: Value) {
@@ -72,12 +58,12 @@ impl ApiStandIn {
         self.0.lock().unwrap()
     }
 
-    fn answer(&self, method: &Method, path: &str, body: Value) -> (StatusCode, Value) {
-        if *method == Method::GET {
+    fn answer(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        if method == "GET" {
             return self.read(path);
         }
         match &mut self.state().left {
-            Some(0) => return refuse(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
+            Some(0) => return refusal(500, "InternalError"),
             Some(left) => *left -= 1,
             None => {}
         }
@@ -85,31 +71,31 @@ impl ApiStandIn {
         let as_of = body["preconditions"]["resourceVersion"].as_str();
         let as_of = as_of.map(|version| format!(" as of {version}")).unwrap_or_default();
         self.state().log.push(format!("{method} {last}{as_of}"));
-        match *method {
-            Method::POST => self.create(path, body),
-            Method::PATCH => self.patch(path, &body),
-            _ => self.state().objects.remove(path).map_or_else(not_found, |found| (StatusCode::OK, found)),
+        match method {
+            "POST" => self.create(path, body),
+            "PATCH" => self.patch(path, &body),
+            _ => self.state().objects.remove(path).map_or_else(not_found, |found| (200, found)),
         }
     }
 
-    fn read(&self, path: &str) -> (StatusCode, Value) {
+    fn read(&self, path: &str) -> (u16, Value) {
         let is_list = path.rsplit('/').next().is_some_and(|last| last.ends_with('s'));
         if is_list {
-            return (StatusCode::OK, json!({"metadata": {}, "items": self.inside(path)}));
+            return (200, json!({"metadata": {}, "items": self.inside(path)}));
         }
-        self.state().objects.get(path).cloned().map_or_else(not_found, |found| (StatusCode::OK, found))
+        self.state().objects.get(path).cloned().map_or_else(not_found, |found| (200, found))
     }
 
-    fn create(&self, folder: &str, body: Value) -> (StatusCode, Value) {
+    fn create(&self, folder: &str, body: Value) -> (u16, Value) {
         let path = format!("{folder}/{}", body["metadata"]["name"].as_str().unwrap());
         if self.state().objects.contains_key(&path) {
-            return refuse(StatusCode::CONFLICT, "AlreadyExists");
+            return refusal(409, "AlreadyExists");
         }
         self.put(&path, body.clone());
-        (StatusCode::CREATED, body)
+        (201, body)
     }
 
-    fn patch(&self, path: &str, change: &Value) -> (StatusCode, Value) {
+    fn patch(&self, path: &str, change: &Value) -> (u16, Value) {
         let mut state = self.state();
         let Some(mut found) = state.objects.get(path).cloned() else { return not_found() };
         json_patch::merge(&mut found, change);
@@ -125,18 +111,10 @@ impl ApiStandIn {
             state.objects.retain(|_, object| !is_agent(object));
         }
         state.objects.insert(path.to_owned(), found.clone());
-        (StatusCode::OK, found)
+        (200, found)
     }
 }
 
-fn not_found() -> (StatusCode, Value) {
-    refuse(StatusCode::NOT_FOUND, "NotFound")
-}
-
-fn refuse(code: StatusCode, reason: &str) -> (StatusCode, Value) {
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason, "reason": reason,
-        "code": code.as_u16(),
-    });
-    (code, status)
+fn not_found() -> (u16, Value) {
+    refusal(404, "NotFound")
 }

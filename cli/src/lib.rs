@@ -6,6 +6,7 @@ pub mod check;
 pub mod completion;
 pub mod convert;
 pub mod explain;
+pub mod failure;
 pub mod gpu;
 pub mod nodes;
 pub mod plugin_nodes;

@@ -3,7 +3,8 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 use kerf_cli::{
-    bench, check, completion, explain, gpu, nodes, policy, release, scheduler_config, simulate, uninstall,
+    bench, check, completion, explain, failure, gpu, nodes, policy, release, scheduler_config, simulate,
+    uninstall,
 };
 use std::process::ExitCode;
 
@@ -67,7 +68,7 @@ fn main() -> ExitCode {
         Command::Uninstall(command) => uninstall::run(&command),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
-    eprintln!("Error: {error:#}");
+    eprintln!("Error: {}", failure::told(&error));
     // As for a bad flag: the input is wrong, not the program.
     ExitCode::from(if error.is::<simulate::InputError>() || gpu::is_input(&error) { 2 } else { 1 })
 }

@@ -16,7 +16,6 @@ mod steps;
 
 use crate::check::connect;
 use crate::uninstall::positive;
-use anyhow::anyhow;
 use clap::Args as ClapArgs;
 use kerf_runtime::args::ContextArgs;
 use std::time::Duration;
@@ -48,13 +47,7 @@ pub struct Args {
 /// Gives the node back.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let connected = connect::connect(&args.client).await.map_err(|trouble| {
-            let finding = trouble.finding();
-            anyhow!("{}; {}", finding.what, finding.remedy().unwrap_or_default())
-        })?;
-        steps::release(connected.client, args).await
-    })
+    runtime.block_on(async { steps::release(connect::reach(&args.client).await?, args).await })
 }
 
 /// The node, as kubectl takes it.

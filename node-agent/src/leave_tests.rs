@@ -262,8 +262,11 @@ async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
         assert_eq!(undone.all(), [] as [String; 0]);
         let holder = Holder { namespace: "ml".into(), pod: "train".into(), container: "main".into() };
         let by = HeldBy { name: "nvidia.com/gpu-4gb".parse().unwrap(), holder };
-        let holders =
-            Holders { asked: Instant::now(), held: BTreeMap::from([(DeviceId::new("GPU-0::1"), by)]) };
+        let holders = Holders {
+            asked: Instant::now(),
+            held: BTreeMap::from([(DeviceId::new("GPU-0::1"), by)]),
+            foreign: Vec::new(),
+        };
         let (client, log) = api_stand_in::client(no_gpu_node);
         let ask_kubelet = ready(Ok(holders)).boxed();
         let told = Leave { has_daemons: !has_record, ask_kubelet, ..leaving(folder.path(), client, &undone) };

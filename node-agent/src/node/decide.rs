@@ -123,7 +123,8 @@ impl Node {
         self.recall_shares();
         self.adopt_shares();
         self.exclude_listed(now);
-        let init = self.init_held();
+        let mut init = self.init_held();
+        init.doubted.extend(self.held_of_others());
         self.adopt_gpus(&init.doubted);
         self.account.take_init(init);
         self.note_kept_promises();

@@ -44,6 +44,8 @@ pub(super) struct Scene {
     /// What the kubelet may hand out: it takes the lists only when told to.
     pub(super) kubelet: DevicesByName,
     pub(super) held: BTreeMap<DeviceId, Held>,
+    /// What others gave, in their words.
+    pub(super) foreign: Vec<(Foreign, Holder)>,
     revision: u64,
     pub(super) policy: NodePolicy,
     pub(super) settings: Settings,
@@ -65,6 +67,7 @@ impl Scene {
             now: Instant::now(),
             kubelet: BTreeMap::new(),
             held: BTreeMap::new(),
+            foreign: Vec::new(),
             revision: 0,
             policy: NodePolicy::default(),
             settings,
@@ -151,7 +154,7 @@ impl Scene {
 
     pub(super) fn list_holders(&mut self) {
         let asked = self.tick();
-        self.node.on_holders(Ok(Holders { asked, held: self.held.clone() }));
+        self.node.on_holders(Ok(Holders { asked, held: self.held.clone(), foreign: self.foreign.clone() }));
     }
 
     /// The kubelet gives a device that it may hand out to a pod.

@@ -35,20 +35,21 @@ impl Node {
         self.cut_off.retain(|pod| account.devices().any(|(_, held)| held.holder.key() == *pod));
     }
 
-    /// Wanted GPU instances that nobody has and on which processes run.
-    pub(super) fn lingering(&self) -> BTreeSet<SliceId> {
+    /// Whether nobody has the slice, and processes run on it.
+    pub(super) fn is_lingered_on(&self, wanted: &WantedSlice) -> bool {
         let has = |i: &GpuInstance| i.has_processes && !i.devices().any(|(.., d)| self.account.is_held(d));
-        let wanted = self.spec.slices.iter().filter(|w| self.instance_of(w).is_some_and(has));
-        wanted.map(|w| w.id.clone()).collect()
+        self.instance_of(wanted).is_some_and(has)
+    }
+
+    /// Those of the wanted slices.
+    pub(super) fn lingering(&self) -> BTreeSet<SliceId> {
+        let wanted = self.spec.slices.iter().filter(|wanted| self.is_lingered_on(wanted));
+        wanted.map(|wanted| wanted.id.clone()).collect()
     }
 
     /// Whether a look may show soon that none is left. Later they are looked for as often as everything.
     pub(super) fn has_lingering(&self) -> bool {
-        self.unserved.values().any(|why| why.text == TEXT && !why.is_final)
-    }
-
-    /// Whether processes run on a slice that nobody has.
-    pub(super) fn is_lingered_on(&self, wanted: &WantedSlice) -> bool {
-        self.unserved.get(&wanted.id).is_some_and(|why| why.text == TEXT)
+        let is_new = |id: &SliceId| self.unserved.get(id).is_some_and(|why| !why.is_final);
+        self.lingering().iter().any(is_new)
     }
 }

@@ -55,7 +55,7 @@ pub enum Event {
     /// A pod of this node is gone or finished.
     PodLeft(PodKey),
     /// A pod of this node was deleted while its containers ran.
-    PodCutOff(PodKey),
+    PodCutOff(PodKey, PodUid),
     /// The pods of this node that ask for kerf's names.
     Pods(NodePods),
     /// A pod of this node that the kubelet did not take on for want of devices.
@@ -221,7 +221,7 @@ impl Reconciler {
             Event::Allocatable(allocatable) => self.node.on_allocatable(allocatable),
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
             Event::PodLeft(pod) => self.node.on_pod_left(pod, now),
-            Event::PodCutOff(pod) => self.node.on_pod_cut_off(pod),
+            Event::PodCutOff(pod, uid) => self.node.on_pod_cut_off(pod, uid),
             Event::Pods(pods) => self.node.on_pods(pods),
             Event::Rejected(pod, uid) => {
                 self.outlets.metrics.count_rejection();

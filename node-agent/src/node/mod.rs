@@ -136,7 +136,9 @@ pub struct Node {
     /// Bound pods that ask for kerf's names; `None` until the API server has listed them.
     pods: Option<NodePods>,
     /// Pods that were deleted while their containers ran, and are still listed.
-    cut_off: BTreeSet<PodKey>,
+    cut_off: BTreeMap<PodKey, PodUid>,
+    /// Shares that such pods had.
+    lingered_shares: lingering::LingeredShares,
     /// What pods cannot hold that hold something of which nobody tells.
     excluded: unlisted::AllExcluded,
     /// Reserved slices that their pods have got.

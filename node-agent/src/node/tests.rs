@@ -663,7 +663,7 @@ fn what_processes_of_a_pod_that_was_cut_off_still_use_is_nobodys_until_a_look_sh
         scene.settle();
         scene.allocate("a", ONE, "MIG-1");
         scene.gpus.set_processes(&DeviceId::new("MIG-1"), true);
-        scene.node.on_pod_cut_off(PodKey::new("ns", "a"));
+        scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
         scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), reserved)]);
         scene.free("MIG-1");
         for _ in 0..2 {

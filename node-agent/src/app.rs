@@ -2,6 +2,7 @@
 
 mod keepers;
 mod leaving;
+mod record;
 
 pub use keepers::Keepers;
 
@@ -15,9 +16,8 @@ use crate::others::before;
 use crate::processes::Host;
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
 use crate::recorder::Recorder;
-use crate::recording::Recording;
 use crate::standing::Standing;
-use crate::{checkpoint, gfd_labels, node_object, pod_resources, pod_watch, publisher, spec_watch};
+use crate::{gfd_labels, node_object, pod_resources, pod_watch, publisher, spec_watch};
 use anyhow::Context as _;
 use keepers::Orders;
 use kerf_core::contract::GpuNodeStatus;
@@ -64,7 +64,7 @@ async fn run_with(
     thread: GpuThread,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let (recording, recalled) = open_record(&args)?;
+    let Some((recording, recalled)) = record::open(&args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
     let (patience, has_record) = (patience(recalled.as_ref()), recalled.is_some());
@@ -118,12 +118,6 @@ fn settings(args: &Args) -> Settings {
         recover_after: args.recover_after,
         probe: args.resync,
     }
-}
-
-fn open_record(args: &Args) -> anyhow::Result<(Recording, Option<Recalled>)> {
-    let boot_id = args.proc_dir.join(checkpoint::BOOT_ID.trim_start_matches("/proc/"));
-    let boot_id = checkpoint::boot_id(&boot_id).context("--proc-dir")?;
-    Recording::open(&args.state_dir, boot_id).context("--state-dir")
 }
 
 /// The other ends of the outlets.

@@ -99,8 +99,11 @@ pub enum CheckpointError {
         /// Why not.
         source: io::Error,
     },
-    /// Another agent holds the folder.
-    #[error("{} is in use: another agent runs on this node; stop it first", .0.display())]
+    /// Another process holds the folder.
+    #[error(
+        "{} is in use: an agent serves this node, or another leaves it. A node is left once it is its agent's no more; a Job of an \
+         uninstall that an installation followed may be deleted", .0.display()
+    )]
     InUse(PathBuf),
     /// The record cannot be written as JSON.
     #[error("failed to write the checkpoint as JSON")]

@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_secs(20);
 /// How long one step may take but the last, which waits for the kubelet: some are tried again without an end of their own.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Undoes something but for what it is told to spare.
+/// Undoes something: of what it is told, or but for what it is told to spare.
 pub type Undo<T> = Box<dyn FnOnce(BTreeSet<T>) -> BoxFuture<'static, Result<(), String>> + Send>;
 
 /// How the GPUs are reached.
@@ -59,6 +59,8 @@ pub struct Leave {
     pub ask_kubelet: BoxFuture<'static, Result<Holders, String>>,
     /// Whether the agent was told to leave NVIDIA's labels alone: then none of them is its own.
     pub no_gfd_labels: bool,
+    /// Gives the time slices of these GPUs the driver's own length.
+    pub reset_lengths: Undo<GpuUuid>,
     /// Stops the MPS daemons but those of these GPUs, whose shares are held.
     pub stop_mps: Undo<GpuUuid>,
     /// Removes the CDI specs but those of these devices, which are held: a container that restarts needs its own.
@@ -127,10 +129,14 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
         None => Held::default(),
     };
     held.tell();
-    let Leave { stop_mps, remove_cdi, no_gfd_labels, settle, .. } = leave;
+    let Leave { reset_lengths, stop_mps, remove_cdi, no_gfd_labels, settle, .. } = leave;
     let mut failed = Failures::default();
     failed.note("stop the MPS daemons", in_time(stop_mps(held.mps_gpus)).await);
     if let Some(record) = record {
+        if !record.lengths.is_empty() {
+            // A GPU that has none now, in MIG mode or taken out, says so as an error; the driver forgets them with the boot.
+            note("reset the length of time slices", &in_time(reset_lengths(record.lengths.clone())).await);
+        }
         failed.note("restore the GPUs", in_time(restore(gpus, record)).await);
     }
     failed.note("remove the CDI specs", in_time(remove_cdi(held.devices)).await);
@@ -157,13 +163,15 @@ struct Failures(Vec<String>);
 
 impl Failures {
     fn note(&mut self, step: &str, result: Result<(), String>) {
-        match result {
-            Ok(()) => tracing::info!(step, "done"),
-            Err(error) => {
-                tracing::warn!(step, error, "failed");
-                self.0.push(format!("failed to {step}: {error}"));
-            }
-        }
+        note(step, &result);
+        self.0.extend(result.err().map(|error| format!("failed to {step}: {error}")));
+    }
+}
+
+fn note(step: &str, result: &Result<(), String>) {
+    match result {
+        Ok(()) => tracing::info!(step, "done"),
+        Err(error) => tracing::warn!(step, error, "failed"),
     }
 }
 

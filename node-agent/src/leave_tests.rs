@@ -78,6 +78,7 @@ impl GpuBackend for Gpus {
 
 fn leaving(folder: &Path, client: Client, undone: &Undone) -> Leave {
     let (gpus, mps, cdi) = (undone.clone(), undone.clone(), undone.clone());
+    let lengths = undone.clone();
     Leave {
         node: NodeName::new("n1"),
         client,
@@ -86,6 +87,10 @@ fn leaving(folder: &Path, client: Client, undone: &Undone) -> Leave {
         has_daemons: false,
         ask_kubelet: ready(Err("it is away".to_owned())).boxed(),
         no_gfd_labels: false,
+        reset_lengths: Box::new(move |gpus| {
+            lengths.note(format!("lengths of {gpus:?}"));
+            ready(Err("nvidia-smi is not there".to_owned())).boxed()
+        }),
         stop_mps: Box::new(move |spared| {
             mps.note(format!("mps but {spared:?}"));
             ready(Ok(())).boxed()
@@ -285,6 +290,17 @@ async fn nvidias_labels_stay_where_the_agent_never_wrote_them() {
     leave(leaving).await.unwrap();
     let labels = json!({"kerf.dev/gpu-model": null, "kerf.dev/mps-max-gb": null});
     assert_eq!(patches(&log)[0]["metadata"]["labels"], labels);
+}
+
+#[tokio::test]
+async fn lengths_of_time_slices_are_reset_and_keep_nobody_who_cannot() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = Record { lengths: [GpuUuid::new("GPU-0")].into(), ..Record::new("boot".to_owned()) };
+    Checkpoint::open(folder.path()).unwrap().0.save(&record).unwrap();
+    let (client, undone) = (api_stand_in::client(api).0, Undone::default());
+    leave(leaving(folder.path(), client, &undone)).await.unwrap();
+    assert_eq!(undone.all()[1], r#"lengths of {GpuUuid("GPU-0")}"#);
+    assert!(!has_checkpoint(folder.path()));
 }
 
 /// What is left to do the second time is what the first could not do: here nothing.

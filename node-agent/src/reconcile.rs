@@ -352,7 +352,7 @@ impl Reconciler {
         [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
     }
 
-    /// What is to be so, to those who make it so. Daemons and limits wait until a restart would know of them.
+    /// What is to be so, to those who make it so. Daemons, limits and lengths wait until a restart would know of them.
     fn hand_to_keepers(&self, decision: &Decision, unrecorded: bool) {
         fn set<T: PartialEq + Clone>(sender: &watch::Sender<T>, wanted: &T) {
             sender.send_if_modified(|old| {
@@ -371,7 +371,9 @@ impl Reconciler {
         } else {
             set(&self.outlets.keepers.kept, &decision.kept);
         }
-        set(&self.outlets.keepers.lengths, &decision.lengths);
+        if kept.is_some() && !unrecorded {
+            set(&self.outlets.keepers.lengths, &decision.lengths);
+        }
         set(&self.outlets.keepers.remove_rejected, &decision.remove_rejected);
         for (key, uid) in &decision.evict {
             let why = "its processes hold more GPU memory than it was given".to_owned();

@@ -82,7 +82,7 @@ pub(super) fn start(
     let daemons = mps_paths(args)?;
     tasks.spawn(mps::keep::keep(daemons, thread, orders.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
-    tasks.spawn(time_slice::keep(slicer, orders.lengths, stop.clone()));
+    tasks.spawn(time_slice::keep(slicer, recalled.lengths.clone(), orders.lengths, stop.clone()));
     tasks.spawn(rejected::evict(client.clone(), orders.evict, stop.clone()));
     let (node, recorder) = (args.node.clone(), outlets.recorder.clone());
     tasks.spawn(rejected::remove(

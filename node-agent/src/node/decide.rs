@@ -157,6 +157,8 @@ impl Node {
         // The condition stays until a step has been recorded again.
         self.unrecorded.take_if(|(_, at)| *at <= now && step.is_none());
         let revoked = self.advertised.revoked_at(now).then_some(now);
+        let lengths = self.wanted_lengths();
+        self.note_lengths(&lengths);
         let held = self.obstacles.values().any(|o| !o.is_final) || self.has_lingering();
         let retry = [self.retries.next(now), self.serving.next(now), self.recovering, record_again];
         let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
@@ -166,7 +168,7 @@ impl Node {
             step,
             record: self.to_record(),
             kept: self.kept(knows_holders),
-            lengths: self.wanted_lengths(),
+            lengths,
             remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),

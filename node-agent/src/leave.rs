@@ -110,6 +110,14 @@ pub enum LeaveError {
         /// Why not.
         why: String,
     },
+    /// Nobody knows what init containers hold; nothing was done.
+    #[error("failed to list the pods of {node}, which tell what their init containers hold")]
+    Pods {
+        /// The node.
+        node: NodeName,
+        /// Why not.
+        source: kube::Error,
+    },
     /// Some steps failed. The checkpoint is kept, so that it can be tried again.
     #[error("not everything was put back; run it again:\n- {}", .0.join("\n- "))]
     Unfinished(Vec<String>),
@@ -124,7 +132,10 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
         // Somebody has deleted it, and pods may run on what it told of.
         None if record.is_some() || has_daemons => {
             let why = |why| LeaveError::Unlisted { node: node.clone(), why };
-            Held::listed(ask_kubelet.await.map_err(why)?)
+            let mut held = Held::listed(ask_kubelet.await.map_err(why)?);
+            let shares = record.as_ref().and_then(|record| record.shares.as_ref());
+            held.add_of_init(&client, &node, shares).await?;
+            held
         }
         None => Held::default(),
     };

@@ -248,12 +248,44 @@ async fn what_was_promised_is_left_to_its_pod() {
     assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-4gb": null}));
 }
 
+/// A node of which somebody has deleted the GpuNode, with these pods.
+fn without_gpu_node(asked: &Asked, pods: &Value) -> (u16, Value) {
+    match asked.path.as_str() {
+        "/apis/kerf.dev/v1alpha1/gpunodes/n1" => api_stand_in::refusal(404),
+        "/api/v1/pods" if asked.query.contains("spec.nodeName%3Dn1") => {
+            (200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}))
+        }
+        _ => api(asked),
+    }
+}
+
+#[tokio::test]
+async fn where_the_gpu_node_was_deleted_what_init_containers_may_hold_stays_by_the_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let shares = [("GPU-0::1", 4), ("GPU-1::2", 8), ("GPU-2::3", 4)];
+    let shares = shares.map(|(device, size)| (DeviceId::new(device), Shape::mps(SizeGb(size))));
+    let record = Record { shares: Some(shares.into()), ..Record::new("boot".to_owned()) };
+    Checkpoint::open(folder.path()).unwrap().0.save(&record).unwrap();
+    let limits = json!({"limits": {"nvidia.com/gpu-4gb": "1"}});
+    let pods = json!([{
+        "metadata": {"name": "a", "namespace": "ml", "uid": "u"},
+        "spec": {"initContainers": [{"name": "load", "resources": limits}], "containers": [{"name": "main"}]},
+        "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
+    }]);
+    let (client, log) = api_stand_in::client(move |asked| without_gpu_node(asked, &pods));
+    let (undone, holders) =
+        (Undone::default(), Holders { asked: Instant::now(), held: BTreeMap::new(), foreign: Vec::new() });
+    let leaving =
+        Leave { ask_kubelet: ready(Ok(holders)).boxed(), ..leaving(folder.path(), client, &undone) };
+    leave(leaving).await.unwrap();
+    assert_eq!(undone.all()[0], r#"mps but {GpuUuid("GPU-0"), GpuUuid("GPU-2")}"#);
+    assert_eq!(undone.all()[1], r#"cdi but {DeviceId("GPU-0::1"), DeviceId("GPU-2::3")}"#);
+    assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-8gb": null}));
+}
+
 #[tokio::test]
 async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
-    let no_gpu_node = |asked: &Asked| match asked.path.as_str() {
-        "/apis/kerf.dev/v1alpha1/gpunodes/n1" => api_stand_in::refusal(404),
-        _ => api(asked),
-    };
+    let no_gpu_node = |asked: &Asked| without_gpu_node(asked, &json!([]));
     for has_record in [true, false] {
         let folder = tempfile::tempdir().unwrap();
         if has_record {

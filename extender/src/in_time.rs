@@ -18,6 +18,18 @@ pub enum Unanswered {
     Late(#[from] tokio::time::error::Elapsed),
 }
 
+impl Unanswered {
+    /// Whether the same may be answered otherwise in a moment: nobody was reached, or the API server is not well.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Json(_) => false,
+            Self::Api(kube::Error::Api(status)) => status.code == 429 || status.code >= 500,
+            Self::Api(_) | Self::Late(_) => true,
+        }
+    }
+}
+
 /// What a request is answered with, waited for no longer than `patience`.
 ///
 /// # Errors
@@ -27,4 +39,20 @@ pub async fn in_time<T>(
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Unanswered> {
     Ok(timeout(patience, request).await??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_refused_is_not_answered_otherwise_in_a_moment() {
+        for (code, may_pass) in [(403, false), (404, false), (429, true), (500, true), (503, true)] {
+            let status = json!({"code": code, "status": "Failure", "message": "", "reason": ""});
+            let error = Unanswered::Api(kube::Error::Api(serde_json::from_value(status).unwrap()));
+            assert_eq!(error.may_pass(), may_pass, "{code}");
+        }
+        assert!(!Unanswered::from(serde_json::from_str::<u8>("x").unwrap_err()).may_pass());
+    }
 }

@@ -163,7 +163,8 @@ impl<'s> Cluster<'s> {
         if let Some(record) = &mut write.record {
             record.written = self.seen.now;
             if renames {
-                record.renaming = Some(Renaming { since: self.seen.now, nodes });
+                let Seen { now: since, timeout_seconds: timeout, .. } = self.seen;
+                record.renaming = Some(Renaming { since, nodes, timeout });
             }
         }
         write
@@ -175,7 +176,7 @@ impl<'s> Cluster<'s> {
         let Some(mut write) = policy.undo() else { return verdict };
         if !policy.changes_strategy(&write.settings) {
             // The record goes when nobody has to be kept away by it.
-            verdict.write = self.closes(None).is_empty().then_some(write);
+            verdict.write = policy.renamed(self.seen.nodes, self.seen.now).is_empty().then_some(write);
         } else if self.holders(&mut verdict.asks).is_none() {
             if self.cut().next().is_some() {
                 let (set, before) = (write.settings.clone(), write.settings.clone());
@@ -186,18 +187,16 @@ impl<'s> Cluster<'s> {
         verdict
     }
 
-    /// Whose MIG devices get other names, by what is written now or by what was.
+    /// Whose MIG devices get other names by what was written.
+    pub(super) fn renamed(&self) -> BTreeSet<NodeName> {
+        let policy = self.seen.cluster_policy;
+        policy.map(|policy| policy.renamed(self.seen.nodes, self.seen.now)).unwrap_or_default()
+    }
+
+    /// Whose MIG devices get other names by what is written now.
     pub(super) fn closes(&self, write: Option<&ClusterPolicyWrite>) -> BTreeSet<NodeName> {
-        let Some(policy) = self.seen.cluster_policy else { return BTreeSet::new() };
-        let Seen { now, timeout_seconds, .. } = self.seen;
-        let is_renaming = |(name, node): &(&NodeName, &SeenNode)| {
-            !is_managed(&node.labels) && policy.is_renaming(name, node, now, timeout_seconds)
-        };
-        let mut closes: BTreeSet<NodeName> =
-            self.seen.nodes.iter().filter(is_renaming).map(|(name, _)| name.clone()).collect();
-        if write.is_some_and(|write| policy.changes_strategy(&write.settings)) {
-            closes.extend(self.cut().map(|(name, _)| name.clone()));
-        }
-        closes
+        let policy = self.seen.cluster_policy.zip(write);
+        let changes = policy.is_some_and(|(policy, write)| policy.changes_strategy(&write.settings));
+        self.cut().filter(|_| changes).map(|(name, _)| name.clone()).collect()
     }
 }

@@ -3,6 +3,7 @@
 
 use super::SeenNode;
 use super::layout::{DEFAULT_KEY, MigStrategy};
+use crate::managed::is_managed;
 use crate::names::NodeName;
 use crate::nvidia_keys::{GPU, MIG_PREFIX};
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,14 @@ pub struct Renaming {
     pub since: u64,
     /// The nodes that had MIG devices then. No pod may come to them before they show the others.
     pub nodes: BTreeSet<NodeName>,
+    /// How long the plugin has, by the settings of the leader that wrote it: who else reads this does not know them.
+    #[serde(default = "usual_timeout")]
+    pub timeout: u64,
+}
+
+/// That of a record from before it was written down: the default of `--plugin-timeout`.
+fn usual_timeout() -> u64 {
+    180
 }
 
 /// A `ClusterPolicy` as it was found.
@@ -131,13 +140,24 @@ impl SeenClusterPolicy {
         self.record.as_ref().is_some_and(|record| now.saturating_sub(record.written) < delay)
     }
 
-    /// Whether a node still shows MIG devices, or none, as before the strategy that is written now. GPU Operator brings it to one
-    /// node after the other; what it has not brought within `timeout` while it says that all is well does not come.
-    pub(super) fn is_renaming(&self, name: &NodeName, node: &SeenNode, now: u64, timeout: u64) -> bool {
+    /// The nodes among these to which no pod may come, because their MIG devices are getting other names.
+    #[must_use]
+    pub fn renamed(&self, nodes: &BTreeMap<NodeName, SeenNode>, now: u64) -> BTreeSet<NodeName> {
+        let is_renamed = |(name, node): &(&NodeName, &SeenNode)| {
+            !is_managed(&node.labels) && self.is_renaming(name, &node.allocatable, now)
+        };
+        nodes.iter().filter(is_renamed).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whether a node that has this for pods still shows MIG devices, or none, as before the strategy that is written now. GPU
+    /// Operator brings it to one node after the other; what it has not brought in time while it says that all is well does not
+    /// come.
+    #[must_use]
+    pub fn is_renaming(&self, name: &NodeName, allocatable: &BTreeMap<String, u64>, now: u64) -> bool {
         let renaming = self.record.as_ref().and_then(|record| record.renaming.as_ref());
         let Some(renaming) = renaming.filter(|renaming| renaming.nodes.contains(name)) else { return false };
-        let is_awaited = !self.is_ready || now.saturating_sub(renaming.since) < timeout;
-        let has = |prefix: &str| node.allocatable.iter().any(|(name, n)| name.starts_with(prefix) && *n > 0);
+        let is_awaited = !self.is_ready || now.saturating_sub(renaming.since) < renaming.timeout;
+        let has = |prefix: &str| allocatable.iter().any(|(name, n)| name.starts_with(prefix) && *n > 0);
         let is_shown = match self.settings.mig_strategy {
             Some(MigStrategy::Mixed) => has(MIG_PREFIX),
             Some(MigStrategy::Single | MigStrategy::None) | None => has(GPU) && !has(MIG_PREFIX),

@@ -436,18 +436,18 @@ fn nodes_stay_closed_until_their_mig_devices_have_the_other_names() {
     world.policies = policies(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}))]);
     world.settle();
     let both: BTreeSet<NodeName> = ["a".into(), "b".into()].into();
-    assert_eq!(world.decide().closes, both);
+    assert_eq!(world.decide().renamed, both);
     world.shows("a", &[]);
-    assert_eq!(world.decide().closes, both, "its plugin restarts");
+    assert_eq!(world.decide().renamed, both, "its plugin restarts");
     world.shows("a", &[("nvidia.com/mig-1g.10gb", 7)]);
-    assert_eq!(world.decide().closes, ["b".into()].into());
+    assert_eq!(world.decide().renamed, ["b".into()].into());
     world.now += TIMEOUT - 1;
-    assert_eq!(world.decide().closes, ["b".into()].into());
+    assert_eq!(world.decide().renamed, ["b".into()].into());
     world.now += 1;
     world.cluster_policy.as_mut().unwrap().is_ready = false;
-    assert_eq!(world.decide().closes, ["b".into()].into(), "GPU Operator goes from node to node");
+    assert_eq!(world.decide().renamed, ["b".into()].into(), "GPU Operator goes from node to node");
     world.cluster_policy.as_mut().unwrap().is_ready = true;
-    assert!(world.decide().closes.is_empty(), "it does not come");
+    assert!(world.decide().renamed.is_empty(), "it does not come");
 }
 
 #[test]
@@ -473,11 +473,11 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
     world.has_bad_files = false;
     world.settle();
     assert_eq!(strategy(&world), Some(MigStrategy::Single));
-    assert_eq!(world.decide().closes.len(), 2);
+    assert_eq!(world.decide().renamed.len(), 2);
     for node in ["a", "b"] {
         world.shows(node, &[("nvidia.com/gpu", 7)]);
     }
-    assert!(world.settle().closes.is_empty());
+    assert!(world.settle().renamed.is_empty());
     assert_eq!(world.cluster_policy.unwrap().record, None);
 }
 

@@ -585,12 +585,23 @@ fn gpus_that_are_cut_back_are_waited_for() {
     world.shows("n", &[("nvidia.com/gpu", 2)]);
     assert!(world.settle().nodes["n"].write.is_none() && world.is_changing("n"), "an older cut's success");
     world.label("n", "nvidia.com/mig.config.state", Some("pending"));
+    assert_eq!(world.reason("n"), "RolledBack");
     world.now += TIMEOUT;
+    let state = world.state("n").unwrap();
+    assert_eq!((state.reason(), state.standing().as_str()), ("MigManagerStuck", "False"));
+    assert!(state.to_string().contains("after 180 s NVIDIA's MIG manager is still at work"), "{state}");
+    assert!(world.is_changing("n"), "it may go on");
+    for (pool, layout, told) in [(Some("m"), None, "RolledBack"), (None, Some("none"), "UnknownLayout")] {
+        world.label("n", "pool", pool);
+        world.label("n", "kerf.dev/layout", layout);
+        let mut world = world.clone();
+        assert_eq!(world.reason("n"), "MigManagerStuck", "whatever is wanted");
+        world.label("n", "nvidia.com/mig.config.state", Some("success"));
+        assert_eq!((world.reason("n"), world.is_changing("n")), (told, false));
+    }
+    world.label("n", "nvidia.com/mig.config.state", None);
     world.settle();
-    assert!(world.is_changing("n"));
-    world.label("n", "nvidia.com/mig.config.state", Some("success"));
-    world.settle();
-    assert!(!world.is_changing("n"));
+    assert!(!world.is_changing("n"), "nobody cuts any more");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::lag::Lag;
 use super::promise::{Promise, shown};
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation, Standing};
-use super::way_back::{failed, followed, has_followed, left, removed, rolled_back};
+use super::way_back::{failed, followed, has_followed, left, removed, rolled_back, stuck};
 use super::{PluginLayout, Sharing};
 use crate::managed::is_managed;
 use crate::names::PodKey;
@@ -189,7 +189,8 @@ fn begun_before(
     around: &Around<'_>,
 ) -> NodeDecision {
     if !record.is_applying() || record.set != PluginLabels::of(&node.labels) {
-        return NodeDecision { write: followed(node, record, around), ..decision };
+        let state = stuck(node, &record, around).or(decision.state);
+        return NodeDecision { write: followed(node, record, around), state, ..decision };
     }
     let layout = named(around.policies, &record.layout).map(|chosen| chosen.layout);
     let layout = layout.filter(|layout| layout.digest() == record.digest);

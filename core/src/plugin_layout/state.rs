@@ -260,6 +260,18 @@ pub enum LayoutState {
         /// What there is.
         shown: String,
     },
+    /// The labels are led back, and the MIG manager does not end.
+    #[error(
+        "the labels of layout {layout} were taken back, and after {seconds} s NVIDIA's MIG manager is still at work (nvidia.com/mig.config.state={state}). It may cut the GPUs at any moment, so no pod comes to the node before it ends; see the log of its pod on the node (label app=nvidia-mig-manager), or, if none is there any more, remove the label nvidia.com/mig.config.state"
+    )]
+    MigManagerStuck {
+        /// The layout.
+        layout: String,
+        /// How long it had.
+        seconds: u64,
+        /// What its label says.
+        state: String,
+    },
     /// Nothing is changed.
     #[error("{0}")]
     Conflict(Conflict),
@@ -313,6 +325,7 @@ impl LayoutState {
             Self::RolledBack { .. } => "RolledBack",
             Self::RemovalWaits { .. } => "RemovalWaits",
             Self::Removing { .. } => "Removing",
+            Self::MigManagerStuck { .. } => "MigManagerStuck",
             Self::Conflict(conflict) => conflict.reason(),
         }
     }
@@ -328,9 +341,11 @@ impl LayoutState {
             | Self::Applying { .. }
             | Self::RemovalWaits { .. }
             | Self::Removing { .. } => Standing::Unknown,
-            Self::Short { .. } | Self::RollbackWaits { .. } | Self::RolledBack { .. } | Self::Conflict(_) => {
-                Standing::False
-            }
+            Self::Short { .. }
+            | Self::RollbackWaits { .. }
+            | Self::RolledBack { .. }
+            | Self::MigManagerStuck { .. }
+            | Self::Conflict(_) => Standing::False,
         }
     }
 

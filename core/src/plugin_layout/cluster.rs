@@ -7,9 +7,9 @@ use super::config_map::layout_of;
 use super::decide::{Choices, Seen};
 use super::gpus::NodeGpus;
 use super::layout::MigStrategy;
-use super::node::{Gate, Holders, SeenNode};
+use super::node::{Gate, Holders, NodeDecision, SeenNode};
 use super::record::{NodeRecord, Progress};
-use super::state::{Conflict, Pods, Preparation};
+use super::state::{Conflict, LayoutState, Pods, Preparation};
 use crate::managed::is_managed;
 use crate::names::NodeName;
 use crate::nvidia_keys::CONFIG;
@@ -23,6 +23,8 @@ pub(super) struct Verdict {
     pub(super) of_nodes: BTreeMap<NodeName, Gate>,
     /// Nodes of which it must be known who holds devices.
     pub(super) asks: BTreeSet<NodeName>,
+    /// What nodes are told that have no layout, and for which the end of all layouts waits.
+    pub(super) told: BTreeMap<NodeName, NodeDecision>,
 }
 
 /// The nodes under GPU Operator.
@@ -177,7 +179,10 @@ impl<'s> Cluster<'s> {
         if !policy.changes_strategy(&write.settings) {
             // The record goes when nobody has to be kept away by it.
             verdict.write = policy.renamed(self.seen.nodes, self.seen.now).is_empty().then_some(write);
-        } else if self.holders(&mut verdict.asks).is_none() {
+        } else if self.holders(&mut verdict.asks).is_some() {
+            let strategy = write.settings.mig_strategy.map_or("its default".to_owned(), |it| it.to_string());
+            verdict.told = self.undo_waits(&strategy);
+        } else {
             if self.cut().next().is_some() {
                 let (set, before) = (write.settings.clone(), write.settings.clone());
                 write.record = Some(ClusterPolicyRecord { set, before, written: 0, renaming: None });
@@ -185,6 +190,15 @@ impl<'s> Cluster<'s> {
             verdict.write = Some(self.dated(policy, write));
         }
         verdict
+    }
+
+    /// What nodes are told whose pods the end of all layouts waits for.
+    fn undo_waits(&self, strategy: &str) -> BTreeMap<NodeName, NodeDecision> {
+        let state = |pods| LayoutState::UndoWaits { strategy: strategy.to_owned(), pods };
+        // One that was told stays so while nobody knows better.
+        let is_concerned = |node: &SeenNode| node.condition.is_some() || node.holders != Holders::Unknown;
+        let waits = self.cut().filter(|(_, node)| is_concerned(node));
+        waits.filter_map(|(name, node)| Some((name.clone(), node.waits(state)?))).collect()
     }
 
     /// Whose MIG devices get other names by what was written.

@@ -118,7 +118,9 @@ pub fn decide(seen: Seen<'_>) -> Decision {
             timeout_seconds: seen.timeout_seconds,
             now: seen.now,
         };
-        Some((name.clone(), node::decide(seen.nodes.get(name)?, chosen.clone(), &around)))
+        let decision = node::decide(seen.nodes.get(name)?, chosen.clone(), &around);
+        let told = verdict.told.get(name).filter(|_| decision == NodeDecision::default());
+        Some((name.clone(), told.cloned().unwrap_or(decision)))
     };
     let nodes = choices.iter().filter_map(of_node).collect();
     let config_map = config_map.map(|data| write(&seen, there, data));

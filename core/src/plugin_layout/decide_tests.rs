@@ -464,9 +464,22 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
     }
     world.hold("b", &["p"]);
     let strategy = |world: &World| world.cluster_policy.as_ref().unwrap().settings.mig_strategy;
-    world.settle();
+    let state = world.state("b").unwrap();
+    assert!(state.to_string().ends_with("among others: ns/p"), "{state}");
+    assert_eq!((state.reason(), world.reason("a")), ("RemovalWaits", ""));
     assert_eq!(strategy(&world), Some(MigStrategy::Mixed));
+    let condition = |world: &World, node: &str| world.nodes[node].condition.is_some();
+    for node in ["a", "b"] {
+        world.at(node).holders = Holders::Unknown;
+    }
+    let decision = world.decide();
+    assert_eq!(decision.asks.len(), 2);
+    assert!(decision.nodes["b"].asks_for_holders && !decision.nodes["a"].asks_for_holders, "b was told");
+    world.hold("a", &["q"]);
     world.hold("b", &[]);
+    world.settle();
+    assert_eq!((condition(&world, "a"), condition(&world, "b")), (true, false));
+    world.hold("a", &[]);
     world.has_bad_files = true;
     world.settle();
     assert_eq!(strategy(&world), Some(MigStrategy::Mixed), "the policy may be misspelt");
@@ -478,6 +491,7 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
         world.shows(node, &[("nvidia.com/gpu", 7)]);
     }
     assert!(world.settle().renamed.is_empty());
+    assert!(!condition(&world, "a") && !condition(&world, "b"));
     assert_eq!(world.cluster_policy.unwrap().record, None);
 }
 

@@ -250,6 +250,16 @@ pub enum LayoutState {
         /// The pods.
         pods: Pods,
     },
+    /// No layout is wanted of any node any more, and pods hold MIG devices, which would get other names.
+    #[error(
+        "no layout is wanted any more, and mig.strategy in the ClusterPolicy goes back to {strategy} when pods have ended that hold MIG devices of this node, among others: {pods}"
+    )]
+    UndoWaits {
+        /// What it goes back to.
+        strategy: String,
+        /// The pods.
+        pods: Pods,
+    },
     /// The labels are those from before, and the plugin has not followed.
     #[error(
         "layout {layout} is wanted no more: its labels are removed, and the plugin is to follow; the node shows {shown}"
@@ -323,7 +333,7 @@ impl LayoutState {
             Self::Applying { .. } => "Applying",
             Self::RollbackWaits { .. } => "RollbackWaits",
             Self::RolledBack { .. } => "RolledBack",
-            Self::RemovalWaits { .. } => "RemovalWaits",
+            Self::RemovalWaits { .. } | Self::UndoWaits { .. } => "RemovalWaits",
             Self::Removing { .. } => "Removing",
             Self::MigManagerStuck { .. } => "MigManagerStuck",
             Self::Conflict(conflict) => conflict.reason(),
@@ -340,6 +350,7 @@ impl LayoutState {
             | Self::WaitsForStrategy { .. }
             | Self::Applying { .. }
             | Self::RemovalWaits { .. }
+            | Self::UndoWaits { .. }
             | Self::Removing { .. } => Standing::Unknown,
             Self::Short { .. }
             | Self::RollbackWaits { .. }

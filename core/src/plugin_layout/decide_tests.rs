@@ -243,6 +243,24 @@ fn a_node_whose_label_an_admin_changed_is_his() {
 }
 
 #[test]
+fn a_node_whose_label_an_admin_changed_is_open_whatever_is_wanted_of_it() {
+    for meanwhile in ["Applying", "Removing"] {
+        let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+        assert_eq!(world.reason("n"), "Applying");
+        world.label("n", "pool", None);
+        if meanwhile == "Removing" {
+            assert_eq!(world.reason("n"), "Removing");
+        }
+        world.label("n", CONFIG, Some("theirs"));
+        world.label("n", "kerf.dev/layout", Some("misspelt"));
+        assert_eq!(world.reason("n"), "UnknownLayout");
+        world.now += 10 * TIMEOUT;
+        world.settle();
+        assert!(!world.is_changing("n"), "{meanwhile}");
+    }
+}
+
+#[test]
 fn the_nodes_label_chooses_by_name_and_a_wrong_name_is_told() {
     let mut world = World::new(&[("a", sliced(4)), ("b", sliced(2))]).node("n", "none", T4);
     assert_eq!(world.state("n"), None, "no policy is for it");

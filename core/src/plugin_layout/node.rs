@@ -188,7 +188,12 @@ fn begun_before(
     decision: NodeDecision,
     around: &Around<'_>,
 ) -> NodeDecision {
-    if !record.is_applying() || record.set != PluginLabels::of(&node.labels) {
+    let labels = PluginLabels::of(&node.labels);
+    if record.is_applying() && record.set != labels {
+        // Somebody else has set them: what was promised will never be there.
+        return NodeDecision { write: Some(NodeWrite { labels, record: None }), ..decision };
+    }
+    if !record.is_applying() {
         let state = stuck(node, &record, around).or(decision.state);
         return NodeDecision { write: followed(node, record, around), state, ..decision };
     }

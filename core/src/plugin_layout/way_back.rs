@@ -59,9 +59,8 @@ fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
 /// What is told, before all else, of a node that stays closed because the MIG manager does not end. It is not opened for that: what
 /// the manager has begun it may go on with at any moment, also with pods on the node.
 pub(super) fn stuck(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> Option<LayoutState> {
-    let lag = record.lag.as_ref().filter(|_| !record.is_applying())?;
     let seconds = around.timeout_seconds;
-    let state = lag.stuck(node, around.now, seconds)?.to_owned();
+    let state = record.lag.as_ref()?.stuck(node, around.now, seconds)?.to_owned();
     Some(LayoutState::MigManagerStuck { layout: record.layout.clone(), seconds, state })
 }
 

@@ -449,6 +449,20 @@ fn cut_by_hand() -> World {
 }
 
 #[test]
+fn pods_hold_mig_devices_also_while_the_plugin_restarts() {
+    let mut world = World::new(&[("s", json!({"migStrategy": "single", "migConfig": "all-1g.10gb"}))])
+        .node("a", "s", A100)
+        .node("b", "s", A100)
+        .with_operator(settings(None, Some(MigStrategy::Mixed)));
+    world.label("b", "nvidia.com/mig.strategy", Some("mixed"));
+    world.label("b", "nvidia.com/mig-1g.10gb.count", Some("7"));
+    world.shows("b", &[("nvidia.com/mig-1g.10gb", 0)]);
+    world.hold("b", &["p"]);
+    assert_eq!(world.reason("a"), "WaitsForPods");
+    assert_eq!(world.cluster_policy.unwrap().settings.mig_strategy, Some(MigStrategy::Mixed));
+}
+
+#[test]
 fn nodes_stay_closed_until_their_mig_devices_have_the_other_names() {
     let mut world = cut_by_hand();
     world.policies = policies(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}))]);

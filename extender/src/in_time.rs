@@ -28,6 +28,13 @@ impl Unanswered {
             Self::Api(_) | Self::Late(_) => true,
         }
     }
+
+    /// Whether what was to be written may be there all the same. Where somebody has written since, it may have been the same write.
+    #[must_use]
+    pub fn may_be_done(&self) -> bool {
+        let is_conflict = matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409);
+        is_conflict || self.may_pass() || matches!(self, Self::Json(_))
+    }
 }
 
 /// What a request is answered with, waited for no longer than `patience`.
@@ -48,10 +55,17 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_not_answered_otherwise_in_a_moment() {
-        for (code, may_pass) in [(403, false), (404, false), (429, true), (500, true), (503, true)] {
+        for (code, may_pass, may_be_done) in [
+            (403, false, false),
+            (404, false, false),
+            (409, false, true),
+            (429, true, true),
+            (500, true, true),
+            (503, true, true),
+        ] {
             let status = json!({"code": code, "status": "Failure", "message": "", "reason": ""});
             let error = Unanswered::Api(kube::Error::Api(serde_json::from_value(status).unwrap()));
-            assert_eq!(error.may_pass(), may_pass, "{code}");
+            assert_eq!((error.may_pass(), error.may_be_done()), (may_pass, may_be_done), "{code}");
         }
         assert!(!Unanswered::from(serde_json::from_str::<u8>("x").unwrap_err()).may_pass());
     }

@@ -1,7 +1,7 @@
 //! The leader's looks, against a stand-in for the API server.
 
 use super::*;
-use crate::api_stand_in::ApiStandIn;
+use crate::api_stand_in::{ApiStandIn, Fault};
 use crate::in_force::InForce;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::term::Standing;
@@ -188,5 +188,21 @@ async fn static_nodes_are_closed_from_the_beginning_where_there_are_policies_and
         }
         term.with(|index| index.show_static("n".into(), Some(static_node(&[], &[("gpu", 4)]))));
         assert_eq!(term.with(|index| index.is_open(&"n".into())), is_open);
+    }
+}
+
+#[tokio::test]
+async fn a_node_stays_closed_as_long_as_nobody_knows_whether_its_labels_were_written() {
+    for (fault, is_written) in [(Fault::LoseReply, true), (Fault::Answer(403), false)] {
+        let api = ApiStandIn::new();
+        let mut keeper = keeper(&api);
+        keeper.hear(Event::Apply(node(&api)));
+        api.fail([fault]);
+        keeper.look().await;
+        assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"].get(CONFIG).is_none(), is_written);
+        keeper.open_nodes();
+        assert_eq!(keeper.term.with(|index| index.is_open(&"n".into())), !is_written);
+        keeper.hear(Event::Apply(serde_json::from_value(api.get(NODE).unwrap()).unwrap()));
+        assert!(keeper.seen[&NodeName::new("n")].record.is_some());
     }
 }

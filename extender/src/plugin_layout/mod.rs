@@ -99,6 +99,8 @@ struct Keeper {
     in_the_way: Option<NodeName>,
     /// Nodes to which no pod may come for the `ClusterPolicy`'s sake.
     closed: BTreeSet<NodeName>,
+    /// The version of each Node that was written without an answer: whether it was is known when another is seen.
+    in_doubt: BTreeMap<NodeName, String>,
     /// Whether those are closed of which a former leader began to rename MIG devices.
     has_taken_over: bool,
 }
@@ -119,6 +121,7 @@ impl Keeper {
             asked_last: None,
             in_the_way: None,
             closed: BTreeSet::new(),
+            in_doubt: BTreeMap::new(),
             has_taken_over: false,
         }
     }
@@ -158,6 +161,7 @@ impl Keeper {
     }
 
     fn hide(&mut self, name: &NodeName) {
+        self.in_doubt.remove(name);
         self.versions.remove(name);
         self.seen.remove(name);
     }
@@ -229,6 +233,7 @@ impl Keeper {
                 .and_then(|text| NodeRecord::from_json(text).ok())
                 .is_some_and(|record| record.is_changing())
                 || self.closed.contains(name)
+                || self.in_doubt.get(name).is_some_and(|version| self.versions.get(name) == Some(version))
         };
         self.term.with(|index| index.open_statics(is_changing));
     }
@@ -357,8 +362,14 @@ impl Keeper {
                 // A pod has come, or is about to, since it was asked who holds devices.
                 return Ok(());
             }
-            let written = node_patch::labels(&self.nodes, name, write, version).await?;
-            let (labels, state) = (&write.labels, &decision.state);
+            let written = node_patch::labels(&self.nodes, name, write, version).await;
+            match &written {
+                Err(error) if error.may_be_done() => {
+                    drop(self.in_doubt.insert(name.clone(), version.clone()));
+                }
+                _ => drop(self.in_doubt.remove(name)),
+            }
+            let (written, labels, state) = (written?, &write.labels, &decision.state);
             let state = state.as_ref().map(ToString::to_string).unwrap_or_default();
             tracing::info!(node = %name, ?labels, state, "the node's layout is written");
             self.hear(Event::Apply(written));

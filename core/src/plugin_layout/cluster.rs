@@ -8,6 +8,7 @@ use super::decide::{Choices, Seen};
 use super::gpus::NodeGpus;
 use super::layout::MigStrategy;
 use super::node::{Gate, Holders, NodeDecision, SeenNode};
+use super::promise::shown;
 use super::record::{NodeRecord, Progress};
 use super::state::{Conflict, LayoutState, Pods, Preparation};
 use crate::managed::is_managed;
@@ -23,7 +24,7 @@ pub(super) struct Verdict {
     pub(super) of_nodes: BTreeMap<NodeName, Gate>,
     /// Nodes of which it must be known who holds devices.
     pub(super) asks: BTreeSet<NodeName>,
-    /// What nodes are told that have no layout, and for which the end of all layouts waits.
+    /// What nodes are told that have no layout, and that the end of all layouts waits for.
     pub(super) told: BTreeMap<NodeName, NodeDecision>,
 }
 
@@ -205,6 +206,19 @@ impl<'s> Cluster<'s> {
     pub(super) fn renamed(&self) -> BTreeSet<NodeName> {
         let policy = self.seen.cluster_policy;
         policy.map(|policy| policy.renamed(self.seen.nodes, self.seen.now)).unwrap_or_default()
+    }
+
+    /// What a node is told that has no layout, and that the `ClusterPolicy` closes or waits for.
+    pub(super) fn told(&self, verdict: &Verdict, name: &NodeName) -> Option<NodeDecision> {
+        let node = self.seen.nodes.get(name).filter(|node| !is_managed(&node.labels))?;
+        let is_renamed =
+            |policy: &&SeenClusterPolicy| policy.is_renaming(name, &node.allocatable, self.seen.now);
+        let policy = self.seen.cluster_policy.filter(is_renamed);
+        let closed = policy.map(|policy| {
+            let (policy, shown) = (policy.name.clone(), shown(&node.allocatable));
+            NodeDecision::of(LayoutState::Renaming { policy, shown })
+        });
+        closed.or_else(|| verdict.told.get(name).cloned())
     }
 
     /// Whose MIG devices get other names by what is written now.

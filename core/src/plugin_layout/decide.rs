@@ -119,8 +119,9 @@ pub fn decide(seen: Seen<'_>) -> Decision {
             now: seen.now,
         };
         let decision = node::decide(seen.nodes.get(name)?, chosen.clone(), &around);
-        let told = verdict.told.get(name).filter(|_| decision == NodeDecision::default());
-        Some((name.clone(), told.cloned().unwrap_or(decision)))
+        let is_none = decision == NodeDecision::default();
+        let told = if is_none { cluster.told(&verdict, name) } else { None };
+        Some((name.clone(), told.unwrap_or(decision)))
     };
     let nodes = choices.iter().filter_map(of_node).collect();
     let config_map = config_map.map(|data| write(&seen, there, data));

@@ -519,6 +519,9 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
     world.settle();
     assert_eq!(strategy(&world), Some(MigStrategy::Single));
     assert_eq!(world.decide().renamed.len(), 2);
+    let state = world.state("a").unwrap();
+    assert_eq!(state.reason(), "Removing");
+    assert!(state.to_string().contains("it shows 7 nvidia.com/mig-1g.10gb. If the Cluster"), "{state}");
     for node in ["a", "b"] {
         world.shows(node, &[("nvidia.com/gpu", 7)]);
     }

@@ -270,6 +270,16 @@ pub enum LayoutState {
         /// What there is.
         shown: String,
     },
+    /// A node without a layout is closed because its MIG devices are getting other names.
+    #[error(
+        "mig.strategy in ClusterPolicy {policy} was changed, and GPU Operator is to bring it to this node, to which no pod comes until then; it shows {shown}. If the ClusterPolicy stays notReady, see kubectl get pods in GPU Operator's namespace"
+    )]
+    Renaming {
+        /// The `ClusterPolicy`.
+        policy: String,
+        /// What there is.
+        shown: String,
+    },
     /// The labels are led back, and the MIG manager does not end.
     #[error(
         "the labels of layout {layout} were taken back, and after {seconds} s NVIDIA's MIG manager is still at work (nvidia.com/mig.config.state={state}). It may cut the GPUs at any moment, so no pod comes to the node before it ends; see the log of its pod on the node (label app=nvidia-mig-manager), or, if none is there any more, remove the label nvidia.com/mig.config.state"
@@ -334,7 +344,7 @@ impl LayoutState {
             Self::RollbackWaits { .. } => "RollbackWaits",
             Self::RolledBack { .. } => "RolledBack",
             Self::RemovalWaits { .. } | Self::UndoWaits { .. } => "RemovalWaits",
-            Self::Removing { .. } => "Removing",
+            Self::Removing { .. } | Self::Renaming { .. } => "Removing",
             Self::MigManagerStuck { .. } => "MigManagerStuck",
             Self::Conflict(conflict) => conflict.reason(),
         }
@@ -351,7 +361,8 @@ impl LayoutState {
             | Self::Applying { .. }
             | Self::RemovalWaits { .. }
             | Self::UndoWaits { .. }
-            | Self::Removing { .. } => Standing::Unknown,
+            | Self::Removing { .. }
+            | Self::Renaming { .. } => Standing::Unknown,
             Self::Short { .. }
             | Self::RollbackWaits { .. }
             | Self::RolledBack { .. }

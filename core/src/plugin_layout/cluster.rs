@@ -6,7 +6,7 @@ use super::cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, Outlook, Re
 use super::config_map::layout_of;
 use super::decide::{Choices, Seen};
 use super::gpus::NodeGpus;
-use super::layout::MigStrategy;
+use super::layout::{DEFAULT_TEXT, MigStrategy};
 use super::node::{Gate, Holders, NodeDecision, SeenNode};
 use super::promise::shown;
 use super::record::{NodeRecord, Progress};
@@ -177,6 +177,12 @@ impl<'s> Cluster<'s> {
     pub(super) fn undo(&self, policy: &SeenClusterPolicy) -> Verdict {
         let mut verdict = Verdict::default();
         let Some(mut write) = policy.undo() else { return verdict };
+        if policy.settings.config_map != write.settings.config_map {
+            verdict.told = self.kept_by_hand(policy);
+        }
+        if !verdict.told.is_empty() {
+            return verdict;
+        }
         if !policy.changes_strategy(&write.settings) {
             // The record goes when nobody has to be kept away by it.
             verdict.write = policy.renamed(self.seen.nodes, self.seen.now).is_empty().then_some(write);
@@ -191,6 +197,22 @@ impl<'s> Cluster<'s> {
             verdict.write = Some(self.dated(policy, write));
         }
         verdict
+    }
+
+    /// What nodes are told whose plugin has its configuration from kerf's `ConfigMap` by a label that somebody else has set.
+    fn kept_by_hand(&self, policy: &SeenClusterPolicy) -> BTreeMap<NodeName, NodeDecision> {
+        let keys = self.seen.config_map.data.as_ref();
+        let told = |(name, node): (&NodeName, &SeenNode)| {
+            let label = node
+                .labels
+                .get(CONFIG)
+                .filter(|_| !is_managed(&node.labels) && Self::gpus(node).is_some())?;
+            keys?.get(label).filter(|text| *text != DEFAULT_TEXT)?;
+            let (label, policy) = (label.clone(), policy.name.clone());
+            let conflict = Conflict::KeptByHand { label, policy };
+            Some((name.clone(), NodeDecision::of(LayoutState::Conflict(conflict))))
+        };
+        self.seen.nodes.iter().filter_map(told).collect()
     }
 
     /// What nodes are told whose pods the end of all layouts waits for.

@@ -531,6 +531,29 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
 }
 
 #[test]
+fn a_config_map_that_a_node_has_by_hand_stays_in_the_cluster_policy() {
+    let mut world = World::new(&[("a", sliced(4))])
+        .node("n", "a", T4)
+        .node("mine", "none", T4)
+        .with_operator(settings(None, None));
+    world.settle();
+    world.shows("n", &[("nvidia.com/gpu", 4)]);
+    world.label("mine", CONFIG, Some("a"));
+    world.shows("mine", &[("nvidia.com/gpu", 4)]);
+    world.hold("mine", &["p"]);
+    assert_eq!((world.reason("n"), world.reason("mine")), ("InForce", "InForce"));
+    world.policies = policies(&[]);
+    world.settle();
+    world.shows("n", &[("nvidia.com/gpu", 1)]);
+    let config_map = |world: &World| world.cluster_policy.as_ref().unwrap().settings.config_map.clone();
+    assert_eq!((world.reason("n"), world.reason("mine")), ("", "LabelByHand"));
+    assert_eq!(config_map(&world).as_deref(), Some("kerf-device-plugin"), "p has one of four");
+    assert!(world.config_map.data.as_ref().unwrap().contains_key("a"));
+    world.label("mine", CONFIG, None);
+    assert_eq!((world.reason("mine"), config_map(&world)), ("", None));
+}
+
+#[test]
 fn the_strategy_of_a_layout_in_force_goes_before_that_of_one_that_is_wanted() {
     let layout = |strategy: &str| json!({"migStrategy": strategy, "migConfig": "all-1g.10gb"});
     let mut world = World::new(&[("x", layout("single")), ("y", layout("mixed"))])

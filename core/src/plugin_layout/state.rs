@@ -55,6 +55,16 @@ pub enum Conflict {
         /// What a policy wants.
         layout: String,
     },
+    /// An admin's configuration is a key of kerf's, of which no policy has the layout any more.
+    #[error(
+        "label nvidia.com/device-plugin.config is {label:?} and was not set by kerf, so ClusterPolicy {policy} goes on to name kerf's ConfigMap, though no policy has a layout any more: without it the plugin would offer other devices, pods or not; drain the node and remove the label"
+    )]
+    KeptByHand {
+        /// The label.
+        label: String,
+        /// The `ClusterPolicy`.
+        policy: String,
+    },
     /// Two layouts that one cluster cannot have under GPU Operator.
     #[error(
         "layout {layout} wants mig.strategy {wanted}, layout {other} wants {others}, and GPU Operator has one strategy for the cluster; give both the same migStrategy"
@@ -386,7 +396,7 @@ impl Conflict {
     fn reason(&self) -> &'static str {
         match self {
             Self::UnknownLayout { .. } => "UnknownLayout",
-            Self::LabelByHand { .. } => "LabelByHand",
+            Self::LabelByHand { .. } | Self::KeptByHand { .. } => "LabelByHand",
             Self::Strategies { .. } | Self::Bystander { .. } => "StrategyConflict",
             Self::OtherConfigMap { .. } => "OtherConfigMap",
             Self::ConfigMap { .. } => "ConfigMapRefused",

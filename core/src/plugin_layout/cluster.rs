@@ -119,7 +119,7 @@ impl<'s> Cluster<'s> {
             }
             Outlook::Clear => None,
             Outlook::Write(write) => {
-                verdict.write = Some(self.dated(policy, write));
+                verdict.write = Some(self.dated(policy, *write));
                 Some(Gate::Preparing(Preparation::ClusterPolicy))
             }
             Outlook::NotReady(name) => Some(Gate::Preparing(Preparation::Operator(name))),
@@ -167,7 +167,9 @@ impl<'s> Cluster<'s> {
             record.written = self.seen.now;
             if renames {
                 let Seen { now: since, timeout_seconds: timeout, .. } = self.seen;
-                record.renaming = Some(Renaming { since, nodes, timeout });
+                let early = self.cut().filter(|(_, node)| write.settings.are_shown(&node.allocatable));
+                let early = early.map(|(name, _)| name.clone()).collect();
+                record.renaming = Some(Renaming { since, nodes, timeout, early });
             }
         }
         write

@@ -24,6 +24,17 @@ pub struct OperatorSettings {
     pub mig_strategy: Option<MigStrategy>,
 }
 
+impl OperatorSettings {
+    /// Whether a node that has this for pods shows MIG devices as the strategy names them.
+    pub(super) fn are_shown(&self, allocatable: &BTreeMap<String, u64>) -> bool {
+        let has = |prefix: &str| allocatable.iter().any(|(name, n)| name.starts_with(prefix) && *n > 0);
+        match self.mig_strategy {
+            Some(MigStrategy::Mixed) => has(MIG_PREFIX),
+            Some(MigStrategy::Single | MigStrategy::None) | None => has(GPU) && !has(MIG_PREFIX),
+        }
+    }
+}
+
 /// What was changed in a `ClusterPolicy`, in an annotation of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -51,6 +62,9 @@ pub struct Renaming {
     /// How long the plugin has, by the settings of the leader that wrote it: who else reads this does not know them.
     #[serde(default = "usual_timeout")]
     pub timeout: u64,
+    /// Those that showed the other names already, since they had not followed the strategy before: their plugin may do so yet.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub early: BTreeSet<NodeName>,
 }
 
 /// That of a record from before it was written down: the default of `--plugin-timeout`.
@@ -88,7 +102,7 @@ pub(super) enum Outlook {
     /// Nothing is in the way.
     Clear,
     /// It has to be written first.
-    Write(ClusterPolicyWrite),
+    Write(Box<ClusterPolicyWrite>),
     /// GPU Operator is at work.
     NotReady(String),
     /// It names another `ConfigMap`.
@@ -122,7 +136,8 @@ impl SeenClusterPolicy {
             let before = self.record.as_ref().map_or(&self.settings, |record| &record.before).clone();
             let renaming = self.record.as_ref().and_then(|record| record.renaming.clone());
             let record = Some(ClusterPolicyRecord { set: settings.clone(), before, written: 0, renaming });
-            return Outlook::Write(ClusterPolicyWrite { name: self.name.clone(), settings, record });
+            let write = ClusterPolicyWrite { name: self.name.clone(), settings, record };
+            return Outlook::Write(Box::new(write));
         }
         if self.is_ready { Outlook::Clear } else { Outlook::NotReady(self.name.clone()) }
     }
@@ -157,12 +172,8 @@ impl SeenClusterPolicy {
         let renaming = self.record.as_ref().and_then(|record| record.renaming.as_ref());
         let Some(renaming) = renaming.filter(|renaming| renaming.nodes.contains(name)) else { return false };
         let is_awaited = !self.is_ready || now.saturating_sub(renaming.since) < renaming.timeout;
-        let has = |prefix: &str| allocatable.iter().any(|(name, n)| name.starts_with(prefix) && *n > 0);
-        let is_shown = match self.settings.mig_strategy {
-            Some(MigStrategy::Mixed) => has(MIG_PREFIX),
-            Some(MigStrategy::Single | MigStrategy::None) | None => has(GPU) && !has(MIG_PREFIX),
-        };
-        is_awaited && !is_shown
+        let has_followed = !renaming.early.contains(name) && self.settings.are_shown(allocatable);
+        is_awaited && !has_followed
     }
 
     /// Whether writing `settings` changes how MIG devices are offered.

@@ -531,6 +531,23 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
 }
 
 #[test]
+fn a_strategy_that_is_led_back_before_it_was_everywhere_closes_nodes_that_had_not_followed() {
+    let mut world = cut_by_hand();
+    let (single, mixed) =
+        (settings(None, Some(MigStrategy::Single)), settings(None, Some(MigStrategy::Mixed)));
+    let record = ClusterPolicyRecord { set: mixed.clone(), before: single, written: 0, renaming: None };
+    let policy = world.cluster_policy.as_mut().unwrap();
+    (policy.settings, policy.record) = (mixed, Some(record));
+    world.shows("b", &[("nvidia.com/mig-1g.10gb", 7)]);
+    let both: BTreeSet<NodeName> = ["a".into(), "b".into()].into();
+    assert_eq!(world.settle().renamed, both, "the plugin of a may come up under mixed once more");
+    world.shows("b", &[("nvidia.com/gpu", 7)]);
+    assert_eq!(world.settle().renamed, ["a".into()].into());
+    world.now += TIMEOUT;
+    assert!(world.settle().renamed.is_empty());
+}
+
+#[test]
 fn a_config_map_that_a_node_has_by_hand_stays_in_the_cluster_policy() {
     let mut world = World::new(&[("a", sliced(4))])
         .node("n", "a", T4)

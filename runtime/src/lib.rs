@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod args;
+pub mod cluster_policy;
 pub mod event_note;
 pub mod gpu_node;
 mod listener;

@@ -139,6 +139,23 @@ impl ClusterIndex {
         self.statics.close(name)
     }
 
+    /// Lets no pod come to a node that is being changed already, whoever is there.
+    pub fn shut_static(&mut self, name: &NodeName) {
+        self.statics.shut(name);
+    }
+
+    /// No pod may come to a static node before it is known which of them a former leader has begun to change.
+    pub fn await_changes(&mut self) {
+        self.statics.set_unknown(true);
+    }
+
+    /// The nodes that are being changed are closed: pods may come to the others.
+    pub fn know_changes(&mut self) {
+        self.statics.set_unknown(false);
+        let all: Vec<_> = self.statics.names().cloned().collect();
+        self.statics_changed(all);
+    }
+
     /// Lets pods come to the nodes that were closed, but for those that are being changed.
     pub fn open_statics(&mut self, is_changing: impl Fn(&NodeName) -> bool) {
         let opened = self.statics.open(is_changing);

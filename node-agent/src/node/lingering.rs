@@ -61,8 +61,8 @@ impl Node {
 
     /// Whether the pod was cut off, and has had a share of the GPU which its processes still use.
     pub(super) fn lingers_on(&self, gpu: &GpuUuid, uid: &PodUid) -> bool {
-        let of_pod = self.lingered_shares.iter().filter(|(_, of)| *of == uid);
-        of_pod.into_iter().any(|(device, _)| self.shares.get(device).is_some_and(|share| share.gpu == *gpu))
+        let mut of_pod = self.lingered_shares.iter().filter(|(_, of)| *of == uid);
+        of_pod.any(|(device, _)| self.shares.get(device).is_some_and(|share| share.gpu == *gpu))
     }
 
     /// Whether nobody has the slice, and processes run on it.

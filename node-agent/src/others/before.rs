@@ -1,7 +1,7 @@
 //! NVIDIA's device plugin by what was seen before this process began: its sockets may be away just now, because the kubelet
 //! restarts or the plugin's pod is replaced.
 
-use super::Who;
+use super::{PATIENCE, Who};
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus};
 use kerf_core::names::NodeName;
@@ -19,7 +19,10 @@ pub(crate) async fn evidence(
     match before {
         Some(status) => was_told(status).then(|| "the agent before this one saw it".to_owned()),
         None if has_record => None,
-        None => of_node(nodes.get_opt(name.as_str()).await),
+        None => {
+            let asked = tokio::time::timeout(PATIENCE, nodes.get_opt(name.as_str())).await;
+            of_node(asked.map_err(|late| late.to_string()).and_then(|node| node.map_err(|e| e.to_string())))
+        }
     }
 }
 
@@ -29,7 +32,7 @@ fn was_told(status: &GpuNodeStatus) -> bool {
     status.conditions.iter().find(contested).is_some_and(|c| c.message.contains(&plugin))
 }
 
-fn of_node(node: Result<Option<Node>, kube::Error>) -> Option<String> {
+fn of_node(node: Result<Option<Node>, String>) -> Option<String> {
     let capacity = match node {
         Ok(node) => node?.status?.capacity?,
         Err(error) => return Some(format!("the Node does not tell whether it has devices of it: {error}")),
@@ -37,7 +40,7 @@ fn of_node(node: Result<Option<Node>, kube::Error>) -> Option<String> {
     let counts = |amount: &str| parse_count(amount).is_none_or(|count| count > 0);
     let (name, amount) =
         capacity.iter().find(|(name, amount)| name.parse::<PluginName>().is_ok() && counts(&amount.0))?;
-    Some(format!("no agent was here before, and the Node has {name}: {}", amount.0))
+    Some(format!("no agent has told of this node, and it has {name}: {}", amount.0))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::ClusterIndex;
 use crate::ask::Ask;
 use hashbrown::HashMap;
 use kerf_core::contract::{Demand, Slices};
-use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::SupplyIndex;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +22,11 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// The pods that may still wait.
+    pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
+        self.pods.keys()
+    }
+
     /// A pod is shown for the first time.
     pub fn arrived(&mut self, uid: &PodUid, ask: &Ask) {
         let slices = ask.document.slices();
@@ -70,19 +75,6 @@ impl ClusterIndex {
         };
         demand.revisions = Some(nodes.iter().filter_map(revision).collect());
         demand
-    }
-
-    /// The pods that have been refused and wait, but for those whose quota is full or that are expected somewhere.
-    #[must_use]
-    pub fn refused_pods(&self) -> Vec<(PodUid, PodKey, Ask)> {
-        let waiters = self.waiting.pods().filter(|waiter| !waiter.held_back && self.may_wait(&waiter.uid));
-        waiters.map(|waiter| (waiter.uid.clone(), waiter.key.clone(), waiter.ask.clone())).collect()
-    }
-
-    /// Whether a pod has nothing yet, and is expected nowhere.
-    #[must_use]
-    pub fn may_wait(&self, uid: &PodUid) -> bool {
-        self.place_of(uid).is_none() && !self.posting.contains(uid) && self.expected_on(uid).is_none()
     }
 
     /// Tells `supply` what the nodes have now, promises that are not written yet included.

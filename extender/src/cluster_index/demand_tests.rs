@@ -1,10 +1,8 @@
 //! What pods wait for, as the index tells it.
 
 use super::super::tests::{index, known, reserve, uid, write};
-use crate::ask::Ask;
 use crate::pod::KnownPod;
 use kerf_core::contract::{Chosen, Demand, RequestDocument, Revisions, Slices};
-use kerf_core::names::PodKey;
 use kerf_core::policy::SupplyIndex;
 use kerf_core::request::GpuSelection;
 use kerf_core::testing::request;
@@ -76,19 +74,6 @@ fn the_supply_is_what_is_left_beside_all_promises() {
     assert_eq!(room(&index, &mut supply), 6);
     index.remove_node(&"n".into());
     assert_eq!(room(&index, &mut supply), 0);
-}
-
-#[test]
-fn only_pods_that_were_refused_and_have_nothing_are_looked_at() {
-    let mut index = index();
-    let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
-    for pod in ["a", "quota", "promised"] {
-        index.show_pod(known(pod, None));
-        index.refused(&uid(pod), &PodKey::new("default", pod), &ask, &["n"], pod == "quota");
-    }
-    reserve(&mut index, "promised");
-    let refused: Vec<_> = index.refused_pods().into_iter().map(|(_, pod, _)| pod.name).collect();
-    assert_eq!(refused, ["a"]);
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod node_policies;
 mod pods;
 mod promises;
 mod quotas;
+mod refused;
 mod spec_state;
 mod statics;
 mod waking;

@@ -74,7 +74,8 @@ impl ClusterIndex {
         (uid, key)
     }
 
-    /// A new leader does not know whom its predecessor refused: every pod without a place may be one of them.
+    /// A new leader does not know whom its predecessor refused: every pod without a place that the scheduler may look at may
+    /// be one of them.
     fn adopt_waiters(&mut self) {
         if std::mem::replace(&mut self.adopted_waiters, true) {
             return;
@@ -82,7 +83,7 @@ impl ClusterIndex {
         let names: Vec<NodeName> = self.nodes.keys().chain(self.statics.names()).cloned().collect();
         let offered: Vec<&str> = names.iter().map(NodeName::as_str).collect();
         for (uid, pod) in &self.pods {
-            let idle = pod.node.is_none() && !pod.ended && !pod.deleting && self.place_of(uid).is_none();
+            let idle = pod.can_be_scheduled() && self.place_of(uid).is_none();
             if let (true, Ok(ask)) = (idle, pod.ask()) {
                 self.waiting.refused(uid.clone(), pod.key.clone(), ask, &offered, false);
             }

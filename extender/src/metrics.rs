@@ -211,7 +211,7 @@ impl Collector for OfTheTerm {
         let help = "Pods that wait, refused by every node that the scheduler offered or such as no node could ever serve";
         let family = encoder.encode_descriptor("waiting_pods", help, None, MetricType::Gauge)?;
         gauge(refused).encode(family)?;
-        let help = "Slices of admitted pods that were not promised any yet, by resource name";
+        let help = "Slices of admitted pods that were not promised any yet and could be, by resource name";
         let mut family = encoder.encode_descriptor("pending_slices", help, None, MetricType::Gauge)?;
         for (name, count) in demand {
             let labels = [("resource", name.to_string())];

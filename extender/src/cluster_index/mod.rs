@@ -3,6 +3,7 @@
 //! It is told what happened and by whom, and answers; it reads no clock and does no I/O. What the outside must do next
 //! it leaves in its [`Effects`]: nodes whose spec is to be written, binds that must look again, pods to be looked up.
 
+mod budget;
 mod change;
 mod demand;
 mod effects;

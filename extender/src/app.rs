@@ -1,6 +1,7 @@
 //! Puts the program together: certificates, listener, election, and one term after another.
 
 use crate::args::{ExtenderArgs, PluginArgs};
+use crate::cluster_index::ClusterIndex;
 use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
@@ -216,6 +217,7 @@ impl Replica {
             self.policies.clone(),
             stop.child_token(),
         );
+        term.with(ClusterIndex::await_former_epoch);
         let (nodes, layouts) = mpsc::unbounded_channel();
         let watching = tokio::spawn(watch::run(term.clone(), nodes));
         let confirming = tokio::spawn(confirm::run(term.clone()));

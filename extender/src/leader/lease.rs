@@ -61,7 +61,7 @@ impl Held {
         self.transitions + 1
     }
 
-    /// Raises the epoch, where the nodes know higher ones than the Lease: it was deleted. The next renewal writes it.
+    /// Raises the epoch, where specs or the webhook know higher ones than the Lease: it was deleted. The next renewal writes it.
     pub fn raise(&mut self, epoch: u64) {
         self.transitions = self.transitions.max(epoch.saturating_sub(1));
     }

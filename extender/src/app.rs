@@ -196,6 +196,7 @@ impl Replica {
                 candidate.release(held).await;
                 return;
             }
+            candidate.lost(&held);
             tokio::time::sleep(BREATH).await;
         }
     }

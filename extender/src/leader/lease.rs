@@ -112,6 +112,11 @@ impl Candidate {
         tracing::error!(lease = self.name(), "the lease could not be renewed: leading no more");
     }
 
+    /// The lead is lost: what this replica leads by later is above what it led by.
+    pub fn lost(&mut self, held: &Held) {
+        self.election.held(held.transitions);
+    }
+
     /// Gives the Lease back, so that a successor need not wait for its end.
     pub async fn release(&self, held: Held) {
         let mut lease = held.lease.clone();

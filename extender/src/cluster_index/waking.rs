@@ -28,6 +28,7 @@ impl ClusterIndex {
         }
         self.expire(now);
         self.adopt_waiters();
+        self.waiting.call_again(now);
         let (pods, changed) = self.waiting.take();
         let mut woken = Vec::new();
         for mut waiter in pods {
@@ -68,10 +69,21 @@ impl ClusterIndex {
     }
 
     fn call(&mut self, waiter: Waiter, node: &NodeName, now: Instant) -> (PodUid, PodKey) {
-        let Waiter { uid, key, ask, .. } = waiter;
+        let (uid, key) = (waiter.uid.clone(), waiter.key.clone());
         let promisee = Promisee { uid: uid.clone(), key: key.clone(), epoch: self.epoch() };
-        self.expect(promisee, ask, node, now);
+        self.expect(promisee, waiter.ask.clone(), node, now);
+        self.waiting.call(waiter, node);
         (uid, key)
+    }
+
+    /// A pod that was woken was told.
+    pub fn told(&mut self, uid: &PodUid) {
+        self.waiting.was_called(uid);
+    }
+
+    /// A pod that was woken could not be told.
+    pub fn not_told(&mut self, uid: &PodUid, now: Instant) {
+        self.waiting.was_not_called(uid, now);
     }
 
     /// A new leader does not know whom its predecessor refused: every pod without a place that the scheduler may look at may

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 impl ClusterIndex {
     /// Answers must wait for the Nodes and for the pods without kerf's label, which are about to be listed.
     pub fn await_statics(&mut self) {
-        self.listing.awaited = Awaited { machines: true, others: true };
+        self.listing.awaited = Awaited { machines: true, others: true, ..self.listing.awaited };
     }
 
     /// All Nodes are about to be shown.

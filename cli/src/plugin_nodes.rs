@@ -57,11 +57,14 @@ pub async fn cluster_policy(client: &Client) -> anyhow::Result<Option<SeenCluste
     Ok(heeded(policies).as_ref().map(seen).transpose()?)
 }
 
-/// Marks the nodes of which MIG devices are getting other names, as the extender closes them.
+/// Marks the nodes of which MIG devices are getting other names, as the extender closes them. Its leader counts from when it first
+/// saw that, which nobody else knows: one that is new keeps nodes closed for longer than it looks by the clock.
 pub fn close_renamed(nodes: &mut BTreeMap<String, PluginNode>, policy: &SeenClusterPolicy, now: u64) {
     for (name, PluginNode { node, .. }) in nodes {
         let allocatable = node.devices.iter().map(|(device, count)| (device.to_string(), u64::from(*count)));
-        node.is_changing |= policy.is_renaming(&NodeName::new(name), &allocatable.collect(), now);
+        node.is_changing |= policy.is_renaming(&NodeName::new(name), &allocatable.collect(), |renaming| {
+            now.saturating_sub(renaming.since)
+        });
     }
 }
 

@@ -114,7 +114,7 @@ impl<'s> Cluster<'s> {
             }
         }
         verdict.for_all = match outlook(strategy) {
-            Outlook::Clear if policy.is_new(self.seen.now, self.seen.config_delay_seconds) => {
+            Outlook::Clear if policy.is_new(self.seen.ages, self.seen.config_delay_seconds) => {
                 Some(Gate::Preparing(Preparation::Rollout(policy.name.clone())))
             }
             Outlook::Clear => None,
@@ -187,7 +187,7 @@ impl<'s> Cluster<'s> {
         }
         if !policy.changes_strategy(&write.settings) {
             // The record goes when nobody has to be kept away by it.
-            verdict.write = policy.renamed(self.seen.nodes, self.seen.now).is_empty().then_some(write);
+            verdict.write = policy.renamed(self.seen.nodes, self.seen.ages).is_empty().then_some(write);
         } else if self.holders(&mut verdict.asks).is_some() {
             let strategy = write.settings.mig_strategy.map_or("its default".to_owned(), |it| it.to_string());
             verdict.told = self.undo_waits(&strategy);
@@ -229,14 +229,14 @@ impl<'s> Cluster<'s> {
     /// Whose MIG devices get other names by what was written.
     pub(super) fn renamed(&self) -> BTreeSet<NodeName> {
         let policy = self.seen.cluster_policy;
-        policy.map(|policy| policy.renamed(self.seen.nodes, self.seen.now)).unwrap_or_default()
+        policy.map(|policy| policy.renamed(self.seen.nodes, self.seen.ages)).unwrap_or_default()
     }
 
     /// What a node is told that has no layout, and that the `ClusterPolicy` closes or waits for.
     pub(super) fn told(&self, verdict: &Verdict, name: &NodeName) -> Option<NodeDecision> {
         let node = self.seen.nodes.get(name).filter(|node| !is_managed(&node.labels))?;
-        let is_renamed =
-            |policy: &&SeenClusterPolicy| policy.is_renaming(name, &node.allocatable, self.seen.now);
+        let age = |renaming: &Renaming| self.seen.ages.of_renaming(renaming);
+        let is_renamed = |policy: &&SeenClusterPolicy| policy.is_renaming(name, &node.allocatable, age);
         let policy = self.seen.cluster_policy.filter(is_renamed);
         let closed = policy.map(|policy| {
             let (policy, shown) = (policy.name.clone(), shown(&node.allocatable));

@@ -2,6 +2,7 @@
 //! the layouts want. It is one for the cluster: what an admin has set otherwise stays, and is told.
 
 use super::SeenNode;
+use super::ages::Ages;
 use super::layout::{DEFAULT_KEY, MigStrategy};
 use crate::managed::is_managed;
 use crate::names::NodeName;
@@ -43,7 +44,7 @@ pub struct ClusterPolicyRecord {
     pub set: OperatorSettings,
     /// What was there before.
     pub before: OperatorSettings,
-    /// When it was written last, in seconds since 1970.
+    /// When it was written last, in seconds since 1970 by the clock of the leader that wrote it.
     #[serde(default)]
     pub written: u64,
     /// What another strategy does to MIG devices that are there.
@@ -55,7 +56,7 @@ pub struct ClusterPolicyRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Renaming {
-    /// Since when the strategy is written, in seconds since 1970.
+    /// Since when the strategy is written, in seconds since 1970 by the clock of the leader that wrote it.
     pub since: u64,
     /// The nodes that had MIG devices then. No pod may come to them before they show the others.
     pub nodes: BTreeSet<NodeName>,
@@ -151,27 +152,33 @@ impl SeenClusterPolicy {
     }
 
     /// Whether it was written so lately that GPU Operator may not have begun: until then its `ready` is of what was before.
-    pub(super) fn is_new(&self, now: u64, delay: u64) -> bool {
-        self.record.as_ref().is_some_and(|record| now.saturating_sub(record.written) < delay)
+    pub(super) fn is_new(&self, ages: &Ages, delay: u64) -> bool {
+        self.record.as_ref().is_some_and(|record| ages.of_cluster_policy(record) < delay)
     }
 
     /// The nodes among these to which no pod may come, because their MIG devices are getting other names.
     #[must_use]
-    pub fn renamed(&self, nodes: &BTreeMap<NodeName, SeenNode>, now: u64) -> BTreeSet<NodeName> {
+    pub fn renamed(&self, nodes: &BTreeMap<NodeName, SeenNode>, ages: &Ages) -> BTreeSet<NodeName> {
+        let age = |renaming: &Renaming| ages.of_renaming(renaming);
         let is_renamed = |(name, node): &(&NodeName, &SeenNode)| {
-            !is_managed(&node.labels) && self.is_renaming(name, &node.allocatable, now)
+            !is_managed(&node.labels) && self.is_renaming(name, &node.allocatable, age)
         };
         nodes.iter().filter(is_renamed).map(|(name, _)| name.clone()).collect()
     }
 
     /// Whether a node that has this for pods still shows MIG devices, or none, as before the strategy that is written now. GPU
     /// Operator brings it to one node after the other; what it has not brought in time while it says that all is well does not
-    /// come.
+    /// come. `age` tells how long that strategy is written, as far as the asker knows.
     #[must_use]
-    pub fn is_renaming(&self, name: &NodeName, allocatable: &BTreeMap<String, u64>, now: u64) -> bool {
+    pub fn is_renaming(
+        &self,
+        name: &NodeName,
+        allocatable: &BTreeMap<String, u64>,
+        age: impl FnOnce(&Renaming) -> u64,
+    ) -> bool {
         let renaming = self.record.as_ref().and_then(|record| record.renaming.as_ref());
         let Some(renaming) = renaming.filter(|renaming| renaming.nodes.contains(name)) else { return false };
-        let is_awaited = !self.is_ready || now.saturating_sub(renaming.since) < renaming.timeout;
+        let is_awaited = !self.is_ready || age(renaming) < renaming.timeout;
         let has_followed = !renaming.early.contains(name) && self.settings.are_shown(allocatable);
         is_awaited && !has_followed
     }

@@ -1,6 +1,7 @@
 //! All of it together: what is to be written now, given what was found. Asked again after every write and every change, it comes
 //! to rest when nothing is due.
 
+use super::ages::Ages;
 use super::choice::{Chosen, choose};
 use super::cluster::{Cluster, Verdict};
 use super::cluster_policy::{ClusterPolicyWrite, SeenClusterPolicy};
@@ -33,8 +34,10 @@ pub struct Seen<'s> {
     /// How long a kubelet may take to bring a changed `ConfigMap` to the plugin. A label that names a key which is not there
     /// yet ends the plugin's config-manager, and its next one begins with the default configuration.
     pub config_delay_seconds: u64,
-    /// Seconds since 1970.
+    /// Seconds since 1970, for people who read what is written. Nothing is decided by it.
     pub now: u64,
+    /// How long what was found is there.
+    pub ages: &'s Ages,
 }
 
 /// The `ConfigMap` as it was found.
@@ -42,7 +45,8 @@ pub struct Seen<'s> {
 pub struct SeenConfigMap {
     /// What it holds; `None` if it is not there.
     pub data: Option<BTreeMap<String, String>>,
-    /// When the text of each key was written last, in seconds since 1970, as its annotation tells.
+    /// When the text of each key was written last, in seconds since 1970 by the clock of the leader that wrote it, as its
+    /// annotation tells.
     pub written: BTreeMap<String, u64>,
     /// Why the last try to write it failed.
     pub error: Option<String>,
@@ -112,11 +116,14 @@ pub fn decide(seen: Seen<'_>) -> Decision {
     let of_node = |(name, chosen): (&NodeName, &Result<Option<Chosen<'_>>, LayoutState>)| {
         let around = Around {
             policies: seen.policies,
+            there,
             keys: &settled,
             may_remove: !seen.has_bad_files,
             gate: gates.of(name),
             timeout_seconds: seen.timeout_seconds,
             now: seen.now,
+            ages: seen.ages,
+            name,
         };
         let decision = node::decide(seen.nodes.get(name)?, chosen.clone(), &around);
         let is_none = decision == NodeDecision::default();
@@ -130,7 +137,7 @@ pub fn decide(seen: Seen<'_>) -> Decision {
 
 /// The keys that every kubelet has brought to the plugin.
 fn settled(seen: &Seen<'_>, there: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let age = |key: &str| seen.config_map.written.get(key).map(|at| seen.now.saturating_sub(*at));
+    let age = |key: &str| seen.config_map.written.get(key).map(|at| seen.ages.of_key(key, *at));
     let is_settled = |key: &str| age(key).is_none_or(|age| age >= seen.config_delay_seconds);
     there.iter().filter(|(key, _)| is_settled(key)).map(|(key, text)| (key.clone(), text.clone())).collect()
 }

@@ -1,5 +1,5 @@
 use super::super::testing::{TIMEOUT, World, policies, sliced};
-use super::super::{ClusterPolicyRecord, Holders, MigStrategy, OperatorSettings, Progress};
+use super::super::{ClusterPolicyRecord, Holders, MigStrategy, OperatorSettings};
 use super::*;
 use crate::nvidia_keys::MIG_CONFIG;
 use serde_json::json;
@@ -613,19 +613,6 @@ fn mig_devices_of_a_node_that_no_policy_is_for_are_not_renamed() {
 }
 
 #[test]
-fn a_new_leader_goes_on_where_the_old_one_stopped() {
-    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
-    world.settle();
-    let record = NodeRecord::from_json(world.at("n").record.as_deref().unwrap()).unwrap();
-    assert_eq!(record.progress, Progress::Applying { since: 1000, mig_had_failed: false });
-    // All that a new leader has is what is written.
-    let mut next = World { now: 1000 + TIMEOUT, ..World::new(&[("a", sliced(4))]) };
-    next.nodes = world.nodes;
-    next.config_map = world.config_map;
-    assert_eq!(next.reason("n"), "RolledBack");
-}
-
-#[test]
 fn no_pod_comes_to_a_node_that_was_led_back_before_its_plugin_has_followed() {
     let mut world = in_force();
     world.policies = policies(&[]);
@@ -754,11 +741,11 @@ fn what_was_begun_ends_whatever_is_wanted_meanwhile() {
         assert_eq!(world.reason("n"), "Applying");
         meanwhile(&mut world);
         assert_eq!((world.reason("n"), world.is_changing("n")), (reasons[0], true));
-        let (nodes, config_map) = (world.nodes.clone(), world.config_map.clone());
+        let begun = world.clone();
         world.shows("n", &[("nvidia.com/gpu", 2)]);
         assert_eq!((world.reason("n"), world.is_changing("n")), (reasons[1], false), "it is there");
 
-        let mut world = World { nodes, config_map, ..world };
+        let mut world = begun;
         world.now += TIMEOUT;
         world.hold("n", &["p"]);
         world.settle();

@@ -16,7 +16,7 @@ const PATIENCE: u64 = 60;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Lag {
-    /// Since when they are written, in seconds since 1970.
+    /// Since when they are written, in seconds since 1970 by the clock of the leader that wrote them.
     pub since: u64,
     /// What the node showed then.
     pub shown: BTreeMap<String, u64>,
@@ -32,25 +32,15 @@ impl Lag {
         Self { since: now, shown: devices(&node.allocatable), cuts }
     }
 
-    /// Whether the node shows what the labels have made of it, as far as can be told.
-    pub(super) fn is_over(&self, node: &SeenNode, now: u64, timeout: u64) -> bool {
-        !is_cutting(node)
-            && (self.is_long(now, timeout) || !self.cuts && self.shown != devices(&node.allocatable))
+    /// Whether the node shows what the labels have made of it, as far as can be told. `age` is how long they are written.
+    pub(super) fn is_over(&self, node: &SeenNode, age: u64, timeout: u64) -> bool {
+        !is_cutting(node) && (is_long(age, timeout) || !self.cuts && self.shown != devices(&node.allocatable))
     }
 
     /// The same where labels were taken back: the plugin may come up with the former ones once more before it reads these.
-    pub(super) fn has_left(&self, promise: &Promise, node: &SeenNode, now: u64, timeout: u64) -> bool {
-        let is_left = self.is_long(now, timeout) || !promise.is_kept_by(&node.allocatable);
-        is_left && self.is_over(node, now, timeout)
-    }
-
-    /// What the MIG manager says if it has been at work for longer than the programs have.
-    pub(super) fn stuck<'n>(&self, node: &'n SeenNode, now: u64, timeout: u64) -> Option<&'n str> {
-        mig_state(node).filter(|_| is_cutting(node) && now.saturating_sub(self.since) >= timeout)
-    }
-
-    fn is_long(&self, now: u64, timeout: u64) -> bool {
-        now.saturating_sub(self.since) >= PATIENCE.min(timeout)
+    pub(super) fn has_left(&self, promise: &Promise, node: &SeenNode, age: u64, timeout: u64) -> bool {
+        let is_left = is_long(age, timeout) || !promise.is_kept_by(&node.allocatable);
+        is_left && self.is_over(node, age, timeout)
     }
 
     /// What has to be remembered of this moment: that the MIG manager is at work, so that whatever comes after it is new.
@@ -58,6 +48,15 @@ impl Lag {
         let seen = || Self { since: self.since, shown: BTreeMap::new(), cuts: false };
         (self.cuts && is_cutting(node)).then(seen)
     }
+}
+
+/// What the MIG manager says if it has been at work for longer than the programs have.
+pub(super) fn stuck(node: &SeenNode, age: u64, timeout: u64) -> Option<&str> {
+    mig_state(node).filter(|_| is_cutting(node) && age >= timeout)
+}
+
+fn is_long(age: u64, timeout: u64) -> bool {
+    age >= PATIENCE.min(timeout)
 }
 
 /// Whether the MIG manager is at work.
@@ -101,10 +100,10 @@ mod tests {
             (&seen, "success", 0, 5, false),
             (&seen, "failed", 1, 5, true),
         ] {
-            let found = lag.is_over(&node(state, devices), 1000 + after, 180);
+            let found = lag.is_over(&node(state, devices), after, 180);
             assert_eq!(found, is_over, "{lag:?}: {state}, {devices} devices after {after} s");
         }
-        assert!(plain.is_over(&node("success", 4), 1004, 4), "the plugin has no longer than its time-out");
+        assert!(plain.is_over(&node("success", 4), 4, 4), "the plugin has no longer than its time-out");
     }
 
     #[test]
@@ -112,7 +111,7 @@ mod tests {
         let lag = Lag::begin(&node("success", 0), &PluginLabels::default(), 1000);
         let promise = Promise::Counts([("nvidia.com/gpu".to_owned(), 4)].into());
         for (devices, after, has_left) in [(4, 59, false), (1, 1, true), (4, 60, true)] {
-            let found = lag.has_left(&promise, &node("success", devices), 1000 + after, 180);
+            let found = lag.has_left(&promise, &node("success", devices), after, 180);
             assert_eq!(found, has_left, "{devices} devices after {after} s");
         }
     }

@@ -11,6 +11,7 @@
 //! | `cluster_policy` | what GPU Operator's `ClusterPolicy` has to say |
 //! | `cluster` | what the nodes' layouts mean for it |
 //! | `choice` | which layout a node is to have |
+//! | `ages` | how long what was written has been there |
 //! | `lag` | whether NVIDIA's programs have followed labels that are written |
 //! | `record` | what was changed on a node, and what was there before |
 //! | `node` | what is due on a node |
@@ -18,6 +19,7 @@
 //! | `state` | how far it is, and what is told of it |
 //! | `decide` | all of it together |
 
+mod ages;
 mod choice;
 mod cluster;
 mod cluster_policy;
@@ -37,6 +39,7 @@ mod testing;
 mod walk_tests;
 mod way_back;
 
+pub use ages::Ages;
 pub use cluster_policy::{
     ClusterPolicyRecord, ClusterPolicyWrite, OperatorSettings, Renaming, SeenClusterPolicy,
 };

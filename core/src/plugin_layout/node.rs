@@ -1,6 +1,7 @@
 //! What is due on one node. Nothing is changed on a node while a pod holds a device of NVIDIA's plugin there, whoever scheduled
 //! it, or a slice of kerf's: the plugin would hand out again what the pod has.
 
+use super::ages::Ages;
 use super::choice::{Chosen, named};
 use super::config_map::{key, layout_of};
 use super::gpus::{NodeGpus, is_another};
@@ -11,7 +12,7 @@ use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation,
 use super::way_back::{failed, followed, has_followed, left, removed, rolled_back, stuck};
 use super::{PluginLayout, Sharing};
 use crate::managed::is_managed;
-use crate::names::PodKey;
+use crate::names::{NodeName, PodKey};
 use crate::nvidia_keys::{MIG_STATE, SHARED, attribute, label};
 use crate::policy::Policies;
 use std::collections::BTreeMap;
@@ -98,14 +99,27 @@ pub struct NodeDecision {
 #[derive(Debug)]
 pub(super) struct Around<'a> {
     pub(super) policies: &'a Policies,
-    /// What the `ConfigMap` holds now, and the plugin on every node.
+    /// What the `ConfigMap` holds now.
+    pub(super) there: &'a BTreeMap<String, String>,
+    /// The same, as far as the plugin on every node has it.
     pub(super) keys: &'a BTreeMap<String, String>,
     /// Whether the end of a policy is meant.
     pub(super) may_remove: bool,
     /// Whether a change may begin, as far as other nodes have to do with it.
     pub(super) gate: Gate,
     pub(super) timeout_seconds: u64,
+    /// Written into records, and compared with nothing.
     pub(super) now: u64,
+    pub(super) ages: &'a Ages,
+    /// The node.
+    pub(super) name: &'a NodeName,
+}
+
+impl Around<'_> {
+    /// How long the labels of the node's record are written.
+    pub(super) fn age(&self, record: &NodeRecord) -> u64 {
+        self.ages.of_labels(self.name, record)
+    }
 }
 
 /// What is in the way of a change.
@@ -244,7 +258,7 @@ fn unrecorded(
 ) -> NodeDecision {
     let by_hand = labels.config.as_deref().map(|key| (key, named(around.policies, layout_of(key))));
     match (chosen, by_hand) {
-        (None, Some((key, Some(layout)))) if !is_managed(&node.labels) && around.keys.contains_key(key) => {
+        (None, Some((key, Some(layout)))) if !is_managed(&node.labels) && around.there.contains_key(key) => {
             watched(node, layout)
         }
         (None, _) => NodeDecision::default(),
@@ -401,7 +415,7 @@ fn applying(
     layout: Option<&PluginLayout>,
     around: &Around<'_>,
 ) -> NodeDecision {
-    let Progress::Applying { since, mig_had_failed } = record.progress else {
+    let Progress::Applying { mig_had_failed, .. } = record.progress else {
         return NodeDecision::default();
     };
     let seen = shows(node, &record.layout, &record.promise, layout);
@@ -419,7 +433,7 @@ fn applying(
         return failed(node, record, Failure::MigManager { config }, around);
     }
     let (promise, shown) = (record.promise.to_string(), shown(&node.allocatable));
-    if around.now.saturating_sub(since) >= around.timeout_seconds {
+    if around.age(&record) >= around.timeout_seconds {
         let why = Failure::TimedOut { seconds: around.timeout_seconds, shown };
         return failed(node, record, why, around);
     }

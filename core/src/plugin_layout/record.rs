@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The labels of a node by which NVIDIA's programs are told what to do.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PluginLabels {
     /// `nvidia.com/device-plugin.config`.
@@ -47,7 +47,7 @@ pub enum Progress {
     /// The labels are written.
     #[serde(rename_all = "camelCase")]
     Applying {
-        /// Since when, in seconds since 1970.
+        /// Since when, in seconds since 1970 by the clock of the leader that wrote them.
         since: u64,
         /// Whether the MIG manager had failed before, so that its label says nothing of this change.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -105,6 +105,14 @@ impl NodeRecord {
     #[must_use]
     pub fn is_changing(&self) -> bool {
         self.is_applying() || self.lag.is_some()
+    }
+
+    /// Since when its labels are written, as far as it matters still.
+    pub(super) fn since(&self) -> Option<u64> {
+        match self.progress {
+            Progress::Applying { since, .. } => Some(since),
+            Progress::Applied | Progress::RolledBack { .. } => self.lag.as_ref().map(|lag| lag.since),
+        }
     }
 
     /// Whether the layout was taken off, and only the plugin has to follow.

@@ -1,7 +1,7 @@
 //! What tests of layouts begin with.
 
 use super::{
-    ConfigMapWrite, Decision, Holders, LayoutState, NodeRecord, OperatorSettings, PluginLabels, Seen,
+    Ages, ConfigMapWrite, Decision, Holders, LayoutState, NodeRecord, OperatorSettings, PluginLabels, Seen,
     SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
 };
 use crate::keys;
@@ -44,7 +44,11 @@ pub(super) struct World {
     pub(super) nodes: BTreeMap<NodeName, SeenNode>,
     pub(super) config_map: SeenConfigMap,
     pub(super) cluster_policy: Option<SeenClusterPolicy>,
+    /// The leader's own clock.
     pub(super) now: u64,
+    /// How far its wall clock is ahead of that.
+    pub(super) ahead: i64,
+    pub(super) ages: Ages,
     pub(super) has_bad_files: bool,
     pub(super) config_delay: u64,
     /// What nodes' users were told, by its first word.
@@ -62,6 +66,8 @@ impl World {
             config_map: SeenConfigMap::default(),
             cluster_policy: None,
             now: 1000,
+            ahead: 0,
+            ages: Ages::default(),
             has_bad_files: false,
             config_delay: 0,
             told: Vec::new(),
@@ -105,6 +111,12 @@ impl World {
         self.at(node).allocatable = numbers(allocatable);
     }
 
+    fn ages(&self) -> Ages {
+        let mut ages = self.ages.clone();
+        ages.look(self.now, &self.nodes, &self.config_map, self.cluster_policy.as_ref());
+        ages
+    }
+
     pub(super) fn decide(&self) -> Decision {
         decide(Seen {
             policies: &self.policies,
@@ -115,13 +127,15 @@ impl World {
             cluster_policy: self.cluster_policy.as_ref(),
             timeout_seconds: TIMEOUT,
             config_delay_seconds: self.config_delay,
-            now: self.now,
+            now: self.now.saturating_add_signed(self.ahead),
+            ages: &self.ages(),
         })
     }
 
     /// Carries out what is due until nothing is.
     pub(super) fn settle(&mut self) -> Decision {
         for _ in 0..10 {
+            self.ages = self.ages();
             let decision = self.decide();
             if !self.write(&decision) {
                 return decision;

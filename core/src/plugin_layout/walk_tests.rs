@@ -2,7 +2,7 @@
 //! at every write), it always comes to rest, and in the end everything is as it was before.
 
 use super::testing::{TIMEOUT, World, policies, sliced};
-use super::{OperatorSettings, PluginLabels};
+use super::{Ages, OperatorSettings, PluginLabels};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -15,6 +15,8 @@ enum Step {
     Managed(usize, bool),
     Obey(usize),
     Later(u64),
+    /// Another leader, whose clock is so far ahead.
+    Lead(i64),
     Busy(bool),
 }
 
@@ -43,6 +45,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(node, managed)| Step::Managed(node, managed)),
         node.prop_map(Step::Obey),
         (0..2 * TIMEOUT).prop_map(Step::Later),
+        (-400..400_i64).prop_map(Step::Lead),
         proptest::bool::weighted(0.2).prop_map(Step::Busy),
     ];
     proptest::collection::vec(step, 0..30)
@@ -84,6 +87,7 @@ fn step(world: &mut World, step: &Step) {
         }
         Step::Obey(node) => obey(world, NODES[*node].0),
         Step::Later(seconds) => world.now += seconds,
+        Step::Lead(ahead) => (world.ages, world.ahead) = (Ages::default(), *ahead),
         Step::Busy(busy) => {
             if let Some(policy) = &mut world.cluster_policy {
                 policy.is_ready = !busy;
@@ -98,9 +102,8 @@ fn is_overdue(world: &World, node: &str) -> bool {
     let record = seen.record.as_deref().and_then(|record| super::NodeRecord::from_json(record).ok());
     let is_free = matches!(&seen.holders, super::Holders::Known(pods) if pods.is_empty());
     is_free
-        && record.is_some_and(|record| match record.progress {
-            super::Progress::Applying { since, .. } => world.now >= since + TIMEOUT,
-            _ => record.lag.is_some_and(|lag| world.now >= lag.since + TIMEOUT),
+        && record.is_some_and(|record| {
+            record.is_changing() && world.ages.of_labels(&node.into(), &record) >= TIMEOUT
         })
 }
 

@@ -1,7 +1,7 @@
 //! The way back: labels that failed, or that are wanted no more, are changed to those from before, and the node stays closed until
 //! NVIDIA's programs have followed.
 
-use super::lag::Lag;
+use super::lag::{self, Lag};
 use super::node::{Around, NodeDecision, NodeWrite, SeenNode};
 use super::promise::shown;
 use super::record::{NodeRecord, PluginLabels, Progress};
@@ -60,17 +60,18 @@ fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
 /// the manager has begun it may go on with at any moment, also with pods on the node.
 pub(super) fn stuck(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> Option<LayoutState> {
     let seconds = around.timeout_seconds;
-    let state = record.lag.as_ref()?.stuck(node, around.now, seconds)?.to_owned();
+    record.lag.as_ref()?;
+    let state = lag::stuck(node, around.age(record), seconds)?.to_owned();
     Some(LayoutState::MigManagerStuck { layout: record.layout.clone(), seconds, state })
 }
 
 pub(super) fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> bool {
-    let (now, timeout) = (around.now, around.timeout_seconds);
+    let (age, timeout) = (around.age(record), around.timeout_seconds);
     record.lag.as_ref().is_some_and(|lag| {
         if record.is_applying() {
-            lag.is_over(node, now, timeout)
+            lag.is_over(node, age, timeout)
         } else {
-            lag.has_left(&record.promise, node, now, timeout)
+            lag.has_left(&record.promise, node, age, timeout)
         }
     })
 }

@@ -10,7 +10,7 @@ use http::Method;
 use kerf_core::nvidia_keys::CONFIG;
 use kerf_core::packing::Terms;
 use kerf_core::plugin_layout::{
-    ClusterPolicyWrite, MigStrategy, OperatorSettings, PluginLabels, Progress, Promise,
+    ClusterPolicyWrite, Lag, MigStrategy, OperatorSettings, PluginLabels, Progress, Promise,
 };
 use kerf_core::testing::static_node;
 use kerf_runtime::shutdown::CancellationToken;
@@ -49,10 +49,10 @@ fn pod() -> Value {
     json!({"metadata": {"name": "p", "namespace": "team", "uid": "uid-p"}, "spec": {"containers": containers}})
 }
 
-/// A node with this configuration, which the extender has set.
-fn node(api: &ApiStandIn) -> NodeView {
+/// A record of a configuration that the extender has set.
+fn record() -> NodeRecord {
     let labels = |config: Option<&str>| PluginLabels { config: config.map(str::to_owned), mig: None };
-    let record = NodeRecord {
+    NodeRecord {
         layout: "a".to_owned(),
         digest: "d".to_owned(),
         node: "n".to_owned(),
@@ -62,11 +62,18 @@ fn node(api: &ApiStandIn) -> NodeView {
         previous: labels(None),
         before: labels(None),
         lag: None,
-    };
-    let metadata = json!({
-        "name": "n", "labels": {CONFIG: "a"}, "annotations": {kerf_core::keys::PLUGIN_LAYOUT: record.to_json()},
-    });
-    api.put(NODE, json!({"metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": "4"}}}));
+    }
+}
+
+/// A node with this configuration.
+fn node(api: &ApiStandIn) -> NodeView {
+    put(api, &json!({CONFIG: "a"}), &record(), "4")
+}
+
+fn put(api: &ApiStandIn, labels: &Value, record: &NodeRecord, gpus: &str) -> NodeView {
+    let annotations = json!({kerf_core::keys::PLUGIN_LAYOUT: record.to_json()});
+    let metadata = json!({"name": "n", "labels": labels, "annotations": annotations});
+    api.put(NODE, json!({"metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}));
     serde_json::from_value(api.get(NODE).unwrap()).unwrap()
 }
 
@@ -204,5 +211,34 @@ async fn a_node_stays_closed_as_long_as_nobody_knows_whether_its_labels_were_wri
         assert_eq!(keeper.term.with(|index| index.is_open(&"n".into())), !is_written);
         keeper.hear(Event::Apply(serde_json::from_value(api.get(NODE).unwrap()).unwrap()));
         assert!(keeper.seen[&NodeName::new("n")].record.is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_of_another_leader_is_as_old_as_this_one_knows_it_whatever_clock_wrote_it() {
+    for ahead in [-1000, 0, 1000] {
+        let since = now().saturating_add_signed(ahead);
+        let applying =
+            NodeRecord { progress: Progress::Applying { since, mig_had_failed: false }, ..record() };
+        let lag = Lag { since, shown: [("nvidia.com/gpu".to_owned(), 4)].into(), cuts: false };
+        let lagging = NodeRecord { lag: Some(lag), ..record() };
+        for (record, gpus, seconds) in [(applying, "1", 180), (lagging, "4", 60)] {
+            let api = ApiStandIn::new();
+            let mut keeper = keeper(&api);
+            // Of a layout that nobody knows nothing is wanted, and what was begun goes on.
+            let labels = json!({CONFIG: "a", kerf_core::keys::LAYOUT: "unknown"});
+            keeper.hear(Event::Apply(put(&api, &labels, &record, gpus)));
+            let is_as_it_was = || {
+                let annotations = &api.get(NODE).unwrap()["metadata"]["annotations"];
+                annotations[kerf_core::keys::PLUGIN_LAYOUT] == record.to_json()
+            };
+            keeper.look().await;
+            tokio::time::advance(Duration::from_secs(seconds - 1)).await;
+            keeper.look().await;
+            assert!(is_as_it_was(), "{record:?}");
+            tokio::time::advance(Duration::from_secs(1)).await;
+            keeper.look().await;
+            assert!(!is_as_it_was(), "{record:?}");
+        }
     }
 }

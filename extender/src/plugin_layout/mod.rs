@@ -1,6 +1,6 @@
 //! Layouts of the nodes that NVIDIA's device plugin serves: what core decides is written into the plugin's `ConfigMap`, GPU
-//! Operator's `ClusterPolicy` and the Nodes. Only the leader does. All that it knows is in these objects, so another leader goes
-//! on where this one stopped.
+//! Operator's `ClusterPolicy` and the Nodes. Only the leader does. All that it knows is in these objects, but for how long
+//! they have been so, so another leader goes on where this one stopped, and waits anew.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -27,16 +27,17 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
 use kerf_core::plugin_layout::{
-    Decision, Holders, NodeDecision, NodeRecord, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode, decide,
+    Ages, Decision, Holders, NodeDecision, NodeRecord, Seen, SeenClusterPolicy, SeenConfigMap, SeenNode,
+    decide,
 };
 use kube::api::Api;
 use kube::runtime::watcher::Event;
 use node_view::is_of_interest;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How often is looked at what is due.
 const LOOK: Duration = Duration::from_secs(1);
@@ -93,6 +94,9 @@ struct Keeper {
     config_map: SeenConfigMap,
     cluster_policy: Option<(SeenClusterPolicy, String)>,
     read_at: Option<Instant>,
+    /// What `ages` are counted from. The wall clock may be set, and other leaders have another.
+    began: Instant,
+    ages: Ages,
     /// The last node that was asked in its turn.
     asked_last: Option<NodeName>,
     /// A node that stood in the way of another `ClusterPolicy`.
@@ -118,6 +122,8 @@ impl Keeper {
             config_map: SeenConfigMap::default(),
             cluster_policy: None,
             read_at: None,
+            began: Instant::now(),
+            ages: Ages::default(),
             asked_last: None,
             in_the_way: None,
             closed: BTreeSet::new(),
@@ -216,7 +222,7 @@ impl Keeper {
     async fn read_cluster_policy(&mut self) -> Result<(), Unanswered> {
         self.cluster_policy = cluster_policy::read(&self.term.client).await?;
         let policy = self.cluster_policy.as_ref().map(|(policy, _)| policy);
-        self.closed = policy.map(|policy| policy.renamed(&self.seen, now())).unwrap_or_default();
+        self.closed = policy.map(|policy| policy.renamed(&self.seen, &self.ages)).unwrap_or_default();
         self.shut(&self.closed);
         Ok(())
     }
@@ -246,17 +252,20 @@ impl Keeper {
             && self.seen.values().all(|node| node.condition.is_none())
     }
 
-    fn decide(&self) -> Decision {
+    fn decide(&mut self) -> Decision {
+        let cluster_policy = self.cluster_policy.as_ref().map(|(policy, _)| policy);
+        self.ages.look(self.began.elapsed().as_secs(), &self.seen, &self.config_map, cluster_policy);
         decide(Seen {
             policies: &self.term.policies.current(),
             has_bad_files: self.term.policies.has_bad_files(),
             nodes: &self.seen,
             config_map: &self.config_map,
             config_map_name: &self.settings.plugin_config_map,
-            cluster_policy: self.cluster_policy.as_ref().map(|(policy, _)| policy),
+            cluster_policy,
             timeout_seconds: self.settings.plugin_timeout.as_secs(),
             config_delay_seconds: self.settings.plugin_config_delay.as_secs(),
             now: now(),
+            ages: &self.ages,
         })
     }
 

@@ -1,0 +1,130 @@
+use super::super::testing::{TIMEOUT, World, policies, sliced};
+use super::super::{MigStrategy, OperatorSettings, Progress};
+use super::*;
+use crate::nvidia_keys::CONFIG;
+
+const T4: &str = "Tesla-T4";
+
+/// The same under new leaders whose clock is another, and under this one after its clock was set.
+fn afterwards(world: &World) -> Vec<World> {
+    let after = |(is_new, ahead)| {
+        let ages = if is_new { Ages::default() } else { world.ages.clone() };
+        World { ahead, ages, ..world.clone() }
+    };
+    [(true, -900), (true, 0), (true, 900), (false, -900), (false, 900)].map(after).into()
+}
+
+fn written(world: &World) -> NodeRecord {
+    NodeRecord::from_json(world.nodes["n"].record.as_deref().unwrap()).unwrap()
+}
+
+#[test]
+fn a_new_leader_goes_on_where_the_old_one_stopped_and_gives_the_plugin_all_its_time() {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+    world.settle();
+    assert_eq!(written(&world).since(), Some(1000), "for people");
+    for mut next in afterwards(&world) {
+        assert_eq!(next.reason("n"), "Applying");
+        next.now += TIMEOUT - 1;
+        assert_eq!(next.reason("n"), "Applying");
+        next.now += 1;
+        assert_eq!(next.reason("n"), "RolledBack");
+    }
+}
+
+#[test]
+fn a_node_that_is_led_back_is_closed_for_a_minute_of_the_leaders_own() {
+    let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+    world.settle();
+    world.shows("n", &[("nvidia.com/gpu", 4)]);
+    world.settle();
+    world.policies = policies(&[]);
+    assert_eq!(world.reason("n"), "Removing");
+    for mut next in afterwards(&world) {
+        next.settle();
+        next.now += 59;
+        assert_eq!((next.reason("n"), next.is_changing("n")), ("Removing", true));
+        next.now += 1;
+        assert_eq!((next.reason("n"), next.is_changing("n")), ("", false));
+    }
+}
+
+#[test]
+fn a_new_leader_labels_no_node_before_kubelets_and_gpu_operator_had_their_time() {
+    let operator = |world: World| world.with_operator(OperatorSettings::default());
+    for with_operator in [|world| world, operator] {
+        let world = World { config_delay: 90, ..World::new(&[("a", sliced(4))]) };
+        let mut world = with_operator(world.node("n", "a", T4));
+        world.settle();
+        for mut next in afterwards(&world) {
+            next.settle();
+            next.now += 89;
+            assert_eq!((next.reason("n"), next.config("n")), ("Preparing", None));
+            next.now += 1;
+            assert_eq!(next.reason("n"), "Applying");
+        }
+    }
+}
+
+#[test]
+fn nodes_whose_mig_devices_get_other_names_are_closed_for_the_time_out_of_the_leaders_own() {
+    let mixed = OperatorSettings { mig_strategy: Some(MigStrategy::Mixed), ..OperatorSettings::default() };
+    let mut world = World::new(&[]).node("n", "none", T4).with_operator(mixed.clone());
+    let renaming =
+        Renaming { since: 1000, nodes: ["n".into()].into(), timeout: TIMEOUT, early: ["n".into()].into() };
+    let record =
+        ClusterPolicyRecord { set: mixed.clone(), before: mixed, written: 1000, renaming: Some(renaming) };
+    world.cluster_policy.as_mut().unwrap().record = Some(record);
+    world.settle();
+    for mut next in afterwards(&world) {
+        next.settle();
+        next.now += TIMEOUT - 1;
+        assert!(!next.settle().renamed.is_empty());
+        next.now += 1;
+        assert!(next.settle().renamed.is_empty());
+    }
+}
+
+#[test]
+fn a_node_that_is_told_of_its_label_by_hand_hears_nothing_of_a_new_leader() {
+    let world = World { config_delay: 90, ..World::new(&[("a", sliced(4))]) };
+    let mut world = world.node("n", "none", T4);
+    world.settle();
+    world.now += 90;
+    world.label("n", CONFIG, Some("a"));
+    world.shows("n", &[("nvidia.com/gpu", 4)]);
+    assert_eq!(world.reason("n"), "InForce");
+    for mut next in afterwards(&world) {
+        assert_eq!(next.reason("n"), "InForce");
+        assert_eq!(next.told, ["LayoutInForce"]);
+    }
+}
+
+#[test]
+fn another_write_is_new_and_one_that_was_gone_too() {
+    let record = |set: &str, since| {
+        let progress = Progress::Applying { since, mig_had_failed: false };
+        let set = PluginLabels { config: Some(set.to_owned()), mig: None };
+        let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+        world.settle();
+        NodeRecord { progress, set, ..written(&world) }
+    };
+    let nodes = |record: Option<&NodeRecord>| {
+        let node = SeenNode { record: record.map(NodeRecord::to_json), ..SeenNode::default() };
+        BTreeMap::from([(NodeName::new("n"), node)])
+    };
+    let first = record("a", 7);
+    for (between, found, age) in [
+        (Some(&first), record("a", 7), 5),
+        (Some(&first), record("a", 8), 0),
+        (Some(&first), record("b", 7), 0),
+        (None, record("a", 7), 0),
+    ] {
+        let mut ages = Ages::default();
+        let mut look = |clock, record| ages.look(clock, &nodes(record), &SeenConfigMap::default(), None);
+        look(100, Some(&first));
+        look(101, between);
+        look(105, Some(&found));
+        assert_eq!(ages.of_labels(&"n".into(), &found), age, "{found:?}");
+    }
+}

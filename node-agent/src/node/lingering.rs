@@ -10,34 +10,52 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What people are told.
 pub(super) const TEXT: &str = "processes of an earlier holder still run on it";
 
-/// A device that is held no more, and the pod that had it if that was cut off.
-pub(super) type Left = (DeviceId, Option<PodUid>);
+/// How the pod has ended that held a device.
+#[derive(Debug)]
+pub(super) enum End {
+    /// Its containers had ended before.
+    InOrder,
+    /// It was deleted while they may have run.
+    CutOff(PodUid),
+    /// Nobody saw how: the agent was just started, or the pod came and went during a gap of the watch.
+    Unseen,
+}
+
+/// A device that is held no more.
+pub(super) type Left = (DeviceId, End);
 
 /// Devices that are taken to be used until a look shows that they are not, by the pods that were cut off: no GPU tells which
 /// share a process uses, but its cgroup names the pod.
-pub(super) type Lingered = BTreeMap<DeviceId, PodUid>;
+pub(super) type Lingered = BTreeMap<DeviceId, Option<PodUid>>;
 
 impl Node {
     /// A pod was deleted while its containers may have run, or went while nobody looked.
     pub fn on_pod_cut_off(&mut self, pod: PodKey, uid: PodUid) {
+        // What its init containers hold no account will show to be gone.
+        let unlisted = self.account.unlisted_of(&pod);
+        self.lingered.extend(unlisted.map(|device| (device.clone(), Some(uid.clone()))));
         self.cut_off.insert(pod, uid);
     }
 
-    /// What is held now, and by which pod that was cut off.
+    /// What is held now, and how its pods have ended if they hold it no more.
     pub(super) fn listed_devices(&self) -> Vec<Left> {
+        let end = |pod: &PodKey| match self.cut_off.get(pod) {
+            Some(uid) => End::CutOff(uid.clone()),
+            None if self.account.is_leaving(pod) => End::InOrder,
+            None => End::Unseen,
+        };
         let devices = self.account.devices();
-        devices
-            .map(|(device, held)| (device.clone(), self.cut_off.get(&held.holder.key()).cloned()))
-            .collect()
+        devices.map(|(device, held)| (device.clone(), end(&held.holder.key()))).collect()
     }
 
-    /// Processes of a holder end with it; whether one is left is looked at once more before anything is destroyed. Those of a
-    /// pod that was cut off are taken to run until a look shows none.
+    /// Processes of a holder that ended in order have ended with it; whether one is left is looked at once more before anything
+    /// is destroyed. Those of others are taken to run until a look shows none.
     pub(super) fn forget_processes(&mut self, left: Vec<Left>) {
-        for (device, cut_off) in left {
-            match cut_off {
-                None => self.end_processes(&device),
-                Some(uid) => drop(self.lingered.insert(device, uid)),
+        for (device, end) in left {
+            match end {
+                End::InOrder => self.end_processes(&device),
+                End::CutOff(uid) => drop(self.lingered.insert(device, Some(uid))),
+                End::Unseen => drop(self.lingered.insert(device, None)),
             }
         }
         let account = &self.account;
@@ -66,10 +84,10 @@ impl Node {
     /// Forgets the shares on whose GPUs a look shows no process of their pods.
     pub(super) fn look_at_shares(&mut self) {
         let mut lingered = std::mem::take(&mut self.lingered);
-        lingered.retain(|device, uid| {
+        lingered.retain(|device, pod| {
             let Some(share) = self.shares.get(device) else { return true };
             let answers = self.gpu(&share.gpu).is_some_and(|gpu| gpu.fault.is_none());
-            let runs = |usage: &GpuUsage| usage.pods.contains_key(uid);
+            let runs = |usage: &GpuUsage| pod.as_ref().is_some_and(|uid| usage.pods.contains_key(uid));
             !answers || self.usage.get(&share.gpu).is_none_or(runs)
         });
         self.lingered = lingered;
@@ -77,7 +95,7 @@ impl Node {
 
     /// Whether the pod was cut off, and has had a share of the GPU which its processes still use.
     pub(super) fn lingers_on(&self, gpu: &GpuUuid, uid: &PodUid) -> bool {
-        let mut of_pod = self.lingered.iter().filter(|(_, of)| *of == uid);
+        let mut of_pod = self.lingered.iter().filter(|(_, of)| of.as_ref() == Some(uid));
         of_pod.any(|(device, _)| self.shares.get(device).is_some_and(|share| share.gpu == *gpu))
     }
 

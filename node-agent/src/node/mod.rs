@@ -139,7 +139,7 @@ pub struct Node {
     pods: Option<NodePods>,
     /// Pods that were deleted while their containers may have run, and are still listed.
     cut_off: BTreeMap<PodKey, PodUid>,
-    /// What such pods had.
+    /// What such pods had, and those of which nobody saw how they ended.
     lingered: lingering::Lingered,
     /// What pods cannot hold that hold something of which nobody tells.
     excluded: unlisted::AllExcluded,

@@ -52,6 +52,8 @@ struct ContainerStatusView {
 struct ContainerStateView {
     #[serde(default)]
     running: Option<IgnoredAny>,
+    #[serde(default)]
+    terminated: Option<IgnoredAny>,
 }
 
 /// The kubelet's reason for a pod that it did not take on for want of devices.
@@ -74,10 +76,13 @@ impl PodView {
         self.status.phase == "Failed" && self.status.reason == REJECTED
     }
 
-    /// Whether a container of it runs, by the kubelet's last word.
-    pub(crate) fn runs(&self) -> bool {
+    /// Whether processes of it may run, by the kubelet's last word. That a container runs it says a second or two after it has
+    /// started; and who deletes a pod by force may have called it failed before.
+    pub(crate) fn may_run(&self) -> bool {
         let PodStatusView { init_container_statuses, container_statuses, .. } = &self.status;
-        init_container_statuses.iter().chain(container_statuses).any(|one| one.state.running.is_some())
+        let mut states = init_container_statuses.iter().chain(container_statuses).map(|one| &one.state);
+        let has_ended = !container_statuses.is_empty() && states.clone().all(|s| s.terminated.is_some());
+        states.any(|state| state.running.is_some()) || !self.is_finished() && !has_ended
     }
 
     /// Whether it asks for kerf's names.

@@ -54,7 +54,7 @@ pub enum Event {
     Allocated(ResourceName, Vec<DeviceId>),
     /// A pod of this node is gone or finished.
     PodLeft(PodKey),
-    /// A pod of this node was deleted while its containers ran.
+    /// A pod of this node was deleted while its containers may have run.
     PodCutOff(PodKey, PodUid),
     /// The pods of this node that ask for kerf's names.
     Pods(NodePods),

@@ -148,6 +148,11 @@ impl Account {
         }
     }
 
+    /// Whether the pod is known to have left, while the kubelet may still list what it held.
+    pub(super) fn is_leaving(&self, pod: &PodKey) -> bool {
+        self.leaving.contains(pod)
+    }
+
     fn has_something(&self, pod: &PodKey) -> bool {
         let listed = self.devices().map(|(_, held)| &held.holder);
         let mut all = listed.chain(self.foreign().map(|(_, holder)| holder));
@@ -211,6 +216,12 @@ impl Account {
 
     fn listed(&self, device: &DeviceId) -> Option<&Held> {
         self.holders.as_ref()?.held.get(device)
+    }
+
+    /// What init containers of the pod hold, or may.
+    pub(super) fn unlisted_of(&self, pod: &PodKey) -> impl Iterator<Item = &DeviceId> {
+        let all = self.init.own.iter().chain(&self.init.doubted);
+        all.filter(move |(_, held)| held.holder.key() == *pod).map(|(device, _)| device)
     }
 
     /// Who holds the device, where that is known.

@@ -87,12 +87,21 @@ fn what_only_an_init_container_holds_counts_as_held_until_its_pod_ends() {
     assert_eq!(slice(&status, "s3").state, SliceState::Ready, "nothing of a's is free any more");
     assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-2", "MIG-3"], "its containers may start again");
     // The leader has not heard of the pod's end yet: what it held is in nobody's way.
-    scene.held.clear();
-    scene.node.on_pods(NodePods::new());
-    scene.list_holders();
+    scene.end_pods();
     let status = scene.settle();
     assert_eq!(held_by(&status, "s2"), None);
     assert_eq!(devices(&scene.kubelet), ["MIG-3"], "the next pod's is offered as before");
+}
+
+#[test]
+fn what_only_an_init_container_of_a_pod_held_that_was_cut_off_is_nobodys_until_a_look_shows_no_process() {
+    let mut scene = admitted();
+    scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
+    scene.want(vec![wanted("s2", mig("1g.10gb", 1, 1), Some(("q", ONE)))]);
+    scene.end_pods();
+    assert_eq!(slice(&scene.settle(), "s2").ready_for, None);
+    scene.observe();
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
 }
 
 #[test]
@@ -142,10 +151,8 @@ fn what_an_init_container_may_hold_stays_though_its_promise_is_lost() {
             (kept.state, kept.holder.as_ref().unwrap().container.as_str()),
             (SliceState::Held, "load")
         );
-        scene.held.clear();
-        scene.node.on_pods(NodePods::new());
         scene.now += Duration::from_secs(2);
-        scene.list_holders();
+        scene.end_pods();
         let status = scene.settle();
         assert_eq!(slice(&status, "s9").state, SliceState::Ready, "its pod has ended");
     }
@@ -236,10 +243,10 @@ fn what_an_init_container_has_instead_of_what_its_pod_was_promised_stays_until_t
         }
         scene.want(spec);
         scene.now += Duration::from_mins(1);
+        scene.observe();
         scene.settle();
         assert!(scene.places().contains(&"1g.10gb at 0:1".to_owned()), "{:?}", scene.places());
-        scene.node.on_pods(NodePods::new());
-        scene.list_holders();
+        scene.end_pods();
         assert_eq!(slice(&scene.settle(), "s9").state, SliceState::Ready);
     }
 }
@@ -343,10 +350,8 @@ fn a_share_that_only_an_init_container_holds_stays_over_a_restart_though_nobody_
         assert_eq!(slice(&status, "s2").state, SliceState::Held, "{seen} {with_status} {with_record}");
         assert_eq!(held_by(&status, "s2"), Some(("a", "load")), "the extender counts it");
         assert_eq!(slice(&status, "s9").device, None);
-        scene.held.clear();
-        scene.node.on_pods(NodePods::new());
         scene.now += Duration::from_secs(2);
-        scene.list_holders();
+        scene.end_pods();
         assert_eq!(slice(&scene.settle(), "s9").state, SliceState::Ready, "its pod has ended");
     }
 }
@@ -409,9 +414,7 @@ fn a_gpu_that_an_init_container_may_have_of_nvidias_device_plugin_is_occupied_un
         scene.node.on_pods(pods_of(GPU, true));
         scene.want(vec![wanted_of(1, "s1", WHOLE, Some(("b", GPU)))]);
     }
-    scene.held.clear();
-    scene.node.on_pods(NodePods::new());
-    scene.list_holders();
+    scene.end_pods();
     let status = scene.settle();
     assert_eq!((slice(&status, "s1").state, status.slices.len()), (SliceState::Ready, 1));
 }

@@ -37,6 +37,8 @@ mod illness_tests;
 #[cfg(test)]
 mod init_tests;
 #[cfg(test)]
+mod lingering_tests;
+#[cfg(test)]
 mod parts_tests;
 #[cfg(test)]
 mod policy_tests;
@@ -135,10 +137,10 @@ pub struct Node {
     account: Account,
     /// Bound pods that ask for kerf's names; `None` until the API server has listed them.
     pods: Option<NodePods>,
-    /// Pods that were deleted while their containers ran, and are still listed.
+    /// Pods that were deleted while their containers may have run, and are still listed.
     cut_off: BTreeMap<PodKey, PodUid>,
-    /// Shares that such pods had.
-    lingered_shares: lingering::LingeredShares,
+    /// What such pods had, and those of which nobody saw how they ended.
+    lingered: lingering::Lingered,
     /// What pods cannot hold that hold something of which nobody tells.
     excluded: unlisted::AllExcluded,
     /// Reserved slices that their pods have got.
@@ -235,6 +237,7 @@ impl Node {
                     }
                 }
                 self.gpus = gpus;
+                self.look_at_instances();
                 self.forget_ills_of_gone();
                 self.health.nvml = Neighbour::Well;
                 self.under_way.see();
@@ -262,7 +265,7 @@ impl Node {
                 let hidden: BTreeSet<_> = self.init_allocations().cloned().collect();
                 self.account.forget_allocations(|device| hidden.contains(device));
                 self.health.pod_resources = Neighbour::Well;
-                self.forget_processes(&left);
+                self.forget_processes(left);
             }
             Err(error) => self.health.pod_resources = Neighbour::Ill(error),
         }

@@ -168,7 +168,29 @@ impl Scene {
         self.list_holders();
     }
 
+    /// The pod that holds the device ends in order.
     pub(super) fn free(&mut self, device: &str) {
+        let now = self.tick();
+        if let Some(held) = self.held.remove(&DeviceId::new(device)) {
+            self.node.on_pod_left(held.holder.key(), now);
+        }
+        self.list_holders();
+    }
+
+    /// All pods end in order.
+    pub(super) fn end_pods(&mut self) {
+        let now = self.tick();
+        let pods: Vec<_> = self.node.pods.iter().flatten().map(|(_, pod)| pod.key.clone()).collect();
+        for pod in pods {
+            self.node.on_pod_left(pod, now);
+        }
+        self.node.on_pods(NodePods::new());
+        self.held.clear();
+        self.list_holders();
+    }
+
+    /// The kubelet lists the device no more; nobody has told why.
+    pub(super) fn vanish(&mut self, device: &str) {
         self.held.remove(&DeviceId::new(device));
         self.list_holders();
     }

@@ -33,7 +33,8 @@ impl Node {
                     parts: i
                         .devices()
                         .filter_map(|(part, _, d)| {
-                            Some(ObservedPart { part: part?, held: held(d) || !self.is_known(d) })
+                            let held = held(d) || !self.is_known(d) || self.is_lingered(d);
+                            Some(ObservedPart { part: part?, held })
                         })
                         .collect(),
                 })
@@ -42,7 +43,7 @@ impl Node {
                 .map(|(device, share)| ObservedShare {
                     id: self.name_of_share(device, share),
                     shape: share.shape,
-                    held: held(device) || self.is_lingered_share(device),
+                    held: held(device) || self.is_lingered(device),
                 })
                 .collect(),
         }
@@ -52,7 +53,9 @@ impl Node {
     pub(super) fn is_instance_held(&self, instance: &GpuInstance) -> bool {
         instance.has_processes
             || instance.compute == Compute::Foreign
-            || instance.devices().any(|(.., d)| self.account.is_held(d) || !self.is_known(d))
+            || instance
+                .devices()
+                .any(|(.., d)| self.account.is_held(d) || !self.is_known(d) || self.is_lingered(d))
     }
 
     fn is_known(&self, device: &DeviceId) -> bool {

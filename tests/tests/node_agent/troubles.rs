@@ -8,6 +8,7 @@ use kerf_core::contract::{Condition, GpuNodeStatus, SliceState};
 use kerf_core::names::DeviceId;
 use kerf_nvml_mock::{Fault, MigMode, MockConfig, Model, Xid};
 use kerf_tests::cluster::wait;
+use kube::api::DeleteParams;
 
 use crate::scene::{NODE, ONE, PATIENCE, Scene, h100, mig, name_boot};
 
@@ -78,6 +79,28 @@ async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
         control
     })?;
     scene.holds(Condition::GPUS_HEALTHY).await?;
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_node_that_was_deleted_has_its_whole_status_again() -> anyhow::Result<()> {
+    let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
+    let remade = |holders: &'static [&'static str]| {
+        move |s: &GpuNodeStatus| {
+            let held = s.slices.iter().filter(|s| s.state == SliceState::Held);
+            let held = held.filter_map(|s| s.holder.as_ref().map(|h| h.pod.as_str()));
+            s.is_ready() && s.gpus.len() == 2 && held.eq(holders.iter().copied())
+        }
+    };
+    // On an unused node nothing has changed but the object.
+    scene.gpu_nodes.delete(NODE, &DeleteParams::default()).await?;
+    scene.until("an unused node to be told of again", remade(&[])).await?;
+    scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
+    scene.gpu_nodes.delete(NODE, &DeleteParams::default()).await?;
+    let status = scene.until("what is held to be told of again", remade(&["a"])).await?;
+    assert_eq!(status.slices.len(), 1);
+    let owners = scene.gpu_nodes.get(NODE).await?.metadata.owner_references.unwrap_or_default();
+    assert_eq!(owners.first().map(|owner| owner.kind.as_str()), Some("Node"));
     scene.stop().await
 }
 

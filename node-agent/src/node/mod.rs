@@ -201,9 +201,14 @@ impl Node {
                 seen = self.spec.epoch,
                 "ignored a spec of a leader whose time is over"
             );
+            self.health.ignored = Some(format!(
+                "the spec is of epoch {}, seen was {}: it is ignored until the extender's leader has written it anew",
+                spec.epoch, self.spec.epoch
+            ));
             return;
         }
         self.health.spec = Neighbour::Well;
+        self.health.ignored = None;
         // Another object's slices are others, whatever their names.
         let same_object = uid == self.spec_uid;
         self.spec_uid = uid;

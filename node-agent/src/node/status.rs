@@ -20,7 +20,9 @@ impl Node {
     /// The status. Times of the condition are filled in where it is written.
     pub(super) fn status(&self, waiting: &BTreeSet<SliceId>) -> GpuNodeStatus {
         if let Some(before) = &self.before {
-            return unserved(before.clone(), self.condition());
+            let mut before = unserved(before.clone(), self.condition());
+            before.observed_epoch = self.observed_epoch().unwrap_or(before.observed_epoch);
+            return before;
         }
         let wanted = self.spec.slices.iter().map(|w| self.wanted_status(w, waiting));
         let unwanted = self
@@ -30,11 +32,17 @@ impl Node {
         let slices: Vec<_> = wanted.chain(unwanted).collect();
         GpuNodeStatus {
             observed_revision: self.spec.revision,
+            observed_epoch: self.observed_epoch().unwrap_or_default(),
             gpus: self.gpus.iter().map(|gpu| self.gpu_status(gpu)).collect(),
             conditions: self.conditions(),
             summary: self.summary(&slices),
             slices,
         }
+    }
+
+    /// The newest epoch that was seen in this GpuNode; the record's may be another's.
+    fn observed_epoch(&self) -> Option<u64> {
+        self.health.has_read_spec().then_some(self.spec.epoch)
     }
 
     fn wanted_status(&self, wanted: &WantedSlice, waiting: &BTreeSet<SliceId>) -> SliceStatus {

@@ -264,7 +264,13 @@ impl Reconciler {
                 if let Err(error) = &result {
                     tracing::error!(%error, "the GPUs cannot be observed");
                 }
-                self.node.on_observed(result);
+                match result {
+                    Ok((gpus, silent)) => {
+                        self.node.on_silent(silent);
+                        self.node.on_observed(Ok(gpus));
+                    }
+                    Err(error) => self.node.on_observed(Err(error)),
+                }
                 self.node.on_usage(usage);
                 self.measure = true;
                 self.last_observed = Some(now);

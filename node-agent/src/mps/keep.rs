@@ -1,6 +1,6 @@
 //! Keeps the MPS daemons that the node's shares need, and tells what they do.
 
-use super::{ComputeModes, Observed, Paths, State, Timings, Wanted, WantedByTarget, supervise};
+use super::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
 use crate::gpu::GpuThread;
 use crate::node::{Daemon, Daemons, Kept};
 use crate::reconcile::{Event, Events};
@@ -63,12 +63,13 @@ pub async fn keep(
     stop.cancelled().await;
 }
 
-fn by_target(kept: &Kept) -> WantedByTarget {
+fn by_target(kept: &Kept) -> Targets {
     let wanted = kept.daemons.iter().map(|(gpu, daemon)| {
         let wanted = Wanted { limit: daemon.limit, threads: daemon.threads, exclusive: daemon.exclusive };
         (gpu.as_str().to_owned(), wanted)
     });
-    wanted.collect()
+    let spared = kept.spared.gpus.iter().map(ToString::to_string).collect();
+    Targets { wanted: wanted.collect(), spared }
 }
 
 fn daemons(observed: &Observed) -> Daemons {

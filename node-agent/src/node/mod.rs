@@ -61,11 +61,12 @@ pub use init::{NodePod, NodePods};
 pub use notes::Note;
 pub use recall::Recalled;
 pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
+pub use silent::Spared;
 pub(crate) use status::unserved;
 pub use usage::{GpuUsage, Usage};
 
 use crate::access::AccessGrant;
-use crate::gpu::{Compute, Gpu, GpuError, GpuInstance};
+use crate::gpu::{Compute, Gpu, GpuError, GpuInstance, Silent};
 use advertise::Advertised;
 use health::{Health, Neighbour};
 use holders::Account;
@@ -174,6 +175,10 @@ pub struct Node {
     before: Option<GpuNodeStatus>,
     /// How long GPUs that the node had are waited for.
     silent_until: Option<Instant>,
+    /// GPUs that have never answered this process, by index.
+    silent: Silent,
+    /// The GPUs that were ever seen, also by an earlier process.
+    had: BTreeSet<GpuUuid>,
 }
 
 impl Node {
@@ -182,7 +187,8 @@ impl Node {
     pub fn remembering(status: Option<&GpuNodeStatus>, settings: Settings) -> Self {
         let slices = status.into_iter().flat_map(|status| &status.slices);
         let origins = slices.filter_map(|s| Some((s.device.clone()?, s.id.clone()?)));
-        Self { origins: origins.collect(), before: status.cloned(), settings, ..Self::default() }
+        let had = status.into_iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.clone()).collect();
+        Self { origins: origins.collect(), before: status.cloned(), had, settings, ..Self::default() }
     }
 
     /// Takes a spec, unless a leader wrote it whose time is over.
@@ -235,6 +241,7 @@ impl Node {
                     }
                 }
                 self.gpus = gpus;
+                self.had.extend(self.gpus.iter().map(|gpu| gpu.uuid.clone()));
                 self.forget_ills_of_gone();
                 self.health.nvml = Neighbour::Well;
                 self.under_way.see();

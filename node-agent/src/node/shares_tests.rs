@@ -391,6 +391,23 @@ fn a_share_is_offered_when_its_device_files_are_there() {
 }
 
 #[test]
+fn the_daemon_of_a_gpu_that_is_silent_after_a_restart_is_left_alone() {
+    let mut scene = scene(&["T4-16GB", "T4-16GB"]);
+    scene.want(vec![wanted("s1", mps(4), None), wanted_of(1, "s2", mps(4), None)]);
+    scene.settle();
+    assert_eq!(scene.decide().kept.unwrap().daemons.len(), 2);
+    // The status is not known, as where the API server does not answer in time: the record tells.
+    scene.restart_agent(None);
+    scene.node.on_silent([(1, crate::gpu::GpuError::Stopped)].into());
+    scene.node.on_observed(Ok(scene.gpus.gpus()[..1].to_vec()));
+    scene.want(Vec::new());
+    let kept = scene.decide().kept.unwrap();
+    assert!(!kept.daemons.contains_key(&uuid(1)));
+    assert_eq!(kept.spared.gpus, [uuid(1)].into());
+    assert_eq!(kept.spared.devices, [DeviceId::new("GPU-1::2")].into());
+}
+
+#[test]
 fn replicas_have_a_name_of_their_own() {
     let mut scene = scene(&["T4-16GB"]);
     let time_slicing = TimeSlicingRule { replicas: Some(4), ..TimeSlicingRule::default() };

@@ -114,6 +114,9 @@ impl Node {
 
     /// The state of a wanted slice that does not exist, and why.
     fn absence(&self, wanted: &WantedSlice) -> (SliceState, Option<String>) {
+        if self.is_spared(wanted) {
+            return (SliceState::Held, Some(super::silent::TEXT.to_owned()));
+        }
         if let Some(obstacle) = self.obstacles.get(&wanted.id) {
             let state = if obstacle.is_final { SliceState::Failed } else { SliceState::Preparing };
             return (state, Some(obstacle.text.clone()));
@@ -191,7 +194,9 @@ impl Node {
     fn conditions(&self) -> Vec<Condition> {
         let ill =
             self.gpus.iter().filter_map(|gpu| Some(format!("GPU {}: {}", gpu.index, self.message(gpu)?)));
-        let ill: Vec<_> = ill.collect();
+        let silent =
+            self.silent.iter().map(|(index, e)| format!("GPU {index}: it has not answered yet: {e}"));
+        let ill: Vec<_> = ill.chain(silent).collect();
         let ill = (!ill.is_empty()).then(|| ("GpuUnhealthy".to_owned(), ill.join("; ")));
         let missed = self.obstacles.iter().chain(&self.unserved).map(|(id, o)| format!("{id}: {}", o.text));
         let unrecorded = self.unrecorded.iter().map(|(text, _)| text.clone());

@@ -264,12 +264,17 @@ impl Reconciler {
                 if let Err(error) = &result {
                     tracing::error!(%error, "the GPUs cannot be observed");
                 }
+                let before = self.node.answering();
                 match result {
                     Ok((gpus, silent)) => {
                         self.node.on_silent(silent);
                         self.node.on_observed(Ok(gpus));
                     }
                     Err(error) => self.node.on_observed(Err(error)),
+                }
+                // One that was away may have another handle, and nobody listens to one that never answered before.
+                if self.last_observed.is_some() && !self.node.answering().is_subset(&before) {
+                    self.outlets.keepers.reopen.ask();
                 }
                 self.node.on_usage(usage);
                 self.measure = true;

@@ -34,6 +34,12 @@ impl Node {
         self.silent = silent;
     }
 
+    /// The GPUs that answer.
+    #[must_use]
+    pub fn answering(&self) -> BTreeSet<GpuUuid> {
+        self.gpus.iter().filter(|gpu| gpu.fault.is_none()).map(|gpu| gpu.uuid.clone()).collect()
+    }
+
     /// What pods may have of GPUs that do not answer. Nothing once all have answered that NVML counts: then what is not
     /// among them is not on the node.
     pub(super) fn spared(&self) -> Spared {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kerf_core::contract::{Condition, GpuNodeStatus, SliceState};
 use kerf_core::names::DeviceId;
-use kerf_nvml_mock::{Fault, MigMode, MockConfig, Model, Xid};
+use kerf_nvml_mock::{Fault, MigMode, MockConfig, MockControl, MockFiles, Model, NvmlCode, Xid};
 use kerf_tests::cluster::wait;
 use kube::api::DeleteParams;
 
@@ -57,6 +57,31 @@ async fn a_gpu_that_reports_an_xid_is_left_alone_and_comes_back() -> anyhow::Res
         .await?;
     scene.event("GpuRecovered", NODE).await?;
     scene.hold(&[], ("s2", mig("1g.10gb", 1, 1)?), ("a", ONE)).await?;
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_whose_errors_could_not_be_heard_is_listened_to_once_it_answers() -> anyhow::Result<()> {
+    let silent = |dir: &std::path::Path| {
+        let fault = Fault::new("nvmlDeviceRegisterEvents", NvmlCode::UNKNOWN).on_gpu(0);
+        Ok(MockControl::new().fault(fault).write(&MockFiles::in_folder(dir).control)?)
+    };
+    let scene = Scene::prepare(h100(), silent).await?;
+    scene.until("the agent to serve", GpuNodeStatus::is_ready).await?;
+    scene.happen(|mut control| {
+        control.faults.clear();
+        control
+    })?;
+    // What is reported before it is listened to is not heard.
+    wait(PATIENCE, "the GPU to be listened to", async || {
+        Ok(scene.agent.log_tail().contains("error events are watched"))
+    })
+    .await?;
+    scene.happen(|mut control| {
+        control.xids.push(Xid { id: "x".to_owned(), gpu: 0, xid: 48, gi: None, ci: None });
+        control
+    })?;
+    assert!(scene.event("GpuUnhealthy", NODE).await?.contains("XID 48"));
     scene.stop().await
 }
 

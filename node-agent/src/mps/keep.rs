@@ -1,5 +1,6 @@
 //! Keeps the MPS daemons that the node's shares need, and tells what they do.
 
+use super::loss::Losses;
 use super::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
 use crate::gpu::GpuThread;
 use crate::node::{Daemon, Daemons, Kept};
@@ -49,9 +50,13 @@ pub async fn keep(
         }
     };
     let telling = async {
+        let mut losses = Losses::default();
         while seen.changed().await.is_ok() {
-            let daemons = daemons(&seen.borrow_and_update());
-            events.send(Event::Daemons(daemons));
+            let now = seen.borrow_and_update().clone();
+            for (target, how) in losses.since(&now) {
+                events.send(Event::ServerLost(GpuUuid::new(target), how));
+            }
+            events.send(Event::Daemons(daemons(&now)));
         }
         std::future::pending::<()>().await;
     };

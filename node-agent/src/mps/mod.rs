@@ -14,6 +14,7 @@ mod daemon;
 mod folder;
 pub mod keep;
 pub mod launch;
+mod loss;
 mod process;
 mod procfs;
 mod start;

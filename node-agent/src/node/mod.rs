@@ -151,6 +151,10 @@ pub struct Node {
     ills: Vec<illness::Illness>,
     daemons: Daemons,
     generations: BTreeMap<GpuUuid, u64>,
+    /// What was wrong with MPS daemons since they served last.
+    daemon_ills: BTreeMap<GpuUuid, String>,
+    /// GPUs whose pods were told of their MPS server, until its daemon serves again.
+    told_lost: BTreeSet<GpuUuid>,
     reachable: BTreeMap<DeviceId, Result<AccessGrant, String>>,
     usage: Usage,
     /// The pods that had something of each GPU when the usage was seen.

@@ -191,6 +191,20 @@ fn pods_are_told_once_for_each_daemon_that_they_lost() {
         scene.told.iter().filter(|note| matches!(note, Note::MpsRestarted { .. })).count()
     };
     assert_eq!([1, 2, 2, 3].map(|generation| told(&mut scene, generation)), [0, 1, 1, 2]);
+    // A fault of the server that ends with the daemon is one loss, and one that ends by itself another.
+    for (generation, count) in [(4, 3), (4, 4), (5, 5)] {
+        if count < 5 {
+            scene.node.on_server_lost(&uuid(0), "a fault");
+        }
+        assert_eq!(told(&mut scene, generation), count);
+    }
+    scene.node.on_daemons([(uuid(0), Daemon::Ill("it does not answer".to_owned()))].into());
+    told(&mut scene, 6);
+    let last = scene.told.last().unwrap();
+    assert!(
+        matches!(last, Note::MpsRestarted { how: Some(how), .. } if how == "it does not answer"),
+        "{last:?}"
+    );
 }
 
 #[test]

@@ -82,11 +82,13 @@ async fn run_with(
     let mut tasks = JoinSet::new();
     tasks.spawn(writer.run(stop.clone()));
     ask_kubelet(&mut tasks, &args, &outlets, inlets.acknowledgements, &stop)?;
-    let (node, watched) = (args.node.clone(), gpu_nodes.clone());
-    tasks.spawn(spec_watch::watch(watched, nodes.clone(), node.clone(), events.clone(), stop.clone()));
+    let (node, watched) = (args.node.clone(), (gpu_nodes.clone(), nodes.clone()));
+    let (show, shown) = mpsc::unbounded_channel();
+    tasks.spawn(spec_watch::watch(watched, node.clone(), events.clone(), show, stop.clone()));
     let want_holders = Arc::clone(&outlets.want_holders);
     tasks.spawn(pod_watch::watch(client.clone(), node, events, want_holders, stop.clone()));
-    tasks.spawn(publisher::publish(gpu_nodes, name.clone(), inlets.statuses, before.clone(), stop.clone()));
+    let published = (gpu_nodes, name.clone());
+    tasks.spawn(publisher::publish(published, inlets.statuses, shown, before.clone(), stop.clone()));
     tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
     let pace = (!args.no_gfd_labels).then_some(gfd_labels::Pace::OF_AN_AGENT);
     tasks.spawn(gfd_labels::keep((nodes.clone(), name.clone()), inlets.gfd_labels, pace, stop.clone()));
@@ -232,7 +234,13 @@ async fn first_look(
                     None
                 });
             }
-            Ok(None) => spec_watch::ensure(api, nodes, node, stop).await,
+            Ok(None) => {
+                let made = spec_watch::ensure(api, nodes, node, stop);
+                let left =
+                    patience.map_or(Duration::MAX, |patience| patience.saturating_sub(begun.elapsed()));
+                // Without a Node the watch goes on trying.
+                drop(tokio::time::timeout(left, made).await);
+            }
             Err(error) => {
                 tracing::warn!(%error, "the GpuNode cannot be read; is the CRD applied? trying again");
                 stop.run_until_cancelled(tokio::time::sleep(TRY_AGAIN)).await;

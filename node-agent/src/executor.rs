@@ -1,6 +1,6 @@
 //! Runs one accepted step at a time on the GPU thread, and decides nothing.
 
-use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread};
+use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
 use crate::node::{Node, Recalled, Usage};
 use crate::processes::{self, Host};
 use crate::recording::Recording;
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 pub enum Outcome {
     /// An observation.
     Observed {
-        /// The GPUs.
-        result: Result<Vec<Gpu>, GpuError>,
+        /// The GPUs, and those that were left out.
+        result: Result<(Vec<Gpu>, Silent), GpuError>,
         /// Who uses how much of their memory.
         usage: Usage,
         /// How long it took.
@@ -119,7 +119,7 @@ impl Executor {
             let begun = Instant::now();
             let result = thread.observe().await;
             let took = begun.elapsed();
-            let gpus = result.as_ref().cloned().unwrap_or_default();
+            let gpus = result.as_ref().map(|(gpus, _)| gpus.clone()).unwrap_or_default();
             let usage =
                 tokio::task::spawn_blocking(move || processes::usage(&host, &gpus)).await.unwrap_or_default();
             Outcome::Observed { result, usage, took }

@@ -27,25 +27,16 @@ const TRY_AGAIN: Duration = Duration::from_secs(2);
 /// Labels to set, or to remove where there is no value.
 pub type Labels = BTreeMap<String, Option<String>>;
 
-/// The Node as the owner of its GpuNode, which goes with it; `None` if there is no such Node or it cannot be read.
-pub async fn owner(api: &Api<Node>, name: &str) -> Option<OwnerReference> {
-    match api.get_opt(name).await {
-        Ok(Some(node)) => Some(OwnerReference {
-            api_version: "v1".to_owned(),
-            kind: "Node".to_owned(),
-            name: name.to_owned(),
-            uid: node.metadata.uid.unwrap_or_default(),
-            ..OwnerReference::default()
-        }),
-        Ok(None) => {
-            tracing::warn!(node = name, "there is no such Node; its GpuNode will have no owner");
-            None
-        }
-        Err(error) => {
-            tracing::warn!(node = name, %error, "the Node cannot be read; its GpuNode will have no owner");
-            None
-        }
-    }
+/// The Node as the owner of its GpuNode, which goes with it; `None` if there is no such Node.
+pub async fn owner(api: &Api<Node>, name: &str) -> Result<Option<OwnerReference>, kube::Error> {
+    let node = api.get_opt(name).await?;
+    Ok(node.map(|node| OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: name.to_owned(),
+        uid: node.metadata.uid.unwrap_or_default(),
+        ..OwnerReference::default()
+    }))
 }
 
 /// Keeps the labels as they should be until `stop`.

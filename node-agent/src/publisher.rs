@@ -1,4 +1,5 @@
-//! Writes GpuNode.status: only on change, one write at a time, always the newest.
+//! Writes GpuNode.status: only on change, one write at a time, always the newest. What the API server shows is no longer
+//! what was written where the GpuNode was deleted and made anew, or etcd was restored: then all is written again.
 
 use crate::node::unserved;
 use jiff::Timestamp;
@@ -8,7 +9,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 /// How long a change that nobody waits for may be held back, so that several make one write.
@@ -21,11 +22,15 @@ const LAST_WRITE: Duration = Duration::from_secs(2);
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// Publishes `statuses` until `stop`. `written` is what the status says now, if that is known.
+/// The status as the API server lists it, or has it for another object than before; `None` while it has none.
+pub type Shown = Option<Value>;
+
+/// Publishes `statuses` until `stop`, and again where the API server shows another than was written. `written` is what the
+/// status says now, if that is known.
 pub async fn publish(
-    api: Api<GpuNode>,
-    name: String,
+    (api, name): (Api<GpuNode>, String),
     mut statuses: watch::Receiver<GpuNodeStatus>,
+    mut shown: mpsc::UnboundedReceiver<Shown>,
     written: Option<GpuNodeStatus>,
     stop: CancellationToken,
 ) {
@@ -35,6 +40,13 @@ pub async fn publish(
     loop {
         tokio::select! {
             changed = statuses.changed() => if changed.is_err() { return },
+            Some(shown) = shown.recv() => {
+                if writer.is_lost(shown.as_ref()) {
+                    tracing::warn!("GpuNode.status is not what was written; writing all of it");
+                    statuses.mark_changed();
+                }
+                continue;
+            }
             () = stop.cancelled() => return say_goodbye(writer, &statuses).await,
         }
         gather(&mut statuses, writer.written.as_ref()).await;
@@ -104,6 +116,14 @@ struct Writer {
 }
 
 impl Writer {
+    /// Whether what was written is not what the API server shows; then the next write leaves nothing out. One that was
+    /// shown before the last write costs a write that changes nothing.
+    fn is_lost(&mut self, shown: Option<&Value>) -> bool {
+        let lost = self.trusted && shown != self.written.as_ref().map(|written| json!(written)).as_ref();
+        self.trusted &= !lost;
+        lost
+    }
+
     async fn write(&mut self, mut status: GpuNodeStatus) -> Result<(), kube::Error> {
         keep_times(&mut status, &self.times, Timestamp::now());
         let body = match &self.written {
@@ -154,6 +174,7 @@ fn changes(written: &GpuNodeStatus, status: &GpuNodeStatus) -> Map<String, Value
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api_stand_in::client;
     use kerf_core::contract::Shape;
     use kerf_core::names::{GpuUuid, PodUid, SliceId};
     use kerf_core::units::{MemoryMib, SizeGb};
@@ -208,6 +229,40 @@ mod tests {
         let mut other = status(slice(SliceState::Held, None), false);
         keep_times(&mut other, &before, second);
         assert_eq!(other.conditions[0].last_transition_time, "2026-01-02T03:04:05Z");
+    }
+
+    #[tokio::test]
+    async fn a_status_that_the_api_server_has_not_is_written_whole_though_nothing_changed() {
+        let (client, log) = client(|_| (200, json!({"metadata": {"name": "n1"}})));
+        let (said, statuses) = watch::channel(GpuNodeStatus::default());
+        let (show, shown) = mpsc::unbounded_channel();
+        let stop = CancellationToken::new();
+        let node = (Api::all(client), "n1".to_owned());
+        tokio::spawn(publish(node, statuses, shown, None, stop.child_token()));
+        let writes = async |count: usize| {
+            let until = tokio::time::Instant::now() + Duration::from_secs(10);
+            while log.all().len() < count && tokio::time::Instant::now() < until {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            tokio::time::sleep(GATHER * 3).await;
+            let all: Vec<Value> = log.all().into_iter().map(|asked| asked.body["status"].clone()).collect();
+            assert_eq!(all.len(), count);
+            all
+        };
+        // Nothing is known of the node yet, and nothing is what a GpuNode that was just made shows.
+        show.send(None).unwrap();
+        writes(0).await;
+        said.send(status(slice(SliceState::Idle, None), true)).unwrap();
+        let first = writes(1).await.remove(0);
+        show.send(Some(first.clone())).unwrap();
+        writes(1).await;
+        // The first is a GpuNode that was made anew, the second one of an earlier time.
+        let earlier = json!(status(slice(SliceState::Held, None), false));
+        for (count, other) in [(2, None), (3, Some(earlier))] {
+            show.send(other).unwrap();
+            assert_eq!(writes(count).await[count - 1], first);
+        }
+        stop.cancel();
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::standing::Standing;
 use crate::tell;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
-use kerf_core::names::{DeviceId, PodKey, PodUid};
+use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
 use kerf_runtime::admin::Readiness;
 use std::collections::BTreeMap;
@@ -64,6 +64,8 @@ pub enum Event {
     Registered(usize, Result<(), String>),
     /// What the MPS daemons do.
     Daemons(Daemons),
+    /// The clients of a GPU's MPS server have lost their work, and how.
+    ServerLost(GpuUuid, String),
     /// The limits that are on the memory of pods.
     Limits(Limits),
     /// Which devices can be opened, and how.
@@ -232,6 +234,7 @@ impl Reconciler {
                 self.standing.on_daemons(&daemons);
                 self.node.on_daemons(daemons);
             }
+            Event::ServerLost(gpu, how) => self.node.on_server_lost(&gpu, &how),
             Event::Limits(limits) => self.standing.on_limits(limits),
             Event::Reachable(reachable) => self.node.on_reachable(reachable),
             Event::Trouble(event) => {
@@ -264,7 +267,18 @@ impl Reconciler {
                 if let Err(error) = &result {
                     tracing::error!(%error, "the GPUs cannot be observed");
                 }
-                self.node.on_observed(result);
+                let before = self.node.answering();
+                match result {
+                    Ok((gpus, silent)) => {
+                        self.node.on_silent(silent);
+                        self.node.on_observed(Ok(gpus));
+                    }
+                    Err(error) => self.node.on_observed(Err(error)),
+                }
+                // One that was away may have another handle, and nobody listens to one that never answered before.
+                if self.last_observed.is_some() && !self.node.answering().is_subset(&before) {
+                    self.outlets.keepers.reopen.ask();
+                }
                 self.node.on_usage(usage);
                 self.measure = true;
                 self.last_observed = Some(now);

@@ -1,6 +1,7 @@
 //! Watches the node's own GpuNode, and makes it when it is not there.
 
 use crate::node_object;
+use crate::publisher::Shown;
 use crate::reconcile::{Event, Events};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
@@ -10,6 +11,7 @@ use kube::Api;
 use kube::api::PostParams;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// The wait between two tries to make the GpuNode.
@@ -18,23 +20,28 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How long the API server may keep a watch: a connection that died silently is noticed soon after.
 const WATCH_SECONDS: u32 = 60;
 
-/// Sends each spec until `stop`.
+/// Sends each spec until `stop`, and to `shown` the status of each object that was listed or made anew.
 pub async fn watch(
-    api: Api<GpuNode>,
-    nodes: Api<Node>,
+    (api, nodes): (Api<GpuNode>, Api<Node>),
     node: NodeName,
     events: Events,
+    shown: mpsc::UnboundedSender<Shown>,
     stop: CancellationToken,
 ) {
     let config = watcher::Config::default().fields(&format!("metadata.name={node}")).timeout(WATCH_SECONDS);
     let stream = watcher(api.clone(), config).default_backoff().take_until(stop.clone().cancelled_owned());
     tokio::pin!(stream);
-    let mut is_there = false;
+    // The UID of the object that was seen last.
+    let mut seen = None;
     while let Some(event) = stream.next().await {
         match event {
-            Ok(watcher::Event::Init) => is_there = false,
+            Ok(watcher::Event::Init) => seen = None,
             Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
-                is_there = true;
+                if seen.as_ref() != Some(&object.metadata.uid) {
+                    // The publisher ends with the agent: then nobody needs to know.
+                    drop(shown.send(object.status.clone()));
+                    seen = Some(object.metadata.uid.clone());
+                }
                 let spec = object.read_spec().map_err(|error| error.to_string());
                 tracing::debug!(revision = spec.as_ref().map_or(0, |s| s.revision), "the GpuNode changed");
                 events.send(Event::Spec(object.metadata.uid, spec));
@@ -43,7 +50,7 @@ pub async fn watch(
                 tracing::warn!("the GpuNode was deleted; making it anew");
                 ensure(&api, &nodes, &node, &stop).await;
             }
-            Ok(watcher::Event::InitDone) if is_there => {}
+            Ok(watcher::Event::InitDone) if seen.is_some() => {}
             Ok(watcher::Event::InitDone) => ensure(&api, &nodes, &node, &stop).await,
             Err(error) => tracing::warn!(%error, "the watch of the GpuNode failed"),
         }
@@ -51,20 +58,61 @@ pub async fn watch(
 }
 
 /// Makes the GpuNode if it is not there; tries until it is. Its owner is the Node of now: one that was made anew has
-/// another UID, and the garbage collector removes what the old one owned.
+/// another UID, and the garbage collector removes what the old one owned. While there is no Node it is not made: without
+/// an owner it would outlive its node, and nobody adds one later.
 pub async fn ensure(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName, stop: &CancellationToken) {
-    let mut object = GpuNode::new(node);
-    object.metadata.owner_references =
-        node_object::owner(nodes, node.as_str()).await.map(|owner| vec![owner]);
-    loop {
-        match api.create(&PostParams::default(), &object).await {
-            Ok(_) => return tracing::info!(%node, "GpuNode made"),
-            Err(kube::Error::Api(status)) if status.code == 409 => return,
+    let mut told = false;
+    while !stop.is_cancelled() {
+        match make(api, nodes, node).await {
+            Ok(true) => return,
+            Ok(false) if told => {}
+            Ok(false) => {
+                tracing::warn!(%node, "there is no such Node; its GpuNode is made once there is");
+                told = true;
+            }
             Err(error) => tracing::warn!(%error, "failed to make the GpuNode; is the CRD applied?"),
         }
-        tokio::select! {
-            () = tokio::time::sleep(TRY_AGAIN) => {}
-            () = stop.cancelled() => return,
-        }
+        stop.run_until_cancelled(tokio::time::sleep(TRY_AGAIN)).await;
+    }
+}
+
+/// Whether the GpuNode is there now; not while there is no Node.
+async fn make(api: &Api<GpuNode>, nodes: &Api<Node>, node: &NodeName) -> Result<bool, kube::Error> {
+    let Some(owner) = node_object::owner(nodes, node.as_str()).await? else { return Ok(false) };
+    let mut object = GpuNode::new(node);
+    object.metadata.owner_references = Some(vec![owner]);
+    match api.create(&PostParams::default(), &object).await {
+        Ok(_) => tracing::info!(%node, "GpuNode made"),
+        Err(kube::Error::Api(status)) if status.code == 409 => {}
+        Err(error) => return Err(error),
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_stand_in::{client, refusal};
+    use serde_json::json;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[tokio::test]
+    async fn a_gpu_node_is_made_once_there_is_its_node() {
+        let asked = AtomicUsize::new(0);
+        let (client, log) = client(move |request| {
+            let made = || (200, json!({"metadata": {"name": "n1", "uid": "u1"}}));
+            match (request.method.as_str(), asked.load(Ordering::Relaxed)) {
+                ("GET", 0) => {
+                    asked.fetch_add(1, Ordering::Relaxed);
+                    refusal(404)
+                }
+                _ => made(),
+            }
+        });
+        let (gpu_nodes, nodes) = (Api::all(client.clone()), Api::all(client));
+        ensure(&gpu_nodes, &nodes, &NodeName::new("n1"), &CancellationToken::new()).await;
+        let posted: Vec<_> = log.all().into_iter().filter(|asked| asked.method == "POST").collect();
+        assert_eq!(posted.len(), 1);
+        assert_eq!(posted[0].body["metadata"]["ownerReferences"][0]["uid"], "u1");
     }
 }

@@ -11,7 +11,7 @@ pub fn tell(recorder: &Recorder, note: Note, evicts: bool, uid_of: impl Fn(&PodK
         About::Pod { key, uid }
     };
     let (about, news) = match note {
-        Note::MpsRestarted { gpu, pod: key } => (pod(key), News::MpsRestarted { gpu }),
+        Note::MpsRestarted { gpu, pod: key, how } => (pod(key), News::MpsRestarted { gpu, how }),
         Note::OverUse { gpu, pod: key, used, given } => {
             (pod(key), News::GpuMemoryOverUse { gpu, used, given, evicted: evicts })
         }

@@ -6,7 +6,7 @@ use kerf_core::names::GpuUuid;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::time::Duration;
 
@@ -40,24 +40,49 @@ pub struct EventWatch {
     set: EventSet,
     /// GPUs by their handles.
     gpus: BTreeMap<usize, GpuUuid>,
+    /// The indexes of GPUs that did not answer.
+    left_out: BTreeSet<u32>,
+    /// How many NVML counted.
+    count: u32,
 }
 
 impl EventWatch {
-    /// Loads NVML from `library` and registers every GPU that has events. One that does not answer is left out.
+    /// Loads NVML from `library` and registers every GPU that has events. One that does not answer is left
+    /// out until [`Self::register_left_out`].
     pub fn open(library: &OsStr) -> Result<Self, GpuError> {
         let nvml = open(library)?;
         let set = ffi::create_event_set(&nvml).map_err(GpuError::call("nvmlEventSetCreate"))?;
-        let mut watch = Self { nvml, set, gpus: BTreeMap::new() };
-        let count = watch.nvml.device_count().map_err(GpuError::call("nvmlDeviceGetCount_v2"))?;
-        for index in 0..count {
-            match watch.register(index) {
-                Ok(Some((handle, gpu))) => drop(watch.gpus.insert(handle, gpu)),
-                Ok(None) => tracing::info!(index, "the GPU tells of no errors by events"),
-                Err(error) if error.needs_reopening() => return Err(error),
-                Err(error) => tracing::warn!(index, %error, "the GPU's error events are not watched"),
+        let mut watch = Self { nvml, set, gpus: BTreeMap::new(), left_out: BTreeSet::new(), count: 0 };
+        watch.count = watch.nvml.device_count().map_err(GpuError::call("nvmlDeviceGetCount_v2"))?;
+        for index in 0..watch.count {
+            if let Err(error) = watch.add(index)? {
+                tracing::warn!(index, %error, "the GPU's error events are not watched");
+                watch.left_out.insert(index);
             }
         }
         Ok(watch)
+    }
+
+    /// Registers those of the GPUs that were left out that answer by now.
+    pub fn register_left_out(&mut self) -> Result<(), GpuError> {
+        for index in self.left_out.clone() {
+            if self.add(index)?.is_ok() {
+                tracing::info!(index, "the GPU's error events are watched");
+                self.left_out.remove(&index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers a GPU. The inner error is its own; after the outer one nothing of NVML's answers.
+    fn add(&mut self, index: u32) -> Result<Result<(), GpuError>, GpuError> {
+        match self.register(index) {
+            Ok(Some((handle, gpu))) => drop(self.gpus.insert(handle, gpu)),
+            Ok(None) => tracing::info!(index, "the GPU tells of no errors by events"),
+            Err(error) if error.needs_reopening() => return Err(error),
+            Err(error) => return Ok(Err(error)),
+        }
+        Ok(Ok(()))
     }
 
     fn register(&self, index: u32) -> Result<Option<(usize, GpuUuid)>, GpuError> {
@@ -74,6 +99,12 @@ impl EventWatch {
         ffi::register_events(&device, kinds.bits(), &self.set)
             .map_err(GpuError::call("nvmlDeviceRegisterEvents"))?;
         Ok(Some((ffi::handle_number(&device), uuid(&device)?)))
+    }
+
+    /// How many GPUs NVML counted, watched or not. More may be seen once it is opened anew.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
     }
 
     /// How many GPUs are watched.

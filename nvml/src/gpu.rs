@@ -163,6 +163,12 @@ pub trait GpuBackend {
     /// left out.
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError>;
 
+    /// GPUs that never answered, by index, with what the last look met; they are missing in what it gave.
+    /// None for one whose GPUs always answer.
+    fn silent(&self) -> &BTreeMap<u32, GpuError> {
+        const { &BTreeMap::new() }
+    }
+
     /// Makes a compute instance in the GPU instance `wanted`: at the place `part`, or without one of full size. The GPU
     /// instance is made first where it is not there; if the compute instance is then refused, it goes again.
     fn create(

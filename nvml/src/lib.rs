@@ -34,6 +34,7 @@ use kerf_core::units::MemoryMib;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use observe::Seen;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use tables::Tables;
 
@@ -91,6 +92,10 @@ impl NvmlBackend {
 impl GpuBackend for NvmlBackend {
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError> {
         self.observe_all()
+    }
+
+    fn silent(&self) -> &BTreeMap<u32, GpuError> {
+        self.seen.silent()
     }
 
     fn create(

@@ -37,12 +37,6 @@ impl NvmlBackend {
         Ok(self.seen.with(found, faults))
     }
 
-    /// GPUs that never answered, by index, with what the last look met; they are missing in what it gave.
-    #[must_use]
-    pub fn silent(&self) -> &BTreeMap<u32, GpuError> {
-        &self.seen.silent
-    }
-
     fn observe_gpu(&mut self, index: u32) -> Result<Gpu, GpuError> {
         let device =
             self.nvml.device_by_index(index).map_err(GpuError::call("nvmlDeviceGetHandleByIndex_v2"))?;
@@ -134,6 +128,10 @@ pub(crate) fn compute_mode(device: &Device<'_>) -> Result<ComputeMode, GpuError>
 }
 
 impl Seen {
+    pub(crate) fn silent(&self) -> &BTreeMap<u32, GpuError> {
+        &self.silent
+    }
+
     /// All GPUs that were ever seen, by index: those in `found` as they are, the others as they were, with a fault.
     fn with(&mut self, mut found: BTreeMap<GpuUuid, Gpu>, mut faults: BTreeMap<u32, GpuError>) -> Vec<Gpu> {
         for (uuid, last) in &self.gpus {

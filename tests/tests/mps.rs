@@ -5,8 +5,8 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
 use kerf_core::units::MemoryMib;
 use kerf_node_agent::mps::{
-    ComputeModes, Observed, Paths, State, Status, Timings, Wanted, WantedByTarget, leave, pipe_dir, shm_dir,
-    supervise,
+    ComputeModes, Observed, Paths, State, Status, Targets, Timings, Wanted, WantedByTarget, leave, pipe_dir,
+    shm_dir, supervise,
 };
 use kerf_tests::binaries;
 use kerf_tests::mps::{Event, Fault, MpsStandIn, Orders, ServerFault, WordFault};
@@ -120,7 +120,8 @@ impl Node {
     }
 
     fn agent_with(&self, paths: Paths, wanted: impl Into<Option<WantedByTarget>>) -> Agent {
-        let (wanted, wants) = watch::channel(wanted.into());
+        let targets = |wanted| Targets { wanted, ..Targets::default() };
+        let (wanted, wants) = watch::channel(wanted.into().map(targets));
         let (says, observed) = watch::channel(Observed::new());
         let supervisor =
             supervise(paths, timings(), wants, says, self.modes.clone(), CancellationToken::new());
@@ -146,7 +147,7 @@ impl Node {
 
 /// A supervisor. Dropping it is what SIGKILL is to an agent: nothing is tidied up.
 struct Agent {
-    wanted: watch::Sender<Option<WantedByTarget>>,
+    wanted: watch::Sender<Option<Targets>>,
     observed: watch::Receiver<Observed>,
     task: JoinHandle<()>,
 }
@@ -160,7 +161,7 @@ impl Drop for Agent {
 impl Agent {
     fn want(&self, target: &str, wanted: Option<Wanted>) {
         self.wanted.send_modify(|all| {
-            let all = all.get_or_insert_default();
+            let all = &mut all.get_or_insert_default().wanted;
             match wanted {
                 Some(wanted) => all.insert(target.to_owned(), wanted),
                 None => all.remove(target),

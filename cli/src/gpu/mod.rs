@@ -7,7 +7,7 @@ mod profiles;
 use anyhow::Context as _;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use kerf_core::mig::catalog::{self, GpuModel};
-use kerf_nvml::{Gpu, GpuError, NvmlBackend};
+use kerf_nvml::{Gpu, GpuBackend as _, GpuError, NvmlBackend};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt;

@@ -16,6 +16,9 @@ use thiserror::Error;
 pub struct GpuNodeStatus {
     /// The newest spec that the agent took in.
     pub observed_revision: u64,
+    /// The newest epoch of a leader that the agent has seen in this GpuNode. It takes no spec of an older one: where it is newer
+    /// than the spec's, as after an etcd restore, only a leader that rises over it is heard.
+    pub observed_epoch: u64,
     /// The node's GPUs by index.
     pub gpus: Vec<GpuStatus>,
     /// The slices that exist or are being made.

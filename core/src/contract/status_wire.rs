@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct StatusWire {
     observed_revision: u64,
+    observed_epoch: u64,
     /// What MIG offers on each model, by its short name.
     models: BTreeMap<String, MigTable>,
     gpus: Vec<GpuStatus>,
@@ -22,7 +23,8 @@ pub(super) struct StatusWire {
 
 impl From<GpuNodeStatus> for StatusWire {
     fn from(status: GpuNodeStatus) -> Self {
-        let GpuNodeStatus { observed_revision, mut gpus, slices, conditions, summary } = status;
+        let GpuNodeStatus { observed_revision, observed_epoch, mut gpus, slices, conditions, summary } =
+            status;
         let mut models = BTreeMap::new();
         for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
             let table = std::mem::take(&mut gpu.profiles);
@@ -32,19 +34,20 @@ impl From<GpuNodeStatus> for StatusWire {
                 gpu.profiles = table;
             }
         }
-        Self { observed_revision, models, gpus, slices, conditions, summary }
+        Self { observed_revision, observed_epoch, models, gpus, slices, conditions, summary }
     }
 }
 
 impl From<StatusWire> for GpuNodeStatus {
     fn from(wire: StatusWire) -> Self {
-        let StatusWire { observed_revision, models, mut gpus, slices, conditions, summary } = wire;
+        let StatusWire { observed_revision, observed_epoch, models, mut gpus, slices, conditions, summary } =
+            wire;
         for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
             if gpu.profiles.is_empty() {
                 gpu.profiles = models.get(&gpu.model).cloned().unwrap_or_default();
             }
         }
-        Self { observed_revision, gpus, slices, conditions, summary }
+        Self { observed_revision, observed_epoch, gpus, slices, conditions, summary }
     }
 }
 

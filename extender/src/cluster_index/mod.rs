@@ -239,10 +239,10 @@ impl ClusterIndex {
         }
     }
 
-    /// A leader of a newer epoch has written: this one is none any more. While this one is still listing, it is rather
-    /// the record of epochs that was lost, and its own rises over what it finds.
+    /// A leader of a newer epoch has written, or an agent has seen one: this one is none any more. While this one is
+    /// still listing, it is rather the record of epochs that was lost, and its own rises over what it finds.
     fn check_epoch(&mut self, name: &NodeName) {
-        let Some(written) = self.nodes.get(name).and_then(IndexedNode::written_epoch) else { return };
+        let Some(written) = self.nodes.get(name).and_then(IndexedNode::newest_epoch) else { return };
         if !self.listing.nodes_listed && written >= self.epoch {
             self.epoch = written + 1;
         } else if written > self.epoch {

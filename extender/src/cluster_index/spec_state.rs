@@ -84,13 +84,13 @@ impl SpecState {
     }
 
     /// The spec to write now, by the leader of `epoch`; all changes until now go into one write. `None` if there is
-    /// nothing to write or a write is under way.
-    pub fn begin(&mut self, epoch: u64) -> Option<&GpuNodeSpec> {
-        if self.in_flight.is_some() || self.queued.is_empty() {
+    /// nothing to write or a write is under way. One that its agent has `ignored` is written again as it is.
+    pub fn begin(&mut self, epoch: u64, ignored: bool) -> Option<&GpuNodeSpec> {
+        if self.in_flight.is_some() || self.queued.is_empty() && !ignored {
             return None;
         }
         let changes = std::mem::take(&mut self.queued);
-        if self.working == self.committed {
+        if self.working == self.committed && !ignored {
             return None;
         }
         let next = successor(&self.committed, self.working.clone(), epoch);

@@ -20,15 +20,15 @@ fn changes_that_gather_during_a_write_go_into_one_next_write() {
     let status = node_status(&["H100-80GB"]);
     let mut state = SpecState::default();
     assert_eq!(state.push(reserve("a", SMALL), Some(&status), &Fleet::default()), Ok(true));
-    let first = state.begin(3).unwrap().clone();
+    let first = state.begin(3, false).unwrap().clone();
     assert_eq!((first.revision, first.epoch, pods(&first)), (1, 3, vec!["a"]));
     state.push(reserve("b", SMALL), Some(&status), &Fleet::default()).unwrap();
     state.push(reserve("c", SMALL), Some(&status), &Fleet::default()).unwrap();
-    assert!(state.begin(3).is_none(), "one write at a time");
+    assert!(state.begin(3, false).is_none(), "one write at a time");
     assert!(!state.is_committed(&promisee("a").uid));
     state.written(1);
     assert!(state.is_committed(&promisee("a").uid) && !state.is_committed(&promisee("b").uid));
-    let second = state.begin(3).unwrap().clone();
+    let second = state.begin(3, false).unwrap().clone();
     assert_eq!((second.revision, pods(&second)), (2, vec!["a", "b", "c"]));
 }
 
@@ -38,11 +38,11 @@ fn changes_that_cancel_each_other_are_not_written() {
     let mut state = SpecState::default();
     state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
     assert_eq!(state.push(reserve("a", SMALL), Some(&status), &Fleet::default()), Ok(false));
-    state.begin(1).unwrap();
+    state.begin(1, false).unwrap();
     state.written(1);
     state.push(Change::Release(promisee("a").uid), Some(&status), &Fleet::default()).unwrap();
     state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
-    assert!(state.begin(1).is_none());
+    assert!(state.begin(1, false).is_none());
     assert!(state.is_committed(&promisee("a").uid) && !state.is_pending());
 }
 
@@ -51,7 +51,7 @@ fn a_write_whose_reply_was_lost_is_known_by_its_content() {
     let status = node_status(&["H100-80GB"]);
     let mut state = SpecState::default();
     state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
-    let next = state.begin(1).unwrap().clone();
+    let next = state.begin(1, false).unwrap().clone();
     assert_eq!(state.show(next.clone(), Some(&status), &Fleet::default()), Shown::Ours);
     assert!(state.is_committed(&promisee("a").uid));
     // The reply comes after all, and the watch shows the same again.
@@ -65,15 +65,15 @@ fn pending_changes_are_applied_anew_to_what_somebody_else_wrote() {
     let status = node_status(&["H100-80GB"]);
     let mut other = SpecState::default();
     other.push(reserve("x", SMALL), Some(&status), &Fleet::default()).unwrap();
-    let foreign = other.begin(9).unwrap().clone();
+    let foreign = other.begin(9, false).unwrap().clone();
 
     let mut state = SpecState::default();
     state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
-    let mine = state.begin(1).unwrap().clone();
+    let mine = state.begin(1, false).unwrap().clone();
     assert_eq!(mine.slices[0].shape, foreign.slices[0].shape, "both took the same place");
     state.push(reserve("b", SMALL), Some(&status), &Fleet::default()).unwrap();
     assert_eq!(state.show(foreign, Some(&status), &Fleet::default()), Shown::Foreign);
-    let again = state.begin(1).unwrap();
+    let again = state.begin(1, false).unwrap();
     assert_eq!((again.revision, pods(again)), (2, vec!["x", "a", "b"]));
     assert_ne!(again.slices[0].shape, again.slices[1].shape);
 }
@@ -83,13 +83,13 @@ fn a_promise_that_has_no_place_any_more_is_dropped() {
     let status = node_status(&["H100-80GB"]);
     let mut other = SpecState::default();
     other.push(reserve("x", SMALL), Some(&status), &Fleet::default()).unwrap();
-    let foreign = other.begin(1).unwrap().clone();
+    let foreign = other.begin(1, false).unwrap().clone();
     let mut state = SpecState::default();
     state.push(reserve("a", WHOLE), Some(&status), &Fleet::default()).unwrap();
-    state.begin(1).unwrap();
+    state.begin(1, false).unwrap();
     state.rebase(foreign.clone(), Some(&status), &Fleet::default());
     assert_eq!(state.working(), &foreign);
-    assert!(state.begin(1).is_none() && !state.is_pending());
+    assert!(state.begin(1, false).is_none() && !state.is_pending());
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn an_abandoned_change_leaves_no_trace() {
     let status = node_status(&["H100-80GB"]);
     let mut state = SpecState::default();
     state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
-    state.begin(1).unwrap();
+    state.begin(1, false).unwrap();
     state.push(reserve("b", SMALL), Some(&status), &Fleet::default()).unwrap();
     state.abandon();
     assert_eq!(state.working(), state.committed());
@@ -110,7 +110,7 @@ fn a_policy_is_taken_from_what_is_shown_whatever_is_being_written() {
     let policy = NodePolicy { remove_rejected_pods: true, ..NodePolicy::default() };
     let mut state = SpecState::default();
     state.push(reserve("a", SMALL), Some(&status), &Fleet::default()).unwrap();
-    let mine = state.begin(1).unwrap().clone();
+    let mine = state.begin(1, false).unwrap().clone();
     let before = GpuNodeSpec { policy: policy.clone(), ..GpuNodeSpec::default() };
     assert_eq!(state.show(before, Some(&status), &Fleet::default()), Shown::Known);
     assert_eq!((&state.working().policy, &state.committed().policy), (&policy, &policy));

@@ -358,6 +358,28 @@ fn a_leader_whose_lease_was_lost_rises_over_the_epochs_that_it_finds() {
 }
 
 #[test]
+fn an_agent_that_has_seen_a_newer_epoch_than_the_spec_has_is_written_to_in_one_that_it_hears() {
+    // After an etcd restore the spec is of epoch 1 again.
+    let status = GpuNodeStatus { observed_epoch: 5, ..node_status(&["H100-80GB"]) };
+    let mut index = index();
+    reserve(&mut index, "a");
+    let promised = write(&mut index).unwrap();
+    index.show_node(&gpu_node(&promised, &status));
+    assert!(index.take_effects().deposed, "this leader is not heard");
+    assert!(index.begin_write(&"n".into()).is_none());
+    let mut index = ClusterIndex::new(2, Terms::default());
+    index.show_node(&gpu_node(&promised, &status));
+    index.nodes_listed();
+    assert!(index.take_effects().unwritten.contains(&NodeName::new("n")));
+    let (before, next) = index.begin_write(&"n".into()).unwrap();
+    assert_eq!((before, next.revision, next.epoch), (promised.revision, promised.revision + 1, 6));
+    assert_eq!(next.slices, promised.slices);
+    index.wrote(&"n".into(), next.revision);
+    assert!(index.begin_write(&"n".into()).is_none(), "once");
+    assert!(!index.is_pending(&"n".into()));
+}
+
+#[test]
 fn a_spec_that_the_api_server_never_takes_is_given_up_and_its_bind_told() {
     let mut index = index();
     reserve(&mut index, "a");

@@ -21,12 +21,14 @@ impl ClusterIndex {
     /// The next spec of a node, and the revision that it follows. `None` if there is nothing to write, or if a leader of
     /// a newer epoch has written: then this one writes no more.
     pub fn begin_write(&mut self, name: &NodeName) -> Option<(u64, GpuNodeSpec)> {
-        let spec = self.nodes.get_mut(name)?.spec.as_mut().ok()?;
-        if spec.committed().epoch > self.epoch {
+        let node = self.nodes.get_mut(name)?;
+        if node.newest_epoch()? > self.epoch {
             return None;
         }
+        let ignored = node.is_ignored();
+        let spec = node.spec.as_mut().ok()?;
         let before = spec.committed().revision;
-        let write = spec.begin(self.epoch).map(|next| (before, next.clone()));
+        let write = spec.begin(self.epoch, ignored).map(|next| (before, next.clone()));
         if write.is_none() {
             // Changes that cancelled each other are as good as written.
             self.effects.changed.insert(name.clone());
@@ -47,7 +49,7 @@ impl ClusterIndex {
         let name = found.name();
         self.show_node(found);
         let Some(node) = self.nodes.get_mut(&name) else { return Reread::Done };
-        if node.written_epoch().is_some_and(|epoch| epoch > self.epoch) {
+        if node.newest_epoch().is_some_and(|epoch| epoch > self.epoch) {
             return Reread::Deposed;
         }
         if let (Ok(spec), Ok(fresh)) = (&mut node.spec, node::read_spec(found)) {
@@ -74,7 +76,8 @@ impl ClusterIndex {
     /// Whether a node's spec is not yet what is wanted.
     #[must_use]
     pub fn is_pending(&self, name: &NodeName) -> bool {
-        self.nodes.get(name).is_some_and(|n| n.spec.as_ref().is_ok_and(SpecState::is_pending))
+        let is_pending = |n: &IndexedNode| n.is_ignored() || n.spec.as_ref().is_ok_and(SpecState::is_pending);
+        self.nodes.get(name).is_some_and(is_pending)
     }
 
     pub(super) fn note_pending(&mut self, name: &NodeName) {
@@ -86,9 +89,20 @@ impl ClusterIndex {
 }
 
 impl IndexedNode {
-    /// The epoch of the leader that wrote the spec last.
+    /// The epoch of the leader that wrote the spec last, or a newer one that the agent has seen.
     #[must_use]
-    pub fn written_epoch(&self) -> Option<u64> {
-        self.spec.as_ref().ok().map(|spec| spec.committed().epoch)
+    pub fn newest_epoch(&self) -> Option<u64> {
+        self.spec.as_ref().ok().map(|spec| spec.committed().epoch.max(self.observed_epoch()))
+    }
+
+    /// Whether the agent takes no spec of the epoch that this one was written in: it has seen a newer. An etcd restore takes
+    /// epochs back.
+    #[must_use]
+    pub fn is_ignored(&self) -> bool {
+        self.spec.as_ref().is_ok_and(|spec| spec.committed().epoch < self.observed_epoch())
+    }
+
+    fn observed_epoch(&self) -> u64 {
+        self.status.as_ref().map_or(0, |status| status.observed_epoch)
     }
 }

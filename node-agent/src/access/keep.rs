@@ -23,7 +23,9 @@ pub async fn keep(
 ) {
     let files = Arc::new(files);
     loop {
-        let Some(now) = wanted.borrow_and_update().as_ref().map(|kept| kept.reach.clone()) else {
+        let now =
+            wanted.borrow_and_update().as_ref().map(|kept| (kept.reach.clone(), kept.spared.devices.clone()));
+        let Some((now, spared)) = now else {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = wanted.changed() => if changed.is_err() { return stop.cancelled().await },
@@ -32,7 +34,7 @@ pub async fn keep(
         };
         let files = Arc::clone(&files);
         // Off the loop's thread: a folder on a slow disk must not hold up anything else.
-        let Ok(made) = tokio::task::spawn_blocking(move || files.ensure(&now)).await else { return };
+        let Ok(made) = tokio::task::spawn_blocking(move || files.ensure(&now, &spared)).await else { return };
         let failed = made.values().any(Result::is_err);
         let told = made.into_iter().map(|(device, made)| (device, made.map_err(|error| error.to_string())));
         events.send(Event::Reachable(told.collect()));

@@ -139,8 +139,7 @@ impl Default for Places {
 /// # Errors
 /// Which could not be removed, and why.
 pub fn remove_specs_but(folder: &Path, spared: &BTreeSet<DeviceId>) -> Result<(), String> {
-    let spared = spared.iter().map(|device| (device.clone(), ())).collect();
-    let left = spec_folder::remove_others(folder, &spared);
+    let left = spec_folder::remove_others(folder, |device| spared.contains(device));
     let texts: Vec<_> = left.values().map(ToString::to_string).collect();
     if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
 }
@@ -163,19 +162,23 @@ impl AccessFiles {
     /// Makes what is missing for the wanted devices and removes what was made for others, also by an earlier process.
     ///
     /// Answers for every wanted device: what a container gets with it, or why it must not be offered. A device that is
-    /// not wanted is in the answer if its spec could not be removed. With nothing wanted, nothing of kerf's is left.
+    /// not wanted is in the answer if its spec could not be removed. With nothing wanted, nothing of kerf's is left but
+    /// for the spared devices.
     ///
     /// Level-triggered: it may be called at any time with the whole set, and writes only what differs. It blocks on
     /// files.
     pub fn ensure(
         &self,
         wanted: &BTreeMap<DeviceId, Access>,
+        spared: &BTreeSet<DeviceId>,
     ) -> BTreeMap<DeviceId, Result<AccessGrant, AccessError>> {
         let files = self.places.device_nodes.then(|| DeviceFiles::new(&self.places));
         let mut answers: BTreeMap<_, _> =
             wanted.iter().map(|(id, access)| (id.clone(), self.grant(id, access, files.as_ref()))).collect();
         if let Some(folder) = &self.places.cdi {
-            let left = spec_folder::remove_others(folder, wanted);
+            let left = spec_folder::remove_others(folder, |device| {
+                wanted.contains_key(device) || spared.contains(device)
+            });
             answers.extend(left.into_iter().map(|(id, error)| (id, Err(error))));
         }
         answers

@@ -42,17 +42,17 @@ fn replace(folder: &Path, path: &Path, text: &str) -> io::Result<()> {
     draft.persist(path).map(drop).map_err(|error| error.error)
 }
 
-/// Removes kerf's specs of devices that are not wanted. Gives those that could not be removed.
-pub(super) fn remove_others<T>(
+/// Removes kerf's specs of devices that do not stay. Gives those that could not be removed.
+pub(super) fn remove_others(
     folder: &Path,
-    wanted: &BTreeMap<DeviceId, T>,
+    stays: impl Fn(&DeviceId) -> bool,
 ) -> BTreeMap<DeviceId, AccessError> {
     let mut left = BTreeMap::new();
     for (name, path) in files(folder) {
         if is_draft(&name) {
             drop(fs::remove_file(&path));
         }
-        let Some(device) = device_of(&name).filter(|device| !wanted.contains_key(device)) else { continue };
+        let Some(device) = device_of(&name).filter(|device| !stays(device)) else { continue };
         match fs::remove_file(&path) {
             Ok(()) => tracing::info!(file = %path.display(), "CDI spec removed"),
             Err(error) if error.kind() == ErrorKind::NotFound => {}

@@ -116,7 +116,7 @@ fn ensure(
     places: Places,
     devices: &[(&str, Target)],
 ) -> BTreeMap<DeviceId, Result<AccessGrant, AccessError>> {
-    AccessFiles::new(places).ensure(&wanted(devices))
+    AccessFiles::new(places).ensure(&wanted(devices), &BTreeSet::new())
 }
 
 fn only(answers: BTreeMap<DeviceId, Result<AccessGrant, AccessError>>) -> Result<AccessGrant, AccessError> {
@@ -310,6 +310,16 @@ fn specs_are_written_once_kept_over_a_restart_mended_and_removed_when_not_wanted
     assert_eq!(node.specs(), [format!("kerf.dev-{SHARE}.json")]);
     ensure(node.simulated_places(), &[]);
     assert_eq!(node.specs(), [""; 0]);
+}
+
+#[test]
+fn a_spared_devices_spec_stays_though_nobody_wants_it() {
+    let node = Node::simulated();
+    let devices = [("MIG-1", INSTANCE), ("MIG-2", INSTANCE)];
+    ensure(node.simulated_places(), &devices);
+    let spared = [DeviceId::new("MIG-2")].into();
+    assert!(AccessFiles::new(node.simulated_places()).ensure(&BTreeMap::new(), &spared).is_empty());
+    assert_eq!(node.specs(), ["kerf.dev-MIG-2.json"]);
 }
 
 #[test]

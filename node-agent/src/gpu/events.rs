@@ -7,7 +7,7 @@ use kerf_nvml::EventWatch;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long one wait takes at most.
 const WAIT: Duration = Duration::from_secs(5);
@@ -30,10 +30,14 @@ impl Reopen {
 pub fn watch(library: OsString, events: Events, reopen: Reopen, metrics: Metrics) -> std::io::Result<()> {
     let wait = move || {
         loop {
+            let begun = Instant::now();
             if let Err(error) = watch_once(&library, &events, &reopen) {
                 metrics.count_events(&error);
                 tracing::warn!(%error, "the GPUs' error events are not heard; trying again");
-                std::thread::sleep(AGAIN);
+                // Meanwhile nobody hears: only what fails at once is waited for.
+                if begun.elapsed() < AGAIN {
+                    std::thread::sleep(AGAIN);
+                }
             }
         }
     };
@@ -42,15 +46,21 @@ pub fn watch(library: OsString, events: Events, reopen: Reopen, metrics: Metrics
 
 fn watch_once(library: &OsString, events: &Events, reopen: &Reopen) -> Result<(), GpuError> {
     let mut watch = EventWatch::open(library)?;
-    if watch.gpus() == 0 {
-        std::thread::sleep(WAIT);
-    }
     while !reopen.0.swap(false, Ordering::Relaxed) {
-        match watch.wait(WAIT)? {
-            Some(event) => events.send(Event::Trouble(event)),
+        if watch.gpus() == 0 {
+            std::thread::sleep(WAIT);
+            // NVML may count more of them when it is opened anew.
+            if watch.count() == 0 {
+                return Ok(());
+            }
+        } else if let Some(event) = watch.wait(WAIT)? {
+            events.send(Event::Trouble(event));
+            continue;
+        } else {
             // NVML may give up at once; nobody is in a hurry here.
-            None => std::thread::sleep(Duration::from_millis(100)),
+            std::thread::sleep(Duration::from_millis(100));
         }
+        watch.register_left_out()?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::node::Kept;
 use crate::reconcile::{Event, Events};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -29,12 +29,13 @@ pub async fn keep(
     // What is kept beside the limits changes often; what the driver refused is not asked for each time.
     let (mut tried, mut again) = (None, None);
     loop {
-        let now = wanted.borrow_and_update().as_ref().map(|kept| kept.limits.clone());
+        let now =
+            wanted.borrow_and_update().as_ref().map(|kept| (kept.limits.clone(), kept.spared.gpus.clone()));
         if let Some(limits) =
             now.filter(|now| tried.as_ref() != Some(now) || again.is_some_and(|at| at <= Instant::now()))
         {
             let before = set.clone();
-            let settled = apply(&thread, &mut set, &limits).await;
+            let settled = apply(&thread, &mut set, (&limits.0, &limits.1)).await;
             if set != before {
                 events.send(Event::Limits(set.clone()));
             }
@@ -49,9 +50,14 @@ pub async fn keep(
     }
 }
 
-/// Whether everything is as wanted.
-async fn apply(thread: &GpuThread, set: &mut Limits, wanted: &Limits) -> bool {
-    let gone: Vec<_> = set.keys().filter(|key| !wanted.contains_key(*key)).cloned().collect();
+/// Whether everything is as wanted. What is set on the spared GPUs stays.
+async fn apply(
+    thread: &GpuThread,
+    set: &mut Limits,
+    (wanted, spared): (&Limits, &BTreeSet<GpuUuid>),
+) -> bool {
+    let stays = |key: &&(GpuUuid, String)| wanted.contains_key(*key) || spared.contains(&key.0);
+    let gone: Vec<_> = set.keys().filter(|key| !stays(key)).cloned().collect();
     let new: Vec<_> = wanted.iter().filter(|(key, limit)| set.get(*key) != Some(limit)).collect();
     let lifts = gone.into_iter().map(|key| (key, None));
     let sets = new.into_iter().map(|(key, limit)| (key.clone(), Some(*limit)));

@@ -7,12 +7,16 @@ use crate::metrics::{Call as Counted, Metrics};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
+use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Opens the backend. Called on the thread, at the first call and after an error that says that it must be opened anew.
 pub type Open = Box<dyn FnMut() -> Result<Box<dyn GpuBackend>, GpuError> + Send>;
+
+/// GPUs that never answered, by index, with what the last look met.
+pub type Silent = BTreeMap<u32, GpuError>;
 
 /// What the thread does next.
 type Call = Box<dyn FnOnce(&mut Backend) + Send>;
@@ -44,9 +48,9 @@ impl GpuThread {
         Self { metrics: Some(metrics), ..self.clone() }
     }
 
-    /// [`GpuBackend::observe`].
-    pub async fn observe(&self) -> Result<Vec<Gpu>, GpuError> {
-        self.ask(|backend| backend.observe()).await
+    /// [`GpuBackend::observe`], with the GPUs that it left out.
+    pub async fn observe(&self) -> Result<(Vec<Gpu>, Silent), GpuError> {
+        self.ask(|backend| Ok((backend.observe()?, backend.silent().clone()))).await
     }
 
     /// [`GpuBackend::create`].

@@ -1,6 +1,7 @@
 //! Keeps the MPS daemons that the node's shares need, and tells what they do.
 
-use super::{ComputeModes, Observed, Paths, State, Timings, Wanted, WantedByTarget, supervise};
+use super::loss::Losses;
+use super::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
 use crate::gpu::GpuThread;
 use crate::node::{Daemon, Daemons, Kept};
 use crate::reconcile::{Event, Events};
@@ -49,9 +50,13 @@ pub async fn keep(
         }
     };
     let telling = async {
+        let mut losses = Losses::default();
         while seen.changed().await.is_ok() {
-            let daemons = daemons(&seen.borrow_and_update());
-            events.send(Event::Daemons(daemons));
+            let now = seen.borrow_and_update().clone();
+            for (target, how) in losses.since(&now) {
+                events.send(Event::ServerLost(GpuUuid::new(target), how));
+            }
+            events.send(Event::Daemons(daemons(&now)));
         }
         std::future::pending::<()>().await;
     };
@@ -63,12 +68,13 @@ pub async fn keep(
     stop.cancelled().await;
 }
 
-fn by_target(kept: &Kept) -> WantedByTarget {
+fn by_target(kept: &Kept) -> Targets {
     let wanted = kept.daemons.iter().map(|(gpu, daemon)| {
         let wanted = Wanted { limit: daemon.limit, threads: daemon.threads, exclusive: daemon.exclusive };
         (gpu.as_str().to_owned(), wanted)
     });
-    wanted.collect()
+    let spared = kept.spared.gpus.iter().map(ToString::to_string).collect();
+    Targets { wanted: wanted.collect(), spared }
 }
 
 fn daemons(observed: &Observed) -> Daemons {

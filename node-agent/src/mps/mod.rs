@@ -14,6 +14,7 @@ mod daemon;
 mod folder;
 pub mod keep;
 pub mod launch;
+mod loss;
 mod process;
 mod procfs;
 mod start;
@@ -49,6 +50,15 @@ pub struct Wanted {
 
 /// The daemons that should run, by what they see: the UUID of a GPU or of a MIG device, as `CUDA_VISIBLE_DEVICES` has it.
 pub type WantedByTarget = BTreeMap<String, Wanted>;
+
+/// Which daemons should run, and which are left as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Targets {
+    /// Those that should run. All others end, but for the spared.
+    pub wanted: WantedByTarget,
+    /// Those of which nothing can be said now.
+    pub spared: BTreeSet<String>,
+}
 
 /// What a target's daemon does.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! One task for each target that is wanted, or that an earlier agent left a daemon or a compute mode of.
 
 use super::target::Target;
-use super::{ComputeModes, Observed, Paths, Timings, Wanted, WantedByTarget, folder};
+use super::{ComputeModes, Observed, Paths, Targets, Timings, Wanted, folder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -16,7 +16,7 @@ use tracing::error;
 pub async fn supervise(
     paths: Paths,
     timings: Timings,
-    mut wanted: watch::Receiver<Option<WantedByTarget>>,
+    mut wanted: watch::Receiver<Option<Targets>>,
     observed: watch::Sender<Observed>,
     modes: impl ComputeModes,
     stop: CancellationToken,
@@ -46,8 +46,7 @@ pub async fn supervise(
 /// What fails is tried again, without end.
 pub async fn leave(paths: Paths, timings: Timings, modes: impl ComputeModes, spared: &BTreeSet<String>) {
     let mut keepers = Keepers::new(paths, timings, watch::Sender::default(), modes);
-    keepers.wanted = Some(WantedByTarget::new());
-    keepers.find_left(spared);
+    keepers.want(Targets { spared: spared.clone(), ..Targets::default() });
     while !keepers.running.is_empty() {
         keepers.one_ended().await;
     }
@@ -59,7 +58,7 @@ struct Keepers {
     modes: Arc<dyn ComputeModes>,
     observed: watch::Sender<Observed>,
     /// What was wanted last; none before the first time.
-    wanted: Option<WantedByTarget>,
+    targets: Option<Targets>,
     tasks: JoinSet<()>,
     /// What the task of each target is told to want.
     running: BTreeMap<String, (Id, watch::Sender<Option<Wanted>>)>,
@@ -77,37 +76,42 @@ impl Keepers {
             timings,
             modes: Arc::new(modes),
             observed,
-            wanted: None,
+            targets: None,
             tasks: JoinSet::new(),
             running: BTreeMap::new(),
         }
     }
 
-    fn want(&mut self, wanted: WantedByTarget) {
-        if self.wanted.is_none() {
-            self.find_left(&BTreeSet::new());
+    fn want(&mut self, targets: Targets) {
+        // What was spared, and is not any more, may be there without a task.
+        if self.targets.as_ref().map(|before| &before.spared) != Some(&targets.spared) {
+            self.find_left(&targets);
         }
-        for (target, (_, sender)) in &self.running {
-            let now_wanted = wanted.get(target).cloned();
+        for (target, (_, sender)) in self.running.iter().filter(|(name, _)| !targets.spared.contains(*name)) {
+            let now_wanted = targets.wanted.get(target).cloned();
             sender.send_if_modified(|wanted| {
                 let changed = *wanted != now_wanted;
                 *wanted = now_wanted;
                 changed
             });
         }
-        for (target, wanted) in &wanted {
+        for (target, wanted) in &targets.wanted {
             if !self.running.contains_key(target) {
                 self.keep(target, Some(wanted.clone()));
             }
         }
-        self.wanted = Some(wanted);
+        self.targets = Some(targets);
     }
 
     /// Targets that have a folder had a daemon or were to have one, and may have another compute mode.
-    fn find_left(&mut self, spared: &BTreeSet<String>) {
+    fn find_left(&mut self, Targets { wanted, spared }: &Targets) {
         match folder::targets(&self.paths.root) {
-            Ok(targets) => {
-                targets.iter().filter(|t| !spared.contains(*t)).for_each(|target| self.keep(target, None));
+            Ok(left) => {
+                for target in left.iter().filter(|target| !spared.contains(*target)) {
+                    if !self.running.contains_key(target) {
+                        self.keep(target, wanted.get(target).cloned());
+                    }
+                }
             }
             Err(error) => {
                 error!(root = %self.paths.root.display(), %error, "the MPS daemons' folders cannot be listed");
@@ -139,7 +143,7 @@ impl Keepers {
             return;
         };
         self.running.remove(&target);
-        match self.wanted.as_ref().and_then(|wanted| wanted.get(&target)).cloned() {
+        match self.targets.as_ref().and_then(|targets| targets.wanted.get(&target)).cloned() {
             Some(wanted) => self.keep(&target, Some(wanted)),
             None => {
                 self.observed.send_modify(|all| {
@@ -183,7 +187,7 @@ mod tests {
         }
     }
 
-    fn agent(root: &Path, modes: &Modes, wanted: WantedByTarget) -> tokio::task::JoinHandle<()> {
+    fn agent(root: &Path, modes: &Modes, targets: Targets) -> tokio::task::JoinHandle<()> {
         let paths = Paths {
             root: root.to_owned(),
             program: "/none".into(),
@@ -191,7 +195,7 @@ mod tests {
             cgroup: None,
             private_shm: false,
         };
-        let (wants, modes) = (watch::Sender::new(Some(wanted)).subscribe(), modes.clone());
+        let (wants, modes) = (watch::Sender::new(Some(targets)).subscribe(), modes.clone());
         let stop = CancellationToken::new();
         tokio::spawn(supervise(paths, Timings::default(), wants, watch::Sender::default(), modes, stop))
     }
@@ -201,12 +205,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let modes = Modes::default();
         let wanted = Wanted { limit: MemoryMib(1024), threads: 100, exclusive: true };
-        let first = agent(root.path(), &modes, WantedByTarget::from([(GPU.to_owned(), wanted)]));
+        let wanted = [(GPU.to_owned(), wanted)].into();
+        let first = agent(root.path(), &modes, Targets { wanted, ..Targets::default() });
         modes.was_set.notified().await;
         first.abort();
         drop(first.await);
         assert_eq!(modes.exclusive.lock().unwrap().len(), 1);
-        let next = agent(root.path(), &modes, WantedByTarget::new());
+        let next = agent(root.path(), &modes, Targets::default());
         let gone = async {
             while root.path().join(GPU).exists() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -215,5 +220,40 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(30), gone).await.unwrap();
         assert!(modes.exclusive.lock().unwrap().is_empty());
         next.abort();
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_agent_left_is_not_touched_while_it_is_spared() {
+        let root = tempfile::tempdir().unwrap();
+        let left = [GPU, "GPU-2"].map(|target| root.path().join(target));
+        for folder in &left {
+            std::fs::create_dir(folder).unwrap();
+        }
+        let paths = Paths {
+            root: root.path().to_owned(),
+            program: "/none".into(),
+            launcher: "/none".into(),
+            cgroup: None,
+            private_shm: false,
+        };
+        let spared = |targets: &[&str]| {
+            let spared = targets.iter().map(|target| (*target).to_owned()).collect();
+            Some(Targets { spared, ..Targets::default() })
+        };
+        let (orders, wants) = watch::channel(spared(&[GPU]));
+        let (says, stop) = (watch::Sender::default(), CancellationToken::new());
+        let supervising =
+            tokio::spawn(supervise(paths, Timings::default(), wants, says, Modes::default(), stop));
+        let gone = async |folder: &Path| {
+            while folder.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), gone(&left[1])).await.unwrap();
+        assert!(left[0].exists());
+        // Its GPU has answered, and nobody wants it.
+        orders.send(spared(&[])).unwrap();
+        tokio::time::timeout(Duration::from_secs(30), gone(&left[0])).await.unwrap();
+        supervising.abort();
     }
 }

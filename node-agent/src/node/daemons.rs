@@ -73,18 +73,32 @@ impl Needed {
 pub type Daemons = BTreeMap<GpuUuid, Daemon>;
 
 impl Node {
-    /// Takes what the MPS daemons do. Pods that lost theirs are told.
+    /// Takes what the MPS daemons do. Pods that lost theirs are told, unless its server's fault was told already.
     pub fn on_daemons(&mut self, daemons: Daemons) {
         for (gpu, daemon) in &daemons {
+            if let Daemon::Ill(text) = daemon {
+                self.daemon_ills.insert(gpu.clone(), text.clone());
+            }
             let Daemon::Serving { generation, .. } = daemon else { continue };
             let before = self.generations.insert(gpu.clone(), *generation);
-            if before.is_some_and(|before| before != *generation) {
-                for pod in self.holders_on(gpu) {
-                    self.tell(super::Note::MpsRestarted { gpu: gpu.clone(), pod });
-                }
+            let (how, told) = (self.daemon_ills.remove(gpu), self.told_lost.remove(gpu));
+            if !told && before.is_some_and(|before| before != *generation) {
+                self.tell_holders(gpu, how.as_deref());
             }
         }
         self.daemons = daemons;
+    }
+
+    /// The clients of a GPU's MPS server have lost their work. A daemon that is started anew for that is the same loss.
+    pub fn on_server_lost(&mut self, gpu: &GpuUuid, how: &str) {
+        self.tell_holders(gpu, Some(how));
+        self.told_lost.insert(gpu.clone());
+    }
+
+    fn tell_holders(&mut self, gpu: &GpuUuid, how: Option<&str>) {
+        for pod in self.holders_on(gpu) {
+            self.tell(super::Note::MpsRestarted { gpu: gpu.clone(), pod, how: how.map(str::to_owned) });
+        }
     }
 
     /// The daemons that should run: one for each GPU that has MPS shares.

@@ -6,7 +6,7 @@
 use super::advertise::{DevicesByName, Listing};
 use super::retry::OUT_OF_REACH;
 use super::share::{self, Share};
-use super::{Node, Note, Obstruction, Recalled, Task, WantedDaemon, lingering};
+use super::{Node, Note, Obstruction, Recalled, Spared, Task, WantedDaemon, lingering, silent};
 use crate::access::{Access, AccessGrant};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Gpu, GpuInstance};
@@ -68,6 +68,8 @@ pub struct Kept {
     pub reach: BTreeMap<DeviceId, Access>,
     /// The limits that the driver should put on the memory of pods.
     pub limits: Limits,
+    /// What is left as it is beside them.
+    pub spared: Spared,
 }
 
 /// One device of a list.
@@ -185,6 +187,7 @@ impl Node {
             daemons: self.wanted_daemons(),
             reach: self.wanted_reach(),
             limits: self.wanted_limits(),
+            spared: self.spared(),
         })
     }
 
@@ -324,8 +327,11 @@ impl Node {
                 others.map(|_| "processes that kerf knows no slice of use the GPU's memory".to_owned());
             let at_once = matches!(obstacle, Obstacle::NoSuchGpu(_))
                 || matches!(obstacle, Obstacle::WrongMode | Obstacle::NotAllowed(_)) && !switching;
-            let is_final = at_once && others.is_none() || overdue.contains(&Task::Create(id.clone()));
+            let is_spared = wanted.is_some_and(|wanted| self.is_spared(wanted));
+            let is_late = at_once && others.is_none() || overdue.contains(&Task::Create(id.clone()));
+            let is_final = is_late && !is_spared;
             let trouble = gpu.and_then(|gpu| self.trouble_of(gpu)).or(others);
+            let trouble = trouble.or_else(|| is_spared.then(|| silent::TEXT.to_owned()));
             let text = trouble.unwrap_or_else(|| obstacle.to_string());
             Obstruction { text, is_final }
         };

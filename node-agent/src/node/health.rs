@@ -13,6 +13,8 @@ pub(crate) struct Health {
     pub(crate) pods: Neighbour,
     /// The spec in the GpuNode.
     pub(crate) spec: Neighbour,
+    /// The GpuNode has a spec of an older leader than was seen; the one before stays in force.
+    pub(crate) ignored: Option<String>,
 }
 
 /// How one neighbour fares.
@@ -42,6 +44,11 @@ impl Neighbour {
 }
 
 impl Health {
+    /// Whether the GpuNode of now was read, so that what is known of its leaders is of this object.
+    pub(crate) fn has_read_spec(&self) -> bool {
+        self.spec != Neighbour::Awaited || self.ignored.is_some()
+    }
+
     /// The first thing that is wrong: a word for programs and a sentence for people.
     pub(crate) fn trouble(&self) -> Option<(String, String)> {
         let nvml = self.nvml.trouble("NvmlUnavailable", "NVML has not answered yet");
@@ -50,6 +57,7 @@ impl Health {
         })
         .or_else(|| self.pod_resources.trouble("KubeletUnavailable", "pod-resources has not answered yet"))
         .or_else(|| self.pods.trouble("PodsUnknown", "the node's pods have not been listed yet"))
+        .or_else(|| self.ignored.clone().map(|text| ("SpecIgnored".to_owned(), text)))
         .or_else(|| self.spec.trouble("SpecUnreadable", "the GpuNode has not been read yet"))
     }
 }

@@ -66,11 +66,12 @@ pub use init::{NodePod, NodePods};
 pub use notes::Note;
 pub use recall::Recalled;
 pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
+pub use silent::Spared;
 pub(crate) use status::unserved;
 pub use usage::{GpuUsage, Usage};
 
 use crate::access::AccessGrant;
-use crate::gpu::{Compute, Gpu, GpuError, GpuInstance};
+use crate::gpu::{Compute, Gpu, GpuError, GpuInstance, Silent};
 use advertise::Advertised;
 use health::{Health, Neighbour};
 use holders::Account;
@@ -157,6 +158,10 @@ pub struct Node {
     ills: Vec<illness::Illness>,
     daemons: Daemons,
     generations: BTreeMap<GpuUuid, u64>,
+    /// What was wrong with MPS daemons since they served last.
+    daemon_ills: BTreeMap<GpuUuid, String>,
+    /// GPUs whose pods were told of their MPS server, until its daemon serves again.
+    told_lost: BTreeSet<GpuUuid>,
     reachable: BTreeMap<DeviceId, Result<AccessGrant, String>>,
     usage: Usage,
     /// The pods that had something of each GPU when the usage was seen.
@@ -181,6 +186,10 @@ pub struct Node {
     before: Option<GpuNodeStatus>,
     /// How long GPUs that the node had are waited for.
     silent_until: Option<Instant>,
+    /// GPUs that have never answered this process, by index.
+    silent: Silent,
+    /// The GPUs that were ever seen, also by an earlier process.
+    had: BTreeSet<GpuUuid>,
 }
 
 impl Node {
@@ -189,7 +198,8 @@ impl Node {
     pub fn remembering(status: Option<&GpuNodeStatus>, settings: Settings) -> Self {
         let slices = status.into_iter().flat_map(|status| &status.slices);
         let origins = slices.filter_map(|s| Some((s.device.clone()?, s.id.clone()?)));
-        Self { origins: origins.collect(), before: status.cloned(), settings, ..Self::default() }
+        let had = status.into_iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.clone()).collect();
+        Self { origins: origins.collect(), before: status.cloned(), had, settings, ..Self::default() }
     }
 
     /// Takes a spec, unless a leader wrote it whose time is over.
@@ -208,9 +218,14 @@ impl Node {
                 seen = self.spec.epoch,
                 "ignored a spec of a leader whose time is over"
             );
+            self.health.ignored = Some(format!(
+                "the spec is of epoch {}, seen was {}: it is ignored until the extender's leader has written it anew",
+                spec.epoch, self.spec.epoch
+            ));
             return;
         }
         self.health.spec = Neighbour::Well;
+        self.health.ignored = None;
         // Another object's slices are others, whatever their names.
         let same_object = uid == self.spec_uid;
         self.spec_uid = uid;
@@ -238,6 +253,7 @@ impl Node {
                 }
                 self.gpus = gpus;
                 self.look_at_instances();
+                self.had.extend(self.gpus.iter().map(|gpu| gpu.uuid.clone()));
                 self.forget_ills_of_gone();
                 self.health.nvml = Neighbour::Well;
                 self.under_way.see();

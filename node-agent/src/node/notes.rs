@@ -8,12 +8,14 @@ use kerf_core::units::MemoryMib;
 /// Something that an operator or a pod's owner should hear of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Note {
-    /// The MPS daemon behind a pod's share was started anew.
+    /// The MPS daemon behind a pod's share was started anew, or its server.
     MpsRestarted {
         /// The GPU.
         gpu: GpuUuid,
         /// The pod.
         pod: PodKey,
+        /// How it ended, where that is known.
+        how: Option<String>,
     },
     /// A pod's processes hold more memory than its slices give it.
     OverUse {
@@ -149,7 +151,7 @@ impl Node {
 /// What a lasting note is about: amounts in it may change without its being another one.
 fn subject(note: &Note) -> (Option<&GpuUuid>, Option<&PodKey>, Option<&DeviceId>) {
     match note {
-        Note::MpsRestarted { gpu, pod } | Note::OverUse { gpu, pod, .. } => (Some(gpu), Some(pod), None),
+        Note::MpsRestarted { gpu, pod, .. } | Note::OverUse { gpu, pod, .. } => (Some(gpu), Some(pod), None),
         Note::NoSlice { pod } => (None, Some(pod), None),
         Note::Mismatch { device, pod } => (None, Some(pod), Some(device)),
         Note::Adopted { device } => (None, None, Some(device)),

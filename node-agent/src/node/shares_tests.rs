@@ -191,6 +191,20 @@ fn pods_are_told_once_for_each_daemon_that_they_lost() {
         scene.told.iter().filter(|note| matches!(note, Note::MpsRestarted { .. })).count()
     };
     assert_eq!([1, 2, 2, 3].map(|generation| told(&mut scene, generation)), [0, 1, 1, 2]);
+    // A fault of the server that ends with the daemon is one loss, and one that ends by itself another.
+    for (generation, count) in [(4, 3), (4, 4), (5, 5)] {
+        if count < 5 {
+            scene.node.on_server_lost(&uuid(0), "a fault");
+        }
+        assert_eq!(told(&mut scene, generation), count);
+    }
+    scene.node.on_daemons([(uuid(0), Daemon::Ill("it does not answer".to_owned()))].into());
+    told(&mut scene, 6);
+    let last = scene.told.last().unwrap();
+    assert!(
+        matches!(last, Note::MpsRestarted { how: Some(how), .. } if how == "it does not answer"),
+        "{last:?}"
+    );
 }
 
 #[test]
@@ -388,6 +402,23 @@ fn a_share_is_offered_when_its_device_files_are_there() {
     scene.node.on_reachable(BTreeMap::new());
     scene.settle();
     assert_eq!(devices(&scene.kubelet), ["GPU-0::1"]);
+}
+
+#[test]
+fn the_daemon_of_a_gpu_that_is_silent_after_a_restart_is_left_alone() {
+    let mut scene = scene(&["T4-16GB", "T4-16GB"]);
+    scene.want(vec![wanted("s1", mps(4), None), wanted_of(1, "s2", mps(4), None)]);
+    scene.settle();
+    assert_eq!(scene.decide().kept.unwrap().daemons.len(), 2);
+    // The status is not known, as where the API server does not answer in time: the record tells.
+    scene.restart_agent(None);
+    scene.node.on_silent([(1, crate::gpu::GpuError::Stopped)].into());
+    scene.node.on_observed(Ok(scene.gpus.gpus()[..1].to_vec()));
+    scene.want(Vec::new());
+    let kept = scene.decide().kept.unwrap();
+    assert!(!kept.daemons.contains_key(&uuid(1)));
+    assert_eq!(kept.spared.gpus, [uuid(1)].into());
+    assert_eq!(kept.spared.devices, [DeviceId::new("GPU-1::2")].into());
 }
 
 #[test]

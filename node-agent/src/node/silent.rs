@@ -1,17 +1,79 @@
 //! GPUs that the node had and that have not answered since the agent was started, or have told less of themselves than
 //! before: for a while they are waited for, and the status stays as it was. What pods hold of them is not given up for a
 //! call that has failed.
+//!
+//! One that goes on being silent is taken out of service, and what runs on it is left alone: CUDA may work where a call of
+//! NVML's fails.
 
-use super::Node;
 use super::health::Neighbour;
-use crate::gpu::{Gpu, MigMode};
-use kerf_core::contract::GpuStatus;
+use super::{Node, share};
+use crate::gpu::{Gpu, MigMode, Silent};
+use kerf_core::contract::{GpuStatus, Reservation, WantedSlice};
+use kerf_core::names::{DeviceId, GpuUuid};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How long: a driver that is just being loaded needs a few seconds for each GPU.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What slices on a silent GPU have in place of a reason.
+pub(super) const TEXT: &str = "its GPU has not answered since the agent was started";
+
+/// What is left as it is, wanted or not: what there is of GPUs that may be the silent ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Spared {
+    /// The GPUs: their MPS daemons and limits stay.
+    pub gpus: BTreeSet<GpuUuid>,
+    /// The devices on them: what it takes to open them stays.
+    pub devices: BTreeSet<DeviceId>,
+}
+
 impl Node {
+    /// Takes which GPUs have never answered, by index.
+    pub fn on_silent(&mut self, silent: Silent) {
+        self.silent = silent;
+    }
+
+    /// The GPUs that answer.
+    #[must_use]
+    pub fn answering(&self) -> BTreeSet<GpuUuid> {
+        self.gpus.iter().filter(|gpu| gpu.fault.is_none()).map(|gpu| gpu.uuid.clone()).collect()
+    }
+
+    /// What pods may have of GPUs that do not answer. Nothing once all have answered that NVML counts: then what is not
+    /// among them is not on the node.
+    pub(super) fn spared(&self) -> Spared {
+        if self.silent.is_empty() {
+            return Spared::default();
+        }
+        let of_record = self.recalled.shares.iter().flatten().map(|(device, _)| device);
+        let told: BTreeSet<&DeviceId> = self
+            .account
+            .devices()
+            .map(|(device, _)| device)
+            .chain(of_record)
+            .chain(self.shares.keys())
+            .collect();
+        let wanted = self.spec.slices.iter().map(|wanted| &wanted.gpu);
+        let known = self.had.iter().chain(&self.recalled.mig_on).chain(wanted).cloned();
+        let known = known.chain(told.iter().filter_map(|device| share::gpu_of(device)));
+        let gpus: BTreeSet<GpuUuid> = known.filter(|uuid| self.gpu(uuid).is_none()).collect();
+        let is_of_them = |device: &DeviceId| match share::gpu_of(device) {
+            Some(gpu) => gpus.contains(&gpu),
+            None => self.gpu_of(device).is_none(),
+        };
+        let devices = told.into_iter().chain(self.origins.keys()).filter(|device| is_of_them(device));
+        Spared { devices: devices.cloned().collect(), gpus }
+    }
+
+    /// Whether a pod may have this slice of a GPU that does not answer. Who waits for one is placed elsewhere.
+    pub(super) fn is_spared(&self, wanted: &WantedSlice) -> bool {
+        let is_bound =
+            |promised: &Reservation| self.pods.as_ref().is_none_or(|pods| pods.contains_key(&promised.uid));
+        let is_silent = !self.silent.is_empty() && self.gpu(&wanted.gpu).is_none();
+        is_silent && wanted.reservation.as_ref().is_none_or(is_bound)
+    }
+
     /// Takes NVML for ill while such a GPU is waited for. Gives the time at which that ends.
     pub(super) fn await_silent(&mut self, now: Instant) -> Option<Instant> {
         let gpus = self.before.iter().flat_map(|before| &before.gpus);
@@ -40,10 +102,14 @@ fn tells_all(now: &Gpu, before: &GpuStatus) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{Scene, mig, wanted, wanted_of};
+    use super::super::NodePod;
+    use super::super::tests::{ONE, Scene, mig, wanted, wanted_of};
     use super::*;
-    use kerf_core::contract::SliceState;
-    use kerf_core::names::SliceId;
+    use crate::gpu::GpuError;
+    use crate::gpu::fake::uuid;
+    use kerf_core::contract::{Condition, ConditionStatus, SliceState};
+    use kerf_core::names::{PodKey, PodUid, SliceId};
+    use std::collections::BTreeMap;
 
     /// The slices that the status tells of with their states, and whether the agent serves.
     fn shown(scene: &mut Scene) -> (Vec<(Option<SliceId>, SliceState)>, bool) {
@@ -98,5 +164,64 @@ mod tests {
         scene.node.on_observed(Ok(all[..1].to_vec()));
         assert!(shown(&mut scene).1);
         assert_eq!(scene.decide().status.gpus.len(), 1);
+    }
+
+    /// Two GPUs, each with a slice of `a`; then the agent is started anew, and the second GPU does not answer.
+    fn restarted_without_the_second(silent: Silent, bound: bool) -> Scene {
+        let mut scene = Scene::new(&["H100-80GB", "H100-80GB"]);
+        let promised = Some(("a", ONE));
+        let wants = vec![
+            wanted("s1", mig("1g.10gb", 0, 1), promised),
+            wanted_of(1, "s2", mig("1g.10gb", 0, 1), promised),
+        ];
+        scene.want(wants.clone());
+        scene.settle();
+        for device in ["MIG-1", "MIG-2"] {
+            scene.allocate("a", ONE, device);
+        }
+        scene.settle();
+        let status = scene.decide().status;
+        scene.settings.access = true;
+        scene.restart_agent(Some(&status));
+        scene.node.on_silent(silent);
+        let pod = NodePod {
+            key: PodKey::new("ns", "a"),
+            admitted: true,
+            names: [(ONE.parse().unwrap(), None)].into(),
+            requested: BTreeMap::new(),
+        };
+        scene.node.on_pods(bound.then(|| (PodUid::new("a-uid"), pod)).into_iter().collect());
+        scene.want(wants);
+        for _ in 0..2 {
+            scene.node.on_observed(Ok(scene.gpus.gpus()[..1].to_vec()));
+            scene.decide();
+            scene.now += PATIENCE;
+        }
+        scene
+    }
+
+    #[test]
+    fn what_pods_have_of_a_gpu_that_stays_silent_is_left_alone_and_told() {
+        let silent = || Silent::from([(1, GpuError::Stopped)]);
+        let mut scene = restarted_without_the_second(silent(), true);
+        let decision = scene.decide();
+        let spared = decision.kept.unwrap().spared;
+        assert_eq!(spared.gpus, [uuid(1)].into());
+        assert_eq!(spared.devices, [DeviceId::new("MIG-2")].into());
+        let status = decision.status;
+        assert!(status.is_ready());
+        assert_eq!(status.slice(&SliceId::new("s2")).unwrap().state, SliceState::Held);
+        let healthy = status.conditions.iter().find(|c| c.kind == Condition::GPUS_HEALTHY).unwrap();
+        assert!(healthy.status == ConditionStatus::False && healthy.message.contains("GPU 1"), "{healthy:?}");
+        // It answers.
+        scene.node.on_silent(Silent::new());
+        scene.observe();
+        assert_eq!(scene.decide().kept.unwrap().spared, Spared::default());
+        // A pod that only waits for it is placed elsewhere, and so is every pod once all that NVML counts have answered.
+        for (silent, bound) in [(silent(), false), (Silent::new(), true)] {
+            let mut scene = restarted_without_the_second(silent, bound);
+            let status = scene.decide().status;
+            assert_eq!(status.slice(&SliceId::new("s2")).unwrap().state, SliceState::Failed);
+        }
     }
 }

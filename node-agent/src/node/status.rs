@@ -20,7 +20,9 @@ impl Node {
     /// The status. Times of the condition are filled in where it is written.
     pub(super) fn status(&self, waiting: &BTreeSet<SliceId>) -> GpuNodeStatus {
         if let Some(before) = &self.before {
-            return unserved(before.clone(), self.condition());
+            let mut before = unserved(before.clone(), self.condition());
+            before.observed_epoch = self.observed_epoch().unwrap_or(before.observed_epoch);
+            return before;
         }
         let wanted = self.spec.slices.iter().map(|w| self.wanted_status(w, waiting));
         let unwanted = self
@@ -30,11 +32,17 @@ impl Node {
         let slices: Vec<_> = wanted.chain(unwanted).collect();
         GpuNodeStatus {
             observed_revision: self.spec.revision,
+            observed_epoch: self.observed_epoch().unwrap_or_default(),
             gpus: self.gpus.iter().map(|gpu| self.gpu_status(gpu)).collect(),
             conditions: self.conditions(),
             summary: self.summary(&slices),
             slices,
         }
+    }
+
+    /// The newest epoch that was seen in this GpuNode; the record's may be another's.
+    fn observed_epoch(&self) -> Option<u64> {
+        self.health.has_read_spec().then_some(self.spec.epoch)
     }
 
     fn wanted_status(&self, wanted: &WantedSlice, waiting: &BTreeSet<SliceId>) -> SliceStatus {
@@ -106,6 +114,9 @@ impl Node {
 
     /// The state of a wanted slice that does not exist, and why.
     fn absence(&self, wanted: &WantedSlice) -> (SliceState, Option<String>) {
+        if self.is_spared(wanted) {
+            return (SliceState::Held, Some(super::silent::TEXT.to_owned()));
+        }
         if let Some(obstacle) = self.obstacles.get(&wanted.id) {
             let state = if obstacle.is_final { SliceState::Failed } else { SliceState::Preparing };
             return (state, Some(obstacle.text.clone()));
@@ -185,7 +196,9 @@ impl Node {
     fn conditions(&self) -> Vec<Condition> {
         let ill =
             self.gpus.iter().filter_map(|gpu| Some(format!("GPU {}: {}", gpu.index, self.message(gpu)?)));
-        let ill: Vec<_> = ill.collect();
+        let silent =
+            self.silent.iter().map(|(index, e)| format!("GPU {index}: it has not answered yet: {e}"));
+        let ill: Vec<_> = ill.chain(silent).collect();
         let ill = (!ill.is_empty()).then(|| ("GpuUnhealthy".to_owned(), ill.join("; ")));
         let missed = self.obstacles.iter().chain(&self.unserved).map(|(id, o)| format!("{id}: {}", o.text));
         let unrecorded = self.unrecorded.iter().map(|(text, _)| text.clone());

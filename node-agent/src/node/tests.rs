@@ -607,9 +607,24 @@ fn a_leader_whose_time_is_over_is_not_heard() {
     };
     scene.node.on_spec(Some("uid".into()), spec(7, vec![wanted("s1", mig("1g.10gb", 0, 1), None)]));
     scene.node.on_spec(Some("uid".into()), spec(6, vec![]));
-    assert_eq!(scene.decide().status.observed_revision, 7);
+    let status = scene.decide().status;
+    assert_eq!((status.observed_revision, status.observed_epoch), (7, 7));
+    let ready = &status.conditions[0];
+    assert!(!status.is_ready() && ready.message.contains("of epoch 6, seen was 7"), "{ready:?}");
+    // Nor after a restart, where the record tells what was seen: of this object, and of no other.
+    let record = scene.decide().record;
+    scene.restart_agent(Some(&GpuNodeStatus { observed_epoch: 5, ..status }));
+    scene.node.recall(record, scene.now);
+    assert_eq!(scene.decide().status.observed_epoch, 5);
+    scene.node.on_spec(Some("uid".into()), spec(6, vec![]));
+    let status = scene.decide().status;
+    assert_eq!((status.observed_epoch, status.is_ready()), (7, false));
+    scene.node.on_spec(Some("uid".into()), spec(8, vec![]));
+    let status = scene.settle();
+    assert_eq!((status.observed_epoch, status.is_ready()), (8, true));
     scene.node.on_spec(Some("another".into()), spec(1, vec![]));
-    assert_eq!(scene.decide().status.observed_revision, 1, "a GpuNode made anew begins anew");
+    let status = scene.decide().status;
+    assert_eq!((status.observed_revision, status.observed_epoch), (1, 1), "a GpuNode made anew begins anew");
     scene.node.on_spec(Some("another".into()), Err("no such field".into()));
     let status = scene.decide().status;
     assert_eq!((status.observed_revision, status.is_ready()), (1, false));

@@ -7,10 +7,12 @@ use std::fmt;
 /// What an Event says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum News {
-    /// An MPS daemon was restarted. Told about each pod that had a share of it.
+    /// An MPS daemon was restarted, or its server. Told about each pod that had a share of it.
     MpsRestarted {
         /// Its GPU.
         gpu: GpuUuid,
+        /// How it ended, where that is known.
+        how: Option<String>,
     },
     /// A pod's processes use more GPU memory than it was given.
     GpuMemoryOverUse {
@@ -119,7 +121,7 @@ impl News {
     pub(super) fn subject(&self) -> Option<String> {
         let gpu = |uuid: &GpuUuid| Some(format!("status.gpus{{{uuid}}}"));
         match self {
-            Self::MpsRestarted { gpu: uuid }
+            Self::MpsRestarted { gpu: uuid, .. }
             | Self::GpuMemoryOverUse { gpu: uuid, .. }
             | Self::OutsideMemory { gpu: uuid, .. }
             | Self::GpuUnhealthy { gpu: uuid, .. }
@@ -137,10 +139,11 @@ impl News {
 impl fmt::Display for News {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MpsRestarted { gpu } => write!(
+            Self::MpsRestarted { gpu, how } => write!(
                 f,
-                "The MPS daemon of {gpu}, which serves this pod's share, was restarted. The CUDA contexts that the pod had \
-                 there are gone: its processes must start anew; restart the container if they do not."
+                "The MPS service of {gpu}, which serves this pod's share, was restarted{}. The CUDA contexts that the pod \
+                 had there are gone: its processes must start anew; restart the container if they do not.",
+                how.as_ref().map(|how| format!(" ({how})")).unwrap_or_default()
             ),
             Self::GpuMemoryOverUse { gpu, used, given, evicted } => {
                 write!(f, "The pod's processes use {used} of {gpu} and were given {given} together. ")?;

@@ -22,7 +22,7 @@ fn pod() -> About {
 fn one_of_each() -> Vec<News> {
     let text = || "because".to_owned();
     vec![
-        News::MpsRestarted { gpu: gpu(0) },
+        News::MpsRestarted { gpu: gpu(0), how: Some(text()) },
         News::GpuMemoryOverUse { gpu: gpu(0), used: MemoryMib(5000), given: MemoryMib(4096), evicted: false },
         News::NoSliceForPod,
         News::OutsideMemory { gpu: gpu(0), memory: MemoryMib(512), processes: text() },

@@ -50,10 +50,25 @@ pub fn memory_errors_come_as_events(node: &Node) {
 pub fn gpus_that_do_not_answer_are_not_watched(node: &Node) {
     node.control(&MockControl::new().fault(Fault::new("*", Code::GPU_IS_LOST).on_gpu(0)));
     let mut watch = watch();
+    assert_eq!((watch.gpus(), watch.count()), (1, 2));
+    watch.register_left_out().unwrap();
     assert_eq!(watch.gpus(), 1);
     node.control(&MockControl { xids: vec![xid("x", 1, 48, None)], ..MockControl::new() });
     assert_eq!(watch.wait(LONG).unwrap().unwrap().what, GpuTrouble::Xid(48));
     let gone = Fault::new("nvmlEventSetWait_v2", Code::UNINITIALIZED);
     node.control(&MockControl::new().fault(gone));
     assert!(watch.wait(SHORT).unwrap_err().needs_reopening());
+}
+
+pub fn a_gpu_that_could_not_be_registered_is_heard_once_it_can(node: &Node) {
+    let gpu = uuid(&mut open(), 0);
+    let fault = Fault::new("nvmlDeviceRegisterEvents", Code::UNKNOWN).on_gpu(0);
+    node.control(&MockControl::new().fault(fault));
+    let mut watch = watch();
+    assert_eq!(watch.gpus(), 1);
+    node.control(&MockControl::new());
+    watch.register_left_out().unwrap();
+    assert_eq!(watch.gpus(), 2);
+    node.control(&MockControl { xids: vec![xid("x", 0, 48, None)], ..MockControl::new() });
+    assert_eq!(watch.wait(LONG).unwrap().unwrap().gpu, gpu);
 }

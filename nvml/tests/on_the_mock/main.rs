@@ -75,6 +75,7 @@ scenarios! {
     events::a_gpu_that_fell_off_the_bus_is_still_named on h100(1);
     events::memory_errors_come_as_events on uncut(Model::H200);
     events::gpus_that_do_not_answer_are_not_watched on h100(2);
+    events::a_gpu_that_could_not_be_registered_is_heard_once_it_can on h100(2);
 }
 
 #[test]

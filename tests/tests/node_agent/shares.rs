@@ -9,6 +9,7 @@ use kerf_core::units::SizeGb;
 use kerf_nvml_mock::{MigMode, MockConfig, MockState, Model, Process};
 use kerf_tests::cluster::wait;
 use kerf_tests::kubelet::PodKey;
+use kerf_tests::mps::{MpsStandIn, Orders, ServerFault};
 use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::json;
@@ -77,6 +78,21 @@ async fn a_daemon_outlives_its_agent_and_one_that_dies_is_started_anew() -> anyh
     scene.pods().delete("b", &DeleteParams::default()).await?;
     scene.want(vec![held.clone()]).await?;
     scene.hold(&[held], ("s3", mps(2)), ("c", "nvidia.com/gpu-2gb")).await?;
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_are_told_of_a_fault_of_their_server_though_its_daemon_goes_on() -> anyhow::Result<()> {
+    let scene = Scene::start(t4()).await?;
+    scene.hold(&[], ("s1", mps(4)), ("a", FOUR)).await?;
+    let first = daemon(&scene).await?;
+    let stand_in = MpsStandIn::below(scene.dir.join("mps"));
+    let gpu = scene.gpu().await?;
+    let server_fault = Some(ServerFault::UntilShutDown);
+    stand_in.order(gpu.as_str(), Orders { server_fault, clients: [7001].into(), ..Orders::default() })?;
+    let note = scene.event("MpsRestarted", "a").await?;
+    assert!(note.contains("fault"), "{note}");
+    assert_eq!(daemon(&scene).await?, first);
     scene.stop().await
 }
 

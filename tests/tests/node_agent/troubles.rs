@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use kerf_core::contract::{Condition, GpuNodeStatus, SliceState};
 use kerf_core::names::DeviceId;
-use kerf_nvml_mock::{Fault, MigMode, MockConfig, Model, Xid};
+use kerf_nvml_mock::{Fault, MigMode, MockConfig, MockControl, MockFiles, Model, NvmlCode, Xid};
 use kerf_tests::cluster::wait;
+use kube::api::DeleteParams;
 
 use crate::scene::{NODE, ONE, PATIENCE, Scene, h100, mig, name_boot};
 
@@ -60,6 +61,31 @@ async fn a_gpu_that_reports_an_xid_is_left_alone_and_comes_back() -> anyhow::Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_whose_errors_could_not_be_heard_is_listened_to_once_it_answers() -> anyhow::Result<()> {
+    let silent = |dir: &std::path::Path| {
+        let fault = Fault::new("nvmlDeviceRegisterEvents", NvmlCode::UNKNOWN).on_gpu(0);
+        Ok(MockControl::new().fault(fault).write(&MockFiles::in_folder(dir).control)?)
+    };
+    let scene = Scene::prepare(h100(), silent).await?;
+    scene.until("the agent to serve", GpuNodeStatus::is_ready).await?;
+    scene.happen(|mut control| {
+        control.faults.clear();
+        control
+    })?;
+    // What is reported before it is listened to is not heard.
+    wait(PATIENCE, "the GPU to be listened to", async || {
+        Ok(scene.agent.log_tail().contains("error events are watched"))
+    })
+    .await?;
+    scene.happen(|mut control| {
+        control.xids.push(Xid { id: "x".to_owned(), gpu: 0, xid: 48, gi: None, ci: None });
+        control
+    })?;
+    assert!(scene.event("GpuUnhealthy", NODE).await?.contains("XID 48"));
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
     let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
     let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
@@ -78,6 +104,28 @@ async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
         control
     })?;
     scene.holds(Condition::GPUS_HEALTHY).await?;
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_node_that_was_deleted_has_its_whole_status_again() -> anyhow::Result<()> {
+    let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
+    let remade = |holders: &'static [&'static str]| {
+        move |s: &GpuNodeStatus| {
+            let held = s.slices.iter().filter(|s| s.state == SliceState::Held);
+            let held = held.filter_map(|s| s.holder.as_ref().map(|h| h.pod.as_str()));
+            s.is_ready() && s.gpus.len() == 2 && held.eq(holders.iter().copied())
+        }
+    };
+    // On an unused node nothing has changed but the object.
+    scene.gpu_nodes.delete(NODE, &DeleteParams::default()).await?;
+    scene.until("an unused node to be told of again", remade(&[])).await?;
+    scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
+    scene.gpu_nodes.delete(NODE, &DeleteParams::default()).await?;
+    let status = scene.until("what is held to be told of again", remade(&["a"])).await?;
+    assert_eq!(status.slices.len(), 1);
+    let owners = scene.gpu_nodes.get(NODE).await?.metadata.owner_references.unwrap_or_default();
+    assert_eq!(owners.first().map(|owner| owner.kind.as_str()), Some("Node"));
     scene.stop().await
 }
 

@@ -39,7 +39,7 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
     };
     let containers = &choice.document.containers;
     let fixed = containers.iter().any(|container| container.resource.is_plugins());
-    choice.document.static_nodes = fixed || supply.serves_statically(&choice.document);
+    choice.document.static_nodes = fixed || supply.may_serve_statically(&choice.document);
     Ok(choice)
 }
 

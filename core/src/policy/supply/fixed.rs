@@ -1,12 +1,12 @@
 //! What static nodes have: slices that NVIDIA's device plugin has fixed, less those that pods hold.
 
 use super::Supply;
-use crate::contract::{Held, RequestDocument};
+use crate::contract::{ContainerRequest, Held, RequestDocument};
 use crate::kind::Kind;
 use crate::names::NodeName;
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
-use crate::static_node::{Devices, StaticNode, StaticOffer, admits, place};
+use crate::static_node::{Devices, StaticNode, StaticOffer, admits, is_conceivable, place, suits};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -133,10 +133,29 @@ impl Supply {
         offers.filter_map(|(offer, _)| offer.size).filter(|size| *size <= most).max()
     }
 
-    /// Whether some static node could serve a whole pod while nobody else is there.
+    /// Whether some static node has enough devices for a whole pod now, were nobody else there.
+    #[must_use]
+    pub fn holds_statically(&self, document: &RequestDocument) -> bool {
+        self.statics.values().any(|node| place(node, &Devices::new(), document).is_ok())
+    }
+
+    /// Whether some static node offers what a whole pod asks for, however much of it is well now.
     #[must_use]
     pub fn serves_statically(&self, document: &RequestDocument) -> bool {
-        let serves = |node: &Arc<StaticNode>| place(node, &Devices::new(), document).is_ok();
-        self.statics.values().any(serves)
+        self.statics.values().any(|node| suits(node, document).is_ok())
+    }
+
+    /// Whether a static node may serve the pod, now or later: what a pod may have of nodes is said once, when it is created.
+    ///
+    /// Equal time slices are had of nodes without labels too, among which no affinity tells those with GPUs. So for these there must be
+    /// a static node that offers them.
+    #[must_use]
+    pub fn may_serve_statically(&self, document: &RequestDocument) -> bool {
+        let any = Asked::of(SizeGb::ANY);
+        let is_found = |container: &ContainerRequest| {
+            container.resource != ResourceName::Replica
+                || self.fixed_least(container.resource, &any, &document.gpus).is_some()
+        };
+        is_conceivable(document) && document.containers.iter().all(is_found)
     }
 }

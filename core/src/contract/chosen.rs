@@ -55,6 +55,9 @@ pub enum Reason {
         room: u32,
         /// How many of those pods that wait already will take.
         pending: u32,
+        /// How many of them one pod can have, for they are of one node, where that is less than it wants and the room is not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        together: Option<u32>,
     },
 }
 
@@ -65,10 +68,14 @@ impl fmt::Display for PassedOver {
             Reason::NotServed => {
                 write!(f, "container {container}: no GPU that the pod may have serves it by {kind}")
             }
-            Reason::Full { resource, room, pending } => write!(
-                f,
-                "container {container}: {resource} ({kind}) has room for {room} more, and {pending} are waited for already"
-            ),
+            Reason::Full { resource, room, pending, together } => {
+                let together = together.map(|count| format!(", of which one pod can have {count}"));
+                let together = together.unwrap_or_default();
+                write!(
+                    f,
+                    "container {container}: {resource} ({kind}) has room for {room} more{together}, and {pending} are waited for already"
+                )
+            }
         }
     }
 }

@@ -67,7 +67,7 @@ fn refuses<D: DeserializeOwned + std::fmt::Debug>(document: &Value, tables: &[&s
 fn full_request() -> RequestDocument {
     let name = "nvidia.com/gpu-10gb";
     let passed = |reason| PassedOver { container: "main".to_owned(), kind: Kind::Mig, reason };
-    let full = Reason::Full { resource: name.parse().unwrap(), room: 1, pending: 2 };
+    let full = Reason::Full { resource: name.parse().unwrap(), room: 1, pending: 2, together: Some(1) };
     RequestDocument {
         gpus: GpuSelection { models: vec!["T4-16GB".to_owned()], ..GpuSelection::default() },
         chosen: Some(Chosen {

@@ -5,11 +5,13 @@ mod fixed;
 mod gpu;
 mod index;
 mod pending;
+mod several;
 
 pub(super) use fitting::has_compute;
 pub use fixed::Asked;
 pub use index::SupplyIndex;
 pub use pending::Room;
+pub use several::Several;
 
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, Held};
 use crate::kind::Kind;
@@ -101,7 +103,7 @@ impl Supply {
     #[must_use]
     pub fn has_whole(&self, size: SizeGb, gpus: &GpuSelection) -> bool {
         let admitted = self.admitted(gpus);
-        let mut whole = admitted.iter().filter(|(gpu, _)| gpu.ever.contains(&ResourceName::Whole));
+        let mut whole = admitted.iter().filter(|(gpu, _)| gpu.serves(ResourceName::Whole));
         whole.any(|(gpu, _)| is_worth_whole(size, gpu.size))
             || self.fixed_least(ResourceName::Whole, &Asked::of(size), gpus).is_some()
     }
@@ -118,7 +120,7 @@ impl Supply {
         let Some(name) = share_size(size).and_then(|size| ResourceName::share(kind, size)) else {
             return false;
         };
-        let has = |gpu: &GpuSupply| gpu.ever.contains(&name) && (compute.is_none() || gpu.limits_compute);
+        let has = |gpu: &GpuSupply| gpu.serves(name) && (compute.is_none() || gpu.limits_compute);
         self.admitted(gpus).iter().any(|(gpu, _)| has(gpu))
     }
 
@@ -134,7 +136,7 @@ impl Supply {
     #[must_use]
     pub fn at_most(&self, name: ResourceName, gpus: &GpuSelection) -> Option<SizeGb> {
         let admitted = self.admitted(gpus);
-        let serving = admitted.iter().filter(|(gpu, _)| gpu.ever.contains(&name));
+        let serving = admitted.iter().filter(|(gpu, _)| gpu.serves(name));
         let managed = serving.filter_map(|(gpu, _)| match name {
             ResourceName::Whole => Some(gpu.size),
             ResourceName::Replica => gpu.replica,
@@ -153,7 +155,7 @@ impl Supply {
     #[must_use]
     pub fn largest(&self, kind: Kind) -> Option<SizeGb> {
         let largest = |(gpu, _): &Alike| {
-            let names = gpu.ever.iter().filter(|name| name.kind() == kind);
+            let names = gpu.ever.iter().map(|(name, _)| name).filter(|name| name.kind() == kind);
             names.filter_map(|name| if kind == Kind::Whole { Some(gpu.size) } else { name.size() }).max()
         };
         let fixed = self.statics.values().flat_map(|node| &node.offers).filter(|offer| offer.kind == kind);

@@ -188,6 +188,21 @@ fn several_replicas_are_refused_where_nothing_else_would_serve() {
 }
 
 #[test]
+fn several_instances_are_of_one_static_node() {
+    let mut index = SupplyIndex::default();
+    for name in ["a", "b"] {
+        index.show_static(name.into(), Some(node_of("mig-mixed")));
+    }
+    let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Hardware));
+    let mut told_of = |count| {
+        asking.containers[0].count = count;
+        told(choose(&policy_with(&json!({})), &index.supply(), &asking))
+    };
+    assert_eq!(told_of(4), "nvidia.com/mig-1g.10gb");
+    assert!(told_of(5).contains("has room for 8 more, of which one pod can have 4"), "{}", told_of(5));
+}
+
+#[test]
 fn a_part_of_the_compute_is_had_of_what_fences_it() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
     let mut told_of = |percent| {

@@ -110,8 +110,36 @@ impl Supply {
     /// How many more slices of this name static nodes have that meet what is asked.
     #[must_use]
     pub fn fixed_room(&self, name: ResourceName, asked: &Asked, gpus: &GpuSelection) -> u32 {
-        let offers = self.offers(gpus).filter(|(offer, _)| offer.is_of(name) && asked.is_met_by(offer));
-        offers.map(|(_, free)| free).fold(0, u32::saturating_add)
+        self.fixed_rooms(name, asked, gpus).fold(0, u32::saturating_add)
+    }
+
+    /// The same node by node.
+    pub(super) fn fixed_rooms(
+        &self,
+        name: ResourceName,
+        asked: &Asked,
+        gpus: &GpuSelection,
+    ) -> impl Iterator<Item = u32> {
+        self.fixed_offers(name, asked, gpus).map(|(_, free)| free)
+    }
+
+    /// How many slices of this name each static node has that meet what is asked, free or not.
+    pub(super) fn fixed_counts(
+        &self,
+        name: ResourceName,
+        asked: &Asked,
+        gpus: &GpuSelection,
+    ) -> impl Iterator<Item = u32> {
+        self.fixed_offers(name, asked, gpus).map(|(offer, _)| offer.count)
+    }
+
+    fn fixed_offers(
+        &self,
+        name: ResourceName,
+        asked: &Asked,
+        gpus: &GpuSelection,
+    ) -> impl Iterator<Item = (&StaticOffer, u32)> {
+        self.offers(gpus).filter(move |(offer, _)| offer.is_of(name) && asked.is_met_by(offer))
     }
 
     /// The least that static nodes offer under this name, free or not, that meets what is asked.
@@ -122,7 +150,7 @@ impl Supply {
         asked: &Asked,
         gpus: &GpuSelection,
     ) -> Option<&StaticOffer> {
-        let offers = self.offers(gpus).filter(|(offer, _)| offer.is_of(name) && asked.is_met_by(offer));
+        let offers = self.fixed_offers(name, asked, gpus);
         offers.map(|(offer, _)| offer).min_by_key(|offer| (offer.size, offer.memory))
     }
 

@@ -13,9 +13,10 @@ pub use unseen::Unseen;
 use crate::contract::{RequestDocument, UnreadableRequest};
 use crate::keys;
 use crate::policy::{self, Denied, Policies, Policy, Supply};
-use crate::request::{self, AskError, Field, PodView, Reading};
+use crate::request::{self, AskError, Field, NodeSelection, PodView, Reading};
 use serde::Deserialize;
 use serde_json::Value;
+use std::borrow::Cow;
 use thiserror::Error;
 
 /// A pod that goes in with slices.
@@ -99,7 +100,11 @@ pub fn decide<'p>(
         policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
     let Some(ask) = request::read(&view, &reading)? else { return unasked(&view).map(|()| None) };
     let policy = policy.ok_or_else(no_policy)?;
-    let policy::Choice { document, warnings } = policy::choose(policy, supply, &ask)?;
+    let selected = supply.selected(&NodeSelection::of(&view.spec));
+    let policy::Choice { mut document, warnings } = policy::choose(policy, &selected, &ask)?;
+    if let Some(chosen) = &mut document.chosen {
+        chosen.selects_nodes = matches!(selected, Cow::Owned(_));
+    }
     let fit = fit(pod, &document, policy)?;
     let warnings = warnings.iter().map(ToString::to_string).chain(fit.warnings()).collect();
     Ok(Some(Admitted { policy, document, again: false, fit, warnings }))

@@ -24,6 +24,9 @@ pub struct Chosen {
     /// The containers for which the pod itself names the kind of slice, so that no other may serve them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<String>,
+    /// Whether the pod itself left out some nodes with GPUs, so that what those have is nothing for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub selects_nodes: bool,
     /// The kinds that were chosen although they are full, because all are: the pod waits for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<PassedOver>,

@@ -76,6 +76,7 @@ fn full_request() -> RequestDocument {
             dialect: Some("nvidia".to_owned()),
             passed: vec![passed(Reason::NotServed), passed(full)],
             named: vec!["main".to_owned()],
+            selects_nodes: true,
             waits: vec![passed(full)],
         }),
         ..request(name, 1)

@@ -75,6 +75,7 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied>
             dialect: ask.dialect.map(|dialect| dialect.to_string()),
             passed,
             named: named(ask),
+            selects_nodes: false,
             waits,
         }),
     };

@@ -4,7 +4,9 @@ mod fitting;
 mod fixed;
 mod gpu;
 mod index;
+mod labels;
 mod pending;
+mod selected;
 mod several;
 
 pub(super) use fitting::has_compute;
@@ -23,7 +25,8 @@ use crate::resource::{ResourceName, share_size};
 use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
 use fixed::StaticNodes;
 use gpu::GpuSupply;
-use index::NodeGpus;
+use index::NamedGpus;
+use labels::Labels;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,6 +40,8 @@ pub struct Supply {
     gpus: Arc<Gpus>,
     /// The nodes that NVIDIA's device plugin serves.
     statics: Arc<StaticNodes>,
+    /// The labels of both, as far as they are known.
+    labels: Arc<BTreeMap<NodeName, Labels>>,
     /// What pods hold of them.
     held: Arc<Held>,
     /// How many slices of each name pods wait for that have been promised none yet.
@@ -47,8 +52,8 @@ pub struct Supply {
 #[derive(Debug, Default)]
 struct Gpus {
     alike: Vec<Alike>,
-    /// For pods that name GPUs.
-    nodes: Vec<NodeGpus>,
+    /// For pods that name GPUs or nodes, or want several slices of one node.
+    nodes: Vec<NamedGpus>,
 }
 
 impl Supply {
@@ -173,7 +178,7 @@ impl Supply {
             return alike.iter().filter(|(gpu, _)| gpus.admits_model(&gpu.model)).cloned().collect();
         }
         let mut count = BTreeMap::new();
-        let all = nodes.iter().flat_map(|node| node.iter());
+        let all = nodes.iter().flat_map(|(_, gpus)| gpus.iter());
         for (_, gpu) in all.filter(|(uuid, gpu)| gpus.admits(uuid, &gpu.model)) {
             count.entry(Arc::as_ptr(gpu).addr()).or_insert_with(|| (gpu.clone(), 0)).1 += 1;
         }

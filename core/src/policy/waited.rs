@@ -33,6 +33,10 @@ pub struct Alternative {
 /// all of the other: as the pod is written, or else as it could be. What `supply` says is wanted, others want.
 #[must_use]
 pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument) -> Option<Alternative> {
+    // On which nodes it may be the document does not say: it could be chosen for as before, again and again.
+    if document.chosen.as_ref().is_some_and(|chosen| chosen.selects_nodes) {
+        return None;
+    }
     let full = short(supply, document, |room| room.room);
     let as_written = |request: &ContainerRequest| is_named(document, request);
     let by_size = |request: &ContainerRequest| is_named(document, request) && request.size_gb == SizeGb::ANY;

@@ -88,6 +88,13 @@ fn what_waits_for_a_full_kind_is_served_by_the_next_that_has_room() {
 }
 
 #[test]
+fn who_may_be_on_some_nodes_only_is_offered_nothing_of_the_others() {
+    let mut elsewhere = waiting("nvidia.com/mig-1g.10gb", IsolationClass::Memory);
+    elsewhere.chosen = Some(Chosen { selects_nodes: true, ..Chosen::default() });
+    assert_eq!(found(7, &elsewhere), None);
+}
+
+#[test]
 fn others_who_wait_come_first() {
     let small = waiting("nvidia.com/mig-1g.10gb", IsolationClass::Memory);
     let busy = supply(7).wanted([("nvidia.com/gpu-10gb".parse().unwrap(), 1)].into());

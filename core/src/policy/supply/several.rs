@@ -58,7 +58,7 @@ impl Supply {
         let rooms = alike.map(|gpu| (Arc::as_ptr(gpu).addr(), room(gpu))).filter(|(_, room)| *room > 0);
         let rooms: BTreeMap<usize, u32> = rooms.collect();
         let mut most = 0;
-        for node in self.gpus.nodes.iter().filter(|_| !rooms.is_empty()) {
+        for (_, node) in self.gpus.nodes.iter().filter(|_| !rooms.is_empty()) {
             let admitted = node.iter().filter(|(uuid, gpu)| gpus.admits(uuid, &gpu.model));
             let each = admitted.filter_map(|(_, gpu)| rooms.get(&Arc::as_ptr(gpu).addr()).copied());
             let here =

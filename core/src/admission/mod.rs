@@ -13,7 +13,7 @@ pub use unseen::Unseen;
 use crate::contract::{RequestDocument, UnreadableRequest};
 use crate::keys;
 use crate::policy::{self, Denied, Policies, Policy, Supply};
-use crate::request::{self, AskError, Field, NodeSelection, PodView, Reading};
+use crate::request::{self, Agreement, AskError, Field, NodeSelection, PodView, Reading};
 use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -94,7 +94,7 @@ pub fn decide<'p>(
     let no_policy = || Refusal::NoPolicy(namespace.to_owned());
     if let Some(text) = annotations.get(keys::REQUEST) {
         let document = RequestDocument::parse(text)?;
-        return readmit(pod, &view, document, policy.ok_or_else(no_policy)?).map(Some);
+        return readmit(pod, &view, document, policy.ok_or_else(no_policy)?, policies).map(Some);
     }
     let reading =
         policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
@@ -128,12 +128,29 @@ fn readmit<'p>(
     view: &PodView,
     document: RequestDocument,
     policy: &'p Policy,
+    policies: &Policies,
 ) -> Result<Admitted<'p>, Refusal> {
-    if !request::agrees(view, &document, policy.spec().node_name)? {
-        return Err(Denied::Forged.into());
+    match request::agreement(view, &document, policy.spec().node_name)? {
+        Agreement::Full => {}
+        Agreement::AllBut(key) => {
+            let made = made_by(policies, &document).is_some();
+            return Err(if made { Denied::Changed { key } } else { Denied::Forged }.into());
+        }
+        Agreement::None => return Err(Denied::Forged.into()),
+    }
+    if let Some(chosen) = made_by(policies, &document).filter(|chosen| chosen.name() != policy.name()) {
+        let (chosen, now) = (chosen.name().to_owned(), policy.name().to_owned());
+        return Err(Denied::OtherPolicy { chosen, now }.into());
     }
     policy::verify(policy, &document)?;
     let fit = fit(pod, &document, policy)?;
     let warnings = fit.warnings().collect();
     Ok(Admitted { policy, document, again: true, fit, warnings })
+}
+
+/// The policy in force that is named in the document and could have made it.
+fn made_by<'p>(policies: &'p Policies, document: &RequestDocument) -> Option<&'p Policy> {
+    let named = document.chosen.as_ref().map(|chosen| chosen.policy.as_str());
+    let found = policies.pods.iter().find(|policy| Some(policy.name()) == named);
+    found.filter(|policy| policy::verify(policy, document).is_ok())
 }

@@ -15,7 +15,7 @@ mod selection;
 mod selectors;
 mod view;
 
-pub use admitted::agrees;
+pub use admitted::{Agreement, agreement};
 pub use ask::{ContainerAsk, PodAsk, Reading, Want};
 pub use dialects::{dialect_of, is_scheduler_of};
 pub use errors::{AskError, Field};

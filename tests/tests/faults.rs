@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
@@ -24,6 +25,16 @@ async fn cluster() -> anyhow::Result<Cluster> {
 
 fn asking(name: &str, memory: &str, class: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, memory), (keys::ISOLATION, class)])
+}
+
+/// A pod whose limit of a name is `amount`.
+fn with_limit(name: &str, limit: &str, amount: &str) -> Pod {
+    let mut pod = pod(name, &[]);
+    for container in pod.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
+        let limits = [(limit.to_owned(), Quantity(amount.to_owned()))].into();
+        container.resources = Some(ResourceRequirements { limits: Some(limits), ..Default::default() });
+    }
+    pod
 }
 
 /// New pods of both kinds run, the old ones still do, and every invariant holds.
@@ -101,9 +112,19 @@ async fn pods_without_a_gpu_do_not_need_kerf() -> anyhow::Result<()> {
     let mut cluster = cluster().await?;
     cluster.webhook().kill()?;
     cluster.extender().kill()?;
-    cluster.create(&pod("plain", &[])).await?;
-    let plain = cluster.running("plain").await?;
-    assert_eq!(plain.spec.and_then(|s| s.scheduler_name).as_deref(), Some("default-scheduler"));
+    // Who writes that no GPU is wanted, and whom a cluster calls movable as it does all pods, want none either.
+    for (name, plain) in [
+        ("plain", pod("plain", &[])),
+        ("no-gpu", with_limit("no-gpu", "nvidia.com/gpu", "0")),
+        ("no-slice", with_limit("no-slice", "nvidia.com/mig-1g.10gb", "0")),
+        ("movable", pod("movable", &[(keys::MOVABLE, "true")])),
+    ] {
+        cluster.create(&plain).await?;
+        let plain = cluster.running(name).await?;
+        assert_eq!(plain.spec.and_then(|s| s.scheduler_name).as_deref(), Some("default-scheduler"), "{name}");
+    }
+    let one = cluster.refusal(&with_limit("one", "nvidia.com/mig-1g.10gb", "1")).await?;
+    assert!(one.contains("pods.kerf.dev"), "{one}");
     let refusal = cluster.refusal(&asking("late", "4Gi", "none")).await?;
     assert!(refusal.contains("pods.kerf.dev"), "{refusal}");
     cluster.stop().await

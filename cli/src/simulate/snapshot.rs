@@ -10,6 +10,7 @@ use kerf_core::packing::{Fleet, FleetGpu, PlaceId, Terms};
 use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::machine::Machine;
+use kube::ResourceExt;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -108,6 +109,7 @@ pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
         let machine =
             Machine::deserialize(object).map_err(|error| SnapshotError::Node { index: number, error })?;
         index.show_static(machine.name(), machine.static_node());
+        index.show_labels(&machine.name(), Some(machine.labels()));
     }
     Ok(index.supply())
 }

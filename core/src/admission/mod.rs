@@ -13,9 +13,10 @@ pub use unseen::Unseen;
 use crate::contract::{RequestDocument, UnreadableRequest};
 use crate::keys;
 use crate::policy::{self, Denied, Policies, Policy, Supply};
-use crate::request::{self, AskError, Field, PodView, Reading};
+use crate::request::{self, Agreement, AskError, Field, NodeSelection, PodView, Reading};
 use serde::Deserialize;
 use serde_json::Value;
+use std::borrow::Cow;
 use thiserror::Error;
 
 /// A pod that goes in with slices.
@@ -93,13 +94,17 @@ pub fn decide<'p>(
     let no_policy = || Refusal::NoPolicy(namespace.to_owned());
     if let Some(text) = annotations.get(keys::REQUEST) {
         let document = RequestDocument::parse(text)?;
-        return readmit(pod, &view, document, policy.ok_or_else(no_policy)?).map(Some);
+        return readmit(pod, &view, document, policy.ok_or_else(no_policy)?, policies).map(Some);
     }
     let reading =
         policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
     let Some(ask) = request::read(&view, &reading)? else { return unasked(&view).map(|()| None) };
     let policy = policy.ok_or_else(no_policy)?;
-    let policy::Choice { document, warnings } = policy::choose(policy, supply, &ask)?;
+    let selected = supply.selected(&NodeSelection::of(&view.spec));
+    let policy::Choice { mut document, warnings } = policy::choose(policy, &selected, &ask)?;
+    if let Some(chosen) = &mut document.chosen {
+        chosen.selects_nodes = matches!(selected, Cow::Owned(_));
+    }
     let fit = fit(pod, &document, policy)?;
     let warnings = warnings.iter().map(ToString::to_string).chain(fit.warnings()).collect();
     Ok(Some(Admitted { policy, document, again: false, fit, warnings }))
@@ -123,12 +128,29 @@ fn readmit<'p>(
     view: &PodView,
     document: RequestDocument,
     policy: &'p Policy,
+    policies: &Policies,
 ) -> Result<Admitted<'p>, Refusal> {
-    if !request::agrees(view, &document, policy.spec().node_name)? {
-        return Err(Denied::Forged.into());
+    match request::agreement(view, &document, policy.spec().node_name)? {
+        Agreement::Full => {}
+        Agreement::AllBut(key) => {
+            let made = made_by(policies, &document).is_some();
+            return Err(if made { Denied::Changed { key } } else { Denied::Forged }.into());
+        }
+        Agreement::None => return Err(Denied::Forged.into()),
+    }
+    if let Some(chosen) = made_by(policies, &document).filter(|chosen| chosen.name() != policy.name()) {
+        let (chosen, now) = (chosen.name().to_owned(), policy.name().to_owned());
+        return Err(Denied::OtherPolicy { chosen, now }.into());
     }
     policy::verify(policy, &document)?;
     let fit = fit(pod, &document, policy)?;
     let warnings = fit.warnings().collect();
     Ok(Admitted { policy, document, again: true, fit, warnings })
+}
+
+/// The policy in force that is named in the document and could have made it.
+fn made_by<'p>(policies: &'p Policies, document: &RequestDocument) -> Option<&'p Policy> {
+    let named = document.chosen.as_ref().map(|chosen| chosen.policy.as_str());
+    let found = policies.pods.iter().find(|policy| Some(policy.name()) == named);
+    found.filter(|policy| policy::verify(policy, document).is_ok())
 }

@@ -24,6 +24,9 @@ pub struct Chosen {
     /// The containers for which the pod itself names the kind of slice, so that no other may serve them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub named: Vec<String>,
+    /// Whether the pod itself left out some nodes with GPUs, so that what those have is nothing for it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub selects_nodes: bool,
     /// The kinds that were chosen although they are full, because all are: the pod waits for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<PassedOver>,
@@ -55,6 +58,9 @@ pub enum Reason {
         room: u32,
         /// How many of those pods that wait already will take.
         pending: u32,
+        /// How many of them one pod can have, for they are of one node, where that is less than it wants and the room is not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        together: Option<u32>,
     },
 }
 
@@ -65,10 +71,14 @@ impl fmt::Display for PassedOver {
             Reason::NotServed => {
                 write!(f, "container {container}: no GPU that the pod may have serves it by {kind}")
             }
-            Reason::Full { resource, room, pending } => write!(
-                f,
-                "container {container}: {resource} ({kind}) has room for {room} more, and {pending} are waited for already"
-            ),
+            Reason::Full { resource, room, pending, together } => {
+                let together = together.map(|count| format!(", of which one pod can have {count}"));
+                let together = together.unwrap_or_default();
+                write!(
+                    f,
+                    "container {container}: {resource} ({kind}) has room for {room} more{together}, and {pending} are waited for already"
+                )
+            }
         }
     }
 }

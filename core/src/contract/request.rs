@@ -31,7 +31,7 @@ pub struct RequestDocument {
     /// Whether movable pods are not to be evicted for this one. Absent for most.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moves_nobody: bool,
-    /// Whether nodes that NVIDIA's device plugin serves may have what the pod asks for: some had when it was admitted.
+    /// Whether nodes that NVIDIA's device plugin serves may have what the pod asks for, now or later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub static_nodes: bool,
     /// How the names were chosen; absent in documents that were made without a choice.

@@ -77,7 +77,7 @@ fn a_status_without_an_epoch_is_of_the_first() {
 fn full_request() -> RequestDocument {
     let name = "nvidia.com/gpu-10gb";
     let passed = |reason| PassedOver { container: "main".to_owned(), kind: Kind::Mig, reason };
-    let full = Reason::Full { resource: name.parse().unwrap(), room: 1, pending: 2 };
+    let full = Reason::Full { resource: name.parse().unwrap(), room: 1, pending: 2, together: Some(1) };
     RequestDocument {
         gpus: GpuSelection { models: vec!["T4-16GB".to_owned()], ..GpuSelection::default() },
         chosen: Some(Chosen {
@@ -86,6 +86,7 @@ fn full_request() -> RequestDocument {
             dialect: Some("nvidia".to_owned()),
             passed: vec![passed(Reason::NotServed), passed(full)],
             named: vec!["main".to_owned()],
+            selects_nodes: true,
             waits: vec![passed(full)],
         }),
         ..request(name, 1)

@@ -7,15 +7,17 @@ mod names;
 mod together;
 mod verify;
 mod warning;
+mod way;
 
 pub use denied::Denied;
 pub use verify::verify;
 pub use warning::Warning;
+pub(super) use way::{Way, needed};
 
 use super::{Asked, Policy, Room, Supply};
 use crate::contract::{Chosen, ContainerRequest, PassedOver, REQUEST_VERSION, Reason, RequestDocument};
 use crate::kind::{IsolationClass, Kind};
-use crate::request::{Claim, ContainerAsk, PodAsk, Want, held};
+use crate::request::{Claim, ContainerAsk, PodAsk, Want};
 use crate::resource::ResourceName;
 use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use names::{Need, conceivable, largest, served, strongest_class};
@@ -39,7 +41,7 @@ pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, 
     };
     let containers = &choice.document.containers;
     let fixed = containers.iter().any(|container| container.resource.is_plugins());
-    choice.document.static_nodes = fixed || supply.serves_statically(&choice.document);
+    choice.document.static_nodes = fixed || supply.may_serve_statically(&choice.document);
     Ok(choice)
 }
 
@@ -73,6 +75,7 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied>
             dialect: ask.dialect.map(|dialect| dialect.to_string()),
             passed,
             named: named(ask),
+            selects_nodes: false,
             waits,
         }),
     };
@@ -148,15 +151,6 @@ fn check_pod(
     }
 }
 
-/// How many slices of the claim's name a pod holds with it, after the containers `before` it. Those of an init container go on
-/// to the containers after it.
-pub(super) fn needed<'c>(before: impl IntoIterator<Item = &'c ContainerRequest>, claim: Claim) -> u32 {
-    let same = before.into_iter().filter(|request| request.resource == claim.resource);
-    let before = same.map(|r| Claim { role: r.role, resource: r.resource, count: r.count });
-    let claims: Vec<Claim> = before.chain([claim]).collect();
-    held(&claims).into_iter().fold(0, u32::saturating_add)
-}
-
 /// The choice for one pod, container by container.
 struct Choosing<'c> {
     policy: &'c Policy,
@@ -217,34 +211,33 @@ impl Choosing<'_> {
         Ok(())
     }
 
-    /// The first kind that has room; else the first that some GPU can ever serve; else the first that is conceivable.
+    /// The first kind that has room; else the first that some node can ever serve; else the first that some GPU can, which is
+    /// too few for what is wanted; else the first that is conceivable.
     fn by_size(&mut self, container: &ContainerAsk, asked: SizeGb) -> Result<Named, Denied> {
         check_size(self.policy, &container.name, asked)?;
         let size = self.stepped(&container.name, asked);
         let need = Need { size, memory: container.memory, compute: container.compute, gpus: &self.ask.gpus };
         let mut passed = Vec::new();
-        let mut first: Option<(usize, ResourceName)> = None;
+        let (mut first, mut too_small): (Option<(usize, ResourceName)>, _) = (None, None);
         for kind in self.kinds {
             let pass = |reason| PassedOver { container: container.name.clone(), kind: *kind, reason };
-            let ways = self.ways(*kind, &need, container.count);
-            let rooms: Vec<_> = ways.iter().map(|name| (*name, self.room(*name, &need))).collect();
-            let has_room = |(resource, room): &&(ResourceName, Room)| {
-                let claim = Claim { role: container.role, resource: *resource, count: container.count };
-                room.left() >= needed(&self.made.containers, claim)
-            };
-            if let Some((resource, _)) = rooms.iter().find(has_room) {
-                self.fall_back(*resource, passed);
-                return Ok(Named { size, resource: *resource, served: true });
+            let names = self.ways(*kind, &need, container.count);
+            let ways: Vec<Way> =
+                names.into_iter().map(|name| self.way(container, name, &need.asked())).collect();
+            if let Some(way) = ways.iter().find(|way| way.is_enough(Room::left)) {
+                self.fall_back(way.resource, passed);
+                return Ok(Named { size, resource: way.resource, served: true });
             }
-            let Some((resource, room)) = rooms.first().copied() else {
+            let large = ways.iter().find(|way| way.is_ever_enough(self.supply, &need.asked(), need.gpus));
+            let Some(way) = large.or(ways.first()) else {
                 passed.push(pass(Reason::NotServed));
                 continue;
             };
-            let reason = Reason::Full { resource, room: room.room, pending: room.pending };
-            first.get_or_insert((passed.len(), resource));
-            passed.push(pass(reason));
+            let waits = if large.is_some() { &mut first } else { &mut too_small };
+            waits.get_or_insert((passed.len(), way.resource));
+            passed.push(pass(way.full()));
         }
-        if let Some((before, resource)) = first {
+        if let Some((before, resource)) = first.or(too_small) {
             let waits = passed.get(before).cloned();
             passed.truncate(before);
             self.fall_back(resource, passed);
@@ -272,8 +265,10 @@ impl Choosing<'_> {
         ways
     }
 
-    fn room(&self, name: ResourceName, need: &Need) -> Room {
-        self.supply.room_of(name, &need.asked(), need.gpus)
+    /// What there is of a name for a container, after those that were chosen for before it.
+    fn way(&self, container: &ContainerAsk, resource: ResourceName, asked: &Asked) -> Way {
+        let claim = Claim { role: container.role, resource, count: container.count };
+        Way::of(self.supply, resource, asked, &self.ask.gpus, needed(&self.made.containers, claim))
     }
 
     /// `asked`, or the next larger step of the policy's, within the largest that it allows.

@@ -32,5 +32,5 @@ pub use rules::{
 };
 pub use set::{NodeRule, NodeRules, Policies};
 pub use set_findings::{Finding, PolicyIndex, SetFault, Weight};
-pub use supply::{Asked, Room, Supply, SupplyIndex};
+pub use supply::{Asked, Room, Several, Supply, SupplyIndex};
 pub use waited::{Alternative, alternative};

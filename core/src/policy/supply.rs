@@ -4,12 +4,16 @@ mod fitting;
 mod fixed;
 mod gpu;
 mod index;
+mod labels;
 mod pending;
+mod selected;
+mod several;
 
 pub(super) use fitting::has_compute;
 pub use fixed::Asked;
 pub use index::SupplyIndex;
 pub use pending::Room;
+pub use several::Several;
 
 use crate::contract::{GpuNodeSpec, GpuNodeStatus, Held};
 use crate::kind::Kind;
@@ -21,7 +25,8 @@ use crate::resource::{ResourceName, share_size};
 use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
 use fixed::StaticNodes;
 use gpu::GpuSupply;
-use index::NodeGpus;
+use index::NamedGpus;
+use labels::Labels;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +40,8 @@ pub struct Supply {
     gpus: Arc<Gpus>,
     /// The nodes that NVIDIA's device plugin serves.
     statics: Arc<StaticNodes>,
+    /// The labels of both, as far as they are known.
+    labels: Arc<BTreeMap<NodeName, Labels>>,
     /// What pods hold of them.
     held: Arc<Held>,
     /// How many slices of each name pods wait for that have been promised none yet.
@@ -45,8 +52,8 @@ pub struct Supply {
 #[derive(Debug, Default)]
 struct Gpus {
     alike: Vec<Alike>,
-    /// For pods that name GPUs.
-    nodes: Vec<NodeGpus>,
+    /// For pods that name GPUs or nodes, or want several slices of one node.
+    nodes: Vec<NamedGpus>,
 }
 
 impl Supply {
@@ -101,7 +108,7 @@ impl Supply {
     #[must_use]
     pub fn has_whole(&self, size: SizeGb, gpus: &GpuSelection) -> bool {
         let admitted = self.admitted(gpus);
-        let mut whole = admitted.iter().filter(|(gpu, _)| gpu.ever.contains(&ResourceName::Whole));
+        let mut whole = admitted.iter().filter(|(gpu, _)| gpu.serves(ResourceName::Whole));
         whole.any(|(gpu, _)| is_worth_whole(size, gpu.size))
             || self.fixed_least(ResourceName::Whole, &Asked::of(size), gpus).is_some()
     }
@@ -118,7 +125,7 @@ impl Supply {
         let Some(name) = share_size(size).and_then(|size| ResourceName::share(kind, size)) else {
             return false;
         };
-        let has = |gpu: &GpuSupply| gpu.ever.contains(&name) && (compute.is_none() || gpu.limits_compute);
+        let has = |gpu: &GpuSupply| gpu.serves(name) && (compute.is_none() || gpu.limits_compute);
         self.admitted(gpus).iter().any(|(gpu, _)| has(gpu))
     }
 
@@ -134,7 +141,7 @@ impl Supply {
     #[must_use]
     pub fn at_most(&self, name: ResourceName, gpus: &GpuSelection) -> Option<SizeGb> {
         let admitted = self.admitted(gpus);
-        let serving = admitted.iter().filter(|(gpu, _)| gpu.ever.contains(&name));
+        let serving = admitted.iter().filter(|(gpu, _)| gpu.serves(name));
         let managed = serving.filter_map(|(gpu, _)| match name {
             ResourceName::Whole => Some(gpu.size),
             ResourceName::Replica => gpu.replica,
@@ -153,7 +160,7 @@ impl Supply {
     #[must_use]
     pub fn largest(&self, kind: Kind) -> Option<SizeGb> {
         let largest = |(gpu, _): &Alike| {
-            let names = gpu.ever.iter().filter(|name| name.kind() == kind);
+            let names = gpu.ever.iter().map(|(name, _)| name).filter(|name| name.kind() == kind);
             names.filter_map(|name| if kind == Kind::Whole { Some(gpu.size) } else { name.size() }).max()
         };
         let fixed = self.statics.values().flat_map(|node| &node.offers).filter(|offer| offer.kind == kind);
@@ -171,7 +178,7 @@ impl Supply {
             return alike.iter().filter(|(gpu, _)| gpus.admits_model(&gpu.model)).cloned().collect();
         }
         let mut count = BTreeMap::new();
-        let all = nodes.iter().flat_map(|node| node.iter());
+        let all = nodes.iter().flat_map(|(_, gpus)| gpus.iter());
         for (_, gpu) in all.filter(|(uuid, gpu)| gpus.admits(uuid, &gpu.model)) {
             count.entry(Arc::as_ptr(gpu).addr()).or_insert_with(|| (gpu.clone(), 0)).1 += 1;
         }

@@ -3,7 +3,7 @@
 //! A pod gets all of its slices or none. So it is counted by name, over all of its containers and as they run one after the
 //! other, what it needs and what there is: of two containers that want the last slice of a name, each has room by itself.
 
-use super::choose::needed;
+use super::choose::{Way, needed};
 use super::{Asked, Policy, Room, Supply, choose};
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::request::{Claim, ContainerAsk, PodAsk, Want};
@@ -33,6 +33,10 @@ pub struct Alternative {
 /// all of the other: as the pod is written, or else as it could be. What `supply` says is wanted, others want.
 #[must_use]
 pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument) -> Option<Alternative> {
+    // On which nodes it may be the document does not say: it could be chosen for as before, again and again.
+    if document.chosen.as_ref().is_some_and(|chosen| chosen.selects_nodes) {
+        return None;
+    }
     let full = short(supply, document, |room| room.room);
     let as_written = |request: &ContainerRequest| is_named(document, request);
     let by_size = |request: &ContainerRequest| is_named(document, request) && request.size_gb == SizeGb::ANY;
@@ -50,7 +54,7 @@ pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument)
             container: before.name.clone(),
             full: before.resource,
             other: after.resource,
-            room: room(supply, &anew, after).left(),
+            room: supply.room_of(after.resource, &asked(after), &anew.gpus).left(),
             is_named: named,
             document: anew.clone(),
         })
@@ -61,12 +65,12 @@ pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument)
     instead(&as_written, false).or_else(|| instead(&by_size, true))
 }
 
-fn room(supply: &Supply, document: &RequestDocument, request: &ContainerRequest) -> Room {
-    let ContainerRequest { resource, size_gb: size, memory, compute, .. } = *request;
-    supply.room_of(resource, &Asked { size, memory, compute }, &document.gpus)
+fn asked(request: &ContainerRequest) -> Asked {
+    let ContainerRequest { size_gb: size, memory, compute, .. } = *request;
+    Asked { size, memory, compute }
 }
 
-/// The names of which the pod needs more than there is.
+/// The names of which the pod needs more than there is, or than there is together.
 fn short(
     supply: &Supply,
     document: &RequestDocument,
@@ -75,7 +79,8 @@ fn short(
     let is_short = |(before, request): (usize, &ContainerRequest)| {
         let claim = Claim { role: request.role, resource: request.resource, count: request.count };
         let needed = needed(document.containers.iter().take(before), claim);
-        (there_is(room(supply, document, request)) < needed).then_some(request.resource)
+        let way = Way::of(supply, request.resource, &asked(request), &document.gpus, needed);
+        (!way.is_enough(&there_is)).then_some(request.resource)
     };
     document.containers.iter().enumerate().filter_map(is_short).collect()
 }

@@ -36,6 +36,34 @@ fn supply(taken: u32) -> Supply {
     index.supply()
 }
 
+/// Two nodes with an H100, of each of which so many seventh parts are taken, and one with an L40S.
+fn two_nodes(taken: u32) -> Supply {
+    let status = node_status(&["H100-80GB"]);
+    let ask = request("nvidia.com/mig-1g.10gb", taken);
+    let spec =
+        ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &promisee("p"), &Fleet::default()).unwrap();
+    let mut index = SupplyIndex::default();
+    for name in ["a", "b"] {
+        index.show(name.into(), &spec, &status, true);
+    }
+    index.show("l40s".into(), &GpuNodeSpec::default(), &node_status(&["L40S-48GB"]), true);
+    index.supply()
+}
+
+#[test]
+fn slices_on_two_nodes_serve_no_pod_that_wants_them_on_one() {
+    let found = |count| {
+        let mut several = waiting("nvidia.com/mig-1g.10gb", IsolationClass::Memory);
+        several.containers[0].count = count;
+        let found = alternative(&policy(), &two_nodes(4), &several)?;
+        Some((found.full.to_string(), found.other.to_string(), found.room))
+    };
+    assert_eq!(found(3), None, "there is room on either");
+    let share = ("nvidia.com/mig-1g.10gb".to_owned(), "nvidia.com/gpu-10gb".to_owned(), 4);
+    assert_eq!(found(4), Some(share));
+    assert_eq!(found(5), None, "the shares are of one GPU");
+}
+
 fn waiting(name: &str, class: IsolationClass) -> RequestDocument {
     RequestDocument { isolation: class, chosen: Some(Chosen::default()), ..request(name, 1) }
 }
@@ -57,6 +85,13 @@ fn what_waits_for_a_full_kind_is_served_by_the_next_that_has_room() {
         None,
         "no share is so large"
     );
+}
+
+#[test]
+fn who_may_be_on_some_nodes_only_is_offered_nothing_of_the_others() {
+    let mut elsewhere = waiting("nvidia.com/mig-1g.10gb", IsolationClass::Memory);
+    elsewhere.chosen = Some(Chosen { selects_nodes: true, ..Chosen::default() });
+    assert_eq!(found(7, &elsewhere), None);
 }
 
 #[test]

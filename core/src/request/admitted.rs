@@ -15,8 +15,23 @@ use crate::policy::NodeNameRule;
 use crate::quantity::parse_count;
 use crate::resource::ResourceName;
 
+/// Whether a pod says what its document says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Agreement {
+    /// It does.
+    Full,
+    /// All but this annotation does, which says how slices must be: another webhook may have set it since.
+    AllBut(&'static str),
+    /// What it asks for is something else.
+    None,
+}
+
 /// Whether `pod` says what `document` says.
-pub fn agrees(pod: &PodView, document: &RequestDocument, node_name: NodeNameRule) -> Result<bool, AskError> {
+pub fn agreement(
+    pod: &PodView,
+    document: &RequestDocument,
+    node_name: NodeNameRule,
+) -> Result<Agreement, AskError> {
     refuse_unknown(pod)?;
     let Some(limits_agree) = limits_agree(pod, document) else {
         return Err(AskError::Reserved(Field::Annotation(keys::REQUEST.to_owned())));
@@ -25,18 +40,36 @@ pub fn agrees(pod: &PodView, document: &RequestDocument, node_name: NodeNameRule
     let of = |container: &str| document.containers.iter().find(|request| request.name == container);
     notes.refuse_idle_compute(|container| of(container).is_some())?;
     refuse_unsafe(pod, |container| of(container).is_some(), node_name)?;
-    let asks_agree = notes.asks.iter().all(|(ask, memory)| {
+    let asks_agree = notes.asks.iter().all(|(ask, _)| {
         of(&ask.name).is_some_and(|request| {
             let counted = !notes.counted.contains(&ask.name) || ask.count == request.count;
-            counted && is_asked(request, ask.want) && request.memory == memory.filter(|_| notes.strict)
+            counted && is_asked(request, ask.want)
         })
     });
-    let class_agrees = notes.isolation.is_none_or(|class| class == document.isolation);
-    Ok(limits_agree
-        && asks_agree
-        && class_agrees
-        && notes.gpus == document.gpus
-        && document.containers.iter().all(|request| compute_agrees(request, &notes)))
+    if !(limits_agree && asks_agree) {
+        return Ok(Agreement::None);
+    }
+    Ok(differing(&notes, document).map_or(Agreement::Full, Agreement::AllBut))
+}
+
+/// The first annotation about how slices must be that says something else than the document.
+fn differing(notes: &Notes, document: &RequestDocument) -> Option<&'static str> {
+    let (said, chosen) = (&notes.gpus, &document.gpus);
+    let of = |container: &str| document.containers.iter().find(|request| request.name == container);
+    let memory_agrees = notes.asks.iter().all(|(ask, memory)| {
+        of(&ask.name).is_some_and(|request| request.memory == memory.filter(|_| notes.strict))
+    });
+    let compute_agrees = || document.containers.iter().all(|request| compute_agrees(request, notes));
+    let differs = [
+        (keys::ISOLATION, notes.isolation.is_some_and(|class| class != document.isolation)),
+        (keys::GPU_MODEL, said.models != chosen.models),
+        (keys::GPU_MODEL_NOT, said.not_models != chosen.not_models),
+        (keys::GPU_UUID, said.uuids != chosen.uuids),
+        (keys::GPU_UUID_NOT, said.not_uuids != chosen.not_uuids),
+        (keys::MEMORY_MATCH, !memory_agrees),
+        (keys::COMPUTE, !compute_agrees()),
+    ];
+    differs.into_iter().find(|(_, differs)| *differs).map(|(key, _)| key)
 }
 
 /// An annotation without a container's name is the pod's only app container's that asks: others may have been injected

@@ -6,6 +6,7 @@
 use super::dialects;
 use super::errors::Field;
 use super::{AskError, ContainerAsk, ContainerView, Role, Want};
+use crate::nvidia_keys;
 use crate::quantity::parse_count;
 use crate::resource::{ResourceName, asked_size};
 
@@ -40,6 +41,10 @@ pub(super) fn amount<'c>(container: &'c ContainerView, name: &str) -> Result<Opt
 pub(super) fn ask(container: &ContainerView, role: Role) -> Result<Option<ContainerAsk>, AskError> {
     let mut found: Option<ContainerAsk> = None;
     for (limit, text) in entries(container) {
+        // Charts write 0 of NVIDIA's names where no GPU is wanted.
+        if limit.starts_with(nvidia_keys::PREFIX) && parse_count(text) == Some(0) {
+            continue;
+        }
         let Some(want) = want(&container.name, limit)? else { continue };
         let count = count(field(&container.name, limit), text)?;
         let ask = ContainerAsk::new(&container.name, role, want, count, format!("{limit}: {text}"));

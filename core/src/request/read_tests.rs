@@ -91,6 +91,19 @@ fn a_limit_may_ask_for_several_and_for_an_exact_slice() {
 }
 
 #[test]
+fn nothing_of_nvidias_names_asks_for_nothing_and_nothing_of_kerfs_is_refused() {
+    let of = |name: &str, amount: Value| ours(&pod(json!({}), limits(json!({name: amount}))));
+    for name in
+        ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1c.3g.40gb", "nvidia.com/gpu-10gb", "nvidia.com/gpu"]
+    {
+        assert_eq!((of(name, json!("0")), of(name, json!(0))), (Ok(None), Ok(None)), "{name}");
+    }
+    assert!(matches!(of("gpu-10gb", json!("0")), Err(AskError::Count { .. })));
+    let beside = json!({"kerf.dev/gpu-10gb": "1", "nvidia.com/mig-1g.10gb": "0"});
+    assert_eq!(asked(&pod(json!({}), limits(beside))), [("main".to_owned(), Want::Size(SizeGb(10)), 1)]);
+}
+
+#[test]
 fn annotations_ask_for_counts_and_profiles_of_one_container_or_another() {
     let notes = json!({
         "kerf.dev/gpu-memory.main": "10Gi", "kerf.dev/gpu-count.main": "2",

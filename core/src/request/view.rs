@@ -1,6 +1,6 @@
 //! The parts of a Pod that a request is read from.
 
-use super::Role;
+use super::{AffinityView, Role};
 use crate::policy::PodFacts;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -54,6 +54,12 @@ pub struct SpecView {
     /// `spec.nodeName`: set when a pod goes past the scheduler.
     #[serde(default)]
     pub node_name: Option<String>,
+    /// `spec.nodeSelector`.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub node_selector: BTreeMap<String, String>,
+    /// `spec.affinity`.
+    #[serde(default)]
+    pub affinity: Option<AffinityView>,
     /// `spec.priorityClassName`.
     #[serde(default)]
     pub priority_class_name: Option<String>,

@@ -8,7 +8,7 @@ mod place;
 
 pub use name::{PluginName, names};
 pub use offer::{StaticOffer, admits};
-pub use place::{Devices, Spot, devices, place, sum};
+pub use place::{Devices, Spot, devices, is_conceivable, place, suits, sum};
 
 use crate::kind::Kind;
 use crate::managed::is_managed;

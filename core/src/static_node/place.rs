@@ -1,7 +1,8 @@
 //! Whether a static node has room for a whole pod, and what that costs. All or nothing per pod.
 
 use super::{PluginName, StaticNode, admits};
-use crate::contract::RequestDocument;
+use crate::contract::{ContainerRequest, RequestDocument};
+use crate::kind::Kind;
 use crate::packing::{Cost, Refusal};
 use crate::policy::Charge;
 use crate::request::GpuSelection;
@@ -52,8 +53,22 @@ pub fn devices(request: &RequestDocument) -> Devices {
     devices
 }
 
-/// The place of a pod on `node`, of whose devices `taken` are not free.
-pub fn place(node: &StaticNode, taken: &Devices, request: &RequestDocument) -> Result<Spot, Refusal> {
+/// Whether a static node can be thought of that serves a pod with this document. What there is at the moment does not count:
+/// devices fall out while their plugin or kubelet starts anew, and nodes come later than pods.
+#[must_use]
+pub fn is_conceivable(request: &RequestDocument) -> bool {
+    let is_conceivable = |container: &ContainerRequest| {
+        let is_replica = matches!(container.kind(), Kind::Mps | Kind::TimeSlicing);
+        container.resource.plugin_name().is_some()
+            && request.isolation.is_served_by(container.kind())
+            && (container.count == 1 || !is_replica)
+    };
+    let GpuSelection { uuids, not_uuids, .. } = &request.gpus;
+    uuids.is_empty() && not_uuids.is_empty() && request.containers.iter().all(is_conceivable)
+}
+
+/// Whether `node` offers what a pod asks for, however many devices it has of it at the moment.
+pub fn suits(node: &StaticNode, request: &RequestDocument) -> Result<(), Refusal> {
     let serves = |gpus: &GpuSelection| {
         if !admits(gpus, &node.model) {
             return Err(Refusal::NotSelected);
@@ -64,7 +79,12 @@ pub fn place(node: &StaticNode, taken: &Devices, request: &RequestDocument) -> R
         })
     };
     serves(&GpuSelection::default())?;
-    serves(&request.gpus)?;
+    serves(&request.gpus)
+}
+
+/// The place of a pod on `node`, of whose devices `taken` are not free.
+pub fn place(node: &StaticNode, taken: &Devices, request: &RequestDocument) -> Result<Spot, Refusal> {
+    suits(node, request)?;
     let devices = devices(request);
     let mut free = 0;
     for (name, count) in &devices {

@@ -203,10 +203,13 @@ fn rest(pod: &Value) -> Value {
     {
         for term in terms.iter_mut() {
             if let Some(expressions) = term["matchExpressions"].as_array_mut() {
-                expressions.retain(|e| !e["key"].as_str().unwrap().starts_with("kerf.dev/"));
+                let is_ours = |key: &str| key.starts_with("kerf.dev/") || key.starts_with("nvidia.com/");
+                expressions.retain(|e| !is_ours(e["key"].as_str().unwrap()));
             }
             drop_if_empty(term, "matchExpressions");
         }
+        // Each term became two where static nodes could serve the pod.
+        terms.dedup();
         if terms.iter().all(|term| *term == json!({})) {
             terms.clear();
         }

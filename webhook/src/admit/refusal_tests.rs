@@ -64,6 +64,8 @@ cases! {
     "compute denied" => Refusal::Policy(Denied::Compute { .. }),
     "several replicas" => Refusal::Policy(Denied::Replicas { .. }),
     "forged" => Refusal::Policy(Denied::Forged),
+    "another policy by now" => Refusal::Policy(Denied::OtherPolicy { .. }),
+    "annotation changed since" => Refusal::Policy(Denied::Changed { .. }),
     "document unreadable" => Refusal::Document(UnreadableRequest::Parse(_)),
     "document's version" => Refusal::Document(UnreadableRequest::Version(_)),
     "scheduler" => Refusal::Unfit(Unfit::Scheduler { .. }),
@@ -209,6 +211,13 @@ fn document(isolation: &str, resource: &str) -> String {
     json!({"version": 1, "isolation": isolation, "containers": [main]}).to_string()
 }
 
+/// The same, made by a policy.
+fn made_by(policy: &str) -> String {
+    let mut document: Value = serde_json::from_str(&document("memory", "nvidia.com/mig-1g.10gb")).unwrap();
+    document["chosen"] = json!({"policy": policy});
+    document.to_string()
+}
+
 fn denials() -> Vec<Value> {
     let sized = |policy: &str, gb: u32, count: &str| limited(policy, &format!("kerf.dev/gpu-{gb}gb"), count);
     let forged = document("memory", "nvidia.com/mig-1g.10gb");
@@ -216,6 +225,8 @@ fn denials() -> Vec<Value> {
         let limits = json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}});
         pod("plain", json!({"kerf.dev/request": text}), limits)
     };
+    let mut changed = in_vain(&made_by("plain"));
+    changed["metadata"]["annotations"]["kerf.dev/isolation"] = json!("none");
     vec![
         ten_with("kerf.dev/isolation", "hardware"),
         sized("plain", 10, "17"),
@@ -229,6 +240,8 @@ fn denials() -> Vec<Value> {
         limited("plain", "nvidia.com/gpu-97gb", "1"),
         pod("shares", json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/compute": "30"}), json!({})),
         in_vain(&forged),
+        in_vain(&made_by("dialects")),
+        changed,
         in_vain("{}"),
         in_vain(&forged.replace("\"version\":1", "\"version\":2")),
         with(noted("kerf.dev/gpu-memory", "10Gi"), "/spec/schedulerName", json!("batch")),
@@ -318,4 +331,47 @@ pub(super) fn compare(path: &Path, made: &str) {
         "{} is not what the test makes; first {line:?}; KERF_UPDATE=1 writes it",
         path.display()
     );
+}
+
+#[test]
+fn what_another_webhook_sets_after_kerf_is_named_in_the_refusal() {
+    let documents = policies().into_iter().rev();
+    let documents = documents.map(|policy| serde_json::from_value::<PolicyDocument>(policy).unwrap());
+    let in_force = Policies { pods: documents.map(|d| d.try_into().unwrap()).collect(), nodes: Vec::new() };
+    let decided = |pod: &Value| admit(pod, "default", &in_force, &Supply::default());
+    let mut first = ten_with("kerf.dev/gpu-model-not", "T4-16GB");
+    let Admission::Patched { ops, .. } = decided(&first) else { panic!("{:?}", decided(&first)) };
+    json_patch::patch(&mut first, &ops).unwrap();
+    assert_eq!(decided(&first), Admission::Untouched);
+    for (path, key, value, named) in [
+        (
+            "labels",
+            "policy",
+            "dialects",
+            "policy plain chose the pod's slices and policy dialects is for the pod now",
+        ),
+        ("annotations", "kerf.dev/isolation", "none", "metadata.annotations[kerf.dev/isolation]"),
+        ("annotations", "kerf.dev/gpu-model", "A100-40GB", "metadata.annotations[kerf.dev/gpu-model]"),
+        (
+            "annotations",
+            "kerf.dev/gpu-model-not",
+            "A100-40GB",
+            "metadata.annotations[kerf.dev/gpu-model-not]",
+        ),
+        ("annotations", "kerf.dev/compute", "30", "metadata.annotations[kerf.dev/compute]"),
+        ("annotations", "kerf.dev/memory-match", "strict", "metadata.annotations[kerf.dev/memory-match]"),
+        (
+            "annotations",
+            "kerf.dev/gpu-memory",
+            "20Gi",
+            "metadata.annotations[kerf.dev/request] is written by kerf",
+        ),
+    ] {
+        let mut second = first.clone();
+        second["metadata"][path][key] = json!(value);
+        match decided(&second) {
+            Admission::Denied { message, .. } => assert!(message.contains(named), "{key}: {message}"),
+            other => panic!("{key}: {other:?}"),
+        }
+    }
 }

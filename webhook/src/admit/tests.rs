@@ -319,3 +319,35 @@ fn a_document_that_asks_for_a_forbidden_class_is_denied() {
     };
     assert!(message.contains("does not allow memory; it allows hardware"), "{message}");
 }
+
+#[test]
+fn the_kind_is_chosen_by_the_nodes_that_the_pod_may_be_on() {
+    let mut index = kerf_core::policy::SupplyIndex::default();
+    for (name, model, pool) in [("h100", "H100-80GB", "a"), ("t4", "T4-16GB", "b")] {
+        index.show(name.into(), &kerf_core::contract::GpuNodeSpec::default(), &node_status(&[model]), true);
+        index.show_labels(&name.into(), Some(&[("pool".to_owned(), pool.to_owned())].into()));
+    }
+    let resource = |spec: Value| {
+        let mut pod = pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({}));
+        json_patch::merge(&mut pod["spec"], &spec);
+        match admit(&pod, "default", &policy(), &index.supply()) {
+            Admission::Patched { document, .. } => {
+                let selects_nodes = document.chosen.unwrap().selects_nodes;
+                (document.containers[0].resource.to_string(), selects_nodes)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    for (pool, name, selects_nodes) in [
+        ("a", "nvidia.com/mig-1g.10gb", true),
+        ("b", "nvidia.com/gpu-10gb", true),
+        ("to come", "nvidia.com/mig-1g.10gb", false),
+    ] {
+        let expected = (name.to_owned(), selects_nodes);
+        assert_eq!(resource(json!({"nodeSelector": {"pool": pool}})), expected);
+        let term = json!({"matchExpressions": [{"key": "pool", "operator": "In", "values": [pool]}]});
+        let required =
+            json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}});
+        assert_eq!(resource(json!({"affinity": {"nodeAffinity": required}})), expected);
+    }
+}

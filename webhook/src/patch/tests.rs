@@ -483,3 +483,12 @@ fn a_node_without_labels_is_found_by_who_asks_by_name() {
     let not_kerfs = json!({"key": "kerf.dev/managed", "operator": "NotIn", "values": ["true"]});
     assert_eq!(*terms(&pod["spec"]), json!([{"matchExpressions": [not_kerfs]}]));
 }
+
+#[test]
+fn whole_gpus_without_a_size_are_looked_for_on_nodes_with_gpus_alone() {
+    let mut document = fixed(ResourceName::Whole);
+    document.containers[0].size_gb = kerf_core::units::SizeGb::ANY;
+    let (pod, _) = patched(&pod(&json!({})), &document, &policy(&json!({})));
+    let counted = json!({"key": "nvidia.com/gpu.count", "operator": "Gt", "values": ["0"]});
+    assert_eq!(terms(&pod["spec"])[1]["matchExpressions"][1], counted);
+}

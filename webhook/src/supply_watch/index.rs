@@ -5,6 +5,7 @@ use kerf_core::names::NodeName;
 use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::machine::Machine;
+use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,7 +74,7 @@ impl Index {
             }
             Event::InitApply(node) => {
                 self.listed_nodes.insert(node.name());
-                self.nodes.show_static(node.name(), node.static_node());
+                self.show_node(&node);
                 false
             }
             Event::InitDone => {
@@ -82,9 +83,17 @@ impl Index {
                 self.known.1 = true;
                 true
             }
-            Event::Apply(node) => self.nodes.show_static(node.name(), node.static_node()),
-            Event::Delete(node) => self.nodes.show_static(node.name(), None),
+            Event::Apply(node) => self.show_node(&node),
+            Event::Delete(node) => {
+                let is_other = self.nodes.show_static(node.name(), None);
+                self.nodes.show_labels(&node.name(), None) || is_other
+            }
         }
+    }
+
+    fn show_node(&mut self, node: &Machine) -> bool {
+        let is_other = self.nodes.show_static(node.name(), node.static_node());
+        self.nodes.show_labels(&node.name(), Some(node.labels())) || is_other
     }
 
     /// The Nodes cannot be watched: pods of managed nodes do not wait for that. Whether the supply is another by it.

@@ -180,3 +180,27 @@ fn where_nodes_cannot_be_watched_managed_ones_are_served() {
     assert!(index.nodes_unknown() && !index.nodes_unknown());
     assert!(index.supply().is_some());
 }
+
+#[test]
+fn a_pod_is_chosen_for_by_the_labels_of_the_nodes() {
+    let mut index = listed([good("h100", &["H100-80GB"]), good("t4", &["T4-16GB"])]);
+    let labelled = |name: &str, pool: &str| -> Machine {
+        serde_json::from_value(json!({"metadata": {"name": name, "labels": {"pool": pool}}})).unwrap()
+    };
+    index.take_node(Event::Init);
+    index.take_node(Event::InitApply(labelled("h100", "a")));
+    index.take_node(Event::InitApply(labelled("t4", "b")));
+    assert!(index.take_node(Event::InitDone));
+    let spec = serde_json::from_value(json!({"nodeSelector": {"pool": "b"}})).unwrap();
+    let nodes = kerf_core::request::NodeSelection::of(&spec);
+    let has_mig = |index: &Index| index.supply().unwrap().selected(&nodes).largest(Kind::Mig).is_some();
+    assert!(!has_mig(&index));
+    assert!(!index.take_node(Event::Apply(labelled("h100", "a"))), "nothing changed");
+    assert!(index.take_node(Event::Apply(labelled("h100", "b"))));
+    assert!(has_mig(&index));
+    assert!(index.take_node(Event::Apply(labelled("h100", "a"))) && !has_mig(&index));
+    assert!(
+        index.take_node(Event::Delete(labelled("h100", "a"))) && has_mig(&index),
+        "it is not known any more"
+    );
+}

@@ -1,10 +1,10 @@
 //! Containers that name what they want.
 
 use super::names::{Need, largest};
-use super::{Choosing, Named, check_size, needed};
+use super::{Choosing, Named, check_size};
 use crate::kind::Kind;
-use crate::policy::{Asked, Denied};
-use crate::request::{Claim, ContainerAsk, Want};
+use crate::policy::{Asked, Denied, Room};
+use crate::request::{ContainerAsk, Want};
 use crate::resource::{ResourceName, share_size};
 use crate::static_node::PluginName;
 use crate::units::SizeGb;
@@ -112,9 +112,7 @@ impl Choosing<'_> {
 
     fn has_room(&self, container: &ContainerAsk, named: &Named) -> bool {
         let asked = Asked { size: named.size, memory: container.memory, compute: container.compute };
-        let room = self.supply.room_of(named.resource, &asked, &self.ask.gpus);
-        let claim = Claim { role: container.role, resource: named.resource, count: container.count };
-        room.left() >= needed(&self.made.containers, claim)
+        self.way(container, named.resource, &asked).is_enough(Room::left)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::contract::{GpuNodeSpec, Held};
 use crate::names::NodeName;
 use crate::policy::SupplyIndex;
 use crate::request::GpuSelection;
-use crate::static_node::PluginName;
+use crate::static_node::{PluginName, StaticNode, StaticOffer};
 use crate::testing::{node_status, static_node};
 use crate::units::ComputePercent;
 use serde_json::json;
@@ -21,42 +21,55 @@ pub(super) fn beside(models: &[&str], layouts: &[&str]) -> Supply {
         index.show("managed".into(), &GpuNodeSpec::default(), &node_status(models), true);
     }
     for layout in layouts {
-        let gpus = |product: &'static str, replicas: &'static str, strategy: &'static str, name, count| {
-            let memory = if product.contains("MIG") { "9728" } else { "81920" };
-            let units = if product.contains("MIG") { "14" } else { "2" };
-            let labels = [
-                ("gpu.product", product),
-                ("gpu.memory", memory),
-                ("gpu.count", units),
-                ("gpu.replicas", replicas),
-                ("gpu.sharing-strategy", strategy),
-            ];
-            static_node(&labels, &[(name, count)])
-        };
-        let (plain, shared) = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB-SHARED");
-        let node = match *layout {
-            "whole" => gpus(plain, "1", "none", "gpu", 2),
-            "time-sliced-4" => gpus(shared, "4", "time-slicing", "gpu", 8),
-            "time-sliced-4-renamed" => gpus(plain, "4", "time-slicing", "gpu.shared", 8),
-            "mps-4" => gpus(shared, "4", "mps", "gpu", 8),
-            "mig-single" => gpus("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "1", "none", "gpu", 14),
-            "mig-mixed" => static_node(
-                &[
-                    ("gpu.product", plain),
-                    ("gpu.memory", "81920"),
-                    ("mig-1g.10gb.count", "4"),
-                    ("mig-1g.10gb.memory", "9728"),
-                    ("mig-1g.10gb.replicas", "1"),
-                    ("mig-3g.40gb.count", "2"),
-                    ("mig-3g.40gb.memory", "40192"),
-                    ("mig-3g.40gb.replicas", "1"),
-                ],
-                &[("mig-1g.10gb", 4), ("mig-3g.40gb", 2)],
-            ),
-            _ => static_node(&[], &[("gpu", 2)]),
-        };
-        index.show_static((*layout).into(), Some(node));
+        index.show_static((*layout).into(), Some(node_of(layout)));
     }
+    index.supply()
+}
+
+/// A static node of a layout.
+fn node_of(layout: &str) -> StaticNode {
+    let gpus = |product: &'static str, replicas: &'static str, strategy: &'static str, name, count| {
+        let memory = if product.contains("MIG") { "9728" } else { "81920" };
+        let units = if product.contains("MIG") { "14" } else { "2" };
+        let labels = [
+            ("gpu.product", product),
+            ("gpu.memory", memory),
+            ("gpu.count", units),
+            ("gpu.replicas", replicas),
+            ("gpu.sharing-strategy", strategy),
+        ];
+        static_node(&labels, &[(name, count)])
+    };
+    let (plain, shared) = ("NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB-SHARED");
+    match layout {
+        "whole" => gpus(plain, "1", "none", "gpu", 2),
+        "time-sliced-4" => gpus(shared, "4", "time-slicing", "gpu", 8),
+        "time-sliced-4-renamed" => gpus(plain, "4", "time-slicing", "gpu.shared", 8),
+        "mps-4" => gpus(shared, "4", "mps", "gpu", 8),
+        "mig-single" => gpus("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "1", "none", "gpu", 14),
+        "mig-mixed" => static_node(
+            &[
+                ("gpu.product", plain),
+                ("gpu.memory", "81920"),
+                ("mig-1g.10gb.count", "4"),
+                ("mig-1g.10gb.memory", "9728"),
+                ("mig-1g.10gb.replicas", "1"),
+                ("mig-3g.40gb.count", "2"),
+                ("mig-3g.40gb.memory", "40192"),
+                ("mig-3g.40gb.replicas", "1"),
+            ],
+            &[("mig-1g.10gb", 4), ("mig-3g.40gb", 2)],
+        ),
+        _ => static_node(&[], &[("gpu", 2)]),
+    }
+}
+
+/// A static node of this layout while none of its devices is well, as while its plugin starts anew.
+fn away(layout: &str) -> Supply {
+    let node = node_of(layout);
+    let offers = node.offers.into_iter().map(|offer| StaticOffer { count: 0, ..offer }).collect();
+    let mut index = SupplyIndex::default();
+    index.show_static(layout.into(), Some(StaticNode { offers, ..node }));
     index.supply()
 }
 
@@ -175,6 +188,21 @@ fn several_replicas_are_refused_where_nothing_else_would_serve() {
 }
 
 #[test]
+fn several_instances_are_of_one_static_node() {
+    let mut index = SupplyIndex::default();
+    for name in ["a", "b"] {
+        index.show_static(name.into(), Some(node_of("mig-mixed")));
+    }
+    let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Hardware));
+    let mut told_of = |count| {
+        asking.containers[0].count = count;
+        told(choose(&policy_with(&json!({})), &index.supply(), &asking))
+    };
+    assert_eq!(told_of(4), "nvidia.com/mig-1g.10gb");
+    assert!(told_of(5).contains("has room for 8 more, of which one pod can have 4"), "{}", told_of(5));
+}
+
+#[test]
 fn a_part_of_the_compute_is_had_of_what_fences_it() {
     let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory));
     let mut told_of = |percent| {
@@ -230,12 +258,37 @@ fn all_of_a_pods_slices_are_of_one_sort_of_node() {
     );
 }
 
+/// A pod's affinity cannot be changed: it speaks of static nodes whatever they have when the pod is created.
 #[test]
-fn static_nodes_are_told_of_where_they_serve_the_name_too() {
-    let serves = |models: &[&str], layouts: &[&str]| {
-        let asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Hardware));
-        choose(&policy_with(&json!({})), &beside(models, layouts), &asking).unwrap().document.static_nodes
-    };
-    assert!(serves(&["A100-80GB"], &["mig-mixed"]));
-    assert!(!serves(&["A100-80GB"], &["mps-4"]) && !serves(&["A100-80GB"], &[]));
+fn static_nodes_are_told_of_where_they_could_serve_the_name_whatever_there_is_now() {
+    let by_size = |gb, class| ask(Want::Size(SizeGb(gb)), Some(class));
+    let instances = by_size(10, IsolationClass::Hardware);
+    let mut twice = instances.clone();
+    twice.containers.push(ContainerAsk { name: "second".into(), ..twice.containers[0].clone() });
+    let uuids = vec![crate::names::GpuUuid::new("GPU-1")];
+    let of_one_gpu = PodAsk { gpus: GpuSelection { uuids, ..GpuSelection::default() }, ..instances.clone() };
+    let replica = ask(Want::Replica, None);
+    for (supply, asking, expected, case) in [
+        (beside(&["A100-80GB"], &["mig-mixed"]), &instances, true, "it has them"),
+        (away("mig-mixed"), &instances, true, "its plugin starts anew"),
+        (away("mig-mixed"), &twice, true, "for both containers"),
+        (away("whole"), &ask(Want::Whole, None), true, "by name"),
+        (beside(&["A100-80GB"], &["mps-4"]), &instances, true, "one with MIG may come"),
+        (beside(&[], &[]), &instances, true, "nothing is known"),
+        (beside(&[], &[]), &by_size(10, IsolationClass::None), false, "by size kerf alone slices time"),
+        (beside(&[], &[]), &of_one_gpu, false, "no static node serves by UUID"),
+        (beside(&[], &[]), &replica, false, "every node of the cluster would be eligible"),
+        (away("time-sliced-4-renamed"), &replica, true, "some node has such"),
+    ] {
+        let choice = choose(&policy_with(&json!({"dialects": ["nvidia"]})), &supply, asking).unwrap();
+        assert_eq!(choice.document.static_nodes, expected, "{case}: {:?}", choice.document);
+    }
+}
+
+#[test]
+fn a_pod_of_several_containers_waits_for_the_static_nodes_that_lost_their_devices() {
+    let mut asking = ask(Want::Size(SizeGb(20)), Some(IsolationClass::Memory));
+    asking.containers.push(ContainerAsk { name: "second".into(), ..asking.containers[0].clone() });
+    let told = told(choose(&policy_with(&json!({})), &away("mps-4"), &asking));
+    assert!(told.starts_with("nvidia.com/gpu=mps | nvidia.com/gpu=mps"), "{told}");
 }

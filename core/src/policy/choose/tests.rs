@@ -200,6 +200,38 @@ fn a_kind_whose_room_is_waited_for_is_passed_over_and_that_is_recorded_and_told(
     insta::assert_snapshot!(choice.warnings[0].to_string(), @"container main: nvidia.com/mig-1g.10gb (mig) has room for 7 more, and 7 are waited for already; the pod waits for it");
 }
 
+/// Nodes with these GPUs each.
+fn nodes(nodes: &[&[&str]]) -> Supply {
+    Supply::of(&nodes.iter().map(|models| node_status(models)).collect::<Vec<_>>())
+}
+
+#[test]
+fn several_slices_are_of_one_node_and_several_shares_of_one_gpu() {
+    let several = |count, gb, supply: &Supply| {
+        let mut several = ask(Want::Size(SizeGb(gb)), None);
+        several.containers[0].count = count;
+        choose(&policy(), supply, &several).unwrap()
+    };
+    let (h100, l40s) = (&["H100-80GB"][..], &["L40S-48GB"][..]);
+    let two = nodes(&[h100, h100]);
+    for (count, gb, supply, expected) in [
+        (7, 10, &two, "nvidia.com/mig-1g.10gb"),
+        (4, 20, &nodes(&[&["H100-80GB", "H100-80GB"], l40s]), "nvidia.com/mig-1g.20gb"),
+        (5, 20, &nodes(&[h100, h100]), "nvidia.com/mig-1g.20gb"),
+        (8, 5, &nodes(&[h100, h100, l40s]), "nvidia.com/gpu-5gb"),
+        (8, 5, &nodes(&[h100, &["T4-16GB", "T4-16GB", "T4-16GB"]]), "nvidia.com/mig-1g.10gb"),
+    ] {
+        assert_eq!(resource_of(&several(count, gb, supply)), expected, "{count} of {gb} GB");
+    }
+    let choice = several(8, 5, &nodes(&[h100, h100, l40s]));
+    insta::assert_snapshot!(choice.warnings[0].to_string(), @"container main: nvidia.com/mig-1g.10gb (mig) has room for 14 more, of which one pod can have 7, and 0 are waited for already; it gets nvidia.com/gpu-5gb instead");
+    // Shares are waited for, since no node could ever have eight of the slices.
+    let full = nodes(&[h100, h100, l40s]).wanted(waiting(&[("nvidia.com/gpu-5gb", 9)]));
+    let choice = several(8, 5, &full);
+    assert_eq!(resource_of(&choice), "nvidia.com/gpu-5gb");
+    assert!(matches!(choice.document.chosen.unwrap().waits[..], [PassedOver { kind: Kind::Mps, .. }]));
+}
+
 #[test]
 fn the_containers_of_a_pod_take_room_from_each_other() {
     let mut pair = ask(Want::Size(SizeGb(10)), None);

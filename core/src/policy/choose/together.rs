@@ -21,7 +21,10 @@ pub(super) fn on_one_sort_of_node(policy: &Policy, supply: &Supply, ask: &PodAsk
             .is_ok_and(|outlook| !outlook.choice.document.chosen.iter().all(|c| c.waits.is_empty()))
     };
     let with_room = fixed.iter().position(|(_, outlook)| outlook.has_room);
-    let found = with_room.or_else(|| (!is_served() && !fixed.is_empty()).then_some(0));
+    let large = || fixed.iter().position(|(group, outlook)| group.holds_statically(&outlook.choice.document));
+    // Where none is large enough now, devices that are not well may come back.
+    let waits = || (!is_served() && !fixed.is_empty()).then(|| large().unwrap_or(0));
+    let found = with_room.or_else(waits);
     match found.and_then(|at| fixed.into_iter().nth(at)) {
         Some((_, outlook)) => Ok(outlook),
         None => managed,

@@ -1,12 +1,12 @@
 //! What static nodes have: slices that NVIDIA's device plugin has fixed, less those that pods hold.
 
 use super::Supply;
-use crate::contract::{Held, RequestDocument};
+use crate::contract::{ContainerRequest, Held, RequestDocument};
 use crate::kind::Kind;
 use crate::names::NodeName;
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
-use crate::static_node::{Devices, StaticNode, StaticOffer, admits, place};
+use crate::static_node::{Devices, StaticNode, StaticOffer, admits, is_conceivable, place, suits};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -110,8 +110,36 @@ impl Supply {
     /// How many more slices of this name static nodes have that meet what is asked.
     #[must_use]
     pub fn fixed_room(&self, name: ResourceName, asked: &Asked, gpus: &GpuSelection) -> u32 {
-        let offers = self.offers(gpus).filter(|(offer, _)| offer.is_of(name) && asked.is_met_by(offer));
-        offers.map(|(_, free)| free).fold(0, u32::saturating_add)
+        self.fixed_rooms(name, asked, gpus).fold(0, u32::saturating_add)
+    }
+
+    /// The same node by node.
+    pub(super) fn fixed_rooms(
+        &self,
+        name: ResourceName,
+        asked: &Asked,
+        gpus: &GpuSelection,
+    ) -> impl Iterator<Item = u32> {
+        self.fixed_offers(name, asked, gpus).map(|(_, free)| free)
+    }
+
+    /// How many slices of this name each static node has that meet what is asked, free or not.
+    pub(super) fn fixed_counts(
+        &self,
+        name: ResourceName,
+        asked: &Asked,
+        gpus: &GpuSelection,
+    ) -> impl Iterator<Item = u32> {
+        self.fixed_offers(name, asked, gpus).map(|(offer, _)| offer.count)
+    }
+
+    fn fixed_offers(
+        &self,
+        name: ResourceName,
+        asked: &Asked,
+        gpus: &GpuSelection,
+    ) -> impl Iterator<Item = (&StaticOffer, u32)> {
+        self.offers(gpus).filter(move |(offer, _)| offer.is_of(name) && asked.is_met_by(offer))
     }
 
     /// The least that static nodes offer under this name, free or not, that meets what is asked.
@@ -122,7 +150,7 @@ impl Supply {
         asked: &Asked,
         gpus: &GpuSelection,
     ) -> Option<&StaticOffer> {
-        let offers = self.offers(gpus).filter(|(offer, _)| offer.is_of(name) && asked.is_met_by(offer));
+        let offers = self.fixed_offers(name, asked, gpus);
         offers.map(|(offer, _)| offer).min_by_key(|offer| (offer.size, offer.memory))
     }
 
@@ -133,10 +161,29 @@ impl Supply {
         offers.filter_map(|(offer, _)| offer.size).filter(|size| *size <= most).max()
     }
 
-    /// Whether some static node could serve a whole pod while nobody else is there.
+    /// Whether some static node has enough devices for a whole pod now, were nobody else there.
+    #[must_use]
+    pub fn holds_statically(&self, document: &RequestDocument) -> bool {
+        self.statics.values().any(|node| place(node, &Devices::new(), document).is_ok())
+    }
+
+    /// Whether some static node offers what a whole pod asks for, however much of it is well now.
     #[must_use]
     pub fn serves_statically(&self, document: &RequestDocument) -> bool {
-        let serves = |node: &Arc<StaticNode>| place(node, &Devices::new(), document).is_ok();
-        self.statics.values().any(serves)
+        self.statics.values().any(|node| suits(node, document).is_ok())
+    }
+
+    /// Whether a static node may serve the pod, now or later: what a pod may have of nodes is said once, when it is created.
+    ///
+    /// Equal time slices are had of nodes without labels too, among which no affinity tells those with GPUs. So for these there must be
+    /// a static node that offers them.
+    #[must_use]
+    pub fn may_serve_statically(&self, document: &RequestDocument) -> bool {
+        let any = Asked::of(SizeGb::ANY);
+        let is_found = |container: &ContainerRequest| {
+            container.resource != ResourceName::Replica
+                || self.fixed_least(container.resource, &any, &document.gpus).is_some()
+        };
+        is_conceivable(document) && document.containers.iter().all(is_found)
     }
 }

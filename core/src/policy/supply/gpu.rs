@@ -17,8 +17,8 @@ pub(super) struct GpuSupply {
     pub model: String,
     /// Its nominal size.
     pub size: SizeGb,
-    /// The names that it serves while nobody has anything of it.
-    pub ever: Arc<[ResourceName]>,
+    /// The names that it serves while nobody has anything of it, ascending, with how many slices of each.
+    pub ever: Arc<[(ResourceName, u32)]>,
     /// The profiles that it offers, with the memory of each.
     pub profiles: Arc<[(Profile, MemoryMib)]>,
     /// The size of one of its equal time slices, where it has such.
@@ -36,8 +36,22 @@ pub(super) struct GpuSupply {
 impl GpuSupply {
     /// How many more slices of this name it holds.
     pub fn room(&self, name: ResourceName) -> u32 {
-        let found = self.room.binary_search_by_key(&name, |(known, _)| *known);
-        found.ok().and_then(|at| self.room.get(at)).map_or(0, |(_, room)| *room)
+        count(&self.room, name)
+    }
+
+    /// Whether it serves the name while nobody has anything of it.
+    pub fn serves(&self, name: ResourceName) -> bool {
+        count(&self.ever, name) > 0
+    }
+
+    /// How many slices of this name, with this share of compute, it holds while nobody has anything of it.
+    pub fn ever_for(&self, name: ResourceName, compute: Option<ComputePercent>) -> u32 {
+        let ever = count(&self.ever, name);
+        match (name, compute) {
+            (ResourceName::Mps(_), Some(_)) if !self.limits_compute => 0,
+            (ResourceName::Mps(_), Some(compute)) => ever.min(100 / u32::from(compute.get())),
+            _ => ever,
+        }
     }
 
     /// The same for slices with this share of compute. Only MPS gives it away by itself: what it has of other kinds, a name
@@ -51,6 +65,12 @@ impl GpuSupply {
             _ => self.room(name),
         }
     }
+}
+
+/// How many there are of a name in a list by ascending name.
+fn count(list: &[(ResourceName, u32)], name: ResourceName) -> u32 {
+    let found = list.binary_search_by_key(&name, |(known, _)| *known);
+    found.ok().and_then(|at| list.get(at)).map_or(0, |(_, count)| *count)
 }
 
 /// What of a GPU's slices decides what it serves now. Those that are idle are in nobody's way.
@@ -108,7 +128,7 @@ pub(super) struct Chip {
     /// Its memory, with what is used outside kerf.
     memory: MemoryMib,
     gpu: GpuInventory,
-    ever: Arc<[ResourceName]>,
+    ever: Arc<[(ResourceName, u32)]>,
     profiles: Arc<[(Profile, MemoryMib)]>,
 }
 
@@ -133,9 +153,9 @@ impl Chip {
         }
         let empty = GpuInventory { memory: self.memory, undivided: true, ..self.gpu.clone() };
         let names = self.names();
-        let ever: Arc<[_]> = self.room(&names, &empty, fleet).into_iter().map(|(name, _)| name).collect();
+        let ever: Arc<[_]> = self.room(names, &empty, fleet).into();
         let entries = self.gpu.table.entries().iter();
-        let served = entries.filter(|entry| ever.contains(&ResourceName::Mig(entry.profile)));
+        let served = entries.filter(|entry| count(&ever, ResourceName::Mig(entry.profile)) > 0);
         let profiles = served.map(|entry| (entry.profile, entry.memory)).collect();
         Self { ever, profiles, ..self }
     }
@@ -143,7 +163,8 @@ impl Chip {
     /// What such a GPU serves that is cut so.
     pub fn supply(&self, cut: &Cut, fleet: &Fleet) -> GpuSupply {
         let gpu = cut.on(&self.gpu);
-        let room = if cut.open { self.room(&self.ever, &gpu, fleet) } else { Vec::new() };
+        let names = self.ever.iter().map(|(name, _)| *name);
+        let room = if cut.open { self.room(names, &gpu, fleet) } else { Vec::new() };
         GpuSupply {
             model: self.gpu.model.clone(),
             size: self.memory.nominal(),
@@ -157,10 +178,15 @@ impl Chip {
     }
 
     /// How many slices of each of these names `gpu` holds, where it holds any.
-    fn room(&self, names: &[ResourceName], gpu: &GpuInventory, fleet: &Fleet) -> Vec<(ResourceName, u32)> {
+    fn room(
+        &self,
+        names: impl IntoIterator<Item = ResourceName>,
+        gpu: &GpuInventory,
+        fleet: &Fleet,
+    ) -> Vec<(ResourceName, u32)> {
         let size = |name: ResourceName| name.size().unwrap_or(self.memory.nominal());
-        let count = |name: &ResourceName| (*name, room(gpu, *name, size(*name), None, fleet));
-        names.iter().map(count).filter(|(_, room)| *room > 0).collect()
+        let count = |name: ResourceName| (name, room(gpu, name, size(name), None, fleet));
+        names.into_iter().map(count).filter(|(_, room)| *room > 0).collect()
     }
 
     /// The names that a GPU of these kinds could serve, ascending.

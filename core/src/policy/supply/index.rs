@@ -2,9 +2,11 @@
 
 use super::fixed::StaticNodes;
 use super::gpu::{Chip, Cut, GpuSupply};
+use super::labels::LabelIndex;
 use super::{Alike, Gpus, Supply};
 use crate::contract::{GpuNodeSpec, GpuNodeStatus};
 use crate::inventory::NodeInventory;
+use crate::managed::is_managed;
 use crate::names::{GpuUuid, NodeName};
 use crate::packing::Fleet;
 use crate::static_node::StaticNode;
@@ -15,16 +17,20 @@ use std::sync::Arc;
 const KEPT: usize = 512;
 
 /// The GPUs of one node.
-pub(super) type NodeGpus = Arc<[(GpuUuid, Arc<GpuSupply>)]>;
+type NodeGpus = Arc<[(GpuUuid, Arc<GpuSupply>)]>;
+
+/// The same with its name.
+pub(super) type NamedGpus = (Arc<NodeName>, NodeGpus);
 
 /// The supply of each node.
 #[derive(Debug, Default)]
 pub struct SupplyIndex {
-    nodes: BTreeMap<NodeName, NodeGpus>,
+    nodes: BTreeMap<Arc<NodeName>, NodeGpus>,
     /// What Nodes offer that NVIDIA's device plugin serves.
     statics: StaticNodes,
     /// Nodes that have a GpuNode, readable or not: they are not static, whatever their Node says.
     managed: BTreeSet<NodeName>,
+    labels: LabelIndex,
     /// How many GPUs of all nodes are alike, by the address of what they share.
     alike: BTreeMap<usize, Alike>,
     chips: Vec<(Chip, BTreeMap<Cut, Arc<GpuSupply>>)>,
@@ -50,7 +56,7 @@ impl SupplyIndex {
         for (_, gpu) in gpus.iter() {
             self.alike.entry(Arc::as_ptr(gpu).addr()).or_insert_with(|| (gpu.clone(), 0)).1 += 1;
         }
-        if let Some(before) = self.nodes.insert(name, gpus) {
+        if let Some(before) = self.nodes.insert(Arc::new(name), gpus) {
             self.uncount(&before);
         }
         true
@@ -75,9 +81,17 @@ impl SupplyIndex {
         is_static
     }
 
-    /// Forgets the static nodes that are not there any more.
+    /// Says what labels a Node has, `None` for one that is gone, and whether that is another supply. Those of Nodes without GPUs
+    /// are not kept. What else a Node says is to be shown before.
+    pub fn show_labels(&mut self, name: &NodeName, labels: Option<&BTreeMap<String, String>>) -> bool {
+        let is_known = self.managed.contains(name) || self.statics.contains_key(name);
+        self.labels.show(name, labels.filter(|labels| is_known || is_managed(labels)))
+    }
+
+    /// Forgets the Nodes that are not there any more, and what they offer.
     pub fn retain_static(&mut self, is_there: impl Fn(&NodeName) -> bool) {
         self.statics.retain(|name, _| is_there(name));
+        self.labels.retain(is_there);
     }
 
     /// Forgets a GpuNode, and says whether the supply is another without it.
@@ -107,11 +121,13 @@ impl SupplyIndex {
     #[must_use]
     pub fn supply(&self) -> Supply {
         let alike = self.alike.values().cloned().collect();
-        let gpus = Gpus { alike, nodes: self.nodes.values().cloned().collect() };
+        let nodes = self.nodes.iter().map(|(name, gpus)| (name.clone(), gpus.clone()));
+        let gpus = Gpus { alike, nodes: nodes.collect() };
         let is_static = |(name, _): &(&NodeName, &_)| !self.managed.contains(*name);
         let statics = self.statics.iter().filter(is_static);
         let statics = statics.map(|(name, node)| (name.clone(), node.clone())).collect();
-        Supply { gpus: Arc::new(gpus), statics: Arc::new(statics), ..Supply::default() }
+        let labels = self.labels.nodes();
+        Supply { gpus: Arc::new(gpus), statics: Arc::new(statics), labels, ..Supply::default() }
     }
 
     fn uncount(&mut self, gpus: &NodeGpus) {

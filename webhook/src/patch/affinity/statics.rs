@@ -24,7 +24,8 @@ pub(super) fn expressions(document: &RequestDocument) -> Vec<Value> {
     expressions
 }
 
-/// `None` where a node without labels serves it too: who asks by the plugin's name alone.
+/// `None` where a node without labels serves it too: who asks by the plugin's name alone and may be given a time slice. That devices
+/// are whole GPUs or MIG instances is known by labels only.
 fn of_container(request: &ContainerRequest) -> Option<Value> {
     let some = |key: String| json!({"key": key, "operator": "Gt", "values": ["0"]});
     let is = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
@@ -33,6 +34,7 @@ fn of_container(request: &ContainerRequest) -> Option<Value> {
         (_, PluginName::Mig(profile) | PluginName::MigShared(profile)) => Some(instances(profile)),
         (ResourceName::Plugin(_, Kind::Mps), _) => Some(is(nvidia_keys::SHARING_STRATEGY, "mps")),
         (ResourceName::Plugin(_, Kind::Mig), _) => Some(is(nvidia_keys::MIG_STRATEGY, "single")),
+        (ResourceName::Whole, _) => Some(some(nvidia_keys::COUNT.to_owned())),
         (_, PluginName::Gpu | PluginName::Shared) => {
             (request.size_gb != SizeGb::ANY).then(|| some(nvidia_keys::COUNT.to_owned()))
         }

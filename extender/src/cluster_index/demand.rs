@@ -5,7 +5,6 @@ use crate::ask::Ask;
 use hashbrown::HashMap;
 use kerf_core::contract::{Demand, Slices};
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::packing::Refusal;
 use kerf_core::policy::SupplyIndex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -90,7 +89,7 @@ impl ClusterIndex {
         supply.retain(|name: &NodeName| self.nodes.contains_key(name));
         for (name, node) in &self.nodes {
             if let (Some(spec), Ok(status)) = (node.working(), &node.status) {
-                let open = node.serving() != Err(Refusal::AgentNotReady);
+                let open = node.serving().is_ok();
                 supply.show(name.clone(), spec, status, open);
             } else {
                 supply.remove(name);

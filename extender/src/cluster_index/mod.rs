@@ -14,6 +14,7 @@ mod node_policies;
 mod pods;
 mod promises;
 mod quotas;
+mod silence;
 mod spec_state;
 mod statics;
 mod waking;
@@ -67,6 +68,8 @@ pub struct ClusterIndex {
     strays: HashSet<PodUid>,
     /// What a listing under way has shown.
     listing: Listing,
+    /// Agents that are behind their specs.
+    lagging: HashMap<NodeName, silence::Lag>,
     /// Pods that were refused.
     waiting: Waiting,
     /// Whether the pods that a former leader refused were taken in.
@@ -184,6 +187,7 @@ impl ClusterIndex {
                 self.places.remove(uid);
             }
             self.fractions.remove(name);
+            self.lagging.remove(name);
             self.quotas.remove_node(name);
             self.effects.changed.insert(name.clone());
             self.effects.unwritten.insert(name.clone());
@@ -234,6 +238,7 @@ impl ClusterIndex {
 
     /// Does what upkeep finds due on a node, and notes what follows from its present state.
     fn settle(&mut self, name: &NodeName) {
+        self.note_lag(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
         let released = upkeep::keep(name, node, &self.pods, &self.fleet);
         self.effects.released.extend(released);

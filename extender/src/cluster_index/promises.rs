@@ -203,11 +203,12 @@ impl ClusterIndex {
         Some(tentative.ask)
     }
 
-    /// Drops expectations that did not come true in time.
+    /// Drops expectations that did not come true in time, and agents that have not followed in time.
     pub fn expire(&mut self, now: Instant) {
         for node in self.tentatives.expire(now) {
             self.touch(&node);
         }
+        self.notice_silence(now);
     }
 
     /// How many pods have a promise, by how far it is.

@@ -81,7 +81,7 @@ impl ClusterIndex {
     /// Whether a pod has nothing yet, and is expected nowhere.
     #[must_use]
     pub fn may_wait(&self, uid: &PodUid) -> bool {
-        self.place_of(uid).is_none() && !self.posting.contains(uid) && self.expected_on(uid).is_none()
+        self.place_of(uid).is_none() && !self.is_posting(uid) && self.expected_on(uid).is_none()
     }
 
     /// Tells `supply` what the nodes have now, promises that are not written yet included.

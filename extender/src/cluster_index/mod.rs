@@ -12,6 +12,7 @@ mod moving;
 mod node;
 mod node_policies;
 mod pods;
+mod posting;
 mod promises;
 mod quotas;
 mod silence;
@@ -25,6 +26,7 @@ pub use effects::{Effects, Released, Why};
 pub use moving::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
+pub use posting::UNCERTAIN;
 pub use promises::{Progress, Promise, Unreservable};
 pub use quotas::HeldBack;
 pub use writes::Reread;
@@ -63,7 +65,7 @@ pub struct ClusterIndex {
     /// Moves that were begun, by the pod that finds room by them.
     moving: HashMap<PodUid, moving::Moving>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
-    posting: HashSet<PodUid>,
+    posting: HashMap<PodUid, posting::Post>,
     /// Pods that exist but that the watch does not show: somebody took their label away.
     strays: HashSet<PodUid>,
     /// What a listing under way has shown.

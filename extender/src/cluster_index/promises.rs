@@ -136,14 +136,7 @@ impl ClusterIndex {
     /// Gives up a promise on a node that the pod cannot use, unless its Binding may have been made. Whether it is given up.
     pub fn give_up(&mut self, uid: &PodUid) -> bool {
         let bound = self.pods.get(uid).is_some_and(|pod| pod.node.is_some());
-        !bound
-            && !self.posting.contains(uid)
-            && (self.release_static(uid) || self.release(uid, Why::NodeUnusable))
-    }
-
-    /// The pod's Binding is about to be sent. Until its outcome is seen the promise stays.
-    pub fn begin_post(&mut self, uid: &PodUid) {
-        self.posting.insert(uid.clone());
+        !bound && !self.is_posting(uid) && (self.release_static(uid) || self.release(uid, Why::NodeUnusable))
     }
 
     /// The pod's Binding was refused. If the watch does not show the pod, its end may have come before the promise, and

@@ -23,7 +23,7 @@ use fixed::StaticNodes;
 use gpu::GpuSupply;
 use index::NodeGpus;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// GPUs that are alike, and how many there are.
@@ -35,6 +35,8 @@ pub struct Supply {
     gpus: Arc<Gpus>,
     /// The nodes that NVIDIA's device plugin serves.
     statics: Arc<StaticNodes>,
+    /// Those of them that take no new pods.
+    shut: Arc<BTreeSet<NodeName>>,
     /// What pods hold of them.
     held: Arc<Held>,
     /// How many slices of each name pods wait for that have been promised none yet.

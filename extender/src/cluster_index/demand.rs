@@ -87,6 +87,7 @@ impl ClusterIndex {
     /// Tells `supply` what the nodes have now, promises that are not written yet included.
     pub fn show_supply(&self, supply: &mut SupplyIndex) {
         supply.retain(|name: &NodeName| self.nodes.contains_key(name));
+        supply.retain_shut(|name| self.shut.contains(name));
         for (name, node) in &self.nodes {
             if let (Some(spec), Ok(status)) = (node.working(), &node.status) {
                 let open = node.serving().is_ok();
@@ -99,6 +100,9 @@ impl ClusterIndex {
         supply.retain_static(|name| self.is_static(name));
         for name in self.statics.names().filter(|name| self.is_static(name)) {
             supply.show_static(name.clone(), self.static_node(name.as_str()).cloned());
+        }
+        for name in &self.shut {
+            supply.show_shut(name.clone(), true);
         }
     }
 }

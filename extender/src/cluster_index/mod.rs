@@ -56,6 +56,8 @@ pub struct ClusterIndex {
     allocatable: HashMap<NodeName, Compute>,
     /// Their labels.
     labels: HashMap<NodeName, BTreeMap<String, String>>,
+    /// Those that take no new pods: they are cordoned, or lost.
+    shut: HashSet<NodeName>,
     pods: HashMap<PodUid, KnownPod>,
     /// The node on which each promised pod has its slices.
     places: HashMap<PodUid, NodeName>,
@@ -202,6 +204,16 @@ impl ClusterIndex {
         match allocatable {
             Some(allocatable) => drop(self.allocatable.insert(name, allocatable)),
             None => drop(self.allocatable.remove(&name)),
+        }
+    }
+
+    /// Whether the Node of this name takes no new pods. The scheduler knows, and pods may tolerate it: it is refused to
+    /// nobody here, but what it has is no room to count on.
+    pub fn show_shut(&mut self, name: NodeName, is_shut: bool) {
+        if is_shut {
+            self.shut.insert(name);
+        } else {
+            self.shut.remove(&name);
         }
     }
 

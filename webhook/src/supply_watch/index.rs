@@ -73,23 +73,32 @@ impl Index {
             }
             Event::InitApply(node) => {
                 self.listed_nodes.insert(node.name());
-                self.nodes.show_static(node.name(), node.static_node());
+                self.show_machine(&node);
                 false
             }
             Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed_nodes);
                 self.nodes.retain_static(|name| listed.contains(name));
+                self.nodes.retain_shut(|name| listed.contains(name));
                 self.known.1 = true;
                 true
             }
-            Event::Apply(node) => self.nodes.show_static(node.name(), node.static_node()),
-            Event::Delete(node) => self.nodes.show_static(node.name(), None),
+            Event::Apply(node) => self.show_machine(&node),
+            Event::Delete(node) => {
+                let opened = self.nodes.show_shut(node.name(), false);
+                self.nodes.show_static(node.name(), None) || opened
+            }
         }
     }
 
     /// The Nodes cannot be watched: pods of managed nodes do not wait for that. Whether the supply is another by it.
     pub fn nodes_unknown(&mut self) -> bool {
         !std::mem::replace(&mut self.known.1, true)
+    }
+
+    fn show_machine(&mut self, node: &Machine) -> bool {
+        let shut = self.nodes.show_shut(node.name(), node.is_shut());
+        self.nodes.show_static(node.name(), node.static_node()) || shut
     }
 
     fn show(&mut self, node: &GpuNode) -> bool {

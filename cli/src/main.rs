@@ -3,7 +3,8 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 use kerf_cli::{
-    bench, check, completion, explain, gpu, nodes, policy, scheduler_config, simulate, uninstall,
+    bench, check, completion, explain, failure, gpu, nodes, policy, release, scheduler_config, simulate,
+    uninstall,
 };
 use std::process::ExitCode;
 
@@ -39,6 +40,8 @@ enum Command {
     /// Work with policy files.
     #[command(subcommand)]
     Policy(policy::Command),
+    /// Give a node back to NVIDIA's device plugin, while kerf stays on the others.
+    Release(release::Args),
     /// Say what kerf would decide for a list of jobs.
     Simulate(simulate::Args),
     /// Leave the cluster's nodes, and delete what kerf's programs made for themselves.
@@ -60,11 +63,12 @@ fn main() -> ExitCode {
         Command::Nodes(args) => nodes::run(&args),
         Command::SchedulerConfig(args) => scheduler_config::print(&args),
         Command::Policy(command) => policy::run(&command, &mut std::io::stdout().lock()),
+        Command::Release(args) => release::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Uninstall(command) => uninstall::run(&command),
     };
     let Err(error) = result else { return ExitCode::SUCCESS };
-    eprintln!("Error: {error:#}");
+    eprintln!("Error: {}", failure::told(&error));
     // As for a bad flag: the input is wrong, not the program.
     ExitCode::from(if error.is::<simulate::InputError>() || gpu::is_input(&error) { 2 } else { 1 })
 }

@@ -1,7 +1,10 @@
 //! The nodes that NVIDIA's device plugin serves, and what pods hold of them: by the code that the webhook and the extender decide
 //! with.
 
+use kerf_core::names::NodeName;
+use kerf_core::plugin_layout::SeenClusterPolicy;
 use kerf_core::static_node::{Devices, StaticNode, sum};
+use kerf_runtime::cluster_policy::{api, heeded, seen};
 use kerf_runtime::machine::Machine;
 use kerf_runtime::plugin_pod::PluginPod;
 use kube::Client;
@@ -40,6 +43,26 @@ pub async fn read(
     }
     let pods = Api::<PluginPod>::all(client.clone()).list(&ListParams::default()).await?.items;
     Ok(with_pods(served, &pods))
+}
+
+/// GPU Operator's `ClusterPolicy`; `None` without GPU Operator.
+///
+/// # Errors
+/// When the API server does not tell it, or it cannot be read.
+pub async fn cluster_policy(client: &Client) -> anyhow::Result<Option<SeenClusterPolicy>> {
+    let policies = match api(client).list(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+        policies => policies?.items,
+    };
+    Ok(heeded(policies).as_ref().map(seen).transpose()?)
+}
+
+/// Marks the nodes of which MIG devices are getting other names, as the extender closes them.
+pub fn close_renamed(nodes: &mut BTreeMap<String, PluginNode>, policy: &SeenClusterPolicy, now: u64) {
+    for (name, PluginNode { node, .. }) in nodes {
+        let allocatable = node.devices.iter().map(|(device, count)| (device.to_string(), u64::from(*count)));
+        node.is_changing |= policy.is_renaming(&NodeName::new(name), &allocatable.collect(), now);
+    }
 }
 
 /// What the plugin offers on a node; `None` where it offers nothing.

@@ -1,10 +1,12 @@
 //! `kerf scheduler-config`: the configuration of a kube-scheduler that asks kerf's extender.
 
+use anyhow::Error;
 use clap::Args as ClapArgs;
 use kerf_core::resource::all_names;
 use kerf_core::static_node;
 use kerf_runtime::args::NamespacedName;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -18,14 +20,14 @@ const TLS_DIR: &str = "/etc/kerf/extender-tls";
 pub struct Args {
     /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same. Several may be given: the
     /// cluster's own scheduler takes kerf-scheduler too, for pods that were made when there was one of that name.
-    #[arg(long = "scheduler-name", default_value = SCHEDULER)]
+    #[arg(long = "scheduler-name", default_value = SCHEDULER, value_parser = scheduler_name)]
     scheduler_names: Vec<String>,
     /// The namespace that kerf is installed in.
-    #[arg(long, default_value = NAMESPACE)]
+    #[arg(long, default_value = NAMESPACE, value_parser = namespace)]
     namespace: String,
     /// The extender's address, with the verbs' path. Without it the Service's name, as pods call it; a scheduler in the host's
     /// network takes its cluster IP.
-    #[arg(long)]
+    #[arg(long, value_parser = extender_url)]
     extender_url: Option<String>,
     /// The folder where the scheduler finds ca.crt, client.crt and client.key of the extender's Secret.
     #[arg(long, default_value = TLS_DIR)]
@@ -79,8 +81,50 @@ impl Args {
     }
 }
 
+/// A name as namespaces have it (RFC 1123).
+fn namespace(text: &str) -> Result<String, String> {
+    let is_inside = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+    let is_label = (1..=63).contains(&text.len()) && text.chars().all(is_inside) && !text.starts_with('-');
+    let is_label = is_label && !text.ends_with('-');
+    is_label.then(|| text.to_owned()).ok_or_else(|| {
+        format!(
+            "{text:?} is no name of a namespace; write lower-case letters, digits and -, at most 63 of them"
+        )
+    })
+}
+
+/// A scheduler's name. Kubernetes itself takes any but none.
+fn scheduler_name(text: &str) -> Result<String, String> {
+    let is_word = !text.is_empty() && !text.contains(char::is_whitespace);
+    is_word
+        .then(|| text.to_owned())
+        .ok_or_else(|| format!("{text:?} is no name of a scheduler; write one word, like {SCHEDULER}"))
+}
+
+/// An address that the scheduler can call: the extender answers below a path, and shows a certificate.
+fn extender_url(text: &str) -> Result<String, String> {
+    let url = text.parse::<http::Uri>().ok();
+    let is_https =
+        |url: &http::Uri| url.scheme_str() == Some("https") && url.host().is_some() && url.path() != "/";
+    url.filter(is_https).map(|_| text.to_owned()).ok_or_else(|| {
+        format!("{text:?} is no address of the extender; write it like https://10.96.0.44:9444/scheduler")
+    })
+}
+
+/// Whether each name is there once.
+fn distinct(args: &Args) -> Result<(), String> {
+    let mut names = BTreeSet::new();
+    let twice = args.scheduler_names.iter().find(|name| !names.insert(*name));
+    twice.map_or(Ok(()), |name| {
+        Err(format!(
+            "--scheduler-name: {name} is there twice; kube-scheduler takes a name once: leave one out"
+        ))
+    })
+}
+
 /// Prints the configuration.
 pub fn print(args: &Args) -> anyhow::Result<()> {
+    distinct(args).map_err(Error::msg)?;
     let text = serde_saphyr::to_string(&configuration(args))?;
     std::io::stdout().lock().write_all(text.as_bytes())?;
     Ok(())
@@ -156,6 +200,40 @@ mod tests {
         let deployed = include_str!("../../deploy/base/scheduler/config.yaml");
         let printed = serde_saphyr::to_string(&configuration(&args)).unwrap();
         assert_eq!(printed, deployed, "run `cargo xtask manifests`");
+    }
+
+    #[test]
+    fn what_no_scheduler_could_work_with_is_refused_by_its_flag() {
+        let refused = |flags: &[&str]| {
+            let parsed = Cli::try_parse_from([&["kerf"], flags].concat());
+            parsed.map_err(|error| error.to_string()).and_then(|cli| distinct(&cli.args)).err()
+        };
+        for flags in [
+            &[
+                "--extender-url=https://[fd00::44]:9444/scheduler",
+                "--scheduler-name=My_Own",
+                "--namespace=gpu-1",
+            ][..],
+            &["--scheduler-name=a", "--scheduler-name=b"],
+        ] {
+            assert_eq!(refused(flags), None, "{flags:?}");
+        }
+        for (flags, remedy) in [
+            (&["--extender-url="][..], "write it like https://10.96.0.44:9444/scheduler"),
+            (&["--extender-url=nonsense"], "write it like https://"),
+            (&["--extender-url=http://10.96.0.44:9444/scheduler"], "write it like https://"),
+            (&["--extender-url=https://10.96.0.44:9444"], "write it like https://"),
+            (&["--namespace="], "write lower-case letters"),
+            (&["--namespace=A B"], "write lower-case letters"),
+            (&["--namespace=-a"], "write lower-case letters"),
+            (&["--scheduler-name="], "write one word"),
+            (&["--scheduler-name=a b"], "write one word"),
+            (&["--scheduler-name=a", "--scheduler-name=a"], "kube-scheduler takes a name once"),
+        ] {
+            let error = refused(flags).unwrap_or_default();
+            let flag = flags[0].split('=').next().unwrap_or_default();
+            assert!(error.contains(flag) && error.contains(remedy), "{flags:?}: {error}");
+        }
     }
 
     #[test]

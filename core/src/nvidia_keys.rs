@@ -23,6 +23,9 @@ pub const PRESENT: &str = "nvidia.com/gpu.present";
 /// Node label, read by GPU Operator: `false` keeps its device plugin off the node.
 pub const DEPLOY_DEVICE_PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
 
+/// Node label, read by GPU Operator: `false` keeps its MIG manager off the node.
+pub const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
+
 /// Node label: the key of the plugin's `ConfigMap` that is the node's configuration (k8s-device-plugin `cmd/config-manager`).
 pub const CONFIG: &str = "nvidia.com/device-plugin.config";
 

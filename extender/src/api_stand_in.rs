@@ -1,14 +1,12 @@
 //! A stand-in for the API server in tests: objects by path, optimistic locking, and faults on order.
 
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt;
+use http::Method;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::names::NodeName;
 use kerf_runtime::gpu_node::GpuNode;
-use kube::client::Body;
+use kerf_runtime::stand_in::{self, Asked, refusal};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 /// What goes wrong with a writing request.
@@ -42,23 +40,10 @@ impl ApiStandIn {
 
     pub fn client(self: &Arc<Self>) -> kube::Client {
         let api = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let api = api.clone();
-            async move {
-                let (head, body) = request.into_parts();
-                let body = body.collect().await.unwrap().to_bytes();
-                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
-                let (code, answer) = match (&head.method, api.list(path, query)) {
-                    (&Method::GET, Some(list)) => (StatusCode::OK, list),
-                    (method, _) => api.answer(method, path, body),
-                };
-                let response =
-                    Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
-                Ok::<_, Infallible>(response.unwrap())
-            }
-        });
-        kube::Client::new(service, "default")
+        stand_in::client(move |Asked { method, path, query, body }| match api.list(&path, &query) {
+            Some(list) if method == "GET" => (200, list),
+            _ => api.answer(&method, &path, body),
+        })
     }
 
     /// Makes an object, or replaces it.
@@ -129,10 +114,10 @@ impl ApiStandIn {
         )
     }
 
-    fn answer(&self, method: &Method, path: &str, body: Value) -> (StatusCode, Value) {
+    fn answer(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
         self.0.lock().unwrap().log.push(format!("{method} {path}"));
-        if *method == Method::GET {
-            return self.get(path).map_or_else(not_found, |found| (StatusCode::OK, found));
+        if method == "GET" {
+            return self.get(path).map_or_else(not_found, |found| (200, found));
         }
         let meddler = self.0.lock().unwrap().meddler.take();
         if let Some(meddler) = meddler {
@@ -140,42 +125,42 @@ impl ApiStandIn {
         }
         let fault = self.0.lock().unwrap().faults.pop_front();
         if let Some(Fault::Answer(code)) = fault {
-            return refuse(StatusCode::from_u16(code).unwrap(), "a fault on order");
+            return refusal(code, "a fault on order");
         }
-        let answer = match *method {
-            Method::POST if path.ends_with("/binding") => self.bind(path, &body),
-            Method::POST => self.create(path, body),
-            Method::PUT => self.replace(path, body),
-            Method::PATCH => self.patch(path, &body),
-            _ => refuse(StatusCode::METHOD_NOT_ALLOWED, "no such method here"),
+        let answer = match method {
+            "POST" if path.ends_with("/binding") => self.bind(path, &body),
+            "POST" => self.create(path, body),
+            "PUT" => self.replace(path, body),
+            "PATCH" => self.patch(path, &body),
+            _ => refusal(405, "no such method here"),
         };
         if fault == Some(Fault::LoseReply) {
-            return refuse(StatusCode::GATEWAY_TIMEOUT, "the reply was lost");
+            return refusal(504, "the reply was lost");
         }
         answer
     }
 
-    fn create(&self, path: &str, body: Value) -> (StatusCode, Value) {
+    fn create(&self, path: &str, body: Value) -> (u16, Value) {
         let metadata = &body["metadata"];
         let name = metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap();
         let path = format!("{path}/{name}");
         if self.get(&path).is_some() {
-            return refuse(StatusCode::CONFLICT, "it exists");
+            return refusal(409, "it exists");
         }
         self.put(&path, body);
-        (StatusCode::CREATED, self.get(&path).unwrap())
+        (201, self.get(&path).unwrap())
     }
 
-    fn replace(&self, path: &str, body: Value) -> (StatusCode, Value) {
+    fn replace(&self, path: &str, body: Value) -> (u16, Value) {
         let Some(found) = self.get(path) else { return not_found() };
         if found["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"] {
-            return refuse(StatusCode::CONFLICT, "the object has been modified");
+            return refusal(409, "the object has been modified");
         }
         self.put(path, body);
-        (StatusCode::OK, self.get(path).unwrap())
+        (200, self.get(path).unwrap())
     }
 
-    fn patch(&self, path: &str, operations: &Value) -> (StatusCode, Value) {
+    fn patch(&self, path: &str, operations: &Value) -> (u16, Value) {
         let Some(mut found) = self.get(path) else { return not_found() };
         if operations.is_object() {
             json_patch::merge(&mut found, operations);
@@ -184,11 +169,11 @@ impl ApiStandIn {
             let (path, value) = (operation["path"].as_str().unwrap(), &operation["value"]);
             match operation["op"].as_str().unwrap() {
                 "test" if found.pointer(path) == Some(value) => {}
-                "test" => return refuse(StatusCode::UNPROCESSABLE_ENTITY, "the test failed"),
+                "test" => return refusal(422, "the test failed"),
                 "add" => {
                     let (parent, key) = path.rsplit_once('/').unwrap();
                     let Some(parent) = found.pointer_mut(parent).filter(|parent| parent.is_object()) else {
-                        return refuse(StatusCode::UNPROCESSABLE_ENTITY, "no such parent");
+                        return refusal(422, "no such parent");
                     };
                     parent[key] = value.clone();
                 }
@@ -196,22 +181,22 @@ impl ApiStandIn {
             }
         }
         self.put(path, found);
-        (StatusCode::OK, json!({"metadata": {}}))
+        (200, json!({"metadata": {}}))
     }
 
-    fn bind(&self, path: &str, binding: &Value) -> (StatusCode, Value) {
+    fn bind(&self, path: &str, binding: &Value) -> (u16, Value) {
         let path = path.trim_end_matches("/binding");
         let Some(mut pod) = self.get(path) else { return not_found() };
         if pod["metadata"]["uid"] != binding["metadata"]["uid"] {
-            return refuse(StatusCode::CONFLICT, "another UID");
+            return refusal(409, "another UID");
         }
         if !pod["spec"]["nodeName"].is_null() {
-            return refuse(StatusCode::CONFLICT, "the pod is already assigned to a node");
+            return refusal(409, "the pod is already assigned to a node");
         }
         pod["spec"]["nodeName"] = binding["target"]["name"].clone();
         pod["metadata"]["annotations"] = binding["metadata"]["annotations"].clone();
         self.put(path, pod);
-        (StatusCode::CREATED, json!({"kind": "Status", "status": "Success"}))
+        (201, json!({"kind": "Status", "status": "Success"}))
     }
 }
 
@@ -223,21 +208,6 @@ pub fn pod_path(name: &str) -> String {
     format!("/api/v1/namespaces/default/pods/{name}")
 }
 
-fn not_found() -> (StatusCode, Value) {
-    refuse(StatusCode::NOT_FOUND, "not found")
-}
-
-fn refuse(code: StatusCode, message: &str) -> (StatusCode, Value) {
-    // Clients go by the reason as well as by the code.
-    let reason = match code.as_u16() {
-        404 => "NotFound",
-        409 => "Conflict",
-        422 => "Invalid",
-        _ => "Unknown",
-    };
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message,
-        "reason": reason, "code": code.as_u16(),
-    });
-    (code, status)
+fn not_found() -> (u16, Value) {
+    refusal(404, "not found")
 }

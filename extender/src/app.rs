@@ -1,6 +1,7 @@
 //! Puts the program together: certificates, listener, election, and one term after another.
 
 use crate::args::{ExtenderArgs, PluginArgs};
+use crate::cluster_index::ClusterIndex;
 use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
@@ -195,6 +196,7 @@ impl Replica {
                 candidate.release(held).await;
                 return;
             }
+            candidate.lost(&held);
             tokio::time::sleep(BREATH).await;
         }
     }
@@ -216,6 +218,7 @@ impl Replica {
             self.policies.clone(),
             stop.child_token(),
         );
+        term.with(ClusterIndex::await_former_epoch);
         let (nodes, layouts) = mpsc::unbounded_channel();
         let watching = tokio::spawn(watch::run(term.clone(), nodes));
         let confirming = tokio::spawn(confirm::run(term.clone()));

@@ -56,6 +56,7 @@ fn unbound(pod: &Candidate) -> KnownPod {
         ended: false,
         compute: Compute::default(),
         deleting: false,
+        gated: false,
         movable: false,
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: None,
@@ -381,6 +382,24 @@ fn room_wakes_as_many_refused_pods_as_it_serves_the_longest_waiting_first() {
 }
 
 #[test]
+fn a_pod_that_could_not_be_told_waits_on_unless_it_is_looked_at_meanwhile() {
+    for (is_looked_at, woken) in [(false, 1), (true, 0)] {
+        let now = Instant::now();
+        let mut index = awake(&[("n", &["H100-80GB"])], now);
+        let [a, b] = ["a", "b"].map(|name| pod(name, WHOLE));
+        choose(&mut index, &a, &["n"], now);
+        assert_eq!(choose(&mut index, &b, &["n"], now), None);
+        index.pod_gone(&a.uid);
+        assert_eq!(index.wake(now).len(), 1);
+        index.not_told(&b.uid, now);
+        if is_looked_at {
+            choose(&mut index, &b, &["n"], now);
+        }
+        assert_eq!(index.wake(now + LIFETIME).len(), woken);
+    }
+}
+
+#[test]
 fn room_at_a_node_that_the_scheduler_did_not_offer_wakes_nobody() {
     let now = Instant::now();
     let mut index = awake(&[("free", &["H100-80GB"]), ("small", &["T4-16GB"])], now);
@@ -406,6 +425,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
         ended: false,
         compute: Compute::default(),
         deleting: false,
+        gated: false,
         movable: false,
         request: Some(request(WHOLE, 1).to_json().into()),
         policy: None,

@@ -18,6 +18,25 @@ pub enum Unanswered {
     Late(#[from] tokio::time::error::Elapsed),
 }
 
+impl Unanswered {
+    /// Whether the same may be answered otherwise in a moment: nobody was reached, or the API server is not well.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Json(_) => false,
+            Self::Api(kube::Error::Api(status)) => status.code == 429 || status.code >= 500,
+            Self::Api(_) | Self::Late(_) => true,
+        }
+    }
+
+    /// Whether what was to be written may be there all the same. Where somebody has written since, it may have been the same write.
+    #[must_use]
+    pub fn may_be_done(&self) -> bool {
+        let is_conflict = matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409);
+        is_conflict || self.may_pass() || matches!(self, Self::Json(_))
+    }
+}
+
 /// What a request is answered with, waited for no longer than `patience`.
 ///
 /// # Errors
@@ -27,4 +46,27 @@ pub async fn in_time<T>(
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Unanswered> {
     Ok(timeout(patience, request).await??)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_refused_is_not_answered_otherwise_in_a_moment() {
+        for (code, may_pass, may_be_done) in [
+            (403, false, false),
+            (404, false, false),
+            (409, false, true),
+            (429, true, true),
+            (500, true, true),
+            (503, true, true),
+        ] {
+            let status = json!({"code": code, "status": "Failure", "message": "", "reason": ""});
+            let error = Unanswered::Api(kube::Error::Api(serde_json::from_value(status).unwrap()));
+            assert_eq!((error.may_pass(), error.may_be_done()), (may_pass, may_be_done), "{code}");
+        }
+        assert!(!Unanswered::from(serde_json::from_str::<u8>("x").unwrap_err()).may_pass());
+    }
 }

@@ -208,10 +208,10 @@ impl Collector for OfTheTerm {
         for (state, count) in counts {
             gauge(count).encode(family.encode_family(&StateLabels { state })?)?;
         }
-        let help = "Pods that were refused by every node that the scheduler offered, and wait";
+        let help = "Pods that wait, refused by every node that the scheduler offered or such as no node could ever serve";
         let family = encoder.encode_descriptor("waiting_pods", help, None, MetricType::Gauge)?;
         gauge(refused).encode(family)?;
-        let help = "Slices of admitted pods that were not promised any yet, by resource name";
+        let help = "Slices of admitted pods that were not promised any yet and could be, by resource name";
         let mut family = encoder.encode_descriptor("pending_slices", help, None, MetricType::Gauge)?;
         for (name, count) in demand {
             let labels = [("resource", name.to_string())];

@@ -13,6 +13,7 @@ use kerf_core::static_node::Devices;
 use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, asks_for_nothing, devices, has_slices};
 use kube::Resource;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::sync::Arc;
 
 /// The parts of a Pod that a watch reads.
@@ -43,6 +44,9 @@ pub struct PodSpecView {
     /// Its service account.
     #[serde(default)]
     pub service_account_name: Option<String>,
+    /// What must happen before the scheduler looks at it.
+    #[serde(default)]
+    pub scheduling_gates: Vec<IgnoredAny>,
     /// Its init containers, for what they ask of NVIDIA's device plugin.
     #[serde(default)]
     pub init_containers: Vec<ContainerView>,
@@ -73,6 +77,8 @@ pub struct KnownPod {
     pub asks_for_nothing: bool,
     /// Its deletion has begun.
     pub deleting: bool,
+    /// Somebody keeps it from the scheduler as yet, by `schedulingGates`.
+    pub gated: bool,
     /// Its owner allows that it is restarted elsewhere, and it has a controller that starts another.
     pub movable: bool,
     /// The text of its request document.
@@ -87,6 +93,12 @@ impl KnownPod {
     /// What it asks for.
     pub fn ask(&self) -> Result<Ask, Refusal> {
         Ok(Ask::read(self.request.as_deref())?.of(self.facts.clone()))
+    }
+
+    /// Whether it lives and has no node, and nobody keeps it from the scheduler.
+    #[must_use]
+    pub fn can_be_scheduled(&self) -> bool {
+        self.node.is_none() && !self.ended && !self.deleting && !self.gated
     }
 }
 
@@ -124,6 +136,7 @@ impl From<SlicedPod> for KnownPod {
             has_slices,
             asks_for_nothing: asks_for_nothing && request.is_none(),
             deleting: metadata.deletion_timestamp.is_some(),
+            gated: !spec.scheduling_gates.is_empty(),
             movable: allowed && owners.iter().any(|owner| owner.controller == Some(true)),
             request: request.map(Arc::from),
             policy,
@@ -152,7 +165,7 @@ mod tests {
                 "annotations": {"kerf.dev/request": "{}", "kerf.dev/movable": "true", "other": "x"},
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true}],
             },
-            "spec": {"nodeName": "n1", "serviceAccountName": "robot", "containers": [
+            "spec": {"nodeName": "n1", "serviceAccountName": "robot", "schedulingGates": [{"name": "queue"}], "containers": [
                 {"name": "a", "resources": {"requests": {"cpu": "1", "memory": "2Gi"}}},
                 {"name": "b", "resources": {"requests": {"cpu": "500m"}}}, {"name": "c"},
             ]},
@@ -168,6 +181,7 @@ mod tests {
             has_slices: false,
             asks_for_nothing: false,
             deleting: true,
+            gated: true,
             movable: true,
             request: Some("{}".into()),
             policy: None,

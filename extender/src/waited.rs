@@ -4,6 +4,8 @@
 //! of a pod cannot be changed. So an Event says what would serve it, and where policy says so a pod with a controller is
 //! deleted, so that the one that its controller makes in its place is chosen for anew. A Job's pod is only told: the Job
 //! counts a pod that is deleted before it ends as one that failed, and fails itself after a few of them.
+//!
+//! A kind of which no node has any is full too: a pod that came before the nodes did was given what the policy names first.
 
 use crate::ask::Ask;
 use crate::events::{self, Topic};
@@ -206,23 +208,27 @@ pub async fn run(term: Arc<Term>) {
             () = term.stop.cancelled() => return,
             () = sleep(LOOK) => {}
         }
-        let now = Instant::now();
-        let refused = term.with(|index| if index.is_listed() { index.refused_pods() } else { Vec::new() });
-        let waiters = memory.waiters(refused, now);
-        let policies = term.policies.current();
-        let is_long =
-            |waiter: &Waiter| policy_of(&waiter.ask, &policies).is_some_and(|p| waiter.waited >= after(p));
-        if !waiters.iter().any(is_long) {
-            continue;
-        }
-        let demand = term.with(|index| {
-            index.show_supply(&mut memory.supply);
-            index.demand()
-        });
-        let supply = memory.supply.supply().holding(Arc::new(demand.held));
-        for due in due(&waiters, &supply, &demand.pending, &policies) {
-            act(&term, &mut memory, due, now).await;
-        }
+        look(&term, &mut memory, Instant::now()).await;
+    }
+}
+
+/// Does what is due now.
+async fn look(term: &Arc<Term>, memory: &mut Memory, now: Instant) {
+    let refused = term.with(|index| if index.is_listed() { index.refused_pods() } else { Vec::new() });
+    let waiters = memory.waiters(refused, now);
+    let policies = term.policies.current();
+    let is_long =
+        |waiter: &Waiter| policy_of(&waiter.ask, &policies).is_some_and(|p| waiter.waited >= after(p));
+    if !waiters.iter().any(is_long) {
+        return;
+    }
+    let demand = term.with(|index| {
+        index.show_supply(&mut memory.supply);
+        index.demand()
+    });
+    let supply = memory.supply.supply().holding(Arc::new(demand.held));
+    for due in due(&waiters, &supply, &demand.pending, &policies) {
+        act(term, memory, due, now).await;
     }
 }
 

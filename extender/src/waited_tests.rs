@@ -2,13 +2,14 @@
 
 use super::*;
 use crate::api_stand_in::{ApiStandIn, pod_path};
-use crate::in_force::InForce;
 use crate::metrics::Metrics;
+use crate::pod::SlicedPod;
 use http::Method;
 use kerf_core::contract::{Chosen, ContainerRequest, GpuNodeSpec, RequestDocument};
 use kerf_core::packing::Terms;
 use kerf_core::policy::PolicyDocument;
 use kerf_core::testing::{node_status, request};
+use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::shutdown::CancellationToken;
 use serde_json::json;
 
@@ -150,8 +151,12 @@ fn few_pods_are_deleted_in_a_minute() {
 }
 
 fn term(api: &Arc<ApiStandIn>) -> Arc<Term> {
+    term_under(api, Policies::default())
+}
+
+fn term_under(api: &Arc<ApiStandIn>, policies: Policies) -> Arc<Term> {
     let (metrics, _) = Metrics::new(&Arc::default());
-    Term::new(api.client(), metrics, 1, Terms::default(), InForce::default(), CancellationToken::new())
+    Term::new(api.client(), metrics, 1, Terms::default(), policies.into(), CancellationToken::new())
 }
 
 /// A pod that is to be made anew.
@@ -189,4 +194,32 @@ async fn a_pod_that_is_gone_uses_up_no_deletion() {
     }
     assert!(memory.deletions.0.is_empty());
     assert_eq!(api.requests(&Method::POST), 0, "nobody is told");
+}
+
+/// It was given a MIG slice before there was a node: no node has the labels that it wants, and no filter is ever called.
+#[tokio::test]
+async fn a_pod_that_came_before_the_nodes_is_made_anew_for_what_they_have() {
+    let (api, mut memory, start) = (ApiStandIn::new(), Memory::default(), Instant::now());
+    let term = term_under(&api, policies("recreate"));
+    let owners =
+        json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "o", "controller": true}]);
+    let request = waiter("early", 0, by("p")).ask.text;
+    let pod = json!({"metadata": {
+        "name": "early", "namespace": "default", "uid": "early", "ownerReferences": owners,
+        "annotations": {kerf_core::keys::REQUEST: *request},
+    }});
+    api.put(&pod_path("early"), pod.clone());
+    let mut node = GpuNode::new(&"n".into());
+    (node.spec, node.status) = (Some(json!(GpuNodeSpec::default())), Some(json!(node_status(&["T4-16GB"]))));
+    term.with(|index| {
+        index.show_node(&node);
+        index.nodes_listed();
+        index.show_pod(serde_json::from_value::<SlicedPod>(pod).unwrap().into());
+        index.pods_listed();
+    });
+    for seconds in (0..=60).step_by(6) {
+        assert_eq!(api.requests(&Method::DELETE), 0, "after {seconds} s");
+        look(&term, &mut memory, start + Duration::from_secs(seconds)).await;
+    }
+    assert_eq!(api.requests(&Method::DELETE), 1);
 }

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 const LOOK: Duration = Duration::from_secs(1);
 /// How many pods are told at once.
 const AT_ONCE: usize = 8;
-/// How long one write may take. A pod that could not be told is told at the next change, or found by the scheduler.
+/// How long one write may take. A pod that could not be told waits on and is told later, or found by the scheduler.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Wakes pods until the term ends.
@@ -27,18 +27,27 @@ pub async fn run(term: Arc<Term>) {
             () = term.room.notified() => {}
             () = sleep(LOOK) => {}
         }
-        let (woken, epoch) = term.with(|index| (index.wake(Instant::now()), index.epoch()));
-        let numbered = woken.into_iter().map(|(uid, key)| {
-            count += 1;
-            (uid, key, format!("{epoch}.{count}"))
-        });
-        futures::stream::iter(numbered.collect::<Vec<_>>())
-            .for_each_concurrent(AT_ONCE, |(uid, key, mark)| tell(&term, uid, key, mark))
-            .await;
+        round(&term, &mut count, Instant::now()).await;
     }
 }
 
-async fn tell(term: &Term, uid: PodUid, pod: PodKey, mark: String) {
+/// Tells those for which there is room now.
+async fn round(term: &Arc<Term>, count: &mut u64, now: Instant) {
+    let (woken, epoch) = term.with(|index| (index.wake(now), index.epoch()));
+    let numbered = woken.into_iter().map(|(uid, key)| {
+        *count += 1;
+        (uid, key, format!("{epoch}.{count}"))
+    });
+    futures::stream::iter(numbered.collect::<Vec<_>>())
+        .for_each_concurrent(AT_ONCE, async |(uid, key, mark)| {
+            let told = tell(term, &uid, &key, mark).await;
+            term.with(|index| if told { index.told(&uid) } else { index.not_told(&uid, now) });
+        })
+        .await;
+}
+
+/// Tells the scheduler of room for a pod. Whether it need not be told again.
+async fn tell(term: &Term, uid: &PodUid, pod: &PodKey, mark: String) -> bool {
     let api: Api<crate::pod::SlicedPod> = Api::namespaced(term.client.clone(), &pod.namespace);
     // With the UID, so that a namesake is left alone.
     let patch = json!({"metadata": {"uid": uid, "annotations": {keys::ROOM: mark}}});
@@ -49,7 +58,52 @@ async fn tell(term: &Term, uid: PodUid, pod: PodKey, mark: String) {
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
             tracing::debug!(%pod, %uid, "the pod is gone");
         }
-        Ok(Err(error)) => tracing::warn!(%pod, %uid, %error, "failed to tell the scheduler of room"),
-        Err(_) => tracing::warn!(%pod, %uid, "failed to tell the scheduler of room in time"),
+        Ok(Err(error)) => {
+            tracing::warn!(%pod, %uid, %error, "failed to tell the scheduler of room");
+            return false;
+        }
+        Err(_) => {
+            tracing::warn!(%pod, %uid, "failed to tell the scheduler of room in time");
+            return false;
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_stand_in::{ApiStandIn, Fault, pod_path};
+    use crate::ask::Ask;
+    use crate::in_force::InForce;
+    use crate::metrics::Metrics;
+    use http::Method;
+    use kerf_core::contract::GpuNodeSpec;
+    use kerf_core::packing::Terms;
+    use kerf_core::testing::{node_status, request};
+    use kerf_runtime::shutdown::CancellationToken;
+
+    #[tokio::test]
+    async fn a_pod_that_could_not_be_told_is_told_again() {
+        let (api, start) = (ApiStandIn::new(), Instant::now());
+        api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
+        api.put_pod("a", None);
+        let (metrics, _) = Metrics::new(&Arc::default());
+        let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
+        let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
+        let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
+        term.with(|index| {
+            index.nodes_listed();
+            index.pods_listed();
+            index.refused(&"uid-a".into(), &PodKey::new("default", "a"), &ask, &["n"], false);
+            index.show_node(&api.node("n"));
+        });
+        api.fail([Fault::Answer(429), Fault::Answer(500)]);
+        let mut count = 0;
+        for (seconds, patches) in [(0, 1), (1, 2), (2, 2), (3, 3), (60, 3)] {
+            round(&term, &mut count, start + Duration::from_secs(seconds)).await;
+            assert_eq!(api.requests(&Method::PATCH), patches, "after {seconds} s");
+        }
+        assert_eq!(api.get(&pod_path("a")).unwrap()["metadata"]["annotations"][keys::ROOM], "1.3");
     }
 }

@@ -13,7 +13,8 @@ use thiserror::Error;
 pub struct ClientArgs {
     /// A kubeconfig file in JSON, as `kubectl config view --raw --flatten --output json` writes it. Without it the service
     /// account of the pod is used.
-    #[arg(long, env = "KUBECONFIG")]
+    // KUBECONFIG is no value of the flag: it may be empty, list several files, and those are mostly YAML.
+    #[arg(long)]
     pub kubeconfig: Option<PathBuf>,
 }
 
@@ -56,6 +57,12 @@ fn read(path: &Path) -> Result<Kubeconfig, ClientError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kubeconfig_is_read_by_the_flag_alone() {
+        let command = ClientArgs::augment_args(clap::Command::new("it"));
+        assert!(command.get_arguments().all(|argument| argument.get_env().is_none()));
+    }
 
     #[test]
     fn a_kubeconfig_is_json_and_what_is_not_is_told_with_the_remedy() {

@@ -2,6 +2,7 @@
 
 mod keepers;
 mod leaving;
+mod record;
 
 pub use keepers::Keepers;
 
@@ -11,12 +12,12 @@ use crate::gpu::GpuThread;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::metrics::Metrics;
 use crate::node::{Node, Recalled, Settings};
+use crate::others::before;
 use crate::processes::Host;
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
 use crate::recorder::Recorder;
-use crate::recording::Recording;
 use crate::standing::Standing;
-use crate::{checkpoint, gfd_labels, node_object, pod_resources, pod_watch, publisher, spec_watch};
+use crate::{gfd_labels, node_object, pod_resources, pod_watch, publisher, spec_watch};
 use anyhow::Context as _;
 use keepers::Orders;
 use kerf_core::contract::GpuNodeStatus;
@@ -63,15 +64,16 @@ async fn run_with(
     thread: GpuThread,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let (recording, recalled) = open_record(&args)?;
+    let Some((recording, recalled)) = record::open(&args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let patience = patience(recalled.as_ref());
+    let (patience, has_record) = (patience(recalled.as_ref()), recalled.is_some());
     let recalled = recalled.unwrap_or_default();
     let before = first_look(&gpu_nodes, &nodes, &args.node, patience, &stop).await;
     if stop.is_cancelled() {
         return Ok(());
     }
+    let plugin_before = before::evidence((&nodes, &args.node), has_record, before.as_ref()).await;
     let (readiness, mut registry) = (Readiness::new(&["nvml", "kubelet", "spec"]), Registry::default());
     let metrics = Metrics::register(&mut registry);
     let (recorder, writer) = Recorder::new(client.clone(), args.node.clone());
@@ -89,7 +91,15 @@ async fn run_with(
     let pace = (!args.no_gfd_labels).then_some(gfd_labels::Pace::OF_AN_AGENT);
     tasks.spawn(gfd_labels::keep((nodes.clone(), name.clone()), inlets.gfd_labels, pace, stop.clone()));
     tasks.spawn(node_object::show_counts(nodes, name, inlets.counts, stop.clone()));
-    keepers::start(&mut tasks, &args, &client, (&thread, &outlets, &recalled), inlets.orders, &stop)?;
+    keepers::start(
+        &mut tasks,
+        &args,
+        &client,
+        (&thread, &outlets, &recalled),
+        plugin_before,
+        inlets.orders,
+        &stop,
+    )?;
     let standing = Standing::of(&recalled);
     let mut node = Node::remembering(before.as_ref(), settings(&args));
     node.recall(recalled, Instant::now());
@@ -108,12 +118,6 @@ fn settings(args: &Args) -> Settings {
         recover_after: args.recover_after,
         probe: args.resync,
     }
-}
-
-fn open_record(args: &Args) -> anyhow::Result<(Recording, Option<Recalled>)> {
-    let boot_id = args.proc_dir.join(checkpoint::BOOT_ID.trim_start_matches("/proc/"));
-    let boot_id = checkpoint::boot_id(&boot_id).context("--proc-dir")?;
-    Recording::open(&args.state_dir, boot_id).context("--state-dir")
 }
 
 /// The other ends of the outlets.

@@ -2,7 +2,8 @@
 //!
 //! GPU instances do not survive a reboot and the API server may be away after one, so what is to be there again is known
 //! from here. It is written before each create: a record without a slice is an order, a slice without a record is somebody
-//! else's. Of compute modes and memory limits it tells which are the agent's to undo, so these are in it before they are set.
+//! else's. Of compute modes, memory limits and lengths of time slices it tells which are the agent's to undo, so these are in it
+//! before they are set.
 
 use crate::node::{Ill, Shares};
 use kerf_core::contract::GpuNodeSpec;
@@ -58,6 +59,9 @@ pub struct Record {
     /// Memory limits that the agent set: by GPU and by the pod's cgroup, as a path from the hierarchy's root.
     #[serde(default)]
     pub limits: BTreeMap<GpuUuid, BTreeMap<String, MemoryMib>>,
+    /// GPUs whose time slices the agent gave another length than the driver's own since the boot.
+    #[serde(default)]
+    pub lengths: BTreeSet<GpuUuid>,
     /// GPUs and GPU instances that have reported errors, and have not been seen to be well since.
     #[serde(default)]
     pub ills: Vec<Ill>,
@@ -80,6 +84,7 @@ impl Record {
             mig_lost: None,
             exclusive: BTreeSet::new(),
             limits: BTreeMap::new(),
+            lengths: BTreeSet::new(),
             ills: Vec::new(),
             recovering: false,
         }
@@ -99,8 +104,11 @@ pub enum CheckpointError {
         /// Why not.
         source: io::Error,
     },
-    /// Another agent holds the folder.
-    #[error("{} is in use: another agent runs on this node; stop it first", .0.display())]
+    /// Another process holds the folder.
+    #[error(
+        "{} is in use: an agent serves this node, or another leaves it. A node is left once it is its agent's no more; a Job of an \
+         uninstall that an installation followed may be deleted", .0.display()
+    )]
     InUse(PathBuf),
     /// The record cannot be written as JSON.
     #[error("failed to write the checkpoint as JSON")]

@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_secs(20);
 /// How long one step may take but the last, which waits for the kubelet: some are tried again without an end of their own.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Undoes something but for what it is told to spare.
+/// Undoes something: of what it is told, or but for what it is told to spare.
 pub type Undo<T> = Box<dyn FnOnce(BTreeSet<T>) -> BoxFuture<'static, Result<(), String>> + Send>;
 
 /// How the GPUs are reached.
@@ -59,6 +59,8 @@ pub struct Leave {
     pub ask_kubelet: BoxFuture<'static, Result<Holders, String>>,
     /// Whether the agent was told to leave NVIDIA's labels alone: then none of them is its own.
     pub no_gfd_labels: bool,
+    /// Gives the time slices of these GPUs the driver's own length.
+    pub reset_lengths: Undo<GpuUuid>,
     /// Stops the MPS daemons but those of these GPUs, whose shares are held.
     pub stop_mps: Undo<GpuUuid>,
     /// Removes the CDI specs but those of these devices, which are held: a container that restarts needs its own.
@@ -108,6 +110,14 @@ pub enum LeaveError {
         /// Why not.
         why: String,
     },
+    /// Nobody knows what init containers hold; nothing was done.
+    #[error("failed to list the pods of {node}, which tell what their init containers hold")]
+    Pods {
+        /// The node.
+        node: NodeName,
+        /// Why not.
+        source: kube::Error,
+    },
     /// Some steps failed. The checkpoint is kept, so that it can be tried again.
     #[error("not everything was put back; run it again:\n- {}", .0.join("\n- "))]
     Unfinished(Vec<String>),
@@ -122,15 +132,22 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
         // Somebody has deleted it, and pods may run on what it told of.
         None if record.is_some() || has_daemons => {
             let why = |why| LeaveError::Unlisted { node: node.clone(), why };
-            Held::listed(ask_kubelet.await.map_err(why)?)
+            let mut held = Held::listed(ask_kubelet.await.map_err(why)?);
+            let shares = record.as_ref().and_then(|record| record.shares.as_ref());
+            held.add_of_init(&client, &node, shares).await?;
+            held
         }
         None => Held::default(),
     };
     held.tell();
-    let Leave { stop_mps, remove_cdi, no_gfd_labels, settle, .. } = leave;
+    let Leave { reset_lengths, stop_mps, remove_cdi, no_gfd_labels, settle, .. } = leave;
     let mut failed = Failures::default();
     failed.note("stop the MPS daemons", in_time(stop_mps(held.mps_gpus)).await);
     if let Some(record) = record {
+        if !record.lengths.is_empty() {
+            // A GPU that has none now, in MIG mode or taken out, says so as an error; the driver forgets them with the boot.
+            note("reset the length of time slices", &in_time(reset_lengths(record.lengths.clone())).await);
+        }
         failed.note("restore the GPUs", in_time(restore(gpus, record)).await);
     }
     failed.note("remove the CDI specs", in_time(remove_cdi(held.devices)).await);
@@ -157,13 +174,15 @@ struct Failures(Vec<String>);
 
 impl Failures {
     fn note(&mut self, step: &str, result: Result<(), String>) {
-        match result {
-            Ok(()) => tracing::info!(step, "done"),
-            Err(error) => {
-                tracing::warn!(step, error, "failed");
-                self.0.push(format!("failed to {step}: {error}"));
-            }
-        }
+        note(step, &result);
+        self.0.extend(result.err().map(|error| format!("failed to {step}: {error}")));
+    }
+}
+
+fn note(step: &str, result: &Result<(), String>) {
+    match result {
+        Ok(()) => tracing::info!(step, "done"),
+        Err(error) => tracing::warn!(step, error, "failed"),
     }
 }
 

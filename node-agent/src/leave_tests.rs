@@ -78,6 +78,7 @@ impl GpuBackend for Gpus {
 
 fn leaving(folder: &Path, client: Client, undone: &Undone) -> Leave {
     let (gpus, mps, cdi) = (undone.clone(), undone.clone(), undone.clone());
+    let lengths = undone.clone();
     Leave {
         node: NodeName::new("n1"),
         client,
@@ -86,6 +87,10 @@ fn leaving(folder: &Path, client: Client, undone: &Undone) -> Leave {
         has_daemons: false,
         ask_kubelet: ready(Err("it is away".to_owned())).boxed(),
         no_gfd_labels: false,
+        reset_lengths: Box::new(move |gpus| {
+            lengths.note(format!("lengths of {gpus:?}"));
+            ready(Err("nvidia-smi is not there".to_owned())).boxed()
+        }),
         stop_mps: Box::new(move |spared| {
             mps.note(format!("mps but {spared:?}"));
             ready(Ok(())).boxed()
@@ -243,12 +248,44 @@ async fn what_was_promised_is_left_to_its_pod() {
     assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-4gb": null}));
 }
 
+/// A node of which somebody has deleted the GpuNode, with these pods.
+fn without_gpu_node(asked: &Asked, pods: &Value) -> (u16, Value) {
+    match asked.path.as_str() {
+        "/apis/kerf.dev/v1alpha1/gpunodes/n1" => api_stand_in::refusal(404),
+        "/api/v1/pods" if asked.query.contains("spec.nodeName%3Dn1") => {
+            (200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": pods}))
+        }
+        _ => api(asked),
+    }
+}
+
+#[tokio::test]
+async fn where_the_gpu_node_was_deleted_what_init_containers_may_hold_stays_by_the_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let shares = [("GPU-0::1", 4), ("GPU-1::2", 8), ("GPU-2::3", 4)];
+    let shares = shares.map(|(device, size)| (DeviceId::new(device), Shape::mps(SizeGb(size))));
+    let record = Record { shares: Some(shares.into()), ..Record::new("boot".to_owned()) };
+    Checkpoint::open(folder.path()).unwrap().0.save(&record).unwrap();
+    let limits = json!({"limits": {"nvidia.com/gpu-4gb": "1"}});
+    let pods = json!([{
+        "metadata": {"name": "a", "namespace": "ml", "uid": "u"},
+        "spec": {"initContainers": [{"name": "load", "resources": limits}], "containers": [{"name": "main"}]},
+        "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
+    }]);
+    let (client, log) = api_stand_in::client(move |asked| without_gpu_node(asked, &pods));
+    let (undone, holders) =
+        (Undone::default(), Holders { asked: Instant::now(), held: BTreeMap::new(), foreign: Vec::new() });
+    let leaving =
+        Leave { ask_kubelet: ready(Ok(holders)).boxed(), ..leaving(folder.path(), client, &undone) };
+    leave(leaving).await.unwrap();
+    assert_eq!(undone.all()[0], r#"mps but {GpuUuid("GPU-0"), GpuUuid("GPU-2")}"#);
+    assert_eq!(undone.all()[1], r#"cdi but {DeviceId("GPU-0::1"), DeviceId("GPU-2::3")}"#);
+    assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-8gb": null}));
+}
+
 #[tokio::test]
 async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
-    let no_gpu_node = |asked: &Asked| match asked.path.as_str() {
-        "/apis/kerf.dev/v1alpha1/gpunodes/n1" => api_stand_in::refusal(404),
-        _ => api(asked),
-    };
+    let no_gpu_node = |asked: &Asked| without_gpu_node(asked, &json!([]));
     for has_record in [true, false] {
         let folder = tempfile::tempdir().unwrap();
         if has_record {
@@ -262,8 +299,11 @@ async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
         assert_eq!(undone.all(), [] as [String; 0]);
         let holder = Holder { namespace: "ml".into(), pod: "train".into(), container: "main".into() };
         let by = HeldBy { name: "nvidia.com/gpu-4gb".parse().unwrap(), holder };
-        let holders =
-            Holders { asked: Instant::now(), held: BTreeMap::from([(DeviceId::new("GPU-0::1"), by)]) };
+        let holders = Holders {
+            asked: Instant::now(),
+            held: BTreeMap::from([(DeviceId::new("GPU-0::1"), by)]),
+            foreign: Vec::new(),
+        };
         let (client, log) = api_stand_in::client(no_gpu_node);
         let ask_kubelet = ready(Ok(holders)).boxed();
         let told = Leave { has_daemons: !has_record, ask_kubelet, ..leaving(folder.path(), client, &undone) };
@@ -282,6 +322,17 @@ async fn nvidias_labels_stay_where_the_agent_never_wrote_them() {
     leave(leaving).await.unwrap();
     let labels = json!({"kerf.dev/gpu-model": null, "kerf.dev/mps-max-gb": null});
     assert_eq!(patches(&log)[0]["metadata"]["labels"], labels);
+}
+
+#[tokio::test]
+async fn lengths_of_time_slices_are_reset_and_keep_nobody_who_cannot() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = Record { lengths: [GpuUuid::new("GPU-0")].into(), ..Record::new("boot".to_owned()) };
+    Checkpoint::open(folder.path()).unwrap().0.save(&record).unwrap();
+    let (client, undone) = (api_stand_in::client(api).0, Undone::default());
+    leave(leaving(folder.path(), client, &undone)).await.unwrap();
+    assert_eq!(undone.all()[1], r#"lengths of {GpuUuid("GPU-0")}"#);
+    assert!(!has_checkpoint(folder.path()));
 }
 
 /// What is left to do the second time is what the first could not do: here nothing.

@@ -121,7 +121,7 @@ pub async fn watch(
             Ok(watcher::Event::Delete(pod)) => {
                 rejections.known.remove(&pod.uid());
                 if pod.asks() && pod.runs() {
-                    events.send(Event::PodCutOff(pod.key()));
+                    events.send(Event::PodCutOff(pod.key(), pod.uid()));
                 }
                 events.send(Event::PodLeft(pod.key()));
                 roster.pods.remove(&pod.uid());

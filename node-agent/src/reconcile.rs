@@ -55,7 +55,7 @@ pub enum Event {
     /// A pod of this node is gone or finished.
     PodLeft(PodKey),
     /// A pod of this node was deleted while its containers ran.
-    PodCutOff(PodKey),
+    PodCutOff(PodKey, PodUid),
     /// The pods of this node that ask for kerf's names.
     Pods(NodePods),
     /// A pod of this node that the kubelet did not take on for want of devices.
@@ -221,7 +221,7 @@ impl Reconciler {
             Event::Allocatable(allocatable) => self.node.on_allocatable(allocatable),
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
             Event::PodLeft(pod) => self.node.on_pod_left(pod, now),
-            Event::PodCutOff(pod) => self.node.on_pod_cut_off(pod),
+            Event::PodCutOff(pod, uid) => self.node.on_pod_cut_off(pod, uid),
             Event::Pods(pods) => self.node.on_pods(pods),
             Event::Rejected(pod, uid) => {
                 self.outlets.metrics.count_rejection();
@@ -352,7 +352,7 @@ impl Reconciler {
         [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
     }
 
-    /// What is to be so, to those who make it so. Daemons and limits wait until a restart would know of them.
+    /// What is to be so, to those who make it so. Daemons, limits and lengths wait until a restart would know of them.
     fn hand_to_keepers(&self, decision: &Decision, unrecorded: bool) {
         fn set<T: PartialEq + Clone>(sender: &watch::Sender<T>, wanted: &T) {
             sender.send_if_modified(|old| {
@@ -371,7 +371,9 @@ impl Reconciler {
         } else {
             set(&self.outlets.keepers.kept, &decision.kept);
         }
-        set(&self.outlets.keepers.lengths, &decision.lengths);
+        if kept.is_some() && !unrecorded {
+            set(&self.outlets.keepers.lengths, &decision.lengths);
+        }
         set(&self.outlets.keepers.remove_rejected, &decision.remove_rejected);
         for (key, uid) in &decision.evict {
             let why = "its processes hold more GPU memory than it was given".to_owned();

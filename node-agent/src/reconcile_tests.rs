@@ -74,7 +74,11 @@ fn want_a_share(events: &Events) {
         WantedSlice { id: "s1".into(), gpu: uuid(0), shape: Shape::mps(SizeGb(4)), reservation: None };
     spec.slices.push(share);
     events.send(Event::Spec(None, Ok(spec)));
-    events.send(Event::Holders(Ok(Holders { asked: Instant::now(), held: BTreeMap::new() })));
+    events.send(Event::Holders(Ok(Holders {
+        asked: Instant::now(),
+        held: BTreeMap::new(),
+        foreign: Vec::new(),
+    })));
     events.send(Event::Pods(NodePods::new()));
 }
 

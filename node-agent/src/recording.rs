@@ -34,29 +34,51 @@ impl Recording {
     }
 
     fn record(&self, recalled: Recalled) -> Record {
-        let Recalled { spec, uid, shares, mig_on, mig_lost, exclusive, limits, ills, booted: recovering } =
-            recalled;
+        let Recalled { spec, uid, shares, mig_on, mig_lost, exclusive, limits, lengths, ills, .. } = recalled;
+        let recovering = recalled.booted;
         let (mig, mig_lost) = (mig_on, Some(mig_lost));
         let mut by_gpu: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for ((gpu, cgroup), limit) in limits {
             by_gpu.entry(gpu).or_default().insert(cgroup, limit);
         }
         let new = Record::new(self.boot_id.clone());
-        Record { uid, spec, shares, mig, mig_lost, exclusive, limits: by_gpu, ills, recovering, ..new }
+        Record {
+            uid,
+            spec,
+            shares,
+            mig,
+            mig_lost,
+            exclusive,
+            limits: by_gpu,
+            lengths,
+            ills,
+            recovering,
+            ..new
+        }
     }
 }
 
 fn recalled(record: Record, boot_id: &str) -> Recalled {
     let Record { boot_id: written_in, uid, spec, shares, mig, mig_lost, .. } = record;
-    let Record { exclusive, limits, ills, recovering, .. } = record;
+    let Record { exclusive, limits, lengths, ills, recovering, .. } = record;
     // One of an older agent has both sorts in one. Those that are lost are lost while the node recovers.
     let mig_lost = mig_lost.unwrap_or_else(|| if recovering { mig.clone() } else { BTreeSet::new() });
     let limits = limits.into_iter().flat_map(|(gpu, by_cgroup)| {
         by_cgroup.into_iter().map(move |(cgroup, limit)| ((gpu.clone(), cgroup), limit))
     });
     let limits = limits.collect();
-    let recalled =
-        Recalled { spec, uid, shares, mig_on: mig, mig_lost, exclusive, limits, ills, booted: recovering };
+    let recalled = Recalled {
+        spec,
+        uid,
+        shares,
+        mig_on: mig,
+        mig_lost,
+        exclusive,
+        limits,
+        lengths,
+        ills,
+        booted: recovering,
+    };
     if written_in == boot_id { recalled } else { recalled.after_boot() }
 }
 
@@ -71,7 +93,8 @@ mod tests {
         let gpu = GpuUuid::new("GPU-0");
         let limits = [((gpu.clone(), "/pod1".to_owned()), MemoryMib(4096))].into();
         let ills = vec![Ill { gpu: gpu.clone(), gi: Some(3), text: "XID 94".to_owned() }];
-        Recalled { exclusive: [gpu].into(), limits, ills, ..Recalled::default() }
+        let (exclusive, lengths) = ([gpu.clone()].into(), [gpu].into());
+        Recalled { exclusive, limits, lengths, ills, ..Recalled::default() }
     }
 
     async fn after(folder: &Path, boot: &str, saved: Option<Recalled>) -> Recalled {

@@ -25,6 +25,7 @@ pub struct Standing {
 struct Needs {
     exclusive: BTreeSet<GpuUuid>,
     limits: Limits,
+    lengths: BTreeSet<GpuUuid>,
     wanted: Vec<WantedSlice>,
     shares: Shares,
     ills: Vec<Ill>,
@@ -38,6 +39,7 @@ impl Needs {
         Self {
             exclusive: record.exclusive.clone(),
             limits: record.limits.clone(),
+            lengths: record.lengths.clone(),
             wanted: wanted.cloned().collect(),
             shares: record.shares.clone().unwrap_or_default(),
             ills: record.ills.clone(),
@@ -153,7 +155,10 @@ mod tests {
         let ill = Recalled { ills, ..Recalled::default() };
         let on = Recalled { mig_on: [gpu()].into(), ..Recalled::default() };
         let lost = Recalled { mig_lost: [gpu()].into(), ..Recalled::default() };
-        for record in [busy(), shared, ill, on, lost, Recalled { booted: true, ..Recalled::default() }] {
+        let longer = Recalled { lengths: [gpu()].into(), ..Recalled::default() };
+        for record in
+            [busy(), shared, ill, on, lost, longer, Recalled { booted: true, ..Recalled::default() }]
+        {
             assert!(!standing.is_recorded(&record), "{record:?}");
             standing.note_recorded(&record);
             assert!(standing.is_recorded(&record), "{record:?}");

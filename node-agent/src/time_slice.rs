@@ -2,7 +2,7 @@
 
 use kerf_core::contract::SliceLength;
 use kerf_core::names::GpuUuid;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -128,9 +128,10 @@ impl TimeSlicer {
 }
 
 /// Keeps the lengths as they are wanted, until `stop`. One that nobody ever asked to be another than the driver's own is not
-/// even looked at: most nodes have none, and a program is run for each look.
+/// even looked at: most nodes have none, and a program is run for each look. Those that an earlier process `changed` are.
 pub async fn keep(
     slicer: TimeSlicer,
+    mut changed: BTreeSet<GpuUuid>,
     mut wanted: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
     stop: CancellationToken,
 ) {
@@ -139,11 +140,14 @@ pub async fn keep(
         let now = wanted.borrow_and_update().clone();
         let mut settled = true;
         for (gpu, length) in now {
-            if set.get(&gpu).copied().unwrap_or_default() == length {
+            if set.get(&gpu).copied().unwrap_or_default() == length && !changed.contains(&gpu) {
                 continue;
             }
             match slicer.set(&gpu, length).await {
-                Ok(()) => drop(set.insert(gpu, length)),
+                Ok(()) => {
+                    changed.remove(&gpu);
+                    set.insert(gpu, length);
+                }
                 Err(error) => {
                     tracing::warn!(%gpu, %error, "the length of time slices cannot be set; trying again");
                     settled = false;
@@ -152,7 +156,7 @@ pub async fn keep(
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            changed = wanted.changed() => if changed.is_err() { return stop.cancelled().await },
+            news = wanted.changed() => if news.is_err() { return stop.cancelled().await },
             () = tokio::time::sleep(AGAIN), if !settled => {}
         }
     }

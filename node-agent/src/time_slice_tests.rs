@@ -65,3 +65,24 @@ fn a_table_of_several_gpus_or_none_is_not_guessed_at() {
     assert_eq!(listed(&format!("{row}\n{row}")), None);
     assert_eq!(listed("No devices were found"), None);
 }
+
+#[tokio::test]
+async fn a_length_that_an_earlier_process_set_is_put_back_where_nobody_wants_it_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, theirs) = (gpu(folder.path(), "well"), gpu(folder.path(), "absent"));
+    slicer().set(&ours, SliceLength::Long).await.unwrap();
+    let wanted = BTreeMap::from([&ours, &theirs].map(|gpu| (gpu.clone(), SliceLength::Default)));
+    let (sender, receiver) = watch::channel(wanted);
+    let stop = CancellationToken::new();
+    let keeping = tokio::spawn(keep(slicer(), [ours.clone()].into(), receiver, stop.clone()));
+    tokio::time::timeout(PATIENCE, async {
+        while slicer().length(&ours).await.unwrap() != SliceLength::Default {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await
+    .unwrap();
+    stop.cancel();
+    keeping.await.unwrap();
+    drop(sender);
+}

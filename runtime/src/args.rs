@@ -1,7 +1,9 @@
 //! Flag groups that the programs flatten into their own.
 
 use clap::{Args, ValueEnum};
-use std::path::PathBuf;
+use kube::config::KubeconfigError;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -40,7 +42,7 @@ pub struct ClientArgs {
 pub enum ClientError {
     /// The kubeconfig is bad.
     #[error("failed to read the kubeconfig")]
-    Kubeconfig(#[from] kube::config::KubeconfigError),
+    Kubeconfig(#[from] KubeconfigError),
     /// Nothing tells where the API server is.
     #[error("failed to find an API server; give --kubeconfig")]
     Infer(#[from] kube::config::InferConfigError),
@@ -77,11 +79,21 @@ impl ClientArgs {
         Ok(client(self.config_in(None).await?)?)
     }
 
+    /// The files that are read.
+    fn kubeconfigs(&self) -> Vec<PathBuf> {
+        match (&self.kubeconfig, std::env::var_os("KUBECONFIG")) {
+            (Some(path), _) => vec![path.clone()],
+            (None, Some(list)) => std::env::split_paths(&list).collect(),
+            (None, None) => std::env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect(),
+        }
+    }
+
     async fn config_in(&self, context: Option<&str>) -> Result<kube::Config, ClientError> {
         let options = kube::config::KubeConfigOptions {
             context: context.map(str::to_owned),
             ..kube::config::KubeConfigOptions::default()
         };
+        self.kubeconfigs().iter().try_for_each(|path| whole(path))?;
         Ok(match &self.kubeconfig {
             Some(path) => {
                 let kubeconfig = kube::config::Kubeconfig::read_from(path)?;
@@ -91,6 +103,17 @@ impl ClientArgs {
             None => kube::Config::infer().await?,
         })
     }
+}
+
+/// Refuses a file of UTF-16 that ends within a character: kube panics at it. What else is wrong with a file it tells.
+fn whole(path: &Path) -> Result<(), KubeconfigError> {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let is_utf16 = bytes.starts_with(&[0xFF, 0xFE]) || bytes.starts_with(&[0xFE, 0xFF]);
+    if is_utf16 && bytes.len() % 2 == 1 {
+        let cut = io::Error::new(io::ErrorKind::InvalidData, "UTF-16 that ends within a character");
+        return Err(KubeconfigError::ReadConfig(cut, path.to_owned()));
+    }
+    Ok(())
 }
 
 /// A client for this API server. Its requests are not retried by the client itself: the callers know what may be.
@@ -142,6 +165,19 @@ mod tests {
     fn kubeconfig_is_a_list_of_files_and_not_the_flags_one() {
         let command = ClientArgs::augment_args(clap::Command::new("it"));
         assert!(command.get_arguments().all(|argument| argument.get_env().is_none()));
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_was_cut_within_a_character_is_refused() {
+        for bytes in [[0xFF, 0xFE, b'a'], [0xFE, 0xFF, 0]] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), bytes).unwrap();
+            let args = ClientArgs { kubeconfig: Some(file.path().to_owned()) };
+            let error = args.client().await.map(drop).unwrap_err();
+            assert!(
+                matches!(&error, ClientError::Kubeconfig(KubeconfigError::ReadConfig(_, path)) if path == file.path())
+            );
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod args;
+pub mod cluster_policy;
 pub mod event_note;
 pub mod gpu_node;
 mod listener;
@@ -11,6 +12,8 @@ pub mod plugin_pod;
 pub mod policy_file;
 pub mod serve;
 pub mod shutdown;
+#[cfg(feature = "stand-in")]
+pub mod stand_in;
 pub mod telemetry;
 pub mod tls;
 mod version;

@@ -70,7 +70,7 @@ pub enum PolicyFileError {
         finding: Finding,
     },
     /// It says nothing.
-    #[error("{}: there is no policy in the file; write one, or remove the file", .0.display())]
+    #[error("{}: there is no policy in it; write one (in a folder into a file *.yaml), or remove it", .0.display())]
     Empty(PathBuf),
     /// There is no policy for pods at all.
     #[error("{}: there is no GpuPolicy, without which no pod may ask for a GPU; write one in a file *.yaml", .0.display())]

@@ -11,8 +11,8 @@ use kerf_tests::chart::{folder, helm_on, kustomize, name_of, objects, said, temp
 use kerf_tests::cluster::{NAMESPACE, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::openapi::crds;
-use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -202,6 +202,9 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
     ];
     wait(PATIENCE, "one agent for the one node", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
 
+    one_node_is_given_back(&plane).await?;
+    wait(PATIENCE, "its agent to come back", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
+
     other_address(&plane).await?;
     said(&helm_on(&plane, &["upgrade", "kerf", &folder(), "-n", NAMESPACE]).await?)?;
     let names = plane
@@ -236,6 +239,65 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
     let policy = plane.kubectl(&["get", "gpunode", "ours", "-o", "jsonpath={.spec.policy}"]).await?;
     assert_eq!(policy, r#"{"removeRejectedPods":true}"#);
     plane.stop().await
+}
+
+/// `kerf release` gives the one node of kerf's back, and it alone; then an admin takes it again.
+async fn one_node_is_given_back(plane: &ControlPlane) -> anyhow::Result<()> {
+    let gpu_node = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "ours"}, "spec": {}});
+    plane.apply(&gpu_node.to_string()).await?;
+    start_agent(plane).await?;
+    let mut kerf = Command::new(binaries::ours("kerf")?);
+    kerf.args(["release", "ours", "--settle", "1s"]).env("KUBECONFIG", plane.kubeconfig()).kill_on_drop(true);
+    let output = tokio::select! {
+        output = kerf.output() => output?,
+        error = Box::pin(play_node(plane)) => return error,
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let command = "kubectl label node ours nvidia.com/gpu.deploy.device-plugin-\n";
+    ensure!(said.ends_with(command), "{said}");
+    ensure!(!exists(plane, &["gpunode/ours"]).await?, "the GpuNode is there");
+    ensure!(!exists(plane, &["jobs", "-n", NAMESPACE]).await?, "its Job is left");
+    ensure!(exists(plane, &["mutatingwebhookconfiguration", "kerf"]).await?, "the webhook is asked no more");
+    plane.kubectl(&["label", "node", "ours", "kerf.dev/managed-"]).await?;
+    Ok(())
+}
+
+/// Binds the agent's pod to its node, as the scheduler would.
+async fn start_agent(plane: &ControlPlane) -> anyhow::Result<()> {
+    let agents =
+        ["get", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=kerf-node-agent", "-o", "name"];
+    wait(PATIENCE, "the agent's pod", async || Ok(!plane.kubectl(&agents).await?.is_empty())).await?;
+    let pod = plane.kubectl(&agents).await?;
+    let name = pod.trim().trim_start_matches("pod/");
+    let binding = json!({
+        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": NAMESPACE},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "ours"},
+    });
+    let bound = plane.kubectl_output(&["create", "-f", "-"], &binding.to_string()).await?;
+    ensure!(bound.status.success(), "{}", String::from_utf8_lossy(&bound.stderr));
+    Ok(())
+}
+
+/// Plays the node's kubelet: pods that are deleted end, and what puts back does it, once the agent has ended.
+async fn play_node(plane: &ControlPlane) -> anyhow::Result<()> {
+    let pods = Api::<Pod>::namespaced(plane.client(), NAMESPACE);
+    let here = ListParams::default().fields("spec.nodeName=ours");
+    loop {
+        let list = pods.list(&here).await?;
+        let is = |pod: &Pod, of| pod.labels().get("app.kubernetes.io/name").map(String::as_str) == Some(of);
+        let agent = list.iter().find(|pod| is(pod, "kerf-node-agent"));
+        let leaving = list.iter().find(|pod| is(pod, "kerf-node-agent-leave"));
+        if let Some(agent) = agent.filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            pods.delete(&agent.name_any(), &DeleteParams::default().grace_period(0)).await?;
+        }
+        if let Some(leaving) = leaving {
+            ensure!(agent.is_none(), "the agent's pod is there");
+            let done = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+            let _ = pods.patch_status(&leaving.name_any(), &PatchParams::default(), &done).await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 /// A Job that an earlier uninstall has left, of a node that is gone.

@@ -2,6 +2,7 @@
 //! anew, their context is renamed; each is told by its name.
 
 use super::finding::Finding;
+use anyhow::anyhow;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::fmt::rfc2822::DateTimeParser;
@@ -132,6 +133,14 @@ pub async fn connect(args: &ContextArgs) -> Result<Connected, Trouble> {
         .map_err(|failed| judge(failed, ended, plugin, url))
 }
 
+/// The API server for a command that can do nothing without it; the error has the remedy.
+pub async fn reach(args: &ContextArgs) -> anyhow::Result<kube::Client> {
+    connect(args).await.map(|connected| connected.client).map_err(|trouble| {
+        let finding = trouble.finding();
+        anyhow!("{}; {}", finding.what, finding.remedy().unwrap_or_default())
+    })
+}
+
 /// How a question failed.
 enum Failed {
     /// With this status of HTTP's.
@@ -217,7 +226,8 @@ fn of_configuration(error: &ClientError) -> Trouble {
         Some(KubeconfigError::LoadClusterOfContext(name)) => Trouble::NoContext(format!(
             "the kubeconfig's context names the cluster {name:?}, which is not in it"
         )),
-        Some(error) => Trouble::Kubeconfig(error.to_string()),
+        // What follows the first line shows what stands in the file, which may be a secret.
+        Some(error) => Trouble::Kubeconfig(error.to_string().lines().next().unwrap_or_default().to_owned()),
         // In a pod without a service account, and without a kubeconfig.
         None => Trouble::Kubeconfig(error.to_string()),
     }

@@ -37,6 +37,18 @@ fn each_trouble_is_told_by_its_name() {
 }
 
 #[test]
+fn of_a_kubeconfig_that_cannot_be_read_nothing_is_shown() {
+    let error = kube::config::Kubeconfig::from_yaml("users: [{token: secret}").unwrap_err();
+    let Trouble::Kubeconfig(text) = of_configuration(&ClientError::Kubeconfig(error)) else {
+        panic!("another")
+    };
+    assert!(
+        text.contains("failed to parse") && !text.contains("secret") && text.lines().count() == 1,
+        "{text}"
+    );
+}
+
+#[test]
 fn the_api_servers_time_is_read_and_held_against_this_machines() {
     let there = time_of("Sun, 22 Nov 2026 20:38:02 GMT").unwrap();
     assert_eq!(there, at("2026-11-22T20:38:02Z"));

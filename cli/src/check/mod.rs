@@ -9,7 +9,7 @@
 //! | `need`, `others`, `difference` | rights, other programs, documents: what is looked for; pure |
 //! | `report` | findings → text or JSON; pure |
 
-mod connect;
+pub(crate) mod connect;
 mod difference;
 mod finding;
 mod judge;

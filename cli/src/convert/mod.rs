@@ -10,7 +10,7 @@ mod device_plugin;
 mod mig_parted;
 mod nos;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args as ClapArgs;
 use kerf_core::policy::NodePolicyDocument;
 use kerf_core::{keys, nvidia_keys};
@@ -18,6 +18,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+
+/// What can be converted.
+const KNOWN: &str =
+    "give mig-parted's (mig-configs), the device plugin's (sharing), or Nodes with nos's annotations";
 
 /// What to convert.
 #[derive(Debug, ClapArgs)]
@@ -67,8 +71,11 @@ fn text(document: &NodePolicyDocument) -> anyhow::Result<String> {
 
 fn read(path: &Path) -> anyhow::Result<Converted> {
     let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple(&text).with_context(|| format!("failed to parse {}", path.display()))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
+        .map_err(|error| anyhow!("failed to parse {}: {}", path.display(), error.without_snippet()))?;
+    if documents.iter().all(Value::is_null) {
+        bail!("{}: there is nothing in it; {KNOWN}", path.display());
+    }
     let mut converted = Converted::default();
     for (number, document) in documents.iter().enumerate() {
         let field = if documents.len() == 1 { String::new() } else { format!("document {}", number + 1) };
@@ -100,11 +107,7 @@ impl Converted {
                 "leave them out: kerf reads them of the driver",
             );
         } else {
-            self.problem(
-                field,
-                "this is no configuration that is known",
-                "give mig-parted's (mig-configs), the device plugin's (sharing), or Nodes with nos's annotations",
-            );
+            self.problem(field, "this is no configuration that is known", KNOWN);
         }
     }
 

@@ -54,3 +54,17 @@ fn every_policy_that_is_made_is_one_that_is_read() {
         }
     }
 }
+
+#[test]
+fn a_file_that_says_nothing_is_no_configuration_and_one_that_cannot_be_read_is_told_in_a_line() {
+    for (text, told) in [
+        ("", "there is nothing in it; give mig-parted's"),
+        ("---\n---\n", "there is nothing in it"),
+        ("[1,", "failed to parse"),
+    ] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let error = format!("{:#}", read(file.path()).unwrap_err());
+        assert!(error.contains(told) && error.lines().count() == 1, "{error}");
+    }
+}

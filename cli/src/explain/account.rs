@@ -246,6 +246,7 @@ fn by_node(records: &Records) -> Option<Entry> {
     let unknown = [
         ("the nodes that kerf serves", records.nodes.as_ref().err()),
         ("the nodes that NVIDIA's device plugin serves", records.static_nodes.as_ref().err()),
+        ("whether MIG devices of these get other names", records.renames_unknown.as_ref()),
     ];
     let unknown: Vec<String> = unknown
         .into_iter()

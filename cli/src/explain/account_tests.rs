@@ -47,5 +47,6 @@ fn who_may_not_see_gpu_nodes_or_events_is_told_the_rest() {
     let forbidden = |what: &str| format!("{what} is forbidden: User \"jane\" cannot list resource {what:?}");
     (records.events, records.nodes) = (Err(forbidden("events")), Err(forbidden("gpunodes.kerf.dev")));
     records.static_nodes = Err("only GpuNodes tell which they are".to_owned());
+    records.renames_unknown = Some(forbidden("clusterpolicies.nvidia.com"));
     insta::assert_snapshot!(account(&records));
 }

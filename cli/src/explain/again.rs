@@ -93,7 +93,8 @@ pub fn listed(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plugin_nodes::{served, with_pods};
+    use crate::plugin_nodes::{close_renamed, served, with_pods};
+    use kerf_runtime::cluster_policy::seen;
     use serde_json::json;
 
     /// What a T4 in two replicas has for a pod, when it has so many pods with one of them each.
@@ -120,6 +121,34 @@ mod tests {
         let lines: Vec<String> =
             answers.iter().map(|(answer, names)| format!("{}: {answer}", listed(names))).collect();
         lines.join("\n")
+    }
+
+    #[test]
+    fn a_node_whose_mig_devices_get_other_names_says_what_the_extender_says() {
+        let machine = json!({
+            "metadata": {"name": "a100", "labels": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}},
+            "status": {"allocatable": {"nvidia.com/gpu": "7"}},
+        });
+        let record =
+            json!({"set": {}, "before": {}, "renaming": {"since": 1000, "nodes": ["a100"]}}).to_string();
+        let policy = json!({
+            "apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy",
+            "metadata": {"name": "cluster-policy", "annotations": {kerf_core::keys::PLUGIN_LAYOUT: record}},
+            "spec": {"mig": {"strategy": "mixed"}},
+        });
+        let policy = seen(&serde_json::from_value(policy).unwrap()).unwrap();
+        let container = json!({"name": "main", "sizeGb": 0, "count": 1, "resource": "nvidia.com/gpu", "kind": "time-slicing"});
+        let document = json!({"version": 1, "isolation": "none", "containers": [container]}).to_string();
+        let document = RequestDocument::parse(&document).unwrap();
+        for (now, answer) in [
+            (1010, Answer::Refused(Refusal::LayoutChanging)),
+            (2000, Answer::Room("1 nvidia.com/gpu".to_owned())),
+        ] {
+            let node = served(&serde_json::from_value(machine.clone()).unwrap()).unwrap();
+            let mut nodes = with_pods([("a100".to_owned(), node)].into(), &[]);
+            close_renamed(&mut nodes, &policy, now);
+            assert_eq!(by_node(&[], &nodes, &document), [(answer, vec!["a100".to_owned()])].into());
+        }
     }
 
     #[test]

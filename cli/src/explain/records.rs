@@ -2,6 +2,7 @@
 
 use crate::plugin_nodes::{self, PluginNode};
 use anyhow::{Context, bail};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::machine::Machine;
@@ -22,6 +23,8 @@ pub struct Records {
     pub nodes: Result<Vec<GpuNode>, String>,
     /// The nodes that NVIDIA's device plugin serves, by name, or why they are not known. For a pod that is bound nobody has asked.
     pub static_nodes: Result<BTreeMap<String, PluginNode>, String>,
+    /// Why it is not known on which of these MIG devices are getting other names.
+    pub renames_unknown: Option<String>,
 }
 
 impl Records {
@@ -41,7 +44,22 @@ impl Records {
             Ok(nodes) => static_nodes(&client, nodes).await.map_err(why),
             Err(_) => Err("only GpuNodes tell which they are".to_owned()),
         };
-        Ok(Self { static_nodes, ..Self::of(pod, events.map_err(why), nodes) })
+        let mut records = Self { static_nodes, ..Self::of(pod, events.map_err(why), nodes) };
+        let unknown = records.close_renamed(&client).await.err();
+        records.renames_unknown =
+            unknown.map(|error| error.downcast().map_or_else(|other| other.to_string(), why));
+        Ok(records)
+    }
+
+    async fn close_renamed(&mut self, client: &Client) -> anyhow::Result<()> {
+        let Some(nodes) = self.static_nodes.as_mut().ok().filter(|nodes| !nodes.is_empty()) else {
+            return Ok(());
+        };
+        let now = u64::try_from(Timestamp::now().as_second())?;
+        if let Some(policy) = plugin_nodes::cluster_policy(client).await? {
+            plugin_nodes::close_renamed(nodes, &policy, now);
+        }
+        Ok(())
     }
 
     /// Reads a file of YAML documents or one JSON object; a List is what it has.
@@ -82,7 +100,7 @@ impl Records {
                 about.name == name && (about.uid.is_none() || uid.is_none() || about.uid == uid)
             });
         }
-        Self { pod, events, nodes, static_nodes: Ok(BTreeMap::new()) }
+        Self { pod, events, nodes, static_nodes: Ok(BTreeMap::new()), renames_unknown: None }
     }
 }
 

@@ -4,6 +4,7 @@ pub mod draw;
 mod offered;
 mod show;
 
+use crate::check::connect;
 use crate::plugin_nodes;
 use anyhow::{Context, bail};
 use clap::{Args as ClapArgs, ValueEnum};
@@ -62,7 +63,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn print(args: &Args) -> anyhow::Result<()> {
-    let client = args.client.client().await?;
+    let client = connect::reach(&args.client).await?;
     let terminal = std::io::stdout().is_terminal();
     let width = args.width.unwrap_or_else(terminal_width).clamp(*WIDTHS.start(), *WIDTHS.end());
     let colour = terminal && std::env::var_os("NO_COLOR").is_none();

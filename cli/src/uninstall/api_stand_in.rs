@@ -1,11 +1,11 @@
-//! A stand-in for the API server in tests: objects by path, listed by folder. A Job completes as it is started, if its node is there.
+//! A stand-in for the API server in tests: objects by path, listed by folder. A Job completes as it is started, if its node is there,
+//! and a node that is kerf's no more loses its agent's pod.
 
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt;
-use kube::client::Body;
+use super::job::{AGENT, NAME_LABEL};
+use kerf_core::keys;
+use kerf_runtime::stand_in::{self, Asked, refusal};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Objects by path, and the changes that were asked for.
@@ -13,34 +13,29 @@ use std::sync::{Arc, Mutex, MutexGuard};
 struct State {
     objects: BTreeMap<String, Value>,
     log: Vec<String>,
+    /// How many changes are made yet before it answers no more; `None` if it always does.
+    left: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct ApiStandIn(Arc<Mutex<State>>);
+pub(crate) struct ApiStandIn(Arc<Mutex<State>>);
 
 impl ApiStandIn {
-    pub(super) fn client(&self) -> kube::Client {
+    pub(crate) fn client(&self) -> kube::Client {
         let api = self.clone();
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let api = api.clone();
-            async move {
-                let (head, body) = request.into_parts();
-                let body = body.collect().await.unwrap().to_bytes();
-                let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                let (code, answer) = api.answer(&head.method, head.uri.path(), body);
-                let body = Body::from(answer.to_string().into_bytes());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
-            }
-        });
-        kube::Client::new(service, "default")
+        stand_in::client(move |Asked { method, path, body, .. }| api.answer(&method, &path, body))
     }
 
-    pub(super) fn put(&self, path: &str, object: Value) {
+    pub(crate) fn put(&self, path: &str, object: Value) {
         self.state().objects.insert(path.to_owned(), object);
     }
 
+    pub(crate) fn remove(&self, path: &str) {
+        self.state().objects.remove(path);
+    }
+
     /// The objects in a folder.
-    pub(super) fn inside(&self, folder: &str) -> Vec<Value> {
+    pub(crate) fn inside(&self, folder: &str) -> Vec<Value> {
         let state = self.state();
         let inside = state
             .objects
@@ -49,46 +44,58 @@ impl ApiStandIn {
         inside.map(|(_, object)| object.clone()).collect()
     }
 
-    /// Each change that was asked for, as method and the last word of the path.
-    pub(super) fn changes(&self) -> Vec<String> {
+    /// Each change that was asked for, as method and the last word of the path, and the version that must be there.
+    pub(crate) fn changes(&self) -> Vec<String> {
         self.state().log.clone()
+    }
+
+    /// After so many more changes it answers none.
+    pub(crate) fn end_after(&self, changes: Option<usize>) {
+        self.state().left = changes;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
 
-    fn answer(&self, method: &Method, path: &str, body: Value) -> (StatusCode, Value) {
-        if *method == Method::GET {
+    fn answer(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        if method == "GET" {
             return self.read(path);
         }
+        match &mut self.state().left {
+            Some(0) => return refusal(500, "InternalError"),
+            Some(left) => *left -= 1,
+            None => {}
+        }
         let last = path.rsplit('/').next().unwrap_or_default();
-        self.state().log.push(format!("{method} {last}"));
-        match *method {
-            Method::POST => self.create(path, body),
-            Method::PATCH => self.patch(path, &body),
-            _ => self.state().objects.remove(path).map_or_else(not_found, |found| (StatusCode::OK, found)),
+        let as_of = body["preconditions"]["resourceVersion"].as_str();
+        let as_of = as_of.map(|version| format!(" as of {version}")).unwrap_or_default();
+        self.state().log.push(format!("{method} {last}{as_of}"));
+        match method {
+            "POST" => self.create(path, body),
+            "PATCH" => self.patch(path, &body),
+            _ => self.state().objects.remove(path).map_or_else(not_found, |found| (200, found)),
         }
     }
 
-    fn read(&self, path: &str) -> (StatusCode, Value) {
+    fn read(&self, path: &str) -> (u16, Value) {
         let is_list = path.rsplit('/').next().is_some_and(|last| last.ends_with('s'));
         if is_list {
-            return (StatusCode::OK, json!({"metadata": {}, "items": self.inside(path)}));
+            return (200, json!({"metadata": {}, "items": self.inside(path)}));
         }
-        self.state().objects.get(path).cloned().map_or_else(not_found, |found| (StatusCode::OK, found))
+        self.state().objects.get(path).cloned().map_or_else(not_found, |found| (200, found))
     }
 
-    fn create(&self, folder: &str, body: Value) -> (StatusCode, Value) {
+    fn create(&self, folder: &str, body: Value) -> (u16, Value) {
         let path = format!("{folder}/{}", body["metadata"]["name"].as_str().unwrap());
         if self.state().objects.contains_key(&path) {
-            return refuse(StatusCode::CONFLICT, "AlreadyExists");
+            return refusal(409, "AlreadyExists");
         }
         self.put(&path, body.clone());
-        (StatusCode::CREATED, body)
+        (201, body)
     }
 
-    fn patch(&self, path: &str, change: &Value) -> (StatusCode, Value) {
+    fn patch(&self, path: &str, change: &Value) -> (u16, Value) {
         let mut state = self.state();
         let Some(mut found) = state.objects.get(path).cloned() else { return not_found() };
         json_patch::merge(&mut found, change);
@@ -96,19 +103,18 @@ impl ApiStandIn {
         if state.objects.contains_key(&format!("/api/v1/nodes/{node}")) {
             found["status"] = json!({"conditions": [{"type": "Complete", "status": "True"}]});
         }
+        if found["metadata"]["labels"][keys::MANAGED] == "false" {
+            let is_agent = |object: &Value| {
+                object["metadata"]["labels"][NAME_LABEL] == AGENT
+                    && object["spec"]["nodeName"] == found["metadata"]["name"]
+            };
+            state.objects.retain(|_, object| !is_agent(object));
+        }
         state.objects.insert(path.to_owned(), found.clone());
-        (StatusCode::OK, found)
+        (200, found)
     }
 }
 
-fn not_found() -> (StatusCode, Value) {
-    refuse(StatusCode::NOT_FOUND, "NotFound")
-}
-
-fn refuse(code: StatusCode, reason: &str) -> (StatusCode, Value) {
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason, "reason": reason,
-        "code": code.as_u16(),
-    });
-    (code, status)
+fn not_found() -> (u16, Value) {
+    refusal(404, "NotFound")
 }

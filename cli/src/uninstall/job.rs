@@ -9,13 +9,13 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// Label of what programs objects are of, and its values.
-pub(super) const NAME_LABEL: &str = "app.kubernetes.io/name";
-pub(super) const AGENT: &str = "kerf-node-agent";
-pub(super) const LEAVE: &str = "kerf-node-agent-leave";
+pub(crate) const NAME_LABEL: &str = "app.kubernetes.io/name";
+pub(crate) const AGENT: &str = "kerf-node-agent";
+pub(crate) const LEAVE: &str = "kerf-node-agent-leave";
 
 /// Why there is no Job.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(super) enum NoJob {
+pub(crate) enum NoJob {
     /// Not one of kerf's.
     #[error(
         "DaemonSet {AGENT}: spec.template has no container; delete it, and run kerf-node-agent leave on each node"
@@ -24,7 +24,7 @@ pub(super) enum NoJob {
 }
 
 /// A Job that waits until the agents are gone. It tries until it has done it: what it undoes, nobody else will.
-pub(super) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result<Job, NoJob> {
+pub(crate) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result<Job, NoJob> {
     let template = agents.spec.as_ref().and_then(|spec| spec.template.spec.clone());
     let mut pod: PodSpec = template.filter(|pod| !pod.containers.is_empty()).ok_or(NoJob::NoContainer)?;
     for container in &mut pod.containers {
@@ -49,8 +49,7 @@ pub(super) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result
         ..JobSpec::default()
     };
     let metadata = ObjectMeta {
-        // A Node's name may be too long for a Job, its uid is not.
-        name: Some(format!("kerf-leave-{}", node.metadata.uid.as_deref().unwrap_or_default())),
+        name: Some(name(node)),
         namespace: agents.metadata.namespace.clone(),
         labels: Some(labels),
         ..ObjectMeta::default()
@@ -58,10 +57,27 @@ pub(super) fn leave(agents: &DaemonSet, node: &Node, settle: Duration) -> Result
     Ok(Job { metadata, spec: Some(spec), ..Job::default() })
 }
 
+/// The name of a node's Job. A Node's name may be too long for a Job, its uid is not.
+pub(crate) fn name(node: &Node) -> String {
+    format!("kerf-leave-{}", node.metadata.uid.as_deref().unwrap_or_default())
+}
+
 /// The node that a Job is for.
-pub(super) fn node_of(job: &Job) -> &str {
+pub(crate) fn node_of(job: &Job) -> &str {
     let pod = job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
     pod.and_then(|pod| pod.node_name.as_deref()).unwrap_or_default()
+}
+
+/// Whether the node was left.
+pub(crate) fn is_complete(job: &Job) -> bool {
+    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True")
+}
+
+/// Whether a node's kubelet would start the Job's pod.
+pub(crate) fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 #[cfg(test)]

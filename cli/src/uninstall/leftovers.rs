@@ -9,6 +9,7 @@ use kerf_core::keys;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client};
+use serde_json::Value;
 use std::fmt::Debug;
 
 /// Deletes it.
@@ -74,8 +75,15 @@ fn kept(node: &GpuNode) -> Option<Kept> {
     if spec.slices.iter().any(|slice| slice.reservation.is_some()) {
         return Some(Kept::Promised);
     }
+    admins_policy(node).map(|_| Kept::Policy)
+}
+
+/// What an admin has written into `spec.policy`. What the extender has copied there from a document is none.
+pub(crate) fn admins_policy(node: &GpuNode) -> Option<&Value> {
+    let policy = node.spec.as_ref()?.get("policy")?;
     let copied = node.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(keys::NODE_POLICY));
-    (spec.policy != NodePolicy::default() && !copied).then_some(Kept::Policy)
+    let is_empty = || node.read_spec().is_ok_and(|spec| spec.policy == NodePolicy::default());
+    (!copied && !is_empty()).then_some(policy)
 }
 
 #[cfg(test)]
@@ -86,7 +94,7 @@ mod tests {
     use kerf_core::names::NodeName;
     use kerf_core::packing::Fleet;
     use kerf_core::testing::{node_status, promisee, request, slice_status};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     fn node(spec: Value, status: Value) -> GpuNode {
         GpuNode { spec: Some(spec), status: Some(status), ..GpuNode::new(&NodeName::new("n")) }

@@ -2,10 +2,12 @@
 //! with kustomize runs `nodes`, deletes the objects, and runs `leftovers`. Each may be run again and does what is left to do.
 
 #[cfg(test)]
-mod api_stand_in;
-mod job;
+pub(crate) mod api_stand_in;
+pub(crate) mod job;
 mod leftovers;
 mod nodes;
+
+pub(crate) use leftovers::admins_policy;
 
 use clap::{Args as ClapArgs, Subcommand};
 use jiff::SignedDuration;
@@ -64,14 +66,14 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     })
 }
 
-fn positive(text: &str) -> Result<Duration, String> {
+pub(crate) fn positive(text: &str) -> Result<Duration, String> {
     let read = text.parse::<SignedDuration>().ok().and_then(|read| Duration::try_from(read).ok());
     read.filter(|read| !read.is_zero())
         .ok_or_else(|| format!("{text:?} is no duration; write it like 30s or 6m"))
 }
 
 /// Whether a deletion found something.
-fn deleted<T>(result: Result<T, kube::Error>) -> Result<bool, kube::Error> {
+pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<bool, kube::Error> {
     match result {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),

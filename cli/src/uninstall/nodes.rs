@@ -3,7 +3,7 @@
 //! The Jobs are made, suspended, before the agents' `DaemonSet` goes: they keep its pods' template, so that a run that was
 //! cut short can be done again. Where the `DaemonSet` is there, agents have run since any earlier Jobs, which say nothing any more.
 
-use super::job::{self, AGENT, LEAVE, NAME_LABEL};
+use super::job::{self, AGENT, LEAVE, NAME_LABEL, is_complete, is_ready};
 use super::{NodesArgs, deleted};
 use anyhow::{Context as _, bail};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -204,16 +204,6 @@ impl<'a> Leaving<'a> {
         tokio::time::sleep(LOOK).await;
         Ok(())
     }
-}
-
-fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-fn is_complete(job: &Job) -> bool {
-    let conditions = job.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| condition.type_ == "Complete" && condition.status == "True")
 }
 
 #[cfg(test)]

@@ -28,7 +28,8 @@ pub struct Demand {
     pub version: u32,
     /// The leader's epoch. A document of an older epoch than one that was seen is a former leader's.
     pub epoch: u64,
-    /// Slices of pods that were admitted and have not been promised any.
+    /// Slices of pods that were admitted and have not been promised any, but could be: neither their namespace's quota nor
+    /// scheduling gates keep them back.
     pub pending: Slices<u32>,
     /// Slices of all pods that this leader has ever seen, by the replica of the webhook that admitted them. It rises when the
     /// extender sees a pod, so whoever has admitted one knows that it is counted. Replicas that have admitted none of the last

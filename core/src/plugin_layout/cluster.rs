@@ -6,10 +6,11 @@ use super::cluster_policy::{ClusterPolicyRecord, ClusterPolicyWrite, Outlook, Re
 use super::config_map::layout_of;
 use super::decide::{Choices, Seen};
 use super::gpus::NodeGpus;
-use super::layout::MigStrategy;
-use super::node::{Gate, Holders, SeenNode};
+use super::layout::{DEFAULT_TEXT, MigStrategy};
+use super::node::{Gate, Holders, NodeDecision, SeenNode};
+use super::promise::shown;
 use super::record::{NodeRecord, Progress};
-use super::state::{Conflict, Pods, Preparation};
+use super::state::{Conflict, LayoutState, Pods, Preparation};
 use crate::managed::is_managed;
 use crate::names::NodeName;
 use crate::nvidia_keys::CONFIG;
@@ -23,6 +24,8 @@ pub(super) struct Verdict {
     pub(super) of_nodes: BTreeMap<NodeName, Gate>,
     /// Nodes of which it must be known who holds devices.
     pub(super) asks: BTreeSet<NodeName>,
+    /// What nodes are told that have no layout, and that the end of all layouts waits for.
+    pub(super) told: BTreeMap<NodeName, NodeDecision>,
 }
 
 /// The nodes under GPU Operator.
@@ -116,7 +119,7 @@ impl<'s> Cluster<'s> {
             }
             Outlook::Clear => None,
             Outlook::Write(write) => {
-                verdict.write = Some(self.dated(policy, write));
+                verdict.write = Some(self.dated(policy, *write));
                 Some(Gate::Preparing(Preparation::ClusterPolicy))
             }
             Outlook::NotReady(name) => Some(Gate::Preparing(Preparation::Operator(name))),
@@ -163,7 +166,10 @@ impl<'s> Cluster<'s> {
         if let Some(record) = &mut write.record {
             record.written = self.seen.now;
             if renames {
-                record.renaming = Some(Renaming { since: self.seen.now, nodes });
+                let Seen { now: since, timeout_seconds: timeout, .. } = self.seen;
+                let early = self.cut().filter(|(_, node)| write.settings.are_shown(&node.allocatable));
+                let early = early.map(|(name, _)| name.clone()).collect();
+                record.renaming = Some(Renaming { since, nodes, timeout, early });
             }
         }
         write
@@ -173,10 +179,19 @@ impl<'s> Cluster<'s> {
     pub(super) fn undo(&self, policy: &SeenClusterPolicy) -> Verdict {
         let mut verdict = Verdict::default();
         let Some(mut write) = policy.undo() else { return verdict };
+        if policy.settings.config_map != write.settings.config_map {
+            verdict.told = self.kept_by_hand(policy);
+        }
+        if !verdict.told.is_empty() {
+            return verdict;
+        }
         if !policy.changes_strategy(&write.settings) {
             // The record goes when nobody has to be kept away by it.
-            verdict.write = self.closes(None).is_empty().then_some(write);
-        } else if self.holders(&mut verdict.asks).is_none() {
+            verdict.write = policy.renamed(self.seen.nodes, self.seen.now).is_empty().then_some(write);
+        } else if self.holders(&mut verdict.asks).is_some() {
+            let strategy = write.settings.mig_strategy.map_or("its default".to_owned(), |it| it.to_string());
+            verdict.told = self.undo_waits(&strategy);
+        } else {
             if self.cut().next().is_some() {
                 let (set, before) = (write.settings.clone(), write.settings.clone());
                 write.record = Some(ClusterPolicyRecord { set, before, written: 0, renaming: None });
@@ -186,18 +201,54 @@ impl<'s> Cluster<'s> {
         verdict
     }
 
-    /// Whose MIG devices get other names, by what is written now or by what was.
-    pub(super) fn closes(&self, write: Option<&ClusterPolicyWrite>) -> BTreeSet<NodeName> {
-        let Some(policy) = self.seen.cluster_policy else { return BTreeSet::new() };
-        let Seen { now, timeout_seconds, .. } = self.seen;
-        let is_renaming = |(name, node): &(&NodeName, &SeenNode)| {
-            !is_managed(&node.labels) && policy.is_renaming(name, node, now, timeout_seconds)
+    /// What nodes are told whose plugin has its configuration from kerf's `ConfigMap` by a label that somebody else has set.
+    fn kept_by_hand(&self, policy: &SeenClusterPolicy) -> BTreeMap<NodeName, NodeDecision> {
+        let keys = self.seen.config_map.data.as_ref();
+        let told = |(name, node): (&NodeName, &SeenNode)| {
+            let label = node
+                .labels
+                .get(CONFIG)
+                .filter(|_| !is_managed(&node.labels) && Self::gpus(node).is_some())?;
+            keys?.get(label).filter(|text| *text != DEFAULT_TEXT)?;
+            let (label, policy) = (label.clone(), policy.name.clone());
+            let conflict = Conflict::KeptByHand { label, policy };
+            Some((name.clone(), NodeDecision::of(LayoutState::Conflict(conflict))))
         };
-        let mut closes: BTreeSet<NodeName> =
-            self.seen.nodes.iter().filter(is_renaming).map(|(name, _)| name.clone()).collect();
-        if write.is_some_and(|write| policy.changes_strategy(&write.settings)) {
-            closes.extend(self.cut().map(|(name, _)| name.clone()));
-        }
-        closes
+        self.seen.nodes.iter().filter_map(told).collect()
+    }
+
+    /// What nodes are told whose pods the end of all layouts waits for.
+    fn undo_waits(&self, strategy: &str) -> BTreeMap<NodeName, NodeDecision> {
+        let state = |pods| LayoutState::UndoWaits { strategy: strategy.to_owned(), pods };
+        // One that was told stays so while nobody knows better.
+        let is_concerned = |node: &SeenNode| node.condition.is_some() || node.holders != Holders::Unknown;
+        let waits = self.cut().filter(|(_, node)| is_concerned(node));
+        waits.filter_map(|(name, node)| Some((name.clone(), node.waits(state)?))).collect()
+    }
+
+    /// Whose MIG devices get other names by what was written.
+    pub(super) fn renamed(&self) -> BTreeSet<NodeName> {
+        let policy = self.seen.cluster_policy;
+        policy.map(|policy| policy.renamed(self.seen.nodes, self.seen.now)).unwrap_or_default()
+    }
+
+    /// What a node is told that has no layout, and that the `ClusterPolicy` closes or waits for.
+    pub(super) fn told(&self, verdict: &Verdict, name: &NodeName) -> Option<NodeDecision> {
+        let node = self.seen.nodes.get(name).filter(|node| !is_managed(&node.labels))?;
+        let is_renamed =
+            |policy: &&SeenClusterPolicy| policy.is_renaming(name, &node.allocatable, self.seen.now);
+        let policy = self.seen.cluster_policy.filter(is_renamed);
+        let closed = policy.map(|policy| {
+            let (policy, shown) = (policy.name.clone(), shown(&node.allocatable));
+            NodeDecision::of(LayoutState::Renaming { policy, shown })
+        });
+        closed.or_else(|| verdict.told.get(name).cloned())
+    }
+
+    /// Whose MIG devices get other names by what is written now.
+    pub(super) fn closes(&self, write: Option<&ClusterPolicyWrite>) -> BTreeSet<NodeName> {
+        let policy = self.seen.cluster_policy.zip(write);
+        let changes = policy.is_some_and(|(policy, write)| policy.changes_strategy(&write.settings));
+        self.cut().filter(|_| changes).map(|(name, _)| name.clone()).collect()
     }
 }

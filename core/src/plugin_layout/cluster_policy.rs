@@ -3,6 +3,7 @@
 
 use super::SeenNode;
 use super::layout::{DEFAULT_KEY, MigStrategy};
+use crate::managed::is_managed;
 use crate::names::NodeName;
 use crate::nvidia_keys::{GPU, MIG_PREFIX};
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,17 @@ pub struct OperatorSettings {
     /// `spec.mig.strategy`. Its default is `single`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig_strategy: Option<MigStrategy>,
+}
+
+impl OperatorSettings {
+    /// Whether a node that has this for pods shows MIG devices as the strategy names them.
+    pub(super) fn are_shown(&self, allocatable: &BTreeMap<String, u64>) -> bool {
+        let has = |prefix: &str| allocatable.iter().any(|(name, n)| name.starts_with(prefix) && *n > 0);
+        match self.mig_strategy {
+            Some(MigStrategy::Mixed) => has(MIG_PREFIX),
+            Some(MigStrategy::Single | MigStrategy::None) | None => has(GPU) && !has(MIG_PREFIX),
+        }
+    }
 }
 
 /// What was changed in a `ClusterPolicy`, in an annotation of it.
@@ -47,6 +59,17 @@ pub struct Renaming {
     pub since: u64,
     /// The nodes that had MIG devices then. No pod may come to them before they show the others.
     pub nodes: BTreeSet<NodeName>,
+    /// How long the plugin has, by the settings of the leader that wrote it: who else reads this does not know them.
+    #[serde(default = "usual_timeout")]
+    pub timeout: u64,
+    /// Those that showed the other names already, since they had not followed the strategy before: their plugin may do so yet.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub early: BTreeSet<NodeName>,
+}
+
+/// That of a record from before it was written down: the default of `--plugin-timeout`.
+fn usual_timeout() -> u64 {
+    180
 }
 
 /// A `ClusterPolicy` as it was found.
@@ -79,7 +102,7 @@ pub(super) enum Outlook {
     /// Nothing is in the way.
     Clear,
     /// It has to be written first.
-    Write(ClusterPolicyWrite),
+    Write(Box<ClusterPolicyWrite>),
     /// GPU Operator is at work.
     NotReady(String),
     /// It names another `ConfigMap`.
@@ -113,7 +136,8 @@ impl SeenClusterPolicy {
             let before = self.record.as_ref().map_or(&self.settings, |record| &record.before).clone();
             let renaming = self.record.as_ref().and_then(|record| record.renaming.clone());
             let record = Some(ClusterPolicyRecord { set: settings.clone(), before, written: 0, renaming });
-            return Outlook::Write(ClusterPolicyWrite { name: self.name.clone(), settings, record });
+            let write = ClusterPolicyWrite { name: self.name.clone(), settings, record };
+            return Outlook::Write(Box::new(write));
         }
         if self.is_ready { Outlook::Clear } else { Outlook::NotReady(self.name.clone()) }
     }
@@ -131,18 +155,25 @@ impl SeenClusterPolicy {
         self.record.as_ref().is_some_and(|record| now.saturating_sub(record.written) < delay)
     }
 
-    /// Whether a node still shows MIG devices, or none, as before the strategy that is written now. GPU Operator brings it to one
-    /// node after the other; what it has not brought within `timeout` while it says that all is well does not come.
-    pub(super) fn is_renaming(&self, name: &NodeName, node: &SeenNode, now: u64, timeout: u64) -> bool {
+    /// The nodes among these to which no pod may come, because their MIG devices are getting other names.
+    #[must_use]
+    pub fn renamed(&self, nodes: &BTreeMap<NodeName, SeenNode>, now: u64) -> BTreeSet<NodeName> {
+        let is_renamed = |(name, node): &(&NodeName, &SeenNode)| {
+            !is_managed(&node.labels) && self.is_renaming(name, &node.allocatable, now)
+        };
+        nodes.iter().filter(is_renamed).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Whether a node that has this for pods still shows MIG devices, or none, as before the strategy that is written now. GPU
+    /// Operator brings it to one node after the other; what it has not brought in time while it says that all is well does not
+    /// come.
+    #[must_use]
+    pub fn is_renaming(&self, name: &NodeName, allocatable: &BTreeMap<String, u64>, now: u64) -> bool {
         let renaming = self.record.as_ref().and_then(|record| record.renaming.as_ref());
         let Some(renaming) = renaming.filter(|renaming| renaming.nodes.contains(name)) else { return false };
-        let is_awaited = !self.is_ready || now.saturating_sub(renaming.since) < timeout;
-        let has = |prefix: &str| node.allocatable.iter().any(|(name, n)| name.starts_with(prefix) && *n > 0);
-        let is_shown = match self.settings.mig_strategy {
-            Some(MigStrategy::Mixed) => has(MIG_PREFIX),
-            Some(MigStrategy::Single | MigStrategy::None) | None => has(GPU) && !has(MIG_PREFIX),
-        };
-        is_awaited && !is_shown
+        let is_awaited = !self.is_ready || now.saturating_sub(renaming.since) < renaming.timeout;
+        let has_followed = !renaming.early.contains(name) && self.settings.are_shown(allocatable);
+        is_awaited && !has_followed
     }
 
     /// Whether writing `settings` changes how MIG devices are offered.

@@ -59,8 +59,9 @@ pub struct Decision {
     pub nodes: BTreeMap<NodeName, NodeDecision>,
     /// The `ClusterPolicy` depends on who holds devices of these: of all of them, or of one that is held.
     pub asks: BTreeSet<NodeName>,
-    /// Nodes to which no pod may come: their MIG devices get other names by the `ClusterPolicy`, which is written only if all of
-    /// them are closed.
+    /// Nodes to which no pod may come: their MIG devices are getting other names by what was written into the `ClusterPolicy`.
+    pub renamed: BTreeSet<NodeName>,
+    /// Those whose MIG devices get other names by what is written now, which is written only if no pod is there or comes.
     pub closes: BTreeSet<NodeName>,
 }
 
@@ -101,7 +102,7 @@ pub fn decide(seen: Seen<'_>) -> Decision {
         // What it is to name has to be there before.
         verdict.write = None;
     }
-    let closes = cluster.closes(verdict.write.as_ref());
+    let (renamed, closes) = (cluster.renamed(), cluster.closes(verdict.write.as_ref()));
     let first = match (&seen.config_map.error, &config_map) {
         (Some(error), Some(_)) => Gate::Conflict(Conflict::ConfigMap { error: error.clone() }),
         (None, Some(_)) => Gate::Preparing(Preparation::ConfigMap),
@@ -117,11 +118,14 @@ pub fn decide(seen: Seen<'_>) -> Decision {
             timeout_seconds: seen.timeout_seconds,
             now: seen.now,
         };
-        Some((name.clone(), node::decide(seen.nodes.get(name)?, chosen.clone(), &around)))
+        let decision = node::decide(seen.nodes.get(name)?, chosen.clone(), &around);
+        let is_none = decision == NodeDecision::default();
+        let told = if is_none { cluster.told(&verdict, name) } else { None };
+        Some((name.clone(), told.unwrap_or(decision)))
     };
     let nodes = choices.iter().filter_map(of_node).collect();
     let config_map = config_map.map(|data| write(&seen, there, data));
-    Decision { config_map, cluster_policy: verdict.write, nodes, asks: verdict.asks, closes }
+    Decision { config_map, cluster_policy: verdict.write, nodes, asks: verdict.asks, renamed, closes }
 }
 
 /// The keys that every kubelet has brought to the plugin.

@@ -243,6 +243,24 @@ fn a_node_whose_label_an_admin_changed_is_his() {
 }
 
 #[test]
+fn a_node_whose_label_an_admin_changed_is_open_whatever_is_wanted_of_it() {
+    for meanwhile in ["Applying", "Removing"] {
+        let mut world = World::new(&[("a", sliced(4))]).node("n", "a", T4);
+        assert_eq!(world.reason("n"), "Applying");
+        world.label("n", "pool", None);
+        if meanwhile == "Removing" {
+            assert_eq!(world.reason("n"), "Removing");
+        }
+        world.label("n", CONFIG, Some("theirs"));
+        world.label("n", "kerf.dev/layout", Some("misspelt"));
+        assert_eq!(world.reason("n"), "UnknownLayout");
+        world.now += 10 * TIMEOUT;
+        world.settle();
+        assert!(!world.is_changing("n"), "{meanwhile}");
+    }
+}
+
+#[test]
 fn the_nodes_label_chooses_by_name_and_a_wrong_name_is_told() {
     let mut world = World::new(&[("a", sliced(4)), ("b", sliced(2))]).node("n", "none", T4);
     assert_eq!(world.state("n"), None, "no policy is for it");
@@ -431,23 +449,37 @@ fn cut_by_hand() -> World {
 }
 
 #[test]
+fn pods_hold_mig_devices_also_while_the_plugin_restarts() {
+    let mut world = World::new(&[("s", json!({"migStrategy": "single", "migConfig": "all-1g.10gb"}))])
+        .node("a", "s", A100)
+        .node("b", "s", A100)
+        .with_operator(settings(None, Some(MigStrategy::Mixed)));
+    world.label("b", "nvidia.com/mig.strategy", Some("mixed"));
+    world.label("b", "nvidia.com/mig-1g.10gb.count", Some("7"));
+    world.shows("b", &[("nvidia.com/mig-1g.10gb", 0)]);
+    world.hold("b", &["p"]);
+    assert_eq!(world.reason("a"), "WaitsForPods");
+    assert_eq!(world.cluster_policy.unwrap().settings.mig_strategy, Some(MigStrategy::Mixed));
+}
+
+#[test]
 fn nodes_stay_closed_until_their_mig_devices_have_the_other_names() {
     let mut world = cut_by_hand();
     world.policies = policies(&[("m", json!({"migStrategy": "mixed", "migConfig": "all-1g.10gb"}))]);
     world.settle();
     let both: BTreeSet<NodeName> = ["a".into(), "b".into()].into();
-    assert_eq!(world.decide().closes, both);
+    assert_eq!(world.decide().renamed, both);
     world.shows("a", &[]);
-    assert_eq!(world.decide().closes, both, "its plugin restarts");
+    assert_eq!(world.decide().renamed, both, "its plugin restarts");
     world.shows("a", &[("nvidia.com/mig-1g.10gb", 7)]);
-    assert_eq!(world.decide().closes, ["b".into()].into());
+    assert_eq!(world.decide().renamed, ["b".into()].into());
     world.now += TIMEOUT - 1;
-    assert_eq!(world.decide().closes, ["b".into()].into());
+    assert_eq!(world.decide().renamed, ["b".into()].into());
     world.now += 1;
     world.cluster_policy.as_mut().unwrap().is_ready = false;
-    assert_eq!(world.decide().closes, ["b".into()].into(), "GPU Operator goes from node to node");
+    assert_eq!(world.decide().renamed, ["b".into()].into(), "GPU Operator goes from node to node");
     world.cluster_policy.as_mut().unwrap().is_ready = true;
-    assert!(world.decide().closes.is_empty(), "it does not come");
+    assert!(world.decide().renamed.is_empty(), "it does not come");
 }
 
 #[test]
@@ -464,21 +496,78 @@ fn the_end_of_all_layouts_renames_no_mig_devices_that_pods_hold() {
     }
     world.hold("b", &["p"]);
     let strategy = |world: &World| world.cluster_policy.as_ref().unwrap().settings.mig_strategy;
-    world.settle();
+    let state = world.state("b").unwrap();
+    assert!(state.to_string().ends_with("among others: ns/p"), "{state}");
+    assert_eq!((state.reason(), world.reason("a")), ("RemovalWaits", ""));
     assert_eq!(strategy(&world), Some(MigStrategy::Mixed));
+    let condition = |world: &World, node: &str| world.nodes[node].condition.is_some();
+    for node in ["a", "b"] {
+        world.at(node).holders = Holders::Unknown;
+    }
+    let decision = world.decide();
+    assert_eq!(decision.asks.len(), 2);
+    assert!(decision.nodes["b"].asks_for_holders && !decision.nodes["a"].asks_for_holders, "b was told");
+    world.hold("a", &["q"]);
     world.hold("b", &[]);
+    world.settle();
+    assert_eq!((condition(&world, "a"), condition(&world, "b")), (true, false));
+    world.hold("a", &[]);
     world.has_bad_files = true;
     world.settle();
     assert_eq!(strategy(&world), Some(MigStrategy::Mixed), "the policy may be misspelt");
     world.has_bad_files = false;
     world.settle();
     assert_eq!(strategy(&world), Some(MigStrategy::Single));
-    assert_eq!(world.decide().closes.len(), 2);
+    assert_eq!(world.decide().renamed.len(), 2);
+    let state = world.state("a").unwrap();
+    assert_eq!(state.reason(), "Removing");
+    assert!(state.to_string().contains("it shows 7 nvidia.com/mig-1g.10gb. If the Cluster"), "{state}");
     for node in ["a", "b"] {
         world.shows(node, &[("nvidia.com/gpu", 7)]);
     }
-    assert!(world.settle().closes.is_empty());
+    assert!(world.settle().renamed.is_empty());
+    assert!(!condition(&world, "a") && !condition(&world, "b"));
     assert_eq!(world.cluster_policy.unwrap().record, None);
+}
+
+#[test]
+fn a_strategy_that_is_led_back_before_it_was_everywhere_closes_nodes_that_had_not_followed() {
+    let mut world = cut_by_hand();
+    let (single, mixed) =
+        (settings(None, Some(MigStrategy::Single)), settings(None, Some(MigStrategy::Mixed)));
+    let record = ClusterPolicyRecord { set: mixed.clone(), before: single, written: 0, renaming: None };
+    let policy = world.cluster_policy.as_mut().unwrap();
+    (policy.settings, policy.record) = (mixed, Some(record));
+    world.shows("b", &[("nvidia.com/mig-1g.10gb", 7)]);
+    let both: BTreeSet<NodeName> = ["a".into(), "b".into()].into();
+    assert_eq!(world.settle().renamed, both, "the plugin of a may come up under mixed once more");
+    world.shows("b", &[("nvidia.com/gpu", 7)]);
+    assert_eq!(world.settle().renamed, ["a".into()].into());
+    world.now += TIMEOUT;
+    assert!(world.settle().renamed.is_empty());
+}
+
+#[test]
+fn a_config_map_that_a_node_has_by_hand_stays_in_the_cluster_policy() {
+    let mut world = World::new(&[("a", sliced(4))])
+        .node("n", "a", T4)
+        .node("mine", "none", T4)
+        .with_operator(settings(None, None));
+    world.settle();
+    world.shows("n", &[("nvidia.com/gpu", 4)]);
+    world.label("mine", CONFIG, Some("a"));
+    world.shows("mine", &[("nvidia.com/gpu", 4)]);
+    world.hold("mine", &["p"]);
+    assert_eq!((world.reason("n"), world.reason("mine")), ("InForce", "InForce"));
+    world.policies = policies(&[]);
+    world.settle();
+    world.shows("n", &[("nvidia.com/gpu", 1)]);
+    let config_map = |world: &World| world.cluster_policy.as_ref().unwrap().settings.config_map.clone();
+    assert_eq!((world.reason("n"), world.reason("mine")), ("", "LabelByHand"));
+    assert_eq!(config_map(&world).as_deref(), Some("kerf-device-plugin"), "p has one of four");
+    assert!(world.config_map.data.as_ref().unwrap().contains_key("a"));
+    world.label("mine", CONFIG, None);
+    assert_eq!((world.reason("mine"), config_map(&world)), ("", None));
 }
 
 #[test]
@@ -585,12 +674,23 @@ fn gpus_that_are_cut_back_are_waited_for() {
     world.shows("n", &[("nvidia.com/gpu", 2)]);
     assert!(world.settle().nodes["n"].write.is_none() && world.is_changing("n"), "an older cut's success");
     world.label("n", "nvidia.com/mig.config.state", Some("pending"));
+    assert_eq!(world.reason("n"), "RolledBack");
     world.now += TIMEOUT;
+    let state = world.state("n").unwrap();
+    assert_eq!((state.reason(), state.standing().as_str()), ("MigManagerStuck", "False"));
+    assert!(state.to_string().contains("after 180 s NVIDIA's MIG manager is still at work"), "{state}");
+    assert!(world.is_changing("n"), "it may go on");
+    for (pool, layout, told) in [(Some("m"), None, "RolledBack"), (None, Some("none"), "UnknownLayout")] {
+        world.label("n", "pool", pool);
+        world.label("n", "kerf.dev/layout", layout);
+        let mut world = world.clone();
+        assert_eq!(world.reason("n"), "MigManagerStuck", "whatever is wanted");
+        world.label("n", "nvidia.com/mig.config.state", Some("success"));
+        assert_eq!((world.reason("n"), world.is_changing("n")), (told, false));
+    }
+    world.label("n", "nvidia.com/mig.config.state", None);
     world.settle();
-    assert!(world.is_changing("n"));
-    world.label("n", "nvidia.com/mig.config.state", Some("success"));
-    world.settle();
-    assert!(!world.is_changing("n"));
+    assert!(!world.is_changing("n"), "nobody cuts any more");
 }
 
 #[test]

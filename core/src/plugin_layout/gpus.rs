@@ -4,7 +4,7 @@ use super::digest::digest;
 use crate::mig::Profile;
 use crate::mig::catalog::{self, GpuModel};
 use crate::nvidia_keys::{
-    COMPUTE_MAJOR, COMPUTE_MINOR, COUNT, DRIVER, MEMORY, MIG_CAPABLE, MIG_STRATEGY, PRODUCT,
+    COMPUTE_MAJOR, COMPUTE_MINOR, COUNT, DRIVER, MEMORY, MIG_CAPABLE, MIG_PREFIX, MIG_STRATEGY, PRODUCT,
     is_plugin_resource,
 };
 use crate::units::MemoryMib;
@@ -27,7 +27,7 @@ pub struct NodeGpus {
     pub mig_capable: Option<bool>,
     /// Their compute capability.
     pub compute: Option<(u32, u32)>,
-    /// Whether some are cut now and offered so.
+    /// Whether some are cut now, and offered so or told of.
     pub has_mig_devices: bool,
     /// Changes with the GPUs, the driver and at a boot: a part for each, to be compared by [`is_another`].
     pub fingerprint: String,
@@ -59,7 +59,9 @@ impl NodeGpus {
         };
         let mig_capable = value(MIG_CAPABLE).map(|capable| capable == "true");
         let compute = number(COMPUTE_MAJOR).zip(number(COMPUTE_MINOR).or(Some(0)));
+        // A plugin that restarts offers nothing for a moment, and pods hold on.
         let has_mig_devices = device.is_some()
+            || labels.keys().any(|key| key.starts_with(MIG_PREFIX))
             || value(MIG_STRATEGY).is_some()
                 && allocatable.iter().any(|(name, n)| name.contains("/mig-") && *n > 0);
         let counted = count.map(|count| count.to_string()).unwrap_or_default();

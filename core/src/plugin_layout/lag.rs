@@ -44,6 +44,11 @@ impl Lag {
         is_left && self.is_over(node, now, timeout)
     }
 
+    /// What the MIG manager says if it has been at work for longer than the programs have.
+    pub(super) fn stuck<'n>(&self, node: &'n SeenNode, now: u64, timeout: u64) -> Option<&'n str> {
+        mig_state(node).filter(|_| is_cutting(node) && now.saturating_sub(self.since) >= timeout)
+    }
+
     fn is_long(&self, now: u64, timeout: u64) -> bool {
         now.saturating_sub(self.since) >= PATIENCE.min(timeout)
     }

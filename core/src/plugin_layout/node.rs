@@ -8,7 +8,7 @@ use super::lag::Lag;
 use super::promise::{Promise, shown};
 use super::record::{NodeRecord, PluginLabels, Progress};
 use super::state::{Condition, Conflict, Failure, LayoutState, Pods, Preparation, Standing};
-use super::way_back::{failed, followed, has_followed, left, removed, rolled_back};
+use super::way_back::{failed, followed, has_followed, left, removed, rolled_back, stuck};
 use super::{PluginLayout, Sharing};
 use crate::managed::is_managed;
 use crate::names::PodKey;
@@ -164,12 +164,19 @@ pub(super) fn decide(
     chosen: Result<Option<Chosen<'_>>, LayoutState>,
     around: &Around<'_>,
 ) -> NodeDecision {
+    let record = match node.record.as_deref().map(NodeRecord::from_json).transpose() {
+        Ok(record) => record,
+        Err(error) => {
+            let unreadable = LayoutState::Conflict(Conflict::Record { error: error.to_string() });
+            return NodeDecision::of(chosen.err().unwrap_or(unreadable));
+        }
+    };
     let decision = match chosen {
-        Ok(chosen) => due(node, chosen, around),
+        Ok(chosen) => due(node, record.clone(), chosen, around),
         Err(state) => NodeDecision::of(state),
     };
-    match node.record.as_deref().map(NodeRecord::from_json) {
-        Some(Ok(record)) if decision.write.is_none() => begun_before(node, record, decision, around),
+    match record {
+        Some(record) if decision.write.is_none() => begun_before(node, record, decision, around),
         _ => decision,
     }
 }
@@ -181,8 +188,14 @@ fn begun_before(
     decision: NodeDecision,
     around: &Around<'_>,
 ) -> NodeDecision {
-    if !record.is_applying() || record.set != PluginLabels::of(&node.labels) {
-        return NodeDecision { write: followed(node, record, around), ..decision };
+    let labels = PluginLabels::of(&node.labels);
+    if record.is_applying() && record.set != labels {
+        // Somebody else has set them: what was promised will never be there.
+        return NodeDecision { write: Some(NodeWrite { labels, record: None }), ..decision };
+    }
+    if !record.is_applying() {
+        let state = stuck(node, &record, around).or(decision.state);
+        return NodeDecision { write: followed(node, record, around), state, ..decision };
     }
     let layout = named(around.policies, &record.layout).map(|chosen| chosen.layout);
     let layout = layout.filter(|layout| layout.digest() == record.digest);
@@ -195,18 +208,20 @@ fn begun_before(
 }
 
 /// The same, but for what time does to the record.
-fn due(node: &SeenNode, chosen: Option<Chosen<'_>>, around: &Around<'_>) -> NodeDecision {
+fn due(
+    node: &SeenNode,
+    record: Option<NodeRecord>,
+    chosen: Option<Chosen<'_>>,
+    around: &Around<'_>,
+) -> NodeDecision {
     let labels = PluginLabels::of(&node.labels);
-    match node.record.as_deref().map(NodeRecord::from_json) {
+    match record {
         None => unrecorded(node, &labels, chosen, around),
-        Some(Err(error)) => NodeDecision::conflict(Conflict::Record { error: error.to_string() }),
         // GPU Operator sets a label that is missing while the plugin follows.
-        Some(Ok(record)) if record.is_removed() && chosen.is_none() => left(node, &record, around),
+        Some(record) if record.is_removed() && chosen.is_none() => left(node, &record, around),
         // Somebody else has set them: they are his from now on.
-        Some(Ok(record)) if record.set != labels => {
-            NodeDecision::with(NodeWrite { labels, record: None }, None)
-        }
-        Some(Ok(record)) => match chosen {
+        Some(record) if record.set != labels => NodeDecision::with(NodeWrite { labels, record: None }, None),
+        Some(record) => match chosen {
             None if !around.may_remove && record.is_applying() => applying(node, record, None, around),
             None if !around.may_remove => {
                 NodeDecision::of(shows(node, &record.layout, &record.promise, None))

@@ -55,6 +55,16 @@ pub enum Conflict {
         /// What a policy wants.
         layout: String,
     },
+    /// An admin's configuration is a key of kerf's, of which no policy has the layout any more.
+    #[error(
+        "label nvidia.com/device-plugin.config is {label:?} and was not set by kerf, so ClusterPolicy {policy} goes on to name kerf's ConfigMap, though no policy has a layout any more: without it the plugin would offer other devices, pods or not; drain the node and remove the label"
+    )]
+    KeptByHand {
+        /// The label.
+        label: String,
+        /// The `ClusterPolicy`.
+        policy: String,
+    },
     /// Two layouts that one cluster cannot have under GPU Operator.
     #[error(
         "layout {layout} wants mig.strategy {wanted}, layout {other} wants {others}, and GPU Operator has one strategy for the cluster; give both the same migStrategy"
@@ -250,6 +260,16 @@ pub enum LayoutState {
         /// The pods.
         pods: Pods,
     },
+    /// No layout is wanted of any node any more, and pods hold MIG devices, which would get other names.
+    #[error(
+        "no layout is wanted any more, and mig.strategy in the ClusterPolicy goes back to {strategy} when pods have ended that hold MIG devices of this node, among others: {pods}"
+    )]
+    UndoWaits {
+        /// What it goes back to.
+        strategy: String,
+        /// The pods.
+        pods: Pods,
+    },
     /// The labels are those from before, and the plugin has not followed.
     #[error(
         "layout {layout} is wanted no more: its labels are removed, and the plugin is to follow; the node shows {shown}"
@@ -259,6 +279,28 @@ pub enum LayoutState {
         layout: String,
         /// What there is.
         shown: String,
+    },
+    /// A node without a layout is closed because its MIG devices are getting other names.
+    #[error(
+        "mig.strategy in ClusterPolicy {policy} was changed, and GPU Operator is to bring it to this node, to which no pod comes until then; it shows {shown}. If the ClusterPolicy stays notReady, see kubectl get pods in GPU Operator's namespace"
+    )]
+    Renaming {
+        /// The `ClusterPolicy`.
+        policy: String,
+        /// What there is.
+        shown: String,
+    },
+    /// The labels are led back, and the MIG manager does not end.
+    #[error(
+        "the labels of layout {layout} were taken back, and after {seconds} s NVIDIA's MIG manager is still at work (nvidia.com/mig.config.state={state}). It may cut the GPUs at any moment, so no pod comes to the node before it ends; see the log of its pod on the node (label app=nvidia-mig-manager), or, if none is there any more, remove the label nvidia.com/mig.config.state"
+    )]
+    MigManagerStuck {
+        /// The layout.
+        layout: String,
+        /// How long it had.
+        seconds: u64,
+        /// What its label says.
+        state: String,
     },
     /// Nothing is changed.
     #[error("{0}")]
@@ -311,8 +353,9 @@ impl LayoutState {
             Self::Applying { .. } => "Applying",
             Self::RollbackWaits { .. } => "RollbackWaits",
             Self::RolledBack { .. } => "RolledBack",
-            Self::RemovalWaits { .. } => "RemovalWaits",
-            Self::Removing { .. } => "Removing",
+            Self::RemovalWaits { .. } | Self::UndoWaits { .. } => "RemovalWaits",
+            Self::Removing { .. } | Self::Renaming { .. } => "Removing",
+            Self::MigManagerStuck { .. } => "MigManagerStuck",
             Self::Conflict(conflict) => conflict.reason(),
         }
     }
@@ -327,10 +370,14 @@ impl LayoutState {
             | Self::WaitsForStrategy { .. }
             | Self::Applying { .. }
             | Self::RemovalWaits { .. }
-            | Self::Removing { .. } => Standing::Unknown,
-            Self::Short { .. } | Self::RollbackWaits { .. } | Self::RolledBack { .. } | Self::Conflict(_) => {
-                Standing::False
-            }
+            | Self::UndoWaits { .. }
+            | Self::Removing { .. }
+            | Self::Renaming { .. } => Standing::Unknown,
+            Self::Short { .. }
+            | Self::RollbackWaits { .. }
+            | Self::RolledBack { .. }
+            | Self::MigManagerStuck { .. }
+            | Self::Conflict(_) => Standing::False,
         }
     }
 
@@ -349,7 +396,7 @@ impl Conflict {
     fn reason(&self) -> &'static str {
         match self {
             Self::UnknownLayout { .. } => "UnknownLayout",
-            Self::LabelByHand { .. } => "LabelByHand",
+            Self::LabelByHand { .. } | Self::KeptByHand { .. } => "LabelByHand",
             Self::Strategies { .. } | Self::Bystander { .. } => "StrategyConflict",
             Self::OtherConfigMap { .. } => "OtherConfigMap",
             Self::ConfigMap { .. } => "ConfigMapRefused",

@@ -38,6 +38,7 @@ pub(super) fn sliced(replicas: u32) -> Value {
 }
 
 /// A cluster, on which every decision is carried out at once.
+#[derive(Clone)]
 pub(super) struct World {
     pub(super) policies: Policies,
     pub(super) nodes: BTreeMap<NodeName, SeenNode>,

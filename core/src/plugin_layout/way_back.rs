@@ -56,6 +56,14 @@ fn removing(node: &SeenNode, record: &NodeRecord) -> LayoutState {
     LayoutState::Removing { layout: record.layout.clone(), shown: shown(&node.allocatable) }
 }
 
+/// What is told, before all else, of a node that stays closed because the MIG manager does not end. It is not opened for that: what
+/// the manager has begun it may go on with at any moment, also with pods on the node.
+pub(super) fn stuck(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> Option<LayoutState> {
+    let seconds = around.timeout_seconds;
+    let state = record.lag.as_ref()?.stuck(node, around.now, seconds)?.to_owned();
+    Some(LayoutState::MigManagerStuck { layout: record.layout.clone(), seconds, state })
+}
+
 pub(super) fn has_followed(node: &SeenNode, record: &NodeRecord, around: &Around<'_>) -> bool {
     let (now, timeout) = (around.now, around.timeout_seconds);
     record.lag.as_ref().is_some_and(|lag| {

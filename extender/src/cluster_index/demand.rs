@@ -1,33 +1,56 @@
-//! What pods wait for: those that were admitted and have been promised nothing yet.
+//! What pods wait for: those that were admitted, have been promised nothing yet, and could be now.
+//!
+//! A pod that its namespace's quota keeps back, or that is not to be scheduled yet, takes nothing, however much room comes. Were
+//! it counted, others would be sent elsewhere for its sake, and the room would stay empty.
 
 use super::ClusterIndex;
+use super::budget::Budget;
 use crate::ask::Ask;
-use hashbrown::HashMap;
-use kerf_core::contract::{Demand, Slices};
-use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::policy::SupplyIndex;
+use crate::pod::KnownPod;
+use hashbrown::{HashMap, HashSet};
+use kerf_core::contract::{Demand, Revisions, Slices};
+use kerf_core::names::{NodeName, PodUid};
+use kerf_core::policy::{Charge, SupplyIndex};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 /// What was seen of pods that ask for slices.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    /// The slices of pods that may still wait.
-    pods: HashMap<PodUid, Arc<Slices<u32>>>,
+    /// The pods that may still wait.
+    pods: HashMap<PodUid, Wish>,
+    /// How many pods ever came.
+    count: u64,
     /// The slices of all pods that ever came, by the replica that admitted them.
     arrived: BTreeMap<String, Slices<u64>>,
     /// Who admitted the last [`Demand::LATELY`] pods.
     lately: VecDeque<String>,
 }
 
+/// What a pod waits for.
+#[derive(Debug)]
+struct Wish {
+    /// Which of all pods that ever came it is.
+    number: u64,
+    slices: Slices<u32>,
+    /// What its quota is charged at least.
+    charge: Charge,
+}
+
 impl Seen {
+    /// The pods that may still wait.
+    pub fn pods(&self) -> impl Iterator<Item = &PodUid> {
+        self.pods.keys()
+    }
+
     /// A pod is shown for the first time.
     pub fn arrived(&mut self, uid: &PodUid, ask: &Ask) {
         let slices = ask.document.slices();
         if let Some(by) = ask.document.admitted_by() {
             self.admitted(by, &slices);
         }
-        self.pods.insert(uid.clone(), Arc::new(slices));
+        self.count += 1;
+        let wish = Wish { number: self.count, slices, charge: Charge::least(&ask.document) };
+        self.pods.insert(uid.clone(), wish);
     }
 
     fn admitted(&mut self, by: &str, slices: &Slices<u32>) {
@@ -47,41 +70,56 @@ impl Seen {
 impl ClusterIndex {
     /// What pods wait for now. A pod waits until its promise is written: before that nobody else can count it as promised.
     pub fn demand(&mut self) -> Demand {
-        let held = self.static_held();
-        let Self { pods, places, nodes, statics, .. } = self;
+        let pods = &self.pods;
         let lives =
             |uid: &PodUid| pods.get(uid).is_some_and(|pod| pod.node.is_none() && !pod.ended && !pod.deleting);
         self.demand.pods.retain(|uid, _| lives(uid));
-        let mut demand = Demand { arrived: self.demand.arrived.clone(), held, ..Demand::of(self.epoch) };
-        let is_promised = |uid: &PodUid| {
-            let node = places.get(uid).and_then(|place| nodes.get(place));
-            statics.promised(uid).is_some()
-                || node.is_some_and(|node| node.spec.as_ref().is_ok_and(|spec| spec.is_committed(uid)))
-        };
-        let waiting = self.demand.pods.iter().filter(|(uid, _)| !is_promised(uid));
-        for (name, count) in waiting.flat_map(|(_, slices)| slices.iter()) {
-            let all = demand.pending.entry(*name).or_default();
+        let mut pending = Slices::new();
+        for (name, count) in self.wishes().into_iter().flat_map(|wish| &wish.slices) {
+            let all: &mut u32 = pending.entry(*name).or_default();
             *all = all.saturating_add(*count);
         }
+        let arrived = self.demand.arrived.clone();
+        let revisions = Some(self.revisions());
+        Demand { pending, arrived, held: self.static_held(), revisions, ..Demand::of(self.epoch) }
+    }
+
+    /// What those pods wish that may be promised something, and of whom no written promise tells.
+    fn wishes(&self) -> Vec<&Wish> {
+        let unwritten = self.demand.pods.iter().filter(|(uid, _)| !self.is_written(uid));
+        let unwritten = unwritten.filter_map(|(uid, wish)| Some((uid, self.pods.get(uid)?, wish)));
+        let mut wishes: Vec<_> = unwritten.filter(|(_, pod, _)| !pod.gated).collect();
+        if self.quotas.is_limited() {
+            self.leave_to_quotas(&mut wishes);
+        }
+        wishes.into_iter().map(|(_, _, wish)| wish).collect()
+    }
+
+    /// Leaves out those that quotas keep back: of pods that may have some of what is left, those that came last. What pods are
+    /// promised is charged already.
+    fn leave_to_quotas(&self, wishes: &mut Vec<(&PodUid, &KnownPod, &Wish)>) {
+        let held_back = self.waiting.pods().filter(|waiter| waiter.held_back).map(|waiter| &waiter.uid);
+        let held_back: HashSet<&PodUid> = held_back.collect();
+        let mut budget = Budget::of(&self.quotas);
+        wishes.sort_unstable_by_key(|(_, _, wish)| wish.number);
+        wishes.retain(|(uid, pod, wish)| {
+            self.place_of(uid).is_some() || !held_back.contains(uid) && budget.admits(pod, wish.charge)
+        });
+    }
+
+    /// Whether a promise to a pod is written, or needs no writing.
+    fn is_written(&self, uid: &PodUid) -> bool {
+        let node = self.places.get(uid).and_then(|place| self.nodes.get(place));
+        self.statics.promised(uid).is_some()
+            || node.is_some_and(|node| node.spec.as_ref().is_ok_and(|spec| spec.is_committed(uid)))
+    }
+
+    fn revisions(&self) -> Revisions {
         let revision = |(name, node): (&NodeName, &super::node::IndexedNode)| {
             let revision = node.spec.as_ref().ok()?.committed().revision;
             (revision > 0).then(|| (name.clone(), revision))
         };
-        demand.revisions = Some(nodes.iter().filter_map(revision).collect());
-        demand
-    }
-
-    /// The pods that have been refused and wait, but for those whose quota is full or that are expected somewhere.
-    #[must_use]
-    pub fn refused_pods(&self) -> Vec<(PodUid, PodKey, Ask)> {
-        let waiters = self.waiting.pods().filter(|waiter| !waiter.held_back && self.may_wait(&waiter.uid));
-        waiters.map(|waiter| (waiter.uid.clone(), waiter.key.clone(), waiter.ask.clone())).collect()
-    }
-
-    /// Whether a pod has nothing yet, and is expected nowhere.
-    #[must_use]
-    pub fn may_wait(&self, uid: &PodUid) -> bool {
-        self.place_of(uid).is_none() && !self.is_posting(uid) && self.expected_on(uid).is_none()
+        self.nodes.iter().filter_map(revision).collect()
     }
 
     /// Tells `supply` what the nodes have now, promises that are not written yet included.

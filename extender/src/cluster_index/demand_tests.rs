@@ -1,14 +1,15 @@
 //! What pods wait for, as the index tells it.
 
 use super::super::tests::{index, known, reserve, uid, write};
-use crate::ask::Ask;
 use crate::pod::KnownPod;
 use kerf_core::contract::{Chosen, Demand, RequestDocument, Revisions, Slices};
 use kerf_core::names::PodKey;
-use kerf_core::policy::SupplyIndex;
+use kerf_core::policy::{PodFacts, Policies, PolicyDocument, SupplyIndex};
 use kerf_core::request::GpuSelection;
 use kerf_core::testing::request;
 use kerf_core::units::SizeGb;
+use serde_json::json;
+use std::sync::Arc;
 
 /// A pod that this replica of the webhook admitted.
 fn admitted(pod: &str, by: &str, resource: &str, count: u32) -> KnownPod {
@@ -83,19 +84,6 @@ fn the_supply_is_what_is_left_beside_all_promises() {
 }
 
 #[test]
-fn only_pods_that_were_refused_and_have_nothing_are_looked_at() {
-    let mut index = index();
-    let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
-    for pod in ["a", "quota", "promised"] {
-        index.show_pod(known(pod, None));
-        index.refused(&uid(pod), &PodKey::new("default", pod), &ask, &["n"], pod == "quota");
-    }
-    reserve(&mut index, "promised");
-    let refused: Vec<_> = index.refused_pods().into_iter().map(|(_, pod, _)| pod.name).collect();
-    assert_eq!(refused, ["a"]);
-}
-
-#[test]
 fn a_replica_that_admits_no_more_is_left_out() {
     let mut index = index();
     let mut show = |number: usize, by: &str| {
@@ -108,4 +96,57 @@ fn a_replica_that_admits_no_more_is_left_out() {
         assert_eq!(show(number, "new"), ["gone", "new"]);
     }
     assert_eq!(show(Demand::LATELY, "new"), ["new"]);
+}
+
+const SMALL: &str = "nvidia.com/mig-1g.10gb";
+
+/// A pod of a namespace, under the policy `p`.
+fn of(namespace: &str, pod: &str, count: u32) -> KnownPod {
+    let facts = PodFacts { namespace: namespace.to_owned(), ..PodFacts::default() };
+    let key = PodKey::new(namespace, pod);
+    KnownPod { key, policy: Some("p".into()), facts: Arc::new(facts), ..admitted(pod, "r", SMALL, count) }
+}
+
+/// One policy, under which a namespace may have so many slices.
+fn quota(slices: u32) -> Arc<Policies> {
+    let document: PolicyDocument = serde_json::from_value(json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "p"},
+        "spec": {"quota": {"slices": slices}, "defaultIsolation": "none", "isolation": {"none": ["mig"]}},
+    }))
+    .unwrap();
+    Arc::new(Policies { pods: vec![document.try_into().unwrap()], nodes: Vec::new() })
+}
+
+#[test]
+fn a_pod_that_is_not_to_be_scheduled_yet_takes_nothing() {
+    let mut index = index();
+    index.show_pod(KnownPod { gated: true, ..known("a", None) });
+    assert_eq!(index.demand().pending, Slices::new());
+    index.show_pod(known("a", None));
+    assert_eq!(counts(&index.demand().pending), [(SMALL.to_owned(), 1)]);
+}
+
+#[test]
+fn of_pods_that_their_quota_keeps_back_as_many_wait_as_it_lets_through() {
+    let mut index = index();
+    index.set_policies(&quota(3));
+    let pending = |index: &mut super::ClusterIndex| index.demand().pending.values().sum::<u32>();
+    for pod in ["a", "b", "c", "d", "e"] {
+        index.show_pod(of("full", pod, 1));
+    }
+    assert_eq!(pending(&mut index), 3);
+    index.show_pod(of("full", "greedy", 4));
+    index.show_pod(of("other", "f", 1));
+    assert_eq!(pending(&mut index), 4, "the other namespace has a quota of its own");
+    index.reserve(&uid("e"), &PodKey::new("full", "e"), &"n".into(), None).unwrap();
+    assert_eq!(pending(&mut index), 4, "e is promised the third and not written; a and b take two");
+    write(&mut index);
+    assert_eq!(pending(&mut index), 3);
+    let ask = of("full", "a", 1).ask().unwrap();
+    for pod in ["a", "b", "c", "d"] {
+        index.refused(&uid(pod), &PodKey::new("full", pod), &ask, &["n"], true);
+    }
+    assert_eq!(pending(&mut index), 1, "what is left may be too small where it depends on the place");
+    index.set_policies(&Arc::default());
+    assert_eq!(pending(&mut index), 9, "nobody limits them");
 }

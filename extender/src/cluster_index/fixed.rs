@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 impl ClusterIndex {
     /// Answers must wait for the Nodes and for the pods without kerf's label, which are about to be listed.
     pub fn await_statics(&mut self) {
-        self.listing.awaited = Awaited { machines: true, others: true };
+        self.listing.awaited = Awaited { machines: true, others: true, ..self.listing.awaited };
     }
 
     /// All Nodes are about to be shown.
@@ -138,6 +138,23 @@ impl ClusterIndex {
     /// Lets no pod come to a node that is about to get another layout, if none is there and none is on its way. Whether it is so.
     pub fn close_static(&mut self, name: &NodeName) -> bool {
         self.statics.close(name)
+    }
+
+    /// Lets no pod come to a node that is being changed already, whoever is there.
+    pub fn shut_static(&mut self, name: &NodeName) {
+        self.statics.shut(name);
+    }
+
+    /// No pod may come to a static node before it is known which of them a former leader has begun to change.
+    pub fn await_changes(&mut self) {
+        self.statics.set_unknown(true);
+    }
+
+    /// The nodes that are being changed are closed: pods may come to the others.
+    pub fn know_changes(&mut self) {
+        self.statics.set_unknown(false);
+        let all: Vec<_> = self.statics.names().cloned().collect();
+        self.statics_changed(all);
     }
 
     /// Lets pods come to the nodes that were closed, but for those that are being changed.

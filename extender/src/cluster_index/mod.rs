@@ -3,6 +3,7 @@
 //! It is told what happened and by whom, and answers; it reads no clock and does no I/O. What the outside must do next
 //! it leaves in its [`Effects`]: nodes whose spec is to be written, binds that must look again, pods to be looked up.
 
+mod budget;
 mod change;
 mod demand;
 mod effects;
@@ -15,6 +16,7 @@ mod pods;
 mod posting;
 mod promises;
 mod quotas;
+mod refused;
 mod silence;
 mod spec_state;
 mod statics;
@@ -95,11 +97,13 @@ struct Listing {
     awaited: Awaited,
 }
 
-/// What must be listed before static nodes are known: the Nodes, and the pods without kerf's label.
+/// What must be known too before anything is answered: for static nodes the Nodes and the pods without kerf's label, and by which
+/// epoch a former leader has spoken to the webhook.
 #[derive(Debug, Default)]
 struct Awaited {
     machines: bool,
     others: bool,
+    former_epoch: bool,
 }
 
 impl ClusterIndex {
@@ -118,8 +122,8 @@ impl ClusterIndex {
     /// Whether nodes and pods have been listed once, so that filters may be answered.
     #[must_use]
     pub fn is_listed(&self) -> bool {
-        let Listing { nodes_listed, pods_listed, awaited: Awaited { machines, others }, .. } = self.listing;
-        nodes_listed && pods_listed && !machines && !others
+        let Listing { nodes_listed, pods_listed, ref awaited, .. } = self.listing;
+        nodes_listed && pods_listed && !awaited.machines && !awaited.others && !awaited.former_epoch
     }
 
     /// What is to be done since this was asked last.
@@ -237,6 +241,20 @@ impl ClusterIndex {
             self.within_quota_on(node, ask)?;
         }
         Ok(shared.unwrap_or(cost))
+    }
+
+    /// Answers must wait for the epoch by which a former leader has told the webhook what pods wait for.
+    pub fn await_former_epoch(&mut self) {
+        self.listing.awaited.former_epoch = true;
+    }
+
+    /// A former leader has told it by this epoch; `None` if nobody has. This one rises over it, or the webhook would not hear
+    /// it: nodes with a spec, which tells of epochs too, may be missing.
+    pub fn rise_over(&mut self, former: Option<u64>) {
+        self.listing.awaited.former_epoch = false;
+        if let Some(former) = former.filter(|former| *former >= self.epoch) {
+            self.epoch = former.saturating_add(1);
+        }
     }
 
     /// A leader of a newer epoch has written: this one is none any more. While this one is still listing, it is rather

@@ -154,6 +154,13 @@ impl IndexedNode {
         result
     }
 
+    /// How an ask fits by what the agent has shown last, whether it serves or not.
+    pub fn shown_fit(&self, ask: &Ask, fleet: &Fleet) -> Result<Cost, Refusal> {
+        let spec = self.spec.as_ref().map_err(|refusal| *refusal)?;
+        let status = self.status.as_ref().map_err(|refusal| *refusal)?;
+        fit(&NodeInventory::of(spec.working(), status), &ask.document, fleet).map(|fit| fit.cost)
+    }
+
     /// What a pod would be charged for its place here, as of the last cost.
     pub fn charge(&self, ask: &Ask, fleet: &Fleet) -> Result<Charge, Refusal> {
         let fit = fit(&self.view.inventory, &ask.document, fleet)?;

@@ -165,6 +165,7 @@ impl ClusterIndex {
             compute: crate::compute::Compute::default(),
             devices: kerf_core::static_node::Devices::new(),
             deleting: false,
+            gated: false,
             movable: false,
             request: None,
             policy: None,

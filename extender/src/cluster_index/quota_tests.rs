@@ -84,6 +84,7 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
         ended: false,
         compute: Compute::default(),
         deleting: false,
+        gated: false,
         movable: false,
         request: Some(ask.text),
         policy: ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str().into()),

@@ -36,10 +36,10 @@ pub(super) struct Quotas {
 
 /// Whose quota a pod is charged to.
 #[derive(Debug, Clone)]
-struct Payer {
-    namespace: String,
-    policy: Arc<str>,
-    cap: Cap,
+pub(super) struct Payer {
+    pub namespace: String,
+    pub policy: Arc<str>,
+    pub cap: Cap,
 }
 
 /// A pod that waits for its namespace's quota.
@@ -86,9 +86,30 @@ impl Quotas {
 
     /// Who pays for a pod; `None` if nobody counts.
     fn payer(&self, ask: &Ask) -> Option<Payer> {
-        let Under::Policy(policy) = self.limited.then(|| self.under_ask(ask))? else { return None };
+        let under = self.limited.then(|| self.under_ask(ask))?;
+        self.payer_under(under, &ask.facts.namespace)
+    }
+
+    /// The same for a pod that the watch has shown.
+    pub(super) fn payer_of(&self, pod: &KnownPod) -> Option<Payer> {
+        let under = self.limited.then(|| self.under_of(Some(pod)))?;
+        self.payer_under(under, &pod.facts.namespace)
+    }
+
+    fn payer_under(&self, under: Under, namespace: &str) -> Option<Payer> {
+        let Under::Policy(policy) = under else { return None };
         let cap = *self.caps.get(&policy).filter(|cap| !cap.is_unlimited())?;
-        Some(Payer { namespace: ask.facts.namespace.clone(), policy, cap })
+        Some(Payer { namespace: namespace.to_owned(), policy, cap })
+    }
+
+    /// Whether a quota limits anybody.
+    pub(super) fn is_limited(&self) -> bool {
+        self.limited
+    }
+
+    /// What a payer's pods hold or are promised.
+    pub(super) fn held(&self, payer: &Payer) -> Charge {
+        self.usage.of(&payer.namespace, &payer.policy)
     }
 
     fn charge_node(&mut self, name: &NodeName, entries: Vec<Entry>) {
@@ -171,8 +192,7 @@ impl ClusterIndex {
     /// Whether a pod's namespace may be promised what is charged so. Others' hopes do not count.
     pub(super) fn may_promise_static(&self, ask: &Ask, charge: Charge) -> Result<(), Refusal> {
         let Some(payer) = self.quotas.payer(ask) else { return Ok(()) };
-        let held = self.quotas.usage.of(&payer.namespace, &payer.policy);
-        payer.check(held, charge).map_err(|over| refusal(&over))
+        payer.check(self.quotas.held(&payer), charge).map_err(|over| refusal(&over))
     }
 
     /// Charges what pods hold of a static node, or are promised.
@@ -190,8 +210,7 @@ impl ClusterIndex {
             return Ok(());
         };
         let Some(next) = node.after(reserve, &self.fleet)? else { return Ok(()) };
-        let held = self.quotas.usage.of(&payer.namespace, &payer.policy);
-        payer.check(held, Charge::of_pod(&next, &pod.uid)).map_err(|over| refusal(&over))
+        payer.check(self.quotas.held(&payer), Charge::of_pod(&next, &pod.uid)).map_err(|over| refusal(&over))
     }
 
     /// A pod is refused for its quota. It is told what changed since it was told last, once a minute at most.
@@ -240,7 +259,7 @@ impl ClusterIndex {
 
     fn expected(&self, payer: &Payer) -> Charge {
         let Payer { namespace, policy, .. } = payer;
-        self.quotas.usage.of(namespace, policy).plus(self.tentatives.usage().of(namespace, policy))
+        self.quotas.held(payer).plus(self.tentatives.usage().of(namespace, policy))
     }
 }
 

@@ -96,6 +96,8 @@ pub(super) struct Statics {
     here: HashMap<NodeName, Here>,
     /// Those to which no pod may come, because they are about to be changed.
     closed: HashSet<NodeName>,
+    /// It is not known yet which of them a former leader has begun to change: no pod may come to any.
+    are_unknown: bool,
 }
 
 impl Statics {
@@ -240,6 +242,16 @@ impl Statics {
         is_free
     }
 
+    /// Lets no pod come to a node that is being changed already, whoever is there.
+    pub fn shut(&mut self, node: &NodeName) {
+        self.closed.insert(node.clone());
+    }
+
+    /// Whether it is not known yet to which nodes no pod may come.
+    pub fn set_unknown(&mut self, are_unknown: bool) {
+        self.are_unknown = are_unknown;
+    }
+
     /// Lets pods come to the nodes that are closed, but for these. Those that it opened.
     pub fn open(&mut self, stays_closed: impl Fn(&NodeName) -> bool) -> Vec<NodeName> {
         self.closed.extract_if(|node| !stays_closed(node)).collect()
@@ -247,7 +259,7 @@ impl Statics {
 
     /// Whether no pod may come to a node.
     pub fn is_closed(&self, node: &str) -> bool {
-        self.closed.contains(node)
+        self.are_unknown || self.closed.contains(node)
     }
 
     /// What of a node's devices is held or promised, but for what this pod has.

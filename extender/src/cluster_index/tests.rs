@@ -46,6 +46,7 @@ pub(super) fn known(pod: &str, node: Option<&str>) -> KnownPod {
         ended: false,
         compute: crate::compute::Compute::default(),
         deleting: false,
+        gated: false,
         movable: false,
         request: Some(request(SMALL, 1).to_json().into()),
         policy: None,

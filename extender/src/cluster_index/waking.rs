@@ -28,6 +28,7 @@ impl ClusterIndex {
         }
         self.expire(now);
         self.adopt_waiters();
+        self.waiting.call_again(now);
         let (pods, changed) = self.waiting.take();
         let mut woken = Vec::new();
         for mut waiter in pods {
@@ -68,13 +69,25 @@ impl ClusterIndex {
     }
 
     fn call(&mut self, waiter: Waiter, node: &NodeName, now: Instant) -> (PodUid, PodKey) {
-        let Waiter { uid, key, ask, .. } = waiter;
+        let (uid, key) = (waiter.uid.clone(), waiter.key.clone());
         let promisee = Promisee { uid: uid.clone(), key: key.clone(), epoch: self.epoch() };
-        self.expect(promisee, ask, node, now);
+        self.expect(promisee, waiter.ask.clone(), node, now);
+        self.waiting.call(waiter, node);
         (uid, key)
     }
 
-    /// A new leader does not know whom its predecessor refused: every pod without a place may be one of them.
+    /// A pod that was woken was told.
+    pub fn told(&mut self, uid: &PodUid) {
+        self.waiting.was_called(uid);
+    }
+
+    /// A pod that was woken could not be told.
+    pub fn not_told(&mut self, uid: &PodUid, now: Instant) {
+        self.waiting.was_not_called(uid, now);
+    }
+
+    /// A new leader does not know whom its predecessor refused: every pod without a place that the scheduler may look at may
+    /// be one of them.
     fn adopt_waiters(&mut self) {
         if std::mem::replace(&mut self.adopted_waiters, true) {
             return;
@@ -82,7 +95,7 @@ impl ClusterIndex {
         let names: Vec<NodeName> = self.nodes.keys().chain(self.statics.names()).cloned().collect();
         let offered: Vec<&str> = names.iter().map(NodeName::as_str).collect();
         for (uid, pod) in &self.pods {
-            let idle = pod.node.is_none() && !pod.ended && !pod.deleting && self.place_of(uid).is_none();
+            let idle = pod.can_be_scheduled() && self.place_of(uid).is_none();
             if let (true, Ok(ask)) = (idle, pod.ask()) {
                 self.waiting.refused(uid.clone(), pod.key.clone(), ask, &offered, false);
             }

@@ -403,6 +403,7 @@ fn known(pod: &Pod) -> KnownPod {
         ended: false,
         compute: crate::compute::Compute::default(),
         deleting: false,
+        gated: false,
         movable: false,
         request: pod.candidate.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: pod

@@ -22,7 +22,7 @@ pub struct Record {
 pub enum Decision {
     /// Take it, and write this number of transitions.
     Take {
-        /// One more than before, so that each leader has an epoch of its own.
+        /// One more than ever seen, so that each leader has an epoch of its own, above all before it.
         transitions: u64,
     },
     /// It is another's.
@@ -34,18 +34,28 @@ pub enum Decision {
 pub struct Election {
     identity: String,
     seen: Option<(String, Instant)>,
+    /// The most transitions that were seen. A Lease that was deleted, or set back with all that the API server has, tells of
+    /// fewer, and who knows a higher epoch does not listen to a lower one.
+    most: Option<u64>,
 }
 
 impl Election {
     /// The candidate of this identity.
     #[must_use]
     pub fn new(identity: String) -> Self {
-        Self { identity, seen: None }
+        Self { identity, seen: None, most: None }
+    }
+
+    /// The Lease was ours, with so many transitions.
+    pub fn held(&mut self, transitions: u64) {
+        self.most = self.most.max(Some(transitions));
     }
 
     /// Decides by what was read now. A Lease in our own name is one of an earlier life, and taken as any other.
     pub fn decide(&mut self, record: Option<&Record>, now: Instant) -> Decision {
-        let Some(record) = record else { return Decision::Take { transitions: 0 } };
+        self.most = self.most.max(record.map(|record| record.transitions));
+        let take = Decision::Take { transitions: self.most.map_or(0, |most| most.saturating_add(1)) };
+        let Some(record) = record else { return take };
         let since = match &self.seen {
             Some((version, since)) if *version == record.version => *since,
             _ => {
@@ -54,11 +64,7 @@ impl Election {
             }
         };
         let free = record.holder.is_empty() || record.holder == self.identity;
-        if free || now.duration_since(since) >= record.duration {
-            Decision::Take { transitions: record.transitions + 1 }
-        } else {
-            Decision::Wait
-        }
+        if free || now.duration_since(since) >= record.duration { take } else { Decision::Wait }
     }
 }
 
@@ -83,6 +89,15 @@ mod tests {
     fn a_lease_that_nobody_made_is_taken_as_the_first() {
         let (mut election, now) = election();
         assert_eq!(election.decide(None, now), Decision::Take { transitions: 0 });
+    }
+
+    #[test]
+    fn a_lease_that_was_lost_or_set_back_gives_no_epoch_twice() {
+        let (mut election, now) = election();
+        assert_eq!(election.decide(Some(&record("other", 4, "1")), now), Decision::Wait);
+        assert_eq!(election.decide(None, now), Decision::Take { transitions: 5 });
+        election.held(8);
+        assert_eq!(election.decide(Some(&record("", 2, "1")), now), Decision::Take { transitions: 9 });
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Held {
         self.transitions + 1
     }
 
-    /// Raises the epoch, where the nodes know higher ones than the Lease: it was deleted. The next renewal writes it.
+    /// Raises the epoch, where specs or the webhook know higher ones than the Lease: it was deleted. The next renewal writes it.
     pub fn raise(&mut self, epoch: u64) {
         self.transitions = self.transitions.max(epoch.saturating_sub(1));
     }
@@ -110,6 +110,11 @@ impl Candidate {
             }
         }
         tracing::error!(lease = self.name(), "the lease could not be renewed: leading no more");
+    }
+
+    /// The lead is lost: what this replica leads by later is above what it led by.
+    pub fn lost(&mut self, held: &Held) {
+        self.election.held(held.transitions);
     }
 
     /// Gives the Lease back, so that a successor need not wait for its end.

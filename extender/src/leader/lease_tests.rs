@@ -95,3 +95,14 @@ async fn a_leader_that_cannot_renew_gives_up_before_another_may_take_over() {
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(1900) && took < Duration::from_millis(2950), "{took:?}");
 }
+
+#[tokio::test]
+async fn a_replica_that_led_before_the_lease_was_deleted_leads_by_a_higher_epoch() {
+    let api = ApiStandIn::new();
+    let mut a = candidate(&api, "a");
+    let mut held = a.acquire(|| ()).await;
+    held.raise(8);
+    a.lost(&held);
+    api.delete(PATH);
+    assert_eq!(a.acquire(|| ()).await.epoch(), 9);
+}

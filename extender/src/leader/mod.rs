@@ -3,6 +3,9 @@
 //! The Lease keeps two leaders from working at once in the ordinary case. What makes it safe in every case is the
 //! epoch together with the compare and swap of each spec: no clock decides whether a promise is kept.
 //!
+//! Where the Lease was lost, or set back, a leader's epoch is above those that its replica has seen, and rises over those that it
+//! finds while it lists: in specs, and in what was told to the webhook.
+//!
 //! | module | what it decides |
 //! |---|---|
 //! | `election` | when a Lease may be taken, from what was seen of it and when |

@@ -1,7 +1,7 @@
 //! The leader's looks, against a stand-in for the API server.
 
 use super::*;
-use crate::api_stand_in::ApiStandIn;
+use crate::api_stand_in::{ApiStandIn, Fault};
 use crate::in_force::InForce;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::term::Standing;
@@ -136,4 +136,73 @@ async fn mig_devices_get_other_names_only_where_no_pod_is_about_to_come() {
     keeper.write(Decision::default()).await;
     keeper.open_nodes();
     assert!(keeper.term.with(|index| index.is_open(&"n".into())));
+}
+
+/// What the API server says of `ClusterPolicies`: one, by which the MIG devices of `n` are getting their names of strategy mixed.
+fn renaming(api: &ApiStandIn) {
+    let settings = json!({"migStrategy": "mixed"});
+    let record =
+        json!({"set": settings, "before": {}, "renaming": {"since": now(), "nodes": ["n"], "timeout": 180}});
+    let annotations = json!({kerf_core::keys::PLUGIN_LAYOUT: record.to_string()});
+    let policy = json!({
+        "apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy",
+        "metadata": {"name": "cluster-policy", "annotations": annotations}, "spec": {"mig": {"strategy": "mixed"}},
+    });
+    let list = json!({"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicyList", "metadata": {}, "items": [policy]});
+    api.put("/apis/nvidia.com/v1/clusterpolicies", list);
+}
+
+#[tokio::test]
+async fn no_pod_comes_to_a_static_node_before_a_new_leader_knows_whose_mig_devices_are_renamed() {
+    let api = ApiStandIn::new();
+    let mut keeper = keeper(&api);
+    let is_open = |keeper: &Keeper, name: &str| keeper.term.with(|index| index.is_open(&name.into()));
+    let theirs: SlicedPod = serde_json::from_value(pod()).unwrap();
+    keeper.term.with(|index| {
+        index.await_changes();
+        index.show_static("m".into(), Some(static_node(&[], &[("gpu", 4)])));
+        index.show_other(&KnownPod { node: Some("n".into()), ..theirs.into() });
+    });
+    renaming(&api);
+    keeper.hear(Event::Apply(node(&api)));
+    assert!(!is_open(&keeper, "n") && !is_open(&keeper, "m"), "it has not looked");
+    keeper.look().await;
+    assert!(is_open(&keeper, "m"));
+    assert!(!is_open(&keeper, "n"), "whoever is there");
+}
+
+#[tokio::test]
+async fn static_nodes_are_closed_from_the_beginning_where_there_are_policies_and_nowhere_else() {
+    let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.yaml");
+    let store = kerf_runtime::policy_file::PolicyStore::open(&file).unwrap();
+    for (policies, is_open) in [(InForce::default(), true), (InForce::of(Some(store)), false)] {
+        let api = ApiStandIn::new();
+        let (metrics, _) = crate::metrics::Metrics::new(&Arc::new(Standing::default()));
+        let stop = CancellationToken::new();
+        let term = Term::new(api.client(), metrics, 1, Terms::default(), policies, stop);
+        let (nodes, _) = tokio::sync::mpsc::unbounded_channel();
+        tokio::select! {
+            biased;
+            () = crate::watch::run(term.clone(), nodes) => {}
+            () = std::future::ready(()) => {}
+        }
+        term.with(|index| index.show_static("n".into(), Some(static_node(&[], &[("gpu", 4)]))));
+        assert_eq!(term.with(|index| index.is_open(&"n".into())), is_open);
+    }
+}
+
+#[tokio::test]
+async fn a_node_stays_closed_as_long_as_nobody_knows_whether_its_labels_were_written() {
+    for (fault, is_written) in [(Fault::LoseReply, true), (Fault::Answer(403), false)] {
+        let api = ApiStandIn::new();
+        let mut keeper = keeper(&api);
+        keeper.hear(Event::Apply(node(&api)));
+        api.fail([fault]);
+        keeper.look().await;
+        assert_eq!(api.get(NODE).unwrap()["metadata"]["labels"].get(CONFIG).is_none(), is_written);
+        keeper.open_nodes();
+        assert_eq!(keeper.term.with(|index| index.is_open(&"n".into())), !is_written);
+        keeper.hear(Event::Apply(serde_json::from_value(api.get(NODE).unwrap()).unwrap()));
+        assert!(keeper.seen[&NodeName::new("n")].record.is_some());
+    }
 }

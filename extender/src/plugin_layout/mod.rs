@@ -19,6 +19,7 @@ mod node_view;
 pub use node_view::NodeView;
 
 use crate::args::PluginArgs;
+use crate::cluster_index::ClusterIndex;
 use crate::events;
 use crate::in_time::Unanswered;
 use crate::term::Term;
@@ -59,7 +60,14 @@ pub async fn run(term: Arc<Term>, settings: PluginArgs, mut nodes: UnboundedRece
         tokio::select! {
             () = stop.cancelled() => break,
             event = nodes.recv() => match event {
-                Some(event) => keeper.hear(event),
+                Some(event) => {
+                    let is_listed = matches!(event, Event::InitDone);
+                    keeper.hear(event);
+                    if is_listed {
+                        // Pods for static nodes wait for the first look.
+                        ticks.reset_immediately();
+                    }
+                }
                 None => break,
             },
             _ = ticks.tick() => {
@@ -91,6 +99,10 @@ struct Keeper {
     in_the_way: Option<NodeName>,
     /// Nodes to which no pod may come for the `ClusterPolicy`'s sake.
     closed: BTreeSet<NodeName>,
+    /// The version of each Node that was written without an answer: whether it was is known when another is seen.
+    in_doubt: BTreeMap<NodeName, String>,
+    /// Whether those are closed of which a former leader began to rename MIG devices.
+    has_taken_over: bool,
 }
 
 impl Keeper {
@@ -109,6 +121,8 @@ impl Keeper {
             asked_last: None,
             in_the_way: None,
             closed: BTreeSet::new(),
+            in_doubt: BTreeMap::new(),
+            has_taken_over: false,
         }
     }
 
@@ -147,12 +161,16 @@ impl Keeper {
     }
 
     fn hide(&mut self, name: &NodeName) {
+        self.in_doubt.remove(name);
         self.versions.remove(name);
         self.seen.remove(name);
     }
 
     /// Writes what is due.
     async fn look(&mut self) {
+        if !self.has_taken_over && !self.take_over().await {
+            return;
+        }
         self.open_nodes();
         let policies = self.term.policies.current();
         let is_idle =
@@ -180,6 +198,33 @@ impl Keeper {
         self.write(decision).await;
     }
 
+    /// Closes the nodes whose MIG devices get other names by what a former leader wrote; of all other changes the Nodes tell
+    /// themselves. Until then no pod comes to a static node. Whether it is known.
+    async fn take_over(&mut self) -> bool {
+        if let Err(error) = self.read_cluster_policy().await {
+            tracing::warn!(%error, "failed to read the ClusterPolicy");
+            if error.may_pass() {
+                return false;
+            }
+            // Who may not read it has written nothing there, and what cannot be read tells of no node.
+        }
+        self.term.with(ClusterIndex::know_changes);
+        self.has_taken_over = true;
+        true
+    }
+
+    async fn read_cluster_policy(&mut self) -> Result<(), Unanswered> {
+        self.cluster_policy = cluster_policy::read(&self.term.client).await?;
+        let policy = self.cluster_policy.as_ref().map(|(policy, _)| policy);
+        self.closed = policy.map(|policy| policy.renamed(&self.seen, now())).unwrap_or_default();
+        self.shut(&self.closed);
+        Ok(())
+    }
+
+    fn shut(&self, names: &BTreeSet<NodeName>) {
+        self.term.with(|index| names.iter().for_each(|name| index.shut_static(name)));
+    }
+
     /// Lets pods come to the nodes that were closed for a change and are not being changed.
     fn open_nodes(&self) {
         let is_changing = |name: &NodeName| {
@@ -188,6 +233,7 @@ impl Keeper {
                 .and_then(|text| NodeRecord::from_json(text).ok())
                 .is_some_and(|record| record.is_changing())
                 || self.closed.contains(name)
+                || self.in_doubt.get(name).is_some_and(|version| self.versions.get(name) == Some(version))
         };
         self.term.with(|index| index.open_statics(is_changing));
     }
@@ -210,16 +256,17 @@ impl Keeper {
             cluster_policy: self.cluster_policy.as_ref().map(|(policy, _)| policy),
             timeout_seconds: self.settings.plugin_timeout.as_secs(),
             config_delay_seconds: self.settings.plugin_config_delay.as_secs(),
-            now: u64::try_from(Timestamp::now().as_second()).unwrap_or_default(),
+            now: now(),
         })
     }
 
     async fn read(&mut self) -> Result<(), Unanswered> {
+        // First: of it rests who is closed, whatever else cannot be read.
+        self.read_cluster_policy().await?;
         let (namespace, name) = (&self.settings.plugin_namespace, &self.settings.plugin_config_map);
         let error = self.config_map.error.take();
         self.config_map =
             SeenConfigMap { error, ..config_map::read(&self.term.client, namespace, name).await? };
-        self.cluster_policy = cluster_policy::read(&self.term.client).await?;
         self.read_at = Some(Instant::now());
         Ok(())
     }
@@ -274,8 +321,10 @@ impl Keeper {
                 }
             };
         }
-        self.closed = decision.closes;
-        let are_closed = self.close_all();
+        let are_closed = self.close_all(&decision.closes);
+        self.shut(&decision.renamed);
+        self.closed = decision.renamed;
+        self.closed.extend(decision.closes);
         if let (Some(write), Some((_, version))) = (&decision.cluster_policy, &self.cluster_policy)
             && are_closed
         {
@@ -300,10 +349,10 @@ impl Keeper {
         }
     }
 
-    /// Whether no pod comes to the nodes whose MIG devices get other names; one may have come since it was asked who holds devices.
-    fn close_all(&self) -> bool {
+    /// Whether no pod comes to nodes whose MIG devices get other names; one may have come since it was asked who holds devices.
+    fn close_all(&self, names: &BTreeSet<NodeName>) -> bool {
         // Each of them, also after one that cannot be closed yet.
-        self.term.with(|index| self.closed.iter().filter(|name| !index.close_static(name)).count() == 0)
+        self.term.with(|index| names.iter().filter(|name| !index.close_static(name)).count() == 0)
     }
 
     async fn write_node(&mut self, name: &NodeName, decision: NodeDecision) -> Result<(), Unanswered> {
@@ -313,8 +362,14 @@ impl Keeper {
                 // A pod has come, or is about to, since it was asked who holds devices.
                 return Ok(());
             }
-            let written = node_patch::labels(&self.nodes, name, write, version).await?;
-            let (labels, state) = (&write.labels, &decision.state);
+            let written = node_patch::labels(&self.nodes, name, write, version).await;
+            match &written {
+                Err(error) if error.may_be_done() => {
+                    drop(self.in_doubt.insert(name.clone(), version.clone()));
+                }
+                _ => drop(self.in_doubt.remove(name)),
+            }
+            let (written, labels, state) = (written?, &write.labels, &decision.state);
             let state = state.as_ref().map(ToString::to_string).unwrap_or_default();
             tracing::info!(node = %name, ?labels, state, "the node's layout is written");
             self.hear(Event::Apply(written));
@@ -332,6 +387,11 @@ impl Keeper {
         }
         Ok(())
     }
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    u64::try_from(Timestamp::now().as_second()).unwrap_or_default()
 }
 
 #[cfg(test)]

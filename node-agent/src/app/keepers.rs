@@ -69,6 +69,7 @@ pub(super) fn start(
     args: &Args,
     client: &Client,
     (thread, outlets, recalled): (&GpuThread, &Outlets, &Recalled),
+    plugin_before: Option<String>,
     orders: Orders,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
@@ -81,7 +82,7 @@ pub(super) fn start(
     let daemons = mps_paths(args)?;
     tasks.spawn(mps::keep::keep(daemons, thread, orders.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
-    tasks.spawn(time_slice::keep(slicer, orders.lengths, stop.clone()));
+    tasks.spawn(time_slice::keep(slicer, recalled.lengths.clone(), orders.lengths, stop.clone()));
     tasks.spawn(rejected::evict(client.clone(), orders.evict, stop.clone()));
     let (node, recorder) = (args.node.clone(), outlets.recorder.clone());
     tasks.spawn(rejected::remove(
@@ -92,7 +93,8 @@ pub(super) fn start(
         stop.clone(),
     ));
     let (others, mut seen) = watch::channel(Vec::new());
-    let lookout = Lookout::new(client.clone(), node, outlets.plugin_folder.clone(), args.uncontested_after);
+    let (folder, patience) = (outlets.plugin_folder.clone(), args.uncontested_after);
+    let lookout = Lookout::new((client.clone(), node), folder, patience, plugin_before);
     tasks.spawn(lookout.watch(others, stop.clone()));
     let (told, ended) = (events(), stop.clone());
     tasks.spawn(async move {

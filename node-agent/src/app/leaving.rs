@@ -8,8 +8,10 @@ use crate::gpu::GpuThread;
 use crate::leave::{self, Leave};
 use crate::mps::{self, Timings};
 use crate::pod_resources;
+use crate::time_slice::TimeSlicer;
 use anyhow::Context as _;
 use futures::FutureExt as _;
+use kerf_core::contract::SliceLength;
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_nvml::{GpuBackend, NvmlBackend};
 use kube::Client;
@@ -31,6 +33,19 @@ pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
     };
     let remove_cdi =
         move |spared: BTreeSet<DeviceId>| async move { access::remove_specs_but(&cdi, &spared) }.boxed();
+    let slicer = TimeSlicer::new(args.nvidia_smi.clone());
+    let reset_lengths = move |gpus: BTreeSet<GpuUuid>| {
+        async move {
+            let mut errors = Vec::new();
+            for gpu in gpus {
+                errors.extend(
+                    slicer.set(&gpu, SliceLength::Default).await.err().map(|error| error.to_string()),
+                );
+            }
+            if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+        }
+        .boxed()
+    };
     let ran =
         mps::targets(&args.mps_dir).with_context(|| format!("failed to read {}", args.mps_dir.display()))?;
     let leaving = Leave {
@@ -41,6 +56,7 @@ pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
         client,
         checkpoint: args.state_dir,
         gpus: Box::new(open),
+        reset_lengths: Box::new(reset_lengths),
         stop_mps: Box::new(stop_mps),
         remove_cdi: Box::new(remove_cdi),
         settle: args.settle,

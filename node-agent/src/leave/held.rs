@@ -1,12 +1,14 @@
 //! What pods have of a node that is left, or were promised and may have by now.
 
 use super::LeaveError;
-use crate::node::{Holders, share_device, share_gpu};
+use crate::node::{Holders, Shares, share_device, share_gpu};
+use crate::pod_view::PodView;
 use kerf_core::contract::{GpuNodeStatus, SliceState, SliceStatus, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, NodeName};
 use kerf_core::resource::ResourceName;
 use kerf_runtime::gpu_node::GpuNode;
+use kube::api::ListParams;
 use kube::{Api, Client};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -71,6 +73,35 @@ impl Held {
             held.devices.insert(device);
         }
         held
+    }
+
+    /// And what only init containers may hold, which the kubelet does not tell: any share of the record under the name that their
+    /// pod asks for.
+    pub(super) async fn add_of_init(
+        &mut self,
+        client: &Client,
+        node: &NodeName,
+        shares: Option<&Shares>,
+    ) -> Result<(), LeaveError> {
+        let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let pods = Api::<PodView>::all(client.clone()).list(&of_node).await;
+        let pods = pods.map_err(|source| LeaveError::Pods { node: node.clone(), source })?;
+        for pod in pods.items.iter().filter_map(PodView::known) {
+            for (name, beyond) in pod.names.iter().filter_map(|(name, beyond)| Some((name, beyond.as_ref()?)))
+            {
+                self.texts.insert(format!(
+                    "{} of {name}, which {} may have by an init container",
+                    beyond.count, pod.key
+                ));
+                self.names.insert(*name);
+                let may_be = shares.into_iter().flatten().filter(|(_, shape)| shape.keeps(*name));
+                for (device, shape) in may_be {
+                    self.mps_gpus.extend(share_gpu(device).filter(|_| shape.kind() == Kind::Mps));
+                    self.devices.insert(device.clone());
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn tell(&self) {

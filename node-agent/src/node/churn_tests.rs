@@ -388,7 +388,7 @@ impl Life {
             let holder = Holder { namespace, pod: name, container: "main".into() };
             (device.clone(), Held { name: pod.name, holder })
         });
-        self.holders = Some(Holders { asked: self.now, held: held.collect() });
+        self.holders = Some(Holders { asked: self.now, held: held.collect(), foreign: Vec::new() });
     }
 
     fn answer(&mut self) {

@@ -123,7 +123,8 @@ impl Node {
         self.recall_shares();
         self.adopt_shares();
         self.exclude_listed(now);
-        let init = self.init_held();
+        let mut init = self.init_held();
+        init.doubted.extend(self.held_of_others());
         self.adopt_gpus(&init.doubted);
         self.account.take_init(init);
         self.note_kept_promises();
@@ -156,6 +157,8 @@ impl Node {
         // The condition stays until a step has been recorded again.
         self.unrecorded.take_if(|(_, at)| *at <= now && step.is_none());
         let revoked = self.advertised.revoked_at(now).then_some(now);
+        let lengths = self.wanted_lengths();
+        self.note_lengths(&lengths);
         let held = self.obstacles.values().any(|o| !o.is_final) || self.has_lingering();
         let retry = [self.retries.next(now), self.serving.next(now), self.recovering, record_again];
         let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
@@ -165,7 +168,7 @@ impl Node {
             step,
             record: self.to_record(),
             kept: self.kept(knows_holders),
-            lengths: self.wanted_lengths(),
+            lengths,
             remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),

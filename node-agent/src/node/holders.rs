@@ -1,5 +1,6 @@
 //! Who holds which device, by the kubelet's account, and what was allocated so lately that the account may lack it.
 
+use super::foreign::Foreign;
 use super::init::InitHeld;
 use kerf_core::contract::Holder;
 use kerf_core::names::{DeviceId, PodKey, PodUid};
@@ -14,6 +15,10 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(1);
 /// The first wait for the kubelet to show what changed; doubled with each look up to [`LONGEST_LOOK`].
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
+
+/// How long a pod that kerf does not know has what the kubelet lists no more, unless it is known to have ended: a kubelet that
+/// was just started lists it again within seconds.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
 
 /// One device's holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +36,17 @@ pub struct Holders {
     pub asked: Instant,
     /// Devices of kerf's names that are held.
     pub held: BTreeMap<DeviceId, Held>,
+    /// What containers have of others, in their words.
+    pub foreign: Vec<(Foreign, Holder)>,
+}
+
+/// What a container has of others.
+#[derive(Debug)]
+struct ForeignHeld {
+    device: Foreign,
+    holder: Holder,
+    /// When the kubelet listed it last.
+    listed: Instant,
 }
 
 /// What a container was given.
@@ -48,6 +64,7 @@ pub(super) struct Allocation {
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     holders: Option<Holders>,
+    foreign: Vec<ForeignHeld>,
     allocated: BTreeMap<DeviceId, Allocation>,
     /// What init containers hold, which the kubelet does not list.
     init: InitHeld,
@@ -60,7 +77,9 @@ impl Account {
     /// Takes the kubelet's account. One that has just been started may tell of no pod, before it has heard of any: what a
     /// pod held before that the account knows nothing of, it holds on while it `is_here`.
     pub(crate) fn take(&mut self, mut holders: Holders, is_here: impl Fn(&PodKey) -> bool) {
-        let told: BTreeSet<PodKey> = holders.held.values().map(|h| h.holder.key()).collect();
+        let all = holders.held.values().map(|held| &held.holder);
+        let all = all.chain(holders.foreign.iter().map(|(_, holder)| holder));
+        let told: BTreeSet<PodKey> = all.map(Holder::key).collect();
         for (device, held) in self.holders.take().into_iter().flat_map(|before| before.held) {
             let pod = held.holder.key();
             // What is given to a container is nobody else's any more.
@@ -69,15 +88,32 @@ impl Account {
                 holders.held.entry(device).or_insert(held);
             }
         }
-        let holds = |pod: &PodKey| holders.held.values().any(|h| h.holder.key() == *pod);
-        self.leaving.retain(holds);
+        self.take_foreign(&mut holders, &told, &is_here);
+        self.leaving.retain(|pod| told.contains(pod));
         self.holders = Some(holders);
+    }
+
+    fn take_foreign(
+        &mut self,
+        holders: &mut Holders,
+        told: &BTreeSet<PodKey>,
+        is_here: impl Fn(&PodKey) -> bool,
+    ) {
+        let asked = holders.asked;
+        let goes_on = |held: &ForeignHeld| {
+            let pod = held.holder.key();
+            let is_over = told.contains(&pod) || self.leaving.contains(&pod);
+            !is_over && (is_here(&pod) || asked < held.listed + FORGOTTEN_AFTER)
+        };
+        self.foreign.retain(goes_on);
+        let listed = std::mem::take(&mut holders.foreign).into_iter();
+        self.foreign.extend(listed.map(|(device, holder)| ForeignHeld { device, holder, listed: asked }));
     }
 
     /// Forgets allocations that the kubelet's account shows, or should show by now. It never shows what init containers
     /// hold: `may_be_init_held` tells for which devices that may be so.
     pub(crate) fn forget_allocations(&mut self, may_be_init_held: impl Fn(&DeviceId) -> bool) {
-        let Some(Holders { asked, held }) = &self.holders else { return };
+        let Some(Holders { asked, held, .. }) = &self.holders else { return };
         self.allocated.retain(|device, a| {
             let is_early = *asked < a.at + SHOWN_WITHIN;
             let may_lack_it = !held.contains_key(device) && (is_early || may_be_init_held(device));
@@ -106,11 +142,16 @@ impl Account {
 
     /// A pod of this node is gone or finished.
     pub(crate) fn left(&mut self, pod: PodKey, now: Instant) {
-        let holds = self.holders.iter().flat_map(|h| h.held.values()).any(|h| h.holder.key() == pod);
-        if holds || !self.allocated.is_empty() {
+        if self.has_something(&pod) || !self.allocated.is_empty() {
             self.leaving.insert(pod);
             self.look_soon(now);
         }
+    }
+
+    fn has_something(&self, pod: &PodKey) -> bool {
+        let listed = self.devices().map(|(_, held)| &held.holder);
+        let mut all = listed.chain(self.foreign().map(|(_, holder)| holder));
+        all.any(|holder| holder.key() == *pod)
     }
 
     /// A container was given this device before the agent was started, and the kubelet had not listed it then.
@@ -120,7 +161,7 @@ impl Account {
 
     /// The kubelet listed these before the agent was started.
     pub(super) fn recall_held(&mut self, held: BTreeMap<DeviceId, Held>, asked: Instant) {
-        self.holders.get_or_insert(Holders { asked, held });
+        self.holders.get_or_insert(Holders { asked, held, foreign: Vec::new() });
     }
 
     /// Pods have ended: what they may have had is theirs no more.
@@ -202,6 +243,11 @@ impl Account {
         self.held_as(device).is_some() || self.is_doubted(device)
     }
 
+    /// What containers have of others.
+    pub(super) fn foreign(&self) -> impl Iterator<Item = (&Foreign, &Holder)> {
+        self.foreign.iter().map(|held| (&held.device, &held.holder))
+    }
+
     /// All devices that the kubelet lists as held.
     pub(crate) fn devices(&self) -> impl Iterator<Item = (&DeviceId, &Held)> {
         self.holders.iter().flat_map(|h| &h.held)
@@ -228,7 +274,7 @@ mod tests {
 
     fn account(now: Instant, devices: &[(&str, &str)]) -> Holders {
         let held = devices.iter().map(|(device, pod)| (DeviceId::new(*device), held(pod)));
-        Holders { asked: now, held: held.collect() }
+        Holders { asked: now, held: held.collect(), foreign: Vec::new() }
     }
 
     #[test]

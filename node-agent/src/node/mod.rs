@@ -5,6 +5,7 @@ mod advertise;
 mod blocked;
 mod daemons;
 mod decide;
+mod foreign;
 mod gfd;
 mod health;
 mod holders;
@@ -55,6 +56,8 @@ mod usage_tests;
 pub use advertise::{Allocatable, DevicesByName};
 pub use daemons::{Daemon, Daemons, WantedDaemon};
 pub use decide::{Decision, Grant, Kept, ListedDevice, ShareGrant};
+pub(crate) use foreign::DRA_DRIVER;
+pub use foreign::Foreign;
 pub use holders::{Held, Holders};
 pub use illness::Ill;
 pub use init::{NodePod, NodePods};
@@ -133,7 +136,9 @@ pub struct Node {
     /// Bound pods that ask for kerf's names; `None` until the API server has listed them.
     pods: Option<NodePods>,
     /// Pods that were deleted while their containers ran, and are still listed.
-    cut_off: BTreeSet<PodKey>,
+    cut_off: BTreeMap<PodKey, PodUid>,
+    /// Shares that such pods had.
+    lingered_shares: lingering::LingeredShares,
     /// What pods cannot hold that hold something of which nobody tells.
     excluded: unlisted::AllExcluded,
     /// Reserved slices that their pods have got.

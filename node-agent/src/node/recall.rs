@@ -8,11 +8,11 @@ use super::share::{self, Shares};
 use super::{Ill, Node, Note};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Compute, Gpu};
-use kerf_core::contract::{GpuNodeSpec, Shape};
+use kerf_core::contract::{GpuNodeSpec, Shape, SliceLength};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::planner::Step;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long the names wait for what the record tells of.
@@ -38,6 +38,8 @@ pub struct Recalled {
     pub exclusive: BTreeSet<GpuUuid>,
     /// The limits that kerf had put on the GPU memory of cgroups.
     pub limits: Limits,
+    /// The GPUs whose time slices kerf gave a length that is not the driver's own, at some time since the boot.
+    pub lengths: BTreeSet<GpuUuid>,
     /// What GPUs had.
     pub ills: Vec<Ill>,
     /// Whether the node was booted since, and not all of it was made anew yet.
@@ -45,7 +47,7 @@ pub struct Recalled {
 }
 
 impl Recalled {
-    /// What of it counts after a boot. Compute modes and limits do not outlive one: whatever is set now was set by somebody else. A
+    /// What of it counts after a boot. Compute modes, limits and lengths do not outlive one: whatever is set now was set by somebody else. A
     /// GPU that is still ill says so again. Shares are the kubelet's to hand out, and it remembers to whom it did.
     #[must_use]
     pub fn after_boot(self) -> Self {
@@ -90,6 +92,12 @@ impl Node {
         self.recalled.mig_lost = lost;
     }
 
+    /// Notes whose time slices have another length than the driver's own. What was set is put back by who leaves the node.
+    pub(super) fn note_lengths(&mut self, wanted: &BTreeMap<GpuUuid, SliceLength>) {
+        let changed = wanted.iter().filter(|(_, length)| **length != SliceLength::Default);
+        self.recalled.lengths.extend(changed.map(|(gpu, _)| gpu.clone()));
+    }
+
     /// What has to be recorded before anything is cut.
     pub(super) fn to_record(&self) -> Recalled {
         let exclusive = self.wanted_daemons().into_iter().filter(|(_, d)| d.exclusive).map(|(gpu, _)| gpu);
@@ -102,6 +110,7 @@ impl Node {
             mig_lost: self.recalled.mig_lost.clone(),
             exclusive: exclusive.chain(kept).collect(),
             limits: self.wanted_limits(),
+            lengths: self.recalled.lengths.clone(),
             ills: self.ills(),
             booted: self.is_recovering(),
         }

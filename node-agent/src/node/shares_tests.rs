@@ -4,8 +4,8 @@ use super::tests::{Scene, devices, failing, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use kerf_core::contract::{
-    ComputeLimit, Condition, GpuRule, Holder, MpsRule, NodePolicy, Shape, SliceState, TimeSlicingRule,
-    WantedSlice,
+    ComputeLimit, Condition, GpuRule, GpuSelector, Holder, MpsRule, NodePolicy, Shape, SliceLength,
+    SliceState, TimeSlicingRule, WantedSlice,
 };
 use kerf_core::kind::Kind;
 use kerf_core::names::DeviceId;
@@ -442,4 +442,22 @@ fn what_pods_hold_of_nvidias_device_plugin_is_occupied() {
         let status = scene.settle();
         assert_eq!(slice(&status, "s1").state, SliceState::Ready, "{device} as {name}: {:?}", status.slices);
     }
+}
+
+#[test]
+fn a_length_that_was_set_is_recorded_until_the_node_is_booted() {
+    let mut scene = scene(&["T4-16GB", "T4-16GB"]);
+    let rule = |length| {
+        let time_slicing = TimeSlicingRule { length, ..TimeSlicingRule::default() };
+        let select = GpuSelector { indexes: vec![1], ..GpuSelector::default() };
+        vec![GpuRule { select, time_slicing, ..GpuRule::default() }]
+    };
+    for length in [SliceLength::Default, SliceLength::Short, SliceLength::Default] {
+        scene.policy.gpus = rule(length);
+        scene.want(Vec::new());
+        assert_eq!(scene.decide().lengths[&uuid(1)], length);
+    }
+    scene.restart_agent(None);
+    assert_eq!(scene.decide().record.lengths, [uuid(1)].into(), "it is still to be looked at");
+    assert!(scene.record.clone().after_boot().lengths.is_empty());
 }

@@ -130,9 +130,11 @@ impl Node {
     ) -> SliceStatus {
         let instances = self.gpu(&gpu).into_iter().flat_map(|g| &g.instances);
         let mut same = instances.filter(|i| shape.instance() == Some(i.instance));
-        let busy = same.any(|i| self.is_instance_held(i));
+        let busy = same.any(|i| self.is_instance_held(i)) || self.is_lingered_share(&device);
         let strange = shape.instance().is_some() && id.is_none();
         let message = strange.then(|| "kerf did not make it, and leaves it alone".to_owned());
+        let lingers = || self.is_lingered_share(&device).then(|| super::lingering::TEXT.to_owned());
+        let message = message.or_else(lingers);
         let resource = self.account.held_as(&device);
         SliceStatus {
             id,

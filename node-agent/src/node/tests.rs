@@ -44,6 +44,8 @@ pub(super) struct Scene {
     /// What the kubelet may hand out: it takes the lists only when told to.
     pub(super) kubelet: DevicesByName,
     pub(super) held: BTreeMap<DeviceId, Held>,
+    /// What others gave, in their words.
+    pub(super) foreign: Vec<(Foreign, Holder)>,
     revision: u64,
     pub(super) policy: NodePolicy,
     pub(super) settings: Settings,
@@ -65,6 +67,7 @@ impl Scene {
             now: Instant::now(),
             kubelet: BTreeMap::new(),
             held: BTreeMap::new(),
+            foreign: Vec::new(),
             revision: 0,
             policy: NodePolicy::default(),
             settings,
@@ -151,7 +154,7 @@ impl Scene {
 
     pub(super) fn list_holders(&mut self) {
         let asked = self.tick();
-        self.node.on_holders(Ok(Holders { asked, held: self.held.clone() }));
+        self.node.on_holders(Ok(Holders { asked, held: self.held.clone(), foreign: self.foreign.clone() }));
     }
 
     /// The kubelet gives a device that it may hand out to a pod.
@@ -660,7 +663,7 @@ fn what_processes_of_a_pod_that_was_cut_off_still_use_is_nobodys_until_a_look_sh
         scene.settle();
         scene.allocate("a", ONE, "MIG-1");
         scene.gpus.set_processes(&DeviceId::new("MIG-1"), true);
-        scene.node.on_pod_cut_off(PodKey::new("ns", "a"));
+        scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
         scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), reserved)]);
         scene.free("MIG-1");
         for _ in 0..2 {

@@ -70,7 +70,7 @@ impl Node {
         devices.filter(|device| !self.account.lists(device) && !self.is_excluded(uid, device)).collect()
     }
 
-    fn has_shares_of_kerf(&self, gpu: &GpuUuid) -> bool {
+    pub(super) fn has_shares_of_kerf(&self, gpu: &GpuUuid) -> bool {
         self.shares.iter().any(|(device, share)| share.gpu == *gpu && !is_of_plugin(device))
     }
 

@@ -41,6 +41,7 @@ impl Node {
         }
         self.served = usage.iter().map(|(gpu, usage)| (gpu.clone(), self.served(gpu, usage))).collect();
         self.usage = usage;
+        self.look_at_shares();
         let outside: Vec<Note> = self.gpus.iter().filter_map(|gpu| self.outside_note(gpu)).collect();
         self.tell_lasting(outside, |note| matches!(note, Note::Outside { .. }));
         let over = self.over_use();
@@ -74,6 +75,7 @@ impl Node {
         let served = self.served.get(&gpu.uuid);
         let pods = pods.filter(move |(uid, _)| served.is_none_or(|served| !served.contains(*uid)));
         let pods = pods.filter(move |(uid, _)| self.given(gpu, uid).is_none());
+        let pods = pods.filter(move |(uid, _)| !self.lingers_on(&gpu.uuid, uid));
         let pods = pods.map(|(uid, memory)| (format!("pod {uid}"), *memory));
         // The driver's own MPS server belongs to the shares that it serves.
         let others = usage

@@ -173,3 +173,42 @@ fn a_gpu_that_others_use_is_not_given_as_a_whole() {
     scene.now += Duration::from_secs(2);
     assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Failed);
 }
+
+#[test]
+fn a_share_of_a_pod_that_was_cut_off_is_nobodys_until_a_look_shows_no_process_of_the_pod() {
+    for promised in [Some(("b", FOUR)), None] {
+        let mut scene = scene();
+        scene.node.on_usage(usage(&[("a", 4000)], &[]));
+        scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
+        scene.want(vec![wanted("s1", share(4), promised)]);
+        scene.free("GPU-0::1");
+        for _ in 0..2 {
+            let decision = scene.decide();
+            let found = slice(&decision.status, "s1");
+            assert!(found.message.as_ref().unwrap().contains("still run"), "{found:?}");
+            assert_ne!(found.state, SliceState::Idle);
+            assert_eq!((found.ready_for.clone(), decision.wants_observation), (None, true));
+            assert!(decision.healthy.values().all(BTreeSet::is_empty), "{:?}", decision.healthy);
+            scene.acknowledge();
+            scene.node.on_usage(usage(&[("a", 4000)], &[]));
+            assert_eq!(outside(&mut scene), 0, "the share's memory is not given to others");
+        }
+        scene.node.on_usage(usage(&[], &[]));
+        let state = slice(&scene.settle(), "s1").state;
+        assert_eq!(state, if promised.is_some() { SliceState::Ready } else { SliceState::Idle });
+    }
+}
+
+#[test]
+fn a_whole_gpu_waits_for_processes_of_a_pod_that_was_cut_off() {
+    let mut scene = scene();
+    scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
+    let whole = Shape::Whole { size_gb: SizeGb(15) };
+    scene.want(vec![wanted("s2", whole, Some(("b", "nvidia.com/gpu")))]);
+    scene.free("GPU-0::1");
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").device, None);
+    assert_eq!(slice(&status, "s1").state, SliceState::Held);
+    scene.node.on_usage(usage(&[], &[]));
+    assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
+}

@@ -42,7 +42,7 @@ impl Node {
                 .map(|(device, share)| ObservedShare {
                     id: self.name_of_share(device, share),
                     shape: share.shape,
-                    held: held(device),
+                    held: held(device) || self.is_lingered_share(device),
                 })
                 .collect(),
         }

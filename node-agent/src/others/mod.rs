@@ -8,6 +8,7 @@
 //! | MIG manager | label `nvidia.com/mig.config` where it is deployed, or a change under way ([`labels`]) | `gpu.deploy.mig-manager` without it |
 //! | DRA driver | a ResourceSlice of `gpu.nvidia.com` of this node ([`slices`]) | the driver's DeviceClasses |
 
+pub(crate) mod before;
 mod labels;
 mod slices;
 mod sockets;
@@ -115,11 +116,17 @@ pub struct Lookout {
 
 impl Lookout {
     /// A lookout on `node`, with the kubelet's folder of device plugin sockets. NVIDIA's plugin is gone when they have been for
-    /// as long as `patience`.
+    /// as long as `patience`; until then it is here where there is evidence from `before` this process.
     #[must_use]
-    pub fn new(client: Client, node: NodeName, plugin_folder: PathBuf, patience: Duration) -> Self {
+    pub fn new(
+        (client, node): (Client, NodeName),
+        plugin_folder: PathBuf,
+        patience: Duration,
+        before: Option<String>,
+    ) -> Self {
         let now = Instant::now();
-        let (by_socket, by_label, by_slice) = (None, None, None);
+        let by_socket = before.map(|evidence| Other::new(Who::DevicePlugin, evidence));
+        let (by_label, by_slice) = (None, None);
         Self {
             client,
             node,

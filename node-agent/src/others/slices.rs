@@ -1,13 +1,11 @@
 //! The `ResourceSlice`s of NVIDIA's DRA driver: with one for this node the driver hands out its GPUs.
 
 use super::{Other, Who};
+use crate::node::DRA_DRIVER;
 use kerf_core::names::NodeName;
 use kube::api::{DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
-
-/// The driver of GPUs. Its sibling `compute-domain.nvidia.com` manages none.
-const DRIVER: &str = "gpu.nvidia.com";
 
 /// The DRA driver, if it has published GPUs of this node.
 ///
@@ -16,13 +14,16 @@ const DRIVER: &str = "gpu.nvidia.com";
 pub(super) async fn found(client: &Client, node: &NodeName) -> Result<Option<Other>, kube::Error> {
     let kind = GroupVersionKind::gvk("resource.k8s.io", "v1", "ResourceSlice");
     let slices = Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk(&kind));
-    let selector = format!("spec.nodeName={node},spec.driver={DRIVER}");
+    let selector = format!("spec.nodeName={node},spec.driver={DRA_DRIVER}");
     let found = match slices.list_metadata(&ListParams::default().fields(&selector).match_any()).await {
         Ok(found) => found,
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => return Ok(None),
         Err(error) => return Err(error),
     };
     Ok((!found.items.is_empty()).then(|| {
-        Other::new(Who::DraDriver, format!("ResourceSlices of the driver {DRIVER} offer GPUs of this node"))
+        Other::new(
+            Who::DraDriver,
+            format!("ResourceSlices of the driver {DRA_DRIVER} offer GPUs of this node"),
+        )
     }))
 }

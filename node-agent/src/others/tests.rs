@@ -24,7 +24,7 @@ fn lookout(
     answer: impl Fn(&Asked) -> (u16, Value) + Send + Sync + 'static,
 ) -> (Lookout, Log) {
     let (client, log) = api_stand_in::client(answer);
-    (Lookout::new(client, NodeName::new("n1"), folder, Duration::from_mins(1)), log)
+    (Lookout::new((client, NodeName::new("n1")), folder, Duration::from_mins(1), None), log)
 }
 
 fn who(others: &[Other]) -> Vec<Who> {
@@ -95,6 +95,17 @@ async fn a_plugin_whose_sockets_are_gone_for_a_look_is_still_here() {
     drop(plugin);
     std::fs::remove_file(&socket).unwrap();
     assert_eq!(lookout.look().await, before);
+    lookout.live_at -= lookout.patience;
+    assert_eq!(lookout.look().await, []);
+}
+
+#[tokio::test]
+async fn a_plugin_that_was_here_before_this_process_is_gone_when_its_sockets_stay_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let (client, _) = api_stand_in::client(|_| api_stand_in::refusal(404));
+    let (of, before) = ((client, NodeName::new("n1")), Some("it was seen".to_owned()));
+    let mut lookout = Lookout::new(of, folder.path().to_owned(), Duration::from_mins(1), before);
+    assert_eq!(who(&lookout.look().await), [Who::DevicePlugin]);
     lookout.live_at -= lookout.patience;
     assert_eq!(lookout.look().await, []);
 }

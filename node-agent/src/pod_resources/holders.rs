@@ -2,12 +2,13 @@
 
 use super::Pace;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
-use crate::kubelet_api::podresources::{ListPodResourcesRequest, ListPodResourcesResponse};
-use crate::node::{Held, Holders};
+use crate::kubelet_api::podresources::{ContainerDevices, ListPodResourcesRequest, ListPodResourcesResponse};
+use crate::node::{Foreign, Held, Holders};
 use crate::reconcile::{Event, Events};
 use kerf_core::contract::Holder;
 use kerf_core::names::DeviceId;
 use kerf_core::resource::ResourceName;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -62,51 +63,87 @@ pub async fn ask_once(mut client: PodResourcesListerClient<Channel>) -> Result<H
 async fn ask(client: &mut PodResourcesListerClient<Channel>) -> Result<Holders, Status> {
     let asked = Instant::now();
     let answer = client.list(ListPodResourcesRequest {}).await?;
-    Ok(Holders { asked, held: holders(answer.into_inner()) })
+    Ok(holders(asked, answer.into_inner()))
 }
 
 fn unanswered(status: &Status) -> String {
     format!("pod-resources does not answer: {}", status.message())
 }
 
-/// The devices of kerf's names. Of the containers that hold one in turn (init containers hand theirs on) the last counts.
-fn holders(answer: ListPodResourcesResponse) -> std::collections::BTreeMap<DeviceId, Held> {
-    let mut held = std::collections::BTreeMap::new();
+/// The devices of kerf's names, and what else are GPUs. Of the containers that hold one in turn (init containers hand theirs on)
+/// the last counts.
+fn holders(asked: Instant, answer: ListPodResourcesResponse) -> Holders {
+    let mut all = Holders { asked, held: BTreeMap::new(), foreign: Vec::new() };
     for pod in answer.pod_resources {
         for container in pod.containers {
-            let holder =
-                Holder { namespace: pod.namespace.clone(), pod: pod.name.clone(), container: container.name };
-            for devices in container.devices {
-                let Ok(name) = devices.resource_name.parse::<ResourceName>() else { continue };
-                for id in devices.device_ids {
-                    held.insert(DeviceId::new(id), Held { name, holder: holder.clone() });
-                }
-            }
+            let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
+            let holder = Holder { namespace, pod, container: container.name };
+            take_devices(&mut all, container.devices, &holder);
+            let claims = container.dynamic_resources.iter().flat_map(|claim| &claim.claim_resources);
+            let claimed =
+                claims.filter_map(|claim| Foreign::of_claim(&claim.driver_name, &claim.device_name));
+            all.foreign.extend(claimed.map(|device| (device, holder.clone())));
         }
     }
-    held
+    all
+}
+
+fn take_devices(all: &mut Holders, listed: Vec<ContainerDevices>, holder: &Holder) {
+    for devices in listed {
+        let name = devices.resource_name.parse::<ResourceName>().ok();
+        for id in devices.device_ids {
+            let foreign = Foreign::of_plugin(&devices.resource_name, &id);
+            all.foreign.extend(foreign.map(|device| (device, holder.clone())));
+            let held = name.map(|name| Held { name, holder: holder.clone() });
+            all.held.extend(held.map(|held| (DeviceId::new(id), held)));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet_api::podresources::{ContainerDevices, ContainerResources, PodResources};
+    use crate::kubelet_api::podresources::{
+        ClaimResource, ContainerResources, DynamicResource, PodResources,
+    };
+
+    /// What the kubelet answers of a pod with this container.
+    fn listed(container: ContainerResources) -> Holders {
+        let container = ContainerResources { name: "main".to_owned(), ..container };
+        let pod = PodResources { name: "p".into(), namespace: "ns".into(), containers: vec![container] };
+        holders(Instant::now(), ListPodResourcesResponse { pod_resources: vec![pod] })
+    }
+
+    fn devices(name: &str, id: &str) -> ContainerDevices {
+        ContainerDevices { resource_name: name.to_owned(), device_ids: vec![id.to_owned()], topology: None }
+    }
 
     #[test]
     fn only_devices_of_kerfs_names_are_taken_in() {
-        let devices = |name: &str, id: &str| ContainerDevices {
-            resource_name: name.to_owned(),
-            device_ids: vec![id.to_owned()],
-            topology: None,
+        let devices = vec![devices("nvidia.com/mig-1g.10gb", "MIG-1"), devices("example.com/gpu", "GPU-1")];
+        let all = listed(ContainerResources { devices, ..ContainerResources::default() });
+        assert_eq!((all.held.len(), all.foreign), (1, Vec::new()));
+        assert_eq!(all.held[&DeviceId::new("MIG-1")].holder.pod, "p");
+    }
+
+    #[test]
+    fn what_others_gave_in_their_words_is_taken_in_beside_them() {
+        let claim = ClaimResource {
+            driver_name: "gpu.nvidia.com".to_owned(),
+            device_name: "gpu-1".to_owned(),
+            ..ClaimResource::default()
         };
-        let container = ContainerResources {
-            name: "main".to_owned(),
-            devices: vec![devices("nvidia.com/mig-1g.10gb", "MIG-1"), devices("example.com/gpu", "GPU-1")],
+        let all = listed(ContainerResources {
+            devices: vec![devices("nvidia.com/gpu", "nvidia0")],
+            dynamic_resources: vec![DynamicResource {
+                claim_resources: vec![claim],
+                ..DynamicResource::default()
+            }],
             ..ContainerResources::default()
-        };
-        let pod = PodResources { name: "p".into(), namespace: "ns".into(), containers: vec![container] };
-        let held = holders(ListPodResourcesResponse { pod_resources: vec![pod] });
-        assert_eq!(held.len(), 1);
-        assert_eq!(held[&DeviceId::new("MIG-1")].holder.pod, "p");
+        });
+        let found: Vec<_> =
+            all.foreign.iter().map(|(device, holder)| (device, holder.pod.as_str())).collect();
+        let gpus = [0, 1].map(|minor| Foreign::Gpu { minor });
+        assert_eq!(found, [(&gpus[0], "p"), (&gpus[1], "p")]);
     }
 }

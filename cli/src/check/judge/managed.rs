@@ -207,8 +207,9 @@ fn left_over(seen: &Observed, managed: &BTreeSet<&str>) -> Option<Finding> {
         Finding::warning(
             format!("there are GpuNodes of nodes that are not kerf's: {}", listed(&left)),
             format!(
-                "what their agents set stays on them: run kerf-node-agent leave there by a Job of the agent's own pod \
-                 (docs/static-nodes.md, From static to managed and back); then, if no pod runs on their slices: kubectl delete gpunode {}",
+                "what their agents set stays on them: kerf release --namespace {} NODE puts it back, node by node, and deletes the \
+                 GpuNode; where the node is no longer in the cluster: kubectl delete gpunode {}",
+                seen.namespace,
                 left.join(" ")
             ),
         )

@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 
 const PROGRAM: &str = "kerf-scheduler";
 
+/// The `ConfigMap` of the chart's second scheduler.
+const CONFIG_MAP: &str = "kerf-scheduler-config";
+
 /// How many differences are told.
 const TOLD: usize = 6;
 
@@ -31,11 +34,14 @@ pub fn extender_host(seen: &Observed) -> Option<String> {
     Some(url.host()?.trim_matches(['[', ']']).to_owned())
 }
 
-/// The `ConfigMap` that is in force: that which the Deployment mounts, or else the only one of its name. Kustomize puts a hash
-/// behind the name.
+/// The name of the `ConfigMap` that the Deployment mounts. Kustomize puts a hash behind it.
+fn mounted(seen: &Observed) -> Option<&str> {
+    seen.volumes_of(PROGRAM).find_map(|volume| volume.config_map.as_ref().map(|map| map.name.as_str()))
+}
+
+/// The `ConfigMap` that is in force: that which the Deployment mounts, or else the only one of its name.
 fn config_map(seen: &Observed) -> Option<&ConfigMap> {
-    let mut volumes = seen.volumes_of(PROGRAM);
-    let mounted = volumes.find_map(|volume| volume.config_map.as_ref().map(|map| map.name.as_str()));
+    let mounted = mounted(seen);
     let is_it = |map: &&ConfigMap| match mounted {
         Some(mounted) => name_of(*map) == mounted,
         None => name_of(*map) == PROGRAM || name_of(*map).starts_with(&format!("{PROGRAM}-")),
@@ -48,15 +54,16 @@ fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
         return Err(unknown("the scheduler's configuration", why));
     }
     let namespace = &seen.namespace;
-    let print = printed_by(&scheduler_name(seen, &Value::Null), namespace);
-    let remedy = format!(
-        "{print} > config.yaml; kubectl -n {namespace} create configmap {PROGRAM} --from-file=config.yaml; then restart it: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
-    );
     let main = main_scheduler::config_map(seen);
     let Some(map) = main.or_else(|| config_map(seen)) else {
-        return Err(Finding::failure(format!("there is no ConfigMap {PROGRAM} in {namespace}"), remedy));
+        let name = mounted(seen).unwrap_or(CONFIG_MAP);
+        return Err(Finding::failure(
+            format!("there is no ConfigMap {name} in {namespace}"),
+            written_anew(seen, name),
+        ));
     };
     let name = name_of(map).to_owned();
+    let remedy = if main.is_some() { main_scheduler::remedy(namespace) } else { written_anew(seen, &name) };
     let mut data = map.data.iter().flatten();
     let Some((key, text)) = data.find(|(key, _)| main.is_none() || *key == main_scheduler::KEY) else {
         return Err(Finding::failure(format!("ConfigMap {name} is empty"), remedy));
@@ -68,6 +75,16 @@ fn configuration(seen: &Observed) -> Result<(String, Value), Finding> {
             remedy,
         )),
     }
+}
+
+/// How the second scheduler's configuration is written, whether there is one or not.
+fn written_anew(seen: &Observed, name: &str) -> String {
+    let namespace = &seen.namespace;
+    let print = printed_by(&scheduler_name(seen, &Value::Null), namespace);
+    format!(
+        "{print} > config.yaml; kubectl -n {namespace} create configmap {name} --from-file=config.yaml --dry-run=client -o yaml | kubectl \
+         apply -f -; then restart it: kubectl -n {namespace} rollout restart deploy/{PROGRAM}"
+    )
 }
 
 fn compared(seen: &Observed, name: &str, found: &Value) -> Vec<Finding> {
@@ -226,6 +243,45 @@ mod tests {
 
     fn observed() -> Observed {
         Observed { namespace: "kerf-system".to_owned(), ..Observed::default() }
+    }
+
+    /// What is said of the configuration, and what helps, with these `ConfigMaps` and a Deployment that mounts one.
+    fn troubled(mounted: Option<&str>, maps: &Value) -> String {
+        let volumes = mounted.map(|name| json!([{"name": "config", "configMap": {"name": name}}]));
+        let deployment = json!({
+            "metadata": {"name": PROGRAM},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [], "volumes": volumes}}},
+        });
+        let deployments = Seen::Found(vec![serde_json::from_value(deployment).unwrap()]);
+        let config_maps = Seen::Found(serde_json::from_value(maps.clone()).unwrap());
+        let finding = configuration(&Observed { config_maps, deployments, ..observed() }).unwrap_err();
+        format!("{}: {}", finding.what, finding.remedy().unwrap_or_default())
+    }
+
+    #[test]
+    fn the_config_map_that_is_wanting_is_the_one_that_is_mounted_and_what_helps_makes_that() {
+        let chart = "kerf-scheduler-config";
+        for (mounted, name) in [
+            (None, chart),
+            (Some(chart), chart),
+            (Some("kerf-scheduler-config-7f"), "kerf-scheduler-config-7f"),
+        ] {
+            let told = troubled(mounted, &json!([]));
+            assert!(told.contains(&format!("there is no ConfigMap {name} in kerf-system")), "{told}");
+            assert!(
+                told.contains(&format!("create configmap {name} --from-file=config.yaml --dry-run")),
+                "{told}"
+            );
+        }
+        for (data, main_data) in
+            [(json!({}), json!({})), (json!({"config.yaml": "{"}), json!({"scheduler.yaml": "{"}))]
+        {
+            let told = troubled(Some(chart), &json!([{"metadata": {"name": chart}, "data": data}]));
+            assert!(told.contains(&format!("create configmap {chart} --from-file")), "{told}");
+            let main = json!([{"metadata": {"name": "kerf-main-scheduler"}, "data": main_data}]);
+            let told = troubled(None, &main);
+            assert!(told.contains("write scheduler.yaml of ConfigMap kerf-main-scheduler to"), "{told}");
+        }
     }
 
     #[test]

@@ -392,8 +392,8 @@ fn of_a_node_that_was_given_back_it_is_told_how_to_undo_what_its_agent_set() {
         }
         let text = render(&after(&seen), Output::Text, true);
         assert!(text.contains("not kerf's:") && text.contains("old"), "{text}");
-        let (leave, delete) = (text.find("kerf-node-agent leave"), text.find("kubectl delete gpunode"));
-        assert!(leave.is_some() && leave < delete, "{text}");
+        let (release, delete) = (text.find("kerf release --namespace"), text.find("kubectl delete gpunode"));
+        assert!(release.is_some() && release < delete, "{text}");
     }
 }
 

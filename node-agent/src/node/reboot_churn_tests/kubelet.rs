@@ -203,7 +203,7 @@ impl World {
                 Held { name: pod.name, holder: Holder { namespace, pod: name, container: "main".into() } },
             )
         });
-        kubelet.holders = Some(Holders { asked: now, held: held.collect() });
+        kubelet.holders = Some(Holders { asked: now, held: held.collect(), foreign: Vec::new() });
     }
 
     pub(super) fn answer(&mut self) {

@@ -1,0 +1,27 @@
+//! How an error is told: in a line, with its causes.
+
+/// An error and its causes, each once: the text of some has their cause's in it.
+#[must_use]
+pub fn told(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if told.is_empty() {
+            told = cause;
+        } else if !told.ends_with(&cause) {
+            told = format!("{told}: {cause}");
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::anyhow;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = anyhow!("no such file").context("p.yaml: no such file").context("--policies");
+        assert_eq!(told(&error), "--policies: p.yaml: no such file");
+    }
+}

@@ -1,0 +1,111 @@
+//! Who has something of kerf's on a node: by the agent's word, by what the extender has promised, and by the pods themselves. Pure.
+
+use super::refused::Refused;
+use kerf_core::contract::{SliceState, SliceStatus};
+use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::plugin_pod::PluginPod;
+use std::collections::BTreeSet;
+
+/// Each of them once, as `namespace/name`.
+pub(super) fn holders(
+    node: &str,
+    gpu_node: Option<&GpuNode>,
+    pods: &[PluginPod],
+) -> Result<BTreeSet<String>, Refused> {
+    let with_slices = pods.iter().filter(|pod| pod.is_on(node) && pod.has_slices());
+    let mut holders: BTreeSet<String> = with_slices.map(|pod| pod.key().to_string()).collect();
+    if let Some(gpu_node) = gpu_node {
+        let unreadable = |why: String| Refused::Unreadable { node: node.to_owned(), why };
+        let status = gpu_node.read_status().map_err(|error| unreadable(error.to_string()))?;
+        let spec = gpu_node
+            .read_spec()
+            .map_err(|error| unreadable(format!("failed to read GpuNode.spec: {error}")))?;
+        let promised = spec.slices.iter().filter_map(|slice| slice.reservation.as_ref());
+        holders.extend(promised.map(|reservation| reservation.key().to_string()));
+        holders.extend(status.unwrap_or_default().slices.iter().filter_map(holder));
+    }
+    Ok(holders)
+}
+
+/// Who holds a slice. Who holds one of kerf's may be unknown; one that nobody asked kerf for is not kerf's to give back.
+fn holder(slice: &SliceStatus) -> Option<String> {
+    let unknown = || {
+        let id = slice.id.as_ref().filter(|_| slice.state == SliceState::Held)?;
+        Some(format!("an unknown pod (slice {id} of GPU {})", slice.gpu))
+    };
+    slice.holder.as_ref().map(|holder| holder.key().to_string()).or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::contract::{GpuNodeSpec, Holder};
+    use kerf_core::ledger;
+    use kerf_core::names::NodeName;
+    use kerf_core::packing::Fleet;
+    use kerf_core::testing::{node_status, promisee, request, slice_status};
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, node: &str, phase: &str, assignment: &Value) -> PluginPod {
+        let annotations = json!({"kerf.dev/assignment": assignment.to_string()});
+        let metadata = json!({"namespace": "default", "name": name, "annotations": annotations});
+        serde_json::from_value(
+            json!({"metadata": metadata, "spec": {"nodeName": node}, "status": {"phase": phase}}),
+        )
+        .unwrap()
+    }
+
+    fn gpu_node(spec: Value, status: Value) -> GpuNode {
+        GpuNode { spec: Some(spec), status: Some(status), ..GpuNode::new(&NodeName::new("n1")) }
+    }
+
+    #[test]
+    fn pods_hold_slices_until_they_have_ended() {
+        let slice = json!({"version": 1, "slices": "of a later version"});
+        let none = json!({"version": 1, "slices": []});
+        let pods = [
+            pod("runs", "n1", "Running", &slice),
+            pod("ended", "n1", "Succeeded", &slice),
+            pod("elsewhere", "n2", "Running", &slice),
+            pod("static", "n1", "Running", &none),
+        ];
+        assert_eq!(holders("n1", None, &pods).unwrap(), ["default/runs".to_owned()].into());
+    }
+
+    #[test]
+    fn who_was_promised_a_slice_holds_it_and_so_does_whom_the_agent_names() {
+        let mut status = node_status(&["H100-80GB"]);
+        let ask = request("nvidia.com/mig-1g.10gb", 1);
+        let spec = ledger::reserve(&GpuNodeSpec::default(), &status, &ask, &promisee("a"), &Fleet::default());
+        let mut spec = spec.unwrap();
+        let promised = promisee("a").key.to_string();
+        let of = |spec: &GpuNodeSpec, status: &_| {
+            holders("n1", Some(&gpu_node(json!(spec), json!(status))), &[]).unwrap()
+        };
+        assert_eq!(of(&spec, &status), [promised].into());
+        status.slices = spec.slices.iter().map(|slice| slice_status(slice, true)).collect();
+        spec.slices.clear();
+        let slice = &mut status.slices[0];
+        (slice.state, slice.holder) = (SliceState::Held, None);
+        assert!(of(&spec, &status).pop_first().unwrap().starts_with("an unknown pod (slice "));
+        status.slices[0].holder = Some(Holder {
+            namespace: "ml".to_owned(),
+            pod: "train".to_owned(),
+            container: "main".to_owned(),
+        });
+        assert_eq!(of(&spec, &status), ["ml/train".to_owned()].into());
+        // Cut by somebody else, before kerf came.
+        (status.slices[0].id, status.slices[0].holder) = (None, None);
+        assert_eq!(of(&spec, &status), BTreeSet::new());
+    }
+
+    #[test]
+    fn what_cannot_be_read_frees_nothing() {
+        for (spec, status) in [(json!({}), json!({"slices": 1})), (json!({"slices": 1}), json!({}))] {
+            assert!(matches!(
+                holders("n1", Some(&gpu_node(spec, status)), &[]),
+                Err(Refused::Unreadable { .. })
+            ));
+        }
+    }
+}

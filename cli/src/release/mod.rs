@@ -1,0 +1,75 @@
+//! `kerf release NODE`: one node goes back to NVIDIA's device plugin, while kerf stays on the cluster. It may be run again, wherever
+//! it was cut short, and does what is left to do.
+//!
+//! | part | what |
+//! |---|---|
+//! | `standing` | what a node is, and what stays to be done by hand |
+//! | `holders` | who has something of kerf's there |
+//! | `refused` | why a node is not given back, with the remedy |
+//! | `steps`, `put_back` | the steps, by the API server |
+
+mod holders;
+mod put_back;
+mod refused;
+mod standing;
+mod steps;
+
+use crate::check::connect;
+use crate::uninstall::positive;
+use clap::Args as ClapArgs;
+use kerf_runtime::args::ContextArgs;
+use std::time::Duration;
+
+/// Which node, and how long it may take.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// The node: `NAME` or `node/NAME`.
+    #[arg(value_parser = node_name)]
+    node: String,
+    /// The namespace that kerf is installed in.
+    #[arg(short, long, default_value = "kerf-system")]
+    namespace: String,
+    /// How long to wait for pods that hold slices of the node; without it they are named, and nothing is done. New ones come
+    /// meanwhile, unless the node is cordoned.
+    #[arg(long, value_parser = positive)]
+    wait: Option<Duration>,
+    /// How long the kubelet is kept from writing kerf's names into its Node again: it does for five minutes, and leaves them
+    /// with 0.
+    #[arg(long, default_value = "6m", value_parser = positive)]
+    settle: Duration,
+    /// How long the agent's end and what it puts back may take, beside that.
+    #[arg(long, default_value = "2m", value_parser = positive)]
+    timeout: Duration,
+    #[command(flatten)]
+    client: ContextArgs,
+}
+
+/// Gives the node back.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { steps::release(connect::reach(&args.client).await?, args).await })
+}
+
+/// The node, as kubectl takes it.
+fn node_name(text: &str) -> Result<String, String> {
+    let (kind, name) = text.split_once('/').unwrap_or(("node", text));
+    match kind {
+        "node" | "nodes" | "no" if !name.is_empty() => Ok(name.to_owned()),
+        _ => Err(format!("{text:?} is no node; write its name, or node/NAME")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_named_as_kubectl_takes_it() {
+        for text in ["gpu-1", "node/gpu-1", "nodes/gpu-1", "no/gpu-1"] {
+            assert_eq!(node_name(text), Ok("gpu-1".to_owned()), "{text}");
+        }
+        for text in ["", "node/", "pod/web", "gpunode/gpu-1"] {
+            assert!(node_name(text).unwrap_err().contains("write its name"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The step in which the agent's own program, in a Job, puts back what the agent has set.
+
+use super::Args;
+use super::refused::Refused;
+use super::steps::{Release, in_time};
+use crate::uninstall::deleted;
+use crate::uninstall::job::is_complete;
+use anyhow::Context as _;
+use k8s_openapi::api::batch::v1::Job;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio::time::Instant;
+
+impl Release<'_> {
+    pub(super) async fn job(&self, name: &str) -> anyhow::Result<Option<Job>> {
+        self.jobs.get_opt(name).await.with_context(|| format!("failed to read Job {name}"))
+    }
+
+    /// Lets the agent's own program put back what it has set.
+    pub(super) async fn put_back(&self, wanted: &Job, name: &str, end: Instant) -> anyhow::Result<()> {
+        let Args { node, namespace, settle, .. } = self.args;
+        self.make(wanted, name, end).await?;
+        println!("what it has set is being put back, which takes {} s and a little more", settle.as_secs());
+        while !self.job(name).await?.as_ref().is_some_and(is_complete) {
+            let late = || Refused::NotPutBack {
+                node: node.clone(),
+                namespace: namespace.clone(),
+                job: name.to_owned(),
+            };
+            in_time(end, late).await?;
+        }
+        println!("what it had set is put back");
+        Ok(())
+    }
+
+    /// Starts the Job. One that was cut short is gone on with; one that has done its work says nothing where there is a GpuNode: an
+    /// agent may have run since.
+    async fn make(&self, wanted: &Job, name: &str, end: Instant) -> anyhow::Result<()> {
+        let namespace = &self.args.namespace;
+        let mut found = self.job(name).await?;
+        if found.as_ref().is_some_and(is_complete) && self.gpu_node().await?.is_some() {
+            self.drop_job(name).await?;
+            while found.is_some() {
+                found = self.job(name).await?;
+                let stays = || Refused::EarlierJob { namespace: namespace.clone(), job: name.to_owned() };
+                in_time(end, stays).await?;
+            }
+        }
+        if found.is_none() {
+            let made = self.jobs.create(&PostParams::default(), wanted).await;
+            made.with_context(|| format!("failed to make Job {name}"))?;
+        }
+        let run = Patch::Merge(json!({"spec": {"suspend": false}}));
+        let started = self.jobs.patch(name, &PatchParams::default(), &run).await;
+        started.with_context(|| format!("failed to start Job {name}"))?;
+        Ok(())
+    }
+
+    pub(super) async fn drop_job(&self, name: &str) -> anyhow::Result<()> {
+        deleted(self.jobs.delete(name, &DeleteParams::background()).await)
+            .with_context(|| format!("failed to delete Job {name}"))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! What a node is for kerf, and what is left to its admin once it is given back. Pure.
+
+use kerf_core::managed::is_managed;
+use kerf_core::{keys, nvidia_keys};
+use std::collections::BTreeMap;
+
+/// What a node is for kerf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// kerf cuts its GPUs.
+    Managed,
+    /// It is kerf's no more by its label, and not all is done that follows from it.
+    Leaving,
+    /// It was given back.
+    Released,
+    /// It never was kerf's.
+    NotManaged,
+}
+
+impl Standing {
+    /// By the node's labels, whether it has a GpuNode, and whether there is an agent's pod there or a Job to leave it.
+    pub(super) fn of(labels: &BTreeMap<String, String>, has_gpu_node: bool, has_pods: bool) -> Self {
+        match labels.get(keys::MANAGED).map(String::as_str) {
+            Some("false") if has_gpu_node || has_pods => Self::Leaving,
+            Some("false") => Self::Released,
+            // The chart's managedNodes may say more than the labels do: then its agent has made the GpuNode.
+            _ if is_managed(labels) || has_gpu_node || has_pods => Self::Managed,
+            _ => Self::NotManaged,
+        }
+    }
+}
+
+/// The command by which NVIDIA's programs come back, where labels keep them away.
+pub(super) fn nvidias_return(node: &str, labels: &BTreeMap<String, String>) -> Option<String> {
+    let away = [nvidia_keys::DEPLOY_DEVICE_PLUGIN, nvidia_keys::DEPLOY_MIG_MANAGER];
+    let away = away.into_iter().filter(|key| labels.get(*key).is_some_and(|value| value == "false"));
+    let removed: Vec<String> = away.map(|key| format!("{key}-")).collect();
+    (!removed.is_empty()).then(|| format!("kubectl label node {node} {}", removed.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRESENT: (&str, &str) = ("nvidia.com/gpu.present", "true");
+    const NO_PLUGIN: (&str, &str) = ("nvidia.com/gpu.deploy.device-plugin", "false");
+    const NO_MIG_MANAGER: (&str, &str) = ("nvidia.com/gpu.deploy.mig-manager", "false");
+
+    fn labels(of: &[(&str, &str)]) -> BTreeMap<String, String> {
+        of.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_node_is_kerfs_by_its_labels_or_by_what_kerf_has_there() {
+        let (own, not) = (("kerf.dev/managed", "true"), ("kerf.dev/managed", "false"));
+        for (of, has_gpu_node, has_pods, standing) in [
+            (&[own][..], false, false, Standing::Managed),
+            (&[PRESENT, NO_PLUGIN], false, false, Standing::Managed),
+            (&[PRESENT], true, false, Standing::Managed),
+            (&[PRESENT], false, true, Standing::Managed),
+            (&[PRESENT], false, false, Standing::NotManaged),
+            (&[], false, false, Standing::NotManaged),
+            (&[not], true, false, Standing::Leaving),
+            (&[not], false, true, Standing::Leaving),
+            (&[not, PRESENT, NO_PLUGIN], false, false, Standing::Released),
+        ] {
+            assert_eq!(Standing::of(&labels(of), has_gpu_node, has_pods), standing, "{of:?}");
+        }
+    }
+
+    #[test]
+    fn only_labels_that_keep_nvidias_programs_away_are_to_be_removed() {
+        let none = &[PRESENT, ("nvidia.com/gpu.deploy.mig-manager", "true")][..];
+        for (of, command) in [
+            (none, None),
+            (&[NO_PLUGIN], Some("kubectl label node n1 nvidia.com/gpu.deploy.device-plugin-")),
+            (
+                &[NO_MIG_MANAGER, NO_PLUGIN],
+                Some(
+                    "kubectl label node n1 nvidia.com/gpu.deploy.device-plugin- nvidia.com/gpu.deploy.mig-manager-",
+                ),
+            ),
+        ] {
+            assert_eq!(nvidias_return("n1", &labels(of)).as_deref(), command, "{of:?}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The steps by which a node is given back, in this order: its pods have ended; it is kerf's no more; its agent has; what that had set
+//! is put back; its GpuNode goes, and the Job that put it back.
+//!
+//! The agent sees slices become free, and nobody else: so pods are waited for while it is there. Once it has ended it has said that the
+//! node is not served, and the extender promises nothing there.
+
+use super::Args;
+use super::holders::holders;
+use super::refused::Refused;
+use super::standing::{Standing, nvidias_return};
+use crate::uninstall::job::{self, AGENT, NAME_LABEL, is_ready};
+use crate::uninstall::{admins_policy, deleted};
+use anyhow::Context as _;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::keys;
+use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::plugin_pod::PluginPod;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The wait between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How long a promise to a pod that is not bound may outlast the agent: the scheduler tries again, and it is given up.
+const GIVEN_UP: Duration = Duration::from_secs(30);
+
+/// Gives the node back.
+pub(super) async fn release(client: Client, args: &Args) -> anyhow::Result<()> {
+    let release = Release::new(client, args);
+    let name = &args.node;
+    let node = release.node().await?;
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    match release.standing(&node).await? {
+        Standing::NotManaged => return Err(Refused::NotManaged(name.clone()).into()),
+        Standing::Released => println!("node {name} was given back already"),
+        standing => release.leave(&node, standing == Standing::Managed).await?,
+    }
+    if let Some(command) = nvidias_return(name, &labels) {
+        println!("labels keep NVIDIA's programs away from it; to let them come back: {command}");
+    }
+    if node.spec.and_then(|spec| spec.unschedulable) == Some(true) {
+        println!("it is cordoned; when NVIDIA's device plugin serves it: kubectl uncordon {name}");
+    }
+    Ok(())
+}
+
+pub(super) struct Release<'a> {
+    pub(super) args: &'a Args,
+    nodes: Api<Node>,
+    gpu_nodes: Api<GpuNode>,
+    pods: Api<PluginPod>,
+    agents: Api<DaemonSet>,
+    agents_pods: Api<PluginPod>,
+    pub(super) jobs: Api<Job>,
+}
+
+impl<'a> Release<'a> {
+    fn new(client: Client, args: &'a Args) -> Self {
+        Self {
+            args,
+            nodes: Api::all(client.clone()),
+            gpu_nodes: Api::all(client.clone()),
+            pods: Api::all(client.clone()),
+            agents: Api::namespaced(client.clone(), &args.namespace),
+            agents_pods: Api::namespaced(client.clone(), &args.namespace),
+            jobs: Api::namespaced(client, &args.namespace),
+        }
+    }
+
+    async fn node(&self) -> anyhow::Result<Node> {
+        let name = &self.args.node;
+        let node = self.nodes.get_opt(name).await.with_context(|| format!("failed to read node {name}"))?;
+        Ok(node.ok_or_else(|| Refused::NoNode(name.clone()))?)
+    }
+
+    pub(super) async fn gpu_node(&self) -> anyhow::Result<Option<GpuNode>> {
+        let name = &self.args.node;
+        self.gpu_nodes.get_opt(name).await.with_context(|| format!("failed to read GpuNode {name}"))
+    }
+
+    async fn standing(&self, node: &Node) -> anyhow::Result<Standing> {
+        let has_pods = self.agent_runs().await? || self.job(&job::name(node)).await?.is_some();
+        let labels = node.metadata.labels.clone().unwrap_or_default();
+        Ok(Standing::of(&labels, self.gpu_node().await?.is_some(), has_pods))
+    }
+
+    async fn leave(&self, node: &Node, is_managed: bool) -> anyhow::Result<()> {
+        let Args { node: name, namespace, settle, timeout, .. } = self.args;
+        if !is_ready(node) {
+            return Err(Refused::NotReady(name.clone()).into());
+        }
+        let agents = self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?;
+        let agents = agents.ok_or_else(|| Refused::NoAgents(namespace.clone()))?;
+        let job = job::leave(&agents, node, *settle)?;
+        if is_managed {
+            self.pods_end().await?;
+            self.take_away().await?;
+        }
+        let end = Instant::now() + *timeout;
+        self.agent_ends(end).await?;
+        self.nobody_holds().await?;
+        self.put_back(&job, &job::name(node), end + *settle).await?;
+        self.forget().await?;
+        self.drop_job(&job::name(node)).await?;
+        println!("node {name} is kerf's no more");
+        Ok(())
+    }
+
+    /// Waits until nobody holds anything, as long as that is wanted and an agent is there to see it.
+    async fn pods_end(&self) -> anyhow::Result<()> {
+        let end = Instant::now() + self.args.wait.unwrap_or_default();
+        let mut told = BTreeSet::new();
+        loop {
+            let (held, _) = self.holders().await?;
+            if held.is_empty() {
+                return Ok(());
+            }
+            let (node, pods) = (self.args.node.clone(), listed(&held));
+            if !self.agent_runs().await? {
+                return Err(Refused::HeldUnseen { node, pods }.into());
+            }
+            if self.args.wait.is_some() && held != told {
+                println!("waiting for pods that hold slices of node {node}: {pods}");
+                told = held;
+            }
+            in_time(end, || Refused::Held { node, pods }).await?;
+        }
+    }
+
+    /// Who holds something, and the GpuNode that was looked at.
+    async fn holders(&self) -> anyhow::Result<(BTreeSet<String>, Option<GpuNode>)> {
+        let node = &self.args.node;
+        let here = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let pods =
+            self.pods.list(&here).await.with_context(|| format!("failed to list the pods of node {node}"))?;
+        let gpu_node = self.gpu_node().await?;
+        Ok((holders(node, gpu_node.as_ref(), &pods.items)?, gpu_node))
+    }
+
+    /// By the label it is nobody's: the agent's pod goes, and no other comes.
+    async fn take_away(&self) -> anyhow::Result<()> {
+        let name = &self.args.node;
+        let label = Patch::Merge(json!({"metadata": {"labels": {keys::MANAGED: "false"}}}));
+        let labelled = self.nodes.patch(name, &PatchParams::default(), &label).await;
+        labelled.with_context(|| format!("failed to label node {name}; nothing was done"))?;
+        println!("node {name} is labelled {}=false", keys::MANAGED);
+        Ok(())
+    }
+
+    async fn agent_runs(&self) -> anyhow::Result<bool> {
+        let theirs = ListParams::default().labels(&format!("{NAME_LABEL}={AGENT}"));
+        let pods = self.agents_pods.list(&theirs).await.context("failed to list the agents' pods")?;
+        Ok(pods.iter().any(|pod| pod.is_on(&self.args.node)))
+    }
+
+    /// Agent and Job need the same record.
+    async fn agent_ends(&self, end: Instant) -> anyhow::Result<()> {
+        let Args { node, namespace, .. } = self.args;
+        while self.agent_runs().await? {
+            in_time(end, || Refused::AgentStays { node: node.clone(), namespace: namespace.clone() }).await?;
+        }
+        println!("its agent has ended");
+        Ok(())
+    }
+
+    /// A pod may have come while the agent ended: what it holds would be left alone, and nobody would see it end.
+    async fn nobody_holds(&self) -> anyhow::Result<Option<GpuNode>> {
+        let end = Instant::now() + GIVEN_UP;
+        loop {
+            let (held, gpu_node) = self.holders().await?;
+            if held.is_empty() {
+                return Ok(gpu_node);
+            }
+            let (node, pods) = (self.args.node.clone(), listed(&held));
+            in_time(end, || Refused::HeldUnseen { node, pods }).await?;
+        }
+    }
+
+    /// Deletes the GpuNode as it was when nobody held anything: what changed since is looked at again.
+    async fn forget(&self) -> anyhow::Result<()> {
+        let name = &self.args.node;
+        loop {
+            let Some(gpu_node) = self.nobody_holds().await? else { return Ok(()) };
+            let ObjectMeta { uid, resource_version, .. } = gpu_node.metadata.clone();
+            let as_seen = Preconditions { uid, resource_version };
+            let delete = DeleteParams { preconditions: Some(as_seen), ..DeleteParams::default() };
+            match deleted(self.gpu_nodes.delete(name, &delete).await) {
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                result => {
+                    result.with_context(|| format!("failed to delete GpuNode {name}"))?;
+                    println!("GpuNode {name} is deleted");
+                    if let Some(policy) = admins_policy(&gpu_node) {
+                        println!(
+                            "an admin had written its spec.policy, to keep if kerf is to come back: {policy}"
+                        );
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn listed(pods: &BTreeSet<String>) -> String {
+    pods.iter().cloned().collect::<Vec<_>>().join(", ")
+}
+
+/// Waits a moment; fails with `why` when the time is over.
+pub(super) async fn in_time(end: Instant, why: impl FnOnce() -> Refused) -> Result<(), Refused> {
+    if Instant::now() >= end {
+        return Err(why());
+    }
+    tokio::time::sleep(LOOK).await;
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "steps_tests.rs"]
+mod tests;

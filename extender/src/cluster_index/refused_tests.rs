@@ -1,0 +1,83 @@
+//! Who waits without hope of a node.
+
+use super::super::tests::{index, known, reserve, uid};
+use super::*;
+use kerf_core::contract::{ConditionStatus, GpuNodeSpec, GpuNodeStatus};
+use kerf_core::kind::Kind;
+use kerf_core::testing::{node_status, request};
+use kerf_runtime::gpu_node::GpuNode;
+use serde_json::json;
+
+fn refused(index: &mut ClusterIndex) -> Vec<String> {
+    let mut names: Vec<_> = index.refused_pods().into_iter().map(|(_, pod, _)| pod.name).collect();
+    names.sort();
+    names
+}
+
+fn show(index: &mut ClusterIndex, name: &str, status: &GpuNodeStatus) {
+    let mut node = GpuNode::new(&NodeName::new(name));
+    (node.spec, node.status) = (Some(json!(GpuNodeSpec::default())), Some(json!(status)));
+    index.show_node(&node);
+}
+
+/// An H100 that is not in MIG mode.
+fn without_mig() -> GpuNodeStatus {
+    let mut status = node_status(&["H100-80GB"]);
+    status.gpus[0].kinds = Kind::ALL[1..].to_vec();
+    status
+}
+
+fn not_ready(mut status: GpuNodeStatus) -> GpuNodeStatus {
+    status.conditions[0].status = ConditionStatus::False;
+    status
+}
+
+#[test]
+fn only_pods_that_were_refused_and_have_nothing_are_looked_at() {
+    let mut index = index();
+    let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
+    for pod in ["a", "quota", "promised"] {
+        index.show_pod(known(pod, None));
+        index.refused(&uid(pod), &PodKey::new("default", pod), &ask, &["n"], pod == "quota");
+    }
+    reserve(&mut index, "promised");
+    assert_eq!(refused(&mut index), ["a"]);
+}
+
+#[test]
+fn a_pod_that_no_node_could_serve_waits_though_nobody_was_asked_about_it() {
+    let mut index = index();
+    index.remove_node(&"n".into());
+    for pod in [
+        known("a", None),
+        known("b", None),
+        KnownPod { gated: true, ..known("gated", None) },
+        KnownPod { deleting: true, ..known("leaves", None) },
+        known("runs", Some("elsewhere")),
+    ] {
+        index.show_pod(pod);
+    }
+    assert_eq!(refused(&mut index), ["a", "b"], "there is no node at all");
+    show(&mut index, "t4", &node_status(&["T4-16GB"]));
+    show(&mut index, "h100", &without_mig());
+    show(&mut index, "dead", &not_ready(without_mig()));
+    assert_eq!(refused(&mut index), ["a", "b"]);
+    show(&mut index, "starts", &not_ready(node_status(&["H100-80GB"])));
+    assert!(refused(&mut index).is_empty(), "it could, once its agent is there");
+    show(&mut index, "starts", &node_status(&["H100-80GB"]));
+    assert!(refused(&mut index).is_empty());
+    index.show_shut("starts".into(), true);
+    assert_eq!(refused(&mut index), ["a", "b"], "a cordoned node is offered to nobody");
+    index.show_shut("starts".into(), false);
+    assert!(refused(&mut index).is_empty());
+}
+
+#[test]
+fn gated_pods_are_not_among_those_that_a_former_leader_refused() {
+    let mut index = index();
+    show(&mut index, "n", &node_status(&["H100-80GB"]));
+    index.show_pod(KnownPod { gated: true, ..known("gated", None) });
+    index.show_pod(known("a", None));
+    let woken: Vec<_> = index.wake(std::time::Instant::now()).into_iter().map(|(_, pod)| pod.name).collect();
+    assert_eq!(woken, ["a"]);
+}

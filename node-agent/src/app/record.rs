@@ -1,0 +1,98 @@
+//! The record, which one process at a time has on a node: an agent, or one that leaves the node. Both change what is set there.
+
+use crate::args::Args;
+use crate::checkpoint::{self, CheckpointError};
+use crate::node::Recalled;
+use crate::recording::Recording;
+use anyhow::Context as _;
+use kerf_runtime::admin::{self, Readiness};
+use kerf_runtime::shutdown::CancellationToken;
+use prometheus_client::registry::Registry;
+use std::time::Duration;
+
+/// The wait between two tries to have it: an agent of before ends within seconds, and who leaves takes minutes.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+
+/// The record, and what an earlier process recorded.
+type Opened = (Recording, Option<Recalled>);
+
+/// Opens the record once nobody else has it; `None` at `stop`. Meanwhile nothing is wrong with this process: it answers that it
+/// lives.
+pub(super) async fn open(args: &Args, stop: &CancellationToken) -> anyhow::Result<Option<Opened>> {
+    let boot_id = args.proc_dir.join(checkpoint::BOOT_ID.trim_start_matches("/proc/"));
+    let boot_id = checkpoint::boot_id(&boot_id).context("--proc-dir")?;
+    if let Some(opened) = try_open(args, &boot_id)? {
+        return Ok(Some(opened));
+    }
+    let folder = args.state_dir.display();
+    tracing::warn!(%folder, "another agent serves this node, or one leaves it; waiting until it has ended");
+    let waiting = async {
+        while stop.run_until_cancelled(tokio::time::sleep(TRY_AGAIN)).await.is_some() {
+            if let Some(opened) = try_open(args, &boot_id)? {
+                return Ok(Some(opened));
+            }
+        }
+        Ok(None)
+    };
+    tokio::select! {
+        opened = waiting => opened,
+        () = live(args, stop) => Ok(None),
+    }
+}
+
+/// `None` while another process has it.
+fn try_open(args: &Args, boot_id: &str) -> anyhow::Result<Option<Opened>> {
+    match Recording::open(&args.state_dir, boot_id.to_owned()) {
+        Err(CheckpointError::InUse(_)) => Ok(None),
+        opened => opened.map(Some).context("--state-dir"),
+    }
+}
+
+/// Answers `/livez`, for as long as it is polled.
+async fn live(args: &Args, stop: &CancellationToken) {
+    let readiness = Readiness::new(&["record"]);
+    let serving = admin::serve(args.admin.admin_address, readiness, Registry::default(), stop.clone());
+    if let Err(error) = serving.await {
+        // The one that has the record may have the address too.
+        tracing::debug!(%error, "--admin-address");
+    }
+    std::future::pending::<()>().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+    use std::path::Path;
+
+    /// An agent that finds all that it needs in `folder`.
+    fn args(folder: &Path) -> Args {
+        let boot_id = folder.join("sys/kernel/random/boot_id");
+        std::fs::create_dir_all(boot_id.parent().unwrap()).unwrap();
+        std::fs::write(&boot_id, "boot\n").unwrap();
+        let (proc, state) = (folder.display().to_string(), folder.join("state").display().to_string());
+        let given = ["kerf-node-agent", "--node=n1", "--admin-address=127.0.0.1:0", "--proc-dir", &proc];
+        Args::try_parse_from(given.into_iter().chain(["--state-dir", &state])).unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_comes_second_waits_until_the_first_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let (args, stop) = (args(folder.path()), CancellationToken::new());
+        let first = open(&args, &stop).await.unwrap().unwrap();
+        let second = open(&args, &stop);
+        tokio::pin!(second);
+        assert!(tokio::time::timeout(TRY_AGAIN / 5, &mut second).await.is_err(), "it has to wait");
+        drop(first);
+        assert!(second.await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn who_waits_ends_when_it_is_told_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let (args, stop) = (args(folder.path()), CancellationToken::new());
+        let _first = open(&args, &stop).await.unwrap();
+        stop.cancel();
+        assert!(open(&args, &stop).await.unwrap().is_none());
+    }
+}

@@ -8,8 +8,8 @@ use super::{ClusterIndex, IndexedNode};
 use kerf_core::names::NodeName;
 use std::time::{Duration, Instant};
 
-/// How long an agent may be behind its spec without a step. It follows within a second; its writes may fail for a while, and
-/// a watch that died silently is begun anew.
+/// How long an agent may be behind its spec without a step. It follows within a second, and its writes may fail for a while.
+/// One whose watch died silently hears nothing for a minute: meanwhile its node is passed over, as if it were gone.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An agent that is behind its spec.

@@ -103,9 +103,9 @@ impl Bind {
             Some(promise) => self.ready(term, &promise, gate).await?,
             None => None,
         };
-        term.with(|index| index.begin_post(&self.uid));
-        let post =
-            timeout_at(gate + POST_GRACE, binding::post(&term.client, self, assignment.as_ref())).await;
+        let until = gate + POST_GRACE;
+        term.with(|index| index.begin_post(&self.uid, &self.key, until.into_std()));
+        let post = timeout_at(until, binding::post(&term.client, self, assignment.as_ref())).await;
         match post.unwrap_or(Err(BindingError::TimedOut)) {
             Ok(()) => {
                 term.with(|index| index.bound(&self.uid, &self.key, &self.node));

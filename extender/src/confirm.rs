@@ -1,12 +1,12 @@
-//! Asks the API server about pods that the watch shows no more, so that a promise is given back for good reason only;
-//! and from time to time has the index look at everything anew.
+//! Asks the API server about pods that the watch shows no more, so that a promise is given back for good reason only, and
+//! about those whose Binding was never answered; and from time to time has the index look at everything anew.
 
 use crate::binding;
 use crate::term::Term;
 use futures::StreamExt;
 use kerf_core::names::PodUid;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// How often everything is looked at anew. Events do the work; this finds what one of them missed.
@@ -23,7 +23,7 @@ pub async fn run(term: Arc<Term>) {
     loop {
         tokio::select! {
             () = term.stop.cancelled() => return,
-            _ = resync.tick() => term.with(crate::cluster_index::ClusterIndex::resync),
+            _ = resync.tick() => term.with(|index| index.resync(Instant::now())),
             () = term.confirm.notified() => confirm(&term).await,
         }
     }
@@ -36,10 +36,50 @@ async fn confirm(term: &Arc<Term>) {
 
 async fn confirm_one(term: &Arc<Term>, uid: PodUid) {
     let Some(key) = term.with(|index| index.promised_pod(&uid)) else { return };
+    let asked = Instant::now();
     match timeout(PATIENCE, binding::pod(&term.client, &key, &uid)).await {
         Ok(Ok(None)) => term.with(|index| index.pod_gone(&uid)),
-        Ok(Ok(Some(pod))) => term.with(|index| index.show_stray(pod)),
+        Ok(Ok(Some(pod))) => term.with(|index| index.looked_up(pod, asked)),
         Ok(Err(error)) => tracing::warn!(pod = %key, %error, "failed to look a pod up"),
         Err(_) => tracing::warn!(pod = %key, "failed to look a pod up in time"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_stand_in::ApiStandIn;
+    use crate::ask::Ask;
+    use crate::cluster_index::UNCERTAIN;
+    use crate::in_force::InForce;
+    use crate::metrics::Metrics;
+    use kerf_core::contract::GpuNodeSpec;
+    use kerf_core::names::PodKey;
+    use kerf_core::packing::Terms;
+    use kerf_core::testing::{node_status, request};
+    use kerf_runtime::shutdown::CancellationToken;
+
+    #[tokio::test]
+    async fn a_pod_whose_binding_was_never_answered_is_free_to_go_once_it_is_known_not_to_be_bound() {
+        let api = ApiStandIn::new();
+        api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
+        api.put_pod("a", None);
+        let (metrics, _) = Metrics::new(&Arc::default());
+        let (terms, stop) = (Terms::default(), CancellationToken::new());
+        let term = Term::new(api.client(), metrics, 1, terms, InForce::default(), stop);
+        let (uid, key) = (PodUid::new("uid-a"), PodKey::new("default", "a"));
+        let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
+        let long_ago = Instant::now().checked_sub(UNCERTAIN).unwrap();
+        term.with(|index| {
+            index.show_node(&api.node("n"));
+            index.reserve(&uid, &key, &"n".into(), Some(ask)).unwrap();
+            index.begin_post(&uid, &key, long_ago);
+            index.resync(long_ago);
+            assert!(!index.give_up(&uid));
+        });
+        assert!(term.take_unconfirmed().is_empty());
+        term.with(|index| index.resync(Instant::now()));
+        confirm(&term).await;
+        assert!(term.with(|index| index.give_up(&uid)));
     }
 }

@@ -182,6 +182,7 @@ mod tests {
             Refusal::UnreadableStatus,
             Refusal::UnreadableSpec,
             Refusal::AgentNotReady,
+            Refusal::AgentSilent,
             Refusal::ReservedElsewhere,
             Refusal::QuotaFull,
             Refusal::OverQuota,
@@ -200,18 +201,19 @@ mod tests {
             Refusal::UnreadableStatus => 3,
             Refusal::UnreadableSpec => 4,
             Refusal::AgentNotReady => 5,
-            Refusal::ReservedElsewhere => 6,
-            Refusal::QuotaFull => 7,
-            Refusal::OverQuota => 8,
-            Refusal::NeverFits => 9,
-            Refusal::NotSelected => 10,
-            Refusal::CountNeverFits => 11,
-            Refusal::OneReplica => 12,
-            Refusal::LayoutChanging => 13,
-            Refusal::SlicesLeft => 14,
-            Refusal::NoRoom => 15,
+            Refusal::AgentSilent => 6,
+            Refusal::ReservedElsewhere => 7,
+            Refusal::QuotaFull => 8,
+            Refusal::OverQuota => 9,
+            Refusal::NeverFits => 10,
+            Refusal::NotSelected => 11,
+            Refusal::CountNeverFits => 12,
+            Refusal::OneReplica => 13,
+            Refusal::LayoutChanging => 14,
+            Refusal::SlicesLeft => 15,
+            Refusal::NoRoom => 16,
         };
-        assert_eq!(all.map(number).to_vec(), (0..16).collect::<Vec<_>>());
+        assert_eq!(all.map(number).to_vec(), (0..17).collect::<Vec<_>>());
         let text = include_str!("../../docs/events.md");
         for refusal in all {
             assert!(text.contains(&format!("| `{refusal}` |")), "{refusal}");

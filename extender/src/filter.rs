@@ -46,7 +46,7 @@ pub fn filter<'n>(
     index.expire(now);
     index.drop_tentative(&pod.uid);
     index.waits_no_longer(&pod.uid);
-    if let Some(place) = promised(index, &pod.uid, offered) {
+    if let Some(place) = promised(index, pod, offered) {
         return only(offered, &place);
     }
     let ask = match &pod.ask {
@@ -115,15 +115,21 @@ pub fn prioritize<'n>(
 }
 
 /// The node on which the pod has a promise that it can use. One that it cannot use is given up, so that a cordoned node
-/// or a dead agent does not hold the pod for ever; unless its Binding may just be made.
-fn promised(index: &mut ClusterIndex, uid: &PodUid, offered: &[&str]) -> Option<NodeName> {
-    let place = index.place_of(uid)?.clone();
+/// or a dead agent does not hold the pod for ever; unless its Binding may yet be made, until that is known.
+fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str]) -> Option<NodeName> {
+    let place = index.place_of(&pod.uid)?.clone();
     let serving = match index.node(&place) {
         Some(node) => node.serving().is_ok(),
         None => index.is_open(&place),
     };
     let usable = serving && offered.contains(&place.as_str());
-    if !usable && index.give_up(uid) { None } else { Some(place) }
+    if !usable && index.give_up(&pod.uid) {
+        return None;
+    }
+    if let (false, Ok(ask)) = (usable, &pod.ask) {
+        index.held_up(&pod.uid, ask, offered);
+    }
+    Some(place)
 }
 
 /// Filters for a pod that asks NVIDIA's device plugin and not kerf: where our names are hidden from the scheduler, nobody else

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cluster_index::{Progress, Promise};
+use crate::cluster_index::{Progress, Promise, UNCERTAIN};
 use crate::compute::Compute;
 use crate::pod::KnownPod;
 use crate::tentative::LIFETIME;
@@ -44,25 +44,30 @@ fn choose(index: &mut ClusterIndex, pod: &Candidate, nodes: &[&str], now: Instan
     scores.into_iter().max_by_key(|(_, score)| *score).map(|(name, _)| name.to_owned())
 }
 
-/// A bound pod, and whether its owner lets it move.
-fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
-    bind(index, pod, node);
-    index.show_pod(KnownPod {
+/// A pod as the watch shows it before it is bound.
+fn unbound(pod: &Candidate) -> KnownPod {
+    KnownPod {
         devices: Devices::new(),
         has_slices: false,
         asks_for_nothing: false,
         uid: pod.uid.clone(),
         key: pod.key.clone(),
-        node: Some(node.into()),
+        node: None,
         ended: false,
         compute: Compute::default(),
         deleting: false,
         gated: false,
-        movable,
+        movable: false,
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: None,
         facts: Arc::default(),
-    });
+    }
+}
+
+/// A bound pod, and whether its owner lets it move.
+fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
+    bind(index, pod, node);
+    index.show_pod(KnownPod { node: Some(node.into()), movable, ..unbound(pod) });
 }
 
 #[test]
@@ -163,23 +168,8 @@ fn shares(resource: &str, first_is_busy: bool) -> Vec<String> {
     }
     let place = |n: usize| {
         let pod = pod(&n.to_string(), resource);
-        let known = KnownPod {
-            devices: Devices::new(),
-            has_slices: false,
-            asks_for_nothing: false,
-            uid: pod.uid.clone(),
-            key: pod.key.clone(),
-            node: None,
-            ended: false,
-            compute: Compute { cpu: CpuMilli(100), memory: MemoryMib(256) },
-            deleting: false,
-            gated: false,
-            movable: false,
-            request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
-            policy: None,
-            facts: Arc::default(),
-        };
-        index.show_pod(known);
+        let compute = Compute { cpu: CpuMilli(100), memory: MemoryMib(256) };
+        index.show_pod(KnownPod { compute, ..unbound(&pod) });
         let node = choose(&mut index, &pod, &["n1", "n2"], Instant::now()).unwrap();
         bind(&mut index, &pod, &node);
         node
@@ -265,10 +255,29 @@ fn a_promise_whose_binding_may_have_been_made_is_not_given_up() {
     let (a, now) = (pod("a", SMALL), Instant::now());
     filter(&mut index, &a, &["n1", "n2"], now);
     bind(&mut index, &a, "n1");
-    index.begin_post(&a.uid);
+    index.begin_post(&a.uid, &a.key, now);
     assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
     index.post_refused(&a.uid);
     assert_eq!(filter(&mut index, &a, &["n2"], now).fitting, ["n2"]);
+}
+
+#[test]
+fn a_pod_whose_binding_was_not_made_is_told_of_the_place_that_it_could_have() {
+    let mut index = cluster(&[("n1", &["H100-80GB"]), ("n2", &["H100-80GB"])]);
+    index.nodes_listed();
+    index.pods_listed();
+    let (a, now) = (pod("a", SMALL), Instant::now());
+    filter(&mut index, &a, &["n1", "n2"], now);
+    bind(&mut index, &a, "n1");
+    index.begin_post(&a.uid, &a.key, now);
+    // The node is cordoned before the next try.
+    assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
+    let later = now + UNCERTAIN;
+    assert!(index.wake(later).is_empty());
+    index.looked_up(unbound(&a), later);
+    assert_eq!(index.place_of(&a.uid), None, "its slice is others' again");
+    assert_eq!(index.wake(later), [(a.uid.clone(), a.key.clone())]);
+    assert_eq!(filter(&mut index, &a, &["n2"], later).fitting, ["n2"]);
 }
 
 #[test]
@@ -293,23 +302,7 @@ fn an_expectation_ends_with_the_pod() {
     let (a, b, now) = (pod("a", WHOLE), pod("b", WHOLE), Instant::now());
     filter(&mut index, &a, &["n1"], now);
     assert_eq!(filter(&mut index, &b, &["n1"], now).refused, [("n1", Refusal::NoRoom)]);
-    let known = KnownPod {
-        devices: Devices::new(),
-        has_slices: false,
-        asks_for_nothing: false,
-        uid: a.uid.clone(),
-        key: a.key.clone(),
-        node: None,
-        ended: false,
-        compute: Compute::default(),
-        deleting: true,
-        gated: false,
-        movable: false,
-        request: None,
-        policy: None,
-        facts: Arc::default(),
-    };
-    index.hide_pod(&known);
+    index.hide_pod(&KnownPod { deleting: true, request: None, ..unbound(&a) });
     assert_eq!(filter(&mut index, &b, &["n1"], now).fitting, ["n1"]);
 }
 

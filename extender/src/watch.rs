@@ -110,6 +110,7 @@ fn tell_machine(term: &Arc<Term>, event: Event<NodeView>) {
     match event {
         Event::InitApply(node) | Event::Apply(node) => term.with(|index| {
             let node = node.into_machine();
+            index.show_shut(node.name(), node.is_shut());
             index
                 .show_allocatable(node.name(), Some(node.allocatable().map(Compute::of).unwrap_or_default()));
             index.show_static(node.name(), node.static_node());
@@ -117,6 +118,7 @@ fn tell_machine(term: &Arc<Term>, event: Event<NodeView>) {
         }),
         Event::Delete(node) => term.with(|index| {
             let node = node.into_machine();
+            index.show_shut(node.name(), false);
             index.show_allocatable(node.name(), None);
             index.show_static(node.name(), None);
             index.show_labels(node.name(), None);

@@ -1,6 +1,7 @@
-//! A Node as kerf's programs watch it: its labels and what it has for pods. Nothing else of a Node is read or kept.
+//! A Node as kerf's programs watch it: its labels, what it has for pods, and whether it takes any. Nothing else of a Node is
+//! read or kept.
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::keys;
@@ -10,6 +11,10 @@ use kube::Resource;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
+/// The taints that Kubernetes puts on a Node which is cordoned or lost.
+const SHUT: [&str; 3] =
+    ["node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
 /// The parts of a Node that a watch reads.
 #[derive(Debug, Clone, Default, Deserialize, Resource)]
 #[resource(inherit = Node)]
@@ -17,9 +22,23 @@ pub struct Machine {
     /// Its metadata.
     #[serde(default)]
     pub metadata: ObjectMeta,
+    /// What is wanted of it.
+    #[serde(default)]
+    pub spec: Option<MachineSpec>,
     /// What it has.
     #[serde(default)]
     pub status: Option<MachineStatus>,
+}
+
+/// The part of a Node's spec that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct MachineSpec {
+    /// Whether it is cordoned.
+    #[serde(default)]
+    pub unschedulable: Option<bool>,
+    /// Its taints.
+    #[serde(default)]
+    pub taints: Option<Vec<Taint>>,
 }
 
 /// The part of a Node's status that matters here.
@@ -44,6 +63,16 @@ impl Machine {
     #[must_use]
     pub fn allocatable(&self) -> Option<&BTreeMap<String, Quantity>> {
         self.status.as_ref()?.allocatable.as_ref()
+    }
+
+    /// Whether new pods are sent elsewhere: it is cordoned, or lost. Pods may tolerate that; none is counted on to.
+    #[must_use]
+    pub fn is_shut(&self) -> bool {
+        let keeps_away =
+            |taint: &Taint| SHUT.contains(&taint.key.as_str()) && taint.effect != "PreferNoSchedule";
+        self.spec.as_ref().is_some_and(|spec| {
+            spec.unschedulable == Some(true) || spec.taints.iter().flatten().any(keeps_away)
+        })
     }
 
     /// What it offers as a static node; `None` if it is none by what it says of itself.
@@ -97,5 +126,25 @@ mod tests {
         assert_eq!(node(json!({"kerf.dev/managed": "true"})).static_node(), None);
         assert_eq!(node(json!(null)).allocatable().unwrap()["cpu"].0, "7500m");
         assert_eq!(Machine::default().static_node(), None);
+    }
+
+    #[test]
+    fn a_node_that_is_cordoned_or_lost_is_shut() {
+        let taint = |key: &str, effect: &str| json!({"taints": [{"key": key, "effect": effect}]});
+        for (spec, is_shut) in [
+            (json!(null), false),
+            (json!({"podCIDR": "10.0.0.0/24", "taints": null}), false),
+            (json!({"unschedulable": true}), true),
+            (taint("node.kubernetes.io/unreachable", "NoExecute"), true),
+            (taint("node.kubernetes.io/not-ready", "NoSchedule"), true),
+            (taint("node.kubernetes.io/unschedulable", "NoSchedule"), true),
+            (taint("node.kubernetes.io/not-ready", "PreferNoSchedule"), false),
+            (taint("node.kubernetes.io/memory-pressure", "NoSchedule"), false),
+            (taint("nvidia.com/gpu", "NoSchedule"), false),
+        ] {
+            let node = json!({"metadata": {"name": "n"}, "spec": spec});
+            let node: Machine = serde_json::from_value(node).unwrap();
+            assert_eq!(node.is_shut(), is_shut, "{spec}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodSchedulingGate};
 use kerf_core::contract::{Demand, Reason};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
@@ -11,6 +11,8 @@ use kerf_tests::cluster::{
 };
 use kerf_tests::oracle::Truth;
 use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -31,10 +33,15 @@ spec:
 
 /// An H100, of which MIG makes seven, beside a T4, which has room for seven shares of two GB.
 async fn cluster(folder: &tempfile::TempDir) -> anyhow::Result<Cluster> {
+    cluster_of(folder, &[("h100", Model::H100), ("t4", Model::T4)]).await
+}
+
+/// Nodes with one GPU each.
+async fn cluster_of(folder: &tempfile::TempDir, nodes: &[(&str, Model)]) -> anyhow::Result<Cluster> {
     let policy = folder.path().join("policy.yaml");
     std::fs::write(&policy, POLICY)?;
-    let nodes = vec![NodeSpec::new("h100", Model::H100, 1), NodeSpec::new("t4", Model::T4, 1)];
-    let mut options = ClusterOptions::new(nodes);
+    let nodes = nodes.iter().map(|(name, model)| NodeSpec::new(name, *model, 1));
+    let mut options = ClusterOptions::new(nodes.collect());
     options.control_plane.controller_manager = false;
     options.policy = Some(policy);
     Cluster::start(options, |_| ()).await
@@ -116,6 +123,40 @@ async fn who_waits_for_what_stays_full_is_told_or_made_anew() -> anyhow::Result<
     assert_eq!(resource_of(&cluster.create(&owned(small("anew-2"))).await?)?, MPS);
     cluster.running("anew-2").await?;
     assert_eq!(cluster.phase("told").await?, "Pending", "who has no controller stays");
+    sound(&cluster).await?;
+    cluster.stop().await
+}
+
+/// Cordons a node, or takes that back, and lets the webhook and the extender hear of it.
+async fn cordon(cluster: &Cluster, node: &str, is_shut: bool) -> anyhow::Result<()> {
+    let patch = Patch::Merge(json!({"spec": {"unschedulable": is_shut}}));
+    Api::<Node>::all(cluster.plane().client()).patch(node, &PatchParams::default(), &patch).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn room_of_a_cordoned_node_attracts_nobody() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let cluster = cluster_of(&folder, &[("h1", Model::H100), ("h2", Model::H100), ("t4", Model::T4)]).await?;
+    // Of equal nodes the first by name.
+    cluster.create(&pod("whole", &[(keys::GPU_MEMORY, "80Gi"), (keys::ISOLATION, "memory")])).await?;
+    let whole = cluster.running("whole").await?;
+    assert_eq!(whole.spec.and_then(|spec| spec.node_name).as_deref(), Some("h1"));
+    let mut early = small("early");
+    early.spec.get_or_insert_default().scheduling_gates =
+        Some(vec![PodSchedulingGate { name: "example.com/later".to_owned() }]);
+    assert_eq!(resource_of(&cluster.create(&early).await?)?, MIG);
+
+    cordon(&cluster, "h2", true).await?;
+    assert_eq!(resource_of(&cluster.create(&small("new")).await?)?, MPS);
+    cluster.running("new").await?;
+    let later = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
+    cluster.pods().patch("early", &PatchParams::default(), &later).await?;
+    cluster.event("early", "nvidia.com/gpu-2gb has room for 6 more: create the pod anew").await?;
+
+    cordon(&cluster, "h2", false).await?;
+    cluster.running("early").await?;
     sound(&cluster).await?;
     cluster.stop().await
 }

@@ -66,6 +66,36 @@ async fn an_agent_that_is_killed_finds_everything_as_it_was() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_dies_without_a_word_holds_no_pod() -> anyhow::Result<()> {
+    let mut options =
+        ClusterOptions::new(vec![NodeSpec::new("n1", Model::H100, 1), NodeSpec::new("n2", Model::H100, 1)]);
+    options.control_plane.controller_manager = false;
+    let mut cluster = Cluster::start(options, |_| ()).await?;
+    cluster.nodes_mut()[0].agent().kill()?;
+    // Of equal nodes the first by name.
+    cluster.create(&asking("a", "10Gi", "hardware")).await?;
+    let promised = async || Ok(!cluster.gpu_node("n1").await?.read_spec()?.slices.is_empty());
+    wait(PATIENCE, "a place on n1 for the pod", promised).await?;
+    let is_ready = cluster.gpu_node("n1").await?.read_status()?.is_some_and(|status| status.is_ready());
+    assert!(is_ready, "nobody took that back");
+    let bound = async || {
+        let spec = cluster.pods().get("a").await?.spec.unwrap_or_default();
+        Ok(spec.node_name.as_deref() == Some("n2"))
+    };
+    wait(PATIENCE * 3, "the pod to be placed on n2", bound).await?;
+    cluster.running("a").await?;
+
+    // It comes back, and its node serves again.
+    cluster.nodes_mut()[0].agent().restart()?;
+    cluster.create(&asking("whole", "80Gi", "hardware")).await?;
+    let whole = cluster.running("whole").await?;
+    assert_eq!(whole.spec.and_then(|spec| spec.node_name).as_deref(), Some("n1"));
+    let violations = Truth::observe(&cluster).await?.violations();
+    assert!(violations.is_empty(), "{violations:?}");
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_that_restarts_is_told_every_name_again() -> anyhow::Result<()> {
     let cluster = cluster().await?;
     for node in cluster.nodes() {

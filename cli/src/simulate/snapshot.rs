@@ -110,6 +110,7 @@ pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
             Machine::deserialize(object).map_err(|error| SnapshotError::Node { index: number, error })?;
         index.show_static(machine.name(), machine.static_node());
         index.show_labels(&machine.name(), Some(machine.labels()));
+        index.show_shut(machine.name(), machine.is_shut());
     }
     Ok(index.supply())
 }

@@ -28,7 +28,7 @@ use gpu::GpuSupply;
 use index::NamedGpus;
 use labels::Labels;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// GPUs that are alike, and how many there are.
@@ -40,7 +40,9 @@ pub struct Supply {
     gpus: Arc<Gpus>,
     /// The nodes that NVIDIA's device plugin serves.
     statics: Arc<StaticNodes>,
-    /// The labels of both, as far as they are known.
+    /// Those of them that take no new pods.
+    shut: Arc<BTreeSet<NodeName>>,
+    /// The labels of all nodes with GPUs, as far as they are known.
     labels: Arc<BTreeMap<NodeName, Labels>>,
     /// What pods hold of them.
     held: Arc<Held>,

@@ -10,7 +10,6 @@ use crate::pod::KnownPod;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::contract::{Demand, Revisions, Slices};
 use kerf_core::names::{NodeName, PodUid};
-use kerf_core::packing::Refusal;
 use kerf_core::policy::{Charge, SupplyIndex};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -126,9 +125,10 @@ impl ClusterIndex {
     /// Tells `supply` what the nodes have now, promises that are not written yet included.
     pub fn show_supply(&self, supply: &mut SupplyIndex) {
         supply.retain(|name: &NodeName| self.nodes.contains_key(name));
+        supply.retain_shut(|name| self.shut.contains(name));
         for (name, node) in &self.nodes {
             if let (Some(spec), Ok(status)) = (node.working(), &node.status) {
-                let open = node.serving() != Err(Refusal::AgentNotReady);
+                let open = node.serving().is_ok();
                 supply.show(name.clone(), spec, status, open);
             } else {
                 supply.remove(name);
@@ -138,6 +138,9 @@ impl ClusterIndex {
         supply.retain_static(|name| self.is_static(name));
         for name in self.statics.names().filter(|name| self.is_static(name)) {
             supply.show_static(name.clone(), self.static_node(name.as_str()).cloned());
+        }
+        for name in &self.shut {
+            supply.show_shut(name.clone(), true);
         }
     }
 }

@@ -75,6 +75,10 @@ fn the_supply_is_what_is_left_beside_all_promises() {
     assert_eq!(room(&index, &mut supply), 7);
     reserve(&mut index, "a");
     assert_eq!(room(&index, &mut supply), 6);
+    index.show_shut("n".into(), true);
+    assert_eq!(room(&index, &mut supply), 0);
+    index.show_shut("n".into(), false);
+    assert_eq!(room(&index, &mut supply), 6);
     index.remove_node(&"n".into());
     assert_eq!(room(&index, &mut supply), 0);
 }

@@ -32,6 +32,7 @@ impl ClusterIndex {
             for name in gone {
                 self.show_static(name, None);
             }
+            self.shut.retain(|name| shown.contains(name));
         }
     }
 

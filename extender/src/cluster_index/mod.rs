@@ -13,9 +13,11 @@ mod moving;
 mod node;
 mod node_policies;
 mod pods;
+mod posting;
 mod promises;
 mod quotas;
 mod refused;
+mod silence;
 mod spec_state;
 mod statics;
 mod waking;
@@ -26,6 +28,7 @@ pub use effects::{Effects, Released, Why};
 pub use moving::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
+pub use posting::UNCERTAIN;
 pub use promises::{Progress, Promise, Unreservable};
 pub use quotas::HeldBack;
 pub use writes::Reread;
@@ -55,6 +58,8 @@ pub struct ClusterIndex {
     allocatable: HashMap<NodeName, Compute>,
     /// Their labels.
     labels: HashMap<NodeName, BTreeMap<String, String>>,
+    /// Those that take no new pods: they are cordoned, or lost.
+    shut: HashSet<NodeName>,
     pods: HashMap<PodUid, KnownPod>,
     /// The node on which each promised pod has its slices.
     places: HashMap<PodUid, NodeName>,
@@ -64,11 +69,13 @@ pub struct ClusterIndex {
     /// Moves that were begun, by the pod that finds room by them.
     moving: HashMap<PodUid, moving::Moving>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
-    posting: HashSet<PodUid>,
+    posting: HashMap<PodUid, posting::Post>,
     /// Pods that exist but that the watch does not show: somebody took their label away.
     strays: HashSet<PodUid>,
     /// What a listing under way has shown.
     listing: Listing,
+    /// Agents that are behind their specs.
+    lagging: HashMap<NodeName, silence::Lag>,
     /// Pods that were refused.
     waiting: Waiting,
     /// Whether the pods that a former leader refused were taken in.
@@ -188,6 +195,7 @@ impl ClusterIndex {
                 self.places.remove(uid);
             }
             self.fractions.remove(name);
+            self.lagging.remove(name);
             self.quotas.remove_node(name);
             self.effects.changed.insert(name.clone());
             self.effects.unwritten.insert(name.clone());
@@ -200,6 +208,16 @@ impl ClusterIndex {
         match allocatable {
             Some(allocatable) => drop(self.allocatable.insert(name, allocatable)),
             None => drop(self.allocatable.remove(&name)),
+        }
+    }
+
+    /// Whether the Node of this name takes no new pods. The scheduler knows, and pods may tolerate it: it is refused to
+    /// nobody here, but what it has is no room to count on.
+    pub fn show_shut(&mut self, name: NodeName, is_shut: bool) {
+        if is_shut {
+            self.shut.insert(name);
+        } else {
+            self.shut.remove(&name);
         }
     }
 
@@ -252,6 +270,7 @@ impl ClusterIndex {
 
     /// Does what upkeep finds due on a node, and notes what follows from its present state.
     fn settle(&mut self, name: &NodeName) {
+        self.note_lag(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
         let released = upkeep::keep(name, node, &self.pods, &self.fleet);
         self.effects.released.extend(released);

@@ -32,6 +32,8 @@ pub struct IndexedNode {
     pub failures: BTreeMap<PodUid, String>,
     /// GPUs on which nothing is cut ahead of demand until everything is looked at anew: it failed there.
     pub resting: BTreeSet<GpuUuid>,
+    /// Whether its agent has not followed the spec for too long.
+    pub is_silent: bool,
     /// The admins' document that the node's policy was copied from.
     pub filled_by: Option<String>,
     /// The node's GPUs in the fleet.
@@ -62,6 +64,7 @@ impl IndexedNode {
             promised: BTreeSet::new(),
             failures: BTreeMap::new(),
             resting: BTreeSet::new(),
+            is_silent: false,
             filled_by: filled_by(node),
             fleet_gpus: Vec::new(),
             view: View { stale: true, ..View::default() },
@@ -96,7 +99,11 @@ impl IndexedNode {
             return Err(*refusal);
         }
         let status = self.status.as_ref().map_err(|refusal| *refusal)?;
-        if status.is_ready() { Ok(()) } else { Err(Refusal::AgentNotReady) }
+        match (status.is_ready(), self.is_silent) {
+            (false, _) => Err(Refusal::AgentNotReady),
+            (true, true) => Err(Refusal::AgentSilent),
+            (true, false) => Ok(()),
+        }
     }
 
     /// Says that spec, status or the overlay changed.

@@ -8,6 +8,7 @@ use super::{ClusterIndex, Why};
 use crate::pod::KnownPod;
 use hashbrown::HashSet;
 use kerf_core::names::{NodeName, PodKey, PodUid};
+use std::time::Instant;
 
 impl ClusterIndex {
     /// All sliced pods are about to be shown.
@@ -75,24 +76,29 @@ impl ClusterIndex {
     }
 
     /// Looks at everything anew: what an event should have told but did not is found here.
-    pub fn resync(&mut self) {
+    pub fn resync(&mut self, now: Instant) {
         self.nodes.values_mut().for_each(|node| node.resting.clear());
         let names: Vec<NodeName> = self.nodes.keys().cloned().collect();
         for name in &names {
             self.settle(name);
         }
         self.look_into_unknown();
+        self.look_into_posts(now);
         let strays = self.strays.iter().filter(|uid| self.places.contains_key(*uid));
         self.effects.unconfirmed.extend(strays.cloned());
         self.strays.retain(|uid| self.places.contains_key(uid));
     }
 
-    /// The pod to which slices are promised under this UID.
+    /// The pod to which slices are promised, or whose Binding was sent, under this UID.
     #[must_use]
     pub fn promised_pod(&self, uid: &PodUid) -> Option<PodKey> {
         if let Some(promised) = self.statics.promised(uid) {
             return Some(promised.key.clone());
         }
+        self.reserved_for(uid).or_else(|| Some(self.posting.get(uid)?.key().clone()))
+    }
+
+    fn reserved_for(&self, uid: &PodUid) -> Option<PodKey> {
         let node = self.nodes.get(self.places.get(uid)?)?;
         let mut reservations = node.working()?.slices.iter().filter_map(|s| s.reservation.as_ref());
         reservations.find(|r| r.uid == *uid).map(kerf_core::contract::Reservation::key)

@@ -136,14 +136,7 @@ impl ClusterIndex {
     /// Gives up a promise on a node that the pod cannot use, unless its Binding may have been made. Whether it is given up.
     pub fn give_up(&mut self, uid: &PodUid) -> bool {
         let bound = self.pods.get(uid).is_some_and(|pod| pod.node.is_some());
-        !bound
-            && !self.posting.contains(uid)
-            && (self.release_static(uid) || self.release(uid, Why::NodeUnusable))
-    }
-
-    /// The pod's Binding is about to be sent. Until its outcome is seen the promise stays.
-    pub fn begin_post(&mut self, uid: &PodUid) {
-        self.posting.insert(uid.clone());
+        !bound && !self.is_posting(uid) && (self.release_static(uid) || self.release(uid, Why::NodeUnusable))
     }
 
     /// The pod's Binding was refused. If the watch does not show the pod, its end may have come before the promise, and
@@ -204,11 +197,12 @@ impl ClusterIndex {
         Some(tentative.ask)
     }
 
-    /// Drops expectations that did not come true in time.
+    /// Drops expectations that did not come true in time, and agents that have not followed in time.
     pub fn expire(&mut self, now: Instant) {
         for node in self.tentatives.expire(now) {
             self.touch(&node);
         }
+        self.notice_silence(now);
     }
 
     /// How many pods have a promise, by how far it is.

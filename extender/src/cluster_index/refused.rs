@@ -26,7 +26,7 @@ impl ClusterIndex {
     /// Whether a pod has nothing yet, and is expected nowhere.
     #[must_use]
     pub fn may_wait(&self, uid: &PodUid) -> bool {
-        self.place_of(uid).is_none() && !self.posting.contains(uid) && self.expected_on(uid).is_none()
+        self.place_of(uid).is_none() && !self.is_posting(uid) && self.expected_on(uid).is_none()
     }
 
     /// The pods that nobody was asked about, because no node could serve them. Nodes are asked once for all pods of a
@@ -56,13 +56,15 @@ impl ClusterIndex {
         known.filter_map(|uid| self.pods.get(uid)).filter(|pod| pod.can_be_scheduled()).cloned().collect()
     }
 
-    /// Whether a node could serve a pod, now or when others have left. What is not known of a node could.
+    /// Whether a node could serve a pod, now or when others have left. What is not known of a node could; one that takes no
+    /// new pods is offered to nobody.
     fn may_be_served(&mut self, uid: &PodUid, ask: &Ask) -> bool {
-        let names: Vec<NodeName> = self.nodes.keys().chain(self.statics.names()).cloned().collect();
+        let names = self.nodes.keys().chain(self.statics.names()).filter(|name| !self.shut.contains(*name));
+        let names: Vec<NodeName> = names.cloned().collect();
         names.iter().any(|name| {
             let refusal = match self.cost(name.as_str(), uid, ask) {
                 // By the GPUs that its agent showed last, so that a node which never comes back does not stand for a hope.
-                Err(Refusal::AgentNotReady) => {
+                Err(Refusal::AgentNotReady | Refusal::AgentSilent) => {
                     self.nodes.get(name).and_then(|node| node.shown_fit(ask, &self.fleet).err())
                 }
                 cost => cost.err(),

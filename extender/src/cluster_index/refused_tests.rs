@@ -66,6 +66,10 @@ fn a_pod_that_no_node_could_serve_waits_though_nobody_was_asked_about_it() {
     assert!(refused(&mut index).is_empty(), "it could, once its agent is there");
     show(&mut index, "starts", &node_status(&["H100-80GB"]));
     assert!(refused(&mut index).is_empty());
+    index.show_shut("starts".into(), true);
+    assert_eq!(refused(&mut index), ["a", "b"], "a cordoned node is offered to nobody");
+    index.show_shut("starts".into(), false);
+    assert!(refused(&mut index).is_empty());
 }
 
 #[test]

@@ -206,7 +206,7 @@ fn no_more_is_promised_than_there_is_and_a_promise_becomes_what_the_pod_holds() 
     assert_eq!(reserve(&mut index, &late, "n"), Err(Refusal::NoRoom.into()));
     assert_eq!(refusals(&filter(&mut index, &late, &["n"], Instant::now())), [Refusal::NoRoom]);
     // Its Binding was refused: the device is another's.
-    index.begin_post(&last.uid);
+    index.begin_post(&last.uid, &last.key, Instant::now());
     index.post_refused(&last.uid);
     assert_eq!(reserve(&mut index, &late, "n"), Ok(()));
     assert_eq!(held(&index, "n"), 8);
@@ -217,7 +217,7 @@ fn a_promise_stays_while_it_is_not_known_whether_the_binding_was_made() {
     let mut index = cluster(&[("n", mps()), ("m", mps())]);
     let pod = ten("a");
     reserve(&mut index, &pod, "n").unwrap();
-    index.begin_post(&pod.uid);
+    index.begin_post(&pod.uid, &pod.key, Instant::now());
     assert_eq!(filter(&mut index, &pod, &["m", "n"], Instant::now()).fitting, ["n"]);
     assert!(matches!(index.progress(&pod.uid, &"n".into()), Progress::Ready(_)));
     assert!(!index.give_up(&pod.uid));

@@ -7,6 +7,7 @@ use kerf_core::static_node::Devices;
 use kerf_core::testing::{node_status, request, slice_status};
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Instant;
 
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 
@@ -229,7 +230,7 @@ fn idle_slices_are_kept_ready_and_what_fails_is_not_cut_again_at_once() {
     assert_eq!(spec.slices.len(), 1);
     show_policy(&mut index, &spec, warm, &[SliceState::Idle]);
     assert_eq!(write(&mut index), None);
-    index.resync();
+    index.resync(Instant::now());
     assert_eq!(write(&mut index).unwrap().slices.len(), 2);
     let promise = reserve(&mut index, "a");
     assert!(promise.cut.is_empty());
@@ -282,7 +283,7 @@ fn a_pod_that_leaves_the_watch_alive_is_looked_up_before_its_slices_are_given_ba
     assert_eq!(index.promised_pod(&uid("a")), Some(PodKey::new("default", "a")));
     // It runs on without its label, and is looked up again at each resync.
     index.show_stray(known("a", Some("n")));
-    index.resync();
+    index.resync(Instant::now());
     assert!(index.take_effects().unconfirmed.contains(&uid("a")));
     index.pod_gone(&uid("a"));
     assert_eq!(index.take_effects().released.len(), 1);
@@ -429,7 +430,7 @@ fn a_pod_that_ended_before_its_promise_is_looked_up_when_its_binding_is_refused(
     let key = PodKey::new("default", "brief");
     let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
     index.reserve(&uid("brief"), &key, &"n".into(), Some(ask)).unwrap();
-    index.begin_post(&uid("brief"));
+    index.begin_post(&uid("brief"), &key, Instant::now());
     index.take_effects();
     index.post_refused(&uid("brief"));
     assert!(index.take_effects().unconfirmed.contains(&uid("brief")));

@@ -40,6 +40,7 @@ impl ClusterIndex {
     pub fn wrote(&mut self, name: &NodeName, revision: u64) {
         if let Some(Ok(spec)) = self.nodes.get_mut(name).map(|node| &mut node.spec) {
             spec.written(revision);
+            self.note_lag(name);
             self.note_pending(name);
         }
     }

@@ -1,4 +1,4 @@
-//! A Node as the leader watches it: for its layout, and for what it has for pods. Nothing else of a Node is read or kept.
+//! A Node as the leader watches it: for its layout, what it has for pods, and whether it takes any. Nothing else of a Node is read or kept.
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -7,7 +7,7 @@ use kerf_core::keys;
 use kerf_core::names::NodeName;
 use kerf_core::nvidia_keys::is_plugin_resource;
 use kerf_core::plugin_layout::{Condition, Holders, SeenNode};
-use kerf_runtime::machine::{Machine, MachineStatus};
+use kerf_runtime::machine::{Machine, MachineSpec, MachineStatus};
 use kube::Resource;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 pub struct NodeView {
     #[serde(default)]
     metadata: ObjectMeta,
+    #[serde(default)]
+    spec: Option<MachineSpec>,
     #[serde(default)]
     status: Option<StatusView>,
 }
@@ -49,13 +51,13 @@ impl NodeView {
             let StatusView { capacity, allocatable, .. } = status;
             MachineStatus { capacity, allocatable }
         });
-        Machine { metadata: self.metadata, status }
+        Machine { metadata: self.metadata, spec: self.spec, status }
     }
 
     /// Its name, what core decides on, and its version.
     #[must_use]
     pub fn into_seen(self) -> (NodeName, SeenNode, String) {
-        let Self { metadata, status } = self;
+        let Self { metadata, status, .. } = self;
         let StatusView { allocatable, conditions, node_info, .. } = status.unwrap_or_default();
         let devices =
             allocatable.unwrap_or_default().into_iter().filter(|(name, _)| is_plugin_resource(name));

@@ -80,20 +80,23 @@ impl Index {
             Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed_nodes);
                 self.nodes.retain_static(|name| listed.contains(name));
+                self.nodes.retain_shut(|name| listed.contains(name));
                 self.known.1 = true;
                 true
             }
             Event::Apply(node) => self.show_node(&node),
             Event::Delete(node) => {
+                let opened = self.nodes.show_shut(node.name(), false);
                 let is_other = self.nodes.show_static(node.name(), None);
-                self.nodes.show_labels(&node.name(), None) || is_other
+                self.nodes.show_labels(&node.name(), None) || is_other || opened
             }
         }
     }
 
     fn show_node(&mut self, node: &Machine) -> bool {
+        let is_shut = self.nodes.show_shut(node.name(), node.is_shut());
         let is_other = self.nodes.show_static(node.name(), node.static_node());
-        self.nodes.show_labels(&node.name(), Some(node.labels())) || is_other
+        self.nodes.show_labels(&node.name(), Some(node.labels())) || is_other || is_shut
     }
 
     /// The Nodes cannot be watched: pods of managed nodes do not wait for that. Whether the supply is another by it.

@@ -175,6 +175,38 @@ fn nodes_of_nvidias_device_plugin_are_supply_unless_they_have_a_gpu_node() {
 }
 
 #[test]
+fn what_is_cordoned_or_lost_is_no_room_whoever_serves_it() {
+    let shut = |name: &str, node: Machine| Machine {
+        spec: serde_json::from_value(json!({"unschedulable": true})).unwrap(),
+        metadata: kube::api::ObjectMeta { name: Some(name.to_owned()), ..node.metadata.clone() },
+        ..node
+    };
+    let mut index = listed([good("h100", &["H100-80GB"])]);
+    index.take_node(Event::Init);
+    index.take_node(Event::InitApply(shut("h100", Machine::default())));
+    index.take_node(Event::InitApply(machine("static")));
+    index.take_node(Event::InitDone);
+    let asked = kerf_core::policy::Asked::of(SizeGb(6));
+    let rooms = |index: &Index| {
+        let supply = index.supply().unwrap();
+        let name = supply.fixed(Kind::TimeSlicing, &asked, 1, &GpuSelection::default())[0];
+        let fixed = supply.fixed_room(name, &asked, &GpuSelection::default());
+        (room(&supply, "nvidia.com/mig-1g.10gb").0, fixed)
+    };
+    assert_eq!(rooms(&index), (0, 8));
+    assert!(index.take_node(Event::Apply(shut("static", machine("static")))));
+    assert_eq!(rooms(&index), (0, 0), "its names are known all the same");
+    assert!(index.take_node(Event::Apply(machine("static"))));
+    assert!(index.take_node(Event::Delete(shut("h100", Machine::default()))));
+    assert_eq!(rooms(&index), (7, 8));
+    index.take_node(Event::Apply(shut("h100", Machine::default())));
+    index.take_node(Event::Init);
+    index.take_node(Event::InitApply(machine("static")));
+    index.take_node(Event::InitDone);
+    assert_eq!(rooms(&index), (7, 8), "who is not listed any more");
+}
+
+#[test]
 fn where_nodes_cannot_be_watched_managed_ones_are_served() {
     let mut index = listed([good("h100", &["H100-80GB"])]);
     assert!(index.nodes_unknown() && !index.nodes_unknown());

@@ -178,6 +178,7 @@ fn refusals_have_one_constant_text_each() {
         R::UnreadableStatus,
         R::UnreadableSpec,
         R::AgentNotReady,
+        R::AgentSilent,
         R::ReservedElsewhere,
         R::NeverFits,
         R::NotSelected,

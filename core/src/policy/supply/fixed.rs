@@ -81,9 +81,10 @@ impl Supply {
         let nodes = self.statics.iter().filter(|(_, node)| admits(gpus, &node.model));
         nodes.flat_map(|(name, node)| {
             let held = self.held.get(name);
+            let is_shut = self.shut.contains(name);
             node.offers.iter().map(move |offer| {
                 let held = held.and_then(|held| held.get(&offer.name)).copied().unwrap_or(0);
-                (offer, offer.count.saturating_sub(held))
+                (offer, if is_shut { 0 } else { offer.count.saturating_sub(held) })
             })
         })
     }

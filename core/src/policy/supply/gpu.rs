@@ -96,6 +96,11 @@ impl Cut {
         Self { open, slices: if sizes_matter { slices } else { alike(slices) } }
     }
 
+    /// The same while nothing new is cut.
+    pub fn closed(&self) -> Self {
+        Self { open: false, ..self.clone() }
+    }
+
     fn on(&self, gpu: &GpuInventory) -> GpuInventory {
         let slice = |(number, (shape, released)): (usize, &(Shape, bool))| {
             let id = SliceId::new(number.to_string());

@@ -31,6 +31,8 @@ pub struct SupplyIndex {
     /// Nodes that have a GpuNode, readable or not: they are not static, whatever their Node says.
     managed: BTreeSet<NodeName>,
     labels: LabelIndex,
+    /// Nodes to which no new pods are sent, with what the managed ones would serve otherwise.
+    shut: BTreeMap<NodeName, Option<NodeGpus>>,
     /// How many GPUs of all nodes are alike, by the address of what they share.
     alike: BTreeMap<usize, Alike>,
     chips: Vec<(Chip, BTreeMap<Cut, Arc<GpuSupply>>)>,
@@ -46,12 +48,63 @@ impl SupplyIndex {
         let supplies = known.map(|(status, gpu)| self.supply_of(Chip::of(status, gpu), Cut::of(gpu, open)));
         let supplies: Vec<_> = supplies.collect();
         let gpus: NodeGpus = status.gpus.iter().map(|gpu| gpu.uuid.clone()).zip(supplies).collect();
+        let closed = self.shut.contains_key(&name).then(|| self.closed(&gpus));
+        if let Some(open) = self.shut.get_mut(&name) {
+            *open = Some(gpus.clone());
+        }
+        self.put(name, closed.unwrap_or(gpus)) || was_static
+    }
+
+    /// Says whether a node takes no new pods, whoever serves it: it is cordoned, or lost. What it could ever serve stays, and what it
+    /// has room for counts for nothing. Whether that is another supply.
+    pub fn show_shut(&mut self, name: NodeName, is_shut: bool) -> bool {
+        if self.shut.contains_key(&name) == is_shut {
+            return false;
+        }
+        let is_static = self.statics.contains_key(&name) && !self.managed.contains(&name);
+        let gpus = if is_shut {
+            let open = self.nodes.get(&name).cloned();
+            let closed = open.as_ref().map(|open| self.closed(open));
+            self.shut.insert(name.clone(), open);
+            closed
+        } else {
+            self.shut.remove(&name).flatten()
+        };
+        gpus.is_some_and(|gpus| self.put(name, gpus)) || is_static
+    }
+
+    /// Takes the nodes that are shut and not among these for open. Whether that is another supply.
+    pub fn retain_shut(&mut self, is_shut: impl Fn(&NodeName) -> bool) -> bool {
+        let opened: Vec<NodeName> = self.shut.keys().filter(|name| !is_shut(name)).cloned().collect();
+        let mut changed = false;
+        for name in opened {
+            changed |= self.show_shut(name, false);
+        }
+        changed
+    }
+
+    /// The same GPUs while nothing new is cut from them.
+    fn closed(&mut self, gpus: &NodeGpus) -> NodeGpus {
+        gpus.iter().map(|(uuid, gpu)| (uuid.clone(), self.closed_gpu(gpu))).collect()
+    }
+
+    fn closed_gpu(&mut self, gpu: &Arc<GpuSupply>) -> Arc<GpuSupply> {
+        let cut = |cuts: &BTreeMap<Cut, Arc<GpuSupply>>| {
+            cuts.iter().find(|(_, known)| Arc::ptr_eq(known, gpu)).map(|(cut, _)| cut.closed())
+        };
+        let found = self.chips.iter().enumerate().find_map(|(at, (_, cuts))| Some((at, cut(cuts)?)));
+        // What some node has is known.
+        found.map_or_else(|| gpu.clone(), |(at, cut)| self.cut_supply(at, cut))
+    }
+
+    /// Whether a node has other GPUs now.
+    fn put(&mut self, name: NodeName, gpus: NodeGpus) -> bool {
         let same = |before: &NodeGpus| {
             let pairs = || before.iter().zip(gpus.iter());
             before.len() == gpus.len() && pairs().all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(&a.1, &b.1))
         };
         if self.nodes.get(&name).is_some_and(same) {
-            return was_static;
+            return false;
         }
         for (_, gpu) in gpus.iter() {
             self.alike.entry(Arc::as_ptr(gpu).addr()).or_insert_with(|| (gpu.clone(), 0)).1 += 1;
@@ -97,6 +150,9 @@ impl SupplyIndex {
     /// Forgets a GpuNode, and says whether the supply is another without it.
     pub fn remove(&mut self, name: &NodeName) -> bool {
         let is_static = self.managed.remove(name) && self.statics.contains_key(name);
+        if let Some(open) = self.shut.get_mut(name) {
+            *open = None;
+        }
         let removed = self.nodes.remove(name);
         removed.inspect(|gpus| self.uncount(gpus)).is_some() || is_static
     }
@@ -125,9 +181,16 @@ impl SupplyIndex {
         let gpus = Gpus { alike, nodes: nodes.collect() };
         let is_static = |(name, _): &(&NodeName, &_)| !self.managed.contains(*name);
         let statics = self.statics.iter().filter(is_static);
-        let statics = statics.map(|(name, node)| (name.clone(), node.clone())).collect();
+        let statics: StaticNodes = statics.map(|(name, node)| (name.clone(), node.clone())).collect();
+        let shut = self.shut.keys().filter(|name| statics.contains_key(*name)).cloned().collect();
         let labels = self.labels.nodes();
-        Supply { gpus: Arc::new(gpus), statics: Arc::new(statics), labels, ..Supply::default() }
+        Supply {
+            gpus: Arc::new(gpus),
+            statics: Arc::new(statics),
+            shut: Arc::new(shut),
+            labels,
+            ..Supply::default()
+        }
     }
 
     fn uncount(&mut self, gpus: &NodeGpus) {
@@ -145,6 +208,11 @@ impl SupplyIndex {
             self.chips.push((chip.prepared(&mut self.fleet), BTreeMap::new()));
             self.chips.len() - 1
         });
+        self.cut_supply(at, cut)
+    }
+
+    /// What a chip of this number serves that is cut so.
+    fn cut_supply(&mut self, at: usize, cut: Cut) -> Arc<GpuSupply> {
         let (chip, cuts) = &mut self.chips[at];
         if let Some(known) = cuts.get(&cut) {
             return known.clone();

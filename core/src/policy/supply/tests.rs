@@ -284,3 +284,33 @@ proptest! {
         prop_assert!(room.pending >= pending.get(&name).copied().unwrap_or(0).min(room.room));
     }
 }
+
+#[test]
+fn a_node_that_is_shut_has_no_room_and_serves_what_it_ever_could() {
+    let status = node_status(&["H100-80GB", "H100-80GB"]);
+    let mut index = SupplyIndex::default();
+    for name in ["a", "b"] {
+        index.show(name.into(), &GpuNodeSpec::default(), &status, true);
+    }
+    let room = |index: &SupplyIndex| left(&index.supply(), "mig-1g.10gb", &[]).0;
+    assert_eq!(room(&index), 28);
+    assert!(index.show_shut("a".into(), true));
+    assert!(!index.show_shut("a".into(), true), "nothing changed");
+    assert_eq!(room(&index), 14);
+    assert_eq!(index.supply().largest(Kind::Mig), Some(SizeGb(80)));
+    // It goes on reporting meanwhile.
+    let spec = promised(&status, &["mig-1g.10gb"]);
+    index.show("a".into(), &spec, &status, true);
+    assert_eq!(room(&index), 14);
+    assert!(index.retain_shut(|_| false));
+    assert_eq!(room(&index), 27);
+
+    // Its GpuNode may come, go and be closed itself at any time.
+    index.show_shut("a".into(), true);
+    index.remove(&"a".into());
+    assert!(!index.show_shut("a".into(), false), "nothing is there");
+    index.show_shut("a".into(), true);
+    index.show("a".into(), &spec, &status, false);
+    index.show_shut("a".into(), false);
+    assert_eq!(room(&index), 14);
+}

@@ -1,0 +1,63 @@
+use super::super::tests::{index, known, reserve, uid, write};
+use super::*;
+use crate::cluster_index::Progress;
+use std::collections::BTreeSet;
+
+/// A pod whose Binding to `n` was sent, and was given up at `now`.
+fn posted(index: &mut ClusterIndex, pod: &str, now: Instant) {
+    reserve(index, pod);
+    write(index);
+    index.begin_post(&uid(pod), &PodKey::new("default", pod), now);
+    index.take_effects();
+}
+
+/// Who is asked for at a resync.
+fn asked(index: &mut ClusterIndex, now: Instant) -> BTreeSet<PodUid> {
+    index.resync(now);
+    index.take_effects().unconfirmed
+}
+
+#[test]
+fn what_became_of_a_binding_is_asked_once_it_cannot_be_made_any_more() {
+    let (mut index, now) = (index(), Instant::now());
+    posted(&mut index, "a", now);
+    assert!(asked(&mut index, now + UNCERTAIN.mul_f32(0.9)).is_empty());
+    index.looked_up(known("a", None), now + UNCERTAIN.mul_f32(0.9));
+    assert!(!index.give_up(&uid("a")), "it may yet be made");
+    assert_eq!(asked(&mut index, now + UNCERTAIN), [uid("a")].into());
+    assert_eq!(index.promised_pod(&uid("a")), Some(PodKey::new("default", "a")));
+    index.looked_up(known("a", None), now + UNCERTAIN);
+    assert!(asked(&mut index, now + UNCERTAIN * 2).is_empty(), "the watch shows it: it is no stray");
+    assert!(index.place_of(&uid("a")).is_some(), "it keeps its place as long as it can use it");
+    assert!(index.give_up(&uid("a")));
+}
+
+#[test]
+fn a_binding_that_was_made_after_all_is_known_by_asking() {
+    let (mut index, now) = (index(), Instant::now());
+    posted(&mut index, "a", now);
+    index.looked_up(known("a", Some("n")), now + UNCERTAIN);
+    assert!(asked(&mut index, now + UNCERTAIN).is_empty());
+    assert!(!index.give_up(&uid("a")), "it runs there");
+}
+
+#[test]
+fn a_binding_that_is_sent_again_begins_anew() {
+    let (mut index, now) = (index(), Instant::now());
+    posted(&mut index, "a", now);
+    index.begin_post(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN);
+    index.looked_up(known("a", None), now + UNCERTAIN);
+    assert!(!index.give_up(&uid("a")));
+}
+
+#[test]
+fn a_pod_without_a_promise_is_asked_for_too() {
+    let (mut index, now) = (index(), Instant::now());
+    let key = PodKey::new("default", "plain");
+    index.begin_post(&uid("plain"), &key, now);
+    assert_eq!(asked(&mut index, now + UNCERTAIN), [uid("plain")].into());
+    assert_eq!(index.promised_pod(&uid("plain")), Some(key));
+    index.looked_up(KnownPod { request: None, ..known("plain", None) }, now + UNCERTAIN);
+    assert!(asked(&mut index, now + UNCERTAIN).is_empty());
+    assert_eq!(index.progress(&uid("plain"), &"n".into()), Progress::Lost);
+}

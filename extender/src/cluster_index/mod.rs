@@ -12,6 +12,7 @@ mod moving;
 mod node;
 mod node_policies;
 mod pods;
+mod preempting;
 mod promises;
 mod quotas;
 mod spec_state;
@@ -24,6 +25,7 @@ pub use effects::{Effects, Released, Why};
 pub use moving::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
+pub use preempting::NobodyPreempted;
 pub use promises::{Progress, Promise, Unreservable};
 pub use quotas::HeldBack;
 pub use writes::Reread;
@@ -65,6 +67,8 @@ pub struct ClusterIndex {
     posting: HashSet<PodUid>,
     /// Pods that exist but that the watch does not show: somebody took their label away.
     strays: HashSet<PodUid>,
+    /// Pods that the watch showed last without a sign of their end and shows no more, until the API server says what they are.
+    hidden: HashSet<PodUid>,
     /// What a listing under way has shown.
     listing: Listing,
     /// Pods that were refused.
@@ -72,6 +76,8 @@ pub struct ClusterIndex {
     /// Whether the pods that a former leader refused were taken in.
     adopted_waiters: bool,
     quotas: quotas::Quotas,
+    /// What pods were told for which nobody is preempted.
+    told: preempting::Told,
     /// What pods wait for.
     demand: demand::Seen,
     effects: Effects,
@@ -236,6 +242,7 @@ impl ClusterIndex {
     fn settle(&mut self, name: &NodeName) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         let released = upkeep::keep(name, node, &self.pods, &self.fleet);
+        node.note_left(&released);
         self.effects.released.extend(released);
         let promised = node.promised_now();
         for uid in node.promised.difference(&promised) {

@@ -165,6 +165,7 @@ pub(crate) fn configuration(args: &Args) -> Value {
             "urlPrefix": args.extender_url.clone().unwrap_or_else(url),
             "filterVerb": "filter",
             "prioritizeVerb": "prioritize",
+            "preemptVerb": "preempt",
             "bindVerb": "bind",
             "weight": 1,
             "nodeCacheCapable": true,

@@ -49,8 +49,12 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     }
     let policies = InForce::of(store.clone());
     let readiness = Readiness::new(&[LEASE]);
-    let shared =
-        Shared { standing: standing.clone(), metrics: metrics.clone(), bind_timeout: args.bind_timeout };
+    let shared = Shared {
+        standing: standing.clone(),
+        metrics: metrics.clone(),
+        bind_timeout: args.bind_timeout,
+        lag: Arc::default(),
+    };
     let expiry = Expiry::default();
     expiry.register(&mut registry);
     let serving = serve_scheduler(&args, &client, (shared, expiry), &stop);

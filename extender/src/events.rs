@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub enum Topic {
     /// It waits because its namespace's quota is full.
     QuotaFull,
+    /// It waits, and evicting others would not help it.
+    NobodyPreempted,
     /// It waits for a kind of slice that stays full while another has room.
     AnotherKindHasRoom,
     /// It was deleted so that its controller makes another, for which is chosen anew.
@@ -30,8 +32,9 @@ pub enum Topic {
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::QuotaFull,
+        Self::NobodyPreempted,
         Self::AnotherKindHasRoom,
         Self::ChosenAnew,
         Self::SlicesAssigned,
@@ -43,6 +46,7 @@ impl Topic {
     pub fn reason(self) -> &'static str {
         match self {
             Self::QuotaFull => "QuotaFull",
+            Self::NobodyPreempted => "NobodyPreempted",
             Self::AnotherKindHasRoom => "AnotherKindHasRoom",
             Self::ChosenAnew => "ChosenAnew",
             Self::SlicesAssigned => "SlicesAssigned",
@@ -53,7 +57,7 @@ impl Topic {
     /// What was done, in the API's CamelCase.
     fn action(self) -> &'static str {
         match self {
-            Self::QuotaFull | Self::AnotherKindHasRoom => "Scheduling",
+            Self::QuotaFull | Self::NobodyPreempted | Self::AnotherKindHasRoom => "Scheduling",
             Self::ChosenAnew => "Deleting",
             Self::SlicesAssigned => "Binding",
             Self::MovedForAnother => "Evicting",
@@ -64,9 +68,11 @@ impl Topic {
     fn kind(self) -> &'static str {
         match self {
             Self::SlicesAssigned => "Normal",
-            Self::QuotaFull | Self::AnotherKindHasRoom | Self::ChosenAnew | Self::MovedForAnother => {
-                "Warning"
-            }
+            Self::QuotaFull
+            | Self::NobodyPreempted
+            | Self::AnotherKindHasRoom
+            | Self::ChosenAnew
+            | Self::MovedForAnother => "Warning",
         }
     }
 }

@@ -6,6 +6,7 @@ use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Cost, Refusal};
 use kerf_core::static_node::Devices;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// What one step of a score is worth.
@@ -25,6 +26,8 @@ pub struct Candidate {
     pub ask: Result<Ask, Refusal>,
     /// What its containers ask of NVIDIA's device plugin.
     pub devices: Devices,
+    /// The node on which the scheduler has had pods preempted for it.
+    pub nominated: Option<NodeName>,
 }
 
 /// Every offered node's answer.
@@ -75,7 +78,9 @@ pub fn filter<'n>(
     } else {
         let quota = filtered.refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
         index.refused(&pod.uid, &pod.key, ask, offered, quota);
-        index.make_room(&promisee(index, pod), ask, offered, now);
+        if index.is_moved_for(&pod.uid, now) || !waits_for_preempted(index, pod, ask) {
+            index.make_room(&promisee(index, pod), ask, offered, now);
+        }
     }
     filtered
 }
@@ -130,6 +135,14 @@ fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str]) -> Opti
         index.held_up(&pod.uid, ask, offered);
     }
     Some(place)
+}
+
+/// Whether pods were preempted for the pod, and it finds its place once they have left: then nobody else is evicted for it.
+fn waits_for_preempted(index: &ClusterIndex, pod: &Candidate, ask: &Ask) -> bool {
+    let nobody = BTreeSet::new();
+    pod.nominated
+        .as_ref()
+        .is_some_and(|node| index.serves_without(node.as_str(), &pod.uid, ask, &nobody).is_ok())
 }
 
 /// Filters for a pod that asks NVIDIA's device plugin and not kerf: where our names are hidden from the scheduler, nobody else

@@ -27,6 +27,7 @@ fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
 fn pod(name: &str, resource: &str) -> Candidate {
     Candidate {
         devices: Devices::new(),
+        nominated: None,
         uid: PodUid::new(format!("uid-{name}")),
         key: PodKey::new("default", name),
         ask: Ask::read(Some(&request(resource, 1).to_json())),

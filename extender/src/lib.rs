@@ -10,6 +10,7 @@
 //! | [`tentative`] | where pods will probably be bound |
 //! | [`usage`] | what namespaces hold under their quotas |
 //! | [`filter`] | which nodes fit and in what order |
+//! | [`preempt`] | where the scheduler may evict pods for a pod |
 //! | [`bind`], [`binding`] | a pod's way from the choice of its node to its Binding |
 //! | [`upkeep`] | what is due without anybody asking |
 //! | [`waiting`], [`wake`] | which refused pods have room now, and that the scheduler hears of it |
@@ -46,6 +47,7 @@ pub mod node_policies;
 pub mod node_writer;
 pub mod plugin_layout;
 pub mod pod;
+pub mod preempt;
 pub mod routes;
 pub mod tentative;
 pub mod term;

@@ -41,6 +41,8 @@ label!(
         Filter = "filter",
         /// Which of them is best.
         Prioritize = "prioritize",
+        /// On which nodes pods may be evicted for it.
+        Preempt = "preempt",
         /// Bind it.
         Bind = "bind",
     }
@@ -49,7 +51,7 @@ label!(
 label!(
     /// How a request ended.
     Outcome {
-        /// As wished: some node fits, or the pod is bound.
+        /// As wished: some node fits or may be preempted, or the pod is bound.
         Ok = "ok",
         /// No node can serve the pod, or not the one that was chosen.
         Refused = "refused",

@@ -1,6 +1,10 @@
 //! The HTTP side: reads what kube-scheduler asks, has it decided, and writes the answer. Only a leader that has listed
 //! everything answers.
 
+mod preempt;
+
+pub use preempt::Lag;
+
 use crate::bind::{self, Bind};
 use crate::filter;
 use crate::metrics::{Metrics, Outcome, Verb};
@@ -9,6 +13,7 @@ use crate::wire::{BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -35,6 +40,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// How long a bind may wait.
     pub bind_timeout: Duration,
+    /// When a preemption was answered late.
+    pub lag: Arc<Lag>,
 }
 
 /// The verbs, as `kerf scheduler-config` names them.
@@ -42,6 +49,7 @@ pub fn router(shared: Shared) -> Router {
     Router::new()
         .route("/scheduler/filter", post(filter))
         .route("/scheduler/prioritize", post(prioritize))
+        .route("/scheduler/preempt", post(preempt::preempt))
         .route("/scheduler/bind", post(bind))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
         .with_state(shared)
@@ -130,7 +138,7 @@ fn json<T: Serialize + ?Sized>(answer: &T) -> Response {
         Ok(bytes) => ([(CONTENT_TYPE, "application/json")], bytes).into_response(),
         Err(error) => {
             tracing::error!(%error, "failed to write an answer");
-            axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }

@@ -1,9 +1,10 @@
+use super::preempt::NO_VICTIMS;
 use super::*;
 use crate::api_stand_in::{ApiStandIn, Fault, pod_path};
 use crate::in_force::InForce;
 use crate::term::Term;
 use axum::body::Body;
-use axum::http::{Request, StatusCode};
+use axum::http::Request;
 use http_body_util::BodyExt;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState};
 use kerf_core::packing::Terms;
@@ -39,17 +40,23 @@ impl Replica {
             index.pods_listed();
         });
         standing.begin(term.clone());
-        Self { api, term, router: router(Shared { standing, metrics, bind_timeout }) }
+        Self { api, term, router: router(Shared { standing, metrics, bind_timeout, lag: Arc::default() }) }
     }
 
     async fn post(&self, verb: &str, body: &Value) -> Value {
+        let (status, text) = self.ask(verb, body).await;
+        assert_eq!(status, StatusCode::OK);
+        serde_json::from_str(&text).unwrap()
+    }
+
+    async fn ask(&self, verb: &str, body: &Value) -> (StatusCode, String) {
         let request = Request::post(format!("/scheduler/{verb}")).body(Body::from(body.to_string())).unwrap();
         let response = self.router.clone().oneshot(request).await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK);
+        let status = response.status();
         let size = axum::body::HttpBody::size_hint(response.body()).exact();
         assert!(size.is_some(), "an answer of known size has a Content-Length");
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        serde_json::from_slice(&bytes).unwrap()
+        (status, String::from_utf8(bytes.to_vec()).unwrap())
     }
 
     /// Makes a pod in the API server and has it filtered.
@@ -206,6 +213,65 @@ async fn a_pod_with_the_amount_0_may_go_everywhere_and_is_bound_without_a_promis
     assert_eq!(replica.bind("a").await, "");
     assert_eq!(replica.node_of("a").as_deref(), Some("n"));
     assert_eq!(replica.api.spec("n").revision, 0, "nothing is promised");
+}
+
+/// On `n` there is room, `other` is not kerf's.
+fn preemption(pod: &Value) -> Value {
+    let victims =
+        |uid: &str, violations: u32| json!({"Pods": [{"UID": uid}], "NumPDBViolations": violations});
+    json!({
+        "Pod": pod, "NodeNameToVictims": null,
+        "NodeNameToMetaVictims": {"n": victims("v1", 2), "other": victims("v2", 0)},
+    })
+}
+
+#[tokio::test]
+async fn of_a_preemption_the_nodes_stay_that_help_with_the_victims_that_were_named() {
+    let replica = Replica::new(SHORT);
+    let mut question = preemption(&question("a")["Pod"]);
+    let n = question["NodeNameToMetaVictims"]["n"].clone();
+    let answer = replica.post("preempt", &question).await;
+    assert_eq!(answer, json!({"NodeNameToMetaVictims": {"n": n}}));
+    question["Pod"]["metadata"]["annotations"] = Value::Null;
+    let asks = |name: &str, count: &str| json!({"containers": [{"name": "c", "resources": {"requests": {name: count}}}]});
+    question["Pod"]["spec"] = asks("nvidia.com/mig-1g.10gb", "1");
+    let answer = replica.post("preempt", &question).await;
+    assert_eq!(answer, json!({"NodeNameToMetaVictims": {}}), "the webhook did not see the pod");
+    question["Pod"]["spec"] = asks("nvidia.com/gpu", "0");
+    let answer = replica.post("preempt", &question).await;
+    assert_eq!(answer["NodeNameToMetaVictims"], question["NodeNameToMetaVictims"], "it asks for nothing");
+}
+
+/// The scheduler hears of a pod's end at the same time, and asks at once.
+#[tokio::test]
+async fn a_preemption_is_refused_only_when_a_pods_end_had_time_to_be_seen() {
+    let replica = Replica::new(SHORT);
+    for n in 0..7 {
+        replica.filter(&format!("p{n}")).await;
+    }
+    let question = preemption(&question("p7")["Pod"]);
+    let end = async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        replica.term.with(|index| index.pod_gone(&"uid-p0".into()));
+    };
+    let (answer, ()) = tokio::join!(replica.post("preempt", &question), end);
+    assert!(answer["NodeNameToMetaVictims"]["n"].is_object(), "{answer}");
+}
+
+#[tokio::test]
+async fn a_preemption_that_cannot_be_answered_fails() {
+    let replica = Replica::new(SHORT);
+    let whole =
+        json!({"Pod": question("a")["Pod"], "NodeNameToVictims": {"n": {"Pods": [], "NumPDBViolations": 0}}});
+    for (question, why) in [(whole, NO_VICTIMS), (json!({"Pod": {}}), "is it kube-scheduler's extender/v1?")]
+    {
+        let (status, text) = replica.ask("preempt", &question).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(text.contains(why), "{text}");
+    }
+    replica.term.stop.cancel();
+    let answer = replica.ask("preempt", &preemption(&question("a")["Pod"])).await;
+    assert_eq!(answer, (StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER.to_owned()));
 }
 
 #[tokio::test]

@@ -44,7 +44,8 @@ pub struct Leaving {
 
 impl Leaving {
     /// Spec and status as they will be.
-    fn gone(&self, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> (GpuNodeSpec, GpuNodeStatus) {
+    #[must_use]
+    pub fn gone(&self, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> (GpuNodeSpec, GpuNodeStatus) {
         let spec = ledger::release(spec, &self.pod).unwrap_or_else(|| spec.clone());
         let is_free = |id: &SliceId| spec.slices.iter().any(|s| s.id == *id && s.reservation.is_none());
         let mut status = status.clone();

@@ -2,7 +2,7 @@
 //!
 //! All tasks of a term end with its token. A new term starts from nothing and lists everything anew.
 
-use crate::cluster_index::{ClusterIndex, Effects, HeldBack};
+use crate::cluster_index::{ClusterIndex, Effects, HeldBack, NobodyPreempted};
 use crate::events::{self, Topic};
 use crate::evict;
 use crate::in_force::InForce;
@@ -162,6 +162,12 @@ impl Term {
                 let HeldBack { uid, pod, over } = held_back;
                 tracing::info!(%pod, %uid, %over, "held back by its namespace's quota");
                 events::tell(&term.client, &pod, &uid, Topic::QuotaFull, over.to_string()).await;
+            });
+        }
+        for NobodyPreempted { uid, pod, note } in effects.nobody_preempted {
+            let term = self.clone();
+            tokio::spawn(async move {
+                events::tell(&term.client, &pod, &uid, Topic::NobodyPreempted, note).await;
             });
         }
         if effects.deposed {

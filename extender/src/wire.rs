@@ -1,10 +1,14 @@
 //! The scheduler extender's JSON (kube-scheduler `extender/v1`), as much of it as is read and written. The Go types have
 //! no tags, so their field names are the keys; absent pointers come as `null`.
 
+mod preempt;
+
+pub use preempt::{MetaVictims, PreemptArgs, PreemptResult};
+
 use crate::ask::Ask;
 use crate::filter::{Candidate, Filtered};
 use kerf_core::keys;
-use kerf_core::names::{PodKey, PodUid};
+use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
 use kerf_core::static_node::Devices;
@@ -38,6 +42,15 @@ struct WirePod<'a> {
     metadata: WireMetadata<'a>,
     #[serde(borrow, default)]
     spec: Option<WireSpec<'a>>,
+    #[serde(borrow, default)]
+    status: Option<WireStatus<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireStatus<'a> {
+    #[serde(borrow, default)]
+    nominated_node_name: Option<Text<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -105,20 +118,38 @@ impl<'a> ExtenderArgs<'a> {
     /// The pod, with what it asks for.
     #[must_use]
     pub fn candidate(&self) -> Candidate {
-        let metadata = &self.pod.metadata;
-        let request = metadata.annotations.as_ref().and_then(|a| a.request.as_ref());
-        Candidate {
-            uid: PodUid::new(&*metadata.uid.0),
-            key: PodKey::new(&*metadata.namespace.0, &*metadata.name.0),
-            ask: Ask::read(request.map(|text| &*text.0)).map(|ask| self.with_facts(ask)),
-            devices: if request.is_some() { Devices::new() } else { self.devices() },
-        }
+        self.pod.candidate()
     }
 
     /// Whether the pod asks for nothing that is kerf's to give: the scheduler asks about it for a name with the amount 0.
     #[must_use]
     pub fn asks_for_nothing(&self) -> bool {
-        let request = self.pod.metadata.annotations.as_ref().and_then(|a| a.request.as_ref());
+        self.pod.asks_for_nothing()
+    }
+
+    /// The offered nodes; `None` if the scheduler sends whole Nodes.
+    #[must_use]
+    pub fn node_names(&'a self) -> Option<Vec<&'a str>> {
+        self.node_names.as_ref().map(|names| names.iter().map(|name| &*name.0).collect())
+    }
+}
+
+impl WirePod<'_> {
+    fn candidate(&self) -> Candidate {
+        let metadata = &self.metadata;
+        let request = metadata.annotations.as_ref().and_then(|a| a.request.as_ref());
+        let nominated = self.status.as_ref().and_then(|status| status.nominated_node_name.as_ref());
+        Candidate {
+            uid: PodUid::new(&*metadata.uid.0),
+            key: PodKey::new(&*metadata.namespace.0, &*metadata.name.0),
+            ask: Ask::read(request.map(|text| &*text.0)).map(|ask| self.with_facts(ask)),
+            devices: if request.is_some() { Devices::new() } else { self.devices() },
+            nominated: nominated.filter(|name| !name.0.is_empty()).map(|name| NodeName::new(&*name.0)),
+        }
+    }
+
+    fn asks_for_nothing(&self) -> bool {
+        let request = self.metadata.annotations.as_ref().and_then(|a| a.request.as_ref());
         let (init_containers, containers) = self.containers();
         request.is_none() && asks_for_nothing(init_containers, containers)
     }
@@ -129,14 +160,14 @@ impl<'a> ExtenderArgs<'a> {
     }
 
     fn containers(&self) -> (&[ContainerView], &[ContainerView]) {
-        let spec = self.pod.spec.as_ref();
+        let spec = self.spec.as_ref();
         let init_containers = spec.and_then(|spec| spec.init_containers.as_deref());
         let containers = spec.and_then(|spec| spec.containers.as_deref());
         (init_containers.unwrap_or_default(), containers.unwrap_or_default())
     }
 
     fn with_facts(&self, ask: Ask) -> Ask {
-        let WirePod { metadata, spec } = &self.pod;
+        let WirePod { metadata, spec, .. } = self;
         let text = |text: Option<&Text<'_>>| text.map(|t| t.0.clone().into_owned()).unwrap_or_default();
         let facts = PodFacts {
             namespace: metadata.namespace.0.clone().into_owned(),
@@ -146,12 +177,6 @@ impl<'a> ExtenderArgs<'a> {
             models: ask.document.gpus.models.clone(),
         };
         ask.of(Arc::new(facts))
-    }
-
-    /// The offered nodes; `None` if the scheduler sends whole Nodes.
-    #[must_use]
-    pub fn node_names(&'a self) -> Option<Vec<&'a str>> {
-        self.node_names.as_ref().map(|names| names.iter().map(|name| &*name.0).collect())
     }
 }
 
@@ -175,7 +200,8 @@ pub struct BindArgs {
 #[serde(rename_all = "PascalCase")]
 pub struct FilterResult<'a> {
     node_names: Vec<&'a str>,
-    /// Nodes where the scheduler's preemption might help: none, for it does not see slices.
+    /// Nodes where the scheduler's preemption might help: none, for it does not see slices. About nodes that its own filters
+    /// refuse it asks `preempt`.
     failed_nodes: BTreeMap<&'a str, &'a str>,
     failed_and_unresolvable_nodes: BTreeMap<&'a str, String>,
     error: String,

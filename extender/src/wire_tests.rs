@@ -47,12 +47,38 @@ fn absent_and_null_fields_are_the_same() {
 }
 
 #[test]
+fn the_node_to_which_a_pod_is_nominated_is_read() {
+    for (status, expected) in [
+        (serde_json::json!({"nominatedNodeName": "n1"}), Some("n1".into())),
+        (serde_json::json!({"nominatedNodeName": ""}), None),
+        (serde_json::json!(null), None),
+    ] {
+        let mut pod = pod(&serde_json::json!(null));
+        pod["status"] = status;
+        let text = args(&pod, &serde_json::json!([]));
+        assert_eq!(serde_json::from_str::<ExtenderArgs<'_>>(&text).unwrap().candidate().nominated, expected);
+    }
+}
+
+#[test]
 fn answers_have_gos_field_names() {
     let filtered = Filtered { fitting: vec!["n1", "n2"], refused: vec![("n3", Refusal::NoRoom)] };
+    let asked = serde_json::json!({
+        "Pod": pod(&serde_json::json!(null)),
+        "NodeNameToVictims": null,
+        "NodeNameToMetaVictims": {
+            "n1": {"Pods": [{"UID": "v1"}, {"UID": "v2"}], "NumPDBViolations": 1},
+            "n2": {"Pods": [{"UID": "v3"}], "NumPDBViolations": 0},
+        },
+    })
+    .to_string();
+    let asked: PreemptArgs<'_> = serde_json::from_str(&asked).unwrap();
     let answers = [
         serde_json::to_string(&FilterResult::from(filtered)).unwrap(),
         serde_json::to_string(&FilterResult::error("not the leader")).unwrap(),
         serde_json::to_string(&[HostPriority { host: "n1", score: 2000 }]).unwrap(),
+        serde_json::to_string(&asked.leave(Some(&["n1"]))).unwrap(),
+        serde_json::to_string(&asked.leave(Some(&[]))).unwrap(),
         serde_json::to_string(&BindResult::default()).unwrap(),
         serde_json::to_string(&BindResult { error: "slice is being cut".into() }).unwrap(),
     ];

@@ -1,6 +1,6 @@
 //! What the outside has to do after the index was told something.
 
-use super::{Eviction, HeldBack};
+use super::{Eviction, HeldBack, NobodyPreempted};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,6 +20,8 @@ pub struct Effects {
     pub evictions: Vec<Eviction>,
     /// Pods that are to be told of their namespace's quota.
     pub held_back: Vec<HeldBack>,
+    /// Pods that are to be told why nobody is preempted for them.
+    pub nobody_preempted: Vec<NobodyPreempted>,
     /// A leader of a newer epoch was seen.
     pub deposed: bool,
 }

@@ -165,14 +165,34 @@ impl ClusterIndex {
 
     /// A pod's place on a static node, beside those that have theirs; and beside those that are expected there, if they count.
     fn spot(&self, name: &str, uid: &PodUid, ask: &Ask, with_expected: bool) -> Result<Spot, Refusal> {
-        let node = self.open_node(name)?;
         let taken = self.statics.taken(name, Some(uid));
+        self.spot_beside(name, ask, &taken, with_expected)
+    }
+
+    fn spot_beside(
+        &self,
+        name: &str,
+        ask: &Ask,
+        taken: &Devices,
+        with_expected: bool,
+    ) -> Result<Spot, Refusal> {
+        let node = self.open_node(name)?;
         let expected: Vec<Devices> = if with_expected {
             self.tentatives.asks_on(name).map(|ask| devices(&ask.document)).collect()
         } else {
             Vec::new()
         };
-        place(node, &sum(expected.iter().chain([&taken])), &ask.document)
+        place(node, &sum(expected.iter().chain([taken])), &ask.document)
+    }
+
+    /// A pod's place on a static node once these pods are gone.
+    pub(super) fn spot_without(
+        &self,
+        name: &str,
+        ask: &Ask,
+        is_gone: impl Fn(&PodUid) -> bool,
+    ) -> Result<Spot, Refusal> {
+        self.spot_beside(name, ask, &self.statics.taken_without(name, is_gone), true)
     }
 
     /// What it costs to serve a pod on a static node.
@@ -189,11 +209,24 @@ impl ClusterIndex {
 
     /// Whether a pod that asks NVIDIA's device plugin, and not kerf, finds it on a node: allocatable less what pods have.
     pub fn plain_fit(&self, name: &str, uid: &PodUid, asked: &Devices) -> Result<Cost, Refusal> {
+        self.plain_fit_beside(name, &self.statics.taken(name, Some(uid)), asked)
+    }
+
+    /// The same once these pods are gone.
+    pub(super) fn plain_fit_without(
+        &self,
+        name: &str,
+        asked: &Devices,
+        is_gone: impl Fn(&PodUid) -> bool,
+    ) -> Result<Cost, Refusal> {
+        self.plain_fit_beside(name, &self.statics.taken_without(name, is_gone), asked)
+    }
+
+    fn plain_fit_beside(&self, name: &str, taken: &Devices, asked: &Devices) -> Result<Cost, Refusal> {
         if self.nodes.contains_key(name) {
             return Err(Refusal::NotAdmitted);
         }
         let node = self.open_node(name)?;
-        let taken = self.statics.taken(name, Some(uid));
         let mut free = 0;
         for (device, count) in asked {
             let all = node.devices.get(device).copied().ok_or(Refusal::NeverFits)?;

@@ -14,6 +14,7 @@ mod node;
 mod node_policies;
 mod pods;
 mod posting;
+mod preempting;
 mod promises;
 mod quotas;
 mod refused;
@@ -29,6 +30,7 @@ pub use moving::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
 pub use posting::UNCERTAIN;
+pub use preempting::NobodyPreempted;
 pub use promises::{Progress, Promise, Unreservable};
 pub use quotas::HeldBack;
 pub use writes::Reread;
@@ -72,6 +74,8 @@ pub struct ClusterIndex {
     posting: HashMap<PodUid, posting::Post>,
     /// Pods that exist but that the watch does not show: somebody took their label away.
     strays: HashSet<PodUid>,
+    /// Pods that the watch showed last without a sign of their end and shows no more, until the API server says what they are.
+    hidden: HashSet<PodUid>,
     /// What a listing under way has shown.
     listing: Listing,
     /// Agents that are behind their specs.
@@ -81,6 +85,8 @@ pub struct ClusterIndex {
     /// Whether the pods that a former leader refused were taken in.
     adopted_waiters: bool,
     quotas: quotas::Quotas,
+    /// What pods were told for which nobody is preempted.
+    told: preempting::Told,
     /// What pods wait for.
     demand: demand::Seen,
     effects: Effects,
@@ -273,6 +279,7 @@ impl ClusterIndex {
         self.note_lag(name);
         let Some(node) = self.nodes.get_mut(name) else { return };
         let released = upkeep::keep(name, node, &self.pods, &self.fleet);
+        node.note_left(&released);
         self.effects.released.extend(released);
         let promised = node.promised_now();
         for uid in node.promised.difference(&promised) {

@@ -95,6 +95,12 @@ impl ClusterIndex {
         }
     }
 
+    /// Whether somebody was evicted for a pod and its place is kept.
+    #[must_use]
+    pub fn is_moved_for(&self, uid: &PodUid, now: Instant) -> bool {
+        self.moving.get(uid).is_some_and(|moving| !moving.refused && moving.until > now)
+    }
+
     /// The API server does not let the pod be evicted that was to make room: its disruption budget, most often.
     pub fn eviction_refused(&mut self, makes_room_for: &PodUid) {
         if let Some(moving) = self.moving.get_mut(makes_room_for) {

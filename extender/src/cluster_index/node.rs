@@ -1,13 +1,14 @@
 //! One node in the index: its spec on the way to the API server, its status, and what fits on it.
 
 use super::change::Change;
+use super::effects::{Released, Why};
 use super::spec_state::SpecState;
 use crate::ask::Ask;
 use crate::tentative::Tentatives;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, SliceStatus, WantedSlice};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::keys;
-use kerf_core::names::{GpuUuid, NodeName, PodUid};
+use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::{Cost, Fleet, FleetGpu, Refusal, fit};
 use kerf_core::policy::Charge;
 use kerf_runtime::gpu_node::GpuNode;
@@ -30,6 +31,8 @@ pub struct IndexedNode {
     pub promised: BTreeSet<PodUid>,
     /// Why pods lost their promise here, in an operator's words, until their bind has told it.
     pub failures: BTreeMap<PodUid, String>,
+    /// Pods that are gone and hold slices yet, by the agent's word.
+    pub left: BTreeSet<PodKey>,
     /// GPUs on which nothing is cut ahead of demand until everything is looked at anew: it failed there.
     pub resting: BTreeSet<GpuUuid>,
     /// Whether its agent has not followed the spec for too long.
@@ -63,6 +66,7 @@ impl IndexedNode {
             status: read_status(node),
             promised: BTreeSet::new(),
             failures: BTreeMap::new(),
+            left: BTreeSet::new(),
             resting: BTreeSet::new(),
             is_silent: false,
             filled_by: filled_by(node),
@@ -109,6 +113,17 @@ impl IndexedNode {
     /// Says that spec, status or the overlay changed.
     pub fn touch(&mut self) {
         self.view.stale = true;
+    }
+
+    /// Notes who of those whose promises were given back is gone, and forgets those who hold nothing any more.
+    pub fn note_left(&mut self, released: &[Released]) {
+        let gone = released.iter().filter(|released| matches!(released.why, Why::Gone | Why::Ended));
+        self.left.extend(gone.map(|released| released.pod.clone()));
+        if let Ok(status) = &self.status {
+            let holders: BTreeSet<PodKey> =
+                status.slices.iter().filter_map(|slice| Some(slice.holder.as_ref()?.key())).collect();
+            self.left.retain(|pod| holders.contains(pod));
+        }
     }
 
     /// Takes the agent's word on a slice for what it was before its promise was given back, where the agent has not

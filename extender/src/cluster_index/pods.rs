@@ -56,6 +56,7 @@ impl ClusterIndex {
             self.statics.hand_over(&last.uid);
             self.drop_tentative(&last.uid);
             if self.place_of(&last.uid).is_some() {
+                self.hidden.insert(last.uid.clone());
                 self.effects.unconfirmed.insert(last.uid.clone());
             }
         }
@@ -64,11 +65,13 @@ impl ClusterIndex {
     /// The API server has no such pod.
     pub fn pod_gone(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
+        self.hidden.remove(uid);
         self.strays.remove(uid);
         self.posting.remove(uid);
         self.waits_no_longer(uid);
         self.moving.remove(uid);
         self.quotas.forget(uid);
+        self.told.forget(uid);
         self.drop_tentative(uid);
         let changed = self.statics.gone(uid);
         self.statics_changed(changed);
@@ -105,11 +108,13 @@ impl ClusterIndex {
     }
 
     fn take_pod(&mut self, pod: KnownPod) {
+        self.hidden.remove(&pod.uid);
         if pod.node.is_some() || pod.ended {
             self.posting.remove(&pod.uid);
             self.waits_no_longer(&pod.uid);
             self.moving.remove(&pod.uid);
             self.quotas.forget(&pod.uid);
+            self.told.forget(&pod.uid);
             self.drop_tentative(&pod.uid);
         }
         let uid = pod.uid.clone();

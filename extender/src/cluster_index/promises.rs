@@ -227,7 +227,9 @@ impl ClusterIndex {
         let change = Change::Release(uid.clone());
         let released = node.spec.as_mut().is_ok_and(|s| s.push(change, status, &self.fleet) == Ok(true));
         if released {
-            self.effects.released.push(Released { uid: uid.clone(), pod, node: name.clone(), why });
+            let released = Released { uid: uid.clone(), pod, node: name.clone(), why };
+            node.note_left(std::slice::from_ref(&released));
+            self.effects.released.push(released);
             self.settle(&name);
         }
         released

@@ -62,6 +62,7 @@ fn pod(name: &str, request: RequestDocument, policy: &str) -> Candidate {
     let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json()));
     Candidate {
         devices: Devices::new(),
+        nominated: None,
         uid: PodUid::new(format!("uid-{name}")),
         key: PodKey::new("team", name),
         ask: ask.map(|ask| ask.of(Arc::new(facts))),

@@ -6,7 +6,7 @@
 use crate::ask::Ask;
 use hashbrown::{HashMap, HashSet};
 use kerf_core::names::{NodeName, PodKey, PodUid};
-use kerf_core::static_node::{Devices, StaticNode};
+use kerf_core::static_node::{Devices, StaticNode, sum};
 
 /// Who shows a pod: the watch of sliced pods, that of all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -260,6 +260,14 @@ impl Statics {
     /// Whether no pod may come to a node.
     pub fn is_closed(&self, node: &str) -> bool {
         self.are_unknown || self.closed.contains(node)
+    }
+
+    /// What of a node's devices stays held or promised once these pods are gone.
+    pub fn taken_without(&self, node: &str, is_gone: impl Fn(&PodUid) -> bool) -> Devices {
+        let held = self.holders_on(node);
+        let promised = self.here.get(node).into_iter().flat_map(|here| &here.promised);
+        let promised = promised.filter_map(|uid| Some((uid, &self.promises.get(uid)?.devices)));
+        sum(held.chain(promised).filter(|(uid, _)| !is_gone(uid)).map(|(_, devices)| devices))
     }
 
     /// What of a node's devices is held or promised, but for what this pod has.

@@ -209,6 +209,7 @@ impl World {
             key: PodKey::new(namespace, name),
             ask,
             devices: Devices::new(),
+            nominated: None,
         };
         let uid = candidate.uid.clone();
         self.pods.insert(uid.clone(), Pod { candidate, sent: None, bound: None, allocated: false });

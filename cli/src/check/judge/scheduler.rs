@@ -305,6 +305,22 @@ mod tests {
     }
 
     #[test]
+    fn a_scheduler_that_evicts_without_asking_is_told_with_what_to_do() {
+        let mut found = shipped();
+        found["extenders"][0].as_object_mut().unwrap().remove("preemptVerb");
+        let finding = of(&found);
+        assert!(finding.is_failure());
+        assert!(
+            finding.what.ends_with(r#"extenders[0].preemptVerb is missing and should be "preempt""#),
+            "{}",
+            finding.what
+        );
+        assert!(
+            finding.remedy().is_some_and(|remedy| remedy.contains("rollout restart deploy/kerf-scheduler"))
+        );
+    }
+
+    #[test]
     fn what_an_admin_tunes_is_a_warning_and_what_is_beside_kerfs_is_none() {
         let mut found = shipped();
         found["clientConnection"]["qps"] = json!(50);

@@ -1,0 +1,158 @@
+//! Whether a pod finds its place on a node once others have left it, which is what kube-scheduler's preemption asks.
+//!
+//! Who is leaving already counts as gone: a pod that is being deleted, and one that is gone whose slices the agent has not
+//! told to be free. The scheduler looks at a pod that waits for CPU when another pod is deleted and not when an agent
+//! tells of a slice, so a "not yet" of those moments would hold for minutes.
+
+use super::{ClusterIndex, IndexedNode};
+use crate::ask::Ask;
+use crate::tentative::Leaving;
+use hashbrown::HashMap;
+use kerf_core::contract::{
+    GpuNodeSpec, GpuNodeStatus, Holder, Reservation, SliceState, SliceStatus, WantedSlice,
+};
+use kerf_core::inventory::NodeInventory;
+use kerf_core::ledger::reserved;
+use kerf_core::names::{NodeName, PodKey, PodUid, SliceId};
+use kerf_core::packing::{Refusal, fit};
+use kerf_core::policy::Charge;
+use kerf_core::static_node::Devices;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How long a pod is told nothing new of why nobody is preempted for it.
+const QUIET: Duration = Duration::from_mins(1);
+
+/// What pods were told last, and when.
+#[derive(Debug, Default)]
+pub(super) struct Told(HashMap<PodUid, (String, Instant)>);
+
+impl Told {
+    pub(super) fn forget(&mut self, uid: &PodUid) {
+        self.0.remove(uid);
+    }
+}
+
+/// A pod for which nobody is preempted, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NobodyPreempted {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its namespace and name.
+    pub pod: PodKey,
+    /// Why.
+    pub note: String,
+}
+
+impl ClusterIndex {
+    /// Whether a pod's `ask` finds its place on a node once the victims have left it. What they hold of a quota counts on:
+    /// nobody is evicted for a quota.
+    pub fn serves_without(
+        &self,
+        name: &str,
+        uid: &PodUid,
+        ask: &Ask,
+        victims: &BTreeSet<PodUid>,
+    ) -> Result<(), Refusal> {
+        let Some((key, node)) = self.nodes.get_key_value(name) else {
+            let charge =
+                self.spot_without(name, ask, |other| other == uid || self.leaves(other, victims))?.charge;
+            return self.within_quota_for(ask, charge);
+        };
+        node.serving()?;
+        let status = node.status.as_ref().map_err(|refusal| *refusal)?;
+        let spec = node.working().ok_or(Refusal::UnreadableSpec)?;
+        let spec = self.tentatives.laid_over(key, spec, status, &self.fleet).into_owned();
+        let leaving = node.promised.iter().filter(|other| self.leaves(other, victims));
+        let (spec, status) = leaving.fold((spec, status.clone()), |(spec, status), pod| {
+            Leaving { pod: pod.clone(), slices: own_slices(&spec, &status, pod) }.gone(&spec, &status)
+        });
+        let status = without_those_who_left(node, &spec, status);
+        let fit = fit(&NodeInventory::of(&spec, &status), &ask.document, &self.fleet)?;
+        let charge = fit.slices.iter().map(|slice| Charge::of_slice(slice.resource, slice.shape)).sum();
+        self.within_quota_for(ask, charge)
+    }
+
+    /// The same for a pod that asks NVIDIA's device plugin and not kerf.
+    pub fn serves_plain_without(
+        &self,
+        name: &str,
+        uid: &PodUid,
+        asked: &Devices,
+        victims: &BTreeSet<PodUid>,
+    ) -> Result<(), Refusal> {
+        let leaves = |other: &PodUid| other == uid || self.leaves(other, victims);
+        self.plain_fit_without(name, asked, leaves).map(drop)
+    }
+
+    /// Whether a pod that has a promise on a node may still come to it.
+    pub fn keeps_promises(&self, name: &NodeName) -> Result<(), Refusal> {
+        match self.nodes.get(name) {
+            Some(node) => node.serving(),
+            None if self.is_open(name) => Ok(()),
+            None if self.is_static(name) => Err(Refusal::LayoutChanging),
+            None => Err(Refusal::NoAgent),
+        }
+    }
+
+    /// Whether a pod's Binding may have been made.
+    #[must_use]
+    pub fn is_being_bound(&self, uid: &PodUid) -> bool {
+        self.posting.contains(uid)
+    }
+
+    /// Whether a node was among those that refused a pod when it was looked at last.
+    #[must_use]
+    pub fn was_refused_by(&self, uid: &PodUid, node: &NodeName) -> bool {
+        self.waiting.pods().any(|waiter| waiter.uid == *uid && waiter.offered.contains(node))
+    }
+
+    /// Nobody is preempted for a pod. It is told what changed since it was told last, once a minute at most.
+    pub fn spared(&mut self, uid: &PodUid, pod: &PodKey, note: String, now: Instant) {
+        let told = self.told.0.get(uid);
+        if told.is_none_or(|(before, at)| *before != note && now.saturating_duration_since(*at) >= QUIET) {
+            self.told.0.insert(uid.clone(), (note.clone(), now));
+            let (uid, pod) = (uid.clone(), pod.clone());
+            self.effects.nobody_preempted.push(NobodyPreempted { uid, pod, note });
+        }
+    }
+
+    fn leaves(&self, uid: &PodUid, victims: &BTreeSet<PodUid>) -> bool {
+        // Who is hidden was deleted at once, or has lost its label, and in a moment it is known which.
+        victims.contains(uid)
+            || self.hidden.contains(uid)
+            || self.pods.get(uid).is_some_and(|pod| pod.deleting)
+    }
+}
+
+/// The slices that are promised to a pod, and that nobody else holds by the kubelet's account.
+fn own_slices(spec: &GpuNodeSpec, status: &GpuNodeStatus, uid: &PodUid) -> Vec<SliceId> {
+    let key = |slice: &WantedSlice| slice.reservation.as_ref().map(Reservation::key);
+    let holder =
+        |slice: &WantedSlice| status.slice(&slice.id).and_then(|s| s.holder.as_ref()).map(Holder::key);
+    let own = reserved(spec, uid).filter(|slice| holder(slice).is_none() || holder(slice) == key(slice));
+    own.map(|slice| slice.id.clone()).collect()
+}
+
+/// The status as it will be once the agent has seen the end of all who are gone.
+fn without_those_who_left(
+    node: &IndexedNode,
+    spec: &GpuNodeSpec,
+    mut status: GpuNodeStatus,
+) -> GpuNodeStatus {
+    let is_nobodys = |slice: &SliceStatus| {
+        spec.slices.iter().any(|wanted| Some(&wanted.id) == slice.id.as_ref() && wanted.reservation.is_none())
+    };
+    for slice in &mut status.slices {
+        let given_back =
+            matches!(slice.state, SliceState::Preparing | SliceState::Waiting | SliceState::Ready);
+        let left = match &slice.holder {
+            Some(holder) => node.left.contains(&holder.key()),
+            None => given_back && is_nobodys(slice),
+        };
+        if left {
+            (slice.state, slice.holder) = (SliceState::Idle, None);
+        }
+    }
+    status
+}

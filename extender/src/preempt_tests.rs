@@ -1,0 +1,306 @@
+use super::*;
+use crate::ask::Ask;
+use crate::compute::Compute;
+use crate::filter::filter;
+use crate::pod::KnownPod;
+use kerf_core::contract::GpuNodeStatus;
+use kerf_core::kind::Kind;
+use kerf_core::names::PodKey;
+use kerf_core::packing::Terms;
+use kerf_core::resource::ResourceName;
+use kerf_core::static_node::{Devices, PluginName, StaticNode};
+use kerf_core::testing::{node_status, request, request_sized, slice_status, static_node};
+use kerf_core::units::SizeGb;
+use kerf_runtime::gpu_node::GpuNode;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SMALL: &str = "nvidia.com/mig-1g.10gb";
+const HALF: &str = "nvidia.com/mig-3g.40gb";
+const WHOLE: &str = "nvidia.com/mig-7g.80gb";
+const H100: [&str; 1] = ["H100-80GB"];
+
+/// A listed cluster of nodes of these names with an H100 each.
+fn cluster(nodes: &[&str]) -> ClusterIndex {
+    let mut index = ClusterIndex::new(1, Terms::default());
+    for name in nodes {
+        let mut node = GpuNode::new(&NodeName::new(*name));
+        node.status = Some(json!(node_status(&H100)));
+        index.show_node(&node);
+    }
+    index.nodes_listed();
+    index.pods_listed();
+    index
+}
+
+fn pod(name: &str, resource: &str) -> Candidate {
+    Candidate {
+        uid: uid(name),
+        key: PodKey::new("default", name),
+        ask: Ask::read(Some(&request(resource, 1).to_json())),
+        devices: Devices::new(),
+        nominated: None,
+    }
+}
+
+fn uid(name: &str) -> PodUid {
+    PodUid::new(format!("uid-{name}"))
+}
+
+fn uids(names: &[&str]) -> BTreeSet<PodUid> {
+    names.iter().map(|name| uid(name)).collect()
+}
+
+fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
+    KnownPod {
+        uid: pod.uid.clone(),
+        key: pod.key.clone(),
+        node: node.map(NodeName::new),
+        ended: false,
+        compute: Compute::default(),
+        devices: pod.devices.clone(),
+        has_slices: false,
+        asks_for_nothing: false,
+        deleting: false,
+        movable: false,
+        request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
+        policy: None,
+        facts: Arc::default(),
+    }
+}
+
+/// The pod runs on a node, and the agent says that it holds its slices.
+fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str) {
+    index.reserve(&pod.uid, &pod.key, &node.into(), pod.ask.clone().ok()).unwrap();
+    index.show_pod(known(pod, Some(node)));
+    report(index, node);
+}
+
+/// What the node's spec wants is written and held by those to whom it is promised.
+fn report(index: &mut ClusterIndex, node: &str) {
+    let (_, spec) = index.begin_write(&node.into()).unwrap();
+    index.wrote(&node.into(), spec.revision);
+    let status = GpuNodeStatus {
+        slices: spec.slices.iter().map(|slice| slice_status(slice, true)).collect(),
+        observed_revision: spec.revision,
+        ..node_status(&H100)
+    };
+    let mut shown = GpuNode::new(&node.into());
+    (shown.spec, shown.status) = (Some(json!(spec)), Some(json!(status)));
+    index.show_node(&shown);
+}
+
+/// The answer for one plan.
+fn answer(index: &mut ClusterIndex, pod: &Candidate, node: &str, victims: &[&str]) -> Result<(), Spared> {
+    let answer = preempt(index, pod, &[(node, uids(victims))], Instant::now());
+    match answer.spared.as_slice() {
+        [] => {
+            assert_eq!(answer.kept, [node]);
+            Ok(())
+        }
+        [(_, why)] => Err(*why),
+        more => panic!("one node was asked about: {more:?}"),
+    }
+}
+
+const FULL: Result<(), Spared> = Err(Spared::Refused(Refusal::NoRoom));
+
+/// Who holds what, who would be evicted, and whether a pod that asks for half a GPU then has its place.
+type Case =
+    (&'static str, &'static [(&'static str, &'static str)], &'static [&'static str], Result<(), Spared>);
+
+const CASES: [Case; 7] = [
+    ("a slice is free", &[("a", HALF)], &["cpu"], Ok(())),
+    ("all slices are held by others", &[("a", HALF), ("b", HALF)], &["cpu"], FULL),
+    ("a victim holds one that fits", &[("a", HALF), ("b", HALF)], &["cpu", "b"], Ok(())),
+    ("a victim holds more", &[("a", WHOLE)], &["a"], Ok(())),
+    ("a victim holds too little", &[("a", HALF), ("b", SMALL), ("c", SMALL)], &["b"], FULL),
+    ("victims hold enough together", &[("a", HALF), ("b", SMALL), ("c", SMALL)], &["b", "c"], Ok(())),
+    ("the victim holds its slice elsewhere", &[("a", WHOLE)], &["elsewhere"], FULL),
+];
+
+#[test]
+fn a_node_stays_if_the_pod_has_its_slice_there_once_the_victims_are_gone() {
+    for (what, holders, victims, expected) in CASES {
+        let mut index = cluster(&["n", "other"]);
+        run(&mut index, &pod("elsewhere", WHOLE), "other");
+        for (name, resource) in holders {
+            run(&mut index, &pod(name, resource), "n");
+        }
+        assert_eq!(answer(&mut index, &pod("p", HALF), "n", victims), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_node_that_serves_nobody_and_a_pod_that_kerf_did_not_admit_get_nobody_evicted() {
+    let mut index = cluster(&["n"]);
+    index.show_node(&GpuNode::new(&"asleep".into()));
+    let p = pod("p", HALF);
+    assert_eq!(answer(&mut index, &p, "asleep", &["cpu"]), Err(Refusal::AgentNotReady.into()));
+    assert_eq!(answer(&mut index, &p, "stranger", &["cpu"]), Err(Refusal::NoAgent.into()));
+    let stranger = Candidate { ask: Ask::read(None), ..p };
+    assert_eq!(answer(&mut index, &stranger, "n", &["cpu"]), Err(Refusal::NotAdmitted.into()));
+}
+
+#[test]
+fn a_slice_that_its_pod_is_leaving_counts_as_free_and_that_of_a_stranger_does_not() {
+    let mut index = cluster(&["n"]);
+    let (holder, p) = (pod("a", WHOLE), pod("p", HALF));
+    run(&mut index, &holder, "n");
+    assert_eq!(answer(&mut index, &p, "n", &["cpu"]), FULL);
+    index.show_pod(KnownPod { deleting: true, ..known(&holder, Some("n")) });
+    assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "it is being deleted");
+    index.show_pod(known(&holder, Some("n")));
+    index.hide_pod(&known(&holder, Some("n")));
+    assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "it was deleted at once");
+    index.show_stray(known(&holder, Some("n")));
+    assert_eq!(answer(&mut index, &p, "n", &["cpu"]), FULL, "or it has lost its label");
+    index.pod_gone(&holder.uid);
+    assert!(filter(&mut index, &p, &["n"], Instant::now()).fitting.is_empty(), "the agent has not said so");
+    assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "it is gone");
+
+    // The same slice, of which another leader gave back the promise: nobody knows who holds it.
+    let mut successor = cluster(&[]);
+    let node = index.node(&"n".into()).unwrap();
+    let mut shown = GpuNode::new(&"n".into());
+    (shown.spec, shown.status) = (Some(json!(node.working())), Some(json!(node.status.as_ref().unwrap())));
+    successor.show_node(&shown);
+    assert_eq!(answer(&mut successor, &p, "n", &["cpu"]), FULL);
+}
+
+#[test]
+fn a_place_where_another_pod_is_expected_is_not_free() {
+    let mut index = cluster(&["n"]);
+    let now = Instant::now();
+    filter(&mut index, &pod("first", WHOLE), &["n"], now);
+    assert_eq!(answer(&mut index, &pod("p", HALF), "n", &["cpu"]), FULL);
+    let own = pod("own", WHOLE);
+    let mut index = cluster(&["n"]);
+    filter(&mut index, &own, &["n"], now);
+    assert_eq!(answer(&mut index, &own, "n", &["cpu"]), Ok(()), "but its own is");
+}
+
+#[test]
+fn a_pod_with_a_promise_gets_others_evicted_where_it_has_it_and_nowhere_else() {
+    let mut index = cluster(&["n1", "n2"]);
+    let p = pod("p", HALF);
+    index.reserve(&p.uid, &p.key, &"n2".into(), p.ask.clone().ok()).unwrap();
+    let plans = [("n1", uids(&["a"])), ("n2", uids(&["b"]))];
+    let answer = preempt(&mut index, &p, &plans, Instant::now());
+    assert_eq!(answer.kept, ["n2"]);
+    assert_eq!(answer.spared, [("n1", Refusal::ReservedElsewhere.into())]);
+    assert!(index.place_of(&p.uid).is_some(), "a question changes no promise");
+    index.show_node(&GpuNode::new(&"n2".into()));
+    let plans = [("n2", uids(&["b"]))];
+    assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).kept, [""; 0], "its agent is not ready");
+    index.begin_post(&p.uid);
+    assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).spared, [("n2", Spared::BeingBound)]);
+}
+
+/// Two nodes on which `whole` finds room if `small` restarts elsewhere, and a third that is full of CPU.
+fn with_a_movable_pod() -> (ClusterIndex, Candidate) {
+    let mut index = cluster(&["n1", "n2", "cpu-full"]);
+    run(&mut index, &pod("half", HALF), "n2");
+    let small = pod("small", SMALL);
+    run(&mut index, &small, "n1");
+    index.show_pod(KnownPod { movable: true, ..known(&small, Some("n1")) });
+    index.take_effects();
+    (index, pod("whole", WHOLE))
+}
+
+#[test]
+fn nobody_is_preempted_for_a_pod_for_which_a_movable_one_leaves() {
+    let (mut index, whole) = with_a_movable_pod();
+    let now = Instant::now();
+    filter(&mut index, &whole, &["n1", "n2"], now);
+    assert_eq!(index.take_effects().evictions.len(), 1);
+    assert_eq!(answer(&mut index, &whole, "cpu-full", &["a"]), Err(Spared::Moving));
+    assert_eq!(index.expected_on(&whole.uid), Some(&"n1".into()), "its place is kept");
+    index.eviction_refused(&whole.uid);
+    assert_eq!(answer(&mut index, &whole, "cpu-full", &["a"]), Ok(()));
+}
+
+#[test]
+fn no_movable_pod_is_evicted_for_one_for_which_others_were_preempted_unless_that_does_not_help() {
+    let (mut index, whole) = with_a_movable_pod();
+    let now = Instant::now();
+    let nominated = Candidate { nominated: Some("cpu-full".into()), ..whole };
+    assert!(filter(&mut index, &nominated, &["n1", "n2"], now).fitting.is_empty());
+    assert!(index.take_effects().evictions.is_empty());
+    run(&mut index, &pod("quicker", WHOLE), "cpu-full");
+    filter(&mut index, &nominated, &["n1", "n2"], now);
+    assert_eq!(index.take_effects().evictions.len(), 1);
+}
+
+#[test]
+fn nobody_is_preempted_on_a_second_node_while_those_leave_the_first() {
+    let mut index = cluster(&["n1", "n2"]);
+    let victim = pod("victim", WHOLE);
+    run(&mut index, &victim, "n1");
+    index.pod_gone(&victim.uid);
+    let p = Candidate { nominated: Some("n1".into()), ..pod("p", HALF) };
+    // Its CPU is free and its slice is not yet: the scheduler takes that for a node that will never do.
+    assert!(filter(&mut index, &p, &["n1"], Instant::now()).fitting.is_empty());
+    assert_eq!(answer(&mut index, &p, "n2", &["a"]), Err(Spared::Nominated));
+    report(&mut index, "n1");
+    run(&mut index, &pod("quicker", WHOLE), "n1");
+    assert_eq!(answer(&mut index, &p, "n2", &["a"]), Ok(()), "another has its slice");
+}
+
+const REPLICA: ResourceName = ResourceName::Plugin(PluginName::Gpu, Kind::Mps);
+
+/// A node with one A100-80GB, in two MPS replicas.
+fn replicas() -> StaticNode {
+    let labels = [
+        ("gpu.product", "NVIDIA-A100-SXM4-80GB-SHARED"),
+        ("gpu.memory", "81920"),
+        ("gpu.count", "1"),
+        ("gpu.replicas", "2"),
+        ("gpu.sharing-strategy", "mps"),
+    ];
+    static_node(&labels, &[("gpu", 2)])
+}
+
+#[test]
+fn on_a_static_node_the_devices_of_the_victims_count_as_free() {
+    let ask = Ask::read(Some(&request_sized(REPLICA, SizeGb(10), 1).to_json()));
+    let of_kerf = Candidate { ask, ..pod("p", HALF) };
+    let devices = Devices::from([(PluginName::Gpu, 1)]);
+    let plain = Candidate { ask: Err(Refusal::NotAdmitted), devices: devices.clone(), ..pod("q", HALF) };
+    for p in [of_kerf, plain] {
+        let mut index = ClusterIndex::new(1, Terms::default());
+        index.show_static("n".into(), Some(replicas()));
+        let holder = |name| Candidate { devices: devices.clone(), ..pod(name, HALF) };
+        index.show_pod(known(&holder("a"), Some("n")));
+        assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "{}: one is free", p.key);
+        index.show_pod(known(&holder("b"), Some("n")));
+        assert_eq!(answer(&mut index, &p, "n", &["cpu"]), FULL, "{}", p.key);
+        assert_eq!(answer(&mut index, &p, "n", &["cpu", "b"]), Ok(()), "{}", p.key);
+        index.show_pod(KnownPod { deleting: true, ..known(&holder("a"), Some("n")) });
+        assert_eq!(answer(&mut index, &p, "n", &["cpu"]), Ok(()), "{}: one is leaving", p.key);
+        index.show_static("n".into(), Some(StaticNode { is_changing: true, ..replicas() }));
+        assert_eq!(answer(&mut index, &p, "n", &["b"]), Err(Refusal::LayoutChanging.into()), "{}", p.key);
+    }
+}
+
+#[test]
+fn the_pod_is_told_why_nobody_is_preempted_and_the_same_not_again() {
+    let mut index = cluster(&["n1", "n2"]);
+    for node in ["n1", "n2"] {
+        run(&mut index, &pod(node, WHOLE), node);
+    }
+    let (p, now) = (pod("p", HALF), Instant::now());
+    let plans = [("n1", uids(&["a"])), ("n2", uids(&["b"])), ("n3", uids(&["c"]))];
+    let mut told = |plans: &[Plan<'_>], now| {
+        let answer = preempt(&mut index, &p, plans, now);
+        tell(&mut index, &p, &answer, now);
+        index.take_effects().nobody_preempted.into_iter().map(|told| told.note).collect::<Vec<_>>()
+    };
+    let first = told(&plans, now);
+    assert_eq!(first.len(), 1);
+    assert!(first[0].ends_with(": 1 no kerf agent on the node, 2 GPU slices in use"), "{}", first[0]);
+    assert!(told(&plans, now + Duration::from_mins(5)).is_empty(), "it says the same");
+    assert_eq!(told(&plans[..1], now + Duration::from_mins(5)).len(), 1);
+    assert!(told(&plans[1..], now + Duration::from_mins(5)).is_empty(), "once a minute");
+}

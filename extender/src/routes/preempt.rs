@@ -1,0 +1,100 @@
+//! `preempt`: asked when the scheduler has found whom it could evict, and before it does.
+
+use super::{NOT_LEADER, Shared, json, unreadable};
+use crate::filter::Candidate;
+use crate::metrics::{Outcome, Verb};
+use crate::preempt::{self, Plan, Preempted};
+use crate::term::Term;
+use crate::wire::PreemptArgs;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+pub(super) const NO_VICTIMS: &str = "no NodeNameToMetaVictims in the request: set nodeCacheCapable for kerf's extender (see kerf scheduler-config)";
+
+/// How long a pod's end may take to be seen here once the scheduler has seen it. The scheduler asks as soon as that happens, and
+/// after a no not again until another pod ends, or for five minutes.
+const LATEST: Duration = Duration::from_millis(100);
+/// How often it is looked meanwhile.
+const LOOK: Duration = Duration::from_millis(10);
+/// The scheduler does nothing else while it waits for an answer. So one in a second is late, which is the first: the pod of
+/// the highest priority.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// When an answer was late last.
+#[derive(Debug, Default)]
+pub struct Lag(Mutex<Option<Instant>>);
+
+impl Lag {
+    /// Whether an answer may be late now; then the next may not for a while.
+    fn is_due(&self, now: Instant) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= PAUSE);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
+    }
+}
+
+pub(super) async fn preempt(State(shared): State<Shared>, body: Bytes) -> Response {
+    let began = Instant::now();
+    let (response, outcome) = answer(&shared, &body).await;
+    shared.metrics.answered(Verb::Preempt, outcome, began.elapsed());
+    response
+}
+
+/// An error ends the preemption: nobody is evicted, and the pod waits. It has no field in the answer, so its HTTP status tells.
+async fn answer(shared: &Shared, body: &[u8]) -> (Response, Outcome) {
+    let bad = |text: String| ((StatusCode::BAD_REQUEST, text).into_response(), Outcome::BadRequest);
+    let Some(term) = shared.standing.term() else {
+        return ((StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER).into_response(), Outcome::NotLeader);
+    };
+    let args: PreemptArgs<'_> = match serde_json::from_slice(body) {
+        Ok(args) => args,
+        Err(error) => return bad(unreadable(&error)),
+    };
+    let Some(plans) = args.nodes() else { return bad(NO_VICTIMS.to_owned()) };
+    if args.asks_for_nothing() {
+        return (json(&args.leave(None)), Outcome::Ok);
+    }
+    let pod = args.candidate();
+    let decided = decide(&term, &shared.lag, &pod, &plans).await;
+    term.with(|index| preempt::tell(index, &pod, &decided, Instant::now()));
+    let Preempted { kept, spared } = decided;
+    let reasons = preempt::reasons(&spared);
+    tracing::info!(pod = %pod.key, uid = %pod.uid, nodes = plans.len(), kept = kept.len(), spared = ?reasons, "preemption asked");
+    let outcome = if kept.is_empty() { Outcome::Refused } else { Outcome::Ok };
+    (json(&args.leave(Some(&kept))), outcome)
+}
+
+/// Decides, and looks again for a moment before it refuses what another pod's end would change.
+async fn decide<'n>(term: &Arc<Term>, lag: &Lag, pod: &Candidate, plans: &[Plan<'n>]) -> Preempted<'n> {
+    let began = Instant::now();
+    let look = || term.with(|index| preempt::preempt(index, pod, plans, Instant::now()));
+    let mut decided = look();
+    if !decided.may_change() || !lag.is_due(began) {
+        return decided;
+    }
+    while decided.may_change() && began.elapsed() < LATEST {
+        sleep(LOOK).await;
+        decided = look();
+    }
+    decided
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_answer_in_a_second_is_late() {
+        let (lag, now) = (Lag::default(), Instant::now());
+        let after = [0, 1, 999, 1000, 1001].map(|ms| lag.is_due(now + Duration::from_millis(ms)));
+        assert_eq!(after, [true, false, false, true, false]);
+    }
+}

@@ -158,5 +158,8 @@ fn promisee(index: &ClusterIndex, pod: &Candidate) -> Promisee {
 }
 
 #[cfg(test)]
+#[path = "move_tests.rs"]
+mod move_tests;
+#[cfg(test)]
 #[path = "filter_tests.rs"]
 mod tests;

@@ -14,7 +14,7 @@ use serde_json::json;
 use std::sync::Arc;
 
 /// A listed cluster of these nodes with these GPUs.
-fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
+pub(super) fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
     let mut index = ClusterIndex::new(1, Terms::default());
     for (name, models) in nodes {
         let mut node = GpuNode::new(&NodeName::new(*name));
@@ -24,7 +24,7 @@ fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
     index
 }
 
-fn pod(name: &str, resource: &str) -> Candidate {
+pub(super) fn pod(name: &str, resource: &str) -> Candidate {
     Candidate {
         devices: Devices::new(),
         uid: PodUid::new(format!("uid-{name}")),
@@ -45,9 +45,14 @@ fn choose(index: &mut ClusterIndex, pod: &Candidate, nodes: &[&str], now: Instan
 }
 
 /// A bound pod, and whether its owner lets it move.
-fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
+pub(super) fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
     bind(index, pod, node);
-    index.show_pod(KnownPod {
+    index.show_pod(bound(pod, node, movable));
+}
+
+/// A pod as the watch shows it once it is bound.
+pub(super) fn bound(pod: &Candidate, node: &str, movable: bool) -> KnownPod {
+    KnownPod {
         devices: Devices::new(),
         has_slices: false,
         asks_for_nothing: false,
@@ -61,7 +66,7 @@ fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: None,
         facts: Arc::default(),
-    });
+    }
 }
 
 #[test]
@@ -97,7 +102,7 @@ fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
 }
 
 /// The node's spec is written, and its agent says of every slice whether somebody has it.
-fn write_and_report(index: &mut ClusterIndex, name: &str, models: &[&str], held: bool) {
+pub(super) fn write_and_report(index: &mut ClusterIndex, name: &str, models: &[&str], held: bool) {
     let Some((_, spec)) = index.begin_write(&name.into()) else { return };
     index.wrote(&name.into(), spec.revision);
     let mut status = node_status(models);
@@ -196,9 +201,9 @@ fn a_node_without_cpu_is_the_last_for_a_share() {
     assert_eq!(shares("nvidia.com/gpu-4gb", true), ["n2", "n2", "n2"]);
 }
 
-const SMALL: &str = "nvidia.com/mig-1g.10gb";
-const HALF: &str = "nvidia.com/mig-3g.40gb";
-const WHOLE: &str = "nvidia.com/mig-7g.80gb";
+pub(super) const SMALL: &str = "nvidia.com/mig-1g.10gb";
+pub(super) const HALF: &str = "nvidia.com/mig-3g.40gb";
+pub(super) const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 
 #[test]
 fn every_refused_node_has_its_reason() {

@@ -78,14 +78,14 @@ impl ClusterIndex {
     fn go_on(&mut self, pod: &Promisee, ask: &Ask, mut moving: Moving, now: Instant) {
         let Some(leaving) = self.pods.get(&moving.leaving.pod).filter(|p| p.node.is_some() && !p.ended)
         else {
-            if moving.until > now && !moving.refused {
+            if moving.until > now {
                 self.expect_after(pod, ask, &moving);
             }
             return;
         };
-        if leaving.deleting && !moving.refused {
-            // Its grace period may be long.
-            moving.until = now + PATIENCE;
+        if leaving.deleting {
+            // Its grace period may be long. An eviction whose answer was lost was made after all.
+            (moving.until, moving.refused) = (now + PATIENCE, false);
             self.moving.insert(pod.uid.clone(), moving.clone());
         }
         if moving.until <= now {

@@ -25,6 +25,8 @@ pub struct Candidate {
     pub ask: Result<Ask, Refusal>,
     /// What its containers ask of NVIDIA's device plugin.
     pub devices: Devices,
+    /// The node for which the scheduler has preempted others, which it offers alone before it offers all.
+    pub nominated: Option<NodeName>,
 }
 
 /// Every offered node's answer.
@@ -75,7 +77,10 @@ pub fn filter<'n>(
     } else {
         let quota = filtered.refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
         index.refused(&pod.uid, &pod.key, ask, offered, quota);
-        index.make_room(&promisee(index, pod), ask, offered, now);
+        // All nodes may follow in the same cycle, and one of them have room.
+        if pod.nominated.as_ref().is_none_or(|name| offered != [name.as_str()]) {
+            index.make_room(&promisee(index, pod), ask, offered, now);
+        }
     }
     filtered
 }

@@ -26,6 +26,7 @@ pub(super) fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
 
 pub(super) fn pod(name: &str, resource: &str) -> Candidate {
     Candidate {
+        nominated: None,
         devices: Devices::new(),
         uid: PodUid::new(format!("uid-{name}")),
         key: PodKey::new("default", name),

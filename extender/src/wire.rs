@@ -4,7 +4,7 @@
 use crate::ask::Ask;
 use crate::filter::{Candidate, Filtered};
 use kerf_core::keys;
-use kerf_core::names::{PodKey, PodUid};
+use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
 use kerf_core::static_node::Devices;
@@ -38,6 +38,15 @@ struct WirePod<'a> {
     metadata: WireMetadata<'a>,
     #[serde(borrow, default)]
     spec: Option<WireSpec<'a>>,
+    #[serde(borrow, default)]
+    status: Option<WireStatus<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireStatus<'a> {
+    #[serde(borrow, default)]
+    nominated_node_name: Option<Text<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,6 +121,7 @@ impl<'a> ExtenderArgs<'a> {
             key: PodKey::new(&*metadata.namespace.0, &*metadata.name.0),
             ask: Ask::read(request.map(|text| &*text.0)).map(|ask| self.with_facts(ask)),
             devices: if request.is_some() { Devices::new() } else { self.devices() },
+            nominated: self.nominated(),
         }
     }
 
@@ -121,6 +131,11 @@ impl<'a> ExtenderArgs<'a> {
         let request = self.pod.metadata.annotations.as_ref().and_then(|a| a.request.as_ref());
         let (init_containers, containers) = self.containers();
         request.is_none() && asks_for_nothing(init_containers, containers)
+    }
+
+    fn nominated(&self) -> Option<NodeName> {
+        let name = self.pod.status.as_ref()?.nominated_node_name.as_ref()?;
+        (!name.0.is_empty()).then(|| NodeName::new(&*name.0))
     }
 
     fn devices(&self) -> Devices {
@@ -136,7 +151,7 @@ impl<'a> ExtenderArgs<'a> {
     }
 
     fn with_facts(&self, ask: Ask) -> Ask {
-        let WirePod { metadata, spec } = &self.pod;
+        let WirePod { metadata, spec, .. } = &self.pod;
         let text = |text: Option<&Text<'_>>| text.map(|t| t.0.clone().into_owned()).unwrap_or_default();
         let facts = PodFacts {
             namespace: metadata.namespace.0.clone().into_owned(),

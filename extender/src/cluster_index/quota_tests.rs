@@ -61,6 +61,7 @@ fn pod(name: &str, request: RequestDocument, policy: &str) -> Candidate {
     };
     let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json()));
     Candidate {
+        nominated: None,
         devices: Devices::new(),
         uid: PodUid::new(format!("uid-{name}")),
         key: PodKey::new("team", name),

@@ -49,7 +49,7 @@ fn candidate(name: &str, request: RequestDocument) -> Candidate {
     let facts = PodFacts { namespace: "team".to_owned(), ..PodFacts::default() };
     let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json())).unwrap();
     let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
-    Candidate { uid, key, ask: Ok(ask.of(Arc::new(facts))), devices: Devices::new() }
+    Candidate { uid, key, ask: Ok(ask.of(Arc::new(facts))), devices: Devices::new(), nominated: None }
 }
 
 fn ten(name: &str) -> Candidate {
@@ -330,7 +330,7 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
     let plain = |name: &str| {
         let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
         let devices = Devices::from([(PluginName::Gpu, 1)]);
-        Candidate { uid, key, ask: Err(Refusal::NotAdmitted), devices }
+        Candidate { uid, key, ask: Err(Refusal::NotAdmitted), devices, nominated: None }
     };
     let pod = |name: &str, node| shown(name, node, "Pending", &one_gpu(), None);
     for name in ["a", "b"] {

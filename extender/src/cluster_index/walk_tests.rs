@@ -205,6 +205,7 @@ impl World {
         let facts = PodFacts { namespace: namespace.to_owned(), ..PodFacts::default() };
         let ask = Ask::read(Some(&document.to_json())).map(|ask| ask.of(Arc::new(facts)));
         let candidate = Candidate {
+            nominated: None,
             uid: PodUid::new(format!("uid-{name}")),
             key: PodKey::new(namespace, name),
             ask,

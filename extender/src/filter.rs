@@ -26,7 +26,7 @@ pub struct Candidate {
     pub ask: Result<Ask, Refusal>,
     /// What its containers ask of NVIDIA's device plugin.
     pub devices: Devices,
-    /// The node on which the scheduler has had pods preempted for it.
+    /// The node for which the scheduler has preempted others, which it offers alone before it offers all.
     pub nominated: Option<NodeName>,
 }
 
@@ -78,7 +78,10 @@ pub fn filter<'n>(
     } else {
         let quota = filtered.refused.iter().any(|(_, refusal)| *refusal == Refusal::QuotaFull);
         index.refused(&pod.uid, &pod.key, ask, offered, quota);
-        if index.is_moved_for(&pod.uid, now) || !waits_for_preempted(index, pod, ask) {
+        // All nodes may follow in the same cycle, and one of them have room.
+        let is_alone = pod.nominated.as_ref().is_some_and(|name| offered == [name.as_str()]);
+        let waits = is_alone || waits_for_preempted(index, pod, ask);
+        if index.is_moved_for(&pod.uid, now) || !waits {
             index.make_room(&promisee(index, pod), ask, offered, now);
         }
     }
@@ -176,6 +179,9 @@ fn promisee(index: &ClusterIndex, pod: &Candidate) -> Promisee {
     Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: index.epoch() }
 }
 
+#[cfg(test)]
+#[path = "move_tests.rs"]
+mod move_tests;
 #[cfg(test)]
 #[path = "filter_tests.rs"]
 mod tests;

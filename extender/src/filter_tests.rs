@@ -14,7 +14,7 @@ use serde_json::json;
 use std::sync::Arc;
 
 /// A listed cluster of these nodes with these GPUs.
-fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
+pub(super) fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
     let mut index = ClusterIndex::new(1, Terms::default());
     for (name, models) in nodes {
         let mut node = GpuNode::new(&NodeName::new(*name));
@@ -24,7 +24,7 @@ fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
     index
 }
 
-fn pod(name: &str, resource: &str) -> Candidate {
+pub(super) fn pod(name: &str, resource: &str) -> Candidate {
     Candidate {
         devices: Devices::new(),
         nominated: None,
@@ -45,6 +45,17 @@ fn choose(index: &mut ClusterIndex, pod: &Candidate, nodes: &[&str], now: Instan
     scores.into_iter().max_by_key(|(_, score)| *score).map(|(name, _)| name.to_owned())
 }
 
+/// A bound pod, and whether its owner lets it move.
+pub(super) fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
+    bind(index, pod, node);
+    index.show_pod(bound(pod, node, movable));
+}
+
+/// A pod as the watch shows it once it is bound.
+pub(super) fn bound(pod: &Candidate, node: &str, movable: bool) -> KnownPod {
+    KnownPod { node: Some(node.into()), movable, ..unbound(pod) }
+}
+
 /// A pod as the watch shows it before it is bound.
 fn unbound(pod: &Candidate) -> KnownPod {
     KnownPod {
@@ -63,12 +74,6 @@ fn unbound(pod: &Candidate) -> KnownPod {
         policy: None,
         facts: Arc::default(),
     }
-}
-
-/// A bound pod, and whether its owner lets it move.
-fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable: bool) {
-    bind(index, pod, node);
-    index.show_pod(KnownPod { node: Some(node.into()), movable, ..unbound(pod) });
 }
 
 #[test]
@@ -104,7 +109,7 @@ fn one_movable_pod_restarts_elsewhere_to_make_room_for_a_bigger_one() {
 }
 
 /// The node's spec is written, and its agent says of every slice whether somebody has it.
-fn write_and_report(index: &mut ClusterIndex, name: &str, models: &[&str], held: bool) {
+pub(super) fn write_and_report(index: &mut ClusterIndex, name: &str, models: &[&str], held: bool) {
     let Some((_, spec)) = index.begin_write(&name.into()) else { return };
     index.wrote(&name.into(), spec.revision);
     let mut status = node_status(models);
@@ -189,9 +194,9 @@ fn a_node_without_cpu_is_the_last_for_a_share() {
     assert_eq!(shares("nvidia.com/gpu-4gb", true), ["n2", "n2", "n2"]);
 }
 
-const SMALL: &str = "nvidia.com/mig-1g.10gb";
-const HALF: &str = "nvidia.com/mig-3g.40gb";
-const WHOLE: &str = "nvidia.com/mig-7g.80gb";
+pub(super) const SMALL: &str = "nvidia.com/mig-1g.10gb";
+pub(super) const HALF: &str = "nvidia.com/mig-3g.40gb";
+pub(super) const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 
 #[test]
 fn every_refused_node_has_its_reason() {

@@ -4,7 +4,7 @@
 use crate::ask::Ask;
 use crate::compute::Compute;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
@@ -137,12 +137,19 @@ impl From<SlicedPod> for KnownPod {
             asks_for_nothing: asks_for_nothing && request.is_none(),
             deleting: metadata.deletion_timestamp.is_some(),
             gated: !spec.scheduling_gates.is_empty(),
-            movable: allowed && owners.iter().any(|owner| owner.controller == Some(true)),
+            movable: allowed && owners.iter().any(restarts_elsewhere),
             request: request.map(Arc::from),
             policy,
             facts: Arc::new(facts),
         }
     }
+}
+
+/// Whether this is a controller that makes another pod, and not for this very node. A Job counts an evicted pod as failed.
+fn restarts_elsewhere(owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split('/').next().unwrap_or_default();
+    let stays = matches!((group, owner.kind.as_str()), ("batch", "Job") | ("apps", "DaemonSet"));
+    owner.controller == Some(true) && !stays
 }
 
 #[cfg(test)]
@@ -193,6 +200,19 @@ mod tests {
             }),
         };
         assert_eq!(pod, expected);
+    }
+
+    #[test]
+    fn a_pod_is_movable_if_its_controller_makes_another_elsewhere() {
+        let owners =
+            [("apps/v1", "ReplicaSet", true), ("batch/v1", "Job", false), ("apps/v1", "DaemonSet", false)];
+        for (api_version, kind, movable) in owners {
+            let owner =
+                json!({"apiVersion": api_version, "kind": kind, "name": "o", "uid": "o", "controller": true});
+            let annotations = json!({"kerf.dev/movable": "true"});
+            let pod = known(json!({"metadata": {"annotations": annotations, "ownerReferences": [owner]}}));
+            assert_eq!(pod.movable, movable, "{kind}");
+        }
     }
 
     #[test]

@@ -88,7 +88,7 @@ fn spared_everywhere(
     plans: &[Plan<'_>],
     now: Instant,
 ) -> Option<Spared> {
-    if index.is_being_bound(&pod.uid) {
+    if index.is_posting(&pod.uid) {
         return Some(Spared::BeingBound);
     }
     if index.is_moved_for(&pod.uid, now) {

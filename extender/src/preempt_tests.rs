@@ -63,6 +63,7 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
         has_slices: false,
         asks_for_nothing: false,
         deleting: false,
+        gated: false,
         movable: false,
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: None,
@@ -194,7 +195,7 @@ fn a_pod_with_a_promise_gets_others_evicted_where_it_has_it_and_nowhere_else() {
     index.show_node(&GpuNode::new(&"n2".into()));
     let plans = [("n2", uids(&["b"]))];
     assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).kept, [""; 0], "its agent is not ready");
-    index.begin_post(&p.uid);
+    index.begin_post(&p.uid, &p.key, Instant::now());
     assert_eq!(preempt(&mut index, &p, &plans, Instant::now()).spared, [("n2", Spared::BeingBound)]);
 }
 

@@ -27,18 +27,18 @@ pub struct Tentative {
     pub ask: Ask,
     /// When the guess ends.
     pub until: Instant,
-    /// Who is leaving the place.
+    /// Who are leaving the place.
     pub leaving: Option<Leaving>,
     /// What the pod is charged, where somebody counts.
     pub charged: Option<Entry>,
 }
 
-/// A pod that leaves its slices. They are nobody's only once the agent says so, and expected to be from the first.
-#[derive(Debug, Clone)]
+/// Pods that leave their slices. They are nobody's only once the agent says so, and expected to be from the first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Leaving {
-    /// The pod.
-    pub pod: PodUid,
-    /// What it has.
+    /// The pods to which they are still promised.
+    pub pods: Vec<PodUid>,
+    /// What they have.
     pub slices: Vec<SliceId>,
 }
 
@@ -46,7 +46,8 @@ impl Leaving {
     /// Spec and status as they will be.
     #[must_use]
     pub fn gone(&self, spec: &GpuNodeSpec, status: &GpuNodeStatus) -> (GpuNodeSpec, GpuNodeStatus) {
-        let spec = ledger::release(spec, &self.pod).unwrap_or_else(|| spec.clone());
+        let leave = |spec: GpuNodeSpec, pod| ledger::release(&spec, pod).unwrap_or(spec);
+        let spec = self.pods.iter().fold(spec.clone(), leave);
         let is_free = |id: &SliceId| spec.slices.iter().any(|s| s.id == *id && s.reservation.is_none());
         let mut status = status.clone();
         for slice in &mut status.slices {

@@ -25,7 +25,19 @@ fn the_schedulers_question_is_read() {
     let candidate = args.candidate();
     assert_eq!((candidate.uid, candidate.key), (PodUid::new("u"), PodKey::new("ns", "a")));
     assert_eq!(*candidate.ask.unwrap().document, document);
+    assert_eq!(candidate.nominated, None);
     assert_eq!(args.node_names().unwrap(), ["n1", "n2"]);
+}
+
+#[test]
+fn the_nominated_node_is_read() {
+    let mut pod = pod(&serde_json::json!(null));
+    for (name, nominated) in [("n1", Some(NodeName::from("n1"))), ("", None)] {
+        pod["status"]["nominatedNodeName"] = serde_json::json!(name);
+        let text = args(&pod, &serde_json::json!(["n1"]));
+        let args: ExtenderArgs = serde_json::from_str(&text).unwrap();
+        assert_eq!(args.candidate().nominated, nominated);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::names::{GpuUuid, SliceId};
 use crate::request::{GpuSelection, Role};
 use crate::resource::ResourceName;
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use thiserror::Error;
 
@@ -109,22 +110,22 @@ pub enum Refusal {
 
 /// The best places for `request` on `node`, a node of `fleet`.
 pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
-    place_all(node.clone(), request, fleet).map_err(|refusal| explain(node, request, refusal, fleet))
+    place_all(node, request, fleet).map_err(|refusal| explain(node, request, refusal, fleet))
 }
 
-fn place_all(node: NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
+fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
     let holdings = levelled(&request.containers, request.holdings());
     let together = together(request);
-    let mut placing = Placing { node, fleet, gpus: &request.gpus, spots: Vec::new() };
-    let mut done = BTreeSet::new();
-    for (number, holding) in holdings.iter().enumerate() {
-        if !together.contains(&holding.resource) {
-            placing.place(number, holding, None)?;
-        } else if done.insert(holding.resource) {
-            let members = holdings.iter().enumerate().filter(|(_, other)| other.resource == holding.resource);
-            placing = placing.place_together(&members.collect::<Vec<_>>())?;
+    let placing = Placing { node: node.clone(), fleet, gpus: &request.gpus, spots: Vec::new() };
+    let in_order: Vec<usize> = (0..holdings.len()).collect();
+    let placing = placing.place_each(&holdings, &together, &in_order).or_else(|refusal| {
+        let order = largest_first(&holdings);
+        if order == in_order {
+            return Err(refusal);
         }
-    }
+        let anew = Placing { node: node.clone(), fleet, gpus: &request.gpus, spots: Vec::new() };
+        anew.place_each(&holdings, &together, &order)
+    })?;
     let cost = placing.cost();
     let init = holdings.iter().filter(|holding| holding.role == Role::Init).map(|holding| holding.resource);
     let mut alone: BTreeSet<ResourceName> = init.chain(together).collect();
@@ -144,6 +145,18 @@ fn place_all(node: NodeInventory, request: &RequestDocument, fleet: &Fleet) -> R
         source: candidate.source,
     });
     Ok(Fit { slices: slices.collect(), cost })
+}
+
+/// The holdings' numbers, the largest first: a small slice at its best place may be in the only way of two larger ones
+/// that come after it, and a large one leaves the small ones their places.
+fn largest_first(holdings: &[ContainerRequest]) -> Vec<usize> {
+    let compute = |holding: &ContainerRequest| match holding.resource {
+        ResourceName::Mig(profile) => profile.compute(),
+        _ => 0,
+    };
+    let mut order: Vec<usize> = (0..holdings.len()).collect();
+    order.sort_by_key(|number| Reverse((holdings[*number].size_gb, compute(&holdings[*number]))));
+    order
 }
 
 /// Names of which some container wants several MPS shares. A process talks to one MPS daemon, which is one GPU's; and the
@@ -171,6 +184,26 @@ struct Spot {
 }
 
 impl Placing<'_> {
+    /// Places all holdings, one after the other in this order; those of a name that is placed together with its first.
+    fn place_each(
+        mut self,
+        holdings: &[ContainerRequest],
+        together: &BTreeSet<ResourceName>,
+        order: &[usize],
+    ) -> Result<Self, Refusal> {
+        let mut done = BTreeSet::new();
+        for &number in order {
+            let holding = &holdings[number];
+            if !together.contains(&holding.resource) {
+                self.place(number, holding, None)?;
+            } else if done.insert(holding.resource) {
+                let members = holdings.iter().enumerate().filter(|(_, h)| h.resource == holding.resource);
+                self = self.place_together(&members.collect::<Vec<_>>())?;
+            }
+        }
+        Ok(self)
+    }
+
     fn cost(&self) -> Cost {
         self.spots.iter().fold(Cost::default(), |sum, spot| sum + spot.candidate.cost)
     }
@@ -210,7 +243,7 @@ impl Placing<'_> {
 fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal, fleet: &Fleet) -> Refusal {
     let mut empty = node.clone();
     empty.gpus.iter_mut().for_each(|gpu| gpu.slices.clear());
-    if place_all(empty.clone(), request, fleet).is_ok() {
+    if place_all(&empty, request, fleet).is_ok() {
         return refusal;
     }
     let containers = levelled(&request.containers, Cow::Borrowed(&request.containers));

@@ -9,6 +9,7 @@ mod demand;
 mod effects;
 mod fixed;
 mod fractions;
+mod leaving;
 mod moving;
 mod node;
 mod node_policies;
@@ -68,7 +69,7 @@ pub struct ClusterIndex {
     tentatives: Tentatives,
     /// What NVIDIA's device plugin serves.
     statics: statics::Statics,
-    /// Moves that were begun, by the pod that finds room by them.
+    /// Moves that were begun, or put off, by the pod that finds room by them.
     moving: HashMap<PodUid, moving::Moving>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     posting: HashMap<PodUid, posting::Post>,

@@ -2,7 +2,7 @@
 //!
 //! A MIG instance cannot move with what runs on it. So the pod is evicted, its controller makes another, and that finds
 //! the place that was free. Until then the bigger pod is expected on what is left, so that nobody else gets it. A pod has
-//! at most one other moved for it, and only where it fits nowhere.
+//! at most one other moved for it, and only where it fits nowhere, nor will once those are gone who leave by themselves.
 
 use super::{ClusterIndex, IndexedNode};
 use crate::ask::Ask;
@@ -35,9 +35,19 @@ pub struct Eviction {
     pub makes_room_for_pod: PodKey,
 }
 
+/// What is done for a pod that fits nowhere.
+#[derive(Debug, Clone)]
+pub(super) enum Moving {
+    /// Nobody is evicted for it until then: others are just leaving a place that will do.
+    Awaiting(Instant),
+    /// Another was evicted.
+    Begun(Begun),
+}
+
 /// A move that was begun for a pod.
 #[derive(Debug, Clone)]
-pub(super) struct Moving {
+pub(super) struct Begun {
+    evicted: PodUid,
     leaving: Leaving,
     node: NodeName,
     until: Instant,
@@ -47,25 +57,38 @@ pub(super) struct Moving {
 impl ClusterIndex {
     /// Makes room for a pod that all `offered` nodes refused, if one move does.
     pub fn make_room(&mut self, pod: &Promisee, ask: &Ask, offered: &[&str], now: Instant) {
-        if let Some(moving) = self.moving.get(&pod.uid).cloned() {
-            return self.go_on(pod, ask, moving, now);
-        }
+        let until = match self.moving.get(&pod.uid).cloned() {
+            Some(Moving::Begun(begun)) => return self.go_on(pod, ask, begun, now),
+            Some(Moving::Awaiting(until)) => until,
+            None => now + PATIENCE,
+        };
+        self.moving.remove(&pod.uid);
         if ask.document.moves_nobody {
             return;
         }
         let Some(request) = single_instance(ask) else { return };
-        let Some((leaving, node)) = self.find_move(request, &ask.document.gpus, offered) else { return };
-        let Some(key) = self.pods.get(&leaving).map(|p| p.key.clone()) else { return };
+        let Some((evicted, node)) = self.find_move(request, &ask.document.gpus, offered) else { return };
+        // Whoever does not leave in time holds a move up, and does not prevent it.
+        let left = if until > now { self.place_being_left(pod, ask, offered) } else { None };
+        if let Some((node, leaving)) = left {
+            self.moving.insert(pod.uid.clone(), Moving::Awaiting(until));
+            return self.expect_after(pod, ask, &node, leaving, until);
+        }
+        self.evict(pod, ask, evicted, node, now);
+    }
+
+    fn evict(&mut self, pod: &Promisee, ask: &Ask, evicted: PodUid, node: NodeName, now: Instant) {
+        let Some(key) = self.pods.get(&evicted).map(|p| p.key.clone()) else { return };
         let spec = self.nodes.get(&node).and_then(IndexedNode::working);
         let slices =
-            spec.into_iter().flat_map(|spec| reserved(spec, &leaving)).map(|s| s.id.clone()).collect();
-        let leaving = Leaving { pod: leaving, slices };
-        let moving =
-            Moving { leaving: leaving.clone(), node: node.clone(), until: now + PATIENCE, refused: false };
-        self.expect_after(pod, ask, &moving);
-        self.moving.insert(pod.uid.clone(), moving);
+            spec.into_iter().flat_map(|spec| reserved(spec, &evicted)).map(|s| s.id.clone()).collect();
+        let leaving = Leaving { pods: vec![evicted.clone()], slices };
+        let until = now + PATIENCE;
+        self.expect_after(pod, ask, &node, leaving.clone(), until);
+        let begun = Begun { evicted: evicted.clone(), leaving, node: node.clone(), until, refused: false };
+        self.moving.insert(pod.uid.clone(), Moving::Begun(begun));
         self.effects.evictions.push(Eviction {
-            uid: leaving.pod,
+            uid: evicted,
             pod: key,
             node,
             makes_room_for: pod.uid.clone(),
@@ -75,47 +98,44 @@ impl ClusterIndex {
 
     /// Goes on with a move that was begun. Once the other has left nobody else restarts for the pod, whatever refuses it;
     /// its place is kept for a while, for the agent has not told yet that it is free.
-    fn go_on(&mut self, pod: &Promisee, ask: &Ask, mut moving: Moving, now: Instant) {
-        let Some(leaving) = self.pods.get(&moving.leaving.pod).filter(|p| p.node.is_some() && !p.ended)
-        else {
-            if moving.until > now && !moving.refused {
-                self.expect_after(pod, ask, &moving);
-            }
-            return;
-        };
-        if leaving.deleting && !moving.refused {
-            // Its grace period may be long.
-            moving.until = now + PATIENCE;
-            self.moving.insert(pod.uid.clone(), moving.clone());
+    fn go_on(&mut self, pod: &Promisee, ask: &Ask, mut begun: Begun, now: Instant) {
+        let evicted = self.pods.get(&begun.evicted).filter(|p| p.node.is_some() && !p.ended);
+        let (is_gone, deleting) = (evicted.is_none(), evicted.is_some_and(|evicted| evicted.deleting));
+        if deleting {
+            // Its grace period may be long. An eviction whose answer was lost was made after all.
+            (begun.until, begun.refused) = (now + PATIENCE, false);
+            self.moving.insert(pod.uid.clone(), Moving::Begun(begun.clone()));
         }
-        if moving.until <= now {
+        if begun.until > now && (is_gone || !begun.refused) {
+            self.expect_after(pod, ask, &begun.node, begun.leaving, begun.until);
+        } else if begun.until <= now && !is_gone {
             self.moving.remove(&pod.uid);
-        } else if !moving.refused {
-            self.expect_after(pod, ask, &moving);
         }
     }
 
     /// Whether somebody was evicted for a pod and its place is kept.
     #[must_use]
     pub fn is_moved_for(&self, uid: &PodUid, now: Instant) -> bool {
-        self.moving.get(uid).is_some_and(|moving| !moving.refused && moving.until > now)
+        match self.moving.get(uid) {
+            Some(Moving::Begun(begun)) => !begun.refused && begun.until > now,
+            Some(Moving::Awaiting(_)) | None => false,
+        }
     }
 
     /// The API server does not let the pod be evicted that was to make room: its disruption budget, most often.
     pub fn eviction_refused(&mut self, makes_room_for: &PodUid) {
-        if let Some(moving) = self.moving.get_mut(makes_room_for) {
-            moving.refused = true;
+        if let Some(Moving::Begun(begun)) = self.moving.get_mut(makes_room_for) {
+            begun.refused = true;
             self.drop_tentative(makes_room_for);
         }
     }
 
-    fn expect_after(&mut self, pod: &Promisee, ask: &Ask, moving: &Moving) {
+    fn expect_after(&mut self, pod: &Promisee, ask: &Ask, node: &NodeName, leaving: Leaving, until: Instant) {
         self.drop_tentative(&pod.uid);
-        let (until, leaving) = (moving.until, Some(moving.leaving.clone()));
-        let charged = self.expected_charge(&moving.node, pod, ask);
-        let tentative = Tentative { pod: pod.clone(), ask: ask.clone(), until, leaving, charged };
-        self.tentatives.put(&moving.node, tentative);
-        self.touch(&moving.node);
+        let charged = self.expected_charge(node, pod, ask);
+        let (pod, ask, leaving) = (pod.clone(), ask.clone(), Some(leaving));
+        self.tentatives.put(node, Tentative { pod, ask, until, leaving, charged });
+        self.touch(node);
     }
 
     /// The pod that leaves, and its node.

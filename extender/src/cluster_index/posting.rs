@@ -49,7 +49,8 @@ impl ClusterIndex {
     }
 
     /// Whether the pod's Binding was sent and may have been made.
-    pub(super) fn is_posting(&self, uid: &PodUid) -> bool {
+    #[must_use]
+    pub fn is_posting(&self, uid: &PodUid) -> bool {
         self.posting.contains_key(uid)
     }
 

@@ -65,7 +65,7 @@ impl ClusterIndex {
         let spec = self.tentatives.laid_over(key, spec, status, &self.fleet).into_owned();
         let leaving = node.promised.iter().filter(|other| self.leaves(other, victims));
         let (spec, status) = leaving.fold((spec, status.clone()), |(spec, status), pod| {
-            Leaving { pod: pod.clone(), slices: own_slices(&spec, &status, pod) }.gone(&spec, &status)
+            Leaving { pods: vec![pod.clone()], slices: own_slices(&spec, &status, pod) }.gone(&spec, &status)
         });
         let status = without_those_who_left(node, &spec, status);
         let fit = fit(&NodeInventory::of(&spec, &status), &ask.document, &self.fleet)?;
@@ -93,12 +93,6 @@ impl ClusterIndex {
             None if self.is_static(name) => Err(Refusal::LayoutChanging),
             None => Err(Refusal::NoAgent),
         }
-    }
-
-    /// Whether a pod's Binding may have been made.
-    #[must_use]
-    pub fn is_being_bound(&self, uid: &PodUid) -> bool {
-        self.posting.contains(uid)
     }
 
     /// Whether a node was among those that refused a pod when it was looked at last.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::contract::GpuNodeSpec;
 use crate::ledger;
-use crate::mig::Geometry;
+use crate::mig::{Geometry, Profile};
 use crate::testing::{gpu_uuid, h100_shape, node_status, promisee, request, request_sized};
 use crate::units::{MemoryMib, SizeGb};
 use proptest::prelude::*;
@@ -144,6 +144,26 @@ fn containers_that_may_get_each_others_mps_shares_have_them_on_one_gpu() {
     assert_eq!(gpus(&placed), ["GPU-0", "GPU-1", "GPU-0", "GPU-0"]);
 }
 
+/// A pod with a container for each of these profiles' names.
+fn containers(names: &[&str]) -> RequestDocument {
+    let container = |(n, name): (usize, &&str)| ContainerRequest {
+        name: format!("c{n}"),
+        ..request(&format!("nvidia.com/mig-{name}"), 1).containers.remove(0)
+    };
+    let containers = names.iter().enumerate().map(container).collect();
+    RequestDocument { containers, ..request("nvidia.com/mig-1g.10gb", 1) }
+}
+
+#[test]
+fn small_containers_that_come_first_do_not_take_the_only_place_of_a_large_one() {
+    let place = |names: &[&str]| fit(&node(&["H100-80GB"]), &containers(names), &Fleet::default());
+    let found = place(&["2g.20gb", "2g.20gb", "3g.40gb"]).unwrap();
+    let places: Vec<_> = found.slices.iter().map(|s| format!("{} {}", s.container, s.shape)).collect();
+    assert_eq!(places, ["c0 2g.20gb at 0:2", "c1 2g.20gb at 2:2", "c2 3g.40gb at 4:4"]);
+    assert!(place(&["1g.10gb", "1g.10gb", "1g.20gb", "3g.40gb"]).is_ok());
+    assert_eq!(place(&["2g.20gb", "3g.40gb", "3g.40gb"]), Err(Refusal::CountNeverFits));
+}
+
 #[test]
 fn an_init_container_adds_only_what_the_later_ones_do_not_need() {
     let of = |name: &str, role, count| ContainerRequest {
@@ -224,6 +244,34 @@ proptest! {
             let reserved = spec.slices.iter().filter(|s| s.reservation.is_some()).count();
             prop_assert_eq!(reserved, pods.len());
         }
+    }
+}
+
+/// Whether instances of these profiles can lie together on an empty GPU, in any places.
+fn can_lie_together(geometry: &Geometry<'_>, profiles: &[Profile]) -> bool {
+    let [first, others @ ..] = profiles else { return true };
+    let entry = geometry.table().entry(*first).unwrap();
+    entry.placements().any(|placement| {
+        let placed = geometry.clone().place(*first, placement.start);
+        placed.is_ok_and(|geometry| can_lie_together(&geometry, others))
+    })
+}
+
+proptest! {
+    /// A pod fits on an empty GPU in whatever order its containers are, if its profiles can lie there together at all.
+    #[test]
+    fn a_pod_of_several_containers_fits_on_an_empty_gpu_that_can_hold_it(
+        model in 0_usize..4, picks in prop::collection::vec(any::<prop::sample::Index>(), 2..6),
+    ) {
+        let node = node(&[["H100-80GB", "A100-40GB", "A30-24GB", "H200-141GB"][model]]);
+        let table = node.gpus[0].table.clone();
+        let profiles: Vec<Profile> = picks.iter().map(|pick| pick.get(table.entries()).profile).collect();
+        let mut pod = request("nvidia.com/mig-1g.10gb", 1);
+        pod.containers = profiles.iter().map(|profile| ContainerRequest::exact(*profile)).collect();
+        let mut fleet = Fleet::default();
+        fleet.add(&table, [], []);
+        let fits = fit(&node, &pod, &fleet).is_ok();
+        prop_assert_eq!(fits, can_lie_together(&Geometry::empty(&table), &profiles), "{:?}", profiles);
     }
 }
 

@@ -1,0 +1,69 @@
+//! Places that are just being left: by pods whose end has begun, and by those that are gone and whose agent has not told yet.
+//!
+//! A controller makes the next pod milliseconds after the last one is gone. Nobody needs to restart elsewhere for it.
+
+use super::ClusterIndex;
+use crate::ask::Ask;
+use crate::tentative::Leaving;
+use hashbrown::HashSet;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, WantedSlice};
+use kerf_core::inventory::is_idle;
+use kerf_core::ledger::{self, Promisee};
+use kerf_core::names::{NodeName, PodKey, PodUid};
+use kerf_core::policy::Charge;
+
+impl ClusterIndex {
+    /// The first of `offered` nodes where a pod fits once those are gone who are leaving, and who they are. Places where
+    /// others are expected are theirs.
+    pub(super) fn place_being_left(
+        &self,
+        pod: &Promisee,
+        ask: &Ask,
+        offered: &[&str],
+    ) -> Option<(NodeName, Leaving)> {
+        let staying = self.pods.values().filter(|pod| !pod.ended && !pod.deleting);
+        let staying: HashSet<_> = staying.filter_map(|pod| Some((pod.node.as_ref()?, &pod.key))).collect();
+        offered.iter().find_map(|name| {
+            let (name, node) = self.nodes.get_key_value(*name)?;
+            node.serving().ok()?;
+            let (spec, status) = (node.working()?, node.status.as_ref().ok()?);
+            let leaving = self.leaving(spec, status, |pod| staying.contains(&(name, pod)));
+            if leaving == Leaving::default() {
+                return None;
+            }
+            let view = self.tentatives.laid_over(name, spec, status, &self.fleet);
+            let (spec, status) = leaving.gone(&view, status);
+            let next = ledger::reserve(&spec, &status, &ask.document, pod, &self.fleet).ok()?;
+            self.within_quota_for(ask, charge(&next, &pod.uid)).ok()?;
+            Some((name.clone(), leaving))
+        })
+    }
+
+    fn leaving(
+        &self,
+        spec: &GpuNodeSpec,
+        status: &GpuNodeStatus,
+        stays: impl Fn(&PodKey) -> bool,
+    ) -> Leaving {
+        let is_left = |slice: &&WantedSlice| match &slice.reservation {
+            Some(reservation) => self.pods.get(&reservation.uid).is_some_and(|pod| pod.deleting),
+            None => status.slice(&slice.id).is_some_and(|observed| {
+                let stays = observed.holder.as_ref().is_some_and(|holder| stays(&holder.key()));
+                !stays && observed.state != SliceState::Failed && !is_idle(slice, status)
+            }),
+        };
+        let mut found = Leaving::default();
+        for slice in spec.slices.iter().filter(is_left) {
+            found.slices.push(slice.id.clone());
+            let promised_to = slice.reservation.as_ref().map(|reservation| &reservation.uid);
+            found.pods.extend(promised_to.filter(|uid| !found.pods.contains(uid)).cloned());
+        }
+        found
+    }
+}
+
+/// What a pod is charged for the slices that it has in a spec.
+fn charge(spec: &GpuNodeSpec, uid: &PodUid) -> Charge {
+    let slices = ledger::reserved(spec, uid);
+    slices.filter_map(|s| Some(Charge::of_slice(s.reservation.as_ref()?.resource, s.shape))).sum()
+}

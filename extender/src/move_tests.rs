@@ -1,0 +1,107 @@
+//! Who is evicted for whom, and who is not.
+
+use super::tests::{HALF, SMALL, WHOLE, bound, cluster, pod, run, write_and_report};
+use super::{Candidate, filter};
+use crate::cluster_index::ClusterIndex;
+use crate::pod::KnownPod;
+use std::time::{Duration, Instant};
+
+const H100: &[&str] = &["H100-80GB"];
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+/// A listed cluster of nodes with an H100 each and these pods, each with what it asks for, its node, and whether it may be
+/// moved.
+fn running(pods: &[(&str, &str, &str, bool)], now: Instant) -> ClusterIndex {
+    let mut index = cluster(&NODES.map(|name| (name, H100)));
+    index.nodes_listed();
+    index.pods_listed();
+    for (name, resource, node, movable) in pods {
+        let pod = pod(name, resource);
+        filter(&mut index, &pod, &[node], now);
+        run(&mut index, &pod, node, *movable);
+    }
+    index.take_effects();
+    index
+}
+
+/// Asks for a place on all nodes, and names who is evicted for the pod.
+fn evicted_for(index: &mut ClusterIndex, pod: &Candidate, now: Instant) -> Vec<String> {
+    filter(index, pod, &NODES, now);
+    index.take_effects().evictions.into_iter().map(|eviction| eviction.pod.name).collect()
+}
+
+fn deleting(pod: &Candidate, node: &str) -> KnownPod {
+    KnownPod { deleting: true, ..bound(pod, node, true) }
+}
+
+#[test]
+fn an_eviction_whose_answer_was_lost_was_made_if_the_pod_is_seen_to_leave() {
+    let now = Instant::now();
+    let pods = [("a", SMALL, "n1", true), ("b", SMALL, "n2", true), ("half", HALF, "n3", false)];
+    let mut index = running(&pods, now);
+    let whole = pod("whole", WHOLE);
+    assert_eq!(evicted_for(&mut index, &whole, now), ["a"]);
+    index.eviction_refused(&whole.uid);
+    index.show_pod(deleting(&pod("a", SMALL), "n1"));
+    for seconds in [50, 100, 150] {
+        let later = now + Duration::from_secs(seconds);
+        assert!(evicted_for(&mut index, &whole, later).is_empty(), "its grace period is long");
+        assert_eq!(index.expected_on(&whole.uid), Some(&"n1".into()));
+    }
+}
+
+/// A movable pod on n1, one that may not move on n3, and one on n2 that has all of it and ends.
+const AROUND_ONE_THAT_ENDS: [(&str, &str, &str, bool); 3] =
+    [("a", SMALL, "n1", true), ("before", WHOLE, "n2", false), ("half", HALF, "n3", false)];
+
+#[test]
+fn nobody_is_evicted_for_a_place_whose_pod_is_gone_and_whose_agent_has_not_told_yet() {
+    let now = Instant::now();
+    let mut index = running(&AROUND_ONE_THAT_ENDS, now);
+    let (before, whole) = (pod("before", WHOLE), pod("whole", WHOLE));
+    write_and_report(&mut index, "n2", H100, true);
+    index.pod_gone(&before.uid);
+    assert!(evicted_for(&mut index, &whole, now).is_empty());
+    assert!(filter(&mut index, &pod("other", SMALL), &["n2"], now).fitting.is_empty(), "the place is kept");
+    write_and_report(&mut index, "n2", H100, false);
+    assert_eq!(filter(&mut index, &whole, &NODES, now).fitting, ["n2"]);
+}
+
+#[test]
+fn nobody_is_evicted_for_a_place_whose_pod_is_about_to_end_unless_it_does_not_in_time() {
+    let now = Instant::now();
+    let mut index = running(&AROUND_ONE_THAT_ENDS, now);
+    let whole = pod("whole", WHOLE);
+    index.show_pod(KnownPod { movable: false, ..deleting(&pod("before", WHOLE), "n2") });
+    for seconds in [0, 30, 59] {
+        assert!(evicted_for(&mut index, &whole, now + Duration::from_secs(seconds)).is_empty());
+    }
+    assert_eq!(evicted_for(&mut index, &pod("second", WHOLE), now), ["a"], "the place is the first one's");
+    index.pod_gone(&pod("second", WHOLE).uid);
+    assert_eq!(evicted_for(&mut index, &whole, now + Duration::from_mins(1)), ["a"]);
+}
+
+#[test]
+fn a_new_leader_evicts_nobody_while_one_leaves_whom_its_predecessor_has_evicted() {
+    let now = Instant::now();
+    // As it finds them: it knows of no move.
+    let mut index =
+        running(&[("a", SMALL, "n1", true), ("b", SMALL, "n2", true), ("half", HALF, "n3", false)], now);
+    let (evicted, whole) = (pod("a", SMALL), pod("whole", WHOLE));
+    write_and_report(&mut index, "n1", H100, true);
+    index.show_pod(deleting(&evicted, "n1"));
+    assert!(evicted_for(&mut index, &whole, now).is_empty());
+    index.pod_gone(&evicted.uid);
+    assert!(evicted_for(&mut index, &whole, now).is_empty(), "its agent has not told yet");
+}
+
+#[test]
+fn nobody_is_evicted_while_the_scheduler_asks_for_the_nominated_node_alone() {
+    let now = Instant::now();
+    let mut index =
+        running(&[("a", SMALL, "n1", true), ("b", SMALL, "n2", true), ("half", HALF, "n3", false)], now);
+    let whole = Candidate { nominated: Some("n1".into()), ..pod("whole", WHOLE) };
+    assert!(filter(&mut index, &whole, &["n1"], now).fitting.is_empty());
+    assert!(index.take_effects().evictions.is_empty());
+    assert_eq!(evicted_for(&mut index, &whole, now), ["a"]);
+}

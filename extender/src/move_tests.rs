@@ -4,6 +4,8 @@ use super::tests::{HALF, SMALL, WHOLE, bound, cluster, pod, run, write_and_repor
 use super::{Candidate, filter};
 use crate::cluster_index::ClusterIndex;
 use crate::pod::KnownPod;
+use kerf_core::request::NodeSelection;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const H100: &[&str] = &["H100-80GB"];
@@ -32,6 +34,21 @@ fn evicted_for(index: &mut ClusterIndex, pod: &Candidate, now: Instant) -> Vec<S
 
 fn deleting(pod: &Candidate, node: &str) -> KnownPod {
     KnownPod { deleting: true, ..bound(pod, node, true) }
+}
+
+#[test]
+fn a_pod_moves_only_to_a_node_on_which_its_owner_wants_it() {
+    let now = Instant::now();
+    let pods = [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false), ("half", HALF, "n3", false)];
+    for (pool, evicted) in [(Some("red"), vec!["a"]), (Some("blue"), vec![]), (None, vec![])] {
+        let mut index = running(&pods, now);
+        let selector = [("pool".to_owned(), "red".to_owned())].into();
+        let chosen_nodes = Some(Arc::new(NodeSelection::of_template(&selector, None)));
+        index.show_pod(KnownPod { chosen_nodes, ..bound(&pod("a", SMALL), "n1", true) });
+        let labels = pool.map(|pool| [("pool".to_owned(), pool.to_owned())].into());
+        index.show_labels("n3".into(), labels);
+        assert_eq!(evicted_for(&mut index, &pod("whole", WHOLE), now), evicted, "{pool:?}");
+    }
 }
 
 #[test]

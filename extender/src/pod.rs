@@ -9,11 +9,13 @@ use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
+use kerf_core::request::{AffinityView, NodeSelection};
 use kerf_core::static_node::Devices;
 use kerf_runtime::plugin_pod::{ContainerView, PluginPodStatus, asks_for_nothing, devices, has_slices};
 use kube::Resource;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The parts of a Pod that a watch reads.
@@ -44,6 +46,12 @@ pub struct PodSpecView {
     /// Its service account.
     #[serde(default)]
     pub service_account_name: Option<String>,
+    /// The labels of the nodes to which it may go.
+    #[serde(default)]
+    pub node_selector: BTreeMap<String, String>,
+    /// What else it says of them.
+    #[serde(default)]
+    pub affinity: Option<AffinityView>,
     /// What must happen before the scheduler looks at it.
     #[serde(default)]
     pub scheduling_gates: Vec<IgnoredAny>,
@@ -81,6 +89,8 @@ pub struct KnownPod {
     pub gated: bool,
     /// Its owner allows that it is restarted elsewhere, and it has a controller that starts another.
     pub movable: bool,
+    /// The nodes to which its controller's next pod may go, if it is movable and its owner has chosen among them.
+    pub chosen_nodes: Option<Arc<NodeSelection>>,
     /// The text of its request document.
     pub request: Option<Arc<str>>,
     /// The policy that the document names.
@@ -126,6 +136,8 @@ impl From<SlicedPod> for KnownPod {
         let has_slices = has_slices(&annotations);
         let owners = metadata.owner_references.unwrap_or_default();
         let allowed = annotations.get(keys::MOVABLE).is_some_and(|value| value == "true");
+        let movable = allowed && owners.iter().any(restarts_elsewhere);
+        let nodes = NodeSelection::of_template(&spec.node_selector, spec.affinity.as_ref());
         Self {
             uid: PodUid::new(metadata.uid.unwrap_or_default()),
             key: PodKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
@@ -137,7 +149,8 @@ impl From<SlicedPod> for KnownPod {
             asks_for_nothing: asks_for_nothing && request.is_none(),
             deleting: metadata.deletion_timestamp.is_some(),
             gated: !spec.scheduling_gates.is_empty(),
-            movable: allowed && owners.iter().any(restarts_elsewhere),
+            movable,
+            chosen_nodes: Some(nodes).filter(|nodes| movable && !nodes.is_all()).map(Arc::new),
             request: request.map(Arc::from),
             policy,
             facts: Arc::new(facts),
@@ -190,6 +203,7 @@ mod tests {
             deleting: true,
             gated: true,
             movable: true,
+            chosen_nodes: None,
             request: Some("{}".into()),
             policy: None,
             facts: Arc::new(PodFacts {
@@ -210,8 +224,9 @@ mod tests {
             let owner =
                 json!({"apiVersion": api_version, "kind": kind, "name": "o", "uid": "o", "controller": true});
             let annotations = json!({"kerf.dev/movable": "true"});
-            let pod = known(json!({"metadata": {"annotations": annotations, "ownerReferences": [owner]}}));
-            assert_eq!(pod.movable, movable, "{kind}");
+            let metadata = json!({"annotations": annotations, "ownerReferences": [owner]});
+            let pod = known(json!({"metadata": metadata, "spec": {"nodeSelector": {"pool": "a"}}}));
+            assert_eq!((pod.movable, pod.chosen_nodes.is_some()), (movable, movable), "{kind}");
         }
     }
 

@@ -65,6 +65,7 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
         deleting: false,
         gated: false,
         movable: false,
+        chosen_nodes: None,
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: None,
         facts: Arc::default(),

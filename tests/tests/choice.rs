@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodSchedulingGate};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, PodSchedulingGate};
 use kerf_core::contract::{Demand, Reason};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
@@ -127,14 +127,6 @@ async fn who_waits_for_what_stays_full_is_told_or_made_anew() -> anyhow::Result<
     cluster.stop().await
 }
 
-/// Cordons a node, or takes that back, and lets the webhook and the extender hear of it.
-async fn cordon(cluster: &Cluster, node: &str, is_shut: bool) -> anyhow::Result<()> {
-    let patch = Patch::Merge(json!({"spec": {"unschedulable": is_shut}}));
-    Api::<Node>::all(cluster.plane().client()).patch(node, &PatchParams::default(), &patch).await?;
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    Ok(())
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn room_of_a_cordoned_node_attracts_nobody() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
@@ -148,14 +140,14 @@ async fn room_of_a_cordoned_node_attracts_nobody() -> anyhow::Result<()> {
         Some(vec![PodSchedulingGate { name: "example.com/later".to_owned() }]);
     assert_eq!(resource_of(&cluster.create(&early).await?)?, MIG);
 
-    cordon(&cluster, "h2", true).await?;
+    cluster.cordon("h2", true).await?;
     assert_eq!(resource_of(&cluster.create(&small("new")).await?)?, MPS);
     cluster.running("new").await?;
     let later = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
     cluster.pods().patch("early", &PatchParams::default(), &later).await?;
     cluster.event("early", "nvidia.com/gpu-2gb has room for 6 more: create the pod anew").await?;
 
-    cordon(&cluster, "h2", false).await?;
+    cluster.cordon("h2", false).await?;
     cluster.running("early").await?;
     sound(&cluster).await?;
     cluster.stop().await

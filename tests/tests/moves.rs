@@ -37,9 +37,13 @@ async fn one_movable_pod_makes_room_and_comes_up_where_there_is_some() -> anyhow
     options.control_plane.controller_manager = false;
     let cluster = Cluster::start(options, |_| ()).await?;
     cluster.create(&asking("half", "40Gi", Some("n2"))).await?;
-    cluster.create(&movable(asking("small", "10Gi", Some("n1")))).await?;
     cluster.running("half").await?;
+    // Not by a choice of its own, or its successor might go to no other node.
+    cluster.cordon("n2", true).await?;
+    cluster.create(&movable(asking("small", "10Gi", None))).await?;
     cluster.running("small").await?;
+    assert_eq!(node_of(&cluster, "small").await?.as_deref(), Some("n1"));
+    cluster.cordon("n2", false).await?;
 
     cluster.create(&asking("whole", "80Gi", None)).await?;
     let gone = async || Ok(cluster.pods().get_opt("small").await?.is_none());

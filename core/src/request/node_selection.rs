@@ -67,14 +67,18 @@ impl NodeSelection {
     /// What a pod says.
     #[must_use]
     pub fn of(spec: &SpecView) -> Self {
-        let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+        let name = spec.node_name.clone().filter(|name| !name.is_empty());
+        Self { name, ..Self::of_template(&spec.node_selector, spec.affinity.as_ref()) }
+    }
+
+    /// What a controller's pods say, on whichever node one of them is.
+    #[must_use]
+    pub fn of_template(selector: &BTreeMap<String, String>, affinity: Option<&AffinityView>) -> Self {
+        let affinity = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
         let required = affinity
             .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-        Self {
-            name: spec.node_name.clone().filter(|name| !name.is_empty()),
-            labels: spec.node_selector.clone(),
-            terms: required.map(|required| required.node_selector_terms.clone().unwrap_or_default()),
-        }
+        let terms = required.map(|required| required.node_selector_terms.clone().unwrap_or_default());
+        Self { name: None, labels: selector.clone(), terms }
     }
 
     /// Whether the pod may be on every node.

@@ -12,7 +12,7 @@ use kerf_core::kind::Kind;
 use kerf_core::ledger::{Promisee, reserved};
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::{FleetGpu, PlaceId};
-use kerf_core::request::GpuSelection;
+use kerf_core::request::{GpuSelection, NodeLabel};
 use std::collections::{HashMap as Map, HashSet as Set};
 use std::time::{Duration, Instant};
 
@@ -162,7 +162,19 @@ impl ClusterIndex {
         if !open.contains(&found.to) {
             return None;
         }
-        movable.get(&(found.gpu, found.moved)).cloned()
+        let (uid, node) = movable.get(&(found.gpu, found.moved))?;
+        self.may_be_on(uid, found.to).then(|| (uid.clone(), node.clone()))
+    }
+
+    /// Whether the next pod of a controller may go to the node of a GPU. Where its labels are not known nobody says so.
+    fn may_be_on(&self, uid: &PodUid, gpu: FleetGpu) -> bool {
+        let Some(chosen) = self.pods.get(uid).and_then(|pod| pod.chosen_nodes.as_ref()) else { return true };
+        let has = |node: &IndexedNode| node.fleet_gpus.iter().any(|(_, known)| *known == gpu);
+        let node = self.nodes.iter().find(|(_, node)| has(node)).map(|(name, _)| name);
+        node.and_then(|name| Some((name, self.labels.get(name)?))).is_some_and(|(name, labels)| {
+            let label = |key: &str| labels.get(key).map_or(NodeLabel::Missing, |value| NodeLabel::Is(value));
+            chosen.selects(name.as_str(), label)
+        })
     }
 
     /// The places of pods that may be moved, on these GPUs: bound, with one instance, their owner's word on them. Not of

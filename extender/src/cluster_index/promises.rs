@@ -167,6 +167,7 @@ impl ClusterIndex {
             deleting: false,
             gated: false,
             movable: false,
+            chosen_nodes: None,
             request: None,
             policy: None,
             facts: std::sync::Arc::default(),

@@ -87,6 +87,7 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
         deleting: false,
         gated: false,
         movable: false,
+        chosen_nodes: None,
         request: Some(ask.text),
         policy: ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str().into()),
         facts: ask.facts,

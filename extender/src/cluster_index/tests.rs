@@ -48,6 +48,7 @@ pub(super) fn known(pod: &str, node: Option<&str>) -> KnownPod {
         deleting: false,
         gated: false,
         movable: false,
+        chosen_nodes: None,
         request: Some(request(SMALL, 1).to_json().into()),
         policy: None,
         facts: Arc::default(),

@@ -406,6 +406,7 @@ fn known(pod: &Pod) -> KnownPod {
         deleting: false,
         gated: false,
         movable: false,
+        chosen_nodes: None,
         request: pod.candidate.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: pod
             .candidate

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kerf_core::keys;
 use kerf_core::names::NodeName;
 use kerf_runtime::gpu_node::GpuNode;
-use kube::api::{Api, PostParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::core::ObjectMeta;
 
 use crate::control_plane::ControlPlane;
@@ -189,6 +189,14 @@ impl Cluster {
     /// [`Pods::event`].
     pub async fn event(&self, name: &str, text: &str) -> anyhow::Result<String> {
         self.asked().event(name, text).await
+    }
+
+    /// Cordons a node, or takes that back, and lets the programs hear of it.
+    pub async fn cordon(&self, node: &str, is_shut: bool) -> anyhow::Result<()> {
+        let patch = Patch::Merge(serde_json::json!({"spec": {"unschedulable": is_shut}}));
+        Api::<Node>::all(self.plane().client()).patch(node, &PatchParams::default(), &patch).await?;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(())
     }
 
     /// A node's GpuNode.

@@ -38,9 +38,13 @@ pub fn daemons(args: &Args) -> Vec<Process> {
         .collect()
 }
 
+/// Where an agent has them that the chart has started.
+const MPS_OF_THE_CHART: &str = "/run/kerf/mps";
+
 /// Processes of this program that have this node's pipes.
 fn processes(args: &Args, program: &str) -> Vec<Process> {
-    let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={}/", args.places().mps().display());
+    let mps = if args.chart { MPS_OF_THE_CHART.into() } else { args.places().mps() };
+    let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={}/", mps.display());
     let ours = |process: &Process| {
         let first = process.arguments.split('\0').next().unwrap_or_default();
         first.rsplit('/').next() == Some(program) && process.environment.contains(&pipes)

@@ -184,4 +184,4 @@ fn promisee(index: &ClusterIndex, pod: &Candidate) -> Promisee {
 mod move_tests;
 #[cfg(test)]
 #[path = "filter_tests.rs"]
-mod tests;
+pub(crate) mod tests;

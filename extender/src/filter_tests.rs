@@ -14,7 +14,7 @@ use serde_json::json;
 use std::sync::Arc;
 
 /// A listed cluster of these nodes with these GPUs.
-pub(super) fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
+pub(crate) fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
     let mut index = ClusterIndex::new(1, Terms::default());
     for (name, models) in nodes {
         let mut node = GpuNode::new(&NodeName::new(*name));
@@ -24,7 +24,7 @@ pub(super) fn cluster(nodes: &[(&str, &[&str])]) -> ClusterIndex {
     index
 }
 
-pub(super) fn pod(name: &str, resource: &str) -> Candidate {
+pub(crate) fn pod(name: &str, resource: &str) -> Candidate {
     Candidate {
         devices: Devices::new(),
         nominated: None,
@@ -57,9 +57,9 @@ pub(super) fn bound(pod: &Candidate, node: &str, movable: bool) -> KnownPod {
 }
 
 /// A pod as the watch shows it before it is bound.
-fn unbound(pod: &Candidate) -> KnownPod {
+pub(crate) fn unbound(pod: &Candidate) -> KnownPod {
     KnownPod {
-        devices: Devices::new(),
+        devices: pod.devices.clone(),
         has_slices: false,
         asks_for_nothing: false,
         uid: pod.uid.clone(),
@@ -195,9 +195,9 @@ fn a_node_without_cpu_is_the_last_for_a_share() {
     assert_eq!(shares("nvidia.com/gpu-4gb", true), ["n2", "n2", "n2"]);
 }
 
-pub(super) const SMALL: &str = "nvidia.com/mig-1g.10gb";
-pub(super) const HALF: &str = "nvidia.com/mig-3g.40gb";
-pub(super) const WHOLE: &str = "nvidia.com/mig-7g.80gb";
+pub(crate) const SMALL: &str = "nvidia.com/mig-1g.10gb";
+pub(crate) const HALF: &str = "nvidia.com/mig-3g.40gb";
+pub(crate) const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 
 #[test]
 fn every_refused_node_has_its_reason() {

@@ -1,47 +1,28 @@
 use super::*;
 use crate::ask::Ask;
-use crate::compute::Compute;
 use crate::filter::filter;
+use crate::filter::tests::{HALF, SMALL, WHOLE, cluster as of_models, pod, unbound};
 use crate::pod::KnownPod;
 use kerf_core::contract::GpuNodeStatus;
 use kerf_core::kind::Kind;
-use kerf_core::names::PodKey;
 use kerf_core::packing::Terms;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::{Devices, PluginName, StaticNode};
-use kerf_core::testing::{node_status, request, request_sized, slice_status, static_node};
+use kerf_core::testing::{node_status, request_sized, slice_status, static_node};
 use kerf_core::units::SizeGb;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::json;
-use std::sync::Arc;
 use std::time::Duration;
 
-const SMALL: &str = "nvidia.com/mig-1g.10gb";
-const HALF: &str = "nvidia.com/mig-3g.40gb";
-const WHOLE: &str = "nvidia.com/mig-7g.80gb";
 const H100: [&str; 1] = ["H100-80GB"];
 
 /// A listed cluster of nodes of these names with an H100 each.
 fn cluster(nodes: &[&str]) -> ClusterIndex {
-    let mut index = ClusterIndex::new(1, Terms::default());
-    for name in nodes {
-        let mut node = GpuNode::new(&NodeName::new(*name));
-        node.status = Some(json!(node_status(&H100)));
-        index.show_node(&node);
-    }
+    let nodes: Vec<_> = nodes.iter().map(|name| (*name, &H100[..])).collect();
+    let mut index = of_models(&nodes);
     index.nodes_listed();
     index.pods_listed();
     index
-}
-
-fn pod(name: &str, resource: &str) -> Candidate {
-    Candidate {
-        uid: uid(name),
-        key: PodKey::new("default", name),
-        ask: Ask::read(Some(&request(resource, 1).to_json())),
-        devices: Devices::new(),
-        nominated: None,
-    }
 }
 
 fn uid(name: &str) -> PodUid {
@@ -53,23 +34,7 @@ fn uids(names: &[&str]) -> BTreeSet<PodUid> {
 }
 
 fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
-    KnownPod {
-        uid: pod.uid.clone(),
-        key: pod.key.clone(),
-        node: node.map(NodeName::new),
-        ended: false,
-        compute: Compute::default(),
-        devices: pod.devices.clone(),
-        has_slices: false,
-        asks_for_nothing: false,
-        deleting: false,
-        gated: false,
-        movable: false,
-        chosen_nodes: None,
-        request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
-        policy: None,
-        facts: Arc::default(),
-    }
+    KnownPod { node: node.map(NodeName::new), ..unbound(pod) }
 }
 
 /// The pod runs on a node, and the agent says that it holds its slices.

@@ -1,7 +1,7 @@
 //! What processes of a pod still use that is gone: it is nobody's until a look shows none, and of a pod that ended in order it is
 //! free at once.
 
-use super::tests::{ONE, Scene, devices, mig, slice, wanted};
+use super::tests::{ONE, Scene, devices, mig, slice, still_runs, wanted};
 use super::*;
 use kerf_core::contract::{GpuRule, Shape, SliceState};
 use kerf_core::units::{MemoryMib, SizeGb};
@@ -32,12 +32,7 @@ fn held() -> (Scene, GpuNodeStatus) {
 /// Nobody gets the slice, and it is looked at, until no process is left.
 fn lingers(scene: &mut Scene) {
     for _ in 0..2 {
-        let decision = scene.decide();
-        let found = slice(&decision.status, "s1");
-        assert!(found.message.as_ref().unwrap().contains("still run"), "{found:?}");
-        assert_eq!((found.ready_for.clone(), decision.wants_observation), (None, true));
-        assert_eq!(devices(&decision.healthy), Vec::<&str>::new());
-        scene.acknowledge();
+        still_runs(scene);
         scene.observe();
     }
     scene.gpus.set_processes(&DeviceId::new("MIG-1"), false);

@@ -222,6 +222,17 @@ impl Scene {
     }
 }
 
+/// Nobody gets the slice `s1`, since processes run there, and a look is due. The kubelet has heard so.
+pub(super) fn still_runs(scene: &mut Scene) {
+    let decision = scene.decide();
+    let found = slice(&decision.status, "s1");
+    assert!(found.message.as_ref().unwrap().contains("still run"), "{found:?}");
+    assert_ne!(found.state, SliceState::Idle);
+    assert_eq!((found.ready_for.clone(), decision.wants_observation), (None, true));
+    assert_eq!(devices(&decision.healthy), Vec::<&str>::new());
+    scene.acknowledge();
+}
+
 pub(super) fn slice<'s>(status: &'s GpuNodeStatus, id: &str) -> &'s SliceStatus {
     status.slice(&SliceId::new(id)).unwrap()
 }
@@ -704,13 +715,7 @@ fn what_processes_of_a_pod_that_was_cut_off_still_use_is_nobodys_until_a_look_sh
         scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), reserved)]);
         scene.free("MIG-1");
         for _ in 0..2 {
-            let decision = scene.decide();
-            let found = slice(&decision.status, "s1");
-            assert!(found.message.as_ref().unwrap().contains("still run"), "{found:?}");
-            assert_ne!(found.state, SliceState::Idle);
-            assert_eq!((found.ready_for.clone(), decision.wants_observation), (None, true));
-            assert_eq!(devices(&decision.healthy), Vec::<&str>::new());
-            scene.acknowledge();
+            still_runs(&mut scene);
             scene.observe();
         }
         scene.gpus.set_processes(&DeviceId::new("MIG-1"), false);

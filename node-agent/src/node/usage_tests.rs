@@ -1,6 +1,6 @@
 //! Memory that is used outside kerf, and by pods beyond what they were given.
 
-use super::tests::{Scene, failing, slice, wanted};
+use super::tests::{Scene, failing, slice, still_runs, wanted};
 use super::*;
 use crate::gpu::NvmlCode;
 use crate::gpu::fake::uuid;
@@ -183,13 +183,7 @@ fn a_share_of_a_pod_that_was_cut_off_is_nobodys_until_a_look_shows_no_process_of
         scene.want(vec![wanted("s1", share(4), promised)]);
         scene.free("GPU-0::1");
         for _ in 0..2 {
-            let decision = scene.decide();
-            let found = slice(&decision.status, "s1");
-            assert!(found.message.as_ref().unwrap().contains("still run"), "{found:?}");
-            assert_ne!(found.state, SliceState::Idle);
-            assert_eq!((found.ready_for.clone(), decision.wants_observation), (None, true));
-            assert!(decision.healthy.values().all(BTreeSet::is_empty), "{:?}", decision.healthy);
-            scene.acknowledge();
+            still_runs(&mut scene);
             scene.node.on_usage(usage(&[("a", 4000)], &[]));
             assert_eq!(outside(&mut scene), 0, "the share's memory is not given to others");
         }

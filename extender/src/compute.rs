@@ -37,6 +37,12 @@ impl Compute {
         }
     }
 
+    /// Whether the other can be taken of it.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self.cpu >= other.cpu && self.memory >= other.memory
+    }
+
     /// What is left when the other is taken.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {

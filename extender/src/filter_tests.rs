@@ -53,7 +53,7 @@ pub(super) fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str, movable
 
 /// A pod as the watch shows it once it is bound.
 pub(super) fn bound(pod: &Candidate, node: &str, movable: bool) -> KnownPod {
-    KnownPod { node: Some(node.into()), movable, ..unbound(pod) }
+    KnownPod { node: Some(node.into()), movable_to: movable.then(Arc::default), ..unbound(pod) }
 }
 
 /// A pod as the watch shows it before it is bound.
@@ -69,8 +69,7 @@ pub(crate) fn unbound(pod: &Candidate) -> KnownPod {
         compute: Compute::default(),
         deleting: false,
         gated: false,
-        movable: false,
-        chosen_nodes: None,
+        movable_to: None,
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: None,
         facts: Arc::default(),
@@ -433,8 +432,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
         compute: Compute::default(),
         deleting: false,
         gated: false,
-        movable: false,
-        chosen_nodes: None,
+        movable_to: None,
         request: Some(request(WHOLE, 1).to_json().into()),
         policy: None,
         facts: Arc::default(),

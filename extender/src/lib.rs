@@ -36,6 +36,7 @@ pub mod cluster_index;
 pub mod compute;
 pub mod confirm;
 pub mod demand;
+pub mod destinations;
 pub mod events;
 pub mod evict;
 pub mod filter;

@@ -3,8 +3,13 @@
 use super::tests::{HALF, SMALL, WHOLE, bound, cluster, pod, run, write_and_report};
 use super::{Candidate, filter};
 use crate::cluster_index::ClusterIndex;
+use crate::compute::Compute;
+use crate::destinations::Destinations;
 use crate::pod::KnownPod;
+use k8s_openapi::api::core::v1::Taint;
+use kerf_core::packing::fraction::CpuMilli;
 use kerf_core::request::NodeSelection;
+use kerf_core::units::MemoryMib;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,11 +48,42 @@ fn a_pod_moves_only_to_a_node_on_which_its_owner_wants_it() {
     for (pool, evicted) in [(Some("red"), vec!["a"]), (Some("blue"), vec![]), (None, vec![])] {
         let mut index = running(&pods, now);
         let selector = [("pool".to_owned(), "red".to_owned())].into();
-        let chosen_nodes = Some(Arc::new(NodeSelection::of_template(&selector, None)));
-        index.show_pod(KnownPod { chosen_nodes, ..bound(&pod("a", SMALL), "n1", true) });
+        let chosen = NodeSelection::of_template(&selector, None);
+        let movable_to = Some(Arc::new(Destinations { chosen, ..Destinations::default() }));
+        index.show_pod(KnownPod { movable_to, ..bound(&pod("a", SMALL), "n1", true) });
         let labels = pool.map(|pool| [("pool".to_owned(), pool.to_owned())].into());
         index.show_labels("n3".into(), labels);
         assert_eq!(evicted_for(&mut index, &pod("whole", WHOLE), now), evicted, "{pool:?}");
+    }
+}
+
+#[test]
+fn a_pod_moves_only_where_it_tolerates_the_taints_and_finds_cpu_and_memory() {
+    let now = Instant::now();
+    let pods = [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false), ("half", HALF, "n3", false)];
+    let asks = Compute { cpu: CpuMilli(1000), memory: MemoryMib(1024) };
+    let has = |cpu| Compute { cpu: CpuMilli(cpu), memory: MemoryMib(4096) };
+    let taint = || Taint { key: "pool".into(), effect: "NoSchedule".into(), ..Taint::default() };
+    for (taints, cpu, evicted) in
+        [(vec![], 1000, vec!["a"]), (vec![], 999, vec![]), (vec![taint()], 1000, vec![])]
+    {
+        let mut index = running(&pods, now);
+        index.show_pod(KnownPod { compute: asks, ..bound(&pod("a", SMALL), "n1", true) });
+        index.show_allocatable("n3".into(), Some(has(cpu)));
+        index.show_taints("n3".into(), taints.clone());
+        assert_eq!(evicted_for(&mut index, &pod("whole", WHOLE), now), evicted, "{taints:?} {cpu}");
+    }
+}
+
+#[test]
+fn a_pod_moves_past_a_node_that_takes_nobody_to_the_next_best() {
+    let now = Instant::now();
+    let pods = [("a", SMALL, "n1", true), ("half", HALF, "n2", false), ("other", HALF, "n3", false)];
+    for (offered, evicted) in [(&["n1", "n3"][..], &["a"][..]), (&["n1", "n2"], &["a"]), (&["n1"], &[])] {
+        let mut index = running(&pods, now);
+        filter(&mut index, &pod("whole", WHOLE), offered, now);
+        let evictions = index.take_effects().evictions;
+        assert_eq!(evictions.iter().map(|e| e.pod.name.as_str()).collect::<Vec<_>>(), evicted, "{offered:?}");
     }
 }
 
@@ -89,7 +125,7 @@ fn nobody_is_evicted_for_a_place_whose_pod_is_about_to_end_unless_it_does_not_in
     let now = Instant::now();
     let mut index = running(&AROUND_ONE_THAT_ENDS, now);
     let whole = pod("whole", WHOLE);
-    index.show_pod(KnownPod { movable: false, ..deleting(&pod("before", WHOLE), "n2") });
+    index.show_pod(KnownPod { movable_to: None, ..deleting(&pod("before", WHOLE), "n2") });
     for seconds in [0, 30, 59] {
         assert!(evicted_for(&mut index, &whole, now + Duration::from_secs(seconds)).is_empty());
     }

@@ -3,6 +3,7 @@
 
 use crate::ask::Ask;
 use crate::compute::Compute;
+use crate::destinations::{Destinations, TolerationView};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kerf_core::keys;
@@ -52,6 +53,9 @@ pub struct PodSpecView {
     /// What else it says of them.
     #[serde(default)]
     pub affinity: Option<AffinityView>,
+    /// The taints with which it may go there.
+    #[serde(default)]
+    pub tolerations: Option<Vec<TolerationView>>,
     /// What must happen before the scheduler looks at it.
     #[serde(default)]
     pub scheduling_gates: Vec<IgnoredAny>,
@@ -87,10 +91,8 @@ pub struct KnownPod {
     pub deleting: bool,
     /// Somebody keeps it from the scheduler as yet, by `schedulingGates`.
     pub gated: bool,
-    /// Its owner allows that it is restarted elsewhere, and it has a controller that starts another.
-    pub movable: bool,
-    /// The nodes to which its controller's next pod may go, if it is movable and its owner has chosen among them.
-    pub chosen_nodes: Option<Arc<NodeSelection>>,
+    /// Where it may be restarted: its owner allows it, and it has a controller that starts another. `None` if it must stay.
+    pub movable_to: Option<Arc<Destinations>>,
     /// The text of its request document.
     pub request: Option<Arc<str>>,
     /// The policy that the document names.
@@ -137,7 +139,10 @@ impl From<SlicedPod> for KnownPod {
         let owners = metadata.owner_references.unwrap_or_default();
         let allowed = annotations.get(keys::MOVABLE).is_some_and(|value| value == "true");
         let movable = allowed && owners.iter().any(restarts_elsewhere);
-        let nodes = NodeSelection::of_template(&spec.node_selector, spec.affinity.as_ref());
+        let destinations = || Destinations {
+            chosen: NodeSelection::of_template(&spec.node_selector, spec.affinity.as_ref()),
+            tolerated: spec.tolerations.unwrap_or_default(),
+        };
         Self {
             uid: PodUid::new(metadata.uid.unwrap_or_default()),
             key: PodKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
@@ -149,8 +154,7 @@ impl From<SlicedPod> for KnownPod {
             asks_for_nothing: asks_for_nothing && request.is_none(),
             deleting: metadata.deletion_timestamp.is_some(),
             gated: !spec.scheduling_gates.is_empty(),
-            movable,
-            chosen_nodes: Some(nodes).filter(|nodes| movable && !nodes.is_all()).map(Arc::new),
+            movable_to: movable.then(|| Arc::new(destinations())),
             request: request.map(Arc::from),
             policy,
             facts: Arc::new(facts),
@@ -202,8 +206,7 @@ mod tests {
             asks_for_nothing: false,
             deleting: true,
             gated: true,
-            movable: true,
-            chosen_nodes: None,
+            movable_to: Some(Arc::default()),
             request: Some("{}".into()),
             policy: None,
             facts: Arc::new(PodFacts {
@@ -225,8 +228,10 @@ mod tests {
                 json!({"apiVersion": api_version, "kind": kind, "name": "o", "uid": "o", "controller": true});
             let annotations = json!({"kerf.dev/movable": "true"});
             let metadata = json!({"annotations": annotations, "ownerReferences": [owner]});
-            let pod = known(json!({"metadata": metadata, "spec": {"nodeSelector": {"pool": "a"}}}));
-            assert_eq!((pod.movable, pod.chosen_nodes.is_some()), (movable, movable), "{kind}");
+            let spec = json!({"nodeSelector": {"pool": "a"}, "tolerations": [{"operator": "Exists"}]});
+            let pod = known(json!({"metadata": metadata, "spec": spec}));
+            let chooses = |to: &Destinations| !to.chosen.is_all() && to.tolerated.len() == 1;
+            assert_eq!(pod.movable_to.map(|to| chooses(&to)), movable.then_some(true), "{kind}");
         }
     }
 

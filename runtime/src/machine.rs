@@ -65,14 +65,19 @@ impl Machine {
         self.status.as_ref()?.allocatable.as_ref()
     }
 
+    /// Its taints.
+    #[must_use]
+    pub fn taints(&self) -> &[Taint] {
+        self.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default()
+    }
+
     /// Whether new pods are sent elsewhere: it is cordoned, or lost. Pods may tolerate that; none is counted on to.
     #[must_use]
     pub fn is_shut(&self) -> bool {
         let keeps_away =
             |taint: &Taint| SHUT.contains(&taint.key.as_str()) && taint.effect != "PreferNoSchedule";
-        self.spec.as_ref().is_some_and(|spec| {
-            spec.unschedulable == Some(true) || spec.taints.iter().flatten().any(keeps_away)
-        })
+        self.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
+            || self.taints().iter().any(keeps_away)
     }
 
     /// What it offers as a static node; `None` if it is none by what it says of itself.

@@ -243,7 +243,7 @@ fn write_moves(text: &mut String, fleet: &mut Fleet, gpus: &[Gpu]) {
             let instance = fleet.instance(gpu, place);
             found.taken.iter().find(|(i, _)| *i == instance).map(|(i, pod)| (found, *i, pod))
         };
-        let Some(found) = fleet.best_move(class, |_, _| true) else {
+        let Some(found) = fleet.best_move(class, |_, _| true, |_, _| true) else {
             let _ = writeln!(text, "{profile}: no single move frees one");
             continue;
         };

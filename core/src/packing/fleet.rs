@@ -154,10 +154,29 @@ impl Fleet {
 
     /// Where one more request of a class costs least. The time that this takes does not grow with the fleet.
     pub fn best(&mut self, class: ClassId) -> Option<(FleetGpu, Choice)> {
+        self.best_by(class, |_, groups, order| groups.best(order))
+    }
+
+    /// The same among those GPUs alone that `admits` lets through.
+    fn best_among(
+        &mut self,
+        class: ClassId,
+        admits: impl Fn(FleetGpu) -> bool,
+    ) -> Option<(FleetGpu, Choice)> {
+        self.best_by(class, |model, groups, order| {
+            groups.best_among(order.wanted(), |gpu| admits(FleetGpu { model, gpu }))
+        })
+    }
+
+    fn best_by(
+        &mut self,
+        class: ClassId,
+        of_model: impl Fn(usize, &Groups, &mut Order) -> Option<(u32, Choice)>,
+    ) -> Option<(FleetGpu, Choice)> {
         let class = &mut self.classes[class.0];
         let mut best: Option<(FleetGpu, Choice)> = None;
         for (model, (groups, order)) in self.models.iter().zip(&mut class.orders).enumerate() {
-            let Some((gpu, choice)) = groups.best(order) else { continue };
+            let Some((gpu, choice)) = of_model(model, groups, order) else { continue };
             let cost = choice.cost + premium(groups, choice.place, &class.request);
             if best.is_none_or(|(_, b)| cost < b.cost) {
                 best = Some((FleetGpu { model, gpu }, Choice { cost, ..choice }));
@@ -191,8 +210,14 @@ impl Fleet {
     }
 
     /// The one move that makes room for one more request of a class: a smaller instance leaves its place, and comes up at
-    /// another, so that the request costs least. `movable` tells which held places may be moved.
-    pub fn best_move(&mut self, class: ClassId, movable: impl Fn(FleetGpu, PlaceId) -> bool) -> Option<Move> {
+    /// another, so that the request costs least. `movable` tells which held places may be moved, and `may_come` to which GPUs
+    /// what lies there may come.
+    pub fn best_move(
+        &mut self,
+        class: ClassId,
+        movable: impl Fn(FleetGpu, PlaceId) -> bool,
+        may_come: impl Fn((FleetGpu, PlaceId), FleetGpu) -> bool,
+    ) -> Option<Move> {
         let mut ways: Vec<(usize, Way)> = Vec::new();
         for (model, groups) in self.models.iter().enumerate() {
             let wanted = self.classes[class.0].orders[model].wanted();
@@ -200,12 +225,20 @@ impl Fleet {
             ways.extend(groups.ways(wanted, may).into_iter().map(|way| (model, way)));
         }
         ways.sort_by_key(|(_, way)| way.cost);
-        let moves = ways.into_iter().take(WAYS_TRIED).filter_map(|(model, way)| self.try_way(model, &way));
+        let moves = ways.into_iter().take(WAYS_TRIED).filter_map(|(model, way)| {
+            let from = (FleetGpu { model, gpu: way.gpu }, way.moved);
+            self.try_way(model, &way, |to| may_come(from, to))
+        });
         moves.min_by_key(|(cost, _)| *cost).map(|(_, found)| found)
     }
 
     /// What a way costs together with the moved instance's new place. The fleet is left as it was.
-    fn try_way(&mut self, model: usize, way: &Way) -> Option<(Cost, Move)> {
+    fn try_way(
+        &mut self,
+        model: usize,
+        way: &Way,
+        may_come: impl Fn(FleetGpu) -> bool,
+    ) -> Option<(Cost, Move)> {
         let gpu = FleetGpu { model, gpu: way.gpu };
         let before = self.cut(gpu)?;
         let moved = self.instance(gpu, way.moved).profile;
@@ -214,7 +247,7 @@ impl Fleet {
         let choice = self.models[model].model.at(self.cut(gpu)?, way.place);
         let found = choice.and_then(|choice| {
             self.take(gpu, choice);
-            let (to, new) = self.best(class)?;
+            let (to, new) = self.best_among(class, may_come)?;
             Some((way.cost + new.cost, Move { gpu, moved: way.moved, to, new, choice }))
         });
         self.set(gpu, before);

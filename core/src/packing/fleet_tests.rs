@@ -95,7 +95,7 @@ proptest! {
                 continue;
             }
             let before: Vec<_> = gpus.iter().map(|gpu| fleet.cut(*gpu)).collect();
-            let found = fleet.best_move(class, |_, _| true);
+            let found = fleet.best_move(class, |_, _| true, |_, _| true);
             prop_assert_eq!(before, gpus.iter().map(|gpu| fleet.cut(*gpu)).collect::<Vec<_>>());
             let Some(found) = found else { continue };
             let moved = fleet.instance(found.gpu, found.moved);

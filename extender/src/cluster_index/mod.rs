@@ -43,6 +43,7 @@ use crate::tentative::Tentatives;
 use crate::upkeep;
 use crate::waiting::Waiting;
 use hashbrown::{HashMap, HashSet};
+use k8s_openapi::api::core::v1::Taint;
 use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::{Cost, Fleet, Refusal, Terms};
 use kerf_runtime::gpu_node::GpuNode;
@@ -59,6 +60,8 @@ pub struct ClusterIndex {
     fractions: fractions::Fractions,
     /// What the Nodes have for pods.
     allocatable: HashMap<NodeName, Compute>,
+    /// Their taints, where they have some.
+    taints: HashMap<NodeName, Vec<Taint>>,
     /// Their labels.
     labels: HashMap<NodeName, BTreeMap<String, String>>,
     /// Those that take no new pods: they are cordoned, or lost.
@@ -218,6 +221,15 @@ impl ClusterIndex {
         }
     }
 
+    /// The taints of the Node of this name; none when it is gone.
+    pub fn show_taints(&mut self, name: NodeName, taints: Vec<Taint>) {
+        if taints.is_empty() {
+            self.taints.remove(&name);
+        } else {
+            self.taints.insert(name, taints);
+        }
+    }
+
     /// Whether the Node of this name takes no new pods. The scheduler knows, and pods may tolerate it: it is refused to
     /// nobody here, but what it has is no room to count on.
     pub fn show_shut(&mut self, name: NodeName, is_shut: bool) {
@@ -236,14 +248,9 @@ impl ClusterIndex {
         let found = self.nodes.get_key_value_mut(name);
         let (key, node) = found.ok_or(Refusal::NoAgent)?;
         let cost = node.cost(key, ask, &self.tentatives, &self.fleet)?;
-        let pods = &self.pods;
-        let compute = |uid: &PodUid| pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
-        let left = || {
-            let taken = node.promised.iter().map(compute).fold(Compute::default(), Compute::plus);
-            // Without the Node nothing is known of it: it is as good as any.
-            self.allocatable.get(key).map_or(Compute::PLENTY, |all| all.minus(taken))
-        };
-        let shared = self.fractions.cost(key, node, left, ask, compute(uid));
+        let left = || compute_left(self.allocatable.get(key), &self.pods, node);
+        let wanted = self.pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
+        let shared = self.fractions.cost(key, node, left, ask, wanted);
         if let Some(node) = self.nodes.get(name) {
             self.within_quota_on(node, ask)?;
         }
@@ -306,5 +313,16 @@ mod quota_tests;
 mod static_tests;
 #[cfg(test)]
 mod tests;
+/// What a node has left of CPU and memory besides the pods that have promises on it.
+fn compute_left(
+    allocatable: Option<&Compute>,
+    pods: &HashMap<PodUid, KnownPod>,
+    node: &IndexedNode,
+) -> Compute {
+    let taken = node.promised.iter().filter_map(|uid| pods.get(uid)).map(|pod| pod.compute);
+    // Without the Node nothing is known of it: it is as good as any.
+    allocatable.map_or(Compute::PLENTY, |all| all.minus(taken.fold(Compute::default(), Compute::plus)))
+}
+
 #[cfg(test)]
 mod walk_tests;

@@ -4,7 +4,7 @@
 //! the place that was free. Until then the bigger pod is expected on what is left, so that nobody else gets it. A pod has
 //! at most one other moved for it, and only where it fits nowhere, nor will once those are gone who leave by themselves.
 
-use super::{ClusterIndex, IndexedNode};
+use super::{ClusterIndex, IndexedNode, compute_left};
 use crate::ask::Ask;
 use crate::tentative::{Leaving, Tentative};
 use kerf_core::contract::{ContainerRequest, GpuNodeStatus, WantedSlice};
@@ -12,8 +12,8 @@ use kerf_core::kind::Kind;
 use kerf_core::ledger::{Promisee, reserved};
 use kerf_core::names::{GpuUuid, NodeName, PodKey, PodUid};
 use kerf_core::packing::{FleetGpu, PlaceId};
-use kerf_core::request::{GpuSelection, NodeLabel};
-use std::collections::{HashMap as Map, HashSet as Set};
+use kerf_core::request::GpuSelection;
+use std::collections::HashMap as Map;
 use std::time::{Duration, Instant};
 
 /// How long a pod may take to end and its slice to be cut anew; also how long nothing is tried after a refused eviction.
@@ -150,37 +150,34 @@ impl ClusterIndex {
             return None;
         }
         // Only what the scheduler offered, and nothing that others are expected to take: what is moved must find a place.
-        let open: Set<FleetGpu> = offered
-            .iter()
-            .filter(|name| self.tentatives.are_none_on(name))
-            .filter_map(|name| self.nodes.get(*name))
-            .flat_map(|node| node.fleet_gpus.iter().map(|(_, gpu)| *gpu))
-            .collect();
+        let offered = offered.iter().filter(|name| self.tentatives.are_none_on(name));
+        let nodes = offered.filter_map(|name| self.nodes.get_key_value(*name));
+        let gpus =
+            nodes.flat_map(|(name, node)| node.fleet_gpus.iter().map(move |(_, gpu)| (*gpu, (name, node))));
+        let open: Map<FleetGpu, (&NodeName, &IndexedNode)> = gpus.collect();
         let class = self.fleet.class(request);
-        let may = |gpu: FleetGpu, place: PlaceId| movable.contains_key(&(gpu, place)) && open.contains(&gpu);
-        let found = self.fleet.best_move(class, may)?;
-        if !open.contains(&found.to) {
-            return None;
-        }
-        let (uid, node) = movable.get(&(found.gpu, found.moved))?;
-        self.may_be_on(uid, found.to).then(|| (uid.clone(), node.clone()))
-    }
-
-    /// Whether the next pod of a controller may go to the node of a GPU. Where its labels are not known nobody says so.
-    fn may_be_on(&self, uid: &PodUid, gpu: FleetGpu) -> bool {
-        let Some(chosen) = self.pods.get(uid).and_then(|pod| pod.chosen_nodes.as_ref()) else { return true };
-        let has = |node: &IndexedNode| node.fleet_gpus.iter().any(|(_, known)| *known == gpu);
-        let node = self.nodes.iter().find(|(_, node)| has(node)).map(|(name, _)| name);
-        node.and_then(|name| Some((name, self.labels.get(name)?))).is_some_and(|(name, labels)| {
-            let label = |key: &str| labels.get(key).map_or(NodeLabel::Missing, |value| NodeLabel::Is(value));
-            chosen.selects(name.as_str(), label)
-        })
+        let may_leave =
+            |gpu: FleetGpu, place: PlaceId| movable.contains_key(&(gpu, place)) && open.contains_key(&gpu);
+        let may_come = |from: (FleetGpu, PlaceId), to: FleetGpu| {
+            let (Some((uid, left)), Some((name, node))) = (movable.get(&from), open.get(&to)) else {
+                return false;
+            };
+            let Some((pod, to)) = self.pods.get(uid).and_then(|pod| Some((pod, pod.movable_to.as_ref()?)))
+            else {
+                return false;
+            };
+            to.admit(name, self.labels.get(*name), self.taints.get(*name).map(Vec::as_slice))
+                && (left == *name
+                    || compute_left(self.allocatable.get(*name), &self.pods, node).covers(pod.compute))
+        };
+        let found = self.fleet.best_move(class, may_leave, may_come)?;
+        movable.get(&(found.gpu, found.moved)).cloned()
     }
 
     /// The places of pods that may be moved, on these GPUs: bound, with one instance, their owner's word on them. Not of
     /// those that want more than their slice's name says: another place by this name may not do for them.
     fn movable(&self, gpus: &GpuSelection, offered: &[&str]) -> Map<(FleetGpu, PlaceId), (PodUid, NodeName)> {
-        let pods = self.pods.iter().filter(|(_, pod)| pod.movable && pod.node.is_some());
+        let pods = self.pods.iter().filter(|(_, pod)| pod.movable_to.is_some() && pod.node.is_some());
         let pods = pods.filter(|(_, pod)| !pod.ended && !pod.deleting);
         let pods = pods.filter(|(_, pod)| pod.ask().as_ref().is_ok_and(asks_by_name_alone));
         let place = |(uid, _): (&PodUid, _)| {

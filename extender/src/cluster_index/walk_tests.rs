@@ -405,8 +405,7 @@ fn known(pod: &Pod) -> KnownPod {
         compute: crate::compute::Compute::default(),
         deleting: false,
         gated: false,
-        movable: false,
-        chosen_nodes: None,
+        movable_to: None,
         request: pod.candidate.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: pod
             .candidate

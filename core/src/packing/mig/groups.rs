@@ -180,8 +180,18 @@ impl Groups {
         if order.sorted_at != version && order.rested >= RESTED {
             self.sort(order);
         }
-        let best = if order.sorted_at == version { self.walk(order) } else { self.scan(&order.wanted) };
+        let best =
+            if order.sorted_at == version { self.walk(order) } else { self.scan(&order.wanted, |_| true) };
         best.map(|best| (best.gpu, best.choice))
+    }
+
+    /// The same for these places, among the GPUs alone that `admits` lets through.
+    pub(crate) fn best_among(
+        &self,
+        wanted: &[PlaceId],
+        admits: impl Fn(u32) -> bool,
+    ) -> Option<(u32, Choice)> {
+        self.scan(wanted, admits).map(|best| (best.gpu, best.choice))
     }
 
     fn sort(&self, order: &mut Order) {
@@ -200,31 +210,39 @@ impl Groups {
             if best.is_some_and(|b| b.choice.cost.0 < cost.0 - REUSE) {
                 break;
             }
-            self.look(*state, (*rank, order.wanted[*rank]), *cost, &mut best);
+            self.look(*state, (*rank, order.wanted[*rank]), *cost, &mut best, |_| true);
         }
         best
     }
 
-    fn scan(&self, wanted: &[PlaceId]) -> Option<Best> {
+    fn scan(&self, wanted: &[PlaceId], admits: impl Fn(u32) -> bool) -> Option<Best> {
         let mut best: Option<Best> = None;
         for state in &self.live {
             for (rank, place) in wanted.iter().enumerate() {
                 let Some(cost) = self.model.state_cost(*state, *place) else { continue };
-                self.look(*state, (rank, *place), cost, &mut best);
+                self.look(*state, (rank, *place), cost, &mut best, &admits);
             }
         }
         best
     }
 
     /// Looks at the groups of a state for one that makes the place cheaper than the best so far.
-    fn look(&self, state: StateId, (rank, place): (usize, PlaceId), cost: Cost, best: &mut Option<Best>) {
+    fn look(
+        &self,
+        state: StateId,
+        (rank, place): (usize, PlaceId),
+        cost: Cost,
+        best: &mut Option<Best>,
+        admits: impl Fn(u32) -> bool,
+    ) {
         for group in self.by_state[state.index()].iter().take(LOOKED_AT) {
             let bound = Cost(if group.cut.idle.has(place) { cost.0 - REUSE } else { cost.0 });
             if best.is_some_and(|b| b.choice.cost < bound) {
                 continue;
             }
             let choice = with_idle(&self.model.places, group.cut, place, cost);
-            let (Some(choice), Some(gpu)) = (choice, group.gpus.first().copied()) else { continue };
+            let gpu = group.gpus.iter().copied().take(LOOKED_AT).find(|gpu| admits(*gpu));
+            let (Some(choice), Some(gpu)) = (choice, gpu) else { continue };
             let found = Best { choice, gpu, rank };
             if best.is_none_or(|b| found.key() < b.key()) {
                 *best = Some(found);

@@ -1,0 +1,111 @@
+//! To which nodes the next pod of a controller may go, as kube-scheduler will see it.
+
+use k8s_openapi::api::core::v1::Taint;
+use kerf_core::names::NodeName;
+use kerf_core::request::{NodeLabel, NodeSelection};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// What a controller's pods say of the nodes that they may be on. Its default is all that have no taint.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Destinations {
+    /// By labels.
+    pub chosen: NodeSelection,
+    /// By taints.
+    pub tolerated: Vec<TolerationView>,
+}
+
+/// A toleration in a Pod's spec.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+pub struct TolerationView {
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    operator: Option<String>,
+    #[serde(default)]
+    value: Option<String>,
+    #[serde(default)]
+    effect: Option<String>,
+}
+
+impl Destinations {
+    /// Whether a node is one of them. Where its labels are not known and matter, nobody says so.
+    #[must_use]
+    pub fn admit(
+        &self,
+        node: &NodeName,
+        labels: Option<&BTreeMap<String, String>>,
+        taints: Option<&[Taint]>,
+    ) -> bool {
+        let is_chosen = self.chosen.is_all()
+            || labels.is_some_and(|labels| {
+                let label = |key: &str| labels.get(key).map_or(NodeLabel::Missing, |it| NodeLabel::Is(it));
+                self.chosen.selects(node.as_str(), label)
+            });
+        let keep_away = taints.unwrap_or_default().iter().filter(|taint| taint.effect != "PreferNoSchedule");
+        is_chosen && keep_away.into_iter().all(|taint| self.tolerated.iter().any(|it| it.tolerates(taint)))
+    }
+}
+
+impl TolerationView {
+    /// As k8s.io/api has it (`core/v1/toleration.go`, `ToleratesTaint`); an operator that is newer tolerates nothing here.
+    fn tolerates(&self, taint: &Taint) -> bool {
+        let is_any_or = |mine: &Option<String>, its: &str| {
+            mine.as_deref().is_none_or(|mine| mine.is_empty() || mine == its)
+        };
+        is_any_or(&self.effect, &taint.effect)
+            && is_any_or(&self.key, &taint.key)
+            && match self.operator.as_deref().unwrap_or_default() {
+                "" | "Equal" => {
+                    self.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+                }
+                "Exists" => true,
+                _ => false,
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn taint(key: &str, value: &str, effect: &str) -> Taint {
+        Taint { key: key.into(), value: Some(value.into()), effect: effect.into(), time_added: None }
+    }
+
+    #[test]
+    fn a_taint_keeps_away_whom_nothing_makes_tolerate_it() {
+        let gpu = taint("nvidia.com/gpu", "present", "NoSchedule");
+        let cases: [(Value, bool); 9] = [
+            (json!([]), false),
+            (json!([{"operator": "Exists"}]), true),
+            (json!([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]), true),
+            (json!([{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoExecute"}]), false),
+            (json!([{"key": "nvidia.com/gpu", "value": "present"}]), true),
+            (json!([{"key": "nvidia.com/gpu", "operator": "Equal", "value": "absent"}]), false),
+            (json!([{"key": "nvidia.com/gpu", "operator": "Gt", "value": "1"}]), false),
+            (
+                json!([{"key": "other", "operator": "Exists"}, {"key": "nvidia.com/gpu", "operator": "Exists"}]),
+                true,
+            ),
+            (json!([{"key": "other", "operator": "Exists"}]), false),
+        ];
+        for (tolerations, admitted) in cases {
+            let tolerated = serde_json::from_value(tolerations.clone()).unwrap();
+            let pod = Destinations { tolerated, ..Destinations::default() };
+            assert_eq!(
+                pod.admit(&"n".into(), None, Some(std::slice::from_ref(&gpu))),
+                admitted,
+                "{tolerations}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_taint_that_only_puts_off_keeps_nobody_away() {
+        let taints = [taint("a", "b", "PreferNoSchedule")];
+        assert!(Destinations::default().admit(&"n".into(), None, Some(&taints)));
+        assert!(Destinations::default().admit(&"n".into(), None, None));
+    }
+}

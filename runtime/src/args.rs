@@ -62,11 +62,6 @@ pub struct ContextArgs {
 }
 
 impl ContextArgs {
-    /// A client for the API server.
-    pub async fn client(&self) -> Result<kube::Client, ClientError> {
-        Ok(client(self.config().await?)?)
-    }
-
     /// How the API server is reached.
     pub async fn config(&self) -> Result<kube::Config, ClientError> {
         self.client.config_in(self.context.as_deref()).await

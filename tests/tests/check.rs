@@ -22,11 +22,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The exit code of `kerf check` with these flags, and all that it says.
 fn check(kubeconfig: &Path, flags: &[&str]) -> anyhow::Result<(i32, String)> {
-    let output = Command::new(binaries::ours("kerf")?)
-        .args(["check", "--kubeconfig"])
-        .arg(kubeconfig)
-        .args(flags)
-        .output()?;
+    kerf(kubeconfig, &[&["check"], flags].concat())
+}
+
+fn kerf(kubeconfig: &Path, command: &[&str]) -> anyhow::Result<(i32, String)> {
+    let output =
+        Command::new(binaries::ours("kerf")?).args(command).arg("--kubeconfig").arg(kubeconfig).output()?;
     let text = format!("{}{}", String::from_utf8(output.stdout)?, String::from_utf8_lossy(&output.stderr));
     Ok((output.status.code().context("killed")?, text))
 }
@@ -131,6 +132,9 @@ async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is
         document["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:1");
     })?;
     says(&check(&gone, &[])?, 2, &["✗ https://127.0.0.1:1/ does not answer"]);
+    for command in [&["explain", "web"][..], &["nodes"], &["release", "n"]] {
+        says(&kerf(&gone, command)?, 1, &["https://127.0.0.1:1/ does not answer", "fetch a new kubeconfig"]);
+    }
     says(
         &check(plane.kubeconfig(), &["--context", "prod"])?,
         2,

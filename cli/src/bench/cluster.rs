@@ -4,6 +4,7 @@ use super::args::RunArgs;
 use super::objects;
 use super::plan::Node;
 use super::subject::Subject;
+use crate::check::connect;
 use anyhow::Context as _;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -36,7 +37,7 @@ pub struct Cluster {
 impl Cluster {
     /// Connects.
     pub async fn connect(args: &RunArgs) -> anyhow::Result<Self> {
-        let client = args.client.client().await?;
+        let client = connect::reach(&args.client).await?;
         let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string().to_lowercase();
         Ok(Self { client, namespace: args.namespace.clone(), run: format!("{now}-{}", std::process::id()) })
     }

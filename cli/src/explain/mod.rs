@@ -6,6 +6,7 @@ mod account;
 mod again;
 mod records;
 
+use crate::check::connect;
 use anyhow::bail;
 use clap::Args as ClapArgs;
 use kerf_runtime::args::ContextArgs;
@@ -38,7 +39,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let name = pod_name(&args.what)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let client = args.client.client().await?;
+            let client = connect::reach(&args.client).await?;
             let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
             Records::fetch(client, &namespace, name).await
         })?

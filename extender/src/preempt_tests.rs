@@ -171,7 +171,7 @@ fn with_a_movable_pod() -> (ClusterIndex, Candidate) {
     run(&mut index, &pod("half", HALF), "n2");
     let small = pod("small", SMALL);
     run(&mut index, &small, "n1");
-    index.show_pod(KnownPod { movable_to: Some(Arc::default()), ..known(&small, Some("n1")) });
+    index.show_pod(KnownPod { movable_to: Some(std::sync::Arc::default()), ..known(&small, Some("n1")) });
     index.take_effects();
     (index, pod("whole", WHOLE))
 }

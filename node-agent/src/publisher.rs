@@ -42,10 +42,11 @@ pub async fn publish(
             changed = statuses.changed() => if changed.is_err() { return },
             Some(shown) = shown.recv() => {
                 if writer.is_lost(shown.as_ref()) {
-                    match shown {
-                        Some(_) => tracing::warn!("GpuNode.status is not what was written; writing all of it"),
-                        // It was just made; what was written meanwhile is written once more.
-                        None => tracing::info!("the GpuNode has no status; writing all of it"),
+                    if shown.is_some() {
+                        tracing::warn!("GpuNode.status is not what was written; writing all of it");
+                    } else {
+                        // It was just made, or made anew: what was written meanwhile is written once more.
+                        tracing::info!("the GpuNode has no status; writing all of it");
                     }
                     statuses.mark_changed();
                 }

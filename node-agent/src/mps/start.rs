@@ -52,6 +52,8 @@ fn command(paths: &Paths, folder: &Folder, target: &str) -> Command {
         .env("CUDA_MPS_PIPE_DIRECTORY", &folder.pipe)
         .env("CUDA_MPS_LOG_DIRECTORY", &folder.log_dir)
         .env("CUDA_VISIBLE_DEVICES", target)
+        // That one is for the agent, which waits, mostly (its DaemonSet).
+        .env_remove("MALLOC_ARENA_MAX")
         // A daemon should not end for a folder that is unmounted.
         .current_dir("/")
         .stdin(Stdio::null());

@@ -229,7 +229,9 @@ async fn spawn(plane: &ControlPlane, dir: &Path, files: &MockFiles) -> anyhow::R
         .arg(library)
         .args(agent_folders(dir)?)
         .arg("--kubeconfig")
-        .arg(account);
+        .arg(account)
+        // As in the chart's DaemonSet.
+        .env("MALLOC_ARENA_MAX", "1");
     for (key, value) in files.env() {
         program = program.env(key, value);
     }

@@ -307,12 +307,6 @@ impl ClusterIndex {
     }
 }
 
-#[cfg(test)]
-mod quota_tests;
-#[cfg(test)]
-mod static_tests;
-#[cfg(test)]
-mod tests;
 /// What a node has left of CPU and memory besides the pods that have promises on it.
 fn compute_left(
     allocatable: Option<&Compute>,
@@ -324,5 +318,11 @@ fn compute_left(
     allocatable.map_or(Compute::PLENTY, |all| all.minus(taken.fold(Compute::default(), Compute::plus)))
 }
 
+#[cfg(test)]
+mod quota_tests;
+#[cfg(test)]
+mod static_tests;
+#[cfg(test)]
+mod tests;
 #[cfg(test)]
 mod walk_tests;

@@ -1,31 +1,18 @@
 //! To which nodes the next pod of a controller may go, as kube-scheduler will see it.
 
-use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::api::core::v1::{Taint, Toleration};
 use kerf_core::names::NodeName;
 use kerf_core::request::{NodeLabel, NodeSelection};
-use serde::Deserialize;
+use kerf_runtime::machine::keeps_away;
 use std::collections::BTreeMap;
 
 /// What a controller's pods say of the nodes that they may be on. Its default is all that have no taint.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Destinations {
     /// By labels.
     pub chosen: NodeSelection,
     /// By taints.
-    pub tolerated: Vec<TolerationView>,
-}
-
-/// A toleration in a Pod's spec.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-pub struct TolerationView {
-    #[serde(default)]
-    key: Option<String>,
-    #[serde(default)]
-    operator: Option<String>,
-    #[serde(default)]
-    value: Option<String>,
-    #[serde(default)]
-    effect: Option<String>,
+    pub tolerated: Vec<Toleration>,
 }
 
 impl Destinations {
@@ -42,27 +29,24 @@ impl Destinations {
                 let label = |key: &str| labels.get(key).map_or(NodeLabel::Missing, |it| NodeLabel::Is(it));
                 self.chosen.selects(node.as_str(), label)
             });
-        let keep_away = taints.unwrap_or_default().iter().filter(|taint| taint.effect != "PreferNoSchedule");
-        is_chosen && keep_away.into_iter().all(|taint| self.tolerated.iter().any(|it| it.tolerates(taint)))
+        let mut foes = taints.unwrap_or_default().iter().filter(|taint| keeps_away(taint));
+        is_chosen && foes.all(|taint| self.tolerated.iter().any(|toleration| tolerates(toleration, taint)))
     }
 }
 
-impl TolerationView {
-    /// As k8s.io/api has it (`core/v1/toleration.go`, `ToleratesTaint`); an operator that is newer tolerates nothing here.
-    fn tolerates(&self, taint: &Taint) -> bool {
-        let is_any_or = |mine: &Option<String>, its: &str| {
-            mine.as_deref().is_none_or(|mine| mine.is_empty() || mine == its)
-        };
-        is_any_or(&self.effect, &taint.effect)
-            && is_any_or(&self.key, &taint.key)
-            && match self.operator.as_deref().unwrap_or_default() {
-                "" | "Equal" => {
-                    self.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
-                }
-                "Exists" => true,
-                _ => false,
+/// As k8s.io/api has it (`core/v1/toleration.go`, `ToleratesTaint`); an operator that is newer tolerates nothing here.
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let is_any_or =
+        |mine: &Option<String>, its: &str| mine.as_deref().is_none_or(|mine| mine.is_empty() || mine == its);
+    is_any_or(&toleration.effect, &taint.effect)
+        && is_any_or(&toleration.key, &taint.key)
+        && match toleration.operator.as_deref().unwrap_or_default() {
+            "" | "Equal" => {
+                toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
             }
-    }
+            "Exists" => true,
+            _ => false,
+        }
 }
 
 #[cfg(test)]

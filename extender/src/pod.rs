@@ -3,8 +3,8 @@
 
 use crate::ask::Ask;
 use crate::compute::Compute;
-use crate::destinations::{Destinations, TolerationView};
-use k8s_openapi::api::core::v1::Pod;
+use crate::destinations::Destinations;
+use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
@@ -55,7 +55,7 @@ pub struct PodSpecView {
     pub affinity: Option<AffinityView>,
     /// The taints with which it may go there.
     #[serde(default)]
-    pub tolerations: Option<Vec<TolerationView>>,
+    pub tolerations: Option<Vec<Toleration>>,
     /// What must happen before the scheduler looks at it.
     #[serde(default)]
     pub scheduling_gates: Vec<IgnoredAny>,
@@ -68,7 +68,7 @@ pub struct PodSpecView {
 }
 
 /// What the index keeps of a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct KnownPod {
     /// Its UID.

@@ -74,10 +74,9 @@ impl Machine {
     /// Whether new pods are sent elsewhere: it is cordoned, or lost. Pods may tolerate that; none is counted on to.
     #[must_use]
     pub fn is_shut(&self) -> bool {
-        let keeps_away =
-            |taint: &Taint| SHUT.contains(&taint.key.as_str()) && taint.effect != "PreferNoSchedule";
+        let is_lost = |taint: &Taint| SHUT.contains(&taint.key.as_str()) && keeps_away(taint);
         self.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true))
-            || self.taints().iter().any(keeps_away)
+            || self.taints().iter().any(is_lost)
     }
 
     /// What it offers as a static node; `None` if it is none by what it says of itself.
@@ -86,6 +85,12 @@ impl Machine {
         let status = self.status.as_ref()?;
         static_node(&self.metadata, status.capacity.as_ref(), status.allocatable.as_ref())
     }
+}
+
+/// Whether new pods that do not tolerate the taint are sent elsewhere; else it only puts them off.
+#[must_use]
+pub fn keeps_away(taint: &Taint) -> bool {
+    taint.effect != "PreferNoSchedule"
 }
 
 /// What a Node offers as a static node, of which more was read than a [`Machine`] has; `None` if it is none.

@@ -85,6 +85,7 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
         containers: vec![container],
         gpus: GpuSelection::default(),
         moves_nobody: false,
+        asked: None,
         chosen: None,
     }
 }

@@ -1,9 +1,9 @@
 //! From a pod, the policy and the cluster's supply to an admission: core's decision, and the patch that makes it so. Pure: the
 //! same pod gets the same answer.
 
-use crate::patch::{mend, patch};
+use crate::patch::{clear, mend, patch};
 use json_patch::PatchOperation;
-use kerf_core::admission::decide;
+use kerf_core::admission::{decide, restored};
 use kerf_core::contract::{Chosen, Reason, RequestDocument, Slices};
 use kerf_core::policy::{Policies, Supply};
 use serde_json::Value;
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// What becomes of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Admission {
-    /// It goes in as it is: it asks for no slice, or carries its request already.
+    /// It goes in as it is: it asks for no slice, or carries all that it must.
     Untouched,
     /// It goes in with a patch.
     Patched {
@@ -22,7 +22,8 @@ pub enum Admission {
         /// The request that the patch writes.
         document: Box<RequestDocument>,
     },
-    /// It carries its request already, and another webhook changed it since: it goes in with what it lacks.
+    /// It goes in with what it lacks of its request, which it carries already and another webhook changed since; or, where it
+    /// asks for nothing, without what only kerf writes.
     Mended {
         /// The patch.
         ops: Vec<PatchOperation>,
@@ -78,7 +79,7 @@ pub(crate) fn admit_by(
     supply: &Supply,
 ) -> Admission {
     let mut admitted = match decide(pod, namespace, policies, supply) {
-        Ok(None) => return Admission::Untouched,
+        Ok(None) => return mended(clear(pod), restored(pod).warning(false).into_iter().collect()),
         Ok(Some(admitted)) => admitted,
         Err(refusal) => {
             return Admission::Denied { message: refusal.to_string(), reason: refusal.reason() };
@@ -95,14 +96,17 @@ pub(crate) fn admit_by(
             document: Box::new(admitted.document),
         };
     }
-    match mend(pod, &admitted.document, &admitted.fit) {
-        ops if ops.is_empty() => Admission::Untouched,
-        ops => Admission::Mended { ops, warnings: admitted.warnings },
-    }
+    mended(mend(pod, &admitted.document, &admitted.fit), admitted.warnings)
+}
+
+fn mended(ops: Vec<PatchOperation>, warnings: Vec<String>) -> Admission {
+    if ops.is_empty() { Admission::Untouched } else { Admission::Mended { ops, warnings } }
 }
 
 #[cfg(test)]
 mod dialect_tests;
+#[cfg(test)]
+mod forging_tests;
 #[cfg(test)]
 mod property_tests;
 #[cfg(test)]

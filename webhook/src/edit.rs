@@ -1,26 +1,23 @@
-//! Edits of a JSON document that are recorded as a JSON patch (RFC 6902). An edit that changes nothing records nothing,
-//! so what has been edited once is not edited again.
+//! Edits of a JSON document, and the JSON patch (RFC 6902) that comes to the same.
 
-use json_patch::{AddOperation, PatchOperation, RemoveOperation};
-use jsonptr::PointerBuf;
+use json_patch::PatchOperation;
 use serde_json::{Map, Value};
 
-/// A document as it is after the edits, and the edits.
+/// A document as it is after the edits.
 #[derive(Debug)]
 pub(crate) struct Edit {
     document: Value,
-    operations: Vec<PatchOperation>,
 }
 
 impl Edit {
     /// Begins with `document`.
     pub fn new(document: &Value) -> Self {
-        Self { document: document.clone(), operations: Vec::new() }
+        Self { document: document.clone() }
     }
 
-    /// The edits.
-    pub fn finish(self) -> Vec<PatchOperation> {
-        self.operations
+    /// What makes `before` the edited document.
+    pub fn finish(&self, before: &Value) -> Vec<PatchOperation> {
+        json_patch::diff(before, &self.document).0
     }
 
     /// What is at `path` now; `None` for `null` too, which Kubernetes writes for what is absent.
@@ -56,8 +53,7 @@ impl Edit {
             .fold(value, |value, key| Value::Object(Map::from_iter([((*key).to_owned(), value)])));
         let Some((key, parent)) = there.split_last() else { return };
         if let Some(Value::Object(members)) = self.at(parent) {
-            members.insert((*key).to_owned(), nested.clone());
-            self.operations.push(PatchOperation::Add(AddOperation { path: pointer(there), value: nested }));
+            members.insert((*key).to_owned(), nested);
         }
     }
 
@@ -67,27 +63,18 @@ impl Edit {
         match (self.at(parent), key.parse()) {
             (Some(Value::Object(members)), _) => drop(members.remove(*key)),
             (Some(Value::Array(items)), Ok(index)) => drop(items.remove(index)),
-            _ => return,
+            _ => {}
         }
-        self.operations.push(PatchOperation::Remove(RemoveOperation { path: pointer(path) }));
     }
 
     /// Makes the list at `path` have `value`, at its end if it is not there yet.
     pub fn include(&mut self, path: &[&str], value: Value) {
         match self.at(path) {
             Some(Value::Array(items)) if items.contains(&value) => {}
-            Some(Value::Array(items)) => {
-                items.push(value.clone());
-                let path = pointer(&[path, &["-"]].concat());
-                self.operations.push(PatchOperation::Add(AddOperation { path, value }));
-            }
+            Some(Value::Array(items)) => items.push(value),
             _ => self.set(path, Value::Array(vec![value])),
         }
     }
-}
-
-fn pointer(path: &[&str]) -> PointerBuf {
-    PointerBuf::from_tokens(path.iter().copied())
 }
 
 #[cfg(test)]
@@ -98,24 +85,17 @@ mod tests {
     fn edited(document: &Value, edits: impl FnOnce(&mut Edit)) -> (Value, Value) {
         let mut edit = Edit::new(document);
         edits(&mut edit);
-        (edit.document.clone(), json!(edit.finish()))
+        (edit.document.clone(), json!(edit.finish(document)))
     }
 
     #[test]
-    fn parents_are_made_once() {
-        let (document, patch) = edited(&json!({"a": null, "z": 1}), |edit| {
+    fn parents_are_made_where_there_are_none() {
+        let (document, _) = edited(&json!({"a": null, "z": 1}), |edit| {
             edit.set(&["a", "b", "c"], json!(1));
             edit.set(&["a", "b", "d/e"], json!(2));
             edit.set(&["z"], json!(1));
         });
         assert_eq!(document, json!({"a": {"b": {"c": 1, "d/e": 2}}, "z": 1}));
-        assert_eq!(
-            patch,
-            json!([
-                {"op": "add", "path": "/a", "value": {"b": {"c": 1}}},
-                {"op": "add", "path": "/a/b/d~1e", "value": 2},
-            ])
-        );
     }
 
     /// What the API server makes of the patch is what the edits made of the document.
@@ -154,12 +134,11 @@ mod tests {
 
     #[test]
     fn lists_grow_at_their_end() {
-        let (after, patch) = edited(&json!({"list": [{"in": [1]}]}), |edit| {
+        let (after, _) = edited(&json!({"list": [{"in": [1]}]}), |edit| {
             edit.include(&["list", "0", "in"], json!(2));
             edit.include(&["new"], json!(3));
             edit.remove(&["list", "0", "in", "0"]);
         });
         assert_eq!(after, json!({"list": [{"in": [2]}], "new": [3]}));
-        assert_eq!(patch.as_array().unwrap().len(), 3);
     }
 }

@@ -7,47 +7,56 @@ mod resources;
 
 use crate::edit::Edit;
 use json_patch::PatchOperation;
-use kerf_core::admission::{Fit, Variable};
+use kerf_core::admission::{Fit, Variable, restored};
 use kerf_core::contract::RequestDocument;
 use kerf_core::keys;
 use kerf_core::policy::Policy;
 use serde_json::{Value, json};
 
-/// The patch that makes `pod` carry what `document` says, as `fit` says.
+/// The patch that makes `pod` carry what `document` says, as `fit` says, and nothing that kerf has written into it before.
 pub(crate) fn patch(
     pod: &Value,
     document: &RequestDocument,
     policy: &Policy,
     fit: &Fit,
 ) -> Vec<PatchOperation> {
-    let mut edit = Edit::new(pod);
+    let restored = restored(pod);
+    let mut edit = Edit::new(&restored.pod);
+    if let Some(former) = restored.former.as_ref().filter(|former| !former.decides_as(document)) {
+        affinity::withdraw(&mut edit, former);
+    }
     carry(&mut edit, document, fit);
     placement::runtime_class(&mut edit, policy);
     placement::movable(&mut edit, policy);
     for toleration in policy.tolerations() {
         edit.include(&["spec", "tolerations"], json!(toleration));
     }
-    edit.finish()
+    edit.finish(pod)
 }
 
 /// The patch that makes `pod`, which was patched before, carry all that `document` says. What a policy adds for convenience
 /// (tolerations, runtime class, whether the pod may be moved) is no part of it: a policy may change that while pods that it
 /// admitted live.
 pub(crate) fn mend(pod: &Value, document: &RequestDocument, fit: &Fit) -> Vec<PatchOperation> {
-    let mut edit = Edit::new(pod);
+    let mut edit = Edit::new(&restored(pod).pod);
     carry(&mut edit, document, fit);
-    edit.finish()
+    edit.finish(pod)
+}
+
+/// The patch that takes out of `pod`, which asks for nothing, what kerf has written into it, or somebody in kerf's name.
+pub(crate) fn clear(pod: &Value) -> Vec<PatchOperation> {
+    let restored = restored(pod);
+    let mut edit = Edit::new(&restored.pod);
+    if let Some(former) = &restored.former {
+        affinity::withdraw(&mut edit, former);
+    }
+    edit.finish(pod)
 }
 
 /// Makes the pod carry the document.
 fn carry(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
     resources::replace(edit, document);
-    // Fields that this version does not know are taken out: it cannot say that they are true of the pod.
-    let noted = edit.get(&["metadata", "annotations", keys::REQUEST]).and_then(Value::as_str);
-    let noted = noted.and_then(|text| serde_json::from_str::<Value>(text).ok());
-    if noted.is_none_or(|noted| noted != json!(document)) {
-        edit.set(&["metadata", "annotations", keys::REQUEST], json!(document.to_json()));
-    }
+    edit.set(&["metadata", "annotations", keys::REQUEST], json!(document.to_json()));
     edit.set(&["metadata", "labels", keys::SLICED], json!("true"));
     placement::scheduler(edit, &fit.scheduler);
     if fit.node.is_some() {

@@ -38,7 +38,7 @@ pub(crate) fn qualify(object: &Value, template: &[&str]) -> Vec<PatchOperation> 
             }
         }
     }
-    edit.finish()
+    edit.finish(object)
 }
 
 fn qualify_map(edit: &mut Edit, path: &[&str]) {

@@ -32,6 +32,14 @@ pub struct Chosen {
     pub waits: Vec<PassedOver>,
 }
 
+impl Chosen {
+    /// The same without what depends on the moment of the choice: who made it, and what had no room.
+    #[must_use]
+    pub fn without_circumstances(&self) -> Self {
+        Self { by: String::new(), passed: Vec::new(), waits: Vec::new(), ..self.clone() }
+    }
+}
+
 /// A kind that a container was not given at once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -34,10 +34,17 @@ pub struct RequestDocument {
     /// Whether nodes that NVIDIA's device plugin serves may have what the pod asks for, now or later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub static_nodes: bool,
+    /// By which limits each container asked, before these were replaced; containers that asked by annotation are not among
+    /// them. Absent in documents of a kerf that did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<BTreeMap<String, AskedLimits>>,
     /// How the names were chosen; absent in documents that were made without a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<Chosen>,
 }
+
+/// Names and amounts of one container's limits.
+pub type AskedLimits = BTreeMap<String, String>;
 
 /// What one container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,6 +175,29 @@ impl RequestDocument {
             ContainerRequest { profile, count, ..container.clone() }
         };
         Cow::Owned(held.map(holding).collect())
+    }
+
+    /// Whether both say the same, whenever the choice was made and by whom.
+    #[must_use]
+    pub fn decides_as(&self, other: &Self) -> bool {
+        self.decision() == other.decision()
+    }
+
+    /// Whether both say the same but for the names that were chosen.
+    #[must_use]
+    pub fn asks_as(&self, other: &Self) -> bool {
+        let request = |document: &Self| {
+            let mut request = Self { static_nodes: false, ..document.decision() };
+            for container in &mut request.containers {
+                container.resource = ResourceName::Whole;
+            }
+            request
+        };
+        request(self) == request(other)
+    }
+
+    fn decision(&self) -> Self {
+        Self { chosen: self.chosen.as_ref().map(Chosen::without_circumstances), ..self.clone() }
     }
 
     /// The annotation's text.

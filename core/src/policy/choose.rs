@@ -5,12 +5,10 @@ mod class;
 mod denied;
 mod names;
 mod together;
-mod verify;
 mod warning;
 mod way;
 
 pub use denied::Denied;
-pub use verify::verify;
 pub use warning::Warning;
 pub(super) use way::{Way, needed};
 
@@ -69,6 +67,7 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied>
         gpus: ask.gpus.clone(),
         moves_nobody: !policy.spec().preemption.moves_others,
         static_nodes: false,
+        asked: None,
         chosen: Some(Chosen {
             policy: policy.name().to_owned(),
             by: String::new(),
@@ -217,6 +216,9 @@ impl Choosing<'_> {
         check_size(self.policy, &container.name, asked)?;
         let size = self.stepped(&container.name, asked);
         let need = Need { size, memory: container.memory, compute: container.compute, gpus: &self.ask.gpus };
+        if let Some(resource) = self.kept(container, &need) {
+            return Ok(Named { size, resource, served: true });
+        }
         let mut passed = Vec::new();
         let (mut first, mut too_small): (Option<(usize, ResourceName)>, _) = (None, None);
         for kind in self.kinds {
@@ -254,6 +256,18 @@ impl Choosing<'_> {
         passed.truncate(position.unwrap_or(0));
         self.made.passed.extend(passed);
         Ok(Named { size, resource, served: false })
+    }
+
+    /// The name that the pod carries already, if it could be chosen now. What had room at the first choice may have none for
+    /// a second one, of which the first has taken its part.
+    fn kept(&mut self, container: &ContainerAsk, need: &Need) -> Option<ResourceName> {
+        let carried = container.carried?;
+        let served = |kind: &Kind| self.ways(*kind, need, container.count).contains(&carried);
+        if !self.kinds.iter().any(served) {
+            return None;
+        }
+        self.made.short |= !self.way(container, carried, &need.asked()).is_enough(Room::left);
+        Some(carried)
     }
 
     /// The names by which a kind serves the need: what managed nodes are cut for, then what static nodes have, the smallest

@@ -19,7 +19,7 @@ mod signature;
 mod supply;
 mod waited;
 
-pub use choose::{Choice, Denied, Warning, choose, verify};
+pub use choose::{Choice, Denied, Warning, choose};
 pub use document::{Metadata, Policy, PolicyDocument, PolicySpec, Toleration};
 pub use document_fault::{PolicyError, PolicyFault};
 pub use document_field::{Field, Step};

@@ -101,6 +101,7 @@ fn ask(document: &RequestDocument, keeps: impl Fn(&ContainerRequest) -> bool) ->
         by: String::new(),
         memory: request.memory,
         compute: request.compute,
+        carried: None,
     };
     PodAsk {
         isolation: Some(document.isolation),

@@ -4,6 +4,7 @@ use super::{AskError, GpuSelection, Role};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{ComputeProfile, Profile};
 use crate::policy::{Dialect, NodeNameRule, PolicySpec};
+use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
 
@@ -39,6 +40,8 @@ pub struct ContainerAsk {
     pub memory: Option<MemoryMib>,
     /// The least share of a GPU's compute that each slice must have.
     pub compute: Option<ComputePercent>,
+    /// The name that the pod carries for it since it was admitted before. The choice keeps it where it could choose it.
+    pub carried: Option<ResourceName>,
 }
 
 /// What a slice must be.
@@ -61,7 +64,7 @@ pub enum Want {
 impl ContainerAsk {
     /// An ask by name, with nothing beside.
     pub(super) fn new(name: &str, role: Role, want: Want, count: u32, by: String) -> Self {
-        Self { name: name.to_owned(), role, want, count, by, memory: None, compute: None }
+        Self { name: name.to_owned(), role, want, count, by, memory: None, compute: None, carried: None }
     }
 
     /// The refusal of two asks of one container.

@@ -202,9 +202,6 @@ pub enum AskError {
         /// A limit by which the pod asks somebody else, and the dialect that has it.
         others: Option<(String, Dialect)>,
     },
-    /// The user wrote what only kerf writes.
-    #[error("{0} is written by kerf; remove it from the manifest")]
-    Reserved(Field),
     /// The pod goes past the scheduler.
     #[error(
         "spec.nodeName is set, so no scheduler would reserve a slice; remove it and use a nodeSelector, or ask an admin for `nodeName: affinity` in the policy"

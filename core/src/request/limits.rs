@@ -5,15 +5,29 @@
 
 use super::dialects;
 use super::errors::Field;
-use super::{AskError, ContainerAsk, ContainerView, Role, Want};
+use super::{AskError, ContainerAsk, ContainerView, PodView, Role, Want};
+use crate::contract::AskedLimits;
 use crate::nvidia_keys;
 use crate::quantity::parse_count;
 use crate::resource::{ResourceName, asked_size};
+use std::collections::BTreeMap;
 
 /// Whether a resource of this name in a container asks for a slice, by kerf's names or in any dialect.
 #[must_use]
 pub fn asks_by(name: &str) -> bool {
     asked_size(name).is_some() || name.parse::<ResourceName>().is_ok() || dialects::dialect_of(name).is_some()
+}
+
+/// By which limits, or requests, each container of the pod asks.
+#[must_use]
+pub fn asked_limits(pod: &PodView) -> BTreeMap<String, AskedLimits> {
+    let asked = |container: &ContainerView| -> AskedLimits {
+        let asking = |(name, amount): &(&str, &str)| asks_by(name) && parse_count(amount) != Some(0);
+        let entries = entries(container).filter(asking);
+        entries.map(|(name, amount)| (name.to_owned(), amount.to_owned())).collect()
+    };
+    let containers = pod.spec.in_order().map(|(container, _)| (container.name.clone(), asked(container)));
+    containers.filter(|(_, asked)| !asked.is_empty()).collect()
 }
 
 /// Names and amounts of a container: its limits, then its requests.

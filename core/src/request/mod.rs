@@ -1,7 +1,6 @@
 //! What a pod asks for, read from its annotations and limits. One reader for every spelling; every error names the
 //! field and the remedy.
 
-mod admitted;
 mod annotations;
 mod ask;
 mod dialects;
@@ -15,11 +14,10 @@ mod selection;
 mod selectors;
 mod view;
 
-pub use admitted::{Agreement, agreement};
 pub use ask::{ContainerAsk, PodAsk, Reading, Want};
 pub use dialects::{dialect_of, is_scheduler_of};
 pub use errors::{AskError, Field};
-pub use limits::asks_by;
+pub use limits::{asked_limits, asks_by};
 pub use node_selection::{AffinityView, NodeLabel, NodeSelection};
 pub use phases::{Beyond, Claim, Role, beyond, held};
 pub use read::read;

@@ -178,8 +178,6 @@ fn every_refusal_names_the_field_and_the_remedy() {
                 ]),
             ),
         ),
-        ("request without a GPU", pod(&json!({"kerf.dev/request": "{}"}), &json!({}))),
-        ("assignment", pod(&json!({"kerf.dev/assignment": "{}"}), &json!({}))),
         ("not a pod", json!({"spec": {"containers": "none"}})),
     ];
     let lines = cases.map(|(name, pod)| format!("{name}: {}", message(&pod)));
@@ -244,13 +242,62 @@ fn what_another_webhook_changed_is_put_right_without_a_new_choice() {
     ];
     let mut patches = Vec::new();
     for (name, mut pod) in cases {
-        let admission = admit(&pod, "default", &lenient, &Supply::default());
+        let admission = admit(&pod, "default", &lenient, &supply());
         let Admission::Mended { ops, warnings } = admission else { panic!("{name}: {admission:?}") };
         json_patch::patch(&mut pod, &ops).unwrap();
         assert_eq!(admit(&pod, "default", &lenient, &supply()), Admission::Untouched, "{name}");
         patches.push(json!({"case": name, "patch": ops, "warnings": warnings}));
     }
     insta::assert_json_snapshot!(patches);
+}
+
+#[test]
+fn what_another_webhook_sets_after_kerf_is_decided_on_anew() {
+    let first = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
+    let terms =
+        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    for (key, value, expected) in [
+        ("kerf.dev/isolation", "none", "nvidia.com/gpu-10gb.shared"),
+        ("kerf.dev/gpu-model", "T4-16GB", "nvidia.com/gpu-10gb"),
+        ("kerf.dev/gpu-memory", "40Gi", "nvidia.com/mig-3g.40gb"),
+        ("kerf.dev/compute", "50", "nvidia.com/mig-4g.40gb"),
+    ] {
+        let mut second = first.clone();
+        second["metadata"]["annotations"][key] = json!(value);
+        let Admission::Patched { ops, .. } = admitted(&second) else { panic!("{:?}", admitted(&second)) };
+        json_patch::patch(&mut second, &ops).unwrap();
+        assert_eq!(second["spec"]["containers"][0]["resources"]["limits"], json!({expected: "1"}), "{key}");
+        let mut honest = pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({}));
+        honest["metadata"]["annotations"][key] = json!(value);
+        assert_eq!(
+            second.pointer(terms),
+            patched(&honest).pointer(terms),
+            "{key}: of the first choice nothing is left"
+        );
+        assert_eq!(admitted(&second), Admission::Untouched);
+    }
+}
+
+#[test]
+fn a_pod_that_asks_for_nothing_keeps_nothing_that_only_kerf_writes() {
+    let bare = pod(&json!({"note": "stays"}), &json!({"limits": {"cpu": "1"}}));
+    let mut marked =
+        patched(&pod(&json!({"note": "stays"}), &json!({"limits": {"cpu": "1", "gpu-10gb": "1"}})));
+    marked["metadata"]["annotations"]["kerf.dev/assignment"] = json!("{}");
+    for map in ["limits", "requests"] {
+        marked["spec"]["containers"][0]["resources"][map]
+            .as_object_mut()
+            .unwrap()
+            .remove("nvidia.com/mig-1g.10gb");
+    }
+    let Admission::Mended { ops, warnings } = admitted(&marked) else { panic!("{:?}", admitted(&marked)) };
+    json_patch::patch(&mut marked, &ops).unwrap();
+    assert!(warnings[0].starts_with("metadata.annotations[kerf.dev/request], metadata.annotations[kerf.dev/assignment], metadata.labels[kerf.dev/sliced]:"));
+    assert_eq!((warnings.len(), &marked["metadata"]["annotations"]), (1, &bare["metadata"]["annotations"]));
+    assert_eq!(
+        (&marked["metadata"]["labels"], marked.pointer("/spec/affinity/nodeAffinity")),
+        (&json!({}), Some(&json!({})))
+    );
 }
 
 #[test]
@@ -305,19 +352,40 @@ fn a_document_that_does_not_match_its_pod_is_not_believed() {
             )
         }),
     ];
-    let cases = cases.map(|(name, pod)| format!("{name}: {}", message(&pod)));
+    let cases = cases.map(|(name, pod)| format!("{name}: {}", outcome(&pod)));
     insta::assert_snapshot!(cases.join("\n"));
 }
 
+/// What a pod with one container or several gets, and whether the user is told that kerf decided anew.
+fn outcome(pod: &Value) -> String {
+    match admitted(pod) {
+        Admission::Denied { message, .. } => format!("denied, {message}"),
+        Admission::Untouched => "as it is".to_owned(),
+        Admission::Mended { .. } => "mended".to_owned(),
+        Admission::Patched { document, warnings, .. } => {
+            let anew = warnings.iter().filter(|warning| warning.contains("anew")).count();
+            let containers = document.containers.iter();
+            let given: Vec<String> =
+                containers.map(|c| format!("{} x {} for {}", c.count, c.resource, c.name)).collect();
+            format!("{}, decided anew: {}", given.join(" and "), anew > 0)
+        }
+    }
+}
+
 #[test]
-fn a_document_that_asks_for_a_forbidden_class_is_denied() {
+fn a_pod_is_decided_on_by_the_policy_that_is_for_it_now() {
     let after = patched(&pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({})));
     let strict =
         policy_with(&json!({"defaultIsolation": "hardware", "isolation": {"memory": null, "none": null}}));
-    let Admission::Denied { message, .. } = admit(&after, "default", &strict, &supply()) else {
-        panic!("admitted")
+    let Admission::Patched { document, .. } = admit(&after, "default", &strict, &supply()) else {
+        panic!("{after}")
     };
-    assert!(message.contains("does not allow memory; it allows hardware"), "{message}");
+    assert_eq!(document.isolation, kerf_core::kind::IsolationClass::Hardware);
+    let small = policy_with(&json!({"sizes": {"maxGb": 5}}));
+    let Admission::Denied { message, .. } = admit(&after, "default", &small, &supply()) else {
+        panic!("{after}")
+    };
+    assert!(message.contains("10 GB is more than the 5 GB"), "{message}");
 }
 
 #[test]
@@ -349,5 +417,25 @@ fn the_kind_is_chosen_by_the_nodes_that_the_pod_may_be_on() {
         let required =
             json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}});
         assert_eq!(resource(json!({"affinity": {"nodeAffinity": required}})), expected);
+    }
+}
+
+#[test]
+fn a_forged_document_gains_nothing() {
+    let bounded = policy_with(&json!({"sizes": {"maxGb": 10}}));
+    for resource in ["nvidia.com/mig-7g.80gb", "nvidia.com/gpu-80gb"] {
+        let container = json!({"name": "main", "sizeGb": 10, "count": 1, "resource": resource});
+        let document = json!({
+            "version": 1, "isolation": "memory", "containers": [container], "chosen": {"policy": "default"},
+        });
+        let forged = pod(&json!({"kerf.dev/request": document.to_string()}), &limits(resource, "1"));
+        let honest = pod(&json!({}), &limits(resource, "1"));
+        let Admission::Denied { message, .. } = admit(&honest, "default", &bounded, &supply()) else {
+            panic!()
+        };
+        match admit(&forged, "default", &bounded, &supply()) {
+            Admission::Denied { message: same, .. } => assert_eq!(same, message),
+            other => panic!("{resource}: {other:?}"),
+        }
     }
 }

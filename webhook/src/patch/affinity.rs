@@ -37,10 +37,7 @@ pub(super) fn require(edit: &mut Edit, document: &RequestDocument, node: Option<
         let expressions = expressions.into_iter().map(|value| (EXPRESSIONS, value));
         expressions.chain(field.clone().map(|value| (FIELDS, value))).collect()
     };
-    let fixed = document.containers.iter().any(|container| container.resource.is_plugins());
-    let managed = (!fixed).then(|| with_field(sizes(document).into_iter().chain(models(document)).collect()));
-    let statics = (fixed || document.static_nodes).then(|| with_field(statics::expressions(document)));
-    let sorts: Vec<Vec<Wanted>> = managed.into_iter().chain(statics).collect();
+    let sorts: Vec<Vec<Wanted>> = sorts(document).into_iter().map(with_field).collect();
     if edit.get(&TERMS).and_then(Value::as_array).is_none() {
         let terms: Vec<_> = sorts.into_iter().map(|wanted| term(json!({}), &wanted)).collect();
         return edit.set(&TERMS, json!(terms));
@@ -64,6 +61,51 @@ pub(super) fn require(edit: &mut Edit, document: &RequestDocument, node: Option<
     };
     let split: Vec<Value> = terms.into_iter().enumerate().flat_map(split).collect();
     edit.set(&TERMS, json!(split));
+}
+
+/// What the labels of nodes must say that can serve `document`, for each sort of node.
+fn sorts(document: &RequestDocument) -> Vec<Vec<Value>> {
+    let fixed = document.containers.iter().any(|container| container.resource.is_plugins());
+    let managed = (!fixed).then(|| sizes(document).into_iter().chain(models(document)).collect());
+    let statics = (fixed || document.static_nodes).then(|| statics::expressions(document));
+    managed.into_iter().chain(statics).collect()
+}
+
+/// Takes out what [`require`] has put in for `document`, which holds no more. Two terms that it has made of one become one.
+pub(super) fn withdraw(edit: &mut Edit, document: &RequestDocument) {
+    let Some(terms) = edit.get(&TERMS).and_then(Value::as_array).cloned() else { return };
+    let sorts = sorts(document);
+    let mut left: Vec<Value> = Vec::new();
+    for given in terms {
+        let Some(sort) = sorts.iter().find(|sort| sort.iter().all(|wanted| has(&given, wanted))) else {
+            left.push(given);
+            continue;
+        };
+        let term = without(given, sort);
+        if term != json!({}) && left.last() != Some(&term) {
+            left.push(term);
+        }
+    }
+    if left.is_empty() {
+        edit.remove(&TERMS[..TERMS.len() - 1]);
+    } else {
+        edit.set(&TERMS, json!(left));
+    }
+}
+
+fn has(term: &Value, expression: &Value) -> bool {
+    term[EXPRESSIONS].as_array().is_some_and(|items| items.contains(expression))
+}
+
+fn without(mut term: Value, expressions: &[Value]) -> Value {
+    let Some(members) = term.as_object_mut() else { return term };
+    if let Some(items) = members.get_mut(EXPRESSIONS).and_then(Value::as_array_mut) {
+        items.retain(|item| !expressions.contains(item));
+        if items.is_empty() {
+            members.remove(EXPRESSIONS);
+        }
+    }
+    term
 }
 
 /// A term with these expressions beside its own.

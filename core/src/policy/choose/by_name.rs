@@ -67,7 +67,9 @@ impl Choosing<'_> {
         name: PluginName,
         plain: Named,
     ) -> Result<Named, Denied> {
-        if plain.served && self.kinds.contains(&plain.resource.kind()) && self.has_room(container, &plain) {
+        let carries = |named: &Named| container.carried == Some(named.resource);
+        let is_served = plain.served && self.kinds.contains(&plain.resource.kind());
+        if is_served && (carries(&plain) || container.carried.is_none() && self.has_room(container, &plain)) {
             return Ok(plain);
         }
         let most = self.policy.spec().sizes.max_gb;
@@ -94,7 +96,10 @@ impl Choosing<'_> {
             gives.contains(&named.resource)
         };
         let fitting = || offered.iter().filter(is_for_one);
-        let found = fitting().find(|named| self.has_room(container, named));
+        let has_room = |named: &Named| self.has_room(container, named);
+        let found = fitting().find(|named| carries(named));
+        let found = found.or_else(|| Some(&plain).filter(|plain| is_served && has_room(plain)));
+        let found = found.or_else(|| fitting().find(|named| has_room(named)));
         let found = found.or(Some(&plain).filter(|plain| plain.served)).or_else(|| fitting().next());
         match (found, offered.first()) {
             (Some(found), _) => Ok(*found),

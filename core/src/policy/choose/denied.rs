@@ -146,27 +146,4 @@ pub enum Denied {
         /// What it gives.
         kind: Kind,
     },
-    /// The document in the pod is not what this policy would have made of the pod.
-    #[error(
-        "metadata.annotations[kerf.dev/request] is written by kerf and does not match the pod; remove it from the manifest"
-    )]
-    Forged,
-    /// Another policy is for the pod now than made the document.
-    #[error(
-        "policy {chosen} chose the pod's slices and policy {now} is for the pod now: another webhook changed after kerf what policies match by; let it run before kerf, write what it sets into the manifest, or match by namespace; if the manifest itself has the annotation kerf.dev/request, remove that"
-    )]
-    OtherPolicy {
-        /// The policy that made the document.
-        chosen: String,
-        /// The policy that matches the pod.
-        now: String,
-    },
-    /// An annotation that says how slices must be is not as it was when they were chosen.
-    #[error(
-        "metadata.annotations[{key}] is not what kerf read when it chose the pod's slices: another webhook changed it after kerf; let it run before kerf, or write the annotation into the manifest; if that itself has the annotation kerf.dev/request, remove it"
-    )]
-    Changed {
-        /// The annotation.
-        key: &'static str,
-    },
 }

@@ -1,0 +1,215 @@
+//! A pod that carries what only kerf writes, as it was before kerf wrote it.
+//!
+//! Such a pod comes for one of two reasons. Another webhook changed it after kerf, and the API server asks again; or somebody
+//! copied an admitted pod, or restored it from a backup. The two cannot be told apart, and whoever creates a pod can write
+//! these fields. So nothing in them is believed: what kerf put into the limits is taken out, what the request document says
+//! of the limits before is put back, and the pod is decided on like any other. A forged document can only say that the
+//! limits were such and such, which its author could have written into the limits.
+
+use super::CONTAINERS;
+use crate::contract::{AskedLimits, ContainerRequest, RequestDocument};
+use crate::keys;
+use crate::request::{Field, PodView, Role, asks_by};
+use crate::resource::ResourceName;
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+/// A pod without the fields that only kerf writes.
+#[derive(Debug)]
+pub struct Restored<'p> {
+    /// The pod.
+    pub pod: Cow<'p, Value>,
+    /// The request document that it carried, if that can be read.
+    pub former: Option<RequestDocument>,
+    /// The fields of kerf's that it carried.
+    pub carried: Vec<Field>,
+}
+
+/// Takes out of `pod`, a Pod's JSON, what only kerf writes.
+#[must_use]
+pub fn restored(pod: &Value) -> Restored<'_> {
+    let carried = carried(pod);
+    if carried.is_empty() {
+        return Restored { pod: Cow::Borrowed(pod), former: None, carried };
+    }
+    let former = pod["metadata"]["annotations"][keys::REQUEST].as_str();
+    let former = former.and_then(|text| RequestDocument::parse(text).ok());
+    let mut pod = pod.clone();
+    for field in &carried {
+        let (map, key) = match field {
+            Field::Label(key) => ("labels", key),
+            Field::Annotation(key) | Field::Limit { limit: key, .. } => ("annotations", key),
+        };
+        if let Some(members) = members(&mut pod["metadata"], map) {
+            members.remove(key);
+        }
+    }
+    if let Some(former) = &former {
+        restore_limits(&mut pod, former);
+    }
+    Restored { pod: Cow::Owned(pod), former, carried }
+}
+
+fn carried(pod: &Value) -> Vec<Field> {
+    let has = |map: &str, key: &str| pod["metadata"][map].get(key).is_some();
+    let annotations = keys::RESERVED.iter().filter(|key| has("annotations", key));
+    let annotations = annotations.map(|key| Field::Annotation((*key).to_owned()));
+    let label = has("labels", keys::SLICED).then(|| Field::Label(keys::SLICED.to_owned()));
+    annotations.chain(label).collect()
+}
+
+/// Puts back the limits that asked. A document that does not tell them is of a kerf that did not note them: then the names in
+/// the limits are the request.
+fn restore_limits(pod: &mut Value, former: &RequestDocument) {
+    let Some(asked) = &former.asked else { return };
+    for list in CONTAINERS {
+        let containers = pod["spec"].get_mut(list).and_then(Value::as_array_mut);
+        for container in containers.into_iter().flatten() {
+            let name = container["name"].as_str().unwrap_or_default();
+            let given = former.containers.iter().find(|request| request.name == name);
+            let Some(given) = given.map(|request| request.resource) else { continue };
+            let asked = asked.get(name).cloned().unwrap_or_default();
+            if let Some(resources) = container.get_mut("resources") {
+                restore(resources, given, &asked);
+            }
+        }
+    }
+}
+
+fn restore(resources: &mut Value, given: ResourceName, asked: &AskedLimits) {
+    let given = given.to_string();
+    let is_given =
+        |resources: &Value| ["limits", "requests"].iter().any(|map| resources[map].get(&given).is_some());
+    // Where kerf's name is gone somebody took the request out of the pod.
+    if !is_given(resources) {
+        return;
+    }
+    for map in ["limits", "requests"] {
+        if let Some(entries) = members(resources, map) {
+            entries.remove(&given);
+        }
+    }
+    let asked = asked.iter().filter(|(name, _)| asks_by(name));
+    let asked: Map<String, Value> = asked.map(|(name, amount)| (name.clone(), json!(amount))).collect();
+    if let Some(limits) = members(resources, "limits") {
+        limits.extend(asked);
+    } else if !asked.is_empty() {
+        resources["limits"] = Value::Object(asked);
+    }
+}
+
+/// The members of an object in `parent`. Indexing would put a `null` there where it is absent.
+fn members<'v>(parent: &'v mut Value, key: &str) -> Option<&'v mut Map<String, Value>> {
+    parent.get_mut(key)?.as_object_mut()
+}
+
+impl Restored<'_> {
+    /// Lets annotations without a container's name mean the container that they meant when the pod was admitted: others may
+    /// have been injected since.
+    pub(super) fn name_container(&self, view: &mut PodView) {
+        let Some(only) = self.former.as_ref().and_then(the_one_that_asks) else { return };
+        if !view.spec.containers.iter().any(|container| container.name == only) {
+            return;
+        }
+        let annotations = &mut view.metadata.annotations;
+        for base in keys::PER_CONTAINER.into_iter().filter(|base| *base != keys::COMPUTE) {
+            if let Some(text) = annotations.remove(base) {
+                annotations.entry(format!("{base}.{only}")).or_insert(text);
+            }
+        }
+    }
+
+    /// The name that a container's limits carried for its slices.
+    pub(super) fn carried_by(&self, container: &str) -> Option<ResourceName> {
+        let containers = self.former.iter().flat_map(|former| &former.containers);
+        containers.into_iter().find(|request| request.name == container).map(|request| request.resource)
+    }
+
+    /// What the user should know of the fields that the pod loses. One that is decided on as `before` keeps its document.
+    #[must_use]
+    pub fn warning(&self, as_before: bool) -> Option<String> {
+        let stays = |field: &Field| match field {
+            Field::Annotation(key) => key == keys::REQUEST,
+            Field::Label(_) | Field::Limit { .. } => true,
+        };
+        let lost = self.carried.iter().filter(|field| !(as_before && stays(field)));
+        let lost = lost.map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        (!lost.is_empty()).then(|| {
+            format!("{lost}: written by kerf for another pod, or for this one before it changed; kerf decides on the pod anew")
+        })
+    }
+}
+
+/// The container that annotations without a container's name mean: the only app container that asks, or the only one that
+/// does so by no limit.
+fn the_one_that_asks(document: &RequestDocument) -> Option<&str> {
+    let by_limit = |request: &ContainerRequest| {
+        document.asked.as_ref().is_some_and(|asked| asked.contains_key(&request.name))
+    };
+    let apps: Vec<_> = document.containers.iter().filter(|request| request.role == Role::App).collect();
+    let noted: Vec<_> = apps.iter().copied().filter(|request| !by_limit(request)).collect();
+    match (&apps[..], &noted[..]) {
+        ([only], _) | (_, [only]) => Some(&only.name),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::request;
+
+    fn pod(limits: Value, document: &Value) -> Value {
+        json!({
+            "metadata": {
+                "annotations": {keys::REQUEST: document.to_string(), keys::ASSIGNMENT: "{}", "note": "stays"},
+                "labels": {keys::SLICED: "true", "app": "stays"},
+            },
+            "spec": {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]},
+        })
+    }
+
+    fn document(asked: Value) -> Value {
+        let mut document = json!(request("nvidia.com/mig-1g.10gb", 1));
+        document["asked"] = asked;
+        document
+    }
+
+    #[test]
+    fn a_pod_without_kerfs_fields_is_itself() {
+        let plain = json!({"metadata": {"annotations": {"kerf.dev/gpu-memory": "10Gi"}}});
+        let restored = restored(&plain);
+        assert!(matches!(restored.pod, Cow::Borrowed(_)));
+        assert_eq!((restored.former, restored.carried.len()), (None, 0));
+    }
+
+    #[test]
+    fn limits_are_as_the_document_says_that_they_were() {
+        let given = json!({"cpu": "2", "nvidia.com/mig-1g.10gb": "1"});
+        for (asked, limits) in [
+            (json!({"main": {"gpu-10gb": "1"}}), json!({"cpu": "2", "gpu-10gb": "1"})),
+            (json!({}), json!({"cpu": "2"})),
+            (json!({"side": {"gpu-10gb": "1"}}), json!({"cpu": "2"})),
+            // A document puts back nothing that kerf is not asked by.
+            (json!({"main": {"cpu": "64", "memory": "1Ti"}}), json!({"cpu": "2"})),
+            (json!(null), given.clone()),
+        ] {
+            let pod = pod(given.clone(), &document(asked.clone()));
+            let restored = restored(&pod);
+            assert_eq!(restored.pod["spec"]["containers"][0]["resources"]["limits"], limits, "{asked}");
+            assert_eq!(
+                restored.pod["metadata"],
+                json!({"annotations": {"note": "stays"}, "labels": {"app": "stays"}})
+            );
+        }
+    }
+
+    #[test]
+    fn a_limit_that_kerf_did_not_give_stays() {
+        let limits = json!({"nvidia.com/mig-7g.80gb": "1"});
+        for text in [document(json!({"main": {"gpu-10gb": "1"}})), json!({}), json!("no document")] {
+            let pod = pod(limits.clone(), &text);
+            assert_eq!(restored(&pod).pod["spec"]["containers"][0]["resources"]["limits"], limits, "{text}");
+        }
+    }
+}

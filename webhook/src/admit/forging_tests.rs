@@ -1,0 +1,494 @@
+//! Nobody gains by writing what only kerf writes: request documents, assignments, labels, limits, in any combination, on the
+//! first pass, on a second one, after an update of the policies.
+//!
+//! The judge shares no code with the decision. It asks what an honest pod gets that writes into its limits what the forged
+//! one claims to have written there.
+
+use super::*;
+use kerf_core::contract::ContainerRequest;
+use kerf_core::keys;
+use kerf_core::policy::PolicyDocument;
+use kerf_core::request::asks_by;
+use kerf_core::testing::node_status;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Map, json};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One policy a namespace, and one that pods choose by their label.
+fn policies(max: u32, kinds: &Value) -> Policies {
+    let policy = |name: &str, matched: Value, spec: Value| {
+        let mut all = json!({"match": matched, "defaultIsolation": "memory", "isolation": kinds});
+        json_patch::merge(&mut all, &spec);
+        let document = json!({
+            "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name}, "spec": all,
+        });
+        serde_json::from_value::<PolicyDocument>(document).unwrap().try_into().unwrap()
+    };
+    let bounds = json!({
+        "sizes": {"minGb": 2, "maxGb": max}, "maxCount": 3, "maxPerPod": {"memoryGb": 2 * max, "slices": 4},
+    });
+    let dialects = json!({"dialects": ["nvidia", "hami", "gpushare", "kai", "runai"], "fractionOfGb": 80, "environment": "remove"});
+    let hardware = json!({"defaultIsolation": "hardware", "isolation": {"memory": null, "none": null}});
+    Policies {
+        pods: vec![
+            policy("gold", json!({"labels": {"tier": "gold"}}), json!({"sizes": {"maxGb": 2 * max}})),
+            policy("bounded", json!({"namespaces": ["bounded"]}), bounds),
+            policy("dialects", json!({"namespaces": ["dialects"]}), dialects),
+            policy("hardware", json!({"namespaces": ["hardware"]}), hardware),
+        ],
+        nodes: Vec::new(),
+    }
+}
+
+static BEFORE: LazyLock<Policies> = LazyLock::new(|| {
+    policies(
+        20,
+        &json!({"hardware": ["mig"], "memory": ["mig", "mps"], "none": ["time-slicing", "mps", "mig", "whole"]}),
+    )
+});
+static AFTER: LazyLock<Policies> = LazyLock::new(|| {
+    policies(10, &json!({"hardware": ["mig"], "memory": ["mps"], "none": ["time-slicing"]}))
+});
+static SUPPLIES: LazyLock<[Supply; 3]> = LazyLock::new(|| {
+    [
+        Supply::default(),
+        Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]),
+        Supply::of(&[node_status(&["L40S-48GB"]), node_status(&["A100-40GB"])]),
+    ]
+});
+
+const NAMESPACES: [&str; 4] = ["bounded", "dialects", "hardware", "nobody's"];
+const CONTAINERS: [&str; 3] = ["main", "side", "load"];
+/// Names that ask, and names that kerf gives.
+const NAMES: [&str; 15] = [
+    "kerf.dev/gpu-5gb",
+    "kerf.dev/gpu-10gb",
+    "kerf.dev/gpu-80gb",
+    "gpu-40gb",
+    "nvidia.com/mig-1g.10gb",
+    "nvidia.com/mig-3g.40gb",
+    "nvidia.com/mig-7g.80gb",
+    "nvidia.com/mig-1c.3g.40gb",
+    "nvidia.com/gpu-10gb",
+    "nvidia.com/gpu-80gb",
+    "nvidia.com/gpu-10gb.shared",
+    "nvidia.com/gpu",
+    "nvidia.com/gpu.shared",
+    "nvidia.com/gpumem",
+    "aliyun.com/gpu-mem",
+];
+const CLASSES: [&str; 3] = ["hardware", "memory", "none"];
+
+fn name() -> impl Strategy<Value = &'static str> {
+    prop_oneof![2 => prop::sample::select(NAMES.to_vec()), 1 => prop::sample::select(NAMES[..2].to_vec())]
+}
+
+fn amount() -> impl Strategy<Value = &'static str> {
+    prop_oneof![9 => Just("1"), 1 => prop::sample::select(vec!["2", "3", "8", "0", "3000"])]
+}
+
+fn limits() -> impl Strategy<Value = Map<String, Value>> {
+    let count = prop_oneof![1 => Just(0_usize), 5 => Just(1), 1 => Just(2)];
+    count.prop_flat_map(|count| prop::collection::vec((name(), amount()), count)).prop_map(|entries| {
+        entries.into_iter().map(|(name, amount)| (name.to_owned(), json!(amount))).collect()
+    })
+}
+
+/// What somebody may write into a pod beside its containers.
+fn notes() -> impl Strategy<Value = Map<String, Value>> {
+    let sizes = || prop::sample::select(vec!["5Gi", "10Gi", "80Gi"]);
+    let note = prop_oneof![
+        4 => sizes().prop_map(|size| ("kerf.dev/gpu-memory".to_owned(), size.to_owned())),
+        1 => sizes().prop_map(|size| ("kerf.dev/gpu-memory.side".to_owned(), size.to_owned())),
+        4 => prop::sample::select(CLASSES.to_vec()).prop_map(|class| ("kerf.dev/isolation".to_owned(), class.to_owned())),
+        1 => prop::sample::select(vec!["2", "9"]).prop_map(|count| ("kerf.dev/gpu-count".to_owned(), count.to_owned())),
+        1 => Just(("kerf.dev/gpu-profile".to_owned(), "7g.80gb".to_owned())),
+        2 => Just(("kerf.dev/gpu-model".to_owned(), "H100-80GB".to_owned())),
+        2 => Just(("kerf.dev/movable".to_owned(), "true".to_owned())),
+        1 => Just(("gpu-fraction".to_owned(), "0.5".to_owned())),
+    ];
+    prop::collection::vec(note, 0..=2)
+        .prop_map(|notes| notes.into_iter().map(|(key, text)| (key, json!(text))).collect())
+}
+
+/// A pod that an honest user could have written.
+fn pod() -> impl Strategy<Value = Value> {
+    let container = || (limits(), any::<bool>());
+    let parts = (
+        prop_oneof![3 => prop::collection::vec(container(), 1), 1 => prop::collection::vec(container(), 2..=3)],
+        prop_oneof![Just(Map::new()), notes()],
+        prop::sample::select(vec![None, None, Some("gold"), Some("silver")]),
+        prop_oneof![
+            15 => Just(None),
+            1 => prop::sample::select(vec!["schedulerName", "nodeName", "privileged", "env"]).prop_map(Some),
+        ],
+        any::<bool>(),
+    );
+    parts.prop_map(|(containers, notes, tier, more, init)| {
+        let containers = containers.into_iter().zip(CONTAINERS);
+        let containers = containers.map(|((mut limits, with_requests), name)| {
+            limits.insert("cpu".to_owned(), json!("2"));
+            let requests = if with_requests { limits.clone() } else { Map::new() };
+            json!({"name": name, "resources": {"limits": limits, "requests": requests}})
+        });
+        let mut containers: Vec<Value> = containers.collect();
+        let inits = if init && containers.len() == 3 { containers.split_off(2) } else { Vec::new() };
+        let mut pod = json!({
+            "metadata": {"name": "p", "annotations": notes, "labels": {}},
+            "spec": {"containers": containers, "initContainers": inits},
+        });
+        if let Some(tier) = tier {
+            pod["metadata"]["labels"]["tier"] = json!(tier);
+        }
+        match more {
+            Some("privileged") => {
+                pod["spec"]["containers"][0]["securityContext"] = json!({"privileged": true})
+            }
+            Some("env") => {
+                pod["spec"]["containers"][0]["env"] =
+                    json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
+            }
+            Some(field) => pod["spec"][field] = json!("other"),
+            None => {}
+        }
+        pod
+    })
+}
+
+/// A change of something that only kerf writes, or that kerf has written.
+#[derive(Debug, Clone)]
+enum Forgery {
+    Document(Value),
+    Field(&'static str, Value),
+    Container(usize, &'static str, Value),
+    Limit(usize, &'static str, &'static str),
+    Key(&'static str),
+    Label,
+    Namespace(usize),
+}
+
+/// What a document says of the limits before.
+fn asked() -> impl Strategy<Value = Value> {
+    let entry = (prop::sample::select(CONTAINERS.to_vec()), name(), amount());
+    prop::collection::vec(entry, 0..3).prop_map(|asked| {
+        let mut all = json!({"main": {"cpu": "64"}});
+        for (container, name, amount) in asked {
+            all[container][name] = json!(amount);
+        }
+        all
+    })
+}
+
+fn forgery() -> impl Strategy<Value = Forgery> {
+    let container = (name(), 1_u32..100, 1_u32..9)
+        .prop_map(|(name, size, count)| json!({"resource": name, "sizeGb": size, "count": count}));
+    let document = (asked(), prop::collection::vec(container, 1..=3), prop::sample::select(CLASSES.to_vec()));
+    let document = document.prop_map(|(asked, mut containers, class)| {
+        for (container, name) in containers.iter_mut().zip(CONTAINERS) {
+            container["name"] = json!(name);
+        }
+        let chosen = json!({"policy": "gold", "by": "nobody"});
+        json!({"version": 1, "isolation": class, "containers": containers, "asked": asked, "chosen": chosen})
+    });
+    prop_oneof![
+        document.prop_map(Forgery::Document),
+        asked().prop_map(|asked| Forgery::Field("asked", asked)),
+        prop::sample::select(CLASSES.to_vec()).prop_map(|class| Forgery::Field("isolation", json!(class))),
+        Just(Forgery::Field("chosen", json!({"policy": "gold"}))),
+        Just(Forgery::Field("gpus", json!({"models": ["H200-141GB"]}))),
+        Just(Forgery::Field("movesNobody", json!(true))),
+        Just(Forgery::Field("version", json!(2))),
+        (0_usize..3, name()).prop_map(|(at, name)| Forgery::Container(at, "resource", json!(name))),
+        (0_usize..3, 1_u32..100).prop_map(|(at, size)| Forgery::Container(at, "sizeGb", json!(size))),
+        (0_usize..3, 1_u32..9).prop_map(|(at, count)| Forgery::Container(at, "count", json!(count))),
+        (0_usize..3, name(), amount()).prop_map(|(at, name, amount)| Forgery::Limit(at, name, amount)),
+        prop::sample::select(vec![keys::ASSIGNMENT, keys::ROOM]).prop_map(Forgery::Key),
+        Just(Forgery::Label),
+        (0_usize..4).prop_map(Forgery::Namespace),
+    ]
+}
+
+fn forge(pod: &mut Value, namespace: &mut usize, forgery: &Forgery) {
+    let request = &mut pod["metadata"]["annotations"][keys::REQUEST];
+    let mut document: Value = request
+        .as_str()
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or(json!({"containers": []}));
+    match forgery {
+        Forgery::Document(forged) => document = forged.clone(),
+        Forgery::Field(key, value) => document[*key] = value.clone(),
+        Forgery::Container(at, key, value) => {
+            if let Some(container) = document["containers"].get_mut(*at) {
+                container[*key] = value.clone();
+            }
+        }
+        Forgery::Limit(at, name, amount) => {
+            // A document alone gives nothing: who forges one names in the limits what it says.
+            if let Some(container) = pod["spec"]["containers"].get_mut(*at) {
+                container["resources"] =
+                    json!({"limits": {"cpu": "2", *name: amount}, "requests": {*name: amount}});
+            }
+            return clean(pod);
+        }
+        Forgery::Key(key) => {
+            pod["metadata"]["annotations"][*key] = json!("{}");
+            return clean(pod);
+        }
+        Forgery::Label => {
+            pod["metadata"]["labels"][keys::SLICED] = json!("true");
+            return clean(pod);
+        }
+        Forgery::Namespace(other) => {
+            *namespace = *other;
+            return clean(pod);
+        }
+    }
+    pod["metadata"]["annotations"][keys::REQUEST] = json!(document.to_string());
+}
+
+/// Indexing puts a `null` where there is nothing.
+fn clean(pod: &mut Value) {
+    if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
+        annotations.retain(|_, value| !value.is_null());
+    }
+}
+
+/// What was counted over all cases.
+#[derive(Debug, Default)]
+struct Counts {
+    forged: AtomicU64,
+    admitted: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Why a pod has more than it should.
+type Gain = Result<(), String>;
+
+fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
+    ["initContainers", "containers"].into_iter().filter_map(|list| pod["spec"][list].as_array()).flatten()
+}
+
+/// A pod's limits and requests of names that ask, or do not.
+fn resources(container: &Value, asking: bool) -> Map<String, Value> {
+    let maps = ["limits", "requests"]
+        .map(|map| container["resources"][map].as_object().cloned().unwrap_or_default());
+    maps.into_iter()
+        .flatten()
+        .filter(|(name, amount)| asks_by(name) == asking && *amount != json!("0"))
+        .collect()
+}
+
+fn patched(pod: &Value, admission: &Admission) -> Option<Value> {
+    let mut after = pod.clone();
+    match admission {
+        Admission::Untouched => {}
+        Admission::Patched { ops, .. } | Admission::Mended { ops, .. } => {
+            json_patch::patch(&mut after, ops).unwrap()
+        }
+        Admission::Denied { .. } => return None,
+    }
+    Some(after)
+}
+
+fn document(pod: &Value) -> Option<RequestDocument> {
+    let text = pod["metadata"]["annotations"][keys::REQUEST].as_str()?;
+    Some(RequestDocument::parse(text).unwrap())
+}
+
+/// The pod as somebody wrote it who writes nothing of kerf's: what its document says of the limits, in the limits.
+fn honest(pod: &Value, document: &RequestDocument) -> Value {
+    let mut honest = pod.clone();
+    let metadata = honest["metadata"].as_object_mut().unwrap();
+    metadata["annotations"].as_object_mut().unwrap().remove(keys::REQUEST);
+    metadata["labels"].as_object_mut().unwrap().remove(keys::SLICED);
+    // Who is admitted again means by a key without a container's name the container that he meant the first time.
+    let apps: Vec<_> = document.containers.iter().filter(|container| container.role.is_app()).collect();
+    let by_limit = |name: &String| document.asked.as_ref().is_some_and(|asked| asked.contains_key(name));
+    let noted: Vec<_> = apps.iter().copied().filter(|container| !by_limit(&container.name)).collect();
+    if let ([only], _) | (_, [only]) = (&apps[..], &noted[..]) {
+        let annotations = honest["metadata"]["annotations"].as_object_mut().unwrap();
+        for key in [keys::GPU_MEMORY, keys::GPU_PROFILE, keys::GPU_COUNT] {
+            if let Some(text) = annotations.remove(key) {
+                annotations.entry(format!("{key}.{}", only.name)).or_insert(text);
+            }
+        }
+    }
+    let asked = document.asked.clone().unwrap_or_default();
+    for list in ["initContainers", "containers"] {
+        for container in honest["spec"][list].as_array_mut().into_iter().flatten() {
+            let mut limits = resources(container, false);
+            let name = container["name"].as_str().unwrap();
+            let asked = asked.get(name).into_iter().flatten();
+            limits.extend(asked.map(|(name, amount)| (name.clone(), json!(amount))));
+            container["resources"] = json!({"limits": limits});
+        }
+    }
+    honest
+}
+
+/// The policies with only these kinds in each class: what an honest pod gets while the other kinds have no room.
+fn only(policies: &Policies, class: &str, kinds: &[String]) -> Policies {
+    let narrow = |policy: &kerf_core::policy::Policy| {
+        let mut spec = serde_json::to_value(policy.spec()).unwrap();
+        let listed = spec["isolation"][class].as_array().cloned().unwrap_or_default();
+        let left: Vec<Value> =
+            listed.into_iter().filter(|kind| kinds.iter().any(|k| json!(k) == *kind)).collect();
+        if !left.is_empty() {
+            spec["isolation"][class] = json!(left);
+        }
+        let document = json!({
+            "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": policy.name()}, "spec": spec,
+        });
+        serde_json::from_value::<PolicyDocument>(document).unwrap().try_into().unwrap()
+    };
+    Policies { pods: policies.pods.iter().map(narrow).collect(), nodes: Vec::new() }
+}
+
+/// Holds what `pod` became against what an honest pod gets.
+fn judge(before: &Value, pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Gain {
+    let has = |map: &str, key: &str| pod["metadata"][map].get(key).is_some();
+    for key in [keys::ASSIGNMENT, keys::ROOM] {
+        if has("annotations", key) {
+            return Err(format!("keeps {key}"));
+        }
+    }
+    for (was, is) in containers(before).zip(containers(pod)) {
+        if resources(was, false) != resources(is, false) {
+            return Err("has other limits of what is not kerf's".to_owned());
+        }
+    }
+    let Some(document) = document(pod) else {
+        let understood = namespace == "dialects" || pod["metadata"]["labels"]["tier"] == "gold";
+        let kerfs = |name: &str| {
+            name.starts_with("kerf.dev/")
+                || name.starts_with("nvidia.com/gpu-")
+                || name.starts_with("nvidia.com/mig-")
+                || name.starts_with("gpu-")
+        };
+        let mut names = containers(pod).flat_map(|container| resources(container, true));
+        return match names.find(|(name, _)| kerfs(name)) {
+            _ if has("labels", keys::SLICED) => Err("has the label and no slices".to_owned()),
+            Some((name, _)) => Err(format!("has {name} and was not decided on, dialects: {understood}")),
+            None => Ok(()),
+        };
+    };
+    is_carried(pod, &document)?;
+    let honest_pod = honest(pod, &document);
+    let twin = admit(&honest_pod, namespace, policies, supply);
+    let Admission::Patched { document: twins, .. } = &twin else {
+        return Err(format!("its honest twin is not admitted: {twin:?}"));
+    };
+    if !document.asks_as(twins) {
+        return Err(format!("{document:?} is not what its honest twin gets, {twins:?}"));
+    }
+    let after = patched(&honest_pod, &twin).unwrap();
+    if pod["spec"]["schedulerName"] != after["spec"]["schedulerName"] {
+        return Err("has another scheduler".to_owned());
+    }
+    if document.containers.iter().zip(&twins.containers).all(|(a, b)| a.resource == b.resource) {
+        return Ok(());
+    }
+    let class = document.isolation.to_string();
+    document.containers.iter().try_for_each(|container| {
+        let narrowed = only(policies, &class, &[container.kind().to_string()]);
+        match admit(&honest_pod, namespace, &narrowed, supply) {
+            Admission::Patched { document: twins, .. } => {
+                let found =
+                    twins.containers.iter().find(|twin: &&ContainerRequest| twin.name == container.name);
+                let same = found.is_some_and(|twin| twin.resource == container.resource);
+                if same { Ok(()) } else { Err(format!("{container:?} is given to no honest pod")) }
+            }
+            other => Err(format!("{container:?} is given to no honest pod: {other:?}")),
+        }
+    })
+}
+
+/// Whether the pod carries what its document says, and nothing beside it by which it would get more.
+fn is_carried(pod: &Value, document: &RequestDocument) -> Gain {
+    let spec = &pod["spec"];
+    for container in containers(pod) {
+        let given = document.containers.iter().find(|given| container["name"] == json!(given.name));
+        let expected: Map<String, Value> = given
+            .map(|given| (given.resource.to_string(), json!(given.count.to_string())))
+            .into_iter()
+            .collect();
+        if resources(container, true) != expected {
+            return Err(format!("{container} does not carry {given:?}"));
+        }
+        let sees_all =
+            container["env"].as_array().into_iter().flatten().any(|v| v["name"] == "NVIDIA_VISIBLE_DEVICES");
+        if sees_all || given.is_some() && container["securityContext"]["privileged"] == json!(true) {
+            return Err(format!("{container} sees other GPUs than its own"));
+        }
+    }
+    if spec["nodeName"].is_string() || spec["schedulerName"] == json!("other") {
+        return Err("goes past the scheduler".to_owned());
+    }
+    if pod["metadata"]["labels"][keys::SLICED] != json!("true") {
+        return Err("has no label".to_owned());
+    }
+    Ok(())
+}
+
+/// A pod, admitted or not; what is forged in it; where it is created and what there is.
+type Case = (Value, bool, Vec<Forgery>, usize, usize);
+
+fn attack((mut pod, first, forgeries, mut namespace, supply): Case, counts: &Counts) -> Gain {
+    let supply = &SUPPLIES[supply];
+    if first && let Some(admitted) = patched(&pod, &admit(&pod, NAMESPACES[namespace], &BEFORE, supply)) {
+        pod = admitted;
+    }
+    for forgery in &forgeries {
+        forge(&mut pod, &mut namespace, forgery);
+    }
+    let namespace = NAMESPACES[namespace];
+    counts.forged.fetch_add(1, Relaxed);
+    for (by, policies) in [("a", &*BEFORE), ("b", &*BEFORE), ("a", &*AFTER), ("b", &*AFTER)] {
+        let admission = admit_by(by, &pod, namespace, policies, supply);
+        let Some(after) = patched(&pod, &admission) else {
+            counts.refused.fetch_add(u64::from(by == "a" && std::ptr::eq(policies, &*BEFORE)), Relaxed);
+            return Ok(());
+        };
+        judge(&pod, &after, namespace, policies, supply)
+            .map_err(|gain| format!("{gain}\nbefore: {pod}\nafter: {after}"))?;
+        let again = admit_by("c", &after, namespace, policies, supply);
+        if again != Admission::Untouched {
+            return Err(format!("is not admitted as it is: {again:?}\nbefore: {pod}\nafter: {after}"));
+        }
+        if std::ptr::eq(policies, &*BEFORE) && by == "a" && document(&after).is_some() {
+            counts.admitted.fetch_add(1, Relaxed);
+        }
+        pod = after;
+    }
+    Ok(())
+}
+
+fn attack_times(cases: u32) {
+    let counts = Counts::default();
+    let namespace = prop_oneof![9 => 0..3_usize, 1 => Just(3)];
+    let first = prop_oneof![3 => Just(true), 1 => Just(false)];
+    let case = (pod(), first, prop::collection::vec(forgery(), 1..4), namespace, 0..3_usize);
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let found = runner.run(&case, |case| attack(case, &counts).map_err(TestCaseError::fail));
+    found.unwrap_or_else(|gain| panic!("a forged pod gets more than an honest one: {gain}"));
+    let [forged, admitted, refused] =
+        [&counts.forged, &counts.admitted, &counts.refused].map(|count| count.load(Relaxed));
+    println!(
+        "forged pods: {forged}; with more than an honest pod gets: 0; admitted as their honest twin: {admitted}; refused: {refused}"
+    );
+    assert!(admitted * 5 >= forged, "too few come through for the judge to look at");
+}
+
+#[test]
+fn a_forged_pod_gets_no_more_than_an_honest_one() {
+    attack_times(10_000);
+}
+
+/// `cargo xtask bench forging`.
+#[test]
+#[ignore = "takes minutes"]
+fn a_million_forged_pods_get_no_more_than_honest_ones() {
+    attack_times(1_000_000);
+}

@@ -60,6 +60,11 @@ impl Workspace {
         self.target.join("images")
     }
 
+    /// Where the sources are copied to whose checks are removed.
+    pub fn forging(&self) -> PathBuf {
+        self.target.join("forging")
+    }
+
     /// Where bundles for a machine with a GPU are made.
     pub fn gpu(&self) -> PathBuf {
         self.target.join("gpu")

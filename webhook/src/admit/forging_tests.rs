@@ -163,6 +163,8 @@ enum Forgery {
     Document(Value),
     Field(&'static str, Value),
     Container(usize, &'static str, Value),
+    /// Another name in the limits, and the same in the document.
+    Swap(usize, &'static str),
     Limit(usize, &'static str, &'static str),
     Key(&'static str),
     Label,
@@ -193,20 +195,21 @@ fn forgery() -> impl Strategy<Value = Forgery> {
         json!({"version": 1, "isolation": class, "containers": containers, "asked": asked, "chosen": chosen})
     });
     prop_oneof![
-        document.prop_map(Forgery::Document),
-        asked().prop_map(|asked| Forgery::Field("asked", asked)),
-        prop::sample::select(CLASSES.to_vec()).prop_map(|class| Forgery::Field("isolation", json!(class))),
-        Just(Forgery::Field("chosen", json!({"policy": "gold"}))),
-        Just(Forgery::Field("gpus", json!({"models": ["H200-141GB"]}))),
-        Just(Forgery::Field("movesNobody", json!(true))),
-        Just(Forgery::Field("version", json!(2))),
-        (0_usize..3, name()).prop_map(|(at, name)| Forgery::Container(at, "resource", json!(name))),
-        (0_usize..3, 1_u32..100).prop_map(|(at, size)| Forgery::Container(at, "sizeGb", json!(size))),
-        (0_usize..3, 1_u32..9).prop_map(|(at, count)| Forgery::Container(at, "count", json!(count))),
-        (0_usize..3, name(), amount()).prop_map(|(at, name, amount)| Forgery::Limit(at, name, amount)),
-        prop::sample::select(vec![keys::ASSIGNMENT, keys::ROOM]).prop_map(Forgery::Key),
-        Just(Forgery::Label),
-        (0_usize..4).prop_map(Forgery::Namespace),
+        1 => document.prop_map(Forgery::Document),
+        1 => asked().prop_map(|asked| Forgery::Field("asked", asked)),
+        1 => prop::sample::select(CLASSES.to_vec()).prop_map(|class| Forgery::Field("isolation", json!(class))),
+        1 => Just(Forgery::Field("chosen", json!({"policy": "gold"}))),
+        1 => Just(Forgery::Field("gpus", json!({"models": ["H200-141GB"]}))),
+        1 => Just(Forgery::Field("movesNobody", json!(true))),
+        1 => Just(Forgery::Field("version", json!(2))),
+        1 => (0_usize..3, name()).prop_map(|(at, name)| Forgery::Container(at, "resource", json!(name))),
+        1 => (0_usize..3, 1_u32..100).prop_map(|(at, size)| Forgery::Container(at, "sizeGb", json!(size))),
+        1 => (0_usize..3, 1_u32..9).prop_map(|(at, count)| Forgery::Container(at, "count", json!(count))),
+        1 => (0_usize..3, name(), amount()).prop_map(|(at, name, amount)| Forgery::Limit(at, name, amount)),
+        2 => (0_usize..2, name()).prop_map(|(at, name)| Forgery::Swap(at, name)),
+        1 => prop::sample::select(vec![keys::ASSIGNMENT, keys::ROOM]).prop_map(Forgery::Key),
+        1 => Just(Forgery::Label),
+        1 => (0_usize..4).prop_map(Forgery::Namespace),
     ]
 }
 
@@ -222,6 +225,18 @@ fn forge(pod: &mut Value, namespace: &mut usize, forgery: &Forgery) {
         Forgery::Container(at, key, value) => {
             if let Some(container) = document["containers"].get_mut(*at) {
                 container[*key] = value.clone();
+            }
+        }
+        Forgery::Swap(at, name) => {
+            let given = document["containers"].get_mut(*at).filter(|given| given["resource"].is_string());
+            let Some(given) = given else { return clean(pod) };
+            let (container, before) = (given["name"].clone(), given["resource"].as_str().unwrap().to_owned());
+            given["resource"] = json!(name);
+            for list in ["initContainers", "containers"] {
+                let containers = pod["spec"][list].as_array_mut().into_iter().flatten();
+                for container in containers.filter(|found| found["name"] == container) {
+                    rename(&mut container["resources"], &before, name);
+                }
             }
         }
         Forgery::Limit(at, name, amount) => {
@@ -246,6 +261,16 @@ fn forge(pod: &mut Value, namespace: &mut usize, forgery: &Forgery) {
         }
     }
     pod["metadata"]["annotations"][keys::REQUEST] = json!(document.to_string());
+}
+
+fn rename(resources: &mut Value, before: &str, name: &str) {
+    for map in ["limits", "requests"] {
+        if let Some(entries) = resources[map].as_object_mut()
+            && let Some(amount) = entries.remove(before)
+        {
+            entries.insert(name.to_owned(), amount);
+        }
+    }
 }
 
 /// Indexing puts a `null` where there is nothing.

@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: measurements with optimised programs, of which no more is built than they need.
 
+mod forging;
+
 use std::process::Command;
 
 use crate::workspace::Workspace;
@@ -26,6 +28,9 @@ pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
         let test = ["test", "--release", "--locked", "--package", "kerf-node-agent", "--lib"];
         let of_it = ["--", "--exact", "--ignored", "--nocapture", REBOOTS];
         return cargo::run(workspace, "reboots of the agent's node", &[&test[..], &of_it[..]].concat());
+    }
+    if name == Some("forging") {
+        return forging::run(workspace, arguments);
     }
     if name.is_some_and(|name| AS_SHIPPED.contains(&name)) {
         let folder = shipped::folder(workspace)?;

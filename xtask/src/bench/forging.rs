@@ -1,0 +1,167 @@
+//! `cargo xtask bench forging`: a million forged pods against the webhook's decision; then ten of its checks are removed one
+//! at a time, in a copy of the sources, and each must be found by ten thousand forged pods.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::cargo;
+use crate::workspace::Workspace;
+
+const PACKAGE: [&str; 6] = ["test", "--locked", "--quiet", "--package", "kerf-webhook", "--lib"];
+const MILLION: &str = "admit::forging_tests::a_million_forged_pods_get_no_more_than_honest_ones";
+const TEN_THOUSAND: &str = "admit::forging_tests::a_forged_pod_gets_no_more_than_an_honest_one";
+/// What the test says when it finds a forged pod that gains.
+const FOUND: &str = "a forged pod gets more than an honest one";
+
+/// A check, and the sources without it.
+struct Removal {
+    check: &'static str,
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+}
+
+const REMOVALS: [Removal; 10] = [
+    Removal {
+        check: "a former document is kept only if it says what is decided now",
+        file: "core/src/admission/mod.rs",
+        from: "restored.former.as_ref().is_some_and(|former| former.decides_as(&document))",
+        to: "restored.former.is_some()",
+    },
+    Removal {
+        check: "the name that a pod carries is kept only if the policy could give it now",
+        file: "core/src/policy/choose.rs",
+        from: "if !self.kinds.iter().any(served) {",
+        to: "if !self.kinds.iter().any(served) && self.kinds.is_empty() {",
+    },
+    Removal {
+        check: "a document puts back only limits by which kerf is asked",
+        file: "core/src/admission/restored.rs",
+        from: "asked.iter().filter(|(name, _)| asks_by(name))",
+        to: "asked.iter()",
+    },
+    Removal {
+        check: "an assignment is taken out",
+        file: "core/src/admission/restored.rs",
+        from: "keys::RESERVED.iter().filter(|key| has(\"annotations\", key))",
+        to: "[keys::REQUEST].iter().filter(|key| has(\"annotations\", key))",
+    },
+    Removal {
+        check: "kerf's label is taken out",
+        file: "core/src/admission/restored.rs",
+        from: "has(\"labels\", keys::SLICED).then(",
+        to: "(has(\"labels\", keys::SLICED) && pod.is_null()).then(",
+    },
+    Removal {
+        check: "a container keeps no other name that asks",
+        file: "webhook/src/patch/resources.rs",
+        from: "filter(|key| !is_given(key) && asks_by(key))",
+        to: "filter(|key| !is_given(key) && key.starts_with(\"gpu-\"))",
+    },
+    Removal {
+        check: "the pod's scheduler is the policy's",
+        file: "core/src/admission/fit.rs",
+        from: "if wanted.is_empty() || found == wanted {",
+        to: "if true {",
+    },
+    Removal {
+        check: "no pod names its node",
+        file: "core/src/admission/fit.rs",
+        from: "(Some(_), NodeNameRule::Refuse) => Err(Unfit::NodeName(AskError::NodeName)),",
+        to: "(Some(_), NodeNameRule::Refuse) => Ok(None),",
+    },
+    Removal {
+        check: "no privileged container has a slice",
+        file: "core/src/request/read.rs",
+        from: "if let Some(container) = containers.find(privileged) {",
+        to: "if let Some(container) = containers.find(privileged).filter(|_| pod.spec.containers.is_empty()) {",
+    },
+    Removal {
+        check: "no variable shows all GPUs",
+        file: "core/src/admission/environment.rs",
+        from: "None => name == VISIBLE_DEVICES && !shows_nothing,",
+        to: "None => name == VISIBLE_DEVICES && shows_nothing,",
+    },
+];
+
+/// Prints both figures; fails if one misses its bar.
+pub fn run(workspace: &Workspace, arguments: &[String]) -> anyhow::Result<()> {
+    if !arguments.iter().any(|flag| flag == "--removals-only") {
+        let million = ["--release", "--", "--exact", "--ignored", "--nocapture", MILLION];
+        cargo::run(workspace, "a million forged pods", &[&PACKAGE[..], &million[..]].concat())?;
+    }
+    let copy = copied(workspace)?;
+    let mut found = 0;
+    for (number, removal) in REMOVALS.iter().enumerate() {
+        eprintln!("xtask: check {} of {} removed: {}", number + 1, REMOVALS.len(), removal.check);
+        let is_found = is_found(&copy, removal)?;
+        println!("without \"{}\": {}", removal.check, if is_found { "found" } else { "NOT FOUND" });
+        found += usize::from(is_found);
+    }
+    println!(
+        "checks removed one at a time, each found within 10,000 forged pods: {found} of {}",
+        REMOVALS.len()
+    );
+    ensure!(found == REMOVALS.len(), "a check could be removed and nothing would tell");
+    Ok(())
+}
+
+/// A copy of the sources, with a target folder of its own that later runs find again.
+fn copied(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let copy = workspace.forging();
+    let listed = Command::new("git").current_dir(workspace.root()).args(["ls-files", "-z"]).output()?;
+    ensure!(listed.status.success(), "git ls-files failed");
+    for file in String::from_utf8(listed.stdout)?.split_terminator('\0') {
+        let (from, to) = (workspace.root().join(file), copy.join(file));
+        let Ok(content) = fs::read(&from) else { continue };
+        // One that is the same keeps its time, so that cargo builds nothing anew for it.
+        if fs::read(&to).ok().as_ref() != Some(&content) {
+            fs::create_dir_all(to.parent().context("a file lies in a folder")?)?;
+            fs::write(&to, content).with_context(|| format!("failed to write {}", to.display()))?;
+        }
+    }
+    Ok(copy)
+}
+
+/// Whether the test fails in the copy without the check, and by a forged pod that gains.
+fn is_found(copy: &Path, removal: &Removal) -> anyhow::Result<bool> {
+    let file = copy.join(removal.file);
+    let source = fs::read_to_string(&file)?;
+    fs::write(&file, removal.applied(&source)?)?;
+    let mut test = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    test.current_dir(copy).env("CARGO_TARGET_DIR", copy.join("target"));
+    test.args(PACKAGE).args(["--", "--exact", "--nocapture", TEN_THOUSAND]);
+    let output = test.stdin(Stdio::null()).output()?;
+    fs::write(&file, source)?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    if !output.status.success() && !said.contains(FOUND) {
+        bail!("without \"{}\" the test did not run:\n{said}", removal.check);
+    }
+    Ok(!output.status.success())
+}
+
+impl Removal {
+    fn applied(&self, source: &str) -> anyhow::Result<String> {
+        let times = source.matches(self.from).count();
+        ensure!(times == 1, "{} has {:?} {times} times and not once", self.file, self.from);
+        Ok(source.replace(self.from, self.to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_is_where_it_is_removed() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for removal in &REMOVALS {
+            let source = fs::read_to_string(root.join(removal.file)).unwrap();
+            assert_ne!(removal.applied(&source).unwrap(), source);
+        }
+    }
+}

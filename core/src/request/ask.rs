@@ -39,6 +39,8 @@ pub struct ContainerAsk {
     pub memory: Option<MemoryMib>,
     /// The least share of a GPU's compute that each slice must have.
     pub compute: Option<ComputePercent>,
+    /// Whether each slice must be of another GPU, as a count is meant in other systems' words.
+    pub distinct_gpus: bool,
 }
 
 /// What a slice must be.
@@ -61,7 +63,21 @@ pub enum Want {
 impl ContainerAsk {
     /// An ask by name, with nothing beside.
     pub(super) fn new(name: &str, role: Role, want: Want, count: u32, by: String) -> Self {
-        Self { name: name.to_owned(), role, want, count, by, memory: None, compute: None }
+        Self {
+            name: name.to_owned(),
+            role,
+            want,
+            count,
+            by,
+            memory: None,
+            compute: None,
+            distinct_gpus: false,
+        }
+    }
+
+    /// The same where the count is of GPUs, and what is wanted is a part of each.
+    pub(super) fn of_distinct_gpus(self) -> Self {
+        Self { distinct_gpus: self.count > 1 && self.want != Want::Whole, ..self }
     }
 
     /// The refusal of two asks of one container.

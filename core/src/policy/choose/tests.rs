@@ -45,6 +45,7 @@ pub(super) fn ask(want: Want, isolation: Option<IsolationClass>) -> PodAsk {
         by: String::new(),
         memory: None,
         compute: None,
+        distinct_gpus: false,
     };
     PodAsk {
         isolation,
@@ -434,6 +435,7 @@ fn container_ask() -> impl Strategy<Value = ContainerAsk> {
                 by: String::new(),
                 memory,
                 compute,
+                distinct_gpus: false,
             }
         },
     )

@@ -62,6 +62,7 @@ cases! {
     "kind" => Refusal::Policy(Denied::Kind { .. }),
     "no such slice" => Refusal::Policy(Denied::Size { .. }),
     "compute denied" => Refusal::Policy(Denied::Compute { .. }),
+    "several GPUs" => Refusal::Policy(Denied::DistinctGpus { .. }),
     "several replicas" => Refusal::Policy(Denied::Replicas { .. }),
     "forged" => Refusal::Policy(Denied::Forged),
     "another policy by now" => Refusal::Policy(Denied::OtherPolicy { .. }),
@@ -239,6 +240,7 @@ fn denials() -> Vec<Value> {
         sized("shares", 100, "1"),
         limited("plain", "nvidia.com/gpu-97gb", "1"),
         pod("shares", json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/compute": "30"}), json!({})),
+        pod("dialects", json!({}), json!({"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000"}})),
         in_vain(&forged),
         in_vain(&made_by("dialects")),
         changed,
@@ -255,7 +257,7 @@ fn denials() -> Vec<Value> {
     ]
 }
 
-/// Pods that go in, with what is said of what the webhook cannot see.
+/// Pods that go in, with what is said of what the webhook cannot see, or a process cannot.
 fn warned(in_force: &Policies) -> Vec<Value> {
     let share = |sources: Value| {
         with(limited("plain", "nvidia.com/gpu-10gb", "1"), "/spec/containers/0/envFrom", sources)
@@ -266,13 +268,15 @@ fn warned(in_force: &Policies) -> Vec<Value> {
         ),
         share(json!([{"prefix": "CUDA_", "secretRef": {"name": "keys", "optional": true}}])),
     ];
-    let case = |pod: Value| {
+    let environment = pods.into_iter().map(|pod| ("environment not seen", pod));
+    let instances = limited("plain", "kerf.dev/gpu-10gb", "2");
+    let case = |(name, pod): (&str, Value)| {
         let admission = decide(&pod, "default", in_force, &Supply::default()).unwrap();
         let warnings = admission.unwrap().warnings;
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        json!({"case": "environment not seen", "pod": pod, "text": warnings[0]})
+        json!({"case": name, "pod": pod, "text": warnings[0]})
     };
-    pods.into_iter().map(case).collect()
+    environment.chain([("several instances", instances)]).map(case).collect()
 }
 
 #[test]

@@ -77,6 +77,7 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
         resource,
         memory: None,
         compute: None,
+        distinct_gpus: false,
     };
     RequestDocument {
         static_nodes: false,

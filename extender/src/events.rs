@@ -195,6 +195,7 @@ mod tests {
             Refusal::NeverFits,
             Refusal::NotSelected,
             Refusal::CountNeverFits,
+            Refusal::TooFewGpus,
             Refusal::OneReplica,
             Refusal::LayoutChanging,
             Refusal::SlicesLeft,
@@ -214,12 +215,13 @@ mod tests {
             Refusal::NeverFits => 10,
             Refusal::NotSelected => 11,
             Refusal::CountNeverFits => 12,
-            Refusal::OneReplica => 13,
-            Refusal::LayoutChanging => 14,
-            Refusal::SlicesLeft => 15,
-            Refusal::NoRoom => 16,
+            Refusal::TooFewGpus => 13,
+            Refusal::OneReplica => 14,
+            Refusal::LayoutChanging => 15,
+            Refusal::SlicesLeft => 16,
+            Refusal::NoRoom => 17,
         };
-        assert_eq!(all.map(number).to_vec(), (0..17).collect::<Vec<_>>());
+        assert_eq!(all.map(number).to_vec(), (0..18).collect::<Vec<_>>());
         let text = include_str!("../../docs/events.md");
         for refusal in all {
             assert!(text.contains(&format!("| `{refusal}` |")), "{refusal}");

@@ -2,11 +2,11 @@
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{GpuNodeStatus, NodePolicy, SliceState};
+use kerf_core::contract::{AssignmentDocument, GpuNodeStatus, NodePolicy, SliceState, WantedSlice};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
-use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, wait};
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, wait};
 use kerf_tests::kubelet::{Grant, PodKey};
 use kerf_tests::oracle::Truth;
 use serde_json::{Value, json};
@@ -22,8 +22,24 @@ const T4: usize = 1;
 const L4: usize = 2;
 const H200: usize = 3;
 
+/// For pods that ask as HAMi does; the others have the policy that is shipped.
+const HAMI: &str = "
+apiVersion: kerf.dev/v1alpha1
+kind: GpuPolicy
+metadata: {name: hami}
+spec:
+  match: {labels: {asks: as-hami}}
+  defaultIsolation: none
+  isolation: {none: [mps, time-slicing, mig]}
+  dialects: [hami]
+  tolerations: [{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]
+---
+";
+
 /// A cluster of one node with GPUs of four models, of which the first is in MIG mode.
 async fn cluster() -> anyhow::Result<Cluster> {
+    let policy = tempfile::NamedTempFile::new()?;
+    std::fs::write(policy.path(), HAMI.to_owned() + include_str!("../../policies/default.yaml"))?;
     let gpus = MockConfig::new()
         .seed(NODE)
         .gpus(Model::H100, 1, MigMode::Enabled)
@@ -32,6 +48,7 @@ async fn cluster() -> anyhow::Result<Cluster> {
         .gpus(Model::H200, 1, MigMode::Disabled);
     let mut options = ClusterOptions::new(vec![NodeSpec { gpus, ..NodeSpec::new(NODE, Model::T4, 0) }]);
     options.control_plane.controller_manager = false;
+    options.policy = Some(policy.path().to_owned());
     Cluster::start(options, |_| ()).await
 }
 
@@ -81,6 +98,20 @@ fn mig_devices(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
     Ok(cluster.nodes()[0].gpus()?.slices().into_iter().flat_map(|slice| slice.mig_uuids).collect())
 }
 
+/// The GPUs of the slices that a pod was promised, by its assignment, which are those that its GpuNode has for it.
+async fn assigned(cluster: &Cluster, pod: &Pod) -> anyhow::Result<BTreeSet<String>> {
+    let text = pod.metadata.annotations.as_ref().and_then(|notes| notes.get(keys::ASSIGNMENT));
+    let document: AssignmentDocument = serde_json::from_str(text.context("no assignment")?)?;
+    let assigned: Vec<_> = document.slices.iter().map(|slice| (&slice.id, &slice.gpu)).collect();
+    let spec = cluster.gpu_node(NODE).await?.read_spec()?;
+    let is_for = |slice: &&WantedSlice| {
+        slice.reservation.as_ref().is_some_and(|r| Some(r.uid.as_str()) == pod.metadata.uid.as_deref())
+    };
+    let reserved: Vec<_> = spec.slices.iter().filter(is_for).map(|slice| (&slice.id, &slice.gpu)).collect();
+    anyhow::ensure!(assigned == reserved, "assigned {assigned:?}, reserved {reserved:?}");
+    Ok(assigned.into_iter().map(|(_, gpu)| gpu.to_string()).collect())
+}
+
 async fn sound(cluster: &Cluster) -> anyhow::Result<()> {
     let violations = Truth::observe(cluster).await?.violations();
     anyhow::ensure!(violations.is_empty(), "{}", violations.join("\n"));
@@ -116,6 +147,32 @@ async fn each_gpu_of_a_node_is_cut_as_policy_says() -> anyhow::Result<()> {
     assert_eq!(limit.as_deref(), Some("0=8192M"));
     for (pod, gpu) in [("mps", T4), ("slice", L4), ("big-slice", H200)] {
         assert_eq!(visible(&cluster, pod)?, uuid(&cluster, gpu)?, "{pod}");
+    }
+
+    // As HAMi is asked for two GPUs: a slice of each, though another of one GPU would have room too, and MPS before it.
+    let two = [uuid(&cluster, L4)?, uuid(&cluster, H200)?];
+    let names = ["two", "two-more"];
+    for name in names {
+        let mut pod = pod(name, &[]);
+        pod.metadata.labels = Some([("asks".to_owned(), "as-hami".to_owned())].into());
+        let main = &mut pod.spec.get_or_insert_default().containers[0];
+        main.resources = Some(serde_json::from_value(
+            json!({"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4000"}}),
+        )?);
+        assert_eq!(resource_of(&cluster.create(&pod).await?)?, "nvidia.com/gpu-4gb.shared");
+    }
+    for name in names {
+        let running = cluster.running(name).await?;
+        assert_eq!(assigned(&cluster, &running).await?, BTreeSet::from(two.clone()), "{name}");
+        let visible = visible(&cluster, name)?;
+        assert_eq!(
+            visible.split(',').map(str::to_owned).collect::<BTreeSet<_>>(),
+            BTreeSet::from(two.clone())
+        );
+    }
+    sound(&cluster).await?;
+    for name in names {
+        cluster.delete(name).await?;
     }
 
     // More than any MIG profile of the cluster has: a GPU alone, once the share is gone, whatever policy has become of it.

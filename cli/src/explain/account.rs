@@ -136,12 +136,14 @@ fn decision(document: &RequestDocument) -> Vec<String> {
 
 fn container(container: &ContainerRequest) -> String {
     let ContainerRequest { name, size_gb, count, resource, memory, compute, profile, .. } = container;
+    let distinct = container.needs_distinct_gpus();
     let slices = if *count == 1 { "1 slice".to_owned() } else { format!("{count} slices") };
     let mut line = format!("  container {name}: {slices} of {resource}, for {size_gb} asked");
     let wants = [
         profile.map(|profile| format!("exactly {profile}")),
         memory.map(|memory| format!("at least {memory} really")),
         compute.map(|share| format!("at least {share} of the compute")),
+        distinct.then(|| format!("of {count} different GPUs, so by whole GPUs or time slices only")),
     ];
     for want in wants.into_iter().flatten() {
         let _infallible = write!(line, ", {want}");

@@ -72,6 +72,9 @@ pub struct ContainerRequest {
     /// The least share of a GPU's compute that each slice must have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compute: Option<ComputePercent>,
+    /// Whether each slice must be of another GPU, as a count is meant in other systems' words. Absent for most.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub distinct_gpus: bool,
 }
 
 impl ContainerRequest {
@@ -87,7 +90,14 @@ impl ContainerRequest {
             resource: ResourceName::Mig(profile),
             memory: None,
             compute: None,
+            distinct_gpus: false,
         }
+    }
+
+    /// Whether the container needs several GPUs, and not only several slices.
+    #[must_use]
+    pub fn needs_distinct_gpus(&self) -> bool {
+        self.distinct_gpus && self.count > 1
     }
 
     /// The kind of slice that the webhook chose.
@@ -230,6 +240,17 @@ mod tests {
         let roles = document(vec![container("load", Role::Init, 2), container("proxy", Role::Sidecar, 1)]);
         assert!(roles.to_json().contains(r#""role":"sidecar""#));
         assert_eq!(RequestDocument::parse(&roles.to_json()).unwrap(), roles);
+    }
+
+    #[test]
+    fn a_document_of_before_is_of_any_gpus_and_one_of_several_gpus_says_so() {
+        let several = ContainerRequest { distinct_gpus: true, ..container("main", Role::App, 2) };
+        let text = document(vec![several.clone()]).to_json();
+        assert!(text.contains(r#""distinctGpus":true"#), "{text}");
+        assert_eq!(RequestDocument::parse(&text).unwrap().containers, [several]);
+        let before = document(vec![container("main", Role::App, 2)]);
+        assert!(!before.to_json().contains("distinct"), "programs that do not know it read it too");
+        assert!(!RequestDocument::parse(&before.to_json()).unwrap().containers[0].needs_distinct_gpus());
     }
 
     #[test]

@@ -78,6 +78,8 @@ fn full_request() -> RequestDocument {
     let name = "nvidia.com/gpu-10gb";
     let passed = |reason| PassedOver { container: "main".to_owned(), kind: Kind::Mig, reason };
     let full = Reason::Full { resource: name.parse().unwrap(), room: 1, pending: 2, together: Some(1) };
+    let mut request = request(name, 2);
+    request.containers[0].distinct_gpus = true;
     RequestDocument {
         gpus: GpuSelection { models: vec!["T4-16GB".to_owned()], ..GpuSelection::default() },
         asked: Some([("main".to_owned(), [("gpu-10gb".to_owned(), "1".to_owned())].into())].into()),
@@ -90,7 +92,7 @@ fn full_request() -> RequestDocument {
             selects_nodes: true,
             waits: vec![passed(full)],
         }),
-        ..request(name, 1)
+        ..request
     }
 }
 

@@ -1,16 +1,15 @@
 //! Whether a node has room for a whole pod, and the best places on it. All or nothing per pod.
 
 use super::exacting::{Exacting, levelled};
-use super::{Cost, Fleet, instance, layout, share};
+use super::{Cost, Fleet, Spread, instance, layout, share};
 use crate::contract::{ContainerRequest, RequestDocument, Shape};
 use crate::inventory::{GpuInventory, NodeInventory, Occupancy, PlacedSlice};
-use crate::kind::Kind;
 use crate::names::{GpuUuid, SliceId};
 use crate::request::{GpuSelection, Role};
 use crate::resource::ResourceName;
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 /// The places of all of a pod's slices on one node.
@@ -94,6 +93,11 @@ pub enum Refusal {
     /// The pod wants more slices than the node could hold empty.
     #[error("more slices requested than the node can hold: ask for fewer")]
     CountNeverFits,
+    /// A container needs several GPUs, and the node has too few that could serve it.
+    #[error(
+        "not enough different GPUs: ask for fewer, or by kerf.dev/gpu-count for slices that may be of one GPU"
+    )]
+    TooFewGpus,
     /// A container wants several replicas of NVIDIA's device plugin, which gives no more for more of them.
     #[error("more than one replica of NVIDIA's device plugin in one container: ask for one")]
     OneReplica,
@@ -115,20 +119,20 @@ pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Re
 
 fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
     let holdings = levelled(&request.containers, request.holdings());
-    let together = together(request);
-    let placing = Placing { node: node.clone(), fleet, gpus: &request.gpus, spots: Vec::new() };
+    let spreads = spreads(request);
+    let empty =
+        || Placing { node: node.clone(), fleet, gpus: &request.gpus, spreads: &spreads, spots: Vec::new() };
     let in_order: Vec<usize> = (0..holdings.len()).collect();
-    let placing = placing.place_each(&holdings, &together, &in_order).or_else(|refusal| {
+    let placing = empty().place_each(&holdings, &in_order).or_else(|refusal| {
         let order = largest_first(&holdings);
-        if order == in_order {
-            return Err(refusal);
-        }
-        let anew = Placing { node: node.clone(), fleet, gpus: &request.gpus, spots: Vec::new() };
-        anew.place_each(&holdings, &together, &order)
+        let found = if order == in_order { Err(refusal) } else { empty().place_each(&holdings, &order) };
+        found.or_else(|refusal| empty().search(&holdings, &order).ok_or(refusal))
     })?;
     let cost = placing.cost();
     let init = holdings.iter().filter(|holding| holding.role == Role::Init).map(|holding| holding.resource);
-    let mut alone: BTreeSet<ResourceName> = init.chain(together).collect();
+    // Whole GPUs are of different GPUs whichever the kubelet picks.
+    let spread = spreads.keys().filter(|name| **name != ResourceName::Whole).copied();
+    let mut alone: BTreeSet<ResourceName> = init.chain(spread).collect();
     let Placing { node, mut spots, .. } = placing;
     let deceived = |spot: &&Spot| {
         let pod = Exacting { gpus: &request.gpus, holding: &holdings[spot.holding] };
@@ -136,7 +140,7 @@ fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> 
     };
     alone.extend(spots.iter().filter(deceived).map(|spot| holdings[spot.holding].resource));
     spots.sort_by_key(|spot| spot.holding);
-    let slices = spots.into_iter().map(|Spot { holding, gpu, candidate }| Placed {
+    let slices = spots.into_iter().map(|Spot { holding, gpu, candidate, .. }| Placed {
         container: holdings[holding].name.clone(),
         resource: holdings[holding].resource,
         alone: alone.contains(&holdings[holding].resource),
@@ -159,12 +163,18 @@ fn largest_first(holdings: &[ContainerRequest]) -> Vec<usize> {
     order
 }
 
-/// Names of which some container wants several MPS shares. A process talks to one MPS daemon, which is one GPU's; and the
-/// kubelet gives any of the pod's shares to any of its containers. So all of them are of one GPU.
-fn together(request: &RequestDocument) -> BTreeSet<ResourceName> {
-    let several = request.containers.iter().filter(|c| c.kind() == Kind::Mps && c.count > 1);
-    several.map(|c| c.resource).collect()
+/// The names whose slices do not lie on whichever GPUs.
+fn spreads(request: &RequestDocument) -> BTreeMap<ResourceName, Spread> {
+    let spread = |name: ResourceName| {
+        let containers = request.containers.iter().filter(|container| container.resource == name);
+        Spread::of(name, containers.map(|container| (container.count, container.distinct_gpus)))
+    };
+    let names = request.containers.iter().map(|container| container.resource);
+    names.map(|name| (name, spread(name))).filter(|(_, spread)| *spread != Spread::Any).collect()
 }
+
+/// How many places are tried for a pod whose slices lie on GPUs in no simple order.
+const TRIES: u32 = 256;
 
 /// A node while a pod's slices are placed on it.
 #[derive(Clone)]
@@ -172,29 +182,26 @@ struct Placing<'f> {
     node: NodeInventory,
     fleet: &'f Fleet,
     gpus: &'f GpuSelection,
+    spreads: &'f BTreeMap<ResourceName, Spread>,
     spots: Vec<Spot>,
 }
 
-/// One slice's place, by the number of its holding and of its GPU.
+/// One slice's place, by the number of its holding and of its GPU, and its name.
 #[derive(Clone)]
 struct Spot {
     holding: usize,
+    resource: ResourceName,
     gpu: usize,
     candidate: Candidate,
 }
 
 impl Placing<'_> {
-    /// Places all holdings, one after the other in this order; those of a name that is placed together with its first.
-    fn place_each(
-        mut self,
-        holdings: &[ContainerRequest],
-        together: &BTreeSet<ResourceName>,
-        order: &[usize],
-    ) -> Result<Self, Refusal> {
+    /// Places all holdings, one after the other in this order; those of a name that is on one GPU with its first.
+    fn place_each(mut self, holdings: &[ContainerRequest], order: &[usize]) -> Result<Self, Refusal> {
         let mut done = BTreeSet::new();
         for &number in order {
             let holding = &holdings[number];
-            if !together.contains(&holding.resource) {
+            if self.spread(holding.resource) != Spread::OneGpu {
                 self.place(number, holding, None)?;
             } else if done.insert(holding.resource) {
                 let members = holdings.iter().enumerate().filter(|(_, h)| h.resource == holding.resource);
@@ -202,6 +209,10 @@ impl Placing<'_> {
             }
         }
         Ok(self)
+    }
+
+    fn spread(&self, name: ResourceName) -> Spread {
+        self.spreads.get(&name).copied().unwrap_or(Spread::Any)
     }
 
     fn cost(&self) -> Cost {
@@ -215,16 +226,59 @@ impl Placing<'_> {
         holding: &ContainerRequest,
         only: Option<usize>,
     ) -> Result<(), Refusal> {
-        let gpus = self.gpus;
-        let may = |index: usize, gpu: &GpuInventory| {
-            only.is_none_or(|only| only == index) && gpus.admits(&gpu.uuid, &gpu.model)
-        };
         for _ in 0..holding.count {
-            let (gpu, candidate) = best(&self.node, holding, self.fleet, may)?;
-            occupy(&mut self.node.gpus[gpu], &candidate);
-            self.spots.push(Spot { holding: number, gpu, candidate });
+            self.place_one(number, holding, only)?;
         }
         Ok(())
+    }
+
+    /// Places one slice of a holding, on this GPU if one is given.
+    fn place_one(
+        &mut self,
+        number: usize,
+        holding: &ContainerRequest,
+        only: Option<usize>,
+    ) -> Result<(), Refusal> {
+        let (resource, spread) = (holding.resource, self.spread(holding.resource));
+        let others = || self.spots.iter().filter(|spot| spot.resource == resource).map(|spot| spot.gpu);
+        let may = |index: usize, gpu: &GpuInventory| {
+            only.is_none_or(|only| only == index)
+                && self.gpus.admits(&gpu.uuid, &gpu.model)
+                && spread.admits(index, others())
+        };
+        let (gpu, candidate) = best(&self.node, holding, self.fleet, may)?;
+        occupy(&mut self.node.gpus[gpu], &candidate);
+        self.spots.push(Spot { holding: number, resource, gpu, candidate });
+        Ok(())
+    }
+
+    /// Tries one GPU after the other for each slice, where some are of different GPUs: what others of the pod took at their
+    /// best place may be missing there, though all have a place.
+    fn search(&self, holdings: &[ContainerRequest], order: &[usize]) -> Option<Self> {
+        // Where all are of one name, the first places in a row are found if there are any.
+        let is_one_name = holdings.windows(2).all(|pair| pair[0].resource == pair[1].resource);
+        let is_spread = self.spreads.values().any(|spread| *spread == Spread::DistinctGpus);
+        let count = holdings.iter().fold(0_u32, |sum, holding| sum.saturating_add(holding.count));
+        if is_one_name || !is_spread || count > TRIES {
+            return None;
+        }
+        let slices = |number: &usize| vec![*number; holdings[*number].count as usize];
+        let slices: Vec<usize> = order.iter().flat_map(slices).collect();
+        let mut tries = TRIES;
+        self.search_on(holdings, &slices, &mut tries)
+    }
+
+    fn search_on(&self, holdings: &[ContainerRequest], slices: &[usize], tries: &mut u32) -> Option<Self> {
+        let [number, others @ ..] = slices else { return Some(self.clone()) };
+        let holding = &holdings[*number];
+        // Slices of one holding are alike: which of them is on which GPU makes no difference.
+        let first = self.spots.last().filter(|spot| spot.holding == *number).map_or(0, |spot| spot.gpu);
+        (first..self.node.gpus.len()).find_map(|gpu| {
+            *tries = tries.checked_sub(1)?;
+            let mut tried = self.clone();
+            tried.place_one(*number, holding, Some(gpu)).ok()?;
+            tried.search_on(holdings, others, tries)
+        })
     }
 
     /// Places the slices of several holdings on one GPU: where that costs least, of equal ones on the first.
@@ -252,7 +306,10 @@ fn explain(node: &NodeInventory, request: &RequestDocument, refusal: Refusal, fl
         containers.iter().all(|container| best(&empty, container, fleet, may).is_ok())
     };
     if one_each(&request.gpus) {
-        Refusal::CountNeverFits
+        let mut on_any = request.clone();
+        on_any.containers.iter_mut().for_each(|container| container.distinct_gpus = false);
+        let fits_on_any = on_any != *request && place_all(&empty, &on_any, fleet).is_ok();
+        if fits_on_any { Refusal::TooFewGpus } else { Refusal::CountNeverFits }
     } else if !request.gpus.is_all() && one_each(&GpuSelection::default()) {
         Refusal::NotSelected
     } else {
@@ -317,6 +374,8 @@ pub(super) fn occupy(gpu: &mut GpuInventory, candidate: &Candidate) {
     gpu.slices.push(PlacedSlice { shape: candidate.shape, occupancy: Occupancy::Taken });
 }
 
+#[cfg(test)]
+mod distinct_tests;
 #[cfg(test)]
 mod exacting_tests;
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod layout;
 mod mig;
 mod room;
 mod share;
+mod spread;
 mod terms;
 mod warm;
 
@@ -23,5 +24,6 @@ pub(crate) use layout::{Standing, missing};
 pub use mig::{Choice, Cut, PlaceId, PlaceSet};
 pub use room::room;
 pub use share::is_worth_whole;
+pub use spread::Spread;
 pub use terms::Terms;
 pub use warm::warm;

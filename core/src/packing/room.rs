@@ -27,6 +27,7 @@ pub fn room(
         resource: name,
         memory: None,
         compute,
+        distinct_gpus: false,
     };
     let mut node = NodeInventory { gpus: vec![gpu.clone()] };
     let mut count = 0;

@@ -112,6 +112,7 @@ fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
         resource: name,
         memory: None,
         compute: None,
+        distinct_gpus: false,
     };
     sizes.into_iter().map(request).collect()
 }

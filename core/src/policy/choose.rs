@@ -3,6 +3,7 @@
 mod by_name;
 mod class;
 mod denied;
+mod distinct;
 mod names;
 mod together;
 mod warning;
@@ -206,6 +207,7 @@ impl Choosing<'_> {
             resource,
             memory: container.memory,
             compute: container.compute.filter(|_| resource != ResourceName::Whole),
+            distinct_gpus: container.distinct_gpus,
         });
         Ok(())
     }
@@ -221,7 +223,8 @@ impl Choosing<'_> {
         }
         let mut passed = Vec::new();
         let (mut first, mut too_small): (Option<(usize, ResourceName)>, _) = (None, None);
-        for kind in self.kinds {
+        let kinds = self.kinds_for(container)?;
+        for kind in &*kinds {
             let pass = |reason| PassedOver { container: container.name.clone(), kind: *kind, reason };
             let names = self.ways(*kind, &need, container.count);
             let ways: Vec<Way> =
@@ -245,14 +248,16 @@ impl Choosing<'_> {
             self.fall_back(resource, passed);
             self.made.warnings.extend(waits.clone().map(Warning::Waits));
             self.made.waits.extend(waits);
+            let never = first.is_none().then(|| self.distinct_warning(container)).flatten();
+            self.made.warnings.extend(never);
             self.made.short = true;
             return Ok(Named { size, resource, served: true });
         }
         self.made.short = true;
-        self.want_one_replica(container, &need)?;
-        let position = self.kinds.iter().position(|kind| conceivable(*kind, &need).is_some());
-        let resource = position.and_then(|at| conceivable(*self.kinds.get(at)?, &need));
-        let resource = resource.ok_or_else(|| self.no_slice(container, &need))?;
+        self.want_one_replica(&kinds, container, &need)?;
+        let position = kinds.iter().position(|kind| conceivable(*kind, &need).is_some());
+        let resource = position.and_then(|at| conceivable(*kinds.get(at)?, &need));
+        let resource = resource.ok_or_else(|| self.no_slice(&kinds, container, &need))?;
         passed.truncate(position.unwrap_or(0));
         self.made.passed.extend(passed);
         Ok(Named { size, resource, served: false })
@@ -282,7 +287,13 @@ impl Choosing<'_> {
     /// What there is of a name for a container, after those that were chosen for before it.
     fn way(&self, container: &ContainerAsk, resource: ResourceName, asked: &Asked) -> Way {
         let claim = Claim { role: container.role, resource, count: container.count };
-        Way::of(self.supply, resource, asked, &self.ask.gpus, needed(&self.made.containers, claim))
+        Way::of(
+            self.supply,
+            resource,
+            asked,
+            &self.ask.gpus,
+            needed(&self.made.containers, claim, container.distinct_gpus),
+        )
     }
 
     /// `asked`, or the next larger step of the policy's, within the largest that it allows.
@@ -305,10 +316,15 @@ impl Choosing<'_> {
     }
 
     fn warn(&mut self, container: &ContainerAsk, size: SizeGb, resource: ResourceName, served: bool) {
+        let distinct = self.distinct_warning(container);
         let warnings = &mut self.made.warnings;
         let name = container.name.clone();
         if !served && !self.supply.is_empty() {
             warnings.push(Warning::NoSupply(name.clone(), resource, size, self.class));
+            warnings.extend(distinct);
+        }
+        if resource.kind() == Kind::Mig && container.count > 1 {
+            warnings.push(Warning::SeveralInstances(name.clone(), container.count, resource));
         }
         if let ResourceName::Mig(profile) = resource {
             let memory = self.supply.memory_of(profile, &self.ask.gpus);
@@ -327,13 +343,13 @@ impl Choosing<'_> {
     }
 
     /// Why no kind of the class can be thought of that serves the need.
-    fn no_slice(&self, container: &ContainerAsk, need: &Need) -> Denied {
+    fn no_slice(&self, kinds: &[Kind], container: &ContainerAsk, need: &Need) -> Denied {
         let without = Need { compute: None, ..*need };
-        if self.kinds.iter().any(|kind| conceivable(*kind, &without).is_some()) {
+        if kinds.iter().any(|kind| conceivable(*kind, &without).is_some()) {
             return self.no_compute(container);
         }
-        let (name, kinds) = (container.name.clone(), join(self.kinds));
-        Denied::Size { container: name, size: need.size, kinds, most: largest(self.kinds) }
+        let name = container.name.clone();
+        Denied::Size { container: name, size: need.size, kinds: join(kinds), most: largest(kinds) }
     }
 
     fn no_compute(&self, container: &ContainerAsk) -> Denied {
@@ -354,6 +370,8 @@ fn less(
     Some(Warning::LessThanNominal(container.name.clone(), size, resource, memory))
 }
 
+#[cfg(test)]
+mod distinct_tests;
 #[cfg(test)]
 mod static_tests;
 #[cfg(test)]

@@ -78,7 +78,7 @@ fn short(
 ) -> BTreeSet<ResourceName> {
     let is_short = |(before, request): (usize, &ContainerRequest)| {
         let claim = Claim { role: request.role, resource: request.resource, count: request.count };
-        let needed = needed(document.containers.iter().take(before), claim);
+        let needed = needed(document.containers.iter().take(before), claim, request.distinct_gpus);
         let way = Way::of(supply, request.resource, &asked(request), &document.gpus, needed);
         (!way.is_enough(&there_is)).then_some(request.resource)
     };
@@ -102,6 +102,7 @@ fn ask(document: &RequestDocument, keeps: impl Fn(&ContainerRequest) -> bool) ->
         memory: request.memory,
         compute: request.compute,
         carried: None,
+        distinct_gpus: request.distinct_gpus,
     };
     PodAsk {
         isolation: Some(document.isolation),

@@ -42,6 +42,8 @@ pub struct ContainerAsk {
     pub compute: Option<ComputePercent>,
     /// The name that the pod carries for it since it was admitted before. The choice keeps it where it could choose it.
     pub carried: Option<ResourceName>,
+    /// Whether each slice must be of another GPU, as a count is meant in other systems' words.
+    pub distinct_gpus: bool,
 }
 
 /// What a slice must be.
@@ -64,7 +66,22 @@ pub enum Want {
 impl ContainerAsk {
     /// An ask by name, with nothing beside.
     pub(super) fn new(name: &str, role: Role, want: Want, count: u32, by: String) -> Self {
-        Self { name: name.to_owned(), role, want, count, by, memory: None, compute: None, carried: None }
+        Self {
+            name: name.to_owned(),
+            role,
+            want,
+            count,
+            by,
+            memory: None,
+            compute: None,
+            carried: None,
+            distinct_gpus: false,
+        }
+    }
+
+    /// The same where the count is of GPUs, and what is wanted is a part of each.
+    pub(super) fn of_distinct_gpus(self) -> Self {
+        Self { distinct_gpus: self.count > 1 && self.want != Want::Whole, ..self }
     }
 
     /// The refusal of two asks of one container.

@@ -68,6 +68,10 @@ impl StaticOffer {
         if self.replicas && request.count > 1 {
             return Err(Refusal::OneReplica);
         }
+        // Which of its GPUs a device is of, only the plugin knows.
+        if request.needs_distinct_gpus() && self.kind != Kind::Whole {
+            return Err(Refusal::TooFewGpus);
+        }
         Ok(())
     }
 }

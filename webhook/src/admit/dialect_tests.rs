@@ -23,13 +23,9 @@ fn policies() -> Policies {
     Policies { pods: vec![document.try_into().unwrap()], nodes: Vec::new() }
 }
 
-/// Two H100 in MIG mode, and a T4 and an L40S that are not.
+/// A node with two H100 in MIG mode, and one with a T4 and an L40S that are not.
 fn supply() -> Supply {
-    Supply::of(&[
-        node_status(&["H100-80GB", "H100-80GB"]),
-        node_status(&["T4-16GB"]),
-        node_status(&["L40S-48GB"]),
-    ])
+    Supply::of(&[node_status(&["H100-80GB", "H100-80GB"]), node_status(&["T4-16GB", "L40S-48GB"])])
 }
 
 /// What the manifest asks by: its annotations, its labels of other systems and its limits.

@@ -59,6 +59,7 @@ cases! {
     "kind" => Refusal::Policy(Denied::Kind { .. }),
     "no such slice" => Refusal::Policy(Denied::Size { .. }),
     "compute denied" => Refusal::Policy(Denied::Compute { .. }),
+    "several GPUs" => Refusal::Policy(Denied::DistinctGpus { .. }),
     "several replicas" => Refusal::Policy(Denied::Replicas { .. }),
     "scheduler" => Refusal::Unfit(Unfit::Scheduler { .. }),
     "environment" => Refusal::Unfit(Unfit::Environment { .. }),
@@ -204,6 +205,7 @@ fn denials() -> Vec<Value> {
         sized("shares", 100, "1"),
         limited("plain", "nvidia.com/gpu-97gb", "1"),
         pod("shares", json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/compute": "30"}), json!({})),
+        pod("dialects", json!({}), json!({"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000"}})),
         with(noted("kerf.dev/gpu-memory", "10Gi"), "/spec/schedulerName", json!("batch")),
         with(
             noted("kerf.dev/gpu-memory", "10Gi"),
@@ -215,7 +217,7 @@ fn denials() -> Vec<Value> {
     ]
 }
 
-/// Pods that go in, with what is said of what the webhook cannot see.
+/// Pods that go in, with what is said of what the webhook cannot see, or a process cannot.
 fn warned(in_force: &Policies) -> Vec<Value> {
     let share = |sources: Value| {
         with(limited("plain", "nvidia.com/gpu-10gb", "1"), "/spec/containers/0/envFrom", sources)
@@ -233,7 +235,9 @@ fn warned(in_force: &Policies) -> Vec<Value> {
         json!({"case": name, "pod": pod, "text": warnings[0]})
     };
     let pods = pods.map(|pod| ("environment not seen", pod));
-    pods.into_iter().chain([("copied", copied())]).map(case).collect()
+    let instances = limited("plain", "kerf.dev/gpu-10gb", "2");
+    let more = [("several instances", instances), ("copied", copied())];
+    pods.into_iter().chain(more).map(case).collect()
 }
 
 #[test]

@@ -203,6 +203,7 @@ fn refusals_have_one_constant_text_each() {
         R::NeverFits,
         R::NotSelected,
         R::CountNeverFits,
+        R::TooFewGpus,
         R::NoRoom,
     ];
     insta::assert_snapshot!(all.map(|r| r.to_string()).join("\n"));

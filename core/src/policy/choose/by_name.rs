@@ -109,9 +109,14 @@ impl Choosing<'_> {
     }
 
     /// Who wants several of what only replicas would be large enough for is told so: more of them give no more.
-    pub(super) fn want_one_replica(&self, container: &ContainerAsk, need: &Need) -> Result<(), Denied> {
+    pub(super) fn want_one_replica(
+        &self,
+        kinds: &[Kind],
+        container: &ContainerAsk,
+        need: &Need,
+    ) -> Result<(), Denied> {
         let one = |kind: &Kind| self.supply.fixed(*kind, &need.asked(), 1, need.gpus).into_iter().next();
-        let replica = self.kinds.iter().find_map(one).filter(|_| container.count > 1);
+        let replica = kinds.iter().find_map(one).filter(|_| container.count > 1);
         replica.map_or(Ok(()), |replica| Err(one_replica(container, replica)))
     }
 

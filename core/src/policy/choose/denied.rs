@@ -146,4 +146,28 @@ pub enum Denied {
         /// What it gives.
         kind: Kind,
     },
+    /// Several GPUs, in another system's words, by kinds of which a process uses one slice.
+    #[error(
+        "container {container}: {by} on {count} GPUs needs {count} different ones, by kind whole or time-slicing, for a process talks to one MPS daemon and sees one MIG instance; policy {policy} serves isolation {class} by {kinds}{compute}; {instead}, or have an admin add {missing} to spec.isolation.{class} of the policy"
+    )]
+    DistinctGpus {
+        /// The container.
+        container: String,
+        /// How many GPUs.
+        count: u32,
+        /// The key that asked and what it says.
+        by: String,
+        /// The class.
+        class: IsolationClass,
+        /// The policy.
+        policy: String,
+        /// The kinds that serve the class.
+        kinds: String,
+        /// Why time slices do not serve it, where that is so; else empty.
+        compute: &'static str,
+        /// What to ask for instead.
+        instead: String,
+        /// The kinds by which the class could serve it.
+        missing: &'static str,
+    },
 }

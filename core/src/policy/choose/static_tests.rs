@@ -198,7 +198,8 @@ fn several_instances_are_of_one_static_node() {
         asking.containers[0].count = count;
         told(choose(&policy_with(&json!({})), &index.supply(), &asking))
     };
-    assert_eq!(told_of(4), "nvidia.com/mig-1g.10gb");
+    assert_eq!(told_of(4).split(" | ").next(), Some("nvidia.com/mig-1g.10gb"));
+    assert!(told_of(4).contains("a CUDA process sees one MIG instance"), "{}", told_of(4));
     assert!(told_of(5).contains("has room for 8 more, of which one pod can have 4"), "{}", told_of(5));
 }
 

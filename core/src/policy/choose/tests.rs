@@ -46,6 +46,7 @@ pub(super) fn ask(want: Want, isolation: Option<IsolationClass>) -> PodAsk {
         memory: None,
         compute: None,
         carried: None,
+        distinct_gpus: false,
     };
     PodAsk {
         isolation,
@@ -433,6 +434,7 @@ fn container_ask() -> impl Strategy<Value = ContainerAsk> {
                 memory,
                 compute,
                 carried: None,
+                distinct_gpus: false,
             }
         },
     )

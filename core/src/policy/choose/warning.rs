@@ -11,6 +11,10 @@ use std::fmt;
 pub enum Warning {
     /// No GPU can serve it at present.
     NoSupply(String, ResourceName, SizeGb, IsolationClass),
+    /// No GPUs can serve it at present, for they must be different ones; and what to ask for instead.
+    DistinctGpus(String, String),
+    /// Several MIG instances, of which a process sees one: container, count, name.
+    SeveralInstances(String, u32, ResourceName),
     /// A kind that the policy prefers was passed over for this name.
     FellBack(PassedOver, ResourceName),
     /// All kinds are full, and the pod waits for this one.
@@ -35,6 +39,14 @@ impl fmt::Display for Warning {
             Self::NoSupply(container, _, size, class) => write!(
                 f,
                 "container {container}: no GPU that the pod may have serves {size} with isolation {class} at present; the pod waits for one"
+            ),
+            Self::DistinctGpus(container, instead) => write!(
+                f,
+                "container {container}: only whole GPUs and time slices are of different GPUs for one process; {instead}"
+            ),
+            Self::SeveralInstances(container, count, resource) => write!(
+                f,
+                "container {container}: a CUDA process sees one MIG instance; the {count} of {resource} are for as many processes, each with its own CUDA_VISIBLE_DEVICES"
             ),
             Self::FellBack(passed, instead) => write!(f, "{passed}; it gets {instead} instead"),
             Self::Waits(passed) => write!(f, "{passed}; the pod waits for it"),

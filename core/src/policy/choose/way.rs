@@ -1,22 +1,26 @@
 //! A name that could serve a container, and whether there is room for what the pod wants of it.
 
 use crate::contract::{ContainerRequest, Reason};
-use crate::kind::Kind;
+use crate::packing::Spread;
 use crate::policy::{Asked, Room, Several, Supply};
 use crate::request::{Claim, GpuSelection, held};
 use crate::resource::ResourceName;
 
-/// How many slices of the claim's name a pod holds with it, after the containers `before` it. Those of an init container go on
-/// to the containers after it.
+/// How many slices of the claim's name a pod holds with it, after the containers `before` it, and how they lie on GPUs. Those of
+/// an init container go on to the containers after it. The claim is `distinct` where its container needs several GPUs.
 pub(in crate::policy) fn needed<'c>(
     before: impl IntoIterator<Item = &'c ContainerRequest>,
     claim: Claim,
+    distinct: bool,
 ) -> Several {
     let same = before.into_iter().filter(|request| request.resource == claim.resource);
-    let before = same.map(|r| Claim { role: r.role, resource: r.resource, count: r.count });
-    let claims: Vec<Claim> = before.chain([claim]).collect();
-    let of_one_gpu = claim.resource.kind() == Kind::Mps && claims.iter().any(|claim| claim.count > 1);
-    Several { count: held(&claims).into_iter().fold(0, u32::saturating_add), of_one_gpu }
+    let before = same.map(|request| {
+        let claim = Claim { role: request.role, resource: request.resource, count: request.count };
+        (claim, request.distinct_gpus)
+    });
+    let (claims, distinct): (Vec<Claim>, Vec<bool>) = before.chain([(claim, distinct)]).unzip();
+    let spread = Spread::of(claim.resource, claims.iter().map(|claim| claim.count).zip(distinct));
+    Several { count: held(&claims).into_iter().fold(0, u32::saturating_add), spread }
 }
 
 /// A name, with how much there is of it and how much is needed.

@@ -2,7 +2,8 @@
 
 use super::gpu::GpuSupply;
 use super::{Asked, Supply};
-use crate::packing::is_worth_whole;
+use crate::kind::Kind;
+use crate::packing::{Spread, is_worth_whole};
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
 use std::collections::BTreeMap;
@@ -13,17 +14,24 @@ use std::sync::Arc;
 pub struct Several {
     /// How many.
     pub count: u32,
-    /// Whether all are of one GPU: MPS shares are where a container wants several, for a process talks to one daemon.
-    pub of_one_gpu: bool,
+    /// How they lie on the node's GPUs.
+    pub spread: Spread,
+}
+
+impl Several {
+    /// Whether static nodes serve them: of what NVIDIA's device plugin gives, only whole GPUs are surely of different GPUs.
+    fn is_fixed(self, name: ResourceName) -> bool {
+        self.spread != Spread::DistinctGpus || name.kind() == Kind::Whole
+    }
 }
 
 impl Supply {
-    /// How many of them one node has room for now, or one GPU where they are of one. What pods wait for is not taken off: on which
+    /// How many of them one node has room for now, as they must lie on its GPUs. What pods wait for is not taken off: on which
     /// node they will have it nobody knows.
     #[must_use]
     pub fn together(&self, name: ResourceName, asked: &Asked, gpus: &GpuSelection, wanted: Several) -> u32 {
         let room = |gpu: &GpuSupply| gpu.room_for(name, asked.compute);
-        let fixed = self.fixed_rooms(name, asked, gpus).max().unwrap_or(0);
+        let fixed = self.fixed_rooms(name, asked, gpus).filter(|_| wanted.is_fixed(name)).max().unwrap_or(0);
         self.most(name, asked, gpus, wanted, room).max(fixed).min(wanted.count)
     }
 
@@ -37,7 +45,7 @@ impl Supply {
         gpus: &GpuSelection,
         wanted: Several,
     ) -> u32 {
-        let fixed = self.fixed_counts(name, asked, gpus);
+        let fixed = self.fixed_counts(name, asked, gpus).filter(|_| wanted.is_fixed(name));
         let fixed = fixed.map(|count| if count == 0 { wanted.count } else { count }).max().unwrap_or(0);
         let ever = |gpu: &GpuSupply| gpu.ever_for(name, asked.compute);
         self.most(name, asked, gpus, wanted, ever).max(fixed).min(wanted.count)
@@ -61,9 +69,7 @@ impl Supply {
         for (_, node) in self.gpus.nodes.iter().filter(|_| !rooms.is_empty()) {
             let admitted = node.iter().filter(|(uuid, gpu)| gpus.admits(uuid, &gpu.model));
             let each = admitted.filter_map(|(_, gpu)| rooms.get(&Arc::as_ptr(gpu).addr()).copied());
-            let here =
-                if wanted.of_one_gpu { each.max().unwrap_or(0) } else { each.fold(0, u32::saturating_add) };
-            most = here.max(most);
+            most = wanted.spread.sum(each).max(most);
             if most >= wanted.count {
                 break;
             }

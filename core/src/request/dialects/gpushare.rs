@@ -40,7 +40,7 @@ pub(super) fn ask(
     let each = MemoryMib(memory(container, text)?.div_ceil(u64::from(count.max(1))));
     let want = Want::Size(each.nominal());
     let ask = ContainerAsk::new(&container.name, role, want, count, format!("{MEMORY}: {text}"));
-    Ok(Some(Foreign { dialect: Dialect::Gpushare, ask, memory: Some(each) }))
+    Ok(Some(Foreign { dialect: Dialect::Gpushare, ask: ask.of_distinct_gpus(), memory: Some(each) }))
 }
 
 /// Of how many GPUs the label says that the memory is.

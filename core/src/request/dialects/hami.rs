@@ -55,7 +55,7 @@ pub(super) fn ask(
     let mut ask = ContainerAsk::new(&container.name, role, want, count, format!("{by}: {text}"));
     // A whole GPU has all of its compute.
     ask.compute = compute(container, cores)?.filter(|_| want != Want::Whole);
-    Ok(Some(Foreign { dialect: Dialect::Hami, ask, memory }))
+    Ok(Some(Foreign { dialect: Dialect::Hami, ask: ask.of_distinct_gpus(), memory }))
 }
 
 /// What of each GPU: HAMi takes the amount before the percentage.

@@ -58,7 +58,7 @@ pub(super) fn ask(
         let bad = || AskError::Compute { field: field(COMPUTE), text: text.to_owned() };
         ask.compute = Some(percent.ok_or_else(bad)?);
     }
-    Ok(Some(Foreign { dialect, ask, memory }))
+    Ok(Some(Foreign { dialect, ask: ask.of_distinct_gpus(), memory }))
 }
 
 fn both(container: &ContainerView, part: &str, memory: &str) -> AskError {
@@ -125,5 +125,5 @@ pub(super) fn limit_ask(
     let (want, memory) = fraction(limits::field(&container.name, nvidia::GPU), text, reading)?;
     let by = format!("{}: {text}", nvidia::GPU);
     let ask = ContainerAsk::new(&container.name, role, want, devices(pod)?, by);
-    Ok(Some(Foreign { dialect: Dialect::Runai, ask, memory }))
+    Ok(Some(Foreign { dialect: Dialect::Runai, ask: ask.of_distinct_gpus(), memory }))
 }

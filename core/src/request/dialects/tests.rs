@@ -175,6 +175,37 @@ fn runais_limit_may_be_a_part_of_a_gpu() {
 }
 
 #[test]
+fn a_count_of_parts_is_of_different_gpus_in_each_of_these_dialects_and_in_no_other() {
+    let of = |dialects: &[Dialect], metadata: Value, limits: Value| {
+        let ask = pod_ask(dialects, Some(SizeGb(80)), &metadata, &limits).unwrap().unwrap();
+        ask.containers[0].distinct_gpus
+    };
+    let hami = |gpus: &str, more: Value| {
+        let mut limits = more;
+        limits["nvidia.com/gpu"] = json!(gpus);
+        of(&[Dialect::Hami, Dialect::Nvidia], json!({}), limits)
+    };
+    assert!(hami("2", json!({"nvidia.com/gpumem": "8000"})));
+    assert!(hami("2", json!({"nvidia.com/gpumem-percentage": "25", "nvidia.com/gpucores": "30"})));
+    assert!(!hami("1", json!({"nvidia.com/gpumem": "8000"})), "one GPU");
+    assert!(!hami("2", json!({"nvidia.com/gpumem-percentage": "100"})), "whole GPUs are different anyway");
+    assert!(!hami("2", json!({})));
+    let label = json!({"labels": {"aliyun.com/gpu-count": "2"}});
+    assert!(of(&[Dialect::Gpushare], label, json!({"aliyun.com/gpu-mem": "8"})));
+    let devices =
+        |key: &str, part: &str| json!({"annotations": {key: part, "gpu-fraction-num-devices": "2"}});
+    assert!(of(&[Dialect::Kai], devices("gpu-fraction", "0.5"), json!({})));
+    assert!(of(&[Dialect::Kai], devices("gpu-memory", "2000"), json!({})));
+    let limit = json!({"nvidia.com/gpu": "0.5"});
+    assert!(of(&[Dialect::Runai], devices("runai/any", ""), limit.clone()));
+    assert!(!of(&[Dialect::Runai], json!({}), limit));
+    assert!(!of(&[Dialect::Nvidia], json!({}), json!({"nvidia.com/gpu.shared": "2"})), "of whatever GPU");
+    let ours = json!({"annotations": {"kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-count": "2"}});
+    assert!(!of(&[], ours, json!({})));
+    assert!(!of(&[], json!({}), json!({"kerf.dev/gpu-10gb": "2"})));
+}
+
+#[test]
 fn what_is_asked_in_two_ways_is_refused() {
     let both = json!({"annotations": {"gpu-fraction": "0.5"}});
     let twice =

@@ -1,0 +1,78 @@
+//! Containers that ask for several GPUs in another system's words: one slice of each, on GPUs that differ.
+//!
+//! A process talks to one MPS daemon, which is one GPU's, and sees one MIG instance, however many its container has. So only
+//! whole GPUs and time slices serve them.
+
+use super::{Choosing, Denied, Warning, join};
+use crate::kind::{IsolationClass, Kind};
+use crate::request::ContainerAsk;
+use std::borrow::Cow;
+
+/// Whether a process can use several slices of this kind, each of another GPU.
+fn spans_gpus(kind: Kind) -> bool {
+    match kind {
+        Kind::Whole | Kind::TimeSlicing => true,
+        Kind::Mig | Kind::Mps => false,
+    }
+}
+
+impl<'c> Choosing<'c> {
+    /// The kinds of the class that come into question for a container, in the policy's order.
+    pub(super) fn kinds_for(&self, container: &ContainerAsk) -> Result<Cow<'c, [Kind]>, Denied> {
+        if !container.distinct_gpus {
+            return Ok(Cow::Borrowed(self.kinds));
+        }
+        // A time slice has no compute for itself.
+        let is_fenced = |kind: Kind| container.compute.is_none() || kind == Kind::Whole;
+        let kinds = self.kinds.iter().copied().filter(|kind| spans_gpus(*kind) && is_fenced(*kind));
+        let kinds: Vec<Kind> = kinds.collect();
+        if kinds.is_empty() {
+            return Err(self.no_distinct(container));
+        }
+        Ok(Cow::Owned(kinds))
+    }
+
+    fn no_distinct(&self, container: &ContainerAsk) -> Denied {
+        Denied::DistinctGpus {
+            container: container.name.clone(),
+            count: container.count,
+            by: container.by.clone(),
+            class: self.class,
+            policy: self.policy.name().to_owned(),
+            kinds: join(self.kinds),
+            compute: if container.compute.is_some() {
+                ", and a time slice has no share of compute"
+            } else {
+                ""
+            },
+            instead: self.instead(container),
+            missing: match (self.class, container.compute) {
+                (IsolationClass::None, None) => "whole or time-slicing",
+                _ => "whole",
+            },
+        }
+    }
+
+    /// What a container is told that waits for several GPUs which no node has.
+    pub(super) fn distinct_warning(&self, container: &ContainerAsk) -> Option<Warning> {
+        let warning = || Warning::DistinctGpus(container.name.clone(), self.instead(container));
+        container.distinct_gpus.then(warning)
+    }
+
+    /// What a pod that needs several GPUs may ask for instead.
+    fn instead(&self, container: &ContainerAsk) -> String {
+        let unfenced = IsolationClass::None;
+        let has_slices = self.policy.kinds(unfenced).is_some_and(|kinds| kinds.contains(&Kind::TimeSlicing));
+        let slices = match (self.class == unfenced, container.compute.is_some()) {
+            _ if !has_slices => "",
+            (true, false) => "",
+            (true, true) => "for no share of compute, or ",
+            (false, false) => "for kerf.dev/isolation: none, or ",
+            (false, true) => "for kerf.dev/isolation: none and no share of compute, or ",
+        };
+        let count = container.count;
+        format!(
+            "ask {slices}for one GPU, or by kerf.dev/gpu-memory with kerf.dev/gpu-count: {count} for slices that may be of one GPU"
+        )
+    }
+}

@@ -1,0 +1,164 @@
+use super::tests::policy_with;
+use super::*;
+use crate::policy::NodeNameRule;
+use crate::request::{Reading, read};
+use crate::testing::node_status;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// What a policy with these kinds for isolation `none`, and NVIDIA's usual ones for `memory`, answers a pod that asks in any
+/// dialect, in a cluster of nodes with the GPUs of one list each.
+fn answer(kinds: &[&str], nodes: &[&[&str]], metadata: &Value, limits: &Value) -> Result<Choice, Denied> {
+    let dialects = ["nvidia", "hami", "gpushare", "kai", "runai"];
+    let policy = policy_with(&json!({
+        "defaultIsolation": "none", "isolation": {"memory": ["mig", "mps", "whole"], "none": kinds}, "dialects": dialects,
+    }));
+    let reading = Reading {
+        dialects: &policy.spec().dialects,
+        node_name: NodeNameRule::Refuse,
+        fraction_of: Some(SizeGb(80)),
+    };
+    let containers = json!([{"name": "main", "resources": {"limits": limits}}]);
+    let pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": containers}}));
+    let ask = read(&pod.unwrap(), &reading).unwrap().unwrap();
+    let statuses: Vec<_> = nodes.iter().map(|models| node_status(models)).collect();
+    choose(&policy, &Supply::of(&statuses), &ask)
+}
+
+/// Two GPUs as every other system asks for them, of each 8 GB.
+fn asks_for_two_gpus() -> [(Value, Value); 5] {
+    let noted = |notes: Value| json!({"annotations": notes});
+    [
+        (json!({}), json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000"})),
+        (json!({"labels": {"aliyun.com/gpu-count": "2"}}), json!({"aliyun.com/gpu-mem": "16"})),
+        (json!({}), json!({"aliyun.com/gpu-mem": "16", "aliyun.com/gpu-count": "2"})),
+        (noted(json!({"gpu-memory": "8000", "gpu-fraction-num-devices": "2"})), json!({})),
+        (noted(json!({"gpu-fraction-num-devices": "2"})), json!({"nvidia.com/gpu": "0.1"})),
+    ]
+}
+
+#[test]
+fn several_gpus_of_another_system_are_no_slices_of_which_a_process_uses_one() {
+    let nodes = [&["H100-80GB", "T4-16GB", "T4-16GB"][..]];
+    for (metadata, limits) in asks_for_two_gpus() {
+        let choice = answer(&["mig", "mps", "time-slicing"], &nodes, &metadata, &limits).unwrap();
+        let resource = choice.document.containers[0].resource;
+        assert_eq!(resource.to_string(), "nvidia.com/gpu-8gb.shared", "{metadata} {limits}");
+    }
+}
+
+/// The resource, and what the user is told; or the refusal.
+fn told(kinds: &[&str], nodes: &[&[&str]], notes: &Value, limits: &Value) -> String {
+    match answer(kinds, nodes, &json!({"annotations": notes}), limits) {
+        Ok(choice) => {
+            let warnings = choice.warnings.iter().map(ToString::to_string);
+            let resource = choice.document.containers[0].resource.to_string();
+            std::iter::once(resource).chain(warnings).collect::<Vec<_>>().join("\n")
+        }
+        Err(denied) => denied.to_string(),
+    }
+}
+
+#[test]
+fn time_slices_and_whole_gpus_serve_several_gpus_where_a_node_has_as_many() {
+    let two = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "12000"});
+    let first = |kinds: &[&str], nodes: &[&[&str]], limits: &Value| {
+        told(kinds, nodes, &json!({}), limits).lines().next().unwrap_or_default().to_owned()
+    };
+    let all = ["mig", "mps", "time-slicing", "whole"];
+    let slices = "nvidia.com/gpu-12gb.shared";
+    assert_eq!(first(&all, &[&["T4-16GB", "T4-16GB"]], &two), slices);
+    // Of the larger GPU each could have four slices, and one GPU of two nodes is of no use.
+    assert_eq!(first(&all, &[&["L40S-48GB"], &["T4-16GB", "T4-16GB"]], &two), slices);
+    let big = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "20000"});
+    assert_eq!(first(&["whole", "time-slicing"], &[&["L4-24GB", "L4-24GB"]], &big), "nvidia.com/gpu");
+    assert_eq!(
+        first(&["time-slicing", "whole"], &[&["L40S-48GB"], &["L4-24GB", "L4-24GB"]], &big),
+        "nvidia.com/gpu-20gb.shared"
+    );
+    let half = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "20000", "nvidia.com/gpucores": "50"});
+    assert_eq!(first(&["time-slicing", "whole"], &[&["L4-24GB", "L4-24GB"]], &half), "nvidia.com/gpu");
+    let one = json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8000"});
+    assert_eq!(first(&all, &[&["H100-80GB"]], &one), "nvidia.com/mig-1g.10gb", "one GPU is of any kind");
+}
+
+#[test]
+fn who_waits_for_several_gpus_and_who_gets_none_is_told_what_to_ask_for() {
+    let two = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000"});
+    let half = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000", "nvidia.com/gpucores": "50"});
+    let (none, memory) = (json!({}), json!({"kerf.dev/isolation": "memory"}));
+    let t4 = &["T4-16GB"][..];
+    let all = &["time-slicing", "mps", "mig", "whole"][..];
+    let answers = [
+        told(&["mps", "mig"], &[t4], &none, &two),
+        told(&["mps", "time-slicing"], &[t4], &none, &half),
+        told(&["mps", "time-slicing"], &[&["H100-80GB"; 2]], &memory, &two),
+        told(all, &[t4, t4], &none, &two),
+    ];
+    insta::assert_snapshot!(answers.join("\n\n"));
+}
+
+#[test]
+fn a_count_of_kerfs_own_is_of_slices_and_several_instances_come_with_a_warning() {
+    let notes = json!({"kerf.dev/gpu-memory": "9Gi", "kerf.dev/gpu-count": "2"});
+    let choice = answer(&["mig"], &[&["H100-80GB"]], &json!({"annotations": notes}), &json!({})).unwrap();
+    assert!(!choice.document.containers[0].distinct_gpus);
+    insta::assert_snapshot!(told(&["mig"], &[&["H100-80GB"]], &notes, &json!({})));
+    let one = json!({"kerf.dev/gpu-memory": "9Gi"});
+    assert_eq!(told(&["mig"], &[&["H100-80GB"]], &one, &json!({})), "nvidia.com/mig-1g.10gb");
+    let shares =
+        json!({"kerf.dev/gpu-memory": "4Gi", "kerf.dev/gpu-count": "2", "kerf.dev/isolation": "memory"});
+    assert_eq!(told(&["mig"], &[&["T4-16GB"]], &shares, &json!({})).lines().count(), 2, "no instances");
+}
+
+#[test]
+fn replicas_of_nvidias_plugin_are_of_whatever_gpu() {
+    let labels = [("gpu.memory", "81920"), ("gpu.count", "2"), ("gpu.replicas", "4")];
+    let mut index = crate::policy::SupplyIndex::default();
+    index.show_static("n".into(), Some(crate::testing::static_node(&labels, &[("gpu", 8)])));
+    let mut two = super::tests::ask(Want::Size(SizeGb(10)), Some(IsolationClass::None));
+    (two.containers[0].count, two.containers[0].distinct_gpus) = (2, true);
+    let policy = policy_with(&json!({"isolation": {"none": ["time-slicing", "whole"], "memory": ["mig"]}}));
+    let denied = choose(&policy, &index.supply(), &two).unwrap_err();
+    assert!(matches!(denied, Denied::Replicas { count: 2, .. }), "{denied}");
+}
+
+fn distinct_ask() -> impl Strategy<Value = ContainerAsk> {
+    let sizes = prop::sample::select(vec![4_u32, 8, 12, 20, 40, 90]);
+    (sizes, 1_u32..4, any::<bool>(), prop::bool::weighted(0.2)).prop_map(|(gb, count, distinct, compute)| {
+        let asked = super::tests::ask(Want::Size(SizeGb(gb)), None).containers.remove(0);
+        let compute = crate::units::ComputePercent::new(30).filter(|_| compute);
+        ContainerAsk { count, compute, distinct_gpus: distinct && count > 1, ..asked }
+    })
+}
+
+proptest! {
+    /// What is chosen for several GPUs is of a kind that spans GPUs; and where it is said to have room, a node has it.
+    #[test]
+    fn several_gpus_get_what_some_node_has(
+        mut containers in prop::collection::vec(distinct_ask(), 1..3),
+        nodes in prop::collection::vec(prop::collection::vec(prop::sample::select(vec!["T4-16GB", "L4-24GB", "H100-80GB"]), 1..4), 1..3),
+        class in prop::sample::select(vec![IsolationClass::None, IsolationClass::Memory]),
+    ) {
+        for (number, container) in containers.iter_mut().enumerate() {
+            container.name = format!("c{number}");
+        }
+        let statuses: Vec<_> = nodes.iter().map(|models| node_status(models)).collect();
+        let mut pod = super::tests::ask(Want::Size(SizeGb(4)), Some(class));
+        pod.containers = containers;
+        let Ok(choice) = choose(&policy_with(&json!({})), &Supply::of(&statuses), &pod) else { return Ok(()) };
+        let document = choice.document;
+        for container in document.containers.iter().filter(|container| container.distinct_gpus) {
+            prop_assert!(matches!(container.kind(), Kind::Whole | Kind::TimeSlicing), "{container:?}");
+        }
+        let waits = choice.warnings.iter().any(|w| matches!(w, Warning::Waits(_) | Warning::NoSupply(..)));
+        // Containers of different names are counted each by itself.
+        if !waits && document.containers.len() == 1 {
+            let fits = |status| {
+                let node = crate::inventory::NodeInventory::of(&crate::contract::GpuNodeSpec::default(), status);
+                crate::packing::fit(&node, &document, &crate::packing::Fleet::default()).is_ok()
+            };
+            prop_assert!(statuses.iter().any(fits), "{document:?}");
+        }
+    }
+}

@@ -12,7 +12,7 @@ pub use unseen::Unseen;
 
 use crate::contract::{RequestDocument, UnreadableRequest};
 use crate::keys;
-use crate::policy::{self, Denied, Policies, Policy, Supply};
+use crate::policy::{self, Denied, Namespace, Policies, Policy, Supply, Undecided};
 use crate::request::{self, Agreement, AskError, Field, NodeSelection, PodView, Reading};
 use serde::Deserialize;
 use serde_json::Value;
@@ -49,6 +49,9 @@ pub enum Refusal {
     /// It would go past kerf.
     #[error(transparent)]
     Unfit(#[from] Unfit),
+    /// Which policy is for it is not known yet.
+    #[error(transparent)]
+    Undecided(#[from] Undecided),
     /// No policy is for it.
     #[error(
         "no policy of kerf's matches a pod of namespace {0}, so it may not ask for a slice; ask an admin for a GpuPolicy that does"
@@ -61,12 +64,13 @@ pub enum Refusal {
 
 impl Refusal {
     /// What [`reason`](Self::reason) may be.
-    pub const REASONS: [&str; 6] = ["request", "policy", "document", "bypass", "no-policy", "unreadable"];
+    pub const REASONS: [&str; 7] =
+        ["request", "policy", "document", "bypass", "no-policy", "unreadable", "unknown-namespace"];
 
     /// One word for what kind of refusal it is.
     #[must_use]
     pub fn reason(&self) -> &'static str {
-        let [request, policy, document, bypass, no_policy, unreadable] = Self::REASONS;
+        let [request, policy, document, bypass, no_policy, unreadable, unknown_namespace] = Self::REASONS;
         match self {
             Self::Ask(_) => request,
             Self::Policy(_) => policy,
@@ -74,14 +78,17 @@ impl Refusal {
             Self::Unfit(_) => bypass,
             Self::NoPolicy(_) => no_policy,
             Self::Pod(_) => unreadable,
+            Self::Undecided(_) => unknown_namespace,
         }
     }
 }
 
 /// Decides on `pod`, a Pod's JSON, which is created in `namespace`; `None` if it asks for no slice and goes in as it is.
-pub fn decide<'p>(
+///
+/// Where a policy asks for labels of the namespace, these must be known, or the pod is refused.
+pub fn decide<'p, 'n>(
     pod: &Value,
-    namespace: &str,
+    namespace: impl Into<Namespace<'n>>,
     policies: &'p Policies,
     supply: &Supply,
 ) -> Result<Option<Admitted<'p>>, Refusal> {
@@ -90,8 +97,12 @@ pub fn decide<'p>(
     if let Some(key) = [keys::ASSIGNMENT, keys::ROOM].into_iter().find(|key| annotations.contains_key(*key)) {
         return Err(AskError::Reserved(Field::Annotation(key.to_owned())).into());
     }
-    let policy = policies.of_pod(&view.facts(namespace, &request::models_named(&view)));
-    let no_policy = || Refusal::NoPolicy(namespace.to_owned());
+    let namespace = namespace.into();
+    let policy = policies.decided(&view.facts(namespace, &request::models_named(&view)))?;
+    if let Some((policy, reason)) = policy.and_then(|policy| Some((policy, policy.deny()?))) {
+        return denied(&view, policies, policy, reason);
+    }
+    let no_policy = || Refusal::NoPolicy(namespace.name.to_owned());
     if let Some(text) = annotations.get(keys::REQUEST) {
         let document = RequestDocument::parse(text)?;
         return readmit(pod, &view, document, policy.ok_or_else(no_policy)?, policies).map(Some);
@@ -100,7 +111,7 @@ pub fn decide<'p>(
         policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
     let Some(ask) = request::read(&view, &reading)? else { return unasked(&view).map(|()| None) };
     let policy = policy.ok_or_else(no_policy)?;
-    let selected = supply.selected(&NodeSelection::of(&view.spec));
+    let selected = supply.selected(&nodes(&view, policy)?);
     let policy::Choice { mut document, warnings } = policy::choose(policy, &selected, &ask)?;
     if let Some(chosen) = &mut document.chosen {
         chosen.selects_nodes = matches!(selected, Cow::Owned(_));
@@ -108,6 +119,39 @@ pub fn decide<'p>(
     let fit = fit(pod, &document, policy)?;
     let warnings = warnings.iter().map(ToString::to_string).chain(fit.warnings()).collect();
     Ok(Some(Admitted { policy, document, again: false, fit, warnings }))
+}
+
+/// A pod whose policy gives it nothing: it is refused if it asks in any way that some policy understands, rightly or not.
+fn denied<'p>(
+    view: &PodView,
+    policies: &Policies,
+    policy: &Policy,
+    reason: &str,
+) -> Result<Option<Admitted<'p>>, Refusal> {
+    let dialects = policies.pods.iter().flat_map(|policy| &policy.spec().dialects).copied().collect();
+    let reading = Reading { dialects: &dialects, ..Reading::WITHOUT_POLICY };
+    if let Ok(None) = request::read(view, &reading)
+        && !view.metadata.annotations.contains_key(keys::REQUEST)
+    {
+        return unasked(view).map(|()| None);
+    }
+    let (policy, reason) = (policy.name().to_owned(), reason.to_owned());
+    Err(Denied::Nothing { policy, reason }.into())
+}
+
+/// The nodes that the pod may be on, by its own words and by its policy's.
+fn nodes(view: &PodView, policy: &Policy) -> Result<NodeSelection, Denied> {
+    let required = &policy.spec().node_selector;
+    let other = required.iter().find_map(|(key, wanted)| {
+        let found = view.spec.node_selector.get(key).filter(|found| *found != wanted)?;
+        Some(Denied::Nodes {
+            key: key.clone(),
+            found: found.clone(),
+            wanted: wanted.clone(),
+            policy: policy.name().to_owned(),
+        })
+    });
+    other.map_or_else(|| Ok(NodeSelection::of(&view.spec).with_labels(required)), Err)
 }
 
 /// A pod that asks for nothing goes in as it is. With kerf's label it would pass for one that was admitted.

@@ -62,14 +62,20 @@ fn differing(notes: &Notes, document: &RequestDocument) -> Option<&'static str> 
     let compute_agrees = || document.containers.iter().all(|request| compute_agrees(request, notes));
     let differs = [
         (keys::ISOLATION, notes.isolation.is_some_and(|class| class != document.isolation)),
-        (keys::GPU_MODEL, said.models != chosen.models),
-        (keys::GPU_MODEL_NOT, said.not_models != chosen.not_models),
+        // A policy may have left fewer than the pod names.
+        (keys::GPU_MODEL, !said.models.is_empty() && !fewer(&said.models, &chosen.models)),
+        (keys::GPU_MODEL_NOT, !said.not_models.iter().all(|model| chosen.not_models.contains(model))),
         (keys::GPU_UUID, said.uuids != chosen.uuids),
         (keys::GPU_UUID_NOT, said.not_uuids != chosen.not_uuids),
         (keys::MEMORY_MATCH, !memory_agrees),
         (keys::COMPUTE, !compute_agrees()),
     ];
     differs.into_iter().find(|(_, differs)| *differs).map(|(key, _)| key)
+}
+
+/// Whether some of the models that are named were chosen, and no others.
+fn fewer(named: &[String], chosen: &[String]) -> bool {
+    !chosen.is_empty() && chosen.iter().all(|model| named.contains(model))
 }
 
 /// An annotation without a container's name is the pod's only app container's that asks: others may have been injected

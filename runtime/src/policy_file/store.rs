@@ -3,7 +3,7 @@
 use super::folder::{self, Reading};
 use super::metrics::{Metrics, Outcome};
 use super::parse::{Content, parse};
-use super::settle::Contents;
+use super::settle::{Contents, Refused};
 use super::{PolicyFileError, check};
 use arc_swap::ArcSwap;
 use kerf_core::policy::{Policies, Policy};
@@ -46,6 +46,8 @@ struct State {
     contents: Contents,
     /// Why what was read is not.
     errors: Errors,
+    /// What is told of files that are as they were, because what they extend is gone.
+    stale: Errors,
     /// What was said about the policies in force.
     warnings: BTreeSet<String>,
     /// Whether the store was opened: what it finds then is no change.
@@ -176,7 +178,7 @@ impl State {
             }
         }
         let folder = Some(root).filter(|root| !texts.contains_key(*root));
-        self.settle(folder, self.contents.of(|path| texts.contains_key(path)), metrics);
+        self.settle(folder, self.contents.of_files(|path| texts.contains_key(path)), metrics);
         self.seen = texts;
         true
     }
@@ -199,11 +201,9 @@ impl State {
     ///
     /// Without a policy for pods no pod could ask for a GPU: as long as no other comes, the last ones outlive their files.
     fn settle(&mut self, folder: Option<&Path>, mut left: Contents, metrics: &Metrics) {
-        let refused = left.settle(self.waiting.values().cloned().collect());
-        for error in &refused {
-            if let PolicyFileError::Conflict { path, .. } = error {
-                self.refuse(path, error, metrics);
-            }
+        let new: Vec<Arc<Content>> = self.waiting.values().cloned().collect();
+        for (path, errors) in told(left.settle(&new)) {
+            self.refuse_text(&path, errors, metrics);
         }
         if !left.has_pods() {
             if let Some(folder) = folder {
@@ -223,6 +223,24 @@ impl State {
             }
         }
         self.contents = left;
+        self.tell_stale(metrics);
+    }
+
+    /// Tells of files whose policies extend what is gone, and no more of those that have it again.
+    fn tell_stale(&mut self, metrics: &Metrics) {
+        let stale: Errors = told(self.contents.stale());
+        for (path, error) in std::mem::take(&mut self.stale) {
+            if !stale.contains_key(&path) && self.errors.get(&path) == Some(&error) {
+                self.errors.remove(&path);
+            }
+        }
+        for (path, error) in &stale {
+            // What is wrong with a newer content of the file is told already.
+            if !self.errors.contains_key(path) {
+                self.refuse_text(path, error.clone(), metrics);
+            }
+        }
+        self.stale = stale;
     }
 
     fn refuse(&mut self, path: &Path, error: &PolicyFileError, metrics: &Metrics) {
@@ -253,6 +271,16 @@ impl State {
     fn bad_files(&self) -> usize {
         self.seen.keys().filter(|path| self.errors.contains_key(*path)).count()
     }
+}
+
+/// All that is wrong with each file, as one text.
+fn told(refused: Vec<Refused>) -> Errors {
+    let mut errors = Errors::new();
+    for (path, error) in refused {
+        let text = error.to_string();
+        errors.entry(path).and_modify(|told| *told = format!("{told}; {text}")).or_insert(text);
+    }
+    errors
 }
 
 #[cfg(test)]

@@ -15,6 +15,9 @@ pub fn verify(policy: &Policy, document: &RequestDocument) -> Result<(), Denied>
     for container in &document.containers {
         check_count(policy, &container.name, container.count)?;
         let isolates = strongest_class(container.resource) >= document.isolation;
+        if policy.gpus_for(container.kind(), &document.gpus).as_ref() != Some(&document.gpus) {
+            return Err(Denied::Forged);
+        }
         if !kinds.contains(&container.kind()) || !isolates || !is_sound(policy, container) {
             return Err(Denied::Forged);
         }

@@ -5,7 +5,6 @@ use super::metrics::{Metrics, Outcome};
 use super::parse::{Content, parse};
 use super::settle::{Contents, Refused};
 use super::{PolicyFileError, check};
-use arc_swap::ArcSwap;
 use kerf_core::policy::{Policies, Policy};
 use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +28,7 @@ pub struct PolicyStore(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    policies: ArcSwap<Policies>,
+    policies: watch::Sender<Arc<Policies>>,
     state: Mutex<State>,
     errors: watch::Sender<Arc<Errors>>,
     metrics: Metrics,
@@ -61,7 +60,7 @@ impl PolicyStore {
         let read = folder::read(&path);
         let store = Self(Arc::new(Shared {
             path,
-            policies: ArcSwap::default(),
+            policies: watch::Sender::default(),
             state: Mutex::default(),
             errors: watch::Sender::default(),
             metrics: Metrics::new(),
@@ -78,7 +77,13 @@ impl PolicyStore {
     /// The policies in force: the last good ones.
     #[must_use]
     pub fn current(&self) -> Arc<Policies> {
-        self.0.policies.load_full()
+        self.0.policies.borrow().clone()
+    }
+
+    /// The same, to be told of changes.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<Arc<Policies>> {
+        self.0.policies.subscribe()
     }
 
     /// Why files' present contents are not in force, by file.
@@ -135,12 +140,12 @@ impl PolicyStore {
         let before = state.errors.clone();
         if state.read(path, read, metrics) {
             let current = state.contents.policies();
-            if **policies.load() != current {
+            if **policies.borrow() != current {
                 let names: Vec<&str> = current.pods.iter().map(Policy::name).collect();
                 let nodes: Vec<&str> = current.nodes.iter().map(|rules| rules.name.as_str()).collect();
                 let (pods, nodes) = (names.join(", "), nodes.join(", "));
                 tracing::info!(path = %path.display(), pods, nodes, "policies in force");
-                policies.store(Arc::new(current));
+                policies.send_replace(Arc::new(current));
             }
             state.warn();
             metrics.files(state.seen.len() - state.bad_files(), state.bad_files());

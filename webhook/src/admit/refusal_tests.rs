@@ -53,6 +53,10 @@ cases! {
     "reserved" => Refusal::Ask(AskError::Reserved(Field::Annotation(_))),
     "reserved label" => Refusal::Ask(AskError::Reserved(_)),
     "node name" => Refusal::Ask(AskError::NodeName) | Refusal::Unfit(Unfit::NodeName(_)),
+    "nothing given" => Refusal::Policy(Denied::Nothing { .. }),
+    "models denied" => Refusal::Policy(Denied::Models { .. }),
+    "no model for it" => Refusal::Policy(Denied::NoModel { .. }),
+    "nodes denied" => Refusal::Policy(Denied::Nodes { .. }),
     "class denied" => Refusal::Policy(Denied::Class { .. }),
     "count denied" => Refusal::Policy(Denied::Count { .. }),
     "too small" => Refusal::Policy(Denied::TooSmall { .. }),
@@ -70,6 +74,7 @@ cases! {
     "document's version" => Refusal::Document(UnreadableRequest::Version(_)),
     "scheduler" => Refusal::Unfit(Unfit::Scheduler { .. }),
     "environment" => Refusal::Unfit(Unfit::Environment { .. }),
+    "unknown namespace" => Refusal::Undecided(_),
     "no policy" => Refusal::NoPolicy(_),
     "no pod" => Refusal::Pod(_),
 }
@@ -103,6 +108,14 @@ fn policies() -> Vec<Value> {
                 "defaultIsolation": "none", "isolation": {"memory": null, "none": ["time-slicing"]},
             }),
         ),
+        policy(
+            "pool",
+            json!({
+                "models": ["A100-80GB", "T4-16GB"], "kindsByModel": {"A100-80GB": ["mig"], "T4-16GB": ["mps"]},
+                "nodeSelector": {"pool": "research"},
+            }),
+        ),
+        policy("nothing", json!({"defaultIsolation": null, "isolation": null, "deny": "it has no GPU budget"})),
     ]
 }
 
@@ -227,7 +240,19 @@ fn denials() -> Vec<Value> {
     };
     let mut changed = in_vain(&made_by("plain"));
     changed["metadata"]["annotations"]["kerf.dev/isolation"] = json!("none");
+    let by_size = json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-model": "H100-80GB"});
+    let mut mixed = limited("pool", "nvidia.com/mig-1g.10gb", "1");
+    let share = json!({"name": "share", "image": "none", "resources": {"limits": {"nvidia.com/gpu-10gb": "1"}}});
+    mixed["spec"]["containers"].as_array_mut().unwrap().push(share);
     vec![
+        sized("nothing", 10, "1"),
+        limited("nothing", "nvidia.com/gpu", "1"),
+        pod("pool", by_size, json!({})),
+        pod("pool", json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-model-not": "A100-80GB,T4-16GB"}), json!({})),
+        pod("pool", json!({"kerf.dev/gpu-model": "T4-16GB"}), json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}})),
+        mixed,
+        pod("pool", json!({"kerf.dev/isolation": "none", "kerf.dev/gpu-model": "T4-16GB"}), json!({"limits": {"nvidia.com/gpu-20gb": "1"}})),
+        with(sized("pool", 10, "1"), "/spec/nodeSelector", json!({"pool": "prod"})),
         ten_with("kerf.dev/isolation", "hardware"),
         sized("plain", 10, "17"),
         sized("bounded", 2, "1"),
@@ -290,6 +315,7 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
         );
     }
     reached.insert(case(&of_replicas(&in_force)));
+    reached.insert(case(&of_unknown_namespace()));
     let missing: Vec<_> = ALL.iter().filter(|name| !reached.contains(*name)).collect();
     assert!(missing.is_empty(), "no pod gets {missing:?}");
     let warned = warned(&in_force);
@@ -315,6 +341,29 @@ fn of_replicas(in_force: &Policies) -> Refusal {
     assert_eq!(
         refusal.to_string(),
         "container main: 2 of nvidia.com/gpu (mps) give no more than one: NVIDIA's device plugin gives replicas of whatever GPU, and refuses more than one where it is told to; ask for one, of the size that is needed"
+    );
+    refusal
+}
+
+/// The refusal that needs a watch which is behind, and so is not in the file.
+fn of_unknown_namespace() -> Refusal {
+    let policy: PolicyDocument = serde_json::from_value(json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "gold"},
+        "spec": {
+            "match": {"namespaceLabels": {"tier": "gold"}},
+            "defaultIsolation": "memory", "isolation": {"memory": ["mig"]},
+        },
+    }))
+    .unwrap();
+    let in_force = Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() };
+    let pod = limited("plain", "kerf.dev/gpu-10gb", "1");
+    let labels = [("tier".to_owned(), "gold".to_owned())].into();
+    let known = kerf_core::policy::Namespace { name: "default", labels: Some(&labels) };
+    assert!(decide(&pod, known, &in_force, &Supply::default()).unwrap().is_some());
+    let refusal = decide(&pod, "default", &in_force, &Supply::default()).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "policy gold selects namespaces by label, and kerf has not seen the labels of namespace default yet; create the pod again in a moment"
     );
     refusal
 }

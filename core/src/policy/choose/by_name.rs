@@ -1,6 +1,6 @@
 //! Containers that name what they want.
 
-use super::names::largest;
+use super::names::{exists, largest};
 use super::{Choosing, Named, check_size};
 use crate::kind::Kind;
 use crate::policy::{Asked, Denied, Room};
@@ -27,7 +27,7 @@ impl Choosing<'_> {
         Ok(named)
     }
 
-    /// What kerf itself means by the name. `None` where no model that the pod may have is for its kind.
+    /// What kerf itself means by the name. `None` where no model that the pod may have is for its kind, or serves it at all.
     fn plain(&self, container: &ContainerAsk) -> Result<Option<Named>, Denied> {
         let supply = self.supply;
         let kind = match container.want {
@@ -70,7 +70,8 @@ impl Choosing<'_> {
                 (SizeGb::ANY, resource, served)
             }
         };
-        Ok(Some(Named { size, resource, served, gpus }))
+        let may_come = served || exists(resource, &gpus);
+        Ok(may_come.then_some(Named { size, resource, served, gpus }))
     }
 
     /// What static nodes offer under a plugin's name, where what kerf means by it is not served, or is full: the first kind of

@@ -45,7 +45,7 @@ pub enum Denied {
     },
     /// No model that the pod may have is for what a container asks.
     #[error(
-        "container {container}: {what} is served by no GPU model that policy {policy} allows for it, of those that are left to the pod ({models}); ask for another class or kind, or name other models in metadata.annotations[kerf.dev/gpu-model]"
+        "container {container}: policy {policy} lets {what} be served by none of the GPU models that the pod may have ({models}); ask for another isolation class, ask for one kind in all containers, or name other models in metadata.annotations[kerf.dev/gpu-model]"
     )]
     NoModel {
         /// The container.

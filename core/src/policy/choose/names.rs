@@ -112,6 +112,20 @@ fn profiles(gpus: &GpuSelection) -> BTreeSet<Profile> {
     models(gpus).flat_map(of_model).collect()
 }
 
+/// Whether some model that a pod may have serves this name, as far as its models are known.
+pub(super) fn exists(resource: ResourceName, gpus: &GpuSelection) -> bool {
+    let is_open = gpus.models.iter().all(|model| catalog::by_name(model).is_none());
+    is_open
+        || match resource {
+            ResourceName::Mig(profile) => profiles(gpus).contains(&profile),
+            ResourceName::Compute(profile) => profiles(gpus).contains(&profile.of()),
+            ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => {
+                Some(size) <= largest(resource.kind(), gpus)
+            }
+            ResourceName::Whole | ResourceName::Replica | ResourceName::Plugin(..) => true,
+        }
+}
+
 /// The largest size that a slice of this kind can have on the GPUs that a pod may have, as far as their models are known.
 pub(super) fn largest(kind: Kind, gpus: &GpuSelection) -> Option<SizeGb> {
     let memory = || models(gpus).map(|model| model.memory.nominal()).max();

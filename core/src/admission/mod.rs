@@ -198,3 +198,6 @@ fn made_by<'p>(policies: &'p Policies, document: &RequestDocument) -> Option<&'p
     let found = policies.pods.iter().find(|policy| Some(policy.name()) == named);
     found.filter(|policy| policy::verify(policy, document).is_ok())
 }
+
+#[cfg(test)]
+mod bounds_tests;

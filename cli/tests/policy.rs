@@ -166,9 +166,13 @@ fn what_a_policy_inherits_is_shown_with_the_policy_that_has_it() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     let namespace = |name: &str, tier: &str| {
-        format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, labels: {{example.com/gpu-tier: {tier}}}}}\n---\n")
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, labels: {{example.com/gpu-tier: {tier}}}}}\n---\n"
+        )
     };
-    let pod = |namespace: &str| format!("{}---\n", PODS.split("---").next().unwrap().replace("research-vision", namespace));
+    let pod = |namespace: &str| {
+        format!("{}---\n", PODS.split("---").next().unwrap().replace("research-vision", namespace))
+    };
     let known = namespace("lab", "silver") + &namespace("big", "silver-plus");
     write("pods.yaml", &(known + &pod("lab") + &pod("big") + &pod("unknown")));
     let policies = root().join("policies/examples/bounds.yaml");

@@ -110,9 +110,8 @@ impl Webhook {
         doubt: Option<&Slices<u32>>,
     ) -> ControlFlow<Admission, Doubt> {
         let policies = self.policy.current();
-        let admit = |supply: &Supply| {
-            admit_by(self.supply.replica(), &request.object, namespace, &policies, supply)
-        };
+        let admit =
+            |supply: &Supply| admit_by(self.supply.replica(), &request.object, namespace, &policies, supply);
         let counts = !request.dry_run.unwrap_or(false);
         let mut tries = 0;
         loop {

@@ -81,8 +81,15 @@ fn spec() -> impl Strategy<Value = Value> {
 
 fn pod() -> impl Strategy<Value = Value> {
     let names = [
-        "kerf.dev/gpu-10gb", "kerf.dev/gpu-20gb", "kerf.dev/gpu-70gb", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.5gb",
-        "nvidia.com/gpu-5gb", "nvidia.com/gpu-5gb.shared", "nvidia.com/gpu", "nvidia.com/gpu.shared",
+        "kerf.dev/gpu-10gb",
+        "kerf.dev/gpu-20gb",
+        "kerf.dev/gpu-70gb",
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/mig-1g.5gb",
+        "nvidia.com/gpu-5gb",
+        "nvidia.com/gpu-5gb.shared",
+        "nvidia.com/gpu",
+        "nvidia.com/gpu.shared",
     ];
     let container = (prop::sample::select(names.to_vec()), 1_u32..3);
     let parts = (
@@ -160,16 +167,21 @@ proptest! {
 
 /// What a pod with these limits and annotations becomes: what each container gets and on which models, or why not.
 fn became(spec: &Value, managed: &[&str], limits: &[&str], annotations: Value) -> String {
-    let containers = limits.iter().enumerate().map(|(place, name)| {
-        json!({"name": format!("c{place}"), "resources": {"limits": {*name: "1"}}})
-    });
+    let containers = limits
+        .iter()
+        .enumerate()
+        .map(|(place, name)| json!({"name": format!("c{place}"), "resources": {"limits": {*name: "1"}}}));
     let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": containers.collect::<Vec<_>>()}});
     match decide(&pod, "web", &policies(spec.clone()), &supply(managed, &[]).0) {
         Ok(admitted) => {
             let document = admitted.unwrap().document;
             let names = document.containers.iter().map(|container| container.resource.to_string());
             let gpus = &document.gpus;
-            let not = if gpus.not_models.is_empty() { String::new() } else { format!(" not {}", gpus.not_models.join(" ")) };
+            let not = if gpus.not_models.is_empty() {
+                String::new()
+            } else {
+                format!(" not {}", gpus.not_models.join(" "))
+            };
             format!("{} on {}{not}", names.collect::<Vec<_>>().join(" "), gpus.models.join(" "))
         }
         Err(refusal) => refusal.to_string(),
@@ -179,7 +191,8 @@ fn became(spec: &Value, managed: &[&str], limits: &[&str], annotations: Value) -
 #[test]
 fn a_kind_is_skipped_that_no_model_serves_which_the_pod_may_have() {
     let spec = |more: Value| {
-        let mut spec = json!({"defaultIsolation": "memory", "isolation": {"memory": ["mig", "mps", "whole"]}});
+        let mut spec =
+            json!({"defaultIsolation": "memory", "isolation": {"memory": ["mig", "mps", "whole"]}});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         spec
     };
@@ -193,24 +206,39 @@ fn a_kind_is_skipped_that_no_model_serves_which_the_pod_may_have() {
         (by_kind.clone(), &all, &[ten], json!({}), "nvidia.com/mig-2g.12gb on  not H100-80GB"),
         (json!({"kindsByModel": {"T4-16GB": ["whole"]}}), &all[2..], &[ten], json!({}), "nvidia.com/gpu on "),
         (
-            by_kind.clone(), &all, &[ten], json!({"kerf.dev/gpu-model": "H100-80GB,T4-16GB"}),
+            by_kind.clone(),
+            &all,
+            &[ten],
+            json!({"kerf.dev/gpu-model": "H100-80GB,T4-16GB"}),
             "nvidia.com/gpu-10gb on T4-16GB",
         ),
         (
-            json!({"models": ["A30-24GB", "T4-16GB"]}), &all, &[ten], json!({"kerf.dev/gpu-model": "H100-80GB,T4-16GB"}),
+            json!({"models": ["A30-24GB", "T4-16GB"]}),
+            &all,
+            &[ten],
+            json!({"kerf.dev/gpu-model": "H100-80GB,T4-16GB"}),
             "nvidia.com/gpu-10gb on T4-16GB",
         ),
         // The second container leaves the A30 alone to the pod, which has no 1g.10gb.
         (
-            json!({"models": ["A30-24GB", "H100-80GB"], "kindsByModel": {"H100-80GB": ["mig"]}}), &all,
-            &[ten, "nvidia.com/gpu-5gb"], json!({}), "nvidia.com/mig-2g.12gb nvidia.com/gpu-5gb on A30-24GB",
+            json!({"models": ["A30-24GB", "H100-80GB"], "kindsByModel": {"H100-80GB": ["mig"]}}),
+            &all,
+            &[ten, "nvidia.com/gpu-5gb"],
+            json!({}),
+            "nvidia.com/mig-2g.12gb nvidia.com/gpu-5gb on A30-24GB",
         ),
         (
-            json!({"models": ["T4-16GB"], "kindsByModel": {"T4-16GB": ["mps"]}}), &all, &["nvidia.com/mig-1g.10gb"], json!({}),
+            json!({"models": ["T4-16GB"], "kindsByModel": {"T4-16GB": ["mps"]}}),
+            &all,
+            &["nvidia.com/mig-1g.10gb"],
+            json!({}),
             "container c0: policy bound lets nvidia.com/mig-1g.10gb: 1 be served by none of the GPU models that the pod may have (T4-16GB); ask for another isolation class, ask for one kind in all containers, or name other models in metadata.annotations[kerf.dev/gpu-model]",
         ),
         (
-            json!({"models": ["T4-16GB"]}), &all, &["kerf.dev/gpu-40gb"], json!({}),
+            json!({"models": ["T4-16GB"]}),
+            &all,
+            &["kerf.dev/gpu-40gb"],
+            json!({}),
             "container c0: no slice of kind mig, mps, whole can have 40 GB; ask for 15 GB or less, or for another class",
         ),
     ] {

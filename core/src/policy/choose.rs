@@ -240,8 +240,11 @@ impl Choosing<'_> {
     fn by_size(&mut self, container: &ContainerAsk, asked: SizeGb) -> Result<Named, Denied> {
         check_size(self.policy, &container.name, asked)?;
         let size = self.stepped(&container.name, asked);
-        let allowed: Vec<(Kind, GpuSelection)> =
-            self.kinds.iter().filter_map(|kind| Some((*kind, self.policy.gpus_for(*kind, &self.gpus)?))).collect();
+        let allowed: Vec<(Kind, GpuSelection)> = self
+            .kinds
+            .iter()
+            .filter_map(|kind| Some((*kind, self.policy.gpus_for(*kind, &self.gpus)?)))
+            .collect();
         if allowed.is_empty() {
             return Err(self.no_model(container, &join(self.kinds)));
         }
@@ -373,11 +376,7 @@ impl Choosing<'_> {
     /// That no model which the pod may have can serve what it asks.
     fn no_model(&self, container: &ContainerAsk, what: &str) -> Denied {
         let (container, policy) = (container.name.clone(), self.policy.name().to_owned());
-        let models = if self.gpus.models.is_empty() {
-            "any".to_owned()
-        } else {
-            join(&self.gpus.models)
-        };
+        let models = if self.gpus.models.is_empty() { "any".to_owned() } else { join(&self.gpus.models) };
         Denied::NoModel { container, what: what.to_owned(), policy, models }
     }
 

@@ -47,7 +47,9 @@ pub enum PolicyFault {
     #[error("the text is empty; write a name, or remove it")]
     Blank,
     /// A field without which a policy serves nobody.
-    #[error("the field is missing; write it, or name a policy that has it in spec.extends, or write spec.deny")]
+    #[error(
+        "the field is missing; write it, or name a policy that has it in spec.extends, or write spec.deny"
+    )]
     Missing,
     /// No reason for `deny`.
     #[error("the reason is empty; write what a user who is refused shall read, or remove the field")]

@@ -80,17 +80,13 @@ impl PolicyDraft {
         }
         let spec: PolicySpec = serde_json::from_value(Value::Object(spec))
             .map_err(|error| vec![at(PolicyFault::Unreadable(error.to_string()))])?;
-        let document =
-            PolicyDocument { spec: PolicySpec { extends: None, ..spec }, ..self.document.clone() };
+        let document = PolicyDocument { spec: PolicySpec { extends: None, ..spec }, ..self.document.clone() };
         let bases = bases.iter().map(|base| base.name().to_owned()).collect();
         checked(document, Lineage { bases, origins })
     }
 
     /// What it extends, the nearest first.
-    fn bases<'d>(
-        &'d self,
-        named: impl Fn(&str) -> Option<&'d Self>,
-    ) -> Result<Vec<&'d Self>, PolicyFault> {
+    fn bases<'d>(&'d self, named: impl Fn(&str) -> Option<&'d Self>) -> Result<Vec<&'d Self>, PolicyFault> {
         let mut bases: Vec<&Self> = Vec::new();
         let mut last = self;
         while let Some(name) = &last.document.spec.extends {

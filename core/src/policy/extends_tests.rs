@@ -30,8 +30,14 @@ fn base() -> PolicyDraft {
 fn a_field_is_the_nearest_policys_and_never_a_part_of_two() {
     let drafts = [
         base(),
-        draft("team", json!({"extends": "base", "match": {"namespaces": ["team"]}, "quota": {"memoryGb": 160}})),
-        draft("night", json!({"extends": "team", "isolation": {"memory": ["mps"]}, "dialects": [], "maxCount": 16})),
+        draft(
+            "team",
+            json!({"extends": "base", "match": {"namespaces": ["team"]}, "quota": {"memoryGb": 160}}),
+        ),
+        draft(
+            "night",
+            json!({"extends": "team", "isolation": {"memory": ["mps"]}, "dialects": [], "maxCount": 16}),
+        ),
     ];
     let team = resolved(&drafts, "team").unwrap();
     let spec = team.spec();
@@ -47,7 +53,14 @@ fn a_field_is_the_nearest_policys_and_never_a_part_of_two() {
     let own = |field| (field, "night");
     assert_eq!(
         origins,
-        [("defaultIsolation", "base"), own("dialects"), own("extends"), own("isolation"), own("maxCount"), ("quota", "team")]
+        [
+            ("defaultIsolation", "base"),
+            own("dialects"),
+            own("extends"),
+            own("isolation"),
+            own("maxCount"),
+            ("quota", "team")
+        ]
     );
 }
 

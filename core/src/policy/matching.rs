@@ -138,7 +138,10 @@ impl fmt::Display for Mismatch<'_> {
                 write!(f, "the namespace does not meet {unmet} of spec.match.namespaceSelector")
             }
             Self::UnknownNamespace(name) => {
-                write!(f, "spec.match selects namespaces by label, and the labels of namespace {name} are not known")
+                write!(
+                    f,
+                    "spec.match selects namespaces by label, and the labels of namespace {name} are not known"
+                )
             }
             Self::NodeName(name) => write!(f, "spec.match.names does not name {}", quoted(name)),
         }

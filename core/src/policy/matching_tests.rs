@@ -95,7 +95,9 @@ fn says_of_namespace(pods: &PodMatch, pod: &PodFacts) -> bool {
     let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
     let meets = |e: &LabelExpression| match (e.operator, labels.get(&e.key)) {
         (LabelOperator::In, found) => found.is_some_and(|found| e.values.iter().any(|value| value == found)),
-        (LabelOperator::NotIn, found) => found.is_none_or(|found| e.values.iter().all(|value| value != found)),
+        (LabelOperator::NotIn, found) => {
+            found.is_none_or(|found| e.values.iter().all(|value| value != found))
+        }
         (LabelOperator::Exists, found) => found.is_some(),
         (LabelOperator::DoesNotExist, found) => found.is_none(),
     };
@@ -159,8 +161,11 @@ fn what_keeps_a_policy_away_is_said_by_its_field() {
         (json!({"namespaceLabels": {"tier": "gold"}}), &pod),
         (json!({"namespaceLabels": {"tier": "gold"}}), &none),
         (json!({"namespaceSelector": {"matchLabels": {"tier": "gold"}}}), &none),
-        (json!({"namespaceSelector": {"matchExpressions": [
-            {"key": "tier", "operator": "In", "values": ["gold", "silver"]}]}}), &none),
+        (
+            json!({"namespaceSelector": {"matchExpressions": [
+            {"key": "tier", "operator": "In", "values": ["gold", "silver"]}]}}),
+            &none,
+        ),
         (json!({"namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}}), &none),
     ];
     let text = |(pods, pod): (serde_json::Value, &PodFacts)| {

@@ -49,9 +49,11 @@ fn a_policy_that_is_never_reached_is_found() {
 
 #[test]
 fn a_policy_for_some_namespaces_by_label_takes_those_of_a_narrower_one() {
-    let selecting =
-        |name: &str, expressions: Value| pod_policy(name, json!({"match": {"namespaceSelector": {"matchExpressions": expressions}}}));
-    let tier = |operator: &str, values: Value| json!([{"key": "tier", "operator": operator, "values": values}]);
+    let selecting = |name: &str, expressions: Value| {
+        pod_policy(name, json!({"match": {"namespaceSelector": {"matchExpressions": expressions}}}))
+    };
+    let tier =
+        |operator: &str, values: Value| json!([{"key": "tier", "operator": operator, "values": values}]);
     for (wide, narrow, is_reached) in [
         (tier("In", json!(["a", "b"])), tier("In", json!(["a"])), false),
         (tier("In", json!(["a"])), tier("In", json!(["a", "b"])), true),
@@ -67,10 +69,14 @@ fn a_policy_for_some_namespaces_by_label_takes_those_of_a_narrower_one() {
         assert_eq!(found.is_empty(), is_reached, "{wide} {narrow}");
     }
     let by_label = pod_policy("gold", json!({"match": {"namespaceLabels": {"tier": "gold"}}}));
-    let narrower = pod_policy("late", json!({"match": {"namespaceLabels": {"tier": "gold"}, "labels": {"a": "b"}}}));
+    let narrower =
+        pod_policy("late", json!({"match": {"namespaceLabels": {"tier": "gold"}, "labels": {"a": "b"}}}));
     let everybody = pod_policy("all", json!({}));
     let found = Policies { pods: vec![by_label, everybody, narrower], nodes: Vec::new() }.findings();
-    assert_eq!(found.into_iter().map(|f| f.fault).collect::<Vec<_>>(), [SetFault::NeverReached("gold".into())]);
+    assert_eq!(
+        found.into_iter().map(|f| f.fault).collect::<Vec<_>>(),
+        [SetFault::NeverReached("gold".into())]
+    );
 }
 
 #[test]

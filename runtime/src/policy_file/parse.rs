@@ -85,7 +85,9 @@ impl Content {
             match draft.resolve(&named) {
                 Ok(policy) => policies.push(policy),
                 Err(found) => {
-                    errors.extend(found.into_iter().map(|source| invalid_draft(&self.path, document, draft, source)));
+                    errors.extend(
+                        found.into_iter().map(|source| invalid_draft(&self.path, document, draft, source)),
+                    );
                 }
             }
         }
@@ -187,7 +189,12 @@ fn invalid(path: &Path, document: &Document, source: PolicyError) -> PolicyFileE
 }
 
 /// The same of a policy that extends another. A field that it inherits is not in its file: the mistake is where it names the other.
-fn invalid_draft(path: &Path, document: &Document, draft: &PolicyDraft, source: PolicyError) -> PolicyFileError {
+fn invalid_draft(
+    path: &Path,
+    document: &Document,
+    draft: &PolicyDraft,
+    source: PolicyError,
+) -> PolicyFileError {
     let extends = Field::of("spec.extends");
     let field = if draft.has_written(&source.field) { &source.field } else { &extends };
     let (line, column) = document.locate(field);

@@ -51,7 +51,8 @@ fn a_mistake_of_what_is_inherited_is_told_where_it_is_inherited() {
         format!("apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\n{name}{more}")
     };
     let told = |base: &str, child: &str| {
-        let texts = [("base.yaml", base), ("child.yaml", child)].map(|(path, text)| (path.into(), text.to_owned()));
+        let texts =
+            [("base.yaml", base), ("child.yaml", child)].map(|(path, text)| (path.into(), text.to_owned()));
         let checked = crate::policy_file::check_texts(Path::new("folder"), texts);
         checked.err().unwrap_or_default().iter().map(|error| format!("{error}\n")).collect::<String>()
     };

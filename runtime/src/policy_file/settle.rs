@@ -28,9 +28,9 @@ impl Contents {
     /// These contents, or everything that keeps them from being in force together.
     pub(super) fn of(contents: Vec<Content>) -> Result<Self, Vec<PolicyFileError>> {
         let contents: Vec<Arc<Content>> = contents.into_iter().map(Arc::new).collect();
-        let all = Self::default().with(&contents).map_err(|refused| {
-            refused.into_iter().map(|(_, error)| error).collect::<Vec<_>>()
-        })?;
+        let all = Self::default()
+            .with(&contents)
+            .map_err(|refused| refused.into_iter().map(|(_, error)| error).collect::<Vec<_>>())?;
         let conflicts = all.policies().conflicts();
         let told: Vec<_> = conflicts.into_iter().filter_map(|finding| all.conflict(finding)).collect();
         if told.is_empty() { Ok(all) } else { Err(told) }

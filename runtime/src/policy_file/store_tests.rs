@@ -244,7 +244,9 @@ async fn a_config_map_volume_is_followed_through_its_symlinks() {
 }
 
 fn extending(name: &str, base: &str, more: &str) -> String {
-    format!("apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {{name: {name}}}\nspec:\n  extends: {base}\n{more}")
+    format!(
+        "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {{name: {name}}}\nspec:\n  extends: {base}\n{more}"
+    )
 }
 
 /// How many slices a container may ask for, by the policy of this name.
@@ -293,7 +295,10 @@ fn a_policy_outlives_the_base_that_it_extends_until_its_file_changes() {
     let store = PolicyStore::open(folder.path()).unwrap();
     fs::remove_file(folder.path().join("base.yaml")).unwrap();
     poll(&store);
-    assert_eq!((names(&store), max_count(&store, "team")), (vec!["team".to_owned(), "last".to_owned()], Some(4)));
+    assert_eq!(
+        (names(&store), max_count(&store, "team")),
+        (vec!["team".to_owned(), "last".to_owned()], Some(4))
+    );
     let error = store.last_error().unwrap();
     assert!(error.contains("10-team.yaml:5:12: spec.extends: no GpuPolicy is called base"), "{error}");
 

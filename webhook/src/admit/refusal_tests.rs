@@ -115,7 +115,10 @@ fn policies() -> Vec<Value> {
                 "nodeSelector": {"pool": "research"},
             }),
         ),
-        policy("nothing", json!({"defaultIsolation": null, "isolation": null, "deny": "it has no GPU budget"})),
+        policy(
+            "nothing",
+            json!({"defaultIsolation": null, "isolation": null, "deny": "it has no GPU budget"}),
+        ),
     ]
 }
 
@@ -242,16 +245,29 @@ fn denials() -> Vec<Value> {
     changed["metadata"]["annotations"]["kerf.dev/isolation"] = json!("none");
     let by_size = json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-model": "H100-80GB"});
     let mut mixed = limited("pool", "nvidia.com/mig-1g.10gb", "1");
-    let share = json!({"name": "share", "image": "none", "resources": {"limits": {"nvidia.com/gpu-10gb": "1"}}});
+    let share =
+        json!({"name": "share", "image": "none", "resources": {"limits": {"nvidia.com/gpu-10gb": "1"}}});
     mixed["spec"]["containers"].as_array_mut().unwrap().push(share);
     vec![
         sized("nothing", 10, "1"),
         limited("nothing", "nvidia.com/gpu", "1"),
         pod("pool", by_size, json!({})),
-        pod("pool", json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-model-not": "A100-80GB,T4-16GB"}), json!({})),
-        pod("pool", json!({"kerf.dev/gpu-model": "T4-16GB"}), json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}})),
+        pod(
+            "pool",
+            json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-model-not": "A100-80GB,T4-16GB"}),
+            json!({}),
+        ),
+        pod(
+            "pool",
+            json!({"kerf.dev/gpu-model": "T4-16GB"}),
+            json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
+        ),
         mixed,
-        pod("pool", json!({"kerf.dev/isolation": "none", "kerf.dev/gpu-model": "T4-16GB"}), json!({"limits": {"nvidia.com/gpu-20gb": "1"}})),
+        pod(
+            "pool",
+            json!({"kerf.dev/isolation": "none", "kerf.dev/gpu-model": "T4-16GB"}),
+            json!({"limits": {"nvidia.com/gpu-20gb": "1"}}),
+        ),
         with(sized("pool", 10, "1"), "/spec/nodeSelector", json!({"pool": "prod"})),
         ten_with("kerf.dev/isolation", "hardware"),
         sized("plain", 10, "17"),

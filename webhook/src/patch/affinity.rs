@@ -35,7 +35,8 @@ type Wanted = (&'static str, Value);
 /// Terms are alternatives. Where static nodes serve the pod as well, each term of the user's becomes two.
 pub(super) fn require(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
     let is = |(key, value): (&String, &String)| json!({"key": key, "operator": "In", "values": [value]});
-    let field = fit.node.as_ref().map(|node| json!({"key": "metadata.name", "operator": "In", "values": [node]}));
+    let field =
+        fit.node.as_ref().map(|node| json!({"key": "metadata.name", "operator": "In", "values": [node]}));
     let with_field = |expressions: Vec<Value>| -> Vec<Wanted> {
         let expressions = expressions.into_iter().chain(fit.node_labels.iter().map(is));
         let expressions = expressions.map(|value| (EXPRESSIONS, value));

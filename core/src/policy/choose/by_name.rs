@@ -65,8 +65,7 @@ impl Choosing<'_> {
                 let (resource, any) = (ResourceName::Replica, Asked::of(SizeGb::ANY));
                 let fixed = supply.fixed(Kind::TimeSlicing, &any, container.count, &gpus);
                 let is_fixed = fixed.iter().any(|name| name.plugin_name() == Some(PluginName::Shared));
-                let served =
-                    is_fixed || supply.without_static().room(resource, SizeGb::ANY, &gpus).room > 0;
+                let served = is_fixed || supply.without_static().room(resource, SizeGb::ANY, &gpus).room > 0;
                 (SizeGb::ANY, resource, served)
             }
         };
@@ -122,7 +121,8 @@ impl Choosing<'_> {
         allowed: &[(Kind, GpuSelection)],
         asked: &Asked,
     ) -> Result<(), Denied> {
-        let one = |(kind, gpus): &(Kind, GpuSelection)| self.supply.fixed(*kind, asked, 1, gpus).into_iter().next();
+        let one =
+            |(kind, gpus): &(Kind, GpuSelection)| self.supply.fixed(*kind, asked, 1, gpus).into_iter().next();
         let replica = allowed.iter().find_map(one).filter(|_| container.count > 1);
         replica.map_or(Ok(()), |replica| Err(one_replica(container, replica)))
     }

@@ -21,7 +21,9 @@ pub enum Denied {
         allowed: String,
     },
     /// The policy gives its pods nothing.
-    #[error("policy {policy} gives this pod no GPU: {reason}; ask an admin of the cluster, who writes kerf's policies")]
+    #[error(
+        "policy {policy} gives this pod no GPU: {reason}; ask an admin of the cluster, who writes kerf's policies"
+    )]
     Nothing {
         /// The policy.
         policy: String,
@@ -224,7 +226,12 @@ pub enum Denied {
 
 /// What a pod selects of models, for a message.
 fn selects(asked: &str, not: &str) -> String {
-    let named = |word: &str, models: &str| if models.is_empty() { String::new() } else { format!("{word}{models}") };
+    let named =
+        |word: &str, models: &str| if models.is_empty() { String::new() } else { format!("{word}{models}") };
     let (asked, not) = (named(" ", asked), named(" all but ", not));
-    if asked.is_empty() && not.is_empty() { String::new() } else { format!(" ({})", format!("{asked}{not}").trim()) }
+    if asked.is_empty() && not.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", format!("{asked}{not}").trim())
+    }
 }

@@ -56,7 +56,10 @@ impl fmt::Display for Warning {
                 )
             }
             Self::ModelsBeyond(models, policy) => {
-                write!(f, "policy {policy} does not allow {models}; the pod gets another of the GPU models that it names")
+                write!(
+                    f,
+                    "policy {policy} does not allow {models}; the pod gets another of the GPU models that it names"
+                )
             }
             Self::Ignored(key) => {
                 write!(f, "{key} is another system's and has no meaning here; it is ignored")

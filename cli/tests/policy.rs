@@ -162,11 +162,33 @@ fn which_policy_matches_and_why_others_do_not_is_explained() {
 }
 
 #[test]
+fn what_a_policy_inherits_is_shown_with_the_policy_that_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let namespace = |name: &str, tier: &str| {
+        format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}, labels: {{example.com/gpu-tier: {tier}}}}}\n---\n"
+        )
+    };
+    let pod = |namespace: &str| {
+        format!("{}---\n", PODS.split("---").next().unwrap().replace("research-vision", namespace))
+    };
+    let known = namespace("lab", "silver") + &namespace("big", "silver-plus");
+    write("pods.yaml", &(known + &pod("lab") + &pod("big") + &pod("unknown")));
+    let policies = root().join("policies/examples/bounds.yaml");
+    let (text, good) =
+        said(folder.path(), &["explain", "-f", "pods.yaml", "--policies", policies.to_str().unwrap()]);
+    assert!(good, "{text}");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
 fn the_shipped_policies_do_what_their_tests_expect() {
     for (tests, policies) in [
         ("policies/tests/default", "policies"),
         ("policies/tests/teams", "policies/examples/teams.yaml"),
         ("policies/tests/dialects", "policies/examples/dialects.yaml"),
+        ("policies/tests/bounds", "policies/examples/bounds.yaml"),
     ] {
         let (text, good) = said(&root(), &["test", tests, "--policies", policies]);
         assert!(good, "{text}");

@@ -130,6 +130,7 @@ impl From<SlicedPod> for KnownPod {
         let policy = chosen.map(|chosen| Arc::from(chosen.policy.as_str()));
         let facts = PodFacts {
             namespace: metadata.namespace.clone().unwrap_or_default(),
+            namespace_labels: None,
             labels: metadata.labels.unwrap_or_default(),
             priority_class: spec.priority_class_name.unwrap_or_default(),
             service_account: spec.service_account_name.unwrap_or_default(),

@@ -171,6 +171,7 @@ impl WirePod<'_> {
         let text = |text: Option<&Text<'_>>| text.map(|t| t.0.clone().into_owned()).unwrap_or_default();
         let facts = PodFacts {
             namespace: metadata.namespace.0.clone().into_owned(),
+            namespace_labels: None,
             labels: metadata.labels.clone().unwrap_or_default(),
             priority_class: text(spec.as_ref().and_then(|s| s.priority_class_name.as_ref())),
             service_account: text(spec.as_ref().and_then(|s| s.service_account_name.as_ref())),

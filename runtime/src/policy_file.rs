@@ -69,6 +69,14 @@ pub enum PolicyFileError {
         /// What it is.
         finding: Finding,
     },
+    /// It would spoil a policy of another file, which extends one of this file's.
+    #[error("{}: with this content {other}; correct that first, or both at once", path.display())]
+    Spoils {
+        /// The file.
+        path: PathBuf,
+        /// What would be wrong, and where.
+        other: String,
+    },
     /// It says nothing.
     #[error("{}: there is no policy in it; write one (in a folder into a file *.yaml), or remove it", .0.display())]
     Empty(PathBuf),
@@ -123,16 +131,21 @@ fn contents(
     path: &Path,
     texts: impl Iterator<Item = (PathBuf, Result<String, PolicyFileError>)>,
 ) -> Result<Contents, Vec<PolicyFileError>> {
-    let (mut contents, mut errors) = (Contents::default(), Vec::new());
+    let (mut good, mut errors) = (Vec::new(), Vec::new());
     for (path, text) in texts {
-        let parsed = text.map_err(|error| vec![error]).and_then(|text| parse(&path, &text));
-        match parsed.and_then(|content| contents.add(content).map_err(|error| vec![error])) {
-            Ok(()) => {}
+        match text.map_err(|error| vec![error]).and_then(|text| parse(&path, &text)) {
+            Ok(content) => good.push(content),
             Err(found) => errors.extend(found),
         }
     }
-    if errors.is_empty() && contents.is_empty() {
+    if errors.is_empty() && good.is_empty() {
         errors.push(PolicyFileError::Empty(path.to_owned()));
     }
-    if errors.is_empty() { Ok(contents) } else { Err(errors) }
+    // What a good file extends may be in one of those that cannot be read.
+    match Contents::of(good) {
+        Ok(contents) if errors.is_empty() => return Ok(contents),
+        Err(found) if errors.is_empty() => errors = found,
+        Ok(_) | Err(_) => {}
+    }
+    Err(errors)
 }

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Namespace, Pod};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, pod, wait};
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -97,7 +97,45 @@ async fn every_refusal_and_warning_reaches_the_user_with_its_field_and_remedy() 
         assert_eq!(said.trim(), format!("Warning: {text}"), "{case}");
     }
     assert!(cluster.pods().list(&ListParams::default()).await?.items.is_empty(), "a refused pod exists");
+    namespaces_labels_choose_the_policy(&cluster).await?;
     cluster.stop().await
+}
+
+/// The webhook watches Namespaces, with the rights that it is installed with, once a policy asks for their labels: a namespace and its
+/// pod may come at the same time, and a label that changes is followed.
+async fn namespaces_labels_choose_the_policy(cluster: &Cluster) -> anyhow::Result<()> {
+    let policy = |name: &str, spec: Value| {
+        json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name}, "spec": spec}).to_string()
+    };
+    let by_label = json!({"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]});
+    let served = json!({"defaultIsolation": "memory", "isolation": {"memory": ["mig"]}, "match": {"namespaceLabels": {"tier": "gold"}}});
+    let policies = [
+        policy("none", json!({"deny": "no tier", "match": {"namespaceSelector": by_label}})),
+        policy("gold", served),
+    ];
+    std::fs::write(cluster.policy_file(), policies.join("\n---\n"))?;
+    let ten = pod("ten", &[(keys::GPU_MEMORY, "10Gi")]);
+    let said = async |pod: &Pod, part: &str| {
+        Ok(cluster.dry_run_refusal(pod).await?.is_some_and(|said| said.contains(part)))
+    };
+    wait(PATIENCE, "the namespace without a tier to be denied", async || {
+        said(&ten, "policy none gives this pod no GPU: no tier").await
+    })
+    .await?;
+    let client = || cluster.plane().client();
+    let namespaces = Api::<Namespace>::all(client());
+    let params = PostParams::default();
+    for number in 0..5 {
+        let name = format!("gold-{number}");
+        let labels = json!({"metadata": {"name": name, "labels": {"tier": "gold"}}});
+        namespaces.create(&params, &serde_json::from_value(labels)?).await?;
+        let admitted = Api::<Pod>::namespaced(client(), &name).create(&params, &ten).await?;
+        assert!(admitted.metadata.annotations.is_some_and(|all| all.contains_key(keys::REQUEST)), "{name}");
+    }
+    let label = json!({"metadata": {"labels": {"tier": "silver"}}});
+    namespaces.patch("default", &PatchParams::default(), &Patch::Merge(label)).await?;
+    wait(PATIENCE, "the new label to be in force", async || said(&ten, "no policy of kerf's matches").await)
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use crate::patch::{clear, mend, patch};
 use json_patch::PatchOperation;
 use kerf_core::admission::{decide, restored};
 use kerf_core::contract::{Chosen, Reason, RequestDocument, Slices};
-use kerf_core::policy::{Policies, Supply};
+use kerf_core::policy::{Namespace, Policies, Supply};
 use serde_json::Value;
 
 /// What becomes of a pod.
@@ -65,16 +65,21 @@ impl Admission {
 
 /// Decides on `pod`, a Pod's JSON, which is created in `namespace`.
 #[must_use]
-pub fn admit(pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Admission {
+pub fn admit<'n>(
+    pod: &Value,
+    namespace: impl Into<Namespace<'n>>,
+    policies: &Policies,
+    supply: &Supply,
+) -> Admission {
     admit_by("", pod, namespace, policies, supply)
 }
 
 /// The same by a replica of this name, which the document tells.
 #[must_use]
-pub(crate) fn admit_by(
+pub(crate) fn admit_by<'n>(
     by: &str,
     pod: &Value,
-    namespace: &str,
+    namespace: impl Into<Namespace<'n>>,
     policies: &Policies,
     supply: &Supply,
 ) -> Admission {

@@ -4,7 +4,7 @@ use crate::args::Args;
 use crate::certificate::Keeper;
 use crate::metrics::Metrics;
 use crate::routes::{Webhook, routes};
-use crate::{demand_watch, policy_events, supply_watch};
+use crate::{demand_watch, namespaces, policy_events, supply_watch};
 use anyhow::Context;
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::policy_file::PolicyStore;
@@ -21,7 +21,7 @@ const STAYING: &str = "restart";
 
 /// Runs the webhook until `stop`, and a grace after it: it is not ready then, and serves on until nobody asks any more.
 ///
-/// It accepts connections once it has a certificate and knows the cluster's GPUs: until then pods with GPU requests are
+/// It accepts connections once it has a certificate and knows the cluster's GPUs, and the namespaces where its policies ask for them: until then pods with GPU requests are
 /// refused by the API server itself, and no other pod comes here.
 pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let policy = PolicyStore::open(&args.policy).context("--policy")?;
@@ -58,6 +58,12 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
         told.await;
         Ok(())
     });
+    let (labels, known) = namespaces::channel();
+    let follow = namespaces::follow(client.clone(), policy.changes(), labels, end.clone());
+    tasks.spawn(async {
+        follow.await;
+        Ok(())
+    });
     let follow = supply_watch::follow(client.clone(), publisher, end.clone());
     tasks.spawn(async {
         follow.await;
@@ -66,7 +72,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let grace = Duration::try_from(args.grace).context("--grace")?;
     tasks.spawn(leave(readiness.clone(), grace, stop.clone(), end.clone()));
 
-    let webhook = Webhook { policy, supply, metrics };
+    let webhook = Webhook { policy, supply, namespaces: known, metrics };
     let result = tokio::select! {
         result = serve_admissions(args, client, webhook, readiness, Stops { stop, end: end.clone() }) => result,
         error = first_failure(&mut tasks) => Err(error),
@@ -137,6 +143,12 @@ async fn serve_admissions(
     tokio::select! {
         () = end.cancelled() => return Ok(()),
         known = webhook.supply.known() => known?,
+    }
+    if webhook.policy.current().read_namespace_labels() {
+        tokio::select! {
+            () = end.cancelled() => return Ok(()),
+            known = webhook.namespaces.known() => known?,
+        }
     }
     readiness.set("inventory", true);
 

@@ -11,6 +11,7 @@
 //! | `routes` | HTTP: one question, one answer, one log line |
 //! | `policy_events` | what becomes of policy files, as Events |
 //! | `supply_watch` | what the cluster's GPUs can serve, from the `GpuNodes` |
+//! | `namespaces` | the labels of namespaces, while a policy asks for them |
 //! | `demand_watch`, `recent` | what of it pods wait for already, by the extender's word and by what was admitted here |
 //! | `certificate`, `ca_bundle` | the certificate, and that the API server trusts it |
 //! | [`app`], [`args`], `metrics` | the program |
@@ -26,6 +27,7 @@ mod decision;
 mod demand_watch;
 mod edit;
 mod metrics;
+mod namespaces;
 mod patch;
 mod patience;
 mod policy_events;

@@ -62,7 +62,7 @@ fn carry(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
     if fit.node.is_some() {
         placement::take_node_name(edit);
     }
-    affinity::require(edit, document, fit.node.as_deref());
+    affinity::require(edit, document, fit);
     for Variable { list, index, place, .. } in &fit.taken_out {
         edit.remove(&["spec", list, &index.to_string(), "env", &place.to_string()]);
     }

@@ -3,6 +3,7 @@
 use crate::admit::{Admission, admit_by};
 use crate::decision::Decision;
 use crate::metrics::{Metrics, Outcome};
+use crate::namespaces::Namespaces;
 use crate::patience::{Doubt, FOR_WORD, weigh};
 use crate::review::{self, Request};
 use crate::supply_watch::LiveSupply;
@@ -12,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing::post};
 use bytes::Bytes;
 use kerf_core::contract::Slices;
-use kerf_core::policy::Supply;
+use kerf_core::policy::{Namespace, Supply};
 use kerf_runtime::policy_file::PolicyStore;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ pub(crate) struct Webhook {
     pub policy: PolicyStore,
     /// What the cluster can serve.
     pub supply: LiveSupply,
+    /// The labels of namespaces, where policies ask for them.
+    pub namespaces: Namespaces,
     /// What is counted.
     pub metrics: Metrics,
 }
@@ -74,12 +77,17 @@ impl Webhook {
     /// Decides on a pod by what is free once those are served who were admitted before it. Where more is known in a moment
     /// that may make it another decision, that is waited for (see [`weigh`]).
     async fn admit(&self, request: &Request) -> Admission {
+        let labels = match self.policy.current().read_namespace_labels() {
+            true => self.namespaces.labels(&request.namespace).await,
+            false => None,
+        };
+        let namespace = Namespace { name: &request.namespace, labels: labels.as_deref() };
         let began = time::Instant::now();
         let mut news = self.supply.news();
         let mut doubt: Option<Doubt> = None;
         loop {
             news.mark_unchanged();
-            let why = match self.decide(request, began, doubt.as_ref().map(|doubt| &doubt.about)) {
+            let why = match self.decide(request, namespace, began, doubt.as_ref().map(|doubt| &doubt.about)) {
                 ControlFlow::Break(admission) => return admission,
                 ControlFlow::Continue(why) => why,
             };
@@ -97,13 +105,13 @@ impl Webhook {
     fn decide(
         &self,
         request: &Request,
+        namespace: Namespace<'_>,
         began: time::Instant,
         doubt: Option<&Slices<u32>>,
     ) -> ControlFlow<Admission, Doubt> {
         let policies = self.policy.current();
-        let admit = |supply: &Supply| {
-            admit_by(self.supply.replica(), &request.object, &request.namespace, &policies, supply)
-        };
+        let admit =
+            |supply: &Supply| admit_by(self.supply.replica(), &request.object, namespace, &policies, supply);
         let counts = !request.dry_run.unwrap_or(false);
         let mut tries = 0;
         loop {

@@ -2,7 +2,7 @@
 
 use super::decide::{Verdict, decide};
 use super::explain::supply;
-use super::manifest::{documents, pods};
+use super::manifest::{Namespaces, documents, pods};
 use anyhow::{Context as _, bail, ensure};
 use kerf_core::policy::{Policies, Supply};
 use kerf_runtime::policy_file;
@@ -19,7 +19,7 @@ const EXPECTED: &str = ".expected.yaml";
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A folder of files `*.yaml`, each with one pod. What is expected of it stands under `expect` in another document of
-    /// the file, or in `<name>.expected.yaml`.
+    /// the file, or in `<name>.expected.yaml`. A Namespace beside the pod tells its labels.
     folder: PathBuf,
     /// The policies: a file, or a folder of files.
     #[arg(long, value_name = "PATH", default_value = "policies")]
@@ -118,8 +118,9 @@ fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<(St
     };
     let found: Vec<_> = manifests.iter().flat_map(|manifest| pods(manifest, "default")).collect();
     let [found] = found.as_slice() else { bail!("there are {} pods; write one for each case", found.len()) };
-    let decision =
-        decide(&found.pod, &found.namespace, policies, supply).context("failed to read the pod")?;
+    let namespaces = Namespaces::of(&manifests);
+    let decision = decide(&found.pod, namespaces.get(&found.namespace), policies, supply)
+        .context("failed to read the pod")?;
     let policy = policies.of_pod(&decision.facts).map_or("", |policy| policy.name());
     Ok((got(policy, &decision.verdict), differences(&expected, policy, &decision.verdict)))
 }

@@ -13,8 +13,8 @@ pub(super) fn run(paths: &[PathBuf], out: &mut impl Write) -> anyhow::Result<()>
     for path in paths {
         match policy_file::check(path) {
             Ok(contents) => {
-                for content in contents.files() {
-                    write!(out, "{}", summary(content))?;
+                for (content, pods) in contents.files() {
+                    write!(out, "{}", summary(content, pods))?;
                 }
                 let mut fails = false;
                 for (finding, place) in contents.findings() {
@@ -40,14 +40,17 @@ pub(super) fn run(paths: &[PathBuf], out: &mut impl Write) -> anyhow::Result<()>
 }
 
 /// A line for each policy of a good file.
-fn summary(content: &Content) -> String {
+fn summary(content: &Content, pods: &[Policy]) -> String {
     let path = content.path.display();
-    let pods = content.pods.iter().map(|written| of_pods(&written.policy));
+    let pods = pods.iter().map(of_pods);
     let nodes = content.nodes.iter().map(|written| of_nodes(&written.policy));
     pods.chain(nodes).fold(String::new(), |lines, policy| lines + &format!("{path}: good; {policy}\n"))
 }
 
 fn of_pods(policy: &Policy) -> String {
+    if policy.deny().is_some() {
+        return format!("GpuPolicy {}: denies", policy.name());
+    }
     let classes = IsolationClass::ALL.into_iter().filter_map(|class| {
         let kinds: Vec<_> = policy.kinds(class)?.iter().map(ToString::to_string).collect();
         Some(format!("{class}: {}", kinds.join(", then ")))

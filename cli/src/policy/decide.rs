@@ -2,7 +2,7 @@
 
 use kerf_core::admission::{self, Admitted};
 use kerf_core::contract::RequestDocument;
-use kerf_core::policy::{PodFacts, Policies, Supply};
+use kerf_core::policy::{Namespace, PodFacts, Policies, Supply};
 use kerf_core::request::{self, PodView};
 use serde::Deserialize;
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub(super) struct Decision {
 /// Decides on a Pod's JSON.
 pub(super) fn decide(
     pod: &Value,
-    namespace: &str,
+    namespace: Namespace<'_>,
     policies: &Policies,
     supply: &Supply,
 ) -> Result<Decision, serde_json::Error> {

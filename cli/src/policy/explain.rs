@@ -1,10 +1,10 @@
 //! `kerf policy explain`: which policy is for a pod, and what it would get.
 
 use super::decide::{Decision, Verdict, decide};
-use super::manifest::{Found, documents, pods};
+use super::manifest::{Found, Namespaces, documents, pods};
 use crate::simulate::snapshot;
 use anyhow::{Context as _, bail};
-use kerf_core::policy::{Policies, Supply};
+use kerf_core::policy::{Mismatch, Policies, Policy, Supply};
 use kerf_runtime::policy_file;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// What is explained.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A manifest with pods, or with objects that make pods; `-` for standard input.
+    /// A manifest with pods, or with objects that make pods; `-` for standard input. Namespaces in it tell their labels.
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     file: PathBuf,
     /// The policies: a file, or a folder of files.
@@ -35,8 +35,9 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     if found.is_empty() {
         bail!("{}: there is no pod, and nothing that makes pods", args.file.display());
     }
+    let namespaces = Namespaces::of(&documents);
     for found in &found {
-        let decision = decide(&found.pod, &found.namespace, &policies, &supply);
+        let decision = decide(&found.pod, namespaces.get(&found.namespace), &policies, &supply);
         let decision = decision.with_context(|| format!("{}: failed to read the pod", found.what))?;
         write!(out, "{}", text(&found.what, &policies, &decision))?;
     }
@@ -50,14 +51,40 @@ pub(super) fn supply(gpunodes: Option<&Path>) -> anyhow::Result<Supply> {
     snapshot::supply(&text).with_context(|| path.display().to_string())
 }
 
+/// The fields of a policy that extends another, each with the policy that has it.
+fn inherited(policy: &Policy) -> Vec<String> {
+    let lineage = policy.lineage();
+    if lineage.bases.is_empty() {
+        return Vec::new();
+    }
+    // A policy that was read is written without an error.
+    let spec = serde_json::to_value(policy.spec()).unwrap_or_default();
+    let field = |(field, origin): (&String, &String)| {
+        let value = spec.get(field).map_or_else(|| "not set".to_owned(), ToString::to_string);
+        format!("    {field}: {value}  # {origin}")
+    };
+    let fields = lineage.origins.iter().filter(|(field, _)| *field != "extends").map(field);
+    [format!("    extends {}", lineage.bases.join(", which extends "))].into_iter().chain(fields).collect()
+}
+
 fn text(what: &str, policies: &Policies, decision: &Decision) -> String {
     let mut lines = vec![what.to_owned()];
-    for (policy, mismatch) in policies.passed(&decision.facts) {
+    let passed = policies.passed(&decision.facts).into_iter();
+    for (policy, mismatch) in passed.take_while(|(_, m)| !matches!(m, Mismatch::UnknownNamespace(_))) {
         lines.push(format!("  not {}: {mismatch}", policy.name()));
     }
-    match policies.of_pod(&decision.facts) {
-        Some(policy) => lines.push(format!("  policy {}", policy.name())),
-        None => lines.push("  no policy matches".to_owned()),
+    match policies.decided(&decision.facts) {
+        Ok(Some(policy)) => {
+            lines.push(format!("  policy {}", policy.name()));
+            lines.extend(inherited(policy));
+        }
+        Ok(None) => lines.push("  no policy matches".to_owned()),
+        Err(undecided) => {
+            let (policy, namespace) = (undecided.policy, undecided.namespace);
+            lines.push(format!(
+                "  policy {policy} selects namespaces by label; write the Namespace {namespace} with its labels into the manifest"
+            ));
+        }
     }
     match &decision.verdict {
         Verdict::Untouched => lines.push("  asks for no slice and is left as it is".to_owned()),

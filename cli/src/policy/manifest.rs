@@ -1,8 +1,13 @@
 //! Pods in manifests: by themselves, in lists, and as templates.
 
 use anyhow::Context as _;
+use kerf_core::policy::Namespace;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
+
+/// The label that every Namespace has, with its name.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// A pod that a manifest has.
 pub(super) struct Found {
@@ -24,6 +29,39 @@ pub(super) fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
     let text = text.with_context(|| format!("failed to read {}", path.display()))?;
     let documents = serde_saphyr::from_multiple::<Value>(&text);
     documents.map_err(|error| anyhow::anyhow!("{}: {}", path.display(), error.without_snippet()))
+}
+
+/// The labels of the Namespaces in a manifest, by name.
+#[derive(Debug, Default)]
+pub(super) struct Namespaces(BTreeMap<String, BTreeMap<String, String>>);
+
+impl Namespaces {
+    /// Those of these documents.
+    pub fn of(documents: &[Value]) -> Self {
+        let mut all = Self::default();
+        documents.iter().for_each(|document| all.read(document));
+        all
+    }
+
+    /// A namespace by name, with its labels where the manifest has it.
+    pub fn get<'n>(&'n self, name: &'n str) -> Namespace<'n> {
+        Namespace { name, labels: self.0.get(name) }
+    }
+
+    fn read(&mut self, document: &Value) {
+        if let Some(items) = document.get("items").and_then(Value::as_array) {
+            return items.iter().for_each(|item| self.read(item));
+        }
+        let name = document.pointer("/metadata/name").and_then(Value::as_str);
+        let (Some("Namespace"), Some(name)) = (document.get("kind").and_then(Value::as_str), name) else {
+            return;
+        };
+        let written = document.pointer("/metadata/labels").and_then(Value::as_object).into_iter().flatten();
+        let mut labels: BTreeMap<String, String> =
+            written.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
+        labels.insert(NAME_LABEL.to_owned(), name.to_owned());
+        self.0.insert(name.to_owned(), labels);
+    }
 }
 
 /// The pods of a document; `namespace` is that of objects that name none. What has no pod has none.

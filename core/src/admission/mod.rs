@@ -13,7 +13,7 @@ pub use restored::{Restored, restored};
 pub use unseen::Unseen;
 
 use crate::contract::RequestDocument;
-use crate::policy::{self, Choice, Denied, Policies, Policy, Supply};
+use crate::policy::{self, Choice, Denied, Namespace, Policies, Policy, Supply, Undecided};
 use crate::request::{self, AskError, NodeSelection, PodAsk, PodView, Reading};
 use serde::Deserialize;
 use serde_json::Value;
@@ -47,6 +47,9 @@ pub enum Refusal {
     /// It would go past kerf.
     #[error(transparent)]
     Unfit(#[from] Unfit),
+    /// Which policy is for it is not known yet.
+    #[error(transparent)]
+    Undecided(#[from] Undecided),
     /// No policy is for it.
     #[error(
         "no policy of kerf's matches a pod of namespace {0}, so it may not ask for a slice; ask an admin for a GpuPolicy that does"
@@ -59,18 +62,20 @@ pub enum Refusal {
 
 impl Refusal {
     /// What [`reason`](Self::reason) may be.
-    pub const REASONS: [&str; 5] = ["request", "policy", "bypass", "no-policy", "unreadable"];
+    pub const REASONS: [&str; 6] =
+        ["request", "policy", "bypass", "no-policy", "unreadable", "unknown-namespace"];
 
     /// One word for what kind of refusal it is.
     #[must_use]
     pub fn reason(&self) -> &'static str {
-        let [request, policy, bypass, no_policy, unreadable] = Self::REASONS;
+        let [request, policy, bypass, no_policy, unreadable, unknown_namespace] = Self::REASONS;
         match self {
             Self::Ask(_) => request,
             Self::Policy(_) => policy,
             Self::Unfit(_) => bypass,
             Self::NoPolicy(_) => no_policy,
             Self::Pod(_) => unreadable,
+            Self::Undecided(_) => unknown_namespace,
         }
     }
 }
@@ -78,21 +83,26 @@ impl Refusal {
 /// Decides on `pod`, a Pod's JSON, which is created in `namespace`; `None` if it asks for no slice.
 ///
 /// A pod that was admitted before, or carries what only kerf writes for another reason, is decided on anew: see [`restored`].
-pub fn decide<'p>(
+/// Where a policy asks for labels of the namespace, these must be known, or the pod is refused.
+pub fn decide<'p, 'n>(
     pod: &Value,
-    namespace: &str,
+    namespace: impl Into<Namespace<'n>>,
     policies: &'p Policies,
     supply: &Supply,
 ) -> Result<Option<Admitted<'p>>, Refusal> {
     let restored = restored(pod);
     let mut view = PodView::deserialize(&*restored.pod)?;
     restored.name_container(&mut view);
-    let policy = policies.of_pod(&view.facts(namespace, &request::models_named(&view)));
+    let namespace = namespace.into();
+    let policy = policies.decided(&view.facts(namespace, &request::models_named(&view)))?;
+    if let Some((policy, reason)) = policy.and_then(|policy| Some((policy, policy.deny()?))) {
+        return denied(&view, policies, policy, reason);
+    }
     let reading =
         policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
     let Some(mut ask) = request::read(&view, &reading)? else { return Ok(None) };
-    let policy = policy.ok_or_else(|| Refusal::NoPolicy(namespace.to_owned()))?;
-    let selected = supply.selected(&NodeSelection::of(&view.spec));
+    let policy = policy.ok_or_else(|| Refusal::NoPolicy(namespace.name.to_owned()))?;
+    let selected = supply.selected(&nodes(&view, policy)?);
     let choose = |ask: &PodAsk| -> Result<Choice, Denied> {
         let mut choice = policy::choose(policy, &selected, ask)?;
         choice.document.asked = Some(request::asked_limits(&view));
@@ -126,3 +136,37 @@ pub fn decide<'p>(
     let warnings = warnings.chain(fit.warnings()).collect();
     Ok(Some(Admitted { policy, document, again, fit, warnings }))
 }
+
+/// A pod whose policy gives it nothing: it is refused if it asks in any way that some policy understands, rightly or not.
+fn denied<'p>(
+    view: &PodView,
+    policies: &Policies,
+    policy: &Policy,
+    reason: &str,
+) -> Result<Option<Admitted<'p>>, Refusal> {
+    let dialects = policies.pods.iter().flat_map(|policy| &policy.spec().dialects).copied().collect();
+    let reading = Reading { dialects: &dialects, ..Reading::WITHOUT_POLICY };
+    if let Ok(None) = request::read(view, &reading) {
+        return Ok(None);
+    }
+    let (policy, reason) = (policy.name().to_owned(), reason.to_owned());
+    Err(Denied::Nothing { policy, reason }.into())
+}
+
+/// The nodes that the pod may be on, by its own words and by its policy's.
+fn nodes(view: &PodView, policy: &Policy) -> Result<NodeSelection, Denied> {
+    let required = &policy.spec().node_selector;
+    let other = required.iter().find_map(|(key, wanted)| {
+        let found = view.spec.node_selector.get(key).filter(|found| *found != wanted)?;
+        Some(Denied::Nodes {
+            key: key.clone(),
+            found: found.clone(),
+            wanted: wanted.clone(),
+            policy: policy.name().to_owned(),
+        })
+    });
+    other.map_or_else(|| Ok(NodeSelection::of(&view.spec).with_labels(required)), Err)
+}
+
+#[cfg(test)]
+mod bounds_tests;

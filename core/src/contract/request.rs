@@ -193,11 +193,12 @@ impl RequestDocument {
         self.decision() == other.decision()
     }
 
-    /// Whether both say the same but for the names that were chosen.
+    /// Whether both say the same but for the names that were chosen, and the GPUs that follow from these.
     #[must_use]
     pub fn asks_as(&self, other: &Self) -> bool {
         let request = |document: &Self| {
-            let mut request = Self { static_nodes: false, ..document.decision() };
+            let mut request =
+                Self { static_nodes: false, gpus: GpuSelection::default(), ..document.decision() };
             for container in &mut request.containers {
                 container.resource = ResourceName::Whole;
             }

@@ -16,7 +16,7 @@ pub(super) use way::{Way, needed};
 use super::{Asked, Policy, Room, Supply};
 use crate::contract::{Chosen, ContainerRequest, PassedOver, REQUEST_VERSION, Reason, RequestDocument};
 use crate::kind::{IsolationClass, Kind};
-use crate::request::{Claim, ContainerAsk, PodAsk, Want};
+use crate::request::{Claim, ContainerAsk, GpuSelection, PodAsk, Want};
 use crate::resource::ResourceName;
 use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use names::{Need, conceivable, largest, served, strongest_class};
@@ -55,17 +55,38 @@ struct Outlook {
 fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied> {
     let class = class::class(policy, supply, ask);
     let kinds = kinds(policy, class)?;
-    let mut choosing = Choosing { policy, supply, ask, class, kinds, made: Made::default() };
-    for container in &ask.containers {
-        choosing.container(container)?;
+    let beyond = || Denied::Models {
+        asked: join(&ask.gpus.models),
+        not: join(&ask.gpus.not_models),
+        policy: policy.name().to_owned(),
+        allowed: join(&policy.spec().models),
+    };
+    let mut gpus = policy.gpus(&ask.gpus).ok_or_else(beyond)?;
+    let made = loop {
+        let mut choosing =
+            Choosing { policy, supply, class, kinds, gpus: gpus.clone(), made: Made::default() };
+        for container in &ask.containers {
+            choosing.container(container)?;
+        }
+        // What a later container's kind leaves of the GPUs is all that those before it may have: they are chosen for by that. Each
+        // round leaves fewer models.
+        let is_judged = ask.containers.len() <= 1 || choosing.gpus == gpus;
+        gpus = choosing.gpus;
+        if is_judged {
+            break choosing.made;
+        }
+    };
+    let Made { containers, passed, waits, short, mut warnings } = made;
+    let beyond = policy.models_beyond(&ask.gpus);
+    if !beyond.is_empty() {
+        warnings.push(Warning::ModelsBeyond(join(&beyond), policy.name().to_owned()));
     }
-    let Made { containers, passed, waits, short, mut warnings } = choosing.made;
     warnings.extend(ask.ignored.iter().cloned().map(Warning::Ignored));
     let document = RequestDocument {
         version: REQUEST_VERSION,
         isolation: class,
         containers,
-        gpus: ask.gpus.clone(),
+        gpus,
         moves_nobody: !policy.spec().preemption.moves_others,
         static_nodes: false,
         asked: None,
@@ -79,7 +100,7 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied>
             waits,
         }),
     };
-    check_pod(policy, &document, |name| supply.at_most(name, &ask.gpus))?;
+    check_pod(policy, &document, |name| supply.at_most(name, &document.gpus))?;
     Ok(Outlook { choice: Choice { document, warnings }, has_room: !short })
 }
 
@@ -155,9 +176,10 @@ fn check_pod(
 struct Choosing<'c> {
     policy: &'c Policy,
     supply: &'c Supply,
-    ask: &'c PodAsk,
     class: IsolationClass,
     kinds: &'c [Kind],
+    /// The GPUs that are left to the pod by what it names, the policy, and the kinds of the containers that were chosen for.
+    gpus: GpuSelection,
     made: Made,
 }
 
@@ -171,21 +193,23 @@ struct Made {
     warnings: Vec<Warning>,
 }
 
-/// A name, and whether some GPU of the cluster serves it.
-#[derive(Debug, Clone, Copy)]
+/// A name, whether some GPU of the cluster serves it, and the GPUs that it may be of.
+#[derive(Debug, Clone)]
 struct Named {
     size: SizeGb,
     resource: ResourceName,
     served: bool,
+    gpus: GpuSelection,
 }
 
 impl Choosing<'_> {
     fn container(&mut self, container: &ContainerAsk) -> Result<(), Denied> {
         check_count(self.policy, &container.name, container.count)?;
-        let Named { size, resource, served } = match container.want {
+        let Named { size, resource, served, gpus } = match container.want {
             Want::Size(size) => self.by_size(container, size)?,
             _ => self.by_name(container)?,
         };
+        self.gpus = gpus;
         if !self.kinds.contains(&resource.kind()) || strongest_class(resource) < self.class {
             let (policy, kinds) = (self.policy.name().to_owned(), join(self.kinds));
             let container = container.name.clone();
@@ -217,62 +241,82 @@ impl Choosing<'_> {
     fn by_size(&mut self, container: &ContainerAsk, asked: SizeGb) -> Result<Named, Denied> {
         check_size(self.policy, &container.name, asked)?;
         let size = self.stepped(&container.name, asked);
-        let need = Need { size, memory: container.memory, compute: container.compute, gpus: &self.ask.gpus };
-        if let Some(resource) = self.kept(container, &need) {
-            return Ok(Named { size, resource, served: true });
+        let kinds = self.kinds_for(container)?;
+        let allowed: Vec<(Kind, GpuSelection)> =
+            kinds.iter().filter_map(|kind| Some((*kind, self.policy.gpus_for(*kind, &self.gpus)?))).collect();
+        if allowed.is_empty() {
+            return Err(self.no_model(container, &join(&kinds)));
+        }
+        let need = |gpus| Need { size, memory: container.memory, compute: container.compute, gpus };
+        if let Some(kept) = self.kept(container, size, &allowed) {
+            return Ok(kept);
         }
         let mut passed = Vec::new();
-        let (mut first, mut too_small): (Option<(usize, ResourceName)>, _) = (None, None);
-        let kinds = self.kinds_for(container)?;
+        let (mut first, mut too_small): (Option<(usize, Named)>, Option<(usize, Named)>) = (None, None);
         for kind in &*kinds {
             let pass = |reason| PassedOver { container: container.name.clone(), kind: *kind, reason };
+            let Some((_, gpus)) = allowed.iter().find(|(allowed, _)| allowed == kind) else {
+                passed.push(pass(Reason::NotServed));
+                continue;
+            };
+            let need = need(gpus);
+            let named = |way: &Way| Named { size, resource: way.resource, served: true, gpus: gpus.clone() };
             let names = self.ways(*kind, &need, container.count);
             let ways: Vec<Way> =
-                names.into_iter().map(|name| self.way(container, name, &need.asked())).collect();
+                names.into_iter().map(|name| self.way(container, name, &need.asked(), gpus)).collect();
             if let Some(way) = ways.iter().find(|way| way.is_enough(Room::left)) {
                 self.fall_back(way.resource, passed);
-                return Ok(Named { size, resource: way.resource, served: true });
+                return Ok(named(way));
             }
-            let large = ways.iter().find(|way| way.is_ever_enough(self.supply, &need.asked(), need.gpus));
+            let large = ways.iter().find(|way| way.is_ever_enough(self.supply, &need.asked(), gpus));
             let Some(way) = large.or(ways.first()) else {
                 passed.push(pass(Reason::NotServed));
                 continue;
             };
             let waits = if large.is_some() { &mut first } else { &mut too_small };
-            waits.get_or_insert((passed.len(), way.resource));
+            waits.get_or_insert_with(|| (passed.len(), named(way)));
             passed.push(pass(way.full()));
         }
-        if let Some((before, resource)) = first.or(too_small) {
+        let is_ever_enough = first.is_some();
+        if let Some((before, named)) = first.or(too_small) {
             let waits = passed.get(before).cloned();
             passed.truncate(before);
-            self.fall_back(resource, passed);
+            self.fall_back(named.resource, passed);
             self.made.warnings.extend(waits.clone().map(Warning::Waits));
             self.made.waits.extend(waits);
-            let never = first.is_none().then(|| self.distinct_warning(container)).flatten();
-            self.made.warnings.extend(never);
+            self.made.warnings.extend(self.distinct_warning(container).filter(|_| !is_ever_enough));
             self.made.short = true;
-            return Ok(Named { size, resource, served: true });
+            return Ok(named);
         }
         self.made.short = true;
-        self.want_one_replica(&kinds, container, &need)?;
-        let position = kinds.iter().position(|kind| conceivable(*kind, &need).is_some());
-        let resource = position.and_then(|at| conceivable(*kinds.get(at)?, &need));
-        let resource = resource.ok_or_else(|| self.no_slice(&kinds, container, &need))?;
-        passed.truncate(position.unwrap_or(0));
+        self.want_one_replica(container, &allowed, &need(&self.gpus).asked())?;
+        let found = allowed.iter().find_map(|(kind, gpus)| {
+            let resource = conceivable(*kind, &need(gpus))?;
+            Some((*kind, Named { size, resource, served: false, gpus: gpus.clone() }))
+        });
+        let (kind, named) = found.ok_or_else(|| self.no_slice(&kinds, container, &need(&self.gpus)))?;
+        passed.truncate(kinds.iter().position(|tried| *tried == kind).unwrap_or(0));
         self.made.passed.extend(passed);
-        Ok(Named { size, resource, served: false })
+        Ok(named)
     }
 
     /// The name that the pod carries already, if it could be chosen now. What had room at the first choice may have none for
     /// a second one, of which the first has taken its part.
-    fn kept(&mut self, container: &ContainerAsk, need: &Need) -> Option<ResourceName> {
-        let carried = container.carried?;
-        let served = |kind: &Kind| self.ways(*kind, need, container.count).contains(&carried);
-        if !self.kinds.iter().any(served) {
-            return None;
-        }
-        self.made.short |= !self.way(container, carried, &need.asked()).is_enough(Room::left);
-        Some(carried)
+    fn kept(
+        &mut self,
+        container: &ContainerAsk,
+        size: SizeGb,
+        allowed: &[(Kind, GpuSelection)],
+    ) -> Option<Named> {
+        let resource = container.carried?;
+        let found = allowed.iter().find_map(|(kind, gpus)| {
+            let need = Need { size, memory: container.memory, compute: container.compute, gpus };
+            let is_served = self.ways(*kind, &need, container.count).contains(&resource);
+            is_served.then(|| (need.asked(), gpus.clone()))
+        });
+        let (asked, gpus) = found?;
+        self.made.short |= !self.way(container, resource, &asked, &gpus).is_enough(Room::left);
+        Some(Named { size, resource, served: true, gpus })
     }
 
     /// The names by which a kind serves the need: what managed nodes are cut for, then what static nodes have, the smallest
@@ -285,15 +329,16 @@ impl Choosing<'_> {
     }
 
     /// What there is of a name for a container, after those that were chosen for before it.
-    fn way(&self, container: &ContainerAsk, resource: ResourceName, asked: &Asked) -> Way {
+    fn way(
+        &self,
+        container: &ContainerAsk,
+        resource: ResourceName,
+        asked: &Asked,
+        gpus: &GpuSelection,
+    ) -> Way {
         let claim = Claim { role: container.role, resource, count: container.count };
-        Way::of(
-            self.supply,
-            resource,
-            asked,
-            &self.ask.gpus,
-            needed(&self.made.containers, claim, container.distinct_gpus),
-        )
+        let needed = needed(&self.made.containers, claim, container.distinct_gpus);
+        Way::of(self.supply, resource, asked, gpus, needed)
     }
 
     /// `asked`, or the next larger step of the policy's, within the largest that it allows.
@@ -327,11 +372,11 @@ impl Choosing<'_> {
             warnings.push(Warning::SeveralInstances(name.clone(), container.count, resource));
         }
         if let ResourceName::Mig(profile) = resource {
-            let memory = self.supply.memory_of(profile, &self.ask.gpus);
+            let memory = self.supply.memory_of(profile, &self.gpus);
             warnings.extend(less(memory, container, size, resource));
         } else if resource.is_plugins() && size != SizeGb::ANY {
             let asked = Asked { size, memory: container.memory, compute: container.compute };
-            let offer = self.supply.fixed_least(resource, &asked, &self.ask.gpus);
+            let offer = self.supply.fixed_least(resource, &asked, &self.gpus);
             let memory = offer.and_then(|offer| offer.memory);
             let given = offer.and_then(|offer| offer.size).filter(|given| *given > size);
             warnings.extend(less(memory, container, size, resource));
@@ -344,12 +389,24 @@ impl Choosing<'_> {
 
     /// Why no kind of the class can be thought of that serves the need.
     fn no_slice(&self, kinds: &[Kind], container: &ContainerAsk, need: &Need) -> Denied {
-        let without = Need { compute: None, ..*need };
-        if kinds.iter().any(|kind| conceivable(*kind, &without).is_some()) {
+        let allowed = |kind: &Kind| Some((*kind, self.policy.gpus_for(*kind, need.gpus)?));
+        let allowed: Vec<(Kind, GpuSelection)> = kinds.iter().filter_map(allowed).collect();
+        let without = |gpus| Need { compute: None, gpus, ..*need };
+        if allowed.iter().any(|(kind, gpus)| conceivable(*kind, &without(gpus)).is_some()) {
             return self.no_compute(container);
         }
-        let name = container.name.clone();
-        Denied::Size { container: name, size: need.size, kinds: join(kinds), most: largest(kinds) }
+        let (name, kinds) = (container.name.clone(), join(kinds));
+        match allowed.iter().filter_map(|(kind, gpus)| largest(*kind, gpus)).max() {
+            Some(most) => Denied::Size { container: name, size: need.size, kinds, most },
+            None => self.no_model(container, &kinds),
+        }
+    }
+
+    /// That no model which the pod may have can serve what it asks.
+    fn no_model(&self, container: &ContainerAsk, what: &str) -> Denied {
+        let (container, policy) = (container.name.clone(), self.policy.name().to_owned());
+        let models = if self.gpus.models.is_empty() { "any".to_owned() } else { join(&self.gpus.models) };
+        Denied::NoModel { container, what: what.to_owned(), policy, models }
     }
 
     fn no_compute(&self, container: &ContainerAsk) -> Denied {

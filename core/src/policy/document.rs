@@ -1,7 +1,9 @@
 //! The policy file as admins write it, and the checked policy made of it.
 
+use super::Lineage;
 use super::document_check::problems;
 use super::document_fault::PolicyError;
+use super::matching::listed;
 use super::signature::Signature;
 use super::{Cap, Dialect, EnvironmentRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule, WaitingRule};
 use crate::kind::{IsolationClass, Kind};
@@ -39,16 +41,36 @@ pub struct Metadata {
 /// `spec` of a policy file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("anyOf" = super::schema::complete())))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicySpec {
     /// The pods that the policy is for; all of them if it is absent. Of several policies the first that matches holds.
     #[serde(default, rename = "match", skip_serializing_if = "PodMatch::is_all")]
     pub pods: PodMatch,
+    /// The policy whose `spec` holds for each field that is not written here. `match`, `deny` and `extends` are never inherited, and
+    /// a field that is written replaces the whole of the other's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extends: Option<String>,
+    /// Why these pods may have no GPU at all. Such a policy has `match` beside it and nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deny: Option<String>,
     /// The class of a pod that names none.
-    pub default_isolation: IsolationClass,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_isolation: Option<IsolationClass>,
     /// For each class the kinds to try, first choice first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[cfg_attr(feature = "schema", schemars(extend("propertyNames" = super::schema::class_names())))]
     pub isolation: BTreeMap<IsolationClass, Vec<Kind>>,
+    /// The GPU models that the pods may have (`H100-80GB`); all if it is absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
+    #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
+    pub models: Vec<String>,
+    /// For each of these GPU models the kinds that may be of it. A model that is not named may serve every kind.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kinds_by_model: BTreeMap<String, Vec<Kind>>,
+    /// Labels, with their values, of the nodes that the pods may be on; all nodes if it is absent.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
     /// Added to admitted pods, so that they may run on tainted GPU nodes.
     #[serde(default = "default_tolerations")]
     pub tolerations: Vec<Toleration>,
@@ -151,13 +173,15 @@ pub struct Toleration {
     pub effect: Option<String>,
 }
 
-/// A checked policy: each class has at least one kind, and none that isolates less than the class promises.
+/// A checked policy: each class has at least one kind, and none that isolates less than the class promises; one that denies has no
+/// class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Of `spec.match`.
     signature: Signature,
     name: String,
     spec: PolicySpec,
+    lineage: Lineage,
 }
 
 impl PolicyDocument {
@@ -176,22 +200,39 @@ impl TryFrom<PolicyDocument> for Policy {
         if let Some(error) = document.problems().into_iter().next() {
             return Err(error);
         }
-        let (name, spec) = (document.metadata.name, document.spec);
-        Ok(Self { signature: Signature::of_match(&spec.pods), name, spec })
+        Ok(Self::of(document, Lineage::default()))
     }
 }
 
 impl Policy {
+    /// Of a document without problems.
+    pub(super) fn of(document: PolicyDocument, lineage: Lineage) -> Self {
+        let (name, spec) = (document.metadata.name, document.spec);
+        Self { signature: Signature::of_match(&spec.pods), name, spec, lineage }
+    }
+
     /// The policy's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The class of a pod that names none.
+    /// Where its fields come from.
+    #[must_use]
+    pub fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+
+    /// Why its pods may have no GPU, if they may have none.
+    #[must_use]
+    pub fn deny(&self) -> Option<&str> {
+        self.spec.deny.as_deref()
+    }
+
+    /// The class of a pod that names none. A policy that denies serves no class at all.
     #[must_use]
     pub fn default_isolation(&self) -> IsolationClass {
-        self.spec.default_isolation
+        self.spec.default_isolation.unwrap_or(IsolationClass::Hardware)
     }
 
     /// The kinds that may serve `class`, first choice first; `None` if the class is forbidden.

@@ -5,7 +5,9 @@ use super::document_field::Field;
 use super::document_names::{labels, name, patterns, toleration, twice, words};
 use super::{Cap, PodMatch, PolicyDocument, PolicySpec, SizeRule};
 use crate::keys;
+use crate::kind::Kind;
 use crate::units::{LARGEST_SIZE, SizeGb};
+use serde_json::{Value, json};
 
 /// Everything that is wrong with `document`, in the order of its fields.
 pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
@@ -13,7 +15,18 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     let mut errors = head(api_version, kind, "GpuPolicy");
     errors.extend(name(&Field::of("metadata.name"), &metadata.name));
     errors.extend(of_match(&spec.pods));
+    if let Some(reason) = &spec.deny {
+        let deny = Field::of("spec.deny");
+        errors.extend(reason.trim().is_empty().then(|| PolicyFault::NoReason.of(deny)));
+        errors.extend(beside_deny(spec));
+        return errors;
+    }
+    // What it inherits was to be filled in before: alone it is not what its author means.
+    let extends = spec.extends.iter();
+    errors.extend(extends.map(|base| PolicyFault::NoBase(base.clone()).of(Field::of("spec.extends"))));
     errors.extend(isolation(spec));
+    errors.extend(models(spec));
+    errors.extend(labels(&Field::of("spec.nodeSelector"), &spec.node_selector));
     for (index, given) in spec.tolerations.iter().enumerate() {
         errors.extend(toleration(&Field::of("spec.tolerations").at(index), given));
     }
@@ -45,6 +58,9 @@ pub(super) fn head(version: &str, kind: &str, expected: &str) -> Vec<PolicyError
 fn of_match(pods: &PodMatch) -> Vec<PolicyError> {
     let field = Field::of("spec.match");
     let mut errors = patterns(&field.key("namespaces"), &pods.namespaces);
+    errors.extend(labels(&field.key("namespaceLabels"), &pods.namespace_labels));
+    let selector = pods.namespace_selector.iter();
+    errors.extend(selector.flat_map(|selector| selector.problems(&field.key("namespaceSelector"))));
     errors.extend(labels(&field.key("labels"), &pods.labels));
     errors.extend(patterns(&field.key("priorityClasses"), &pods.priority_classes));
     errors.extend(patterns(&field.key("serviceAccounts"), &pods.service_accounts));
@@ -54,8 +70,16 @@ fn of_match(pods: &PodMatch) -> Vec<PolicyError> {
 
 fn isolation(spec: &PolicySpec) -> Vec<PolicyError> {
     let mut errors = Vec::new();
-    if !spec.isolation.contains_key(&spec.default_isolation) {
-        errors.push(PolicyFault::Default(spec.default_isolation).of(Field::of("spec.defaultIsolation")));
+    let default = Field::of("spec.defaultIsolation");
+    match spec.default_isolation {
+        None => errors.push(PolicyFault::Missing.of(default)),
+        Some(_) if spec.isolation.is_empty() => {
+            errors.push(PolicyFault::Missing.of(Field::of("spec.isolation")));
+        }
+        Some(class) if !spec.isolation.contains_key(&class) => {
+            errors.push(PolicyFault::Default(class).of(default));
+        }
+        Some(_) => {}
     }
     for (class, kinds) in &spec.isolation {
         let field = Field::of("spec.isolation").key(class.to_string());
@@ -68,6 +92,42 @@ fn isolation(spec: &PolicySpec) -> Vec<PolicyError> {
         errors.extend(twice(&field, kinds));
     }
     errors
+}
+
+/// The fields that stand beside `deny`. One that is written as it would be if it were absent does no harm.
+fn beside_deny(spec: &PolicySpec) -> Vec<PolicyError> {
+    let alone = json!({"match": spec.pods, "deny": spec.deny});
+    let alone = serde_json::from_value::<PolicySpec>(alone).and_then(serde_json::to_value);
+    let (Ok(alone), Ok(Value::Object(written))) = (alone, serde_json::to_value(spec)) else {
+        return Vec::new();
+    };
+    let beside = written.into_iter().filter(|(field, value)| alone.get(field) != Some(value));
+    beside.map(|(field, _)| PolicyFault::BesideDeny.of(Field::of("spec").key(field))).collect()
+}
+
+/// The mistakes of the models and the kinds of each.
+fn models(spec: &PolicySpec) -> Vec<PolicyError> {
+    let mut errors = words(&Field::of("spec.models"), &spec.models);
+    for (model, kinds) in &spec.kinds_by_model {
+        let field = Field::of("spec.kindsByModel").key(model);
+        if !spec.models.is_empty() && !spec.models.contains(model) {
+            errors.push(PolicyFault::ModelNotAllowed(model.clone()).of(field.clone()));
+        }
+        if kinds.is_empty() {
+            errors.push(PolicyFault::NoKindOfGpu.of(field.clone()));
+        }
+        errors.extend(twice(&field, kinds));
+    }
+    if spec.models.is_empty() || !errors.is_empty() {
+        return errors;
+    }
+    let serves = |kind: &Kind| {
+        let mut kinds = spec.models.iter().map(|model| spec.kinds_by_model.get(model));
+        kinds.any(|kinds| kinds.is_none_or(|kinds| kinds.contains(kind)))
+    };
+    let idle = spec.isolation.iter().filter(|(_, kinds)| !kinds.is_empty() && !kinds.iter().any(serves));
+    let field = Field::of("spec.isolation");
+    idle.map(|(class, _)| PolicyFault::NoModelForClass.of(field.key(class.to_string()))).collect()
 }
 
 /// The mistake of a number that limits something.

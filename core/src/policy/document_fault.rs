@@ -1,5 +1,6 @@
 //! Everything that can be wrong with one policy document: each mistake one case with one text.
 
+use super::LabelOperator;
 use super::document_field::Field;
 use crate::kind::{IsolationClass, Kind};
 use crate::resource::ResourceName;
@@ -45,6 +46,43 @@ pub enum PolicyFault {
     /// No word at all.
     #[error("the text is empty; write a name, or remove it")]
     Blank,
+    /// A field without which a policy serves nobody.
+    #[error(
+        "the field is missing; write it, or name a policy that has it in spec.extends, or write spec.deny"
+    )]
+    Missing,
+    /// No reason for `deny`.
+    #[error("the reason is empty; write what a user who is refused shall read, or remove the field")]
+    NoReason,
+    /// A field beside `deny`.
+    #[error("a policy with spec.deny has spec.match and nothing else; remove this field, or spec.deny")]
+    BesideDeny,
+    /// The policy that a policy extends is not there.
+    #[error("no GpuPolicy is called {0}; write it into a policy file, or name another")]
+    NoBase(String),
+    /// The policy that a policy extends serves nobody.
+    #[error("policy {0} has spec.deny and gives nothing to extend; name another")]
+    DenyingBase(String),
+    /// A policy extends itself.
+    #[error("the policies {0} extend each other; remove spec.extends from one of them")]
+    Cycle(String),
+    /// What is inherited does not make a policy.
+    #[error("{0}; it is inherited, write the field here or correct it there")]
+    Unreadable(String),
+    /// A model for which kinds are named and which the policy does not allow.
+    #[error("{0} is not in spec.models, so its pods never have it; add it there, or remove this entry")]
+    ModelNotAllowed(String),
+    /// The models and kinds leave nothing for a class.
+    #[error(
+        "no GPU model of spec.models may serve a kind of this class by spec.kindsByModel; allow one there, or leave the class out to forbid it"
+    )]
+    NoModelForClass,
+    /// A selector that selects everything.
+    #[error("the selector is empty; name labels or expressions, or leave the field out for all namespaces")]
+    EmptySelector,
+    /// Values where there are none, or none where there must be some.
+    #[error("{0} {takes}", takes = if matches!(.0, LabelOperator::In | LabelOperator::NotIn) { "needs values; name at least one" } else { "takes no values; remove them" })]
+    Values(LabelOperator),
     /// A class falls below its promise.
     #[error("a slice of kind {kind} isolates less than {class} promises; remove it")]
     TooWeak {

@@ -74,6 +74,11 @@ pub(super) fn twice<T: PartialEq + ToString>(field: &Field, list: &[T]) -> Optio
     Some(PolicyFault::Twice(list[again].to_string()).of(field.at(again)))
 }
 
+/// The mistake of a label's key.
+pub(super) fn label_key(field: &Field, key: &str) -> Option<PolicyError> {
+    (!is_label_key(key)).then(|| PolicyFault::LabelKey(key.to_owned()).of(field.clone()))
+}
+
 /// The mistake of a label's value that may not be empty.
 pub(super) fn label_value(field: &Field, text: &str) -> Option<PolicyError> {
     (!is_word(text)).then(|| PolicyFault::LabelValue(text.to_owned()).of(field.clone()))

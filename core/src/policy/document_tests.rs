@@ -52,6 +52,11 @@ fn what_leaves_something_to_ask_for_is_good() {
         json!({"match": {"namespaces": ["team-*", "*"], "labels": {"example.com/team": "", "tier": "a_b.c"}}}),
         json!({"tolerations": [{"operator": "Exists"}, {"key": "gpu", "value": "yes", "effect": "NoExecute"}]}),
         json!({"packing": {"weights": {"7g.80gb": 200}}, "runtimeClassName": "nvidia.v2"}),
+        json!({"models": ["H100-80GB", "T4-16GB"], "kindsByModel": {"T4-16GB": ["mps"]}, "nodeSelector": {"pool": "a"}}),
+        json!({"kindsByModel": {"T4-16GB": ["time-slicing"]}}),
+        json!({"match": {"namespaceLabels": {"tier": ""}, "namespaceSelector": {"matchExpressions": [
+            {"key": "a", "operator": "In", "values": ["", "b"]}, {"key": "a/b", "operator": "Exists"}]}}}),
+        json!({"defaultIsolation": null, "isolation": {}, "deny": "no contract"}),
     ] {
         assert_eq!(document(changes.clone()).problems(), [], "{changes}");
     }
@@ -79,6 +84,16 @@ fn every_mistake_names_its_field() {
         json!({"maxPerPod": {"memoryGb": 80, "slices": 2}, "quota": {"memoryGb": 40, "slices": 1}}),
         json!({"fractionOfGb": 0, "runtimeClassName": "Nvidia", "waiting": {"afterSeconds": 0}}),
         json!({"packing": {"weights": {"7g.80gb": 0, "1g.10gb": 20000}}}),
+        json!({"defaultIsolation": null}),
+        json!({"extends": "other"}),
+        json!({"deny": " ", "extends": "other", "maxCount": 2}),
+        json!({"models": ["T4-16GB", "T4-16GB", ""], "kindsByModel": {"H100-80GB": [], "L4-24GB": ["mps", "mps"]}}),
+        json!({"models": ["T4-16GB"], "kindsByModel": {"T4-16GB": ["whole"]}}),
+        json!({"nodeSelector": {"-x": "a", "pool": "not ok"}}),
+        json!({"match": {"namespaceLabels": {"-x": "a"}, "namespaceSelector": {}}}),
+        json!({"match": {"namespaceSelector": {"matchLabels": {"team": "not ok"}, "matchExpressions": [
+            {"key": "-x", "operator": "In"}, {"key": "a", "operator": "Exists", "values": ["b"]},
+            {"key": "a", "operator": "NotIn", "values": ["b", "b", "not ok"]}]}}}),
     ];
     let mut texts: Vec<String> =
         cases.into_iter().flat_map(|changes| document(changes).problems()).map(|e| e.to_string()).collect();

@@ -1,5 +1,6 @@
 //! Which pods a policy is for.
 
+use super::namespace_selector::{LabelExpression, NamespaceSelector, expressions};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,6 +14,12 @@ pub struct PodMatch {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "listed")]
     #[cfg_attr(feature = "schema", schemars(length(min = 1)))]
     pub namespaces: Vec<String>,
+    /// Labels of the pod's namespace, with their values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub namespace_labels: BTreeMap<String, String>,
+    /// A label selector that the pod's namespace must meet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace_selector: Option<NamespaceSelector>,
     /// Labels of the pod, with their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -35,6 +42,8 @@ pub struct PodMatch {
 pub struct PodFacts {
     /// Its namespace.
     pub namespace: String,
+    /// Its namespace's labels; `None` where they are not known, and then no policy that asks for them is for the pod.
+    pub namespace_labels: Option<BTreeMap<String, String>>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its priority class; empty for none.
@@ -45,8 +54,24 @@ pub struct PodFacts {
     pub models: Vec<String>,
 }
 
-/// The first field of a policy's `match` that keeps the policy from a pod or a node.
+/// A pod's namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Namespace<'n> {
+    /// Its name.
+    pub name: &'n str,
+    /// Its labels, where they are known.
+    pub labels: Option<&'n BTreeMap<String, String>>,
+}
+
+impl<'n> From<&'n str> for Namespace<'n> {
+    /// A namespace whose labels are not known.
+    fn from(name: &'n str) -> Self {
+        Self { name, labels: None }
+    }
+}
+
+/// The first field of a policy's `match` that keeps the policy from a pod or a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Mismatch<'p> {
     /// The namespace is not listed.
     Namespace(&'p str),
@@ -67,6 +92,19 @@ pub enum Mismatch<'p> {
     NoModel,
     /// A model that the pod names is not listed.
     Model(&'p str),
+    /// A label of the namespace is absent or has another value.
+    NamespaceLabel {
+        /// The label.
+        key: &'p str,
+        /// The value that the policy names.
+        wanted: &'p str,
+        /// The value that is there; `None` if it is absent.
+        found: Option<&'p str>,
+    },
+    /// A part of the selector that the namespace does not meet.
+    NamespaceSelector(LabelExpression),
+    /// The policy asks for the namespace's labels, and they are not known.
+    UnknownNamespace(&'p str),
     /// The node's name is not listed.
     NodeName(&'p str),
 }
@@ -91,6 +129,20 @@ impl fmt::Display for Mismatch<'_> {
                 f.write_str("spec.match.models is for pods that name GPU models, and the pod names none")
             }
             Self::Model(model) => write!(f, "spec.match.models does not name {model:?}, which the pod names"),
+            Self::NamespaceLabel { key, wanted, found } => {
+                let found =
+                    found.map_or("the label is absent".to_owned(), |found| format!("it is {found:?}"));
+                write!(f, "spec.match.namespaceLabels[{key}] is {wanted:?}, and {found}")
+            }
+            Self::NamespaceSelector(unmet) => {
+                write!(f, "the namespace does not meet {unmet} of spec.match.namespaceSelector")
+            }
+            Self::UnknownNamespace(name) => {
+                write!(
+                    f,
+                    "spec.match selects namespaces by label, and the labels of namespace {name} are not known"
+                )
+            }
             Self::NodeName(name) => write!(f, "spec.match.names does not name {}", quoted(name)),
         }
     }
@@ -124,11 +176,39 @@ impl PodMatch {
         if let Some(mismatch) = of_labels(&self.labels, &pod.labels) {
             return Some(mismatch);
         }
-        match (self.models.as_slice(), pod.models.as_slice()) {
+        let by_models = match (self.models.as_slice(), pod.models.as_slice()) {
             ([], _) => None,
             (_, []) => Some(Mismatch::NoModel),
             (listed, named) => named.iter().find(|model| !listed.contains(model)).map(|m| Mismatch::Model(m)),
+        };
+        // Last: what is not known of a namespace matters only where all else matches.
+        by_models.or_else(|| self.of_namespace(pod))
+    }
+
+    /// Whether the policy asks for labels of the pod's namespace.
+    #[must_use]
+    pub fn reads_namespace_labels(&self) -> bool {
+        !self.namespace_labels.is_empty() || self.namespace_selector.is_some()
+    }
+
+    /// What of the namespace's labels keeps the policy from this pod.
+    fn of_namespace<'p>(&'p self, pod: &'p PodFacts) -> Option<Mismatch<'p>> {
+        if !self.reads_namespace_labels() {
+            return None;
         }
+        let Some(found) = &pod.namespace_labels else {
+            return Some(Mismatch::UnknownNamespace(&pod.namespace));
+        };
+        if let Some(Mismatch::Label { key, wanted, found }) = of_labels(&self.namespace_labels, found) {
+            return Some(Mismatch::NamespaceLabel { key, wanted, found });
+        }
+        self.namespace_selector.as_ref()?.unmet(found).map(Mismatch::NamespaceSelector)
+    }
+
+    /// All that is asked of the namespace's labels.
+    fn namespace_expressions(&self) -> Vec<LabelExpression> {
+        let selector = self.namespace_selector.iter().flat_map(NamespaceSelector::expressions);
+        expressions(&self.namespace_labels).chain(selector).collect()
     }
 
     /// Whether the policy is for every pod that `other` is for.
@@ -138,8 +218,15 @@ impl PodMatch {
             && covers(&self.priority_classes, &other.priority_classes)
             && covers(&self.service_accounts, &other.service_accounts)
             && has_all(&self.labels, &other.labels)
+            && self.covers_namespaces(other)
             && (self.models.is_empty()
                 || !other.models.is_empty() && other.models.iter().all(|model| self.models.contains(model)))
+    }
+
+    /// Whether every namespace whose labels `other` takes is taken by this one.
+    fn covers_namespaces(&self, other: &Self) -> bool {
+        let narrow = other.namespace_expressions();
+        self.namespace_expressions().iter().all(|wide| narrow.iter().any(|narrow| wide.follows_from(narrow)))
     }
 }
 

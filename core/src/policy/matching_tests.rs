@@ -1,5 +1,5 @@
 use super::*;
-use crate::policy::{Policies, Policy, PolicyDocument};
+use crate::policy::{LabelOperator, Policies, Policy, PolicyDocument};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -21,17 +21,34 @@ prop_compose! {
     fn matches()(
         namespaces in listed_names(), labels in labels(), priority_classes in listed_names(),
         service_accounts in listed_names(), models in prop::collection::vec(name(), 0..3),
+        namespace_labels in labels(), namespace_selector in prop::option::of(selectors()),
     ) -> PodMatch {
-        PodMatch { namespaces, labels, priority_classes, service_accounts, models }
+        PodMatch {
+            namespaces, namespace_labels, namespace_selector, labels, priority_classes, service_accounts, models,
+        }
     }
+}
+
+fn selectors() -> impl Strategy<Value = NamespaceSelector> {
+    use LabelOperator::{DoesNotExist, Exists, In, NotIn};
+    let values = prop::collection::btree_set(name(), 1..3);
+    let expression = (name(), prop::sample::select(vec![In, NotIn, Exists, DoesNotExist]), values).prop_map(
+        |(key, operator, values)| {
+            let takes_values = matches!(operator, In | NotIn);
+            LabelExpression { key, operator, values: values.into_iter().filter(|_| takes_values).collect() }
+        },
+    );
+    (prop::collection::btree_map(name(), name(), 1..3), prop::collection::vec(expression, 0..3))
+        .prop_map(|(match_labels, match_expressions)| NamespaceSelector { match_labels, match_expressions })
 }
 
 prop_compose! {
     fn pods()(
         namespace in name(), labels in labels(), priority_class in prop_oneof![Just(String::new()), name()],
         service_account in name(), models in prop::collection::vec(name(), 0..3),
+        namespace_labels in prop::option::of(labels()),
     ) -> PodFacts {
-        PodFacts { namespace, labels, priority_class, service_account, models }
+        PodFacts { namespace, namespace_labels, labels, priority_class, service_account, models }
     }
 }
 
@@ -68,6 +85,26 @@ fn says(pods: &PodMatch, pod: &PodFacts) -> bool {
         && pods.labels.iter().all(|label| pod.labels.iter().any(|l| l == label))
         && (pods.models.is_empty()
             || (!pod.models.is_empty() && pod.models.iter().all(|m| pods.models.iter().any(|l| l == m))))
+        && says_of_namespace(pods, pod)
+}
+
+fn says_of_namespace(pods: &PodMatch, pod: &PodFacts) -> bool {
+    let Some(labels) = &pod.namespace_labels else {
+        return pods.namespace_labels.is_empty() && pods.namespace_selector.is_none();
+    };
+    let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+    let meets = |e: &LabelExpression| match (e.operator, labels.get(&e.key)) {
+        (LabelOperator::In, found) => found.is_some_and(|found| e.values.iter().any(|value| value == found)),
+        (LabelOperator::NotIn, found) => {
+            found.is_none_or(|found| e.values.iter().all(|value| value != found))
+        }
+        (LabelOperator::Exists, found) => found.is_some(),
+        (LabelOperator::DoesNotExist, found) => found.is_none(),
+    };
+    let selector = pods.namespace_selector.clone().unwrap_or_default();
+    pods.namespace_labels.iter().all(has)
+        && selector.match_labels.iter().all(has)
+        && selector.match_expressions.iter().all(meets)
 }
 
 proptest! {
@@ -80,6 +117,16 @@ proptest! {
         let first = matches.iter().position(|m| says(m, &pod));
         prop_assert_eq!(policies.of_pod(&pod).map(|p| p.name().to_owned()), first.map(|i| format!("p{i}")));
         prop_assert_eq!(policies.passed(&pod).len(), first.unwrap_or(matches.len()));
+        // Where the labels are not known, the pod is another policy's only if none before it could be for it by some labels.
+        let could = |m: &PodMatch| {
+            says(&PodMatch { namespace_labels: BTreeMap::new(), namespace_selector: None, ..m.clone() }, &pod)
+        };
+        let unsure = matches.iter().position(|m| m.reads_namespace_labels() && could(m));
+        let unsure = unsure.filter(|at| pod.namespace_labels.is_none() && first.is_none_or(|first| *at < first));
+        match policies.decided(&pod) {
+            Ok(found) => prop_assert_eq!((found, unsure), (policies.of_pod(&pod), None)),
+            Err(undecided) => prop_assert_eq!(Some(undecided.policy), unsure.map(|at| format!("p{at}"))),
+        }
     }
 
     #[test]
@@ -101,7 +148,8 @@ fn what_keeps_a_policy_away_is_said_by_its_field() {
         models: vec!["T4-16GB".into()],
         ..PodFacts::default()
     };
-    let none = PodFacts { namespace: "web".into(), ..PodFacts::default() };
+    let none =
+        PodFacts { namespace: "web".into(), namespace_labels: Some(BTreeMap::new()), ..PodFacts::default() };
     let cases = [
         (json!({"namespaces": ["ml-*"]}), &pod),
         (json!({"labels": {"team": "a"}}), &pod),
@@ -110,6 +158,15 @@ fn what_keeps_a_policy_away_is_said_by_its_field() {
         (json!({"serviceAccounts": ["trainer"]}), &pod),
         (json!({"models": ["H100-80GB"]}), &pod),
         (json!({"models": ["H100-80GB"]}), &none),
+        (json!({"namespaceLabels": {"tier": "gold"}}), &pod),
+        (json!({"namespaceLabels": {"tier": "gold"}}), &none),
+        (json!({"namespaceSelector": {"matchLabels": {"tier": "gold"}}}), &none),
+        (
+            json!({"namespaceSelector": {"matchExpressions": [
+            {"key": "tier", "operator": "In", "values": ["gold", "silver"]}]}}),
+            &none,
+        ),
+        (json!({"namespaceSelector": {"matchExpressions": [{"key": "tier", "operator": "Exists"}]}}), &none),
     ];
     let text = |(pods, pod): (serde_json::Value, &PodFacts)| {
         let pods: PodMatch = serde_json::from_value(pods).unwrap();

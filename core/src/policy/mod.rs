@@ -1,12 +1,15 @@
 //! Which kinds of slice may serve a request: admins' policies, what the cluster can cut, and the choice between them.
 
+mod bounds;
 mod choose;
 mod document;
 mod document_check;
 mod document_fault;
 mod document_field;
 mod document_names;
+mod extends;
 mod matching;
+mod namespace_selector;
 mod node_document;
 mod plugin_document;
 mod quota;
@@ -23,14 +26,16 @@ pub use choose::{Choice, Denied, Warning, choose};
 pub use document::{Metadata, Policy, PolicyDocument, PolicySpec, Toleration};
 pub use document_fault::{PolicyError, PolicyFault};
 pub use document_field::{Field, Step};
-pub use matching::{Mismatch, PodFacts, PodMatch};
+pub use extends::{Lineage, PolicyDraft};
+pub use matching::{Mismatch, Namespace, PodFacts, PodMatch};
+pub use namespace_selector::{LabelExpression, LabelOperator, NamespaceSelector};
 pub use node_document::{NodeMatch, NodePolicyDocument, NodePolicySpec};
 pub use plugin_document::{MpsDocument, PluginDocument, TimeSlicingDocument};
 pub use quota::{Charge, OverQuota, depends_on_place};
 pub use rules::{
     Cap, Dialect, EnvironmentRule, NodeNameRule, PreemptionRule, SizeRule, WaitedLong, WaitingRule,
 };
-pub use set::{NodeRule, NodeRules, Policies};
+pub use set::{NodeRule, NodeRules, Policies, Undecided};
 pub use set_findings::{Finding, PolicyIndex, SetFault, Weight};
 pub use supply::{Asked, Room, Several, Supply, SupplyIndex};
 pub use waited::{Alternative, alternative};

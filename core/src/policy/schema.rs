@@ -50,6 +50,13 @@ pub(super) fn class_names() -> Value {
     serde_json::json!({"enum": IsolationClass::ALL.map(|class| class.to_string())})
 }
 
+/// What a policy for pods needs: classes, or another policy that has them, or a reason for none.
+pub(super) fn complete() -> Value {
+    serde_json::json!([
+        {"required": ["defaultIsolation", "isolation"]}, {"required": ["extends"]}, {"required": ["deny"]},
+    ])
+}
+
 /// The schema of a type that is written as one JSON string or number.
 macro_rules! scalar {
     ($type:ty, $name:literal, $($schema:tt)+) => {

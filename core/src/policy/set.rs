@@ -8,6 +8,7 @@ use crate::mig::Profile;
 use crate::names::NodeName;
 use crate::plugin_layout::PluginLayout;
 use std::collections::BTreeMap;
+use thiserror::Error;
 
 /// The policies in force, in the order in which they are tried.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -16,6 +17,18 @@ pub struct Policies {
     pub pods: Vec<Policy>,
     /// For nodes.
     pub nodes: Vec<NodeRules>,
+}
+
+/// No policy can be said to be for a pod: labels of its namespace decide, and they are not known.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "policy {policy} selects namespaces by label, and kerf has not seen the labels of namespace {namespace} yet; create the pod again in a moment"
+)]
+pub struct Undecided {
+    /// The policy.
+    pub policy: String,
+    /// The namespace.
+    pub namespace: String,
 }
 
 /// A policy for the nodes that it names.
@@ -42,11 +55,39 @@ pub enum NodeRule {
 
 impl Policies {
     /// The policy for a pod: the first that matches it. `None` if there is none, and then it may ask for nothing.
+    ///
+    /// Where the namespace's labels are not known, a policy that asks for them matches nobody; see [`decided`](Self::decided).
     #[must_use]
     pub fn of_pod(&self, pod: &PodFacts) -> Option<&Policy> {
+        self.likely(pod).find(|policy| policy.spec().pods.is_for(pod))
+    }
+
+    /// The same where nobody may be taken for another's: an error if the first policy that matches in all else asks for labels of
+    /// the namespace, and these are not known.
+    pub fn decided(&self, pod: &PodFacts) -> Result<Option<&Policy>, Undecided> {
+        for policy in self.likely(pod) {
+            match policy.spec().pods.mismatch(pod) {
+                None => return Ok(Some(policy)),
+                Some(Mismatch::UnknownNamespace(namespace)) => {
+                    let (policy, namespace) = (policy.name().to_owned(), namespace.to_owned());
+                    return Err(Undecided { policy, namespace });
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether some policy asks for labels of namespaces.
+    #[must_use]
+    pub fn read_namespace_labels(&self) -> bool {
+        self.pods.iter().any(|policy| policy.spec().pods.reads_namespace_labels())
+    }
+
+    /// The policies that their signatures do not keep from the pod.
+    fn likely(&self, pod: &PodFacts) -> impl Iterator<Item = &Policy> {
         let signature = Signature::of_pod(pod);
-        let mut likely = self.pods.iter().filter(|policy| policy.signature().may_be_for(signature));
-        likely.find(|policy| policy.spec().pods.is_for(pod))
+        self.pods.iter().filter(move |policy| policy.signature().may_be_for(signature))
     }
 
     /// The policies that were tried for a pod before the one that holds, or all if none does, each with what kept it away.

@@ -130,9 +130,20 @@ fn second_weights(pods: &[Policy]) -> Vec<Finding> {
 fn of_pods(pods: &[Policy], index: usize) -> Vec<Finding> {
     let policy = PolicyIndex::Pod(index);
     let matched = &pods[index].spec().pods;
-    let before = pods[..index].iter().find(|before| before.spec().pods.covers(matched));
+    // A policy that others extend is used by them.
+    let is_base =
+        pods.iter().any(|other| other.lineage().bases.iter().any(|base| base == pods[index].name()));
+    let before = pods[..index].iter().find(|before| !is_base && before.spec().pods.covers(matched));
     let mut findings: Vec<Finding> = before.map(|b| never_reached(policy, b.name())).into_iter().collect();
     findings.extend(unknown_models(policy, &Field::of("spec.match.models"), &matched.models));
+    let spec = pods[index].spec();
+    findings.extend(unknown_models(policy, &Field::of("spec.models"), &spec.models));
+    let unlisted = spec.kinds_by_model.keys().filter(|model| !spec.models.contains(model));
+    for model in unlisted.filter(|model| catalog::by_name(model).is_none()) {
+        let (field, fault) =
+            (Field::of("spec.kindsByModel").key(model), SetFault::UnknownModel(model.clone()));
+        findings.push(Finding { policy, field, fault });
+    }
     findings
 }
 

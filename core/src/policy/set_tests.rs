@@ -48,6 +48,38 @@ fn a_policy_that_is_never_reached_is_found() {
 }
 
 #[test]
+fn a_policy_for_some_namespaces_by_label_takes_those_of_a_narrower_one() {
+    let selecting = |name: &str, expressions: Value| {
+        pod_policy(name, json!({"match": {"namespaceSelector": {"matchExpressions": expressions}}}))
+    };
+    let tier =
+        |operator: &str, values: Value| json!([{"key": "tier", "operator": operator, "values": values}]);
+    for (wide, narrow, is_reached) in [
+        (tier("In", json!(["a", "b"])), tier("In", json!(["a"])), false),
+        (tier("In", json!(["a"])), tier("In", json!(["a", "b"])), true),
+        (tier("Exists", json!([])), tier("In", json!(["a"])), false),
+        (tier("NotIn", json!(["a"])), tier("In", json!(["b"])), false),
+        (tier("NotIn", json!(["a"])), tier("DoesNotExist", json!([])), false),
+        (tier("NotIn", json!(["a", "b"])), tier("NotIn", json!(["a"])), true),
+        (tier("DoesNotExist", json!([])), tier("NotIn", json!(["a"])), true),
+        (tier("Exists", json!([])), json!([{"key": "other", "operator": "Exists"}]), true),
+    ] {
+        let pods = vec![selecting("wide", wide.clone()), selecting("narrow", narrow.clone())];
+        let found = Policies { pods, nodes: Vec::new() }.findings();
+        assert_eq!(found.is_empty(), is_reached, "{wide} {narrow}");
+    }
+    let by_label = pod_policy("gold", json!({"match": {"namespaceLabels": {"tier": "gold"}}}));
+    let narrower =
+        pod_policy("late", json!({"match": {"namespaceLabels": {"tier": "gold"}, "labels": {"a": "b"}}}));
+    let everybody = pod_policy("all", json!({}));
+    let found = Policies { pods: vec![by_label, everybody, narrower], nodes: Vec::new() }.findings();
+    assert_eq!(
+        found.into_iter().map(|f| f.fault).collect::<Vec<_>>(),
+        [SetFault::NeverReached("gold".into())]
+    );
+}
+
+#[test]
 fn policies_that_cannot_be_in_force_together_are_found() {
     let weights = |of: &str| json!({"match": {"namespaces": [of]}, "packing": {"weights": {"7g.80gb": 200}}});
     let policies = Policies {
@@ -74,6 +106,8 @@ fn every_finding_names_its_field() {
         pods: vec![
             pod_policy("a", json!({"packing": {"weights": {"7g.80gb": 200}}})),
             pod_policy("a", json!({"match": {"models": ["H100"]}, "packing": {"weights": {"1g.10gb": 50}}})),
+            pod_policy("b", json!({"models": ["T5"]})),
+            pod_policy("c", json!({"kindsByModel": {"T6": ["mps"]}})),
         ],
         nodes: vec![node_rules("n", json!({"gpus": [{"select": {"models": ["T4-16GB", "T5"]}}]}))],
     };

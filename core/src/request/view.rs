@@ -1,7 +1,7 @@
 //! The parts of a Pod that a request is read from.
 
 use super::{AffinityView, Role};
-use crate::policy::PodFacts;
+use crate::policy::{Namespace, PodFacts};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -19,9 +19,11 @@ pub struct PodView {
 impl PodView {
     /// What decides which policy is for the pod; `models` are those that it names.
     #[must_use]
-    pub fn facts(&self, namespace: &str, models: &[String]) -> PodFacts {
+    pub fn facts<'n>(&self, namespace: impl Into<Namespace<'n>>, models: &[String]) -> PodFacts {
+        let Namespace { name, labels } = namespace.into();
         PodFacts {
-            namespace: namespace.to_owned(),
+            namespace: name.to_owned(),
+            namespace_labels: labels.cloned(),
             labels: self.metadata.labels.clone(),
             priority_class: self.spec.priority_class_name.clone().unwrap_or_default(),
             service_account: self.spec.service_account_name.clone().unwrap_or_default(),

@@ -77,8 +77,9 @@ impl StaticOffer {
 }
 
 /// Whether a node with GPUs of this model may serve the pod. Which of its GPUs a device is of is known to its kubelet alone,
-/// so who wants or shuns certain GPUs gets none.
+/// so who wants or shuns certain GPUs gets none. Nor does who shuns a model where the node's labels do not say which it has.
 #[must_use]
 pub fn admits(gpus: &GpuSelection, model: &str) -> bool {
-    gpus.admits_model(model) && gpus.uuids.is_empty() && gpus.not_uuids.is_empty()
+    let is_sure = !model.is_empty() || gpus.not_models.is_empty();
+    is_sure && gpus.admits_model(model) && gpus.uuids.is_empty() && gpus.not_uuids.is_empty()
 }

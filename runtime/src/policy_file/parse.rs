@@ -3,11 +3,12 @@
 use super::PolicyFileError;
 use super::locate::locate;
 use kerf_core::policy::{
-    Field, Finding, NodePolicyDocument, NodeRules, Policy, PolicyDocument, PolicyError, PolicyFault,
-    PolicyIndex,
+    Field, Finding, NodePolicyDocument, NodeRules, Policy, PolicyDocument, PolicyDraft, PolicyError,
+    PolicyFault, PolicyIndex,
 };
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The policies of one good file, in the order in which they stand there.
@@ -15,8 +16,8 @@ use std::path::{Path, PathBuf};
 pub struct Content {
     /// The file.
     pub path: PathBuf,
-    /// Its policies for pods.
-    pub pods: Vec<Written<Policy>>,
+    /// Its policies for pods, which may extend those of other files.
+    pub pods: Vec<Written<PolicyDraft>>,
     /// Its policies for nodes.
     pub nodes: Vec<Written<NodeRules>>,
 }
@@ -72,6 +73,35 @@ struct Head {
     kind: String,
 }
 
+impl Content {
+    /// The file's policies for pods, with all that they inherit; `named` are the drafts of all files by name. The error is
+    /// everything that is wrong with them.
+    pub(super) fn resolve<'d>(
+        &'d self,
+        named: impl Fn(&str) -> Option<&'d PolicyDraft>,
+    ) -> Result<Vec<Policy>, Vec<PolicyFileError>> {
+        let (mut policies, mut errors) = (Vec::new(), Vec::new());
+        for Written { policy: draft, document } in &self.pods {
+            match draft.resolve(&named) {
+                Ok(policy) => policies.push(policy),
+                Err(found) => {
+                    errors.extend(
+                        found.into_iter().map(|source| invalid_draft(&self.path, document, draft, source)),
+                    );
+                }
+            }
+        }
+        if errors.is_empty() { Ok(policies) } else { Err(errors) }
+    }
+}
+
+/// What of a `spec` is written; the values are read elsewhere.
+#[derive(Deserialize)]
+struct Fields {
+    #[serde(default)]
+    spec: BTreeMap<String, IgnoredAny>,
+}
+
 /// Reads the text of a policy file; `path` is for messages. The error is everything that is wrong with it, at least one
 /// thing.
 pub fn parse(path: &Path, text: &str) -> Result<Content, Vec<PolicyFileError>> {
@@ -94,7 +124,7 @@ impl Content {
         let head: Head = yaml(path, &document).map_err(|error| vec![error])?;
         match head.kind.as_str() {
             "GpuPolicy" => {
-                let policy = read(path, &document, PolicyDocument::problems)?;
+                let policy = draft(path, &document)?;
                 self.pods.push(Written { policy, document });
             }
             "GpuNodePolicy" => {
@@ -108,6 +138,19 @@ impl Content {
         }
         Ok(())
     }
+}
+
+/// A policy for pods. One that extends no other can be judged by itself.
+fn draft(path: &Path, document: &Document) -> Result<PolicyDraft, Vec<PolicyFileError>> {
+    let of_one = |error| vec![error];
+    let read: PolicyDocument = yaml(path, document).map_err(of_one)?;
+    let Fields { spec } = yaml(path, document).map_err(of_one)?;
+    let draft = PolicyDraft::new(read, spec.into_keys().collect());
+    if !draft.is_extending() {
+        let invalid = |source| invalid(path, document, source);
+        draft.resolve(|_| None).map_err(|found| found.into_iter().map(invalid).collect::<Vec<_>>())?;
+    }
+    Ok(draft)
 }
 
 fn read<D: DeserializeOwned, T: TryFrom<D, Error = PolicyError>>(
@@ -142,6 +185,19 @@ fn without_place(mut message: String) -> String {
 
 fn invalid(path: &Path, document: &Document, source: PolicyError) -> PolicyFileError {
     let (line, column) = document.locate(&source.field);
+    PolicyFileError::Invalid { path: path.to_owned(), line, column, source }
+}
+
+/// The same of a policy that extends another. A field that it inherits is not in its file: the mistake is where it names the other.
+fn invalid_draft(
+    path: &Path,
+    document: &Document,
+    draft: &PolicyDraft,
+    source: PolicyError,
+) -> PolicyFileError {
+    let extends = Field::of("spec.extends");
+    let field = if draft.has_written(&source.field) { &source.field } else { &extends };
+    let (line, column) = document.locate(field);
     PolicyFileError::Invalid { path: path.to_owned(), line, column, source }
 }
 

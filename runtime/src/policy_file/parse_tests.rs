@@ -43,6 +43,37 @@ fn a_mistake_has_its_file_line_and_column() {
     insta::assert_snapshot!(told.join("\n\n"));
 }
 
+/// What is read of several files: the place is that of the file which extends.
+#[test]
+fn a_mistake_of_what_is_inherited_is_told_where_it_is_inherited() {
+    let child = |more: &str| {
+        let name = "metadata: {name: b}\nspec:\n  extends: a\n";
+        format!("apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\n{name}{more}")
+    };
+    let told = |base: &str, child: &str| {
+        let texts =
+            [("base.yaml", base), ("child.yaml", child)].map(|(path, text)| (path.into(), text.to_owned()));
+        let checked = crate::policy_file::check_texts(Path::new("folder"), texts);
+        checked.err().unwrap_or_default().iter().map(|error| format!("{error}\n")).collect::<String>()
+    };
+    let deny = "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: a}\nspec: {deny: no GPUs}\n";
+    insta::assert_snapshot!(
+        [
+            told(GOOD, &child("")),
+            told(GOOD, &child("  sizes: {minGb: 9, maxGb: 5}\n")),
+            told(&format!("{GOOD}  maxPerPod: {{slices: 5}}\n"), &child("  quota: {slices: 2}\n")),
+            told(&format!("{GOOD}  quota: {{slices: 2}}\n"), &child("  maxPerPod: {slices: 5}\n")),
+            told(GOOD, &child("  maxConut: 1\n")),
+            told(GOOD, &child("").replace("extends: a", "extends: c")),
+            told(GOOD, &child("").replace("extends: a", "extends: b")),
+            told(deny, &child("")),
+            told(GOOD, &child("").replace("{name: b}", "{name: a}")),
+            told("spec: [", &child("")),
+        ]
+        .join("\n")
+    );
+}
+
 /// Cheap noise of the kind that editors and merges leave; the fuzz target has the rest.
 #[test]
 fn no_text_makes_the_reader_panic() {

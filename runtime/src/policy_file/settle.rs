@@ -1,17 +1,41 @@
 //! Which content of which file is in force. Pure: nothing is read here.
 
 use super::PolicyFileError;
-use super::parse::Content;
-use kerf_core::policy::{Finding, Policies, PolicyIndex};
+use super::parse::{Content, Written};
+use kerf_core::policy::{Finding, Policies, Policy, PolicyDraft, PolicyIndex};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// A file, and why its content cannot be in force.
+pub(super) type Refused = (PathBuf, PolicyFileError);
+
 /// The contents of good files, by name. They can be in force together.
 #[derive(Debug, Clone, Default)]
-pub struct Contents(BTreeMap<PathBuf, Arc<Content>>);
+pub struct Contents(BTreeMap<PathBuf, File>);
+
+/// What a file says, and its policies for pods with all that they inherit.
+#[derive(Debug, Clone)]
+struct File {
+    content: Arc<Content>,
+    pods: Arc<[Policy]>,
+}
+
+/// The policies of each file, or what is wrong with them.
+type Resolved = BTreeMap<PathBuf, Result<Arc<[Policy]>, Vec<PolicyFileError>>>;
 
 impl Contents {
+    /// These contents, or everything that keeps them from being in force together.
+    pub(super) fn of(contents: Vec<Content>) -> Result<Self, Vec<PolicyFileError>> {
+        let contents: Vec<Arc<Content>> = contents.into_iter().map(Arc::new).collect();
+        let all = Self::default()
+            .with(&contents)
+            .map_err(|refused| refused.into_iter().map(|(_, error)| error).collect::<Vec<_>>())?;
+        let conflicts = all.policies().conflicts();
+        let told: Vec<_> = conflicts.into_iter().filter_map(|finding| all.conflict(finding)).collect();
+        if told.is_empty() { Ok(all) } else { Err(told) }
+    }
+
     /// Whether there is no file.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -21,42 +45,104 @@ impl Contents {
     /// The policies, in the order of the files' names and in that of each file.
     #[must_use]
     pub fn policies(&self) -> Policies {
-        policies(self.0.values().map(AsRef::as_ref))
+        policies(self.0.values())
     }
 
-    /// The files, in the order of their names.
-    pub fn files(&self) -> impl Iterator<Item = &Content> {
-        self.0.values().map(AsRef::as_ref)
+    /// The files, in the order of their names, each with its policies for pods as they are in force.
+    pub fn files(&self) -> impl Iterator<Item = (&Content, &[Policy])> {
+        self.0.values().map(|file| (&*file.content, &*file.pods))
     }
 
     /// What is to be said about the policies together, each with the file, the line and the column.
     #[must_use]
     pub fn findings(&self) -> Vec<(Finding, String)> {
-        let (mut pods, mut nodes) = (Vec::new(), Vec::new());
-        for content in self.files() {
-            pods.extend((0..content.pods.len()).map(|index| (content, index)));
-            nodes.extend((0..content.nodes.len()).map(|index| (content, index)));
-        }
         let placed = |finding: Finding| {
-            let found = match finding.policy {
-                PolicyIndex::Pod(index) => pods.get(index).map(|(c, at)| (*c, PolicyIndex::Pod(*at))),
-                PolicyIndex::Node(index) => nodes.get(index).map(|(c, at)| (*c, PolicyIndex::Node(*at))),
-            };
-            let (content, policy) = found?;
-            let (line, column) = content.place(&Finding { policy, ..finding.clone() });
+            let (content, mine) = self.of_file(&finding)?;
+            let (line, column) = content.place(&mine);
             Some((finding, super::place(&content.path, line, column)))
         };
         self.policies().findings().into_iter().filter_map(placed).collect()
     }
 
+    /// Two policies that cannot be in force together, told of the later one's file.
+    fn conflict(&self, finding: Finding) -> Option<PolicyFileError> {
+        let (content, mine) = self.of_file(&finding)?;
+        Some(content.conflict(mine))
+    }
+
+    /// The file that a finding is about, and the finding with the policy's index in that file.
+    fn of_file(&self, finding: &Finding) -> Option<(&Content, Finding)> {
+        let (mut pods, mut nodes) = (0, 0);
+        for (content, policies) in self.files() {
+            let policy = match finding.policy {
+                PolicyIndex::Pod(index) if index - pods < policies.len() => PolicyIndex::Pod(index - pods),
+                PolicyIndex::Node(index) if index - nodes < content.nodes.len() => {
+                    PolicyIndex::Node(index - nodes)
+                }
+                _ => {
+                    pods += policies.len();
+                    nodes += content.nodes.len();
+                    continue;
+                }
+            };
+            return Some((content, Finding { policy, ..finding.clone() }));
+        }
+        None
+    }
+
+    /// The policies of each file, with what they inherit from those of all files.
+    fn resolve<'c>(contents: impl Iterator<Item = &'c Content> + Clone) -> Resolved {
+        let mut drafts: BTreeMap<&str, &PolicyDraft> = BTreeMap::new();
+        for Written { policy, .. } in contents.clone().flat_map(|content| &content.pods) {
+            drafts.entry(policy.name()).or_insert(policy);
+        }
+        let named = |name: &str| drafts.get(name).copied();
+        contents.map(|content| (content.path.clone(), content.resolve(named).map(Arc::from))).collect()
+    }
+
+    fn contents(&self) -> impl Iterator<Item = &Content> + Clone {
+        self.0.values().map(|file| &*file.content)
+    }
+
+    /// The same with new contents in the place of what their files had; or what is wrong with them. A file whose base is gone stays as
+    /// it was, and no new content may be the first that spoils another file's.
+    fn with(&self, new: &[Arc<Content>]) -> Result<Self, Vec<Refused>> {
+        let is_new = |path: &Path| new.iter().any(|content| content.path == path);
+        let kept = self.0.values().map(|file| &file.content).filter(|content| !is_new(&content.path));
+        let all: Vec<&Arc<Content>> = kept.chain(new).collect();
+        let before = Self::resolve(self.contents());
+        let mut resolved = Self::resolve(all.iter().map(|content| &***content));
+        let (mut files, mut refused) = (BTreeMap::new(), Vec::new());
+        for content in all {
+            let path = &content.path;
+            let pods = match (resolved.remove(path), self.0.get(path)) {
+                (Some(Ok(pods)), _) => pods,
+                (Some(Err(_)), Some(file)) if !is_new(path) && matches!(before.get(path), Some(Err(_))) => {
+                    file.pods.clone()
+                }
+                (Some(Err(errors)), _) if is_new(path) => {
+                    refused.extend(errors.into_iter().map(|error| (path.clone(), error)));
+                    continue;
+                }
+                (Some(Err(errors)), _) => {
+                    refused.extend(new.iter().flat_map(|new| spoiling(&new.path, &errors)));
+                    continue;
+                }
+                (None, _) => continue,
+            };
+            files.insert(path.clone(), File { content: Arc::clone(content), pods });
+        }
+        if refused.is_empty() { Ok(Self(files)) } else { Err(refused) }
+    }
+
     /// Puts a file's content in the place of what it had. What cannot be in force beside the other files is refused.
-    pub(super) fn add(&mut self, content: impl Into<Arc<Content>>) -> Result<(), PolicyFileError> {
-        let content = content.into();
-        let others = self.0.iter().filter(|(path, _)| **path != content.path).map(|(_, content)| &**content);
+    fn add(&mut self, content: &Arc<Content>) -> Result<(), Vec<Refused>> {
+        let path = &content.path;
+        let next = self.with(std::slice::from_ref(content))?;
         // Whatever its place is, what is wrong is told of this file: the others are in force already.
-        let others = policies(others);
+        let others = policies(next.0.iter().filter(|(other, _)| *other != path).map(|(_, file)| file));
         let (pods, nodes) = (others.pods.len(), others.nodes.len());
-        let together = join(others, policies([&*content]));
+        let together = join(others, policies(next.0.get(path)));
         let mine = |finding: Finding| {
             let policy = match finding.policy {
                 PolicyIndex::Pod(index) => PolicyIndex::Pod(index.checked_sub(pods)?),
@@ -65,36 +151,36 @@ impl Contents {
             Some(Finding { policy, ..finding })
         };
         if let Some(finding) = together.conflicts().into_iter().find_map(mine) {
-            return Err(content.conflict(finding));
+            return Err(vec![(path.clone(), content.conflict(finding))]);
         }
-        self.0.insert(content.path.clone(), content);
+        *self = next;
         Ok(())
     }
 
     /// A file's content.
     pub(super) fn get(&self, path: &Path) -> Option<&Arc<Content>> {
-        self.0.get(path)
+        self.0.get(path).map(|file| &file.content)
     }
 
     /// Takes the new contents over, as many as can be in force together: all at once if that is possible, so that a
     /// policy may move from one file to another, and else file by file, where none pushes out what is in force.
     ///
     /// What comes back is refused.
-    pub(super) fn settle(&mut self, new: Vec<Arc<Content>>) -> Vec<PolicyFileError> {
-        let mut all = self.clone();
-        all.0.extend(new.iter().map(|content| (content.path.clone(), Arc::clone(content))));
-        if all.policies().conflicts().is_empty() {
+    pub(super) fn settle(&mut self, new: &[Arc<Content>]) -> Vec<Refused> {
+        if let Ok(all) = self.with(new)
+            && all.policies().conflicts().is_empty()
+        {
             *self = all;
             return Vec::new();
         }
-        let mut waiting = new;
+        let mut waiting = new.to_vec();
         loop {
             let before = waiting.len();
             let mut refused = Vec::new();
-            waiting.retain(|content| match self.add(Arc::clone(content)) {
+            waiting.retain(|content| match self.add(content) {
                 Ok(()) => false,
-                Err(error) => {
-                    refused.push(error);
+                Err(errors) => {
+                    refused.extend(errors);
                     true
                 }
             });
@@ -105,23 +191,39 @@ impl Contents {
         }
     }
 
+    /// The files whose policies are in force as they were, because what they extend is gone.
+    pub(super) fn stale(&self) -> Vec<Refused> {
+        let resolved = Self::resolve(self.contents()).into_iter();
+        let errors = resolved.filter_map(|(path, found)| Some((path, found.err()?)));
+        errors.flat_map(|(path, errors)| errors.into_iter().map(move |error| (path.clone(), error))).collect()
+    }
+
     /// The contents of those files that are there.
-    pub(super) fn of(&self, is_there: impl Fn(&Path) -> bool) -> Self {
+    pub(super) fn of_files(&self, is_there: impl Fn(&Path) -> bool) -> Self {
         let there = self.0.iter().filter(|(path, _)| is_there(path));
-        Self(there.map(|(path, content)| (path.clone(), Arc::clone(content))).collect())
+        Self(there.map(|(path, file)| (path.clone(), file.clone())).collect())
     }
 
     /// Whether one of the policies is for pods.
     pub(super) fn has_pods(&self) -> bool {
-        self.0.values().any(|content| !content.pods.is_empty())
+        self.0.values().any(|file| !file.pods.is_empty())
     }
 }
 
-fn policies<'c>(contents: impl IntoIterator<Item = &'c Content>) -> Policies {
+/// What is wrong with other files' policies because of the new content of `path`.
+fn spoiling(path: &Path, errors: &[PolicyFileError]) -> Vec<Refused> {
+    let refused = |error: &PolicyFileError| {
+        let error = PolicyFileError::Spoils { path: path.to_owned(), other: error.to_string() };
+        (path.to_owned(), error)
+    };
+    errors.iter().map(refused).collect()
+}
+
+fn policies<'c>(files: impl IntoIterator<Item = &'c File>) -> Policies {
     let mut policies = Policies::default();
-    for content in contents {
-        policies.pods.extend(content.pods.iter().map(|written| written.policy.clone()));
-        policies.nodes.extend(content.nodes.iter().map(|written| written.policy.clone()));
+    for file in files {
+        policies.pods.extend(file.pods.iter().cloned());
+        policies.nodes.extend(file.content.nodes.iter().map(|written| written.policy.clone()));
     }
     policies
 }

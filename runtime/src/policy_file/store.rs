@@ -3,9 +3,8 @@
 use super::folder::{self, Reading};
 use super::metrics::{Metrics, Outcome};
 use super::parse::{Content, parse};
-use super::settle::Contents;
+use super::settle::{Contents, Refused};
 use super::{PolicyFileError, check};
-use arc_swap::ArcSwap;
 use kerf_core::policy::{Policies, Policy};
 use prometheus_client::registry::Registry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +28,7 @@ pub struct PolicyStore(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    policies: ArcSwap<Policies>,
+    policies: watch::Sender<Arc<Policies>>,
     state: Mutex<State>,
     errors: watch::Sender<Arc<Errors>>,
     metrics: Metrics,
@@ -46,6 +45,8 @@ struct State {
     contents: Contents,
     /// Why what was read is not.
     errors: Errors,
+    /// What is told of files that are as they were, because what they extend is gone.
+    stale: Errors,
     /// What was said about the policies in force.
     warnings: BTreeSet<String>,
     /// Whether the store was opened: what it finds then is no change.
@@ -59,7 +60,7 @@ impl PolicyStore {
         let read = folder::read(&path);
         let store = Self(Arc::new(Shared {
             path,
-            policies: ArcSwap::default(),
+            policies: watch::Sender::default(),
             state: Mutex::default(),
             errors: watch::Sender::default(),
             metrics: Metrics::new(),
@@ -76,7 +77,13 @@ impl PolicyStore {
     /// The policies in force: the last good ones.
     #[must_use]
     pub fn current(&self) -> Arc<Policies> {
-        self.0.policies.load_full()
+        self.0.policies.borrow().clone()
+    }
+
+    /// The same, to be told of changes.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<Arc<Policies>> {
+        self.0.policies.subscribe()
     }
 
     /// Why files' present contents are not in force, by file.
@@ -133,12 +140,12 @@ impl PolicyStore {
         let before = state.errors.clone();
         if state.read(path, read, metrics) {
             let current = state.contents.policies();
-            if **policies.load() != current {
+            if **policies.borrow() != current {
                 let names: Vec<&str> = current.pods.iter().map(Policy::name).collect();
                 let nodes: Vec<&str> = current.nodes.iter().map(|rules| rules.name.as_str()).collect();
                 let (pods, nodes) = (names.join(", "), nodes.join(", "));
                 tracing::info!(path = %path.display(), pods, nodes, "policies in force");
-                policies.store(Arc::new(current));
+                policies.send_replace(Arc::new(current));
             }
             state.warn();
             metrics.files(state.seen.len() - state.bad_files(), state.bad_files());
@@ -176,7 +183,7 @@ impl State {
             }
         }
         let folder = Some(root).filter(|root| !texts.contains_key(*root));
-        self.settle(folder, self.contents.of(|path| texts.contains_key(path)), metrics);
+        self.settle(folder, self.contents.of_files(|path| texts.contains_key(path)), metrics);
         self.seen = texts;
         true
     }
@@ -199,11 +206,9 @@ impl State {
     ///
     /// Without a policy for pods no pod could ask for a GPU: as long as no other comes, the last ones outlive their files.
     fn settle(&mut self, folder: Option<&Path>, mut left: Contents, metrics: &Metrics) {
-        let refused = left.settle(self.waiting.values().cloned().collect());
-        for error in &refused {
-            if let PolicyFileError::Conflict { path, .. } = error {
-                self.refuse(path, error, metrics);
-            }
+        let new: Vec<Arc<Content>> = self.waiting.values().cloned().collect();
+        for (path, errors) in told(left.settle(&new)) {
+            self.refuse_text(&path, errors, metrics);
         }
         if !left.has_pods() {
             if let Some(folder) = folder {
@@ -223,6 +228,24 @@ impl State {
             }
         }
         self.contents = left;
+        self.tell_stale(metrics);
+    }
+
+    /// Tells of files whose policies extend what is gone, and no more of those that have it again.
+    fn tell_stale(&mut self, metrics: &Metrics) {
+        let stale: Errors = told(self.contents.stale());
+        for (path, error) in std::mem::take(&mut self.stale) {
+            if !stale.contains_key(&path) && self.errors.get(&path) == Some(&error) {
+                self.errors.remove(&path);
+            }
+        }
+        for (path, error) in &stale {
+            // What is wrong with a newer content of the file is told already.
+            if !self.errors.contains_key(path) {
+                self.refuse_text(path, error.clone(), metrics);
+            }
+        }
+        self.stale = stale;
     }
 
     fn refuse(&mut self, path: &Path, error: &PolicyFileError, metrics: &Metrics) {
@@ -253,6 +276,16 @@ impl State {
     fn bad_files(&self) -> usize {
         self.seen.keys().filter(|path| self.errors.contains_key(*path)).count()
     }
+}
+
+/// All that is wrong with each file, as one text.
+fn told(refused: Vec<Refused>) -> Errors {
+    let mut errors = Errors::new();
+    for (path, error) in refused {
+        let text = error.to_string();
+        errors.entry(path).and_modify(|told| *told = format!("{told}; {text}")).or_insert(text);
+    }
+    errors
 }
 
 #[cfg(test)]

@@ -242,3 +242,76 @@ async fn a_config_map_volume_is_followed_through_its_symlinks() {
     watch.await.unwrap();
     assert_eq!(store.reloads(), 1);
 }
+
+fn extending(name: &str, base: &str, more: &str) -> String {
+    format!(
+        "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {{name: {name}}}\nspec:\n  extends: {base}\n{more}"
+    )
+}
+
+/// How many slices a container may ask for, by the policy of this name.
+fn max_count(store: &PolicyStore, name: &str) -> Option<u32> {
+    Some(store.current().pods.iter().find(|policy| policy.name() == name)?.max_count())
+}
+
+#[test]
+fn a_policy_that_extends_follows_its_base_in_another_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
+    let base = |count: u32| format!("{}  maxCount: {count}\n", text("base"));
+    write("10-team.yaml", &extending("team", "base", "  quota: {slices: 3}\n"));
+    write("base.yaml", &base(4));
+    let store = PolicyStore::open(folder.path()).unwrap();
+    assert_eq!((max_count(&store, "team"), store.last_error()), (Some(4), None));
+
+    write("base.yaml", &base(5));
+    poll(&store);
+    assert_eq!((max_count(&store, "team"), store.last_error()), (Some(5), None));
+
+    // What would spoil the policy that extends it is not taken over, and no file is told to be bad but this one.
+    write("base.yaml", &format!("{}  maxPerPod: {{slices: 9}}\n", base(6)));
+    poll(&store);
+    assert_eq!(max_count(&store, "team"), Some(5));
+    let errors = store.errors();
+    let (path, error) = errors.first_key_value().unwrap();
+    assert!(path.ends_with("base.yaml") && errors.len() == 1, "{errors:?}");
+    assert!(error.contains("10-team.yaml:6:19: spec.quota.slices: 3 is less than"), "{error}");
+
+    // Both at once.
+    write("base.yaml", &format!("{}  maxPerPod: {{slices: 9}}\n", base(6)));
+    write("10-team.yaml", &extending("team", "base", "  quota: {slices: 30}\n"));
+    poll(&store);
+    assert_eq!((max_count(&store, "team"), store.last_error()), (Some(6), None));
+}
+
+#[test]
+fn a_policy_outlives_the_base_that_it_extends_until_its_file_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &str| fs::write(folder.path().join(name), content).unwrap();
+    let base = |count: u32| format!("{}  maxCount: {count}\n", text("base"));
+    write("10-team.yaml", &extending("team", "base", ""));
+    write("base.yaml", &base(4));
+    write("last.yaml", &text("last"));
+    let store = PolicyStore::open(folder.path()).unwrap();
+    fs::remove_file(folder.path().join("base.yaml")).unwrap();
+    poll(&store);
+    assert_eq!(
+        (names(&store), max_count(&store, "team")),
+        (vec!["team".to_owned(), "last".to_owned()], Some(4))
+    );
+    let error = store.last_error().unwrap();
+    assert!(error.contains("10-team.yaml:5:12: spec.extends: no GpuPolicy is called base"), "{error}");
+
+    write("last.yaml", &text("last").replace("mig, ", ""));
+    poll(&store);
+    assert_eq!((max_count(&store, "team"), store.errors().len()), (Some(4), 1), "others change");
+
+    write("base.yaml", &base(7));
+    poll(&store);
+    assert_eq!((max_count(&store, "team"), store.last_error()), (Some(7), None), "the base is there again");
+
+    write("10-team.yaml", &extending("team", "nobody", ""));
+    poll(&store);
+    assert_eq!(max_count(&store, "team"), Some(7), "a bad file never replaces a good one");
+    assert!(store.last_error().unwrap().contains("no GpuPolicy is called nobody"));
+}

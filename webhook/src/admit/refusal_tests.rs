@@ -50,6 +50,10 @@ cases! {
     "idle key" => Refusal::Ask(AskError::Idle { others: None, .. }),
     "idle key beside another's limit" => Refusal::Ask(AskError::Idle { others: Some(_), .. }),
     "node name" => Refusal::Ask(AskError::NodeName) | Refusal::Unfit(Unfit::NodeName(_)),
+    "nothing given" => Refusal::Policy(Denied::Nothing { .. }),
+    "models denied" => Refusal::Policy(Denied::Models { .. }),
+    "no model for it" => Refusal::Policy(Denied::NoModel { .. }),
+    "nodes denied" => Refusal::Policy(Denied::Nodes { .. }),
     "class denied" => Refusal::Policy(Denied::Class { .. }),
     "count denied" => Refusal::Policy(Denied::Count { .. }),
     "too small" => Refusal::Policy(Denied::TooSmall { .. }),
@@ -63,6 +67,7 @@ cases! {
     "several replicas" => Refusal::Policy(Denied::Replicas { .. }),
     "scheduler" => Refusal::Unfit(Unfit::Scheduler { .. }),
     "environment" => Refusal::Unfit(Unfit::Environment { .. }),
+    "unknown namespace" => Refusal::Undecided(_),
     "no policy" => Refusal::NoPolicy(_),
     "no pod" => Refusal::Pod(_),
 }
@@ -95,6 +100,17 @@ fn policies() -> Vec<Value> {
             json!({
                 "defaultIsolation": "none", "isolation": {"memory": null, "none": ["time-slicing"]},
             }),
+        ),
+        policy(
+            "pool",
+            json!({
+                "models": ["A100-80GB", "T4-16GB"], "kindsByModel": {"A100-80GB": ["mig"], "T4-16GB": ["mps"]},
+                "nodeSelector": {"pool": "research"},
+            }),
+        ),
+        policy(
+            "nothing",
+            json!({"defaultIsolation": null, "isolation": null, "deny": "it has no GPU budget"}),
         ),
     ]
 }
@@ -193,7 +209,32 @@ fn asks() -> Vec<Value> {
 
 fn denials() -> Vec<Value> {
     let sized = |policy: &str, gb: u32, count: &str| limited(policy, &format!("kerf.dev/gpu-{gb}gb"), count);
+    let by_size = json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-model": "H100-80GB"});
+    let mut mixed = limited("pool", "nvidia.com/mig-1g.10gb", "1");
+    let share =
+        json!({"name": "share", "image": "none", "resources": {"limits": {"nvidia.com/gpu-10gb": "1"}}});
+    mixed["spec"]["containers"].as_array_mut().unwrap().push(share);
     vec![
+        sized("nothing", 10, "1"),
+        limited("nothing", "nvidia.com/gpu", "1"),
+        pod("pool", by_size, json!({})),
+        pod(
+            "pool",
+            json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/gpu-model-not": "A100-80GB,T4-16GB"}),
+            json!({}),
+        ),
+        pod(
+            "pool",
+            json!({"kerf.dev/gpu-model": "T4-16GB"}),
+            json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
+        ),
+        mixed,
+        pod(
+            "pool",
+            json!({"kerf.dev/isolation": "none", "kerf.dev/gpu-model": "T4-16GB"}),
+            json!({"limits": {"nvidia.com/gpu-20gb": "1"}}),
+        ),
+        with(sized("pool", 10, "1"), "/spec/nodeSelector", json!({"pool": "prod"})),
         ten_with("kerf.dev/isolation", "hardware"),
         sized("plain", 10, "17"),
         sized("bounded", 2, "1"),
@@ -255,6 +296,7 @@ fn every_refusal_has_its_text_and_a_pod_that_gets_it() {
         );
     }
     reached.insert(case(&of_replicas(&in_force)));
+    reached.insert(case(&of_unknown_namespace()));
     let missing: Vec<_> = ALL.iter().filter(|name| !reached.contains(*name)).collect();
     assert!(missing.is_empty(), "no pod gets {missing:?}");
     let warned = warned(&in_force);
@@ -280,6 +322,29 @@ fn of_replicas(in_force: &Policies) -> Refusal {
     assert_eq!(
         refusal.to_string(),
         "container main: 2 of nvidia.com/gpu (mps) give no more than one: NVIDIA's device plugin gives replicas of whatever GPU, and refuses more than one where it is told to; ask for one, of the size that is needed"
+    );
+    refusal
+}
+
+/// The refusal that needs a watch which is behind, and so is not in the file.
+fn of_unknown_namespace() -> Refusal {
+    let policy: PolicyDocument = serde_json::from_value(json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "gold"},
+        "spec": {
+            "match": {"namespaceLabels": {"tier": "gold"}},
+            "defaultIsolation": "memory", "isolation": {"memory": ["mig"]},
+        },
+    }))
+    .unwrap();
+    let in_force = Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() };
+    let pod = limited("plain", "kerf.dev/gpu-10gb", "1");
+    let labels = [("tier".to_owned(), "gold".to_owned())].into();
+    let known = kerf_core::policy::Namespace { name: "default", labels: Some(&labels) };
+    assert!(decide(&pod, known, &in_force, &Supply::default()).unwrap().is_some());
+    let refusal = decide(&pod, "default", &in_force, &Supply::default()).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "policy gold selects namespaces by label, and kerf has not seen the labels of namespace default yet; create the pod again in a moment"
     );
     refusal
 }

@@ -5,6 +5,7 @@
 mod statics;
 
 use crate::edit::Edit;
+use kerf_core::admission::Fit;
 use kerf_core::contract::RequestDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
@@ -28,13 +29,17 @@ const LONGEST_LABEL: usize = 63;
 /// An expression and the list of a term that it belongs into.
 type Wanted = (&'static str, Value);
 
-/// Makes only those nodes eligible that can serve `document`, and of them only `node` if it is named.
+/// Makes only those nodes eligible that can serve `document`, and of them only those that `fit` leaves: the node that the pod names,
+/// and those with the policy's labels.
 ///
 /// Terms are alternatives. Where static nodes serve the pod as well, each term of the user's becomes two.
-pub(super) fn require(edit: &mut Edit, document: &RequestDocument, node: Option<&str>) {
-    let field = node.map(|node| json!({"key": "metadata.name", "operator": "In", "values": [node]}));
+pub(super) fn require(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
+    let is = |(key, value): (&String, &String)| json!({"key": key, "operator": "In", "values": [value]});
+    let field =
+        fit.node.as_ref().map(|node| json!({"key": "metadata.name", "operator": "In", "values": [node]}));
     let with_field = |expressions: Vec<Value>| -> Vec<Wanted> {
-        let expressions = expressions.into_iter().map(|value| (EXPRESSIONS, value));
+        let expressions = expressions.into_iter().chain(fit.node_labels.iter().map(is));
+        let expressions = expressions.map(|value| (EXPRESSIONS, value));
         expressions.chain(field.clone().map(|value| (FIELDS, value))).collect()
     };
     let sorts: Vec<Vec<Wanted>> = sorts(document).into_iter().map(with_field).collect();

@@ -32,7 +32,9 @@ impl Fixture {
         let policy = PolicyStore::open(&path).unwrap();
         policy.register(&mut registry);
         let (publisher, supply) = channel("me");
-        let webhook = Webhook { policy, supply, metrics };
+        let (labels, namespaces) = crate::namespaces::channel();
+        drop(labels);
+        let webhook = Webhook { policy, supply, namespaces, metrics };
         Self { routes: routes(webhook.clone()), webhook, publisher, registry, _folder: folder }
     }
 

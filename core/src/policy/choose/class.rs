@@ -25,12 +25,13 @@ pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Isolation
 /// name: on a node whose GPUs NVIDIA's device plugin shares, that is a replica.
 fn of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationClass> {
     let size = policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
-    let is_served = |kind: &Kind| match kind {
-        Kind::Whole => supply.has_whole(size, &ask.gpus),
-        kind => {
-            let name = ResourceName::Plugin(PluginName::Gpu, *kind);
-            supply.fixed_least(name, &Asked::of(SizeGb::ANY), &ask.gpus).is_some()
+    let is_served = |kind: &Kind| {
+        let Some(gpus) = policy.gpus_for(*kind, &ask.gpus) else { return false };
+        if *kind == Kind::Whole {
+            return supply.has_whole(size, &gpus);
         }
+        let name = ResourceName::Plugin(PluginName::Gpu, *kind);
+        supply.fixed_least(name, &Asked::of(SizeGb::ANY), &gpus).is_some()
     };
     let serves =
         |class: &IsolationClass| policy.kinds(*class).is_some_and(|kinds| kinds.iter().any(is_served));

@@ -20,6 +20,59 @@ pub enum Denied {
         /// What would be allowed.
         allowed: String,
     },
+    /// The policy gives its pods nothing.
+    #[error(
+        "policy {policy} gives this pod no GPU: {reason}; ask an admin of the cluster, who writes kerf's policies"
+    )]
+    Nothing {
+        /// The policy.
+        policy: String,
+        /// Why.
+        reason: String,
+    },
+    /// The pod wants other models than are allowed.
+    #[error(
+        "the pod selects GPU models that policy {policy} does not allow{selects}; it allows {allowed}; name one of these in metadata.annotations[kerf.dev/gpu-model], or none",
+        selects = selects(asked, not)
+    )]
+    Models {
+        /// The models that it names.
+        asked: String,
+        /// The models that it excludes.
+        not: String,
+        /// The policy.
+        policy: String,
+        /// The models that would be allowed.
+        allowed: String,
+    },
+    /// No model that the pod may have is for what a container asks.
+    #[error(
+        "container {container}: policy {policy} lets {what} be served by none of the GPU models that the pod may have ({models}); ask for another isolation class, ask for one kind in all containers, or name other models in metadata.annotations[kerf.dev/gpu-model]"
+    )]
+    NoModel {
+        /// The container.
+        container: String,
+        /// The kinds, or the name, that it asks for.
+        what: String,
+        /// The policy.
+        policy: String,
+        /// The models that are left.
+        models: String,
+    },
+    /// The pod wants other nodes than are allowed.
+    #[error(
+        "spec.nodeSelector[{key}]: the pod selects nodes with {found:?}, and policy {policy} allows those with {wanted:?} only; remove it, or write {wanted:?}"
+    )]
+    Nodes {
+        /// The label.
+        key: String,
+        /// What the pod says.
+        found: String,
+        /// What the policy says.
+        wanted: String,
+        /// The policy.
+        policy: String,
+    },
     /// Too many slices in one container.
     #[error(
         "container {container}: {count} slices are more than the {max} that policy {policy} allows; ask for {max} or fewer, or for larger ones"
@@ -170,4 +223,16 @@ pub enum Denied {
         /// The kinds by which the class could serve it.
         missing: &'static str,
     },
+}
+
+/// What a pod selects of models, for a message.
+fn selects(asked: &str, not: &str) -> String {
+    let named =
+        |word: &str, models: &str| if models.is_empty() { String::new() } else { format!("{word}{models}") };
+    let (asked, not) = (named(" ", asked), named(" all but ", not));
+    if asked.is_empty() && not.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", format!("{asked}{not}").trim())
+    }
 }

@@ -7,6 +7,7 @@ use crate::policy::{Asked, Supply};
 use crate::request::GpuSelection;
 use crate::resource::{ResourceName, SHARE_SIZES, share_size};
 use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
+use std::collections::BTreeSet;
 
 /// What a slice must have.
 #[derive(Debug, Clone, Copy)]
@@ -68,8 +69,11 @@ pub(super) fn conceivable(kind: Kind, need: &Need) -> Option<ResourceName> {
     match kind {
         Kind::Mig => conceivable_profile(need).map(ResourceName::Mig),
         Kind::TimeSlicing if need.compute.is_some() => None,
-        Kind::Mps | Kind::TimeSlicing => need.share().and_then(|size| ResourceName::share(kind, size)),
-        Kind::Whole => (need.size <= LARGEST_SIZE).then_some(ResourceName::Whole),
+        Kind::Mps | Kind::TimeSlicing => {
+            let size = need.share().filter(|_| Some(need.size) <= largest(kind, need.gpus))?;
+            ResourceName::share(kind, size)
+        }
+        Kind::Whole => (Some(need.size) <= largest(kind, need.gpus)).then_some(ResourceName::Whole),
     }
 }
 
@@ -77,9 +81,10 @@ fn conceivable_profile(need: &Need) -> Option<Profile> {
     let plain = |profile: &Profile| profile.is_plain() && profile.size() >= need.size;
     let smallest = |profile: &Profile| (profile.size(), profile.compute());
     if need.memory.is_none() && need.compute.is_none() {
-        return catalog::profiles().into_iter().filter(plain).min_by_key(smallest);
+        return profiles(need.gpus).into_iter().filter(plain).min_by_key(smallest);
     }
-    let fits = catalog::MODELS.iter().filter_map(catalog::GpuModel::mig_table).flat_map(|table| {
+    let tables = models(need.gpus).filter_map(catalog::GpuModel::mig_table);
+    let fits = tables.flat_map(|table| {
         let most = table.entries().iter().map(|entry| entry.profile.compute()).max().unwrap_or(1);
         let fits = |entry: &crate::mig::ProfileEntry| {
             need.memory.is_none_or(|memory| entry.memory >= memory)
@@ -91,12 +96,45 @@ fn conceivable_profile(need: &Need) -> Option<Profile> {
     fits.min_by_key(smallest)
 }
 
-/// The largest size that a slice of one of these kinds can have on any GPU.
-pub(super) fn largest(kinds: &[Kind]) -> SizeGb {
-    let of = |kind: &Kind| match kind {
-        Kind::Mig => catalog::profiles().into_iter().map(Profile::size).max(),
-        Kind::Whole => Some(LARGEST_SIZE),
-        Kind::Mps | Kind::TimeSlicing => SHARE_SIZES.last().copied(),
+/// The known models that a pod may have; all of them where it may have one that is not known.
+fn models(gpus: &GpuSelection) -> impl Iterator<Item = &'static catalog::GpuModel> {
+    let is_known = gpus.models.iter().all(|model| catalog::by_name(model).is_some());
+    catalog::MODELS.iter().filter(move |model| !is_known || gpus.admits_model(model.name))
+}
+
+/// Every profile that one of these models has under some driver.
+fn profiles(gpus: &GpuSelection) -> BTreeSet<Profile> {
+    let of_model = |model: &catalog::GpuModel| {
+        let table = model.mig_table().unwrap_or_default();
+        let present: Vec<Profile> = table.entries().iter().map(|entry| entry.profile).collect();
+        present.into_iter().chain(model.other_names().iter().map(|(_, profile)| *profile))
     };
-    kinds.iter().filter_map(of).max().unwrap_or(SizeGb(1))
+    models(gpus).flat_map(of_model).collect()
+}
+
+/// Whether some model that a pod may have serves this name, as far as its models are known.
+pub(super) fn exists(resource: ResourceName, gpus: &GpuSelection) -> bool {
+    let is_open = gpus.models.iter().all(|model| catalog::by_name(model).is_none());
+    is_open
+        || match resource {
+            ResourceName::Mig(profile) => profiles(gpus).contains(&profile),
+            ResourceName::Compute(profile) => profiles(gpus).contains(&profile.of()),
+            ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => {
+                Some(size) <= largest(resource.kind(), gpus)
+            }
+            ResourceName::Whole | ResourceName::Replica | ResourceName::Plugin(..) => true,
+        }
+}
+
+/// The largest size that a slice of this kind can have on the GPUs that a pod may have, as far as their models are known.
+pub(super) fn largest(kind: Kind, gpus: &GpuSelection) -> Option<SizeGb> {
+    let memory = || models(gpus).map(|model| model.memory.nominal()).max();
+    match kind {
+        Kind::Mig => profiles(gpus).into_iter().map(Profile::size).max(),
+        // Which models there are the catalog does not know: where the pod names none, one may be larger.
+        Kind::Whole if gpus.models.is_empty() => Some(LARGEST_SIZE),
+        Kind::Mps | Kind::TimeSlicing if gpus.models.is_empty() => SHARE_SIZES.last().copied(),
+        Kind::Whole => memory(),
+        Kind::Mps | Kind::TimeSlicing => memory().min(SHARE_SIZES.last().copied()),
+    }
 }

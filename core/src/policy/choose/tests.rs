@@ -282,7 +282,7 @@ fn only_gpus_that_the_pod_may_have_serve_it() {
     assert_eq!(choice.document.gpus, picky.gpus);
     picky.gpus.models = vec!["L4-24GB".to_owned()];
     let choice = choose(&policy(), &supply(&["H100-80GB", "T4-16GB"]), &picky).unwrap();
-    assert_eq!(resource_of(&choice), "nvidia.com/mig-1g.10gb");
+    assert_eq!(resource_of(&choice), "nvidia.com/gpu-10gb", "an L4 has no MIG");
     assert!(matches!(choice.warnings[0], Warning::NoSupply(..)));
 }
 

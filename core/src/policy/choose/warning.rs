@@ -25,6 +25,8 @@ pub enum Warning {
     RoundedUp(String, SizeGb, SizeGb),
     /// The size was rounded up to the policy's next step: asked, given, step.
     Stepped(String, SizeGb, SizeGb, SizeGb),
+    /// Models that the pod names and its policy does not allow: it gets another of those that it names.
+    ModelsBeyond(String, String),
     /// A key of a dialect's that kerf has nothing for.
     Ignored(String),
 }
@@ -63,6 +65,12 @@ impl fmt::Display for Warning {
                 write!(
                     f,
                     "container {container}: the policy's sizes are in steps of {step}, {asked} takes {given}"
+                )
+            }
+            Self::ModelsBeyond(models, policy) => {
+                write!(
+                    f,
+                    "policy {policy} does not allow {models}; the pod gets another of the GPU models that it names"
                 )
             }
             Self::Ignored(key) => {

@@ -1,0 +1,101 @@
+use super::*;
+use serde_json::json;
+
+fn draft(name: &str, spec: Value) -> PolicyDraft {
+    let written = spec.as_object().unwrap().keys().cloned().collect();
+    let document = json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name}, "spec": spec,
+    });
+    PolicyDraft::new(serde_json::from_value(document).unwrap(), written)
+}
+
+fn resolved(drafts: &[PolicyDraft], name: &str) -> Result<Policy, Vec<String>> {
+    let named = |name: &str| drafts.iter().find(|draft| draft.name() == name);
+    let resolved = named(name).unwrap().resolve(named);
+    resolved.map_err(|errors| errors.iter().map(ToString::to_string).collect())
+}
+
+fn base() -> PolicyDraft {
+    draft(
+        "base",
+        json!({
+            "match": {"namespaces": ["base"]}, "defaultIsolation": "memory",
+            "isolation": {"memory": ["mig", "mps"], "none": ["time-slicing"]},
+            "quota": {"memoryGb": 80, "slices": 4}, "dialects": ["nvidia"], "maxCount": 2,
+        }),
+    )
+}
+
+#[test]
+fn a_field_is_the_nearest_policys_and_never_a_part_of_two() {
+    let drafts = [
+        base(),
+        draft(
+            "team",
+            json!({"extends": "base", "match": {"namespaces": ["team"]}, "quota": {"memoryGb": 160}}),
+        ),
+        draft(
+            "night",
+            json!({"extends": "team", "isolation": {"memory": ["mps"]}, "dialects": [], "maxCount": 16}),
+        ),
+    ];
+    let team = resolved(&drafts, "team").unwrap();
+    let spec = team.spec();
+    assert_eq!((spec.quota.memory_gb, spec.quota.slices, spec.max_count), (Some(160), None, 2));
+    assert_eq!(spec.pods.namespaces, ["team"]);
+    let night = resolved(&drafts, "night").unwrap();
+    let spec = night.spec();
+    assert_eq!((spec.quota.memory_gb, spec.max_count, spec.dialects.len()), (Some(160), 16, 0));
+    assert_eq!(spec.isolation.len(), 1, "a map is replaced too");
+    assert!(spec.pods.is_all(), "match is not inherited");
+    assert_eq!(night.lineage().bases, ["team", "base"]);
+    let origins: Vec<_> = night.lineage().origins.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let own = |field| (field, "night");
+    assert_eq!(
+        origins,
+        [
+            ("defaultIsolation", "base"),
+            own("dialects"),
+            own("extends"),
+            own("isolation"),
+            own("maxCount"),
+            ("quota", "team")
+        ]
+    );
+}
+
+#[test]
+fn what_cannot_be_extended_is_told_at_the_field() {
+    let drafts = [
+        base(),
+        draft("deny", json!({"deny": "no"})),
+        draft("a", json!({"extends": "b"})),
+        draft("b", json!({"extends": "c"})),
+        draft("c", json!({"extends": "b"})),
+        draft("self", json!({"extends": "self"})),
+        draft("lost", json!({"extends": "nobody"})),
+        draft("of-deny", json!({"extends": "deny"})),
+        draft("both", json!({"extends": "base", "deny": "no"})),
+        draft("bad", json!({"extends": "base", "maxPerPod": {"memoryGb": 100}})),
+        draft("nothing", json!({"match": {"labels": {"a": "b"}}})),
+    ];
+    let told = |name: &&str| resolved(&drafts, name).map(|_| ()).unwrap_err().join("\n");
+    let names = ["a", "b", "self", "lost", "of-deny", "both", "bad", "nothing"];
+    insta::assert_snapshot!(names.iter().map(told).collect::<Vec<_>>().join("\n"));
+}
+
+/// What a document says must come back from its JSON, or what is inherited would be another thing.
+#[test]
+fn a_policy_that_extends_and_says_nothing_is_its_base() {
+    let all = json!({
+        "defaultIsolation": "memory", "isolation": {"memory": ["mig", "whole"]}, "models": ["H100-80GB"],
+        "kindsByModel": {"H100-80GB": ["mig"]}, "nodeSelector": {"pool": "a"}, "tolerations": [{"operator": "Exists"}],
+        "schedulerName": "", "maxCount": 3, "sizes": {"minGb": 5, "maxGb": 40}, "maxPerPod": {"slices": 2},
+        "quota": {"memoryGb": 100}, "dialects": ["hami", "nvidia"], "fractionOfGb": 80, "nodeName": "affinity",
+        "environment": "remove", "runtimeClassName": "nvidia", "waiting": {"afterSeconds": 10, "then": "recreate"},
+        "preemption": {"movableByDefault": true, "movesOthers": false}, "packing": {"weights": {"7g.80gb": 200}},
+    });
+    let drafts = [draft("base", all), draft("same", json!({"extends": "base"}))];
+    let (base, same) = (resolved(&drafts, "base").unwrap(), resolved(&drafts, "same").unwrap());
+    assert_eq!(base.spec(), same.spec());
+}

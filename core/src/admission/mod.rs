@@ -13,7 +13,7 @@ pub use unseen::Unseen;
 use crate::contract::{RequestDocument, UnreadableRequest};
 use crate::keys;
 use crate::policy::{self, Denied, Policies, Policy, Supply};
-use crate::request::{self, Agreement, AskError, Field, NodeSelection, PodView, Reading};
+use crate::request::{self, Agreement, AskError, Field, KnownModels, NodeSelection, PodView, Reading};
 use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -98,15 +98,17 @@ pub fn decide<'p>(
     }
     let reading =
         policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
-    let Some(ask) = request::read(&view, &reading)? else { return unasked(&view).map(|()| None) };
+    let Some(mut ask) = request::read(&view, &reading)? else { return unasked(&view).map(|()| None) };
     let policy = policy.ok_or_else(no_policy)?;
+    let unknown = request::resolve_models(&view, &mut ask.gpus, || KnownModels::of(supply, policies))?;
     let selected = supply.selected(&NodeSelection::of(&view.spec));
     let policy::Choice { mut document, warnings } = policy::choose(policy, &selected, &ask)?;
     if let Some(chosen) = &mut document.chosen {
         chosen.selects_nodes = matches!(selected, Cow::Owned(_));
     }
     let fit = fit(pod, &document, policy)?;
-    let warnings = warnings.iter().map(ToString::to_string).chain(fit.warnings()).collect();
+    let unknown = unknown.iter().map(ToString::to_string);
+    let warnings = unknown.chain(warnings.iter().map(ToString::to_string)).chain(fit.warnings()).collect();
     Ok(Some(Admitted { policy, document, again: false, fit, warnings }))
 }
 

@@ -49,6 +49,13 @@ impl Policies {
         likely.find(|policy| policy.spec().pods.is_for(pod))
     }
 
+    /// The GPU models that the policies name. One may come several times.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        let of_pods = self.pods.iter().flat_map(|policy| &policy.spec().pods.models);
+        let rules = self.nodes.iter().filter_map(NodeRules::managed).flat_map(|policy| &policy.gpus);
+        of_pods.chain(rules.flat_map(|rule| &rule.select.models)).map(String::as_str)
+    }
+
     /// The policies that were tried for a pod before the one that holds, or all if none does, each with what kept it away.
     #[must_use]
     pub fn passed<'p>(&'p self, pod: &'p PodFacts) -> Vec<(&'p Policy, Mismatch<'p>)> {

@@ -11,7 +11,7 @@ use super::read::refuse_unsafe;
 use super::{AskError, PodView, Role, Want, limits};
 use crate::contract::{ContainerRequest, RequestDocument};
 use crate::keys;
-use crate::policy::NodeNameRule;
+use crate::policy::{DEFAULT_SIDECARS, NodeNameRule};
 use crate::quantity::parse_count;
 use crate::resource::ResourceName;
 
@@ -80,7 +80,12 @@ fn only<'p>(pod: &'p PodView, document: &RequestDocument) -> Box<Only<'p>> {
         (Some(only), None) => pod.spec.containers.iter().find(|container| container.name == only.name),
         _ => None,
     };
-    Box::new(move |key| asking.map_or_else(|| only_container(pod, key), |container| Ok(&container.name)))
+    Box::new(move |key| {
+        asking.map_or_else(
+            || only_container(pod, |name| DEFAULT_SIDECARS.contains(&name), key),
+            |container| Ok(&container.name),
+        )
+    })
 }
 
 /// Whether the same containers ask, each by exactly the resource and the count of the document; `None` if none asks.

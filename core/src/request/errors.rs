@@ -102,7 +102,7 @@ pub enum AskError {
     },
     /// One container asks twice.
     #[error(
-        "container {container} asks by {first} and by {second}; ask once, by one limit or one annotation: a process uses one slice, so ask for a larger one or divide the work into several containers"
+        "container {container} asks by {first} and by {second}; ask once, by one limit or one annotation: for one larger slice, or in a container of its own for each slice"
     )]
     Twice {
         /// The container.
@@ -246,7 +246,7 @@ pub enum AskError {
     },
     /// Nobody could serve a model that the pod asks for.
     #[error(
-        "metadata.annotations[{key}]: no GPU of the cluster, no policy and not kerf's own list has the model {model:?}; the nearest is {nearest}; ask an admin to name a new model in the match.models of a policy"
+        "metadata.annotations[{key}]: kerf knows no GPU model {model:?}, neither from its own list nor from the cluster's nodes and policies; the nearest is {nearest}; an admin makes a new model known by naming it in a policy"
     )]
     UnknownModel {
         /// The annotation.
@@ -300,7 +300,7 @@ impl fmt::Display for LimitRemedy {
                 let is_size = key.starts_with(GPU_MEMORY);
                 if is_size { write!(f, ", or as a limit write {}: 1", limit(size)) } else { Ok(()) }
             }
-            Self::Name(name) => write!(f, "kerf has no such limit; write {name}"),
+            Self::Name(name) => write!(f, "kerf has no such limit; write {name}: 1"),
             Self::Size(size) => write!(
                 f,
                 "kerf has no such limit; write {}: 1, with the GPU memory in GB in the name and the number of slices behind it",

@@ -83,11 +83,12 @@ fn split(key: &str) -> Option<(&str, &str)> {
     Some((key.get(..dot)?, key.get(dot + 1..)?)).filter(|(_, container)| !container.is_empty())
 }
 
-/// The key that users may write which is spelled most like `key`, for the same container where it can name one.
+/// The key that users may write which begins with `key`, or is spelled most like it, for the same container where it can name one.
 fn nearest(key: &str) -> String {
     let (base, container) = split(key).map_or((key, None), |(base, container)| (base, Some(container)));
-    let nearest =
-        keys::ASKED.into_iter().min_by_key(|known| distance(base, known)).unwrap_or(keys::GPU_MEMORY);
+    let begun = keys::ASKED.into_iter().find(|known| known.starts_with(base));
+    let nearest = begun.or_else(|| keys::ASKED.into_iter().min_by_key(|known| distance(base, known)));
+    let nearest = nearest.unwrap_or(keys::GPU_MEMORY);
     match container.filter(|_| keys::PER_CONTAINER.contains(&nearest)) {
         Some(container) => format!("{nearest}.{container}"),
         None => nearest.to_owned(),
@@ -116,7 +117,8 @@ mod tests {
             ("kerf.dev/isolation.main", "kerf.dev/isolation"),
             ("kerf.dev/gpumodel", "kerf.dev/gpu-model"),
             ("kerf.dev/computes.main", "kerf.dev/compute.main"),
-            ("kerf.dev/", "kerf.dev/compute"),
+            ("kerf.dev/", "kerf.dev/gpu-memory"),
+            ("kerf.dev/gpu", "kerf.dev/gpu-memory"),
         ] {
             assert!(!is_known(typo), "{typo}");
             assert_eq!(nearest(typo), meant, "{typo}");

@@ -11,6 +11,9 @@ use crate::policy::{Policies, Supply};
 use std::collections::BTreeSet;
 use std::fmt;
 
+/// The most models that a message names as the nearest.
+const NEAREST_LIMIT: usize = 3;
+
 /// The models that somebody could serve.
 #[derive(Debug, Clone)]
 pub struct KnownModels<'m>(BTreeSet<&'m str>);
@@ -56,15 +59,13 @@ impl<'m> KnownModels<'m> {
     /// The known models that are spelled most like `model`: those that have it as a part, else those at the least distance.
     fn nearest(&self, model: &str) -> String {
         let upper = model.to_ascii_uppercase();
-        let has_part = |known: &&&str| known.to_ascii_uppercase().contains(&upper);
-        let parts: Vec<&str> = self.0.iter().filter(has_part).copied().collect();
-        if !parts.is_empty() {
-            return parts.join(" or ");
-        }
-        let far = |known: &&str| distance(&upper, &known.to_ascii_uppercase());
+        let parts: Vec<&str> =
+            self.0.iter().copied().filter(|known| known.to_ascii_uppercase().contains(&upper)).collect();
+        let far = |known: &str| distance(&upper, &known.to_ascii_uppercase());
         let least = self.0.iter().map(|known| far(known)).min();
-        let nearest = self.0.iter().filter(|known| Some(far(known)) == least);
-        nearest.copied().collect::<Vec<_>>().join(" or ")
+        let alike = || self.0.iter().copied().filter(|known| Some(far(known)) == least).collect();
+        let nearest: Vec<&str> = if parts.is_empty() { alike() } else { parts };
+        nearest.into_iter().take(NEAREST_LIMIT).collect::<Vec<_>>().join(" or ")
     }
 }
 

@@ -57,7 +57,11 @@ fn a_limit_that_kerf_does_not_have_is_refused_with_the_one_that_was_meant() {
         ("kerf.dev/gpu-memory.main", "5G", annotation("gpu-memory.main", "gpu-5gb")),
         ("kerf.dev/gpu-memory", "1", annotation("gpu-memory", "gpu-10gb")),
         ("gpu-memory", "20Gi", annotation("gpu-memory", "gpu-20gb")),
-        ("kerf.dev/compute", "50", "kerf.dev/compute is an annotation; move it to metadata.annotations".to_owned()),
+        (
+            "kerf.dev/compute",
+            "50",
+            "kerf.dev/compute is an annotation; move it to metadata.annotations".to_owned(),
+        ),
         ("kerf.dev/gpu", "1", size("gpu-10gb")),
         ("kerf.dev/gpu", "0", size("gpu-10gb")),
         ("kerf.dev/gpu-10", "1", size("gpu-10gb")),
@@ -66,9 +70,9 @@ fn a_limit_that_kerf_does_not_have_is_refused_with_the_one_that_was_meant() {
         (
             "kerf.dev/gpu-8gb.shared",
             "1",
-            "kerf has no such limit; write nvidia.com/gpu-8gb.shared".to_owned(),
+            "kerf has no such limit; write nvidia.com/gpu-8gb.shared: 1".to_owned(),
         ),
-        ("kerf.dev/mig-1g.10gb", "1", "kerf has no such limit; write nvidia.com/mig-1g.10gb".to_owned()),
+        ("kerf.dev/mig-1g.10gb", "1", "kerf has no such limit; write nvidia.com/mig-1g.10gb: 1".to_owned()),
         ("kerf.dev/vram", "1", size("gpu-10gb")),
     ] {
         for map in ["limits", "requests"] {

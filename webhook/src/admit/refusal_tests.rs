@@ -7,7 +7,7 @@ use kerf_core::contract::UnreadableRequest;
 use kerf_core::mig::UnknownComputeProfile;
 use kerf_core::policy::{Denied, PolicyDocument, SupplyIndex};
 use kerf_core::quantity::SizeError;
-use kerf_core::request::{AskError, Field};
+use kerf_core::request::{AskError, Field, LimitRemedy};
 use kerf_core::testing::static_node;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -39,6 +39,8 @@ cases! {
     "twice" => Refusal::Ask(AskError::Twice { .. }),
     "everybody's" => Refusal::Ask(AskError::Everybodys { .. }),
     "ambiguous" => Refusal::Ask(AskError::Ambiguous { .. }),
+    "no default container" => Refusal::Ask(AskError::DefaultContainer { .. }),
+    "no containers" => Refusal::Ask(AskError::NoContainers { .. }),
     "no container" => Refusal::Ask(AskError::NoContainer { .. }),
     "nothing asked" => Refusal::Ask(AskError::NothingAsked { .. }),
     "privileged" => Refusal::Ask(AskError::Privileged(_)),
@@ -48,6 +50,12 @@ cases! {
     "model" => Refusal::Ask(AskError::Model { .. }),
     "uuid" => Refusal::Ask(AskError::Uuid { .. }),
     "unknown key" => Refusal::Ask(AskError::UnknownKey { .. }),
+    "label" => Refusal::Ask(AskError::Labelled { .. }),
+    "unknown label" => Refusal::Ask(AskError::UnknownLabel { .. }),
+    "limit that is an annotation" => Refusal::Ask(AskError::UnknownLimit { remedy: LimitRemedy::Annotation { .. }, .. }),
+    "limit of another group" => Refusal::Ask(AskError::UnknownLimit { remedy: LimitRemedy::Name(_), .. }),
+    "unknown limit" => Refusal::Ask(AskError::UnknownLimit { remedy: LimitRemedy::Size(_), .. }),
+    "unknown model" => Refusal::Ask(AskError::UnknownModel { .. }),
     "idle key" => Refusal::Ask(AskError::Idle { others: None, .. }),
     "idle key beside another's limit" => Refusal::Ask(AskError::Idle { others: Some(_), .. }),
     "reserved" => Refusal::Ask(AskError::Reserved(Field::Annotation(_))),
@@ -125,6 +133,10 @@ fn noted(key: &str, text: &str) -> Value {
     pod("plain", json!({key: text}), json!({}))
 }
 
+fn labelled(key: &str, text: &str) -> Value {
+    with(pod("plain", json!({}), json!({})), "/metadata/labels", json!({"policy": "plain", key: text}))
+}
+
 /// A good request with one thing more.
 fn ten_with(key: &str, text: &str) -> Value {
     pod("plain", json!({"kerf.dev/gpu-memory": "10Gi", key: text}), json!({}))
@@ -169,6 +181,11 @@ fn asks() -> Vec<Value> {
         noted("kerf.dev/gpu-profile", "1g10gb"),
         noted("kerf.dev/gpu-profile", "5c.7g.80gb"),
         pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "gpu-20gb": "1"}})),
+        pod(
+            "plain",
+            json!({}),
+            json!({"limits": {"nvidia.com/gpu-10gb": "1", "nvidia.com/mig-1g.10gb": "1"}}),
+        ),
         pod("plain", json!({"kerf.dev/gpu-memory": "20Gi"}), json!({"limits": {"gpu-10gb": "1"}})),
         pod("dialects", json!({"kerf.dev/gpu-memory": "20Gi"}), json!({"limits": {"nvidia.com/gpu": "1"}})),
         pod("dialects", json!({"gpu-fraction": "0.5", "gpu-memory": "2000"}), json!({})),
@@ -177,6 +194,8 @@ fn asks() -> Vec<Value> {
         pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "nvidia.com/gpumem": "3000"}})),
         pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "aliyun.com/gpu-mem": "3"}})),
         with(ten(), "/spec/containers", json!([ten()["spec"]["containers"][0], side])),
+        ten_with("kubectl.kubernetes.io/default-container", "sidecar"),
+        with(ten(), "/spec/containers", json!([])),
         noted("kerf.dev/gpu-memory.other", "20Gi"),
         ten_with("kerf.dev/compute.other", "20"),
         noted("kerf.dev/gpu-count", "2"),
@@ -191,15 +210,21 @@ fn asks() -> Vec<Value> {
         ten_with("kerf.dev/gpu-uuid-not", "GPU-1,MIG-2"),
         noted("kerf.dev/gpu-memroy", "10Gi"),
         ten_with("kerf.dev/isolation.main", "none"),
+        labelled("kerf.dev/gpu-memory", "10Gi"),
+        labelled("kerf.dev/gpu-memory.main", "10Gi"),
+        labelled("kerf.dev/gpu", "1"),
+        limited("plain", "kerf.dev/gpu-memory", "20Gi"),
+        limited("plain", "kerf.dev/compute", "50"),
+        limited("plain", "kerf.dev/gpu", "1"),
+        limited("plain", "kerf.dev/gpu-20Gi", "1"),
+        limited("plain", "kerf.dev/mig-1g.10gb", "1"),
+        ten_with("kerf.dev/gpu-model", "T4"),
+        ten_with("nvidia.com/use-gputype", "T5-16GB"),
         noted("kerf.dev/compute.main", "50"),
         noted("kerf.dev/isolation", "hardwre"),
         pod("plain", json!({"kerf.dev/gpu-model": "H100-80GB"}), json!({"limits": {"nvidia.com/gpu": "1"}})),
         noted("kerf.dev/assignment", "{}"),
-        with(
-            pod("plain", json!({}), json!({})),
-            "/metadata/labels",
-            json!({"policy": "plain", "kerf.dev/sliced": "true"}),
-        ),
+        labelled("kerf.dev/sliced", "true"),
         noted("kerf.dev/room", "1"),
         noted("kerf.dev/request", &document("memory", "nvidia.com/mig-1g.10gb")),
         with(ten(), "/spec/nodeName", json!("n1")),
@@ -266,13 +291,18 @@ fn warned(in_force: &Policies) -> Vec<Value> {
         ),
         share(json!([{"prefix": "CUDA_", "secretRef": {"name": "keys", "optional": true}}])),
     ];
-    let case = |pod: Value| {
+    let unseen = pods.map(|pod| ("environment not seen", pod));
+    let unknown = [
+        ("unknown model in a list", ten_with("kerf.dev/gpu-model", "T4-16GB,L4")),
+        ("unknown model", ten_with("kerf.dev/gpu-model-not", "T4")),
+    ];
+    let case = |(name, pod): (&str, Value)| {
         let admission = decide(&pod, "default", in_force, &Supply::default()).unwrap();
         let warnings = admission.unwrap().warnings;
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        json!({"case": "environment not seen", "pod": pod, "text": warnings[0]})
+        json!({"case": name, "pod": pod, "text": warnings[0]})
     };
-    pods.into_iter().map(case).collect()
+    unseen.into_iter().chain(unknown).map(case).collect()
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub enum Warning {
     RoundedUp(String, SizeGb, SizeGb),
     /// The size was rounded up to the policy's next step: asked, given, step.
     Stepped(String, SizeGb, SizeGb, SizeGb),
+    /// The size was raised to that of an init container, or of the container that goes on with its slice: asked, given.
+    Levelled(String, SizeGb, SizeGb),
     /// A key of a dialect's that kerf has nothing for.
     Ignored(String),
 }
@@ -53,6 +55,10 @@ impl fmt::Display for Warning {
                     "container {container}: the policy's sizes are in steps of {step}, {asked} takes {given}"
                 )
             }
+            Self::Levelled(container, asked, given) => write!(
+                f,
+                "container {container}: {asked} takes {given}, so that it shares one slice with another container of the pod before or after it, and the pod holds less in all"
+            ),
             Self::Ignored(key) => {
                 write!(f, "{key} is another system's and has no meaning here; it is ignored")
             }

@@ -13,9 +13,7 @@ fn pod(metadata: Value, resources: Value) -> PodView {
 }
 
 fn refusal(pod: &PodView) -> String {
-    read(pod, &Reading::WITHOUT_POLICY)
-        .map(|ask| format!("taken: {ask:?}"))
-        .unwrap_or_else(|error| error.to_string())
+    read(pod, &Reading::WITHOUT_POLICY).expect_err("it is taken").to_string()
 }
 
 #[test]
@@ -91,15 +89,15 @@ fn a_limit_that_kerf_does_not_have_is_refused_with_the_one_that_was_meant() {
 
 /// What a pod with these annotations is told of its models, or why it is refused.
 fn models(
-    notes: &[(&str, &str)],
+    annotations: &[(&str, &str)],
     nodes: &[GpuNodeStatus],
     policies: &Policies,
 ) -> Result<(GpuSelection, Vec<String>), String> {
-    let mut annotations = json!({keys::GPU_MEMORY: "10Gi"});
-    for (key, text) in notes {
-        annotations[key] = json!(text);
+    let mut written = json!({keys::GPU_MEMORY: "10Gi"});
+    for (key, text) in annotations {
+        written[key] = json!(text);
     }
-    let pod = pod(json!({"annotations": annotations}), json!({}));
+    let pod = pod(json!({"annotations": written}), json!({}));
     let mut gpus = read(&pod, &Reading::WITHOUT_POLICY).unwrap().unwrap().gpus;
     let supply = Supply::of(nodes);
     let told = resolve_models(&pod, &mut gpus, || KnownModels::of(&supply, policies));

@@ -87,12 +87,11 @@ fn staged() -> Value {
 /// As Istio's and Linkerd's webhooks add a proxy: before the app containers, behind them, or as a native sidecar.
 fn injected(pod: &Value, proxy: &str, place: Option<usize>) -> Value {
     let (mut pod, mut container) = (pod.clone(), json!({"name": proxy, "image": "proxy"}));
-    match place {
-        Some(place) => pod["spec"]["containers"].as_array_mut().unwrap().insert(place, container),
-        None => {
-            container["restartPolicy"] = json!("Always");
-            pod["spec"]["initContainers"] = json!([container]);
-        }
+    if let Some(place) = place {
+        pod["spec"]["containers"].as_array_mut().unwrap().insert(place, container);
+    } else {
+        container["restartPolicy"] = json!("Always");
+        pod["spec"]["initContainers"] = json!([container]);
     }
     pod
 }

@@ -52,6 +52,9 @@ pub const ROOM: &str = "kerf.dev/room";
 /// Annotation: `true` on a pod with a controller says that it may be restarted elsewhere to make room for a bigger one.
 pub const MOVABLE: &str = "kerf.dev/movable";
 
+/// Annotation that kubectl and the injectors of sidecars know: the container that a command without a container's name means.
+pub const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+
 /// The annotations by which users ask.
 pub const ASKED: [&str; 11] = [
     GPU_MEMORY,

@@ -190,7 +190,27 @@ async fn pods_whose_init_containers_need_more_come_and_go_together() -> anyhow::
     };
     wait(PATIENCE, "nothing to be reserved", free).await?;
     sound(&cluster).await?;
+    goes_on_with_a_larger_slice(&cluster).await?;
     cluster.stop().await
+}
+
+/// A container of 10 GB goes on with the slice of 20 GB that its init container gives back.
+async fn goes_on_with_a_larger_slice(cluster: &Cluster) -> anyhow::Result<()> {
+    let gates = tempfile::tempdir()?;
+    let mut load = until_opened(gates.path(), "load", 1);
+    load["resources"] = json!({"limits": {"kerf.dev/gpu-20gb": "1"}});
+    cluster.create(&pod("levelled", &[load], &[for_ever("main", 1)])?).await?;
+    init_runs(cluster, "levelled", "load").await?;
+    assert_eq!(
+        slices_of(cluster, "levelled").await?.len(),
+        1,
+        "it holds one slice, and not one of each size"
+    );
+    std::fs::write(gates.path().join("load"), "").context("failed to open a gate")?;
+    cluster.running("levelled").await?;
+    assert_eq!(slices_of(cluster, "levelled").await?.len(), 1);
+    assert_eq!(visible(cluster, "levelled", "main"), visible(cluster, "levelled", "load"));
+    sound(cluster).await
 }
 
 /// A restarted kubelet admits its pods again, and ends one whose init container had a device, unless all its devices are healthy

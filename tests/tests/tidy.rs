@@ -40,7 +40,7 @@ fn core_is_pure() {
     let dependencies: Vec<&str> =
         section.lines().filter_map(|l| l.split(['.', ' ', '=']).next()).filter(|d| !d.is_empty()).collect();
     // schemars comes with the feature `schema` only, which no program but `kerf` has.
-    assert_eq!(dependencies, ["schemars", "serde", "serde_json", "thiserror"]);
+    assert_eq!(dependencies, ["schemars", "serde", "serde_json", "strsim", "thiserror"]);
     assert!(section.contains("schemars = { workspace = true, optional = true }"));
     let forbidden = [
         "tokio",

@@ -269,7 +269,11 @@ fn who_may_have_nothing_is_refused_if_he_asks_in_any_way_that_some_policy_takes(
         assert_eq!(refused(json!({}), name).as_deref(), Some(text), "{name}");
     }
     assert_eq!(refused(json!({"annotations": {"kerf.dev/gpu-memory": "ten"}}), "cpu").as_deref(), Some(text));
-    assert_eq!(refused(json!({"annotations": {"kerf.dev/request": "{}"}}), "cpu"), None, "it asks for nothing");
+    assert_eq!(
+        refused(json!({"annotations": {"kerf.dev/request": "{}"}}), "cpu"),
+        None,
+        "it asks for nothing"
+    );
     for name in ["cpu", "aliyun.com/gpu-mem", "amd.com/gpu"] {
         assert_eq!(refused(json!({}), name), None, "{name}: no policy takes it");
     }

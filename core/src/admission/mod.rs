@@ -14,7 +14,7 @@ pub use unseen::Unseen;
 
 use crate::contract::RequestDocument;
 use crate::policy::{self, Choice, Denied, Namespace, Policies, Policy, Supply, Undecided};
-use crate::request::{self, AskError, NodeSelection, PodAsk, PodView, Reading};
+use crate::request::{self, AskError, KnownModels, NodeSelection, PodAsk, PodView, Reading};
 use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -91,8 +91,7 @@ pub fn decide<'p, 'n>(
     supply: &Supply,
 ) -> Result<Option<Admitted<'p>>, Refusal> {
     let restored = restored(pod);
-    let mut view = PodView::deserialize(&*restored.pod)?;
-    restored.name_container(&mut view);
+    let view = PodView::deserialize(&*restored.pod)?;
     let namespace = namespace.into();
     let policy = policies.decided(&view.facts(namespace, &request::models_named(&view)))?;
     if let Some((policy, reason)) = policy.and_then(|policy| Some((policy, policy.deny()?))) {
@@ -100,8 +99,9 @@ pub fn decide<'p, 'n>(
     }
     let reading =
         policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
-    let Some(mut ask) = request::read(&view, &reading)? else { return Ok(None) };
+    let Some(mut ask) = read(&restored, &view, &reading)? else { return Ok(None) };
     let policy = policy.ok_or_else(|| Refusal::NoPolicy(namespace.name.to_owned()))?;
+    let unknown = request::resolve_models(&view, &mut ask.gpus, || KnownModels::of(supply, policies))?;
     let selected = supply.selected(&nodes(&view, policy)?);
     let choose = |ask: &PodAsk| -> Result<Choice, Denied> {
         let mut choice = policy::choose(policy, &selected, ask)?;
@@ -132,9 +132,20 @@ pub fn decide<'p, 'n>(
             warnings,
         }));
     }
-    let warnings = restored.warning(false).into_iter().chain(warnings.iter().map(ToString::to_string));
+    let unknown = unknown.iter().map(ToString::to_string);
+    let warnings = unknown.chain(warnings.iter().map(ToString::to_string));
+    let warnings = restored.warning(false).into_iter().chain(warnings);
     let warnings = warnings.chain(fit.warnings()).collect();
     Ok(Some(Admitted { policy, document, again, fit, warnings }))
+}
+
+/// What the pod asks for. A container that was injected since the pod was admitted leaves the annotations' meaning as it was,
+/// unless it asks too.
+fn read(restored: &Restored, view: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError> {
+    let is_one =
+        |ask: &PodAsk| ask.containers.iter().filter(|container| container.role.is_app()).count() == 1;
+    let named = restored.with_names(view).and_then(|named| request::read(&named, reading).ok()?);
+    named.filter(is_one).map_or_else(|| request::read(view, reading), |ask| Ok(Some(ask)))
 }
 
 /// A pod whose policy gives it nothing: it is refused if it asks in any way that some policy understands, rightly or not.

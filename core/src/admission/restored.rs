@@ -7,7 +7,7 @@
 //! limits were such and such, which its author could have written into the limits.
 
 use super::CONTAINERS;
-use crate::contract::{AskedLimits, ContainerRequest, RequestDocument};
+use crate::contract::{AskedLimits, RequestDocument};
 use crate::keys;
 use crate::request::{Field, PodView, Role, asks_by};
 use crate::resource::ResourceName;
@@ -104,19 +104,24 @@ fn members<'v>(parent: &'v mut Value, key: &str) -> Option<&'v mut Map<String, V
 }
 
 impl Restored<'_> {
-    /// Lets annotations without a container's name mean the container that they meant when the pod was admitted: others may
-    /// have been injected since.
-    pub(super) fn name_container(&self, view: &mut PodView) {
-        let Some(only) = self.former.as_ref().and_then(the_one_that_asks) else { return };
-        if !view.spec.containers.iter().any(|container| container.name == only) {
-            return;
+    /// The pod in which annotations without a container's name have the name of the container that they meant when the pod was
+    /// admitted: others may have been injected since. `None` where that is nothing new.
+    pub(super) fn with_names(&self, view: &PodView) -> Option<PodView> {
+        let only = self.former.as_ref().and_then(only_app)?;
+        let is_there = view.spec.containers.iter().any(|container| container.name == only);
+        let unnamed = keys::PER_CONTAINER.into_iter().filter(|base| *base != keys::COMPUTE);
+        let unnamed: Vec<&str> =
+            unnamed.filter(|base| view.metadata.annotations.contains_key(*base)).collect();
+        if !is_there || unnamed.is_empty() {
+            return None;
         }
-        let annotations = &mut view.metadata.annotations;
-        for base in keys::PER_CONTAINER.into_iter().filter(|base| *base != keys::COMPUTE) {
-            if let Some(text) = annotations.remove(base) {
-                annotations.entry(format!("{base}.{only}")).or_insert(text);
+        let mut named = view.clone();
+        for base in unnamed {
+            if let Some(text) = named.metadata.annotations.remove(base) {
+                named.metadata.annotations.entry(format!("{base}.{only}")).or_insert(text);
             }
         }
+        Some(named)
     }
 
     /// The name that a container's limits carried for its slices.
@@ -140,16 +145,11 @@ impl Restored<'_> {
     }
 }
 
-/// The container that annotations without a container's name mean: the only app container that asks, or the only one that
-/// does so by no limit.
-fn the_one_that_asks(document: &RequestDocument) -> Option<&str> {
-    let by_limit = |request: &ContainerRequest| {
-        document.asked.as_ref().is_some_and(|asked| asked.contains_key(&request.name))
-    };
-    let apps: Vec<_> = document.containers.iter().filter(|request| request.role == Role::App).collect();
-    let noted: Vec<_> = apps.iter().copied().filter(|request| !by_limit(request)).collect();
-    match (&apps[..], &noted[..]) {
-        ([only], _) | (_, [only]) => Some(&only.name),
+/// The only app container of a document.
+fn only_app(document: &RequestDocument) -> Option<&str> {
+    let mut apps = document.containers.iter().filter(|request| request.role == Role::App);
+    match (apps.next(), apps.next()) {
+        (Some(only), None) => Some(&only.name),
         _ => None,
     }
 }

@@ -4,6 +4,7 @@ mod by_name;
 mod class;
 mod denied;
 mod distinct;
+mod level;
 mod names;
 mod together;
 mod warning;
@@ -33,15 +34,24 @@ pub struct Choice {
 
 /// Chooses how `ask` is served.
 pub fn choose(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Choice, Denied> {
-    let Outlook { mut choice, .. } = if ask.containers.len() > 1 && supply.has_static() {
-        together::on_one_sort_of_node(policy, supply, ask)?
-    } else {
-        on(policy, supply, ask)?
+    let plain = outlook(policy, supply, ask);
+    let Outlook { mut choice, .. } = match level::levelled(ask) {
+        Some(levelled) => level::better(policy, ask, plain, outlook(policy, supply, &levelled))?,
+        None => plain?,
     };
     let containers = &choice.document.containers;
     let fixed = containers.iter().any(|container| container.resource.is_plugins());
     choice.document.static_nodes = fixed || supply.may_serve_statically(&choice.document);
     Ok(choice)
+}
+
+/// What would be chosen for these very sizes.
+fn outlook(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied> {
+    if ask.containers.len() > 1 && supply.has_static() {
+        together::on_one_sort_of_node(policy, supply, ask)
+    } else {
+        on(policy, supply, ask)
+    }
 }
 
 /// A choice, and whether there is room for all of it.

@@ -5,7 +5,10 @@ use super::document_check::problems;
 use super::document_fault::PolicyError;
 use super::matching::listed;
 use super::signature::Signature;
-use super::{Cap, Dialect, EnvironmentRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule, WaitingRule};
+use super::{
+    Cap, DEFAULT_SIDECARS, Dialect, EnvironmentRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule,
+    WaitingRule,
+};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
 use crate::units::SizeGb;
@@ -96,6 +99,9 @@ pub struct PolicySpec {
     /// The GPU memory, in GB, of which a dialect's fractions are fractions; the largest GPU's if it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fraction_of_gb: Option<SizeGb>,
+    /// The names of containers that injectors add to pods. A pod's annotation without a container's name never means them.
+    #[serde(default = "default_sidecars")]
+    pub sidecars: Vec<String>,
     /// What becomes of pods with `spec.nodeName`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub node_name: NodeNameRule,
@@ -138,6 +144,10 @@ fn is_default<T: PartialEq + Default>(value: &T) -> bool {
 
 fn default_scheduler() -> String {
     "kerf-scheduler".to_owned()
+}
+
+fn default_sidecars() -> Vec<String> {
+    DEFAULT_SIDECARS.map(str::to_owned).to_vec()
 }
 
 fn default_max_count() -> u32 {

@@ -37,6 +37,10 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
     errors.extend(sizes(&spec.sizes));
     errors.extend(caps(spec));
     errors.extend(size("spec.fractionOfGb", spec.fraction_of_gb));
+    let sidecars = Field::of("spec.sidecars");
+    errors
+        .extend(spec.sidecars.iter().enumerate().filter_map(|(index, text)| name(&sidecars.at(index), text)));
+    errors.extend(twice(&sidecars, &spec.sidecars));
     let runtime_class = spec.runtime_class_name.as_ref();
     errors.extend(runtime_class.and_then(|class| name(&Field::of("spec.runtimeClassName"), class)));
     errors.extend(zero("spec.waiting.afterSeconds", Some(spec.waiting.after_seconds)));

@@ -38,6 +38,9 @@ impl fmt::Display for Dialect {
     }
 }
 
+/// The containers that Istio and Linkerd add to pods.
+pub const DEFAULT_SIDECARS: [&str; 2] = ["istio-proxy", "linkerd-proxy"];
+
 /// Which sizes may be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -90,6 +90,15 @@ impl Policies {
         self.pods.iter().filter(move |policy| policy.signature().may_be_for(signature))
     }
 
+    /// The GPU models that the policies name. One may come several times.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        let specs = self.pods.iter().map(Policy::spec);
+        let of_pods = specs
+            .flat_map(|spec| spec.pods.models.iter().chain(&spec.models).chain(spec.kinds_by_model.keys()));
+        let rules = self.nodes.iter().filter_map(NodeRules::managed).flat_map(|policy| &policy.gpus);
+        of_pods.chain(rules.flat_map(|rule| &rule.select.models)).map(String::as_str)
+    }
+
     /// The policies that were tried for a pod before the one that holds, or all if none does, each with what kept it away.
     #[must_use]
     pub fn passed<'p>(&'p self, pod: &'p PodFacts) -> Vec<(&'p Policy, Mismatch<'p>)> {

@@ -131,6 +131,13 @@ impl Supply {
         self.admitted(gpus).iter().any(|(gpu, _)| has(gpu))
     }
 
+    /// The models of the cluster's GPUs, as far as they are known. One may come several times.
+    pub fn models(&self) -> impl Iterator<Item = &str> {
+        let managed = self.gpus.alike.iter().map(|(gpu, _)| gpu.model.as_str());
+        let fixed = self.statics.values().map(|node| node.model.as_str());
+        managed.chain(fixed).filter(|model| !model.is_empty())
+    }
+
     /// The size of the largest GPU.
     #[must_use]
     pub fn largest_gpu(&self) -> Option<SizeGb> {

@@ -79,13 +79,26 @@ impl Notes {
     }
 }
 
-/// The container that a key without a name means in a pod that nobody has changed: its only app container.
-pub(super) fn only_container<'p>(pod: &'p PodView, key: &str) -> Result<&'p str, AskError> {
-    let ambiguous = |first: &str| AskError::Ambiguous { key: key.to_owned(), first: first.to_owned() };
-    match pod.spec.containers.as_slice() {
-        [only] => Ok(&only.name),
-        [first, ..] => Err(ambiguous(&first.name)),
-        [] => Err(ambiguous("<container>")),
+/// The app container that a key without a name means: the one that `kubectl.kubernetes.io/default-container` names, else the
+/// only one that is no injected sidecar. Injectors that run before kerf or after it lead to the same.
+pub(super) fn only_container<'p>(
+    pod: &'p PodView,
+    is_sidecar: impl Fn(&str) -> bool,
+    key: &str,
+) -> Result<&'p str, AskError> {
+    let (key, apps) = (key.to_owned(), pod.spec.containers.as_slice());
+    let Some(first) = apps.first() else { return Err(AskError::NoContainers { key }) };
+    let mut own = apps.iter().filter(|container| !is_sidecar(&container.name)).peekable();
+    let of_own = own.peek().unwrap_or(&first).name.clone();
+    if let Some(name) = pod.metadata.annotations.get(keys::DEFAULT_CONTAINER) {
+        let named = apps.iter().find(|container| container.name == *name);
+        let (default, container) = (keys::DEFAULT_CONTAINER, name.clone());
+        let missing = AskError::DefaultContainer { key, default, container, first: of_own };
+        return named.map(|container| container.name.as_str()).ok_or(missing);
+    }
+    match (own.next(), own.next(), apps) {
+        (Some(only), None, _) | (None, _, [only]) => Ok(&only.name),
+        _ => Err(AskError::Ambiguous { key, first: of_own }),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{AskError, GpuSelection, Role};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{ComputeProfile, Profile};
-use crate::policy::{Dialect, NodeNameRule, PolicySpec};
+use crate::policy::{DEFAULT_SIDECARS, Dialect, NodeNameRule, PolicySpec};
 use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
@@ -114,6 +114,8 @@ pub struct Reading<'p> {
     pub node_name: NodeNameRule,
     /// The GPU memory of which fractions are fractions; `None` if that is not known.
     pub fraction_of: Option<SizeGb>,
+    /// The names of containers that injectors add to pods; `None` for those that are known everywhere.
+    pub sidecars: Option<&'p [String]>,
 }
 
 /// No dialect.
@@ -121,14 +123,28 @@ const NO_DIALECT: &BTreeSet<Dialect> = &BTreeSet::new();
 
 impl<'p> Reading<'p> {
     /// Of a pod that no policy is for: by kerf's own keys, and it may name its node, for nothing becomes of it anyway.
-    pub const WITHOUT_POLICY: Reading<'static> =
-        Reading { dialects: NO_DIALECT, node_name: NodeNameRule::Affinity, fraction_of: None };
+    pub const WITHOUT_POLICY: Reading<'static> = Reading {
+        dialects: NO_DIALECT,
+        node_name: NodeNameRule::Affinity,
+        fraction_of: None,
+        sidecars: None,
+    };
 
     /// As `policy` says, in a cluster whose largest GPU has `largest`.
     #[must_use]
     pub fn of(policy: &'p PolicySpec, largest: Option<SizeGb>) -> Self {
         let fraction_of = policy.fraction_of_gb.or(largest);
-        Self { dialects: &policy.dialects, node_name: policy.node_name, fraction_of }
+        let sidecars = Some(policy.sidecars.as_slice());
+        Self { dialects: &policy.dialects, node_name: policy.node_name, fraction_of, sidecars }
+    }
+
+    /// Whether a container of this name was added by an injector, and is nobody's that asks without a container's name.
+    #[must_use]
+    pub fn is_sidecar(&self, name: &str) -> bool {
+        match self.sidecars {
+            Some(names) => names.iter().any(|sidecar| sidecar == name),
+            None => DEFAULT_SIDECARS.contains(&name),
+        }
     }
 
     /// Whether `dialect` is understood.

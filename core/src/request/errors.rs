@@ -1,9 +1,11 @@
 //! Why a request is refused: one case each, with one text that names the field and the remedy.
 
+use crate::keys::{GPU_MEMORY, SIZE_PREFIX};
 use crate::kind::UnknownClass;
 use crate::mig::UnknownComputeProfile;
 use crate::policy::Dialect;
 use crate::quantity::SizeError;
+use crate::units::SizeGb;
 use std::fmt;
 use thiserror::Error;
 
@@ -100,7 +102,7 @@ pub enum AskError {
     },
     /// One container asks twice.
     #[error(
-        "container {container} asks by {first} and by {second}; ask once, by one limit or one annotation"
+        "container {container} asks by {first} and by {second}; ask once, by one limit or one annotation: for one larger slice, or in a container of its own for each slice"
     )]
     Twice {
         /// The container.
@@ -129,6 +131,28 @@ pub enum AskError {
         key: String,
         /// One of the containers.
         first: String,
+    },
+    /// The annotation means the default container, and the pod has no such app container.
+    #[error(
+        "metadata.annotations[{default}]: the pod has no app container {container}; correct it, or name the container that is to have the slice, as in {key}.{first}"
+    )]
+    DefaultContainer {
+        /// The annotation without a container's name.
+        key: String,
+        /// The key that names the default container.
+        default: &'static str,
+        /// The container that it names.
+        container: String,
+        /// One of the app containers.
+        first: String,
+    },
+    /// The annotation is about a container of a pod that has none.
+    #[error(
+        "metadata.annotations[{key}]: the pod has no container in spec.containers; add the one that is to have the slice"
+    )]
+    NoContainers {
+        /// The annotation.
+        key: String,
     },
     /// The annotation names no container.
     #[error("metadata.annotations[{key}]: the pod has no container {container}")]
@@ -194,6 +218,44 @@ pub enum AskError {
         /// The key that is spelled most alike.
         nearest: String,
     },
+    /// A key by which annotations ask is a label.
+    #[error(
+        "metadata.labels[{key}]: kerf reads requests from annotations, not from labels; move it to metadata.annotations[{key}]"
+    )]
+    Labelled {
+        /// The label.
+        key: String,
+    },
+    /// A label of kerf's that does not exist.
+    #[error(
+        "metadata.labels[{key}]: kerf has no such label; remove it, the nearest that kerf reads is the annotation {nearest}"
+    )]
+    UnknownLabel {
+        /// The label.
+        key: String,
+        /// The annotation that is spelled most alike.
+        nearest: String,
+    },
+    /// A limit of kerf's that does not exist.
+    #[error("{field}: {remedy}")]
+    UnknownLimit {
+        /// Where it is written.
+        field: Field,
+        /// What to write instead.
+        remedy: LimitRemedy,
+    },
+    /// Nobody could serve a model that the pod asks for.
+    #[error(
+        "metadata.annotations[{key}]: kerf knows no GPU model {model:?}, neither from its own list nor from the cluster's nodes and policies; the nearest is {nearest}; an admin makes a new model known by naming it in a policy"
+    )]
+    UnknownModel {
+        /// The annotation.
+        key: String,
+        /// The model.
+        model: String,
+        /// The models that are spelled most alike.
+        nearest: String,
+    },
     /// A key is about slices, in a pod that asks for none.
     #[error("metadata.annotations[{key}]: the pod asks kerf for no slice that this could be about; {}", remedy(.others.as_ref()))]
     Idle {
@@ -207,6 +269,42 @@ pub enum AskError {
         "spec.nodeName is set, so no scheduler would reserve a slice; remove it and use a nodeSelector, or ask an admin for `nodeName: affinity` in the policy"
     )]
     NodeName,
+}
+
+/// What to write instead of a limit that kerf does not have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LimitRemedy {
+    /// It is an annotation; its amount as a size, where it is one.
+    Annotation {
+        /// The annotation.
+        key: String,
+        /// The size.
+        size: Option<SizeGb>,
+    },
+    /// The name has another group.
+    Name(String),
+    /// It was probably meant as this size, as far as one can be read.
+    Size(Option<SizeGb>),
+}
+
+impl fmt::Display for LimitRemedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Any size shows the form.
+        let limit = |size: &Option<SizeGb>| format!("{SIZE_PREFIX}{}gb", size.unwrap_or(SizeGb(10)).0);
+        match self {
+            Self::Annotation { key, size } => {
+                write!(f, "{key} is an annotation; move it to metadata.annotations")?;
+                let is_size = key.starts_with(GPU_MEMORY);
+                if is_size { write!(f, ", or as a limit write {}: 1", limit(size)) } else { Ok(()) }
+            }
+            Self::Name(name) => write!(f, "kerf has no such limit; write {name}: 1"),
+            Self::Size(size) => write!(
+                f,
+                "kerf has no such limit; write {}: 1, with the GPU memory in GB in the name and the number of slices behind it",
+                limit(size)
+            ),
+        }
+    }
 }
 
 /// What is to be done about a key that is about nothing.

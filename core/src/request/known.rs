@@ -1,13 +1,74 @@
-//! Annotations of kerf's group that kerf does not know: a typo must not make a pod run without its GPU.
+//! Annotations, labels and limits of kerf's group that kerf does not know: a typo must not make a pod run without its GPU.
 
-use super::{AskError, PodView};
+use super::errors::LimitRemedy;
+use super::{AskError, PodView, limits};
 use crate::keys;
+use crate::quantity::{SizeError, parse_size};
+use crate::resource::{ResourceName, asked_size};
 
-/// Refuses an annotation that is written like kerf's and is none, with the key that is spelled most alike.
+/// Refuses an annotation, a label or a limit that is written like kerf's and is none, with the one that was probably meant.
 pub(super) fn refuse_unknown(pod: &PodView) -> Result<(), AskError> {
-    let ours = |key: &&String| key.split_once('/').is_some_and(|(group, _)| group == keys::GROUP);
-    let unknown = pod.metadata.annotations.keys().filter(ours).find(|key| !is_known(key));
-    unknown.map_or(Ok(()), |key| Err(AskError::UnknownKey { key: key.clone(), nearest: nearest(key) }))
+    let unknown = pod.metadata.annotations.keys().filter(|key| is_ours(key)).find(|key| !is_known(key));
+    if let Some(key) = unknown {
+        return Err(AskError::UnknownKey { key: key.clone(), nearest: nearest(key) });
+    }
+    refuse_labels(pod)?;
+    refuse_limits(pod)
+}
+
+/// Refuses labels of kerf's group, but for those that kerf itself writes, which the admission judges.
+fn refuse_labels(pod: &PodView) -> Result<(), AskError> {
+    let is_reserved = |key: &str| key == keys::SLICED || keys::RESERVED.contains(&key);
+    let mut labels = pod.metadata.labels.keys().filter(|key| is_ours(key) && !is_reserved(key));
+    labels.next().map_or(Ok(()), |key| {
+        let key = key.clone();
+        Err(if is_known(&key) {
+            AskError::Labelled { key }
+        } else {
+            AskError::UnknownLabel { nearest: nearest(&key), key }
+        })
+    })
+}
+
+/// Refuses limits and requests of kerf's group that are not the name of a size.
+fn refuse_limits(pod: &PodView) -> Result<(), AskError> {
+    for (container, _) in pod.spec.in_order() {
+        for (limit, amount) in limits::entries(container) {
+            // A size that is too small or too large has its own message.
+            let is_size = asked_size(limit).is_some_and(|size| !matches!(size, Err(SizeError::Malformed(_))));
+            if !is_size && (is_ours(limit) || asked_size(limit).is_some()) {
+                let remedy = remedy(limit, amount);
+                return Err(AskError::UnknownLimit { field: limits::field(&container.name, limit), remedy });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What to write instead of a limit that kerf does not have. The bare name of a size may stand without the group.
+fn remedy(limit: &str, amount: &str) -> LimitRemedy {
+    let word = limit.rsplit_once('/').map_or(limit, |(_, word)| word);
+    let key = format!("{}/{word}", keys::GROUP);
+    if is_known(&key) {
+        let is_memory = key.starts_with(keys::GPU_MEMORY);
+        let size = parse_size(amount).ok().filter(|_| is_memory);
+        return LimitRemedy::Annotation { key, size };
+    }
+    let theirs = format!("nvidia.com/{word}");
+    if matches!(
+        theirs.parse(),
+        Ok(ResourceName::Mig(_) | ResourceName::Compute(_) | ResourceName::TimeSlicing(_))
+    ) {
+        return LimitRemedy::Name(theirs);
+    }
+    let number = word.strip_prefix("gpu-").unwrap_or_default();
+    let size = parse_size(number).or_else(|_| parse_size(&format!("{number}Gi")));
+    LimitRemedy::Size(size.ok())
+}
+
+/// Whether a key, or a resource's name, is of kerf's group.
+fn is_ours(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(group, _)| group == keys::GROUP)
 }
 
 fn is_known(key: &str) -> bool {
@@ -22,38 +83,24 @@ fn split(key: &str) -> Option<(&str, &str)> {
     Some((key.get(..dot)?, key.get(dot + 1..)?)).filter(|(_, container)| !container.is_empty())
 }
 
-/// The key that users may write which is spelled most like `key`, for the same container where it can name one.
+/// The key that users may write which begins with `key`, or is spelled most like it, for the same container where it can name one.
 fn nearest(key: &str) -> String {
     let (base, container) = split(key).map_or((key, None), |(base, container)| (base, Some(container)));
-    let nearest =
-        keys::ASKED.into_iter().min_by_key(|known| distance(base, known)).unwrap_or(keys::GPU_MEMORY);
+    let begun = keys::ASKED.into_iter().find(|known| known.starts_with(base));
+    let nearest = begun.or_else(|| keys::ASKED.into_iter().min_by_key(|known| distance(base, known)));
+    let nearest = nearest.unwrap_or(keys::GPU_MEMORY);
     match container.filter(|_| keys::PER_CONTAINER.contains(&nearest)) {
         Some(container) => format!("{nearest}.{container}"),
         None => nearest.to_owned(),
     }
 }
 
-/// How many letters must be put in, taken out, changed or swapped with the next to make one text of the other (optimal
-/// string alignment). Long texts are compared by their beginnings, for a key's length is the user's.
-fn distance(a: &str, b: &str) -> usize {
+/// How many letters must be put in, taken out, changed or swapped with the next to make one text of the other. Long texts are
+/// compared by their beginnings, for a key's length is the user's.
+pub(super) fn distance(a: &str, b: &str) -> usize {
     const LONGEST: usize = 64;
-    let (a, b): (Vec<char>, Vec<char>) =
-        (a.chars().take(LONGEST).collect(), b.chars().take(LONGEST).collect());
-    let mut before: Vec<usize> = Vec::new();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.iter().enumerate() {
-        let mut next = vec![i + 1];
-        for (j, right) in b.iter().enumerate() {
-            let changed = row[j] + usize::from(left != right);
-            let mut best = changed.min(row[j + 1] + 1).min(next[j] + 1);
-            if i > 0 && j > 0 && *left == b[j - 1] && a[i - 1] == *right {
-                best = best.min(before[j - 1] + 1);
-            }
-            next.push(best);
-        }
-        before = std::mem::replace(&mut row, next);
-    }
-    row.last().copied().unwrap_or_default()
+    let beginning = |text: &str| text.chars().take(LONGEST).collect::<String>();
+    strsim::osa_distance(&beginning(a), &beginning(b))
 }
 
 #[cfg(test)]
@@ -70,7 +117,8 @@ mod tests {
             ("kerf.dev/isolation.main", "kerf.dev/isolation"),
             ("kerf.dev/gpumodel", "kerf.dev/gpu-model"),
             ("kerf.dev/computes.main", "kerf.dev/compute.main"),
-            ("kerf.dev/", "kerf.dev/compute"),
+            ("kerf.dev/", "kerf.dev/gpu-memory"),
+            ("kerf.dev/gpu", "kerf.dev/gpu-memory"),
         ] {
             assert!(!is_known(typo), "{typo}");
             assert_eq!(nearest(typo), meant, "{typo}");

@@ -7,6 +7,7 @@ mod dialects;
 mod errors;
 mod known;
 mod limits;
+mod models;
 mod node_selection;
 mod phases;
 mod read;
@@ -16,11 +17,17 @@ mod view;
 
 pub use ask::{ContainerAsk, PodAsk, Reading, Want};
 pub use dialects::{dialect_of, is_scheduler_of};
-pub use errors::{AskError, Field};
+pub use errors::{AskError, Field, LimitRemedy};
 pub use limits::{asked_limits, asks_by};
+pub use models::{KnownModels, UnknownModel, resolve_models};
 pub use node_selection::{AffinityView, NodeLabel, NodeSelection};
 pub use phases::{Beyond, Claim, Role, beyond, held};
 pub use read::read;
 pub use selection::GpuSelection;
 pub use selectors::models_named;
 pub use view::{ContainerView, PodView, ResourcesView, SpecView};
+
+#[cfg(test)]
+mod sidecar_tests;
+#[cfg(test)]
+mod silent_tests;

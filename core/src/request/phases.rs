@@ -32,11 +32,11 @@ impl Role {
 
 /// How many slices of one name a container asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Claim {
+pub struct Claim<Name = ResourceName> {
     /// When the container runs.
     pub role: Role,
     /// The name.
-    pub resource: ResourceName,
+    pub resource: Name,
     /// How many.
     pub count: u32,
 }
@@ -48,9 +48,9 @@ pub struct Claim {
 /// claim. An ordinary init container holds only what is left over when the containers after it have taken its devices: of
 /// the init containers of a name that is the first of those that need the most, and no other.
 #[must_use]
-pub fn held(claims: &[Claim]) -> Vec<u32> {
+pub fn held<Name: Ord + Copy>(claims: &[Claim<Name>]) -> Vec<u32> {
     let mut held: Vec<u32> = claims.iter().map(|c| if c.role == Role::Init { 0 } else { c.count }).collect();
-    let names: BTreeSet<ResourceName> = claims.iter().map(|c| c.resource).collect();
+    let names: BTreeSet<Name> = claims.iter().map(|c| c.resource).collect();
     for (init, left) in names.into_iter().filter_map(|name| left_over(claims, name)) {
         held[init] = left;
     }
@@ -59,7 +59,7 @@ pub fn held(claims: &[Claim]) -> Vec<u32> {
 
 /// The first of the ordinary init containers that need the most of a name, beside the sidecars before them, and what of
 /// that is more than all containers that stay need in the end.
-fn left_over(claims: &[Claim], name: ResourceName) -> Option<(usize, u32)> {
+fn left_over<Name: Ord + Copy>(claims: &[Claim<Name>], name: Name) -> Option<(usize, u32)> {
     let mut staying = 0_u32;
     let mut most: Option<(usize, u32)> = None;
     for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| claim.resource == name) {

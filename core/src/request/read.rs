@@ -18,7 +18,7 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
     if !asks_at_all(pod) && foreign.iter().all(|(_, _, foreign)| foreign.is_none()) {
         return refuse_idle(pod, reading).map(|()| None);
     }
-    let notes = Notes::of(pod, &|key| only_container(pod, key))?;
+    let notes = Notes::of(pod, &|key| only_container(pod, |name| reading.is_sidecar(name), key))?;
     let mut containers = Vec::new();
     let mut dialect = None;
     for (container, role, foreign) in foreign {

@@ -275,7 +275,7 @@ proptest! {
             },
         })).unwrap();
         let dialects: BTreeSet<Dialect> = dialects.into_iter().collect();
-        let reading = Reading { dialects: &dialects, node_name: NodeNameRule::Refuse, fraction_of };
+        let reading = Reading { dialects: &dialects, node_name: NodeNameRule::Refuse, fraction_of, sidecars: None };
         match read(&pod, &reading) {
             Ok(Some(ask)) => {
                 prop_assert!(!ask.containers.is_empty());

@@ -19,8 +19,9 @@ const LONGEST_MODEL: usize = 63;
 
 /// Which GPUs may serve the pod. Where kerf's key and HAMi's say the same thing, kerf's holds.
 pub(super) fn selection(pod: &PodView) -> Result<GpuSelection, AskError> {
-    let either =
-        |ours, hamis| Ok::<_, AskError>(models(pod, ours)?.or(types(pod, hamis)?).unwrap_or_default());
+    let either = |ours, hamis| {
+        Ok::<_, AskError>(list(pod, ours, hamis)?.map(|(_, models)| models).unwrap_or_default())
+    };
     let either_uuid =
         |ours, hamis| Ok::<_, AskError>(uuids(pod, ours)?.or(uuids(pod, hamis)?).unwrap_or_default());
     Ok(GpuSelection {
@@ -36,6 +37,38 @@ pub(super) fn selection(pod: &PodView) -> Result<GpuSelection, AskError> {
 #[must_use]
 pub fn models_named(pod: &PodView) -> Vec<String> {
     selection(pod).map(|selection| selection.models).unwrap_or_default()
+}
+
+/// The models of one meaning, with the key that has them.
+fn list(
+    pod: &PodView,
+    ours: &'static str,
+    hamis: &'static str,
+) -> Result<Option<(&'static str, Vec<String>)>, AskError> {
+    let (named, of_type) = (models(pod, ours)?, types(pod, hamis)?);
+    Ok(named.map(|models| (ours, models)).or(of_type.map(|models| (hamis, models))))
+}
+
+/// A pod's list of models.
+pub(super) struct ModelList {
+    /// The annotation.
+    pub key: &'static str,
+    /// The models.
+    pub models: Vec<String>,
+    /// Whether they are those that may serve the pod, and not those that may not.
+    pub wanted: bool,
+    /// Whether a part of a name means every model that has it.
+    pub parts: bool,
+}
+
+/// The pod's lists of models.
+pub(super) fn model_lists(pod: &PodView) -> Result<Vec<ModelList>, AskError> {
+    let of = |ours, hamis, wanted| {
+        let found = list(pod, ours, hamis)?;
+        Ok::<_, AskError>(found.map(|(key, models)| ModelList { key, models, wanted, parts: key == hamis }))
+    };
+    let wanted = of(keys::GPU_MODEL, HAMI_TYPE, true)?;
+    Ok(wanted.into_iter().chain(of(keys::GPU_MODEL_NOT, HAMI_TYPE_NOT, false)?).collect())
 }
 
 fn items<'p>(pod: &'p PodView, key: &str) -> Option<(&'p str, impl Iterator<Item = &'p str>)> {

@@ -330,9 +330,7 @@ fn honest(pod: &Value, document: &RequestDocument) -> Value {
     metadata["labels"].as_object_mut().unwrap().remove(keys::SLICED);
     // Who is admitted again means by a key without a container's name the container that he meant the first time.
     let apps: Vec<_> = document.containers.iter().filter(|container| container.role.is_app()).collect();
-    let by_limit = |name: &String| document.asked.as_ref().is_some_and(|asked| asked.contains_key(name));
-    let noted: Vec<_> = apps.iter().copied().filter(|container| !by_limit(&container.name)).collect();
-    if let ([only], _) | (_, [only]) = (&apps[..], &noted[..]) {
+    if let [only] = &apps[..] {
         let annotations = honest["metadata"]["annotations"].as_object_mut().unwrap();
         for key in [keys::GPU_MEMORY, keys::GPU_PROFILE, keys::GPU_COUNT] {
             if let Some(text) = annotations.remove(key) {

@@ -6,7 +6,7 @@ use kerf_core::admission::{Refusal, Unfit};
 use kerf_core::mig::UnknownComputeProfile;
 use kerf_core::policy::{Denied, PolicyDocument, SupplyIndex};
 use kerf_core::quantity::SizeError;
-use kerf_core::request::AskError;
+use kerf_core::request::{AskError, LimitRemedy};
 use kerf_core::testing::static_node;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -38,6 +38,8 @@ cases! {
     "twice" => Refusal::Ask(AskError::Twice { .. }),
     "everybody's" => Refusal::Ask(AskError::Everybodys { .. }),
     "ambiguous" => Refusal::Ask(AskError::Ambiguous { .. }),
+    "no default container" => Refusal::Ask(AskError::DefaultContainer { .. }),
+    "no containers" => Refusal::Ask(AskError::NoContainers { .. }),
     "no container" => Refusal::Ask(AskError::NoContainer { .. }),
     "nothing asked" => Refusal::Ask(AskError::NothingAsked { .. }),
     "privileged" => Refusal::Ask(AskError::Privileged(_)),
@@ -47,6 +49,12 @@ cases! {
     "model" => Refusal::Ask(AskError::Model { .. }),
     "uuid" => Refusal::Ask(AskError::Uuid { .. }),
     "unknown key" => Refusal::Ask(AskError::UnknownKey { .. }),
+    "label" => Refusal::Ask(AskError::Labelled { .. }),
+    "unknown label" => Refusal::Ask(AskError::UnknownLabel { .. }),
+    "limit that is an annotation" => Refusal::Ask(AskError::UnknownLimit { remedy: LimitRemedy::Annotation { .. }, .. }),
+    "limit of another group" => Refusal::Ask(AskError::UnknownLimit { remedy: LimitRemedy::Name(_), .. }),
+    "unknown limit" => Refusal::Ask(AskError::UnknownLimit { remedy: LimitRemedy::Size(_), .. }),
+    "unknown model" => Refusal::Ask(AskError::UnknownModel { .. }),
     "idle key" => Refusal::Ask(AskError::Idle { others: None, .. }),
     "idle key beside another's limit" => Refusal::Ask(AskError::Idle { others: Some(_), .. }),
     "node name" => Refusal::Ask(AskError::NodeName) | Refusal::Unfit(Unfit::NodeName(_)),
@@ -134,6 +142,10 @@ fn noted(key: &str, text: &str) -> Value {
     pod("plain", json!({key: text}), json!({}))
 }
 
+fn labelled(key: &str, text: &str) -> Value {
+    with(pod("plain", json!({}), json!({})), "/metadata/labels", json!({"policy": "plain", key: text}))
+}
+
 /// A good request with one thing more.
 fn ten_with(key: &str, text: &str) -> Value {
     pod("plain", json!({"kerf.dev/gpu-memory": "10Gi", key: text}), json!({}))
@@ -178,6 +190,11 @@ fn asks() -> Vec<Value> {
         noted("kerf.dev/gpu-profile", "1g10gb"),
         noted("kerf.dev/gpu-profile", "5c.7g.80gb"),
         pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "gpu-20gb": "1"}})),
+        pod(
+            "plain",
+            json!({}),
+            json!({"limits": {"nvidia.com/gpu-10gb": "1", "nvidia.com/mig-1g.10gb": "1"}}),
+        ),
         pod("plain", json!({"kerf.dev/gpu-memory": "20Gi"}), json!({"limits": {"gpu-10gb": "1"}})),
         pod("dialects", json!({"kerf.dev/gpu-memory": "20Gi"}), json!({"limits": {"nvidia.com/gpu": "1"}})),
         pod("dialects", json!({"gpu-fraction": "0.5", "gpu-memory": "2000"}), json!({})),
@@ -186,6 +203,8 @@ fn asks() -> Vec<Value> {
         pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "nvidia.com/gpumem": "3000"}})),
         pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "aliyun.com/gpu-mem": "3"}})),
         with(ten(), "/spec/containers", json!([ten()["spec"]["containers"][0], side])),
+        ten_with("kubectl.kubernetes.io/default-container", "sidecar"),
+        with(ten(), "/spec/containers", json!([])),
         noted("kerf.dev/gpu-memory.other", "20Gi"),
         ten_with("kerf.dev/compute.other", "20"),
         noted("kerf.dev/gpu-count", "2"),
@@ -200,6 +219,16 @@ fn asks() -> Vec<Value> {
         ten_with("kerf.dev/gpu-uuid-not", "GPU-1,MIG-2"),
         noted("kerf.dev/gpu-memroy", "10Gi"),
         ten_with("kerf.dev/isolation.main", "none"),
+        labelled("kerf.dev/gpu-memory", "10Gi"),
+        labelled("kerf.dev/gpu-memory.main", "10Gi"),
+        labelled("kerf.dev/gpu", "1"),
+        limited("plain", "kerf.dev/gpu-memory", "20Gi"),
+        limited("plain", "kerf.dev/compute", "50"),
+        limited("plain", "kerf.dev/gpu", "1"),
+        limited("plain", "kerf.dev/gpu-20Gi", "1"),
+        limited("plain", "kerf.dev/mig-1g.10gb", "1"),
+        ten_with("kerf.dev/gpu-model", "T4"),
+        ten_with("nvidia.com/use-gputype", "T5-16GB"),
         noted("kerf.dev/compute.main", "50"),
         noted("kerf.dev/isolation", "hardwre"),
         pod("plain", json!({"kerf.dev/gpu-model": "H100-80GB"}), json!({"limits": {"nvidia.com/gpu": "1"}})),
@@ -277,7 +306,12 @@ fn warned(in_force: &Policies) -> Vec<Value> {
     };
     let pods = pods.map(|pod| ("environment not seen", pod));
     let instances = limited("plain", "kerf.dev/gpu-10gb", "2");
-    let more = [("several instances", instances), ("copied", copied())];
+    let more = [
+        ("unknown model in a list", ten_with("kerf.dev/gpu-model", "T4-16GB,L4")),
+        ("unknown model", ten_with("kerf.dev/gpu-model-not", "T4")),
+        ("several instances", instances),
+        ("copied", copied()),
+    ];
     pods.into_iter().chain(more).map(case).collect()
 }
 

@@ -84,6 +84,43 @@ fn staged() -> Value {
     })
 }
 
+/// As Istio's and Linkerd's webhooks add a proxy: before the app containers, behind them, or as a native sidecar.
+fn injected(pod: &Value, proxy: &str, place: Option<usize>) -> Value {
+    let (mut pod, mut container) = (pod.clone(), json!({"name": proxy, "image": "proxy"}));
+    if let Some(place) = place {
+        pod["spec"]["containers"].as_array_mut().unwrap().insert(place, container);
+    } else {
+        container["restartPolicy"] = json!("Always");
+        pod["spec"]["initContainers"] = json!([container]);
+    }
+    pod
+}
+
+#[test]
+fn an_injected_sidecar_gets_no_slice_whether_its_webhook_runs_before_kerf_or_after_it() {
+    let given = |pod: &Value, list: &str, name: &str| {
+        let containers = pod["spec"][list].as_array().unwrap().iter();
+        let limits = containers
+            .filter(|container| container["name"] == name)
+            .map(|c| c["resources"]["limits"].clone());
+        limits.collect::<Vec<_>>()
+    };
+    let plain = pod(&json!({"kerf.dev/gpu-memory": "10Gi"}), &json!({}));
+    for proxy in ["istio-proxy", "linkerd-proxy"] {
+        for (place, list) in [(Some(0), "containers"), (Some(1), "containers"), (None, "initContainers")] {
+            let before = patched(&injected(&plain, proxy, place));
+            let after = injected(&patched(&plain), proxy, place);
+            let named =
+                with(&after, "/metadata/annotations/kubectl.kubernetes.io~1default-container", json!("main"));
+            for pod in [&before, &after, &named] {
+                assert_eq!(admitted(pod), Admission::Untouched, "{proxy} at {place:?}");
+                assert_eq!(given(pod, "containers", "main"), [json!({"nvidia.com/mig-1g.10gb": "1"})]);
+                assert_eq!(given(pod, list, proxy), [Value::Null]);
+            }
+        }
+    }
+}
+
 #[test]
 fn every_spelling_has_its_patch() {
     let two = json!({

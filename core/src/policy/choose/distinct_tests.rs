@@ -17,6 +17,7 @@ fn answer(kinds: &[&str], nodes: &[&[&str]], metadata: &Value, limits: &Value) -
         dialects: &policy.spec().dialects,
         node_name: NodeNameRule::Refuse,
         fraction_of: Some(SizeGb(80)),
+        sidecars: None,
     };
     let containers = json!([{"name": "main", "resources": {"limits": limits}}]);
     let pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": containers}}));

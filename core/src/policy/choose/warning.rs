@@ -27,6 +27,8 @@ pub enum Warning {
     Stepped(String, SizeGb, SizeGb, SizeGb),
     /// Models that the pod names and its policy does not allow: it gets another of those that it names.
     ModelsBeyond(String, String),
+    /// The size was raised to that of an init container, or of the container that goes on with its slice: asked, given.
+    Levelled(String, SizeGb, SizeGb),
     /// A key of a dialect's that kerf has nothing for.
     Ignored(String),
 }
@@ -73,6 +75,10 @@ impl fmt::Display for Warning {
                     "policy {policy} does not allow {models}; the pod gets another of the GPU models that it names"
                 )
             }
+            Self::Levelled(container, asked, given) => write!(
+                f,
+                "container {container}: {asked} takes {given}, so that it shares one slice with another container of the pod before or after it, and the pod holds less in all"
+            ),
             Self::Ignored(key) => {
                 write!(f, "{key} is another system's and has no meaning here; it is ignored")
             }

@@ -44,7 +44,7 @@ pub(super) fn ask(
         (Some(part), Some(memory)) => Err((part, memory)),
         (None, None) => return idle(pod, reading).map(|()| None),
     };
-    if chosen(pod, dialect)? != Some(container.name.as_str()) {
+    if chosen(pod, dialect, reading)? != Some(container.name.as_str()) {
         return Ok(None);
     }
     let (key, text) = asked.map_err(|(part, memory)| both(container, part, memory))?;
@@ -89,9 +89,10 @@ fn idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
     Ok(())
 }
 
-/// The container that the annotations are for; `None` in a pod without containers.
-fn chosen(pod: &PodView, dialect: Dialect) -> Result<Option<&str>, AskError> {
-    let containers = &pod.spec.containers;
+/// The container that the annotations are for; `None` in a pod without containers. What an injector has put before the
+/// pod's own containers is not meant.
+fn chosen<'p>(pod: &'p PodView, dialect: Dialect, reading: &Reading) -> Result<Option<&'p str>, AskError> {
+    let containers: Vec<_> = pod.spec.containers.iter().filter(|c| !reading.is_sidecar(&c.name)).collect();
     if let Some(name) = pod.metadata.annotations.get(CONTAINER) {
         let named = pod.spec.in_order().find(|(container, _)| container.name == *name);
         let no_container = || AskError::NoContainer { key: CONTAINER.to_owned(), container: name.clone() };

@@ -28,7 +28,7 @@ fn pod_ask(
     let pod =
         serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": containers}})).unwrap();
     let dialects = dialects.iter().copied().collect();
-    read(&pod, &Reading { dialects: &dialects, node_name: NodeNameRule::Refuse, fraction_of })
+    read(&pod, &Reading { dialects: &dialects, node_name: NodeNameRule::Refuse, fraction_of, sidecars: None })
 }
 
 const fn gb(size: u32) -> Want {
@@ -168,8 +168,12 @@ fn runais_limit_may_be_a_part_of_a_gpu() {
         "spec": {"containers": [{"name": "wait"}, {"name": "main"}]},
     });
     let dialects = [Dialect::Runai].into_iter().collect();
-    let reading =
-        Reading { dialects: &dialects, node_name: NodeNameRule::Refuse, fraction_of: Some(SizeGb(80)) };
+    let reading = Reading {
+        dialects: &dialects,
+        node_name: NodeNameRule::Refuse,
+        fraction_of: Some(SizeGb(80)),
+        sidecars: None,
+    };
     let ask = read(&serde_json::from_value(pipeline).unwrap(), &reading).unwrap().unwrap();
     assert_eq!(ask.containers[0].name, "main");
 }

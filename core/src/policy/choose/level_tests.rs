@@ -1,0 +1,152 @@
+use super::super::tests::{ask, policy_with};
+use super::super::{choose, outlook};
+use super::*;
+use crate::policy::Supply;
+use crate::testing::node_status;
+use proptest::prelude::*;
+use serde_json::json;
+
+/// What each container asks: when it runs, how many, and which size in GB.
+type Asks<'a> = &'a [(Role, u32, u32)];
+
+use Role::{App, Init, Sidecar};
+
+fn pod(asks: Asks) -> PodAsk {
+    let one = ask(Want::Size(SizeGb(1)), None);
+    let container = |(index, (role, count, gb)): (usize, &(Role, u32, u32))| {
+        let name = format!("c{index}");
+        ContainerAsk {
+            name,
+            role: *role,
+            count: *count,
+            want: Want::Size(SizeGb(*gb)),
+            ..one.containers[0].clone()
+        }
+    };
+    PodAsk { containers: asks.iter().enumerate().map(container).collect(), ..one }
+}
+
+/// A cluster of GPUs that are shared by MPS, of which each size has its own name.
+fn shared() -> Supply {
+    Supply::of(&[node_status(&["T4-16GB", "T4-16GB"])])
+}
+
+fn policy() -> Policy {
+    policy_with(&json!({}))
+}
+
+/// The sizes, and what the pod holds in all.
+fn sizes(asks: Asks) -> (Vec<u32>, u64) {
+    let choice = choose(&policy(), &shared(), &pod(asks)).unwrap();
+    let sizes = choice.document.containers.iter().map(|container| container.size_gb.0).collect();
+    (sizes, sum(&choice.document, |container| container.size_gb))
+}
+
+#[test]
+fn what_an_init_container_gives_back_serves_a_container_of_another_size() {
+    let cases: [(Asks, Vec<u32>, u64); 10] = [
+        (&[(Init, 1, 5), (App, 1, 4)], vec![5, 5], 5),
+        (&[(Init, 1, 4), (App, 1, 5)], vec![5, 5], 5),
+        (&[(Init, 1, 5), (Init, 1, 3), (App, 1, 4)], vec![5, 5, 5], 5),
+        (&[(Init, 1, 5), (App, 1, 4), (App, 1, 4)], vec![5, 5, 4], 9),
+        (&[(Init, 1, 5), (App, 1, 1), (App, 1, 4)], vec![5, 1, 5], 6),
+        (&[(Init, 1, 3), (Init, 1, 2)], vec![3, 3], 3),
+        (&[(Init, 1, 5), (Sidecar, 1, 4), (App, 1, 2)], vec![5, 5, 2], 7),
+        // The sidecar runs before: it never gets what the init container gives back.
+        (&[(Sidecar, 1, 4), (Init, 1, 5), (App, 1, 2)], vec![4, 5, 5], 9),
+        (&[(Init, 3, 2), (App, 1, 3)], vec![2, 3], 9),
+        (&[(Init, 2, 3), (App, 2, 2)], vec![3, 3], 6),
+    ];
+    for (asks, expected, held) in cases {
+        assert_eq!(sizes(asks), (expected, held), "{asks:?}");
+    }
+}
+
+#[test]
+fn sizes_that_share_no_slice_stay_as_they_were_asked() {
+    let cases: [Asks; 4] = [
+        &[(App, 1, 5), (App, 1, 4)],
+        &[(Sidecar, 1, 5), (App, 1, 4)],
+        &[(Init, 1, 4), (App, 1, 4)],
+        // Four slices of 6 GB are more than four of 1 GB and one of 6 GB.
+        &[(Init, 1, 6), (App, 4, 1)],
+    ];
+    for asks in cases {
+        let asked: Vec<u32> = asks.iter().map(|(_, _, gb)| *gb).collect();
+        assert_eq!(sizes(asks).0, asked, "{asks:?}");
+    }
+}
+
+#[test]
+fn who_gets_more_is_told_and_a_share_of_compute_is_kept() {
+    let told = |asked: &PodAsk| {
+        let choice = choose(&policy(), &shared(), asked).unwrap();
+        choice
+            .warnings
+            .iter()
+            .filter(|warning| matches!(warning, Warning::Levelled(..)))
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    let mut asked = pod(&[(Init, 1, 5), (App, 1, 4)]);
+    assert_eq!(
+        told(&asked),
+        [
+            "container c1: 4 GB takes 5 GB, so that it shares one slice with another container of the pod before or after it, and the pod holds less in all"
+        ]
+    );
+    asked.containers[1].compute = ComputePercent::new(50);
+    assert_eq!(told(&asked), [""; 0]);
+    asked.containers[0].compute = ComputePercent::new(50);
+    assert_eq!(told(&asked).len(), 1);
+}
+
+#[test]
+fn a_pod_that_a_policy_would_refuse_for_holding_both_is_taken() {
+    let bounded = policy_with(&json!({"maxPerPod": {"memoryGb": 6}}));
+    let choice = choose(&bounded, &shared(), &pod(&[(Init, 1, 5), (App, 1, 4)])).unwrap();
+    assert_eq!(choice.document.containers.iter().map(|c| c.size_gb.0).collect::<Vec<_>>(), [5, 5]);
+    assert!(choose(&bounded, &shared(), &pod(&[(App, 1, 5), (App, 1, 4)])).is_err());
+}
+
+fn any_asks() -> impl Strategy<Value = Vec<(Role, u32, u32)>> {
+    let init = (prop::sample::select(vec![Init, Sidecar]), 1_u32..4, 1_u32..21);
+    let app = (Just(App), 1_u32..4, 1_u32..21);
+    (prop::collection::vec(init, 0..4), prop::collection::vec(app, 0..4))
+        .prop_map(|(inits, apps)| inits.into_iter().chain(apps).collect::<Vec<_>>())
+        .prop_filter("somebody asks", |asks| !asks.is_empty())
+}
+
+fn any_cluster() -> impl Strategy<Value = Vec<Vec<&'static str>>> {
+    let model = prop::sample::select(vec!["T4-16GB", "H100-80GB", "A100-40GB", "L40S-48GB"]);
+    prop::collection::vec(prop::collection::vec(model, 1..3), 0..3)
+}
+
+proptest! {
+    #[test]
+    fn no_pod_holds_more_than_without_it_and_no_container_less_than_it_asked(
+        asks in any_asks(),
+        cluster in any_cluster(),
+        isolation in prop::option::of(prop::sample::select(crate::kind::IsolationClass::ALL.to_vec())),
+        max in prop::option::of(4_u32..40),
+    ) {
+        let supply = Supply::of(&cluster.iter().map(|models| node_status(models)).collect::<Vec<_>>());
+        let bounds = max.map_or(json!({}), |max| json!({"sizes": {"maxGb": max}, "maxPerPod": {"memoryGb": 2 * max}}));
+        let policy = policy_with(&bounds);
+        let asked = PodAsk { isolation, ..pod(&asks) };
+        let (plain, chosen) = (outlook(&policy, &supply, &asked), choose(&policy, &supply, &asked));
+        if let Ok(plain) = &plain {
+            let chosen = chosen.as_ref().unwrap();
+            for size in [|c: &ContainerRequest| c.size_gb, |c: &ContainerRequest| c.resource.size().unwrap_or(c.size_gb)] {
+                prop_assert!(sum(&chosen.document, size) <= sum(&plain.choice.document, size));
+            }
+        }
+        let Ok(chosen) = chosen else { return Ok(()) };
+        let most = asks.iter().map(|(_, _, gb)| *gb).max().unwrap();
+        for ((role, count, gb), given) in asks.iter().zip(&chosen.document.containers) {
+            prop_assert_eq!((*role, *count), (given.role, given.count));
+            prop_assert!((*gb..=most).contains(&given.size_gb.0));
+        }
+        prop_assert!(max.is_none_or(|max| sum(&chosen.document, |c| c.size_gb) <= u64::from(2 * max)));
+    }
+}

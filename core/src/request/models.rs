@@ -1,0 +1,114 @@
+//! GPU models that nobody could serve: a pod that asks for one would be pending for ever.
+//!
+//! Known are the models of kerf's catalog, of the GPUs that the cluster has, and those that a policy in force names, by which
+//! an admin announces a model that an autoscaler will bring.
+
+use super::known::distance;
+use super::selectors::{ModelList, model_lists};
+use super::{AskError, GpuSelection, PodView};
+use crate::mig::catalog;
+use crate::policy::{Policies, Supply};
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// The most models that a message names as the nearest.
+const NEAREST_LIMIT: usize = 3;
+
+/// The models that somebody could serve.
+#[derive(Debug, Clone)]
+pub struct KnownModels<'m>(BTreeSet<&'m str>);
+
+/// A model of a list that nobody could serve, where the pod can be served without it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownModel {
+    /// The annotation.
+    key: &'static str,
+    /// The model.
+    model: String,
+    /// The models that are spelled most alike.
+    nearest: String,
+}
+
+impl fmt::Display for UnknownModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, model, nearest } = self;
+        write!(f, "metadata.annotations[{key}]: kerf knows no GPU model {model:?}; the nearest is {nearest}")
+    }
+}
+
+impl<'m> KnownModels<'m> {
+    /// Those of a cluster with this supply and these policies.
+    #[must_use]
+    pub fn of(supply: &'m Supply, policies: &'m Policies) -> Self {
+        let catalog = catalog::MODELS.iter().map(|model| model.name);
+        Self(catalog.chain(supply.models()).chain(policies.models()).collect())
+    }
+
+    /// The models that a word of a list means: the one of this name in whatever case, or where `parts` are listed those with
+    /// this part.
+    fn meant(&self, word: &str, parts: bool) -> Vec<String> {
+        let upper = word.to_ascii_uppercase();
+        let is_meant = |known: &&&str| parts && known.to_ascii_uppercase().contains(&upper);
+        let exact = self.0.iter().find(|known| known.eq_ignore_ascii_case(word));
+        match exact {
+            Some(exact) => vec![(*exact).to_owned()],
+            None => self.0.iter().filter(is_meant).map(|known| (*known).to_owned()).collect(),
+        }
+    }
+
+    /// The known models that are spelled most like `model`: those that have it as a part, else those at the least distance.
+    fn nearest(&self, model: &str) -> String {
+        let upper = model.to_ascii_uppercase();
+        let parts: Vec<&str> =
+            self.0.iter().copied().filter(|known| known.to_ascii_uppercase().contains(&upper)).collect();
+        let far = |known: &str| distance(&upper, &known.to_ascii_uppercase());
+        let least = self.0.iter().map(|known| far(known)).min();
+        let alike = || self.0.iter().copied().filter(|known| Some(far(known)) == least).collect();
+        let nearest: Vec<&str> = if parts.is_empty() { alike() } else { parts };
+        nearest.into_iter().take(NEAREST_LIMIT).collect::<Vec<_>>().join(" or ")
+    }
+}
+
+/// Spells the models of `gpus`, which were read from `pod`, as those that somebody could serve, and gives those that nobody could.
+///
+/// A pod whose list of models has none that is known is refused. Of other lists the unknown ones are told: what they would
+/// exclude or add is missing, and the pod can be served.
+pub fn resolve_models<'m>(
+    pod: &PodView,
+    gpus: &mut GpuSelection,
+    known: impl FnOnce() -> KnownModels<'m>,
+) -> Result<Vec<UnknownModel>, AskError> {
+    let lists = model_lists(pod)?;
+    if lists.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (known, mut told) = (known(), Vec::new());
+    for ModelList { key, models, wanted, parts } in lists {
+        let mut meant = BTreeSet::new();
+        let mut unknown = Vec::new();
+        for model in models {
+            let found = known.meant(&model, parts);
+            if found.is_empty() {
+                let nearest = known.nearest(&model);
+                unknown.push(UnknownModel { key, model, nearest });
+            }
+            meant.extend(found);
+        }
+        match unknown.first() {
+            Some(first) if wanted && meant.is_empty() => return Err(first.clone().refused()),
+            _ => {}
+        }
+        let named = unknown.iter().map(|unknown| unknown.model.clone());
+        let list = if wanted { &mut gpus.models } else { &mut gpus.not_models };
+        *list = meant.into_iter().chain(named).collect::<BTreeSet<String>>().into_iter().collect();
+        told.extend(unknown);
+    }
+    Ok(told)
+}
+
+impl UnknownModel {
+    fn refused(self) -> AskError {
+        let Self { key, model, nearest } = self;
+        AskError::UnknownModel { key: key.to_owned(), model, nearest }
+    }
+}

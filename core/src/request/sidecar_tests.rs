@@ -1,0 +1,194 @@
+//! Pods as Istio and Linkerd leave them. Of what these inject only the places, names and restart policies of containers, their
+//! resources and the annotations that say which container is meant are written down here, from the expected outputs of the
+//! injectors' own tests (both Apache-2.0): istio/istio, `pkg/kube/inject/testdata/inject` (`app_probe/one_container.yaml`,
+//! `app_probe/hello-probes.proxyHoldsApplication.yaml`, `native-sidecar.yaml`), and linkerd/linkerd2, `cli/cmd/testdata`
+//! (`inject_emojivoto_deployment`, `inject_emojivoto_deployment_native_sidecar`).
+
+use super::*;
+use crate::keys;
+use crate::policy::Dialect;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn container(name: &str) -> Value {
+    json!({"name": name})
+}
+
+fn istio_proxy() -> Value {
+    let resources =
+        json!({"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "100m", "memory": "128Mi"}});
+    json!({"name": "istio-proxy", "resources": resources, "securityContext": {"privileged": false}})
+}
+
+fn native(mut proxy: Value) -> Value {
+    proxy["restartPolicy"] = json!("Always");
+    proxy
+}
+
+fn injected(annotations: Value, init_containers: Value, containers: Value) -> Value {
+    json!({"metadata": {"annotations": annotations}, "spec": {"initContainers": init_containers, "containers": containers}})
+}
+
+/// Each with the pod's own app containers.
+fn pods() -> Vec<(&'static str, Value, Vec<&'static str>)> {
+    let (hello, web) = (container("hello"), container("web-svc"));
+    let (init, linkerd_init) = (container("istio-init"), container("linkerd-init"));
+    let linkerd = || container("linkerd-proxy");
+    let status = json!({"sidecar.istio.io/status": r#"{"initContainers":["istio-init"],"containers":["istio-proxy"]}"#});
+    let names_default = json!({"kubectl.kubernetes.io/default-container": "hello", "kubectl.kubernetes.io/default-logs-container": "hello"});
+    vec![
+        ("istio", injected(status.clone(), json!([init]), json!([hello, istio_proxy()])), vec!["hello"]),
+        (
+            "istio, holdApplicationUntilProxyStarts",
+            injected(status, json!([init]), json!([istio_proxy(), hello, container("world")])),
+            vec!["hello", "world"],
+        ),
+        (
+            "istio, native",
+            injected(
+                names_default,
+                json!([init, native(istio_proxy()), native(container("other-sidecar"))]),
+                json!([hello]),
+            ),
+            vec!["hello"],
+        ),
+        (
+            "linkerd",
+            injected(
+                json!({"linkerd.io/created-by": "linkerd/cli"}),
+                json!([linkerd_init]),
+                json!([linkerd(), web]),
+            ),
+            vec!["web-svc"],
+        ),
+        (
+            "linkerd, native",
+            injected(
+                json!({"config.alpha.linkerd.io/proxy-enable-native-sidecar": "true"}),
+                json!([linkerd_init, native(linkerd())]),
+                json!([web]),
+            ),
+            vec!["web-svc"],
+        ),
+    ]
+}
+
+fn asking(mut pod: Value, notes: &[(&str, &str)]) -> PodView {
+    for (key, text) in notes {
+        pod["metadata"]["annotations"][key] = json!(text);
+    }
+    serde_json::from_value(pod).unwrap()
+}
+
+fn who(pod: &PodView, sidecars: Option<&[String]>) -> Result<Vec<String>, AskError> {
+    let ask = read(pod, &Reading { sidecars, ..Reading::WITHOUT_POLICY })?;
+    Ok(ask.into_iter().flat_map(|ask| ask.containers).map(|container| container.name).collect())
+}
+
+#[test]
+fn an_annotation_without_a_name_means_the_container_that_nobody_injected() {
+    for (what, pod, own) in pods() {
+        let asked = who(&asking(pod, &[(keys::GPU_MEMORY, "10Gi")]), None);
+        match own.as_slice() {
+            [only] => assert_eq!(asked, Ok(vec![(*only).to_owned()]), "{what}"),
+            [first, ..] => {
+                let (key, first) = (keys::GPU_MEMORY.to_owned(), (*first).to_owned());
+                assert_eq!(asked, Err(AskError::Ambiguous { key, first }), "{what}");
+            }
+            [] => unreachable!("every pod has a container of its own"),
+        }
+    }
+}
+
+#[test]
+fn every_key_without_a_name_means_the_same_container() {
+    let (_, istio, _) = pods().remove(0);
+    let pod = asking(istio, &[(keys::GPU_PROFILE, "1g.10gb"), (keys::GPU_COUNT, "2")]);
+    let ask = read(&pod, &Reading::WITHOUT_POLICY).unwrap().unwrap();
+    assert_eq!(ask.containers.iter().map(|c| (c.name.as_str(), c.count)).collect::<Vec<_>>(), [("hello", 2)]);
+}
+
+#[test]
+fn the_default_container_is_meant_wherever_it_stands() {
+    for (what, pod, own) in pods() {
+        for named in own {
+            let notes = [(keys::GPU_MEMORY, "10Gi"), (keys::DEFAULT_CONTAINER, named)];
+            assert_eq!(who(&asking(pod.clone(), &notes), None), Ok(vec![named.to_owned()]), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_default_container_that_is_no_app_container_is_refused_by_its_name() {
+    for (what, pod, own) in pods() {
+        let init = pod["spec"]["initContainers"][0]["name"].as_str().unwrap().to_owned();
+        for missing in ["gone", &init] {
+            let notes = [(keys::GPU_MEMORY, "10Gi"), (keys::DEFAULT_CONTAINER, missing)];
+            let error = who(&asking(pod.clone(), &notes), None).unwrap_err().to_string();
+            let parts = [keys::DEFAULT_CONTAINER, missing, &format!("{}.{}", keys::GPU_MEMORY, own[0])];
+            assert!(parts.iter().all(|part| error.contains(*part)), "{what}: {error}");
+            // Who names the container needs no default.
+            let notes =
+                [(&*format!("{}.{}", keys::GPU_MEMORY, own[0]), "10Gi"), (keys::DEFAULT_CONTAINER, missing)];
+            assert_eq!(who(&asking(pod.clone(), &notes), None), Ok(vec![own[0].to_owned()]), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_policy_lists_other_sidecars() {
+    let pod = injected(json!({}), json!([]), json!([container("vault-agent"), container("main")]));
+    let pod = asking(pod, &[(keys::GPU_MEMORY, "10Gi")]);
+    assert!(matches!(who(&pod, None), Err(AskError::Ambiguous { .. })));
+    assert_eq!(who(&pod, Some(&["vault-agent".to_owned()])), Ok(vec!["main".to_owned()]));
+    let gateway =
+        asking(injected(json!({}), json!([]), json!([istio_proxy()])), &[(keys::GPU_MEMORY, "10Gi")]);
+    assert_eq!(who(&gateway, None), Ok(vec!["istio-proxy".to_owned()]), "it is the pod's only container");
+}
+
+#[test]
+fn a_pod_without_containers_is_told_so() {
+    let error = who(&asking(injected(json!({}), json!([]), json!([])), &[(keys::GPU_MEMORY, "10Gi")]), None)
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "metadata.annotations[kerf.dev/gpu-memory]: the pod has no container in spec.containers; add the one that is to have the slice"
+    );
+}
+
+#[test]
+fn kais_first_container_is_none_that_was_injected() {
+    let dialects = [Dialect::Kai].into();
+    let reading = Reading {
+        dialects: &dialects,
+        fraction_of: Some(crate::units::SizeGb(80)),
+        ..Reading::WITHOUT_POLICY
+    };
+    for (what, pod, own) in pods() {
+        let ask = read(&asking(pod, &[("gpu-fraction", "0.5")]), &reading).unwrap().unwrap();
+        assert_eq!(ask.containers.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), [own[0]], "{what}");
+    }
+}
+
+proptest! {
+    /// Whether kerf is called before the injector or after it.
+    #[test]
+    fn a_sidecar_changes_nothing_about_who_is_meant(
+        own in prop::collection::btree_set("[a-d]", 1..4),
+        default in prop::option::of("[a-e]"),
+        proxy in prop::sample::select(vec!["istio-proxy", "linkerd-proxy"]),
+        place in 0_usize..4,
+        is_native in any::<bool>(),
+    ) {
+        let mut notes = vec![(keys::GPU_MEMORY, "10Gi")];
+        notes.extend(default.as_deref().map(|default| (keys::DEFAULT_CONTAINER, default)));
+        let mut containers: Vec<Value> = own.iter().map(|name| container(name)).collect();
+        let before = injected(json!({}), json!([]), json!(containers));
+        let inits = if is_native { json!([native(container(proxy))]) } else { json!([]) };
+        if !is_native {
+            containers.insert(place.min(containers.len()), container(proxy));
+        }
+        let after = injected(json!({}), inits, json!(containers));
+        prop_assert_eq!(who(&asking(before, &notes), None), who(&asking(after, &notes), None));
+    }
+}

@@ -3,11 +3,13 @@
 mod container;
 mod environment;
 mod fit;
+mod match_condition;
 mod unseen;
 
 pub use container::CONTAINERS;
 pub use environment::Variable;
 pub use fit::{Fit, Unfit, fit};
+pub use match_condition::MatchCondition;
 pub use unseen::Unseen;
 
 use crate::contract::{RequestDocument, UnreadableRequest};
@@ -96,8 +98,10 @@ pub fn decide<'p>(
         let document = RequestDocument::parse(text)?;
         return readmit(pod, &view, document, policy.ok_or_else(no_policy)?, policies).map(Some);
     }
-    let reading =
-        policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
+    let reading = policy.map_or_else(
+        || Reading::without_policy(&policies.dialects()),
+        |policy| Reading::of(policy.spec(), supply.largest_gpu()),
+    );
     let Some(ask) = request::read(&view, &reading)? else { return unasked(&view).map(|()| None) };
     let policy = policy.ok_or_else(no_policy)?;
     let selected = supply.selected(&NodeSelection::of(&view.spec));

@@ -74,6 +74,7 @@ fn every_finding_names_its_field() {
         pods: vec![
             pod_policy("a", json!({"packing": {"weights": {"7g.80gb": 200}}})),
             pod_policy("a", json!({"match": {"models": ["H100"]}, "packing": {"weights": {"1g.10gb": 50}}})),
+            pod_policy("c", json!({"match": {"namespaces": ["c"]}, "dialects": ["nvidia"]})),
         ],
         nodes: vec![node_rules("n", json!({"gpus": [{"select": {"models": ["T4-16GB", "T5"]}}]}))],
     };

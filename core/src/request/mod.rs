@@ -17,7 +17,7 @@ mod view;
 
 pub use admitted::{Agreement, agreement};
 pub use ask::{ContainerAsk, PodAsk, Reading, Want};
-pub use dialects::{dialect_of, is_scheduler_of};
+pub use dialects::{Words, dialect_of, is_scheduler_of};
 pub use errors::{AskError, Field};
 pub use limits::asks_by;
 pub use node_selection::{AffinityView, NodeLabel, NodeSelection};

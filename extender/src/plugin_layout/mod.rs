@@ -49,10 +49,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Applies layouts until the term ends. `nodes` tells what the leader's watch of Nodes sees: a watch of its own would have every Node
 /// sent twice, in clusters without layouts too.
 pub async fn run(term: Arc<Term>, settings: PluginArgs, mut nodes: UnboundedReceiver<Event<NodeView>>) {
-    // Without --policy nobody says that layouts are to go either.
-    if !term.policies.are_given() {
-        return;
-    }
     let stop = term.stop.clone();
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

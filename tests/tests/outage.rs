@@ -15,7 +15,7 @@ use kerf_tests::admission::{
 use kerf_tests::cluster::wait;
 use kube::Api;
 use kube::api::PostParams;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -102,6 +102,20 @@ async fn the_webhook_keeps_the_condition_as_its_policies_need_it() -> anyhow::Re
     let wide = condition(&[Dialect::Mig, Dialect::Nvidia, Dialect::Hami]);
     let widened = async || Ok(found().await? == Some(wide.clone()));
     wait(PATIENCE, "the condition to be widened, and to lose nothing yet", widened).await?;
+    // Helm and kubectl apply their manifests over it without a conflict.
+    let apply = async || {
+        let conditions = json!([{"name": MatchCondition::NAME, "expression": condition(&[]).expression()}]);
+        let manifest = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": "kerf"},
+            "webhooks": [{"name": MatchCondition::WEBHOOK, "matchConditions": conditions}],
+        });
+        let flags = ["apply", "--server-side", "--field-manager=gitops", "-f", "-"];
+        let output = scene.plane().kubectl_output(&flags, &manifest.to_string()).await?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Ok(true)
+    };
+    wait(PATIENCE, "the condition to be nobody's", apply).await?;
     // What is narrower than the policies need, or nobody's, does not stay.
     for text in [condition(&[]).expression(), "has(object.spec)".to_owned()] {
         set_match_condition(&client, &text).await?;

@@ -26,6 +26,9 @@ const READ_INTERVAL: Duration = Duration::from_secs(10);
 /// minute or so of each other; until then one of them may still need what another does not.
 const NARROWING_DELAY: Duration = Duration::from_mins(2);
 
+/// The name under which the API server records what is written here.
+const MANAGER: &str = "kerf-webhook-match-conditions";
+
 /// Why the condition is not kept.
 #[derive(Debug, Error)]
 enum KeepError {
@@ -92,9 +95,16 @@ impl Keeper {
         let read = self.api.get_opt(&self.name).await.map_err(failed("read", &self.name))?;
         let read = read.ok_or_else(|| KeepError::Absent(self.name.clone()))?;
         self.seen = condition(&read);
-        let Some(next) = self.due.next(self.seen.as_ref(), needed, Instant::now()) else { return Ok(()) };
+        let Some(next) = self.due.next(self.seen.as_ref(), needed, Instant::now()) else {
+            let Some(patch) = disowned(&read) else { return Ok(()) };
+            let patch = Patch::Merge(patch);
+            return match self.api.patch(&self.name, &params(), &patch).await {
+                Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
+                written => written.map(drop).map_err(failed("patch", &self.name)),
+            };
+        };
         let patch = Patch::Strategic(patch(&read, &next));
-        match self.api.patch(&self.name, &PatchParams::default(), &patch).await {
+        match self.api.patch(&self.name, &params(), &patch).await {
             Ok(_) => {
                 let dialects: Vec<_> = next.dialects().map(|dialect: Dialect| dialect.to_string()).collect();
                 tracing::info!(
@@ -113,6 +123,21 @@ impl Keeper {
             Err(source) => Err(failed("patch", &self.name)(source)),
         }
     }
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// The patch by which the condition is nobody's, where this program owns it: the next server-side apply, of Helm or kubectl, would
+/// conflict with it otherwise.
+fn disowned(configuration: &MutatingWebhookConfiguration) -> Option<Value> {
+    let all = configuration.metadata.managed_fields.as_ref()?;
+    let others: Vec<_> = all.iter().filter(|entry| entry.manager.as_deref() != Some(MANAGER)).collect();
+    let version = &configuration.metadata.resource_version;
+    // An empty list would take every owner away, and there is one at least: who made the object.
+    (others.len() < all.len() && !others.is_empty())
+        .then(|| json!({"metadata": {"resourceVersion": version, "managedFields": others}}))
 }
 
 /// The entries that have the condition, or must have it.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use kerf_core::admission::MatchCondition;
 use kerf_core::policy::Dialect;
 use kerf_tests::chart::{kustomize, objects, template};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The expression in a stream of manifests, and the flags of the webhook.
 fn made(yaml: &str) -> (String, Vec<String>) {
@@ -75,9 +75,9 @@ fn the_first_expression_is_that_of_the_policies_in_values() {
 
 #[test]
 fn a_policy_for_which_the_extender_has_no_right_is_refused_by_name() {
-    let layout =
-        json!({"10.yaml": {"kind": "GpuNodePolicy", "spec": {"plugin": {"timeSlicing": {"replicas": 4}}}}});
-    let recreate = json!({"20.yaml": {"kind": "GpuPolicy", "spec": {"waiting": {"then": "recreate"}}}});
+    let policy = |kind: &str, spec: Value| json!({"p.yaml": {"apiVersion": "kerf.dev/v1alpha1", "kind": kind, "metadata": {"name": "p"}, "spec": spec}});
+    let layout = policy("GpuNodePolicy", json!({"plugin": {"timeSlicing": {"replicas": 4}}}));
+    let recreate = policy("GpuPolicy", json!({"waiting": {"then": "recreate"}}));
     for (files, right) in [(layout, "extender.layouts"), (recreate, "extender.recreate")] {
         let files = format!("policies.files={files}");
         let error = template("kerf-system", &["--set-json", &files]).unwrap_err().to_string();

@@ -342,44 +342,36 @@ async fn the_extender_writes_of_nodes_and_pods_what_it_is_for() -> anyhow::Resul
     let extender = async |arguments: &[&str]| {
         as_user(&cluster, EXTENDER, &[arguments, &["--dry-run=server"]].concat()).await
     };
-    let patch = |subresource: &'static str, patch: Value| {
-        let flag = format!("--subresource={subresource}");
-        let arguments =
-            ["patch", "node", "h", "--type=strategic", "-p", &patch.to_string()].map(str::to_owned);
-        arguments.into_iter().chain((!subresource.is_empty()).then_some(flag)).collect::<Vec<_>>()
-    };
-    let layout = json!({"type": "kerf.dev/Layout", "status": "True", "reason": "R", "message": "m"});
-    let another = json!({"type": "Ready", "status": "False", "reason": "R", "message": "m"});
-    let conditions = |condition: &Value| json!({"status": {"conditions": [condition]}});
-    for (arguments, why) in [
-        (
-            patch("", json!({"metadata": {"labels": {"kerf.dev/managed": "false"}}})),
-            "the label kerf.dev/managed",
-        ),
-        (patch("status", json!({"metadata": {"labels": {"a": "b"}}})), "the label a"),
-        (patch("", json!({"metadata": {"annotations": {"a": "b"}}})), "the annotation a"),
-        (patch("", json!({"spec": {"unschedulable": true}})), "does not write spec"),
-        (
-            patch("", json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}})),
-            "does not write spec",
-        ),
-        (patch("status", json!({"status": {"capacity": {"nvidia.com/gpu": "9"}}})), "but the condition"),
-        (patch("status", conditions(&another)), "but the condition"),
+    let account = cluster.plane().kubeconfig_for_service_account(NAMESPACE, "kerf-extender").await?;
+    let client = cluster.plane().client_as(Path::new(&account)).await?;
+    let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client);
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let metadata = |key: &str, entries: Value| json!({"metadata": {key: entries}});
+    let condition = |type_: &str| json!({"status": {"conditions": [{"type": type_, "status": "False", "reason": "R", "message": "m"}]}});
+    let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}});
+    let plugins = json!({"nvidia.com/device-plugin.config": "x", "nvidia.com/mig.config": "y"});
+    for (in_status, change, refused) in [
+        (false, metadata("labels", json!({"kerf.dev/managed": "false"})), Some("the label kerf.dev/managed")),
+        (true, metadata("labels", json!({"a": "b"})), Some("the label a")),
+        (false, metadata("annotations", json!({"a": "b"})), Some("the annotation a")),
+        (false, json!({"spec": {"unschedulable": true}}), Some("does not write spec")),
+        (false, taint, Some("does not write spec")),
+        (true, json!({"status": {"capacity": {"nvidia.com/gpu": "9"}}}), Some("but the condition")),
+        (true, condition("Ready"), Some("but the condition")),
+        (false, metadata("labels", plugins), None),
+        (false, metadata("annotations", json!({keys::PLUGIN_LAYOUT: "{}"})), None),
+        (true, condition(keys::LAYOUT_CONDITION), None),
     ] {
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        let message = refused(&extender(&arguments).await?)?;
-        assert!(message.contains(why), "{arguments:?}: {message}");
-    }
-    for arguments in [
-        patch(
-            "",
-            json!({"metadata": {"labels": {"nvidia.com/device-plugin.config": "x", "nvidia.com/mig.config": "y"}}}),
-        ),
-        patch("", json!({"metadata": {"annotations": {keys::PLUGIN_LAYOUT: "{}"}}})),
-        patch("status", conditions(&layout)),
-    ] {
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        taken(&extender(&arguments).await?)?;
+        let patch = Patch::Strategic(&change);
+        let answer = if in_status {
+            nodes.patch_status("h", &dry_run, &patch).await
+        } else {
+            nodes.patch("h", &dry_run, &patch).await
+        };
+        match (answer, refused) {
+            (Err(error), Some(why)) => assert!(error.to_string().contains(why), "{change}: {error}"),
+            (answer, why) => ensure!(answer.is_ok() && why.is_none(), "{change}: {answer:?}"),
+        }
     }
     for (arguments, why) in [
         (["label", "pod", "sliced", "team=vision"], "the label team"),

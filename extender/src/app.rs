@@ -228,11 +228,7 @@ impl Replica {
         if !self.rights.moves {
             term.with(ClusterIndex::move_nobody);
         }
-        // Without --policy nobody says that layouts are to go either.
-        let lays_out = self.rights.layouts && self.policies.are_given();
-        if lays_out {
-            term.with(ClusterIndex::await_changes);
-        }
+        let lays_out = plugin_layout::begins(&term, self.rights);
         let (nodes, layouts) = mpsc::unbounded_channel();
         let watching = tokio::spawn(watch::run(term.clone(), nodes));
         let confirming = tokio::spawn(confirm::run(term.clone()));

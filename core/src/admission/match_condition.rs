@@ -113,7 +113,6 @@ impl MatchCondition {
     /// Whether a pod meets the condition, as the API server would find it.
     #[must_use]
     pub fn matches(&self, pod: &PodView) -> bool {
-        let is_ours = |key: &str| key.split_once('/').is_some_and(|(group, _)| group == keys::GROUP);
         let noted =
             |key: &String| is_ours(key) && key != keys::MOVABLE || self.annotations.contains(key.as_str());
         pod.metadata.labels.keys().any(|key| is_ours(key))
@@ -124,13 +123,17 @@ impl MatchCondition {
     fn is_met_by(&self, container: &ContainerView) -> bool {
         let entries = container.resources.limits.iter().chain(&container.resources.requests);
         entries.into_iter().any(|(name, amount)| {
-            let always = name.starts_with("kerf.dev/") || name.starts_with("gpu-");
+            let always = is_ours(name) || name.starts_with("gpu-");
             let in_dialect = self.resources.contains(name.as_str())
                 || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
                 || is_share(name);
             always || in_dialect && parse_count(amount) != Some(0)
         })
     }
+}
+
+fn is_ours(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(group, _)| group == keys::GROUP)
 }
 
 /// Whether a resource has the form of `nvidia.com/gpu-10gb` and `nvidia.com/gpu-10gb.shared`, which only kerf serves.

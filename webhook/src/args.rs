@@ -46,7 +46,7 @@ pub enum MatchConditions {
     /// The webhook: it widens them at once, and narrows them when they have been wider than needed for two minutes.
     #[default]
     Auto,
-    /// Whoever owns the configuration, such as a GitOps controller.
+    /// Whoever owns the configuration, such as a controller that puts manifests back.
     Off,
 }
 

@@ -144,8 +144,8 @@ impl Observed {
         let deployment = self.deployments.all().iter().find(|deployment| name_of(*deployment) == program);
         let pod = deployment.and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
         let arguments = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|c| c.args.iter().flatten());
-        let values = arguments.filter_map(|argument| argument.strip_prefix(flag)?.strip_prefix('='));
-        values.last()
+        let mut values = arguments.filter_map(|argument| argument.strip_prefix(flag)?.strip_prefix('='));
+        values.next_back()
     }
 
     /// Whether the extender may do this beyond placing pods: a name of its flags.

@@ -105,8 +105,9 @@ impl MatchCondition {
             if quoted.is_empty() { String::new() } else { format!(" || k in [{}]", quoted.join(", ")) }
         };
         let (annotations, resources) = (one_of(&self.annotations), one_of(&self.resources));
-        let prefixes: String =
+        let prefixes: Vec<String> =
             self.prefixes.iter().map(|prefix| format!(" || k.startsWith('{prefix}')")).collect();
+        let prefixes = prefixes.concat();
         [labels, &annotations, containers, &resources, &prefixes, end].concat()
     }
 

@@ -1,6 +1,6 @@
 //! Puts the program together: certificates, listener, election, and one term after another.
 
-use crate::args::{ExtenderArgs, PluginArgs};
+use crate::args::{ExtenderArgs, PluginArgs, RightsArgs};
 use crate::cluster_index::ClusterIndex;
 use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
@@ -61,9 +61,10 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let admin = admin::serve(args.admin.admin_address, readiness.clone(), registry, stop.clone());
     let terms = Terms { weights: policies.current().weights(), ..Terms::default() };
     let namespace = args.lease.namespace.clone();
-    let (client, plugin) = (client.clone(), args.plugin.clone());
+    let (client, rights, plugin) = (client.clone(), args.rights, args.plugin.clone());
     let pod = args.pod.as_ref().map(|pod| OwnPod::new(client.clone(), pod));
-    let replica = Replica { client, metrics, standing, readiness, terms, policies, namespace, plugin, pod };
+    let replica =
+        Replica { client, metrics, standing, readiness, terms, policies, namespace, rights, plugin, pod };
     let following = async {
         match store {
             Some(store) => store.watch(stop.clone()).await,
@@ -180,6 +181,7 @@ struct Replica {
     policies: InForce,
     /// Kerf's own.
     namespace: String,
+    rights: RightsArgs,
     plugin: PluginArgs,
     /// None outside of a cluster.
     pod: Option<OwnPod>,
@@ -223,14 +225,23 @@ impl Replica {
             stop.child_token(),
         );
         term.with(ClusterIndex::await_former_epoch);
+        if !self.rights.moves {
+            term.with(ClusterIndex::move_nobody);
+        }
+        let lays_out = plugin_layout::begins(&term, self.rights);
         let (nodes, layouts) = mpsc::unbounded_channel();
         let watching = tokio::spawn(watch::run(term.clone(), nodes));
         let confirming = tokio::spawn(confirm::run(term.clone()));
         let waking = tokio::spawn(wake::run(term.clone()));
         let filling = tokio::spawn(node_policies::run(term.clone()));
         let publishing = tokio::spawn(demand::run(term.clone(), self.namespace.clone()));
-        let consoling = tokio::spawn(waited::run(term.clone()));
-        let configuring = tokio::spawn(plugin_layout::run(term.clone(), self.plugin.clone(), layouts));
+        let consoling = tokio::spawn(waited::run(term.clone(), self.rights.recreate));
+        let configuring = plugin_layout::run(term.clone(), self.plugin.clone(), layouts);
+        let configuring = tokio::spawn(async move {
+            if lays_out {
+                configuring.await;
+            }
+        });
         let listed = async {
             while !term.with(|index| index.is_listed()) {
                 term.listed.notified().await;

@@ -1,6 +1,6 @@
 //! The program's flags.
 
-use clap::Parser;
+use clap::{ArgAction, Parser};
 use kerf_runtime::args::{AdminArgs, ClientArgs, LogArgs, NamespacedName};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -42,6 +42,9 @@ pub struct ExtenderArgs {
     /// what it says at the start holds until the end.
     #[arg(long)]
     pub policy: Option<PathBuf>,
+    /// What it has the rights for.
+    #[command(flatten)]
+    pub rights: RightsArgs,
     /// How it configures NVIDIA's device plugin.
     #[command(flatten)]
     pub plugin: PluginArgs,
@@ -54,6 +57,20 @@ pub struct ExtenderArgs {
     /// Where it is asked about itself.
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+/// What the extender does beyond placing pods, each of which needs rights of its own. Of a flag that is given twice the last holds.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct RightsArgs {
+    /// Whether movable pods are evicted to make room for bigger ones.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, overrides_with = "moves")]
+    pub moves: bool,
+    /// Whether pods that wait long are deleted where their policy says waiting.then=recreate. Without it they are told.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, overrides_with = "recreate")]
+    pub recreate: bool,
+    /// Whether nodes that NVIDIA's device plugin serves get the layouts of policies with spec.plugin.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, overrides_with = "layouts")]
+    pub layouts: bool,
 }
 
 /// Where NVIDIA's device plugin takes its configuration from, on the nodes that it serves.
@@ -98,6 +115,14 @@ mod tests {
         assert_eq!(args.pod, None);
         assert_eq!(args.tls_secret.name, "kerf-extender-tls");
         assert_eq!(args.tls_name, ["kerf-extender.kerf-system.svc"]);
+    }
+
+    #[test]
+    fn of_a_right_that_is_given_twice_the_last_holds() {
+        let of = |flags: &[&str]| ExtenderArgs::parse_from([&["kerf-extender"], flags].concat()).rights;
+        assert!(of(&[]).layouts && of(&[]).moves && of(&[]).recreate);
+        assert!(of(&["--layouts=false", "--layouts=true"]).layouts);
+        assert!(!of(&["--moves=false"]).moves);
     }
 
     #[test]

@@ -42,6 +42,23 @@ fn deleting(pod: &Candidate, node: &str) -> KnownPod {
 }
 
 #[test]
+fn without_the_right_to_evict_nobody_moves() {
+    let now = Instant::now();
+    let pods = [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false)];
+    for (has_right, evicted) in [(true, vec!["a"]), (false, vec![])] {
+        let mut index = running(&pods, now);
+        if !has_right {
+            index.move_nobody();
+        }
+        let half = pod("half", HALF);
+        filter(&mut index, &half, &["n3"], now);
+        run(&mut index, &half, "n3", false);
+        index.take_effects();
+        assert_eq!(evicted_for(&mut index, &pod("whole", WHOLE), now), evicted, "{has_right}");
+    }
+}
+
+#[test]
 fn a_pod_moves_only_to_a_node_on_which_its_owner_wants_it() {
     let now = Instant::now();
     let pods = [("a", SMALL, "n1", true), ("full", WHOLE, "n2", false), ("half", HALF, "n3", false)];

@@ -172,6 +172,8 @@ struct Memory {
     /// Pods that were to be deleted and are not.
     kept: BTreeMap<PodUid, Kept>,
     deletions: Allowance,
+    /// Whether no pod is deleted: there is no right to.
+    only_tells: bool,
     supply: SupplyIndex,
 }
 
@@ -201,8 +203,9 @@ impl Memory {
 }
 
 /// Looks after those who wait until the term ends.
-pub async fn run(term: Arc<Term>) {
-    let mut memory = Memory::default();
+/// Without `may_delete` all are told, whatever their policies say.
+pub async fn run(term: Arc<Term>, may_delete: bool) {
+    let mut memory = Memory { only_tells: !may_delete, ..Memory::default() };
     loop {
         tokio::select! {
             () = term.stop.cancelled() => return,
@@ -234,7 +237,7 @@ async fn look(term: &Arc<Term>, memory: &mut Memory, now: Instant) {
 
 async fn act(term: &Arc<Term>, memory: &mut Memory, mut due: Due, now: Instant) {
     let (uid, pod) = (due.uid.clone(), due.pod.clone());
-    if due.then == WaitedLong::Recreate && memory.deletions.take(now) {
+    if due.then == WaitedLong::Recreate && !memory.only_tells && memory.deletions.take(now) {
         match timeout(PATIENCE, delete(term, &due)).await {
             Ok(Ok(Deletion::Made)) => {
                 let note = format!("{}; it is deleted so that its controller makes another", due.note());

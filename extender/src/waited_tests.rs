@@ -199,7 +199,14 @@ async fn a_pod_that_is_gone_uses_up_no_deletion() {
 /// It was given a MIG slice before there was a node: no node has the labels that it wants, and no filter is ever called.
 #[tokio::test]
 async fn a_pod_that_came_before_the_nodes_is_made_anew_for_what_they_have() {
-    let (api, mut memory, start) = (ApiStandIn::new(), Memory::default(), Instant::now());
+    for may_delete in [true, false] {
+        comes_before_the_nodes(may_delete).await;
+    }
+}
+
+async fn comes_before_the_nodes(may_delete: bool) {
+    let memory = Memory { only_tells: !may_delete, ..Memory::default() };
+    let (api, mut memory, start) = (ApiStandIn::new(), memory, Instant::now());
     let term = term_under(&api, policies("recreate"));
     let owners =
         json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "o", "controller": true}]);
@@ -221,5 +228,6 @@ async fn a_pod_that_came_before_the_nodes_is_made_anew_for_what_they_have() {
         assert_eq!(api.requests(&Method::DELETE), 0, "after {seconds} s");
         look(&term, &mut memory, start + Duration::from_secs(seconds)).await;
     }
-    assert_eq!(api.requests(&Method::DELETE), 1);
+    assert_eq!(api.requests(&Method::DELETE), usize::from(may_delete));
+    assert_eq!(api.requests(&Method::POST), 1, "it is told in either case");
 }

@@ -27,9 +27,6 @@ const BOUND_AND_ALIVE: &str = "spec.nodeName!=,status.phase!=Succeeded,status.ph
 /// Feeds the index until the term ends. `layouts` hears of the Nodes too, as long as anybody listens.
 pub async fn run(term: Arc<Term>, layouts: UnboundedSender<Event<NodeView>>) {
     term.with(ClusterIndex::await_statics);
-    if term.policies.are_given() {
-        term.with(ClusterIndex::await_changes);
-    }
     let config = Config::default().timeout(WATCH_SECONDS);
     let nodes = watcher(Api::<GpuNode>::all(term.client.clone()), config.clone()).default_backoff();
     let pods_config = config.clone().labels(&format!("{}=true", keys::SLICED));

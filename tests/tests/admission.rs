@@ -28,69 +28,6 @@ fn limited(limit: &str) -> anyhow::Result<Pod> {
     of(&json!({"containers": [{"name": "main", "image": "none", "resources": {"limits": {limit: "1"}}}]}))
 }
 
-fn annotated(key: &str, value: &str) -> Pod {
-    pod("p", &[(key, value)])
-}
-
-/// Every pod that asks, and no other: while the webhook is down the others are created as ever.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pod_without_gpus_never_meets_the_webhook() -> anyhow::Result<()> {
-    let mut cluster = cluster().await?;
-    cluster.webhook().kill()?;
-    let mut labelled = pod("p", &[]);
-    labelled.metadata.labels = Some([("app".to_owned(), "gpu-10gb".to_owned())].into());
-    let plain = vec![
-        pod("p", &[]),
-        labelled,
-        annotated("example.com/kerf.dev", "1"),
-        annotated("runai/queue", "team"),
-        limited("cpu")?,
-        limited("example.com/gpu")?,
-        limited("amd.com/gpu")?,
-        of(
-            &json!({"containers": [{"name": "gpu-10gb", "image": "none"}], "initContainers": [{"name": "a", "image": "none"}]}),
-        )?,
-    ];
-    for pod in plain {
-        let refusal = cluster.dry_run_refusal(&pod).await?;
-        ensure!(refusal.is_none(), "{refusal:?} for {}", json!(pod));
-    }
-    cluster.create(&pod("plain", &[])).await?;
-    cluster.running("plain").await?;
-
-    let mut sliced = pod("p", &[]);
-    sliced.metadata.labels = Some([(keys::SLICED.to_owned(), "true".to_owned())].into());
-    let init = json!({"name": "load", "image": "none", "resources": {"limits": {"gpu-1gb": "1"}}});
-    let asking = vec![
-        annotated(keys::GPU_MEMORY, "10Gi"),
-        annotated(keys::ISOLATION, "none"),
-        annotated(keys::REQUEST, "{}"),
-        annotated("kerf.dev/gpu-memroy", "10Gi"),
-        annotated("gpu-fraction", "0.5"),
-        annotated("gpu-memory", "4000"),
-        sliced,
-        limited("gpu-10gb")?,
-        limited("kerf.dev/gpu-10gb")?,
-        limited("nvidia.com/gpu")?,
-        limited("nvidia.com/gpu.shared")?,
-        limited("nvidia.com/gpu-10gb")?,
-        limited("nvidia.com/gpumem")?,
-        limited("nvidia.com/gpucores")?,
-        limited("nvidia.com/mig-1g.10gb")?,
-        limited("aliyun.com/gpu-mem")?,
-        of(&json!({"containers": [{"name": "m", "image": "none"}], "initContainers": [init]}))?,
-        of(
-            &json!({"containers": [{"name": "m", "image": "none", "resources": {"requests": {"gpu-10gb": "1"}}}]}),
-        )?,
-    ];
-    for pod in asking {
-        let refusal =
-            cluster.dry_run_refusal(&pod).await?.with_context(|| format!("{} was taken", json!(pod)))?;
-        assert!(refusal.contains("failed calling webhook \"pods.kerf.dev\""), "{refusal}");
-    }
-    cluster.stop().await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_has_no_effect() -> anyhow::Result<()> {
     let cluster = cluster().await?;

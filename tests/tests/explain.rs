@@ -133,7 +133,7 @@ async fn a_pod_is_told_from_its_request_to_its_slice_or_to_what_it_waits_for() -
         &[
             "Z  Created.",
             "  Not recorded: a request. kerf's webhook has not admitted the pod, so kerf decides nothing about it.",
-            "  container main asks by nvidia.com/gpu, which is kerf's only where a policy for the pod says so, as by `dialects: [nvidia]`",
+            "  container main asks by nvidia.com/gpu, which is kerf's only where a policy for the pod has nvidia in spec.dialects",
             "  Not recorded: an assignment. The extender has not bound the pod.",
             "  Not recorded: a reservation. No GpuNode promises the pod a slice now.",
             "  Now Pending.",

@@ -276,3 +276,122 @@ async fn an_admin_writes_the_policy_of_a_gpu_node_and_no_promise() -> anyhow::Re
     assert_eq!(cluster.gpu_node("h").await?.read_spec()?.slices, spec.slices);
     cluster.stop().await
 }
+
+/// A pod of kube-system, which never comes to the webhook, whose container in `list` has this limit.
+fn with_limit(list: &str, name: &str, amount: &str, more: &Value) -> Value {
+    let main = json!({"name": "main", "image": "none"});
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "kube-system"},
+        "spec": {"containers": [main]},
+    });
+    pod["spec"][list] = json!([{"name": "a", "image": "none", "resources": {"limits": {name: amount}}}]);
+    for (key, value) in more.as_object().into_iter().flatten() {
+        pod["spec"][key] = value.clone();
+    }
+    pod
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_kerf_serves_comes_by_a_scheduler_that_asks_kerf() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    let group =
+        ["create", "clusterrolebinding", "nodes", "--clusterrole=cluster-admin", "--group=system:nodes"];
+    cluster.plane().kubectl(&group).await?;
+    let create = async |user: &[&str], pod: &Value| {
+        let arguments = [user, &["create", "--dry-run=server", "-f", "-"]].concat();
+        cluster.plane().kubectl_output(&arguments, &pod.to_string()).await
+    };
+    let (alice, node) = (["--as", "alice"], ["--as", "system:node:h", "--as-group", "system:nodes"]);
+    let (named, ours) = (json!({"nodeName": "h"}), json!({"schedulerName": "kerf-scheduler"}));
+    let both = json!({"nodeName": "h", "schedulerName": "kerf-scheduler"});
+    for (list, name, more, why) in [
+        ("containers", "kerf.dev/gpu-10gb", &both, "spec.nodeName h: "),
+        ("containers", "nvidia.com/gpu-10gb", &both, "spec.nodeName h: "),
+        ("initContainers", "nvidia.com/gpu-10gb.shared", &both, "spec.nodeName h: "),
+        ("containers", "nvidia.com/gpu-10gb", &json!({}), "spec.schedulerName default-scheduler: "),
+        ("initContainers", "kerf.dev/anything", &json!({}), "use kerf-scheduler, or ask an admin"),
+    ] {
+        let message = refused(&create(&alice, &with_limit(list, name, "1", more)).await?)?;
+        assert!(message.contains(why), "{message}");
+    }
+    for (name, amount, more) in [
+        ("nvidia.com/gpu-10gb", "1", &ours),
+        ("nvidia.com/gpu-10gb", "0", &named),
+        ("kerf.dev/gpu-10gb", "0", &named),
+        // GPU Operator's validator.
+        ("nvidia.com/gpu", "1", &named),
+        ("nvidia.com/mig-1g.10gb", "1", &named),
+        ("nvidia.com/gpu.shared", "1", &named),
+        ("nvidia.com/gpumem", "1", &named),
+        ("nvidia.com/gpu-fast", "1", &named),
+        ("cpu", "1", &named),
+    ] {
+        taken(&create(&alice, &with_limit("containers", name, amount, more)).await?)?;
+    }
+    // The kubelet's mirror of a static pod, and who only says that he is one.
+    let mut mirror = with_limit("containers", "kerf.dev/gpu-10gb", "1", &named);
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    refused(&create(&alice, &mirror).await?)?;
+    taken(&create(&node, &mirror).await?)?;
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_extender_writes_of_nodes_and_pods_what_it_is_for() -> anyhow::Result<()> {
+    let cluster = cluster().await?;
+    let extender = async |arguments: &[&str]| {
+        as_user(&cluster, EXTENDER, &[arguments, &["--dry-run=server"]].concat()).await
+    };
+    let account = cluster.plane().kubeconfig_for_service_account(NAMESPACE, "kerf-extender").await?;
+    let client = cluster.plane().client_as(Path::new(&account)).await?;
+    let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client);
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::default() };
+    let metadata = |key: &str, entries: Value| json!({"metadata": {key: entries}});
+    let condition = |type_: &str| json!({"status": {"conditions": [{"type": type_, "status": "False", "reason": "R", "message": "m"}]}});
+    let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}});
+    let plugins = json!({"nvidia.com/device-plugin.config": "x", "nvidia.com/mig.config": "y"});
+    for (in_status, change, refused) in [
+        (false, metadata("labels", json!({"kerf.dev/managed": "false"})), Some("the label kerf.dev/managed")),
+        (true, metadata("labels", json!({"a": "b"})), Some("the label a")),
+        (false, metadata("annotations", json!({"a": "b"})), Some("the annotation a")),
+        (false, json!({"spec": {"unschedulable": true}}), Some("does not write spec")),
+        (false, taint, Some("does not write spec")),
+        (true, json!({"status": {"capacity": {"nvidia.com/gpu": "9"}}}), Some("but the condition")),
+        (true, condition("Ready"), Some("but the condition")),
+        (false, metadata("labels", plugins), None),
+        (false, metadata("annotations", json!({keys::PLUGIN_LAYOUT: "{}"})), None),
+        (true, condition(keys::LAYOUT_CONDITION), None),
+    ] {
+        let patch = Patch::Strategic(&change);
+        let answer = if in_status {
+            nodes.patch_status("h", &dry_run, &patch).await
+        } else {
+            nodes.patch("h", &dry_run, &patch).await
+        };
+        match (answer, refused) {
+            (Err(error), Some(why)) => assert!(error.to_string().contains(why), "{change}: {error}"),
+            (answer, why) => ensure!(answer.is_ok() && why.is_none(), "{change}: {answer:?}"),
+        }
+    }
+    for (arguments, why) in [
+        (["label", "pod", "sliced", "team=vision"], "the label team"),
+        (["label", "pod", "plain", "kerf.dev/role=leader"], "the label kerf.dev/role"),
+        (["annotate", "pod", "sliced", "example.com/note=1"], "the annotation example.com/note"),
+        (["delete", "pod", "plain", "--wait=false"], "deletes no pod that kerf has not admitted"),
+    ] {
+        let message = refused(&extender(&arguments).await?)?;
+        assert!(message.contains(why), "{arguments:?}: {message}");
+    }
+    let image = json!({"spec": {"containers": [{"name": "main", "image": "other"}]}}).to_string();
+    let message = refused(&extender(&["patch", "pod", "sliced", "-p", &image]).await?)?;
+    assert!(message.contains("does not write spec"), "{message}");
+    taken(&extender(&["annotate", "pod", "sliced", &format!("{}=now", keys::ROOM)]).await?)?;
+    taken(&extender(&["delete", "pod", "sliced", "--wait=false"]).await?)?;
+    // Of its own pods it labels the one that leads.
+    let own = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own", "namespace": NAMESPACE},
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}});
+    cluster.plane().apply(&own.to_string()).await?;
+    taken(&extender(&["label", "pod", "-n", NAMESPACE, "own", "kerf.dev/role=leader"]).await?)?;
+    refused(&extender(&["label", "pod", "-n", NAMESPACE, "own", "a=b"]).await?)?;
+    cluster.stop().await
+}

@@ -4,7 +4,7 @@ use crate::args::Args;
 use crate::certificate::Keeper;
 use crate::metrics::Metrics;
 use crate::routes::{Webhook, routes};
-use crate::{demand_watch, namespaces, policy_events, supply_watch};
+use crate::{demand_watch, match_conditions, namespaces, policy_events, supply_watch};
 use anyhow::Context;
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::policy_file::PolicyStore;
@@ -14,6 +14,7 @@ use kerf_runtime::tls::{Clients, ServingCertificate};
 use prometheus_client::registry::Registry;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 /// The condition that ends with the signal to stop.
@@ -64,6 +65,13 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
         follow.await;
         Ok(())
     });
+    let (first_look, looked) = oneshot::channel();
+    let conditions = match_conditions::Keeper::new(&args, client.clone(), policy.clone());
+    let kept = conditions.keep(first_look, end.clone());
+    tasks.spawn(async {
+        kept.await;
+        Ok(())
+    });
     let follow = supply_watch::follow(client.clone(), publisher, end.clone());
     tasks.spawn(async {
         follow.await;
@@ -74,7 +82,7 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
 
     let webhook = Webhook { policy, supply, namespaces: known, metrics };
     let result = tokio::select! {
-        result = serve_admissions(args, client, webhook, readiness, Stops { stop, end: end.clone() }) => result,
+        result = serve_admissions(args, client, webhook, (readiness, looked), Stops { stop, end: end.clone() }) => result,
         error = first_failure(&mut tasks) => Err(error),
     };
     end.cancel();
@@ -133,7 +141,7 @@ async fn serve_admissions(
     args: Args,
     client: kube::Client,
     mut webhook: Webhook,
-    readiness: Readiness,
+    (readiness, looked): (Readiness, oneshot::Receiver<()>),
     Stops { stop, end }: Stops,
 ) -> anyhow::Result<()> {
     let mut keeper = Keeper::new(client, args.tls).context("--tls-ca-age, --tls-leaf-age")?;
@@ -151,6 +159,8 @@ async fn serve_admissions(
         }
     }
     readiness.set("inventory", true);
+    // Pods that the policies take come here from the first one on. Where the look failed, what is there holds.
+    let _ = looked.await;
 
     let listener = serve::listen(args.address, args.address_file.as_deref()).await.context("--address")?;
     let ended = end.clone();

@@ -1,6 +1,6 @@
 //! The program's flags.
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use jiff::SignedDuration;
 use kerf_runtime::args::{AdminArgs, ClientArgs, LogArgs, NamespacedName};
 use std::net::SocketAddr;
@@ -22,6 +22,10 @@ pub struct Args {
     /// Certificates.
     #[command(flatten)]
     pub tls: TlsArgs,
+    /// Whether the webhook keeps the match conditions of its `MutatingWebhookConfiguration` (--configuration) as the policies in
+    /// force need them.
+    #[arg(long, value_enum, default_value_t)]
+    pub match_conditions: MatchConditions,
     /// How long requests are still served after SIGTERM, not ready, until nobody sends any more.
     #[arg(long, default_value = "5s")]
     pub grace: SignedDuration,
@@ -34,6 +38,16 @@ pub struct Args {
     /// Probes and metrics.
     #[command(flatten)]
     pub admin: AdminArgs,
+}
+
+/// Who keeps the match conditions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum MatchConditions {
+    /// The webhook: it widens them at once, and narrows them when they have been wider than needed for two minutes.
+    #[default]
+    Auto,
+    /// Whoever owns the configuration, such as a controller that puts manifests back.
+    Off,
 }
 
 /// Where the certificate comes from.

@@ -9,6 +9,7 @@
 //! | `answer` | from a question's bytes to the answer's text, for who brings both: pure |
 //! | `review` | the wire format of the API server's question and answer |
 //! | `routes` | HTTP: one question, one answer, one log line |
+//! | `match_conditions` | that the API server sends the pods here that the policies in force take, and no others |
 //! | `policy_events` | what becomes of policy files, as Events |
 //! | `supply_watch` | what the cluster's GPUs can serve, from the `GpuNodes` |
 //! | `namespaces` | the labels of namespaces, while a policy asks for them |
@@ -26,6 +27,7 @@ mod certificate;
 mod decision;
 mod demand_watch;
 mod edit;
+mod match_conditions;
 mod metrics;
 mod namespaces;
 mod patch;

@@ -36,7 +36,8 @@ pub fn run(workspace: &Workspace, check: bool) -> anyhow::Result<()> {
         tools::ensure(workspace)?;
     }
     put(workspace, &copies(workspace)?, check)?;
-    put(workspace, &base(workspace)?, check)
+    put(workspace, &base(workspace)?, check)?;
+    put(workspace, &rights(workspace)?, check)
 }
 
 /// What the chart takes from elsewhere: Helm reads nothing outside of a chart's folder.
@@ -75,10 +76,28 @@ fn scheduler_configuration(workspace: &Workspace) -> anyhow::Result<String> {
 
 /// `deploy/base`, one file for each template.
 fn base(workspace: &Workspace) -> anyhow::Result<Files> {
+    Ok(split(&template(workspace, &[])?))
+}
+
+/// The rights of the extender that it has not by default, each in a component.
+fn rights(workspace: &Workspace) -> anyhow::Result<Files> {
+    let mut files = Files::new();
+    for right in ["layouts", "recreate"] {
+        let made = split(&template(workspace, &["--set", &format!("extender.{right}=true")])?);
+        let rights = made.get(Path::new(&format!("deploy/base/extender/{right}.yaml")));
+        let rights = rights.with_context(|| format!("the chart has no extender/{right}.yaml"))?;
+        files
+            .insert(PathBuf::from(format!("deploy/components/extender-{right}/rights.yaml")), rights.clone());
+    }
+    Ok(files)
+}
+
+/// What `helm template` writes for deploy/base, with further arguments.
+fn template(workspace: &Workspace, arguments: &[&str]) -> anyhow::Result<String> {
     let mut helm = Command::new(tools::admin(workspace, "helm")?);
     helm.args(["template", "kerf"]).arg(workspace.root().join("deploy/chart"));
-    helm.args(["--namespace", NAMESPACE, "--kube-version", tools::KUBERNETES_VERSION]);
-    Ok(split(&said(&mut helm, "helm template")?))
+    helm.args(["--namespace", NAMESPACE, "--kube-version", tools::KUBERNETES_VERSION]).args(arguments);
+    said(&mut helm, "helm template")
 }
 
 /// Helm's output by template, in the order in which Helm applies the documents.

@@ -35,7 +35,7 @@ enum Task {
     },
     /// Run every check: formatting, lints, all tests, dependencies.
     Test,
-    /// Measure, with optimised programs: `cargo xtask bench walk`, `churn`, `faults`, `packing`, `decide`, `reboots`.
+    /// Measure, with optimised programs: `cargo xtask bench walk`, `churn`, `faults`, `outage`, `packing`, `decide`, `reboots`.
     Bench {
         /// The benchmark and its flags.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -13,6 +13,13 @@ const RBAC: [(&str, &str); 3] = [
     ("kerf-node-agent", include_str!("../../../deploy/base/node-agent/rbac.yaml")),
 ];
 
+/// What the extender may do beyond placing pods, by its flags, with the rights for it.
+const EXTENDERS: [(&str, &str); 3] = [
+    ("moves", include_str!("../../../deploy/base/extender/moves.yaml")),
+    ("recreate", include_str!("../../../deploy/components/extender-recreate/rights.yaml")),
+    ("layouts", include_str!("../../../deploy/components/extender-layouts/rights.yaml")),
+];
+
 /// What `kubectl apply` and `helm install` create: group, resource, and whether it is in kerf's namespace.
 const INSTALLED: [(&str, &str, bool); 16] = [
     ("", "namespaces", false),
@@ -95,10 +102,15 @@ pub fn of_the_installer(namespace: &str) -> Vec<Need> {
     INSTALLED.into_iter().map(need).collect()
 }
 
-/// What kerf's programs need.
-pub fn of_the_programs(namespace: &str) -> Result<Vec<Need>, serde_saphyr::Error> {
+/// What kerf's programs need, of which the extender does this beyond placing pods.
+pub fn of_the_programs(
+    namespace: &str,
+    extender_may: impl Fn(&str) -> bool,
+) -> Result<Vec<Need>, serde_saphyr::Error> {
     let mut needs = Vec::new();
-    for (account, manifest) in RBAC {
+    let extenders = EXTENDERS.into_iter().filter(|(what, _)| extender_may(what));
+    let extenders = extenders.map(|(_, manifest)| ("kerf-extender", manifest));
+    for (account, manifest) in RBAC.into_iter().chain(extenders) {
         for role in serde_saphyr::from_multiple::<Value>(manifest)? {
             let namespace = match role["kind"].as_str() {
                 Some("ClusterRole") => None,
@@ -145,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_programs_need_what_the_manifests_give_them() {
-        let needs = of_the_programs("kerf-system").unwrap();
+        let needs = of_the_programs("kerf-system", |what| what != "layouts").unwrap();
         let of = |account| {
             needs
                 .iter()
@@ -153,7 +165,10 @@ mod tests {
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
         };
-        assert!(of("kerf-extender").contains(&"create pods/binding".to_owned()));
+        for right in ["create pods/binding", "create pods/eviction", "delete pods"] {
+            assert!(of("kerf-extender").contains(&right.to_owned()), "{right}");
+        }
+        assert!(!of("kerf-extender").contains(&"patch nodes".to_owned()));
         assert!(
             of("kerf-extender")
                 .contains(&"update leases.coordination.k8s.io kerf-extender in kerf-system".to_owned())

@@ -139,6 +139,20 @@ impl Observed {
         volumes.into_iter().flatten()
     }
 
+    /// What the Deployment of one of kerf's programs gives a flag, like `--moves=false`; of several the last.
+    pub fn flag_of(&self, program: &str, flag: &str) -> Option<&str> {
+        let deployment = self.deployments.all().iter().find(|deployment| name_of(*deployment) == program);
+        let pod = deployment.and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
+        let arguments = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|c| c.args.iter().flatten());
+        let mut values = arguments.filter_map(|argument| argument.strip_prefix(flag)?.strip_prefix('='));
+        values.next_back()
+    }
+
+    /// Whether the extender may do this beyond placing pods: a name of its flags.
+    pub fn extender_may(&self, what: &str) -> bool {
+        self.flag_of("kerf-extender", &format!("--{what}")) != Some("false")
+    }
+
     /// The Nodes that are kerf's: by their labels, or because the chart's values put an agent there.
     pub fn managed(&self) -> Vec<&Node> {
         self.by_owner().0

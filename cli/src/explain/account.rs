@@ -90,7 +90,7 @@ fn others(pod: &Pod) -> impl Iterator<Item = String> {
             let dialect = dialect_of(limit).filter(|_| amount.0 != "0")?;
             let name = &container.name;
             Some(format!(
-                "  container {name} asks by {limit}, which is kerf's only where a policy for the pod says so, as by `dialects: [{dialect}]`"
+                "  container {name} asks by {limit}, which is kerf's only where a policy for the pod has {dialect} in spec.dialects"
             ))
         })
     })

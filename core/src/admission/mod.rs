@@ -3,12 +3,14 @@
 mod container;
 mod environment;
 mod fit;
+mod match_condition;
 mod restored;
 mod unseen;
 
 pub use container::CONTAINERS;
 pub use environment::Variable;
 pub use fit::{Fit, Unfit, fit};
+pub use match_condition::MatchCondition;
 pub use restored::{Restored, restored};
 pub use unseen::Unseen;
 
@@ -97,8 +99,10 @@ pub fn decide<'p, 'n>(
     if let Some((policy, reason)) = policy.and_then(|policy| Some((policy, policy.deny()?))) {
         return denied(&view, policies, policy, reason);
     }
-    let reading =
-        policy.map_or(Reading::WITHOUT_POLICY, |policy| Reading::of(policy.spec(), supply.largest_gpu()));
+    let reading = policy.map_or_else(
+        || Reading::without_policy(&policies.dialects()),
+        |policy| Reading::of(policy.spec(), supply.largest_gpu()),
+    );
     let Some(mut ask) = read(&restored, &view, &reading)? else { return Ok(None) };
     let policy = policy.ok_or_else(|| Refusal::NoPolicy(namespace.name.to_owned()))?;
     let unknown = request::resolve_models(&view, &mut ask.gpus, || KnownModels::of(supply, policies))?;
@@ -155,8 +159,8 @@ fn denied<'p>(
     policy: &Policy,
     reason: &str,
 ) -> Result<Option<Admitted<'p>>, Refusal> {
-    let dialects = policies.pods.iter().flat_map(|policy| &policy.spec().dialects).copied().collect();
-    let reading = Reading { dialects: &dialects, ..Reading::WITHOUT_POLICY };
+    let dialects = policies.dialects();
+    let reading = Reading { dialects: &dialects, ..Reading::without_policy(&dialects) };
     if let Ok(None) = request::read(view, &reading) {
         return Ok(None);
     }

@@ -93,8 +93,8 @@ pub struct PolicySpec {
     /// The most that all pods of a namespace under this policy may hold at a time: what is more waits.
     #[serde(default, skip_serializing_if = "is_default")]
     pub quota: Cap,
-    /// Other systems' ways to ask that are understood.
-    #[serde(default, skip_serializing_if = "is_default")]
+    /// Other systems' ways to ask that are understood; only `mig` if it is absent.
+    #[serde(default = "default_dialects", skip_serializing_if = "is_default_dialects")]
     pub dialects: BTreeSet<Dialect>,
     /// The GPU memory, in GB, of which a dialect's fractions are fractions; the largest GPU's if it is absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,6 +148,14 @@ fn default_scheduler() -> String {
 
 fn default_sidecars() -> Vec<String> {
     DEFAULT_SIDECARS.map(str::to_owned).to_vec()
+}
+
+fn default_dialects() -> BTreeSet<Dialect> {
+    BTreeSet::from([Dialect::Mig])
+}
+
+fn is_default_dialects(dialects: &BTreeSet<Dialect>) -> bool {
+    *dialects == default_dialects()
 }
 
 fn default_max_count() -> u32 {

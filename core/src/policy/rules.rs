@@ -9,6 +9,8 @@ use std::fmt;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
+    /// `nvidia.com/mig-<profile>`, as NVIDIA's device plugin names MIG devices. It is on where a policy lists no dialects.
+    Mig,
     /// `nvidia.com/gpu` and `nvidia.com/gpu.shared`, as NVIDIA's device plugin names them.
     Nvidia,
     /// `HAMi`: `nvidia.com/gpumem`, `nvidia.com/gpumem-percentage` and `nvidia.com/gpucores` beside `nvidia.com/gpu`.
@@ -23,12 +25,13 @@ pub enum Dialect {
 
 impl Dialect {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Nvidia, Self::Hami, Self::Gpushare, Self::Kai, Self::Runai];
+    pub const ALL: [Self; 6] = [Self::Mig, Self::Nvidia, Self::Hami, Self::Gpushare, Self::Kai, Self::Runai];
 }
 
 impl fmt::Display for Dialect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Mig => "mig",
             Self::Nvidia => "nvidia",
             Self::Hami => "hami",
             Self::Gpushare => "gpushare",

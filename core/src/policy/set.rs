@@ -2,12 +2,12 @@
 
 use super::matching::{Mismatch, covers, has_all, in_list, of_labels};
 use super::signature::Signature;
-use super::{PodFacts, Policy};
+use super::{Dialect, PodFacts, Policy};
 use crate::contract::NodePolicy;
 use crate::mig::Profile;
 use crate::names::NodeName;
 use crate::plugin_layout::PluginLayout;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 /// The policies in force, in the order in which they are tried.
@@ -116,6 +116,12 @@ impl Policies {
     /// The policies for nodes that NVIDIA's device plugin serves, in the order in which they are tried.
     pub fn layouts(&self) -> impl Iterator<Item = (&NodeRules, &PluginLayout)> {
         self.nodes.iter().filter_map(|rules| Some((rules, rules.layout()?)))
+    }
+
+    /// The dialects that some policy takes.
+    #[must_use]
+    pub fn dialects(&self) -> BTreeSet<Dialect> {
+        self.pods.iter().flat_map(|policy| &policy.spec().dialects).copied().collect()
     }
 
     /// How much room for a profile counts, in percent of what it counts for those that are not named: the first policy

@@ -1,7 +1,7 @@
 //! What is wrong, or doubtful, between the policies of a set, each of which is good by itself.
 
 use super::document_field::Field;
-use super::{NodeRules, Policies, Policy};
+use super::{Dialect, NodeRules, Policies, Policy};
 use crate::mig::catalog;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -61,6 +61,11 @@ pub enum SetFault {
     /// A GPU model that kerf has no table of.
     #[error("{0:?} is in no catalog of kerf's; the names are those of `kerf gpu list`, as in H100-80GB")]
     UnknownModel(String),
+    /// A list of dialects without MIG devices' names.
+    #[error(
+        "mig is not in the list, so kerf leaves limits like nvidia.com/mig-1g.10gb of these pods alone, and on nodes that kerf manages they are served past the policy; add mig, unless NVIDIA's device plugin serves all nodes"
+    )]
+    WithoutMig,
 }
 
 impl SetFault {
@@ -70,7 +75,7 @@ impl SetFault {
         match self {
             Self::SameName(_) | Self::SecondWeights(_) => Weight::Refused,
             Self::NeverReached(_) => Weight::CheckFails,
-            Self::UnknownModel(_) => Weight::Warning,
+            Self::UnknownModel(_) | Self::WithoutMig => Weight::Warning,
         }
     }
 }
@@ -144,6 +149,9 @@ fn of_pods(pods: &[Policy], index: usize) -> Vec<Finding> {
             (Field::of("spec.kindsByModel").key(model), SetFault::UnknownModel(model.clone()));
         findings.push(Finding { policy, field, fault });
     }
+    let takes_mig = pods[index].spec().dialects.contains(&Dialect::Mig);
+    let without_mig = Finding { policy, field: Field::of("spec.dialects"), fault: SetFault::WithoutMig };
+    findings.extend((!takes_mig).then_some(without_mig));
     findings
 }
 

@@ -108,6 +108,7 @@ fn every_finding_names_its_field() {
             pod_policy("a", json!({"match": {"models": ["H100"]}, "packing": {"weights": {"1g.10gb": 50}}})),
             pod_policy("b", json!({"models": ["T5"]})),
             pod_policy("c", json!({"kindsByModel": {"T6": ["mps"]}})),
+            pod_policy("d", json!({"match": {"namespaces": ["c"]}, "dialects": ["nvidia"]})),
         ],
         nodes: vec![node_rules("n", json!({"gpus": [{"select": {"models": ["T4-16GB", "T5"]}}]}))],
     };

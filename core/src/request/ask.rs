@@ -7,6 +7,7 @@ use crate::policy::{DEFAULT_SIDECARS, Dialect, NodeNameRule, PolicySpec};
 use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 /// What a pod asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,17 +119,17 @@ pub struct Reading<'p> {
     pub sidecars: Option<&'p [String]>,
 }
 
-/// No dialect.
-const NO_DIALECT: &BTreeSet<Dialect> = &BTreeSet::new();
+static NO_DIALECT: BTreeSet<Dialect> = BTreeSet::new();
+static ONLY_MIG: LazyLock<BTreeSet<Dialect>> = LazyLock::new(|| BTreeSet::from([Dialect::Mig]));
 
 impl<'p> Reading<'p> {
-    /// Of a pod that no policy is for: by kerf's own keys, and it may name its node, for nothing becomes of it anyway.
-    pub const WITHOUT_POLICY: Reading<'static> = Reading {
-        dialects: NO_DIALECT,
-        node_name: NodeNameRule::Affinity,
-        fraction_of: None,
-        sidecars: None,
-    };
+    /// Of a pod that no policy is for: by kerf's own keys, and it may name its node, for nothing becomes of it anyway. Where some
+    /// policy takes the names of MIG devices, the pod may not have one by such a name either.
+    #[must_use]
+    pub fn without_policy(in_force: &BTreeSet<Dialect>) -> Reading<'static> {
+        let dialects = if in_force.contains(&Dialect::Mig) { &*ONLY_MIG } else { &NO_DIALECT };
+        Reading { dialects, node_name: NodeNameRule::Affinity, fraction_of: None, sidecars: None }
+    }
 
     /// As `policy` says, in a cluster whose largest GPU has `largest`.
     #[must_use]

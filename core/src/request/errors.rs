@@ -114,7 +114,7 @@ pub enum AskError {
     },
     /// A container asks by a name that is not kerf's, in a pod that asks kerf. Nobody would account for both.
     #[error(
-        "container {container}, resources.limits[{limit}]: the pod asks kerf for slices, beside which this name is not served; remove it, ask by kerf.dev/gpu-memory here too, or ask an admin for `dialects: [{dialect}]` in the policy"
+        "container {container}, resources.limits[{limit}]: the pod asks kerf for slices, beside which this name is not served; remove it, ask by kerf.dev/gpu-memory here too, or ask an admin to add {dialect} to spec.dialects of the policy"
     )]
     Everybodys {
         /// The container.
@@ -312,7 +312,7 @@ fn remedy(others: Option<&(String, Dialect)>) -> String {
     match others {
         None => "add kerf.dev/gpu-memory, or remove it".to_owned(),
         Some((limit, dialect)) => format!(
-            "ask by kerf.dev/gpu-memory instead of {limit}, ask an admin for `dialects: [{dialect}]` in the policy, or remove it"
+            "ask by kerf.dev/gpu-memory instead of {limit}, ask an admin to add {dialect} to spec.dialects of the policy, or remove it"
         ),
     }
 }

@@ -5,9 +5,10 @@
 
 use super::dialects;
 use super::errors::Field;
-use super::{AskError, ContainerAsk, ContainerView, PodView, Role, Want};
+use super::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want};
 use crate::contract::AskedLimits;
 use crate::nvidia_keys;
+use crate::policy::Dialect;
 use crate::quantity::parse_count;
 use crate::resource::{ResourceName, asked_size};
 use std::collections::BTreeMap;
@@ -36,6 +37,11 @@ pub(super) fn entries(container: &ContainerView) -> impl Iterator<Item = (&str, 
     resources.limits.iter().chain(&resources.requests).map(|(name, amount)| (name.as_str(), amount.as_str()))
 }
 
+/// Whether an entry asks for nothing: charts write 0 of NVIDIA's names where no GPU is wanted.
+pub(super) fn is_nothing(name: &str, amount: &str) -> bool {
+    name.starts_with(nvidia_keys::PREFIX) && parse_count(amount) == Some(0)
+}
+
 /// The amount of one name, in limits or requests; `None` for none of it.
 pub(super) fn amount<'c>(container: &'c ContainerView, name: &str) -> Result<Option<&'c str>, AskError> {
     let mut amounts = entries(container).filter(|(entry, _)| *entry == name).map(|(_, amount)| amount);
@@ -51,12 +57,18 @@ pub(super) fn amount<'c>(container: &'c ContainerView, name: &str) -> Result<Opt
     Ok(Some(first).filter(|amount| parse_count(amount) != Some(0)))
 }
 
-/// What a container asks for by kerf's names.
-pub(super) fn ask(container: &ContainerView, role: Role) -> Result<Option<ContainerAsk>, AskError> {
+/// What a container asks for by kerf's names, and by those of MIG devices where the policy takes them.
+pub(super) fn ask(
+    container: &ContainerView,
+    role: Role,
+    reading: &Reading,
+) -> Result<Option<ContainerAsk>, AskError> {
     let mut found: Option<ContainerAsk> = None;
     for (limit, text) in entries(container) {
-        // Charts write 0 of NVIDIA's names where no GPU is wanted.
-        if limit.starts_with(nvidia_keys::PREFIX) && parse_count(text) == Some(0) {
+        if is_nothing(limit, text) {
+            continue;
+        }
+        if dialects::dialect_of(limit) == Some(Dialect::Mig) && !reading.knows(Dialect::Mig) {
             continue;
         }
         let Some(want) = want(&container.name, limit)? else { continue };

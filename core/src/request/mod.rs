@@ -16,7 +16,7 @@ mod selectors;
 mod view;
 
 pub use ask::{ContainerAsk, PodAsk, Reading, Want};
-pub use dialects::{dialect_of, is_scheduler_of};
+pub use dialects::{Words, dialect_of, is_scheduler_of};
 pub use errors::{AskError, Field, LimitRemedy};
 pub use limits::{asked_limits, asks_by};
 pub use models::{KnownModels, UnknownModel, resolve_models};

@@ -15,7 +15,7 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
     for (container, role) in pod.spec.in_order() {
         foreign.push((container, role, dialects::ask(pod, container, role, reading)?));
     }
-    if !asks_at_all(pod) && foreign.iter().all(|(_, _, foreign)| foreign.is_none()) {
+    if !asks_at_all(pod, reading) && foreign.iter().all(|(_, _, foreign)| foreign.is_none()) {
         return refuse_idle(pod, reading).map(|()| None);
     }
     let notes = Notes::of(pod, &|key| only_container(pod, |name| reading.is_sidecar(name), key))?;
@@ -23,7 +23,7 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
     let mut dialect = None;
     for (container, role, foreign) in foreign {
         dialect = dialect.or(foreign.as_ref().map(|foreign| foreign.dialect));
-        containers.extend(ask(container, role, foreign, &notes)?);
+        containers.extend(ask((container, role), foreign, &notes, reading)?);
     }
     if containers.is_empty() {
         return refuse_idle(pod, reading).map(|()| None);
@@ -41,11 +41,12 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
 }
 
 /// Whether the pod asks by kerf's keys, or says something that only a pod that asks may say.
-fn asks_at_all(pod: &PodView) -> bool {
+fn asks_at_all(pod: &PodView, reading: &Reading) -> bool {
     let asking = |key: &String| keys::PER_CONTAINER.iter().any(|base| is_of(key, base));
     let named = |container: &ContainerView| {
-        limits::entries(container)
-            .any(|(name, _)| limits::asks_by(name) && dialects::dialect_of(name).is_none())
+        limits::entries(container).any(|(name, amount)| {
+            limits::asks_by(name) && !limits::is_nothing(name, amount) && dialects::is_kerfs(name, reading)
+        })
     };
     pod.metadata.annotations.keys().any(asking) || pod.spec.in_order().any(|(container, _)| named(container))
 }
@@ -68,13 +69,13 @@ fn refuse_idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
 
 /// What one container asks for, of all that is said about it.
 fn ask(
-    container: &ContainerView,
-    role: Role,
+    (container, role): (&ContainerView, Role),
     foreign: Option<Foreign>,
     notes: &Notes,
+    reading: &Reading,
 ) -> Result<Option<ContainerAsk>, AskError> {
     let annotated = notes.asks.iter().find(|(ask, _)| ask.name == container.name).cloned();
-    let limit = limits::ask(container, role)?;
+    let limit = limits::ask(container, role, reading)?;
     let ours = merge(annotated, limit, notes.counted.contains(&container.name))?;
     let (mut ask, memory) = match (ours, foreign) {
         (Some((ours, _)), Some(foreign)) => return Err(ours.twice(&foreign.ask)),

@@ -5,6 +5,7 @@ use crate::units::SizeGb;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 fn pod(annotations: Value, containers: Value) -> PodView {
     serde_json::from_value(
@@ -18,7 +19,8 @@ fn limits(limits: Value) -> Value {
 }
 
 fn strictest() -> Reading<'static> {
-    Reading { node_name: NodeNameRule::Refuse, ..Reading::WITHOUT_POLICY }
+    static IN_FORCE: LazyLock<BTreeSet<Dialect>> = LazyLock::new(|| BTreeSet::from([Dialect::Mig]));
+    Reading { node_name: NodeNameRule::Refuse, ..Reading::without_policy(&IN_FORCE) }
 }
 
 fn ours(pod: &PodView) -> Result<Option<PodAsk>, AskError> {
@@ -264,7 +266,7 @@ proptest! {
         first in prop::collection::btree_map(name(), text(), 0..3),
         second in prop::collection::btree_map(name(), text(), 0..2),
         labels in prop::collection::btree_map(prop::sample::select(vec!["aliyun.com/gpu-count", "pipelines.kubeflow.org/x", "app"]), text(), 0..2),
-        dialects in prop::sample::subsequence(Dialect::ALL.to_vec(), 0..=5),
+        dialects in prop::sample::subsequence(Dialect::ALL.to_vec(), 0..=Dialect::ALL.len()),
         fraction_of in prop::option::of((0_u32..300).prop_map(SizeGb)),
     ) {
         let pod: PodView = serde_json::from_value(json!({

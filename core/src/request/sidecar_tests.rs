@@ -9,6 +9,7 @@ use crate::keys;
 use crate::policy::Dialect;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 fn container(name: &str) -> Value {
     json!({"name": name})
@@ -81,7 +82,7 @@ fn asking(mut pod: Value, notes: &[(&str, &str)]) -> PodView {
 }
 
 fn who(pod: &PodView, sidecars: Option<&[String]>) -> Result<Vec<String>, AskError> {
-    let ask = read(pod, &Reading { sidecars, ..Reading::WITHOUT_POLICY })?;
+    let ask = read(pod, &Reading { sidecars, ..Reading::without_policy(&BTreeSet::new()) })?;
     Ok(ask.into_iter().flat_map(|ask| ask.containers).map(|container| container.name).collect())
 }
 
@@ -104,7 +105,7 @@ fn an_annotation_without_a_name_means_the_container_that_nobody_injected() {
 fn every_key_without_a_name_means_the_same_container() {
     let (_, istio, _) = pods().remove(0);
     let pod = asking(istio, &[(keys::GPU_PROFILE, "1g.10gb"), (keys::GPU_COUNT, "2")]);
-    let ask = read(&pod, &Reading::WITHOUT_POLICY).unwrap().unwrap();
+    let ask = read(&pod, &Reading::without_policy(&BTreeSet::new())).unwrap().unwrap();
     assert_eq!(ask.containers.iter().map(|c| (c.name.as_str(), c.count)).collect::<Vec<_>>(), [("hello", 2)]);
 }
 
@@ -162,7 +163,7 @@ fn kais_first_container_is_none_that_was_injected() {
     let reading = Reading {
         dialects: &dialects,
         fraction_of: Some(crate::units::SizeGb(80)),
-        ..Reading::WITHOUT_POLICY
+        ..Reading::without_policy(&BTreeSet::new())
     };
     for (what, pod, own) in pods() {
         let ask = read(&asking(pod, &[("gpu-fraction", "0.5")]), &reading).unwrap().unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::contract::GpuNodeStatus;
 use crate::keys;
-use crate::policy::{Policies, Supply};
+use crate::policy::{Dialect, Policies, Supply};
 use crate::testing::node_status;
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn pod(metadata: Value, resources: Value) -> PodView {
 }
 
 fn refusal(pod: &PodView) -> String {
-    read(pod, &Reading::WITHOUT_POLICY).expect_err("it is taken").to_string()
+    read(pod, &Reading::without_policy(&[Dialect::Mig].into())).expect_err("it is taken").to_string()
 }
 
 #[test]
@@ -35,7 +35,11 @@ fn a_key_that_is_a_label_is_refused() {
         "metadata.labels[kerf.dev/gpu-memroy]: kerf has no such label; remove it, the nearest that kerf reads is the annotation kerf.dev/gpu-memory"
     );
     let own = pod(json!({"labels": {"kerf.dev/sliced": "true"}}), json!({}));
-    assert_eq!(read(&own, &Reading::WITHOUT_POLICY), Ok(None), "the admission judges what only kerf writes");
+    assert_eq!(
+        read(&own, &Reading::without_policy(&[Dialect::Mig].into())),
+        Ok(None),
+        "the admission judges what only kerf writes"
+    );
 }
 
 #[test]
@@ -80,9 +84,12 @@ fn a_limit_that_kerf_does_not_have_is_refused_with_the_one_that_was_meant() {
     }
     for good in ["kerf.dev/gpu-10gb", "gpu-10gb"] {
         assert!(
-            read(&pod(json!({}), json!({"limits": {good: "1"}})), &Reading::WITHOUT_POLICY)
-                .unwrap()
-                .is_some()
+            read(
+                &pod(json!({}), json!({"limits": {good: "1"}})),
+                &Reading::without_policy(&[Dialect::Mig].into())
+            )
+            .unwrap()
+            .is_some()
         );
     }
 }
@@ -98,7 +105,7 @@ fn models(
         written[key] = json!(text);
     }
     let pod = pod(json!({"annotations": written}), json!({}));
-    let mut gpus = read(&pod, &Reading::WITHOUT_POLICY).unwrap().unwrap().gpus;
+    let mut gpus = read(&pod, &Reading::without_policy(&[Dialect::Mig].into())).unwrap().unwrap().gpus;
     let supply = Supply::of(nodes);
     let told = resolve_models(&pod, &mut gpus, || KnownModels::of(&supply, policies));
     told.map(|told| (gpus, told.iter().map(ToString::to_string).collect())).map_err(|error| error.to_string())

@@ -74,6 +74,8 @@ pub struct ClusterIndex {
     statics: statics::Statics,
     /// Moves that were begun, or put off, by the pod that finds room by them.
     moving: HashMap<PodUid, moving::Moving>,
+    /// Whether no pod is moved: there is no right to.
+    moves_nobody: bool,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     posting: HashMap<PodUid, posting::Post>,
     /// Pods that exist but that the watch does not show: somebody took their label away.

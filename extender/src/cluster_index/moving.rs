@@ -55,6 +55,11 @@ pub(super) struct Begun {
 }
 
 impl ClusterIndex {
+    /// Evicts nobody from now on.
+    pub fn move_nobody(&mut self) {
+        self.moves_nobody = true;
+    }
+
     /// Makes room for a pod that all `offered` nodes refused, if one move does.
     pub fn make_room(&mut self, pod: &Promisee, ask: &Ask, offered: &[&str], now: Instant) {
         let until = match self.moving.get(&pod.uid).cloned() {
@@ -63,7 +68,7 @@ impl ClusterIndex {
             None => now + PATIENCE,
         };
         self.moving.remove(&pod.uid);
-        if ask.document.moves_nobody {
+        if ask.document.moves_nobody || self.moves_nobody {
             return;
         }
         let Some(request) = single_instance(ask) else { return };

@@ -182,17 +182,15 @@ async fn no_pod_comes_to_a_static_node_before_a_new_leader_knows_whose_mig_devic
 async fn static_nodes_are_closed_from_the_beginning_where_there_are_policies_and_nowhere_else() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../policies/default.yaml");
     let store = kerf_runtime::policy_file::PolicyStore::open(&file).unwrap();
-    for (policies, is_open) in [(InForce::default(), true), (InForce::of(Some(store)), false)] {
+    let given = InForce::of(Some(store));
+    for (policies, layouts, is_open) in
+        [(InForce::default(), true, true), (given.clone(), true, false), (given, false, true)]
+    {
         let api = ApiStandIn::new();
         let (metrics, _) = crate::metrics::Metrics::new(&Arc::new(Standing::default()));
         let stop = CancellationToken::new();
         let term = Term::new(api.client(), metrics, 1, Terms::default(), policies, stop);
-        let (nodes, _) = tokio::sync::mpsc::unbounded_channel();
-        tokio::select! {
-            biased;
-            () = crate::watch::run(term.clone(), nodes) => {}
-            () = std::future::ready(()) => {}
-        }
+        assert_ne!(begins(&term, RightsArgs { moves: true, recreate: true, layouts }), is_open);
         term.with(|index| index.show_static("n".into(), Some(static_node(&[], &[("gpu", 4)]))));
         assert_eq!(term.with(|index| index.is_open(&"n".into())), is_open);
     }

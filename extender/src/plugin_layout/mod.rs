@@ -18,7 +18,7 @@ mod node_view;
 
 pub use node_view::NodeView;
 
-use crate::args::PluginArgs;
+use crate::args::{PluginArgs, RightsArgs};
 use crate::cluster_index::ClusterIndex;
 use crate::events;
 use crate::in_time::Unanswered;
@@ -46,13 +46,19 @@ const READ: Duration = Duration::from_secs(3);
 /// How long a request may take. What was not written is due again at the next look.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Whether layouts are applied in this term. If so, static nodes are closed until the first look.
+pub fn begins(term: &Arc<Term>, rights: RightsArgs) -> bool {
+    // Without --policy nobody says that layouts are to go either.
+    let begins = rights.layouts && term.policies.are_given();
+    if begins {
+        term.with(ClusterIndex::await_changes);
+    }
+    begins
+}
+
 /// Applies layouts until the term ends. `nodes` tells what the leader's watch of Nodes sees: a watch of its own would have every Node
 /// sent twice, in clusters without layouts too.
 pub async fn run(term: Arc<Term>, settings: PluginArgs, mut nodes: UnboundedReceiver<Event<NodeView>>) {
-    // Without --policy nobody says that layouts are to go either.
-    if !term.policies.are_given() {
-        return;
-    }
     let stop = term.stop.clone();
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

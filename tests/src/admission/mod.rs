@@ -3,12 +3,16 @@
 
 mod inventory;
 mod load;
+mod outage;
 mod proxy;
 mod scene;
 mod secret_volume;
 
 pub use inventory::create_gpu_nodes;
 pub use load::{Load, Sample, asking, failures, plain};
+pub use outage::{
+    HungWebhook, annotated, limited, match_condition, of_kerf, of_others, pod_of, set_match_condition,
+};
 pub use proxy::AdmissionProxy;
 pub use scene::{AdmissionScene, Replica};
 pub use secret_volume::SecretVolume;

@@ -29,7 +29,7 @@ fn policies(max: u32, kinds: &Value) -> Policies {
     let bounds = json!({
         "sizes": {"minGb": 2, "maxGb": max}, "maxCount": 3, "maxPerPod": {"memoryGb": 2 * max, "slices": 4},
     });
-    let dialects = json!({"dialects": ["nvidia", "hami", "gpushare", "kai", "runai"], "fractionOfGb": 80, "environment": "remove"});
+    let dialects = json!({"dialects": ["mig", "nvidia", "hami", "gpushare", "kai", "runai"], "fractionOfGb": 80, "environment": "remove"});
     let hardware = json!({"defaultIsolation": "hardware", "isolation": {"memory": null, "none": null}});
     Policies {
         pods: vec![
@@ -383,7 +383,6 @@ fn judge(before: &Value, pod: &Value, namespace: &str, policies: &Policies, supp
         }
     }
     let Some(document) = document(pod) else {
-        let understood = namespace == "dialects" || pod["metadata"]["labels"]["tier"] == "gold";
         let kerfs = |name: &str| {
             name.starts_with("kerf.dev/")
                 || name.starts_with("nvidia.com/gpu-")
@@ -393,7 +392,7 @@ fn judge(before: &Value, pod: &Value, namespace: &str, policies: &Policies, supp
         let mut names = containers(pod).flat_map(|container| resources(container, true));
         return match names.find(|(name, _)| kerfs(name)) {
             _ if has("labels", keys::SLICED) => Err("has the label and no slices".to_owned()),
-            Some((name, _)) => Err(format!("has {name} and was not decided on, dialects: {understood}")),
+            Some((name, _)) => Err(format!("has {name} and was not decided on")),
             None => Ok(()),
         };
     };

@@ -10,7 +10,7 @@ What kerf's webhook refuses, with a pod that gets it and the answer: the message
 the webhook's tests (`KERF_UPDATE=1 cargo test -p kerf-webhook refusal`), which know every case.
 
 A pod that was taken and waits says why in its events: [when something is wrong](troubleshooting.md#a-pod-waits). What a policy file may
-not say is told by `kerf policy check`. Where the policy matters: `dialects` knows those of other systems, `bounded` allows 5 to 40 GB a
+not say is told by `kerf policy check`. Where the policy matters: `dialects` knows those of other systems but not `mig`, `bounded` allows 5 to 40 GB a
 slice, 60 GB and 4 slices a pod, `shares` has time slices only, `pool` allows A100-80GB for MIG and T4-16GB for MPS on nodes
 with `pool: research`, and `nothing` denies.
 

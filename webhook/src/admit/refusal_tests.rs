@@ -202,6 +202,11 @@ fn asks() -> Vec<Value> {
         pod("plain", json!({"kerf.dev/gpu-memory": "20Gi"}), json!({"limits": {"nvidia.com/gpu": "1"}})),
         pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "nvidia.com/gpumem": "3000"}})),
         pod("plain", json!({}), json!({"limits": {"gpu-10gb": "1", "aliyun.com/gpu-mem": "3"}})),
+        pod(
+            "dialects",
+            json!({"kerf.dev/gpu-memory": "9Gi"}),
+            json!({"limits": {"nvidia.com/mig-1g.10gb": "1"}}),
+        ),
         with(ten(), "/spec/containers", json!([ten()["spec"]["containers"][0], side])),
         ten_with("kubectl.kubernetes.io/default-container", "sidecar"),
         with(ten(), "/spec/containers", json!([])),

@@ -6,6 +6,7 @@ mod gpus;
 mod kubernetes;
 mod main_scheduler;
 mod managed;
+mod match_condition;
 mod others;
 mod policies;
 mod resources;

@@ -8,12 +8,14 @@ use serde_json::{Value, json};
 const CRD: &str = include_str!("../../../../deploy/base/gpunodes.kerf.dev.yaml");
 
 /// The policies that `deploy/base/guard` installs.
-const GUARDS: [&str; 7] = [
+const GUARDS: [&str; 9] = [
     "bindings.guard",
+    "extender.guard",
     "gpunodes.guard",
     "gpunodes-status.guard",
     "node-agent.guard",
     "pods.guard",
+    "schedulers.guard",
     "system-pods.guard",
     "workloads.guard",
 ];

@@ -5,7 +5,9 @@ use crate::check::observed::Probe;
 use crate::check::others::{Foreigner, Who};
 use crate::check::report::{is_good, render};
 use jiff::{SignedDuration, Timestamp};
+use kerf_core::admission::MatchCondition;
 use kerf_core::keys;
+use kerf_core::policy::Dialect;
 use kerf_runtime::tls::key;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -93,12 +95,23 @@ pub(super) fn good() -> Observed {
     let mut crd: Value =
         serde_saphyr::from_str(include_str!("../../../../deploy/base/gpunodes.kerf.dev.yaml")).unwrap();
     crd["status"] = json!({"conditions": [{"type": "Established", "status": "True"}]});
-    let guards: Vec<String> =
-        ["bindings", "gpunodes", "gpunodes-status", "node-agent", "pods", "system-pods", "workloads"]
-            .map(|name| format!("{name}.guard.kerf.dev"))
-            .to_vec();
+    let guards: Vec<String> = [
+        "bindings",
+        "extender",
+        "gpunodes",
+        "gpunodes-status",
+        "node-agent",
+        "pods",
+        "schedulers",
+        "system-pods",
+        "workloads",
+    ]
+    .map(|name| format!("{name}.guard.kerf.dev"))
+    .to_vec();
+    let condition = MatchCondition::of(&[Dialect::Mig].into()).expression();
+    let conditions = json!([{"name": "asks-for-gpus", "expression": condition}]);
     let entry = |name: &str| {
-        json!({"name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "clientConfig": {
+        json!({"name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "matchConditions": conditions, "clientConfig": {
             "caBundle": k8s_openapi::ByteString(ca.clone().into_bytes()),
             "service": {"name": "kerf-webhook", "namespace": "kerf-system"}}})
     };
@@ -109,7 +122,7 @@ pub(super) fn good() -> Observed {
     let policy = include_str!("../../../../policies/default.yaml");
     let managed = json!({(keys::MANAGED): "true"});
     let plugin = json!({"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"});
-    let rights: Vec<(Need, Seen<bool>)> = need::of_the_programs("kerf-system")
+    let rights: Vec<(Need, Seen<bool>)> = need::of_the_programs("kerf-system", |_| true)
         .unwrap()
         .into_iter()
         .map(|need| (need, Seen::Found(true)))
@@ -208,6 +221,22 @@ fn a_cluster_without_kerf_is_told_whether_it_can_have_it() {
     insta::assert_snapshot!(render(&after(&seen), Output::Short, false));
 }
 
+fn condition(seen: &mut Observed, expression: &str) {
+    let Seen::Found(configuration) = &mut seen.webhook else { return };
+    for condition in
+        configuration.webhooks.iter_mut().flatten().flat_map(|w| w.match_conditions.iter_mut().flatten())
+    {
+        expression.clone_into(&mut condition.expression);
+    }
+}
+
+fn deployment(name: &str, argument: &str) -> k8s_openapi::api::apps::v1::Deployment {
+    let containers = json!([{"name": "main", "args": [argument]}]);
+    of(json!({"metadata": {"name": name}, "spec": {
+        "selector": {}, "template": {"spec": {"containers": containers}},
+    }}))
+}
+
 type Break = fn(&mut Observed);
 
 /// One thing broken at a time.
@@ -235,6 +264,29 @@ const FAULTS: &[(&str, Break)] = &[
         for webhook in configuration.webhooks.iter_mut().flatten() {
             webhook.client_config.ca_bundle = Some(k8s_openapi::ByteString(authority().pem().into_bytes()));
         }
+    }),
+    ("a policy takes more than comes to the webhook", |seen| {
+        let Seen::Found(maps) = &mut seen.config_maps else { return };
+        let text = maps[1].data.as_mut().unwrap().get_mut("default.yaml").unwrap();
+        *text = text.replace("# dialects: [mig, nvidia]", "dialects: [mig, nvidia]");
+    }),
+    ("no policy takes what comes to the webhook", |seen| {
+        condition(seen, &MatchCondition::widest().expression());
+        seen.deployments = Seen::Found(vec![deployment("kerf-webhook", "--match-conditions=off")]);
+    }),
+    ("somebody wrote another condition", |seen| condition(seen, "true")),
+    ("policies say what the extender has no rights for", |seen| {
+        let Seen::Found(maps) = &mut seen.config_maps else { return };
+        let texts = maps[1].data.as_mut().unwrap();
+        let text = texts.get_mut("default.yaml").unwrap();
+        *text = text.replace("then: tell", "then: recreate").replace("Default: false", "Default: true");
+        let layout = "apiVersion: kerf.dev/v1alpha1\nkind: GpuNodePolicy\nmetadata: {name: four}\nspec: {match: {labels: {a: b}}, plugin: {timeSlicing: {replicas: 4}}}\n";
+        texts.insert("layouts.yaml".to_owned(), layout.to_owned());
+        let mut extender = deployment("kerf-extender", "--moves=false");
+        let arguments =
+            &mut extender.spec.as_mut().unwrap().template.spec.as_mut().unwrap().containers[0].args;
+        arguments.as_mut().unwrap().extend(["--layouts=false", "--recreate=false"].map(str::to_owned));
+        seen.deployments = Seen::Found(vec![extender]);
     }),
     ("no caBundle", |seen| {
         let Seen::Found(configuration) = &mut seen.webhook else { return };

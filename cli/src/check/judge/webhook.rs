@@ -1,7 +1,7 @@
 //! Mutating admission: its pods, its configuration, its certificate, and whether it answers.
 
 use super::tls::{age, content};
-use super::{Finding, Observed, Seen, pods, unknown};
+use super::{Finding, Observed, Seen, match_condition, pods, unknown};
 use crate::check::observed::{PROBED, Probe};
 use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, WebhookClientConfig};
 use kerf_runtime::tls;
@@ -18,6 +18,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
         Seen::Found(configuration) => {
             let all = configuration.webhooks.as_deref().unwrap_or_default();
             findings.extend(entries(all));
+            findings.extend(match_condition::judge(seen, all));
             if let Some(first) = all.first() {
                 findings.extend(certificate(seen, first));
             }

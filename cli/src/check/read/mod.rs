@@ -68,7 +68,7 @@ async fn installed(client: &Client, seen: &mut Observed) {
         let secret = get(Api::<Secret>::namespaced(client.clone(), &namespace), &name).await;
         seen.secrets.insert(name, secret);
     }
-    seen.rights = rights::of_the_programs(client, &namespace).await;
+    seen.rights = rights::of_the_programs(client, seen).await;
 }
 
 /// What kerf's programs do and say.

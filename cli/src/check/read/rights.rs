@@ -1,7 +1,7 @@
 //! Asks the API server who may do what.
 
 use crate::check::need::{self, Need, Who};
-use crate::check::observed::Seen;
+use crate::check::observed::{Observed, Seen};
 use futures::StreamExt;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
@@ -19,9 +19,11 @@ pub async fn of_the_installer(client: &Client, namespace: &str) -> Vec<(Need, Se
 }
 
 /// What kerf's service accounts need.
-pub async fn of_the_programs(client: &Client, namespace: &str) -> Vec<(Need, Seen<bool>)> {
+pub async fn of_the_programs(client: &Client, seen: &Observed) -> Vec<(Need, Seen<bool>)> {
+    let namespace = &seen.namespace;
     // The manifests are part of this program, and a test reads them.
-    ask_all(client, namespace, need::of_the_programs(namespace).unwrap_or_default()).await
+    let needs = need::of_the_programs(namespace, |what| seen.extender_may(what)).unwrap_or_default();
+    ask_all(client, namespace, needs).await
 }
 
 async fn ask_all(client: &Client, namespace: &str, needs: Vec<Need>) -> Vec<(Need, Seen<bool>)> {

@@ -20,6 +20,9 @@ const PRIORITY: &str = "nvidia.com/priority";
 /// The names that ask, beside NVIDIA's.
 pub(super) const NAMES: [&str; 4] = [MEMORY, PERCENTAGE, CORES, PRIORITY];
 
+/// The names of which a pod that asks as HAMi has it has at least one.
+pub(super) const ASKING: [&str; 4] = [nvidia::GPU, MEMORY, PERCENTAGE, CORES];
+
 /// What kerf does not give: HAMi's priorities are among the tasks of one GPU, and its NUMA binding among GPUs.
 pub(super) const IGNORED_NAMES: [&str; 1] = [PRIORITY];
 pub(super) const IGNORED: [&str; 1] = ["nvidia.com/numa-bind"];

@@ -20,6 +20,9 @@ const DEVICES: &str = "gpu-fraction-num-devices";
 const CONTAINER: &str = "gpu-fraction-container-name";
 const COMPUTE: &str = "gpu-sm-percentage";
 
+/// The annotations of which a pod that asks as KAI has it has at least one.
+pub(super) const ASKING: [&str; 3] = [FRACTION, MEMORY, DEVICES];
+
 /// What kerf does not give: more than was asked for, while nobody else wants it, and cores by number.
 pub(super) const IGNORED: [&str; 4] =
     ["gpu-fraction.limit", "gpu-memory.limit", "gpu-sm-cores", "runai-gpu-limit"];

@@ -4,11 +4,15 @@ mod gpushare;
 mod hami;
 mod kai;
 mod nvidia;
+mod words;
+
+pub use words::Words;
 
 use super::errors::Field;
 use super::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want, limits};
 use crate::policy::Dialect;
 use crate::quantity::{parse_count, parse_millionths};
+use crate::resource::ResourceName;
 use crate::units::{LARGEST_SIZE, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
 
@@ -58,10 +62,12 @@ fn nvidias(
     nvidia::ask(container, role, reading)
 }
 
-/// The dialect that has this name for a resource, if it is one that kerf itself is not asked by.
+/// The dialect that has this name for a resource, if it is not one that only kerf serves.
 #[must_use]
 pub fn dialect_of(name: &str) -> Option<Dialect> {
-    if nvidia::NAMES.contains(&name) {
+    if matches!(name.parse(), Ok(ResourceName::Mig(_) | ResourceName::Compute(_))) {
+        Some(Dialect::Mig)
+    } else if nvidia::NAMES.contains(&name) {
         Some(Dialect::Nvidia)
     } else if hami::NAMES.contains(&name) {
         Some(Dialect::Hami)
@@ -77,6 +83,12 @@ fn is_understood(name: &str, dialect: Dialect, reading: &Reading) -> bool {
     // A whole GPU is one in HAMi's dialect and run:ai's too.
     let shared = name == nvidia::GPU && (reading.knows(Dialect::Hami) || reading.knows(Dialect::Runai));
     reading.knows(dialect) || shared
+}
+
+/// Whether a container asks kerf itself by this name: by one that only kerf serves, or by a MIG device's where the policy takes
+/// those. Other dialects' names are read by their dialects.
+pub(super) fn is_kerfs(name: &str, reading: &Reading) -> bool {
+    dialect_of(name).is_none_or(|dialect| dialect == Dialect::Mig && reading.knows(dialect))
 }
 
 /// Refuses names of dialects that are not understood in a pod that asks kerf.
@@ -110,7 +122,7 @@ pub(super) fn ignored(pod: &PodView, dialect: Dialect) -> Vec<String> {
     let (annotations, names): (&[&str], &[&str]) = match dialect {
         Dialect::Hami => (&hami::IGNORED, &hami::IGNORED_NAMES),
         Dialect::Kai | Dialect::Runai => (&kai::IGNORED, &[]),
-        Dialect::Nvidia | Dialect::Gpushare => (&[], &[]),
+        Dialect::Mig | Dialect::Nvidia | Dialect::Gpushare => (&[], &[]),
     };
     let noted = annotations.iter().filter(|key| pod.metadata.annotations.contains_key(**key));
     let limits = names.iter().filter(|name| {
@@ -126,7 +138,7 @@ pub fn is_scheduler_of(name: &str, dialects: &BTreeSet<Dialect>) -> bool {
         Dialect::Hami => name == "hami-scheduler",
         Dialect::Kai => name == "kai-scheduler",
         Dialect::Runai => name == "runai-scheduler",
-        Dialect::Nvidia | Dialect::Gpushare => false,
+        Dialect::Mig | Dialect::Nvidia | Dialect::Gpushare => false,
     })
 }
 

@@ -1,5 +1,6 @@
 //! NVIDIA's device plugin: `nvidia.com/gpu` asks for GPUs, and `nvidia.com/gpu.shared` for time slices of GPUs that are
-//! shared in equal parts (k8s-device-plugin, README, `renameByDefault`). Its names for MIG are kerf's own.
+//! shared in equal parts (k8s-device-plugin, README, `renameByDefault`). Its names for MIG devices are a dialect of their own, which is
+//! read with kerf's names (`limits`), for it says the same as `kerf.dev/gpu-profile`.
 
 use super::Foreign;
 use crate::nvidia_keys::GPU_SHARED;

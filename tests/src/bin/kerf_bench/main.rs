@@ -10,6 +10,7 @@ mod churn;
 mod faults;
 mod fuzz;
 mod install;
+mod outage;
 mod process;
 mod report;
 mod walk;
@@ -37,6 +38,8 @@ enum Bench {
     Faults(faults::Args),
     /// The webhook: what it adds to a pod's creation, rotation and restarts under load, memory.
     Admission(admission::Args),
+    /// What pods that ask nothing of kerf notice while its webhook is gone or hangs.
+    Outage(outage::Args),
     /// From `helm install` to the first pod on a slice.
     Install(install::Args),
     /// Random bytes and documents into all that reads what users write.
@@ -52,6 +55,7 @@ async fn main() -> anyhow::Result<()> {
         Bench::Agent(args) => agent::run(&args).await,
         Bench::Faults(args) => faults::run(&args).await,
         Bench::Admission(args) => admission::run(&args).await,
+        Bench::Outage(args) => outage::run(&args).await,
         Bench::Install(args) => install::run(&args).await,
         Bench::Fuzz(args) => fuzz::run(&args),
     }

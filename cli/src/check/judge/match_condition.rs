@@ -1,0 +1,57 @@
+//! Whether the pods that the policies in force take, and no others, are sent to the webhook, which fails closed.
+
+use super::{Finding, Observed, policies};
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhook;
+use kerf_core::admission::MatchCondition;
+use kerf_core::policy::Dialect;
+
+const PROGRAM: &str = "kerf-webhook";
+
+/// Nothing is said where the policies cannot be read: that is told with the policies.
+pub fn judge(seen: &Observed, webhooks: &[MutatingWebhook]) -> Option<Finding> {
+    let needed = MatchCondition::for_policies(&policies::policies(seen).ok()?);
+    let pods = webhooks.iter().find(|webhook| webhook.name == MatchCondition::WEBHOOK)?;
+    let mut conditions = pods.match_conditions.iter().flatten();
+    let found = conditions.find(|condition| condition.name == MatchCondition::NAME);
+    let found = found.and_then(|condition| MatchCondition::parse(&condition.expression));
+    let remedy = remedy(seen, &needed);
+    let place = format!("the match condition {} of {}", MatchCondition::NAME, MatchCondition::WEBHOOK);
+    let Some(found) = found else {
+        let what = format!("{place} is not one that kerf writes: it may let pods past the policies");
+        return Some(Finding::failure(what, remedy));
+    };
+    let only_in = |one: &MatchCondition, other: &MatchCondition| {
+        list(one.dialects().filter(|d| !other.dialects().any(|o| o == *d)))
+    };
+    Some(if !found.covers(&needed) {
+        let dialects = only_in(&needed, &found);
+        let what = format!("{place} lets pods past that ask in dialects which policies take: {dialects}");
+        Finding::failure(what, remedy)
+    } else if found == needed {
+        Finding::fine(format!("the pods that policies take, and no others, come to {}", pods.name))
+    } else {
+        let dialects = only_in(&found, &needed);
+        let what = format!(
+            "{place} sends pods to the webhook that ask in dialects which no policy takes: {dialects}; an outage of kerf stops them"
+        );
+        Finding::warning(what, remedy)
+    })
+}
+
+fn remedy(seen: &Observed, needed: &MatchCondition) -> String {
+    let fix = format!(
+        "set webhook.matchConditions=fixed and webhook.dialects=[{}] in the chart's values",
+        list(needed.dialects())
+    );
+    if seen.flag_of(PROGRAM, "--match-conditions").is_some_and(|value| value == "off") {
+        return fix;
+    }
+    let namespace = &seen.namespace;
+    format!(
+        "the webhook widens it within seconds and narrows it after two minutes: look at its log, kubectl -n {namespace} logs deploy/{PROGRAM}; where another puts it back, as GitOps does, {fix}"
+    )
+}
+
+fn list(dialects: impl Iterator<Item = Dialect>) -> String {
+    dialects.map(|dialect| dialect.to_string()).collect::<Vec<_>>().join(", ")
+}

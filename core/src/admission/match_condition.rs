@@ -1,0 +1,149 @@
+//! Which pods the API server sends to the webhook, which fails closed: those that ask kerf as the policies in force let pods ask,
+//! and no other. The API server evaluates this as a CEL expression; the same table makes the expression and [`MatchCondition::matches`].
+
+use crate::keys;
+use crate::policy::{Dialect, Policies};
+use crate::quantity::parse_count;
+use crate::request::{ContainerView, PodView, Words};
+use std::collections::BTreeSet;
+
+/// The match condition of the webhook for pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MatchCondition {
+    annotations: BTreeSet<&'static str>,
+    resources: BTreeSet<&'static str>,
+    prefixes: BTreeSet<&'static str>,
+}
+
+/// What of the expression does not depend on the policies: before the dialects' annotations, before their resources and behind
+/// both. The API server writes every amount of nothing as "0"; charts write that for no GPU, and a cluster may say of all pods
+/// whether they may be moved: neither asks for anything.
+const PARTS: [&str; 3] = [
+    "has(object.metadata.labels) && object.metadata.labels.exists(k, k.startsWith('kerf.dev/')) \
+     || has(object.metadata.annotations) && object.metadata.annotations.exists(k, \
+     k.startsWith('kerf.dev/') && k != 'kerf.dev/movable'",
+    ") || [has(object.spec.containers) ? object.spec.containers : null, \
+     has(object.spec.initContainers) ? object.spec.initContainers : null].exists(l, l != null && l.exists(c, \
+     has(c.resources) && [has(c.resources.limits) ? c.resources.limits : {}, \
+     has(c.resources.requests) ? c.resources.requests : {}].exists(m, m.exists(k, \
+     k.startsWith('kerf.dev/') || k.startsWith('gpu-') \
+     || (k.matches('^nvidia[.]com/gpu-[0-9]+gb([.]shared)?$')",
+    ") && string(m[k]) != '0'))))",
+];
+
+impl MatchCondition {
+    /// The entry of the `MutatingWebhookConfiguration` that has the condition.
+    pub const WEBHOOK: &str = "pods.kerf.dev";
+    /// The condition's name there.
+    pub const NAME: &str = "asks-for-gpus";
+
+    /// The condition for pods that ask by kerf's own keys, or in one of `dialects`.
+    #[must_use]
+    pub fn of(dialects: &BTreeSet<Dialect>) -> Self {
+        let words = || dialects.iter().map(|dialect| Words::of(*dialect));
+        Self {
+            annotations: words().flat_map(|words| words.annotations).copied().collect(),
+            resources: words().flat_map(|words| words.resources).copied().collect(),
+            prefixes: words().flat_map(|words| words.prefixes).copied().collect(),
+        }
+    }
+
+    /// The narrowest condition that is wide enough for `policies`.
+    #[must_use]
+    pub fn for_policies(policies: &Policies) -> Self {
+        Self::of(&policies.dialects())
+    }
+
+    /// The widest condition.
+    #[must_use]
+    pub fn widest() -> Self {
+        Self::of(&Dialect::ALL.into())
+    }
+
+    /// The condition that has this expression, whatever blanks it is written with; `None` if kerf writes no such expression.
+    #[must_use]
+    pub fn parse(expression: &str) -> Option<Self> {
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let found = words(expression);
+        let subset = |bits: usize| {
+            let in_subset = |(index, _): &(usize, Dialect)| (bits >> index) & 1 == 1;
+            Dialect::ALL.into_iter().enumerate().filter(in_subset).map(|(_, dialect)| dialect).collect()
+        };
+        let mut all = (0..1 << Dialect::ALL.len()).map(|bits| Self::of(&subset(bits)));
+        all.find(|condition| condition.expression() == found)
+    }
+
+    /// The dialects all of whose pods meet the condition.
+    pub fn dialects(&self) -> impl Iterator<Item = Dialect> {
+        Dialect::ALL.into_iter().filter(|dialect| self.covers(&Self::of(&BTreeSet::from([*dialect]))))
+    }
+
+    /// Whether every pod that meets `other` meets this one too.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.annotations.is_superset(&other.annotations)
+            && self.resources.is_superset(&other.resources)
+            && self.prefixes.is_superset(&other.prefixes)
+    }
+
+    /// The condition of the pods that meet one of both.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        Self {
+            annotations: &self.annotations | &other.annotations,
+            resources: &self.resources | &other.resources,
+            prefixes: &self.prefixes | &other.prefixes,
+        }
+    }
+
+    /// The CEL expression.
+    #[must_use]
+    pub fn expression(&self) -> String {
+        let [labels, containers, end] = PARTS;
+        let one_of = |keys: &BTreeSet<&str>| {
+            let quoted: Vec<String> = keys.iter().map(|key| format!("'{key}'")).collect();
+            if quoted.is_empty() { String::new() } else { format!(" || k in [{}]", quoted.join(", ")) }
+        };
+        let (annotations, resources) = (one_of(&self.annotations), one_of(&self.resources));
+        let prefixes: Vec<String> =
+            self.prefixes.iter().map(|prefix| format!(" || k.startsWith('{prefix}')")).collect();
+        let prefixes = prefixes.concat();
+        [labels, &annotations, containers, &resources, &prefixes, end].concat()
+    }
+
+    /// Whether a pod meets the condition, as the API server would find it.
+    #[must_use]
+    pub fn matches(&self, pod: &PodView) -> bool {
+        let noted =
+            |key: &String| is_ours(key) && key != keys::MOVABLE || self.annotations.contains(key.as_str());
+        pod.metadata.labels.keys().any(|key| is_ours(key))
+            || pod.metadata.annotations.keys().any(noted)
+            || pod.spec.in_order().any(|(container, _)| self.is_met_by(container))
+    }
+
+    fn is_met_by(&self, container: &ContainerView) -> bool {
+        let entries = container.resources.limits.iter().chain(&container.resources.requests);
+        entries.into_iter().any(|(name, amount)| {
+            let always = is_ours(name) || name.starts_with("gpu-");
+            let in_dialect = self.resources.contains(name.as_str())
+                || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
+                || is_share(name);
+            always || in_dialect && parse_count(amount) != Some(0)
+        })
+    }
+}
+
+fn is_ours(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(group, _)| group == keys::GROUP)
+}
+
+/// Whether a resource has the form of `nvidia.com/gpu-10gb` and `nvidia.com/gpu-10gb.shared`, which only kerf serves.
+fn is_share(name: &str) -> bool {
+    let size = name.strip_prefix("nvidia.com/gpu-");
+    let size = size.and_then(|size| size.strip_suffix(".shared").unwrap_or(size).strip_suffix("gb"));
+    size.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+#[path = "match_condition_tests.rs"]
+mod tests;

@@ -1,0 +1,130 @@
+//! What pods that ask nothing of kerf notice of its webhook's outage: creations that fail or wait, beside a cluster without kerf.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::admission::MatchCondition;
+use kerf_core::request::PodView;
+use kerf_tests::admission::{
+    AdmissionScene, HungWebhook, Sample, asking, failures, of_others, pod_of, set_match_condition,
+};
+use kerf_tests::cluster::wait;
+use kube::Api;
+use kube::api::DeleteParams;
+
+use crate::report::{Figure, Latency, print, print_figures};
+
+/// A creation that took longer has waited for somebody: the webhook's timeout is 5 s.
+const WAITED: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What to measure.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Creations a second.
+    #[arg(long, default_value_t = 100)]
+    rate: u32,
+    /// How long each pod is created, in milliseconds.
+    #[arg(long, default_value_t = 500)]
+    round_ms: u64,
+}
+
+/// Measures and prints.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let scene = AdmissionScene::start().await?;
+    let mut figures = Vec::new();
+    let hung = HungWebhook::start().await?;
+    let gone = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    // What the shipped policy needs, and what policies without dialects do.
+    let default =
+        MatchCondition::parse(&kerf_tests::admission::match_condition(&scene.plane().client()).await?);
+    let narrow = MatchCondition::of(&[].into());
+    let mut samples = Vec::new();
+    for (policy, condition) in
+        [("default", default.unwrap_or_else(MatchCondition::widest)), ("no dialects", narrow)]
+    {
+        set_match_condition(&scene.plane().client(), &condition.expression()).await?;
+        let pods = pods(&condition)?;
+        for (outage, address) in [("gone", gone), ("hung", hung.address())] {
+            out(&scene, address).await?;
+            let name = format!("webhook {outage}, policy {policy}");
+            let before = hung.connections();
+            let round = create(&scene, &pods, args).await;
+            let calls = hung.connections() - before;
+            figures.push(Figure::at_most(
+                &format!("{name}: creates that wait or fail"),
+                show(&name, &round),
+                0.0,
+            ));
+            print(&format!("# connections to the webhook meanwhile: {calls}"));
+            samples.push((name, round));
+        }
+    }
+    let api: Api<MutatingWebhookConfiguration> = Api::all(scene.plane().client());
+    api.delete("kerf", &DeleteParams::default()).await?;
+    let pods = pods(&MatchCondition::of(&[].into()))?;
+    let free = async || {
+        Ok(failures(&scene.load(20).run_for(&asking(), false, Duration::from_millis(50)).await).is_empty())
+    };
+    wait(PATIENCE, "the API server to forget the webhook", free).await?;
+    let control = create(&scene, &pods, args).await;
+    show("control: no webhook", &control);
+    for (name, round) in &samples {
+        let ratio = median(round) / median(&control);
+        print(&format!("# {name}: median {ratio:.2} of the control's"));
+    }
+    print_figures(&figures);
+    scene.stop().await
+}
+
+/// The pods that do not meet the condition.
+fn pods(condition: &MatchCondition) -> anyhow::Result<Vec<Pod>> {
+    let mut pods = Vec::new();
+    for pod in of_others() {
+        let view: PodView = serde_json::from_value(pod.clone())?;
+        if !condition.matches(&view) {
+            pods.push(pod_of(&pod)?);
+        }
+    }
+    Ok(pods)
+}
+
+/// Points the configuration at an address that does not answer, and waits until a pod that asks kerf fails for it.
+async fn out(scene: &AdmissionScene, address: SocketAddr) -> anyhow::Result<()> {
+    scene.call(address).await?;
+    let fails = async || {
+        let samples = scene.load(20).run_for(&asking(), true, Duration::from_millis(50)).await;
+        Ok(!samples.is_empty() && samples.iter().all(|sample| sample.error.is_some()))
+    };
+    wait(PATIENCE, "pods that ask kerf to fail", fails).await
+}
+
+async fn create(scene: &AdmissionScene, pods: &[Pod], args: &Args) -> Vec<Sample> {
+    let load = scene.load(args.rate);
+    let mut samples = Vec::new();
+    for pod in pods {
+        samples.extend(load.run_for(pod, false, Duration::from_millis(args.round_ms)).await);
+    }
+    samples
+}
+
+/// Prints a round; how many failed or waited.
+fn show(name: &str, samples: &[Sample]) -> f64 {
+    let latency = Latency::of(samples.iter().map(|sample| sample.took).collect());
+    let bad = samples.iter().filter(|sample| sample.error.is_some() || sample.took > WAITED).count();
+    print(&format!(
+        "{name:<36} n {:>6}   failed or waited {bad:>4}   p50 {:>6.2} ms   p99 {:>6.2} ms",
+        latency.count, latency.p50_ms, latency.p99_ms
+    ));
+    for (reason, count) in failures(samples) {
+        print(&format!("# failed {count} times: {reason}"));
+    }
+    u32::try_from(bad).map_or(f64::MAX, f64::from)
+}
+
+fn median(samples: &[Sample]) -> f64 {
+    Latency::of(samples.iter().map(|sample| sample.took).collect()).p50_ms
+}

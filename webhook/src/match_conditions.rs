@@ -1,0 +1,208 @@
+//! The match condition by which the API server picks the pods that it sends here: kept as the policies in force need it, so that an
+//! outage of the webhook stops no pod that asks nothing of kerf.
+
+mod due;
+
+use crate::args::{Args, MatchConditions};
+use due::Due;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhook, MutatingWebhookConfiguration};
+use kerf_core::admission::MatchCondition;
+use kerf_core::policy::Dialect;
+use kerf_runtime::policy_file::PolicyStore;
+use kerf_runtime::shutdown::CancellationToken;
+use kerf_runtime::telemetry::chain;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+/// How often the policies in force are compared with the last condition seen. A policy file is read as often.
+const POLICY_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the configuration is read: others may write it.
+const READ_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the condition must be wider than needed until it is narrowed. A changed `ConfigMap` reaches the replicas within a
+/// minute or so of each other; until then one of them may still need what another does not.
+const NARROWING_DELAY: Duration = Duration::from_mins(2);
+
+/// The name under which the API server records what is written here.
+const MANAGER: &str = "kerf-webhook-match-conditions";
+
+/// Why the condition is not kept.
+#[derive(Debug, Error)]
+enum KeepError {
+    #[error("there is no MutatingWebhookConfiguration {0}; apply kerf's manifests")]
+    Absent(String),
+    #[error("failed to {verb} the MutatingWebhookConfiguration {name}")]
+    Api { verb: &'static str, name: String, source: Box<kube::Error> },
+}
+
+/// Keeps the condition.
+pub(crate) struct Keeper {
+    api: Api<MutatingWebhookConfiguration>,
+    name: String,
+    policies: PolicyStore,
+    is_on: bool,
+    due: Due,
+    /// The last condition seen or written.
+    seen: Option<MatchCondition>,
+}
+
+impl Keeper {
+    /// As the flags say.
+    pub fn new(args: &Args, client: Client, policies: PolicyStore) -> Self {
+        Self {
+            api: Api::all(client),
+            name: args.tls.configuration.clone(),
+            policies,
+            is_on: args.match_conditions == MatchConditions::Auto,
+            due: Due::after(NARROWING_DELAY),
+            seen: None,
+        }
+    }
+
+    /// Keeps the condition until `stop`. `first_look` is sent once the condition was brought in order, or could not be.
+    pub async fn keep(mut self, first_look: oneshot::Sender<()>, stop: CancellationToken) {
+        let mut first_look = Some(first_look);
+        let (mut read, mut last_error) = (None::<Instant>, None::<String>);
+        while self.is_on {
+            let needed = MatchCondition::for_policies(&self.policies.current());
+            let is_covered = self.seen.as_ref().is_some_and(|seen| seen.covers(&needed));
+            if !is_covered || read.is_none_or(|read| read.elapsed() >= READ_INTERVAL) {
+                read = Some(Instant::now());
+                let Some(kept) = stop.run_until_cancelled(self.put_right(&needed)).await else { return };
+                let error = kept.err().map(|error| chain(&error));
+                if let Some(error) = error.as_ref().filter(|error| last_error.as_ref() != Some(error)) {
+                    tracing::warn!(error, "the match condition is not in order yet");
+                }
+                last_error = error;
+            }
+            if let Some(first_look) = first_look.take() {
+                let _ = first_look.send(());
+            }
+            if stop.run_until_cancelled(tokio::time::sleep(POLICY_INTERVAL)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn put_right(&mut self, needed: &MatchCondition) -> Result<(), KeepError> {
+        let failed = |verb, name: &str| {
+            let name = name.to_owned();
+            move |source| KeepError::Api { verb, name, source: Box::new(source) }
+        };
+        let read = self.api.get_opt(&self.name).await.map_err(failed("read", &self.name))?;
+        let read = read.ok_or_else(|| KeepError::Absent(self.name.clone()))?;
+        self.seen = condition(&read);
+        let Some(next) = self.due.next(self.seen.as_ref(), needed, Instant::now()) else {
+            let Some(patch) = disowned(&read) else { return Ok(()) };
+            let patch = Patch::Merge(patch);
+            return match self.api.patch(&self.name, &params(), &patch).await {
+                Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
+                written => written.map(drop).map_err(failed("patch", &self.name)),
+            };
+        };
+        let patch = Patch::Strategic(patch(&read, &next));
+        match self.api.patch(&self.name, &params(), &patch).await {
+            Ok(_) => {
+                let dialects: Vec<_> = next.dialects().map(|dialect: Dialect| dialect.to_string()).collect();
+                tracing::info!(
+                    configuration = self.name,
+                    dialects = dialects.join(", "),
+                    "match condition written"
+                );
+                self.seen = Some(next);
+                Ok(())
+            }
+            // Another wrote it meanwhile: it is read again.
+            Err(kube::Error::Api(status)) if status.is_conflict() => {
+                self.seen = None;
+                Ok(())
+            }
+            Err(source) => Err(failed("patch", &self.name)(source)),
+        }
+    }
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// The patch by which the condition is nobody's, where this program owns it: the next server-side apply, of Helm or kubectl, would
+/// conflict with it otherwise.
+fn disowned(configuration: &MutatingWebhookConfiguration) -> Option<Value> {
+    let all = configuration.metadata.managed_fields.as_ref()?;
+    let others: Vec<_> = all.iter().filter(|entry| entry.manager.as_deref() != Some(MANAGER)).collect();
+    let version = &configuration.metadata.resource_version;
+    // An empty list would take every owner away, and there is one at least: who made the object.
+    (others.len() < all.len() && !others.is_empty())
+        .then(|| json!({"metadata": {"resourceVersion": version, "managedFields": others}}))
+}
+
+/// The entries that have the condition, or must have it.
+fn entries(configuration: &MutatingWebhookConfiguration) -> impl Iterator<Item = &MutatingWebhook> {
+    configuration
+        .webhooks
+        .iter()
+        .flatten()
+        .filter(|webhook| webhook.name == MatchCondition::WEBHOOK || expression(webhook).is_some())
+}
+
+fn expression(webhook: &MutatingWebhook) -> Option<&str> {
+    let mut conditions = webhook.match_conditions.iter().flatten();
+    conditions.find(|condition| condition.name == MatchCondition::NAME).map(|found| found.expression.as_str())
+}
+
+/// The condition that is there; `None` if it is not one of kerf's, or there is none.
+fn condition(configuration: &MutatingWebhookConfiguration) -> Option<MatchCondition> {
+    let pods = entries(configuration).find(|webhook| webhook.name == MatchCondition::WEBHOOK)?;
+    MatchCondition::parse(expression(pods)?)
+}
+
+/// The patch that gives the entries this condition, unless the configuration was written since it was read. A strategic patch
+/// merges webhooks and conditions by their names.
+fn patch(configuration: &MutatingWebhookConfiguration, next: &MatchCondition) -> Value {
+    let condition = json!({"name": MatchCondition::NAME, "expression": next.expression()});
+    let webhooks: Vec<Value> = entries(configuration)
+        .map(|webhook| json!({"name": webhook.name, "matchConditions": [condition]}))
+        .collect();
+    json!({
+        "metadata": {"resourceVersion": configuration.metadata.resource_version}, "webhooks": webhooks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_entries_that_have_the_condition_are_patched_and_no_others() {
+        let entry = |name: &str, conditions: Value| {
+            json!({
+                "name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "matchConditions": conditions,
+                "clientConfig": {"url": "https://127.0.0.1:9443/mutate"},
+            })
+        };
+        let kept = json!([{"name": "asks-for-gpus", "expression": MatchCondition::widest().expression()}]);
+        let configuration: MutatingWebhookConfiguration = serde_json::from_value(json!({
+            "metadata": {"name": "kerf", "resourceVersion": "7"},
+            "webhooks": [
+                entry("pods.kerf.dev", kept.clone()),
+                entry("templates.kerf.dev", json!([{"name": "has-a-template", "expression": "true"}])),
+                entry("b.pods.kerf.dev", kept),
+            ],
+        }))
+        .unwrap();
+        assert_eq!(condition(&configuration), Some(MatchCondition::widest()));
+        let narrow = MatchCondition::of(&[Dialect::Mig].into());
+        let conditions = json!([{"name": "asks-for-gpus", "expression": narrow.expression()}]);
+        assert_eq!(
+            patch(&configuration, &narrow),
+            json!({"metadata": {"resourceVersion": "7"}, "webhooks": [
+                {"name": "pods.kerf.dev", "matchConditions": conditions},
+                {"name": "b.pods.kerf.dev", "matchConditions": conditions},
+            ]})
+        );
+    }
+}

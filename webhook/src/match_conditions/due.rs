@@ -1,0 +1,105 @@
+//! When the match condition is written, and with what: pure.
+
+use kerf_core::admission::MatchCondition;
+use std::time::{Duration, Instant};
+
+/// Widens at once, and narrows late.
+pub(super) struct Due {
+    delay: Duration,
+    /// What was seen and what was needed, where that was less, and since when both stay the same.
+    wider: Option<(MatchCondition, MatchCondition, Instant)>,
+}
+
+impl Due {
+    /// Narrows after `delay`.
+    pub fn after(delay: Duration) -> Self {
+        Self { delay, wider: None }
+    }
+
+    /// What to write now, where the configuration has `seen` and this replica's policies need `needed`. An expression that is not
+    /// one of kerf's, `None`, may be too narrow for another replica too: it becomes the widest first.
+    pub fn next(
+        &mut self,
+        seen: Option<&MatchCondition>,
+        needed: &MatchCondition,
+        now: Instant,
+    ) -> Option<MatchCondition> {
+        let before = self.wider.take();
+        let Some(seen) = seen else { return Some(MatchCondition::widest()) };
+        if seen == needed {
+            return None;
+        }
+        if !seen.covers(needed) {
+            return Some(seen.or(needed));
+        }
+        let same = before.filter(|(was, of, _)| was == seen && of == needed);
+        let since = same.map_or(now, |(.., since)| since);
+        if now.duration_since(since) >= self.delay {
+            return Some(needed.clone());
+        }
+        self.wider = Some((seen.clone(), needed.clone(), since));
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::policy::Dialect;
+
+    fn of(dialects: &[Dialect]) -> MatchCondition {
+        MatchCondition::of(&dialects.iter().copied().collect())
+    }
+
+    #[test]
+    fn it_widens_at_once_and_narrows_after_two_minutes_without_a_break() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut due = Due::after(Duration::from_mins(2));
+        let (mig, both, all) =
+            (of(&[Dialect::Mig]), of(&[Dialect::Mig, Dialect::Nvidia]), MatchCondition::widest());
+        assert_eq!(due.next(Some(&mig), &both, at(0)), Some(both.clone()));
+        assert_eq!(due.next(Some(&both), &both, at(1)), None);
+        let gpushare = of(&[Dialect::Gpushare]);
+        assert_eq!(
+            due.next(Some(&both), &gpushare, at(2)),
+            Some(both.or(&gpushare)),
+            "it takes nothing away"
+        );
+        assert_eq!(due.next(Some(&both), &mig, at(3)), None);
+        assert_eq!(due.next(Some(&both), &mig, at(122)), None);
+        assert_eq!(due.next(Some(&all), &mig, at(123)), None, "another replica needs more");
+        assert_eq!(due.next(Some(&all), &mig, at(242)), None);
+        assert_eq!(due.next(Some(&all), &mig, at(243)), Some(mig.clone()));
+        assert_eq!(due.next(Some(&mig), &mig, at(244)), None);
+        assert_eq!(due.next(Some(&both), &mig, at(245)), None, "the time starts anew");
+    }
+
+    #[test]
+    fn what_kerf_does_not_write_becomes_the_widest_first() {
+        let start = Instant::now();
+        let mut due = Due::after(Duration::from_mins(2));
+        assert_eq!(due.next(None, &of(&[Dialect::Mig]), start), Some(MatchCondition::widest()));
+    }
+
+    /// Two replicas whose policies differ for a while write each change once, and agree in the end.
+    #[test]
+    fn replicas_do_not_fight() {
+        let start = Instant::now();
+        let (mig, nvidia) = (of(&[Dialect::Mig]), of(&[Dialect::Mig, Dialect::Nvidia]));
+        let mut replicas = [Due::after(Duration::from_mins(2)), Due::after(Duration::from_mins(2))];
+        let (mut there, mut writes) = (nvidia.clone(), 0);
+        for seconds in 0..600 {
+            let now = start + Duration::from_secs(seconds);
+            // The policy without the dialect reaches the first replica at 10 s, the second at 100 s.
+            for (replica, from) in replicas.iter_mut().zip([10, 100]) {
+                let needed = if seconds < from { &nvidia } else { &mig };
+                if let Some(next) = replica.next(Some(&there), needed, now) {
+                    assert!(seconds >= 130, "narrowed at {seconds} s");
+                    (there, writes) = (next, writes + 1);
+                }
+            }
+        }
+        assert_eq!((there, writes), (mig, 1));
+    }
+}

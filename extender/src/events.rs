@@ -197,6 +197,7 @@ mod tests {
             Refusal::CountNeverFits,
             Refusal::OneReplica,
             Refusal::LayoutChanging,
+            Refusal::LeaderChanged,
             Refusal::SlicesLeft,
             Refusal::NoRoom,
         ];
@@ -216,10 +217,11 @@ mod tests {
             Refusal::CountNeverFits => 12,
             Refusal::OneReplica => 13,
             Refusal::LayoutChanging => 14,
-            Refusal::SlicesLeft => 15,
-            Refusal::NoRoom => 16,
+            Refusal::LeaderChanged => 15,
+            Refusal::SlicesLeft => 16,
+            Refusal::NoRoom => 17,
         };
-        assert_eq!(all.map(number).to_vec(), (0..17).collect::<Vec<_>>());
+        assert_eq!(all.map(number).to_vec(), (0..18).collect::<Vec<_>>());
         let text = include_str!("../../docs/events.md");
         for refusal in all {
             assert!(text.contains(&format!("| `{refusal}` |")), "{refusal}");

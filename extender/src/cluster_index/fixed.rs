@@ -118,8 +118,11 @@ impl ClusterIndex {
     }
 
     /// A static node to which pods may come.
-    fn open_node(&self, name: &str) -> Result<&StaticNode, Refusal> {
+    pub(super) fn open_node(&self, name: &str) -> Result<&StaticNode, Refusal> {
         let node = self.static_node(name).ok_or(Refusal::NoAgent)?;
+        if self.statics.are_waiting() {
+            return Err(Refusal::LeaderChanged);
+        }
         if node.is_changing || self.statics.is_closed(name) {
             return Err(Refusal::LayoutChanging);
         }

@@ -3,6 +3,7 @@
 //! It is told what happened and by whom, and answers; it reads no clock and does no I/O. What the outside must do next
 //! it leaves in its [`Effects`]: nodes whose spec is to be written, binds that must look again, pods to be looked up.
 
+mod blocking;
 mod budget;
 mod change;
 mod demand;
@@ -10,6 +11,7 @@ mod effects;
 mod fixed;
 mod fractions;
 mod leaving;
+mod lifetime;
 mod moving;
 mod node;
 mod node_policies;
@@ -22,11 +24,13 @@ mod refused;
 mod silence;
 mod spec_state;
 mod statics;
+mod succession;
 mod waking;
 mod writes;
 
 pub use change::Change;
 pub use effects::{Effects, Released, Why};
+pub use lifetime::Limits;
 pub use moving::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
@@ -76,6 +80,10 @@ pub struct ClusterIndex {
     moving: HashMap<PodUid, moving::Moving>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     posting: HashMap<PodUid, posting::Post>,
+    /// When reservations were of use.
+    uses: lifetime::Uses,
+    limits: Limits,
+    predecessor: succession::Predecessor,
     /// Pods that exist but that the watch does not show: somebody took their label away.
     strays: HashSet<PodUid>,
     /// Pods that the watch showed last without a sign of their end and shows no more, until the API server says what they are.
@@ -266,6 +274,9 @@ impl ClusterIndex {
     /// it: nodes with a spec, which tells of epochs too, may be missing.
     pub fn rise_over(&mut self, former: Option<u64>) {
         self.listing.awaited.former_epoch = false;
+        if former.is_none() {
+            self.nobody_led_before();
+        }
         if let Some(former) = former.filter(|former| *former >= self.epoch) {
             self.epoch = former.saturating_add(1);
         }

@@ -231,7 +231,7 @@ async fn a_reservation_that_the_scheduler_has_no_use_for_is_released() -> anyhow
     let scene = Scene::start(&["--reservation-lifetime=3s", "--bind-timeout=1s"]).await?;
     scene.agents.send_replace(Agents::Silent);
     let leader = scene.leaders.leads_but(None).await?;
-    let large = json!({"spec": {"containers": [
+    let large = json!({"spec": {"nodeSelector": {"zone": "a"}, "containers": [
         {"name": "main", "image": "none", "resources": {"limits": {WHOLE: "1"}, "requests": {"cpu": "60"}}}
     ]}});
     scene.create("given-up", &request(WHOLE, 1), large).await?;
@@ -369,7 +369,7 @@ async fn a_leader_that_was_frozen_sends_nothing_any_more() -> anyhow::Result<()>
     scene.agents.send_replace(Agents::Quick);
     scene.bound("open", MANAGED).await?;
     scene.leaders.replicas[leader].child().signal(Signal::CONT)?;
-    scene.leaders.replicas[leader].logs("leading no more", before).await?;
+    scene.leaders.replicas[leader].logs("leader::lease", before).await?;
     let now = scene.leaders.replicas[leader].link().entered();
     ensure!(now == sent, "{now:?} after {sent:?}");
     scene.stop().await

@@ -237,7 +237,7 @@ impl Statics {
 
     /// Lets no pod come to a node from now on, if none is there and none is on its way. Whether it is so.
     pub fn close(&mut self, node: &NodeName) -> bool {
-        let is_free = !self.here.contains_key(node);
+        let is_free = !self.are_waiting && !self.here.contains_key(node);
         if is_free {
             self.closed.insert(node.clone());
         }

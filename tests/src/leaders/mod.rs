@@ -2,6 +2,7 @@
 
 mod door;
 mod link;
+mod rounds;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,6 +21,7 @@ use crate::control_plane::{ControlPlane, ports};
 use crate::process::Child;
 use door::Door;
 pub use link::{Entered, Gate, Link};
+pub use rounds::{Found, Rounds};
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const LEASE: &str = "kerf-extender";

@@ -15,6 +15,7 @@ mod lifetime;
 mod moving;
 mod node;
 mod node_policies;
+mod others;
 mod pods;
 mod posting;
 mod preempting;
@@ -62,6 +63,8 @@ pub struct ClusterIndex {
     fleet: Fleet,
     /// The GPUs that are shared.
     fractions: fractions::Fractions,
+    /// What pods without kerf's label take of their nodes.
+    others: others::Others,
     /// What the Nodes have for pods.
     allocatable: HashMap<NodeName, Compute>,
     /// Their taints, where they have some.
@@ -256,9 +259,10 @@ impl ClusterIndex {
         let found = self.nodes.get_key_value_mut(name);
         let (key, node) = found.ok_or(Refusal::NoAgent)?;
         let cost = node.cost(key, ask, &self.tentatives, &self.fleet)?;
-        let left = || compute_left(self.allocatable.get(key), &self.pods, node);
+        let machine = machine(&self.allocatable, &self.others, key);
+        let taken = || promised_compute(&self.pods, node);
         let wanted = self.pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
-        let shared = self.fractions.cost(key, node, left, ask, wanted);
+        let shared = self.fractions.cost(key, node, machine, taken, ask, wanted);
         if let Some(node) = self.nodes.get(name) {
             self.within_quota_on(node, ask)?;
         }
@@ -318,15 +322,20 @@ impl ClusterIndex {
     }
 }
 
-/// What a node has left of CPU and memory besides the pods that have promises on it.
-fn compute_left(
-    allocatable: Option<&Compute>,
-    pods: &HashMap<PodUid, KnownPod>,
-    node: &IndexedNode,
-) -> Compute {
+/// What is known of a node's CPU and memory. Without the Node it is as good as any.
+fn machine(
+    allocatable: &HashMap<NodeName, Compute>,
+    others: &others::Others,
+    name: &NodeName,
+) -> fractions::Machine {
+    let size = allocatable.get(name).copied().unwrap_or(Compute::PLENTY);
+    fractions::Machine { size, others: others.on(name) }
+}
+
+/// What the pods that have promises on a node take of its CPU and memory.
+fn promised_compute(pods: &HashMap<PodUid, KnownPod>, node: &IndexedNode) -> Compute {
     let taken = node.promised.iter().filter_map(|uid| pods.get(uid)).map(|pod| pod.compute);
-    // Without the Node nothing is known of it: it is as good as any.
-    allocatable.map_or(Compute::PLENTY, |all| all.minus(taken.fold(Compute::default(), Compute::plus)))
+    taken.fold(Compute::default(), Compute::plus)
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
 metadata: {name: leaders}
 spec:
-  isolation: {hardware: [mig], memory: [mps], none: [time-slicing]}
+  defaultIsolation: memory
+  isolation: {hardware: [mig, whole], memory: [mps], none: [time-slicing]}
   waiting: {afterSeconds: 3600, then: tell}
 ";
 /// A Lease that others may take after three seconds. A cut-off leader's requests arrive later than they may live, so that the fence

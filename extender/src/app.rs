@@ -66,7 +66,8 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let (client, plugin) = (client.clone(), args.plugin.clone());
     let pod = args.pod.clone();
     let limits = Limits { reservation: args.reservation_lifetime, request: args.request_lifetime };
-    let replica = Replica { client, metrics, standing, readiness, terms, limits, policies, namespace, plugin, pod };
+    let replica =
+        Replica { client, metrics, standing, readiness, terms, limits, policies, namespace, plugin, pod };
     let following = async {
         match store {
             Some(store) => store.watch(stop.clone()).await,

@@ -48,7 +48,8 @@ pub async fn post(
 ) -> Result<(), BindingError> {
     let PodKey { namespace, name } = &bind.key;
     let assignment = assignment.map(|assignment| (keys::ASSIGNMENT, assignment.to_json()));
-    let annotations: BTreeMap<_, _> = assignment.into_iter().chain([(keys::EPOCH, epoch.to_string())]).collect();
+    let annotations: BTreeMap<_, _> =
+        assignment.into_iter().chain([(keys::EPOCH, epoch.to_string())]).collect();
     let body = json!({
         "apiVersion": "v1",
         "kind": "Binding",

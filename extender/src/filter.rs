@@ -124,12 +124,7 @@ pub fn prioritize<'n>(
 
 /// The node on which the pod has a promise that it can use. One that it cannot use is given up, so that a cordoned node
 /// or a dead agent does not hold the pod for ever; unless its Binding may yet be made, until that is known.
-fn promised(
-    index: &mut ClusterIndex,
-    pod: &Candidate,
-    offered: &[&str],
-    now: Instant,
-) -> Option<NodeName> {
+fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str], now: Instant) -> Option<NodeName> {
     let place = index.place_of(&pod.uid)?.clone();
     let serving = match index.node(&place) {
         Some(node) => node.serving().is_ok(),

@@ -184,7 +184,8 @@ async fn start_scheduler(plane: &mut ControlPlane, leaders: &Leaders, name: &str
         .output()?;
     ensure!(output.status.success(), "kerf scheduler-config: {}", String::from_utf8_lossy(&output.stderr));
     let path = plane.dir().join(format!("{name}-config.yaml"));
-    let text = String::from_utf8(output.stdout)?.replace("schedulerName: kerf-scheduler", &format!("schedulerName: {name}"));
+    let text = String::from_utf8(output.stdout)?
+        .replace("schedulerName: kerf-scheduler", &format!("schedulerName: {name}"));
     std::fs::write(&path, text)?;
     plane.start_scheduler(name, &path).await
 }
@@ -201,7 +202,8 @@ async fn play_agents(api: Api<GpuNode>, mut how: watch::Receiver<Agents>) {
         let how = *how.borrow_and_update();
         let Some(node) = node.as_ref().filter(|_| how != Agents::Silent) else { continue };
         let (Ok(spec), Ok(Some(status))) = (node.read_spec(), node.read_status()) else { continue };
-        let next = GpuNodeStatus { slices: answers(&spec, how), observed_revision: spec.revision, ..status.clone() };
+        let next =
+            GpuNodeStatus { slices: answers(&spec, how), observed_revision: spec.revision, ..status.clone() };
         if next == status || spec.revision == 0 {
             continue;
         }

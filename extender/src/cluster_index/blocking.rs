@@ -28,7 +28,8 @@ impl ClusterIndex {
             return Vec::new();
         }
         let observed = |slice: &WantedSlice| status.slice(&slice.id);
-        let is_waiting = |slice: &&WantedSlice| observed(slice).is_some_and(|s| s.state == SliceState::Waiting);
+        let is_waiting =
+            |slice: &&WantedSlice| observed(slice).is_some_and(|s| s.state == SliceState::Waiting);
         let of_pod = spec.slices.iter().filter(|s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid));
         let names = of_pod.filter(is_waiting).filter_map(|s| Some(s.reservation.as_ref()?.resource));
         let first_of = |name| {

@@ -109,7 +109,8 @@ impl ClusterIndex {
     }
 
     pub(super) fn release_unused(&mut self, uid: &PodUid, why: Why) {
-        let promised = self.statics.promised(uid).map(|promised| (promised.key.clone(), promised.node.clone()));
+        let promised =
+            self.statics.promised(uid).map(|promised| (promised.key.clone(), promised.node.clone()));
         if let Some((pod, node)) = promised.filter(|_| self.release_static(uid)) {
             tracing::info!(%pod, %uid, %node, %why, "released");
         } else {

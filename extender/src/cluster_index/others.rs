@@ -44,6 +44,8 @@ impl Others {
     /// Forgets the others.
     pub fn retain(&mut self, is_shown: impl Fn(&PodUid) -> bool) {
         let gone: Vec<PodUid> = self.pods.keys().filter(|uid| !is_shown(uid)).cloned().collect();
-        gone.iter().for_each(|uid| self.hide(uid));
+        for uid in &gone {
+            self.hide(uid);
+        }
     }
 }

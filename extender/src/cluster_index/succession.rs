@@ -23,10 +23,8 @@ impl ClusterIndex {
     /// This leader follows one that ended like that, and that has sent nothing since then. To be called before anything is listed.
     pub fn succeed(&mut self, former: Former, since: Instant) {
         let vanished = former != Former::GaveBack;
-        self.predecessor = Predecessor {
-            silent_since: vanished.then_some(since),
-            is_doubtful: former == Former::Unknown,
-        };
+        self.predecessor =
+            Predecessor { silent_since: vanished.then_some(since), is_doubtful: former == Former::Unknown };
         self.statics.set_waiting(vanished);
     }
 
@@ -57,7 +55,9 @@ impl ClusterIndex {
     pub(super) fn reopen_statics(&mut self, now: Instant) {
         let Some(since) = self.predecessor.silent_since else { return };
         if now.saturating_duration_since(since) >= self.limits.request {
-            tracing::info!("no Binding of the former leader can be under way: pods come to static nodes again");
+            tracing::info!(
+                "no Binding of the former leader can be under way: pods come to static nodes again"
+            );
             self.predecessor = Predecessor::default();
             self.statics.set_waiting(false);
             let all: Vec<NodeName> = self.statics.names().cloned().collect();

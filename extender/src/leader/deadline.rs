@@ -85,7 +85,10 @@ impl Deadline {
     }
 
     /// The answer of a write, or that it came too late.
-    async fn run<T>(&self, write: impl Future<Output = Result<T, kube::Error>>) -> Result<T, tower::BoxError> {
+    async fn run<T>(
+        &self,
+        write: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, tower::BoxError> {
         let (mut write, mut passed) = (pin!(write), pin!(self.passed()));
         poll_fn(|context| {
             if self.has_passed() || passed.as_mut().poll(context).is_ready() {

@@ -107,7 +107,10 @@ async fn a_leader_whose_renewal_hangs_gives_up_at_the_deadline() {
     a.keep(&mut held, &CancellationToken::new()).await;
     assert!(held.deadline().has_passed());
     let took = began.elapsed();
-    assert!(took < Duration::from_millis(2950), "another may lead after 3 s, and this one stopped after {took:?}");
+    assert!(
+        took < Duration::from_millis(2950),
+        "another may lead after 3 s, and this one stopped after {took:?}"
+    );
 }
 
 #[tokio::test]

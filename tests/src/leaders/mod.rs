@@ -92,8 +92,11 @@ impl Replica {
     /// Waits until its log has this text, after its first `from` bytes.
     pub async fn logs(&self, text: &str, from: usize) -> anyhow::Result<()> {
         let path = self.child.log().to_owned();
-        let found = async || Ok(std::fs::read_to_string(&path)?.get(from..).is_some_and(|log| log.contains(text)));
-        wait(PATIENCE, &format!("{} to log {text:?}", self.name), found).await.with_context(|| self.log_tail())
+        let found =
+            async || Ok(std::fs::read_to_string(&path)?.get(from..).is_some_and(|log| log.contains(text)));
+        wait(PATIENCE, &format!("{} to log {text:?}", self.name), found)
+            .await
+            .with_context(|| self.log_tail())
     }
 
     /// How long its log is now, in bytes.

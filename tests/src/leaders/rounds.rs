@@ -36,7 +36,8 @@ const STATIC: [&str; 2] = ["static-a", "static-b"];
 const GPU: &str = "nvidia.com/gpu";
 /// Replicas of each static node's GPU.
 const REPLICAS: u32 = 4;
-const ASKS: [(&str, &str); 4] = [("10Gi", "hardware"), ("20Gi", "hardware"), ("4Gi", "none"), ("5Gi", "none")];
+const ASKS: [(&str, &str); 4] =
+    [("10Gi", "hardware"), ("20Gi", "hardware"), ("4Gi", "none"), ("5Gi", "none")];
 /// How many pods there are, about.
 const PODS: usize = 20;
 /// Between two pods.
@@ -100,7 +101,8 @@ impl Rounds {
         let policy = format!("--policy={}", cluster.policy_file().display());
         let flags = [&FLAGS[..], &[policy.as_str()]].concat();
         let leaders = Leaders::start(cluster.plane(), address, &flags).await?;
-        let churn = Churn { random: Random::new(seed), next: seed.wrapping_mul(1_000_000), alive: Vec::new() };
+        let churn =
+            Churn { random: Random::new(seed), next: seed.wrapping_mul(1_000_000), alive: Vec::new() };
         let rounds = Self { cluster, leaders, statics, churn, known: BTreeSet::new() };
         rounds.static_nodes_are_known().await?;
         Ok(rounds)
@@ -165,19 +167,23 @@ impl Rounds {
     /// What is not as it should be now; `left_behind` may still be on its way.
     async fn look(&self) -> anyhow::Result<Found> {
         let client = self.cluster.plane().client();
-        let truth =
-            Truth::of_nodes(client.clone(), self.cluster.nodes().iter().map(GpuServer::node)).await?;
+        let truth = Truth::of_nodes(client.clone(), self.cluster.nodes().iter().map(GpuServer::node)).await?;
         let violations = truth.violations().into_iter().filter(|text| !self.known.contains(text));
         let (double, overcommitted) = violations.partition(|text| text.contains(" is held by "));
         let mut found = Found { double, overcommitted, left_behind: truth.unexplained() };
         let pods = Api::<Pod>::default_namespaced(client.clone()).list(&ListParams::default()).await?.items;
         self.look_at_statics(&pods, &mut found);
-        let bound: BTreeSet<&str> =
-            pods.iter().filter(|pod| node_of(pod).is_some()).filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        let bound: BTreeSet<&str> = pods
+            .iter()
+            .filter(|pod| node_of(pod).is_some())
+            .filter_map(|pod| pod.metadata.uid.as_deref())
+            .collect();
         for node in Api::<GpuNode>::all(client).list(&ListParams::default()).await? {
             let reserved = node.read_spec()?.slices.into_iter().filter_map(|slice| slice.reservation);
             let unbound = reserved.filter(|reservation| !bound.contains(reservation.uid.as_str()));
-            found.left_behind.extend(unbound.map(|r| format!("{} on {} for {}", r.resource, node.name(), r.pod)));
+            found
+                .left_behind
+                .extend(unbound.map(|r| format!("{} on {} for {}", r.resource, node.name(), r.pod)));
         }
         if !truth.is_settled() && found.left_behind.is_empty() {
             found.left_behind.push("pods are half-way".to_owned());
@@ -190,13 +196,15 @@ impl Rounds {
         let pending = pods.iter().filter(asks).filter(|pod| node_of(pod).is_none());
         let pending: Vec<&str> = pending.filter_map(|pod| pod.metadata.name.as_deref()).collect();
         for server in &self.statics {
-            let here = pods.iter().filter(asks).filter(|pod| node_of(pod) == Some(server.name()) && lives(pod));
+            let here =
+                pods.iter().filter(asks).filter(|pod| node_of(pod) == Some(server.name()) && lives(pod));
             let (here, all) = (here.count(), REPLICAS as usize);
             if here > all {
                 found.overcommitted.push(format!("{here} pods on {} with {all} replicas", server.name()));
             }
             let refused = server.kubelet().failed_admissions();
-            let refused = refused.iter().map(|f| format!("{}: {:?} failed: {}", server.name(), f.pod, f.message));
+            let refused =
+                refused.iter().map(|f| format!("{}: {:?} failed: {}", server.name(), f.pod, f.message));
             found.overcommitted.extend(refused.filter(|text| !self.known.contains(text)));
             let mut held = BTreeSet::new();
             let devices = server.kubelet().allocations().into_values().flat_map(|mut held| held.remove(GPU));

@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 const CRD: &str = include_str!("../../../../deploy/base/gpunodes.kerf.dev.yaml");
 
 /// The policies that `deploy/base/guard` installs.
-const GUARDS: [&str; 6] = [
+const GUARDS: [&str; 7] = [
     "bindings.guard",
     "gpunodes.guard",
     "gpunodes-status.guard",
+    "leader.guard",
     "node-agent.guard",
     "pods.guard",
     "system-pods.guard",

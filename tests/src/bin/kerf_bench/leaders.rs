@@ -49,7 +49,8 @@ impl State {
     }
 
     fn write(&self, path: &Path) -> anyhow::Result<()> {
-        std::fs::write(path, serde_json::to_vec(self)?).with_context(|| format!("failed to write {}", path.display()))
+        std::fs::write(path, serde_json::to_vec(self)?)
+            .with_context(|| format!("failed to write {}", path.display()))
     }
 }
 
@@ -86,6 +87,10 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
     ]);
     let wrongs = state.double + state.overcommitted + state.left_behind;
     ensure!(wrongs == 0, "{wrongs} wrongs in {} rounds", state.rounds);
-    ensure!(state.rounds == args.rounds, "{} rounds are left: run it again with --resume", args.rounds - state.rounds);
+    ensure!(
+        state.rounds == args.rounds,
+        "{} rounds are left: run it again with --resume",
+        args.rounds - state.rounds
+    );
     Ok(())
 }

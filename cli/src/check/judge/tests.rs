@@ -94,7 +94,7 @@ pub(super) fn good() -> Observed {
         serde_saphyr::from_str(include_str!("../../../../deploy/base/gpunodes.kerf.dev.yaml")).unwrap();
     crd["status"] = json!({"conditions": [{"type": "Established", "status": "True"}]});
     let guards: Vec<String> =
-        ["bindings", "gpunodes", "gpunodes-status", "node-agent", "pods", "system-pods"]
+        ["bindings", "gpunodes", "gpunodes-status", "leader", "node-agent", "pods", "system-pods"]
             .map(|name| format!("{name}.guard.kerf.dev"))
             .to_vec();
     let entry = |name: &str| {

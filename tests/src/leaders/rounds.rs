@@ -207,7 +207,8 @@ impl Rounds {
                 refused.iter().map(|f| format!("{}: {:?} failed: {}", server.name(), f.pod, f.message));
             found.overcommitted.extend(refused.filter(|text| !self.known.contains(text)));
             let mut held = BTreeSet::new();
-            let devices = server.kubelet().allocations().into_values().flat_map(|mut held| held.remove(GPU));
+            let devices =
+                server.kubelet().allocations().into_values().filter_map(|mut held| held.remove(GPU));
             for device in devices.flatten() {
                 if !held.insert(device.clone()) {
                     found.double.push(format!("{device} on {} is held by two pods", server.name()));

@@ -33,8 +33,13 @@ impl ClusterIndex {
         let of_pod = spec.slices.iter().filter(|s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid));
         let names = of_pod.filter(is_waiting).filter_map(|s| Some(s.reservation.as_ref()?.resource));
         let first_of = |name| {
-            let mut free = spec.slices.iter().filter(|s| observed(s).is_none_or(|s| s.holder.is_none()));
-            free.find_map(|s| s.reservation.as_ref().filter(|r| r.resource == name))
+            let free = spec.slices.iter().filter(|s| observed(s).is_none_or(|s| s.holder.is_none()));
+            let mut of_name = free.filter(|s| s.reservation.as_ref().is_some_and(|r| r.resource == name));
+            // The node goes on offering what it offers, though another was reserved before.
+            let is_offered =
+                |slice: &&WantedSlice| observed(slice).is_some_and(|s| s.state == SliceState::Ready);
+            let first = of_name.clone().find(is_offered).or_else(|| of_name.next());
+            first.and_then(|slice| slice.reservation.as_ref())
         };
         names.filter_map(first_of).map(|r| r.uid.clone()).filter(|first| first != uid).collect()
     }

@@ -46,6 +46,9 @@ pub const REQUEST: &str = "kerf.dev/request";
 /// Annotation, reserved: the assignment that the extender writes with the Binding.
 pub const ASSIGNMENT: &str = "kerf.dev/assignment";
 
+/// Annotation, reserved: the epoch of the extender's leader that sent the pod's Binding.
+pub const EPOCH: &str = "kerf.dev/epoch";
+
 /// Annotation: written by the extender on a waiting pod when there is room for it, so that the scheduler looks at it again.
 pub const ROOM: &str = "kerf.dev/room";
 
@@ -77,7 +80,7 @@ pub const PER_CONTAINER: [&str; 4] = [GPU_MEMORY, GPU_PROFILE, GPU_COUNT, COMPUT
 pub const NODE_POLICY: &str = "kerf.dev/node-policy";
 
 /// The annotations that kerf writes on pods, and nobody else.
-pub const RESERVED: [&str; 3] = [REQUEST, ASSIGNMENT, ROOM];
+pub const RESERVED: [&str; 4] = [REQUEST, ASSIGNMENT, EPOCH, ROOM];
 
 /// Label on admitted pods, by which kerf's programs watch only the pods that concern them. Its value is `true`.
 pub const SLICED: &str = "kerf.dev/sliced";

@@ -16,6 +16,8 @@ pub enum Fault {
     LoseReply,
     /// It is not done, and the answer is this.
     Answer(u16),
+    /// It is not done, and nobody answers.
+    NoReply,
 }
 
 #[derive(Debug, Default)]
@@ -126,6 +128,9 @@ impl ApiStandIn {
         let fault = self.0.lock().unwrap().faults.pop_front();
         if let Some(Fault::Answer(code)) = fault {
             return refusal(code, "a fault on order");
+        }
+        if fault == Some(Fault::NoReply) {
+            return (stand_in::NO_ANSWER, Value::Null);
         }
         let answer = match method {
             "POST" if path.ends_with("/binding") => self.bind(path, &body),

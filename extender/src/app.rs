@@ -1,7 +1,7 @@
 //! Puts the program together: certificates, listener, election, and one term after another.
 
 use crate::args::{ExtenderArgs, PluginArgs, RightsArgs};
-use crate::cluster_index::ClusterIndex;
+use crate::cluster_index::{ClusterIndex, Limits};
 use crate::in_force::InForce;
 use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
@@ -11,11 +11,13 @@ use crate::{confirm, demand, node_policies, plugin_layout, waited, wake, watch};
 use anyhow::Context;
 use kerf_core::packing::Terms;
 use kerf_runtime::admin::{self, Readiness};
+use kerf_runtime::args::NamespacedName;
 use kerf_runtime::policy_file::PolicyStore;
 use kerf_runtime::serve;
 use kerf_runtime::shutdown::CancellationToken;
 use kerf_runtime::tls::{Clients, Expiry, ServingCertificate, TlsSecret, Wanted};
 use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -62,9 +64,21 @@ pub async fn run(args: ExtenderArgs, stop: CancellationToken) -> anyhow::Result<
     let terms = Terms { weights: policies.current().weights(), ..Terms::default() };
     let namespace = args.lease.namespace.clone();
     let (client, rights, plugin) = (client.clone(), args.rights, args.plugin.clone());
-    let pod = args.pod.as_ref().map(|pod| OwnPod::new(client.clone(), pod));
-    let replica =
-        Replica { client, metrics, standing, readiness, terms, policies, namespace, rights, plugin, pod };
+    let pod = args.pod.clone();
+    let limits = Limits { reservation: args.reservation_lifetime, request: args.request_lifetime };
+    let replica = Replica {
+        client,
+        metrics,
+        standing,
+        readiness,
+        terms,
+        limits,
+        policies,
+        namespace,
+        rights,
+        plugin,
+        pod,
+    };
     let following = async {
         match store {
             Some(store) => store.watch(stop.clone()).await,
@@ -178,13 +192,14 @@ struct Replica {
     standing: Arc<Standing>,
     readiness: Readiness,
     terms: Terms,
+    limits: Limits,
     policies: InForce,
     /// Kerf's own.
     namespace: String,
     rights: RightsArgs,
     plugin: PluginArgs,
     /// None outside of a cluster.
-    pod: Option<OwnPod>,
+    pod: Option<NamespacedName>,
 }
 
 impl Replica {
@@ -196,13 +211,18 @@ impl Replica {
                 held = candidate.acquire(|| self.readiness.set(LEASE, true)) => held,
             };
             self.waits_as_leader(true);
-            self.term(&candidate, &mut held, stop).await;
+            let in_order = self.term(&candidate, &mut held, stop).await;
             self.waits_as_leader(false);
+            candidate.lost(&held);
             if stop.is_cancelled() {
-                candidate.release(held).await;
+                if in_order {
+                    candidate.release(held).await;
+                } else {
+                    tracing::warn!("a Binding may still be under way: the Lease is not released");
+                }
                 return;
             }
-            candidate.lost(&held);
+            held.deadline().end();
             tokio::time::sleep(BREATH).await;
         }
     }
@@ -214,17 +234,22 @@ impl Replica {
         }
     }
 
-    /// Works as the leader until the lead is lost or `stop`.
-    async fn term(&self, candidate: &Candidate, held: &mut Held, stop: &CancellationToken) {
+    /// Works as the leader until the lead is lost or `stop`. Whether a successor may go on at once.
+    async fn term(&self, candidate: &Candidate, held: &mut Held, stop: &CancellationToken) -> bool {
+        let deadline = held.deadline().clone();
         let term = Term::new(
-            self.client.clone(),
+            deadline.bound(self.client.clone()),
             self.metrics.clone(),
             held.epoch(),
             self.terms.clone(),
             self.policies.clone(),
-            stop.child_token(),
+            CancellationToken::new(),
         );
-        term.with(ClusterIndex::await_former_epoch);
+        term.with(|index| {
+            index.set_limits(self.limits);
+            index.await_former_epoch();
+            index.succeed(held.former(), held.since());
+        });
         if !self.rights.moves {
             term.with(ClusterIndex::move_nobody);
         }
@@ -247,36 +272,54 @@ impl Replica {
                 term.listed.notified().await;
             }
         };
+        // A program that ends lets its last Bindings end first.
+        let ending = async {
+            stop.cancelled().await;
+            term.closing.cancel();
+            std::future::pending().await
+        };
+        let mut ending = pin!(ending);
         // The lease is kept alive while the cluster is listed, and long after.
         let is_listed = tokio::select! {
-            () = candidate.keep(held, &term.stop) => false,
+            () = candidate.keep(held, &term.closing) => false,
             () = listed => true,
+            never = &mut ending => match never {},
         };
         if is_listed {
-            let (epoch, nodes) = term.with(|index| (index.epoch(), index.nodes().count()));
+            let (epoch, nodes) = term.with(|index| {
+                index.inherit();
+                (index.epoch(), index.nodes().count())
+            });
             held.raise(epoch);
             tracing::info!(epoch, nodes, "cluster listed, answering");
             self.standing.begin(term.clone());
             self.readiness.set(INVENTORY, true);
             tokio::select! {
-                () = candidate.keep(held, &term.stop) => {}
-                never = self.lead_the_service_here() => match never {},
+                () = candidate.keep(held, &term.closing) => {}
+                never = self.lead_the_service_here(&term) => match never {},
+                never = &mut ending => match never {},
             }
         }
         self.standing.end();
+        tokio::select! {
+            () = term.close() => {}
+            () = deadline.passed() => {}
+        }
+        let in_order = term.with(|index| index.leaves_nothing_under_way());
         term.stop.cancel();
         for task in [watching, confirming, waking, filling, publishing, consoling, configuring] {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the term failed");
             }
         }
+        in_order && !deadline.has_passed()
     }
 
     /// Keeps the label at this replica's pod, where it has one.
-    async fn lead_the_service_here(&self) -> Infallible {
+    async fn lead_the_service_here(&self, term: &Term) -> Infallible {
         let labelled = || self.readiness.set(SERVICE, true);
         if let Some(pod) = &self.pod {
-            return pod.keep_label(labelled).await;
+            return OwnPod::new(term.client.clone(), pod).keep_label(labelled).await;
         }
         labelled();
         std::future::pending().await

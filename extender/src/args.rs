@@ -38,6 +38,13 @@ pub struct ExtenderArgs {
     /// How long a bind may wait for its slices; under the scheduler's httpTimeout. The reservation outlives it.
     #[arg(long, default_value = "4s", value_parser = seconds)]
     pub bind_timeout: Duration,
+    /// How long a reservation stays whose pod is not bound and that the scheduler has no use for.
+    #[arg(long, default_value = "60s", value_parser = seconds)]
+    pub reservation_lifetime: Duration,
+    /// How long a request may live in the API server after its sender has given it up: above kube-apiserver's --request-timeout
+    /// (1m). A new leader binds no pod to a static node so long, unless the leader before ended in order.
+    #[arg(long, default_value = "70s", value_parser = seconds)]
+    pub request_lifetime: Duration,
     /// Policy file, or a folder of them, for quotas and for what nodes may cut; followed as it changes. Of its `packing`
     /// what it says at the start holds until the end.
     #[arg(long)]
@@ -106,12 +113,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster_index::Limits;
 
     #[test]
     fn the_defaults_are_those_of_the_manifests() {
         let args = ExtenderArgs::parse_from(["kerf-extender"]);
         assert_eq!(args.bind_timeout, Duration::from_secs(4));
         assert_eq!(args.plugin.plugin_timeout, Duration::from_mins(3));
+        let limits = Limits { reservation: args.reservation_lifetime, request: args.request_lifetime };
+        assert_eq!(limits, Limits::default());
         assert_eq!(args.pod, None);
         assert_eq!(args.tls_secret.name, "kerf-extender-tls");
         assert_eq!(args.tls_name, ["kerf-extender.kerf-system.svc"]);

@@ -85,10 +85,9 @@ impl From<BindArgs> for Bind {
 /// Binds a pod. Dropping the future ends the request and keeps the promise.
 pub async fn bind(term: &Arc<Term>, bind: Bind, gate: Duration) -> Result<(), BindError> {
     let began = Instant::now();
-    let result = tokio::select! {
-        () = term.stop.cancelled() => Err(BindError::Deposed),
-        result = bind.run(term, began + gate) => result,
-    };
+    let open = OpenBind::begin(term, &bind);
+    let result = bind.run(term, began + gate).await;
+    drop(open);
     let (pod, node, ms) = (&bind.key, &bind.node, began.elapsed().as_millis());
     match &result {
         Ok(()) => tracing::info!(%pod, uid = %bind.uid, %node, ms, "bound"),
@@ -97,15 +96,41 @@ pub async fn bind(term: &Arc<Term>, bind: Bind, gate: Duration) -> Result<(), Bi
     result
 }
 
+/// A bind under way: its reservation is in use. Dropped when the request ends, however it does.
+struct OpenBind {
+    term: Arc<Term>,
+    uid: PodUid,
+    node: NodeName,
+}
+
+impl OpenBind {
+    fn begin(term: &Arc<Term>, bind: &Bind) -> Self {
+        term.with(|index| index.begin_bind(&bind.uid));
+        Self { term: term.clone(), uid: bind.uid.clone(), node: bind.node.clone() }
+    }
+}
+
+impl Drop for OpenBind {
+    fn drop(&mut self) {
+        self.term.with(|index| index.end_bind(&self.uid, &self.node, std::time::Instant::now()));
+    }
+}
+
 impl Bind {
     async fn run(&self, term: &Arc<Term>, gate: Instant) -> Result<(), BindError> {
-        let assignment = match self.reserve(term, gate).await? {
-            Some(promise) => self.ready(term, &promise, gate).await?,
-            None => None,
+        let assignment = tokio::select! {
+            () = term.closing.cancelled() => return Err(BindError::Deposed),
+            prepared = self.prepare(term, gate) => prepared?,
         };
         let until = gate + POST_GRACE;
-        term.with(|index| index.begin_post(&self.uid, &self.key, until.into_std()));
-        let post = timeout_at(until, binding::post(&term.client, self, assignment.as_ref())).await;
+        // Held until the outcome is noted: a leader that ends in order waits for it.
+        let Some(_open) = term.open_post() else { return Err(BindError::Deposed) };
+        let epoch = term.with(|index| {
+            index.begin_post(&self.uid, &self.key, until.into_std());
+            index.epoch()
+        });
+        let post = binding::post(&term.client, self, assignment.as_ref(), epoch);
+        let post = timeout_at(until, post).await;
         match post.unwrap_or(Err(BindingError::TimedOut)) {
             Ok(()) => {
                 term.with(|index| index.bound(&self.uid, &self.key, &self.node));
@@ -121,6 +146,18 @@ impl Bind {
                 }
                 Err(error.into())
             }
+        }
+    }
+
+    /// Reserves, and waits until the slices are there. Gives the assignment, if the pod is assigned something.
+    async fn prepare(
+        &self,
+        term: &Arc<Term>,
+        gate: Instant,
+    ) -> Result<Option<AssignmentDocument>, BindError> {
+        match self.reserve(term, gate).await? {
+            Some(promise) => self.ready(term, &promise, gate).await,
+            None => Ok(None),
         }
     }
 

@@ -198,6 +198,7 @@ mod tests {
             Refusal::TooFewGpus,
             Refusal::OneReplica,
             Refusal::LayoutChanging,
+            Refusal::LeaderChanged,
             Refusal::SlicesLeft,
             Refusal::NoRoom,
         ];
@@ -218,10 +219,11 @@ mod tests {
             Refusal::TooFewGpus => 13,
             Refusal::OneReplica => 14,
             Refusal::LayoutChanging => 15,
-            Refusal::SlicesLeft => 16,
-            Refusal::NoRoom => 17,
+            Refusal::LeaderChanged => 16,
+            Refusal::SlicesLeft => 17,
+            Refusal::NoRoom => 18,
         };
-        assert_eq!(all.map(number).to_vec(), (0..18).collect::<Vec<_>>());
+        assert_eq!(all.map(number).to_vec(), (0..19).collect::<Vec<_>>());
         let text = include_str!("../../docs/events.md");
         for refusal in all {
             assert!(text.contains(&format!("| `{refusal}` |")), "{refusal}");

@@ -189,6 +189,52 @@ fn mps_shares_fill_a_gpu_and_time_slices_spread_over_all() {
     assert_eq!(shares("nvidia.com/gpu-4gb.shared", false), ["n1", "n2", "n1"]);
 }
 
+/// Two nodes with a T4 and this CPU each.
+fn two_nodes() -> ClusterIndex {
+    let mut index = cluster(&[("n1", &["T4-16GB"]), ("n2", &["T4-16GB"])]);
+    for node in ["n1", "n2"] {
+        let all = Compute { cpu: CpuMilli(4000), memory: MemoryMib(16_384) };
+        index.show_allocatable(node.into(), Some(all));
+    }
+    index
+}
+
+/// A pod that asks for a share of a T4 and for CPU.
+fn share(index: &mut ClusterIndex, name: &str, cpu: u32) -> Candidate {
+    let pod = pod(name, "nvidia.com/gpu-4gb");
+    let compute = Compute { cpu: CpuMilli(cpu), memory: MemoryMib(256) };
+    index.show_pod(KnownPod { compute, ..unbound(&pod) });
+    pod
+}
+
+#[test]
+fn cpu_of_pods_that_are_not_kerfs_counts_for_a_share_until_they_are_gone() {
+    let mut index = two_nodes();
+    let foreign = pod("foreign", "nvidia.com/gpu-4gb");
+    let compute = Compute { cpu: CpuMilli(4000), memory: MemoryMib(256) };
+    let foreign = KnownPod { compute, request: None, node: Some("n1".into()), ..unbound(&foreign) };
+    index.show_other(&foreign);
+    let asks = share(&mut index, "a", 100);
+    assert_eq!(choose(&mut index, &asks, &["n1", "n2"], Instant::now()), Some("n2".to_owned()));
+    index.hide_other(&foreign.uid);
+    assert_eq!(choose(&mut index, &asks, &["n1", "n2"], Instant::now()), Some("n1".to_owned()));
+}
+
+/// Prices go by what nodes are, not by what they have left: a pod elsewhere changes no price.
+#[test]
+fn a_pod_with_cpu_on_one_node_leaves_what_a_share_costs_on_another() {
+    let mut index = two_nodes();
+    let (first, second) = (share(&mut index, "a", 3000), share(&mut index, "b", 100));
+    let ask = second.ask.clone().unwrap();
+    let cost = |index: &mut ClusterIndex| index.cost("n2", &second.uid, &ask).unwrap();
+    // Both nodes are known.
+    index.cost("n1", &second.uid, &ask).unwrap();
+    let before = cost(&mut index);
+    bind(&mut index, &first, "n1");
+    index.cost("n1", &second.uid, &ask).unwrap();
+    assert_eq!(cost(&mut index), before);
+}
+
 #[test]
 fn a_node_without_cpu_is_the_last_for_a_share() {
     assert_eq!(shares("nvidia.com/gpu-4gb", true), ["n2", "n2", "n2"]);

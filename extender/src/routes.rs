@@ -12,9 +12,10 @@ use crate::term::Standing;
 use crate::wire::{BindArgs, BindResult, ExtenderArgs, FilterResult, HostPriority};
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header::{CONNECTION, CONTENT_TYPE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use kerf_core::packing::Refusal;
@@ -52,7 +53,18 @@ pub fn router(shared: Shared) -> Router {
         .route("/scheduler/preempt", post(preempt::preempt))
         .route("/scheduler/bind", post(bind))
         .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .layer(middleware::from_fn_with_state(shared.clone(), close_unless_leading))
         .with_state(shared)
+}
+
+/// Ends the connection after an answer of a replica that does not lead. kube-scheduler may have connected here in the moment between
+/// two leaders; it would keep the connection, and ask nobody else.
+async fn close_unless_leading(State(shared): State<Shared>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if shared.standing.term().is_none() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 async fn filter(State(shared): State<Shared>, body: Bytes) -> Response {

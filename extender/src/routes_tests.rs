@@ -274,6 +274,20 @@ async fn a_preemption_that_cannot_be_answered_fails() {
     assert_eq!(answer, (StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER.to_owned()));
 }
 
+/// kube-scheduler keeps a connection for as long as it can, and would ask this replica for ever.
+#[tokio::test]
+async fn who_does_not_lead_ends_the_connection() {
+    let replica = Replica::new(SHORT);
+    let connection = async || {
+        let request = Request::post("/scheduler/filter").body(Body::from(question("a").to_string())).unwrap();
+        let response = replica.router.clone().oneshot(request).await.unwrap();
+        response.headers().get(CONNECTION).cloned()
+    };
+    assert_eq!(connection().await, None);
+    replica.term.stop.cancel();
+    assert_eq!(connection().await, Some(HeaderValue::from_static("close")));
+}
+
 #[tokio::test]
 async fn who_does_not_lead_says_so() {
     let replica = Replica::new(SHORT);

@@ -15,7 +15,7 @@ use kerf_core::packing::Terms;
 use kerf_runtime::shutdown::CancellationToken;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 
 /// The term of which requests are answered, if this replica leads and has listed everything.
 #[derive(Debug, Default)]
@@ -52,10 +52,14 @@ impl Standing {
 
 /// A leader's term.
 pub struct Term {
-    /// Its client.
+    /// Its client, which writes nothing after the Lease's deadline.
     pub client: kube::Client,
     /// Ends it.
     pub stop: CancellationToken,
+    /// Ends the binds that have not sent their Binding yet, and no others. Cancelled with `stop` at the latest.
+    pub closing: CancellationToken,
+    /// Each Binding under way reads.
+    posts: Arc<RwLock<()>>,
     /// What it counts.
     pub metrics: Metrics,
     /// The admins' policies, as they are now.
@@ -102,6 +106,8 @@ impl Term {
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
+            closing: stop.child_token(),
+            posts: Arc::default(),
             stop,
             metrics,
             policies,
@@ -126,6 +132,19 @@ impl Term {
             self.pass_on(effects);
         }
         result
+    }
+
+    /// Leave to send a Binding, kept until its outcome is noted; `None` once the term is ending.
+    #[must_use]
+    pub fn open_post(&self) -> Option<OwnedRwLockReadGuard<()>> {
+        let open = self.posts.clone().try_read_owned().ok()?;
+        (!self.closing.is_cancelled()).then_some(open)
+    }
+
+    /// Lets no further Binding be sent, and waits until those under way have ended.
+    pub async fn close(&self) {
+        self.closing.cancel();
+        let _none_is_open = self.posts.write().await;
     }
 
     /// Hears of the changes at a node from now on.

@@ -9,9 +9,9 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// How often it is looked for room without an event: probable places end by time alone.
+/// How often it is looked for room without an event: reservations and probable places end by time alone.
 const LOOK: Duration = Duration::from_secs(1);
 /// How many pods are told at once.
 const AT_ONCE: usize = 8;
@@ -21,11 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Wakes pods until the term ends.
 pub async fn run(term: Arc<Term>) {
     let mut count: u64 = 0;
+    let mut look = interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = term.stop.cancelled() => return,
             () = term.room.notified() => {}
-            () = sleep(LOOK) => {}
+            _ = look.tick() => term.with(|index| index.tick(Instant::now())),
         }
         round(&term, &mut count, Instant::now()).await;
     }

@@ -18,6 +18,9 @@ pub struct Asked {
     pub body: Value,
 }
 
+/// The code of a request that is never answered.
+pub const NO_ANSWER: u16 = 0;
+
 /// A client of an API server that answers with a code and a body.
 pub fn client(answer: impl Fn(Asked) -> (u16, Value) + Send + Sync + 'static) -> kube::Client {
     let answer = Arc::new(answer);
@@ -32,6 +35,9 @@ pub fn client(answer: impl Fn(Asked) -> (u16, Value) + Send + Sync + 'static) ->
                 query: head.uri.query().unwrap_or_default().to_owned(),
                 body: serde_json::from_slice(&body).unwrap_or(Value::Null),
             });
+            if code == NO_ANSWER {
+                std::future::pending::<()>().await;
+            }
             let mut response = Response::new(Body::from(answer.to_string().into_bytes()));
             *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             Ok::<_, kube::Error>(response)

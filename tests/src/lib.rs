@@ -15,6 +15,7 @@ pub mod fuzz;
 pub mod gpu_operator;
 pub mod kubelet;
 pub mod kubelet_rules;
+pub mod leaders;
 pub mod mps;
 pub mod nvidia_plugin;
 pub mod openapi;

@@ -10,6 +10,7 @@ use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, wait};
 use kerf_tests::kubelet::PodKey;
+use kerf_tests::leaders::{Blow, Rounds};
 use kerf_tests::oracle::Truth;
 use kerf_tests::services::may_serve;
 use kube::Api;
@@ -149,4 +150,16 @@ async fn the_service_leads_to_the_one_replica_that_leads() -> anyhow::Result<()>
     scene.settled_without(&fourth).await?;
     scene.serves("after-rollout").await?;
     scene.cluster.stop().await
+}
+
+/// Six rounds of `cargo xtask bench leaders`.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_slice_is_given_out_twice_or_lost_however_a_leader_ends() -> anyhow::Result<()> {
+    let mut rounds = Rounds::start(1).await?;
+    for blow in Blow::ALL.into_iter().cycle().take(6) {
+        let found = rounds.round(blow, Duration::from_secs(15)).await?;
+        let wrongs: Vec<&String> = found.all().collect();
+        ensure!(wrongs.is_empty(), "{blow:?}: {wrongs:?}\n{}", rounds.log_tails());
+    }
+    rounds.stop().await
 }

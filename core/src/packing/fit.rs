@@ -104,6 +104,11 @@ pub enum Refusal {
     /// The node is static, and NVIDIA's device plugin is given another layout there.
     #[error("NVIDIA's device plugin is given a new layout on the node")]
     LayoutChanging,
+    /// The node is static, and a leader of the extender that vanished may have a Binding to it under way.
+    #[error(
+        "kerf's extender has a new leader, which waits until no Binding of the former one can be under way: about a minute"
+    )]
+    LeaderChanged,
     /// The node is static now, and pods hold slices there that kerf's agent made when it was managed.
     #[error("pods still hold slices of kerf's agent on the node, which NVIDIA's device plugin serves now")]
     SlicesLeft,

@@ -52,6 +52,10 @@ pub enum Why {
     NodeUnusable,
     /// A slice could not be made.
     SliceFailed,
+    /// The pod was not bound within the reservation's lifetime.
+    Expired,
+    /// Nobody used it, and a pod that is being bound waited for it.
+    Blocking,
 }
 
 impl fmt::Display for Why {
@@ -62,6 +66,8 @@ impl fmt::Display for Why {
             Self::BoundElsewhere => "pod bound to another node",
             Self::NodeUnusable => "node not usable for the pod any more",
             Self::SliceFailed => "slice could not be made",
+            Self::Expired => "pod not bound within the reservation's lifetime",
+            Self::Blocking => "pod is not being bound, and another waited for its slice",
         })
     }
 }

@@ -59,6 +59,7 @@ impl ClusterIndex {
         self.listing.awaited.others = false;
         if let Some(shown) = self.listing.others.take() {
             let changed = self.statics.retain(Shower::Others, |uid| shown.contains(uid));
+            self.others.retain(|uid| shown.contains(uid));
             self.statics_changed(changed);
         }
     }
@@ -68,11 +69,13 @@ impl ClusterIndex {
         if let Some(listing) = &mut self.listing.others {
             listing.insert(pod.uid.clone());
         }
+        self.others.show(pod);
         self.note_holder(pod, Shower::Others);
     }
 
     /// A pod without kerf's label is gone, or has ended, or has the label now.
     pub fn hide_other(&mut self, uid: &PodUid) {
+        self.others.hide(uid);
         if let Some(name) = self.statics.leave(uid, Shower::Others) {
             self.static_changed(name);
         }
@@ -118,8 +121,11 @@ impl ClusterIndex {
     }
 
     /// A static node to which pods may come.
-    fn open_node(&self, name: &str) -> Result<&StaticNode, Refusal> {
+    pub(super) fn open_node(&self, name: &str) -> Result<&StaticNode, Refusal> {
         let node = self.static_node(name).ok_or(Refusal::NoAgent)?;
+        if self.statics.are_waiting() {
+            return Err(Refusal::LeaderChanged);
+        }
         if node.is_changing || self.statics.is_closed(name) {
             return Err(Refusal::LayoutChanging);
         }

@@ -16,6 +16,22 @@ use kerf_core::packing::fraction::{
 };
 use kerf_core::units::{MemoryMib, SizeGb};
 
+/// CPU and memory of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Machine {
+    /// What it has for pods.
+    pub size: Compute,
+    /// What pods take that are not kerf's.
+    pub others: Compute,
+}
+
+impl Machine {
+    /// What others leave.
+    pub fn left(self) -> Compute {
+        self.size.minus(self.others)
+    }
+}
+
 /// A node that can serve a share by what is promised there, but has no CPU or memory left by what is known here: the last.
 const LAST: Cost = Cost(i64::MAX / 4);
 
@@ -34,6 +50,7 @@ struct Known {
     gpu: MemoryMib,
     /// The node's view as of which this is true.
     seen: u64,
+    machine: Machine,
 }
 
 impl Fractions {
@@ -42,13 +59,14 @@ impl Fractions {
         &mut self,
         name: &NodeName,
         node: &IndexedNode,
-        left: impl FnOnce() -> Compute,
+        machine: Machine,
+        taken: impl FnOnce() -> Compute,
         ask: &Ask,
         wants: Compute,
     ) -> Option<Cost> {
         let (sharing, size) = share(ask)?;
-        if self.known.get(name).is_none_or(|known| known.seen != node.seen()) {
-            self.show(name, node, left());
+        if self.known.get(name).is_none_or(|known| known.seen != node.seen() || known.machine != machine) {
+            self.show(name, node, machine, taken());
         }
         let known = self.known.get(name)?;
         let part = Part::new(milli(size, known.gpu), sharing);
@@ -75,25 +93,27 @@ impl Fractions {
         }
     }
 
-    fn show(&mut self, name: &NodeName, node: &IndexedNode, left: Compute) {
-        let Some((made, gpu)) = self.node(node.inventory(), left) else { return self.remove(name) };
+    fn show(&mut self, name: &NodeName, node: &IndexedNode, machine: Machine, taken: Compute) {
+        let left = machine.left().minus(taken);
+        let made = self.node(node.inventory(), machine.size, left);
+        let Some((made, gpu)) = made else { return self.remove(name) };
         let seen = node.seen();
         if let Some(known) = self.known.get_mut(name) {
-            (known.gpu, known.seen) = (gpu, seen);
+            (known.gpu, known.seen, known.machine) = (gpu, seen, machine);
             self.nodes.set(known.id, made);
         } else {
             let id = self.nodes.add(made);
-            self.known.insert(name.clone(), Known { id, gpu, seen });
+            self.known.insert(name.clone(), Known { id, gpu, seen, machine });
         }
     }
 
-    /// What is left of a node with GPUs that are shared.
-    fn node(&mut self, inventory: &NodeInventory, left: Compute) -> Option<(Node, MemoryMib)> {
+    /// A node with GPUs that are shared, of this size, and what is left of it.
+    fn node(&mut self, inventory: &NodeInventory, size: Compute, left: Compute) -> Option<(Node, MemoryMib)> {
         let shared = |gpu: &&GpuInventory| gpu.kinds.iter().any(|kind| sharing(*kind).is_some());
         let gpus: Vec<&GpuInventory> = inventory.gpus.iter().filter(shared).collect();
         let first = gpus.first()?;
         let model = self.models.intern(&first.model).ok()?;
-        let mut node = Node::new(left.cpu, left.memory, model, gpus.len());
+        let mut node = Node::new(size.cpu, size.memory, model, gpus.len()).with_left(left.cpu, left.memory);
         for (index, gpu) in gpus.iter().enumerate() {
             for request in gpu.taken().map(|shape| taken(shape, gpu.memory)) {
                 // More than fits was promised by nobody; the ranking then is as good as it can be.

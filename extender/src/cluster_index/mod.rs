@@ -3,6 +3,7 @@
 //! It is told what happened and by whom, and answers; it reads no clock and does no I/O. What the outside must do next
 //! it leaves in its [`Effects`]: nodes whose spec is to be written, binds that must look again, pods to be looked up.
 
+mod blocking;
 mod budget;
 mod change;
 mod demand;
@@ -10,9 +11,11 @@ mod effects;
 mod fixed;
 mod fractions;
 mod leaving;
+mod lifetime;
 mod moving;
 mod node;
 mod node_policies;
+mod others;
 mod pods;
 mod posting;
 mod preempting;
@@ -22,11 +25,13 @@ mod refused;
 mod silence;
 mod spec_state;
 mod statics;
+mod succession;
 mod waking;
 mod writes;
 
 pub use change::Change;
 pub use effects::{Effects, Released, Why};
+pub use lifetime::Limits;
 pub use moving::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
@@ -58,6 +63,8 @@ pub struct ClusterIndex {
     fleet: Fleet,
     /// The GPUs that are shared.
     fractions: fractions::Fractions,
+    /// What pods without kerf's label take of their nodes.
+    others: others::Others,
     /// What the Nodes have for pods.
     allocatable: HashMap<NodeName, Compute>,
     /// Their taints, where they have some.
@@ -78,6 +85,10 @@ pub struct ClusterIndex {
     moves_nobody: bool,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     posting: HashMap<PodUid, posting::Post>,
+    /// When reservations were of use.
+    uses: lifetime::Uses,
+    limits: Limits,
+    predecessor: succession::Predecessor,
     /// Pods that exist but that the watch does not show: somebody took their label away.
     strays: HashSet<PodUid>,
     /// Pods that the watch showed last without a sign of their end and shows no more, until the API server says what they are.
@@ -250,9 +261,10 @@ impl ClusterIndex {
         let found = self.nodes.get_key_value_mut(name);
         let (key, node) = found.ok_or(Refusal::NoAgent)?;
         let cost = node.cost(key, ask, &self.tentatives, &self.fleet)?;
-        let left = || compute_left(self.allocatable.get(key), &self.pods, node);
+        let machine = machine(&self.allocatable, &self.others, key);
+        let taken = || promised_compute(&self.pods, node);
         let wanted = self.pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
-        let shared = self.fractions.cost(key, node, left, ask, wanted);
+        let shared = self.fractions.cost(key, node, machine, taken, ask, wanted);
         if let Some(node) = self.nodes.get(name) {
             self.within_quota_on(node, ask)?;
         }
@@ -268,6 +280,9 @@ impl ClusterIndex {
     /// it: nodes with a spec, which tells of epochs too, may be missing.
     pub fn rise_over(&mut self, former: Option<u64>) {
         self.listing.awaited.former_epoch = false;
+        if former.is_none() {
+            self.nobody_led_before();
+        }
         if let Some(former) = former.filter(|former| *former >= self.epoch) {
             self.epoch = former.saturating_add(1);
         }
@@ -309,15 +324,20 @@ impl ClusterIndex {
     }
 }
 
-/// What a node has left of CPU and memory besides the pods that have promises on it.
-fn compute_left(
-    allocatable: Option<&Compute>,
-    pods: &HashMap<PodUid, KnownPod>,
-    node: &IndexedNode,
-) -> Compute {
+/// What is known of a node's CPU and memory. Without the Node it is as good as any.
+fn machine(
+    allocatable: &HashMap<NodeName, Compute>,
+    others: &others::Others,
+    name: &NodeName,
+) -> fractions::Machine {
+    let size = allocatable.get(name).copied().unwrap_or(Compute::PLENTY);
+    fractions::Machine { size, others: others.on(name) }
+}
+
+/// What the pods that have promises on a node take of its CPU and memory.
+fn promised_compute(pods: &HashMap<PodUid, KnownPod>, node: &IndexedNode) -> Compute {
     let taken = node.promised.iter().filter_map(|uid| pods.get(uid)).map(|pod| pod.compute);
-    // Without the Node nothing is known of it: it is as good as any.
-    allocatable.map_or(Compute::PLENTY, |all| all.minus(taken.fold(Compute::default(), Compute::plus)))
+    taken.fold(Compute::default(), Compute::plus)
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use crate::pod::KnownPod;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::time::{Duration, Instant};
 
-/// How long after its sender gave it up a Binding may still be made: the API server ends a request after a minute
-/// (`--request-timeout`), whatever it waits for.
+/// How long after its sender gave it up a Binding may still be made, unless a flag says otherwise: the API server ends a request
+/// after a minute (`--request-timeout`), whatever it waits for.
 pub const UNCERTAIN: Duration = Duration::from_secs(70);
 
 /// A Binding whose outcome is not known.
@@ -32,8 +32,13 @@ struct HeldUp {
 }
 
 impl Post {
-    fn is_over(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.until) >= UNCERTAIN
+    /// A Binding that another leader may have sent before `until`.
+    pub fn sent_before(key: PodKey, until: Instant) -> Self {
+        Self { key, until, held_up: None }
+    }
+
+    fn is_over(&self, now: Instant, limit: Duration) -> bool {
+        now.saturating_duration_since(self.until) >= limit
     }
 
     /// The pod's namespace and name.
@@ -45,7 +50,7 @@ impl Post {
 impl ClusterIndex {
     /// The pod's Binding is about to be sent, and given up at `until`. Until its outcome is seen the promise stays.
     pub fn begin_post(&mut self, uid: &PodUid, key: &PodKey, until: Instant) {
-        self.posting.insert(uid.clone(), Post { key: key.clone(), until, held_up: None });
+        self.posting.insert(uid.clone(), Post::sent_before(key.clone(), until));
     }
 
     /// Whether the pod's Binding was sent and may have been made.
@@ -64,14 +69,14 @@ impl ClusterIndex {
 
     /// The pods whose Binding cannot be made any more, and of which it is not known whether it was.
     pub(super) fn look_into_posts(&mut self, now: Instant) {
-        let over = self.posting.iter().filter(|(_, post)| post.is_over(now));
+        let over = self.posting.iter().filter(|(_, post)| post.is_over(now, self.limits.request));
         self.effects.unconfirmed.extend(over.map(|(uid, _)| uid.clone()));
     }
 
     /// A pod as the API server has it, of which that was asked at `asked`.
     pub fn looked_up(&mut self, pod: KnownPod, asked: Instant) {
         let is_watched = self.pods.contains_key(&pod.uid) && !self.strays.contains(&pod.uid);
-        if self.posting.get(&pod.uid).is_some_and(|post| post.is_over(asked)) {
+        if self.posting.get(&pod.uid).is_some_and(|post| post.is_over(asked, self.limits.request)) {
             match &pod.node {
                 Some(node) => self.bound(&pod.uid, &pod.key, node),
                 None => self.not_bound(&pod.uid),

@@ -89,9 +89,7 @@ impl ClusterIndex {
     pub fn keeps_promises(&self, name: &NodeName) -> Result<(), Refusal> {
         match self.nodes.get(name) {
             Some(node) => node.serving(),
-            None if self.is_open(name) => Ok(()),
-            None if self.is_static(name) => Err(Refusal::LayoutChanging),
-            None => Err(Refusal::NoAgent),
+            None => self.open_node(name.as_str()).map(drop),
         }
     }
 

@@ -121,10 +121,11 @@ impl ClusterIndex {
             status.is_some_and(|s| s.ready_for.as_ref() == Some(uid))
         };
         if reserved(committed, uid).all(ready) {
-            Progress::Ready(assignment(committed, uid))
-        } else {
-            Progress::Cutting { revision: committed.revision }
+            return Progress::Ready(assignment(committed, uid));
         }
+        let revision = committed.revision;
+        self.clear_the_way(uid, name);
+        Progress::Cutting { revision }
     }
 
     /// The node on which a pod has a promise.
@@ -152,6 +153,7 @@ impl ClusterIndex {
     /// The pod is bound. The watch will show the same later.
     pub fn bound(&mut self, uid: &PodUid, key: &PodKey, node: &NodeName) {
         self.posting.remove(uid);
+        self.uses.note_bound(uid);
         if !self.places.contains_key(uid) {
             return;
         }

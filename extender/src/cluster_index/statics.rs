@@ -98,6 +98,8 @@ pub(super) struct Statics {
     closed: HashSet<NodeName>,
     /// It is not known yet which of them a former leader has begun to change: no pod may come to any.
     are_unknown: bool,
+    /// A former leader may have Bindings under way: no pod may come to any.
+    are_waiting: bool,
 }
 
 impl Statics {
@@ -235,7 +237,7 @@ impl Statics {
 
     /// Lets no pod come to a node from now on, if none is there and none is on its way. Whether it is so.
     pub fn close(&mut self, node: &NodeName) -> bool {
-        let is_free = !self.here.contains_key(node);
+        let is_free = !self.are_waiting && !self.here.contains_key(node);
         if is_free {
             self.closed.insert(node.clone());
         }
@@ -250,6 +252,15 @@ impl Statics {
     /// Whether it is not known yet to which nodes no pod may come.
     pub fn set_unknown(&mut self, are_unknown: bool) {
         self.are_unknown = are_unknown;
+    }
+
+    /// Whether a former leader's Bindings are waited out.
+    pub fn set_waiting(&mut self, are_waiting: bool) {
+        self.are_waiting = are_waiting;
+    }
+
+    pub fn are_waiting(&self) -> bool {
+        self.are_waiting
     }
 
     /// Lets pods come to the nodes that are closed, but for these. Those that it opened.

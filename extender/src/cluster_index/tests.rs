@@ -11,7 +11,7 @@ use std::time::Instant;
 
 const SMALL: &str = "nvidia.com/mig-1g.10gb";
 
-fn gpu_node(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> GpuNode {
+pub(super) fn gpu_node(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> GpuNode {
     let mut node = GpuNode::new(&"n".into());
     node.metadata.uid = Some("object".into());
     node.spec = Some(json!(spec));

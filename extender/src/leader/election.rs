@@ -24,9 +24,22 @@ pub enum Decision {
     Take {
         /// One more than ever seen, so that each leader has an epoch of its own, above all before it.
         transitions: u64,
+        /// How the leader before ended.
+        former: Former,
     },
     /// It is another's.
     Wait,
+}
+
+/// How the leader before ended, as far as the Lease tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Former {
+    /// There is no Lease: nobody has led, or the Lease was deleted.
+    Unknown,
+    /// It gave the Lease back. A leader does so only when no Binding of its own, or of a leader before it, may still be made.
+    GaveBack,
+    /// It vanished: requests that it sent may still be under way.
+    Vanished,
 }
 
 /// A candidate's memory of the Lease.
@@ -54,8 +67,12 @@ impl Election {
     /// Decides by what was read now. A Lease in our own name is one of an earlier life, and taken as any other.
     pub fn decide(&mut self, record: Option<&Record>, now: Instant) -> Decision {
         self.most = self.most.max(record.map(|record| record.transitions));
-        let take = Decision::Take { transitions: self.most.map_or(0, |most| most.saturating_add(1)) };
-        let Some(record) = record else { return take };
+        let transitions = self.most.map_or(0, |most| most.saturating_add(1));
+        let take = |former| Decision::Take { transitions, former };
+        let Some(record) = record else { return take(Former::Unknown) };
+        if record.holder.is_empty() {
+            return take(Former::GaveBack);
+        }
         let since = match &self.seen {
             Some((version, since)) if *version == record.version => *since,
             _ => {
@@ -63,8 +80,8 @@ impl Election {
                 now
             }
         };
-        let free = record.holder.is_empty() || record.holder == self.identity;
-        if free || now.duration_since(since) >= record.duration { take } else { Decision::Wait }
+        let is_over = record.holder == self.identity || now.duration_since(since) >= record.duration;
+        if is_over { take(Former::Vanished) } else { Decision::Wait }
     }
 }
 
@@ -81,6 +98,10 @@ mod tests {
         }
     }
 
+    fn take(transitions: u64, former: Former) -> Decision {
+        Decision::Take { transitions, former }
+    }
+
     fn election() -> (Election, Instant) {
         (Election::new("me".into()), Instant::now())
     }
@@ -88,28 +109,28 @@ mod tests {
     #[test]
     fn a_lease_that_nobody_made_is_taken_as_the_first() {
         let (mut election, now) = election();
-        assert_eq!(election.decide(None, now), Decision::Take { transitions: 0 });
+        assert_eq!(election.decide(None, now), take(0, Former::Unknown));
     }
 
     #[test]
     fn a_lease_that_was_lost_or_set_back_gives_no_epoch_twice() {
         let (mut election, now) = election();
         assert_eq!(election.decide(Some(&record("other", 4, "1")), now), Decision::Wait);
-        assert_eq!(election.decide(None, now), Decision::Take { transitions: 5 });
+        assert_eq!(election.decide(None, now), take(5, Former::Unknown));
         election.held(8);
-        assert_eq!(election.decide(Some(&record("", 2, "1")), now), Decision::Take { transitions: 9 });
+        assert_eq!(election.decide(Some(&record("", 2, "1")), now), take(9, Former::GaveBack));
     }
 
     #[test]
     fn a_released_lease_is_taken_at_once() {
         let (mut election, now) = election();
-        assert_eq!(election.decide(Some(&record("", 4, "1")), now), Decision::Take { transitions: 5 });
+        assert_eq!(election.decide(Some(&record("", 4, "1")), now), take(5, Former::GaveBack));
     }
 
     #[test]
     fn an_earlier_life_of_the_same_identity_is_another_leader() {
         let (mut election, now) = election();
-        assert_eq!(election.decide(Some(&record("me", 4, "1")), now), Decision::Take { transitions: 5 });
+        assert_eq!(election.decide(Some(&record("me", 4, "1")), now), take(5, Former::Vanished));
     }
 
     #[test]
@@ -121,6 +142,6 @@ mod tests {
         assert_eq!(election.decide(Some(&record("other", 4, "2")), at(11)), Decision::Wait, "it was renewed");
         assert_eq!(election.decide(Some(&record("other", 4, "2")), at(20)), Decision::Wait);
         let taken = election.decide(Some(&record("other", 4, "2")), at(21));
-        assert_eq!(taken, Decision::Take { transitions: 5 });
+        assert_eq!(taken, take(5, Former::Vanished));
     }
 }

@@ -1,12 +1,13 @@
 //! Reading and writing the Lease.
 
-use super::election::{Decision, Election, Record};
+use super::deadline::Deadline;
+use super::election::{Decision, Election, Former, Record};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kerf_runtime::shutdown::CancellationToken;
 use kube::api::{Api, ObjectMeta, PostParams};
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 /// Which Lease, by whom, for how long.
 #[derive(Debug, Clone)]
@@ -51,7 +52,9 @@ pub struct Candidate {
 pub struct Held {
     lease: Lease,
     transitions: u64,
-    renewed: Instant,
+    deadline: Deadline,
+    former: Former,
+    since: Instant,
 }
 
 impl Held {
@@ -59,6 +62,24 @@ impl Held {
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.transitions + 1
+    }
+
+    /// Until when this leader may act.
+    #[must_use]
+    pub fn deadline(&self) -> &Deadline {
+        &self.deadline
+    }
+
+    /// How the leader before ended.
+    #[must_use]
+    pub fn former(&self) -> Former {
+        self.former
+    }
+
+    /// When the Lease was taken: the leader before has sent nothing since.
+    #[must_use]
+    pub fn since(&self) -> Instant {
+        self.since
     }
 
     /// Raises the epoch, where specs or the webhook know higher ones than the Lease: it was deleted. The next renewal writes it.
@@ -94,12 +115,17 @@ impl Candidate {
 
     /// Renews the Lease until it is lost or `stop`.
     pub async fn keep(&self, held: &mut Held, stop: &CancellationToken) {
-        while held.renewed.elapsed() < self.settings.give_up_after() {
+        // Each wait ends at the deadline, and after each the clock decides: a process that was frozen renews nothing.
+        while let Some(deadline) = held.deadline.at().filter(|at| Instant::now() < *at) {
+            let within = |wait| deadline.min(Instant::now() + wait).into();
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = sleep(self.settings.renew_every()) => {}
+                () = sleep_until(within(self.settings.renew_every())) => {}
             }
-            match timeout(PATIENCE, self.renew(held)).await {
+            if held.deadline.has_passed() {
+                break;
+            }
+            match timeout_at(within(PATIENCE), self.renew(held)).await {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
                     tracing::error!(lease = self.name(), "the lease was taken by another");
@@ -117,13 +143,17 @@ impl Candidate {
         self.election.held(held.transitions);
     }
 
-    /// Gives the Lease back, so that a successor need not wait for its end.
+    /// Gives the Lease back, so that a successor need not wait for its end. Nothing that this leader sent may be under way.
     pub async fn release(&self, held: Held) {
+        let Some(deadline) = held.deadline.at() else { return };
+        // The successor writes from now on.
+        held.deadline.end();
         let mut lease = held.lease.clone();
         lease.spec = Some(LeaseSpec { holder_identity: Some(String::new()), ..self.spec(&held, &lease) });
         let params = PostParams::default();
         let replace = self.api.replace(&self.settings.name, &params, &lease);
-        match timeout(PATIENCE, replace).await {
+        let until = deadline.min(Instant::now() + PATIENCE);
+        match timeout_at(until.into(), replace).await {
             Ok(Ok(_)) => tracing::info!(lease = self.name(), "lease released"),
             Ok(Err(error)) => tracing::warn!(lease = self.name(), %error, "failed to release the lease"),
             Err(_) => tracing::warn!(lease = self.name(), "failed to release the lease in time"),
@@ -134,7 +164,7 @@ impl Candidate {
         let found = self.api.get_opt(&self.settings.name).await?;
         let record = found.as_ref().map(record);
         let now = Instant::now();
-        let Decision::Take { transitions } = self.election.decide(record.as_ref(), now) else {
+        let Decision::Take { transitions, former } = self.election.decide(record.as_ref(), now) else {
             return Ok(None);
         };
         let metadata = ObjectMeta {
@@ -144,7 +174,8 @@ impl Candidate {
         };
         let exists = found.is_some();
         let lease = found.unwrap_or(Lease { metadata, spec: None });
-        let mut held = Held { lease, transitions, renewed: now };
+        let deadline = Deadline::new(now + self.settings.give_up_after());
+        let mut held = Held { lease, transitions, deadline, former, since: now };
         let mut lease = held.lease.clone();
         let fresh = LeaseSpec { acquire_time: Some(wall_clock()), ..self.spec(&held, &Lease::default()) };
         lease.spec = Some(fresh);
@@ -172,7 +203,8 @@ impl Candidate {
         lease.spec = Some(self.spec(held, &lease));
         match self.api.replace(&self.settings.name, &PostParams::default(), &lease).await {
             Ok(lease) => {
-                (held.lease, held.renewed) = (lease, now);
+                held.lease = lease;
+                held.deadline.extend(now + self.settings.give_up_after());
                 Ok(true)
             }
             Err(kube::Error::Api(status)) if status.code == 409 || status.code == 404 => {

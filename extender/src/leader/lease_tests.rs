@@ -96,6 +96,36 @@ async fn a_leader_that_cannot_renew_gives_up_before_another_may_take_over() {
     assert!(took >= Duration::from_millis(1900) && took < Duration::from_millis(2950), "{took:?}");
 }
 
+/// A wait of its own, the pause between renewals or a time-out, does not count: the deadline is the Lease's.
+#[tokio::test]
+async fn a_leader_whose_renewal_hangs_gives_up_at_the_deadline() {
+    let api = ApiStandIn::new();
+    let a = &mut candidate(&api, "a");
+    let mut held = a.acquire(|| ()).await;
+    let began = Instant::now();
+    api.fail([Fault::Answer(500), Fault::Answer(500), Fault::NoReply]);
+    a.keep(&mut held, &CancellationToken::new()).await;
+    assert!(held.deadline().has_passed());
+    let took = began.elapsed();
+    assert!(
+        took < Duration::from_millis(2950),
+        "another may lead after 3 s, and this one stopped after {took:?}"
+    );
+}
+
+#[tokio::test]
+async fn after_the_deadline_nothing_is_released_or_renewed() {
+    let api = ApiStandIn::new();
+    let a = &mut candidate(&api, "a");
+    let mut held = a.acquire(|| ()).await;
+    held.deadline().end();
+    let writes = api.requests(&http::Method::PUT);
+    a.keep(&mut held, &CancellationToken::new()).await;
+    a.release(held).await;
+    assert_eq!(api.requests(&http::Method::PUT), writes);
+    assert_eq!(holder(&api), "a");
+}
+
 #[tokio::test]
 async fn a_replica_that_led_before_the_lease_was_deleted_leads_by_a_higher_epoch() {
     let api = ApiStandIn::new();

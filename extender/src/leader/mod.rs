@@ -10,12 +10,15 @@
 //! |---|---|
 //! | `election` | when a Lease may be taken, from what was seen of it and when |
 //! | `lease` | reading and writing it |
+//! | `deadline` | until when a leader may write |
 //! | `role` | to which replica the Service leads |
 
+mod deadline;
 mod election;
 mod lease;
 mod role;
 
-pub use election::{Decision, Election, Record};
+pub use deadline::{Deadline, Overdue};
+pub use election::{Decision, Election, Former, Record};
 pub use lease::{Candidate, Held, LeaseSettings};
 pub use role::OwnPod;

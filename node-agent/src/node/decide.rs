@@ -136,7 +136,8 @@ impl Node {
         }
         let next_recovery = self.recover(now);
         let steps = self.steps(knows_all, now);
-        let existing = self.existing();
+        let mut existing = self.existing();
+        self.keep_offered_first(&mut existing);
         self.remember_origins();
         self.tell_mismatches();
         let mut unserved = self.note_unserved(&existing, now);
@@ -179,6 +180,15 @@ impl Node {
             wake: wakes.flatten().min(),
             status: self.status(&offered.waiting),
         }
+    }
+
+    /// What the kubelet offers already comes first: its pod may be bound. A slice that was promised earlier and is made only now
+    /// waits for it.
+    fn keep_offered_first(&self, existing: &mut [ExistingSlice]) {
+        existing.sort_by_key(|slice| {
+            let name = slice.reservation.as_ref().map(|reservation| reservation.resource);
+            !name.is_some_and(|name| self.advertised.is_acknowledged(name, &slice.device))
+        });
     }
 
     fn kept(&mut self, knows_holders: bool) -> Option<Kept> {

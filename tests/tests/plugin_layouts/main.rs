@@ -30,7 +30,8 @@ async fn cluster() -> anyhow::Result<Cluster> {
     let mut options = ClusterOptions::new(Vec::new());
     options.control_plane.controller_manager = false;
     options.policy = Some(shipped.path().to_owned());
-    options.extender_flags.extend(["--plugin-timeout=4s".to_owned(), "--plugin-config-delay=1s".to_owned()]);
+    let flags = ["--plugin-timeout=4s", "--plugin-config-delay=1s", "--request-lifetime=1s"];
+    options.extender_flags.extend(flags.map(str::to_owned));
     let cluster = Cluster::start(options, |_| ()).await?;
     cluster.plane().apply(&cluster_policy_crd()?).await?;
     cluster.plane().definitions_established().await?;

@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 const CRD: &str = include_str!("../../../../deploy/base/gpunodes.kerf.dev.yaml");
 
 /// The policies that `deploy/base/guard` installs.
-const GUARDS: [&str; 9] = [
+const GUARDS: [&str; 10] = [
     "bindings.guard",
     "extender.guard",
     "gpunodes.guard",
     "gpunodes-status.guard",
+    "leader.guard",
     "node-agent.guard",
     "pods.guard",
     "schedulers.guard",

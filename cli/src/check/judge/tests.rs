@@ -100,6 +100,7 @@ pub(super) fn good() -> Observed {
         "extender",
         "gpunodes",
         "gpunodes-status",
+        "leader",
         "node-agent",
         "pods",
         "schedulers",

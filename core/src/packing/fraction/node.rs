@@ -150,6 +150,12 @@ impl Node {
         Self { cpu, memory, model, gpus, size: Size { cpu, memory } }
     }
 
+    /// The node when others leave so much of its CPU and memory; at most what it has.
+    #[must_use]
+    pub fn with_left(self, cpu: CpuMilli, memory: MemoryMib) -> Self {
+        Self { cpu: cpu.min(self.size.cpu), memory: memory.min(self.size.memory), ..self }
+    }
+
     /// CPU left.
     #[must_use]
     pub fn cpu(&self) -> CpuMilli {

@@ -10,6 +10,7 @@ mod churn;
 mod faults;
 mod fuzz;
 mod install;
+mod leaders;
 mod outage;
 mod process;
 mod report;
@@ -42,6 +43,8 @@ enum Bench {
     Outage(outage::Args),
     /// From `helm install` to the first pod on a slice.
     Install(install::Args),
+    /// The extender's leader is killed, frozen and cut off under a churn of pods.
+    Leaders(leaders::Args),
     /// Random bytes and documents into all that reads what users write.
     Fuzz(fuzz::Args),
 }
@@ -57,6 +60,7 @@ async fn main() -> anyhow::Result<()> {
         Bench::Admission(args) => admission::run(&args).await,
         Bench::Outage(args) => outage::run(&args).await,
         Bench::Install(args) => install::run(&args).await,
+        Bench::Leaders(args) => leaders::run(&args).await,
         Bench::Fuzz(args) => fuzz::run(&args),
     }
 }

@@ -1,0 +1,50 @@
+//! A reservation that nobody uses blocks no other.
+//!
+//! Of one resource name a node offers the first reservation that is not allocated yet, and such as are worth the same
+//! (`kerf_core::offer`). The others wait until its pod is bound and has its device. A pod in the scheduler's backoff may come
+//! late or never: its reservation makes way for a pod whose bind is open. Its slice stays, idle.
+
+use super::{ClusterIndex, Why};
+use kerf_core::contract::{SliceState, WantedSlice};
+use kerf_core::names::{NodeName, PodUid};
+
+impl ClusterIndex {
+    /// Releases the reservations that nobody uses and that keep the pod's slices on this node waiting. Of two pods that block each
+    /// other the one whose bind is open goes on; where both are, the one whose bind ends last.
+    pub(super) fn clear_the_way(&mut self, uid: &PodUid, name: &NodeName) {
+        for blocking in self.blocking(uid, name) {
+            if self.is_unused(&blocking) {
+                self.release_unused(&blocking, Why::Blocking);
+            }
+        }
+    }
+
+    /// The pods behind whose reservations the pod's slices wait, by what the agent has said of the newest spec.
+    fn blocking(&self, uid: &PodUid, name: &NodeName) -> Vec<PodUid> {
+        let Some(node) = self.nodes.get(name) else { return Vec::new() };
+        let (Ok(spec), Ok(status)) = (&node.spec, &node.status) else { return Vec::new() };
+        let spec = spec.committed();
+        if status.observed_revision < spec.revision {
+            return Vec::new();
+        }
+        let observed = |slice: &WantedSlice| status.slice(&slice.id);
+        let is_waiting =
+            |slice: &&WantedSlice| observed(slice).is_some_and(|s| s.state == SliceState::Waiting);
+        let of_pod = spec.slices.iter().filter(|s| s.reservation.as_ref().is_some_and(|r| r.uid == *uid));
+        let names = of_pod.filter(is_waiting).filter_map(|s| Some(s.reservation.as_ref()?.resource));
+        let first_of = |name| {
+            let free = spec.slices.iter().filter(|s| observed(s).is_none_or(|s| s.holder.is_none()));
+            let mut of_name = free.filter(|s| s.reservation.as_ref().is_some_and(|r| r.resource == name));
+            // The node goes on offering what it offers, though another was reserved before.
+            let is_offered =
+                |slice: &&WantedSlice| observed(slice).is_some_and(|s| s.state == SliceState::Ready);
+            let first = of_name.clone().find(is_offered).or_else(|| of_name.next());
+            first.and_then(|slice| slice.reservation.as_ref())
+        };
+        names.filter_map(first_of).map(|r| r.uid.clone()).filter(|first| first != uid).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "blocking_tests.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+//! Reservations that nobody uses: how long they stay, and when they go.
+//!
+//! The scheduler does not tell when it gives up a pod. So a reservation lives for a while after it was of use last: after the
+//! pod's bind ended, or a filter was offered its node. Then it is released, whether the scheduler asks for the pod again or not.
+
+use super::{ClusterIndex, Why};
+use hashbrown::{HashMap, HashSet};
+use kerf_core::names::{NodeName, PodUid};
+use std::time::{Duration, Instant};
+
+/// How long things outlive what is known of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a reservation of a pod that is not bound stays after it was of use last.
+    pub reservation: Duration,
+    /// How long a request may live in the API server after its sender has given it up.
+    pub request: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { reservation: Duration::from_mins(1), request: super::UNCERTAIN }
+    }
+}
+
+/// What reservations are used for.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    /// Binds under way, by pod.
+    binds: HashMap<PodUid, u32>,
+    /// When each reservation was of use last.
+    last: HashMap<PodUid, Instant>,
+    /// Pods that were bound here, whatever an old event of the watch says.
+    bound: HashSet<PodUid>,
+}
+
+impl Uses {
+    pub fn note_bound(&mut self, uid: &PodUid) {
+        self.bound.insert(uid.clone());
+    }
+}
+
+impl ClusterIndex {
+    /// Reservations and requests live so long.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// A bind of the pod begins. Each beginning has its [`end_bind`](Self::end_bind).
+    pub fn begin_bind(&mut self, uid: &PodUid) {
+        *self.uses.binds.entry(uid.clone()).or_default() += 1;
+    }
+
+    /// A bind of the pod ended, however it did. Binds that wait for what the pod has look again.
+    pub fn end_bind(&mut self, uid: &PodUid, node: &NodeName, now: Instant) {
+        if let Some(count) = self.uses.binds.get_mut(uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.uses.binds.remove(uid);
+            }
+        }
+        if self.place_of(uid).is_some() {
+            self.uses.last.insert(uid.clone(), now);
+            if self.is_unused(uid) {
+                self.effects.changed.insert(node.clone());
+            }
+        }
+    }
+
+    /// The scheduler was offered the node of the pod's reservation.
+    pub fn was_of_use(&mut self, uid: &PodUid, now: Instant) {
+        self.uses.last.insert(uid.clone(), now);
+    }
+
+    /// Does what is due by time alone. To be called about once a second.
+    pub fn tick(&mut self, now: Instant) {
+        if self.is_listed() {
+            self.reopen_statics(now);
+            self.look_into_posts(now);
+            self.expire_reservations(now);
+        }
+    }
+
+    fn expire_reservations(&mut self, now: Instant) {
+        let reserved = self.places.keys().chain(self.statics.promises().map(|(uid, _)| uid));
+        let reserved: HashSet<PodUid> = reserved.cloned().collect();
+        self.uses.last.retain(|uid, _| reserved.contains(uid));
+        self.uses.bound.retain(|uid| reserved.contains(uid));
+        for uid in reserved {
+            let since = *self.uses.last.entry(uid.clone()).or_insert(now);
+            if now.saturating_duration_since(since) >= self.limits.reservation && self.is_unused(&uid) {
+                self.release_unused(&uid, Why::Expired);
+            }
+        }
+    }
+
+    /// Whether nothing says that a reservation will be needed in a moment: no bind is under way, and no Binding was made or may
+    /// yet be made. A pod of which nothing is known may be bound.
+    pub(super) fn is_unused(&self, uid: &PodUid) -> bool {
+        let is_unbound = match self.pods.get(uid) {
+            Some(pod) => pod.node.is_none(),
+            // Pods that ask NVIDIA's device plugin and not kerf are seen only once they are bound.
+            None => self.statics.promised(uid).is_some(),
+        };
+        is_unbound
+            && !self.uses.binds.contains_key(uid)
+            && !self.uses.bound.contains(uid)
+            && !self.is_posting(uid)
+    }
+
+    pub(super) fn release_unused(&mut self, uid: &PodUid, why: Why) {
+        let promised =
+            self.statics.promised(uid).map(|promised| (promised.key.clone(), promised.node.clone()));
+        if let Some((pod, node)) = promised.filter(|_| self.release_static(uid)) {
+            tracing::info!(%pod, %uid, %node, %why, "released");
+        } else {
+            self.release(uid, why);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "lifetime_tests.rs"]
+mod tests;

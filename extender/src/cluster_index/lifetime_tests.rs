@@ -1,0 +1,69 @@
+use super::super::tests::{index, known, reserve, uid, write};
+use super::*;
+use kerf_core::names::PodKey;
+
+const LIFETIME: Duration = Duration::from_mins(1);
+
+fn key() -> PodKey {
+    PodKey::new("default", "a")
+}
+
+fn released(index: &mut ClusterIndex) -> Vec<Why> {
+    index.take_effects().released.into_iter().map(|released| released.why).collect()
+}
+
+#[test]
+fn a_reservation_that_nobody_uses_is_released_after_its_lifetime() {
+    let (mut index, start) = (index(), Instant::now());
+    reserve(&mut index, "a");
+    index.tick(start);
+    index.tick(start + LIFETIME.mul_f32(0.99));
+    assert_eq!(released(&mut index), []);
+    index.tick(start + LIFETIME);
+    assert_eq!(released(&mut index), [Why::Expired]);
+    assert_eq!(index.place_of(&uid("a")), None);
+}
+
+#[test]
+fn each_use_begins_the_lifetime_anew() {
+    let (mut index, start) = (index(), Instant::now());
+    reserve(&mut index, "a");
+    index.tick(start);
+    index.was_of_use(&uid("a"), start + LIFETIME / 2);
+    index.tick(start + LIFETIME);
+    index.begin_bind(&uid("a"));
+    index.begin_bind(&uid("a"));
+    index.end_bind(&uid("a"), &"n".into(), start + LIFETIME);
+    index.tick(start + LIFETIME * 3);
+    assert_eq!(released(&mut index), [], "a bind is open");
+    index.end_bind(&uid("a"), &"n".into(), start + LIFETIME * 3);
+    index.tick(start + LIFETIME.mul_f32(3.9));
+    assert_eq!(released(&mut index), []);
+    index.tick(start + LIFETIME * 4);
+    assert_eq!(released(&mut index), [Why::Expired]);
+}
+
+#[test]
+fn a_reservation_of_a_pod_that_is_bound_or_may_be_does_not_expire() {
+    type Step = fn(&mut ClusterIndex);
+    let keeps: [Step; 4] = [
+        |index| index.show_pod(known("a", Some("n"))),
+        |index| {
+            index.bound(&uid("a"), &key(), &"n".into());
+            // An event from before.
+            index.show_pod(known("a", None));
+        },
+        |index| index.begin_post(&uid("a"), &key(), Instant::now()),
+        // Its label was taken away: it may be bound since.
+        |index| index.hide_pod(&known("a", None)),
+    ];
+    for (number, keep) in keeps.into_iter().enumerate() {
+        let (mut index, start) = (index(), Instant::now());
+        reserve(&mut index, "a");
+        write(&mut index);
+        keep(&mut index);
+        index.tick(start);
+        index.tick(start + LIFETIME * 2);
+        assert_eq!(released(&mut index), [], "{number}");
+    }
+}

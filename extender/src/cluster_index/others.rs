@@ -1,0 +1,51 @@
+//! CPU and memory that pods without kerf's label take of their nodes.
+
+use crate::compute::Compute;
+use crate::pod::KnownPod;
+use hashbrown::HashMap;
+use kerf_core::names::{NodeName, PodUid};
+
+/// The pods without kerf's label that are bound and live.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    pods: HashMap<PodUid, (NodeName, Compute)>,
+    nodes: HashMap<NodeName, Compute>,
+}
+
+impl Others {
+    /// What they take of a node together.
+    pub fn on(&self, node: &NodeName) -> Compute {
+        self.nodes.get(node).copied().unwrap_or_default()
+    }
+
+    /// A pod as the watch shows it.
+    pub fn show(&mut self, pod: &KnownPod) {
+        let Some(node) = pod.node.as_ref().filter(|_| !pod.ended) else { return self.hide(&pod.uid) };
+        if self.pods.get(&pod.uid).is_some_and(|(at, takes)| at == node && *takes == pod.compute) {
+            return;
+        }
+        self.hide(&pod.uid);
+        self.pods.insert(pod.uid.clone(), (node.clone(), pod.compute));
+        let taken = self.nodes.entry(node.clone()).or_default();
+        *taken = taken.plus(pod.compute);
+    }
+
+    /// A pod is gone.
+    pub fn hide(&mut self, uid: &PodUid) {
+        let Some((node, takes)) = self.pods.remove(uid) else { return };
+        let left = self.nodes.get(&node).copied().unwrap_or_default().minus(takes);
+        if left == Compute::default() {
+            self.nodes.remove(&node);
+        } else {
+            self.nodes.insert(node, left);
+        }
+    }
+
+    /// Forgets the others.
+    pub fn retain(&mut self, is_shown: impl Fn(&PodUid) -> bool) {
+        let gone: Vec<PodUid> = self.pods.keys().filter(|uid| !is_shown(uid)).cloned().collect();
+        for uid in &gone {
+            self.hide(uid);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The extender's leader is killed, frozen and cut off, again and again, under a churn of pods. It can be stopped and resumed.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use clap::Args as ClapArgs;
+use kerf_tests::cluster::root;
+use kerf_tests::leaders::{Blow, Rounds};
+use serde::{Deserialize, Serialize};
+
+use crate::report::{Figure, print, print_figures};
+
+/// A leader that is frozen or cut off stays so for this long: much longer than its Lease.
+const LASTS: Duration = Duration::from_secs(15);
+
+/// How often.
+#[derive(Debug, ClapArgs)]
+pub struct Args {
+    /// Rounds in all, of which each third kills, freezes or cuts off the leader.
+    #[arg(long, default_value_t = 200)]
+    rounds: u32,
+    /// Goes on where the last run stopped.
+    #[arg(long)]
+    resume: bool,
+    /// Stops after so many minutes, to be resumed.
+    #[arg(long)]
+    minutes: Option<u64>,
+}
+
+/// What was found so far.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+struct State {
+    rounds: u32,
+    double: usize,
+    overcommitted: usize,
+    left_behind: usize,
+}
+
+impl State {
+    fn path() -> PathBuf {
+        root().join("target/leaders-bench.json")
+    }
+
+    fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read(path)
+            .with_context(|| format!("failed to read {}: there is nothing to resume", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is no state of this bench", path.display()))
+    }
+
+    fn write(&self, path: &Path) -> anyhow::Result<()> {
+        std::fs::write(path, serde_json::to_vec(self)?)
+            .with_context(|| format!("failed to write {}", path.display()))
+    }
+}
+
+/// Strikes and prints.
+pub async fn run(args: &Args) -> anyhow::Result<()> {
+    let path = State::path();
+    let mut state = if args.resume { State::read(&path)? } else { State::default() };
+    let began = Instant::now();
+    let is_late = || args.minutes.is_some_and(|minutes| began.elapsed() >= Duration::from_secs(60 * minutes));
+    if state.rounds < args.rounds {
+        let mut rounds = Rounds::start(u64::from(state.rounds) + 1).await?;
+        while state.rounds < args.rounds && !is_late() {
+            let blow = Blow::ALL[state.rounds as usize % Blow::ALL.len()];
+            let found = rounds.round(blow, LASTS).await.with_context(|| rounds.log_tails())?;
+            state.rounds += 1;
+            state.double += found.double.len();
+            state.overcommitted += found.overcommitted.len();
+            state.left_behind += found.left_behind.len();
+            state.write(&path)?;
+            for text in found.all() {
+                print(&format!("round {}, {blow:?}: {text}", state.rounds));
+            }
+            let seconds = began.elapsed().as_secs();
+            print(&format!("# round {} of {}: {blow:?}; {seconds} s; {state:?}", state.rounds, args.rounds));
+        }
+        rounds.stop().await?;
+    }
+    print(&format!("leaders: {} rounds of {}", state.rounds, args.rounds));
+    let count = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
+    print_figures(&[
+        Figure::at_most("double holdings", count(state.double), 0.0),
+        Figure::at_most("overcommitted nodes", count(state.overcommitted), 0.0),
+        Figure::at_most("reservations left behind after their lifetime", count(state.left_behind), 0.0),
+    ]);
+    let wrongs = state.double + state.overcommitted + state.left_behind;
+    ensure!(wrongs == 0, "{wrongs} wrongs in {} rounds", state.rounds);
+    ensure!(
+        state.rounds == args.rounds,
+        "{} rounds are left: run it again with --resume",
+        args.rounds - state.rounds
+    );
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! A replica's way to the API server, which can be cut and can hold back Bindings. A request that entered it arrives, however late,
+//! and whether its sender still waits for the answer or lives: as in a network.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use futures::StreamExt as _;
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// The largest request that kerf sends.
+const BODY_LIMIT: usize = 4 << 20;
+
+/// What passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Everything.
+    Open,
+    /// All but Bindings, which wait.
+    WithoutBindings,
+    /// Nothing: requests and answers wait.
+    Cut,
+}
+
+/// What entered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Entered {
+    /// Bindings.
+    pub bindings: usize,
+    /// All writes.
+    pub writes: usize,
+}
+
+struct Shared {
+    client: Client,
+    gate: watch::Sender<Gate>,
+    entered: watch::Sender<Entered>,
+}
+
+/// The way, in plain HTTP. It ends when it is dropped.
+pub struct Link {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    serving: AbortHandle,
+}
+
+impl Link {
+    /// A way by which requests are sent as `client` is.
+    pub async fn start(client: Client) -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let (gate, entered) = (watch::Sender::new(Gate::Open), watch::Sender::default());
+        let shared = Arc::new(Shared { client, gate, entered });
+        let router = Router::new().fallback(pass).with_state(Arc::clone(&shared));
+        let serving = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, router).await {
+                tracing::error!(%error, "a replica's way to the API server ended");
+            }
+        });
+        Ok(Self { address, shared, serving: serving.abort_handle() })
+    }
+
+    /// Where the replica finds it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Lets this pass from now on.
+    pub fn set(&self, gate: Gate) {
+        self.shared.gate.send_replace(gate);
+    }
+
+    /// What has entered so far.
+    #[must_use]
+    pub fn entered(&self) -> Entered {
+        *self.shared.entered.borrow()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn pass(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (mut head, body) = request.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, BODY_LIMIT).await else {
+        return StatusCode::BAD_REQUEST.into_response();
+    };
+    let is_write = head.method != Method::GET;
+    let is_binding = is_write && head.uri.path().ends_with("/binding");
+    shared.entered.send_modify(|entered| {
+        entered.writes += usize::from(is_write);
+        entered.bindings += usize::from(is_binding);
+    });
+    head.headers.remove(header::HOST);
+    let request = http::Request::from_parts(head, kube::client::Body::from(body));
+    let mut gate = shared.gate.subscribe();
+    let sent = tokio::spawn(async move {
+        let passes = |gate: &Gate| match gate {
+            Gate::Open => true,
+            Gate::WithoutBindings => !is_binding,
+            Gate::Cut => false,
+        };
+        // The sender is in `shared`.
+        drop(gate.wait_for(passes).await);
+        shared.client.send(request).await.map(|answer| (answer, gate))
+    });
+    match sent.await {
+        Ok(Ok((answer, gate))) => {
+            let (head, body) = answer.into_parts();
+            let chunks = Body::new(body).into_data_stream().then(move |chunk| {
+                let mut gate = gate.clone();
+                async move {
+                    drop(gate.wait_for(|gate| *gate != Gate::Cut).await);
+                    chunk
+                }
+            });
+            Response::from_parts(head, Body::from_stream(chunks))
+        }
+        Ok(Err(error)) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+        Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
+    }
+}

@@ -1,0 +1,280 @@
+//! Blows at the extender's leader under a churn of pods on managed and static nodes, and what must hold after each.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kerf_nvml_mock::Model;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+
+use super::{Blow, Leaders};
+use crate::cluster::{Cluster, ClusterOptions, GpuServer, NodeSpec, pod, wait};
+use crate::oracle::Truth;
+use crate::pods::resource_of;
+use crate::random::Random;
+use crate::static_node::StaticServer;
+
+/// MIG on the managed node, replicas by time on the static ones. Nobody who waits is made anew.
+const POLICY: &str = "
+apiVersion: kerf.dev/v1alpha1
+kind: GpuPolicy
+metadata: {name: leaders}
+spec:
+  defaultIsolation: memory
+  isolation: {hardware: [mig, whole], memory: [mps], none: [time-slicing]}
+  waiting: {afterSeconds: 3600, then: tell}
+";
+/// A Lease that others may take after three seconds. A cut-off leader's requests arrive later than they may live, so that the fence
+/// is needed too.
+const FLAGS: [&str; 3] = ["--lease-duration=3s", "--reservation-lifetime=5s", "--request-lifetime=10s"];
+const STATIC: [&str; 2] = ["static-a", "static-b"];
+const GPU: &str = "nvidia.com/gpu";
+/// Replicas of each static node's GPU.
+const REPLICAS: u32 = 4;
+const ASKS: [(&str, &str); 4] =
+    [("10Gi", "hardware"), ("20Gi", "hardware"), ("4Gi", "none"), ("5Gi", "none")];
+/// How many pods there are, about.
+const PODS: usize = 20;
+/// Between two pods.
+const PAUSE: Duration = Duration::from_millis(150);
+/// Reservations outlive everybody by 15 s, and the scheduler's backoff is 10 s.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What was found after a blow that must never be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Devices that two pods hold.
+    pub double: Vec<String>,
+    /// Nodes with more pods than they have devices for, and pods that a kubelet refused.
+    pub overcommitted: Vec<String>,
+    /// Reservations that nobody uses, after their lifetime.
+    pub left_behind: Vec<String>,
+}
+
+impl Found {
+    /// Everything.
+    pub fn all(&self) -> impl Iterator<Item = &String> {
+        self.double.iter().chain(&self.overcommitted).chain(&self.left_behind)
+    }
+}
+
+/// A cluster with two replicas of the extender.
+pub struct Rounds {
+    cluster: Cluster,
+    leaders: Leaders,
+    statics: Vec<StaticServer>,
+    churn: Churn,
+    known: BTreeSet<String>,
+}
+
+struct Churn {
+    random: Random,
+    next: u64,
+    alive: Vec<String>,
+}
+
+impl Rounds {
+    /// Starts it. What is random depends on `seed`.
+    pub async fn start(seed: u64) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let policy = folder.path().join("policy.yaml");
+        std::fs::write(&policy, POLICY)?;
+        let mut options = ClusterOptions::new(vec![NodeSpec::new("h100", Model::H100, 2)]);
+        options.control_plane.controller_manager = false;
+        options.policy = Some(policy);
+        let mut cluster = Cluster::start(options, |_| ()).await?;
+        let mut statics = Vec::new();
+        for name in STATIC {
+            let mut node = StaticServer::start(cluster.plane(), name, labels()).await?;
+            node.serve(GPU, REPLICAS).await?;
+            statics.push(node);
+        }
+        // kube-scheduler knows one address. From now on it leads to whoever leads.
+        let address = std::fs::read_to_string(cluster.plane().dir().join("kerf-extender.address"))?;
+        let address: SocketAddr = address.trim().parse().context("the extender has no address")?;
+        cluster.extender().terminate(Duration::from_secs(10))?;
+        let policy = format!("--policy={}", cluster.policy_file().display());
+        let flags = [&FLAGS[..], &[policy.as_str()]].concat();
+        let leaders = Leaders::start(cluster.plane(), address, &flags).await?;
+        let churn =
+            Churn { random: Random::new(seed), next: seed.wrapping_mul(1_000_000), alive: Vec::new() };
+        let rounds = Self { cluster, leaders, statics, churn, known: BTreeSet::new() };
+        rounds.static_nodes_are_known().await?;
+        Ok(rounds)
+    }
+
+    async fn static_nodes_are_known(&self) -> anyhow::Result<()> {
+        let asks = pod("probe", &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "none")]);
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        wait(PATIENCE, "the webhook to know of static nodes", async || {
+            Ok(resource_of(&self.cluster.pods().create(&dry_run, &asks).await?)? == GPU)
+        })
+        .await
+    }
+
+    /// One blow under the churn, then everything that must hold once nothing is under way any more.
+    pub async fn round(&mut self, blow: Blow, lasts: Duration) -> anyhow::Result<Found> {
+        let pods = self.cluster.pods();
+        let Self { leaders, churn, .. } = self;
+        let before = Duration::from_millis(u64::try_from(churn.below(1500))?);
+        let (done, mut is_done) = tokio::sync::oneshot::channel::<()>();
+        let strike = async {
+            tokio::time::sleep(before).await;
+            let struck = leaders.strike(blow, lasts).await;
+            drop(done);
+            struck
+        };
+        let churning = async {
+            while is_done.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Empty) {
+                churn.step(&pods).await?;
+                tokio::time::sleep(PAUSE).await;
+            }
+            anyhow::Ok(())
+        };
+        let (struck, churned) = tokio::join!(strike, churning);
+        struck?;
+        churned?;
+        self.settle().await
+    }
+
+    async fn settle(&mut self) -> anyhow::Result<Found> {
+        let began = Instant::now();
+        loop {
+            let mut found = self.look().await?;
+            // Kubelet, NVML and API server are not looked at in the same moment.
+            if found.double.len() + found.overcommitted.len() > 0 {
+                let again = self.look().await?;
+                found.double.retain(|text| again.double.contains(text));
+                found.overcommitted.retain(|text| again.overcommitted.contains(text));
+            }
+            let is_broken = found.double.len() + found.overcommitted.len() > 0;
+            if is_broken || found.left_behind.is_empty() || began.elapsed() > PATIENCE {
+                if is_broken {
+                    found.left_behind.clear();
+                }
+                self.known.extend(found.all().cloned());
+                return Ok(found);
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// What is not as it should be now; `left_behind` may still be on its way.
+    async fn look(&self) -> anyhow::Result<Found> {
+        let client = self.cluster.plane().client();
+        let truth = Truth::of_nodes(client.clone(), self.cluster.nodes().iter().map(GpuServer::node)).await?;
+        let violations = truth.violations().into_iter().filter(|text| !self.known.contains(text));
+        let (double, overcommitted) = violations.partition(|text| text.contains(" is held by "));
+        let mut found = Found { double, overcommitted, left_behind: truth.unexplained() };
+        let pods = Api::<Pod>::default_namespaced(client.clone()).list(&ListParams::default()).await?.items;
+        self.look_at_statics(&pods, &mut found);
+        let bound: BTreeSet<&str> = pods
+            .iter()
+            .filter(|pod| node_of(pod).is_some())
+            .filter_map(|pod| pod.metadata.uid.as_deref())
+            .collect();
+        for node in Api::<GpuNode>::all(client).list(&ListParams::default()).await? {
+            let reserved = node.read_spec()?.slices.into_iter().filter_map(|slice| slice.reservation);
+            let unbound = reserved.filter(|reservation| !bound.contains(reservation.uid.as_str()));
+            found
+                .left_behind
+                .extend(unbound.map(|r| format!("{} on {} for {}", r.resource, node.name(), r.pod)));
+        }
+        if !truth.is_settled() && found.left_behind.is_empty() {
+            found.left_behind.push("pods are half-way".to_owned());
+        }
+        Ok(found)
+    }
+
+    fn look_at_statics(&self, pods: &[Pod], found: &mut Found) {
+        let asks = |pod: &&Pod| resource_of(pod).is_ok_and(|resource| resource == GPU);
+        let pending = pods.iter().filter(asks).filter(|pod| node_of(pod).is_none());
+        let pending: Vec<&str> = pending.filter_map(|pod| pod.metadata.name.as_deref()).collect();
+        for server in &self.statics {
+            let here =
+                pods.iter().filter(asks).filter(|pod| node_of(pod) == Some(server.name()) && lives(pod));
+            let (here, all) = (here.count(), REPLICAS as usize);
+            if here > all {
+                found.overcommitted.push(format!("{here} pods on {} with {all} replicas", server.name()));
+            }
+            let refused = server.kubelet().failed_admissions();
+            let refused =
+                refused.iter().map(|f| format!("{}: {:?} failed: {}", server.name(), f.pod, f.message));
+            found.overcommitted.extend(refused.filter(|text| !self.known.contains(text)));
+            let mut held = BTreeSet::new();
+            let devices =
+                server.kubelet().allocations().into_values().filter_map(|mut held| held.remove(GPU));
+            for device in devices.flatten() {
+                if !held.insert(device.clone()) {
+                    found.double.push(format!("{device} on {} is held by two pods", server.name()));
+                }
+            }
+            if here < all && !pending.is_empty() {
+                found.left_behind.push(format!("{here} pods on {}, and {} waits", server.name(), pending[0]));
+            }
+        }
+    }
+
+    /// What the replicas have logged last.
+    #[must_use]
+    pub fn log_tails(&self) -> String {
+        self.leaders.log_tails()
+    }
+
+    /// Ends everything in order.
+    pub async fn stop(mut self) -> anyhow::Result<()> {
+        for replica in &mut self.leaders.replicas {
+            replica.child().terminate(Duration::from_secs(10))?;
+        }
+        self.cluster.stop().await
+    }
+}
+
+impl Churn {
+    /// Creates a pod or deletes one.
+    async fn step(&mut self, pods: &Api<Pod>) -> anyhow::Result<()> {
+        if self.below(2 * PODS) < self.alive.len() {
+            let at = self.below(self.alive.len());
+            let name = self.alive.swap_remove(at);
+            pods.delete(&name, &DeleteParams::default().grace_period(0)).await?;
+            return Ok(());
+        }
+        self.next += 1;
+        let name = format!("p{}", self.next);
+        let (amount, class) = ASKS[self.below(ASKS.len())];
+        let asks = pod(&name, &[(keys::GPU_MEMORY, amount), (keys::ISOLATION, class)]);
+        pods.create(&PostParams::default(), &asks).await?;
+        self.alive.push(name);
+        Ok(())
+    }
+
+    /// A number below `bound`.
+    fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.random.draw() >> 33).unwrap_or(0) % bound.max(1)
+    }
+}
+
+fn labels() -> Vec<(String, String)> {
+    let labels = [
+        ("gpu.product", "NVIDIA-A10G-SHARED"),
+        ("gpu.memory", "23028"),
+        ("gpu.count", "1"),
+        ("gpu.replicas", "4"),
+        ("gpu.sharing-strategy", "time-slicing"),
+    ];
+    labels.map(|(key, value)| (format!("nvidia.com/{key}"), value.to_owned())).into()
+}
+
+fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+fn lives(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    !matches!(phase, Some("Failed" | "Succeeded"))
+}

@@ -7,6 +7,7 @@ mod record;
 pub use keepers::Keepers;
 
 use crate::args::{Action, Args};
+use crate::device_plugin::Allocations;
 use crate::executor::Executor;
 use crate::gpu::GpuThread;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
@@ -147,6 +148,7 @@ fn channels(
     let (keepers, orders) = keepers::channels();
     let outlets = Outlets {
         events,
+        allocations: Allocations::default(),
         plugin_folder: args.device_plugin_dir.clone(),
         want_holders: Arc::new(Notify::new()),
         watched,
@@ -173,7 +175,14 @@ fn ask_kubelet(
 ) -> anyhow::Result<()> {
     let kubelet = pod_resources_of(args)?;
     let (wanted, events) = (Arc::clone(&outlets.want_holders), outlets.events.clone());
-    tasks.spawn(pod_resources::list_holders(kubelet.clone(), wanted, events.clone(), stop.clone()));
+    let allocations = outlets.allocations.clone();
+    tasks.spawn(pod_resources::list_holders(
+        kubelet.clone(),
+        wanted,
+        allocations,
+        events.clone(),
+        stop.clone(),
+    ));
     tasks.spawn(pod_resources::watch_allocatable(kubelet, acknowledgements, events, stop.clone()));
     Ok(())
 }

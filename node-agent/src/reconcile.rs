@@ -5,7 +5,7 @@
 
 use crate::access::AccessGrant;
 use crate::app::Keepers;
-use crate::device_plugin::{self, Served};
+use crate::device_plugin::{self, Allocations, Served};
 use crate::executor::{Executor, Outcome};
 use crate::gpu::limits::Limits;
 use crate::gpu::{GpuError, GpuEvent};
@@ -98,6 +98,8 @@ impl Events {
 pub struct Outlets {
     /// Events, for the servers that the loop starts.
     pub events: Events,
+    /// Allocations under way, during which the kubelet is not asked who holds what.
+    pub allocations: Allocations,
     /// The folder of the device plugin sockets.
     pub plugin_folder: PathBuf,
     /// Asks for the kubelet's account of holders.
@@ -428,7 +430,8 @@ impl Reconciler {
         }
         let serve = |name: ResourceName| {
             let list = watch::Sender::default();
-            (Served { name, list: list.subscribe() }, (name, list))
+            let allocations = self.outlets.allocations.clone();
+            (Served { name, list: list.subscribe(), allocations }, (name, list))
         };
         let (served, lists): (Vec<_>, Vec<_>) = new.into_iter().map(serve).unzip();
         self.lists.extend(lists);

@@ -45,6 +45,7 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
     };
     let outlets = Outlets {
         events: events.clone(),
+        allocations: Allocations::default(),
         plugin_folder: folder.to_owned(),
         want_holders: Arc::default(),
         watched: watch::Sender::default(),

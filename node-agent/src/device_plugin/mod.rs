@@ -4,8 +4,10 @@
 //! [`Node`](crate::node::Node).
 
 mod allocate;
+mod allocations;
 mod prefer;
 mod registration;
 mod server;
 
+pub use allocations::Allocations;
 pub use registration::{Served, serve};

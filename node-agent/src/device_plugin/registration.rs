@@ -4,6 +4,7 @@
 //! closed before new ones register: the kubelet takes the end of an old stream for the end of whatever is registered
 //! under its name by then.
 
+use super::Allocations;
 use super::server::{List, Plugin, Streams, options};
 use crate::kubelet_api::deviceplugin::RegisterRequest;
 use crate::kubelet_api::deviceplugin::device_plugin_server::DevicePluginServer;
@@ -44,6 +45,8 @@ pub struct Served {
     pub name: ResourceName,
     /// Its list.
     pub list: watch::Receiver<List>,
+    /// Where its allocations are noted.
+    pub allocations: Allocations,
 }
 
 /// Serves the names from `folder` until `stop`, and tells when they are registered and when they are not.
@@ -147,6 +150,7 @@ impl Run {
             name: served.name,
             list: served.list.clone(),
             events: events.clone(),
+            allocations: served.allocations.clone(),
             streams: streams.clone(),
             stop: run.clone(),
         };

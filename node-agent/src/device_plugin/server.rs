@@ -1,6 +1,6 @@
 //! The plugin of one resource name: its list as a stream, its grants, its preference.
 
-use super::{allocate, prefer};
+use super::{Allocations, allocate, prefer};
 use crate::kubelet_api::deviceplugin::device_plugin_server::DevicePlugin;
 use crate::kubelet_api::deviceplugin::{
     AllocateRequest, AllocateResponse, ContainerPreferredAllocationResponse, Device, DevicePluginOptions,
@@ -34,6 +34,7 @@ pub(super) struct Plugin {
     pub(super) name: ResourceName,
     pub(super) list: watch::Receiver<List>,
     pub(super) events: Events,
+    pub(super) allocations: Allocations,
     pub(super) streams: Streams,
     pub(super) stop: CancellationToken,
 }
@@ -86,6 +87,7 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
+        self.allocations.note();
         let list = self.list.borrow().clone();
         let answers = request.into_inner().container_requests.into_iter().map(|container| {
             let size = usize::try_from(container.allocation_size).unwrap_or(0);
@@ -102,6 +104,7 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
+        self.allocations.note();
         let containers = request.into_inner().container_requests;
         // The list is locked until the event is sent: whoever takes a device off the list learns of this first.
         let list = self.list.borrow();
@@ -116,6 +119,7 @@ impl DevicePlugin for Plugin {
             self.events.send(Event::Allocated(self.name, devices));
             container_responses.push(answer);
         }
+        self.allocations.note();
         Ok(Response::new(AllocateResponse { container_responses }))
     }
 

@@ -1,6 +1,7 @@
 //! Asks for holders whenever the agent wants to know, and never more often than allowed.
 
 use super::Pace;
+use crate::device_plugin::Allocations;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::kubelet_api::podresources::{ContainerDevices, ListPodResourcesRequest, ListPodResourcesResponse};
 use crate::node::{Foreign, Held, Holders};
@@ -22,10 +23,12 @@ const AFTER_ERROR: Duration = Duration::from_millis(500);
 /// The wait after the kubelet's limit was met.
 const AFTER_LIMIT: Duration = Duration::from_millis(20);
 
-/// Asks each time that `wanted` says so. Wishes that come while an answer is under way are one wish.
+/// Asks each time that `wanted` says so, and never during an allocation. Wishes that come while an answer is under way are one
+/// wish.
 pub async fn list_holders(
     mut client: PodResourcesListerClient<Channel>,
     wanted: Arc<Notify>,
+    allocations: Allocations,
     events: Events,
     stop: CancellationToken,
 ) {
@@ -36,6 +39,7 @@ pub async fn list_holders(
             () = stop.cancelled() => return,
         }
         pace.allow().await;
+        allocations.settled().await;
         match ask(&mut client).await {
             Ok(holders) => events.send(Event::Holders(Ok(holders))),
             Err(status) => {

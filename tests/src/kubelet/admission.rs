@@ -70,8 +70,6 @@ pub(super) async fn admit(
     // The node is not asked for where it cannot matter: most pods hold all that they and others ask for.
     if !peak.iter().all(|(resource, count)| covers(resource, count)) {
         let listed = node::allocatable(core).await.unwrap_or_default();
-        // Others were admitted meanwhile, which a kubelet does one after the other: what they use they have taken.
-        let taken = core.devices.taken_beside(&demand.uid);
         fit(&peak, &allocatable(&listed, taken), used)?;
     }
     Ok(unknown)

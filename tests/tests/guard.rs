@@ -181,7 +181,11 @@ async fn pods_of_system_namespaces_do_not_come_with_a_request() -> anyhow::Resul
     for namespace in ["kube-system", NAMESPACE] {
         let pods: Api<Pod> = Api::namespaced(cluster.plane().client(), namespace);
         for key in [keys::REQUEST, keys::ASSIGNMENT] {
-            let forged = pods.create(&PostParams::default(), &pod("forged", &[(key, "{}")])).await;
+            let mut forged = pod("forged", &[(key, "{}")]);
+            if let Some(spec) = &mut forged.spec {
+                spec.scheduler_name = Some("kerf-scheduler".to_owned());
+            }
+            let forged = pods.create(&PostParams::default(), &forged).await;
             let message = forged.err().context("a forged request was taken")?.to_string();
             assert!(message.contains("kerf gives no slices in this namespace"), "{message}");
         }

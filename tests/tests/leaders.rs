@@ -341,11 +341,13 @@ async fn the_api_server_refuses_a_binding_of_a_leader_that_was_followed() -> any
     };
     let refused = async || Ok(bind(Some("1")).await?.contains("does not lead any more"));
     wait(PATIENCE, "the fence to be in force, and to know the new leader", refused).await?;
-    for epoch in [None, Some("0"), Some(""), Some("-3"), Some("x")] {
+    for epoch in [Some("0"), Some("-3"), Some("x")] {
         let answer = bind(epoch).await?;
         ensure!(answer.contains("does not lead any more"), "{epoch:?}: {answer}");
     }
-    ensure!(bind(Some("2")).await? == "taken", "{}", bind(Some("2")).await?);
+    for epoch in [Some("2"), None] {
+        ensure!(bind(epoch).await? == "taken", "{epoch:?}: {}", bind(epoch).await?);
+    }
     // The delayed one arrives, and changes nothing; one of the new leader does.
     scene.leaders.replicas[leader].link().set(Gate::Open);
     scene.create("next", &request(SMALL, 1), json!({"spec": {"schedulerName": "second"}})).await?;

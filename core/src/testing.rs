@@ -86,6 +86,7 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
         containers: vec![container],
         gpus: GpuSelection::default(),
         moves_nobody: false,
+        nodes: [].into(),
         asked: None,
         chosen: None,
     }

@@ -145,7 +145,7 @@ proptest! {
         prop_assume!(document.problems().is_empty());
         let (supply, statics) = supply(&managed, &products);
         let policies = policies(spec.clone());
-        let Ok(Some(Admitted { document, fit, .. })) = decide(&pod, "web", &policies, &supply) else { return Ok(()) };
+        let Ok(Some(Admitted { document, .. })) = decide(&pod, "web", &policies, &supply) else { return Ok(()) };
         let models = catalog::MODELS.iter().map(|model| model.name).chain(MODELS);
         for model in models.filter(|model| document.gpus.admits_model(model)) {
             for container in &document.containers {
@@ -160,7 +160,7 @@ proptest! {
         }
         let labels: BTreeMap<String, String> =
             spec.get("nodeSelector").map(|labels| serde_json::from_value(labels.clone()).unwrap()).unwrap_or_default();
-        prop_assert_eq!(&fit.node_labels, &labels);
+        prop_assert_eq!(&document.nodes, &labels);
         let own = &pod["spec"]["nodeSelector"]["pool"];
         prop_assert!(own.is_null() || labels.get("pool").is_none_or(|pool| own == pool), "they contradict each other");
     }

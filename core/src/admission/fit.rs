@@ -6,7 +6,6 @@ use crate::contract::RequestDocument;
 use crate::policy::{NodeNameRule, Policy};
 use crate::request::{AskError, is_scheduler_of};
 use serde_json::Value;
-use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// The name that the API server gives pods that name no scheduler.
@@ -47,8 +46,6 @@ pub struct Fit {
     pub scheduler: String,
     /// The node that the pod is preset to, which becomes a node affinity.
     pub node: Option<String>,
-    /// The labels, with their values, that the policy asks of the pod's node.
-    pub node_labels: BTreeMap<String, String>,
     /// The variables that are taken out.
     pub taken_out: Vec<Variable>,
     /// What variables come from that are not seen.
@@ -68,7 +65,6 @@ pub fn fit(pod: &Value, document: &RequestDocument, policy: &Policy) -> Result<F
     Ok(Fit {
         scheduler: scheduler(pod, policy)?,
         node: node(pod, policy.spec().node_name)?,
-        node_labels: policy.spec().node_selector.clone(),
         taken_out: environment::leading_past(pod, document, policy.spec().environment)?,
         unseen: unseen::unseen(pod, document),
     })

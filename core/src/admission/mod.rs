@@ -110,6 +110,7 @@ pub fn decide<'p, 'n>(
     let choose = |ask: &PodAsk| -> Result<Choice, Denied> {
         let mut choice = policy::choose(policy, &selected, ask)?;
         choice.document.asked = Some(request::asked_limits(&view));
+        choice.document.nodes.clone_from(&policy.spec().node_selector);
         if let Some(chosen) = &mut choice.document.chosen {
             chosen.selects_nodes = matches!(selected, Cow::Owned(_));
         }

@@ -34,6 +34,9 @@ pub struct RequestDocument {
     /// Whether nodes that NVIDIA's device plugin serves may have what the pod asks for, now or later.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub static_nodes: bool,
+    /// Labels that the pod's node must have by its policy, with their values.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<String, String>,
     /// By which limits each container asked, before these were replaced; containers that asked by annotation are not among
     /// them. Absent in documents of a kerf that did not note it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -82,6 +82,7 @@ fn full_request() -> RequestDocument {
     request.containers[0].distinct_gpus = true;
     RequestDocument {
         gpus: GpuSelection { models: vec!["T4-16GB".to_owned()], ..GpuSelection::default() },
+        nodes: [("pool".to_owned(), "a".to_owned())].into(),
         asked: Some([("main".to_owned(), [("gpu-10gb".to_owned(), "1".to_owned())].into())].into()),
         chosen: Some(Chosen {
             policy: "default".to_owned(),
@@ -131,7 +132,9 @@ fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
     };
     let assignment = AssignmentDocument { version: 1, slices: vec![slice], devices: Vec::new() };
     let counts = [
-        overlooks(&full_request(), &["asked"], |value| RequestDocument::parse(&from(&value)).unwrap()),
+        overlooks(&full_request(), &["asked", "nodes"], |value| {
+            RequestDocument::parse(&from(&value)).unwrap()
+        }),
         overlooks(&spec, &[], |value| serde_json::from_value(value).unwrap()),
         overlooks(&status, &["models"], |value| GpuNodeStatus::parse(value).unwrap()),
         overlooks(&demand, &["pending", "arrived", "replica"], |value| Demand::parse(&from(&value)).unwrap()),

@@ -99,6 +99,7 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied>
         gpus,
         moves_nobody: !policy.spec().preemption.moves_others,
         static_nodes: false,
+        nodes: BTreeMap::new(),
         asked: None,
         chosen: Some(Chosen {
             policy: policy.name().to_owned(),

@@ -3,7 +3,7 @@
 use super::{AskError, GpuSelection, Role};
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::{ComputeProfile, Profile};
-use crate::policy::{DEFAULT_SIDECARS, Dialect, NodeNameRule, PolicySpec};
+use crate::policy::{DEFAULT_SIDECARS, Dialect, PolicySpec};
 use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
@@ -111,8 +111,6 @@ impl PodAsk {
 pub struct Reading<'p> {
     /// Other systems' ways to ask that are understood.
     pub dialects: &'p BTreeSet<Dialect>,
-    /// What becomes of a pod with `spec.nodeName`.
-    pub node_name: NodeNameRule,
     /// The GPU memory of which fractions are fractions; `None` if that is not known.
     pub fraction_of: Option<SizeGb>,
     /// The names of containers that injectors add to pods; `None` for those that are known everywhere.
@@ -128,7 +126,7 @@ impl<'p> Reading<'p> {
     #[must_use]
     pub fn without_policy(in_force: &BTreeSet<Dialect>) -> Reading<'static> {
         let dialects = if in_force.contains(&Dialect::Mig) { &*ONLY_MIG } else { &NO_DIALECT };
-        Reading { dialects, node_name: NodeNameRule::Affinity, fraction_of: None, sidecars: None }
+        Reading { dialects, fraction_of: None, sidecars: None }
     }
 
     /// As `policy` says, in a cluster whose largest GPU has `largest`.
@@ -136,7 +134,7 @@ impl<'p> Reading<'p> {
     pub fn of(policy: &'p PolicySpec, largest: Option<SizeGb>) -> Self {
         let fraction_of = policy.fraction_of_gb.or(largest);
         let sidecars = Some(policy.sidecars.as_slice());
-        Self { dialects: &policy.dialects, node_name: policy.node_name, fraction_of, sidecars }
+        Self { dialects: &policy.dialects, fraction_of, sidecars }
     }
 
     /// Whether a container of this name was added by an injector, and is nobody's that asks without a container's name.

@@ -5,7 +5,6 @@ use super::dialects::{self, Foreign};
 use super::known::refuse_unknown;
 use super::{AskError, ContainerAsk, ContainerView, PodAsk, PodView, Reading, Role, Want, limits};
 use crate::keys;
-use crate::policy::NodeNameRule;
 use crate::units::MemoryMib;
 
 /// Reads what `pod` asks for, as its policy lets it be read; `None` if it asks for no slice of a GPU.
@@ -30,7 +29,7 @@ pub fn read(pod: &PodView, reading: &Reading) -> Result<Option<PodAsk>, AskError
     }
     notes.refuse_idle_compute(|container| containers.iter().any(|ask| ask.name == container))?;
     dialects::refuse_others(pod, reading)?;
-    refuse_unsafe(pod, |name| containers.iter().any(|ask| ask.name == name), reading.node_name)?;
+    refuse_privileged(pod, |name| containers.iter().any(|ask| ask.name == name))?;
     Ok(Some(PodAsk {
         isolation: notes.isolation.or(dialect.and_then(|dialect| dialects::isolation(pod, dialect))),
         containers,
@@ -118,19 +117,11 @@ fn merge(
     }
 }
 
-/// Refuses a pod whose slices would fence nothing, or would never be reserved.
-pub(super) fn refuse_unsafe(
-    pod: &PodView,
-    asks: impl Fn(&str) -> bool,
-    node_name: NodeNameRule,
-) -> Result<(), AskError> {
+/// Refuses a pod with a container that sees every GPU of its node.
+fn refuse_privileged(pod: &PodView, asks: impl Fn(&str) -> bool) -> Result<(), AskError> {
     let privileged = |c: &&ContainerView| c.security_context.privileged == Some(true);
     let mut containers = pod.spec.in_order().map(|(container, _)| container).filter(|c| asks(&c.name));
-    if let Some(container) = containers.find(privileged) {
-        return Err(AskError::Privileged(container.name.clone()));
-    }
-    let named = pod.spec.node_name.as_deref().is_some_and(|name| !name.is_empty());
-    if named && node_name == NodeNameRule::Refuse { Err(AskError::NodeName) } else { Ok(()) }
+    containers.find(privileged).map_or(Ok(()), |container| Err(AskError::Privileged(container.name.clone())))
 }
 
 #[cfg(test)]

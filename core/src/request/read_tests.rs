@@ -20,7 +20,7 @@ fn limits(limits: Value) -> Value {
 
 fn strictest() -> Reading<'static> {
     static IN_FORCE: LazyLock<BTreeSet<Dialect>> = LazyLock::new(|| BTreeSet::from([Dialect::Mig]));
-    Reading { node_name: NodeNameRule::Refuse, ..Reading::without_policy(&IN_FORCE) }
+    Reading::without_policy(&IN_FORCE)
 }
 
 fn ours(pod: &PodView) -> Result<Option<PodAsk>, AskError> {
@@ -183,14 +183,6 @@ fn init_containers_and_sidecars_ask_as_app_containers_do() {
 }
 
 #[test]
-fn a_preset_node_is_for_the_policy_to_judge() {
-    let mut preset = pod(json!({"kerf.dev/gpu-memory": "10Gi"}), json!([{"name": "main"}]));
-    preset.spec.node_name = Some("n1".to_owned());
-    assert_eq!(ours(&preset), Err(AskError::NodeName));
-    assert!(read(&preset, &Reading { node_name: NodeNameRule::Affinity, ..strictest() }).is_ok());
-}
-
-#[test]
 fn others_names_beside_kerfs_are_refused_unless_there_are_none_of_them() {
     let of = |limits_: Value| ours(&pod(json!({}), limits(limits_)));
     for (name, dialect) in [
@@ -277,7 +269,7 @@ proptest! {
             },
         })).unwrap();
         let dialects: BTreeSet<Dialect> = dialects.into_iter().collect();
-        let reading = Reading { dialects: &dialects, node_name: NodeNameRule::Refuse, fraction_of, sidecars: None };
+        let reading = Reading { dialects: &dialects, fraction_of, sidecars: None };
         match read(&pod, &reading) {
             Ok(Some(ask)) => {
                 prop_assert!(!ask.containers.is_empty());

@@ -280,7 +280,7 @@ fn denials() -> Vec<Value> {
         sized("shares", 100, "1"),
         limited("plain", "nvidia.com/gpu-97gb", "1"),
         pod("shares", json!({"kerf.dev/gpu-memory": "10Gi", "kerf.dev/compute": "30"}), json!({})),
-        pod("dialects", json!({}), json!({"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8000"}})),
+        pod("dialects", json!({}), json!({"limits": {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "8192"}})),
         with(noted("kerf.dev/gpu-memory", "10Gi"), "/spec/schedulerName", json!("batch")),
         with(
             noted("kerf.dev/gpu-memory", "10Gi"),

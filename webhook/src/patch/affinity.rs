@@ -29,17 +29,14 @@ const LONGEST_LABEL: usize = 63;
 /// An expression and the list of a term that it belongs into.
 type Wanted = (&'static str, Value);
 
-/// Makes only those nodes eligible that can serve `document`, and of them only those that `fit` leaves: the node that the pod names,
-/// and those with the policy's labels.
+/// Makes only those nodes eligible that can serve `document`, and of them only the node that `fit` names.
 ///
 /// Terms are alternatives. Where static nodes serve the pod as well, each term of the user's becomes two.
 pub(super) fn require(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
-    let is = |(key, value): (&String, &String)| json!({"key": key, "operator": "In", "values": [value]});
     let field =
         fit.node.as_ref().map(|node| json!({"key": "metadata.name", "operator": "In", "values": [node]}));
     let with_field = |expressions: Vec<Value>| -> Vec<Wanted> {
-        let expressions = expressions.into_iter().chain(fit.node_labels.iter().map(is));
-        let expressions = expressions.map(|value| (EXPRESSIONS, value));
+        let expressions = expressions.into_iter().map(|value| (EXPRESSIONS, value));
         expressions.chain(field.clone().map(|value| (FIELDS, value))).collect()
     };
     let sorts: Vec<Vec<Wanted>> = sorts(document).into_iter().map(with_field).collect();
@@ -73,7 +70,9 @@ fn sorts(document: &RequestDocument) -> Vec<Vec<Value>> {
     let fixed = document.containers.iter().any(|container| container.resource.is_plugins());
     let managed = (!fixed).then(|| sizes(document).into_iter().chain(models(document)).collect());
     let statics = (fixed || document.static_nodes).then(|| statics::expressions(document));
-    managed.into_iter().chain(statics).collect()
+    let is = |(key, value): (&String, &String)| json!({"key": key, "operator": "In", "values": [value]});
+    let sorts = managed.into_iter().chain(statics);
+    sorts.map(|sort: Vec<Value>| sort.into_iter().chain(document.nodes.iter().map(is)).collect()).collect()
 }
 
 /// Takes out what [`require`] has put in for `document`, which holds no more. Two terms that it has made of one become one.

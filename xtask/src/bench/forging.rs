@@ -34,8 +34,8 @@ const REMOVALS: [Removal; 10] = [
     Removal {
         check: "the name that a pod carries is kept only if the policy could give it now",
         file: "core/src/policy/choose.rs",
-        from: "if !self.kinds.iter().any(served) {",
-        to: "if !self.kinds.iter().any(served) && self.kinds.is_empty() {",
+        from: "let is_served = self.ways(*kind, &need, container.count).contains(&resource);",
+        to: "let is_served = !self.ways(*kind, &need, container.count).is_empty();",
     },
     Removal {
         check: "a document puts back only limits by which kerf is asked",
@@ -76,8 +76,8 @@ const REMOVALS: [Removal; 10] = [
     Removal {
         check: "no privileged container has a slice",
         file: "core/src/request/read.rs",
-        from: "if let Some(container) = containers.find(privileged) {",
-        to: "if let Some(container) = containers.find(privileged).filter(|_| pod.spec.containers.is_empty()) {",
+        from: "containers.find(privileged).map_or(",
+        to: "containers.find(privileged).filter(|_| pod.spec.containers.is_empty()).map_or(",
     },
     Removal {
         check: "no variable shows all GPUs",

@@ -1,6 +1,5 @@
 use super::tests::policy_with;
 use super::*;
-use crate::policy::NodeNameRule;
 use crate::request::{Reading, read};
 use crate::testing::node_status;
 use proptest::prelude::*;
@@ -13,12 +12,8 @@ fn answer(kinds: &[&str], nodes: &[&[&str]], metadata: &Value, limits: &Value) -
     let policy = policy_with(&json!({
         "defaultIsolation": "none", "isolation": {"memory": ["mig", "mps", "whole"], "none": kinds}, "dialects": dialects,
     }));
-    let reading = Reading {
-        dialects: &policy.spec().dialects,
-        node_name: NodeNameRule::Refuse,
-        fraction_of: Some(SizeGb(80)),
-        sidecars: None,
-    };
+    let reading =
+        Reading { dialects: &policy.spec().dialects, fraction_of: Some(SizeGb(80)), sidecars: None };
     let containers = json!([{"name": "main", "resources": {"limits": limits}}]);
     let pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": containers}}));
     let ask = read(&pod.unwrap(), &reading).unwrap().unwrap();

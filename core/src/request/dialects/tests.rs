@@ -1,6 +1,5 @@
 use super::*;
 use crate::kind::IsolationClass;
-use crate::policy::NodeNameRule;
 use crate::request::{PodAsk, read};
 use serde_json::{Value, json};
 
@@ -28,7 +27,7 @@ fn pod_ask(
     let pod =
         serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": containers}})).unwrap();
     let dialects = dialects.iter().copied().collect();
-    read(&pod, &Reading { dialects: &dialects, node_name: NodeNameRule::Refuse, fraction_of, sidecars: None })
+    read(&pod, &Reading { dialects: &dialects, fraction_of, sidecars: None })
 }
 
 const fn gb(size: u32) -> Want {
@@ -168,12 +167,7 @@ fn runais_limit_may_be_a_part_of_a_gpu() {
         "spec": {"containers": [{"name": "wait"}, {"name": "main"}]},
     });
     let dialects = [Dialect::Runai].into_iter().collect();
-    let reading = Reading {
-        dialects: &dialects,
-        node_name: NodeNameRule::Refuse,
-        fraction_of: Some(SizeGb(80)),
-        sidecars: None,
-    };
+    let reading = Reading { dialects: &dialects, fraction_of: Some(SizeGb(80)), sidecars: None };
     let ask = read(&serde_json::from_value(pipeline).unwrap(), &reading).unwrap().unwrap();
     assert_eq!(ask.containers[0].name, "main");
 }

@@ -2,12 +2,14 @@
 
 use anyhow::{Context as _, ensure};
 use kerf_core::contract::NodePolicy;
-use kerf_core::policy::{NodePolicyDocument, PolicyDocument};
+use kerf_core::policy::NodePolicyDocument;
+use kerf_runtime::policy_file;
 use kerf_tests::chart::objects;
 use kerf_tests::cluster::root;
 use kerf_tests::control_plane::ControlPlane;
 use kerf_tests::docs::{Block, Page, Role, Whole, pages};
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 /// A Pod with nothing but what every Pod has.
 fn pod() -> Value {
@@ -55,8 +57,7 @@ async fn taken(plane: &ControlPlane, role: Role, object: Value) -> anyhow::Resul
             serde_json::from_value::<NodePolicy>(object["spec"]["policy"].clone())?;
         }
         (_, Some("GpuPolicy")) => {
-            let problems = serde_json::from_value::<PolicyDocument>(object)?.problems();
-            ensure!(problems.is_empty(), "{problems:?}");
+            policies_are_taken(&object)?;
         }
         (_, Some("GpuNodePolicy")) => {
             let problems = serde_json::from_value::<NodePolicyDocument>(object)?.problems();
@@ -76,6 +77,17 @@ async fn taken(plane: &ControlPlane, role: Role, object: Value) -> anyhow::Resul
             ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
     }
+    Ok(())
+}
+
+/// Whether the programs take a policy; one that extends another stands beside the shipped ones.
+fn policies_are_taken(object: &Value) -> anyhow::Result<()> {
+    let mut texts = vec![(PathBuf::from("page.json"), object.to_string())];
+    if !object["spec"]["extends"].is_null() {
+        let shipped = root().join("policies/default.yaml");
+        texts.push((shipped.clone(), std::fs::read_to_string(shipped)?));
+    }
+    policy_file::check_texts(Path::new("page"), texts).map_err(|mut errors| errors.remove(0))?;
     Ok(())
 }
 

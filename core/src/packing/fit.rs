@@ -280,9 +280,9 @@ impl Placing<'_> {
         let first = self.spots.last().filter(|spot| spot.holding == *number).map_or(0, |spot| spot.gpu);
         (first..self.node.gpus.len()).find_map(|gpu| {
             *tries = tries.checked_sub(1)?;
-            let mut tried = self.clone();
-            tried.place_one(*number, holding, Some(gpu)).ok()?;
-            tried.search_on(holdings, others, tries)
+            let mut next = self.clone();
+            next.place_one(*number, holding, Some(gpu)).ok()?;
+            next.search_on(holdings, others, tries)
         })
     }
 

@@ -263,7 +263,8 @@ impl Choosing<'_> {
             return Ok(kept);
         }
         let mut passed = Vec::new();
-        let (mut first, mut too_small): (Option<(usize, Named)>, Option<(usize, Named)>) = (None, None);
+        let mut first: Option<(usize, Named)> = None;
+        let mut too_small: Option<(usize, Named)> = None;
         for kind in &*kinds {
             let pass = |reason| PassedOver { container: container.name.clone(), kind: *kind, reason };
             let Some((_, gpus)) = allowed.iter().find(|(allowed, _)| allowed == kind) else {
@@ -272,9 +273,9 @@ impl Choosing<'_> {
             };
             let need = need(gpus);
             let named = |way: &Way| Named { size, resource: way.resource, served: true, gpus: gpus.clone() };
-            let names = self.ways(*kind, &need, container.count);
+            let resources = self.ways(*kind, &need, container.count);
             let ways: Vec<Way> =
-                names.into_iter().map(|name| self.way(container, name, &need.asked(), gpus)).collect();
+                resources.into_iter().map(|name| self.way(container, name, &need.asked(), gpus)).collect();
             if let Some(way) = ways.iter().find(|way| way.is_enough(Room::left)) {
                 self.fall_back(way.resource, passed);
                 return Ok(named(way));

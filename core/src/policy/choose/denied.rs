@@ -205,21 +205,21 @@ pub enum Denied {
     )]
     DistinctGpus {
         /// The container.
-        container: String,
+        container: Box<str>,
         /// How many GPUs.
         count: u32,
         /// The key that asked and what it says.
-        by: String,
+        by: Box<str>,
         /// The class.
         class: IsolationClass,
         /// The policy.
-        policy: String,
+        policy: Box<str>,
         /// The kinds that serve the class.
-        kinds: String,
+        kinds: Box<str>,
         /// Why time slices do not serve it, where that is so; else empty.
         compute: &'static str,
         /// What to ask for instead.
-        instead: String,
+        instead: Box<str>,
         /// The kinds by which the class could serve it.
         missing: &'static str,
     },

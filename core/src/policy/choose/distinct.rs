@@ -34,18 +34,18 @@ impl<'c> Choosing<'c> {
 
     fn no_distinct(&self, container: &ContainerAsk) -> Denied {
         Denied::DistinctGpus {
-            container: container.name.clone(),
+            container: container.name.as_str().into(),
             count: container.count,
-            by: container.by.clone(),
+            by: container.by.as_str().into(),
             class: self.class,
-            policy: self.policy.name().to_owned(),
-            kinds: join(self.kinds),
+            policy: self.policy.name().into(),
+            kinds: join(self.kinds).into(),
             compute: if container.compute.is_some() {
                 ", and a time slice has no share of compute"
             } else {
                 ""
             },
-            instead: self.instead(container),
+            instead: self.instead(container).into(),
             missing: match (self.class, container.compute) {
                 (IsolationClass::None, None) => "whole or time-slicing",
                 _ => "whole",

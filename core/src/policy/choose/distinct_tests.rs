@@ -44,8 +44,8 @@ fn several_gpus_of_another_system_are_no_slices_of_which_a_process_uses_one() {
 }
 
 /// The resource, and what the user is told; or the refusal.
-fn told(kinds: &[&str], nodes: &[&[&str]], notes: &Value, limits: &Value) -> String {
-    match answer(kinds, nodes, &json!({"annotations": notes}), limits) {
+fn told(kinds: &[&str], nodes: &[&[&str]], annotations: &Value, limits: &Value) -> String {
+    match answer(kinds, nodes, &json!({"annotations": annotations}), limits) {
         Ok(choice) => {
             let warnings = choice.warnings.iter().map(ToString::to_string);
             let resource = choice.document.containers[0].resource.to_string();

@@ -77,9 +77,10 @@ impl Webhook {
     /// Decides on a pod by what is free once those are served who were admitted before it. Where more is known in a moment
     /// that may make it another decision, that is waited for (see [`weigh`]).
     async fn admit(&self, request: &Request) -> Admission {
-        let labels = match self.policy.current().read_namespace_labels() {
-            true => self.namespaces.labels(&request.namespace).await,
-            false => None,
+        let labels = if self.policy.current().read_namespace_labels() {
+            self.namespaces.labels(&request.namespace).await
+        } else {
+            None
         };
         let namespace = Namespace { name: &request.namespace, labels: labels.as_deref() };
         let began = time::Instant::now();

@@ -39,7 +39,9 @@ impl Namespaces {
     /// Those of these documents.
     pub fn of(documents: &[Value]) -> Self {
         let mut all = Self::default();
-        documents.iter().for_each(|document| all.read(document));
+        for document in documents {
+            all.read(document);
+        }
         all
     }
 

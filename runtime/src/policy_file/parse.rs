@@ -97,6 +97,7 @@ impl Content {
 
 /// What of a `spec` is written; the values are read elsewhere.
 #[derive(Deserialize)]
+#[expect(clippy::zero_sized_map_values, reason = "a set is read from a list, and this is a map")]
 struct Fields {
     #[serde(default)]
     spec: BTreeMap<String, IgnoredAny>,

@@ -54,7 +54,7 @@ fn a_mistake_of_what_is_inherited_is_told_where_it_is_inherited() {
         let texts =
             [("base.yaml", base), ("child.yaml", child)].map(|(path, text)| (path.into(), text.to_owned()));
         let checked = crate::policy_file::check_texts(Path::new("folder"), texts);
-        checked.err().unwrap_or_default().iter().map(|error| format!("{error}\n")).collect::<String>()
+        checked.err().unwrap_or_default().iter().fold(String::new(), |all, error| all + &format!("{error}\n"))
     };
     let deny = "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {name: a}\nspec: {deny: no GPUs}\n";
     insta::assert_snapshot!(

@@ -32,7 +32,7 @@ impl Contents {
             .with(&contents)
             .map_err(|refused| refused.into_iter().map(|(_, error)| error).collect::<Vec<_>>())?;
         let conflicts = all.policies().conflicts();
-        let told: Vec<_> = conflicts.into_iter().filter_map(|finding| all.conflict(finding)).collect();
+        let told: Vec<_> = conflicts.iter().filter_map(|finding| all.conflict(finding)).collect();
         if told.is_empty() { Ok(all) } else { Err(told) }
     }
 
@@ -65,8 +65,8 @@ impl Contents {
     }
 
     /// Two policies that cannot be in force together, told of the later one's file.
-    fn conflict(&self, finding: Finding) -> Option<PolicyFileError> {
-        let (content, mine) = self.of_file(&finding)?;
+    fn conflict(&self, finding: &Finding) -> Option<PolicyFileError> {
+        let (content, mine) = self.of_file(finding)?;
         Some(content.conflict(mine))
     }
 

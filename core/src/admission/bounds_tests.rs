@@ -253,7 +253,7 @@ fn who_may_have_nothing_is_refused_if_he_asks_in_any_way_that_some_policy_takes(
     let mut policies = policies(json!({"match": {"namespaces": ["web"]}, "deny": "no budget"}));
     let other = json!({
         "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "other"},
-        "spec": {"defaultIsolation": "memory", "isolation": {"memory": ["mig"]}, "dialects": ["nvidia"]},
+        "spec": {"defaultIsolation": "memory", "isolation": {"memory": ["mig"]}, "dialects": ["nvidia", "mig"]},
     });
     policies.pods.push(serde_json::from_value::<PolicyDocument>(other).unwrap().try_into().unwrap());
     let refused = |metadata: Value, name: &str| {
@@ -276,5 +276,23 @@ fn who_may_have_nothing_is_refused_if_he_asks_in_any_way_that_some_policy_takes(
     );
     for name in ["cpu", "aliyun.com/gpu-mem", "amd.com/gpu"] {
         assert_eq!(refused(json!({}), name), None, "{name}: no policy takes it");
+    }
+}
+
+/// A policy that denies lists no dialects. The default list must not bring `nvidia.com/mig-*` to a webhook that fails closed.
+#[test]
+fn a_policy_that_denies_takes_no_dialect() {
+    let mut policies = policies(json!({"match": {"namespaces": ["web"]}, "deny": "no budget"}));
+    assert!(policies.dialects().is_empty());
+    let other = json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "other"},
+        "spec": {"defaultIsolation": "memory", "isolation": {"memory": ["mig"]}, "dialects": []},
+    });
+    policies.pods.push(serde_json::from_value::<PolicyDocument>(other).unwrap().try_into().unwrap());
+    assert!(policies.dialects().is_empty());
+    let main = json!({"name": "main", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}});
+    for namespace in ["web", "elsewhere"] {
+        let pod = json!({"metadata": {}, "spec": {"containers": [main]}});
+        assert!(matches!(decide(&pod, namespace, &policies, &Supply::default()), Ok(None)), "{namespace}");
     }
 }

@@ -170,7 +170,9 @@ fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool 
         (ResourceName::Mig(_), Shape::Mig { profile, part: None, .. }) => {
             serving(&gpu.table, request).any(|serving| serving == profile)
         }
-        (ResourceName::Whole, Shape::Whole { size_gb }) => is_worth_whole(request.size_gb, size_gb),
+        (ResourceName::Whole, Shape::Whole { size_gb }) => {
+            is_worth_whole(request.size_gb, size_gb, request.distinct_gpus)
+        }
         (ResourceName::Replica, Shape::TimeSlicing { .. }) => gpu.rule.time_slicing.replicas.is_some(),
         (ResourceName::TimeSlicing(size), Shape::TimeSlicing { size_gb }) => {
             gpu.rule.time_slicing.replicas.is_none() && size == size_gb

@@ -99,10 +99,11 @@ impl Room {
 }
 
 /// Whether a request of this size may have a whole GPU of that: more than half of it must be asked for, so that no small
-/// request takes a large GPU. Who asks for a whole GPU and no size may have any.
+/// request takes a large GPU. A request for a whole GPU and no size may have any. A request for several `distinct` GPUs may
+/// have larger ones, because a process cannot use several fenced parts of GPUs.
 #[must_use]
-pub fn is_worth_whole(asked: SizeGb, gpu: SizeGb) -> bool {
-    asked == SizeGb::ANY || asked <= gpu && asked.0.saturating_mul(2) > gpu.0
+pub fn is_worth_whole(asked: SizeGb, gpu: SizeGb, distinct: bool) -> bool {
+    asked == SizeGb::ANY || asked <= gpu && (distinct || asked.0.saturating_mul(2) > gpu.0)
 }
 
 /// The GPU as a whole, where nobody has anything of it and the request is worth it: of two the smaller one.
@@ -111,7 +112,7 @@ pub(super) fn whole(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Ca
     let shape = Shape::Whole { size_gb: size };
     let suffices = request.memory.is_none_or(|memory| gpu.memory >= memory);
     let is_free = gpu.taken().next().is_none() && gpu.undivided;
-    if !is_free || !suffices || !is_worth_whole(request.size_gb, size) {
+    if !is_free || !suffices || !is_worth_whole(request.size_gb, size, request.distinct_gpus) {
         return None;
     }
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {

@@ -258,10 +258,7 @@ impl Choosing<'_> {
         if allowed.is_empty() {
             return Err(self.no_model(container, &join(&kinds)));
         }
-        let need = |gpus| Need { size, memory: container.memory, compute: container.compute, gpus };
-        if let Some(kept) = self.kept(container, size, &allowed) {
-            return Ok(kept);
-        }
+        let need = |gpus| Need::of(container, size, gpus);
         let mut passed = Vec::new();
         let mut first: Option<(usize, Named)> = None;
         let mut too_small: Option<(usize, Named)> = None;
@@ -276,7 +273,11 @@ impl Choosing<'_> {
             let resources = self.ways(*kind, &need, container.count);
             let ways: Vec<Way> =
                 resources.into_iter().map(|name| self.way(container, name, &need.asked(), gpus)).collect();
-            if let Some(way) = ways.iter().find(|way| way.is_enough(Room::left)) {
+            // What had room at a pod's first choice may have none at its second, of which the first has taken its part. But what
+            // the pod carries counts only in its turn, for anybody can have written it.
+            let is_carried = |way: &&Way| container.carried == Some(way.resource);
+            if let Some(way) = ways.iter().find(|way| is_carried(way) || way.is_enough(Room::left)) {
+                self.made.short |= !way.is_enough(Room::left);
                 self.fall_back(way.resource, passed);
                 return Ok(named(way));
             }
@@ -310,25 +311,6 @@ impl Choosing<'_> {
         passed.truncate(kinds.iter().position(|tried| *tried == kind).unwrap_or(0));
         self.made.passed.extend(passed);
         Ok(named)
-    }
-
-    /// The name that the pod carries already, if it could be chosen now. What had room at the first choice may have none for
-    /// a second one, of which the first has taken its part.
-    fn kept(
-        &mut self,
-        container: &ContainerAsk,
-        size: SizeGb,
-        allowed: &[(Kind, GpuSelection)],
-    ) -> Option<Named> {
-        let resource = container.carried?;
-        let found = allowed.iter().find_map(|(kind, gpus)| {
-            let need = Need { size, memory: container.memory, compute: container.compute, gpus };
-            let is_served = self.ways(*kind, &need, container.count).contains(&resource);
-            is_served.then(|| (need.asked(), gpus.clone()))
-        });
-        let (asked, gpus) = found?;
-        self.made.short |= !self.way(container, resource, &asked, &gpus).is_enough(Room::left);
-        Some(Named { size, resource, served: true, gpus })
     }
 
     /// The names by which a kind serves the need: what managed nodes are cut for, then what static nodes have, the smallest
@@ -387,7 +369,7 @@ impl Choosing<'_> {
             let memory = self.supply.memory_of(profile, &self.gpus);
             warnings.extend(less(memory, container, size, resource));
         } else if resource.is_plugins() && size != SizeGb::ANY {
-            let asked = Asked { size, memory: container.memory, compute: container.compute };
+            let asked = Need::of(container, size, &self.gpus).asked();
             let offer = self.supply.fixed_least(resource, &asked, &self.gpus);
             let memory = offer.and_then(|offer| offer.memory);
             let given = offer.and_then(|offer| offer.size).filter(|given| *given > size);

@@ -118,10 +118,11 @@ impl Policies {
         self.nodes.iter().filter_map(|rules| Some((rules, rules.layout()?)))
     }
 
-    /// The dialects that some policy takes.
+    /// The dialects that some policy takes. One that denies takes none.
     #[must_use]
     pub fn dialects(&self) -> BTreeSet<Dialect> {
-        self.pods.iter().flat_map(|policy| &policy.spec().dialects).copied().collect()
+        let serving = self.pods.iter().filter(|policy| policy.deny().is_none());
+        serving.flat_map(|policy| &policy.spec().dialects).copied().collect()
     }
 
     /// How much room for a profile counts, in percent of what it counts for those that are not named: the first policy

@@ -106,13 +106,13 @@ impl Supply {
         managed.into_iter().chain(fixed.and_then(|offer| offer.memory)).min()
     }
 
-    /// Whether `size` is worth some GPU as a whole.
+    /// Whether some GPU is given as a whole to a request for this.
     #[must_use]
-    pub fn has_whole(&self, size: SizeGb, gpus: &GpuSelection) -> bool {
+    pub fn has_whole(&self, asked: &Asked, gpus: &GpuSelection) -> bool {
         let admitted = self.admitted(gpus);
         let mut whole = admitted.iter().filter(|(gpu, _)| gpu.serves(ResourceName::Whole));
-        whole.any(|(gpu, _)| is_worth_whole(size, gpu.size))
-            || self.fixed_least(ResourceName::Whole, &Asked::of(size), gpus).is_some()
+        whole.any(|(gpu, _)| is_worth_whole(asked.size, gpu.size, asked.distinct_gpus))
+            || self.fixed_least(ResourceName::Whole, asked, gpus).is_some()
     }
 
     /// Whether some GPU can hold a share of `size`, with so much compute for itself.

@@ -54,7 +54,7 @@ pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument)
             container: before.name.clone(),
             full: before.resource,
             other: after.resource,
-            room: supply.room_of(after.resource, &asked(after), &anew.gpus).left(),
+            room: supply.room_of(after.resource, &Asked::by(after), &anew.gpus).left(),
             is_named: named,
             document: anew.clone(),
         })
@@ -63,11 +63,6 @@ pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument)
         return None;
     }
     instead(&as_written, false).or_else(|| instead(&by_size, true))
-}
-
-fn asked(request: &ContainerRequest) -> Asked {
-    let ContainerRequest { size_gb: size, memory, compute, .. } = *request;
-    Asked { size, memory, compute }
 }
 
 /// The names of which the pod needs more than there is, or than there is together.
@@ -79,7 +74,7 @@ fn short(
     let is_short = |(before, request): (usize, &ContainerRequest)| {
         let claim = Claim { role: request.role, resource: request.resource, count: request.count };
         let needed = needed(document.containers.iter().take(before), claim, request.distinct_gpus);
-        let way = Way::of(supply, request.resource, &asked(request), &document.gpus, needed);
+        let way = Way::of(supply, request.resource, &Asked::by(request), &document.gpus, needed);
         (!way.is_enough(&there_is)).then_some(request.resource)
     };
     document.containers.iter().enumerate().filter_map(is_short).collect()

@@ -80,9 +80,9 @@ impl ContainerAsk {
         }
     }
 
-    /// The same where the count is of GPUs, and what is wanted is a part of each.
+    /// The same where the count is of GPUs.
     pub(super) fn of_distinct_gpus(self) -> Self {
-        Self { distinct_gpus: self.count > 1 && self.want != Want::Whole, ..self }
+        Self { distinct_gpus: self.count > 1, ..self }
     }
 
     /// The refusal of two asks of one container.

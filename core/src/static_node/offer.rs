@@ -4,9 +4,10 @@ use super::PluginName;
 use crate::contract::ContainerRequest;
 use crate::kind::{IsolationClass, Kind};
 use crate::packing::{Refusal, is_worth_whole};
+use crate::policy::Asked;
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
-use crate::units::{ComputePercent, MemoryMib, SizeGb};
+use crate::units::{MemoryMib, SizeGb};
 
 /// What a static node offers under one name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,12 +46,13 @@ impl StaticOffer {
         resource.plugin_name() == Some(self.name) && resource.kind() == self.kind
     }
 
-    /// Whether one device is enough for a request of this size, with so much real memory and such a part of the compute.
+    /// Whether one device is enough.
     #[must_use]
-    pub fn suffices(&self, size: SizeGb, memory: Option<MemoryMib>, compute: Option<ComputePercent>) -> bool {
+    pub fn suffices(&self, asked: &Asked) -> bool {
+        let Asked { size, memory, compute, distinct_gpus } = *asked;
         let known = self.size.unwrap_or(SizeGb::ANY);
         let is_large = known >= size && memory.is_none_or(|memory| self.memory >= Some(memory));
-        let worth = self.kind != Kind::Whole || size == SizeGb::ANY || is_worth_whole(size, known);
+        let worth = self.kind != Kind::Whole || is_worth_whole(size, known, distinct_gpus);
         is_large && worth && compute.is_none_or(|compute| self.compute >= compute.get())
     }
 
@@ -61,7 +63,7 @@ impl StaticOffer {
         isolation: IsolationClass,
     ) -> Result<(), Refusal> {
         let is_fenced = isolation.is_served_by(self.kind);
-        let suffices = self.suffices(request.size_gb, request.memory, request.compute);
+        let suffices = self.suffices(&Asked::by(request));
         if !(self.is_of(request.resource) && is_fenced && suffices) {
             return Err(Refusal::NeverFits);
         }

@@ -2,13 +2,13 @@
 holds what this makes against what it writes. */}}
 
 {{/* The dialects of a stream of policies, as text: of each GpuPolicy those that it lists, and mig of one that lists none and takes
-them over from no other. */}}
+them over from no other. A policy that denies takes none. */}}
 {{- define "kerf.dialectsOf" -}}
 {{- range regexSplit "(?m)^---(?:\\s|$)" . -1 }}
 {{- $policy := fromYaml . }}
-{{- if eq (toString (get $policy "kind")) "GpuPolicy" }}
 {{- $spec := get $policy "spec" }}
 {{- $spec = kindIs "map" $spec | ternary $spec dict }}
+{{- if and (eq (toString (get $policy "kind")) "GpuPolicy") (not (hasKey $spec "deny")) }}
 {{- if hasKey $spec "dialects" }} {{ join " " $spec.dialects }}{{ else if not (hasKey $spec "extends") }} mig{{ end }}
 {{- end }}
 {{- end }}

@@ -1,6 +1,6 @@
 //! Containers that name what they want.
 
-use super::names::{exists, largest};
+use super::names::{Need, exists, largest};
 use super::{Choosing, Named, check_size};
 use crate::kind::Kind;
 use crate::policy::{Asked, Denied, Room};
@@ -59,7 +59,7 @@ impl Choosing<'_> {
             Want::Whole | Want::Size(_) => {
                 // A whole GPU of whatever size would be past the largest size that is allowed.
                 let size = self.policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
-                (size, ResourceName::Whole, supply.has_whole(size, &gpus))
+                (size, ResourceName::Whole, supply.has_whole(&Asked::of(size), &gpus))
             }
             Want::Replica => {
                 let (resource, any) = (ResourceName::Replica, Asked::of(SizeGb::ANY));
@@ -77,12 +77,11 @@ impl Choosing<'_> {
     /// the policy's order that has room.
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
-        let carries = |named: &&Named| container.carried == Some(named.resource);
-        let has_room = |named: &&Named| self.has_room(container, named);
+        // As in `by_size`, what the pod carries counts only in its turn.
+        let has_room =
+            |named: &&Named| container.carried == Some(named.resource) || self.has_room(container, named);
         let is_allowed = |plain: &&Named| plain.served && self.kinds.contains(&plain.resource.kind());
-        let served = plain.as_ref().filter(is_allowed);
-        let is_first = |plain: &&Named| carries(plain) || container.carried.is_none() && has_room(plain);
-        if let Some(plain) = served.filter(is_first) {
+        if let Some(plain) = plain.as_ref().filter(is_allowed).filter(has_room) {
             return Ok(plain.clone());
         }
         let most = self.policy.spec().sizes.max_gb;
@@ -98,16 +97,16 @@ impl Choosing<'_> {
             served.then_some(Named { size, resource, served, gpus })
         };
         let own = if name == PluginName::Gpu { Kind::Whole } else { Kind::TimeSlicing };
-        let offered: Vec<Named> =
-            self.kinds.iter().filter(|kind| **kind != own).filter_map(offered).collect();
+        // Of several instances or replicas nothing says that they are of different GPUs.
+        let others = self.kinds.iter().filter(|kind| **kind != own && !container.distinct_gpus);
+        let offered: Vec<Named> = others.filter_map(offered).collect();
         let is_for_one = |named: &&Named| {
             let asked = Asked::of(named.size);
             let gives = self.supply.fixed(named.resource.kind(), &asked, container.count, &named.gpus);
             gives.contains(&named.resource)
         };
         let fitting = || offered.iter().filter(is_for_one);
-        let found = fitting().find(carries).or_else(|| served.filter(has_room));
-        let found = found.or_else(|| fitting().find(has_room));
+        let found = fitting().find(has_room);
         let found = found.or(plain.as_ref().filter(|plain| plain.served)).or_else(|| fitting().next());
         match (found, offered.first(), &plain) {
             (Some(found), _, _) => Ok(found.clone()),
@@ -131,7 +130,7 @@ impl Choosing<'_> {
     }
 
     fn has_room(&self, container: &ContainerAsk, named: &Named) -> bool {
-        let asked = Asked { size: named.size, memory: container.memory, compute: container.compute };
+        let asked = Need::of(container, named.size, &named.gpus).asked();
         self.way(container, named.resource, &asked, &named.gpus).is_enough(Room::left)
     }
 }

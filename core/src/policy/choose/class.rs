@@ -28,10 +28,11 @@ fn of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationCl
     let is_served = |kind: &Kind| {
         let Some(gpus) = policy.gpus_for(*kind, &ask.gpus) else { return false };
         if *kind == Kind::Whole {
-            return supply.has_whole(size, &gpus);
+            return supply.has_whole(&Asked::of(size), &gpus);
         }
         let name = ResourceName::Plugin(PluginName::Gpu, *kind);
-        supply.fixed_least(name, &Asked::of(SizeGb::ANY), &gpus).is_some()
+        !ask.containers.iter().any(|container| container.distinct_gpus)
+            && supply.fixed_least(name, &Asked::of(SizeGb::ANY), &gpus).is_some()
     };
     let serves =
         |class: &IsolationClass| policy.kinds(*class).is_some_and(|kinds| kinds.iter().any(is_served));

@@ -68,6 +68,13 @@ fn time_slices_and_whole_gpus_serve_several_gpus_where_a_node_has_as_many() {
     assert_eq!(first(&all, &[&["L40S-48GB"], &["T4-16GB", "T4-16GB"]], &two), slices);
     let big = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "20000"});
     assert_eq!(first(&["whole", "time-slicing"], &[&["L4-24GB", "L4-24GB"]], &big), "nvidia.com/gpu");
+    let small = json!({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4000"});
+    let memory = json!({"kerf.dev/isolation": "memory"});
+    let fenced = told(&all, &[&["L4-24GB", "L4-24GB"]], &memory, &small);
+    assert_eq!(
+        fenced, "nvidia.com/gpu",
+        "several fenced parts are whole GPUs, however little is asked of each"
+    );
     assert_eq!(
         first(&["time-slicing", "whole"], &[&["L40S-48GB"], &["L4-24GB", "L4-24GB"]], &big),
         "nvidia.com/gpu-20gb.shared"
@@ -117,6 +124,21 @@ fn replicas_of_nvidias_plugin_are_of_whatever_gpu() {
     let policy = policy_with(&json!({"isolation": {"none": ["time-slicing", "whole"], "memory": ["mig"]}}));
     let denied = choose(&policy, &index.supply(), &two).unwrap_err();
     assert!(matches!(denied, Denied::Replicas { count: 2, .. }), "{denied}");
+}
+
+/// HAMi's and gpushare's bare count is of GPUs. The MIG instances that a static node offers as GPUs are not.
+#[test]
+fn a_bare_count_of_gpus_is_not_served_by_instances() {
+    let supply = super::static_tests::beside(&[], &["mig-single"]);
+    let policy =
+        policy_with(&json!({"isolation": {"hardware": ["mig", "whole"], "memory": ["mig", "whole"]}}));
+    let mut gpus = super::tests::ask(Want::Whole, None);
+    gpus.containers[0].count = 2;
+    let chosen =
+        |ask: &PodAsk| String::from(choose(&policy, &supply, ask).unwrap().document.containers[0].resource);
+    assert_eq!(chosen(&gpus), "nvidia.com/gpu=mig", "in NVIDIA's words it is what the plugin gives");
+    gpus.containers[0].distinct_gpus = true;
+    assert_eq!(chosen(&gpus), "nvidia.com/gpu");
 }
 
 fn distinct_ask() -> impl Strategy<Value = ContainerAsk> {

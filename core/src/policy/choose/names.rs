@@ -4,7 +4,7 @@ use crate::kind::{IsolationClass, Kind};
 use crate::mig::{Profile, catalog};
 use crate::policy::supply::has_compute;
 use crate::policy::{Asked, Supply};
-use crate::request::GpuSelection;
+use crate::request::{ContainerAsk, GpuSelection};
 use crate::resource::{ResourceName, SHARE_SIZES, share_size};
 use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
 use std::collections::BTreeSet;
@@ -18,14 +18,23 @@ pub(super) struct Need<'a> {
     pub memory: Option<MemoryMib>,
     /// Its share of compute.
     pub compute: Option<ComputePercent>,
+    /// Whether each of several is of another GPU.
+    pub distinct_gpus: bool,
     /// On these GPUs.
     pub gpus: &'a GpuSelection,
 }
 
-impl Need<'_> {
+impl<'a> Need<'a> {
+    /// What a container needs of this size.
+    pub fn of(container: &ContainerAsk, size: SizeGb, gpus: &'a GpuSelection) -> Self {
+        let ContainerAsk { memory, compute, distinct_gpus, .. } = *container;
+        Self { size, memory, compute, distinct_gpus, gpus }
+    }
+
     /// What a slice that is there already must have.
     pub fn asked(&self) -> Asked {
-        Asked { size: self.size, memory: self.memory, compute: self.compute }
+        let Self { size, memory, compute, distinct_gpus, .. } = *self;
+        Asked { size, memory, compute, distinct_gpus }
     }
 
     /// The size of a share that has all of it: one has as many GiB as its name says.
@@ -60,7 +69,10 @@ pub(super) fn served(supply: &Supply, kind: Kind, need: &Need) -> Option<Resourc
             let size = need.share().filter(|size| supply.has_share(kind, *size, need.compute, need.gpus))?;
             ResourceName::share(kind, size)
         }
-        Kind::Whole => supply.has_whole(need.whole(), need.gpus).then_some(ResourceName::Whole),
+        Kind::Whole => {
+            let asked = Asked { size: need.whole(), ..need.asked() };
+            supply.has_whole(&asked, need.gpus).then_some(ResourceName::Whole)
+        }
     }
 }
 

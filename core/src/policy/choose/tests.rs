@@ -153,11 +153,14 @@ fn an_exact_profile_is_kept_and_a_weak_kind_refused() {
 }
 
 #[test]
-fn the_name_that_the_pod_carries_is_kept_where_it_could_be_chosen() {
+fn the_name_that_the_pod_carries_is_kept_where_its_turn_comes() {
     let (cluster, none) = (supply(&["H100-80GB", "T4-16GB"]), Supply::default());
+    let full = cluster.wanted(waiting(&[("nvidia.com/mig-1g.10gb", 7), ("nvidia.com/gpu-10gb", 1)]));
     for (carried, supply, kept) in [
         ("nvidia.com/mig-1g.10gb", &cluster, "nvidia.com/mig-1g.10gb"),
-        ("nvidia.com/gpu-10gb", &cluster, "nvidia.com/gpu-10gb"),
+        ("nvidia.com/gpu-10gb", &full, "nvidia.com/gpu-10gb"),
+        // The policy prefers another kind, which has room.
+        ("nvidia.com/gpu-10gb", &cluster, "nvidia.com/mig-1g.10gb"),
         // Larger than it was asked, of a kind that the class does not have, and where nothing serves it.
         ("nvidia.com/mig-7g.80gb", &cluster, "nvidia.com/mig-1g.10gb"),
         ("nvidia.com/gpu-10gb.shared", &cluster, "nvidia.com/mig-1g.10gb"),

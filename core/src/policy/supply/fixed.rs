@@ -23,17 +23,26 @@ pub struct Asked {
     pub memory: Option<MemoryMib>,
     /// Its part of a GPU's compute.
     pub compute: Option<ComputePercent>,
+    /// Whether each of several is of another GPU.
+    pub distinct_gpus: bool,
 }
 
 impl Asked {
     /// Of so much memory, by name.
     #[must_use]
     pub fn of(size: SizeGb) -> Self {
-        Self { size, memory: None, compute: None }
+        Self { size, memory: None, compute: None, distinct_gpus: false }
+    }
+
+    /// By this container of an admitted pod.
+    #[must_use]
+    pub fn by(request: &ContainerRequest) -> Self {
+        let ContainerRequest { size_gb: size, memory, compute, distinct_gpus, .. } = *request;
+        Self { size, memory, compute, distinct_gpus }
     }
 
     fn is_met_by(&self, offer: &StaticOffer) -> bool {
-        offer.suffices(self.size, self.memory, self.compute)
+        offer.suffices(self)
     }
 }
 

@@ -61,7 +61,9 @@ impl Supply {
         wanted: Several,
         room: impl Fn(&GpuSupply) -> u32,
     ) -> u32 {
-        let is_worth = |gpu: &GpuSupply| name != ResourceName::Whole || is_worth_whole(asked.size, gpu.size);
+        let is_worth = |gpu: &GpuSupply| {
+            name != ResourceName::Whole || is_worth_whole(asked.size, gpu.size, asked.distinct_gpus)
+        };
         let alike = self.gpus.alike.iter().map(|(gpu, _)| gpu).filter(|gpu| is_worth(gpu));
         let rooms = alike.map(|gpu| (Arc::as_ptr(gpu).addr(), room(gpu))).filter(|(_, room)| *room > 0);
         let rooms: BTreeMap<usize, u32> = rooms.collect();

@@ -129,7 +129,7 @@ fn a_pod_is_answered_for_the_gpus_that_it_may_have() {
         supply.has_share(Kind::Mps, SizeGb(14), None, &no_h100)
             && !supply.has_share(Kind::Mps, SizeGb(14), None, &h100)
     );
-    assert!(!supply.has_whole(SizeGb(24), &selected(r#"{"notModels": ["L4-24GB"]}"#)));
+    assert!(!supply.has_whole(&Asked::of(SizeGb(24)), &selected(r#"{"notModels": ["L4-24GB"]}"#)));
     let room = |gpus: &GpuSelection| supply.room(named("gpu-4gb"), SizeGb(4), gpus).room;
     assert_eq!((room(&all()), room(&h100), room(&no_h100)), (3 + 5, 0, 8));
     // Both nodes' second GPUs have this UUID.

@@ -31,7 +31,7 @@ pub(super) fn ask(
     }
     let gpus = nvidia::named(container, role, COUNT, Want::Whole)?;
     let Some(text) = limits::amount(container, MEMORY)? else {
-        return Ok(gpus.map(|ask| Foreign { dialect: Dialect::Gpushare, ask, memory: None }));
+        return Ok(gpus.map(|ask| Foreign::of_gpus(Dialect::Gpushare, ask)));
     };
     let count = match gpus {
         Some(gpus) => gpus.count,

@@ -51,7 +51,7 @@ pub(super) fn ask(
     }
     let said = [(MEMORY, memory), (PERCENTAGE, percentage), (CORES, cores)];
     let Some((by, text)) = said.iter().find_map(|(name, text)| Some((*name, (*text)?))) else {
-        return Ok(gpus.map(|ask| Foreign { dialect: Dialect::Hami, ask, memory: None }));
+        return Ok(gpus.map(|ask| Foreign::of_gpus(Dialect::Hami, ask)));
     };
     let (want, memory) = want(container, memory, percentage, reading)?;
     let count = gpus.map_or(1, |ask| ask.count);

@@ -95,7 +95,10 @@ fn idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
 /// The container that the annotations are for; `None` in a pod without containers. What an injector has put before the
 /// pod's own containers is not meant.
 fn chosen<'p>(pod: &'p PodView, dialect: Dialect, reading: &Reading) -> Result<Option<&'p str>, AskError> {
-    let containers: Vec<_> = pod.spec.containers.iter().filter(|c| !reading.is_sidecar(&c.name)).collect();
+    let all = &pod.spec.containers;
+    let own: Vec<_> = all.iter().filter(|container| !reading.is_sidecar(&container.name)).collect();
+    // A pod of nothing but sidecars has no other containers that could be meant.
+    let containers = if own.is_empty() { all.iter().collect() } else { own };
     if let Some(name) = pod.metadata.annotations.get(CONTAINER) {
         let named = pod.spec.in_order().find(|(container, _)| container.name == *name);
         let no_container = || AskError::NoContainer { key: CONTAINER.to_owned(), container: name.clone() };
@@ -124,7 +127,7 @@ pub(super) fn limit_ask(
             return Ok(None);
         }
         let whole = nvidia::named(container, role, nvidia::GPU, Want::Whole)?;
-        return Ok(whole.map(|ask| Foreign { dialect: Dialect::Runai, ask, memory: None }));
+        return Ok(whole.map(|ask| Foreign::of_gpus(Dialect::Runai, ask)));
     }
     let (want, memory) = fraction(limits::field(&container.name, nvidia::GPU), text, reading)?;
     let by = format!("{}: {text}", nvidia::GPU);

@@ -24,6 +24,13 @@ pub(super) struct Foreign {
     pub memory: Option<MemoryMib>,
 }
 
+impl Foreign {
+    /// A count of GPUs, and nothing of what is wanted of each.
+    fn of_gpus(dialect: Dialect, ask: ContainerAsk) -> Self {
+        Self { dialect, ask: ask.of_distinct_gpus(), memory: None }
+    }
+}
+
 /// What a container asks for in the dialects that are understood.
 pub(super) fn ask(
     pod: &PodView,

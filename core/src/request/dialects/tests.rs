@@ -173,7 +173,7 @@ fn runais_limit_may_be_a_part_of_a_gpu() {
 }
 
 #[test]
-fn a_count_of_parts_is_of_different_gpus_in_each_of_these_dialects_and_in_no_other() {
+fn a_count_is_of_different_gpus_in_each_of_these_dialects_and_in_no_other() {
     let of = |dialects: &[Dialect], metadata: Value, limits: Value| {
         let ask = pod_ask(dialects, Some(SizeGb(80)), &metadata, &limits).unwrap().unwrap();
         ask.containers[0].distinct_gpus
@@ -186,8 +186,15 @@ fn a_count_of_parts_is_of_different_gpus_in_each_of_these_dialects_and_in_no_oth
     assert!(hami("2", json!({"nvidia.com/gpumem": "8000"})));
     assert!(hami("2", json!({"nvidia.com/gpumem-percentage": "25", "nvidia.com/gpucores": "30"})));
     assert!(!hami("1", json!({"nvidia.com/gpumem": "8000"})), "one GPU");
-    assert!(!hami("2", json!({"nvidia.com/gpumem-percentage": "100"})), "whole GPUs are different anyway");
-    assert!(!hami("2", json!({})));
+    assert!(hami("2", json!({"nvidia.com/gpumem-percentage": "100"})));
+    assert!(!hami("2", json!({})), "NVIDIA's meaning where both dialects are on");
+    for (dialect, name) in [
+        (Dialect::Hami, "nvidia.com/gpu"),
+        (Dialect::Runai, "nvidia.com/gpu"),
+        (Dialect::Gpushare, "aliyun.com/gpu-count"),
+    ] {
+        assert!(of(&[dialect], json!({}), json!({name: "2"})), "{dialect:?}");
+    }
     let label = json!({"labels": {"aliyun.com/gpu-count": "2"}});
     assert!(of(&[Dialect::Gpushare], label, json!({"aliyun.com/gpu-mem": "8"})));
     let devices =

@@ -84,7 +84,7 @@ pub(crate) fn admit_by<'n>(
     supply: &Supply,
 ) -> Admission {
     let mut admitted = match decide(pod, namespace, policies, supply) {
-        Ok(None) => return mended(clear(pod), restored(pod).warning(false).into_iter().collect()),
+        Ok(None) => return mended(clear(pod, policies), restored(pod).warning(false).into_iter().collect()),
         Ok(Some(admitted)) => admitted,
         Err(refusal) => {
             return Admission::Denied { message: refusal.to_string(), reason: refusal.reason() };
@@ -94,7 +94,7 @@ pub(crate) fn admit_by<'n>(
         if let Some(chosen) = &mut admitted.document.chosen {
             by.clone_into(&mut chosen.by);
         }
-        let ops = patch(pod, &admitted.document, admitted.policy, &admitted.fit);
+        let ops = patch(pod, &admitted.document, admitted.policy, policies, &admitted.fit);
         return Admission::Patched {
             ops,
             warnings: admitted.warnings,

@@ -10,7 +10,7 @@ use json_patch::PatchOperation;
 use kerf_core::admission::{Fit, Variable, restored};
 use kerf_core::contract::RequestDocument;
 use kerf_core::keys;
-use kerf_core::policy::Policy;
+use kerf_core::policy::{Policies, Policy};
 use serde_json::{Value, json};
 
 /// The patch that makes `pod` carry what `document` says, as `fit` says, and nothing that kerf has written into it before.
@@ -18,12 +18,13 @@ pub(crate) fn patch(
     pod: &Value,
     document: &RequestDocument,
     policy: &Policy,
+    policies: &Policies,
     fit: &Fit,
 ) -> Vec<PatchOperation> {
     let restored = restored(pod);
     let mut edit = Edit::new(&restored.pod);
     if let Some(former) = restored.former.as_ref().filter(|former| !former.decides_as(document)) {
-        affinity::withdraw(&mut edit, former);
+        affinity::withdraw(&mut edit, former, policies);
     }
     carry(&mut edit, document, fit);
     placement::runtime_class(&mut edit, policy);
@@ -44,11 +45,11 @@ pub(crate) fn mend(pod: &Value, document: &RequestDocument, fit: &Fit) -> Vec<Pa
 }
 
 /// The patch that takes out of `pod`, which asks for nothing, what kerf has written into it, or somebody in kerf's name.
-pub(crate) fn clear(pod: &Value) -> Vec<PatchOperation> {
+pub(crate) fn clear(pod: &Value, policies: &Policies) -> Vec<PatchOperation> {
     let restored = restored(pod);
     let mut edit = Edit::new(&restored.pod);
     if let Some(former) = &restored.former {
-        affinity::withdraw(&mut edit, former);
+        affinity::withdraw(&mut edit, former, policies);
     }
     edit.finish(pod)
 }

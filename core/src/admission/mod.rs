@@ -16,7 +16,7 @@ pub use unseen::Unseen;
 
 use crate::contract::RequestDocument;
 use crate::policy::{self, Choice, Denied, Namespace, Policies, Policy, Supply, Undecided};
-use crate::request::{self, AskError, KnownModels, NodeSelection, PodAsk, PodView, Reading};
+use crate::request::{self, AskError, KnownModels, NodeSelection, PodAsk, PodView, Reading, Want};
 use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -118,8 +118,13 @@ pub fn decide<'p, 'n>(
     };
     let mut choice = choose(&ask)?;
     if restored.former.as_ref().is_some_and(|former| former.asks_as(&choice.document)) {
-        for container in &mut ask.containers {
+        // The sizes are settled: by what the pod carries, levelling would come to others.
+        for (container, decided) in ask.containers.iter_mut().zip(&choice.document.containers) {
             container.carried = restored.carried_by(&container.name);
+            container.memory = decided.memory;
+            if let Want::Size(size) = &mut container.want {
+                *size = decided.size_gb;
+            }
         }
         choice = choose(&ask)?;
     }

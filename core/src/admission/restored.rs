@@ -35,6 +35,12 @@ pub fn restored(pod: &Value) -> Restored<'_> {
     let former = pod["metadata"]["annotations"][keys::REQUEST].as_str();
     let former = former.and_then(|text| RequestDocument::parse(text).ok());
     let mut pod = pod.clone();
+    // A copy of a bound pod names its node. The scheduler decides on it anew, like kerf.
+    if carried.iter().any(is_assignment)
+        && let Some(spec) = members(&mut pod, "spec")
+    {
+        spec.remove("nodeName");
+    }
     for field in &carried {
         let (map, key) = match field {
             Field::Label(key) => ("labels", key),
@@ -54,8 +60,12 @@ fn carried(pod: &Value) -> Vec<Field> {
     let has = |map: &str, key: &str| pod["metadata"][map].get(key).is_some();
     let annotations = keys::RESERVED.iter().filter(|key| has("annotations", key));
     let annotations = annotations.map(|key| Field::Annotation((*key).to_owned()));
-    let label = has("labels", keys::SLICED).then(|| Field::Label(keys::SLICED.to_owned()));
-    annotations.chain(label).collect()
+    let labels = keys::RESERVED.iter().chain([&keys::SLICED]).filter(|key| has("labels", key));
+    annotations.chain(labels.map(|key| Field::Label((*key).to_owned()))).collect()
+}
+
+fn is_assignment(field: &Field) -> bool {
+    matches!(field, Field::Annotation(key) if key == keys::ASSIGNMENT)
 }
 
 /// Puts back the limits that asked. A document that does not tell them is of a kerf that did not note them: then the names in
@@ -135,7 +145,8 @@ impl Restored<'_> {
     pub fn warning(&self, as_before: bool) -> Option<String> {
         let stays = |field: &Field| match field {
             Field::Annotation(key) => key == keys::REQUEST,
-            Field::Label(_) | Field::Limit { .. } => true,
+            Field::Label(key) => key == keys::SLICED,
+            Field::Limit { .. } => true,
         };
         let lost = self.carried.iter().filter(|field| !(as_before && stays(field)));
         let lost = lost.map(ToString::to_string).collect::<Vec<_>>().join(", ");

@@ -16,7 +16,7 @@ pub(super) fn refuse_unknown(pod: &PodView) -> Result<(), AskError> {
     refuse_limits(pod)
 }
 
-/// Refuses labels of kerf's group, but for those that kerf itself writes, which the admission judges.
+/// Refuses labels of kerf's group, but for those that kerf itself writes, which the admission takes out.
 fn refuse_labels(pod: &PodView) -> Result<(), AskError> {
     let is_reserved = |key: &str| key == keys::SLICED || keys::RESERVED.contains(&key);
     let mut labels = pod.metadata.labels.keys().filter(|key| is_ours(key) && !is_reserved(key));

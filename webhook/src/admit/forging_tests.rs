@@ -1,15 +1,15 @@
-//! Nobody gains by writing what only kerf writes: request documents, assignments, labels, limits, in any combination, on the
-//! first pass, on a second one, after an update of the policies.
+//! A pod's author gains nothing by writing what only kerf writes: request documents, assignments, labels, limits, in any
+//! combination, on the first pass, on a second one, after an update of the policies.
 //!
-//! The judge shares no code with the decision. It asks what an honest pod gets that writes into its limits what the forged
-//! one claims to have written there.
+//! Two judges look at what is admitted. One knows the policies' bounds by itself ([`bounds`]). The other holds the forged pod
+//! against its honest twin, which writes into its limits what the forged one claims to have written there. The twin is decided on
+//! by the same code, so this judge finds what a forgery adds and no bound that fails for everybody.
 
 use super::*;
 use kerf_core::contract::ContainerRequest;
 use kerf_core::keys;
-use kerf_core::policy::PolicyDocument;
-use kerf_core::request::asks_by;
-use kerf_core::testing::node_status;
+use kerf_core::policy::{PolicyDocument, SupplyIndex};
+use kerf_core::testing::{node_status, static_node};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Map, json};
@@ -34,6 +34,20 @@ fn policies(max: u32, kinds: &Value) -> Policies {
     Policies {
         pods: vec![
             policy("gold", json!({"labels": {"tier": "gold"}}), json!({"sizes": {"maxGb": 2 * max}})),
+            policy(
+                "pool",
+                json!({"labels": {"tier": "pool"}}),
+                json!({
+                    "models": ["H100-80GB", "A100-80GB"], "nodeSelector": {"pool": "a"}, "kindsByModel": {"A100-80GB": ["mig"]},
+                }),
+            ),
+            policy(
+                "denied",
+                json!({"labels": {"tier": "denied"}}),
+                json!({
+                    "deny": "no budget", "defaultIsolation": null, "isolation": null,
+                }),
+            ),
             policy("bounded", json!({"namespaces": ["bounded"]}), bounds),
             policy("dialects", json!({"namespaces": ["dialects"]}), dialects),
             policy("hardware", json!({"namespaces": ["hardware"]}), hardware),
@@ -51,18 +65,31 @@ static BEFORE: LazyLock<Policies> = LazyLock::new(|| {
 static AFTER: LazyLock<Policies> = LazyLock::new(|| {
     policies(10, &json!({"hardware": ["mig"], "memory": ["mps"], "none": ["time-slicing"]}))
 });
-static SUPPLIES: LazyLock<[Supply; 3]> = LazyLock::new(|| {
+static SUPPLIES: LazyLock<[Supply; 4]> = LazyLock::new(|| {
+    let instances = [
+        ("gpu.product", "NVIDIA-A100-SXM4-80GB"),
+        ("gpu.memory", "81920"),
+        ("mig-1g.10gb.count", "4"),
+        ("mig-1g.10gb.memory", "9728"),
+        ("mig-3g.40gb.count", "2"),
+        ("mig-3g.40gb.memory", "40192"),
+    ];
+    let mut index = SupplyIndex::default();
+    index.show_static("n".into(), Some(static_node(&instances, &[("mig-1g.10gb", 4), ("mig-3g.40gb", 2)])));
     [
         Supply::default(),
         Supply::of(&[node_status(&["H100-80GB", "T4-16GB"])]),
         Supply::of(&[node_status(&["L40S-48GB"]), node_status(&["A100-40GB"])]),
+        index.supply(),
     ]
 });
+/// The supply of a static node. Its slices have the sizes that they have, so a request may get a larger one than it asks for.
+const STATIC_SUPPLY: usize = 3;
 
 const NAMESPACES: [&str; 4] = ["bounded", "dialects", "hardware", "nobody's"];
 const CONTAINERS: [&str; 3] = ["main", "side", "load"];
 /// Names that ask, and names that kerf gives.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 16] = [
     "kerf.dev/gpu-5gb",
     "kerf.dev/gpu-10gb",
     "kerf.dev/gpu-80gb",
@@ -76,9 +103,11 @@ const NAMES: [&str; 15] = [
     "nvidia.com/gpu-10gb.shared",
     "nvidia.com/gpu",
     "nvidia.com/gpu.shared",
+    "nvidia.com/mig-1g.10gb.shared",
     "nvidia.com/gpumem",
     "aliyun.com/gpu-mem",
 ];
+const RESERVED: [&str; 3] = [keys::ASSIGNMENT, keys::EPOCH, keys::ROOM];
 const CLASSES: [&str; 3] = ["hardware", "memory", "none"];
 
 fn name() -> impl Strategy<Value = &'static str> {
@@ -119,10 +148,19 @@ fn pod() -> impl Strategy<Value = Value> {
     let parts = (
         prop_oneof![3 => prop::collection::vec(container(), 1), 1 => prop::collection::vec(container(), 2..=3)],
         prop_oneof![Just(Map::new()), notes()],
-        prop::sample::select(vec![None, None, Some("gold"), Some("silver")]),
+        prop::sample::select(vec![
+            None,
+            None,
+            None,
+            Some("gold"),
+            Some("pool"),
+            Some("denied"),
+            Some("silver"),
+        ]),
         prop_oneof![
             15 => Just(None),
             1 => prop::sample::select(vec!["schedulerName", "nodeName", "privileged", "env"]).prop_map(Some),
+            2 => Just(Some("affinity")),
         ],
         any::<bool>(),
     );
@@ -150,11 +188,21 @@ fn pod() -> impl Strategy<Value = Value> {
                 pod["spec"]["containers"][0]["env"] =
                     json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]);
             }
+            // As another webhook adds it, which kerf's must leave.
+            Some("affinity") => {
+                let required = json!({"nodeSelectorTerms": [{"matchExpressions": [required_by_another()]}]});
+                pod["spec"]["affinity"] =
+                    json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}});
+            }
             Some(field) => pod["spec"][field] = json!("other"),
             None => {}
         }
         pod
     })
+}
+
+fn required_by_another() -> Value {
+    json!({"key": "tenant", "operator": "In", "values": ["a"]})
 }
 
 /// A change of something that only kerf writes, or that kerf has written.
@@ -201,13 +249,15 @@ fn forgery() -> impl Strategy<Value = Forgery> {
         1 => Just(Forgery::Field("chosen", json!({"policy": "gold"}))),
         1 => Just(Forgery::Field("gpus", json!({"models": ["H200-141GB"]}))),
         1 => Just(Forgery::Field("movesNobody", json!(true))),
+        1 => Just(Forgery::Field("nodes", json!({"tenant": "a"}))),
+        1 => Just(Forgery::Field("staticNodes", json!(true))),
         1 => Just(Forgery::Field("version", json!(2))),
         1 => (0_usize..3, name()).prop_map(|(at, name)| Forgery::Container(at, "resource", json!(name))),
         1 => (0_usize..3, 1_u32..100).prop_map(|(at, size)| Forgery::Container(at, "sizeGb", json!(size))),
         1 => (0_usize..3, 1_u32..9).prop_map(|(at, count)| Forgery::Container(at, "count", json!(count))),
         1 => (0_usize..3, name(), amount()).prop_map(|(at, name, amount)| Forgery::Limit(at, name, amount)),
         2 => (0_usize..2, name()).prop_map(|(at, name)| Forgery::Swap(at, name)),
-        1 => prop::sample::select(vec![keys::ASSIGNMENT, keys::ROOM]).prop_map(Forgery::Key),
+        1 => prop::sample::select(RESERVED.to_vec()).prop_map(Forgery::Key),
         1 => Just(Forgery::Label),
         1 => (0_usize..4).prop_map(Forgery::Namespace),
     ]
@@ -283,16 +333,28 @@ fn clean(pod: &mut Value) {
 /// What was counted over all cases.
 #[derive(Debug, Default)]
 struct Counts {
+    /// Pods in which a forgery changed something.
     forged: AtomicU64,
     admitted: AtomicU64,
     refused: AtomicU64,
+    /// Honest twins that were asked for, all of which must be admitted.
+    twins: AtomicU64,
 }
 
 /// Why a pod has more than it should.
 type Gain = Result<(), String>;
 
+/// How a failure begins. `cargo xtask bench forging` looks for the first.
+const GAIN: &str = "a forged pod gets more than an honest one";
+const UNSTABLE: &str = "an admitted pod is not admitted as it is";
+
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers"].into_iter().filter_map(|list| pod["spec"][list].as_array()).flatten()
+}
+
+/// Whether a name asks for GPUs: of those that are generated, all but the CPU's.
+fn asks_by(name: &str) -> bool {
+    name != "cpu"
 }
 
 /// A pod's limits and requests of names that ask, or do not.
@@ -369,13 +431,91 @@ fn only(policies: &Policies, class: &str, kinds: &[String]) -> Policies {
     Policies { pods: policies.pods.iter().map(narrow).collect(), nodes: Vec::new() }
 }
 
+/// The kind and the size of a name that kerf gives, read by no code of kerf's.
+fn kind_and_size(name: &str) -> (&str, Option<u64>) {
+    let size = |text: &str| text.strip_suffix("gb")?.parse().ok();
+    let name = name.strip_prefix("nvidia.com/").unwrap_or(name);
+    let (plain, is_shared) = name.strip_suffix(".shared").map_or((name, false), |plain| (plain, true));
+    match (plain.strip_prefix("mig-"), plain.strip_prefix("gpu-")) {
+        (Some(profile), _) => ("mig", profile.rsplit('.').next().and_then(size)),
+        (_, Some(text)) => (if is_shared { "time-slicing" } else { "mps" }, size(text)),
+        _ => (if is_shared { "time-slicing" } else { "whole" }, None),
+    }
+}
+
+/// Holds what `pod` became against the bounds that [`policies`] writes for it.
+fn bounds(pod: &Value, namespace: &str, is_before: bool, is_static: bool) -> Gain {
+    let max = if is_before { 20 } else { 10 };
+    let tier = pod["metadata"]["labels"]["tier"].as_str();
+    let (largest, most, in_all) = match (tier, namespace) {
+        (Some("denied"), _) => (0, 0, 0),
+        (Some("gold"), _) => (2 * max, 16, u64::MAX),
+        (Some("pool"), _) => (u64::MAX, 16, u64::MAX),
+        (_, "bounded") => (max, 3, 2 * max),
+        (_, "dialects" | "hardware") => (u64::MAX, 16, u64::MAX),
+        _ => (0, 0, 0),
+    };
+    let class = pod["metadata"]["annotations"]["kerf.dev/isolation"].as_str();
+    let allowed = match (class, namespace, is_before) {
+        _ if tier.is_none_or(|tier| tier == "silver") && namespace == "hardware" => &["mig"][..],
+        (Some("hardware"), ..) => &["mig"],
+        (Some("memory"), _, true) => &["mig", "mps"],
+        (Some("memory"), _, false) => &["mps"],
+        // Without a class a name may speak of one.
+        (_, _, true) => &["time-slicing", "mps", "mig", "whole"],
+        (_, _, false) => &["time-slicing", "mps", "mig"],
+    };
+    let mut memory = 0;
+    for container in containers(pod) {
+        for (name, count) in resources(container, true) {
+            let count = count.as_str().and_then(|count| count.parse::<u64>().ok()).unwrap_or(u64::MAX);
+            let (kind, size) = kind_and_size(&name);
+            let size = size.filter(|_| !is_static).unwrap_or_default();
+            if size > largest || count > most || !allowed.contains(&kind) {
+                return Err(format!("{count} of {name} is beyond the policy"));
+            }
+            memory += size * count;
+        }
+    }
+    // Init containers give back what they have; here only the sum without them is bounded from below.
+    let has_inits = pod["spec"]["initContainers"].as_array().is_some_and(|inits| !inits.is_empty());
+    if memory > in_all && !has_inits {
+        Err(format!("{memory} GB in all are beyond the policy"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether each term of the pod's affinity has what another webhook requires, where the pod had it.
+fn keeps_affinity(before: &Value, pod: &Value) -> bool {
+    let terms = |pod: &Value| {
+        let affinity = &pod["spec"]["affinity"]["nodeAffinity"];
+        let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+        terms.as_array().cloned().unwrap_or_default()
+    };
+    let has = |term: &Value| {
+        term["matchExpressions"].as_array().is_some_and(|all| all.contains(&required_by_another()))
+    };
+    !terms(before).iter().any(has) || !terms(pod).is_empty() && terms(pod).iter().all(has)
+}
+
 /// Holds what `pod` became against what an honest pod gets.
-fn judge(before: &Value, pod: &Value, namespace: &str, policies: &Policies, supply: &Supply) -> Gain {
+fn judge(
+    before: &Value,
+    pod: &Value,
+    namespace: &str,
+    policies: &Policies,
+    supply: &Supply,
+    counts: &Counts,
+) -> Gain {
     let has = |map: &str, key: &str| pod["metadata"][map].get(key).is_some();
-    for key in [keys::ASSIGNMENT, keys::ROOM] {
+    for key in RESERVED {
         if has("annotations", key) {
             return Err(format!("keeps {key}"));
         }
+    }
+    if !keeps_affinity(before, pod) {
+        return Err("loses what another webhook requires of its node".to_owned());
     }
     for (was, is) in containers(before).zip(containers(pod)) {
         if resources(was, false) != resources(is, false) {
@@ -398,6 +538,7 @@ fn judge(before: &Value, pod: &Value, namespace: &str, policies: &Policies, supp
     };
     is_carried(pod, &document)?;
     let honest_pod = honest(pod, &document);
+    counts.twins.fetch_add(1, Relaxed);
     let twin = admit(&honest_pod, namespace, policies, supply);
     let Admission::Patched { document: twins, .. } = &twin else {
         return Err(format!("its honest twin is not admitted: {twin:?}"));
@@ -410,7 +551,12 @@ fn judge(before: &Value, pod: &Value, namespace: &str, policies: &Policies, supp
         return Err("has another scheduler".to_owned());
     }
     if document.containers.iter().zip(&twins.containers).all(|(a, b)| a.resource == b.resource) {
-        return Ok(());
+        let same = document.gpus == twins.gpus && document.static_nodes == twins.static_nodes;
+        return if same { Ok(()) } else { Err(format!("{document:?} is for other GPUs than {twins:?}")) };
+    }
+    // Where there is room, the policy's order decides for both.
+    if twins.chosen.as_ref().is_none_or(|chosen| chosen.waits.is_empty()) {
+        return Err(format!("{document:?} has another name than its honest twin, {twins:?}"));
     }
     let class = document.isolation.to_string();
     document.containers.iter().try_for_each(|container| {
@@ -458,31 +604,39 @@ fn is_carried(pod: &Value, document: &RequestDocument) -> Gain {
 type Case = (Value, bool, Vec<Forgery>, usize, usize);
 
 fn attack((mut pod, first, forgeries, mut namespace, supply): Case, counts: &Counts) -> Gain {
-    let supply = &SUPPLIES[supply];
+    let (is_static, supply) = (supply == STATIC_SUPPLY, &SUPPLIES[supply]);
     if first && let Some(admitted) = patched(&pod, &admit(&pod, NAMESPACES[namespace], &BEFORE, supply)) {
         pod = admitted;
     }
+    let honest = (pod.clone(), namespace);
     for forgery in &forgeries {
         forge(&mut pod, &mut namespace, forgery);
     }
+    let is_forged = honest != (pod.clone(), namespace);
     let namespace = NAMESPACES[namespace];
-    counts.forged.fetch_add(1, Relaxed);
-    for (by, policies) in [("a", &*BEFORE), ("b", &*BEFORE), ("a", &*AFTER), ("b", &*AFTER)] {
+    let count = |counter: &AtomicU64| counter.fetch_add(u64::from(is_forged), Relaxed);
+    count(&counts.forged);
+    let passes = [("a", true), ("b", true), ("a", false), ("b", false)];
+    for (pass, (by, is_before)) in passes.into_iter().enumerate() {
+        let policies = if is_before { &*BEFORE } else { &*AFTER };
         let admission = admit_by(by, &pod, namespace, policies, supply);
         let Some(after) = patched(&pod, &admission) else {
-            counts
-                .refused
-                .fetch_add(u64::from(by == "a" && std::ptr::eq(policies, &raw const *BEFORE)), Relaxed);
+            if pass == 0 {
+                count(&counts.refused);
+            }
             return Ok(());
         };
-        judge(&pod, &after, namespace, policies, supply)
-            .map_err(|gain| format!("{gain}\nbefore: {pod}\nafter: {after}"))?;
+        let judged = judge(&pod, &after, namespace, policies, supply, counts);
+        let is_decided = document(&after).is_some();
+        let judged = judged
+            .and_then(|()| if is_decided { bounds(&after, namespace, is_before, is_static) } else { Ok(()) });
+        judged.map_err(|gain| format!("{GAIN}: {gain}\nbefore: {pod}\nafter: {after}"))?;
         let again = admit_by("c", &after, namespace, policies, supply);
         if again != Admission::Untouched {
-            return Err(format!("is not admitted as it is: {again:?}\nbefore: {pod}\nafter: {after}"));
+            return Err(format!("{UNSTABLE}: {again:?}\nbefore: {pod}\nafter: {after}"));
         }
-        if std::ptr::eq(policies, &raw const *BEFORE) && by == "a" && document(&after).is_some() {
-            counts.admitted.fetch_add(1, Relaxed);
+        if pass == 0 && is_decided {
+            count(&counts.admitted);
         }
         pod = after;
     }
@@ -493,14 +647,15 @@ fn attack_times(cases: u32) {
     let counts = Counts::default();
     let namespace = prop_oneof![9 => 0..3_usize, 1 => Just(3)];
     let first = prop_oneof![3 => Just(true), 1 => Just(false)];
-    let case = (pod(), first, prop::collection::vec(forgery(), 1..4), namespace, 0..3_usize);
+    let case = (pod(), first, prop::collection::vec(forgery(), 1..4), namespace, 0..4_usize);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let found = runner.run(&case, |case| attack(case, &counts).map_err(TestCaseError::fail));
-    found.unwrap_or_else(|gain| panic!("a forged pod gets more than an honest one: {gain}"));
-    let [forged, admitted, refused] =
-        [&counts.forged, &counts.admitted, &counts.refused].map(|count| count.load(Relaxed));
+    found.unwrap_or_else(|gain| panic!("{gain}"));
+    let Counts { forged, admitted, refused, twins } = &counts;
+    let [forged, admitted, refused, twins] =
+        [forged, admitted, refused, twins].map(|count| count.load(Relaxed));
     println!(
-        "forged pods: {forged}; with more than an honest pod gets: 0; admitted as their honest twin: {admitted}; refused: {refused}"
+        "forged pods: {forged}; with more than an honest pod gets: 0; admitted as their honest twin: {admitted}; refused: {refused}; honest twins admitted: {twins} of {twins}"
     );
     assert!(admitted * 5 >= forged, "too few come through for the judge to look at");
 }

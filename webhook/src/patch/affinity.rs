@@ -9,6 +9,7 @@ use kerf_core::admission::Fit;
 use kerf_core::contract::RequestDocument;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
+use kerf_core::policy::Policies;
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -76,9 +77,15 @@ fn sorts(document: &RequestDocument) -> Vec<Vec<Value>> {
 }
 
 /// Takes out what [`require`] has put in for `document`, which holds no more. Two terms that it has made of one become one.
-pub(super) fn withdraw(edit: &mut Edit, document: &RequestDocument) {
+///
+/// Whoever creates a pod can write the document. So of the labels of nodes in it only those of a policy are believed: a forged one
+/// would take out what another webhook requires.
+pub(super) fn withdraw(edit: &mut Edit, document: &RequestDocument, policies: &Policies) {
     let Some(terms) = edit.get(&TERMS).and_then(Value::as_array).cloned() else { return };
-    let sorts = sorts(document);
+    let selectors = || policies.pods.iter().map(|policy| &policy.spec().node_selector);
+    let mut document = document.clone();
+    document.nodes.retain(|key, value| selectors().any(|selector| selector.get(key) == Some(value)));
+    let sorts = sorts(&document);
     let mut left: Vec<Value> = Vec::new();
     for given in terms {
         let Some(sort) = sorts.iter().find(|sort| sort.iter().all(|wanted| has(&given, wanted))) else {

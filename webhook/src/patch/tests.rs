@@ -44,7 +44,8 @@ fn patch(pod: &Value, document: &RequestDocument, policy: &Policy) -> Result<Pod
     let fit = admission::fit(pod, document, policy)?;
     let taken_out = fit.taken_out.iter().map(ToString::to_string);
     let warnings = taken_out.chain(fit.unseen.iter().map(ToString::to_string)).collect();
-    Ok(PodPatch { ops: super::patch(pod, document, policy, &fit), warnings })
+    let policies = Policies { pods: vec![policy.clone()], nodes: Vec::new() };
+    Ok(PodPatch { ops: super::patch(pod, document, policy, &policies, &fit), warnings })
 }
 
 fn patched(before: &Value, document: &RequestDocument, policy: &Policy) -> (Value, Vec<String>) {

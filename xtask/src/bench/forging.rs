@@ -32,10 +32,11 @@ const REMOVALS: [Removal; 10] = [
         to: "restored.former.is_some()",
     },
     Removal {
-        check: "the name that a pod carries is kept only if the policy could give it now",
+        check: "the name that a pod carries counts only in its turn",
         file: "core/src/policy/choose.rs",
-        from: "let is_served = self.ways(*kind, &need, container.count).contains(&resource);",
-        to: "let is_served = !self.ways(*kind, &need, container.count).is_empty();",
+        from: "let is_carried = |way: &&Way| container.carried == Some(way.resource);",
+        to: "if let Some(resource) = container.carried {\n return Ok(Named { size, resource, served: true, gpus: gpus.clone() });\n }\n\
+             let is_carried = |_: &&Way| false;",
     },
     Removal {
         check: "a document puts back only limits by which kerf is asked",
@@ -52,8 +53,8 @@ const REMOVALS: [Removal; 10] = [
     Removal {
         check: "kerf's label is taken out",
         file: "core/src/admission/restored.rs",
-        from: "has(\"labels\", keys::SLICED).then(",
-        to: "(has(\"labels\", keys::SLICED) && pod.is_null()).then(",
+        from: "keys::RESERVED.iter().chain([&keys::SLICED]).filter(|key| has(\"labels\", key))",
+        to: "keys::RESERVED.iter().filter(|key| has(\"labels\", key))",
     },
     Removal {
         check: "a container keeps no other name that asks",
@@ -80,10 +81,10 @@ const REMOVALS: [Removal; 10] = [
         to: "containers.find(privileged).filter(|_| pod.spec.containers.is_empty()).map_or(",
     },
     Removal {
-        check: "no variable shows all GPUs",
-        file: "core/src/admission/environment.rs",
-        from: "None => name == VISIBLE_DEVICES && !shows_nothing,",
-        to: "None => name == VISIBLE_DEVICES && shows_nothing,",
+        check: "a policy's largest size is the largest",
+        file: "core/src/policy/choose.rs",
+        from: "(_, Some(max)) if size > max => Err(Denied::TooLarge",
+        to: "(_, Some(max)) if size > max && size > LARGEST_SIZE => Err(Denied::TooLarge",
     },
 ];
 

@@ -72,7 +72,8 @@ fn nvidias(
 /// The dialect that has this name for a resource, if it is not one that only kerf serves.
 #[must_use]
 pub fn dialect_of(name: &str) -> Option<Dialect> {
-    if matches!(name.parse(), Ok(ResourceName::Mig(_) | ResourceName::Compute(_))) {
+    let is_instance = matches!(name.parse(), Ok(ResourceName::Mig(_) | ResourceName::Compute(_)));
+    if is_instance || limits::is_replica_of_instance(name) {
         Some(Dialect::Mig)
     } else if nvidia::NAMES.contains(&name) {
         Some(Dialect::Nvidia)

@@ -195,6 +195,32 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_of_a_bound_pod_loses_its_node_and_labels_of_kerfs() {
+        let copied = json!({
+            "metadata": {
+                "annotations": {keys::ASSIGNMENT: "{}"}, "labels": {keys::REQUEST: "x", "kerf.dev/other": "stays"},
+            },
+            "spec": {"nodeName": "n1", "containers": []},
+        });
+        let pod = restored(&copied);
+        assert_eq!(
+            *pod.pod,
+            json!({"metadata": {"annotations": {}, "labels": {"kerf.dev/other": "stays"}}, "spec": {"containers": []}})
+        );
+        let warning = pod.warning(true).unwrap_or_default();
+        assert!(
+            warning.contains(keys::ASSIGNMENT) && warning.contains("labels[kerf.dev/request]"),
+            "{warning}"
+        );
+        let named = json!({"metadata": {"annotations": {keys::REQUEST: "{}"}}, "spec": {"nodeName": "n1"}});
+        assert_eq!(
+            restored(&named).pod["spec"]["nodeName"],
+            "n1",
+            "a pod that was never bound named it itself"
+        );
+    }
+
+    #[test]
     fn limits_are_as_the_document_says_that_they_were() {
         let given = json!({"cpu": "2", "nvidia.com/mig-1g.10gb": "1"});
         for (asked, limits) in [

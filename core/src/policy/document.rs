@@ -50,7 +50,7 @@ pub struct PolicySpec {
     /// The pods that the policy is for; all of them if it is absent. Of several policies the first that matches holds.
     #[serde(default, rename = "match", skip_serializing_if = "PodMatch::is_all")]
     pub pods: PodMatch,
-    /// The policy whose `spec` holds for each field that is not written here. `match`, `deny` and `extends` are never inherited, and
+    /// The policy whose `spec` holds for each field that is not written here. `match`, `deny`, `extends` and `packing` are never inherited, and
     /// a field that is written replaces the whole of the other's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extends: Option<String>,

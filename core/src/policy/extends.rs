@@ -6,8 +6,8 @@ use super::{Policy, PolicyDocument, PolicySpec};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The fields of `spec` that are never inherited.
-const OWN: [&str; 3] = ["match", "deny", "extends"];
+/// The fields of `spec` that are never inherited. The weights of `packing` hold for the whole cluster, and one policy states them.
+const OWN: [&str; 4] = ["match", "deny", "extends", "packing"];
 
 /// A policy as its file has it, before what it extends is known.
 #[derive(Debug, Clone, PartialEq, Eq)]

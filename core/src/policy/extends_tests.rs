@@ -26,6 +26,17 @@ fn base() -> PolicyDraft {
     )
 }
 
+/// Two policies with weights cannot be in force together.
+#[test]
+fn the_clusters_weights_are_not_inherited() {
+    let mut spec = serde_json::to_value(&base().document.spec).unwrap();
+    spec["packing"] = json!({"weights": {"7g.80gb": 200}});
+    let drafts = [draft("base", spec), draft("team", json!({"extends": "base", "maxCount": 3}))];
+    let pods: Vec<Policy> = ["base", "team"].map(|name| resolved(&drafts, name).unwrap()).into();
+    assert_eq!(pods[1].spec().max_count, 3);
+    assert_eq!(crate::policy::Policies { pods, nodes: Vec::new() }.conflicts(), []);
+}
+
 #[test]
 fn a_field_is_the_nearest_policys_and_never_a_part_of_two() {
     let drafts = [
@@ -93,7 +104,7 @@ fn a_policy_that_extends_and_says_nothing_is_its_base() {
         "schedulerName": "", "maxCount": 3, "sizes": {"minGb": 5, "maxGb": 40}, "maxPerPod": {"slices": 2},
         "quota": {"memoryGb": 100}, "dialects": ["hami", "nvidia"], "fractionOfGb": 80, "nodeName": "affinity",
         "environment": "remove", "runtimeClassName": "nvidia", "waiting": {"afterSeconds": 10, "then": "recreate"},
-        "preemption": {"movableByDefault": true, "movesOthers": false}, "packing": {"weights": {"7g.80gb": 200}},
+        "preemption": {"movableByDefault": true, "movesOthers": false},
     });
     let drafts = [draft("base", all), draft("same", json!({"extends": "base"}))];
     let (base, same) = (resolved(&drafts, "base").unwrap(), resolved(&drafts, "same").unwrap());

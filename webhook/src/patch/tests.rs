@@ -493,3 +493,46 @@ fn whole_gpus_without_a_size_are_looked_for_on_nodes_with_gpus_alone() {
     let counted = json!({"key": "nvidia.com/gpu.count", "operator": "Gt", "values": ["0"]});
     assert_eq!(terms(&pod["spec"])[1]["matchExpressions"][1], counted);
 }
+
+/// The only place that keeps a policy's pods on its nodes.
+#[test]
+fn every_term_has_the_labels_of_the_policys_nodes() {
+    let pool = json!({"key": "pool", "operator": "In", "values": ["a"]});
+    let zone = json!({"matchExpressions": [{"key": "zone", "operator": "Exists"}]});
+    let field = json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]});
+    let managed = document("nvidia.com/mig-1g.10gb");
+    let both = RequestDocument { static_nodes: true, ..managed.clone() };
+    for mut document in [managed, both, fixed("nvidia.com/gpu".parse().unwrap())] {
+        document.nodes = [("pool".to_owned(), "a".to_owned())].into();
+        for given in [json!(null), json!([zone]), json!([zone, field])] {
+            let spec = if given.is_null() { json!({}) } else { affinity(&given) };
+            let (after, _) = patched(&pod(&spec), &document, &policy(&json!({})));
+            let terms = terms(&after["spec"]).as_array().unwrap();
+            let has =
+                |term: &Value| term["matchExpressions"].as_array().is_some_and(|all| all.contains(&pool));
+            assert!(!terms.is_empty() && terms.iter().all(has), "{terms:?}");
+        }
+    }
+}
+
+/// A forged document takes out no expression but those of policies in force.
+#[test]
+fn only_a_policys_labels_are_withdrawn() {
+    let (pool, tenant) = (json!({"pool": "a"}), json!({"tenant": "a"}));
+    let policy = policy(&json!({"nodeSelector": pool}));
+    let policies = Policies { pods: vec![policy], nodes: Vec::new() };
+    for (selector, is_withdrawn) in [(pool, true), (tenant, false)] {
+        let labels = serde_json::from_value::<std::collections::BTreeMap<String, String>>(selector).unwrap();
+        let mut former = document("nvidia.com/mig-1g.10gb");
+        former.containers.clear();
+        let is = |(key, value): (&String, &String)| json!({"key": key, "operator": "In", "values": [value]});
+        let term = json!({"matchExpressions": labels.iter().map(is).collect::<Vec<_>>()});
+        former.nodes = labels;
+        let mut plain = json!({"metadata": {"name": "p"}, "spec": {"containers": []}});
+        json_patch::merge(&mut plain["spec"], &affinity(&json!([term])));
+        plain["metadata"]["annotations"] = json!({keys::REQUEST: former.to_json()});
+        let mut after = plain.clone();
+        json_patch::patch(&mut after, &clear(&plain, &policies)).unwrap();
+        assert_eq!(terms(&after["spec"]).is_null(), is_withdrawn, "{after}");
+    }
+}

@@ -450,9 +450,8 @@ fn bounds(pod: &Value, namespace: &str, is_before: bool, is_static: bool) -> Gai
     let (largest, most, in_all) = match (tier, namespace) {
         (Some("denied"), _) => (0, 0, 0),
         (Some("gold"), _) => (2 * max, 16, u64::MAX),
-        (Some("pool"), _) => (u64::MAX, 16, u64::MAX),
+        (Some("pool"), _) | (_, "dialects" | "hardware") => (u64::MAX, 16, u64::MAX),
         (_, "bounded") => (max, 3, 2 * max),
-        (_, "dialects" | "hardware") => (u64::MAX, 16, u64::MAX),
         _ => (0, 0, 0),
     };
     let class = pod["metadata"]["annotations"]["kerf.dev/isolation"].as_str();

@@ -46,7 +46,7 @@ pub const REQUEST: &str = "kerf.dev/request";
 /// Annotation, reserved: the assignment that the extender writes with the Binding.
 pub const ASSIGNMENT: &str = "kerf.dev/assignment";
 
-/// Annotation, reserved: the epoch of the extender's leader that sent the pod's Binding.
+/// Annotation, reserved: `UID/EPOCH`, the Lease and the epoch of the extender's leader that sent the pod's Binding.
 pub const EPOCH: &str = "kerf.dev/epoch";
 
 /// Annotation: written by the extender on a waiting pod when there is room for it, so that the scheduler looks at it again.

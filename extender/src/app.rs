@@ -245,6 +245,7 @@ impl Replica {
             self.policies.clone(),
             CancellationToken::new(),
         );
+        term.set_lease_uid(held.uid());
         term.with(|index| {
             index.set_limits(self.limits);
             index.await_former_epoch();

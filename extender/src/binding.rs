@@ -38,18 +38,18 @@ impl BindingError {
 }
 
 /// Sends the Binding of a pod, for exactly the pod of this UID, with what it was assigned. The API server writes the
-/// annotations into the pod in the same step. The epoch is the leader's: the API server refuses a Binding of a leader that another
-/// has followed (the guard's policy for Bindings).
+/// annotations into the pod in the same step. `lead` is [`Term::lead`](crate::term::Term::lead): the API server refuses a Binding of
+/// a leader that another has followed (the guard's policy for Bindings).
 pub async fn post(
     client: &Client,
     bind: &Bind,
     assignment: Option<&AssignmentDocument>,
-    epoch: u64,
+    lead: String,
 ) -> Result<(), BindingError> {
     let PodKey { namespace, name } = &bind.key;
     let assignment = assignment.map(|assignment| (keys::ASSIGNMENT, assignment.to_json()));
     let annotations: BTreeMap<_, _> =
-        assignment.into_iter().chain([(keys::EPOCH, epoch.to_string())]).collect();
+        assignment.into_iter().chain([(keys::EPOCH, lead)]).collect();
     let body = json!({
         "apiVersion": "v1",
         "kind": "Binding",

@@ -14,7 +14,7 @@ use kerf_core::names::{NodeName, PodUid};
 use kerf_core::packing::Terms;
 use kerf_runtime::shutdown::CancellationToken;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::sync::{Notify, OwnedRwLockReadGuard, RwLock, watch};
 
 /// The term of which requests are answered, if this replica leads and has listed everything.
@@ -64,6 +64,7 @@ pub struct Term {
     pub metrics: Metrics,
     /// The admins' policies, as they are now.
     pub policies: InForce,
+    lease_uid: OnceLock<String>,
     index: Mutex<ClusterIndex>,
     bells: Mutex<HashMap<NodeName, Bell>>,
     unconfirmed: Mutex<BTreeSet<PodUid>>,
@@ -111,6 +112,7 @@ impl Term {
             stop,
             metrics,
             policies,
+            lease_uid: OnceLock::new(),
             index: Mutex::new(ClusterIndex::new(epoch, terms)),
             bells: Mutex::default(),
             unconfirmed: Mutex::default(),
@@ -118,6 +120,19 @@ impl Term {
             room: Notify::new(),
             listed: Notify::new(),
         })
+    }
+
+    /// The term is one of this Lease.
+    pub fn set_lease_uid(&self, uid: String) {
+        // A term has one Lease: a second one would be ignored.
+        let _ = self.lease_uid.set(uid);
+    }
+
+    /// The Lease that the leader holds, and its epoch, as a Binding carries them.
+    #[must_use]
+    pub fn lead(self: &Arc<Self>) -> String {
+        let uid = self.lease_uid.get().map_or("", String::as_str);
+        format!("{uid}/{}", self.with(|index| index.epoch()))
     }
 
     /// Asks or tells the index, and passes on what follows from it.

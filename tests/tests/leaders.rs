@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument, SliceState};
 use kerf_core::keys;
@@ -324,7 +325,10 @@ async fn the_api_server_refuses_a_binding_of_a_leader_that_was_followed() -> any
     scene.leaders.leads_but(Some(leader)).await?;
     let account = scene.plane.kubeconfig_for_service_account(NAMESPACE, "kerf-extender").await?;
     let extender = scene.plane.client_as(&account).await?;
+    let leases = Api::<Lease>::namespaced(scene.plane.client(), NAMESPACE);
+    let uid = leases.get("kerf-extender").await?.metadata.uid.context("the Lease has no UID")?;
     let bind = async |epoch: Option<&str>| -> anyhow::Result<String> {
+        let epoch = epoch.map(|epoch| epoch.replace("UID", &uid));
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
             "metadata": {"name": "early", "annotations": epoch.map(|epoch| json!({keys::EPOCH: epoch}))},
@@ -339,13 +343,14 @@ async fn the_api_server_refuses_a_binding_of_a_leader_that_was_followed() -> any
             Err(error) => error.to_string(),
         })
     };
-    let refused = async || Ok(bind(Some("1")).await?.contains("does not lead any more"));
+    let refused = async || Ok(bind(Some("UID/1")).await?.contains("does not lead any more"));
     wait(PATIENCE, "the fence to be in force, and to know the new leader", refused).await?;
-    for epoch in [Some("0"), Some("-3"), Some("x")] {
+    for epoch in [Some("UID/0"), Some("UID/-3"), Some("UID/x")] {
         let answer = bind(epoch).await?;
         ensure!(answer.contains("does not lead any more"), "{epoch:?}: {answer}");
     }
-    for epoch in [Some("2"), None] {
+    // A Lease that was deleted and made anew counts from the beginning, and the API server may go on knowing the old one.
+    for epoch in [Some("UID/2"), Some("another/1"), Some("1"), None] {
         ensure!(bind(epoch).await? == "taken", "{epoch:?}: {}", bind(epoch).await?);
     }
     // The delayed one arrives, and changes nothing; one of the new leader does.

@@ -64,6 +64,12 @@ impl Held {
         self.transitions + 1
     }
 
+    /// The Lease object's UID: one that was deleted and made anew counts its transitions from the beginning.
+    #[must_use]
+    pub fn uid(&self) -> String {
+        self.lease.metadata.uid.clone().unwrap_or_default()
+    }
+
     /// Until when this leader may act.
     #[must_use]
     pub fn deadline(&self) -> &Deadline {

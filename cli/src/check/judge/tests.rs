@@ -105,6 +105,7 @@ pub(super) fn good() -> Observed {
         "pods",
         "schedulers",
         "system-pods",
+        "undecided-pods",
         "workloads",
     ]
     .map(|name| format!("{name}.guard.kerf.dev"))

@@ -471,6 +471,21 @@ async fn the_extender_writes_of_nodes_and_pods_what_it_is_for() -> anyhow::Resul
     assert!(message.contains("does not write spec"), "{message}");
     taken(&extender(&["annotate", "pod", "sliced", &format!("{}=now", keys::ROOM)]).await?)?;
     taken(&extender(&["delete", "pod", "sliced", "--wait=false"]).await?)?;
+    let evict = async |namespace: &str, pod: &str| {
+        let metadata = json!({"name": pod, "namespace": namespace});
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata,
+            "deleteOptions": {"dryRun": ["All"]}});
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/eviction");
+        let arguments = ["--as", EXTENDER, "create", "--raw", &path, "-f", "-"];
+        cluster.plane().kubectl_output(&arguments, &eviction.to_string()).await
+    };
+    for namespace in ["kube-system", NAMESPACE] {
+        let other: Api<Pod> = Api::namespaced(cluster.plane().client(), namespace);
+        other.create(&PostParams::default(), &pod("other", &[])).await?;
+        let message = refused(&evict(namespace, "other").await?)?;
+        assert!(message.contains("the extender of kerf evicts no pod of namespace"), "{message}");
+    }
+    taken(&evict("default", "sliced").await?)?;
     // Of its own pods it labels the one that leads.
     let own = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own", "namespace": NAMESPACE},
         "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}});

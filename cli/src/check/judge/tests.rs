@@ -276,6 +276,9 @@ const FAULTS: &[(&str, Break)] = &[
         condition(seen, &MatchCondition::widest().expression());
         seen.deployments = Seen::Found(vec![deployment("kerf-webhook", "--match-conditions=off")]);
     }),
+    ("the webhook has not narrowed the condition yet", |seen| {
+        condition(seen, &MatchCondition::widest().expression());
+    }),
     ("somebody wrote another condition", |seen| condition(seen, "true")),
     ("policies say what the extender has no rights for", |seen| {
         let Seen::Found(maps) = &mut seen.config_maps else { return };

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_tests::admission::set_match_condition;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NAMESPACE, NodeSpec, pod, wait};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
@@ -295,17 +296,96 @@ fn with_limit(list: &str, name: &str, amount: &str, more: &Value) -> Value {
     pod
 }
 
+const ALICE: [&str; 2] = ["--as", "alice"];
+const NODE: [&str; 4] = ["--as", "system:node:h", "--as-group", "system:nodes"];
+
+/// Creates a pod as a user, by a dry run.
+async fn create(cluster: &Cluster, user: &[&str], pod: &Value) -> anyhow::Result<Output> {
+    let arguments = [user, &["create", "--dry-run=server", "-f", "-"]].concat();
+    cluster.plane().kubectl_output(&arguments, &pod.to_string()).await
+}
+
+/// Gives nodes every right, so that only the guard refuses what they do.
+async fn trust_nodes(cluster: &Cluster) -> anyhow::Result<()> {
+    let group =
+        ["create", "clusterrolebinding", "nodes", "--clusterrole=cluster-admin", "--group=system:nodes"];
+    cluster.plane().kubectl(&group).await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_that_asks_kerf_and_has_no_request_is_refused() -> anyhow::Result<()> {
+    let mut cluster = cluster().await?;
+    trust_nodes(&cluster).await?;
+    // The API server passes every pod over, as it does a pod to which a later webhook adds kerf's keys. The webhook would put the
+    // condition back.
+    cluster.webhook().kill()?;
+    set_match_condition(&cluster.plane().client(), "false").await?;
+    let annotated = |namespace: &str, key: &str| {
+        let metadata = json!({"name": "p", "namespace": namespace, "annotations": {key: "10Gi"}});
+        let spec = json!({"containers": [{"name": "main", "image": "none"}]});
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    };
+    let passed_over = async || {
+        taken(&create(&cluster, &ALICE, &annotated("default", "kerf.dev/unknown")).await?).map(|()| true)
+    };
+    wait(PATIENCE, "the API server to pass pods over", passed_over).await?;
+    let ours = json!({"schedulerName": "kerf-scheduler"});
+    let limited = |namespace: &str, list: &str, name: &str, amount: &str| {
+        let mut pod = with_limit(list, name, amount, &ours);
+        pod["metadata"]["namespace"] = json!(namespace);
+        pod
+    };
+    let asked = keys::ASKED.into_iter().filter(|key| *key != keys::MOVABLE).map(str::to_owned);
+    let mut fields: Vec<(String, Box<dyn Fn(&str) -> Value>)> = Vec::new();
+    for key in asked.chain(keys::PER_CONTAINER.map(|key| format!("{key}.main"))) {
+        let field = format!("metadata.annotations[{key}]");
+        fields.push((field, Box::new(move |namespace| annotated(namespace, &key))));
+    }
+    for (list, name) in [
+        ("containers", "kerf.dev/gpu-10gb"),
+        ("containers", "nvidia.com/gpu-10gb"),
+        ("initContainers", "nvidia.com/gpu-10gb.shared"),
+    ] {
+        let field = format!("container a, resources.limits[{name}]");
+        fields.push((field, Box::new(move |namespace| limited(namespace, list, name, "1"))));
+    }
+    for (field, pod) in &fields {
+        let message = refused(&create(&cluster, &ALICE, &pod("default")).await?)?;
+        let told =
+            [field, "the webhook of kerf has not decided on this pod", "write it into the pod template"];
+        assert!(told.iter().all(|part| message.contains(part)), "{message}");
+        let warned = create(&cluster, &ALICE, &pod("kube-system")).await?;
+        taken(&warned)?;
+        let message = String::from_utf8_lossy(&warned.stderr).into_owned();
+        let told = ["Warning: ", field, "kerf serves no pod of namespace kube-system"];
+        assert!(told.iter().all(|part| message.contains(part)), "{message}");
+    }
+    for pod in [
+        annotated("default", keys::MOVABLE),
+        annotated("default", "kerf.dev/gpu-memoryless"),
+        limited("default", "containers", "kerf.dev/gpu-10gb", "0"),
+        limited("default", "containers", "nvidia.com/gpu", "1"),
+    ] {
+        let output = create(&cluster, &ALICE, &pod).await?;
+        taken(&output)?;
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let mut decided = annotated("default", keys::GPU_MEMORY);
+    decided["metadata"]["annotations"][keys::REQUEST] = json!("{}");
+    decided["spec"]["schedulerName"] = json!("kerf-scheduler");
+    taken(&create(&cluster, &ALICE, &decided).await?)?;
+    let mut mirror = annotated("default", keys::GPU_MEMORY);
+    mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("x");
+    mirror["spec"]["nodeName"] = json!("h");
+    refused(&create(&cluster, &ALICE, &mirror).await?)?;
+    taken(&create(&cluster, &NODE, &mirror).await?)?;
+    cluster.stop().await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_only_kerf_serves_comes_by_a_scheduler_that_asks_kerf() -> anyhow::Result<()> {
     let cluster = cluster().await?;
-    let group =
-        ["create", "clusterrolebinding", "nodes", "--clusterrole=cluster-admin", "--group=system:nodes"];
-    cluster.plane().kubectl(&group).await?;
-    let create = async |user: &[&str], pod: &Value| {
-        let arguments = [user, &["create", "--dry-run=server", "-f", "-"]].concat();
-        cluster.plane().kubectl_output(&arguments, &pod.to_string()).await
-    };
-    let (alice, node) = (["--as", "alice"], ["--as", "system:node:h", "--as-group", "system:nodes"]);
+    trust_nodes(&cluster).await?;
     let (named, ours) = (json!({"nodeName": "h"}), json!({"schedulerName": "kerf-scheduler"}));
     let both = json!({"nodeName": "h", "schedulerName": "kerf-scheduler"});
     for (list, name, more, why) in [
@@ -315,7 +395,7 @@ async fn what_only_kerf_serves_comes_by_a_scheduler_that_asks_kerf() -> anyhow::
         ("containers", "nvidia.com/gpu-10gb", &json!({}), "spec.schedulerName default-scheduler: "),
         ("initContainers", "kerf.dev/anything", &json!({}), "use kerf-scheduler, or ask an admin"),
     ] {
-        let message = refused(&create(&alice, &with_limit(list, name, "1", more)).await?)?;
+        let message = refused(&create(&cluster, &ALICE, &with_limit(list, name, "1", more)).await?)?;
         assert!(message.contains(why), "{message}");
     }
     for (name, amount, more) in [
@@ -330,13 +410,13 @@ async fn what_only_kerf_serves_comes_by_a_scheduler_that_asks_kerf() -> anyhow::
         ("nvidia.com/gpu-fast", "1", &named),
         ("cpu", "1", &named),
     ] {
-        taken(&create(&alice, &with_limit("containers", name, amount, more)).await?)?;
+        taken(&create(&cluster, &ALICE, &with_limit("containers", name, amount, more)).await?)?;
     }
     // The kubelet's mirror of a static pod, and who only says that he is one.
     let mut mirror = with_limit("containers", "kerf.dev/gpu-10gb", "1", &named);
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
-    refused(&create(&alice, &mirror).await?)?;
-    taken(&create(&node, &mirror).await?)?;
+    refused(&create(&cluster, &ALICE, &mirror).await?)?;
+    taken(&create(&cluster, &NODE, &mirror).await?)?;
     cluster.stop().await
 }
 
@@ -391,6 +471,21 @@ async fn the_extender_writes_of_nodes_and_pods_what_it_is_for() -> anyhow::Resul
     assert!(message.contains("does not write spec"), "{message}");
     taken(&extender(&["annotate", "pod", "sliced", &format!("{}=now", keys::ROOM)]).await?)?;
     taken(&extender(&["delete", "pod", "sliced", "--wait=false"]).await?)?;
+    let evict = async |namespace: &str, pod: &str| {
+        let metadata = json!({"name": pod, "namespace": namespace});
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata,
+            "deleteOptions": {"dryRun": ["All"]}});
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/eviction");
+        let arguments = ["--as", EXTENDER, "create", "--raw", &path, "-f", "-"];
+        cluster.plane().kubectl_output(&arguments, &eviction.to_string()).await
+    };
+    for namespace in ["kube-system", NAMESPACE] {
+        let other: Api<Pod> = Api::namespaced(cluster.plane().client(), namespace);
+        other.create(&PostParams::default(), &pod("other", &[])).await?;
+        let message = refused(&evict(namespace, "other").await?)?;
+        assert!(message.contains("the extender of kerf evicts no pod of namespace"), "{message}");
+    }
+    taken(&evict("default", "sliced").await?)?;
     // Of its own pods it labels the one that leads.
     let own = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own", "namespace": NAMESPACE},
         "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "none"}]}});

@@ -30,15 +30,48 @@ fn expression(dialects: &[Dialect]) -> String {
     MatchCondition::of(&dialects.iter().copied().collect::<BTreeSet<_>>()).expression()
 }
 
+/// A GpuPolicy, with its dialects as JSON; null for none given.
+fn policy(name: &str, dialects: &Value) -> Value {
+    let mut policy = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name},
+        "spec": {"defaultIsolation": "memory", "isolation": {"memory": ["mig"]}}});
+    if !dialects.is_null() {
+        policy["spec"]["dialects"] = dialects.clone();
+    }
+    policy
+}
+
+#[test]
+fn a_fixed_condition_that_leaves_out_a_dialect_of_a_policy_is_refused() {
+    let fixed = |dialects: Value, policies: Value| {
+        let webhook = format!("webhook={}", json!({"matchConditions": "fixed", "dialects": dialects}));
+        let policies = format!("policies={policies}");
+        template("kerf-system", &["--set-json", &webhook, "--set-json", &policies])
+    };
+    let of_two = json!({"default": false, "files": {
+        "10-a.yaml": policy("a", &json!(["nvidia"])),
+        "20-b.yaml": format!("{}\n---\n{}", policy("b", &json!([])), policy("c", &json!(null)))}});
+    for (dialects, policies, file, missing) in [
+        (json!([]), json!({"default": true}), "default.yaml", "mig"),
+        (json!(["mig"]), of_two.clone(), "10-a.yaml", "nvidia"),
+        (json!(["nvidia"]), of_two.clone(), "20-b.yaml", "mig"),
+    ] {
+        let error = fixed(dialects, policies).unwrap_err().to_string();
+        let parts = ["webhook.dialects", file, missing, &format!("add {missing}")];
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    }
+    fixed(json!(["mig", "nvidia", "kai"]), of_two).unwrap();
+}
+
 #[test]
 fn the_chart_writes_the_expression_that_core_writes() {
     let mut sets: Vec<Vec<Dialect>> = Dialect::ALL.map(|dialect| vec![dialect]).into();
     sets.extend([vec![], Dialect::ALL.to_vec(), vec![Dialect::Runai, Dialect::Nvidia, Dialect::Kai]]);
     for set in sets {
-        let dialects = json!(set).to_string();
-        let flags =
-            ["--set", "webhook.matchConditions=fixed", "--set-json", &format!("webhook.dialects={dialects}")];
-        let (made, flags) = made(&template("kerf-system", &flags).unwrap());
+        let values = json!({"matchConditions": "fixed", "dialects": set});
+        let policies = json!({"default": false, "files": {"10-a.yaml": policy("a", &json!(set))}});
+        let (values, policies) = (format!("webhook={values}"), format!("policies={policies}"));
+        let made_yaml = template("kerf-system", &["--set-json", &values, "--set-json", &policies]).unwrap();
+        let (made, flags) = made(&made_yaml);
         assert_eq!(made, expression(&set), "{set:?}");
         assert!(flags.contains(&"--match-conditions=off".to_owned()), "{flags:?}");
     }
@@ -46,15 +79,15 @@ fn the_chart_writes_the_expression_that_core_writes() {
 
 #[test]
 fn the_first_expression_is_that_of_the_policies_in_values() {
-    let policy = |name: &str, dialects: &str| {
+    let text = |name: &str, dialects: &str| {
         format!(
             "apiVersion: kerf.dev/v1alpha1\nkind: GpuPolicy\nmetadata: {{name: {name}}}\nspec: {{defaultIsolation: memory, isolation: {{memory: [mig]}}{dialects}}}\n"
         )
     };
-    let (nvidia, none) = (policy("a", ", dialects: [nvidia]"), policy("b", ", dialects: []"));
+    let (nvidia, none) = (text("a", ", dialects: [nvidia]"), text("b", ", dialects: []"));
     let (silent, two) = (
-        policy("c", ""),
-        format!("{}---\n{}", policy("d", ", dialects: [hami]"), policy("e", ", dialects: [kai]")),
+        text("c", ""),
+        format!("{}---\n{}", text("d", ", dialects: [hami]"), text("e", ", dialects: [kai]")),
     );
     for (files, default, dialects) in [
         (json!({}), true, vec![Dialect::Mig]),
@@ -89,5 +122,5 @@ fn a_policy_for_which_the_extender_has_no_right_is_refused_by_name() {
         assert_eq!(roles.count(), 2, "a ClusterRole and its binding");
     }
     let yaml = template("kerf-system", &["--set", "extender.moves=false"]).unwrap();
-    assert!(yaml.contains("--moves=false") && !yaml.contains("pods/eviction"));
+    assert!(yaml.contains("--moves=false") && !yaml.contains("name: kerf-extender-moves"));
 }

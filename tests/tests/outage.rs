@@ -18,6 +18,8 @@ use kube::api::PostParams;
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How soon the webhook must answer what another writes into its configuration: until then pods pass unmutated.
+const RESTORE_LIMIT: Duration = Duration::from_secs(5);
 
 fn condition(dialects: &[Dialect]) -> MatchCondition {
     MatchCondition::of(&dialects.iter().copied().collect::<BTreeSet<_>>())
@@ -115,13 +117,14 @@ async fn the_webhook_keeps_the_condition_as_its_policies_need_it() -> anyhow::Re
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(true)
     };
-    wait(PATIENCE, "the condition to be nobody's", apply).await?;
+    wait(RESTORE_LIMIT, "the condition to be nobody's", apply).await?;
     // What is narrower than the policies need, or nobody's, does not stay.
-    for text in [condition(&[]).expression(), "has(object.spec)".to_owned()] {
+    let narrow = || condition(&[]).expression();
+    for text in [narrow(), "has(object.spec)".to_owned(), narrow()] {
         set_match_condition(&client, &text).await?;
         let needed = condition(&[Dialect::Mig, Dialect::Hami]);
         let put_right = async || Ok(found().await?.is_some_and(|found| found.covers(&needed)));
-        wait(PATIENCE, "the condition to be put right", put_right).await?;
+        wait(RESTORE_LIMIT, "the condition to be put right", put_right).await?;
     }
     scene.end(0)?;
     // Where another owns the object, the webhook leaves it alone.

@@ -5,6 +5,7 @@ use anyhow::{Context as _, ensure};
 use clap::Parser;
 use kerf_cli::policy;
 use kerf_tests::binaries;
+use kerf_tests::chart::name_of;
 use kerf_tests::cluster::root;
 use kerf_tests::overlays::{Layout, MANAGED, STATIC};
 use serde::Deserialize;
@@ -212,6 +213,35 @@ fn every_overlay_has_its_expectation_and_every_example_builds() -> anyhow::Resul
                     "{folder}: {image} names a registry, which is the user's to choose"
                 );
             }
+        }
+    }
+    Ok(())
+}
+
+/// What kustomize makes of the base with one component.
+fn with_component(component: &str) -> anyhow::Result<Vec<Value>> {
+    let folder = tempfile::tempdir()?;
+    // kustomize takes relative paths only.
+    let here = folder.path().canonicalize()?;
+    let up = "../".repeat(here.components().count() - 1);
+    let deploy = format!("{up}{}", root().join("deploy").canonicalize()?.strip_prefix("/")?.display());
+    let text = format!("resources: [{deploy}/base]\ncomponents: [{deploy}/components/{component}]\n");
+    std::fs::write(here.join("kustomization.yaml"), text)?;
+    built(&here.display().to_string()).with_context(|| component.to_owned())
+}
+
+/// `kubectl apply` without `--prune` leaves an object that a component takes away, and the rights that it gives.
+#[test]
+fn a_component_over_the_base_takes_no_object_away() -> anyhow::Result<()> {
+    let base = built("base")?;
+    for entry in std::fs::read_dir(root().join("deploy/components"))? {
+        let component = entry?.file_name().into_string().ok().context("a name in UTF-8")?;
+        let built = with_component(&component)?;
+        let names: BTreeSet<String> = built.iter().map(name_of).collect();
+        let gone: Vec<String> = base.iter().map(name_of).filter(|name| !names.contains(name)).collect();
+        assert_eq!(gone, Vec::<String>::new(), "{component}");
+        if component == "extender-no-moves" {
+            assert_eq!(named(&built, "ClusterRole", "kerf-extender-moves")?["rules"], serde_json::json!([]));
         }
     }
     Ok(())

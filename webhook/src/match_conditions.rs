@@ -18,10 +18,9 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// How often the policies in force are compared with the last condition seen. A policy file is read as often.
-const POLICY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the configuration is read: others may write it.
-const READ_INTERVAL: Duration = Duration::from_secs(10);
+/// How often the configuration is read and compared with the policies in force. Others write it too, and pods go past kerf while it is
+/// too narrow: each apply of the manifests opens a gap of this length. A policy file is read as often.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the condition must be wider than needed until it is narrowed. A changed `ConfigMap` reaches the replicas within a
 /// minute or so of each other; until then one of them may still need what another does not.
 const NARROWING_DELAY: Duration = Duration::from_mins(2);
@@ -45,8 +44,6 @@ pub(crate) struct Keeper {
     policies: PolicyStore,
     is_on: bool,
     due: Due,
-    /// The last condition seen or written.
-    seen: Option<MatchCondition>,
 }
 
 impl Keeper {
@@ -58,30 +55,25 @@ impl Keeper {
             policies,
             is_on: args.match_conditions == MatchConditions::Auto,
             due: Due::after(NARROWING_DELAY),
-            seen: None,
         }
     }
 
     /// Keeps the condition until `stop`. `first_look` is sent once the condition was brought in order, or could not be.
     pub async fn keep(mut self, first_look: oneshot::Sender<()>, stop: CancellationToken) {
         let mut first_look = Some(first_look);
-        let (mut read, mut last_error) = (None::<Instant>, None::<String>);
+        let mut last_error = None::<String>;
         while self.is_on {
             let needed = MatchCondition::for_policies(&self.policies.current());
-            let is_covered = self.seen.as_ref().is_some_and(|seen| seen.covers(&needed));
-            if !is_covered || read.is_none_or(|read| read.elapsed() >= READ_INTERVAL) {
-                read = Some(Instant::now());
-                let Some(kept) = stop.run_until_cancelled(self.put_right(&needed)).await else { return };
-                let error = kept.err().map(|error| chain(&error));
-                if let Some(error) = error.as_ref().filter(|error| last_error.as_ref() != Some(error)) {
-                    tracing::warn!(error, "the match condition is not in order yet");
-                }
-                last_error = error;
+            let Some(kept) = stop.run_until_cancelled(self.put_right(&needed)).await else { return };
+            let error = kept.err().map(|error| chain(&error));
+            if let Some(error) = error.as_ref().filter(|error| last_error.as_ref() != Some(error)) {
+                tracing::warn!(error, "the match condition is not in order yet");
             }
+            last_error = error;
             if let Some(first_look) = first_look.take() {
                 let _ = first_look.send(());
             }
-            if stop.run_until_cancelled(tokio::time::sleep(POLICY_INTERVAL)).await.is_none() {
+            if stop.run_until_cancelled(tokio::time::sleep(READ_INTERVAL)).await.is_none() {
                 return;
             }
         }
@@ -94,8 +86,7 @@ impl Keeper {
         };
         let read = self.api.get_opt(&self.name).await.map_err(failed("read", &self.name))?;
         let read = read.ok_or_else(|| KeepError::Absent(self.name.clone()))?;
-        self.seen = condition(&read);
-        let Some(next) = self.due.next(self.seen.as_ref(), needed, Instant::now()) else {
+        let Some(next) = self.due.next(condition(&read).as_ref(), needed, Instant::now()) else {
             let Some(patch) = disowned(&read) else { return Ok(()) };
             let patch = Patch::Merge(patch);
             return match self.api.patch(&self.name, &params(), &patch).await {
@@ -112,14 +103,10 @@ impl Keeper {
                     dialects = dialects.join(", "),
                     "match condition written"
                 );
-                self.seen = Some(next);
                 Ok(())
             }
             // Another wrote it meanwhile: it is read again.
-            Err(kube::Error::Api(status)) if status.is_conflict() => {
-                self.seen = None;
-                Ok(())
-            }
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
             Err(source) => Err(failed("patch", &self.name)(source)),
         }
     }

@@ -233,7 +233,7 @@ fn a_kind_is_skipped_that_no_model_serves_which_the_pod_may_have() {
             &all,
             &["nvidia.com/mig-1g.10gb"],
             json!({}),
-            "container c0: policy bound lets nvidia.com/mig-1g.10gb: 1 be served by none of the GPU models that the pod may have (T4-16GB); ask for another isolation class, ask for one kind in all containers, or name other models in metadata.annotations[kerf.dev/gpu-model]",
+            "container c0: policy bound allows no GPU model for nvidia.com/mig-1g.10gb: 1 among those that the pod may have (T4-16GB); ask for another isolation class, ask for one kind in all containers, or name other models in metadata.annotations[kerf.dev/gpu-model]",
         ),
         (
             json!({"models": ["T4-16GB"]}),

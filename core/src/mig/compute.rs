@@ -84,8 +84,13 @@ pub enum UnknownComputeProfile {
     #[error("{0:?} is no compute instance profile; write it like 1c.3g.40gb, or 3g.40gb for all of it")]
     Malformed(String),
     /// No GPU instance of that profile can be shared like this.
-    #[error("a {1} offers no compute instance of {0} slices")]
+    #[error("a {1} offers no compute instance of {0} slices; write one of {offered}", offered = offered(*.1))]
     NotOffered(u8, Profile),
+}
+
+/// The compute instances of a GPU instance, for a message.
+fn offered(of: Profile) -> String {
+    ComputeProfile::all(of).map(|profile| profile.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl FromStr for ComputeProfile {

@@ -24,7 +24,10 @@ fn texts_that_are_no_compute_profile_are_refused() {
         assert_eq!(text.parse::<ComputeProfile>(), Err(UnknownComputeProfile::Malformed(text.into())));
     }
     let error = "3c.4g.40gb".parse::<ComputeProfile>().unwrap_err();
-    assert_eq!(error.to_string(), "a 4g.40gb offers no compute instance of 3 slices");
+    assert_eq!(
+        error.to_string(),
+        "a 4g.40gb offers no compute instance of 3 slices; write one of 1c.4g.40gb, 2c.4g.40gb, 4g.40gb"
+    );
 }
 
 #[test]

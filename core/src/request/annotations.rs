@@ -80,7 +80,10 @@ impl Notes {
 }
 
 /// The app container that a key without a name means: the one that `kubectl.kubernetes.io/default-container` names, else the
-/// only one that is no injected sidecar. Injectors that run before kerf or after it lead to the same.
+/// only one that is no injected sidecar.
+///
+/// An injector may name the default container too, as Istio does: kerf refuses a pod with several containers before Istio, and takes
+/// it after.
 pub(super) fn only_container<'p>(
     pod: &'p PodView,
     is_sidecar: impl Fn(&str) -> bool,

@@ -114,7 +114,7 @@ pub enum AskError {
     },
     /// A container asks by a name that is not kerf's, in a pod that asks kerf. Nobody would account for both.
     #[error(
-        "container {container}, resources.limits[{limit}]: the pod asks kerf for slices, beside which this name is not served; remove it, ask by kerf.dev/gpu-memory here too, or ask an admin to add {dialect} to spec.dialects of the policy"
+        "container {container}, resources.limits[{limit}]: a pod cannot mix kerf requests with this name; remove it, ask by kerf.dev/gpu-memory here too, or ask an admin to add {dialect} to spec.dialects of the policy"
     )]
     Everybodys {
         /// The container.
@@ -163,7 +163,9 @@ pub enum AskError {
         key: String,
     },
     /// The annotation names no container.
-    #[error("metadata.annotations[{key}]: the pod has no container {container}")]
+    #[error(
+        "metadata.annotations[{key}]: the pod has no container {container}; correct the name, or remove the annotation"
+    )]
     NoContainer {
         /// The annotation.
         key: String,
@@ -228,27 +230,33 @@ pub enum AskError {
     },
     /// A key by which annotations ask is a label.
     #[error(
-        "metadata.labels[{key}]: kerf reads requests from annotations, not from labels; move it to metadata.annotations[{key}]"
+        "metadata.labels[{key}] is {text:?}, and kerf reads requests from annotations, not from labels; move it to metadata.annotations[{key}]"
     )]
     Labelled {
         /// The label.
         key: String,
+        /// Its value.
+        text: String,
     },
     /// A label of kerf's that does not exist.
     #[error(
-        "metadata.labels[{key}]: kerf has no such label; remove it, the nearest that kerf reads is the annotation {nearest}"
+        "metadata.labels[{key}] is {text:?}, and kerf has no such label; remove it, the nearest that kerf reads is the annotation {nearest}"
     )]
     UnknownLabel {
         /// The label.
         key: String,
+        /// Its value.
+        text: String,
         /// The annotation that is spelled most alike.
         nearest: String,
     },
     /// A limit of kerf's that does not exist.
-    #[error("{field}: {remedy}")]
+    #[error("{field} is {text:?}, and {remedy}")]
     UnknownLimit {
         /// Where it is written.
         field: Field,
+        /// The amount.
+        text: String,
         /// What to write instead.
         remedy: LimitRemedy,
     },

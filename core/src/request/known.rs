@@ -19,13 +19,13 @@ pub(super) fn refuse_unknown(pod: &PodView) -> Result<(), AskError> {
 /// Refuses labels of kerf's group, but for those that kerf itself writes, which the admission takes out.
 fn refuse_labels(pod: &PodView) -> Result<(), AskError> {
     let is_reserved = |key: &str| key == keys::SLICED || keys::RESERVED.contains(&key);
-    let mut labels = pod.metadata.labels.keys().filter(|key| is_ours(key) && !is_reserved(key));
-    labels.next().map_or(Ok(()), |key| {
-        let key = key.clone();
+    let mut labels = pod.metadata.labels.iter().filter(|(key, _)| is_ours(key) && !is_reserved(key));
+    labels.next().map_or(Ok(()), |(key, text)| {
+        let (key, text) = (key.clone(), text.clone());
         Err(if is_known(&key) {
-            AskError::Labelled { key }
+            AskError::Labelled { key, text }
         } else {
-            AskError::UnknownLabel { nearest: nearest(&key), key }
+            AskError::UnknownLabel { nearest: nearest(&key), key, text }
         })
     })
 }
@@ -37,8 +37,8 @@ fn refuse_limits(pod: &PodView) -> Result<(), AskError> {
             // A size that is too small or too large has its own message.
             let is_size = asked_size(limit).is_some_and(|size| !matches!(size, Err(SizeError::Malformed(_))));
             if !is_size && (is_ours(limit) || asked_size(limit).is_some()) {
-                let remedy = remedy(limit, amount);
-                return Err(AskError::UnknownLimit { field: limits::field(&container.name, limit), remedy });
+                let (field, text) = (limits::field(&container.name, limit), amount.to_owned());
+                return Err(AskError::UnknownLimit { field, text, remedy: remedy(limit, amount) });
             }
         }
     }

@@ -1,8 +1,17 @@
-//! Pods as Istio and Linkerd leave them. Of what these inject only the places, names and restart policies of containers, their
-//! resources and the annotations that say which container is meant are written down here, from the expected outputs of the
-//! injectors' own tests (both Apache-2.0): istio/istio, `pkg/kube/inject/testdata/inject` (`app_probe/one_container.yaml`,
-//! `app_probe/hello-probes.proxyHoldsApplication.yaml`, `native-sidecar.yaml`), and linkerd/linkerd2, `cli/cmd/testdata`
-//! (`inject_emojivoto_deployment`, `inject_emojivoto_deployment_native_sidecar`).
+//! Pods in the shape that Istio and Linkerd give them: the places, names and restart policies of containers, the proxy's resources,
+//! and the annotations that say which container is meant. No manifest is copied. The shapes are those of the expected outputs of the
+//! injectors' own tests:
+//!
+//! | case | file | commit |
+//! |---|---|---|
+//! | istio, before it named a default container | istio/istio `pkg/kube/inject/testdata/inject/app_probe/one_container.yaml.injected` | 9433a2d |
+//! | istio, holdApplicationUntilProxyStarts | `hello-probes.proxyHoldsApplication.yaml.injected` | 0098d99 |
+//! | istio, native | `native-sidecar.yaml.injected` | 07bb7fd |
+//! | linkerd | linkerd/linkerd2 `cli/cmd/testdata/inject_emojivoto_deployment.golden.yml` | 1071ec2 |
+//! | linkerd, two containers | `inject_contour.golden.yml` | 00bf278 |
+//! | linkerd, native | `inject_emojivoto_deployment_native_sidecar.golden.yml` | 005a3a4 |
+//!
+//! Istio's template names the first app container as the default one where the pod names none. Linkerd names none.
 
 use super::*;
 use crate::keys;
@@ -36,18 +45,22 @@ fn pods() -> Vec<(&'static str, Value, Vec<&'static str>)> {
     let (init, linkerd_init) = (container("istio-init"), container("linkerd-init"));
     let linkerd = || container("linkerd-proxy");
     let status = json!({"sidecar.istio.io/status": r#"{"initContainers":["istio-init"],"containers":["istio-proxy"]}"#});
-    let names_default = json!({"kubectl.kubernetes.io/default-container": "hello", "kubectl.kubernetes.io/default-logs-container": "hello"});
+    let names_default = || json!({"kubectl.kubernetes.io/default-container": "hello", "kubectl.kubernetes.io/default-logs-container": "hello"});
     vec![
-        ("istio", injected(status.clone(), json!([init]), json!([hello, istio_proxy()])), vec!["hello"]),
+        (
+            "istio, before it named a default container",
+            injected(status, json!([init]), json!([hello, istio_proxy()])),
+            vec!["hello"],
+        ),
         (
             "istio, holdApplicationUntilProxyStarts",
-            injected(status, json!([init]), json!([istio_proxy(), hello, container("world")])),
+            injected(names_default(), json!([init]), json!([istio_proxy(), hello, container("world")])),
             vec!["hello", "world"],
         ),
         (
             "istio, native",
             injected(
-                names_default,
+                names_default(),
                 json!([init, native(istio_proxy()), native(container("other-sidecar"))]),
                 json!([hello]),
             ),
@@ -61,6 +74,15 @@ fn pods() -> Vec<(&'static str, Value, Vec<&'static str>)> {
                 json!([linkerd(), web]),
             ),
             vec!["web-svc"],
+        ),
+        (
+            "linkerd, two containers",
+            injected(
+                json!({"linkerd.io/created-by": "linkerd/cli"}),
+                json!([container("envoy-initconfig"), linkerd_init]),
+                json!([linkerd(), container("contour"), container("envoy")]),
+            ),
+            vec!["contour", "envoy"],
         ),
         (
             "linkerd, native",
@@ -89,8 +111,10 @@ fn who(pod: &PodView, sidecars: Option<&[String]>) -> Result<Vec<String>, AskErr
 #[test]
 fn an_annotation_without_a_name_means_the_container_that_nobody_injected() {
     for (what, pod, own) in pods() {
+        let names_default = pod["metadata"]["annotations"][keys::DEFAULT_CONTAINER].is_string();
         let asked = who(&asking(pod, &[(keys::GPU_MEMORY, "10Gi")]), None);
         match own.as_slice() {
+            [first, ..] if names_default => assert_eq!(asked, Ok(vec![(*first).to_owned()]), "{what}"),
             [only] => assert_eq!(asked, Ok(vec![(*only).to_owned()]), "{what}"),
             [first, ..] => {
                 let (key, first) = (keys::GPU_MEMORY.to_owned(), (*first).to_owned());
@@ -99,6 +123,17 @@ fn an_annotation_without_a_name_means_the_container_that_nobody_injected() {
             [] => unreachable!("every pod has a container of its own"),
         }
     }
+}
+
+/// The order of the webhooks matters for such a pod: `docs/requests.md` says so.
+#[test]
+fn a_pod_with_two_containers_is_refused_before_istio_and_taken_after_it() {
+    let own = json!([container("hello"), container("world")]);
+    let notes = [(keys::GPU_MEMORY, "10Gi")];
+    let before = who(&asking(injected(json!({}), json!([]), own), &notes), None);
+    assert!(matches!(before, Err(AskError::Ambiguous { .. })), "{before:?}");
+    let (_, after, _) = pods().remove(1);
+    assert_eq!(who(&asking(after, &notes), None), Ok(vec!["hello".to_owned()]));
 }
 
 #[test]
@@ -172,7 +207,7 @@ fn kais_first_container_is_none_that_was_injected() {
 }
 
 proptest! {
-    /// Whether kerf is called before the injector or after it.
+    /// An injector that only adds a container may run before kerf or after it.
     #[test]
     fn a_sidecar_changes_nothing_about_who_is_meant(
         own in prop::collection::btree_set("[a-d]", 1..4),

@@ -24,7 +24,7 @@ fn a_key_that_is_a_label_is_refused() {
             let labelled =
                 pod(json!({"labels": {"app": "a", &key: "10Gi"}, "annotations": annotations}), json!({}));
             let expected = format!(
-                "metadata.labels[{key}]: kerf reads requests from annotations, not from labels; move it to metadata.annotations[{key}]"
+                "metadata.labels[{key}] is \"10Gi\", and kerf reads requests from annotations, not from labels; move it to metadata.annotations[{key}]"
             );
             assert_eq!(refusal(&labelled), expected);
         }
@@ -32,7 +32,7 @@ fn a_key_that_is_a_label_is_refused() {
     let typo = pod(json!({"labels": {"kerf.dev/gpu-memroy": "10Gi"}}), json!({}));
     assert_eq!(
         refusal(&typo),
-        "metadata.labels[kerf.dev/gpu-memroy]: kerf has no such label; remove it, the nearest that kerf reads is the annotation kerf.dev/gpu-memory"
+        "metadata.labels[kerf.dev/gpu-memroy] is \"10Gi\", and kerf has no such label; remove it, the nearest that kerf reads is the annotation kerf.dev/gpu-memory"
     );
     let own = pod(json!({"labels": {"kerf.dev/sliced": "true"}}), json!({}));
     assert_eq!(
@@ -79,7 +79,10 @@ fn a_limit_that_kerf_does_not_have_is_refused_with_the_one_that_was_meant() {
     ] {
         for map in ["limits", "requests"] {
             let asking = pod(json!({}), json!({map: {limit: amount}}));
-            assert_eq!(refusal(&asking), format!("container main, resources.limits[{limit}]: {remedy}"));
+            assert_eq!(
+                refusal(&asking),
+                format!("container main, resources.limits[{limit}] is {amount:?}, and {remedy}")
+            );
         }
     }
     for good in ["kerf.dev/gpu-10gb", "gpu-10gb"] {

@@ -39,7 +39,8 @@ pub(super) fn page(cases: &[Value], warned: &[Value]) -> String {
 fn rows(page: &mut String, cases: &[Value]) {
     for case in cases {
         let text = escape(case["text"].as_str().unwrap());
-        writeln!(page, "| {} | {text} |", said(&case["pod"])).unwrap();
+        let place = case["where"].as_str().map(|place| format!("<br>{place}")).unwrap_or_default();
+        writeln!(page, "| {}{place} | {text} |", said(&case["pod"])).unwrap();
     }
 }
 

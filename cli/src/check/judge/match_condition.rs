@@ -14,8 +14,9 @@ pub fn judge(seen: &Observed, webhooks: &[MutatingWebhook]) -> Option<Finding> {
     let mut conditions = pods.match_conditions.iter().flatten();
     let found = conditions.find(|condition| condition.name == MatchCondition::NAME);
     let found = found.and_then(|condition| MatchCondition::parse(&condition.expression));
-    let remedy = remedy(seen, &needed);
     let place = format!("the match condition {} of {}", MatchCondition::NAME, MatchCondition::WEBHOOK);
+    let is_fixed = seen.flag_of(PROGRAM, "--match-conditions") == Some("off");
+    let remedy = remedy(seen, is_fixed, &needed);
     let Some(found) = found else {
         let what = format!("{place} is not one that kerf writes: it may let pods past the policies");
         return Some(Finding::failure(what, remedy));
@@ -34,16 +35,17 @@ pub fn judge(seen: &Observed, webhooks: &[MutatingWebhook]) -> Option<Finding> {
         let what = format!(
             "{place} sends pods to the webhook that ask in dialects which no policy takes: {dialects}; an outage of kerf stops them"
         );
-        Finding::warning(what, remedy)
+        // The webhook narrows the condition after two minutes. Where another keeps it, it stays as it is.
+        if is_fixed { Finding::failure(what, remedy) } else { Finding::warning(what, remedy) }
     })
 }
 
-fn remedy(seen: &Observed, needed: &MatchCondition) -> String {
+fn remedy(seen: &Observed, is_fixed: bool, needed: &MatchCondition) -> String {
     let fix = format!(
         "set webhook.matchConditions=fixed and webhook.dialects=[{}] in the chart's values",
         list(needed.dialects())
     );
-    if seen.flag_of(PROGRAM, "--match-conditions").is_some_and(|value| value == "off") {
+    if is_fixed {
         return fix;
     }
     let namespace = &seen.namespace;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const CRD: &str = include_str!("../../../../deploy/base/gpunodes.kerf.dev.yaml");
 
 /// The policies that `deploy/base/guard` installs.
-const GUARDS: [&str; 10] = [
+const GUARDS: [&str; 11] = [
     "bindings.guard",
     "extender.guard",
     "gpunodes.guard",
@@ -18,6 +18,7 @@ const GUARDS: [&str; 10] = [
     "pods.guard",
     "schedulers.guard",
     "system-pods.guard",
+    "undecided-pods.guard",
     "workloads.guard",
 ];
 

@@ -105,6 +105,7 @@ pub(super) fn good() -> Observed {
         "pods",
         "schedulers",
         "system-pods",
+        "undecided-pods",
         "workloads",
     ]
     .map(|name| format!("{name}.guard.kerf.dev"))
@@ -274,6 +275,9 @@ const FAULTS: &[(&str, Break)] = &[
     ("no policy takes what comes to the webhook", |seen| {
         condition(seen, &MatchCondition::widest().expression());
         seen.deployments = Seen::Found(vec![deployment("kerf-webhook", "--match-conditions=off")]);
+    }),
+    ("the webhook has not narrowed the condition yet", |seen| {
+        condition(seen, &MatchCondition::widest().expression());
     }),
     ("somebody wrote another condition", |seen| condition(seen, "true")),
     ("policies say what the extender has no rights for", |seen| {

@@ -47,7 +47,10 @@ fn outcome(answer: Result<Pod, kube::Error>) -> Probe {
 fn of_message(message: &str) -> Probe {
     let failed = format!("failed calling webhook \"pods.{}\":", keys::GROUP);
     let denied = format!("admission webhook \"pods.{}\" denied the request: ", keys::GROUP);
-    if let Some((_, why)) = message.split_once(&failed) {
+    // The guard refuses a pod that asks and that the webhook was not shown.
+    if message.contains(&format!("'undecided-pods.guard.{}'", keys::GROUP)) {
+        Probe::PassedBy
+    } else if let Some((_, why)) = message.split_once(&failed) {
         Probe::Unreachable(why.trim().to_owned())
     } else if let Some((_, why)) = message.split_once(&denied) {
         Probe::Refused(why.to_owned())
@@ -70,6 +73,10 @@ mod tests {
             (
                 "admission webhook \"pods.kerf.dev\" denied the request: no policy",
                 Probe::Refused("no policy".to_owned()),
+            ),
+            (
+                "pods \"kerf-check-x\" is forbidden: ValidatingAdmissionPolicy 'undecided-pods.guard.kerf.dev' with binding 'undecided-pods.guard.kerf.dev' denied request: no",
+                Probe::PassedBy,
             ),
             (
                 "admission webhook \"other\" denied the request: no",

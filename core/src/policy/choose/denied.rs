@@ -31,10 +31,7 @@ pub enum Denied {
         reason: String,
     },
     /// The pod wants other models than are allowed.
-    #[error(
-        "the pod selects GPU models that policy {policy} does not allow{selects}; it allows {allowed}; name one of these in metadata.annotations[kerf.dev/gpu-model], or none",
-        selects = selects(asked, not)
-    )]
+    #[error("{}", beyond(asked, not, policy, allowed))]
     Models {
         /// The models that it names.
         asked: String,
@@ -47,7 +44,7 @@ pub enum Denied {
     },
     /// No model that the pod may have is for what a container asks.
     #[error(
-        "container {container}: policy {policy} lets {what} be served by none of the GPU models that the pod may have ({models}); ask for another isolation class, ask for one kind in all containers, or name other models in metadata.annotations[kerf.dev/gpu-model]"
+        "container {container}: policy {policy} allows no GPU model for {what} among those that the pod may have ({models}); ask for another isolation class, ask for one kind in all containers, or name other models in metadata.annotations[kerf.dev/gpu-model]"
     )]
     NoModel {
         /// The container.
@@ -173,7 +170,7 @@ pub enum Denied {
     },
     /// No kind of the class fences compute.
     #[error(
-        "container {container}: no slice of kind {kinds}, which serve isolation {class}, has {percent} % of a GPU's compute for itself; ask for isolation memory or hardware, or for no share of compute"
+        "container {container}: {percent} % of a GPU's compute needs kind mig or mps, and isolation {class} allows only {kinds}; ask for isolation memory or hardware, or for no share of compute"
     )]
     Compute {
         /// The container.
@@ -201,7 +198,7 @@ pub enum Denied {
     },
     /// Several GPUs, in another system's words, by kinds of which a process uses one slice.
     #[error(
-        "container {container}: {by} on {count} GPUs needs {count} different ones, by kind whole or time-slicing, for a process talks to one MPS daemon and sees one MIG instance; policy {policy} serves isolation {class} by {kinds}{compute}; {instead}, or have an admin add {missing} to spec.isolation.{class} of the policy"
+        "container {container}: {by} asks for {count} different GPUs, and policy {policy} serves isolation {class} by {kinds}; a process uses one MIG instance or one MPS daemon{compute}; {instead}, or ask an admin to add {missing} to spec.isolation.{class}"
     )]
     DistinctGpus {
         /// The container.
@@ -225,14 +222,15 @@ pub enum Denied {
     },
 }
 
-/// What a pod selects of models, for a message.
-fn selects(asked: &str, not: &str) -> String {
-    let named =
-        |word: &str, models: &str| if models.is_empty() { String::new() } else { format!("{word}{models}") };
-    let (asked, not) = (named(" ", asked), named(" all but ", not));
-    if asked.is_empty() && not.is_empty() {
-        String::new()
-    } else {
-        format!(" ({})", format!("{asked}{not}").trim())
+/// Why the pod's models leave none of the policy's. kerf's keys hold beside HAMi's.
+fn beyond(asked: &str, not: &str, policy: &str, allowed: &str) -> String {
+    if asked.is_empty() {
+        return format!(
+            "metadata.annotations[kerf.dev/gpu-model-not], or HAMi's nvidia.com/nouse-gputype, excludes every model that policy {policy} allows ({allowed}); remove one of these from it"
+        );
     }
+    let without = if not.is_empty() { String::new() } else { format!(", without {not}") };
+    format!(
+        "metadata.annotations[kerf.dev/gpu-model], or HAMi's nvidia.com/use-gputype, names {asked}{without}, and policy {policy} allows {allowed}; name one of these, or remove the annotation"
+    )
 }

@@ -309,7 +309,7 @@ fn a_promise_whose_binding_may_have_been_made_is_not_given_up() {
     bind(&mut index, &a, "n1");
     index.begin_post(&a.uid, &a.key, now);
     assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
-    index.post_refused(&a.uid);
+    index.post_refused(&a.uid, now);
     assert_eq!(filter(&mut index, &a, &["n2"], now).fitting, ["n2"]);
 }
 

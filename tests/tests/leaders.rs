@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use kerf_runtime::gpu_node::GpuNode;
 use kerf_tests::binaries;
 use kerf_tests::cluster::{NAMESPACE, UNGUARDED, root, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kerf_tests::leaders::{Gate, Leaders};
+use kerf_tests::leaders::{Gate, Leaders, SchedulerClient};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
@@ -97,6 +98,17 @@ impl Scene {
         Ok(())
     }
 
+    /// A pod that no kube-scheduler schedules.
+    async fn create_unscheduled(&self, name: &str, request: &RequestDocument) -> anyhow::Result<Pod> {
+        self.create(name, request, json!({"spec": {"schedulerName": "nobody"}})).await?;
+        Ok(self.pods.get(name).await?)
+    }
+
+    /// kube-scheduler's part, for this replica.
+    async fn scheduler_client(&self, replica: usize) -> anyhow::Result<SchedulerClient> {
+        SchedulerClient::new(self.leaders.replicas[replica].address(), &tls_folder(&self.plane)).await
+    }
+
     /// Waits until a pod is on this node.
     async fn bound(&self, name: &str, node: &str) -> anyhow::Result<()> {
         let bound = async || {
@@ -168,10 +180,15 @@ async fn create_nodes(plane: &ControlPlane) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The extender's Secret as files.
+fn tls_folder(plane: &ControlPlane) -> PathBuf {
+    plane.dir().join("extender-tls")
+}
+
 /// One more kube-scheduler, for the pods that name it.
 async fn start_scheduler(plane: &mut ControlPlane, leaders: &Leaders, name: &str) -> anyhow::Result<()> {
     let secret = Api::<Secret>::namespaced(plane.client(), NAMESPACE).get("kerf-extender-tls").await?;
-    let tls = plane.dir().join("extender-tls");
+    let tls = tls_folder(plane);
     std::fs::create_dir_all(&tls)?;
     let data = secret.data.unwrap_or_default();
     for key in ["ca.crt", "client.crt", "client.key"] {
@@ -247,6 +264,34 @@ async fn a_reservation_that_the_scheduler_has_no_use_for_is_released() -> anyhow
     scene.pods.create(&PostParams::default(), &serde_json::from_value(filler)?).await?;
     scene.leaders.replicas[leader].logs("not bound", 0).await?;
     scene.until_reserved(&[]).await?;
+    scene.agents.send_replace(Agents::Quick);
+    scene.create("other", &request(WHOLE, 1), json!({})).await?;
+    scene.bound("other", MANAGED).await?;
+    scene.stop().await
+}
+
+/// E1: a bind times out while its slice is cut. Then the pod passes kerf's filter again and again and no bind follows, as where a second
+/// extender or a plugin refuses the pod.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reservation_that_is_filtered_and_never_bound_is_released() -> anyhow::Result<()> {
+    let scene = Scene::start(&["--reservation-lifetime=3s", "--bind-timeout=1s"]).await?;
+    scene.agents.send_replace(Agents::Silent);
+    let leader = scene.leaders.leads_but(None).await?;
+    let scheduler = scene.scheduler_client(leader).await?;
+    let pod = scene.create_unscheduled("given-up", &request(WHOLE, 1)).await?;
+    let answer = scheduler.bind(&pod, MANAGED).await?;
+    ensure!(answer.contains("reservation stays"), "{answer}");
+    ensure!(scene.reserved().await? == ["given-up"]);
+    let released = async || {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let feasible = scheduler.filter(&pod, &[MANAGED]).await?;
+        ensure!(feasible == [MANAGED], "the filter refuses the pod");
+        Ok(scene.reserved().await?.is_empty())
+    };
+    // After 30 s the agent counts as gone, which would end it too.
+    wait(PATIENCE / 2, "the reservation to end", released)
+        .await
+        .with_context(|| scene.leaders.log_tails())?;
     scene.agents.send_replace(Agents::Quick);
     scene.create("other", &request(WHOLE, 1), json!({})).await?;
     scene.bound("other", MANAGED).await?;

@@ -27,7 +27,7 @@ use kerf_tests::cluster::{NAMESPACE, UNGUARDED, root, wait};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::leaders::{Gate, Leaders, SchedulerClient};
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -155,6 +155,20 @@ impl Scene {
     async fn fence_refuses(&self, pod: &str, epoch: &str) -> anyhow::Result<()> {
         let refused = async || Ok(self.dry_bind(pod, Some(epoch)).await?.contains(FENCED));
         wait(PATIENCE, &format!("the fence to refuse epoch {epoch}"), refused).await
+    }
+
+    /// Puts the fence in force with a copy of the Lease that nobody renews.
+    async fn freeze_fence(&self) -> anyhow::Result<()> {
+        let mut copy = self.lease().await?;
+        copy.metadata = ObjectMeta { name: Some("frozen".to_owned()), ..ObjectMeta::default() };
+        Api::namespaced(self.plane.client(), NAMESPACE).create(&PostParams::default(), &copy).await?;
+        let fence = std::fs::read_to_string(root().join(FENCE))?;
+        let frozen = fence.replace("paramRef: {name: kerf-extender,", "paramRef: {name: frozen,");
+        ensure!(frozen != fence, "no paramRef in {FENCE}");
+        let path = self.plane.dir().join("frozen-fence.yaml");
+        std::fs::write(&path, frozen)?;
+        self.plane.kubectl(&["apply", "-f", &path.display().to_string()]).await?;
+        self.fence_refuses("any", "0").await
     }
 
     /// Waits until a pod is on this node.
@@ -381,12 +395,13 @@ fn whole_gpu() -> RequestDocument {
 }
 
 /// E3: the leader dies when its Binding to a static node is under way. The Binding arrives after another leads, and nobody refuses
-/// it: there is no fence. The new leader binds nobody else to that GPU.
+/// it: the fence is in force, and its view of the Lease is stale. The new leader binds nobody else to that GPU.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_binding_of_a_dead_leader_is_waited_out_on_static_nodes() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[VANISHES, "--request-lifetime=20s"]).await?;
     // It is there before the leader dies: starting it takes a good part of the request's lifetime.
     start_scheduler(&mut scene.plane, &scene.leaders, "second").await?;
+    scene.freeze_fence().await?;
     let leader = scene.leaders.leads_but(None).await?;
     scene.leaders.replicas[leader].link().set(Gate::WithoutBindings);
     scene.create("early", &whole_gpu(), json!({})).await?;

@@ -7,7 +7,7 @@ use crate::leader::{Candidate, Held, LeaseSettings, OwnPod};
 use crate::metrics::Metrics;
 use crate::routes::{self, Shared};
 use crate::term::{Standing, Term};
-use crate::{confirm, demand, node_policies, plugin_layout, waited, wake, watch};
+use crate::{confirm, demand, node_policies, plugin_layout, timers, waited, wake, watch};
 use anyhow::Context;
 use kerf_core::packing::Terms;
 use kerf_runtime::admin::{self, Readiness};
@@ -234,11 +234,10 @@ impl Replica {
         }
     }
 
-    /// Works as the leader until the lead is lost or `stop`. Whether a successor may go on at once.
-    async fn term(&self, candidate: &Candidate, held: &mut Held, stop: &CancellationToken) -> bool {
-        let deadline = held.deadline().clone();
+    /// A term that knows nothing yet. Its client writes nothing after the Lease's deadline.
+    fn new_term(&self, held: &Held) -> Arc<Term> {
         let term = Term::new(
-            deadline.bound(self.client.clone()),
+            held.deadline().bound(self.client.clone()),
             self.metrics.clone(),
             held.epoch(),
             self.terms.clone(),
@@ -254,11 +253,19 @@ impl Replica {
         if !self.rights.moves {
             term.with(ClusterIndex::move_nobody);
         }
+        term
+    }
+
+    /// Works as the leader until the lead is lost or `stop`. Whether a successor may go on at once.
+    async fn term(&self, candidate: &Candidate, held: &mut Held, stop: &CancellationToken) -> bool {
+        let deadline = held.deadline().clone();
+        let term = self.new_term(held);
         let lays_out = plugin_layout::begins(&term, self.rights);
         let (nodes, layouts) = mpsc::unbounded_channel();
         let watching = tokio::spawn(watch::run(term.clone(), nodes));
         let confirming = tokio::spawn(confirm::run(term.clone()));
         let waking = tokio::spawn(wake::run(term.clone()));
+        let timing = tokio::spawn(timers::run(term.clone()));
         let filling = tokio::spawn(node_policies::run(term.clone()));
         let publishing = tokio::spawn(demand::run(term.clone(), self.namespace.clone()));
         let consoling = tokio::spawn(waited::run(term.clone(), self.rights.recreate));
@@ -308,7 +315,7 @@ impl Replica {
         }
         let in_order = term.with(|index| index.leaves_nothing_under_way());
         term.stop.cancel();
-        for task in [watching, confirming, waking, filling, publishing, consoling, configuring] {
+        for task in [watching, confirming, waking, timing, filling, publishing, consoling, configuring] {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a task of the term failed");
             }
@@ -324,5 +331,49 @@ impl Replica {
         }
         labelled();
         std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api_stand_in::ApiStandIn;
+    use crate::bind::{Bind, bind};
+    use clap::Parser;
+    use http::Method;
+    use kerf_core::names::PodKey;
+
+    /// A leader that was frozen: a bind runs before anything else notices that the deadline has passed.
+    #[tokio::test]
+    async fn a_term_sends_no_binding_after_the_deadline_of_its_lease() {
+        let api = ApiStandIn::new();
+        let args = ExtenderArgs::parse_from(["kerf-extender", "--identity=a"]);
+        let standing = Arc::default();
+        let replica = Replica {
+            client: api.client(),
+            metrics: Metrics::new(&standing).0,
+            standing,
+            readiness: Readiness::new(&[]),
+            terms: Terms::default(),
+            limits: Limits::default(),
+            policies: InForce::default(),
+            namespace: args.lease.namespace.clone(),
+            rights: args.rights,
+            plugin: args.plugin.clone(),
+            pod: None,
+        };
+        let mut candidate = Candidate::new(api.client(), lease_settings(&args).unwrap());
+        let held = candidate.acquire(|| ()).await;
+        let term = replica.new_term(&held);
+        let bind = async |name: &str| {
+            api.put_pod(name, None);
+            let (uid, key) = (format!("uid-{name}").as_str().into(), PodKey::new("default", name));
+            bind(&term, Bind { uid, key, node: "n".into() }, Duration::from_secs(1)).await
+        };
+        bind("a").await.unwrap();
+        let sent = api.requests(&Method::POST);
+        held.deadline().end();
+        bind("b").await.unwrap_err();
+        assert_eq!(api.requests(&Method::POST), sent);
     }
 }

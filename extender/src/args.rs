@@ -38,7 +38,7 @@ pub struct ExtenderArgs {
     /// How long a bind may wait for its slices; under the scheduler's httpTimeout. The reservation outlives it.
     #[arg(long, default_value = "4s", value_parser = seconds)]
     pub bind_timeout: Duration,
-    /// How long a reservation stays whose pod is not bound and that the scheduler has no use for.
+    /// How long a reservation stays after its pod's last bind, if the pod is not bound.
     #[arg(long, default_value = "60s", value_parser = seconds)]
     pub reservation_lifetime: Duration,
     /// How long a request may live in the API server after its sender has given it up: above kube-apiserver's --request-timeout

@@ -139,7 +139,7 @@ impl Bind {
             }
             Err(error) => {
                 if error.is_definite() {
-                    term.with(|index| index.post_refused(&self.uid));
+                    term.with(|index| index.post_refused(&self.uid, until.into_std()));
                 }
                 Err(error.into())
             }

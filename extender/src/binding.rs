@@ -30,7 +30,8 @@ pub enum BindingError {
 }
 
 impl BindingError {
-    /// Whether it is certain that no Binding was made.
+    /// Whether it is certain that this request made no Binding. The API server answers 4xx before it writes: 429 before it admits the
+    /// request, 409 where an earlier Binding was made. The answer says nothing about an earlier request without an answer.
     #[must_use]
     pub fn is_definite(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Request(_))
@@ -48,8 +49,7 @@ pub async fn post(
 ) -> Result<(), BindingError> {
     let PodKey { namespace, name } = &bind.key;
     let assignment = assignment.map(|assignment| (keys::ASSIGNMENT, assignment.to_json()));
-    let annotations: BTreeMap<_, _> =
-        assignment.into_iter().chain([(keys::EPOCH, lead)]).collect();
+    let annotations: BTreeMap<_, _> = assignment.into_iter().chain([(keys::EPOCH, lead)]).collect();
     let body = json!({
         "apiVersion": "v1",
         "kind": "Binding",

@@ -37,6 +37,12 @@ impl Compute {
         }
     }
 
+    /// As much of each as the one that has more of it.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { cpu: self.cpu.max(other.cpu), memory: self.memory.max(other.memory) }
+    }
+
     /// Whether the other can be taken of it.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {

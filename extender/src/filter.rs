@@ -49,7 +49,7 @@ pub fn filter<'n>(
     index.expire(now);
     index.drop_tentative(&pod.uid);
     index.waits_no_longer(&pod.uid);
-    if let Some(place) = promised(index, pod, offered, now) {
+    if let Some(place) = promised(index, pod, offered) {
         return only(offered, &place);
     }
     let ask = match &pod.ask {
@@ -124,7 +124,7 @@ pub fn prioritize<'n>(
 
 /// The node on which the pod has a promise that it can use. One that it cannot use is given up, so that a cordoned node
 /// or a dead agent does not hold the pod for ever; unless its Binding may yet be made, until that is known.
-fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str], now: Instant) -> Option<NodeName> {
+fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str]) -> Option<NodeName> {
     let place = index.place_of(&pod.uid)?.clone();
     let serving = match index.node(&place) {
         Some(node) => node.serving().is_ok(),
@@ -134,10 +134,8 @@ fn promised(index: &mut ClusterIndex, pod: &Candidate, offered: &[&str], now: In
     if !usable && index.give_up(&pod.uid) {
         return None;
     }
-    match &pod.ask {
-        _ if usable => index.was_of_use(&pod.uid, now),
-        Ok(ask) => index.held_up(&pod.uid, ask, offered),
-        Err(_) => {}
+    if let (false, Ok(ask)) = (usable, &pod.ask) {
+        index.held_up(&pod.uid, ask, offered);
     }
     Some(place)
 }

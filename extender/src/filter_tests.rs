@@ -220,6 +220,16 @@ fn cpu_of_pods_that_are_not_kerfs_counts_for_a_share_until_they_are_gone() {
     assert_eq!(choose(&mut index, &asks, &["n1", "n2"], Instant::now()), Some("n1".to_owned()));
 }
 
+#[test]
+fn cpu_of_kerfs_newest_pod_counts_for_the_next_share() {
+    let mut index = two_nodes();
+    let (first, second) = (share(&mut index, "a", 4000), share(&mut index, "b", 100));
+    assert_eq!(choose(&mut index, &first, &["n1", "n2"], Instant::now()), Some("n1".to_owned()));
+    // The reservation takes the place that the pod was expected at: the inventory stays as it is.
+    bind(&mut index, &first, "n1");
+    assert_eq!(choose(&mut index, &second, &["n1", "n2"], Instant::now()), Some("n2".to_owned()));
+}
+
 /// Prices go by what nodes are, not by what they have left: a pod elsewhere changes no price.
 #[test]
 fn a_pod_with_cpu_on_one_node_leaves_what_a_share_costs_on_another() {
@@ -309,7 +319,7 @@ fn a_promise_whose_binding_may_have_been_made_is_not_given_up() {
     bind(&mut index, &a, "n1");
     index.begin_post(&a.uid, &a.key, now);
     assert!(filter(&mut index, &a, &["n2"], now).fitting.is_empty());
-    index.post_refused(&a.uid);
+    index.post_refused(&a.uid, now);
     assert_eq!(filter(&mut index, &a, &["n2"], now).fitting, ["n2"]);
 }
 

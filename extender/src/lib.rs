@@ -12,6 +12,7 @@
 //! | [`filter`] | which nodes fit and in what order |
 //! | [`preempt`] | where the scheduler may evict pods for a pod |
 //! | [`bind`], [`binding`] | a pod's way from the choice of its node to its Binding |
+//! | [`timers`] | what is due by time alone |
 //! | [`upkeep`] | what is due without anybody asking |
 //! | [`waiting`], [`wake`] | which refused pods have room now, and that the scheduler hears of it |
 //! | [`demand`] | that the webhook hears what pods wait for |
@@ -52,6 +53,7 @@ pub mod preempt;
 pub mod routes;
 pub mod tentative;
 pub mod term;
+pub mod timers;
 pub mod upkeep;
 pub mod usage;
 pub mod waited;

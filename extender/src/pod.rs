@@ -5,6 +5,7 @@ use crate::ask::Ask;
 use crate::compute::Compute;
 use crate::destinations::Destinations;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kerf_core::keys;
 use kerf_core::names::{NodeName, PodKey, PodUid};
@@ -59,7 +60,10 @@ pub struct PodSpecView {
     /// What must happen before the scheduler looks at it.
     #[serde(default)]
     pub scheduling_gates: Vec<IgnoredAny>,
-    /// Its init containers, for what they ask of NVIDIA's device plugin.
+    /// What its runtime takes of the node beside its containers.
+    #[serde(default)]
+    pub overhead: Option<BTreeMap<String, Quantity>>,
+    /// Its init containers, for what they ask of the node.
     #[serde(default)]
     pub init_containers: Vec<ContainerView>,
     /// Its containers, for what they ask of the node.
@@ -120,9 +124,8 @@ impl From<SlicedPod> for KnownPod {
         let spec = spec.unwrap_or_default();
         let devices = devices(&spec.init_containers, &spec.containers);
         let asks_for_nothing = asks_for_nothing(&spec.init_containers, &spec.containers);
+        let compute = compute(&spec);
         let node = spec.node_name.filter(|name| !name.is_empty());
-        let requests = spec.containers.iter().filter_map(|c| c.resources.as_ref()?.requests.as_ref());
-        let compute = requests.map(Compute::of).fold(Compute::default(), Compute::plus);
         let mut annotations = metadata.annotations.unwrap_or_default();
         let request = annotations.remove(keys::REQUEST);
         let ask = request.as_deref().and_then(|text| Ask::read(Some(text)).ok());
@@ -161,6 +164,26 @@ impl From<SlicedPod> for KnownPod {
             facts: Arc::new(facts),
         }
     }
+}
+
+/// What a pod asks of the node, as kube-scheduler counts it (`component-helpers/resource/helpers.go`, `PodRequests`). An init container
+/// runs beside the sidecars before it, the other containers beside all sidecars.
+fn compute(spec: &PodSpecView) -> Compute {
+    let asked = |container: &ContainerView| {
+        let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+        requests.map(Compute::of).unwrap_or_default()
+    };
+    let (mut sidecars, mut most) = (Compute::default(), Compute::default());
+    for container in &spec.init_containers {
+        let together = sidecars.plus(asked(container));
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars = together;
+        }
+        most = most.max(together);
+    }
+    let running = spec.containers.iter().map(asked).fold(sidecars, Compute::plus);
+    let overhead = spec.overhead.as_ref().map(Compute::of).unwrap_or_default();
+    running.max(most).plus(overhead)
 }
 
 /// Whether this is a controller that makes another pod, and not for this very node. A Job counts an evicted pod as failed.
@@ -218,6 +241,25 @@ mod tests {
             }),
         };
         assert_eq!(pod, expected);
+    }
+
+    #[test]
+    fn a_pods_request_is_what_kube_scheduler_counts() {
+        let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+        let sidecar = |cpu: &str| json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
+        for (init, overhead, cpu) in [
+            (json!([]), None, 1000),
+            (json!([sidecar("300m")]), None, 1300),
+            (json!([container("900m")]), None, 1000),
+            (json!([sidecar("300m"), container("900m")]), None, 1300),
+            (json!([sidecar("300m"), container("1100m")]), None, 1400),
+            (json!([container("1100m"), sidecar("300m")]), None, 1300),
+            (json!([container("2")]), Some(json!({"cpu": "250m"})), 2250),
+        ] {
+            let spec = json!({"initContainers": init, "containers": [container("1")], "overhead": overhead});
+            let pod = known(json!({"metadata": {"name": "a"}, "spec": spec}));
+            assert_eq!(pod.compute.cpu, CpuMilli(cpu), "{init} {overhead:?}");
+        }
     }
 
     #[test]

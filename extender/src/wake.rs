@@ -9,10 +9,8 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
-/// How often it is looked for room without an event: reservations and probable places end by time alone.
-const LOOK: Duration = Duration::from_secs(1);
 /// How many pods are told at once.
 const AT_ONCE: usize = 8;
 /// How long one write may take. A pod that could not be told waits on and is told later, or found by the scheduler.
@@ -21,13 +19,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Wakes pods until the term ends.
 pub async fn run(term: Arc<Term>) {
     let mut count: u64 = 0;
-    let mut look = interval(LOOK);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = term.stop.cancelled() => return,
             () = term.room.notified() => {}
-            _ = look.tick() => term.with(|index| index.tick(Instant::now())),
         }
         round(&term, &mut count, Instant::now()).await;
     }
@@ -77,8 +72,11 @@ mod tests {
     use super::*;
     use crate::api_stand_in::{ApiStandIn, Fault, pod_path};
     use crate::ask::Ask;
+    use crate::cluster_index::Limits;
     use crate::in_force::InForce;
     use crate::metrics::Metrics;
+    use crate::pod::{KnownPod, SlicedPod};
+    use crate::timers;
     use http::Method;
     use kerf_core::contract::GpuNodeSpec;
     use kerf_core::packing::Terms;
@@ -107,5 +105,37 @@ mod tests {
             assert_eq!(api.requests(&Method::PATCH), patches, "after {seconds} s");
         }
         assert_eq!(api.get(&pod_path("a")).unwrap()["metadata"]["annotations"][keys::ROOM], "1.3");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reservations_end_while_the_api_server_does_not_answer() {
+        let api = ApiStandIn::new();
+        api.put_node("n", &GpuNodeSpec::default(), &node_status(&["H100-80GB"]));
+        let (metrics, _) = Metrics::new(&Arc::default());
+        let (terms, policies, stop) = (Terms::default(), InForce::default(), CancellationToken::new());
+        let term = Term::new(api.client(), metrics, 1, terms, policies, stop);
+        let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
+        api.fail([Fault::NoReply]);
+        term.with(|index| {
+            index.set_limits(Limits { reservation: Duration::ZERO, ..Limits::default() });
+            index.nodes_listed();
+            index.pods_listed();
+            index.refused(&"uid-a".into(), &PodKey::new("default", "a"), &ask, &["n"], false);
+            index.show_node(&api.node("n"));
+        });
+        tokio::spawn(run(term.clone()));
+        tokio::spawn(timers::run(term.clone()));
+        while api.requests(&Method::PATCH) == 0 {
+            tokio::task::yield_now().await;
+        }
+        let metadata = json!({"name": "b", "namespace": "default", "uid": "uid-b"});
+        let pod: SlicedPod = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        let pod = KnownPod::from(pod);
+        term.with(|index| {
+            index.show_pod(pod.clone());
+            index.reserve(&pod.uid, &pod.key, &"n".into(), Some(ask)).unwrap();
+        });
+        tokio::time::sleep(timers::INTERVAL * 2).await;
+        assert!(term.with(|index| index.place_of(&pod.uid).is_none()), "its lifetime is over");
     }
 }

@@ -35,7 +35,8 @@ enum Task {
     },
     /// Run every check: formatting, lints, all tests, dependencies.
     Test,
-    /// Measure, with optimised programs: `cargo xtask bench walk`, `churn`, `faults`, `outage`, `packing`, `decide`, `reboots`.
+    /// Measure, with optimised programs: `cargo xtask bench walk`, `churn`, `packing`, `decide`, `policy`, `accept`, `reboots`,
+    /// `admission`, `fuzz`, `forging`, `outage`, `leaders`, `install`, `agent`, `faults`.
     Bench {
         /// The benchmark and its flags.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

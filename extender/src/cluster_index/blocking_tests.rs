@@ -45,9 +45,10 @@ fn a_pod_in_backoff_makes_way_for_one_that_is_being_bound() {
 #[test]
 fn one_whose_binding_may_be_made_makes_no_way() {
     let mut index = two();
-    index.begin_post(&uid("a"), &PodKey::new("default", "a"), Instant::now());
+    let until = Instant::now();
+    index.begin_post(&uid("a"), &PodKey::new("default", "a"), until);
     index.end_bind(&uid("a"), &"n".into(), Instant::now());
     assert_eq!(released(&mut index), []);
-    index.post_refused(&uid("a"));
+    index.post_refused(&uid("a"), until);
     assert_eq!(released(&mut index), [Why::Blocking]);
 }

@@ -21,14 +21,14 @@ use kerf_core::units::{MemoryMib, SizeGb};
 pub(super) struct Machine {
     /// What it has for pods.
     pub size: Compute,
-    /// What pods take that are not kerf's.
-    pub others: Compute,
+    /// What pods take: those that are not kerf's, and those that have reservations.
+    pub taken: Compute,
 }
 
 impl Machine {
-    /// What others leave.
+    /// What they leave.
     pub fn left(self) -> Compute {
-        self.size.minus(self.others)
+        self.size.minus(self.taken)
     }
 }
 
@@ -60,13 +60,12 @@ impl Fractions {
         name: &NodeName,
         node: &IndexedNode,
         machine: Machine,
-        taken: impl FnOnce() -> Compute,
         ask: &Ask,
         wants: Compute,
     ) -> Option<Cost> {
         let (sharing, size) = share(ask)?;
         if self.known.get(name).is_none_or(|known| known.seen != node.seen() || known.machine != machine) {
-            self.show(name, node, machine, taken());
+            self.show(name, node, machine);
         }
         let known = self.known.get(name)?;
         let part = Part::new(milli(size, known.gpu), sharing);
@@ -93,9 +92,8 @@ impl Fractions {
         }
     }
 
-    fn show(&mut self, name: &NodeName, node: &IndexedNode, machine: Machine, taken: Compute) {
-        let left = machine.left().minus(taken);
-        let made = self.node(node.inventory(), machine.size, left);
+    fn show(&mut self, name: &NodeName, node: &IndexedNode, machine: Machine) {
+        let made = self.node(node.inventory(), machine);
         let Some((made, gpu)) = made else { return self.remove(name) };
         let seen = node.seen();
         if let Some(known) = self.known.get_mut(name) {
@@ -108,11 +106,12 @@ impl Fractions {
     }
 
     /// A node with GPUs that are shared, of this size, and what is left of it.
-    fn node(&mut self, inventory: &NodeInventory, size: Compute, left: Compute) -> Option<(Node, MemoryMib)> {
+    fn node(&mut self, inventory: &NodeInventory, machine: Machine) -> Option<(Node, MemoryMib)> {
         let shared = |gpu: &&GpuInventory| gpu.kinds.iter().any(|kind| sharing(*kind).is_some());
         let gpus: Vec<&GpuInventory> = inventory.gpus.iter().filter(shared).collect();
         let first = gpus.first()?;
         let model = self.models.intern(&first.model).ok()?;
+        let (size, left) = (machine.size, machine.left());
         let mut node = Node::new(size.cpu, size.memory, model, gpus.len()).with_left(left.cpu, left.memory);
         for (index, gpu) in gpus.iter().enumerate() {
             for request in gpu.taken().map(|shape| taken(shape, gpu.memory)) {

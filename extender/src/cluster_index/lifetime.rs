@@ -1,7 +1,8 @@
 //! Reservations that nobody uses: how long they stay, and when they go.
 //!
-//! The scheduler does not tell when it gives up a pod. So a reservation lives for a while after it was of use last: after the
-//! pod's bind ended, or a filter was offered its node. Then it is released, whether the scheduler asks for the pod again or not.
+//! The scheduler does not report when it gives up a pod. So a reservation lives for a while after the pod's last bind ended. Then it
+//! is released, though the scheduler may ask for the pod again: somebody else may refuse the pod each time after kerf's filter. A
+//! bind that follows a filter and finds no reservation makes one anew.
 
 use super::{ClusterIndex, Why};
 use hashbrown::{HashMap, HashSet};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How long things outlive what is known of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// How long a reservation of a pod that is not bound stays after it was of use last.
+    /// How long a reservation of a pod that is not bound stays after the pod's last bind.
     pub reservation: Duration,
     /// How long a request may live in the API server after its sender has given it up.
     pub request: Duration,
@@ -28,7 +29,7 @@ impl Default for Limits {
 pub(super) struct Uses {
     /// Binds under way, by pod.
     binds: HashMap<PodUid, u32>,
-    /// When each reservation was of use last.
+    /// When each pod's last bind ended; for a reservation of a former leader, when it was first seen.
     last: HashMap<PodUid, Instant>,
     /// Pods that were bound here, whatever an old event of the watch says.
     bound: HashSet<PodUid>,
@@ -65,11 +66,6 @@ impl ClusterIndex {
                 self.effects.changed.insert(node.clone());
             }
         }
-    }
-
-    /// The scheduler was offered the node of the pod's reservation.
-    pub fn was_of_use(&mut self, uid: &PodUid, now: Instant) {
-        self.uses.last.insert(uid.clone(), now);
     }
 
     /// Does what is due by time alone. To be called about once a second.

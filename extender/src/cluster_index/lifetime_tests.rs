@@ -1,6 +1,8 @@
 use super::super::tests::{index, known, reserve, uid, write};
 use super::*;
+use crate::filter::{Candidate, filter};
 use kerf_core::names::PodKey;
+use kerf_core::static_node::Devices;
 
 const LIFETIME: Duration = Duration::from_mins(1);
 
@@ -25,12 +27,10 @@ fn a_reservation_that_nobody_uses_is_released_after_its_lifetime() {
 }
 
 #[test]
-fn each_use_begins_the_lifetime_anew() {
+fn only_a_bind_renews_the_lifetime() {
     let (mut index, start) = (index(), Instant::now());
     reserve(&mut index, "a");
     index.tick(start);
-    index.was_of_use(&uid("a"), start + LIFETIME / 2);
-    index.tick(start + LIFETIME);
     index.begin_bind(&uid("a"));
     index.begin_bind(&uid("a"));
     index.end_bind(&uid("a"), &"n".into(), start + LIFETIME);
@@ -41,6 +41,25 @@ fn each_use_begins_the_lifetime_anew() {
     assert_eq!(released(&mut index), []);
     index.tick(start + LIFETIME * 4);
     assert_eq!(released(&mut index), [Why::Expired]);
+}
+
+#[test]
+fn a_filter_does_not_renew_the_lifetime() {
+    let (mut index, start) = (index(), Instant::now());
+    let ask = known("a", None).ask();
+    let pod = Candidate { uid: uid("a"), key: key(), ask, devices: Devices::new(), nominated: None };
+    reserve(&mut index, "a");
+    index.tick(start);
+    for quarter in 1..4 {
+        let now = start + LIFETIME / 4 * quarter;
+        assert_eq!(filter(&mut index, &pod, &["n"], now).fitting, ["n"]);
+        index.tick(now);
+    }
+    assert_eq!(released(&mut index), []);
+    index.tick(start + LIFETIME);
+    assert_eq!(released(&mut index), [Why::Expired]);
+    // A bind that follows the last filter reserves anew.
+    assert!(!reserve(&mut index, "a").kept);
 }
 
 #[test]

@@ -261,10 +261,9 @@ impl ClusterIndex {
         let found = self.nodes.get_key_value_mut(name);
         let (key, node) = found.ok_or(Refusal::NoAgent)?;
         let cost = node.cost(key, ask, &self.tentatives, &self.fleet)?;
-        let machine = machine(&self.allocatable, &self.others, key);
-        let taken = || promised_compute(&self.pods, node);
+        let machine = machine(&self.allocatable, &self.others, key, node);
         let wanted = self.pods.get(uid).map(|pod| pod.compute).unwrap_or_default();
-        let shared = self.fractions.cost(key, node, machine, taken, ask, wanted);
+        let shared = self.fractions.cost(key, node, machine, ask, wanted);
         if let Some(node) = self.nodes.get(name) {
             self.within_quota_on(node, ask)?;
         }
@@ -315,6 +314,8 @@ impl ClusterIndex {
         for uid in promised.difference(&node.promised) {
             self.places.insert(uid.clone(), name.clone());
         }
+        let known = promised.iter().filter_map(|uid| self.pods.get(uid));
+        node.compute = known.map(|pod| pod.compute).fold(Compute::default(), Compute::plus);
         node.promised = promised;
         node.touch();
         node.join(&mut self.fleet);
@@ -329,15 +330,10 @@ fn machine(
     allocatable: &HashMap<NodeName, Compute>,
     others: &others::Others,
     name: &NodeName,
+    node: &IndexedNode,
 ) -> fractions::Machine {
     let size = allocatable.get(name).copied().unwrap_or(Compute::PLENTY);
-    fractions::Machine { size, others: others.on(name) }
-}
-
-/// What the pods that have promises on a node take of its CPU and memory.
-fn promised_compute(pods: &HashMap<PodUid, KnownPod>, node: &IndexedNode) -> Compute {
-    let taken = node.promised.iter().filter_map(|uid| pods.get(uid)).map(|pod| pod.compute);
-    taken.fold(Compute::default(), Compute::plus)
+    fractions::Machine { size, taken: others.on(name).plus(node.compute) }
 }
 
 #[cfg(test)]

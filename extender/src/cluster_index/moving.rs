@@ -4,7 +4,7 @@
 //! the place that was free. Until then the bigger pod is expected on what is left, so that nobody else gets it. A pod has
 //! at most one other moved for it, and only where it fits nowhere, nor will once those are gone who leave by themselves.
 
-use super::{ClusterIndex, IndexedNode, machine, promised_compute};
+use super::{ClusterIndex, IndexedNode, machine};
 use crate::ask::Ask;
 use crate::tentative::{Leaving, Tentative};
 use kerf_core::contract::{ContainerRequest, GpuNodeStatus, WantedSlice};
@@ -163,10 +163,8 @@ impl ClusterIndex {
         let class = self.fleet.class(request);
         let may_leave =
             |gpu: FleetGpu, place: PlaceId| movable.contains_key(&(gpu, place)) && open.contains_key(&gpu);
-        let compute_left = |name: &NodeName, node: &IndexedNode| {
-            let machine = machine(&self.allocatable, &self.others, name);
-            machine.left().minus(promised_compute(&self.pods, node))
-        };
+        let compute_left =
+            |name: &NodeName, node: &IndexedNode| machine(&self.allocatable, &self.others, name, node).left();
         let may_come = |from: (FleetGpu, PlaceId), to: FleetGpu| {
             let (Some((uid, left)), Some((name, node))) = (movable.get(&from), open.get(&to)) else {
                 return false;

@@ -4,6 +4,7 @@ use super::change::Change;
 use super::effects::{Released, Why};
 use super::spec_state::SpecState;
 use crate::ask::Ask;
+use crate::compute::Compute;
 use crate::tentative::Tentatives;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, SliceState, SliceStatus, WantedSlice};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
@@ -29,6 +30,8 @@ pub struct IndexedNode {
     pub status: Result<GpuNodeStatus, Refusal>,
     /// The pods that have slices in the working spec.
     pub promised: BTreeSet<PodUid>,
+    /// What they take of the node's CPU and memory, as far as they are known.
+    pub compute: Compute,
     /// Why pods lost their promise here, in an operator's words, until their bind has told it.
     pub failures: BTreeMap<PodUid, String>,
     /// Pods that are gone and hold slices yet, by the agent's word.
@@ -65,6 +68,7 @@ impl IndexedNode {
             spec: read_spec(node).map(SpecState::of),
             status: read_status(node),
             promised: BTreeSet::new(),
+            compute: Compute::default(),
             failures: BTreeMap::new(),
             left: BTreeSet::new(),
             resting: BTreeSet::new(),

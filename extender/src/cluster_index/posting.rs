@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 /// after a minute (`--request-timeout`), whatever it waits for.
 pub const UNCERTAIN: Duration = Duration::from_secs(70);
 
-/// A Binding whose outcome is not known.
+/// A pod's Bindings whose outcome is not known.
 #[derive(Debug)]
 pub(super) struct Post {
     /// The pod's namespace and name.
     key: PodKey,
-    /// When it is given up, at the latest.
-    until: Instant,
+    /// When each Binding is given up, at the latest. A later one that is refused says nothing about an earlier one.
+    until: Vec<Instant>,
     /// The last filter that found the pod's place unusable.
     held_up: Option<HeldUp>,
 }
@@ -32,13 +32,18 @@ struct HeldUp {
 }
 
 impl Post {
-    /// A Binding that another leader may have sent before `until`.
-    pub fn sent_before(key: PodKey, until: Instant) -> Self {
-        Self { key, until, held_up: None }
+    pub fn new(key: PodKey) -> Self {
+        Self { key, until: Vec::new(), held_up: None }
+    }
+
+    /// One more Binding, which its sender gives up at `until`.
+    pub fn send(&mut self, until: Instant) {
+        self.until.push(until);
+        self.held_up = None;
     }
 
     fn is_over(&self, now: Instant, limit: Duration) -> bool {
-        now.saturating_duration_since(self.until) >= limit
+        self.until.iter().all(|until| now.saturating_duration_since(*until) >= limit)
     }
 
     /// The pod's namespace and name.
@@ -50,7 +55,23 @@ impl Post {
 impl ClusterIndex {
     /// The pod's Binding is about to be sent, and given up at `until`. Until its outcome is seen the promise stays.
     pub fn begin_post(&mut self, uid: &PodUid, key: &PodKey, until: Instant) {
-        self.posting.insert(uid.clone(), Post::sent_before(key.clone(), until));
+        self.posting.entry(uid.clone()).or_insert_with(|| Post::new(key.clone())).send(until);
+    }
+
+    /// The API server refused the Binding that began with this `until`. If the watch does not show the pod, its end may have come
+    /// before the reservation, and then no event reports it: the API server is asked.
+    pub fn post_refused(&mut self, uid: &PodUid, until: Instant) {
+        if let Some(post) = self.posting.get_mut(uid) {
+            post.until.retain(|sent| *sent != until);
+            if !post.until.is_empty() {
+                return;
+            }
+        }
+        self.posting.remove(uid);
+        self.release_static(uid);
+        if self.places.contains_key(uid) && !self.pods.contains_key(uid) {
+            self.effects.unconfirmed.insert(uid.clone());
+        }
     }
 
     /// Whether the pod's Binding was sent and may have been made.

@@ -61,3 +61,26 @@ fn a_pod_without_a_promise_is_asked_for_too() {
     assert!(asked(&mut index, now + UNCERTAIN).is_empty());
     assert_eq!(index.progress(&uid("plain"), &"n".into()), Progress::Lost);
 }
+
+#[test]
+fn a_refused_second_binding_leaves_the_first_one_open() {
+    let (mut index, now) = (index(), Instant::now());
+    let (key, again) = (PodKey::new("default", "a"), now + UNCERTAIN / 2);
+    posted(&mut index, "a", now);
+    index.begin_post(&uid("a"), &key, again);
+    index.post_refused(&uid("a"), again);
+    assert!(index.is_posting(&uid("a")), "the API server may still make the first Binding");
+    assert!(!index.give_up(&uid("a")));
+    assert_eq!(asked(&mut index, now + UNCERTAIN), [uid("a")].into(), "the refused one lives no longer");
+    index.looked_up(known("a", None), now + UNCERTAIN);
+    assert!(!index.is_posting(&uid("a")));
+}
+
+#[test]
+fn the_api_server_is_asked_when_the_last_of_two_open_bindings_is_over() {
+    let (mut index, now) = (index(), Instant::now());
+    posted(&mut index, "a", now);
+    index.begin_post(&uid("a"), &PodKey::new("default", "a"), now + UNCERTAIN / 2);
+    assert!(asked(&mut index, now + UNCERTAIN).is_empty());
+    assert_eq!(asked(&mut index, now + UNCERTAIN.mul_f32(1.5)), [uid("a")].into());
+}

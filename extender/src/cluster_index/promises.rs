@@ -140,16 +140,6 @@ impl ClusterIndex {
         !bound && !self.is_posting(uid) && (self.release_static(uid) || self.release(uid, Why::NodeUnusable))
     }
 
-    /// The pod's Binding was refused. If the watch does not show the pod, its end may have come before the promise, and
-    /// then no event will tell of it: the API server is asked.
-    pub fn post_refused(&mut self, uid: &PodUid) {
-        self.posting.remove(uid);
-        self.release_static(uid);
-        if self.places.contains_key(uid) && !self.pods.contains_key(uid) {
-            self.effects.unconfirmed.insert(uid.clone());
-        }
-    }
-
     /// The pod is bound. The watch will show the same later.
     pub fn bound(&mut self, uid: &PodUid, key: &PodKey, node: &NodeName) {
         self.posting.remove(uid);

@@ -16,7 +16,7 @@ use kerf_core::units::SizeGb;
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const MPS: ResourceName = ResourceName::Plugin(PluginName::Gpu, Kind::Mps);
 
@@ -206,8 +206,9 @@ fn no_more_is_promised_than_there_is_and_a_promise_becomes_what_the_pod_holds() 
     assert_eq!(reserve(&mut index, &late, "n"), Err(Refusal::NoRoom.into()));
     assert_eq!(refusals(&filter(&mut index, &late, &["n"], Instant::now())), [Refusal::NoRoom]);
     // Its Binding was refused: the device is another's.
-    index.begin_post(&last.uid, &last.key, Instant::now());
-    index.post_refused(&last.uid);
+    let until = Instant::now();
+    index.begin_post(&last.uid, &last.key, until);
+    index.post_refused(&last.uid, until);
     assert_eq!(reserve(&mut index, &late, "n"), Ok(()));
     assert_eq!(held(&index, "n"), 8);
 }
@@ -227,6 +228,21 @@ fn a_promise_stays_while_it_is_not_known_whether_the_binding_was_made() {
     assert_eq!(held(&index, "n"), 1);
     index.show_pod(shown("a", Some("n"), "Succeeded", &one_gpu(), pod.ask.as_ref().ok()));
     assert_eq!(held(&index, "n"), 0);
+}
+
+#[test]
+fn a_refused_second_binding_leaves_the_first_ones_device_reserved() {
+    let mut index = cluster(&[("n", mps())]);
+    for number in 0..7 {
+        bind(&mut index, &ten(&number.to_string()), "n");
+    }
+    let (pod, first) = (ten("a"), Instant::now());
+    reserve(&mut index, &pod, "n").unwrap();
+    index.begin_post(&pod.uid, &pod.key, first);
+    let second = first + Duration::from_secs(5);
+    index.begin_post(&pod.uid, &pod.key, second);
+    index.post_refused(&pod.uid, second);
+    assert_eq!(reserve(&mut index, &ten("late"), "n"), Err(Refusal::NoRoom.into()));
 }
 
 #[test]
@@ -454,7 +470,7 @@ proptest! {
                 }
                 4 => {
                     if !bound.contains(&number) {
-                        index.post_refused(&pod.uid);
+                        index.post_refused(&pod.uid, now);
                     }
                 }
                 _ => {

@@ -47,7 +47,7 @@ impl ClusterIndex {
         };
         let left: Vec<_> = self.nodes.values().flat_map(keys).collect();
         for (uid, key) in left {
-            self.posting.entry(uid).or_insert_with(|| Post::sent_before(key, until));
+            self.posting.entry(uid).or_insert_with(|| Post::new(key)).send(until);
         }
     }
 

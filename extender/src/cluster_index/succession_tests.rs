@@ -64,3 +64,16 @@ fn what_a_vanished_leader_reserved_is_kept_until_it_is_known_not_to_be_bound() {
         }
     }
 }
+
+#[test]
+fn a_refused_binding_leaves_the_one_of_the_vanished_leader_open() {
+    let start = Instant::now();
+    let mut index = index();
+    index.succeed(Former::Vanished, start);
+    reserve(&mut index, "a");
+    write(&mut index);
+    index.inherit();
+    index.begin_post(&uid("a"), &PodKey::new("default", "a"), start + LIFE / 2);
+    index.post_refused(&uid("a"), start + LIFE / 2);
+    assert!(!index.give_up(&uid("a")));
+}

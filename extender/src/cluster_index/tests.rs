@@ -430,9 +430,10 @@ fn a_pod_that_ended_before_its_promise_is_looked_up_when_its_binding_is_refused(
     let key = PodKey::new("default", "brief");
     let ask = Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap();
     index.reserve(&uid("brief"), &key, &"n".into(), Some(ask)).unwrap();
-    index.begin_post(&uid("brief"), &key, Instant::now());
+    let until = Instant::now();
+    index.begin_post(&uid("brief"), &key, until);
     index.take_effects();
-    index.post_refused(&uid("brief"));
+    index.post_refused(&uid("brief"), until);
     assert!(index.take_effects().unconfirmed.contains(&uid("brief")));
     index.pod_gone(&uid("brief"));
     assert_eq!(index.place_of(&uid("brief")), None, "its slice is free again");

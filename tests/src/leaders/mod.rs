@@ -3,6 +3,7 @@
 mod door;
 mod link;
 mod rounds;
+mod scheduler;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,6 +23,7 @@ use crate::process::Child;
 use door::Door;
 pub use link::{Entered, Gate, Link};
 pub use rounds::{Found, Rounds};
+pub use scheduler::SchedulerClient;
 
 const PATIENCE: Duration = Duration::from_mins(1);
 const LEASE: &str = "kerf-extender";

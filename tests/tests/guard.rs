@@ -296,6 +296,9 @@ fn with_limit(list: &str, name: &str, amount: &str, more: &Value) -> Value {
     pod
 }
 
+/// Makes a pod that asks kerf in a namespace.
+type AskingPod<'p> = Box<dyn Fn(&str) -> Value + 'p>;
+
 const ALICE: [&str; 2] = ["--as", "alice"];
 const NODE: [&str; 4] = ["--as", "system:node:h", "--as-group", "system:nodes"];
 
@@ -336,7 +339,7 @@ async fn a_pod_that_asks_kerf_and_has_no_request_is_refused() -> anyhow::Result<
         pod
     };
     let asked = keys::ASKED.into_iter().filter(|key| *key != keys::MOVABLE).map(str::to_owned);
-    let mut fields: Vec<(String, Box<dyn Fn(&str) -> Value>)> = Vec::new();
+    let mut fields: Vec<(String, AskingPod)> = Vec::new();
     for key in asked.chain(keys::PER_CONTAINER.map(|key| format!("{key}.main"))) {
         let field = format!("metadata.annotations[{key}]");
         fields.push((field, Box::new(move |namespace| annotated(namespace, &key))));

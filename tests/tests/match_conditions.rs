@@ -30,7 +30,7 @@ fn expression(dialects: &[Dialect]) -> String {
     MatchCondition::of(&dialects.iter().copied().collect::<BTreeSet<_>>()).expression()
 }
 
-/// A GpuPolicy, with its dialects as JSON; null for none given.
+/// A `GpuPolicy`, with its dialects as JSON; null for none given.
 fn policy(name: &str, dialects: &Value) -> Value {
     let mut policy = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name},
         "spec": {"defaultIsolation": "memory", "isolation": {"memory": ["mig"]}}});

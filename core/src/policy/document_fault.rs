@@ -52,7 +52,7 @@ pub enum PolicyFault {
     )]
     Missing,
     /// No reason for `deny`.
-    #[error("the reason is empty; write what a user who is refused shall read, or remove the field")]
+    #[error("the reason is empty; write the reason that refused users read, or remove the field")]
     NoReason,
     /// A field beside `deny`.
     #[error("a policy with spec.deny has spec.match and nothing else; remove this field, or spec.deny")]
@@ -64,7 +64,7 @@ pub enum PolicyFault {
     #[error("policy {0} has spec.deny and gives nothing to extend; name another")]
     DenyingBase(String),
     /// A policy extends itself.
-    #[error("the policies {0} extend each other; remove spec.extends from one of them")]
+    #[error("the policies form a cycle: {0}; remove spec.extends from one of them")]
     Cycle(String),
     /// What is inherited does not make a policy.
     #[error("{0}; it is inherited, write the field here or correct it there")]

@@ -96,7 +96,7 @@ impl PolicyDraft {
             }
             if base == self || bases.contains(&base) {
                 let chain = [self].into_iter().chain(bases).chain([base]).map(Self::name);
-                return Err(PolicyFault::Cycle(chain.collect::<Vec<_>>().join(", ")));
+                return Err(PolicyFault::Cycle(chain.collect::<Vec<_>>().join(" → ")));
             }
             bases.push(base);
             last = base;

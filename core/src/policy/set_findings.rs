@@ -63,7 +63,7 @@ pub enum SetFault {
     UnknownModel(String),
     /// A list of dialects without MIG devices' names.
     #[error(
-        "mig is not in the list, so kerf leaves limits like nvidia.com/mig-1g.10gb of these pods alone, and on nodes that kerf manages they are served past the policy; add mig, unless NVIDIA's device plugin serves all nodes"
+        "without mig, kerf ignores limits like nvidia.com/mig-1g.10gb, and on managed nodes such pods take slices outside the policy; add mig, unless NVIDIA's device plugin serves all nodes"
     )]
     WithoutMig,
 }

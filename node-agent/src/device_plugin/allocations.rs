@@ -1,12 +1,14 @@
-//! Allocations under way: while one is, the kubelet is not asked who holds what.
+//! Allocations under way: while one is, the kubelet is not asked who holds what, and while it is asked, none begins.
 //!
 //! The kubelet writes down what it picked for a pod after `Allocate` was answered. Asked for its account before that, while
 //! another pod has just gone, it forgets the pick (`UpdateAllocatedDevices` of its device manager, kubernetes v1.36), counts too
-//! few devices as allocatable, and rejects the pod (`OutOf…`).
+//! few devices as allocatable, and rejects the pod (`OutOf…`). It picks after it has asked for a preference, and holds no lock
+//! while it asks: so the answer to that waits until its account was read.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
+use tokio::time::{Instant, sleep, timeout};
 
 /// How long after its last word about an allocation the kubelet has surely written it down.
 const QUIET_INTERVAL: Duration = Duration::from_millis(20);
@@ -14,27 +16,62 @@ const QUIET_INTERVAL: Duration = Duration::from_millis(20);
 /// The longest wait: a node to which pods come all the time is asked too.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// When the kubelet spoke of an allocation last. Clones share it.
+/// The longest that an allocation waits for the kubelet's account: a kubelet that does not answer still starts pods.
+const ACCOUNT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// When the kubelet spoke of an allocation last, and whether it is asked for its account. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Allocations(Arc<Mutex<Option<Instant>>>);
+pub struct Allocations {
+    last: Arc<Mutex<Option<Instant>>>,
+    /// Written while the kubelet is asked for its account.
+    account: Arc<RwLock<()>>,
+}
+
+/// No allocation begins while this lives.
+#[derive(Debug)]
+pub struct Paused {
+    _account: OwnedRwLockWriteGuard<()>,
+}
 
 impl Allocations {
-    /// The kubelet asks which devices to take, or takes them.
-    pub(super) fn note(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    /// The kubelet asks which devices to take. Returns once it is not asked for its account, or after [`ACCOUNT_TIMEOUT`].
+    pub(super) async fn begin(&self) {
+        let open = timeout(ACCOUNT_TIMEOUT, self.account.read()).await;
+        self.note();
+        drop(open);
     }
 
-    /// Returns once no allocation is under way, or after [`SETTLE_TIMEOUT`].
-    pub async fn settled(&self) {
+    /// The kubelet takes devices.
+    pub(super) fn note(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Pauses allocations once none is under way, or after [`SETTLE_TIMEOUT`].
+    pub async fn pause(&self) -> Paused {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         loop {
-            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let left = last.map_or(Duration::ZERO, |last| QUIET_INTERVAL.saturating_sub(last.elapsed()));
+            self.settled(deadline).await;
+            let paused = Paused { _account: Arc::clone(&self.account).write_owned().await };
+            if self.left().is_zero() || Instant::now() >= deadline {
+                return paused;
+            }
+        }
+    }
+
+    async fn settled(&self, deadline: Instant) {
+        loop {
+            let left = self.left();
             if left.is_zero() || Instant::now() >= deadline {
                 return;
             }
             sleep(left).await;
         }
+    }
+
+    /// How long until the kubelet has surely written down its last allocation.
+    fn left(&self) -> Duration {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.map_or(Duration::ZERO, |last| QUIET_INTERVAL.saturating_sub(last.elapsed()))
     }
 }
 
@@ -45,13 +82,35 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_kubelet_is_asked_when_an_allocation_is_written_down() {
         let (allocations, began) = (Allocations::default(), Instant::now());
-        allocations.settled().await;
+        drop(allocations.pause().await);
         assert_eq!(began.elapsed(), Duration::ZERO, "nothing is under way");
-        allocations.note();
+        allocations.begin().await;
         sleep(QUIET_INTERVAL / 2).await;
         allocations.note();
-        allocations.settled().await;
+        drop(allocations.pause().await);
         assert_eq!(began.elapsed(), QUIET_INTERVAL * 3 / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_allocation_begins_while_the_kubelet_is_asked() {
+        let (allocations, began) = (Allocations::default(), Instant::now());
+        let asking = allocations.pause().await;
+        let answered = async {
+            sleep(ACCOUNT_TIMEOUT / 2).await;
+            drop(asking);
+        };
+        tokio::join!(allocations.begin(), answered);
+        assert_eq!(began.elapsed(), ACCOUNT_TIMEOUT / 2);
+        drop(allocations.pause().await);
+        assert_eq!(began.elapsed(), ACCOUNT_TIMEOUT / 2 + QUIET_INTERVAL, "the allocation has begun");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_gives_no_account_starts_pods() {
+        let (allocations, began) = (Allocations::default(), Instant::now());
+        let _asking = allocations.pause().await;
+        allocations.begin().await;
+        assert_eq!(began.elapsed(), ACCOUNT_TIMEOUT);
     }
 
     #[tokio::test(start_paused = true)]
@@ -67,7 +126,7 @@ mod tests {
         };
         tokio::select! {
             () = coming => {}
-            () = allocations.settled() => {}
+            _ = allocations.pause() => {}
         }
         assert!(began.elapsed() >= SETTLE_TIMEOUT && began.elapsed() < SETTLE_TIMEOUT * 2);
     }

@@ -87,7 +87,7 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        self.allocations.note();
+        self.allocations.begin().await;
         let list = self.list.borrow().clone();
         let answers = request.into_inner().container_requests.into_iter().map(|container| {
             let size = usize::try_from(container.allocation_size).unwrap_or(0);

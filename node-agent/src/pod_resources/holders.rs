@@ -39,8 +39,10 @@ pub async fn list_holders(
             () = stop.cancelled() => return,
         }
         pace.allow().await;
-        allocations.settled().await;
-        match ask(&mut client).await {
+        let paused = allocations.pause().await;
+        let answer = ask(&mut client).await;
+        drop(paused);
+        match answer {
             Ok(holders) => events.send(Event::Holders(Ok(holders))),
             Err(status) => {
                 let limited = status.code() == Code::ResourceExhausted;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long after its last word about an allocation the kubelet has surely written it down.
-const QUIET_INTERVAL: Duration = Duration::from_millis(20);
+/// How long after `Allocate` was answered the kubelet has surely written it down.
+const QUIET_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The longest wait: a node to which pods come all the time is asked too.
+/// The longest wait: a node to which pods come all the time is asked too, and a preference may be followed by no `Allocate`.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest that an allocation waits for the kubelet's account: a kubelet that does not answer still starts pods.
@@ -22,9 +22,18 @@ const ACCOUNT_TIMEOUT: Duration = Duration::from_secs(1);
 /// When the kubelet spoke of an allocation last, and whether it is asked for its account. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Allocations {
-    last: Arc<Mutex<Option<Instant>>>,
+    last: Arc<Mutex<Option<Said>>>,
     /// Written while the kubelet is asked for its account.
     account: Arc<RwLock<()>>,
+}
+
+/// What the kubelet said last about an allocation, and when.
+#[derive(Debug, Clone, Copy)]
+enum Said {
+    /// It asks for a preference; `Allocate` follows.
+    Asks(Instant),
+    /// It takes devices.
+    Takes(Instant),
 }
 
 /// No allocation begins while this lives.
@@ -37,13 +46,17 @@ impl Allocations {
     /// The kubelet asks which devices to take. Returns once it is not asked for its account, or after [`ACCOUNT_TIMEOUT`].
     pub(super) async fn begin(&self) {
         let open = timeout(ACCOUNT_TIMEOUT, self.account.read()).await;
-        self.note();
+        self.say(Said::Asks(Instant::now()));
         drop(open);
     }
 
     /// The kubelet takes devices.
     pub(super) fn note(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.say(Said::Takes(Instant::now()));
+    }
+
+    fn say(&self, said: Said) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(said);
     }
 
     /// Pauses allocations once none is under way, or after [`SETTLE_TIMEOUT`].
@@ -64,14 +77,17 @@ impl Allocations {
             if left.is_zero() || Instant::now() >= deadline {
                 return;
             }
-            sleep(left).await;
+            sleep(left.min(QUIET_INTERVAL)).await;
         }
     }
 
     /// How long until the kubelet has surely written down its last allocation.
     fn left(&self) -> Duration {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.map_or(Duration::ZERO, |last| QUIET_INTERVAL.saturating_sub(last.elapsed()))
+        match *self.last.lock().unwrap_or_else(PoisonError::into_inner) {
+            None => Duration::ZERO,
+            Some(Said::Asks(at)) => SETTLE_TIMEOUT.saturating_sub(at.elapsed()),
+            Some(Said::Takes(at)) => QUIET_INTERVAL.saturating_sub(at.elapsed()),
+        }
     }
 }
 
@@ -85,10 +101,15 @@ mod tests {
         drop(allocations.pause().await);
         assert_eq!(began.elapsed(), Duration::ZERO, "nothing is under way");
         allocations.begin().await;
-        sleep(QUIET_INTERVAL / 2).await;
-        allocations.note();
-        drop(allocations.pause().await);
-        assert_eq!(began.elapsed(), QUIET_INTERVAL * 3 / 2);
+        let taking = async {
+            sleep(QUIET_INTERVAL * 2).await;
+            allocations.note();
+        };
+        let asking = async {
+            drop(allocations.pause().await);
+            assert_eq!(began.elapsed(), QUIET_INTERVAL * 3, "a preference is no allocation yet");
+        };
+        tokio::join!(asking, taking);
     }
 
     #[tokio::test(start_paused = true)]
@@ -101,6 +122,7 @@ mod tests {
         };
         tokio::join!(allocations.begin(), answered);
         assert_eq!(began.elapsed(), ACCOUNT_TIMEOUT / 2);
+        allocations.note();
         drop(allocations.pause().await);
         assert_eq!(began.elapsed(), ACCOUNT_TIMEOUT / 2 + QUIET_INTERVAL, "the allocation has begun");
     }

@@ -444,7 +444,13 @@ fn kind_and_size(name: &str) -> (&str, Option<u64>) {
 }
 
 /// Holds what `pod` became against the bounds that [`policies`] writes for it.
-fn bounds(pod: &Value, namespace: &str, is_before: bool, is_static: bool) -> Gain {
+fn bounds(
+    pod: &Value,
+    document: &RequestDocument,
+    namespace: &str,
+    is_before: bool,
+    is_static: bool,
+) -> Gain {
     let max = if is_before { 20 } else { 10 };
     let tier = pod["metadata"]["labels"]["tier"].as_str();
     let (largest, most, in_all) = match (tier, namespace) {
@@ -464,7 +470,6 @@ fn bounds(pod: &Value, namespace: &str, is_before: bool, is_static: bool) -> Gai
         (_, _, true) => &["time-slicing", "mps", "mig", "whole"],
         (_, _, false) => &["time-slicing", "mps", "mig"],
     };
-    let mut memory = 0;
     for container in containers(pod) {
         for (name, count) in resources(container, true) {
             let count = count.as_str().and_then(|count| count.parse::<u64>().ok()).unwrap_or(u64::MAX);
@@ -473,16 +478,13 @@ fn bounds(pod: &Value, namespace: &str, is_before: bool, is_static: bool) -> Gai
             if size > largest || count > most || !allowed.contains(&kind) {
                 return Err(format!("{count} of {name} is beyond the policy"));
             }
-            memory += size * count;
         }
     }
-    // Init containers give back what they have; here only the sum without them is bounded from below.
-    let has_inits = pod["spec"]["initContainers"].as_array().is_some_and(|inits| !inits.is_empty());
-    if memory > in_all && !has_inits {
-        Err(format!("{memory} GB in all are beyond the policy"))
-    } else {
-        Ok(())
-    }
+    // The policy counts what is asked, and a slice may be larger. Init containers give back what they have.
+    let asked = document.containers.iter().filter(|container| container.role.is_app());
+    let memory: u64 =
+        asked.map(|container| u64::from(container.count) * u64::from(container.size_gb.0)).sum();
+    if memory > in_all { Err(format!("{memory} GB in all are beyond the policy")) } else { Ok(()) }
 }
 
 /// Whether each term of the pod's affinity has what another webhook requires, where the pod had it.
@@ -626,15 +628,17 @@ fn attack((mut pod, first, forgeries, mut namespace, supply): Case, counts: &Cou
             return Ok(());
         };
         let judged = judge(&pod, &after, namespace, policies, supply, counts);
-        let is_decided = document(&after).is_some();
-        let judged = judged
-            .and_then(|()| if is_decided { bounds(&after, namespace, is_before, is_static) } else { Ok(()) });
+        let decided = document(&after);
+        let judged = judged.and_then(|()| match &decided {
+            Some(document) => bounds(&after, document, namespace, is_before, is_static),
+            None => Ok(()),
+        });
         judged.map_err(|gain| format!("{GAIN}: {gain}\nbefore: {pod}\nafter: {after}"))?;
         let again = admit_by("c", &after, namespace, policies, supply);
         if again != Admission::Untouched {
             return Err(format!("{UNSTABLE}: {again:?}\nbefore: {pod}\nafter: {after}"));
         }
-        if pass == 0 && is_decided {
+        if pass == 0 && decided.is_some() {
             count(&counts.admitted);
         }
         pod = after;

@@ -273,9 +273,10 @@ impl Choosing<'_> {
             let resources = self.ways(*kind, &need, container.count);
             let ways: Vec<Way> =
                 resources.into_iter().map(|name| self.way(container, name, &need.asked(), gpus)).collect();
-            // What had room at a pod's first choice may have none at its second, of which the first has taken its part. But what
-            // the pod carries counts only in its turn, for anybody can have written it.
-            let is_carried = |way: &&Way| container.carried == Some(way.resource);
+            // What had room at a pod's first choice may have none at its second, of which the first has taken its part: the room
+            // counts without those who wait. And what the pod carries counts only in its turn, for anybody can have written it.
+            let is_carried =
+                |way: &&Way| container.carried == Some(way.resource) && way.is_enough(|room| room.room);
             if let Some(way) = ways.iter().find(|way| is_carried(way) || way.is_enough(Room::left)) {
                 self.made.short |= !way.is_enough(Room::left);
                 self.fall_back(way.resource, passed);

@@ -34,7 +34,7 @@ const REMOVALS: [Removal; 10] = [
     Removal {
         check: "the name that a pod carries counts only in its turn",
         file: "core/src/policy/choose.rs",
-        from: "let is_carried = |way: &&Way| container.carried == Some(way.resource);",
+        from: "let is_carried =\n                |way: &&Way| container.carried == Some(way.resource) && way.is_enough(|room| room.room);",
         to: "if let Some(resource) = container.carried {\n return Ok(Named { size, resource, served: true, gpus: gpus.clone() });\n }\n\
              let is_carried = |_: &&Way| false;",
     },

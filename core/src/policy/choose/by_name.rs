@@ -1,7 +1,7 @@
 //! Containers that name what they want.
 
 use super::names::{Need, exists, largest};
-use super::{Choosing, Named, check_size};
+use super::{Choosing, Named, Way, check_size};
 use crate::kind::Kind;
 use crate::policy::{Asked, Denied, Room};
 use crate::request::{ContainerAsk, GpuSelection, Want};
@@ -78,8 +78,10 @@ impl Choosing<'_> {
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
         // As in `by_size`, what the pod carries counts only in its turn.
-        let has_room =
-            |named: &&Named| container.carried == Some(named.resource) || self.has_room(container, named);
+        let has_room = |named: &&Named| {
+            let is_carried = container.carried == Some(named.resource);
+            self.way_of(container, named).is_enough(|room| if is_carried { room.room } else { room.left() })
+        };
         let is_allowed = |plain: &&Named| plain.served && self.kinds.contains(&plain.resource.kind());
         if let Some(plain) = plain.as_ref().filter(is_allowed).filter(has_room) {
             return Ok(plain.clone());
@@ -130,8 +132,12 @@ impl Choosing<'_> {
     }
 
     fn has_room(&self, container: &ContainerAsk, named: &Named) -> bool {
+        self.way_of(container, named).is_enough(Room::left)
+    }
+
+    fn way_of(&self, container: &ContainerAsk, named: &Named) -> Way {
         let asked = Need::of(container, named.size, &named.gpus).asked();
-        self.way(container, named.resource, &asked, &named.gpus).is_enough(Room::left)
+        self.way(container, named.resource, &asked, &named.gpus)
     }
 }
 

@@ -115,6 +115,21 @@ fn a_request_by_size_gets_what_the_layout_has_under_the_plugins_name() {
     }
 }
 
+/// Whoever creates a pod can write a name into it that kerf gives.
+#[test]
+fn a_name_that_the_pod_carries_gives_no_larger_device() {
+    let supply = beside(&[], &["mig-mixed"]);
+    // There is room for one, and for eight of neither size.
+    for count in [1, 8] {
+        let mut asking = ask(Want::Size(SizeGb(10)), Some(IsolationClass::Hardware));
+        asking.containers[0].count = count;
+        let honest = told(choose(&policy_with(&json!({})), &supply, &asking));
+        asking.containers[0].carried = Some("nvidia.com/mig-3g.40gb".parse().unwrap());
+        assert_eq!(told(choose(&policy_with(&json!({})), &supply, &asking)), honest);
+        assert!(honest.starts_with("nvidia.com/mig-1g.10gb"), "{honest}");
+    }
+}
+
 #[test]
 fn what_fences_less_than_the_class_is_never_given() {
     for (layout, class) in [

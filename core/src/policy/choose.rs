@@ -258,7 +258,7 @@ impl Choosing<'_> {
         if allowed.is_empty() {
             return Err(self.no_model(container, &join(&kinds)));
         }
-        let need = |gpus| Need::of(container, size, gpus);
+        let need = |gpus| Need { asked: names::asked(container, size), gpus };
         let mut passed = Vec::new();
         let mut first: Option<(usize, Named)> = None;
         let mut too_small: Option<(usize, Named)> = None;
@@ -272,7 +272,7 @@ impl Choosing<'_> {
             let named = |way: &Way| Named { size, resource: way.resource, served: true, gpus: gpus.clone() };
             let resources = self.ways(*kind, &need, container.count);
             let ways: Vec<Way> =
-                resources.into_iter().map(|name| self.way(container, name, &need.asked(), gpus)).collect();
+                resources.into_iter().map(|name| self.way(container, name, &need.asked, gpus)).collect();
             // What had room at a pod's first choice may have none at its second, of which the first has taken its part: the room
             // counts without those who wait. And what the pod carries counts only in its turn, for anybody can have written it.
             let is_carried =
@@ -282,7 +282,7 @@ impl Choosing<'_> {
                 self.fall_back(way.resource, passed);
                 return Ok(named(way));
             }
-            let large = ways.iter().find(|way| way.is_ever_enough(self.supply, &need.asked(), gpus));
+            let large = ways.iter().find(|way| way.is_ever_enough(self.supply, &need.asked, gpus));
             let Some(way) = large.or(ways.first()) else {
                 passed.push(pass(Reason::NotServed));
                 continue;
@@ -303,7 +303,7 @@ impl Choosing<'_> {
             return Ok(named);
         }
         self.made.short = true;
-        self.want_one_replica(container, &allowed, &need(&self.gpus).asked())?;
+        self.want_one_replica(container, &allowed, &need(&self.gpus).asked)?;
         let found = allowed.iter().find_map(|(kind, gpus)| {
             let resource = conceivable(*kind, &need(gpus))?;
             Some((*kind, Named { size, resource, served: false, gpus: gpus.clone() }))
@@ -318,7 +318,7 @@ impl Choosing<'_> {
     /// first.
     fn ways(&self, kind: Kind, need: &Need, count: u32) -> Vec<ResourceName> {
         let mut ways: Vec<_> = served(self.supply, kind, need).into_iter().collect();
-        let fixed = self.supply.fixed(kind, &need.asked(), count, need.gpus);
+        let fixed = self.supply.fixed(kind, &need.asked, count, need.gpus);
         ways.extend(fixed.into_iter().filter(|name| !ways.contains(name)).collect::<Vec<_>>());
         ways
     }
@@ -370,7 +370,7 @@ impl Choosing<'_> {
             let memory = self.supply.memory_of(profile, &self.gpus);
             warnings.extend(less(memory, container, size, resource));
         } else if resource.is_plugins() && size != SizeGb::ANY {
-            let asked = Need::of(container, size, &self.gpus).asked();
+            let asked = names::asked(container, size);
             let offer = self.supply.fixed_least(resource, &asked, &self.gpus);
             let memory = offer.and_then(|offer| offer.memory);
             let given = offer.and_then(|offer| offer.size).filter(|given| *given > size);
@@ -386,13 +386,13 @@ impl Choosing<'_> {
     fn no_slice(&self, kinds: &[Kind], container: &ContainerAsk, need: &Need) -> Denied {
         let allowed = |kind: &Kind| Some((*kind, self.policy.gpus_for(*kind, need.gpus)?));
         let allowed: Vec<(Kind, GpuSelection)> = kinds.iter().filter_map(allowed).collect();
-        let without = |gpus| Need { compute: None, gpus, ..*need };
+        let without = |gpus| Need { asked: Asked { compute: None, ..need.asked }, gpus };
         if allowed.iter().any(|(kind, gpus)| conceivable(*kind, &without(gpus)).is_some()) {
             return self.no_compute(container);
         }
         let (name, kinds) = (container.name.clone(), join(kinds));
         match allowed.iter().filter_map(|(kind, gpus)| largest(*kind, gpus)).max() {
-            Some(most) => Denied::Size { container: name, size: need.size, kinds, most },
+            Some(most) => Denied::Size { container: name, size: need.asked.size, kinds, most },
             None => self.no_model(container, &kinds),
         }
     }

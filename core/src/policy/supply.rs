@@ -19,7 +19,6 @@ use crate::contract::{GpuNodeSpec, GpuNodeStatus, Held};
 use crate::kind::Kind;
 use crate::mig::Profile;
 use crate::names::NodeName;
-use crate::packing::is_worth_whole;
 use crate::request::GpuSelection;
 use crate::resource::{ResourceName, share_size};
 use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
@@ -111,7 +110,7 @@ impl Supply {
     pub fn has_whole(&self, asked: &Asked, gpus: &GpuSelection) -> bool {
         let admitted = self.admitted(gpus);
         let mut whole = admitted.iter().filter(|(gpu, _)| gpu.serves(ResourceName::Whole));
-        whole.any(|(gpu, _)| is_worth_whole(asked.size, gpu.size, asked.distinct_gpus))
+        whole.any(|(gpu, _)| asked.is_worth(ResourceName::Whole, gpu.size))
             || self.fixed_least(ResourceName::Whole, asked, gpus).is_some()
     }
 

@@ -91,16 +91,16 @@ pub(super) fn only_container<'p>(
 ) -> Result<&'p str, AskError> {
     let (key, apps) = (key.to_owned(), pod.spec.containers.as_slice());
     let Some(first) = apps.first() else { return Err(AskError::NoContainers { key }) };
-    let mut own = apps.iter().filter(|container| !is_sidecar(&container.name)).peekable();
-    let of_own = own.peek().unwrap_or(&first).name.clone();
+    let own = pod.spec.own_containers(is_sidecar);
+    let of_own = own.first().map_or(&first.name, |container| &container.name).clone();
     if let Some(name) = pod.metadata.annotations.get(keys::DEFAULT_CONTAINER) {
         let named = apps.iter().find(|container| container.name == *name);
         let (default, container) = (keys::DEFAULT_CONTAINER, name.clone());
         let missing = AskError::DefaultContainer { key, default, container, first: of_own };
         return named.map(|container| container.name.as_str()).ok_or(missing);
     }
-    match (own.next(), own.next(), apps) {
-        (Some(only), None, _) | (None, _, [only]) => Ok(&only.name),
+    match own[..] {
+        [only] => Ok(&only.name),
         _ => Err(AskError::Ambiguous { key, first: of_own }),
     }
 }

@@ -76,6 +76,12 @@ impl SpecView {
         let inits = self.init_containers.iter().map(|c| (c, c.role_before_apps()));
         inits.chain(self.containers.iter().map(|c| (c, Role::App)))
     }
+
+    /// The app containers that no injector added. A pod of nothing but sidecars has no others that could be meant: there it is all.
+    pub(super) fn own_containers(&self, is_sidecar: impl Fn(&str) -> bool) -> Vec<&ContainerView> {
+        let own: Vec<_> = self.containers.iter().filter(|container| !is_sidecar(&container.name)).collect();
+        if own.is_empty() { self.containers.iter().collect() } else { own }
+    }
 }
 
 /// A container.

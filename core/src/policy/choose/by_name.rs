@@ -1,6 +1,6 @@
 //! Containers that name what they want.
 
-use super::names::{Need, exists, largest};
+use super::names::{self, exists, largest};
 use super::{Choosing, Named, Way, check_size};
 use crate::kind::Kind;
 use crate::policy::{Asked, Denied, Room};
@@ -136,7 +136,7 @@ impl Choosing<'_> {
     }
 
     fn way_of(&self, container: &ContainerAsk, named: &Named) -> Way {
-        let asked = Need::of(container, named.size, &named.gpus).asked();
+        let asked = names::asked(container, named.size);
         self.way(container, named.resource, &asked, &named.gpus)
     }
 }

@@ -6,45 +6,33 @@ use crate::policy::supply::has_compute;
 use crate::policy::{Asked, Supply};
 use crate::request::{ContainerAsk, GpuSelection};
 use crate::resource::{ResourceName, SHARE_SIZES, share_size};
-use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
+use crate::units::{LARGEST_SIZE, SizeGb};
 use std::collections::BTreeSet;
 
-/// What a slice must have.
+/// What a slice must have, and on which GPUs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need<'a> {
-    /// Its nominal size.
-    pub size: SizeGb,
-    /// Its real memory, where that is asked for.
-    pub memory: Option<MemoryMib>,
-    /// Its share of compute.
-    pub compute: Option<ComputePercent>,
-    /// Whether each of several is of another GPU.
-    pub distinct_gpus: bool,
-    /// On these GPUs.
+    pub asked: Asked,
     pub gpus: &'a GpuSelection,
 }
 
-impl<'a> Need<'a> {
-    /// What a container needs of this size.
-    pub fn of(container: &ContainerAsk, size: SizeGb, gpus: &'a GpuSelection) -> Self {
-        let ContainerAsk { memory, compute, distinct_gpus, .. } = *container;
-        Self { size, memory, compute, distinct_gpus, gpus }
-    }
+/// What a container asks of a slice of this size.
+pub(super) fn asked(container: &ContainerAsk, size: SizeGb) -> Asked {
+    let ContainerAsk { memory, compute, distinct_gpus, .. } = *container;
+    Asked { size, memory, compute, distinct_gpus }
+}
 
-    /// What a slice that is there already must have.
-    pub fn asked(&self) -> Asked {
-        let Self { size, memory, compute, distinct_gpus, .. } = *self;
-        Asked { size, memory, compute, distinct_gpus }
-    }
-
+impl Need<'_> {
     /// The size of a share that has all of it: one has as many GiB as its name says.
     fn share(&self) -> Option<SizeGb> {
-        share_size(self.memory.map_or(self.size, |memory| memory.nominal().max(self.size)))
+        share_size(self.asked.memory.map_or(self.asked.size, |memory| memory.nominal().max(self.asked.size)))
     }
 
     /// The nominal size of a GPU that surely has the memory. One of 80 GB may have a little less than 80 GiB.
     fn whole(&self) -> SizeGb {
-        self.memory.map_or(self.size, |memory| SizeGb(memory.nominal().0.saturating_add(1)).max(self.size))
+        self.asked.memory.map_or(self.asked.size, |memory| {
+            SizeGb(memory.nominal().0.saturating_add(1)).max(self.asked.size)
+        })
     }
 }
 
@@ -60,17 +48,19 @@ pub(super) fn strongest_class(resource: ResourceName) -> IsolationClass {
 pub(super) fn served(supply: &Supply, kind: Kind, need: &Need) -> Option<ResourceName> {
     match kind {
         Kind::Mig => {
-            let profile = supply.fitting_profile(need.size, need.memory, need.compute, need.gpus);
+            let profile =
+                supply.fitting_profile(need.asked.size, need.asked.memory, need.asked.compute, need.gpus);
             profile.map(ResourceName::Mig)
         }
         // Who has a time slice has all of the GPU's compute at times, and no part of it always.
-        Kind::TimeSlicing if need.compute.is_some() => None,
+        Kind::TimeSlicing if need.asked.compute.is_some() => None,
         Kind::Mps | Kind::TimeSlicing => {
-            let size = need.share().filter(|size| supply.has_share(kind, *size, need.compute, need.gpus))?;
+            let size =
+                need.share().filter(|size| supply.has_share(kind, *size, need.asked.compute, need.gpus))?;
             ResourceName::share(kind, size)
         }
         Kind::Whole => {
-            let asked = Asked { size: need.whole(), ..need.asked() };
+            let asked = Asked { size: need.whole(), ..need.asked };
             supply.has_whole(&asked, need.gpus).then_some(ResourceName::Whole)
         }
     }
@@ -80,27 +70,27 @@ pub(super) fn served(supply: &Supply, kind: Kind, need: &Need) -> Option<Resourc
 pub(super) fn conceivable(kind: Kind, need: &Need) -> Option<ResourceName> {
     match kind {
         Kind::Mig => conceivable_profile(need).map(ResourceName::Mig),
-        Kind::TimeSlicing if need.compute.is_some() => None,
+        Kind::TimeSlicing if need.asked.compute.is_some() => None,
         Kind::Mps | Kind::TimeSlicing => {
-            let size = need.share().filter(|_| Some(need.size) <= largest(kind, need.gpus))?;
+            let size = need.share().filter(|_| Some(need.asked.size) <= largest(kind, need.gpus))?;
             ResourceName::share(kind, size)
         }
-        Kind::Whole => (Some(need.size) <= largest(kind, need.gpus)).then_some(ResourceName::Whole),
+        Kind::Whole => (Some(need.asked.size) <= largest(kind, need.gpus)).then_some(ResourceName::Whole),
     }
 }
 
 fn conceivable_profile(need: &Need) -> Option<Profile> {
-    let plain = |profile: &Profile| profile.is_plain() && profile.size() >= need.size;
+    let plain = |profile: &Profile| profile.is_plain() && profile.size() >= need.asked.size;
     let smallest = |profile: &Profile| (profile.size(), profile.compute());
-    if need.memory.is_none() && need.compute.is_none() {
+    if need.asked.memory.is_none() && need.asked.compute.is_none() {
         return profiles(need.gpus).into_iter().filter(plain).min_by_key(smallest);
     }
     let tables = models(need.gpus).filter_map(catalog::GpuModel::mig_table);
     let fits = tables.flat_map(|table| {
         let most = table.entries().iter().map(|entry| entry.profile.compute()).max().unwrap_or(1);
         let fits = |entry: &crate::mig::ProfileEntry| {
-            need.memory.is_none_or(|memory| entry.memory >= memory)
-                && need.compute.is_none_or(|compute| has_compute(entry.profile, most, compute))
+            need.asked.memory.is_none_or(|memory| entry.memory >= memory)
+                && need.asked.compute.is_none_or(|compute| has_compute(entry.profile, most, compute))
         };
         let fitting = table.entries().iter().filter(|entry| fits(entry)).map(|entry| entry.profile);
         fitting.filter(plain).collect::<Vec<_>>()

@@ -4,6 +4,7 @@ use super::Supply;
 use crate::contract::{ContainerRequest, Held, RequestDocument};
 use crate::kind::Kind;
 use crate::names::NodeName;
+use crate::packing::is_worth_whole;
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
 use crate::static_node::{Devices, StaticNode, StaticOffer, admits, is_conceivable, place, suits};
@@ -41,8 +42,9 @@ impl Asked {
         Self { size, memory, compute, distinct_gpus }
     }
 
-    fn is_met_by(&self, offer: &StaticOffer) -> bool {
-        offer.suffices(self)
+    /// Whether a GPU of this size may be given for it by this name: only what is given as a whole must be worth it.
+    pub(super) fn is_worth(&self, name: ResourceName, gpu: SizeGb) -> bool {
+        name != ResourceName::Whole || is_worth_whole(self.size, gpu, self.distinct_gpus)
     }
 }
 
@@ -103,7 +105,7 @@ impl Supply {
     #[must_use]
     pub fn fixed(&self, kind: Kind, asked: &Asked, count: u32, gpus: &GpuSelection) -> Vec<ResourceName> {
         let serves = |offer: &&StaticOffer| {
-            offer.kind == kind && asked.is_met_by(offer) && (count == 1 || !offer.replicas)
+            offer.kind == kind && offer.suffices(asked) && (count == 1 || !offer.replicas)
         };
         let offers = self.offers(gpus).map(|(offer, _)| offer).filter(serves);
         let mut names: Vec<_> = offers.map(|offer| (offer.size, offer.resource())).collect();
@@ -149,7 +151,7 @@ impl Supply {
         asked: &Asked,
         gpus: &GpuSelection,
     ) -> impl Iterator<Item = (&StaticOffer, u32)> {
-        self.offers(gpus).filter(move |(offer, _)| offer.is_of(name) && asked.is_met_by(offer))
+        self.offers(gpus).filter(move |(offer, _)| offer.is_of(name) && offer.suffices(asked))
     }
 
     /// The least that static nodes offer under this name, free or not, that meets what is asked.

@@ -2,7 +2,6 @@
 
 use super::{Alike, Asked, Supply};
 use crate::kind::Kind;
-use crate::packing::is_worth_whole;
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
 use crate::units::{ComputePercent, SizeGb};
@@ -53,11 +52,9 @@ impl Supply {
     /// is in the way.
     #[must_use]
     pub fn room_of(&self, name: ResourceName, asked: &Asked, gpus: &GpuSelection) -> Room {
-        let Asked { size, compute, distinct_gpus, .. } = *asked;
         let admitted = self.admitted(gpus);
-        let worth =
-            |(gpu, _): &&Alike| name != ResourceName::Whole || is_worth_whole(size, gpu.size, distinct_gpus);
-        let rooms = admitted.iter().filter(worth).map(|alike| (alike, alike.0.room_for(name, compute)));
+        let worth = |(gpu, _): &&Alike| asked.is_worth(name, gpu.size);
+        let rooms = admitted.iter().filter(worth).map(|alike| (alike, alike.0.room_for(name, asked.compute)));
         let serving: Vec<Serving> = rooms.filter(|(_, room)| *room > 0).collect();
         let room = in_all(serving.iter().copied());
         let taken =

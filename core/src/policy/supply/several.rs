@@ -3,7 +3,7 @@
 use super::gpu::GpuSupply;
 use super::{Asked, Supply};
 use crate::kind::Kind;
-use crate::packing::{Spread, is_worth_whole};
+use crate::packing::Spread;
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
 use std::collections::BTreeMap;
@@ -61,10 +61,7 @@ impl Supply {
         wanted: Several,
         room: impl Fn(&GpuSupply) -> u32,
     ) -> u32 {
-        let is_worth = |gpu: &GpuSupply| {
-            name != ResourceName::Whole || is_worth_whole(asked.size, gpu.size, asked.distinct_gpus)
-        };
-        let alike = self.gpus.alike.iter().map(|(gpu, _)| gpu).filter(|gpu| is_worth(gpu));
+        let alike = self.gpus.alike.iter().map(|(gpu, _)| gpu).filter(|gpu| asked.is_worth(name, gpu.size));
         let rooms = alike.map(|gpu| (Arc::as_ptr(gpu).addr(), room(gpu))).filter(|(_, room)| *room > 0);
         let rooms: BTreeMap<usize, u32> = rooms.collect();
         let mut most = 0;

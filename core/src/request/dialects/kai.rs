@@ -95,10 +95,7 @@ fn idle(pod: &PodView, reading: &Reading) -> Result<(), AskError> {
 /// The container that the annotations are for; `None` in a pod without containers. What an injector has put before the
 /// pod's own containers is not meant.
 fn chosen<'p>(pod: &'p PodView, dialect: Dialect, reading: &Reading) -> Result<Option<&'p str>, AskError> {
-    let all = &pod.spec.containers;
-    let own: Vec<_> = all.iter().filter(|container| !reading.is_sidecar(&container.name)).collect();
-    // A pod of nothing but sidecars has no other containers that could be meant.
-    let containers = if own.is_empty() { all.iter().collect() } else { own };
+    let containers = pod.spec.own_containers(|name| reading.is_sidecar(name));
     if let Some(name) = pod.metadata.annotations.get(CONTAINER) {
         let named = pod.spec.in_order().find(|(container, _)| container.name == *name);
         let no_container = || AskError::NoContainer { key: CONTAINER.to_owned(), container: name.clone() };

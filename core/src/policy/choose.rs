@@ -183,6 +183,15 @@ fn check_pod(
     }
 }
 
+/// Whether a container is given what `way` has, when its turn comes.
+///
+/// Pending pods take their part of the room. But for the name that the pod carries its own first choice counts among them, so all of
+/// the room counts. A forged name gains nothing: the way has room, and none that the policy prefers is enough.
+fn is_given(container: &ContainerAsk, way: &Way) -> bool {
+    let is_carried = container.carried == Some(way.resource);
+    way.is_enough(|room| if is_carried { room.room } else { room.left() })
+}
+
 /// The choice for one pod, container by container.
 struct Choosing<'c> {
     policy: &'c Policy,
@@ -273,11 +282,7 @@ impl Choosing<'_> {
             let resources = self.ways(*kind, &need, container.count);
             let ways: Vec<Way> =
                 resources.into_iter().map(|name| self.way(container, name, &need.asked, gpus)).collect();
-            // What had room at a pod's first choice may have none at its second, of which the first has taken its part: the room
-            // counts without those who wait. And what the pod carries counts only in its turn, for anybody can have written it.
-            let is_carried =
-                |way: &&Way| container.carried == Some(way.resource) && way.is_enough(|room| room.room);
-            if let Some(way) = ways.iter().find(|way| is_carried(way) || way.is_enough(Room::left)) {
+            if let Some(way) = ways.iter().find(|way| is_given(container, way)) {
                 self.made.short |= !way.is_enough(Room::left);
                 self.fall_back(way.resource, passed);
                 return Ok(named(way));

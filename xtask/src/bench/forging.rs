@@ -34,9 +34,9 @@ const REMOVALS: [Removal; 10] = [
     Removal {
         check: "the name that a pod carries counts only in its turn",
         file: "core/src/policy/choose.rs",
-        from: "let is_carried =\n                |way: &&Way| container.carried == Some(way.resource) && way.is_enough(|room| room.room);",
+        from: "if let Some(way) = ways.iter().find(|way| is_given(container, way)) {",
         to: "if let Some(resource) = container.carried {\n return Ok(Named { size, resource, served: true, gpus: gpus.clone() });\n }\n\
-             let is_carried = |_: &&Way| false;",
+             if let Some(way) = ways.iter().find(|way| is_given(container, way)) {",
     },
     Removal {
         check: "a document puts back only limits by which kerf is asked",

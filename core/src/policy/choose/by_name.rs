@@ -1,7 +1,7 @@
 //! Containers that name what they want.
 
 use super::names::{self, exists, largest};
-use super::{Choosing, Named, Way, check_size};
+use super::{Choosing, Named, Way, check_size, is_given};
 use crate::kind::Kind;
 use crate::policy::{Asked, Denied, Room};
 use crate::request::{ContainerAsk, GpuSelection, Want};
@@ -77,11 +77,7 @@ impl Choosing<'_> {
     /// the policy's order that has room.
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
-        // As in `by_size`, what the pod carries counts only in its turn.
-        let has_room = |named: &&Named| {
-            let is_carried = container.carried == Some(named.resource);
-            self.way_of(container, named).is_enough(|room| if is_carried { room.room } else { room.left() })
-        };
+        let has_room = |named: &&Named| is_given(container, &self.way_of(container, named));
         let is_allowed = |plain: &&Named| plain.served && self.kinds.contains(&plain.resource.kind());
         if let Some(plain) = plain.as_ref().filter(is_allowed).filter(has_room) {
             return Ok(plain.clone());

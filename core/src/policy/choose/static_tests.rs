@@ -115,7 +115,7 @@ fn a_request_by_size_gets_what_the_layout_has_under_the_plugins_name() {
     }
 }
 
-/// Whoever creates a pod can write a name into it that kerf gives.
+/// The author of a pod can write a name into it that kerf assigns.
 #[test]
 fn a_name_that_the_pod_carries_gives_no_larger_device() {
     let supply = beside(&[], &["mig-mixed"]);

@@ -125,8 +125,11 @@ impl Bind {
         let until = gate + POST_GRACE;
         // Held until the outcome is noted: a leader that ends in order waits for it.
         let Some(_open) = term.open_post() else { return Err(BindError::Deposed) };
-        term.with(|index| index.begin_post(&self.uid, &self.key, until.into_std()));
-        let post = binding::post(&term.client, self, assignment.as_ref(), term.lead());
+        let epoch = term.with(|index| {
+            index.begin_post(&self.uid, &self.key, until.into_std());
+            index.epoch()
+        });
+        let post = binding::post(&term.client, self, assignment.as_ref(), term.lead(epoch));
         let post = timeout_at(until, post).await;
         match post.unwrap_or(Err(BindingError::TimedOut)) {
             Ok(()) => {

@@ -130,9 +130,9 @@ impl Term {
 
     /// The Lease that the leader holds, and its epoch, as a Binding carries them.
     #[must_use]
-    pub fn lead(self: &Arc<Self>) -> String {
+    pub fn lead(&self, epoch: u64) -> String {
         let uid = self.lease_uid.get().map_or("", String::as_str);
-        format!("{uid}/{}", self.with(|index| index.epoch()))
+        format!("{uid}/{epoch}")
     }
 
     /// Asks or tells the index, and passes on what follows from it.

@@ -1,7 +1,7 @@
 //! Reservations that nobody uses: how long they stay, and when they go.
 //!
 //! The scheduler does not report when it gives up a pod. So a reservation lives for a while after the pod's last bind ended. Then it
-//! is released, though the scheduler may ask for the pod again: somebody else may refuse the pod each time after kerf's filter. A
+//! is released, though the scheduler may ask for the pod again: a plugin may reject the pod each time after kerf's filter. A
 //! bind that follows a filter and finds no reservation makes one anew.
 
 use super::{ClusterIndex, Why};

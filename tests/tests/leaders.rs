@@ -161,18 +161,23 @@ impl Scene {
         wait(PATIENCE, &format!("the fence to refuse {lead}"), refused).await
     }
 
-    /// Puts the fence in force with a copy of the Lease that nobody renews.
+    /// Puts the fence in force with a copy of the Lease that stays as it is, and stands for the Lease itself.
     async fn freeze_fence(&self) -> anyhow::Result<()> {
+        let uid = self.lease_uid().await?;
         let mut copy = self.lease().await?;
         copy.metadata = ObjectMeta { name: Some("frozen".to_owned()), ..ObjectMeta::default() };
         let leases = Api::<Lease>::namespaced(self.plane.client(), NAMESPACE);
-        let frozen = leases.create(&PostParams::default(), &copy).await?;
-        let uid = frozen.metadata.uid.context("the copy has no UID")?;
-        let fence = std::fs::read_to_string(root().join(FENCE))?;
-        let frozen = fence.replace("paramRef: {name: kerf-extender,", "paramRef: {name: frozen,");
-        ensure!(frozen != fence, "no paramRef in {FENCE}");
+        leases.create(&PostParams::default(), &copy).await?;
+        let mut fence = std::fs::read_to_string(root().join(FENCE))?;
+        for (from, to) in [
+            ("paramRef: {name: kerf-extender,", "paramRef: {name: frozen,"),
+            ("string(params.metadata.uid)", &format!("'{uid}'")),
+        ] {
+            ensure!(fence.matches(from).count() == 1, "{FENCE} does not have {from:?} once");
+            fence = fence.replace(from, to);
+        }
         let path = self.plane.dir().join("frozen-fence.yaml");
-        std::fs::write(&path, frozen)?;
+        std::fs::write(&path, fence)?;
         self.plane.kubectl(&["apply", "-f", &path.display().to_string()]).await?;
         self.fence_refuses("any", &format!("{uid}/0")).await
     }
@@ -400,8 +405,8 @@ fn whole_gpu() -> RequestDocument {
     request_sized(ResourceName::Plugin(PluginName::Gpu, Kind::Whole), SizeGb(80), 1)
 }
 
-/// E3: the leader dies when its Binding to a static node is under way. The Binding arrives after another leads, and nobody refuses
-/// it: the fence is in force, and its view of the Lease is stale. The new leader binds nobody else to that GPU.
+/// E3: the leader dies when its Binding to a static node is under way. The Binding arrives after another leads, and the API server takes
+/// it: the fence is in force, and its view of the Lease is stale. The new leader binds no other pod to that GPU.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_binding_of_a_dead_leader_is_waited_out_on_static_nodes() -> anyhow::Result<()> {
     let mut scene = Scene::start(&[VANISHES, "--request-lifetime=20s"]).await?;

@@ -3,7 +3,7 @@
 //!
 //! Two judges look at what is admitted. One knows the policies' bounds by itself ([`bounds`]). The other holds the forged pod
 //! against its honest twin, which writes into its limits what the forged one claims to have written there. The twin is decided on
-//! by the same code, so this judge finds what a forgery adds and no bound that fails for everybody.
+//! by the same code, so this judge finds what a forgery adds, and not a bound that fails for all pods.
 
 use super::*;
 use kerf_core::contract::ContainerRequest;

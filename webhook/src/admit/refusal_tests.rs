@@ -85,7 +85,7 @@ cases! {
 /// the others say where they happen.
 const DIRECT: [&str; 3] = ["no pod", "several replicas", "unknown namespace"];
 
-/// Cases whose text names what the user wrote under the wrong key: without the value he looks for it elsewhere.
+/// Cases whose text names the value that the user wrote under the wrong key.
 const WITH_VALUE: [&str; 5] =
     ["label", "unknown label", "limit that is an annotation", "limit of another group", "unknown limit"];
 

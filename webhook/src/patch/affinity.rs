@@ -78,7 +78,7 @@ fn sorts(document: &RequestDocument) -> Vec<Vec<Value>> {
 
 /// Takes out what [`require`] has put in for `document`, which holds no more. Two terms that it has made of one become one.
 ///
-/// Whoever creates a pod can write the document. So of the labels of nodes in it only those of a policy are believed: a forged one
+/// The author of a pod can write the document. So of the labels of nodes in it only those of a policy count: a forged document
 /// would take out what another webhook requires.
 pub(super) fn withdraw(edit: &mut Edit, document: &RequestDocument, policies: &Policies) {
     let Some(terms) = edit.get(&TERMS).and_then(Value::as_array).cloned() else { return };

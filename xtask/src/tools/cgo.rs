@@ -12,6 +12,9 @@ const STATIC: &str = " -extldflags -static";
 /// runc filters system calls by libseccomp; the others are for a static libc, which cannot load what it would look up names by.
 const TAGS: &str = "seccomp netgo osusergo";
 
+/// Names are looked up as programs without C do: then Go's own library is theirs, and what uses it is not compiled twice.
+const LOOKUPS_IN_GO: &str = "netgo osusergo";
+
 /// What a library opened at run time defines is missing when the program is linked (NVIDIA's own Makefile sets the same).
 const UNRESOLVED: &str = "-Wl,--unresolved-symbols=ignore-in-object-files";
 
@@ -37,7 +40,8 @@ pub fn settings(c: C) -> Settings {
         },
         C::OpensLibraries => Settings {
             environment: vec![("CGO_ENABLED", "1"), ("CGO_LDFLAGS", UNRESOLVED)],
-            ..Settings::default()
+            arguments: vec!["-tags", LOOKUPS_IN_GO],
+            linker_flags: "",
         },
     }
 }

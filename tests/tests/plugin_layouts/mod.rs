@@ -1,6 +1,5 @@
 //! Layouts of nodes that NVIDIA's device plugin serves, with GPU Operator's real CRD and a stand-in for the plugin: applied when
 //! nobody holds a GPU, taken back on failure, carried on by the next leader, and gone with their policy.
-#![forbid(unsafe_code)]
 
 mod plugin;
 

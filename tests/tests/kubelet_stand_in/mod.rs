@@ -1,5 +1,4 @@
 //! The stand-in kubelet: its rules, its sockets, and pods on a real API server.
-#![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test that calls them")]
 
 mod images;

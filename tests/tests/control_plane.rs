@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, ServiceAccount};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kube::Api;
-use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, ObjectMeta, PostParams};
 use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -44,10 +44,6 @@ async fn pod_until<T>(pods: &Api<Pod>, name: &str, pick: impl Fn(Pod) -> Option<
 
 fn node_name(pod: Pod) -> Option<String> {
     pod.spec?.node_name
-}
-
-fn phase(pod: Pod) -> Option<String> {
-    pod.status?.phase
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ impl Recording {
 
     /// The picture: all lines in one column that is moved up behind a window, and a cover over what is not printed yet.
     pub fn svg(&self, command: &str) -> String {
-        let text: String = self.lines.iter().flat_map(|(_, line)| [line, "\n"]).collect();
+        let text: String = self.lines.iter().flat_map(|(_, line)| [line.as_str(), "\n"]).collect();
         let column = Term::new().background(false).render_svg(&format!("$ {command}\n{text}"));
         let height = ROWS * LINE_PX + 20;
         let width = width(&column);
@@ -62,7 +62,7 @@ impl Recording {
         let mut frames = vec![(Duration::ZERO, 1)];
         let (mut shown, mut real) = (Duration::ZERO, Duration::ZERO);
         for (index, (at, _)) in self.lines.iter().enumerate() {
-            shown += (*at - real).min(LONGEST_PAUSE);
+            shown += at.saturating_sub(real).min(LONGEST_PAUSE);
             real = *at;
             match frames.last_mut() {
                 Some(last) if last.0 == shown => last.1 = index + 2,

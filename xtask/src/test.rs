@@ -1,7 +1,9 @@
 //! `cargo xtask test`: everything that must hold before a change lands; and parts of it, for the time before that.
 
 use std::process::Command;
+use std::thread;
 
+use anyhow::anyhow;
 use clap::Subcommand;
 
 use crate::workspace::Workspace;
@@ -44,29 +46,45 @@ pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
     }
     cargo::run(workspace, "formatting", &["fmt", "--all", "--check"])?;
     build::everything(workspace, &["--all-targets"], &LINTED)?;
-    unit(workspace, &LINTED)?;
-    system(workspace, &[], &LINTED)?;
+    thread::scope(|scope| {
+        // Compiles while tests wait. Tests of the images, and of the page that makes them, take what is there.
+        let images = scope.spawn(|| static_programs(workspace));
+        let tested = unit(workspace, &LINTED).and_then(|()| system(workspace, &[], &LINTED));
+        tested.and(images.join().map_err(|_| anyhow!("building the images' programs panicked"))?)
+    })?;
     bans(workspace)?;
     eprintln!("xtask: all checks passed");
     Ok(())
 }
 
+/// Whatever is tested, the whole workspace is built with the same features: those of some packages would be another build.
+fn tests(workspace: &Workspace, environment: &[(&str, &str)]) -> Command {
+    let mut tests = cargo::command(workspace);
+    tests.args(["test", "--locked", "--workspace"]).envs(environment.iter().copied());
+    tests
+}
+
 fn unit(workspace: &Workspace, environment: &[(&str, &str)]) -> anyhow::Result<()> {
-    let all = ["test", "--locked", "--no-fail-fast", "--workspace", "--exclude", "kerf-tests"];
-    let mut tests = cargo::command(workspace);
-    cargo::step("tests in a process", tests.args(all).envs(environment.iter().copied()))?;
-    let of_the_stand_ins =
-        ["test", "--locked", "--no-fail-fast", "--package", "kerf-tests", "--lib", "--bins"];
-    let mut tests = cargo::command(workspace);
-    cargo::step("tests of stand-ins", tests.args(of_the_stand_ins).envs(environment.iter().copied()))
+    let mut tests = tests(workspace, environment);
+    // The one program that is not meant is `system`.
+    tests.args(["--no-fail-fast", "--lib", "--bins", "--test", "[!s]*"]);
+    cargo::step("tests in a process", &mut tests)
 }
 
 fn system(workspace: &Workspace, names: &[String], environment: &[(&str, &str)]) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut tests = cargo::command(workspace);
-    tests.args(["test", "--locked", "--package", "kerf-tests", "--test", "system", "--"]).args(names);
+    let mut tests = tests(workspace, environment);
+    tests.args(["--test", "system", "--"]).args(names);
     tests.arg(format!("--test-threads={}", cores * TESTS_PER_CORE));
-    cargo::step("tests across processes", tests.envs(environment.iter().copied()))
+    cargo::step("tests across processes", &mut tests)
+}
+
+/// The static programs that tests put into images.
+fn static_programs(workspace: &Workspace) -> anyhow::Result<()> {
+    let mut images = Command::new(workspace.built("debug", "kerf-images"));
+    images.args(["kerf-webhook", "kerf-extender", "--profile=dev"]);
+    images.arg("--output").arg(workspace.images().with_file_name("images-of-tests"));
+    cargo::step("static programs for images", &mut images)
 }
 
 /// Crates that must not come in, licences and sources: deny.toml.

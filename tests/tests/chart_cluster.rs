@@ -387,32 +387,21 @@ async fn play_handover(plane: &ControlPlane) -> anyhow::Result<()> {
     for agent in agents.list(&ListParams::default().fields("spec.nodeName=served")).await? {
         agents.patch_status(&agent.name_any(), &PatchParams::default(), &ready()).await?;
     }
-    let gpu_node = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "served"}, "spec": {}});
+    let mut gpu_node = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "served"}, "spec": {}});
     plane.apply(&gpu_node.to_string()).await?;
     let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "Test", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let gpu =
         json!({"uuid": "GPU-1", "index": 0, "model": "H100-80GB", "memoryMib": 81_559, "kinds": ["mig"]});
-    let status = json!({
+    gpu_node["status"] = json!({
         "observedRevision": 0, "gpus": [gpu], "slices": [], "summary": {"gpus": "1x H100-80GB"},
         "conditions": [condition("Ready"), condition("Uncontested")],
     });
-    // Nobody else may write it.
+    // Only the node's agent may write it.
     let agent = format!("--as=system:serviceaccount:{NAMESPACE}:kerf-node-agent");
     let on_node = "--as-user-extra=authentication.kubernetes.io/node-name=served";
-    let patch = json!({"status": status}).to_string();
-    plane
-        .kubectl(&[
-            "patch",
-            "gpunode",
-            "served",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            &patch,
-            &agent,
-            on_node,
-        ])
-        .await?;
+    let write = ["apply", "--server-side", "--subresource=status", "--filename=-", &agent, on_node];
+    let written = plane.kubectl_output(&write, &gpu_node.to_string()).await?;
+    ensure!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
     std::future::pending().await
 }
 

@@ -188,8 +188,9 @@ async fn no_node_is_changed_if_one_is_refused() {
     api.remove(&format!("/apis/apps/v1/namespaces/kerf-system/daemonsets/{AGENT}"));
     let error = managed(&api, &["n1"]).await.unwrap_err();
     assert!(error.contains("there is no DaemonSet kerf-node-agent in namespace kerf-system"), "{error}");
-    api.remove(NODE);
-    let error = managed(&api, &["n1"]).await.unwrap_err();
-    assert!(error.contains("there is no DaemonSet"), "{error}");
     assert_eq!(api.changes(), Vec::<String>::new());
+    let api = cluster();
+    api.remove(NODE);
+    let error = managed(&api, &["-l", "pool=gpu"]).await.unwrap_err();
+    assert!(error.contains("no node has the labels pool=gpu"), "{error}");
 }

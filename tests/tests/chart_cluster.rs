@@ -266,7 +266,7 @@ async fn bind_agent(plane: &ControlPlane, node: &str) -> anyhow::Result<()> {
     bind(plane, NAMESPACE, "app.kubernetes.io/name=kerf-node-agent", node).await
 }
 
-/// Binds a DaemonSet's pod for a node, as the scheduler would.
+/// Binds a `DaemonSet`'s pod for a node, as the scheduler would.
 async fn bind(plane: &ControlPlane, namespace: &str, selector: &str, node: &str) -> anyhow::Result<()> {
     let pods = Api::<Pod>::namespaced(plane.client(), namespace);
     let theirs = ListParams::default().labels(selector);

@@ -63,7 +63,7 @@ fn ended() -> anyhow::Result<(String, String)> {
     Ok((parameters.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
-/// With a ClusterPolicy, of which the operator's defaults are left out as an admin may leave them out.
+/// With a `ClusterPolicy`, of which the operator's defaults are left out as an admin may leave them out.
 async fn beside_gpu_operator(plane: &ControlPlane) -> anyhow::Result<()> {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let version =

@@ -47,7 +47,9 @@ fn images(document: &Value, found: &mut Vec<String>) {
 fn of_text(text: &str, path: &Path, uses: &mut BTreeSet<Use>) -> anyhow::Result<()> {
     let mut found = Vec::new();
     let documents = objects(text).with_context(|| path.display().to_string())?;
-    documents.iter().for_each(|document| images(document, &mut found));
+    for document in &documents {
+        images(document, &mut found);
+    }
     uses.extend(found.into_iter().map(|image| (image, path.display().to_string())));
     Ok(())
 }

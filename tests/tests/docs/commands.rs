@@ -34,7 +34,11 @@ const CARGO: &str = r#"#!/bin/bash
 set -euo pipefail
 case "$*" in
 "install --locked --path cli") mkdir -p ~/.cargo/bin && ln -sf "$KERF" ~/.cargo/bin/kerf ;;
-"xtask images "*) shift 2 && exec "$KERF_IMAGES" "$@" --profile=dev --output=target/images ;;
+"xtask images "*)
+    shift 2
+    # With this machine's Rust, which a reader has too.
+    HOME=$BUILDER_HOME PATH=$BUILDER_PATH exec "$KERF_IMAGES" "$@" --profile=dev --output=target/images
+    ;;
 *) echo "this stand-in for cargo does not know: $*" >&2 && exit 1 ;;
 esac
 "#;
@@ -101,6 +105,9 @@ impl Reader {
         bash.current_dir(self.folder.join("kerf")).env_clear();
         bash.env("PATH", path).env("KUBECONFIG", &self.kubeconfig);
         bash.env("KERF", binaries::ours("kerf")?).env("KERF_IMAGES", binaries::ours("kerf-images")?);
+        for name in ["HOME", "PATH"] {
+            bash.env(format!("BUILDER_{name}"), std::env::var_os(name).context("the environment is empty")?);
+        }
         bash.env("HOME", &self.folder).arg("-c").arg(script);
         let output = tokio::task::spawn_blocking(move || bash.output()).await??;
         let said =

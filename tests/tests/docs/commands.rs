@@ -110,7 +110,8 @@ fn commands_for_elsewhere_have_flags_and_files_that_exist() -> anyhow::Result<()
     Ok(())
 }
 
-/// Which commands run, and which do not and why: `cargo test -p kerf-tests --test docs count -- --nocapture` prints it.
+/// Which commands run, and which do not and why: `cargo test -p kerf-tests --test system count_of_commands -- --nocapture`
+/// prints it.
 #[test]
 fn the_count_of_commands_that_run() -> anyhow::Result<()> {
     let (mut ran, mut left) = (0, BTreeMap::<String, Vec<String>>::new());

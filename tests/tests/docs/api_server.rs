@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::Context as _;
-use kerf_tests::cluster::root;
+use kerf_tests::cluster::{NAMESPACE, root};
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kerf_tests::docs::{Role, pages};
 use kerf_tests::openapi::crds;
@@ -32,7 +32,7 @@ fn node() -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}})
 }
 
-/// The commands with what a reader puts in place of words in capitals.
+/// The commands with these words replaced.
 fn filled_in(text: &str) -> String {
     let word = |piece: &str| {
         let word = piece.trim_end();
@@ -51,6 +51,8 @@ async fn clear(plane: &ControlPlane) -> anyhow::Result<()> {
         plane.kubectl(command).await?;
     }
     plane.apply(&node().to_string()).await?;
+    // As after an installation: some pages add to one.
+    plane.create_namespace(NAMESPACE).await?;
     Ok(())
 }
 
@@ -76,8 +78,9 @@ async fn commands_that_need_an_api_server_alone_run() -> anyhow::Result<()> {
 }
 
 #[test]
-fn words_in_capitals_are_filled_in() {
-    let text = "kubectl label node NODE a=b\nkubectl label node -l SELECTOR NODES=c\n";
-    let filled = "kubectl label node gpu-1 a=b\nkubectl label node -l nvidia.com/gpu.present=true NODES=c\n";
+fn words_in_capitals_are_replaced() {
+    let text = "kubectl label node NODE a=b\nkubectl get node -l SELECTOR NODES # NODE\n";
+    let filled =
+        "kubectl label node gpu-1 a=b\nkubectl get node -l nvidia.com/gpu.present=true NODES # gpu-1\n";
     assert_eq!(filled_in(text), filled);
 }

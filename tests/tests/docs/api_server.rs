@@ -65,7 +65,7 @@ async fn commands_that_need_an_api_server_alone_run() -> anyhow::Result<()> {
         plane.kubectl(&["apply", "--server-side", "--recursive", "-f", &folder]).await?;
     }
     plane.definitions_established().await?;
-    let reader = Reader::of(&plane)?;
+    let reader = Reader::with_kerf(&plane)?;
     for page in pages(&root())? {
         for block in page.blocks.iter().filter(|block| block.role == Role::RunOnApiServer) {
             clear(&plane).await?;

@@ -83,6 +83,16 @@ impl Reader {
         Ok(Self { folder, kubeconfig: plane.kubeconfig().to_owned() })
     }
 
+    /// A reader who has installed the command line already.
+    pub fn with_kerf(plane: &ControlPlane) -> anyhow::Result<Self> {
+        let reader = Self::of(plane)?;
+        for name in ["kerf", "kubectl-kerf"] {
+            let link = reader.folder.join("bin").join(name);
+            symlink(binaries::ours("kerf")?, link).with_context(|| format!("failed to link {name}"))?;
+        }
+        Ok(reader)
+    }
+
     /// The reader's home.
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -4,6 +4,7 @@
 use super::{Finding, Observed};
 use crate::check::observed::name_of;
 use crate::check::read::written;
+use crate::counted::counted;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
 
@@ -23,9 +24,10 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
         std::iter::once(("this machine's".to_owned(), seen.skew)).chain(of_leases).collect();
     let off: Vec<Finding> = all.iter().filter_map(|(whose, skew)| clock(whose, *skew)).collect();
     if off.is_empty() {
+        let agree = if all.len() == 1 { "agrees" } else { "agree" };
         return vec![Finding::fine(format!(
-            "{} clocks agree with the API server's within {} s",
-            all.len(),
+            "{} {agree} with the API server's within {} s",
+            counted(all.len(), "clock"),
             NOTICED.as_secs()
         ))];
     }

@@ -91,6 +91,7 @@ impl FromStr for Role {
                 _ => return Err(UnknownFence(info.to_owned())),
             }),
             ["yaml"] => Self::Manifest,
+            ["yaml", "elsewhere=cluster"] | ["text" | "json" | "promql" | "toml"] => Self::Shown,
             ["yaml", whole] => Self::Part(match *whole {
                 "part-of=Pod" => Whole::Pod,
                 "part-of=container" => Whole::Container,
@@ -103,7 +104,6 @@ impl FromStr for Role {
                 "part-of=kustomization" => Whole::Kustomization,
                 _ => return Err(UnknownFence(info.to_owned())),
             }),
-            ["text" | "json" | "promql" | "toml"] => Self::Shown,
             _ => return Err(UnknownFence(info.to_owned())),
         })
     }
@@ -132,6 +132,7 @@ mod tests {
             ("yaml", Role::Manifest),
             ("yaml part-of=GpuPolicy.spec", Role::Part(Whole::GpuPolicySpec)),
             ("text", Role::Shown),
+            ("yaml elsewhere=cluster", Role::Shown),
         ] {
             assert_eq!(info.parse(), Ok(role), "{info}");
         }

@@ -9,6 +9,7 @@
 //! | `sh elsewhere=WHERE` | not run here, for one of the reasons of [`Elsewhere`]; its commands must exist with these flags |
 //! | `yaml` | whole manifests or policies: taken by the API server, or by `kerf policy check` |
 //! | `yaml part-of=WHAT` | put into an empty [`Whole`], and then taken |
+//! | `yaml elsewhere=cluster` | shown: objects of Argo CD's, Flux's and others' own |
 //! | `json`, `promql`, `text` | shown |
 
 mod block;

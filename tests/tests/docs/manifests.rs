@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use kerf_core::contract::NodePolicy;
 use kerf_core::policy::NodePolicyDocument;
 use kerf_runtime::policy_file;
-use kerf_tests::chart::objects;
+use kerf_tests::chart::{objects, template_with};
 use kerf_tests::cluster::root;
 use kerf_tests::control_plane::ControlPlane;
 use kerf_tests::docs::{Block, Page, Role, Whole, pages};
@@ -55,6 +55,9 @@ async fn taken(plane: &ControlPlane, role: Role, object: Value) -> anyhow::Resul
     match (role, object["kind"].as_str()) {
         (Role::Part(Whole::GpuNode), _) => {
             serde_json::from_value::<NodePolicy>(object["spec"]["policy"].clone())?;
+        }
+        (Role::Part(Whole::Values), _) => {
+            template_with("kerf-system", &object)?;
         }
         (_, Some("GpuPolicy")) => {
             policies_are_taken(&object)?;

@@ -87,7 +87,8 @@ async fn drift(plane: &ControlPlane, yaml: &str) -> anyhow::Result<Vec<String>> 
 fn without_hooks(yaml: &str) -> anyhow::Result<String> {
     let objects = by_name(yaml)?.into_values();
     let objects = objects.filter(|object| object["metadata"]["annotations"]["helm.sh/hook"].is_null());
-    Ok(objects.map(|object| format!("---\n{object}\n")).collect())
+    let documents: Vec<String> = objects.map(|object| object.to_string()).collect();
+    Ok(documents.join("\n---\n"))
 }
 
 /// Until the webhook and the extender have made what they make, and serve.
@@ -135,9 +136,12 @@ async fn what_runs_is_what_git_says_and_nothing_is_ignored() -> anyhow::Result<(
     let of_git = application["spec"]["source"]["helm"]["valuesObject"].clone();
     // By default the webhook writes its match conditions itself.
     let mut by_itself = of_git.clone();
-    by_itself["webhook"] = json!({"matchConditions": "auto"});
-    for values in [by_itself, of_git] {
-        let render = || without_hooks(&template_with(NAMESPACE, &values)?);
+    by_itself["webhook"] =
+        json!({"matchConditions": "auto", "excludedNamespaceLabel": "example.com/no-gpus"});
+    by_itself["networkPolicy"] = json!({"enabled": true});
+    by_itself["criticalPodsQuota"] = json!(true);
+    for values in [&by_itself, &of_git] {
+        let render = || without_hooks(&template_with(NAMESPACE, values)?);
         let first = render()?;
         apply(plane, &first, &[]).await?;
         settled(&cluster).await?;
@@ -145,10 +149,14 @@ async fn what_runs_is_what_git_says_and_nothing_is_ignored() -> anyhow::Result<(
         cluster.pods().running("first").await?;
         let second = render()?;
         ensure!(first == second, "two renders differ");
-        let drift = drift(plane, &second).await?;
-        ensure!(drift.is_empty(), "{}", drift.join("\n"));
+        let found = drift(plane, &second).await?;
+        ensure!(found.is_empty(), "{}", found.join("\n"));
         plane.kubectl(&["delete", "pod", "first", "--force"]).await?;
     }
+    let by_hand = ["scale", "deployment", "kerf-scheduler", "--replicas=1", "-n", NAMESPACE];
+    plane.kubectl(&by_hand).await?;
+    let found = drift(plane, &without_hooks(&template_with(NAMESPACE, &of_git)?)?).await?;
+    ensure!(found.len() == 2 && found[0].contains("spec.replicas is 2 in Git, and 1"), "{found:?}");
     cluster.stop().await
 }
 

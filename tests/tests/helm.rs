@@ -7,11 +7,13 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
-use kerf_tests::chart::{folder, helm_on, said};
+use kerf_tests::binaries;
+use kerf_tests::chart::{folder, helm_on, said, template};
 use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kube::Api;
+use tokio::process::Command;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -47,6 +49,22 @@ async fn the_test_passes(cluster: &BareCluster) -> anyhow::Result<()> {
     let left = ["get", all, "--all-namespaces", "-l", "app.kubernetes.io/name=kerf-test", "-o", "name"];
     let left = cluster.plane().kubectl(&left).await?;
     ensure!(left.is_empty(), "the test left {left}");
+    Ok(())
+}
+
+/// With the rights of the test `kerf check` can look at everything.
+async fn its_rights_suffice(cluster: &BareCluster) -> anyhow::Result<()> {
+    let plane = cluster.plane();
+    let rights = template(NAMESPACE, &["--show-only", "templates/tests/rbac.yaml"])?;
+    plane.apply(&rights).await?;
+    let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, "kerf-test").await?;
+    let mut kerf = Command::new(binaries::ours("kerf")?);
+    let output = kerf.arg("check").env("KUBECONFIG", kubeconfig).kill_on_drop(true).output().await?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && said.contains("it admits a pod that asks for GPU memory"), "{said}");
+    ensure!(!said.contains("could not be"), "{said}");
+    let deleted = plane.kubectl_output(&["delete", "-f", "-"], &rights).await?;
+    ensure!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
     Ok(())
 }
 
@@ -107,6 +125,7 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
     cluster.pods().create(&hardware("first")).await?;
     let first = cluster.pods().running("first").await?;
     let held = device(&cluster, "first")?;
+    its_rights_suffice(&cluster).await?;
     the_test_passes(&cluster).await?;
     an_upgrade_to_the_same_writes_nothing(&cluster).await?;
 

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use http::Request;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_tests::chart::{by_name, name_of, template_with};
 use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
 use kerf_tests::control_plane::ControlPlane;
 use kerf_tests::docs::pages;
+use kube::{Client, Config};
 use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -108,6 +110,18 @@ async fn settled(cluster: &BareCluster) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// As Prometheus asks it by the chart's `PodMonitor`: without a name, and without trust in its certificate.
+async fn the_scheduler_shows_its_metrics(plane: &ControlPlane) -> anyhow::Result<()> {
+    let pods = ["get", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=kerf-scheduler"];
+    let address = plane.kubectl(&[&pods[..], &["-o", "jsonpath={.items[0].status.podIP}"]].concat()).await?;
+    let mut config = Config::new(format!("https://{address}:10259").parse()?);
+    config.accept_invalid_certs = true;
+    let request = Request::get("/metrics").body(Vec::new())?;
+    let text = Client::try_from(config)?.request_text(request).await?;
+    ensure!(text.contains("scheduler_pending_pods"), "{text}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_is_what_git_says_and_nothing_is_ignored() -> anyhow::Result<()> {
     let nodes = vec![NodeSpec::without_gpus("cpu"), NodeSpec::new("h100", Model::H100, 1).left_to_kerf()];
@@ -153,6 +167,7 @@ async fn what_runs_is_what_git_says_and_nothing_is_ignored() -> anyhow::Result<(
         ensure!(found.is_empty(), "{}", found.join("\n"));
         plane.kubectl(&["delete", "pod", "first", "--force"]).await?;
     }
+    the_scheduler_shows_its_metrics(plane).await?;
     let by_hand = ["scale", "deployment", "kerf-scheduler", "--replicas=1", "-n", NAMESPACE];
     plane.kubectl(&by_hand).await?;
     let found = drift(plane, &without_hooks(&template_with(NAMESPACE, &of_git)?)?).await?;

@@ -8,6 +8,7 @@ pub mod convert;
 pub mod explain;
 pub mod failure;
 pub mod gpu;
+pub mod manage;
 pub mod nodes;
 pub mod plugin_nodes;
 pub mod policy;

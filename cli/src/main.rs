@@ -3,8 +3,8 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 use kerf_cli::{
-    bench, check, completion, explain, failure, gpu, nodes, policy, release, scheduler_config, simulate,
-    uninstall,
+    bench, check, completion, explain, failure, gpu, manage, nodes, policy, release, scheduler_config,
+    simulate, uninstall,
 };
 use std::process::ExitCode;
 
@@ -33,6 +33,8 @@ enum Command {
     Gpu(gpu::Command),
     /// Say why a pod is where it is, or why it waits, by what is recorded of it.
     Explain(explain::Args),
+    /// Hand nodes over from NVIDIA's device plugin to kerf.
+    Manage(manage::Args),
     /// Draw each node's GPUs as their slices, with who holds them.
     Nodes(nodes::Args),
     /// Print the KubeSchedulerConfiguration for a scheduler that asks kerf's extender.
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         Command::CompleteForKubectl(words) => completion::complete(&words, Cli::command()),
         Command::Gpu(command) => gpu::run(&command),
         Command::Explain(args) => explain::run(&args),
+        Command::Manage(args) => manage::run(&args),
         Command::Nodes(args) => nodes::run(&args),
         Command::SchedulerConfig(args) => scheduler_config::print(&args),
         Command::Policy(command) => policy::run(&command, &mut std::io::stdout().lock()),

@@ -1,10 +1,13 @@
 //! `kerf policy`: looks at policy files as the webhook would.
 
+mod argo;
 mod cases;
 mod check;
 mod decide;
 mod explain;
+mod files;
 mod manifest;
+mod template;
 
 use crate::convert;
 use clap::{Subcommand, ValueEnum};
@@ -15,7 +18,7 @@ use std::path::PathBuf;
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say whether policy files are good; exit with 1 if one is not.
+    /// Say whether policy files are good; exit with 1 if one is not. Files that are no policy files are skipped and named.
     Check {
         /// The files, and folders of files.
         #[arg(required = true)]

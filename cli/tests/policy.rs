@@ -47,6 +47,68 @@ fn every_policy_that_is_shipped_is_good_and_names_its_schema() {
     assert!(good, "{text}");
 }
 
+/// The folders of the repository with files that name a kind of policy.
+fn folders_with_policies(folder: &Path, found: &mut BTreeSet<PathBuf>) {
+    for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+        let path = folder.join(entry.unwrap().file_name());
+        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml");
+        if root().join(&path).is_dir() {
+            folders_with_policies(&path, found);
+        } else if is_yaml {
+            let text = std::fs::read_to_string(root().join(&path)).unwrap();
+            let is_kind = |line: &str| matches!(line, "kind: GpuPolicy" | "kind: GpuNodePolicy");
+            found.extend(text.lines().any(is_kind).then(|| folder.to_owned()));
+        }
+    }
+}
+
+#[test]
+fn every_folder_of_policies_that_is_shipped_is_good() {
+    let mut folders = BTreeSet::new();
+    for folder in ["policies", "deploy", "docs"] {
+        folders_with_policies(Path::new(folder), &mut folders);
+    }
+    for known in ["policies", "policies/examples", "deploy/chart/files/policies", "docs/dialects"] {
+        assert!(folders.contains(Path::new(known)), "{known} is not among {folders:?}");
+    }
+    for folder in &folders {
+        let (text, good) = said(&root(), &["check", folder.to_str().unwrap()]);
+        assert!(good, "{}: {text}", folder.display());
+    }
+    let all: Vec<&str> = folders.iter().map(|folder| folder.to_str().unwrap()).collect();
+    let (text, good) = said(&root(), &[&["check"], &all[..]].concat());
+    assert!(good, "{text}");
+}
+
+#[test]
+fn what_is_skipped_is_named_with_the_reason() {
+    let paths = [
+        "policies",
+        "policies/kustomization.yaml",
+        "policies/README.md",
+        "policies/tests/teams/notebook.yaml",
+    ];
+    let (text, good) = said(&root(), &[&["check"], &paths[..]].concat());
+    assert!(good, "{text}");
+    for skipped in [
+        "policies/README.md: skipped: its name does not end in",
+        "policies/kustomization.yaml: skipped: a kustomization\n",
+        "policies/examples: skipped: a folder; give it by itself\n",
+        "policies/tests/teams/notebook.yaml: skipped: a case of kerf policy test",
+    ] {
+        assert!(text.contains(skipped), "{text}");
+    }
+    // Nothing was checked, and that is no success.
+    for (paths, why) in [
+        (&["policies/tests/teams"][..], "policies/tests/teams: there is no policy in it"),
+        (&["policies/README.md", "policies/kustomization.yaml"], "no policy was checked"),
+        (&["policies", "policies/schema"], "policies/schema: there is no policy in it"),
+    ] {
+        let (text, good) = said(&root(), &[&["check"], paths].concat());
+        assert!(!good && text.contains(why), "{paths:?}: {text}");
+    }
+}
+
 #[test]
 fn the_schemas_that_lie_in_policies_are_those_of_the_types() {
     for kind in ["gpupolicy", "gpunodepolicy"] {
@@ -211,6 +273,41 @@ fn a_pod_that_is_decided_otherwise_than_expected_is_told() {
     write("4-good.yaml", pod);
     write("4-good.expected.yaml", "policy: default\n");
     write("5-refused.yaml", &format!("{}---\nexpect: {{policy: default}}\n", pod.replace("10Gi", "10Ti")));
+    let policies = root().join("policies");
+    let (text, good) = said(folder.path(), &["test", ".", "--policies", policies.to_str().unwrap()]);
+    assert!(!good);
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn each_template_of_an_object_is_explained_under_its_path() {
+    for name in ["pytorchjob", "workflow"] {
+        let file = format!("cli/src/policy/testdata/{name}.yaml");
+        let (text, good) = said(&root(), &["explain", "-f", &file]);
+        assert!(good, "{text}");
+        insta::assert_snapshot!(name, text);
+    }
+    let (text, good) = said(&root(), &["explain", "-f", "cli/src/policy/testdata/none.yaml"]);
+    assert!(
+        !good && text.contains("there is no pod in it") && text.contains("looked for objects of kind Pod"),
+        "{text}"
+    );
+}
+
+#[test]
+fn each_template_of_an_object_is_tested_by_its_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let job = std::fs::read_to_string(root().join("cli/src/policy/testdata/mpijob.yaml")).unwrap();
+    let launcher = "---\nexpect: {template: spec.mpiReplicaSpecs.Launcher.template, untouched: true}\n";
+    let worker = "---\nexpect: {template: spec.mpiReplicaSpecs.Worker.template, containers: {worker: nvidia.com/mig-1g.10gb}}\n";
+    write("1-good.yaml", &format!("{job}{launcher}{worker}"));
+    write("2-wrong.yaml", &format!("{job}{launcher}{}", worker.replace("1g.10gb", "1g.20gb")));
+    write("3-one-is-missing.yaml", &format!("{job}{worker}"));
+    write("4-without-path.yaml", &format!("{job}---\nexpect: {{policy: default}}\n"));
+    write("5-twice.yaml", &format!("{job}{worker}{worker}"));
+    write("6-no-pod.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\nexpect: {}\n");
+    write("7-two-objects.yaml", &format!("{job}---\n{}---\nexpect: {{}}\n", job.replace("allreduce", "b")));
     let policies = root().join("policies");
     let (text, good) = said(folder.path(), &["test", ".", "--policies", policies.to_str().unwrap()]);
     assert!(!good);

@@ -20,11 +20,21 @@ pub const SHARED: &str = ".shared";
 /// Node label, written by GPU Operator: `true` where it has found GPUs.
 pub const PRESENT: &str = "nvidia.com/gpu.present";
 
+/// How the node labels begin by which GPU Operator decides what it deploys on a node: `false` keeps the program off that is named
+/// behind it.
+pub const DEPLOY_PREFIX: &str = "nvidia.com/gpu.deploy.";
+
+/// The value of such labels while the MIG manager cuts the node's GPUs.
+pub const DEPLOY_PAUSED: &str = "paused-for-mig-change";
+
 /// Node label, read by GPU Operator: `false` keeps its device plugin off the node.
 pub const DEPLOY_DEVICE_PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
 
 /// Node label, read by GPU Operator: `false` keeps its MIG manager off the node.
 pub const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
+
+/// Node label, read by GPU Operator: `false` keeps its driver for dynamic resource allocation off the node.
+pub const DEPLOY_DRA_DRIVER: &str = "nvidia.com/gpu.deploy.dra-driver";
 
 /// Node label: the key of the plugin's `ConfigMap` that is the node's configuration (k8s-device-plugin `cmd/config-manager`).
 pub const CONFIG: &str = "nvidia.com/device-plugin.config";

@@ -14,6 +14,7 @@ mod parse;
 mod settle;
 mod store;
 
+pub use folder::is_policy_name;
 pub use parse::{Content, parse};
 pub use settle::Contents;
 pub use store::{Errors, PolicyStore};

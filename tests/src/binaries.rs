@@ -50,7 +50,7 @@ pub fn ours(name: &str) -> Result<PathBuf, BinaryError> {
 }
 
 /// One of the control plane's programs (`etcd`, `kube-apiserver`, `kube-scheduler`, `kube-controller-manager`,
-/// `kubectl`, `kwok`): from `$KUBEBUILDER_ASSETS` if it is there, else from the current set of `cargo xtask tools`.
+/// `kubectl`): from `$KUBEBUILDER_ASSETS` if it is there, else from the current set of `cargo xtask tools`.
 pub fn tool(name: &str) -> Result<PathBuf, BinaryError> {
     let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
     let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);

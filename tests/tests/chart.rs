@@ -324,3 +324,32 @@ fn agents_are_put_on_the_nodes_that_the_programs_take_for_kerfs_own() {
     assert_eq!(nodes.len(), 4 * 3 * 3 * 4);
     assert!(nodes.iter().any(is_put) && !nodes.iter().all(is_put));
 }
+
+/// The schema knows each of its values, and the agent's pod has them.
+#[test]
+fn the_values_for_gpu_operator_are_the_agents() {
+    let file = cluster::root().join("deploy/values/gpu-operator.yaml");
+    let by_file = by_name(&template("kerf-system", &["-f", &file.display().to_string()]).unwrap());
+    let default = by_name(&template("kerf-system", &[]).unwrap());
+    let changed: Vec<&String> = by_file
+        .iter()
+        .filter(|(name, object)| default.get(*name) != Some(*object))
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(changed, ["apps/v1 DaemonSet kerf-node-agent"]);
+    let pod = &by_file[changed[0]]["spec"]["template"]["spec"];
+    let volumes = pod["volumes"].as_array().unwrap();
+    let root = volumes.iter().find(|volume| volume["name"] == "driver-root").unwrap();
+    assert_eq!(root["hostPath"]["path"], "/run/nvidia/driver");
+    assert_eq!(pod["runtimeClassName"], "nvidia");
+    let arguments = pod["containers"][0]["args"].as_array().unwrap();
+    assert!(arguments.contains(&json!("--host-driver-root=/run/nvidia/driver")), "{arguments:?}");
+    // As `kerf check --pre` sets it where the container toolkit runs its NRI plugin.
+    let nri =
+        r"nodeAgent.podAnnotations.nvidia\.cdi\.k8s\.io/container\.node-agent=management.nvidia.com/gpu=all";
+    let sets = ["-f", &file.display().to_string(), "--set", nri, "--set", "nodeAgent.runtimeClassName="];
+    let template = &by_name(&template("kerf-system", &sets).unwrap())[changed[0]]["spec"]["template"];
+    let annotations = &template["metadata"]["annotations"];
+    assert_eq!(annotations["nvidia.cdi.k8s.io/container.node-agent"], "management.nvidia.com/gpu=all");
+    assert_eq!(template["spec"]["runtimeClassName"], Value::Null);
+}

@@ -42,12 +42,8 @@ async fn add_nodes(plane: &ControlPlane) -> anyhow::Result<()> {
     let ours = json!({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.device-plugin": "false"});
     plane.apply(&node("ours", &ours)).await?;
     plane.apply(&node("served", &json!({"nvidia.com/gpu.present": "true"}))).await?;
-    let ready = json!({"status": {"conditions": [{
-        "type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
-        "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "Test", "message": "",
-    }]}});
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(plane.client());
-    nodes.patch_status("ours", &PatchParams::default(), &Patch::Merge(ready)).await?;
+    nodes.patch_status("ours", &PatchParams::default(), &ready()).await?;
     Ok(())
 }
 
@@ -248,6 +244,8 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
 
     one_node_is_given_back(&plane).await?;
     wait(PATIENCE, "its agent to come back", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
+    one_node_is_handed_over(&plane).await?;
+    wait(PATIENCE, "its agent to leave", async || Ok(plane.kubectl(&desired).await? == "1")).await?;
 
     other_address(&plane).await?;
     said(&helm_on(&plane, &["upgrade", "kerf", &folder(), "-n", NAMESPACE]).await?)?;
@@ -289,7 +287,7 @@ async fn kerf_is_installed_upgraded_uninstalled_and_installed_again() -> anyhow:
 async fn one_node_is_given_back(plane: &ControlPlane) -> anyhow::Result<()> {
     let gpu_node = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "ours"}, "spec": {}});
     plane.apply(&gpu_node.to_string()).await?;
-    start_agent(plane).await?;
+    bind_agent(plane, "ours").await?;
     let mut kerf = Command::new(binaries::ours("kerf")?);
     kerf.args(["release", "ours", "--settle", "1s"]).env("KUBECONFIG", plane.kubeconfig()).kill_on_drop(true);
     let output = tokio::select! {
@@ -307,20 +305,148 @@ async fn one_node_is_given_back(plane: &ControlPlane) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Binds the agent's pod to its node, as the scheduler would.
-async fn start_agent(plane: &ControlPlane) -> anyhow::Result<()> {
-    let agents =
-        ["get", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=kerf-node-agent", "-o", "name"];
-    wait(PATIENCE, "the agent's pod", async || Ok(!plane.kubectl(&agents).await?.is_empty())).await?;
-    let pod = plane.kubectl(&agents).await?;
-    let name = pod.trim().trim_start_matches("pod/");
+/// Binds the agent's pod for a node, as the scheduler would.
+async fn bind_agent(plane: &ControlPlane, node: &str) -> anyhow::Result<()> {
+    bind(plane, NAMESPACE, "app.kubernetes.io/name=kerf-node-agent", node).await
+}
+
+/// Binds a `DaemonSet`'s pod for a node, as the scheduler would.
+async fn bind(plane: &ControlPlane, namespace: &str, selector: &str, node: &str) -> anyhow::Result<()> {
+    let pods = Api::<Pod>::namespaced(plane.client(), namespace);
+    let theirs = ListParams::default().labels(selector);
+    // The DaemonSet's controller names the node in the pod's affinity.
+    let is_for = |pod: &Pod| {
+        let fields = json!(pod.spec)
+            .pointer("/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0/matchFields")
+            .cloned();
+        fields.is_some_and(|fields| fields[0]["values"] == json!([node]))
+    };
+    let unbound = async || {
+        let list = pods.list(&theirs).await?;
+        let name = list.iter().find(|pod| is_for(pod)).map(ResourceExt::name_any);
+        anyhow::Ok(name)
+    };
+    wait(PATIENCE, "a pod for the node", async || Ok(unbound().await?.is_some())).await?;
+    let name = unbound().await?.context("the pod has gone")?;
     let binding = json!({
-        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": NAMESPACE},
-        "target": {"apiVersion": "v1", "kind": "Node", "name": "ours"},
+        "apiVersion": "v1", "kind": "Binding", "metadata": {"name": name, "namespace": namespace},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     });
     let bound = plane.kubectl_output(&["create", "-f", "-"], &binding.to_string()).await?;
     ensure!(bound.status.success(), "{}", String::from_utf8_lossy(&bound.stderr));
     Ok(())
+}
+
+const PLUGIN: &str = "app=nvidia-device-plugin";
+const DEPLOY: &str = "nvidia.com/gpu.deploy.device-plugin";
+
+/// `kerf manage` hands over the node that NVIDIA's plugin serves, once nobody holds a GPU of it; then an admin puts it back.
+async fn one_node_is_handed_over(plane: &ControlPlane) -> anyhow::Result<()> {
+    let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(plane.client());
+    nodes.patch_status("served", &PatchParams::default(), &ready()).await?;
+    plane.kubectl(&["label", "node", "served", &format!("{DEPLOY}=true")]).await?;
+    plane.create_namespace("gpu-operator").await?;
+    plane.apply(&plugin()).await?;
+    bind(plane, "gpu-operator", PLUGIN, "served").await?;
+    let container =
+        json!({"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}});
+    let holder = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train", "namespace": "kube-system"},
+        "spec": {"nodeName": "served", "containers": [container]},
+    });
+    plane.apply(&holder.to_string()).await?;
+
+    let refused = manage(plane).await?;
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        !refused.status.success() && why.contains("pods hold GPUs of node served: kube-system/train"),
+        "{why}"
+    );
+    ensure!(exists(plane, &["nodes", "-l", &format!("{DEPLOY}=true")]).await?, "the node was changed");
+    plane.kubectl(&["delete", "pod", "train", "-n", "kube-system", "--force"]).await?;
+    let output = tokio::select! {
+        output = manage(plane) => output?,
+        error = Box::pin(play_handover(plane)) => return error,
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(said.ends_with("node served is managed by kerf: 1 GPU (1x H100-80GB), 0 slices\n"), "{said}");
+    let again = manage(plane).await?;
+    ensure!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+
+    let labels = [&format!("{DEPLOY}-"), "nvidia.com/gpu.deploy.mig-manager-", "kerf.dev/managed-"];
+    plane.kubectl(&[&["label", "node", "served"], &labels[..]].concat()).await?;
+    plane.kubectl(&["delete", "gpunode", "served"]).await?;
+    plane.kubectl(&["delete", "namespace", "gpu-operator", "--wait=false"]).await?;
+    plane
+        .kubectl(&["delete", "pods", "-n", NAMESPACE, "--field-selector=spec.nodeName=served", "--force"])
+        .await?;
+    Ok(())
+}
+
+async fn manage(plane: &ControlPlane) -> anyhow::Result<std::process::Output> {
+    let mut kerf = Command::new(binaries::ours("kerf")?);
+    kerf.args(["manage", "served", "--timeout", "60s"])
+        .env("KUBECONFIG", plane.kubeconfig())
+        .kill_on_drop(true);
+    Ok(kerf.output().await?)
+}
+
+fn ready() -> Patch<Value> {
+    Patch::Merge(json!({"status": {"conditions": [{
+        "type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "Test", "message": "",
+    }]}}))
+}
+
+/// NVIDIA's device plugin, as GPU Operator deploys it.
+fn plugin() -> String {
+    let labels = json!({"app": "nvidia-device-plugin"});
+    let container =
+        json!({"name": "nvidia-device-plugin", "image": "nvcr.io/nvidia/k8s-device-plugin:v0.19.3"});
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "nvidia-device-plugin-daemonset", "namespace": "gpu-operator"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels}, "spec": {"nodeSelector": {DEPLOY: "true"}, "containers": [container]},
+        }},
+    });
+    set.to_string()
+}
+
+/// Plays the node: the plugin's pod ends when it is deleted, and kerf's agent starts and writes its GpuNode.
+async fn play_handover(plane: &ControlPlane) -> anyhow::Result<()> {
+    let pods = Api::<Pod>::namespaced(plane.client(), "gpu-operator");
+    let theirs = ListParams::default().labels(PLUGIN);
+    let has_left = async || {
+        let list = pods.list(&theirs).await?;
+        for pod in list.iter().filter(|pod| pod.metadata.deletion_timestamp.is_some()) {
+            pods.delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await?;
+        }
+        Ok(list.items.is_empty())
+    };
+    wait(PATIENCE, "the plugin to leave the node", has_left).await?;
+    bind_agent(plane, "served").await?;
+    let agents = Api::<Pod>::namespaced(plane.client(), NAMESPACE);
+    for agent in agents.list(&ListParams::default().fields("spec.nodeName=served")).await? {
+        agents.patch_status(&agent.name_any(), &PatchParams::default(), &ready()).await?;
+    }
+    let mut gpu_node = json!({"apiVersion": "kerf.dev/v1alpha1", "kind": "GpuNode", "metadata": {"name": "served"}, "spec": {}});
+    plane.apply(&gpu_node.to_string()).await?;
+    let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "Test", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let gpu =
+        json!({"uuid": "GPU-1", "index": 0, "model": "H100-80GB", "memoryMib": 81_559, "kinds": ["mig"]});
+    gpu_node["status"] = json!({
+        "observedRevision": 0, "gpus": [gpu], "slices": [], "summary": {"gpus": "1x H100-80GB"},
+        "conditions": [condition("Ready"), condition("Uncontested")],
+    });
+    // Only the node's agent may write it.
+    let agent = format!("--as=system:serviceaccount:{NAMESPACE}:kerf-node-agent");
+    let on_node = "--as-user-extra=authentication.kubernetes.io/node-name=served";
+    let write = ["apply", "--server-side", "--subresource=status", "--filename=-", &agent, on_node];
+    let written = plane.kubectl_output(&write, &gpu_node.to_string()).await?;
+    ensure!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
+    std::future::pending().await
 }
 
 /// Plays the node's kubelet: pods that are deleted end, and what puts back does it, once the agent has ended.

@@ -63,6 +63,33 @@ fn ended() -> anyhow::Result<(String, String)> {
     Ok((parameters.self_signed(&key)?.pem(), key.serialize_pem()))
 }
 
+/// With a `ClusterPolicy`, of which the operator's defaults are left out as an admin may leave them out.
+async fn beside_gpu_operator(plane: &ControlPlane) -> anyhow::Result<()> {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let version =
+        json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}});
+    let names = json!({"kind": "ClusterPolicy", "plural": "clusterpolicies", "singular": "clusterpolicy"});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "clusterpolicies.nvidia.com"},
+        "spec": {"group": "nvidia.com", "scope": "Cluster", "names": names, "versions": [version]},
+    });
+    plane.apply(&definition.to_string()).await?;
+    plane.definitions_established().await?;
+    let policy = json!({
+        "apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"},
+        "spec": {"driver": {"enabled": false}, "cdi": {"enabled": true}},
+    });
+    plane.apply(&policy.to_string()).await?;
+    let words = [
+        "✓ ClusterPolicy cluster-policy: the nodes have the driver, GPU Operator installs the container toolkit, CDI is on",
+        "✓ kerf's chart needs nodeAgent.driverRoot=/, nodeAgent.runtimeClassName=nvidia",
+        "--create-namespace -f deploy/values/gpu-operator.yaml --set 'nodeAgent.driverRoot=/'",
+    ];
+    says(&check(plane.kubeconfig(), &["--pre"])?, 0, &words);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is_wrong_with_it()
 -> anyhow::Result<()> {
@@ -94,6 +121,8 @@ async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is
         "{json:#}"
     );
     says(&check(plane.kubeconfig(), &[])?, 1, &["✗ kerf is not installed", "kerf check --pre"]);
+
+    beside_gpu_operator(&plane).await?;
 
     let jane = plane.kubeconfig_for("jane", None)?;
     says(

@@ -1,13 +1,12 @@
 //! The local control plane itself: that it schedules, controls and refuses as a cluster does, and how long it takes.
-#![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, ServiceAccount};
-use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions, KwokNodes};
+use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
 use kube::Api;
-use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, ObjectMeta, PostParams};
 use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,10 +44,6 @@ async fn pod_until<T>(pods: &Api<Pod>, name: &str, pick: impl Fn(Pod) -> Option<
 
 fn node_name(pod: Pod) -> Option<String> {
     pod.spec?.node_name
-}
-
-fn phase(pod: Pod) -> Option<String> {
-    pod.status?.phase
 }
 
 #[tokio::test]
@@ -153,30 +148,6 @@ async fn credentials_have_the_rights_of_their_user_and_no_more() -> anyhow::Resu
     let user = &who["status"]["userInfo"];
     assert_eq!(user["username"], "system:serviceaccount:default:agent");
     assert_eq!(user["extra"]["authentication.kubernetes.io/node-name"], json!(["node-1"]));
-    plane.stop().await
-}
-
-#[tokio::test]
-async fn kwok_runs_the_pods_of_its_nodes_only() -> anyhow::Result<()> {
-    let mut plane = ControlPlane::start(ControlPlaneOptions::without_controller_manager()).await?;
-    plane.start_kwok(&KwokNodes::Selected("simulated=kwok".to_owned()), "").await?;
-    create_node(&plane, "by-hand").await?;
-    create_node(&plane, "by-kwok").await?;
-    let label = Patch::Merge(json!({ "metadata": { "labels": { "simulated": "kwok" } } }));
-    Api::<Node>::all(plane.client()).patch("by-kwok", &PatchParams::default(), &label).await?;
-
-    let pods = Api::<Pod>::default_namespaced(plane.client());
-    for node in ["by-hand", "by-kwok"] {
-        let mut pod = pod(node, "none")?;
-        pod.spec.as_mut().context("the pod has a spec")?.node_name = Some(node.to_owned());
-        pods.create(&PostParams::default(), &pod).await?;
-    }
-    let running = |pod: Pod| phase(pod).filter(|phase| phase == "Running");
-    pod_until(&pods, "by-kwok", running).await?;
-    assert_eq!(phase(pods.get("by-hand").await?).as_deref(), Some("Pending"));
-    let node = Api::<Node>::all(plane.client()).get("by-kwok").await?;
-    let allocatable = node.status.and_then(|status| status.allocatable).context("the node has a status")?;
-    assert_eq!(allocatable["cpu"].0, "8");
     plane.stop().await
 }
 

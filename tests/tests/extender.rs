@@ -1,6 +1,5 @@
 //! The extender as a process between a real API server and a real kube-scheduler. This test is the webhook (pods come
 //! with their request document) and the agents (every wanted slice is ready as soon as it is wanted).
-#![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

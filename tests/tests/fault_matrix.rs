@@ -1,5 +1,4 @@
 //! A sample of the fault matrix (`cargo xtask bench faults --all` plays the whole).
-#![forbid(unsafe_code)]
 
 use std::time::Duration;
 

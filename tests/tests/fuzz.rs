@@ -1,5 +1,4 @@
 //! 20,000 random inputs for each reader of what users write; `cargo xtask bench fuzz` feeds ten million.
-#![forbid(unsafe_code)]
 
 use anyhow::ensure;
 use kerf_tests::fuzz::{Target, run};

@@ -1,6 +1,5 @@
 //! What becomes of reservations and Bindings that nobody answers for: of pods that the scheduler gave up, and of leaders that
 //! vanished. Replicas of the extender between a real API server and real kube-schedulers; this test is webhook and agents.
-#![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

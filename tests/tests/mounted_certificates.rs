@@ -1,6 +1,5 @@
 //! Certificates that another makes and mounts (`--tls-dir`), cert-manager's way: a running replica takes over the good ones,
 //! and no others, and nobody notices.
-#![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
 use std::sync::Arc;

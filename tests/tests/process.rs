@@ -1,5 +1,4 @@
 //! Child processes: that none outlives its test, and that they can be ended and started again.
-#![forbid(unsafe_code)]
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -44,7 +43,7 @@ fn children_die_when_their_parent_is_killed() -> anyhow::Result<()> {
     }
     let folder = tempfile::tempdir()?;
     let mut parent = Command::new(env::current_exe()?)
-        .args(["--exact", "children_die_when_their_parent_is_killed"])
+        .args(["--exact", "process::children_die_when_their_parent_is_killed"])
         .env(PLAY_PARENT, folder.path())
         .stdout(Stdio::null())
         .spawn()?;

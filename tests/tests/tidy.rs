@@ -110,3 +110,69 @@ fn kubernetes_keys_are_spelled_in_core_keys_only() {
         assert!(found.is_empty(), "{path} spells a key: {found:?}");
     }
 }
+
+/// Used by code that a build script makes.
+const USED_BY_GENERATED_CODE: [&str; 2] = ["prost", "tonic-prost"];
+
+/// What a crate does not use, everybody compiles all the same.
+#[test]
+fn every_dependency_is_used() {
+    let sources = all_sources();
+    let mut manifests = Vec::new();
+    manifests_in(&root(), &mut manifests);
+    let folders: Vec<String> = manifests.iter().map(|(folder, _)| folder.clone()).collect();
+    let mut unused = Vec::new();
+    for (folder, text) in &manifests {
+        let is_inner = |path: &str| {
+            folders.iter().any(|other| other.len() > folder.len() && path.starts_with(&format!("{other}/")))
+        };
+        let own: Vec<&String> = sources
+            .iter()
+            .filter(|(path, _)| path.starts_with(&format!("{folder}/")) && !is_inner(path))
+            .map(|(_, text)| text)
+            .collect();
+        for name in dependencies(text) {
+            let crate_name = if name == "kerf" { "kerf_cli".to_owned() } else { name.replace('-', "_") };
+            let is_used = own.iter().any(|text| has_word(text, &crate_name));
+            if !is_used && !USED_BY_GENERATED_CODE.contains(&name) {
+                unused.push(format!("{folder}: {name}"));
+            }
+        }
+    }
+    assert!(folders.len() > 10 && unused.is_empty(), "{}", unused.join("\n"));
+}
+
+fn manifests_in(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && !matches!(name.as_str(), "target" | ".git") {
+            manifests_in(&path, found);
+        } else if name == "Cargo.toml" && folder != root() {
+            let relative = folder.strip_prefix(root()).unwrap().display().to_string();
+            found.push((relative, std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+/// Names in the sections of dependencies, those of tests and of build scripts too.
+fn dependencies(manifest: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut is_inside = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            is_inside = line.ends_with("dependencies]");
+        } else if let Some(name) =
+            line.split(['.', ' ', '=']).next().filter(|name| is_inside && !name.is_empty())
+        {
+            found.push(name);
+        }
+    }
+    found.into_iter().filter(|name| !name.starts_with('#')).collect()
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |sign: char| sign.is_alphanumeric() || sign == '_';
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part))
+}

@@ -1,6 +1,5 @@
 //! Requests that reach no pod, because they are on the workload or are labels: the real API server warns and refuses nothing, with
 //! no program of kerf's in the cluster.
-#![forbid(unsafe_code)]
 
 use std::time::Duration;
 

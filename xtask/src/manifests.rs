@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
 
+use crate::tools::Purpose;
 use crate::workspace::Workspace;
 use crate::{cargo, chart_values, tools};
 
@@ -33,7 +34,7 @@ type Files = BTreeMap<PathBuf, String>;
 pub fn run(workspace: &Workspace, check: bool) -> anyhow::Result<()> {
     if !check {
         cargo::run(workspace, "building kerf", &["build", "--package", "kerf", "--locked"])?;
-        tools::ensure(workspace)?;
+        tools::ensure(workspace, Purpose::Tests)?;
     }
     put(workspace, &copies(workspace)?, check)?;
     put(workspace, &base(workspace)?, check)?;

@@ -13,7 +13,7 @@ const SMALL: [&str; 2] = ["kerf-node-agent", "kerf-webhook"];
 
 /// Builds all programs and gives the folder that they lie in.
 pub fn folder(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    build::everything(workspace, &["--release"])?;
+    build::everything(workspace, &["--release"], &[])?;
     let packages = SMALL.into_iter().flat_map(|name| ["--package", name]);
     let arguments: Vec<&str> =
         ["build", "--profile", "lean", "--locked"].into_iter().chain(packages).collect();

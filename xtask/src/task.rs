@@ -3,6 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::gpu::Gpu;
+use crate::test::Part;
+use crate::tools::Purpose;
 use crate::workspace::Workspace;
 use crate::{bench, build, cargo, images, manifests, test, tools};
 
@@ -16,7 +18,7 @@ pub struct Xtask {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager, kubectl and kwok from the Go module
+    /// Build etcd, kube-apiserver, kube-scheduler, kube-controller-manager and kubectl from the Go module
     /// proxy into target/k8s-tools, helm and kustomize into target/admin-tools, and NVIDIA's device plugin and its
     /// companions into target/nvidia-tools, unless they are there already. The `OpenAPI` files of several versions of
     /// Kubernetes go into target/openapi, CRDs of others into target/crds.
@@ -33,8 +35,11 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Run every check: formatting, lints, all tests, dependencies.
-    Test,
+    /// Run every check: formatting, lints, all tests, dependencies; or a part of the tests.
+    Test {
+        #[command(subcommand)]
+        part: Option<Part>,
+    },
     /// Measure, with optimised programs: `cargo xtask bench walk`, `churn`, `packing`, `decide`, `policy`, `accept`, `reboots`,
     /// `admission`, `fuzz`, `forging`, `outage`, `leaders`, `install`, `agent`, `faults`.
     Bench {
@@ -59,13 +64,13 @@ impl Xtask {
     pub fn run(self) -> anyhow::Result<()> {
         let workspace = Workspace::locate()?;
         match self.task {
-            Task::Tools => tools::ensure(&workspace),
+            Task::Tools => tools::ensure(&workspace, Purpose::Tests),
             Task::Demo { arguments } => {
-                build::everything(&workspace, &[])?;
+                build::demo(&workspace)?;
                 cargo::run_built(&workspace, "debug", "kerf_demo", &arguments)
             }
             Task::Manifests { check } => manifests::run(&workspace, check),
-            Task::Test => test::run(&workspace),
+            Task::Test { part } => test::run(&workspace, part),
             Task::Bench { arguments } => bench::run(&workspace, &arguments),
             Task::Images { arguments } => images::run(&workspace, &arguments),
             Task::Gpu(gpu) => gpu.run(&workspace),

@@ -1,4 +1,10 @@
-//! `cargo xtask test`: everything that must hold before a change lands.
+//! `cargo xtask test`: everything that must hold before a change lands; and parts of it, for the time before that.
+
+use std::process::Command;
+use std::thread;
+
+use anyhow::anyhow;
+use clap::Subcommand;
 
 use crate::workspace::Workspace;
 use crate::{build, cargo};
@@ -6,19 +12,79 @@ use crate::{build, cargo};
 /// The version of cargo-deny that is installed where there is none.
 const CARGO_DENY: &str = "cargo-deny@0.20.2";
 
-/// Runs all checks; the first that fails ends the run.
-pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
+/// Clippy compiles as rustc does and reports its lints on the way, so that lints take no build of their own. Both variables are
+/// those that `cargo clippy` sets; crates of others are compiled without it.
+const LINTED: [(&str, &str); 2] = [
+    ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
+    ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
+];
+
+/// Tests with a control plane wait most of their time: so many of them for each core keep the cores at work.
+const TESTS_PER_CORE: usize = 3;
+
+/// A part of the tests.
+#[derive(Debug, Subcommand)]
+pub enum Part {
+    /// What needs no control plane: seconds, and no Go.
+    Unit,
+    /// Tests across processes, on local control planes.
+    System {
+        /// Only tests whose path has one of these in it, for example `guard::`.
+        names: Vec<String>,
+    },
+}
+
+/// Runs all checks, or a part of the tests; the first that fails ends the run.
+pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
+    match part {
+        Some(Part::Unit) => return unit(workspace, &[]),
+        Some(Part::System { names }) => {
+            build::everything(workspace, &["--all-targets"], &[])?;
+            return system(workspace, &names, &[]);
+        }
+        None => {}
+    }
     cargo::run(workspace, "formatting", &["fmt", "--all", "--check"])?;
-    build::everything(workspace, &["--all-targets"])?;
-    cargo::run(
-        workspace,
-        "lints",
-        &["clippy", "--workspace", "--all-targets", "--locked", "--quiet", "--", "-D", "warnings"],
-    )?;
-    cargo::run(workspace, "tests", &["test", "--workspace", "--locked", "--no-fail-fast"])?;
+    build::everything(workspace, &["--all-targets"], &LINTED)?;
+    thread::scope(|scope| {
+        // Compiles while tests wait. Tests of the images, and of the page that makes them, take what is there.
+        let images = scope.spawn(|| static_programs(workspace));
+        let tested = unit(workspace, &LINTED).and_then(|()| system(workspace, &[], &LINTED));
+        tested.and(images.join().map_err(|_| anyhow!("building the images' programs panicked"))?)
+    })?;
     bans(workspace)?;
     eprintln!("xtask: all checks passed");
     Ok(())
+}
+
+/// Whatever is tested, the whole workspace is built with the same features: those of some packages would be another build.
+fn tests(workspace: &Workspace, environment: &[(&str, &str)]) -> Command {
+    let mut tests = cargo::command(workspace);
+    tests.args(["test", "--locked", "--workspace"]).envs(environment.iter().copied());
+    tests
+}
+
+fn unit(workspace: &Workspace, environment: &[(&str, &str)]) -> anyhow::Result<()> {
+    let mut tests = tests(workspace, environment);
+    // The one program that is not meant is `system`.
+    tests.args(["--no-fail-fast", "--lib", "--bins", "--test", "[!s]*"]);
+    cargo::step("tests in a process", &mut tests)
+}
+
+fn system(workspace: &Workspace, names: &[String], environment: &[(&str, &str)]) -> anyhow::Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut tests = tests(workspace, environment);
+    tests.args(["--test", "system", "--"]).args(names);
+    tests.arg(format!("--test-threads={}", cores * TESTS_PER_CORE));
+    cargo::step("tests across processes", &mut tests)
+}
+
+/// The static programs that tests put into images.
+fn static_programs(workspace: &Workspace) -> anyhow::Result<()> {
+    let mut images = Command::new(workspace.built("debug", "kerf-images"));
+    images.args(["kerf-webhook", "kerf-extender", "--profile=dev"]);
+    images.arg("--output").arg(workspace.images().with_file_name("images-of-tests"));
+    cargo::step("static programs for images", &mut images)
 }
 
 /// Crates that must not come in, licences and sources: deny.toml.
@@ -43,7 +109,7 @@ fn bans(workspace: &Workspace) -> anyhow::Result<()> {
             ],
         )?;
     }
-    let mut check = std::process::Command::new(deny);
+    let mut check = Command::new(deny);
     check.current_dir(workspace.root()).args(["--offline", "check", "bans", "licenses", "sources"]);
     cargo::step("dependencies", &mut check)
 }

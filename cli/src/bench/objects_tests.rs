@@ -46,7 +46,8 @@ fn the_config_map_has_every_file_of_the_client() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/examples/sharing/client");
     let there =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let there: std::collections::BTreeSet<String> = there.filter(|name| name != "__pycache__").collect();
+    let there: std::collections::BTreeSet<String> =
+        there.filter(|name| !matches!(name.as_str(), "__pycache__" | "kustomization.yaml")).collect();
     let brought = config_map("run-1");
     assert_eq!(brought.data.unwrap().into_keys().collect::<std::collections::BTreeSet<_>>(), there);
     assert_eq!(brought.metadata.labels.unwrap()["app.kubernetes.io/instance"], "run-1");

@@ -13,6 +13,8 @@ pub enum Group {
     InstallRights,
     /// The GPUs of the cluster, as its Nodes show them.
     GpuNodes,
+    /// NVIDIA's GPU Operator, and what kerf's chart needs beside it.
+    GpuOperator,
     /// The `CustomResourceDefinition` and the policies that guard what only kerf writes.
     Resources,
     /// What kerf's service accounts may do.
@@ -45,6 +47,7 @@ impl Group {
             Self::KubernetesApi => "Kubernetes",
             Self::InstallRights => "rights to install",
             Self::GpuNodes => "nodes with GPUs",
+            Self::GpuOperator => "NVIDIA's GPU Operator",
             Self::Resources => "kerf's resources",
             Self::ProgramRights => "rights of kerf's programs",
             Self::Webhook => "webhook",

@@ -14,8 +14,8 @@ mod difference;
 mod finding;
 mod judge;
 mod need;
-mod observed;
-mod others;
+pub(crate) mod observed;
+pub(crate) mod others;
 mod read;
 mod report;
 

@@ -116,6 +116,8 @@ pub struct Observed {
     pub gpu_nodes: Seen<Vec<GpuNode>>,
     /// Others that manage GPUs, by their pods, their webhooks and their `ResourceSlices`.
     pub foreigners: Seen<Vec<Foreigner>>,
+    /// The `ClusterPolicy` that GPU Operator heeds, as JSON.
+    pub cluster_policy: Seen<Value>,
     /// The `DeviceClasses` of dynamic resource allocation, as JSON.
     pub device_classes: Seen<Vec<Value>>,
 }

@@ -2,13 +2,13 @@
 
 use super::decide::{Verdict, decide};
 use super::explain::supply;
-use super::manifest::{Namespaces, documents, pods};
+use super::manifest::{Found, Namespaces, documents, no_pod, pods};
 use anyhow::{Context as _, bail, ensure};
 use kerf_core::policy::{Policies, Supply};
 use kerf_runtime::policy_file;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,8 @@ const EXPECTED: &str = ".expected.yaml";
 /// What is tested.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A folder of files `*.yaml`, each with one pod. What is expected of it stands under `expect` in another document of
-    /// the file, or in `<name>.expected.yaml`. A Namespace beside the pod tells its labels.
+    /// A folder of files `*.yaml`, each with one pod, or one object of any kind with pod templates. What is expected of it stands under
+    /// `expect` in another document of the file, or in `<name>.expected.yaml`. A Namespace beside the pod tells its labels.
     folder: PathBuf,
     /// The policies: a file, or a folder of files.
     #[arg(long, value_name = "PATH", default_value = "policies")]
@@ -33,6 +33,8 @@ pub struct Args {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct Expected {
+    /// Where the pod's template is in its object, if there are several: `spec.pytorchReplicaSpecs.Worker.template`.
+    template: Option<String>,
     /// The policy that matches the pod; an empty name for none.
     policy: Option<String>,
     /// What each container that asks gets, as in `2x nvidia.com/mig-1g.10gb`; one slice without the number.
@@ -58,26 +60,30 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let supply = supply(args.gpunodes.as_deref())?;
     let files = files(&args.folder)?;
     ensure!(!files.is_empty(), "{}: there is no file *.yaml with a pod", args.folder.display());
-    let mut bad = 0;
+    let (mut bad, mut all) = (0, 0);
     for file in &files {
         let name = file.strip_prefix(&args.folder).unwrap_or(file).display();
-        match case(file, &policies, &supply) {
-            Ok((got, differences)) if differences.is_empty() => writeln!(out, "ok      {name}: {got}")?,
-            Ok((got, differences)) => {
-                bad += 1;
-                writeln!(out, "DIFFERS {name}: {got}")?;
-                for difference in differences {
-                    writeln!(out, "        {difference}")?;
-                }
-            }
+        let outcomes = match case(file, &policies, &supply) {
+            Ok(outcomes) => outcomes,
             Err(error) => {
-                bad += 1;
+                (bad, all) = (bad + 1, all + 1);
                 writeln!(out, "BAD     {name}: {error:#}")?;
+                continue;
+            }
+        };
+        for Outcome { template, notes, got, differences } in outcomes {
+            all += 1;
+            bad += usize::from(!differences.is_empty());
+            let word = if differences.is_empty() { "ok     " } else { "DIFFERS" };
+            let template = template.map(|path| format!(" {path}")).unwrap_or_default();
+            writeln!(out, "{word} {name}{template}: {got}")?;
+            for line in notes.iter().map(|note| format!("note: {note}")).chain(differences) {
+                writeln!(out, "        {line}")?;
             }
         }
     }
     if bad > 0 {
-        bail!("{bad} of {} pods are not decided as expected", files.len());
+        bail!("{bad} of {all} pods are not decided as expected");
     }
     Ok(())
 }
@@ -101,28 +107,86 @@ fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Decides on a file's pod: what it got, and where that is not what was expected.
-fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<(String, Vec<String>)> {
+/// What became of a pod.
+struct Outcome {
+    /// Where its template is, if the object has several.
+    template: Option<String>,
+    /// What is not known of the pod.
+    notes: Vec<String>,
+    /// What it got.
+    got: String,
+    /// Where that is not what was expected.
+    differences: Vec<String>,
+}
+
+/// Decides on a file's pod, or on each pod that its object makes.
+fn case(file: &Path, policies: &Policies, supply: &Supply) -> anyhow::Result<Vec<Outcome>> {
     let (expectations, manifests): (Vec<Value>, Vec<Value>) =
         documents(file)?.into_iter().partition(|document| document.get("expect").is_some());
-    let beside = file.with_extension("expected.yaml");
-    let expected: Expected = match (expectations.as_slice(), beside.exists()) {
-        ([one], false) => ExpectDocument::deserialize(one).context("expect")?.expect,
-        ([], true) => {
-            let documents = documents(&beside)?;
-            let [one] = documents.as_slice() else { bail!("{}: write one document", beside.display()) };
-            Expected::deserialize(one).with_context(|| beside.display().to_string())?
-        }
-        ([], false) => bail!("nothing is expected; write a document with expect, or {}", beside.display()),
-        _ => bail!("what is expected stands there more than once"),
-    };
-    let found: Vec<_> = manifests.iter().flat_map(|manifest| pods(manifest, "default")).collect();
-    let [found] = found.as_slice() else { bail!("there are {} pods; write one for each case", found.len()) };
+    let found: Vec<Found> = manifests.iter().flat_map(|manifest| pods(manifest, "default")).collect();
+    let objects: BTreeSet<&str> = found.iter().map(|found| found.object.as_str()).collect();
+    ensure!(!found.is_empty(), "{}", no_pod(&manifests, "default"));
+    ensure!(objects.len() == 1, "there are {} objects with pods; write one for each case", objects.len());
     let namespaces = Namespaces::of(&manifests);
-    let decision = decide(&found.pod, namespaces.get(&found.namespace), policies, supply)
-        .context("failed to read the pod")?;
-    let policy = policies.of_pod(&decision.facts).map_or("", |policy| policy.name());
-    Ok((got(policy, &decision.verdict), differences(&expected, policy, &decision.verdict)))
+    let pairs = pairs(&found, expected(file, &expectations)?)?;
+    let outcome = |(found, expected): (&Found, Expected)| {
+        let decision = decide(&found.pod, namespaces.get(&found.namespace), policies, supply)
+            .with_context(|| format!("failed to read the pod of {found}"))?;
+        let policy = policies.of_pod(&decision.facts).map_or("", |policy| policy.name());
+        Ok(Outcome {
+            template: found.path.clone(),
+            notes: found.notes.clone(),
+            got: got(policy, &decision.verdict),
+            differences: differences(&expected, policy, &decision.verdict),
+        })
+    };
+    pairs.into_iter().map(outcome).collect()
+}
+
+/// What is expected: by documents of the file, or by the file beside it.
+fn expected(file: &Path, expectations: &[Value]) -> anyhow::Result<Vec<Expected>> {
+    let beside = file.with_extension("expected.yaml");
+    match (expectations.is_empty(), beside.exists()) {
+        (false, false) => {
+            let read = |one: &Value| Ok(ExpectDocument::deserialize(one).context("expect")?.expect);
+            expectations.iter().map(read).collect()
+        }
+        (true, true) => {
+            let documents = documents(&beside)?;
+            ensure!(!documents.is_empty(), "{}: write a document", beside.display());
+            let read = |one: &Value| Expected::deserialize(one).with_context(|| beside.display().to_string());
+            documents.iter().map(read).collect()
+        }
+        (true, false) => {
+            bail!("nothing is expected; write a document with expect, or {}", beside.display())
+        }
+        (false, true) => {
+            bail!("what is expected stands in the file and in {}; write one of them", beside.display())
+        }
+    }
+}
+
+/// Each pod with what is expected of it. Several templates are told apart by their paths.
+fn pairs(found: &[Found], expected: Vec<Expected>) -> anyhow::Result<Vec<(&Found, Expected)>> {
+    let paths = || found.iter().filter_map(|found| found.path.as_deref()).collect::<Vec<_>>().join(", ");
+    let mut pairs: Vec<(&Found, Expected)> = Vec::new();
+    for expected in expected {
+        let mut meant =
+            found.iter().filter(|found| expected.template.is_none() || found.path == expected.template);
+        let (Some(one), None) = (meant.next(), meant.next()) else {
+            bail!("expect.template: write one of {}", paths());
+        };
+        ensure!(
+            pairs.iter().all(|(other, _)| !std::ptr::eq(*other, one)),
+            "what is expected of {one} stands there twice"
+        );
+        pairs.push((one, expected));
+    }
+    let left = found.iter().find(|found| pairs.iter().all(|(other, _)| !std::ptr::eq(*other, *found)));
+    match left {
+        Some(left) => bail!("nothing is expected of {left}; write a document with expect.template"),
+        None => Ok(pairs),
+    }
 }
 
 fn containers(verdict: &Verdict) -> BTreeMap<String, String> {

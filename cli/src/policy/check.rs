@@ -1,42 +1,75 @@
-//! `kerf policy check`: every mistake, with file, line and column.
+//! `kerf policy check`: every mistake, with file, line and column, and every file that is skipped.
 
-use anyhow::bail;
+use super::files::Files;
+use anyhow::{bail, ensure};
 use kerf_core::kind::IsolationClass;
 use kerf_core::policy::{NodeRule, NodeRules, Policy, Weight};
-use kerf_runtime::policy_file::{self, Content};
+use kerf_runtime::policy_file::{self, Content, Contents, PolicyFileError};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Checks each path by itself.
+/// Checks each path by itself: a file, or a folder of files that are in force together.
 pub(super) fn run(paths: &[PathBuf], out: &mut impl Write) -> anyhow::Result<()> {
-    let mut bad = 0;
+    let (mut bad, mut checked) = (0, 0);
     for path in paths {
-        match policy_file::check(path) {
-            Ok(contents) => {
-                for (content, pods) in contents.files() {
-                    write!(out, "{}", summary(content, pods))?;
-                }
-                let mut fails = false;
-                for (finding, place) in contents.findings() {
-                    let weight = finding.fault.weight();
-                    fails |= weight >= Weight::CheckFails;
-                    let word = if weight >= Weight::CheckFails { "" } else { "warning: " };
-                    writeln!(out, "{place}: {word}{finding}")?;
-                }
-                bad += usize::from(fails);
-            }
-            Err(errors) => {
-                bad += 1;
-                for error in errors {
-                    writeln!(out, "{error}")?;
-                }
-            }
+        let Files { texts, skipped, errors } = Files::read(path);
+        checked += texts.len();
+        for (skipped, why) in skipped {
+            writeln!(out, "{}: skipped: {why}", skipped.display())?;
         }
+        let is_good = match policies(path, texts, errors) {
+            Ok(Some(contents)) => tell(&contents, out)?,
+            Ok(None) => true,
+            Err(errors) => {
+                errors.iter().try_for_each(|error| writeln!(out, "{error}"))?;
+                false
+            }
+        };
+        bad += usize::from(!is_good);
     }
     if bad > 0 {
         bail!("{bad} of {} paths are bad", paths.len());
     }
+    ensure!(
+        checked > 0,
+        "no policy was checked: every file was skipped; name a policy file, or a folder that has some"
+    );
     Ok(())
+}
+
+/// The policies of a path's files; `None` for a file that was skipped. A folder has at least one.
+fn policies(
+    path: &Path,
+    texts: Vec<(PathBuf, String)>,
+    mut errors: Vec<PolicyFileError>,
+) -> Result<Option<Contents>, Vec<PolicyFileError>> {
+    if texts.is_empty() && errors.is_empty() && !path.is_dir() {
+        return Ok(None);
+    }
+    match policy_file::check_texts(path, texts) {
+        Ok(contents) if errors.is_empty() => Ok(Some(contents)),
+        // That there is no policy is no news where files could not be read.
+        Err(found) if errors.is_empty() || !matches!(found.as_slice(), [PolicyFileError::Empty(_)]) => {
+            errors.extend(found);
+            Err(errors)
+        }
+        Ok(_) | Err(_) => Err(errors),
+    }
+}
+
+/// Says what was found of good files, and whether nothing of it is an error.
+fn tell(contents: &Contents, out: &mut impl Write) -> std::io::Result<bool> {
+    for (content, pods) in contents.files() {
+        write!(out, "{}", summary(content, pods))?;
+    }
+    let mut is_good = true;
+    for (finding, place) in contents.findings() {
+        let fails = finding.fault.weight() >= Weight::CheckFails;
+        is_good &= !fails;
+        let word = if fails { "" } else { "warning: " };
+        writeln!(out, "{place}: {word}{finding}")?;
+    }
+    Ok(is_good)
 }
 
 /// A line for each policy of a good file.

@@ -1,7 +1,7 @@
 //! `kerf policy explain`: which policy is for a pod, and what it would get.
 
 use super::decide::{Decision, Verdict, decide};
-use super::manifest::{Found, Namespaces, documents, pods};
+use super::manifest::{Found, Namespaces, documents, no_pod, pods};
 use crate::simulate::snapshot;
 use anyhow::{Context as _, bail};
 use kerf_core::policy::{Mismatch, Policies, Policy, Supply};
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 /// What is explained.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A manifest with pods, or with objects that make pods; `-` for standard input. Namespaces in it tell their labels.
+    /// A manifest with pods, or with objects of any kind that have pod templates; `-` for standard input. Namespaces in it tell their
+    /// labels.
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     file: PathBuf,
     /// The policies: a file, or a folder of files.
@@ -33,13 +34,13 @@ pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let documents = documents(&args.file)?;
     let found: Vec<Found> = documents.iter().flat_map(|d| pods(d, &args.namespace)).collect();
     if found.is_empty() {
-        bail!("{}: there is no pod, and nothing that makes pods", args.file.display());
+        bail!("{}: {}", args.file.display(), no_pod(&documents, &args.namespace));
     }
     let namespaces = Namespaces::of(&documents);
     for found in &found {
         let decision = decide(&found.pod, namespaces.get(&found.namespace), &policies, &supply);
-        let decision = decision.with_context(|| format!("{}: failed to read the pod", found.what))?;
-        write!(out, "{}", text(&found.what, &policies, &decision))?;
+        let decision = decision.with_context(|| format!("{found}: failed to read the pod"))?;
+        write!(out, "{}", text(found, &policies, &decision))?;
     }
     Ok(())
 }
@@ -67,8 +68,9 @@ fn inherited(policy: &Policy) -> Vec<String> {
     [format!("    extends {}", lineage.bases.join(", which extends "))].into_iter().chain(fields).collect()
 }
 
-fn text(what: &str, policies: &Policies, decision: &Decision) -> String {
-    let mut lines = vec![what.to_owned()];
+fn text(found: &Found, policies: &Policies, decision: &Decision) -> String {
+    let mut lines = vec![found.to_string()];
+    lines.extend(found.notes.iter().map(|note| format!("  note: {note}")));
     let passed = policies.passed(&decision.facts).into_iter();
     for (policy, mismatch) in passed.take_while(|(_, m)| !matches!(m, Mismatch::UnknownNamespace(_))) {
         lines.push(format!("  not {}: {mismatch}", policy.name()));

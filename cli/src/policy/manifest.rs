@@ -1,22 +1,46 @@
-//! Pods in manifests: by themselves, in lists, and as templates.
+//! Pods in manifests: by themselves, in lists, and as templates of any kind of object.
 
+use super::template::{Template, templates};
 use anyhow::Context as _;
 use kerf_core::policy::Namespace;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 /// The label that every Namespace has, with its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
+/// The kinds of Kubernetes' own that make pods of one template, which needs no name.
+const WORKLOADS: [&str; 7] =
+    ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job", "CronJob"];
+
+/// What is looked for in a manifest.
+const LOOKED_FOR: &str = "looked for objects of kind Pod; for pod templates, which are mappings with a list of containers as \
+     spec.containers, anywhere in an object; and for Argo's templates with container, script or containerSet";
+
 /// A pod that a manifest has.
 pub(super) struct Found {
-    /// `Pod web/trainer`, `Deployment web/trainer`.
-    pub what: String,
+    /// The object: `Pod web/trainer`, `Deployment web/trainer`.
+    pub object: String,
+    /// Where its template is in the object, if that needs a name: `spec.pytorchReplicaSpecs.Worker.template`.
+    pub path: Option<String>,
     /// Its namespace.
     pub namespace: String,
     /// The Pod's JSON, as it comes to the webhook.
     pub pod: Value,
+    /// What is not known of it before its controller makes it.
+    pub notes: Vec<String>,
+}
+
+/// `PyTorchJob web/trainer: spec.pytorchReplicaSpecs.Worker.template`.
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            Some(path) => write!(f, "{}: {path}", self.object),
+            None => f.write_str(&self.object),
+        }
+    }
 }
 
 /// The documents of a file, or of standard input for `-`.
@@ -71,20 +95,39 @@ pub(super) fn pods(document: &Value, namespace: &str) -> Vec<Found> {
     if let Some(items) = document.get("items").and_then(Value::as_array) {
         return items.iter().flat_map(|item| pods(item, namespace)).collect();
     }
-    let kind = document.get("kind").and_then(Value::as_str).unwrap_or_default();
-    let pod = match kind {
-        "Pod" => Some(document),
-        "CronJob" => document.pointer("/spec/jobTemplate/spec/template"),
-        "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "ReplicationController" | "Job" => {
-            document.pointer("/spec/template")
-        }
-        _ => None,
-    };
+    let object = named(document, namespace);
     let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
-    let namespace = text("/metadata/namespace").unwrap_or(namespace).to_owned();
+    let (kind, namespace) =
+        (text("/kind").unwrap_or_default(), text("/metadata/namespace").unwrap_or(namespace));
+    let found = match kind {
+        "Pod" => vec![Template::new(String::new(), document.clone())],
+        _ => templates(document),
+    };
+    let needs_path = |template: &Template| !template.path.is_empty() && !WORKLOADS.contains(&kind);
+    let found = found.into_iter().map(|template| Found {
+        object: object.clone(),
+        path: needs_path(&template).then(|| template.path.clone()),
+        namespace: namespace.to_owned(),
+        pod: as_it_comes(&template.pod),
+        notes: template.notes,
+    });
+    found.collect()
+}
+
+/// An object by its kind, namespace and name.
+fn named(document: &Value, namespace: &str) -> String {
+    let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str);
+    let kind = text("/kind").unwrap_or("an object without a kind");
+    let namespace = text("/metadata/namespace").unwrap_or(namespace);
     let name = text("/metadata/name").or(text("/metadata/generateName")).unwrap_or("without a name");
-    let what = format!("{kind} {namespace}/{name}");
-    pod.map(|pod| Found { what, namespace, pod: as_it_comes(pod) }).into_iter().collect()
+    format!("{kind} {namespace}/{name}")
+}
+
+/// Why there is no pod in these documents.
+pub(super) fn no_pod(documents: &[Value], namespace: &str) -> String {
+    let objects: Vec<String> = documents.iter().map(|document| named(document, namespace)).collect();
+    let objects = if objects.is_empty() { "no object".to_owned() } else { objects.join(", ") };
+    format!("there is no pod in it, and nothing that makes pods, but {objects}; {LOOKED_FOR}")
 }
 
 /// The pod as it comes to the webhook: the API server names the service account of one that names none.

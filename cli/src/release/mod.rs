@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// The node, as kubectl takes it.
-fn node_name(text: &str) -> Result<String, String> {
+pub(crate) fn node_name(text: &str) -> Result<String, String> {
     let (kind, name) = text.split_once('/').unwrap_or(("node", text));
     match kind {
         "node" | "nodes" | "no" if !name.is_empty() => Ok(name.to_owned()),

@@ -32,7 +32,8 @@ impl Standing {
 
 /// The command by which NVIDIA's programs come back, where labels keep them away.
 pub(super) fn nvidias_return(node: &str, labels: &BTreeMap<String, String>) -> Option<String> {
-    let away = [nvidia_keys::DEPLOY_DEVICE_PLUGIN, nvidia_keys::DEPLOY_MIG_MANAGER];
+    let away =
+        [nvidia_keys::DEPLOY_DEVICE_PLUGIN, nvidia_keys::DEPLOY_MIG_MANAGER, nvidia_keys::DEPLOY_DRA_DRIVER];
     let away = away.into_iter().filter(|key| labels.get(*key).is_some_and(|value| value == "false"));
     let removed: Vec<String> = away.map(|key| format!("{key}-")).collect();
     (!removed.is_empty()).then(|| format!("kubectl label node {node} {}", removed.join(" ")))
@@ -74,6 +75,10 @@ mod tests {
         for (of, command) in [
             (none, None),
             (&[NO_PLUGIN], Some("kubectl label node n1 nvidia.com/gpu.deploy.device-plugin-")),
+            (
+                &[("nvidia.com/gpu.deploy.dra-driver", "false")],
+                Some("kubectl label node n1 nvidia.com/gpu.deploy.dra-driver-"),
+            ),
             (
                 &[NO_MIG_MANAGER, NO_PLUGIN],
                 Some(

@@ -52,8 +52,9 @@ fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether a file of this name has policies. A kustomization says how they become a `ConfigMap`.
-fn is_policy_name(path: &Path) -> bool {
+/// Whether a file of this name in a folder of policies is read as one. A kustomization says how they become a `ConfigMap`.
+#[must_use]
+pub fn is_policy_name(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     matches!(extension, Some("yaml" | "yml" | "json"))

@@ -4,7 +4,7 @@
 //! Decides how a test's cluster is put together. Knows nothing of kerf: programs and documents under test are brought
 //! by the caller. Never touches a cluster that it has not started.
 //!
-//! No kubelet runs here: a pod gets a node's name, and no more, unless a stand-in or [`ControlPlane::start_kwok`] acts.
+//! No kubelet runs here: a pod gets a node's name, and no more, unless a stand-in acts.
 
 mod access;
 mod certificates;
@@ -12,7 +12,6 @@ mod definitions;
 mod folder;
 mod kubeconfig;
 mod kubectl;
-mod kwok;
 mod namespaces;
 mod options;
 pub(crate) mod ports;
@@ -28,7 +27,6 @@ use kube::Client;
 
 pub use self::certificates::{Authority, KeyAndCertificate};
 pub use self::kubeconfig::client;
-pub use self::kwok::KwokNodes;
 pub use self::options::{ControlPlaneOptions, ServiceAddresses};
 
 use self::folder::Folder;
@@ -151,7 +149,7 @@ impl ControlPlane {
     }
 
     /// One of the control plane's programs, to signal or to kill: `etcd`, `kube-apiserver`, `kube-controller-manager`,
-    /// `kwok`, or a scheduler's name (`kube-scheduler` is the default one's).
+    /// or a scheduler's name (`kube-scheduler` is the default one's).
     pub fn child(&mut self, name: &str) -> anyhow::Result<&mut Child> {
         self.servers.child(name)
     }

@@ -8,7 +8,7 @@ use kerf_nvml_mock::{MigMode, MockConfig, Model};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::scene::{NODE, ONE, Scene, h100, mig};
+use crate::node_agent::scene::{NODE, ONE, Scene, h100, mig};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_mig_mode_is_switched_on_an_empty_gpu_only_and_where_policy_allows_it() -> anyhow::Result<()> {

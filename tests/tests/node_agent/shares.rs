@@ -14,7 +14,7 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::scene::{NODE, PATIENCE, Scene, run};
+use crate::node_agent::scene::{NODE, PATIENCE, Scene, run};
 
 const FOUR: &str = "nvidia.com/gpu-4gb";
 

@@ -14,7 +14,7 @@ use kube::api::DeleteParams;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::sync::watch;
 
-use crate::scene::{NODE, ONE, PATIENCE, Scene, h100, mig, reservation};
+use crate::node_agent::scene::{NODE, ONE, PATIENCE, Scene, h100, mig, reservation};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slice_is_cut_where_it_is_wanted_and_its_pod_gets_that_very_device() -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use kerf_nvml_mock::{Fault, MigMode, MockConfig, MockControl, MockFiles, Model, 
 use kerf_tests::cluster::wait;
 use kube::api::DeleteParams;
 
-use crate::scene::{NODE, ONE, PATIENCE, Scene, h100, mig, name_boot};
+use crate::node_agent::scene::{NODE, ONE, PATIENCE, Scene, h100, mig, name_boot};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_reboot_the_recorded_slices_are_at_their_places() -> anyhow::Result<()> {

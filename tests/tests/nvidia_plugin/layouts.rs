@@ -3,7 +3,7 @@
 use kerf_nvml_mock::Model;
 use kerf_tests::nvidia_plugin::StaticNodeSpec;
 
-use crate::scene::{Scene, replicas, until_labels};
+use crate::nvidia_plugin::scene::{Scene, replicas, until_labels};
 
 const PRODUCT: &str = "NVIDIA-A100-SXM4-80GB";
 
@@ -117,9 +117,9 @@ async fn a_layout_that_changes_under_its_key_is_not_noticed() {
     let node = scene.node(StaticNodeSpec::new("a", Model::T4, 1).layout("time-sliced-4")).await;
     node.until_allocatable(&[("gpu", "4")]).await.unwrap();
     let before = node.reloads();
-    let changed = ("time-sliced-4", crate::scene::LAYOUTS[1].1);
-    let anew = ("time-sliced-4-b", crate::scene::LAYOUTS[1].1);
-    node.write_layouts(&[crate::scene::LAYOUTS[0], changed, anew]).await.unwrap();
+    let changed = ("time-sliced-4", crate::nvidia_plugin::scene::LAYOUTS[1].1);
+    let anew = ("time-sliced-4-b", crate::nvidia_plugin::scene::LAYOUTS[1].1);
+    node.write_layouts(&[crate::nvidia_plugin::scene::LAYOUTS[0], changed, anew]).await.unwrap();
     // The new key is chosen after the volume shows it, with the old one's new content beside it.
     node.until_layout_is_there("time-sliced-4-b").await.unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;

@@ -3,7 +3,7 @@
 use kerf_nvml_mock::Model;
 use kerf_tests::nvidia_plugin::StaticNodeSpec;
 
-use crate::scene::{Scene, replicas, until_labels};
+use crate::nvidia_plugin::scene::{Scene, replicas, until_labels};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn instances_are_offered_as_the_strategy_says() {

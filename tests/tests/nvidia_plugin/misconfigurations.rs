@@ -3,7 +3,7 @@
 use kerf_nvml_mock::Model;
 use kerf_tests::nvidia_plugin::{NvidiaPod, StaticNode, StaticNodeSpec};
 
-use crate::scene::{LAYOUTS, Scene, until_labels};
+use crate::nvidia_plugin::scene::{LAYOUTS, Scene, until_labels};
 
 /// Chooses a layout on which the plugin ends, gives the words that it ends with, and goes back to the default.
 async fn refused(node: &StaticNode, layout: &str, count: &str) -> String {

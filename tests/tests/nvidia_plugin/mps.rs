@@ -4,7 +4,7 @@ use kerf_nvml_mock::Model;
 use kerf_tests::mps::Event;
 use kerf_tests::nvidia_plugin::{NvidiaPod, StaticNode, StaticNodeSpec};
 
-use crate::scene::{Scene, replicas, until_labels};
+use crate::nvidia_plugin::scene::{Scene, replicas, until_labels};
 
 /// What the daemons were told, word by word.
 fn words(node: &StaticNode) -> Vec<String> {

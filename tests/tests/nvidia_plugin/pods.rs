@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
 
-use crate::scene::Scene;
+use crate::nvidia_plugin::scene::Scene;
 
 async fn create(pods: &Api<Pod>, node: &StaticNode, name: &str, resource: &str, count: u32) {
     let pod = json!({

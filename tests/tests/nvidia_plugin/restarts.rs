@@ -3,7 +3,7 @@
 use kerf_nvml_mock::Model;
 use kerf_tests::nvidia_plugin::{NvidiaPod, StaticNodeSpec};
 
-use crate::scene::{Scene, until_labels};
+use crate::nvidia_plugin::scene::{Scene, until_labels};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layout_outlives_the_plugin_discovery_and_the_kubelet() {

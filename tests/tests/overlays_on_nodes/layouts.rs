@@ -5,7 +5,7 @@ use kerf_nvml_mock::Model;
 use kerf_tests::nvidia_plugin::StaticNodeSpec;
 use kerf_tests::overlays::{Layout, STATIC};
 
-use crate::scene::Scene;
+use crate::overlays_on_nodes::scene::Scene;
 
 fn layout(overlay: &str) -> &'static Layout {
     STATIC.iter().find(|layout| layout.overlay == overlay).unwrap()

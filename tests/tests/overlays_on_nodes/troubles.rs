@@ -8,7 +8,7 @@ use kerf_tests::cluster::wait;
 use kerf_tests::nvidia_plugin::StaticNodeSpec;
 use kerf_tests::overlays::{Layout, STATIC};
 
-use crate::scene::{PATIENCE, Scene};
+use crate::overlays_on_nodes::scene::{PATIENCE, Scene};
 
 fn time_sliced() -> &'static Layout {
     STATIC.iter().find(|layout| layout.overlay == "time-sliced-4").unwrap()

@@ -166,10 +166,15 @@ fn remapped(root: &Path) -> anyhow::Result<String> {
     ))
 }
 
-/// Cargo, without what it tells the tests that may be running this: ring is built anew when that changes.
+/// Cargo, without what it tells the tests that may be running this: ring is built anew when that changes, and what ships is
+/// compiled by rustc alone.
 fn cargo() -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let told = |name: &str| ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|start| name.starts_with(start));
+    let told = |name: &str| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "RUSTC_WORKSPACE_WRAPPER"]
+            .iter()
+            .any(|start| name.starts_with(start))
+    };
     for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(told)) {
         cargo.env_remove(name);
     }

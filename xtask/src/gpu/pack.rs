@@ -30,7 +30,7 @@ const SET: &str = "bundle";
 
 /// Builds everything and packs it, or one of the bundles.
 pub fn pack(workspace: &Workspace, only: Option<Bundle>) -> anyhow::Result<()> {
-    let [control_plane, node, admin] = tools::everything(workspace)?;
+    let [control_plane, node, admin] = tools::of_a_node(workspace)?;
     let wants = |bundle| only.is_none_or(|only| only == bundle);
     let stage = workspace.gpu().join("stage");
     if stage.exists() {

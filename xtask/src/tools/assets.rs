@@ -68,11 +68,9 @@ mod tests {
     #[test]
     fn a_folder_as_envtest_makes_it_spares_us_three_programs() {
         let assets = assets_with("envtest", &LEAST);
-        assert!(assets.holds("etcd") && !assets.holds("kwok"));
+        assert!(assets.holds("etcd") && !assets.holds("kube-scheduler"));
         assert!(
-            assets
-                .describe()
-                .ends_with("lacks kube-scheduler, kube-controller-manager, kwok: these are built")
+            assets.describe().ends_with("lacks kube-scheduler, kube-controller-manager: these are built")
         );
     }
 
@@ -87,6 +85,6 @@ mod tests {
     fn a_full_folder_leaves_nothing_to_build() {
         let assets = assets_with("full", &CONTROL_PLANE.names());
         assert!(CONTROL_PLANE.programs.iter().all(|program| assets.holds(program.name)));
-        assert!(assets.describe().ends_with("has all 6 programs"));
+        assert!(assets.describe().ends_with("has all 5 programs"));
     }
 }

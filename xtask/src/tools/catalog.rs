@@ -5,7 +5,7 @@
 pub struct Set {
     /// Folder under cargo's target folder.
     pub store: &'static str,
-    /// The wrapper modules under `tests/tools`, one each so that none raises another's versions.
+    /// The wrapper modules under `tests/tools`. Those of Kubernetes have the versions that it asks for, and nothing raises them.
     pub modules: &'static [&'static str],
     /// In build order.
     pub programs: &'static [Program],
@@ -19,8 +19,7 @@ impl Set {
 }
 
 /// What a local control plane needs.
-pub const CONTROL_PLANE: Set =
-    Set { store: "k8s-tools", modules: &["kubernetes", "etcd", "kwok"], programs: &PROGRAMS };
+pub const CONTROL_PLANE: Set = Set { store: "k8s-tools", modules: &["kubernetes"], programs: &PROGRAMS };
 
 /// What makes a machine a node. Apart from the control plane's, for no test needs it.
 pub const NODE: Set = Set {
@@ -30,8 +29,7 @@ pub const NODE: Set = Set {
 };
 
 /// What an admin installs with.
-pub const ADMIN: Set =
-    Set { store: "admin-tools", modules: &["kustomize", "helm"], programs: &ADMIN_PROGRAMS };
+pub const ADMIN: Set = Set { store: "admin-tools", modules: &["admin"], programs: &ADMIN_PROGRAMS };
 
 /// NVIDIA's own programs of a node that their device plugin serves. Tests run them on the simulated NVML.
 pub const NVIDIA: Set = Set { store: "nvidia-tools", modules: &["nvidia"], programs: &NVIDIA_PROGRAMS };
@@ -127,13 +125,12 @@ pub enum C {
 }
 
 /// The control plane's programs in build order: first what it cannot do without.
-pub const PROGRAMS: [Program; 6] = [
-    pure("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
+pub const PROGRAMS: [Program; 5] = [
+    pure("etcd", "kubernetes", "go.etcd.io/etcd/server/v3"),
     kubernetes("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     kubernetes("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     kubernetes("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     kubernetes("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
-    pure("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
 ];
 
 /// Everything that `cargo xtask gpu pack` adds to them.
@@ -154,10 +151,10 @@ const NODE_PROGRAMS: [Program; 8] = [
     pure("host-local", "cni", "github.com/containernetworking/plugins/plugins/ipam/host-local"),
 ];
 
-/// Helm 4, for no fixes come for Helm 3 any more; the chart's `apiVersion: v2` is read by both.
+/// The chart's `apiVersion: v2` is read by Helm 3 as well.
 const ADMIN_PROGRAMS: [Program; 2] = [
-    pure("kustomize", "kustomize", "sigs.k8s.io/kustomize/kustomize/v5"),
-    pure("helm", "helm", "helm.sh/helm/v4/cmd/helm"),
+    pure("kustomize", "admin", "sigs.k8s.io/kustomize/kustomize/v5"),
+    pure("helm", "admin", "helm.sh/helm/v4/cmd/helm"),
 ];
 
 const NVIDIA_PROGRAMS: [Program; 4] = [
@@ -230,8 +227,27 @@ mod tests {
     }
 
     #[test]
+    fn packages_that_several_programs_have_are_compiled_once() {
+        let go_mod = |module| {
+            let path = Workspace::locate().unwrap().go_module(module).join("go.mod");
+            std::fs::read_to_string(path).unwrap()
+        };
+        let kubernetes = go_mod("kubernetes");
+        for module in ["admin", "nvidia"] {
+            let text = go_mod(module);
+            let replaced = text.lines().filter_map(|line| line.split_once(" => ")).map(|(_, to)| to);
+            for pinned in replaced {
+                let is_it = |line: &str| {
+                    line.split(" // ").next() == Some(pinned) || line.ends_with(&format!(" => {pinned}"))
+                };
+                assert!(kubernetes.lines().any(|line| is_it(line.trim())), "{module}: {pinned}");
+            }
+        }
+    }
+
+    #[test]
     fn only_kubernetes_is_told_a_version() {
-        assert_eq!(linker_flags("etcd"), "-s -w");
+        assert_eq!(linker_flags("admin"), "-s -w");
         let flags = linker_flags("kubernetes");
         assert!(flags.contains("-X k8s.io/component-base/version.gitVersion=v1.36.4 "));
         assert!(flags.contains("-X k8s.io/client-go/pkg/version.gitMinor=36 "));

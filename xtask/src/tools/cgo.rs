@@ -12,6 +12,10 @@ const STATIC: &str = " -extldflags -static";
 /// runc filters system calls by libseccomp; the others are for a static libc, which cannot load what it would look up names by.
 const TAGS: &str = "seccomp netgo osusergo";
 
+/// Programs with parts in C look up names as those without do, so that Go's library, and all that uses it, is compiled once for
+/// both.
+const LOOKUPS_IN_GO: &str = "netgo osusergo";
+
 /// What a library opened at run time defines is missing when the program is linked (NVIDIA's own Makefile sets the same).
 const UNRESOLVED: &str = "-Wl,--unresolved-symbols=ignore-in-object-files";
 
@@ -29,7 +33,7 @@ pub struct Settings {
 /// The settings for a program with such parts.
 pub fn settings(c: C) -> Settings {
     match c {
-        C::None => Settings::default(),
+        C::None => Settings { arguments: vec!["-tags", LOOKUPS_IN_GO], ..Settings::default() },
         C::Static => Settings {
             environment: vec![("CGO_ENABLED", "1")],
             arguments: vec!["-tags", TAGS],
@@ -37,7 +41,8 @@ pub fn settings(c: C) -> Settings {
         },
         C::OpensLibraries => Settings {
             environment: vec![("CGO_ENABLED", "1"), ("CGO_LDFLAGS", UNRESOLVED)],
-            ..Settings::default()
+            arguments: vec!["-tags", LOOKUPS_IN_GO],
+            linker_flags: "",
         },
     }
 }

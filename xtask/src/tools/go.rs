@@ -1,25 +1,25 @@
-//! The Go toolchain: is it there and new enough, and how one program is built with it. Never lets Go edit go.mod or
+//! The Go toolchain: is it there and new enough, and how programs are built with it. Never lets Go edit go.mod or
 //! go.sum.
 
 use std::env::consts;
+use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::path::Path;
-use std::process::{ChildStderr, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
-use std::time::Duration;
-use std::{fs, io};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, anyhow, bail};
 
-use super::catalog::{CONTROL_PLANE, Program, Set, linker_flags};
+use super::batch::Batch;
+use super::catalog::{CONTROL_PLANE, Set, linker_flags};
 use super::cgo;
-use super::progress::Progress;
 use super::redact::redact;
 use crate::workspace::Workspace;
 
 /// How many of the last lines of a failed build are shown: errors stand at the end, downloads before them.
 const SHOWN_LINES: usize = 40;
+
+/// The linker leaves out what debuggers read; a tenth of the compiler's time goes into making it.
+const WITHOUT_DWARF: &str = "-gcflags=all=-dwarf=false";
 
 /// Fails with the remedy unless `go` is there and as new as the modules demand.
 pub fn check(workspace: &Workspace, set: &Set) -> anyhow::Result<()> {
@@ -47,42 +47,68 @@ pub fn check(workspace: &Workspace, set: &Set) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds one program to `output`, a path in a folder that exists.
+/// How many packages of a batch are not compiled yet. Downloads the modules that are missing.
+pub fn count(workspace: &Workspace, batch: &Batch) -> anyhow::Result<usize> {
+    let mut list = configured(workspace, batch, "list");
+    list.args(["-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"]).args(batch.packages());
+    let output = list.stdin(Stdio::null()).output().context("failed to start `go list`")?;
+    if !output.status.success() {
+        let said = redact(&String::from_utf8_lossy(&output.stderr));
+        bail!("Go cannot find the packages of tests/tools/{}:\n{said}", batch.module());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().filter(|line| !line.is_empty()).count())
+}
+
+/// Builds a batch's programs into a folder that exists; `compiled` is called for each package.
 pub fn build(
     workspace: &Workspace,
-    program: &Program,
-    output: &Path,
-    mut progress: Progress,
+    batch: &Batch,
+    folder: &Path,
+    mut compiled: impl FnMut(),
 ) -> anyhow::Result<()> {
-    progress.tick("starting");
-    let mut go = command(&workspace.go_module(program.module));
-    let mut linker_flags = linker_flags(program.module);
-    cgo::check(program.c)?;
-    let settings = cgo::settings(program.c);
-    linker_flags.push_str(settings.linker_flags);
+    cgo::check(batch.c())?;
+    let mut go = configured(workspace, batch, "build");
+    // A folder, for Go takes the path of several programs for nothing else.
+    go.arg("-v").arg("-o").arg(folder.join("")).args(batch.packages());
     let mut child = go
-        .arg("build")
-        .args(settings.arguments)
-        .envs(settings.environment)
-        .args(["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", &linker_flags])
-        .arg("-o")
-        .arg(output)
-        .arg(program.package)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .context("failed to start `go build`")?;
-    let said = child.stderr.take().map(lines_of).context("`go build` has no stderr")?;
-    let said = follow(&said, &mut progress);
+    let messages = child.stderr.take().context("`go build` has no stderr")?;
+    let mut said = Vec::new();
+    for line in BufReader::new(messages).lines() {
+        let line = line.context("failed to read what Go has built")?;
+        if is_package(&line) { compiled() } else { said.push(line) }
+    }
     let status = child.wait().context("failed to wait for `go build`")?;
     if status.success() {
-        progress.finish("built");
         return Ok(());
     }
-    progress.finish("failed");
     let last = &said[said.len().saturating_sub(SHOWN_LINES)..];
-    Err(anyhow!("failed to build {} ({status}):\n{}", program.name, redact(&last.join("\n"))))
+    Err(anyhow!("failed to build tests/tools/{} ({status}):\n{}", batch.module(), redact(&last.join("\n"))))
+}
+
+/// With `-v` Go writes the path of each package that it compiles on a line of its own.
+fn is_package(line: &str) -> bool {
+    !line.is_empty() && !line.starts_with('#') && !line.contains(char::is_whitespace)
+}
+
+/// A subcommand of Go with the settings by which a batch is built: other settings would be another build.
+fn configured(workspace: &Workspace, batch: &Batch, subcommand: &str) -> Command {
+    let mut go = command(&workspace.go_module(batch.module()));
+    let settings = cgo::settings(batch.c());
+    let linker_flags = format!("{}{}", linker_flags(batch.module()), settings.linker_flags);
+    go.arg(subcommand).args(settings.arguments).envs(settings.environment).args([
+        "-mod=readonly",
+        "-buildvcs=false",
+        "-trimpath",
+        WITHOUT_DWARF,
+        "-ldflags",
+        &linker_flags,
+    ]);
+    go
 }
 
 /// Go in a module's folder. Without cgo nothing but Go is needed and the programs run on any libc; a workspace file, or
@@ -95,31 +121,6 @@ fn command(folder: &Path) -> Command {
         .env_remove("GOOS")
         .env_remove("GOARCH");
     go
-}
-
-/// Reads lines in a thread, so that progress is told also while Go is silent.
-fn lines_of(stderr: ChildStderr) -> Receiver<String> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        let lines = BufReader::new(stderr).lines().map_while(io::Result::ok);
-        lines.for_each(|line| drop(sender.send(line)));
-    });
-    receiver
-}
-
-/// Ticks the progress until Go closes its stderr; gives what it said.
-fn follow(lines: &Receiver<String>, progress: &mut Progress) -> Vec<String> {
-    let mut said = Vec::new();
-    let mut doing = "compiling";
-    loop {
-        match lines.recv_timeout(Duration::from_millis(500)) {
-            Ok(line) if line.starts_with("go: downloading ") => doing = "downloading modules",
-            Ok(line) => said.push(line),
-            Err(RecvTimeoutError::Timeout) => doing = "compiling",
-            Err(RecvTimeoutError::Disconnected) => return said,
-        }
-        progress.tick(doing);
-    }
 }
 
 /// The `go` line of a module's go.mod.
@@ -165,6 +166,12 @@ mod tests {
         assert!(numbers("go1.27-rc1") >= numbers("1.26.0"));
         assert!(numbers("go1.26.0 X:nogreenteagc") >= numbers("1.26.0"));
         assert!(numbers("devel") < numbers("1.26.0"));
+    }
+
+    #[test]
+    fn packages_are_told_from_errors() {
+        assert!(is_package("k8s.io/api/core/v1") && is_package("bytes"));
+        assert!(!is_package("# k8s.io/api/core/v1") && !is_package("main.go:3:5: undefined: x"));
     }
 
     #[test]

@@ -6,43 +6,123 @@
 //! change go.mod or go.sum, nor print where modules come from.
 
 mod assets;
+mod batch;
 mod catalog;
 mod cgo;
 mod files;
 mod go;
 mod key;
-mod progress;
 mod redact;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::Context as _;
 
 use self::assets::Assets;
+use self::batch::Batch;
 pub use self::catalog::KUBERNETES_VERSION;
 use self::catalog::{ADMIN, CONTROL_PLANE, NODE, NVIDIA, Program, Set};
-use self::progress::Progress;
+use crate::build::{Lane, Progress};
 use crate::workspace::Workspace;
 
-/// Makes sure that every program that tests need is there, building the missing ones; says in one line per set where they are.
-pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
-    let assets = Assets::from_env();
+/// What the programs are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// The demo, which runs a control plane.
+    Demo,
+    /// All tests, which read files of Go modules too.
+    Tests,
+    /// A machine with a GPU.
+    Node,
+}
+
+impl Purpose {
+    fn sets(self) -> &'static [&'static Set] {
+        match self {
+            Self::Demo => &[&CONTROL_PLANE],
+            Self::Tests => &[&CONTROL_PLANE, &ADMIN, &NVIDIA],
+            Self::Node => &[&CONTROL_PLANE, &NODE, &ADMIN],
+        }
+    }
+
+    /// Whether it runs the program where a folder of ready ones is named. Bundles hold what was built here.
+    fn needs(self, program: &Program, assets: Option<&Assets>) -> bool {
+        self == Self::Node || !assets.is_some_and(|assets| assets.holds(program.name))
+    }
+}
+
+/// What has to be built.
+#[derive(Debug)]
+pub struct Missing {
+    batches: Vec<Batch>,
+    has_files: bool,
+}
+
+/// Finds out what is missing; fails with the remedy where Go is missing too.
+pub fn missing(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<Missing> {
+    let assets = Assets::from_env().filter(|_| purpose != Purpose::Node);
     if let Some(assets) = &assets {
         eprintln!("tools: {}", assets.describe());
     }
-    let spared = |program: &Program| assets.as_ref().is_some_and(|a| a.holds(program.name));
-    provide(workspace, &CONTROL_PLANE, spared)?;
-    provide(workspace, &ADMIN, |_| false)?;
-    provide(workspace, &NVIDIA, |_| false)?;
-    files::ensure(workspace)
+    let mut batches = Vec::new();
+    for set in purpose.sets() {
+        let store = workspace.tools(set.store);
+        let key = key::of(workspace, set)?;
+        let folder = store.join(&key);
+        fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
+        let missing = set.programs.iter().filter(|program| {
+            purpose.needs(program, assets.as_ref()) && !folder.join(program.name).is_file()
+        });
+        let missing = batch::group(missing, &folder);
+        if !missing.is_empty() {
+            go::check(workspace, set)?;
+        }
+        set_current(&store, &key)?;
+        batches.extend(missing);
+    }
+    Ok(Missing { batches, has_files: purpose == Purpose::Tests })
 }
 
-/// The same for all programs of a control plane, of a node, and that an admin installs with; gives the folders that they lie in.
-pub fn everything(workspace: &Workspace) -> anyhow::Result<[PathBuf; 3]> {
-    let all = |set| provide(workspace, set, |_| false);
-    Ok([all(&CONTROL_PLANE)?, all(&NODE)?, all(&ADMIN)?])
+impl Missing {
+    /// How many Go packages are to be compiled. Downloads the modules that are missing.
+    pub fn count(&self, workspace: &Workspace) -> anyhow::Result<usize> {
+        if self.has_files {
+            files::ensure(workspace)?;
+        }
+        self.batches.iter().map(|batch| go::count(workspace, batch)).sum()
+    }
+
+    /// Builds the programs.
+    pub fn build(&self, workspace: &Workspace, progress: &Progress) -> anyhow::Result<()> {
+        for batch in &self.batches {
+            let _lock = lock(batch.folder())?;
+            batch.build(workspace, || progress.step(Lane::Go))?;
+        }
+        Ok(())
+    }
+}
+
+/// Builds what is missing, with its progress.
+pub fn ensure(workspace: &Workspace, purpose: Purpose) -> anyhow::Result<()> {
+    let missing = missing(workspace, purpose)?;
+    let packages = missing.count(workspace)?;
+    if missing.batches.is_empty() {
+        return Ok(());
+    }
+    Progress::show(|progress| {
+        progress.expect(Lane::Go, packages);
+        missing.build(workspace, progress)
+    })
+}
+
+/// Builds all programs of a control plane, of a node, and that an admin installs with; gives the folders that they lie in.
+pub fn of_a_node(workspace: &Workspace) -> anyhow::Result<[PathBuf; 3]> {
+    ensure(workspace, Purpose::Node)?;
+    let folder = |set: &Set| -> anyhow::Result<PathBuf> {
+        Ok(workspace.tools(set.store).join(key::of(workspace, set)?))
+    };
+    Ok([folder(&CONTROL_PLANE)?, folder(&NODE)?, folder(&ADMIN)?])
 }
 
 /// One of the programs that an admin installs with, which [`ensure`] has built.
@@ -52,56 +132,12 @@ pub fn admin(workspace: &Workspace, name: &str) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Builds what a set lacks, but for programs that are not needed; gives the set's folder.
-fn provide(workspace: &Workspace, set: &Set, spared: impl Fn(&Program) -> bool) -> anyhow::Result<PathBuf> {
-    let store = workspace.tools(set.store);
-    let key = key::of(workspace, set)?;
-    let folder = store.join(&key);
-    let wanted: Vec<&Program> = set.programs.iter().filter(|program| !spared(program)).collect();
-    if wanted.is_empty() {
-        return Ok(folder);
-    }
-    fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
-
-    let _lock = lock(&store)?;
-    let missing: Vec<&Program> =
-        wanted.into_iter().filter(|program| !folder.join(program.name).is_file()).collect();
-    if missing.is_empty() {
-        set_current(&store, &key)?;
-        eprintln!("tools: cached in {}", folder.display());
-        return Ok(folder);
-    }
-    let began = Instant::now();
-    go::check(workspace, set)?;
-    build(workspace, &missing, &folder)?;
-    set_current(&store, &key)?;
-    eprintln!("tools: built {} in {} s into {}", missing.len(), began.elapsed().as_secs(), folder.display());
-    Ok(folder)
-}
-
-/// Builds each program under a temporary name and renames it, so that an interrupted build leaves no half program and
-/// the finished ones need not be built again.
-fn build(workspace: &Workspace, missing: &[&Program], folder: &Path) -> anyhow::Result<()> {
-    eprintln!(
-        "tools: building {} Go programs, about a minute each on two idle cores the first time",
-        missing.len()
-    );
-    for (index, program) in missing.iter().enumerate() {
-        let unfinished = folder.join(format!(".{}.unfinished", program.name));
-        let progress = Progress::new(program.name, index + 1, missing.len());
-        go::build(workspace, program, &unfinished, progress)?;
-        fs::rename(&unfinished, folder.join(program.name))
-            .with_context(|| format!("failed to move the built {} into place", program.name))?;
-    }
-    Ok(())
-}
-
-/// One build at a time in one store: two would fight over the temporary names and over the cores.
-fn lock(store: &Path) -> anyhow::Result<File> {
-    let path = store.join(".lock");
+/// One build at a time in one folder: two would fight over the temporary names and over the cores.
+fn lock(folder: &Path) -> anyhow::Result<File> {
+    let path = folder.join(".lock");
     let file = File::create(&path).with_context(|| format!("failed to create {}", path.display()))?;
     if file.try_lock().is_err() {
-        eprintln!("tools: another `cargo xtask tools` is at work, waiting for it");
+        eprintln!("tools: another `cargo xtask` builds the same programs, waiting for it");
         file.lock().with_context(|| format!("failed to lock {}", path.display()))?;
     }
     Ok(file)

@@ -23,7 +23,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
         return vec![Finding::warning(
             "no node shows an NVIDIA GPU",
             format!(
-                "install NVIDIA's driver on the nodes (with the GPU Operator or without), and give them to kerf: kubectl label node NAME {key}=true"
+                "install NVIDIA's driver on the nodes (with GPU Operator or without it); when kerf is installed: kerf manage NAME, or kubectl label node NAME {key}=true"
             ),
         )];
     }
@@ -33,7 +33,7 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     }
     if !others.is_empty() {
         findings.push(Finding::fine(format!(
-            "nodes with GPUs that stay as they are: {}; kubectl label node NAME {key}=true gives one to kerf",
+            "nodes with GPUs that stay as they are: {}; when kerf is installed, kerf manage NAME hands one over",
             others.join(", ")
         )));
     }

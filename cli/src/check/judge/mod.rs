@@ -2,6 +2,7 @@
 
 mod clocks;
 mod extender;
+mod gpu_operator;
 mod gpus;
 mod kubernetes;
 mod main_scheduler;
@@ -30,6 +31,7 @@ pub fn before(seen: &Observed) -> Report {
         (Group::InstallRights, rights::judge_installer(seen)),
         (Group::Resources, resources::judge_before(seen)),
         (Group::GpuNodes, gpus::judge(seen)),
+        (Group::GpuOperator, gpu_operator::judge(seen)),
         (Group::Others, others::judge(seen)),
         (Group::StaticNodes, static_nodes::judge(seen)),
         (Group::Clocks, clocks::judge(seen)),

@@ -13,6 +13,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service};
+use kerf_runtime::cluster_policy;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -46,6 +47,7 @@ pub async fn read(connected: Connected, namespace: &str, pre: bool) -> Observed 
     if pre {
         seen.rights = rights::of_the_installer(&client, namespace).await;
         seen.crd = crd(&client).await;
+        seen.cluster_policy = cluster_policy(&client).await;
     } else {
         installed(&client, &mut seen).await;
         programs(&client, &mut seen).await;
@@ -165,6 +167,17 @@ async fn crd(client: &Client) -> Seen<Value> {
     let name = format!("{}.{}", GpuNode::plural(&()), GpuNode::group(&()));
     match get(dynamic(client, "apiextensions.k8s.io", "v1", "CustomResourceDefinition"), &name).await {
         Seen::Found(object) => Seen::Found(json!(object)),
+        Seen::Absent => Seen::Absent,
+        Seen::Unknown(why) => Seen::Unknown(why),
+    }
+}
+
+/// The `ClusterPolicy` that GPU Operator heeds; absent without GPU Operator.
+async fn cluster_policy(client: &Client) -> Seen<Value> {
+    match list(&cluster_policy::api(client)).await {
+        Seen::Found(all) => {
+            cluster_policy::heeded(all).map_or(Seen::Absent, |policy| Seen::Found(json!(policy)))
+        }
         Seen::Absent => Seen::Absent,
         Seen::Unknown(why) => Seen::Unknown(why),
     }

@@ -4,9 +4,11 @@
 
 mod checks;
 mod clock;
+mod recording;
 mod screen;
 mod story;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,6 +20,9 @@ struct Args {
     /// Leave the cluster up at the end, until Ctrl-C.
     #[arg(long)]
     keep: bool,
+    /// Write what is printed as an animated SVG.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 #[tokio::main]
@@ -49,6 +54,9 @@ async fn run(args: &Args) -> anyhow::Result<()> {
             }
             cluster.stop().await?;
             screen.say(&last_line);
+            if let Some(path) = &args.record {
+                screen.write_recording(path)?;
+            }
             Ok(())
         }
         Err(error) => {

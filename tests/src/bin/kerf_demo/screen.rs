@@ -1,31 +1,36 @@
-//! What the demo prints: to a terminal with colour, to a file without.
+//! What the demo prints: to a terminal with colour, to a file without; and recorded, if that is asked for.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+use anyhow::Context as _;
+
+use crate::recording::Recording;
 
 /// The screen.
 pub struct Screen {
     begun: Instant,
-    out: std::io::Stdout,
-    colour: bool,
+    recording: Mutex<Recording>,
 }
 
 impl Screen {
     /// Standard output.
     pub fn new() -> Self {
-        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Self { begun: Instant::now(), out: std::io::stdout(), colour }
+        Self { begun: Instant::now(), recording: Mutex::default() }
     }
 
     /// A line as it is.
     pub fn say(&self, line: &str) {
-        // A closed pipe ends the demo's output, not the demo.
-        let _ = writeln!(self.out.lock(), "{line}");
+        self.recording.lock().unwrap_or_else(PoisonError::into_inner).add(self.begun.elapsed(), line);
+        // Styles are left out where no terminal reads them. A closed pipe ends the demo's output, not the demo.
+        let _ = writeln!(anstream::stdout().lock(), "{line}");
     }
 
     /// A heading.
     pub fn title(&self, text: &str) {
-        self.say(&format!("\n{}", self.paint("1", text)));
+        self.say(&format!("\n\x1b[1m{text}\x1b[0m"));
     }
 
     /// A step, with the time since the demo began.
@@ -33,13 +38,10 @@ impl Screen {
         self.say(&format!("[{:6.2} s] {text}", self.begun.elapsed().as_secs_f64()));
     }
 
-    /// Whether the screen has styles.
-    pub fn has_colour(&self) -> bool {
-        self.colour
-    }
-
-    /// Text in an ANSI style, if the screen has styles.
-    pub fn paint(&self, style: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
+    /// Writes what was printed so far as an animated picture.
+    pub fn write_recording(&self, path: &Path) -> anyhow::Result<()> {
+        let recording = self.recording.lock().unwrap_or_else(PoisonError::into_inner);
+        std::fs::write(path, recording.svg("cargo xtask demo"))
+            .with_context(|| format!("failed to write {}", path.display()))
     }
 }

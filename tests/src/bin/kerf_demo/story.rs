@@ -161,8 +161,7 @@ async fn draw_all(cluster: &Cluster, screen: &Screen) -> anyhow::Result<()> {
         let object = cluster.gpu_node(node.name()).await?;
         if let Some(status) = object.read_status()? {
             let spec = object.read_spec()?;
-            let paint: draw::Paint<'_> = if screen.has_colour() { &draw::coloured } else { &draw::plain };
-            for line in draw::node(node.name(), &spec, &status, draw::WIDTH, paint) {
+            for line in draw::node(node.name(), &spec, &status, draw::WIDTH, &draw::coloured) {
                 screen.say(&format!("  {line}"));
             }
         }

@@ -1,0 +1,89 @@
+//! `kerf manage NODE...`: hands nodes over from NVIDIA's device plugin to kerf. It may be run again wherever it was cut short, and does
+//! what is left to do. `kerf release` is the way back.
+//!
+//! | part | what |
+//! |---|---|
+//! | `conflicting` | the `DaemonSets` that manage GPUs too, and how each is kept off a node |
+//! | `selects` | whether a `DaemonSet`'s pods may be on a node |
+//! | `holders` | the pods that hold GPUs which kerf has not given them |
+//! | `plan` | what is to be done with a node, or why nothing is |
+//! | `served` | whether kerf's agent serves a node |
+//! | `refused` | why a node is not handed over, with the remedy |
+//! | `steps` | the steps, by the API server |
+
+mod conflicting;
+mod holders;
+mod plan;
+mod refused;
+mod selects;
+mod served;
+mod steps;
+
+use crate::check::connect;
+use crate::release::node_name;
+use crate::uninstall::positive;
+use clap::Args as ClapArgs;
+use kerf_runtime::args::ContextArgs;
+use std::time::Duration;
+
+/// Which nodes, and how long it may take.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The nodes: `NAME` or `node/NAME`.
+    #[arg(value_name = "NODE", value_parser = node_name, required_unless_present = "selector")]
+    nodes: Vec<String>,
+    /// The nodes with these labels: `pool=gpu`.
+    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "nodes")]
+    selector: Option<String>,
+    /// The namespace that kerf is installed in.
+    #[arg(long, value_name = "NAMESPACE", default_value = "kerf-system")]
+    kerf_namespace: String,
+    /// How long to wait for pods that hold GPUs of a node. Without it they are named, and nothing is done.
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
+    wait: Option<Duration>,
+    /// Cordon each node first, so that no new pod takes a GPU of it meanwhile, and uncordon it when kerf serves it.
+    #[arg(long)]
+    cordon: bool,
+    /// Print what would be done, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// How long a node may take until kerf's agent serves it, once its pods have ended.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = positive)]
+    timeout: Duration,
+    #[command(flatten)]
+    client: ContextArgs,
+}
+
+const EXAMPLES: &str = "Examples:
+  kerf manage gpu-1 --dry-run                 # what would be done
+  kerf manage gpu-1 gpu-2                     # hand over two nodes whose GPUs nobody uses
+  kerf manage -l pool=gpu --cordon --wait=2h  # all nodes of a pool, each as soon as its pods have ended";
+
+/// Hands the nodes over.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { steps::manage(connect::reach(&args.client).await?, args).await })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    #[derive(Debug, clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn nodes_are_named_or_selected() {
+        let read = |words: &[&str]| Cli::try_parse_from([&["kerf"], words].concat()).map(|cli| cli.args);
+        assert_eq!(read(&["gpu-1", "node/gpu-2"]).unwrap().nodes, ["gpu-1", "gpu-2"]);
+        assert_eq!(read(&["-l", "pool=gpu"]).unwrap().selector.as_deref(), Some("pool=gpu"));
+        for words in [&[][..], &["gpu-1", "-l", "pool=gpu"], &["pod/web"], &["gpu-1", "--wait", "soon"]] {
+            assert!(read(words).is_err(), "{words:?}");
+        }
+    }
+}

@@ -1,5 +1,0 @@
-//! What the documentation says is so: its links lead somewhere, its commands run, its manifests are taken.
-
-mod commands;
-mod links;
-mod manifests;

@@ -1,0 +1,6 @@
+//! What the documentation says is so: its links lead somewhere, its commands run, its manifests are taken.
+
+mod commands;
+mod images;
+mod links;
+mod manifests;

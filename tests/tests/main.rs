@@ -1,0 +1,54 @@
+//! What crosses the border of a process, in one program: it is linked once, and its tests wait at the same time. `cargo test -p
+//! kerf-tests --test system NAME` runs those whose path has NAME in it, for example `guard::`.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod bench_sharing;
+mod burst;
+mod cert_manager;
+mod certificates;
+mod chart;
+mod chart_cluster;
+mod check;
+mod choice;
+mod control_plane;
+mod docs;
+mod explain;
+mod extender;
+mod fault_matrix;
+mod faults;
+mod fuzz;
+mod guard;
+mod helm;
+mod images;
+mod init_containers;
+mod install;
+mod kinds;
+mod kubelet_stand_in;
+mod leaders;
+mod manifests;
+mod manifests_valid;
+mod match_conditions;
+mod metrics;
+mod mounted_certificates;
+mod moves;
+mod mps;
+mod node_agent;
+mod node_policies;
+mod nvidia_plugin;
+mod outage;
+mod overlays;
+mod overlays_on_nodes;
+mod plugin_layouts;
+mod policy_answers;
+mod preemption;
+mod process;
+mod quota;
+mod refusals;
+mod release;
+mod standby;
+mod static_nodes;
+mod templates;
+mod tidy;
+mod walk;
+mod workload_warnings;

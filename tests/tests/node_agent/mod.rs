@@ -1,0 +1,8 @@
+//! The agent as a process: real NVML calls on the simulated GPUs, a stand-in kubelet, an API server, and this test as the
+//! extender that writes GpuNode.spec.
+
+mod policy;
+mod scene;
+mod shares;
+mod slices;
+mod troubles;

@@ -1,0 +1,64 @@
+//! Builds what a task runs, the Go programs beside the Rust ones, and no more than that.
+
+mod crates;
+mod progress;
+
+use std::thread;
+use std::time::Instant;
+
+use anyhow::anyhow;
+
+pub use self::crates::Crates;
+pub use self::progress::{Lane, Progress};
+use crate::tools::{self, Purpose};
+use crate::workspace::Workspace;
+
+/// Builds what the demo runs.
+pub fn demo(workspace: &Workspace) -> anyhow::Result<()> {
+    const PACKAGES: &[&str] =
+        &["kerf", "kerf-extender", "kerf-node-agent", "kerf-nvml-mock", "kerf-tests", "kerf-webhook"];
+    const BINARIES: &[&str] =
+        &["kerf", "kerf-extender", "kerf-node-agent", "kerf-webhook", "kerf_demo", "mps_control_stand_in"];
+    let flags = ["--lib"].into_iter().chain(BINARIES.iter().flat_map(|name| ["--bin", name]));
+    both(workspace, &Crates::new(PACKAGES, flags.collect()), Purpose::Demo)
+}
+
+/// Builds the control plane's programs and the workspace, with these flags and variables for cargo.
+pub fn everything(
+    workspace: &Workspace,
+    flags: &[&'static str],
+    environment: &'static [(&'static str, &'static str)],
+) -> anyhow::Result<()> {
+    both(workspace, &Crates::new(&[], flags.to_vec()).with_environment(environment), Purpose::Tests)
+}
+
+/// Downloads first, so that the time for the network and the time for the processor are told apart; then cargo and Go share the
+/// cores: each starts as many compilers as there are cores, and the kernel divides.
+fn both(workspace: &Workspace, crates: &Crates, purpose: Purpose) -> anyhow::Result<()> {
+    let tools = tools::missing(workspace, purpose)?;
+    let began = Instant::now();
+    let (units, packages) = side_by_side(|| crates.count(workspace), || tools.count(workspace))?;
+    eprintln!("xtask: dependencies found and downloaded in {} s", began.elapsed().as_secs());
+
+    let began = Instant::now();
+    Progress::show(|progress| {
+        progress.expect(Lane::Rust, units);
+        progress.expect(Lane::Go, packages);
+        side_by_side(|| crates.build(workspace, progress), || tools.build(workspace, progress))
+    })?;
+    eprintln!("xtask: built in {} s", began.elapsed().as_secs());
+    Ok(())
+}
+
+/// Runs both to their ends; the first's error comes first.
+fn side_by_side<A, B: Send>(
+    first: impl FnOnce() -> anyhow::Result<A>,
+    second: impl FnOnce() -> anyhow::Result<B> + Send,
+) -> anyhow::Result<(A, B)> {
+    thread::scope(|scope| {
+        let second = scope.spawn(second);
+        let first = first();
+        let second = second.join().map_err(|_| anyhow!("a build panicked"))?;
+        Ok((first?, second?))
+    })
+}

@@ -1,0 +1,109 @@
+//! Go programs that one `go build` makes: those of one module that are linked alike, so that they share what is loaded, and one is
+//! linked while another's packages are compiled.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use super::catalog::{C, Program};
+use super::go;
+use crate::workspace::Workspace;
+
+/// Programs of one module, and the folder that they go into.
+#[derive(Debug)]
+pub struct Batch {
+    module: &'static str,
+    c: C,
+    programs: Vec<&'static Program>,
+    folder: PathBuf,
+}
+
+/// The programs in their order, those of one module and one way of linking together.
+pub fn group(programs: impl Iterator<Item = &'static Program>, folder: &Path) -> Vec<Batch> {
+    let mut batches: Vec<Batch> = Vec::new();
+    for program in programs {
+        match batches.iter_mut().find(|batch| batch.module == program.module && batch.c == program.c) {
+            Some(batch) => batch.programs.push(program),
+            None => batches.push(Batch {
+                module: program.module,
+                c: program.c,
+                programs: vec![program],
+                folder: folder.to_owned(),
+            }),
+        }
+    }
+    batches
+}
+
+impl Batch {
+    /// The folder under `tests/tools`.
+    pub fn module(&self) -> &'static str {
+        self.module
+    }
+
+    /// What the programs have in C.
+    pub fn c(&self) -> C {
+        self.c
+    }
+
+    /// The Go packages of their `main`.
+    pub fn packages(&self) -> impl Iterator<Item = &'static str> {
+        self.programs.iter().map(|program| program.package)
+    }
+
+    /// Where the finished programs go.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Builds the programs in a folder of their own and moves them into place, so that an interrupted build leaves no half program.
+    pub fn build(&self, workspace: &Workspace, compiled: impl FnMut()) -> anyhow::Result<()> {
+        let unfinished = self.folder.join(".unfinished");
+        fs::create_dir_all(&unfinished)
+            .with_context(|| format!("failed to create {}", unfinished.display()))?;
+        go::build(workspace, self, &unfinished, compiled)?;
+        for program in &self.programs {
+            fs::rename(unfinished.join(go_name(program)), self.folder.join(program.name))
+                .with_context(|| format!("failed to move the built {} into place", program.name))?;
+        }
+        Ok(())
+    }
+}
+
+/// What Go calls a program that it builds into a folder: the last part of its package's path that is no major version; a module's
+/// own package is called as the module.
+fn go_name(program: &Program) -> &'static str {
+    let is_version = |part: &str| part.strip_prefix('v').is_some_and(|rest| rest.parse::<u32>().is_ok());
+    match program.package {
+        "." => program.module,
+        package => package.rsplit('/').find(|part| !is_version(part)).unwrap_or(package),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::catalog::{ADMIN, CONTROL_PLANE, NODE, Set};
+    use super::*;
+
+    #[test]
+    fn programs_of_a_module_are_built_together() {
+        let batches = |set: &Set| -> Vec<(&str, usize)> {
+            let batches = group(set.programs.iter(), Path::new("/t"));
+            batches.iter().map(|batch| (batch.module, batch.programs.len())).collect()
+        };
+        assert_eq!(batches(&CONTROL_PLANE), [("kubernetes", 5)]);
+        assert_eq!(
+            batches(&NODE),
+            [("kubelet", 1), ("containerd", 3), ("runc", 1), ("pause", 1), ("cni", 2)]
+        );
+    }
+
+    #[test]
+    fn go_names_programs_by_their_packages() {
+        let names = |set: &Set| set.programs.iter().map(go_name).collect::<Vec<_>>();
+        assert_eq!(names(&ADMIN), ["kustomize", "helm"]);
+        assert_eq!(names(&CONTROL_PLANE)[..2], ["server", "kube-apiserver"]);
+        assert_eq!(names(&NODE)[3..6], ["ctr", "runc", "pause"]);
+    }
+}

@@ -1,4 +1,21 @@
-//! How an error is told: in a line, with its causes.
+//! Errors: how they are told, and those that several commands have.
+
+use thiserror::Error;
+
+/// An object that the user named and that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{what}; {remedy}")]
+pub struct NotFound {
+    what: String,
+    remedy: String,
+}
+
+impl NotFound {
+    /// What is missing, and what to do.
+    pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what: what.into(), remedy: remedy.into() }
+    }
+}
 
 /// An error and its causes, each once: the text of some has their cause's in it.
 #[must_use]

@@ -3,16 +3,25 @@
 
 pub mod bench;
 pub mod check;
+pub mod command;
 pub mod completion;
+pub mod connection;
 pub mod convert;
+pub mod counted;
+pub mod duration;
+pub mod exit;
 pub mod explain;
 pub mod failure;
 pub mod gpu;
+pub mod input;
 pub mod manage;
 pub mod nodes;
+pub mod output;
 pub mod plugin_nodes;
 pub mod policy;
+pub mod progress;
 pub mod release;
 pub mod scheduler_config;
 pub mod simulate;
 pub mod uninstall;
+pub mod version;

@@ -13,24 +13,29 @@ use crate::convert;
 use clap::{Subcommand, ValueEnum};
 use kerf_core::policy::schema;
 use std::io::Write;
-use std::path::PathBuf;
+
+const SCHEMA: &str = "\
+Examples:
+  # For an editor
+  kerf policy schema gpupolicy > gpupolicy.json";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say whether policy files are good; exit with 1 if one is not. Files that are no policy files are skipped and named.
-    Check {
-        /// The files, and folders of files.
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-    },
+    /// Say whether policy files, and folders of them, are good; exit with 1 if one is not. Files that are no policy files are skipped
+    /// and named.
+    Check(check::Args),
     /// Say which policy is for a pod, why those before it are not, and what the pod would get.
     Explain(explain::Args),
-    /// Decide on the pods of a folder and compare with what is expected of each; exit with 1 where it differs.
+    /// Decide on the pods of folders and compare with what is expected of each; exit with 1 where it differs.
+    ///
+    /// A folder has files `*.yaml`, each with one pod, or with one object of any kind with pod templates. What is expected of it stands
+    /// under `expect` in another document of the file, or in `<name>.expected.yaml`. A Namespace beside the pod tells its labels.
     Test(cases::Args),
     /// Print policies for nodes that say what another system's configuration says.
     Convert(convert::Args),
     /// Print the JSON schema of a kind of policy.
+    #[command(after_help = SCHEMA)]
     Schema {
         /// The kind.
         #[arg(value_enum)]
@@ -50,7 +55,7 @@ pub enum DocumentKind {
 /// Runs the command, which says what it has to say to `out`.
 pub fn run(command: &Command, out: &mut impl Write) -> anyhow::Result<()> {
     match command {
-        Command::Check { paths } => check::run(paths, out),
+        Command::Check(args) => check::run(args, out),
         Command::Explain(args) => explain::run(args, out),
         Command::Test(args) => cases::run(args, out),
         Command::Convert(args) => convert::run(args, out),

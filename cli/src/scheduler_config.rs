@@ -1,30 +1,39 @@
 //! `kerf scheduler-config`: the configuration of a kube-scheduler that asks kerf's extender.
 
-use anyhow::Error;
+use crate::connection::KerfNamespace;
+use crate::input::InputError;
+use crate::output;
 use clap::Args as ClapArgs;
 use kerf_core::resource::all_names;
 use kerf_core::static_node;
 use kerf_runtime::args::NamespacedName;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::PathBuf;
 
 const SCHEDULER: &str = "kerf-scheduler";
 const MAIN_SCHEDULER: &str = "default-scheduler";
-const NAMESPACE: &str = "kerf-system";
 const TLS_DIR: &str = "/etc/kerf/extender-tls";
+
+const EXAMPLES: &str = "\
+Examples:
+  # For the scheduler that the chart installs
+  kerf scheduler-config --leader-elect
+
+  # For the cluster's own scheduler, which runs in the host's network
+  kerf scheduler-config --scheduler-name default-scheduler --scheduler-name kerf-scheduler --leader-elect \\
+    --extender-url https://10.96.0.44:9444/scheduler --lease kube-system/kube-scheduler";
 
 /// How the scheduler reaches the extender.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The name that pods give in `spec.schedulerName`; a policy's `schedulerName` must be the same. Several may be given: the
     /// cluster's own scheduler takes kerf-scheduler too, for pods that were made when there was one of that name.
     #[arg(long = "scheduler-name", default_value = SCHEDULER, value_parser = scheduler_name)]
     scheduler_names: Vec<String>,
-    /// The namespace that kerf is installed in.
-    #[arg(long, default_value = NAMESPACE, value_parser = namespace)]
-    namespace: String,
+    #[command(flatten)]
+    kerf: KerfNamespace,
     /// The extender's address, with the verbs' path. Without it the Service's name, as pods call it; a scheduler in the host's
     /// network takes its cluster IP.
     #[arg(long, value_parser = extender_url)]
@@ -49,7 +58,7 @@ impl Default for Args {
     fn default() -> Self {
         Self {
             scheduler_names: vec![SCHEDULER.to_owned()],
-            namespace: NAMESPACE.to_owned(),
+            kerf: KerfNamespace::default(),
             extender_url: None,
             tls_dir: PathBuf::from(TLS_DIR),
             kubeconfig: None,
@@ -62,7 +71,8 @@ impl Default for Args {
 impl Args {
     /// Those of a second scheduler of this name beside kerf in this namespace, as the chart has them.
     pub(crate) fn of_a_second_one(name: &str, namespace: &str) -> Self {
-        Self { scheduler_names: vec![name.to_owned()], namespace: namespace.to_owned(), ..Self::default() }
+        let kerf = KerfNamespace { name: namespace.to_owned() };
+        Self { scheduler_names: vec![name.to_owned()], kerf, ..Self::default() }
     }
 
     /// Those of the cluster's own scheduler, as the chart's `ConfigMap` `kerf-main-scheduler` has it.
@@ -79,18 +89,6 @@ impl Args {
             ..Self::default()
         }
     }
-}
-
-/// A name as namespaces have it (RFC 1123).
-fn namespace(text: &str) -> Result<String, String> {
-    let is_inside = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
-    let is_label = (1..=63).contains(&text.len()) && text.chars().all(is_inside) && !text.starts_with('-');
-    let is_label = is_label && !text.ends_with('-');
-    is_label.then(|| text.to_owned()).ok_or_else(|| {
-        format!(
-            "{text:?} is no name of a namespace; write lower-case letters, digits and -, at most 63 of them"
-        )
-    })
 }
 
 /// A scheduler's name. Kubernetes itself takes any but none.
@@ -124,17 +122,15 @@ fn distinct(args: &Args) -> Result<(), String> {
 
 /// Prints the configuration.
 pub fn print(args: &Args) -> anyhow::Result<()> {
-    distinct(args).map_err(Error::msg)?;
-    let text = serde_saphyr::to_string(&configuration(args))?;
-    std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(())
+    distinct(args).map_err(InputError::Bad)?;
+    output::write(&serde_saphyr::to_string(&configuration(args))?)
 }
 
 /// The document, as kube-scheduler's `kubescheduler.config.k8s.io/v1` wants it.
 pub(crate) fn configuration(args: &Args) -> Value {
-    let url = || format!("https://kerf-extender.{}.svc:9444/scheduler", args.namespace);
+    let url = || format!("https://kerf-extender.{}.svc:9444/scheduler", args.kerf.name);
     let lease = args.lease.clone().unwrap_or_else(|| NamespacedName {
-        namespace: args.namespace.clone(),
+        namespace: args.kerf.name.clone(),
         name: args.scheduler_names.first().cloned().unwrap_or_default(),
     });
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
@@ -213,7 +209,7 @@ mod tests {
             &[
                 "--extender-url=https://[fd00::44]:9444/scheduler",
                 "--scheduler-name=My_Own",
-                "--namespace=gpu-1",
+                "--kerf-namespace=gpu-1",
             ][..],
             &["--scheduler-name=a", "--scheduler-name=b"],
         ] {
@@ -224,9 +220,9 @@ mod tests {
             (&["--extender-url=nonsense"], "write it like https://"),
             (&["--extender-url=http://10.96.0.44:9444/scheduler"], "write it like https://"),
             (&["--extender-url=https://10.96.0.44:9444"], "write it like https://"),
-            (&["--namespace="], "write lower-case letters"),
-            (&["--namespace=A B"], "write lower-case letters"),
-            (&["--namespace=-a"], "write lower-case letters"),
+            (&["--kerf-namespace="], "write lower-case letters"),
+            (&["--kerf-namespace=A B"], "write lower-case letters"),
+            (&["--kerf-namespace=-a"], "write lower-case letters"),
             (&["--scheduler-name="], "write one word"),
             (&["--scheduler-name=a b"], "write one word"),
             (&["--scheduler-name=a", "--scheduler-name=a"], "kube-scheduler takes a name once"),

@@ -313,3 +313,49 @@ fn each_template_of_an_object_is_tested_by_its_path() {
     assert!(!good);
     insta::assert_snapshot!(text);
 }
+
+/// What a command prints for programs.
+fn json(args: &[&str]) -> Value {
+    let output = kerf(&root(), &[args, &["-o", "json"]].concat());
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn programs_read_what_people_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(at("bad.yaml"), BAD).unwrap();
+    let checked = json(&["check", "-f", "policies/default.yaml", &at("bad.yaml"), "policies/README.md"]);
+    assert_eq!(checked["good"], false);
+    let paths = checked["paths"].as_array().unwrap();
+    let goods: Vec<&Value> = paths.iter().map(|path| &path["good"]).collect();
+    assert_eq!(goods, [true, false, true]);
+    assert_eq!(paths[0]["policies"][0]["kind"], "GpuPolicy");
+    assert_eq!(paths[1]["problems"][0]["severity"], "error");
+    assert!(paths[2]["skipped"][0]["why"].as_str().unwrap().contains("does not end in"));
+
+    std::fs::write(at("pods.yaml"), PODS).unwrap();
+    let explained = json(&["explain", "-f", &at("pods.yaml"), "--policies", "policies"]);
+    let outcomes: Vec<&Value> =
+        explained["pods"].as_array().unwrap().iter().map(|pod| &pod["outcome"]).collect();
+    assert_eq!(outcomes, ["served", "served", "served", "untouched"]);
+    assert_eq!(explained["pods"][0]["request"]["containers"][0]["name"], "main");
+
+    let tested = json(&["test", "-f", "policies/tests/default", "--policies", "policies"]);
+    assert_eq!(tested["good"], true);
+    assert!(tested["cases"].as_array().unwrap().iter().all(|case| case["result"] == "ok"), "{tested:#}");
+}
+
+#[test]
+fn a_policy_is_checked_from_standard_input() {
+    use std::io::Write as _;
+    let mut kerf = Command::new(env!("CARGO_BIN_EXE_kerf"));
+    kerf.args(["policy", "check", "-f", "-"]).stdin(std::process::Stdio::piped());
+    let mut kerf =
+        kerf.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    kerf.stdin.take().unwrap().write_all(BAD.as_bytes()).unwrap();
+    let output = kerf.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.starts_with("standard input:"), "{text}");
+}

@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_nodes_layout_is_told_by_the_reasons_of_its_condition() {
-        let conditions = include_str!("../../docs/plugin-layouts.md");
+        let conditions = include_str!("../../docs/reference/plugin-layouts.md");
         let rows = ["| True | `", "| Unknown | `", "| False | `"];
         let rows = conditions.lines().filter_map(|line| rows.iter().find_map(|row| line.strip_prefix(row)));
         let reasons = rows.filter_map(|row| Some(format!("Layout{}", row.split_once('`')?.0)));

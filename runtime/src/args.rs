@@ -1,7 +1,7 @@
 //! Flag groups that the programs flatten into their own.
 
 use clap::{Args, ValueEnum};
-use kube::config::KubeconfigError;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -51,52 +51,40 @@ pub enum ClientError {
     Client(#[from] kube::Error),
 }
 
-/// How a command of a user's finds the API server, of which a kubeconfig may have several.
-#[derive(Debug, Clone, Args)]
-pub struct ContextArgs {
-    /// The kubeconfig's context; without it the current one.
-    #[arg(long)]
-    context: Option<String>,
-    #[command(flatten)]
-    client: ClientArgs,
-}
-
-impl ContextArgs {
-    /// How the API server is reached.
-    pub async fn config(&self) -> Result<kube::Config, ClientError> {
-        self.client.config_in(self.context.as_deref()).await
-    }
-}
-
 impl ClientArgs {
     /// A client for the API server.
     pub async fn client(&self) -> Result<kube::Client, ClientError> {
-        Ok(client(self.config_in(None).await?)?)
+        Ok(client(self.config().await?)?)
+    }
+
+    /// How the API server is reached: by the current context, or by the pod's service account.
+    pub async fn config(&self) -> Result<kube::Config, ClientError> {
+        if self.kubeconfig.is_some() {
+            return Ok(
+                kube::Config::from_custom_kubeconfig(self.read()?, &KubeConfigOptions::default()).await?
+            );
+        }
+        self.are_whole()?;
+        Ok(kube::Config::infer().await?)
+    }
+
+    /// The files, as one.
+    pub fn read(&self) -> Result<Kubeconfig, KubeconfigError> {
+        self.are_whole()?;
+        self.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from)
+    }
+
+    fn are_whole(&self) -> Result<(), KubeconfigError> {
+        self.files().iter().try_for_each(|path| whole(path))
     }
 
     /// The files that are read.
-    fn kubeconfigs(&self) -> Vec<PathBuf> {
+    fn files(&self) -> Vec<PathBuf> {
         match (&self.kubeconfig, std::env::var_os("KUBECONFIG")) {
             (Some(path), _) => vec![path.clone()],
             (None, Some(list)) => std::env::split_paths(&list).collect(),
             (None, None) => std::env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect(),
         }
-    }
-
-    async fn config_in(&self, context: Option<&str>) -> Result<kube::Config, ClientError> {
-        let options = kube::config::KubeConfigOptions {
-            context: context.map(str::to_owned),
-            ..kube::config::KubeConfigOptions::default()
-        };
-        self.kubeconfigs().iter().try_for_each(|path| whole(path))?;
-        Ok(match &self.kubeconfig {
-            Some(path) => {
-                let kubeconfig = kube::config::Kubeconfig::read_from(path)?;
-                kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?
-            }
-            None if context.is_some() => kube::Config::from_kubeconfig(&options).await?,
-            None => kube::Config::infer().await?,
-        })
     }
 }
 

@@ -234,7 +234,10 @@ fn the_scheduler_gets_what_kerf_prints() {
         "v1 ConfigMap kerf-scheduler-config",
         "config.yaml",
     );
-    assert!(second == printed(&["--namespace", "gpu", "--scheduler-name", "mine"]), "kerf prints another");
+    assert!(
+        second == printed(&["--kerf-namespace", "gpu", "--scheduler-name", "mine"]),
+        "kerf prints another"
+    );
     let main = installed("kerf-system", SETS[0].2, "v1 ConfigMap kerf-main-scheduler", "scheduler.yaml");
     let flags = "--scheduler-name default-scheduler --scheduler-name kerf-scheduler --lease kube-system/kube-scheduler \
                  --tls-dir /etc/kubernetes/kerf --kubeconfig /etc/kubernetes/scheduler.conf \

@@ -294,10 +294,11 @@ async fn one_node_is_given_back(plane: &ControlPlane) -> anyhow::Result<()> {
         output = kerf.output() => output?,
         error = Box::pin(play_node(plane)) => return error,
     };
-    let said = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    let (said, remedies) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "{said}{remedies}");
+    ensure!(said.ends_with("node ours is kerf's no more\n"), "{said}");
     let command = "kubectl label node ours nvidia.com/gpu.deploy.device-plugin-\n";
-    ensure!(said.ends_with(command), "{said}");
+    ensure!(remedies.ends_with(command), "{remedies}");
     ensure!(!exists(plane, &["gpunode/ours"]).await?, "the GpuNode is there");
     ensure!(!exists(plane, &["jobs", "-n", NAMESPACE]).await?, "its Job is left");
     ensure!(exists(plane, &["mutatingwebhookconfiguration", "kerf"]).await?, "the webhook is asked no more");

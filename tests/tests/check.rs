@@ -137,7 +137,7 @@ async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is
     })?;
     says(
         &check(&old, &["--pre"])?,
-        2,
+        3,
         &[
             "✗ the client certificate in the kubeconfig ended at 2021-01-01T00:00:00Z",
             "fetch a new kubeconfig",
@@ -146,7 +146,7 @@ async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is
     let token = changed(plane.kubeconfig(), "token.yaml", |document| {
         document["users"][0]["user"] = json!({"token": "none"});
     })?;
-    says(&check(&token, &[])?, 2, &["✗ the API server does not accept the user of the kubeconfig"]);
+    says(&check(&token, &[])?, 3, &["✗ the API server does not accept the user of the kubeconfig"]);
     let other = kerf_tests::control_plane::Authority::new("another")?;
     let stranger = changed(plane.kubeconfig(), "stranger.yaml", |document| {
         document["clusters"][0]["cluster"]["certificate-authority-data"] =
@@ -154,22 +154,22 @@ async fn an_empty_cluster_can_have_kerf_and_an_old_kubeconfig_is_told_by_what_is
     })?;
     says(
         &check(&stranger, &[])?,
-        2,
+        3,
         &["shows a certificate that the kubeconfig's authority has not signed", "the cluster was made anew"],
     );
     let gone = changed(plane.kubeconfig(), "gone.yaml", |document| {
         document["clusters"][0]["cluster"]["server"] = json!("https://127.0.0.1:1");
     })?;
-    says(&check(&gone, &[])?, 2, &["✗ https://127.0.0.1:1/ does not answer"]);
+    says(&check(&gone, &[])?, 3, &["✗ https://127.0.0.1:1/ does not answer"]);
     for command in [&["explain", "web"][..], &["nodes"], &["release", "n"]] {
-        says(&kerf(&gone, command)?, 1, &["https://127.0.0.1:1/ does not answer", "fetch a new kubeconfig"]);
+        says(&kerf(&gone, command)?, 3, &["https://127.0.0.1:1/ does not answer", "fetch a new kubeconfig"]);
     }
     says(
         &check(plane.kubeconfig(), &["--context", "prod"])?,
-        2,
+        3,
         &["✗ the kubeconfig has no context \"prod\"", "kubectl config get-contexts"],
     );
-    says(&check(&plane.dir().join("none.yaml"), &[])?, 2, &["none.yaml"]);
+    says(&check(&plane.dir().join("none.yaml"), &[])?, 3, &["none.yaml"]);
     says(&check(plane.kubeconfig(), &["--wait", "soon"])?, 2, &["--wait"]);
     plane.stop().await
 }

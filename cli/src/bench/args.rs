@@ -1,36 +1,80 @@
 //! The flags of `kerf bench`.
 
 use super::Technology;
+use crate::completion::values;
+use crate::connection::Connection;
+use crate::duration::positive;
+use crate::input::Files;
+use crate::output::Format;
 use clap::{Args, ValueEnum};
-use jiff::SignedDuration;
+use clap_complete::ArgValueCandidates;
 use kerf_core::units::ComputePercent;
-use kerf_runtime::args::ContextArgs;
 use std::path::PathBuf;
 use std::time::Duration;
+
+const SHARING: &str = "\
+Examples:
+  # The detector of the reference comparison, under every way of sharing that the cluster's GPUs offer
+  kerf bench sharing --image registry.example/torch:2
+
+  # A language model under two of them
+  kerf bench sharing --image registry.example/torch:2 --workload llm --copies 1,7 --technologies mps,time-slicing
+
+  # Any program
+  kerf bench sharing --image python:3 --workload command -- sleep 0.1";
+
+const PROFILE: &str = "\
+Examples:
+  # What a running pod does to a GPU
+  kerf bench profile serving-7d4b9 -n team
+
+  # The same of a manifest
+  kerf bench profile -f pod.yaml --memory 10Gi";
+
+const NEIGHBOURS: &str = "\
+Examples:
+  # Whether a noisy neighbour is felt, for two profiles
+  kerf bench neighbours --image registry.example/torch:2 --profiles 1g.10gb,2g.20gb";
+
+const REPORT: &str = "\
+Examples:
+  # Two runs as one table and one picture
+  kerf bench report -f mps/results.json -f limited/results.json --output-directory all";
 
 /// Which cluster, and how clients run and are measured there.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
-    #[command(flatten)]
-    pub client: ContextArgs,
-    /// The namespace in which Deployments and a ConfigMap are made, and removed at the end.
-    #[arg(short, long, default_value = "default")]
-    pub namespace: String,
-    /// The GPU, by its UUID; without it one that nobody has anything of.
-    #[arg(long, value_name = "UUID")]
+    /// The namespace in which Deployments and a ConfigMap are made, and removed at the end. The default is the context's.
+    #[arg(short, long, add = ArgValueCandidates::new(values::namespaces))]
+    pub namespace: Option<String>,
+    /// The GPU, by its UUID. The default is one that nobody has anything of.
+    #[arg(long, value_name = "UUID", add = ArgValueCandidates::new(values::gpus))]
     pub gpu: Option<String>,
     /// How long each copy runs before it counts as warm.
-    #[arg(long, default_value = "10s", value_parser = duration, value_name = "TIME")]
+    #[arg(long, default_value = "10s", value_parser = positive, value_name = "DURATION")]
     pub warm_up: Duration,
     /// How long to measure at least, while all copies are warm.
-    #[arg(long, default_value = "20s", value_parser = duration, value_name = "TIME")]
+    #[arg(long, default_value = "20s", value_parser = positive, value_name = "DURATION")]
     pub measure: Duration,
     /// How long the copies of a point may take until all run: images are pulled in this time.
-    #[arg(long, default_value = "10m", value_parser = duration, value_name = "TIME")]
+    #[arg(long, default_value = "10m", value_parser = positive, value_name = "DURATION")]
     pub start_within: Duration,
-    /// Where the results are written.
-    #[arg(short, long, value_name = "DIR", default_value = "kerf-sharing")]
-    pub out: PathBuf,
+    #[command(flatten)]
+    pub results: ResultArgs,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+/// Where results go.
+#[derive(Debug, Clone, Args)]
+pub struct ResultArgs {
+    /// Where all results are written.
+    #[arg(long = "output-directory", alias = "out", value_name = "DIR", default_value = "kerf-sharing")]
+    pub folder: PathBuf,
+    /// The form in which the figures are printed.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,
+        value_parser = Format::parser(&[]))]
+    pub output: Format,
 }
 
 /// The client's pods.
@@ -57,6 +101,7 @@ pub struct PodArgs {
 
 /// `kerf bench sharing`.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = SHARING)]
 pub struct SharingArgs {
     #[command(flatten)]
     pub run: RunArgs,
@@ -82,13 +127,14 @@ pub struct SharingArgs {
 
 /// `kerf bench profile`.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = PROFILE)]
 pub struct ProfileArgs {
     /// The pod in the cluster whose spec is taken.
-    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    #[arg(required_unless_present = "filename", conflicts_with = "filename", add = ArgValueCandidates::new(values::pods))]
     pub pod: Option<String>,
-    /// The pod's manifest.
-    #[arg(short, long)]
-    pub file: Option<PathBuf>,
+    /// The pod's manifest; `-` for standard input.
+    #[arg(short, long, alias = "file", value_name = "FILE")]
+    pub filename: Option<PathBuf>,
     /// The container that asks for the GPU, and whose log has the client's lines; needed where the pod has several.
     #[arg(short, long)]
     pub container: Option<String>,
@@ -104,6 +150,7 @@ pub struct ProfileArgs {
 
 /// `kerf bench neighbours`.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = NEIGHBOURS)]
 pub struct NeighboursArgs {
     #[command(flatten)]
     pub run: RunArgs,
@@ -119,13 +166,12 @@ pub struct NeighboursArgs {
 
 /// `kerf bench report`.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = REPORT)]
 pub struct ReportArgs {
-    /// The `results.json` of each run.
-    #[arg(required = true, value_name = "FILE")]
-    pub results: Vec<PathBuf>,
-    /// Where the whole is written.
-    #[arg(short, long, value_name = "DIR", default_value = "kerf-sharing")]
-    pub out: PathBuf,
+    #[command(flatten)]
+    pub files: Files,
+    #[command(flatten)]
+    pub results: ResultArgs,
 }
 
 /// What is kept busy: `deploy/examples/sharing/client/workloads.py`.
@@ -151,13 +197,6 @@ impl WorkloadName {
             Self::Command => "command",
         }
     }
-}
-
-/// A time as people write it.
-fn duration(text: &str) -> Result<Duration, String> {
-    let refused = || format!("{text:?} is no time; write it like 10s, 500ms or 2m");
-    let read: SignedDuration = text.parse().map_err(|_| refused())?;
-    Duration::try_from(read).map_err(|_| refused())
 }
 
 fn percent(text: &str) -> Result<ComputePercent, String> {

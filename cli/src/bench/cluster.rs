@@ -4,7 +4,7 @@ use super::args::RunArgs;
 use super::objects;
 use super::plan::Node;
 use super::subject::Subject;
-use crate::check::connect;
+use crate::failure::NotFound;
 use anyhow::Context as _;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -37,9 +37,10 @@ pub struct Cluster {
 impl Cluster {
     /// Connects.
     pub async fn connect(args: &RunArgs) -> anyhow::Result<Self> {
-        let client = connect::reach(&args.client).await?;
+        let client = args.connection.client().await?;
+        let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
         let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string().to_lowercase();
-        Ok(Self { client, namespace: args.namespace.clone(), run: format!("{now}-{}", std::process::id()) })
+        Ok(Self { client, namespace, run: format!("{now}-{}", std::process::id()) })
     }
 
     fn api<K>(&self) -> Api<K>
@@ -47,6 +48,13 @@ impl Cluster {
         K: kube::Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// A pod of the namespace by its name.
+    pub async fn pod(&self, name: &str) -> anyhow::Result<Pod> {
+        let found = self.pods().get_opt(name).await.with_context(|| format!("failed to read pod {name}"))?;
+        let what = || format!("there is no pod {name} in namespace {}", self.namespace);
+        Ok(found.ok_or_else(|| NotFound::new(what(), "-n names another namespace"))?)
     }
 
     /// Pods of the namespace.

@@ -8,6 +8,9 @@ use super::plan::{Planned, Target};
 use super::subject::{self, Subject};
 use super::trial::{Group, Times, Trial, TrialError, trial};
 use super::{Gpu, Point, granted, objects};
+use crate::counted::counted;
+use crate::failure;
+use crate::input::{self, InputError};
 use anyhow::Context as _;
 use kerf_core::kind::Kind;
 use kerf_core::units::ComputePercent;
@@ -22,17 +25,15 @@ pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
 
 /// The client as its flags say.
 pub fn client(pods: &PodArgs, run: &RunArgs) -> anyhow::Result<Subject> {
-    let template = pods.template.as_ref().map(|path| {
-        std::fs::read_to_string(path)
-            .with_context(|| format!("--template {}: failed to read", path.display()))
-    });
-    Ok(subject::client(pods, template.transpose()?.as_deref(), run.warm_up)?)
+    let template = pods.template.as_deref().map(input::read).transpose().context("--template")?;
+    let client = subject::client(pods, template.as_deref(), run.warm_up);
+    Ok(client.map_err(|error| InputError::Bad(failure::told(&error.into())))?)
 }
 
 /// The folder for the results, made before anything is measured.
 pub fn prepare(out: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(out)
-        .with_context(|| format!("--out {}: failed to make the folder", out.display()))
+        .with_context(|| format!("--output-directory {}: failed to make the folder", out.display()))
 }
 
 /// Writes one of the results.
@@ -76,7 +77,7 @@ pub async fn point(
     times: Times,
 ) -> Result<(Point, Trial), TrialError> {
     let Planned { technology, copies, .. } = planned;
-    eprintln!("{technology}, {copies} {}", if *copies == 1 { "copy" } else { "copies" });
+    eprintln!("{technology}, {}", counted(*copies, "copy"));
     let name = format!("kerf-sharing-{technology}-{copies}");
     let asks = objects::asks(planned, &subject.container);
     let group = Group { name: &name, subject, asks: &asks, planned };

@@ -31,6 +31,7 @@ mod trial;
 mod window;
 
 use clap::Subcommand;
+pub use plan::PlanError;
 pub use results::{
     Failed, Figures, Fit, Forecast, Gpu, LeftOut, Neighbour, NeighbourResults, Point, ProfileResults,
     Results, VERSION,
@@ -46,7 +47,7 @@ pub enum Command {
     Profile(args::ProfileArgs),
     /// Measure a workload in MIG instances, alone and beside a noisy neighbour on the same GPU.
     Neighbours(args::NeighboursArgs),
-    /// Put several runs of `sharing` into one table and one picture.
+    /// Put the `results.json` of several runs of `sharing` into one table and one picture.
     Report(args::ReportArgs),
 }
 

@@ -6,12 +6,13 @@ use super::plan::{self, Planned, Target};
 use super::subject::Subject;
 use super::trial::{Group, Trial, TrialError, trial};
 use super::{Neighbour, NeighbourResults, Technology, VERSION, measure, sensors, table};
+use crate::counted::counted;
+use crate::output::{self, Format, Report};
 use anyhow::{Context as _, bail};
 use kerf_core::keys;
 use kerf_core::kind::{IsolationClass, Kind};
 use kerf_core::mig::{ComputeProfile, Profile};
 use std::collections::BTreeMap;
-use std::io::Write as _;
 
 /// Measures, prints and writes.
 pub fn run(args: &NeighboursArgs) -> anyhow::Result<()> {
@@ -27,7 +28,7 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
     };
     let noise = PodArgs { workload: args.neighbour, command, ..args.pods.clone() };
     let noise = measure::client(&noise, &args.run).context("--neighbour")?;
-    measure::prepare(&args.run.out)?;
+    measure::prepare(&args.run.results.folder)?;
     let cluster = Cluster::connect(&args.run).await?;
     let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
     let target = free.into_iter().find(|target| target.gpu.kinds.contains(&Kind::Mig)).context(
@@ -66,7 +67,10 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
     match results.failed.len() {
         0 => Ok(()),
         failed => {
-            bail!("{failed} of {} profiles could not be measured; they are named above", profiles.len())
+            bail!(
+                "{failed} of {} could not be measured; each is named above",
+                counted(profiles.len(), "profile")
+            )
         }
     }
 }
@@ -173,20 +177,17 @@ impl Pair<'_> {
 }
 
 fn publish(results: &NeighbourResults, sensors: &str, args: &NeighboursArgs) -> anyhow::Result<()> {
-    let out = &args.run.out;
+    let out = &args.run.results.folder;
     measure::write(out, "neighbours.json", &(serde_json::to_string_pretty(results)? + "\n"))?;
-    let rows = table::neighbours(&results.rows);
-    measure::write(out, "neighbours.md", &rows.markdown())?;
+    measure::write(out, "neighbours.md", &table::neighbours(&results.rows).markdown())?;
     measure::write(out, "sensors.csv", sensors)?;
-    let failed: Vec<String> =
-        results.failed.iter().map(|(name, why)| format!("failed: {name}: {why}")).collect();
-    let text = format!("{}\n{}", rows.text(), failed.join("\n"));
-    let mut stdout = std::io::stdout().lock();
-    writeln!(
-        stdout,
-        "{}\n\nin {}: neighbours.json, neighbours.md, sensors.csv",
-        text.trim_end(),
-        out.display()
-    )?;
-    Ok(())
+    eprintln!("in {}: neighbours.json, neighbours.md, sensors.csv", out.display());
+    output::print(results, args.run.results.output)
+}
+
+impl Report for NeighbourResults {
+    fn text(&self, _format: Format) -> String {
+        let failed = self.failed.iter().map(|(name, why)| format!("failed: {name}: {why}"));
+        table::neighbours(&self.rows).text() + &output::lines(failed)
+    }
 }

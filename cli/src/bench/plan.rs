@@ -1,6 +1,7 @@
 //! What is to be measured, and on which GPU: decided from the cluster's `GpuNodes`. No I/O.
 
 use super::{LeftOut, Technology};
+use crate::counted::counted;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::inventory::{GpuInventory, NodeInventory};
 use kerf_core::kind::Kind;
@@ -214,7 +215,7 @@ fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -
         return Ok(point(size, None));
     }
     if let Some(most) = gpu.mps_shares.filter(|most| copies > *most) {
-        return Err(format!("the GPU's MPS server takes {most} clients"));
+        return Err(format!("the GPU's MPS server takes {}", counted(most, "client")));
     }
     let percent = gpu.rule.mps.memory_percent.percent();
     let threads = threads(percent, copies);

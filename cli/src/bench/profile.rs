@@ -5,6 +5,9 @@ use super::cluster::Cluster;
 use super::plan::{self, Planned, Wanted};
 use super::subject;
 use super::{Fit, ProfileResults, Technology, VERSION, forecast, measure, table};
+use crate::counted::counted;
+use crate::input::{self, InputError};
+use crate::output::{self, Format, Report};
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kerf_core::kind::{IsolationClass, Kind};
@@ -12,8 +15,9 @@ use kerf_core::mig::{MigTable, catalog};
 use kerf_core::quantity::parse_size;
 use kerf_core::sharing::{self, Share, Supply, SwitchingCost, Target, Wish, predict_copies, recommend};
 use kerf_core::units::{ComputePercent, SizeGb};
-use std::io::Write as _;
+use serde::Serialize;
 use std::num::NonZeroU32;
+use std::path::Path;
 
 /// The most copies that are predicted, and by default run.
 const MOST: u32 = 7;
@@ -25,16 +29,9 @@ pub fn run(args: &ProfileArgs) -> anyhow::Result<()> {
 
 async fn measure_pod(args: &ProfileArgs) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&args.run).await?;
-    let pod = match (&args.file, &args.pod) {
-        (Some(file), _) => {
-            let text = std::fs::read_to_string(file)
-                .with_context(|| format!("failed to read {}", file.display()))?;
-            serde_saphyr::from_str::<Pod>(&text)
-                .with_context(|| format!("{}: it is no Pod", file.display()))?
-        }
-        (None, Some(name)) => cluster.pods().get_opt(name).await?.with_context(|| {
-            format!("there is no pod {name} in namespace {}; -n names another", args.run.namespace)
-        })?,
+    let pod = match (&args.filename, &args.pod) {
+        (Some(file), _) => manifest(file)?,
+        (None, Some(name)) => cluster.pod(name).await?,
         (None, None) => bail!("write a pod's name, or -f FILE"),
     };
     let asked = subject::asked(&pod, args.container.as_deref());
@@ -43,7 +40,7 @@ async fn measure_pod(args: &ProfileArgs) -> anyhow::Result<()> {
         None => asked.context("the pod does not say how much GPU memory it asks for; say it by --memory")?,
     };
     let subject = subject::pod(pod, args.container.as_deref())?;
-    measure::prepare(&args.run.out)?;
+    measure::prepare(&args.run.results.folder)?;
     let points = points(args, size, &cluster).await?;
     let mut results = Vec::new();
     let mut gpu = None;
@@ -63,9 +60,31 @@ async fn measure_pod(args: &ProfileArgs) -> anyhow::Result<()> {
     let gpu = gpu.context("nothing was measured")?;
     let (version, at, workload) = (VERSION, measure::now(), fit.workload);
     let results = ProfileResults { version, at, gpu, points: results, workload, advice };
-    measure::write(&args.run.out, "profile.json", &(serde_json::to_string_pretty(&results)? + "\n"))?;
-    writeln!(std::io::stdout().lock(), "{text}\n\nin {}: profile.json", args.run.out.display())?;
-    Ok(())
+    let out = &args.run.results.folder;
+    measure::write(out, "profile.json", &(serde_json::to_string_pretty(&results)? + "\n"))?;
+    eprintln!("in {}: profile.json", out.display());
+    output::print(&Said { results, text }, args.run.results.output)
+}
+
+/// The results with what is said of them.
+#[derive(Serialize)]
+struct Said {
+    #[serde(flatten)]
+    results: ProfileResults,
+    #[serde(skip)]
+    text: String,
+}
+
+impl Report for Said {
+    fn text(&self, _format: Format) -> String {
+        format!("{}\n", self.text)
+    }
+}
+
+fn manifest(file: &Path) -> Result<Pod, InputError> {
+    serde_saphyr::from_str(&input::read(file)?).map_err(|error| {
+        InputError::Bad(format!("{}: it is no Pod: {}", input::place(file), error.without_snippet()))
+    })
 }
 
 /// One copy, and as many as there is room for.
@@ -110,8 +129,8 @@ fn say(fit: &Fit, size: SizeGb, planned: &Planned) -> (String, Option<sharing::A
     let advice = recommend(&wish, &supply);
     let told = match &advice {
         Ok(advice) => format!(
-            "advice, where memory must be fenced: {} copies by {}, {:.2} turns a second together",
-            advice.tenants,
+            "advice, where memory must be fenced: {} by {}, {:.2} turns a second together",
+            counted(advice.tenants.get(), "copy"),
             advice.technology.kind(),
             advice.throughput.per_second()
         ),

@@ -1,19 +1,20 @@
 //! Results as they are shown and kept: the model beside them, tables, the picture.
 
+use super::args::ResultArgs;
 use super::{Fit, Results, forecast, measure, picture, table};
-use anyhow::Context as _;
+use crate::input::{self, InputError};
+use crate::output::{self, Format, Report};
 use kerf_core::mig::MigTable;
-use std::io::Write as _;
 use std::path::Path;
 
 /// The name of the results in their folder.
 pub const RESULTS: &str = "results.json";
 
 /// Results that were written before.
-pub fn read(path: &Path) -> anyhow::Result<Results> {
-    let text = std::fs::read(path).with_context(|| format!("failed to read {}", path.display()))?;
-    serde_json::from_slice(&text)
-        .with_context(|| format!("{} is no {RESULTS} of this version", path.display()))
+pub fn read(path: &Path) -> Result<Results, InputError> {
+    serde_json::from_str(&input::read(path)?).map_err(|error| {
+        InputError::Bad(format!("{} is no {RESULTS} of this version: {error}", input::place(path)))
+    })
 }
 
 /// Fits the model, and lets it predict. `table` has the profiles of the MIG instances, if there were any.
@@ -36,22 +37,26 @@ pub fn conclude(results: &mut Results, table: &MigTable, earlier: Option<&Fit>) 
     }
 }
 
-/// Writes everything but the sensors, and prints the tables.
-pub fn publish(results: &Results, out: &Path) -> anyhow::Result<()> {
+/// Writes everything but the sensors, and prints the figures.
+pub fn publish(results: &Results, to: &ResultArgs) -> anyhow::Result<()> {
+    let out = &to.folder;
     measure::write(out, RESULTS, &(serde_json::to_string_pretty(results)? + "\n"))?;
     measure::write(out, "results.md", &table::document(results))?;
     let models: Vec<&str> =
         results.gpus.iter().map(|gpu| gpu.product.as_deref().unwrap_or(&gpu.model)).collect();
     let title = format!("{} on {}", results.workload, models.join(" and "));
     measure::write(out, "sharing.svg", &picture::picture(&title, &results.points))?;
-    let mut text = table::points(results).text();
-    if !results.forecasts.is_empty() {
-        text = text + "\n" + &table::forecasts(&results.forecasts).text();
+    eprintln!("written to {}", out.display());
+    output::print(results, to.output)
+}
+
+impl Report for Results {
+    fn text(&self, _format: Format) -> String {
+        let mut text = table::points(self).text();
+        if !self.forecasts.is_empty() {
+            text = text + "\n" + &table::forecasts(&self.forecasts).text();
+        }
+        let missing = output::lines(table::missing(self));
+        if missing.is_empty() { text } else { text + "\n" + &missing }
     }
-    for line in table::missing(results) {
-        text = text + "\n" + &line;
-    }
-    let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{}\n\nwritten to {}", text.trim_end(), out.display())?;
-    Ok(())
 }

@@ -3,20 +3,22 @@
 
 use super::args::ReportArgs;
 use super::{Results, measure, publish};
+use crate::counted::counted;
+use crate::input;
 use anyhow::{Context as _, bail};
 use kerf_core::mig::MigTable;
 
 /// Reads, joins and publishes.
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
-    let (first, others) = args.results.split_first().context("there are no results")?;
+    let (first, others) = args.files.paths().split_first().context("there are no results")?;
     let mut joined = publish::read(first)?;
     for path in others {
         join(&mut joined, publish::read(path)?)
-            .with_context(|| format!("{} cannot be joined", path.display()))?;
+            .with_context(|| format!("{} cannot be joined", input::place(path)))?;
     }
     finish(&mut joined);
-    measure::prepare(&args.out)?;
-    publish::publish(&joined, &args.out)
+    measure::prepare(&args.results.folder)?;
+    publish::publish(&joined, &args.results)
 }
 
 /// Adds a run's points. What both have measured is no one's.
@@ -31,7 +33,7 @@ fn join(all: &mut Results, run: Results) -> anyhow::Result<()> {
         let same =
             |known: &super::Point| (known.technology, known.copies) == (point.technology, point.copies);
         if all.points.iter().any(same) {
-            bail!("{} with {} copies was measured before", point.technology, point.copies);
+            bail!("{} with {} was measured before", point.technology, counted(point.copies, "copy"));
         }
         all.points.push(point);
     }

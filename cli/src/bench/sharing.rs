@@ -7,6 +7,7 @@ use super::plan::{self, Plan, Planned, Wanted};
 use super::subject::Subject;
 use super::trial::TrialError;
 use super::{Failed, Fit, Results, Technology, VERSION, publish, sensors, table};
+use crate::counted::counted;
 use anyhow::{Context as _, bail, ensure};
 use kerf_core::mig::MigTable;
 use kerf_core::quantity::parse_size;
@@ -28,7 +29,7 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     let subject = measure::client(&args.pods, &args.run)?;
     let size = parse_size(&args.memory).context("--memory")?;
     let earlier = args.fit.as_deref().map(Earlier::read).transpose()?;
-    measure::prepare(&args.run.out)?;
+    measure::prepare(&args.run.results.folder)?;
     let cluster = Cluster::connect(&args.run).await?;
     let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
     let technologies = sorted(&args.technologies);
@@ -47,13 +48,15 @@ async fn measure_all(args: &SharingArgs) -> anyhow::Result<()> {
     let work = measure_points(&cluster, &subject, &points, args, &mut record);
     let worked = measure::leaving_nothing(&cluster, work).await;
     publish::conclude(&mut record.results, &record.table, earlier.as_ref().map(|earlier| &earlier.fit));
-    let published = measure::write(&args.run.out, "sensors.csv", &record.sensors)
-        .and_then(|()| publish::publish(&record.results, &args.run.out));
+    let published = measure::write(&args.run.results.folder, "sensors.csv", &record.sensors)
+        .and_then(|()| publish::publish(&record.results, &args.run.results));
     worked?;
     published?;
     match record.results.failed.len() {
         0 => Ok(()),
-        failed => bail!("{failed} of {} points could not be measured; they are named above", points.len()),
+        failed => {
+            bail!("{failed} of {} could not be measured; each is named above", counted(points.len(), "point"))
+        }
     }
 }
 

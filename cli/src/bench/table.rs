@@ -1,6 +1,7 @@
 //! Tables, for people on standard output and in Markdown for documents. No I/O.
 
 use super::{Figures, Forecast, Neighbour, Point, Results, reference};
+use crate::counted::counted;
 use crate::gpu::columns::or_dash;
 use std::fmt::Write;
 
@@ -171,13 +172,14 @@ pub fn document(results: &Results) -> String {
 /// What there is no row of, and why.
 pub fn missing(results: &Results) -> Vec<String> {
     let left_out = results.left_out.iter().map(|left| match left.copies {
-        Some(copies) => format!("left out: {}, {copies} copies: {}", left.technology, left.reason),
+        Some(copies) => {
+            format!("left out: {}, {}: {}", left.technology, counted(copies, "copy"), left.reason)
+        }
         None => format!("left out: {}: {}", left.technology, left.reason),
     });
-    let failed = results
-        .failed
-        .iter()
-        .map(|failed| format!("failed: {}, {} copies: {}", failed.technology, failed.copies, failed.reason));
+    let failed = results.failed.iter().map(|failed| {
+        format!("failed: {}, {}: {}", failed.technology, counted(failed.copies, "copy"), failed.reason)
+    });
     let unfitted = results.fit_problem.iter().map(|problem| format!("no prediction: {problem}"));
     left_out.chain(failed).chain(unfitted).collect()
 }

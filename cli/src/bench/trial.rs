@@ -8,6 +8,7 @@ use super::plan::Planned;
 use super::pod_state::{self, PodState};
 use super::subject::Subject;
 use super::window::{Copy, NoTurns, Window};
+use crate::counted::counted;
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -301,7 +302,7 @@ impl<'w> Watch<'w> {
     async fn late(&self) -> TrialError {
         let waited = self.begun.elapsed();
         let Some((pod, copy)) = self.copies.iter().find(|(_, copy)| copy.told.start.is_none()) else {
-            let why = format!("{} of {} pods exist", self.copies.len(), self.wanted());
+            let why = format!("{} of {} exist", self.copies.len(), counted(self.wanted(), "pod"));
             let refusal = self.cluster.refusal(self.groups[0].name).await.ok().flatten();
             let context = refusal.map(|text| format!(": {text}")).unwrap_or_default();
             return TrialError::Late { waited, why, context };

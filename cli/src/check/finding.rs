@@ -70,16 +70,18 @@ impl fmt::Display for Group {
 }
 
 /// One line of a report. What is not good has a remedy by construction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What was found.
     pub what: String,
     /// How it is.
+    #[serde(flatten)]
     pub verdict: Verdict,
 }
 
 /// Whether something is as it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "verdict", rename_all = "lowercase")]
 pub enum Verdict {
     /// It is.
     Fine,
@@ -134,4 +136,4 @@ impl Finding {
 }
 
 /// What was found of each group that was looked at.
-pub type Report = Vec<(Group, Vec<Finding>)>;
+pub type Findings = Vec<(Group, Vec<Finding>)>;

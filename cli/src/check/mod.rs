@@ -2,14 +2,12 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `connect` | the way to the API server, and what is wrong with it |
 //! | `read` | asks the API server for all that is looked at |
 //! | `observed` | what was read, as plain data |
 //! | `judge` | what was read → findings; pure, a file a group |
 //! | `need`, `others`, `difference` | rights, other programs, documents: what is looked for; pure |
-//! | `report` | findings → text or JSON; pure |
+//! | `report` | findings as they are printed; pure |
 
-pub(crate) mod connect;
 mod difference;
 mod finding;
 mod judge;
@@ -19,20 +17,40 @@ pub(crate) mod others;
 mod read;
 mod report;
 
-use clap::{Args as ClapArgs, ValueEnum};
-use finding::Report;
-use jiff::SignedDuration;
-use kerf_runtime::args::ContextArgs;
-use std::io::Write;
-use std::process::ExitCode;
+pub(crate) use judge::versions;
+pub(crate) use observed::{Observed, Seen};
+pub(crate) use read::list;
+
+use crate::connection::{Connection, KerfNamespace};
+use crate::duration::positive;
+use crate::exit::Exit;
+use crate::output::{self, Format};
+use crate::progress::Wait;
+use clap::Args as ClapArgs;
+use finding::{Finding, Group};
+use report::Report;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+
+const EXAMPLES: &str = "\
+Examples:
+  # Can this cluster have kerf?
+  kerf check --pre
+
+  # Does kerf work here? Wait up to two minutes until it does
+  kerf check --wait 2m
+
+  # In a pipeline: only what is not well, and warnings fail too
+  kerf check --strict -o short
+
+  # What does not work, as programs read it
+  kerf check -o json | jq '.groups[].findings[] | select(.verdict == \"failure\")'";
 
 /// How often is looked again under `--wait`.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// What is checked, and how it is told.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Check whether kerf can be installed. Without it: whether it works.
     #[arg(long)]
@@ -41,61 +59,51 @@ pub struct Args {
     #[arg(long)]
     strict: bool,
     /// Look again until all is well, this long at most: `2m`.
-    #[arg(long, value_name = "DURATION")]
-    wait: Option<SignedDuration>,
-    /// `text` shows everything; `short` only what is not good, in ASCII; `json` everything, for programs.
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
-    /// The namespace that kerf is installed in.
-    #[arg(short, long, default_value = "kerf-system")]
-    namespace: String,
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
+    wait: Option<Duration>,
+    /// The form: `short` is only what is not good, in ASCII.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,
+        value_parser = Format::parser(&[Format::Short]))]
+    output: Format,
     #[command(flatten)]
-    client: ContextArgs,
+    kerf: KerfNamespace,
+    #[command(flatten)]
+    connection: Connection,
 }
 
-/// How findings are told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// Every line, grouped.
-    Text,
-    /// What is not good.
-    Short,
-    /// JSON.
-    Json,
-}
-
-/// Checks, prints, and says by its exit code whether all is well: 1 if not, 2 where no API server was reached.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+/// Checks, prints, and says by its exit whether all is well.
+pub fn run(args: &Args) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (report, reached) = runtime.block_on(settled(args));
-    let text = report::render(&report, args.output, args.strict);
-    std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(match (reached, report::is_good(&report, args.strict)) {
-        (false, _) => ExitCode::from(2),
-        (true, true) => ExitCode::SUCCESS,
-        (true, false) => ExitCode::FAILURE,
+    output::print(&report, args.output)?;
+    Ok(match (reached, report.good) {
+        (false, _) => Exit::Unreachable,
+        (true, true) => Exit::Done,
+        (true, false) => Exit::Failed,
     })
 }
 
 /// What is found, after waiting for all to be well where that is asked for; and whether the API server was reached.
 async fn settled(args: &Args) -> (Report, bool) {
-    let patience = args.wait.and_then(|wait| Duration::try_from(wait).ok()).unwrap_or_default();
-    let until = Instant::now() + patience;
+    let mut wait = Wait::new("all to be well", args.wait.unwrap_or_default()).every(LOOK);
     loop {
         let (report, reached) = Box::pin(look(args)).await;
-        if report::is_good(&report, args.strict) || Instant::now() + LOOK > until {
+        if report.good || wait.moment(|| ()).await.is_err() {
             return (report, reached);
         }
-        sleep(LOOK).await;
     }
 }
 
 async fn look(args: &Args) -> (Report, bool) {
-    match connect::connect(&args.client).await {
-        Err(trouble) => (vec![(finding::Group::KubernetesApi, vec![trouble.finding()])], false),
+    let (groups, reached) = match args.connection.connect().await {
+        Err(trouble) => {
+            let (what, remedy) = trouble.words();
+            (vec![(Group::KubernetesApi, vec![Finding::failure(what, remedy)])], false)
+        }
         Ok(connected) => {
-            let seen = Box::pin(read::read(connected, &args.namespace, args.pre)).await;
+            let seen = Box::pin(read::read(connected, &args.kerf.name, args.pre)).await;
             (if args.pre { judge::before(&seen) } else { judge::after(&seen) }, true)
         }
-    }
+    };
+    (Report::of(groups, args.strict), reached)
 }

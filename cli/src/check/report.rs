@@ -1,100 +1,116 @@
-//! Findings as text or JSON. Pure.
+//! Findings as they are printed. Pure.
 
-use super::Output;
-use super::finding::{Finding, Group, Report, Verdict};
-use serde_json::{Value, json};
+use super::finding::{Finding, Findings, Group, Verdict};
+use crate::counted::counted;
+use crate::output::{self, Format};
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
 use std::fmt::Write;
 
-/// Whether nothing has failed; with `strict`, nor is there a warning.
-pub fn is_good(report: &Report, strict: bool) -> bool {
-    !findings(report).any(|finding| finding.is_failure() || strict && finding.is_warning())
-}
-
-fn findings(report: &Report) -> impl Iterator<Item = &Finding> {
-    report.iter().flat_map(|(_, findings)| findings)
-}
-
 /// What is printed.
-pub fn render(report: &Report, output: Output, strict: bool) -> String {
-    match output {
-        Output::Text => text(report, strict),
-        Output::Short => short(report),
-        Output::Json => {
-            format!(
-                "{:#}\n",
-                json!({"good": is_good(report, strict), "groups": report.iter().map(group).collect::<Vec<_>>()})
-            )
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Whether nothing has failed.
+    pub good: bool,
+    groups: Vec<GroupReport>,
+    #[serde(skip)]
+    strict: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct GroupReport {
+    group: Group,
+    findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Of these findings; with `strict` a warning fails too.
+    pub fn of(findings: Findings, strict: bool) -> Self {
+        let good = is_good(&findings, strict);
+        let groups = findings.into_iter().map(|(group, findings)| GroupReport { group, findings });
+        Self { good, groups: groups.collect(), strict }
+    }
+
+    fn count(&self, is: fn(&Finding) -> bool) -> usize {
+        self.groups.iter().flat_map(|group| &group.findings).filter(|finding| is(finding)).count()
+    }
+
+    /// Everything, in groups.
+    fn whole(&self) -> String {
+        let mut text = String::new();
+        let bold = Style::new().bold();
+        for GroupReport { group, findings } in self.groups.iter().filter(|group| !group.findings.is_empty()) {
+            let _infallible = writeln!(text, "{bold}{group}{bold:#}");
+            for finding in findings {
+                let (sign, colour) = match finding.verdict {
+                    Verdict::Fine => ('✓', AnsiColor::Green),
+                    Verdict::Warning { .. } => ('!', AnsiColor::Yellow),
+                    Verdict::Failure { .. } => ('✗', AnsiColor::Red),
+                };
+                let colour = colour.on_default();
+                let _infallible = writeln!(text, "  {colour}{sign}{colour:#} {}", finding.what);
+                if let Some(remedy) = finding.remedy() {
+                    let _infallible = writeln!(text, "      → {remedy}");
+                }
+            }
+            text.push('\n');
+        }
+        text + &self.end() + ".\n"
+    }
+
+    fn end(&self) -> String {
+        let (failures, warnings) = (self.count(Finding::is_failure), self.count(Finding::is_warning));
+        match (failures, warnings) {
+            (0, 0) => "All is well".to_owned(),
+            (0, n) if self.strict => format!("{}, which --strict takes for failures", counted(n, "warning")),
+            (0, n) => format!("It works, with {}", counted(n, "warning")),
+            (n, 0) => counted(n, "failure"),
+            (n, m) => format!("{}, {}", counted(n, "failure"), counted(m, "warning")),
         }
     }
-}
 
-fn text(report: &Report, strict: bool) -> String {
-    let mut text = String::new();
-    for (group, findings) in report.iter().filter(|(_, findings)| !findings.is_empty()) {
-        let _infallible = writeln!(text, "{group}");
-        for finding in findings {
-            let sign = match finding.verdict {
-                Verdict::Fine => '✓',
-                Verdict::Warning { .. } => '!',
-                Verdict::Failure { .. } => '✗',
-            };
-            let _infallible = writeln!(text, "  {sign} {}", finding.what);
-            if let Some(remedy) = finding.remedy() {
-                let _infallible = writeln!(text, "      → {remedy}");
+    /// A line for each finding that is not good, in ASCII.
+    fn short(&self) -> String {
+        let mut text = String::new();
+        for GroupReport { group, findings } in &self.groups {
+            for finding in findings {
+                let sign = match finding.verdict {
+                    Verdict::Fine => continue,
+                    Verdict::Warning { .. } => "warning",
+                    Verdict::Failure { .. } => "failure",
+                };
+                let remedy = finding.remedy().unwrap_or_default();
+                let _infallible = writeln!(text, "{sign}: {group}: {}; {remedy}", finding.what);
             }
         }
-        text.push('\n');
+        text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect()
     }
-    let count = |is: fn(&Finding) -> bool| findings(report).filter(|finding| is(finding)).count();
-    let (failures, warnings) = (count(Finding::is_failure), count(Finding::is_warning));
-    let end = match (failures, warnings) {
-        (0, 0) => "All is well".to_owned(),
-        (0, n) if strict => format!("{}, which --strict takes for failures", counted(n, "warning")),
-        (0, n) => format!("It works, with {}", counted(n, "warning")),
-        (n, 0) => counted(n, "failure"),
-        (n, m) => format!("{}, {}", counted(n, "failure"), counted(m, "warning")),
-    };
-    text + &end + ".\n"
 }
 
-fn counted(number: usize, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
-}
-
-/// A line for each finding that is not good, in ASCII.
-fn short(report: &Report) -> String {
-    let mut text = String::new();
-    for (group, findings) in report {
-        for finding in findings {
-            let sign = match finding.verdict {
-                Verdict::Fine => continue,
-                Verdict::Warning { .. } => "warning",
-                Verdict::Failure { .. } => "failure",
-            };
-            let remedy = finding.remedy().unwrap_or_default();
-            let _infallible = writeln!(text, "{sign}: {group}: {}; {remedy}", finding.what);
-        }
+impl output::Report for Report {
+    fn text(&self, format: Format) -> String {
+        if format == Format::Short { self.short() } else { self.whole() }
     }
-    text.chars().map(|c| if c.is_ascii() { c } else { '?' }).collect()
 }
 
-fn group((group, findings): &(Group, Vec<Finding>)) -> Value {
-    let finding = |finding: &Finding| {
-        let verdict = match finding.verdict {
-            Verdict::Fine => "fine",
-            Verdict::Warning { .. } => "warning",
-            Verdict::Failure { .. } => "failure",
-        };
-        json!({"verdict": verdict, "what": finding.what, "remedy": finding.remedy()})
-    };
-    json!({"group": group, "findings": findings.iter().map(finding).collect::<Vec<_>>()})
+/// Whether nothing has failed; with `strict`, nor is there a warning.
+pub fn is_good(findings: &Findings, strict: bool) -> bool {
+    let mut all = findings.iter().flat_map(|(_, findings)| findings);
+    !all.any(|finding| finding.is_failure() || strict && finding.is_warning())
+}
+
+/// Findings as somebody sees them who has no colours.
+#[cfg(test)]
+pub fn render(findings: &Findings, format: Format, strict: bool) -> String {
+    let text = output::render(&Report::of(findings.clone(), strict), format).unwrap();
+    anstream::adapter::strip_str(&text).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> Findings {
         vec![
             (Group::KubernetesApi, vec![Finding::fine("the API server answers")]),
             (Group::Policies, Vec::new()),
@@ -110,17 +126,17 @@ mod tests {
 
     #[test]
     fn everything_is_shown_in_groups_with_remedies() {
-        insta::assert_snapshot!(render(&report(), Output::Text, false));
+        insta::assert_snapshot!(render(&report(), Format::Text, false));
     }
 
     #[test]
     fn the_short_form_has_a_line_of_ascii_for_what_is_not_good() {
-        insta::assert_snapshot!(render(&report(), Output::Short, false));
+        insta::assert_snapshot!(render(&report(), Format::Short, false));
     }
 
     #[test]
     fn programs_read_json() {
-        insta::assert_snapshot!(render(&report(), Output::Json, false));
+        insta::assert_snapshot!(render(&report(), Format::Json, false));
     }
 
     #[test]
@@ -131,6 +147,6 @@ mod tests {
         assert!(is_good(&report, false) && !is_good(&report, true));
         report[2].1.clear();
         assert!(is_good(&report, true));
-        assert!(render(&report, Output::Text, true).ends_with("All is well.\n"));
+        assert!(render(&report, Format::Text, true).ends_with("All is well.\n"));
     }
 }

@@ -10,14 +10,24 @@ mod device_plugin;
 mod mig_parted;
 mod nos;
 
-use anyhow::{Context, anyhow, bail};
+use crate::counted::counted;
+use crate::input::{self, Files, InputError};
+use anyhow::bail;
 use clap::Args as ClapArgs;
 use kerf_core::policy::NodePolicyDocument;
 use kerf_core::{keys, nvidia_keys};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+const EXAMPLES: &str = "\
+Examples:
+  # What nos has written on the cluster's nodes
+  kubectl get nodes -o yaml | kerf policy convert -f -
+
+  # The configuration of NVIDIA's MIG manager
+  kubectl -n gpu-operator get configmap default-mig-parted-config -o yaml | kerf policy convert -f - > nodes.yaml";
 
 /// What can be converted.
 const KNOWN: &str =
@@ -25,9 +35,10 @@ const KNOWN: &str =
 
 /// What to convert.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// mig-parted's or the device plugin's configuration, a ConfigMap with it, or Nodes with nos's annotations.
-    file: PathBuf,
+    #[command(flatten)]
+    files: Files,
 }
 
 /// What became of a file.
@@ -42,16 +53,23 @@ struct Converted {
 
 /// Prints the policies; what cannot be converted is told beside them, and is an error.
 pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-    let Converted { documents, problems, .. } = read(&args.file)?;
-    for (number, document) in documents.iter().enumerate() {
+    let mut converted = Converted::default();
+    let mut problems = Vec::new();
+    for file in args.files.paths() {
+        read(file, &mut converted)?;
+        problems
+            .extend(converted.problems.drain(..).map(|problem| format!("{}: {problem}", input::place(file))));
+    }
+    for (number, document) in converted.documents.iter().enumerate() {
         let separator = if number == 0 { "" } else { "---\n" };
         write!(out, "{separator}{}", text(document)?)?;
     }
     for problem in &problems {
-        eprintln!("{}: {problem}", args.file.display());
+        eprintln!("{problem}");
     }
     if !problems.is_empty() {
-        bail!("{} parts were not converted", problems.len());
+        let were = if problems.len() == 1 { "was" } else { "were" };
+        bail!("{} {were} not converted", counted(problems.len(), "part"));
     }
     Ok(())
 }
@@ -69,19 +87,17 @@ fn text(document: &NodePolicyDocument) -> anyhow::Result<String> {
     Ok(format!("{comment}{}", serde_saphyr::to_string(document)?))
 }
 
-fn read(path: &Path) -> anyhow::Result<Converted> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-    let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
-        .map_err(|error| anyhow!("failed to parse {}: {}", path.display(), error.without_snippet()))?;
+fn read(path: &Path, converted: &mut Converted) -> Result<(), InputError> {
+    let documents = input::documents(path)?;
     if documents.iter().all(Value::is_null) {
-        bail!("{}: there is nothing in it; {KNOWN}", path.display());
+        let place = input::place(path);
+        return Err(InputError::Bad(format!("{place}: there is nothing in it; {KNOWN}")));
     }
-    let mut converted = Converted::default();
     for (number, document) in documents.iter().enumerate() {
         let field = if documents.len() == 1 { String::new() } else { format!("document {}", number + 1) };
         converted.take(document, None, &field);
     }
-    Ok(converted)
+    Ok(())
 }
 
 impl Converted {

@@ -1,57 +1,126 @@
-//! A pod's records as a short account in the order of time. Pure: records in, text out.
+//! Pods' records as short accounts in the order of time. Pure: records in, accounts out.
 
 use super::again;
-use super::records::{Records, is_bound};
+use super::records::{Recorded, Records, is_bound};
+use crate::counted::counted;
+use crate::output::{Format, Report};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kerf_core::contract::{AssignmentDocument, ContainerRequest, RequestDocument, SliceState, WantedSlice};
 use kerf_core::keys;
 use kerf_core::request::dialect_of;
 use kerf_runtime::gpu_node::GpuNode;
+use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
-/// A part of the account.
+/// The accounts of several pods.
+#[derive(Debug, Serialize)]
+pub struct Accounts {
+    pods: Vec<Account>,
+}
+
+/// The account of a pod.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Account {
+    namespace: String,
+    name: Option<String>,
+    uid: Option<String>,
+    phase: Option<String>,
+    node: Option<String>,
+    /// What the webhook wrote.
+    request: Option<RequestDocument>,
+    /// What the extender wrote.
+    assignment: Option<AssignmentDocument>,
+    entries: Vec<Entry>,
+}
+
+/// A part of an account.
+#[derive(Debug, Serialize)]
 struct Entry {
-    /// When; `None` for what is as it is now.
-    at: Option<Timestamp>,
+    /// When; absent for what is as it is now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<Timestamp>,
+    /// What it is about.
+    topic: Topic,
     lines: Vec<String>,
 }
 
-/// The account.
-pub fn account(records: &Records) -> String {
-    let pod = &records.pod;
-    let events = records.events.iter().flatten().map(event);
-    let mut entries: Vec<Entry> = events.chain(scheduled(pod)).collect();
-    // Stable: what happened in one second stays in the order above. Nothing of a pod is older than its creation.
-    entries.sort_by_key(|entry| entry.at.unwrap_or(Timestamp::MAX));
-    entries.insert(0, admission(pod));
-    entries.push(assignment(pod));
-    entries.extend(reservations(records));
-    entries.extend(by_node(records));
-    entries.push(now(pod));
-    entries.extend(without_events(records).map(note));
-    let metadata = &pod.metadata;
-    let or = |text: &Option<String>, other: &str| text.clone().unwrap_or_else(|| other.to_owned());
-    let mut text = format!(
-        "Pod {}/{}, uid {}\n\n",
-        or(&metadata.namespace, "default"),
-        or(&metadata.name, "without a name"),
-        or(&metadata.uid, "not known: it was not created yet")
-    );
-    for entry in entries {
-        let time = entry.at.map_or_else(String::new, |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
-        for (number, line) in entry.lines.iter().enumerate() {
-            let time = if number == 0 { time.as_str() } else { "" };
-            let _infallible = writeln!(text, "{}", format!("{time:20}  {line}").trim_end());
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Topic {
+    Admission,
+    Event,
+    Scheduling,
+    Assignment,
+    Reservation,
+    /// What each node has for it.
+    Nodes,
+    Phase,
+    /// What is not recorded.
+    Unknown,
+}
+
+impl Accounts {
+    /// One for each pod.
+    pub fn of(records: &Records) -> Self {
+        Self { pods: records.pods.iter().map(|pod| Account::of(pod, records)).collect() }
+    }
+}
+
+impl Report for Accounts {
+    fn text(&self, _format: Format) -> String {
+        self.pods.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Account {
+    fn of(recorded: &Recorded, records: &Records) -> Self {
+        let pod = &recorded.pod;
+        let events = recorded.events.iter().flatten().map(event);
+        let mut entries: Vec<Entry> = events.chain(scheduled(pod)).collect();
+        // Stable: what happened in one second stays in the order above. Nothing of a pod is older than its creation.
+        entries.sort_by_key(|entry| entry.time.unwrap_or(Timestamp::MAX));
+        entries.insert(0, admission(pod));
+        entries.push(assignment(pod));
+        entries.extend(reservations(pod, records));
+        entries.extend(by_node(pod, records));
+        entries.push(now(pod));
+        entries.extend(without_events(recorded).map(|line| note(Topic::Unknown, line)));
+        Self {
+            namespace: pod.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned()),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            phase: pod.status.as_ref().and_then(|status| status.phase.clone()),
+            node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+            request: annotation(pod, keys::REQUEST).and_then(|text| RequestDocument::parse(text).ok()),
+            assignment: assigned(pod).and_then(Result::ok),
+            entries,
         }
     }
-    text
+}
+
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, name, uid, entries, .. } = self;
+        let name = name.as_deref().unwrap_or("without a name");
+        let uid = uid.as_deref().unwrap_or("not known: it was not created yet");
+        writeln!(f, "Pod {namespace}/{name}, uid {uid}\n")?;
+        for Entry { time, lines, .. } in entries {
+            let time = time.map_or_else(String::new, |at| at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+            for (number, line) in lines.iter().enumerate() {
+                let time = if number == 0 { time.as_str() } else { "" };
+                writeln!(f, "{}", format!("{time:20}  {line}").trim_end())?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Why the account has no Event.
-fn without_events(records: &Records) -> Option<String> {
-    match &records.events {
+fn without_events(recorded: &Recorded) -> Option<String> {
+    match &recorded.events {
         Err(why) => Some(format!("Not known: Events: {why}")),
         Ok(events) if events.is_empty() => {
             Some("Not recorded: Events. The API server forgets them, by default after an hour.".to_owned())
@@ -60,15 +129,15 @@ fn without_events(records: &Records) -> Option<String> {
     }
 }
 
-fn note(line: String) -> Entry {
-    Entry { at: None, lines: vec![line] }
+fn note(topic: Topic, line: String) -> Entry {
+    Entry { time: None, topic, lines: vec![line] }
 }
 
 /// What the webhook decided.
 fn admission(pod: &Pod) -> Entry {
-    let at = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    let time = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let document = annotation(pod, keys::REQUEST).map(RequestDocument::parse);
-    let head = if at.is_some() { "Created." } else { "Not recorded: when it was created." };
+    let head = if time.is_some() { "Created." } else { "Not recorded: when it was created." };
     let lines = match document {
         None => {
             let none = "Not recorded: a request. kerf's webhook has not admitted the pod, so kerf decides nothing about it.";
@@ -77,7 +146,7 @@ fn admission(pod: &Pod) -> Entry {
         Some(Err(error)) => vec![head.to_owned(), format!("Not readable: {error}")],
         Some(Ok(document)) => decision(&document),
     };
-    Entry { at, lines }
+    Entry { time, topic: Topic::Admission, lines }
 }
 
 /// The names by which a pod asks that a policy may give to kerf.
@@ -137,7 +206,7 @@ fn decision(document: &RequestDocument) -> Vec<String> {
 fn container(container: &ContainerRequest) -> String {
     let ContainerRequest { name, size_gb, count, resource, memory, compute, profile, .. } = container;
     let distinct = container.needs_distinct_gpus();
-    let slices = if *count == 1 { "1 slice".to_owned() } else { format!("{count} slices") };
+    let slices = counted(*count, "slice");
     let mut line = format!("  container {name}: {slices} of {resource}, for {size_gb} asked");
     let wants = [
         profile.map(|profile| format!("exactly {profile}")),
@@ -163,11 +232,12 @@ fn event(event: &Event) -> Entry {
     let by = event.reporting_component.clone().filter(|name| !name.is_empty());
     let by = by.or_else(|| event.source.as_ref()?.component.clone()).unwrap_or_else(|| "somebody".to_owned());
     let count = series.and_then(|series| series.count).or(event.count).filter(|count| *count > 1);
-    let count = count.map(|count| format!(", {count} times")).unwrap_or_default();
+    let count = count.map(|count| format!(", {}", counted(count, "time"))).unwrap_or_default();
     let reason = event.reason.as_deref().unwrap_or("no reason");
     let message = event.message.as_deref().unwrap_or("no message").replace('\n', " ");
     Entry {
-        at: times.into_iter().flatten().next(),
+        time: times.into_iter().flatten().next(),
+        topic: Topic::Event,
         lines: vec![format!("{reason} ({by}{count}): {message}")],
     }
 }
@@ -175,7 +245,7 @@ fn event(event: &Event) -> Entry {
 fn scheduled(pod: &Pod) -> Option<Entry> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
     let condition = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
-    let at = condition.last_transition_time.as_ref().map(|time| time.0);
+    let time = condition.last_transition_time.as_ref().map(|time| time.0);
     let line = if condition.status == "True" {
         "Bound to a node.".to_owned()
     } else {
@@ -183,14 +253,19 @@ fn scheduled(pod: &Pod) -> Option<Entry> {
         let message = condition.message.as_deref().unwrap_or("no message");
         format!("Not scheduled since then ({reason}): {message}")
     };
-    Some(Entry { at, lines: vec![line] })
+    Some(Entry { time, topic: Topic::Scheduling, lines: vec![line] })
 }
 
 /// What the extender wrote with the Binding.
 fn assignment(pod: &Pod) -> Entry {
     match assigned(pod) {
-        None => note("Not recorded: an assignment. The extender has not bound the pod.".to_owned()),
-        Some(Err(error)) => note(format!("Not readable: the annotation {}: {error}", keys::ASSIGNMENT)),
+        None => note(
+            Topic::Assignment,
+            "Not recorded: an assignment. The extender has not bound the pod.".to_owned(),
+        ),
+        Some(Err(error)) => {
+            note(Topic::Assignment, format!("Not readable: the annotation {}: {error}", keys::ASSIGNMENT))
+        }
         Some(Ok(document)) => {
             let slices = document.slices.iter().map(|slice| {
                 format!(
@@ -201,7 +276,8 @@ fn assignment(pod: &Pod) -> Entry {
             let devices =
                 document.devices.iter().map(|given| format!("  container {}: {given}", given.container));
             let head = "Assigned with the Binding:".to_owned();
-            Entry { at: None, lines: std::iter::once(head).chain(slices).chain(devices).collect() }
+            let lines = std::iter::once(head).chain(slices).chain(devices).collect();
+            Entry { time: None, topic: Topic::Assignment, lines }
         }
     }
 }
@@ -216,23 +292,23 @@ fn assigned(pod: &Pod) -> Option<serde_json::Result<AssignmentDocument>> {
 }
 
 /// What `GpuNodes` say now.
-fn reservations(records: &Records) -> Vec<Entry> {
-    let uid = records.pod.metadata.uid.as_deref().unwrap_or_default();
+fn reservations(pod: &Pod, records: &Records) -> Vec<Entry> {
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let nodes = records.nodes.iter().flatten();
     let found: Vec<Entry> = nodes.filter_map(|node| reserved_on(node, uid)).collect();
-    if !found.is_empty() || is_on_static_node(&records.pod) {
+    if !found.is_empty() || is_on_static_node(pod) {
         return found;
     }
-    vec![note(match &records.nodes {
+    let line = match &records.nodes {
         Err(why) => format!("Not known: whether a GpuNode promises the pod a slice: {why}"),
         Ok(nodes) if nodes.is_empty() => "Not recorded: any GpuNode.".to_owned(),
         Ok(_) => "Not recorded: a reservation. No GpuNode promises the pod a slice now.".to_owned(),
-    })]
+    };
+    vec![note(Topic::Reservation, line)]
 }
 
 /// What each node has for a pod that waits. The scheduler records only how many nodes have which reason.
-fn by_node(records: &Records) -> Option<Entry> {
-    let pod = &records.pod;
+fn by_node(pod: &Pod, records: &Records) -> Option<Entry> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let nodes = records.nodes.as_deref().unwrap_or_default();
     // What cannot be read promises the pod nothing: such a node is one of those that have no room for it.
@@ -263,7 +339,7 @@ fn by_node(records: &Records) -> Option<Entry> {
     let lines = answers.into_iter().map(line).chain(unknown);
     let rest = "  (taints, labels, CPU, quotas and who waits before it are the scheduler's part: see FailedScheduling)";
     let lines = std::iter::once(head).chain(lines).chain([rest.to_owned()]);
-    Some(Entry { at: None, lines: lines.collect() })
+    Some(Entry { time: None, topic: Topic::Nodes, lines: lines.collect() })
 }
 
 /// Whether a slice is promised to the pod of this uid.
@@ -275,7 +351,10 @@ fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
     let name = node.name();
     let spec = match node.read_spec() {
         Ok(spec) => spec,
-        Err(error) => return Some(note(format!("Not readable: the spec of GpuNode {name}: {error}"))),
+        Err(error) => {
+            let line = format!("Not readable: the spec of GpuNode {name}: {error}");
+            return Some(note(Topic::Reservation, line));
+        }
     };
     let slices: Vec<&WantedSlice> = spec.slices.iter().filter(|slice| is_for(slice, uid)).collect();
     if slices.is_empty() {
@@ -307,7 +386,8 @@ fn reserved_on(node: &GpuNode, uid: &str) -> Option<Entry> {
         )
     };
     let head = format!("Promised on node {name}, as of revision {}:", spec.revision);
-    Some(Entry { at: None, lines: std::iter::once(head).chain(slices.iter().map(line)).collect() })
+    let lines = std::iter::once(head).chain(slices.iter().map(line)).collect();
+    Some(Entry { time: None, topic: Topic::Reservation, lines })
 }
 
 fn state_text(state: SliceState) -> &'static str {
@@ -325,10 +405,11 @@ fn now(pod: &Pod) -> Entry {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let place = node.map(|node| format!(" on node {node}")).unwrap_or_default();
-    note(match phase {
+    let line = match phase {
         Some(phase) => format!("Now {phase}{place}."),
         None => format!("Not recorded: a phase{place}."),
-    })
+    };
+    note(Topic::Phase, line)
 }
 
 fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {

@@ -1,8 +1,13 @@
 use super::*;
+use crate::output::render;
 use std::path::Path;
 
 fn explained(fixture: &str) -> String {
-    account(&records(fixture))
+    told(&records(fixture))
+}
+
+fn told(records: &Records) -> String {
+    Accounts::of(records).text(Format::Text)
 }
 
 fn records(fixture: &str) -> Records {
@@ -13,6 +18,19 @@ fn records(fixture: &str) -> Records {
 #[test]
 fn a_pod_that_runs_is_told_from_its_request_to_its_slice() {
     insta::assert_snapshot!(explained("runs.yaml"));
+}
+
+#[test]
+fn programs_read_the_documents_and_the_entries_with_their_times() {
+    let text = render(&Accounts::of(&records("runs.yaml")), Format::Json).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let pod = json["pods"][0].take();
+    assert_eq!((&pod["phase"], &pod["request"]["version"]), (&"Running".into(), &1.into()));
+    assert!(pod["assignment"]["slices"][0]["id"].is_string());
+    let topics: Vec<&str> =
+        pod["entries"].as_array().unwrap().iter().map(|entry| entry["topic"].as_str().unwrap()).collect();
+    assert_eq!((topics.first(), topics.last()), (Some(&"admission"), Some(&"phase")));
+    assert!(pod["entries"][0]["time"].as_str().unwrap().ends_with('Z'));
 }
 
 #[test]
@@ -36,7 +54,7 @@ fn a_node_that_cannot_be_read_hides_no_other() {
     let slice = serde_json::json!({"id": "s9", "gpu": "GPU-9", "shape": {"kind": "future"}});
     let node = serde_json::json!({"metadata": {"name": "newer"}, "spec": {"revision": 1, "slices": [slice]}});
     records.nodes.as_mut().unwrap().push(serde_json::from_value(node).unwrap());
-    let told = account(&records);
+    let told = told(&records);
     assert!(told.contains("Not readable: the spec of GpuNode newer"), "{told}");
     assert!(told.contains("h100, h101: GPU slices in use"), "{told}");
 }
@@ -45,8 +63,8 @@ fn a_node_that_cannot_be_read_hides_no_other() {
 fn who_may_not_see_gpu_nodes_or_events_is_told_the_rest() {
     let mut records = records("waits.yaml");
     let forbidden = |what: &str| format!("{what} is forbidden: User \"jane\" cannot list resource {what:?}");
-    (records.events, records.nodes) = (Err(forbidden("events")), Err(forbidden("gpunodes.kerf.dev")));
+    (records.pods[0].events, records.nodes) = (Err(forbidden("events")), Err(forbidden("gpunodes.kerf.dev")));
     records.static_nodes = Err("only GpuNodes tell which they are".to_owned());
     records.renames_unknown = Some(forbidden("clusterpolicies.nvidia.com"));
-    insta::assert_snapshot!(account(&records));
+    insta::assert_snapshot!(told(&records));
 }

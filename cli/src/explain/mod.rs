@@ -6,60 +6,101 @@ mod account;
 mod again;
 mod records;
 
-use crate::check::connect;
-use anyhow::bail;
+use crate::completion::values;
+use crate::connection::Connection;
+use crate::input::InputError;
+use crate::output::{self, Format};
+use account::Accounts;
 use clap::Args as ClapArgs;
-use kerf_runtime::args::ContextArgs;
-use records::Records;
-use std::io::Write;
+use clap_complete::ArgValueCandidates;
+use records::{Records, Wanted};
 use std::path::PathBuf;
 
-/// Which pod, and where its records are.
+const EXAMPLES: &str = "\
+Examples:
+  # A pod of the current namespace
+  kerf explain trainer
+
+  # Pods of another one, as programs read them
+  kerf explain -n team pod/a pod/b -o json
+
+  # All pods with a label, wherever they are
+  kerf explain -A -l app=detector
+
+  # What somebody else has recorded
+  kubectl get pods,events,gpunodes -o yaml > records.yaml
+  kerf explain -f records.yaml";
+
+/// Which pods, and where their records are.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The pod: `NAME`, `pod NAME` or `pod/NAME`.
-    #[arg(num_args = 1..=2, value_names = ["KIND", "NAME"], required_unless_present = "file", conflicts_with = "file")]
+    /// The pods: `NAME`, `pod/NAME`, or `pod NAME`.
+    #[arg(
+        value_name = "POD",
+        required_unless_present_any = ["filename", "selector", "all_namespaces"],
+        conflicts_with_all = ["filename", "selector", "all_namespaces"],
+        add = ArgValueCandidates::new(values::pods)
+    )]
     what: Vec<String>,
-    /// The pod's namespace; without it the kubeconfig's, or `default`.
-    #[arg(short, long)]
+    /// The pods' namespace. The default is the context's.
+    #[arg(short, long, add = ArgValueCandidates::new(values::namespaces))]
     namespace: Option<String>,
-    /// Read the records from a file and not from the API server: the Pod, and where it has them its Events and `GpuNodes`, as
-    /// `kubectl get -o yaml` writes them.
-    #[arg(short, long)]
-    file: Option<PathBuf>,
+    /// Pods of all namespaces; without labels those that kerf has admitted.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+    /// Pods with these labels, like `app=a,tier!=test`.
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
+    /// Read the records from a file and not from the API server, `-` for standard input: Pods, and where it has them their Events
+    /// and `GpuNodes`, as `kubectl get -o yaml` writes them.
+    #[arg(short, long, alias = "file", value_name = "FILE", conflicts_with_all = ["namespace", "selector", "all_namespaces"])]
+    filename: Option<PathBuf>,
+    /// The form.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,
+        value_parser = Format::parser(&[]))]
+    output: Format,
     #[command(flatten)]
-    client: ContextArgs,
+    connection: Connection,
 }
 
-/// Prints the account.
+/// Prints the accounts.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let records = if let Some(file) = &args.file {
+    let records = if let Some(file) = &args.filename {
         Records::read(file)?
     } else {
-        let name = pod_name(&args.what)?;
+        let names = names(&args.what)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let client = connect::reach(&args.client).await?;
-            let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-            Records::fetch(client, &namespace, name).await
+            let client = args.connection.client().await?;
+            let here = || args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+            let wanted = if names.is_empty() {
+                let namespace = (!args.all_namespaces).then(here);
+                Wanted::Selected { namespace, selector: args.selector.clone() }
+            } else {
+                Wanted::Named { namespace: here(), names }
+            };
+            Records::fetch(client, wanted).await
         })?
     };
-    std::io::stdout().lock().write_all(account::account(&records).as_bytes())?;
-    Ok(())
+    output::print(&Accounts::of(&records), args.output)
 }
 
-/// The pod that is meant.
-fn pod_name(what: &[String]) -> anyhow::Result<&str> {
-    let (kind, name) = match what {
-        [name] => name.split_once('/').unwrap_or(("pod", name)),
-        [kind, name] => (kind.as_str(), name.as_str()),
-        _ => bail!("write the name of a pod, or -f FILE"),
+/// The pods that are meant.
+fn names(what: &[String]) -> Result<Vec<String>, InputError> {
+    let is_pod = |kind: &str| matches!(kind, "pod" | "pods" | "po");
+    let words = match what {
+        [kind, names @ ..] if is_pod(kind) && !names.is_empty() => names,
+        names => names,
     };
-    match kind {
-        "pod" | "pods" | "po" if !name.is_empty() => Ok(name),
-        "pod" | "pods" | "po" => bail!("write the name of a pod"),
-        _ => bail!("kind {kind}: only pods can be explained; write the name of a pod"),
-    }
+    let name = |word: &String| match word.split_once('/').unwrap_or(("pod", word)) {
+        (kind, name) if is_pod(kind) && !name.is_empty() => Ok(name.to_owned()),
+        (kind, _) if is_pod(kind) => Err(InputError::Bad("write the name of a pod".to_owned())),
+        (kind, _) => {
+            Err(InputError::Bad(format!("kind {kind}: only pods can be explained; write the name of a pod")))
+        }
+    };
+    words.iter().map(name).collect()
 }
 
 #[cfg(test)]
@@ -67,17 +108,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_is_named_as_kubectl_takes_it() {
-        let name = |what: &[&str]| {
+    fn pods_are_named_as_kubectl_takes_them() {
+        let named = |what: &[&str]| {
             let what: Vec<String> = what.iter().map(|word| (*word).to_owned()).collect();
-            pod_name(&what).map(str::to_owned).map_err(|error| error.to_string())
+            names(&what).map_err(|error| error.to_string())
         };
         for what in [&["web"][..], &["pod", "web"], &["po", "web"], &["pods/web"]] {
-            assert_eq!(name(what), Ok("web".to_owned()), "{what:?}");
+            assert_eq!(named(what), Ok(vec!["web".to_owned()]), "{what:?}");
         }
-        for what in [&["deploy/web"][..], &["node", "web"]] {
-            assert!(name(what).is_err_and(|error| error.contains("only pods can be explained")), "{what:?}");
-        }
-        assert!(name(&["pod/"]).is_err());
+        assert_eq!(named(&["pod/a", "b"]), Ok(vec!["a".to_owned(), "b".to_owned()]));
+        assert!(named(&["deploy/web"]).is_err_and(|error| error.contains("only pods can be explained")));
+        assert!(named(&["pod/"]).is_err());
     }
 }

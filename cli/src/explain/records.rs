@@ -1,50 +1,81 @@
-//! What is recorded of a pod: from the API server, or from a file.
+//! What is recorded of pods: from the API server, or from a file.
 
+use crate::failure::NotFound;
+use crate::input::{self, InputError};
 use crate::plugin_nodes::{self, PluginNode};
-use anyhow::{Context, bail};
+use anyhow::Context;
+use futures::stream::{self, StreamExt as _};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kerf_core::keys;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::machine::Machine;
-use kube::Client;
 use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt as _};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A pod and what is recorded beside it.
+/// How many pods' Events are asked for at once.
+const AT_ONCE: usize = 8;
+
+/// Pods and what is recorded beside them.
 #[derive(Debug)]
 pub struct Records {
-    /// The pod.
-    pub pod: Pod,
-    /// Events about it, or why they are not known. Who may see a pod need not see all that is recorded of it.
-    pub events: Result<Vec<Event>, String>,
-    /// The nodes on which something may be promised to it, or why they are not known.
+    /// The pods.
+    pub pods: Vec<Recorded>,
+    /// The nodes on which something may be promised to them, or why they are not known.
     pub nodes: Result<Vec<GpuNode>, String>,
-    /// The nodes that NVIDIA's device plugin serves, by name, or why they are not known. For a pod that is bound nobody has asked.
+    /// The nodes that NVIDIA's device plugin serves, by name, or why they are not known. Where all pods are bound nobody has asked.
     pub static_nodes: Result<BTreeMap<String, PluginNode>, String>,
     /// Why it is not known on which of these MIG devices are getting other names.
     pub renames_unknown: Option<String>,
 }
 
+/// A pod with its Events.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The pod.
+    pub pod: Pod,
+    /// Events about it, or why they are not known. Who may see a pod need not see all that is recorded of it.
+    pub events: Result<Vec<Event>, String>,
+}
+
+/// Which pods.
+#[derive(Debug)]
+pub enum Wanted {
+    /// These of a namespace.
+    Named {
+        /// The namespace.
+        namespace: String,
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// All of a namespace, or of all, that kerf has admitted or that have these labels.
+    Selected {
+        /// The namespace; `None` for all.
+        namespace: Option<String>,
+        /// The labels.
+        selector: Option<String>,
+    },
+}
+
 impl Records {
     /// Asks the API server.
-    pub async fn fetch(client: Client, namespace: &str, name: &str) -> anyhow::Result<Self> {
-        let pod = Api::<Pod>::namespaced(client.clone(), namespace).get_opt(name).await?;
-        let pod = pod
-            .with_context(|| format!("there is no pod {name} in namespace {namespace}; -n names another"))?;
-        let about =
-            ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={name}"));
-        let events = Api::<Event>::namespaced(client.clone(), namespace).list(&about).await;
+    pub async fn fetch(client: Client, wanted: Wanted) -> anyhow::Result<Self> {
+        let pods = pods(&client, wanted).await?;
+        let pods = stream::iter(pods).map(|pod| Recorded::fetch(&client, pod)).buffered(AT_ONCE);
+        let pods: Vec<Recorded> = pods.collect().await;
         let nodes = Api::<GpuNode>::all(client.clone()).list(&ListParams::default()).await;
-        let (events, nodes) = (events.map(|list| list.items), nodes.map(|list| list.items).map_err(why));
+        let nodes = nodes.map(|list| list.items).map_err(why);
         // They matter to a pod that waits: the list of all pods is long.
         let static_nodes = match &nodes {
-            _ if is_bound(&pod) => Ok(BTreeMap::new()),
+            _ if pods.iter().all(|it| is_bound(&it.pod)) => Ok(BTreeMap::new()),
             Ok(nodes) => static_nodes(&client, nodes).await.map_err(why),
             Err(_) => Err("only GpuNodes tell which they are".to_owned()),
         };
-        let mut records = Self { static_nodes, ..Self::of(pod, events.map_err(why), nodes) };
+        let mut records = Self { pods, nodes, static_nodes, renames_unknown: None };
         let unknown = records.close_renamed(&client).await.err();
         records.renames_unknown =
             unknown.map(|error| error.downcast().map_or_else(|other| other.to_string(), why));
@@ -63,45 +94,87 @@ impl Records {
     }
 
     /// Reads a file of YAML documents or one JSON object; a List is what it has.
-    pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-        let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
-            .with_context(|| format!("failed to parse {}", path.display()))?;
-        let objects = documents.into_iter().flat_map(|mut document| match document["items"].take() {
-            Value::Array(items) => items,
-            _ => vec![document],
-        });
-        let (mut pod, mut events, mut nodes) = (None, Vec::new(), Vec::new());
+    pub fn read(path: &Path) -> Result<Self, InputError> {
+        let place = input::place(path);
+        let objects =
+            input::documents(path)?.into_iter().flat_map(|mut document| match document["items"].take() {
+                Value::Array(items) => items,
+                _ => vec![document],
+            });
+        let (mut pods, mut events, mut nodes) = (Vec::<Pod>::new(), Vec::<Event>::new(), Vec::new());
         for object in objects {
             let kind = object["kind"].as_str().unwrap_or_default().to_owned();
             let parsed = match kind.as_str() {
-                "Pod" if pod.is_some() => bail!("{}: there are two Pods; leave one", path.display()),
-                "Pod" => serde_json::from_value(object).map(|found| pod = Some(found)),
+                "Pod" => serde_json::from_value(object).map(|pod| pods.push(pod)),
                 "Event" => serde_json::from_value(object).map(|event| events.push(event)),
                 "GpuNode" => serde_json::from_value(object).map(|node| nodes.push(node)),
-                _ => bail!(
-                    "{}: kind {kind:?} is no record of a pod's; write Pod, Event or GpuNode",
-                    path.display()
-                ),
+                _ => {
+                    let what = format!("kind {kind:?} is no record of a pod's; write Pod, Event or GpuNode");
+                    return Err(InputError::Bad(format!("{place}: {what}")));
+                }
             };
-            parsed.with_context(|| format!("{}: a {kind} cannot be read", path.display()))?;
+            parsed.map_err(|error| InputError::Bad(format!("{place}: a {kind} cannot be read: {error}")))?;
         }
-        let pod = pod.with_context(|| format!("{}: there is no Pod in it", path.display()))?;
-        Ok(Self::of(pod, Ok(events), Ok(nodes)))
+        if pods.is_empty() {
+            return Err(InputError::Bad(format!("{place}: there is no Pod in it")));
+        }
+        let pods = pods.into_iter().map(|pod| Recorded::new(pod, Ok(events.clone()))).collect();
+        Ok(Self { pods, nodes: Ok(nodes), static_nodes: Ok(BTreeMap::new()), renames_unknown: None })
+    }
+}
+
+impl Recorded {
+    async fn fetch(client: &Client, pod: Pod) -> Self {
+        let name = pod.name_any();
+        let about =
+            ListParams::default().fields(&format!("involvedObject.kind=Pod,involvedObject.name={name}"));
+        let namespace = pod.namespace().unwrap_or_default();
+        let events = Api::<Event>::namespaced(client.clone(), &namespace).list(&about).await;
+        Self::new(pod, events.map(|list| list.items).map_err(why))
     }
 
     /// Only what is about this pod, and not about a namesake.
-    fn of(pod: Pod, mut events: Result<Vec<Event>, String>, nodes: Result<Vec<GpuNode>, String>) -> Self {
-        let (name, uid) = (pod.metadata.name.clone(), pod.metadata.uid.clone());
+    fn new(pod: Pod, mut events: Result<Vec<Event>, String>) -> Self {
+        let ObjectMeta { name, namespace, uid, .. } = &pod.metadata;
         if let Ok(events) = &mut events {
             events.retain(|event| {
                 let about = &event.involved_object;
-                about.name == name && (about.uid.is_none() || uid.is_none() || about.uid == uid)
+                let same = |a: &Option<String>, b: &Option<String>| a.is_none() || b.is_none() || a == b;
+                about.name == *name && same(&about.namespace, namespace) && same(&about.uid, uid)
             });
         }
-        Self { pod, events, nodes, static_nodes: Ok(BTreeMap::new()), renames_unknown: None }
+        Self { pod, events }
     }
+}
+
+async fn pods(client: &Client, wanted: Wanted) -> anyhow::Result<Vec<Pod>> {
+    let (namespace, selector) = match wanted {
+        Wanted::Named { namespace, names } => {
+            let api = Api::<Pod>::namespaced(client.clone(), &namespace);
+            let mut pods = Vec::new();
+            for name in names {
+                let what = || format!("there is no pod {name} in namespace {namespace}");
+                let pod = api.get_opt(&name).await.with_context(|| format!("failed to read pod {name}"))?;
+                pods.push(pod.ok_or_else(|| NotFound::new(what(), "-n names another namespace"))?);
+            }
+            return Ok(pods);
+        }
+        Wanted::Selected { namespace, selector } => (namespace, selector),
+    };
+    let api = match &namespace {
+        Some(namespace) => Api::<Pod>::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let is_selected = selector.is_some();
+    let params = ListParams { label_selector: selector, ..ListParams::default() };
+    let mut pods = api.list(&params).await.context("failed to list pods")?.items;
+    pods.retain(|pod| is_selected || pod.annotations().contains_key(keys::REQUEST));
+    if pods.is_empty() {
+        let place = namespace.map_or_else(|| "any namespace".to_owned(), |name| format!("namespace {name}"));
+        let which = if is_selected { "has these labels" } else { "was admitted by kerf" };
+        return Err(NotFound::new(format!("no pod of {place} {which}"), "-A looks in all namespaces").into());
+    }
+    Ok(pods)
 }
 
 /// Why something is not known, in a line.

@@ -2,6 +2,7 @@
 
 use super::Silent;
 use super::columns::{Columns, or_dash};
+use crate::output::{self, Format};
 use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance};
 use kerf_nvml::{Compute, ComputeMode, Gpu, GpuBackend as _, GpuInstance, MigMode, NvmlBackend, Process};
 use serde::Serialize;
@@ -139,9 +140,8 @@ fn process(found: &Process) -> ProcessReport {
     }
 }
 
-impl Report {
-    /// The report for eyes.
-    pub fn write(&self) -> String {
+impl output::Report for Report {
+    fn text(&self, _format: Format) -> String {
         let mut text = format!("driver {}, CUDA {}\n\n", self.driver, self.cuda);
         text += &self.gpus();
         text.extend(self.silent.iter().map(ToString::to_string));
@@ -152,7 +152,9 @@ impl Report {
         }
         text + "\n" + &self.instances() + "\n" + &self.processes()
     }
+}
 
+impl Report {
     fn gpus(&self) -> String {
         let head = ["GPU", "UUID", "PRODUCT", "MODEL", "MINOR", "MEMORY (MiB)", "COMPUTE MODE", "MIG"];
         let mut columns = Columns::new(head);

@@ -4,21 +4,39 @@ pub(crate) mod columns;
 mod list;
 mod profiles;
 
+use crate::output::{self, Format};
 use anyhow::Context as _;
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use clap::{Args as ClapArgs, Subcommand};
 use kerf_core::mig::catalog::{self, GpuModel};
 use kerf_nvml::{Gpu, GpuBackend as _, GpuError, NvmlBackend};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt;
-use std::io::Write as _;
+
+const LIST: &str = "\
+Examples:
+  # The GPUs of this machine
+  kerf gpu list
+
+  # Their UUIDs
+  kerf gpu list -o json | jq -r '.gpus[].uuid'";
+
+const PROFILES: &str = "\
+Examples:
+  # What MIG offers on the GPUs of this machine
+  kerf gpu profiles
+
+  # By an NVML in another place
+  kerf gpu profiles --nvml /run/nvidia/driver/usr/lib64/libnvidia-ml.so.1";
 
 /// What to say of them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// List the GPUs, what is cut from them and what runs on them.
+    #[command(after_help = LIST)]
     List(Args),
     /// List what MIG offers on each GPU, and where kerf's catalog says something else.
+    #[command(after_help = PROFILES)]
     Profiles(Args),
 }
 
@@ -26,40 +44,20 @@ pub enum Command {
 #[derive(Debug, ClapArgs)]
 pub struct Args {
     /// NVML: a path, or a name that the loader finds.
-    #[arg(long, default_value = "libnvidia-ml.so.1", value_name = "PATH")]
+    #[arg(long, default_value = "libnvidia-ml.so.1", value_name = "PATH", value_hint = clap::ValueHint::FilePath)]
     nvml: OsString,
-    /// How to print.
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
-    output: Output,
-}
-
-/// A way to print.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// For eyes.
-    Table,
-    /// For programs.
-    Json,
+    /// The form.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,
+        value_parser = Format::parser(&[]))]
+    output: Format,
 }
 
 /// Runs the command.
 pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
-        Command::List(args) => {
-            let nvml = open(args)?;
-            print(args, &list::report(nvml)?, list::Report::write)
-        }
-        Command::Profiles(args) => {
-            let nvml = open(args)?;
-            print(args, &profiles::report(nvml)?, profiles::Report::write)
-        }
+        Command::List(args) => output::print(&list::report(open(args)?)?, args.output),
+        Command::Profiles(args) => output::print(&profiles::report(open(args)?)?, args.output),
     }
-}
-
-/// Whether the input is wrong, not the program: `--nvml` names nothing that can be loaded.
-#[must_use]
-pub fn is_input(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(GpuError::Library { .. }))
 }
 
 fn open(args: &Args) -> anyhow::Result<NvmlBackend> {
@@ -70,14 +68,6 @@ fn open(args: &Args) -> anyhow::Result<NvmlBackend> {
         }
         opened => Ok(opened?),
     }
-}
-
-fn print<T: Serialize>(args: &Args, report: &T, write: impl Fn(&T) -> String) -> anyhow::Result<()> {
-    let text = match args.output {
-        Output::Table => write(report),
-        Output::Json => serde_json::to_string_pretty(report)? + "\n",
-    };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("failed to write to standard output")
 }
 
 /// A GPU that does not answer.

@@ -2,6 +2,7 @@
 
 use super::Silent;
 use super::columns::{Columns, or_dash};
+use crate::output::{self, Format};
 use kerf_core::mig::catalog::{Disagreement, GpuModel, compare};
 use kerf_core::mig::{MigTable, Profile};
 use kerf_nvml::{Gpu, GpuBackend as _, NvmlBackend};
@@ -65,9 +66,9 @@ fn concerns(disagreement: &Disagreement) -> Profile {
     }
 }
 
-impl Report {
-    /// The report for eyes; an asterisk marks a profile of which the catalog says something else.
-    pub fn write(&self) -> String {
+impl output::Report for Report {
+    /// An asterisk marks a profile of which the catalog says something else.
+    fn text(&self, _format: Format) -> String {
         let mut columns =
             Columns::new(["GPU", "MODEL", "PROFILE", "ID", "MAX", "PLACEMENTS", "MEMORY (MiB)", ""]);
         for gpu in &self.gpus {
@@ -138,7 +139,7 @@ mod tests {
         entries.retain(|entry| entry.profile.compute() != 7);
         let report =
             Report { gpus: vec![gpu_report(&h100(), MigTable::new(entries.clone()))], silent: Vec::new() };
-        let text = report.write();
+        let text = output::Report::text(&report, Format::Text);
         let marked: Vec<&str> = text.lines().filter(|line| line.contains('*')).collect();
         let told = entries[0].profile;
         assert!(marked[0].contains(&told.to_string()) && marked[0].ends_with('*'), "{text}");
@@ -155,6 +156,9 @@ mod tests {
     fn a_gpu_that_the_catalog_does_not_know_is_named() {
         let unknown = Gpu { product: "NVIDIA X100".to_owned(), ..h100() };
         let report = Report { gpus: vec![gpu_report(&unknown, MigTable::default())], silent: Vec::new() };
-        assert_eq!(report.write(), "no GPU offers MIG\nGPU 0: the catalog does not know \"NVIDIA X100\"\n");
+        assert_eq!(
+            output::Report::text(&report, Format::Text),
+            "no GPU offers MIG\nGPU 0: the catalog does not know \"NVIDIA X100\"\n"
+        );
     }
 }

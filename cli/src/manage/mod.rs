@@ -19,11 +19,12 @@ mod selects;
 mod served;
 mod steps;
 
-use crate::check::connect;
+use crate::completion::values;
+use crate::connection::{Connection, KerfNamespace};
+use crate::duration::positive;
 use crate::release::node_name;
-use crate::uninstall::positive;
 use clap::Args as ClapArgs;
-use kerf_runtime::args::ContextArgs;
+use clap_complete::ArgValueCandidates;
 use std::time::Duration;
 
 /// Which nodes, and how long it may take.
@@ -31,14 +32,14 @@ use std::time::Duration;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The nodes: `NAME` or `node/NAME`.
-    #[arg(value_name = "NODE", value_parser = node_name, required_unless_present = "selector")]
+    #[arg(value_name = "NODE", value_parser = node_name, required_unless_present = "selector",
+        add = ArgValueCandidates::new(values::machines))]
     nodes: Vec<String>,
     /// The nodes with these labels: `pool=gpu`.
-    #[arg(short = 'l', long, value_name = "SELECTOR", conflicts_with = "nodes")]
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "nodes")]
     selector: Option<String>,
-    /// The namespace that kerf is installed in.
-    #[arg(long, value_name = "NAMESPACE", default_value = "kerf-system")]
-    kerf_namespace: String,
+    #[command(flatten)]
+    kerf: KerfNamespace,
     /// How long to wait for pods that hold GPUs of a node. Without it they are named, and nothing is done.
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
@@ -52,18 +53,24 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = positive)]
     timeout: Duration,
     #[command(flatten)]
-    client: ContextArgs,
+    connection: Connection,
 }
 
-const EXAMPLES: &str = "Examples:
-  kerf manage gpu-1 --dry-run                 # what would be done
-  kerf manage gpu-1 gpu-2                     # hand over two nodes whose GPUs nobody uses
-  kerf manage -l pool=gpu --cordon --wait=2h  # all nodes of a pool, each as soon as its pods have ended";
+const EXAMPLES: &str = "\
+Examples:
+  # What would be done
+  kerf manage gpu-1 --dry-run
+
+  # Hand over two nodes whose GPUs nobody uses
+  kerf manage gpu-1 gpu-2
+
+  # All nodes of a pool, each as soon as its pods have ended
+  kerf manage -l pool=gpu --cordon --wait=2h";
 
 /// Hands the nodes over.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { steps::manage(connect::reach(&args.client).await?, args).await })
+    runtime.block_on(async { steps::manage(args.connection.client().await?, args).await })
 }
 
 #[cfg(test)]

@@ -6,12 +6,6 @@ use thiserror::Error;
 /// Why not, or not yet. Whatever was done stays done, and the next run goes on from there.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Refused {
-    /// There is no such Node.
-    #[error("there is no node {0}; kubectl get nodes lists them")]
-    NoNode(String),
-    /// No Node has the labels.
-    #[error("no node has the labels {0}; kubectl get nodes --show-labels lists them")]
-    NoneSelected(String),
     /// Nobody would serve the nodes.
     #[error(
         "there is no DaemonSet {AGENT} in namespace {0}; install kerf first (kerf check --pre says how), or name the namespace that it is \

@@ -10,7 +10,11 @@ use super::holders::claimed;
 use super::plan::{Cluster, Observed, Plan};
 use super::refused::Refused;
 use super::served::served;
+use crate::duration::told;
+use crate::failure::NotFound;
+use crate::output::line;
 use crate::plugin_nodes::cluster_policy;
+use crate::progress::Wait;
 use crate::uninstall::job::{self, AGENT, NAME_LABEL, is_complete};
 use anyhow::{Context as _, anyhow};
 use futures::StreamExt as _;
@@ -46,10 +50,7 @@ pub(super) async fn manage(client: Client, args: &Args) -> anyhow::Result<()> {
     }
     all_well(refused)?;
     if args.dry_run {
-        for (name, plan) in &plans {
-            handover.describe(name, plan);
-        }
-        return Ok(());
+        return plans.iter().try_for_each(|(name, plan)| handover.describe(name, plan));
     }
     let nodes = futures::stream::iter(plans.iter().map(|(name, _)| handover.hand_over(name)));
     let results: Vec<anyhow::Result<()>> = nodes.buffer_unordered(PARALLEL_LIMIT).collect().await;
@@ -81,7 +82,7 @@ struct Handover<'a> {
 
 impl<'a> Handover<'a> {
     async fn new(client: Client, args: &'a Args) -> anyhow::Result<Self> {
-        let namespace = &args.kerf_namespace;
+        let namespace = &args.kerf.name;
         let claim = ApiResource::from_gvk(&GroupVersionKind::gvk("resource.k8s.io", "v1", "ResourceClaim"));
         Ok(Self {
             args,
@@ -103,12 +104,17 @@ impl<'a> Handover<'a> {
         let nodes = self.nodes.list_metadata(&ListParams::default().labels(selector)).await;
         let names: BTreeSet<String> =
             nodes.context("failed to list the nodes")?.iter().map(ResourceExt::name_any).collect();
-        if names.is_empty() { Err(Refused::NoneSelected(selector.clone()).into()) } else { Ok(names) }
+        if names.is_empty() {
+            let what = format!("no node has the labels {selector}");
+            return Err(NotFound::new(what, "kubectl get nodes --show-labels lists them").into());
+        }
+        Ok(names)
     }
 
     async fn plan(&self, name: &str) -> anyhow::Result<Plan> {
         let node = self.nodes.get_opt(name).await.with_context(|| format!("failed to read node {name}"))?;
-        let node = node.ok_or_else(|| Refused::NoNode(name.to_owned()))?;
+        let missing = || NotFound::new(format!("there is no node {name}"), "kubectl get nodes lists them");
+        let node = node.ok_or_else(missing)?;
         let here = ListParams::default().fields(&format!("spec.nodeName={name}"));
         let pods = self.pods.list(&here).await;
         let pods = pods.with_context(|| format!("failed to list the pods of node {name}"))?.items;
@@ -137,24 +143,24 @@ impl<'a> Handover<'a> {
     }
 
     /// Says what would be done.
-    fn describe(&self, name: &str, plan: &Plan) {
+    fn describe(&self, name: &str, plan: &Plan) -> anyhow::Result<()> {
         if !plan.in_the_way().is_empty() {
             let pods = listed(plan.in_the_way());
             let what = match self.args.wait {
-                Some(wait) => format!("would wait {} s for them to end", wait.as_secs()),
+                Some(wait) => format!("would wait {} for them to end", told(wait)),
                 None => "would be refused; --wait waits for them".to_owned(),
             };
-            println!("node {name}: pods hold GPUs of it: {pods}; {what}");
+            line(format!("node {name}: pods hold GPUs of it: {pods}; {what}"))?;
         }
         if plan.labels.is_empty() {
-            println!("node {name}: has its labels already");
+            line(format!("node {name}: has its labels already"))?;
         } else {
-            println!("node {name}: would get the labels {}", plan.labels_text());
+            line(format!("node {name}: would get the labels {}", plan.labels_text()))?;
         }
         for program in &plan.leaving {
-            println!("node {name}: {program} would leave it");
+            line(format!("node {name}: {program} would leave it"))?;
         }
-        println!("node {name}: kerf's agent would serve it (dry run, nothing was done)");
+        line(format!("node {name}: kerf's agent would serve it (dry run, nothing was done)"))
     }
 
     async fn hand_over(&self, name: &str) -> anyhow::Result<()> {
@@ -162,7 +168,7 @@ impl<'a> Handover<'a> {
         let done = self.steps(name).await;
         match (&done, is_cordoned) {
             (Ok(()), true) => self.set_unschedulable(name, false).await?,
-            (Err(_), true) => println!("node {name} stays cordoned; to undo it: kubectl uncordon {name}"),
+            (Err(_), true) => eprintln!("node {name} stays cordoned; to undo it: kubectl uncordon {name}"),
             (_, false) => {}
         }
         done
@@ -173,7 +179,7 @@ impl<'a> Handover<'a> {
         let node = self.nodes.get(name).await.with_context(|| format!("failed to read node {name}"))?;
         let is_cordoned = node.spec.and_then(|spec| spec.unschedulable) == Some(true);
         if is_cordoned {
-            println!(
+            eprintln!(
                 "node {name} was cordoned before, and stays so; when kerf serves it: kubectl uncordon {name}"
             );
             return Ok(false);
@@ -190,8 +196,7 @@ impl<'a> Handover<'a> {
         let word = if unschedulable { "cordon" } else { "uncordon" };
         let patched = self.nodes.patch(name, &PatchParams::default(), &patch).await;
         patched.with_context(|| format!("failed to {word} node {name}"))?;
-        println!("node {name} is {word}ed");
-        Ok(())
+        line(format!("node {name} is {word}ed"))
     }
 
     async fn steps(&self, name: &str) -> anyhow::Result<()> {
@@ -206,18 +211,14 @@ impl<'a> Handover<'a> {
 
     /// Waits until no pod is in the way, as long as that is wanted.
     async fn pods_end(&self, name: &str) -> anyhow::Result<Plan> {
-        let end = Instant::now() + self.args.wait.unwrap_or_default();
-        let mut told = BTreeSet::new();
+        let mut wait = self.wait("pods", Instant::now() + self.args.wait.unwrap_or_default());
         loop {
             let plan = self.plan(name).await?;
             if plan.in_the_way().is_empty() {
                 return Ok(plan);
             }
-            if self.args.wait.is_some() && *plan.in_the_way() != told {
-                println!("node {name}: waiting for pods that hold GPUs of it: {}", listed(plan.in_the_way()));
-                told.clone_from(plan.in_the_way());
-            }
-            in_time(end, || held(name, &plan)).await?;
+            wait.rename(format!("pods that hold GPUs of node {name} ({})", listed(plan.in_the_way())));
+            wait.moment(|| held(name, &plan)).await?;
         }
     }
 
@@ -225,18 +226,19 @@ impl<'a> Handover<'a> {
         let patch = Patch::Merge(json!({"metadata": {"labels": plan.labels}}));
         let labelled = self.nodes.patch(name, &PatchParams::default(), &patch).await;
         labelled.with_context(|| format!("failed to label node {name}; nothing was done to it"))?;
-        println!("node {name} has the labels {}", plan.labels_text());
+        line(format!("node {name} has the labels {}", plan.labels_text()))?;
         let came = self.plan(name).await?.holders;
         if !came.is_empty() {
-            println!(
+            line(format!(
                 "node {name}: pods came meanwhile, and keep their GPUs until they end; kerf gives these to nobody else: {}",
                 listed(&came)
-            );
+            ))?;
         }
         Ok(())
     }
 
     async fn conflicting_leave(&self, name: &str, end: Instant) -> anyhow::Result<()> {
+        let mut wait = self.wait(format!("other programs to leave node {name}"), end);
         loop {
             let leaving = self.plan(name).await?.leaving;
             if leaving.is_empty() {
@@ -244,13 +246,13 @@ impl<'a> Handover<'a> {
             }
             let programs = leaving.join(" and ");
             let node = name.to_owned();
-            in_time(end, || Refused::ConflictingStays { node, programs }).await?;
+            wait.moment(|| Refused::ConflictingStays { node, programs }).await?;
         }
     }
 
     async fn agent_serves(&self, name: &str, end: Instant) -> anyhow::Result<()> {
         let theirs = ListParams::default().labels(&format!("{NAME_LABEL}={AGENT}"));
-        println!("node {name}: waiting for kerf's agent to serve it");
+        let mut wait = self.wait(format!("kerf's agent to serve node {name}"), end);
         loop {
             let pods = self.agents.list(&theirs).await.context("failed to list the agents' pods")?;
             let is_here = |pod: &&Pod| {
@@ -259,14 +261,17 @@ impl<'a> Handover<'a> {
             };
             let gpu_node = self.gpu_nodes.get_opt(name).await;
             let gpu_node = gpu_node.with_context(|| format!("failed to read GpuNode {name}"))?;
-            match served(&self.args.kerf_namespace, pods.iter().find(is_here), gpu_node.as_ref()) {
-                Ok(what) => {
-                    println!("node {name} is managed by kerf: {what}");
-                    return Ok(());
-                }
-                Err(why) => in_time(end, || Refused::NotServed { node: name.to_owned(), why }).await?,
+            match served(&self.args.kerf.name, pods.iter().find(is_here), gpu_node.as_ref()) {
+                Ok(what) => return line(format!("node {name} is managed by kerf: {what}")),
+                Err(why) => wait.moment(|| Refused::NotServed { node: name.to_owned(), why }).await?,
             }
         }
+    }
+
+    /// A wait beside those for other nodes.
+    fn wait(&self, what: impl Into<String>, end: Instant) -> Wait {
+        let wait = Wait::until(what, end).every(POLL_INTERVAL);
+        if self.args.nodes.len() == 1 { wait } else { wait.beside_others() }
     }
 }
 
@@ -293,15 +298,6 @@ fn held(name: &str, plan: &Plan) -> Refused {
 
 fn listed(pods: &BTreeSet<String>) -> String {
     pods.iter().cloned().collect::<Vec<_>>().join(", ")
-}
-
-/// Waits one interval; fails with `why` when the time is over.
-async fn in_time(end: Instant, why: impl FnOnce() -> Refused) -> Result<(), Refused> {
-    if Instant::now() >= end {
-        return Err(why());
-    }
-    tokio::time::sleep(POLL_INTERVAL).await;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! shares side by side, each as wide as it is large. Pure.
 
 use super::short_name;
+use anstyle::AnsiColor;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, GpuStatus, SliceState, SliceStatus, WantedSlice};
 use kerf_core::units::MemoryMib;
 
@@ -23,14 +24,15 @@ pub fn plain(_state: Option<SliceState>, text: &str) -> String {
 /// The colours of a terminal: green is held, yellow idle, cyan on its way, red failed.
 #[must_use]
 pub fn coloured(state: Option<SliceState>, text: &str) -> String {
-    let style = match state {
+    let background = match state {
         None => return text.to_owned(),
-        Some(SliceState::Held) => "30;42",
-        Some(SliceState::Idle) => "30;43",
-        Some(SliceState::Failed) => "30;41",
-        Some(SliceState::Preparing | SliceState::Waiting | SliceState::Ready) => "30;46",
+        Some(SliceState::Held) => AnsiColor::Green,
+        Some(SliceState::Idle) => AnsiColor::Yellow,
+        Some(SliceState::Failed) => AnsiColor::Red,
+        Some(SliceState::Preparing | SliceState::Waiting | SliceState::Ready) => AnsiColor::Cyan,
     };
-    format!("\x1b[{style}m{text}\x1b[0m")
+    let style = AnsiColor::Black.on(background);
+    format!("{style}{text}{style:#}")
 }
 
 /// A part of a GPU from one column to another.

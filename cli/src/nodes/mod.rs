@@ -4,18 +4,21 @@ pub mod draw;
 mod offered;
 mod show;
 
-use crate::check::connect;
+use crate::completion::values;
+use crate::connection::Connection;
+use crate::failure::NotFound;
+use crate::output::{self, Format};
 use crate::plugin_nodes;
-use anyhow::{Context, bail};
-use clap::{Args as ClapArgs, ValueEnum};
-use kerf_runtime::args::ContextArgs;
+use anyhow::Context;
+use clap::Args as ClapArgs;
+use clap_complete::ArgValueCandidates;
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::machine::Machine;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use show::{Managed, Shown};
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -25,35 +28,42 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Between these a drawing is legible, and a terminal as wide.
 const WIDTHS: RangeInclusive<usize> = 40..=240;
 
+const EXAMPLES: &str = "\
+Examples:
+  # All nodes, drawn
+  kerf nodes
+
+  # One node, drawn anew when something changes
+  kerf nodes gpu-1 --watch
+
+  # A row a slice, of the nodes with a label
+  kerf nodes -l nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3 -o wide
+
+  # The pods that hold slices
+  kerf nodes -o json | jq -r '.managed[].gpus[].slices[].pod'";
+
 /// Which nodes, and how they are shown.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The nodes; without a name all that have GPUs.
+    /// The nodes. The default is all that have GPUs.
+    #[arg(value_name = "NODE", add = ArgValueCandidates::new(values::nodes))]
     names: Vec<String>,
-    /// `wide` is a table with a row a slice.
-    #[arg(short, long, value_enum, default_value_t = Output::Drawing)]
-    output: Output,
-    /// The width of a GPU in characters; without it that of the terminal, or 88.
+    /// Only nodes with these labels, like `zone=a,tier!=test`.
+    #[arg(short = 'l', long, value_name = "LABELS", conflicts_with = "names")]
+    selector: Option<String>,
+    /// The form: `wide` is a table with a row a slice.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,
+        value_parser = Format::parser(&[Format::Wide]))]
+    output: Format,
+    /// The width of a GPU in characters. The default is that of the terminal, or 88.
     #[arg(long)]
     width: Option<usize>,
-    /// Look again every two seconds and draw anew what has changed.
+    /// Look again every two seconds, and draw anew what has changed.
     #[arg(short, long)]
     watch: bool,
     #[command(flatten)]
-    client: ContextArgs,
-}
-
-/// How nodes are shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// As pictures.
-    Drawing,
-    /// As a table.
-    Wide,
-    /// As JSON.
-    Json,
-    /// As YAML.
-    Yaml,
+    connection: Connection,
 }
 
 /// Prints them.
@@ -63,22 +73,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 async fn print(args: &Args) -> anyhow::Result<()> {
-    let client = connect::reach(&args.client).await?;
-    let terminal = std::io::stdout().is_terminal();
+    let client = args.connection.client().await?;
     let width = args.width.unwrap_or_else(terminal_width).clamp(*WIDTHS.start(), *WIDTHS.end());
-    let colour = terminal && std::env::var_os("NO_COLOR").is_none();
-    let paint: draw::Paint<'_> = if colour { &draw::coloured } else { &draw::plain };
+    // The cursor goes home, and what was there is taken away.
+    let home = if args.watch && std::io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "" };
     let mut last = String::new();
     loop {
-        let text = show::render(&fetch(&client, &args.names).await?, args.output, width, paint)?;
+        let text = output::render(&Shown { width, ..fetch(&client, args).await? }, args.output)?;
         if text != last {
-            let mut out = std::io::stdout().lock();
-            if args.watch && terminal {
-                // The cursor goes home, and what was there is taken away.
-                write!(out, "\x1b[H\x1b[2J")?;
-            }
-            out.write_all(text.as_bytes())?;
-            out.flush()?;
+            output::write(&format!("{home}{text}"))?;
             last = text;
         }
         if !args.watch {
@@ -96,27 +99,31 @@ fn terminal_width() -> usize {
         .map_or(draw::WIDTH, |columns| columns - 1)
 }
 
-async fn fetch(client: &Client, names: &[String]) -> anyhow::Result<Shown> {
+async fn fetch(client: &Client, args: &Args) -> anyhow::Result<Shown> {
     let all = ListParams::default();
     let objects = Api::<GpuNode>::all(client.clone()).list(&all).await;
     let objects =
         objects.context("failed to list GpuNodes; kerf check says whether kerf is installed")?.items;
-    let nodes = Api::<Machine>::all(client.clone()).list(&all).await.context("failed to list Nodes")?.items;
+    let selected = ListParams { label_selector: args.selector.clone(), ..all };
+    let nodes =
+        Api::<Machine>::all(client.clone()).list(&selected).await.context("failed to list Nodes")?.items;
     let managed: BTreeSet<String> = objects.iter().map(|object| object.name().to_string()).collect();
-    let is_wanted = |name: &str| names.is_empty() || names.iter().any(|wanted| wanted == name);
+    let is_wanted = |name: &str| match &args.selector {
+        None => args.names.is_empty() || args.names.iter().any(|wanted| wanted == name),
+        Some(_) => nodes.iter().any(|node| node.name().as_str() == name),
+    };
     let others = nodes.iter().filter(|machine| !managed.contains(machine.name().as_str()));
     let plugins = plugin_nodes::read(client, others.filter(|machine| is_wanted(machine.name().as_str())));
     let plugins = plugins.await.context("failed to list the pods that NVIDIA's device plugin serves")?;
     let known: BTreeSet<String> = managed.iter().chain(plugins.keys()).cloned().collect();
-    if let Some(strange) = names.iter().find(|name| !known.contains(*name)) {
-        bail!(
-            "node {strange} has no GPUs that kerf or NVIDIA's device plugin serves; there are: {}",
-            join(&known)
-        );
+    if let Some(strange) = args.names.iter().find(|name| !known.contains(*name)) {
+        let what = format!("node {strange} has no GPUs that kerf or NVIDIA's device plugin serves");
+        return Err(NotFound::new(what, format!("there are: {}", join(&known))).into());
     }
     Ok(Shown {
         managed: objects.iter().map(of_object).filter(|node| is_wanted(&node.name)).collect(),
-        offered: plugins.iter().flat_map(|(name, node)| offered::offered(name, node)).collect(),
+        device_plugin: plugins.iter().flat_map(|(name, node)| offered::offered(name, node)).collect(),
+        ..Shown::default()
     })
 }
 

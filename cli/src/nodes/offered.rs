@@ -1,6 +1,6 @@
 //! What NVIDIA's device plugin offers on the nodes that it serves, and who has it. Pure.
 
-use crate::gpu::columns::Columns;
+use crate::gpu::columns::{Columns, or_dash};
 use crate::plugin_nodes::PluginNode;
 use kerf_core::kind::Kind;
 use kerf_core::static_node::{Devices, PluginName};
@@ -59,13 +59,12 @@ pub fn table(offered: &[Offered]) -> String {
     for it in offered {
         let pods: BTreeSet<&str> = it.pods.iter().map(String::as_str).collect();
         let pods = Some(pods).filter(|pods| !pods.is_empty());
-        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         columns.row([
             it.node.clone(),
-            or_dash(it.model.clone()),
+            or_dash(it.model.as_ref()),
             it.resource.clone(),
-            or_dash(it.kind.map(|kind| kind.to_string())),
-            or_dash(it.size_gb.map(|size| size.to_string())),
+            or_dash(it.kind),
+            or_dash(it.size_gb),
             format!("{}/{}", it.used, it.devices),
             or_dash(pods.map(|pods| pods.into_iter().collect::<Vec<_>>().join(", "))),
         ]);

@@ -1,20 +1,31 @@
-//! Nodes as text, JSON or YAML. Pure.
+//! Nodes as they are printed. Pure.
 
-use super::Output;
-use super::draw::{self, Paint};
+use super::draw;
 use super::offered::{self, Offered};
-use crate::gpu::columns::Columns;
-use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, SliceStatus};
-use serde_json::{Value, json};
+use crate::gpu::columns::{Columns, or_dash};
+use crate::output::{Format, Report};
+use kerf_core::contract::{
+    Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus,
+};
+use kerf_core::kind::Kind;
+use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::resource::ResourceName;
+use kerf_core::units::MemoryMib;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 use std::fmt::Write as _;
 
 /// What is known of the nodes.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Shown {
     /// Those that kerf serves.
     pub managed: Vec<Managed>,
     /// What NVIDIA's device plugin offers on others.
-    pub offered: Vec<Offered>,
+    pub device_plugin: Vec<Offered>,
+    /// The width of a drawn GPU, in characters.
+    #[serde(skip)]
+    pub width: usize,
 }
 
 /// A node that kerf serves.
@@ -26,17 +37,95 @@ pub struct Managed {
     pub read: Result<(GpuNodeSpec, GpuNodeStatus), String>,
 }
 
-/// All of it.
-pub fn render(shown: &Shown, output: Output, width: usize, paint: Paint<'_>) -> anyhow::Result<String> {
-    Ok(match output {
-        Output::Drawing => drawing(shown, width, paint),
-        Output::Wide => wide(shown),
-        Output::Json => format!("{:#}\n", document(shown)),
-        Output::Yaml => serde_saphyr::to_string(&document(shown))?,
-    })
+impl Serialize for Managed {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.read {
+            Err(why) => json!({"name": self.name, "unreadable": why}).serialize(serializer),
+            Ok((spec, status)) => NodeReport {
+                name: &self.name,
+                ready: status.is_ready(),
+                troubles: troubles(status),
+                gpus: status.gpus.iter().map(|gpu| GpuReport::new(gpu, spec, status)).collect(),
+            }
+            .serialize(serializer),
+        }
+    }
 }
 
-fn drawing(shown: &Shown, width: usize, paint: Paint<'_>) -> String {
+#[derive(Serialize)]
+struct NodeReport<'n> {
+    name: &'n str,
+    ready: bool,
+    troubles: Vec<String>,
+    gpus: Vec<GpuReport<'n>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GpuReport<'n> {
+    uuid: &'n GpuUuid,
+    index: u32,
+    model: &'n str,
+    memory_mib: MemoryMib,
+    kinds: &'n [Kind],
+    message: Option<&'n str>,
+    slices: Vec<SliceReport<'n>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct SliceReport<'n> {
+    id: Option<&'n SliceId>,
+    shape: Shape,
+    state: SliceState,
+    memory_mib: MemoryMib,
+    device: Option<&'n DeviceId>,
+    resource: Option<ResourceName>,
+    message: Option<&'n str>,
+    /// With its namespace.
+    pod: Option<String>,
+    container: Option<&'n str>,
+}
+
+impl<'n> GpuReport<'n> {
+    fn new(gpu: &'n GpuStatus, spec: &'n GpuNodeSpec, status: &'n GpuNodeStatus) -> Self {
+        let slices = status.slices.iter().filter(|slice| slice.gpu == gpu.uuid);
+        Self {
+            uuid: &gpu.uuid,
+            index: gpu.index,
+            model: &gpu.model,
+            memory_mib: gpu.memory,
+            kinds: &gpu.kinds,
+            message: gpu.message.as_deref(),
+            slices: slices.map(|slice| SliceReport::new(slice, spec)).collect(),
+        }
+    }
+}
+
+impl<'n> SliceReport<'n> {
+    fn new(slice: &'n SliceStatus, spec: &'n GpuNodeSpec) -> Self {
+        let (pod, container) = owner(spec, slice).unzip();
+        Self {
+            id: slice.id.as_ref(),
+            shape: slice.shape,
+            state: slice.state,
+            memory_mib: slice.memory,
+            device: slice.device.as_ref(),
+            resource: slice.resource,
+            message: slice.message.as_deref(),
+            pod,
+            container,
+        }
+    }
+}
+
+impl Report for Shown {
+    fn text(&self, format: Format) -> String {
+        if format == Format::Wide { wide(self) } else { drawing(self) }
+    }
+}
+
+fn drawing(shown: &Shown) -> String {
     let mut text = String::new();
     for node in &shown.managed {
         match &node.read {
@@ -47,16 +136,16 @@ fn drawing(shown: &Shown, width: usize, paint: Paint<'_>) -> String {
                 for trouble in troubles(status) {
                     let _infallible = writeln!(text, "{}: {trouble}", node.name);
                 }
-                for line in draw::node(&node.name, spec, status, width, paint) {
+                for line in draw::node(&node.name, spec, status, shown.width, &draw::coloured) {
                     let _infallible = writeln!(text, "{line}");
                 }
             }
         }
     }
-    if !shown.offered.is_empty() {
+    if !shown.device_plugin.is_empty() {
         let gap = if text.is_empty() { "" } else { "\n" };
         let _infallible =
-            write!(text, "{gap}Served by NVIDIA's device plugin:\n{}", offered::table(&shown.offered));
+            write!(text, "{gap}Served by NVIDIA's device plugin:\n{}", offered::table(&shown.device_plugin));
     }
     if text.is_empty() {
         "No node has GPUs that kerf or NVIDIA's device plugin serves.\n".to_owned()
@@ -90,29 +179,35 @@ fn wide(shown: &Shown) -> String {
     ]);
     for node in &shown.managed {
         let Ok((spec, status)) = &node.read else { continue };
-        for gpu in &status.gpus {
-            let slices: Vec<_> = status.slices.iter().filter(|slice| slice.gpu == gpu.uuid).collect();
-            let start = || [node.name.clone(), gpu.index.to_string(), gpu.model.clone()];
-            if slices.is_empty() {
-                let [name, index, model] = start();
-                let none = || "-".to_owned();
-                columns.row([name, index, model, none(), none(), none(), none(), none(), none(), none()]);
-            }
-            for slice in slices {
-                let [name, index, model] = start();
-                let (pod, container) = owner(spec, slice).unwrap_or_default();
-                let dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        for gpu in status.gpus.iter().map(|gpu| GpuReport::new(gpu, spec, status)) {
+            let mut row = |rest: [String; 7]| {
+                let [slice, shape, memory, state, pod, container, device] = rest;
+                let (index, model) = (gpu.index.to_string(), gpu.model.to_owned());
                 columns.row([
-                    name,
+                    node.name.clone(),
                     index,
                     model,
-                    dash(slice.id.as_ref().map(ToString::to_string).unwrap_or_default()),
+                    slice,
+                    shape,
+                    memory,
+                    state,
+                    pod,
+                    container,
+                    device,
+                ]);
+            };
+            if gpu.slices.is_empty() {
+                row(std::array::from_fn(|_| or_dash(None::<&str>)));
+            }
+            for slice in &gpu.slices {
+                row([
+                    or_dash(slice.id),
                     slice.shape.to_string(),
-                    slice.memory.0.to_string(),
+                    slice.memory_mib.0.to_string(),
                     format!("{:?}", slice.state),
-                    dash(pod),
-                    dash(container),
-                    dash(slice.device.as_ref().map(ToString::to_string).unwrap_or_default()),
+                    or_dash(slice.pod.as_ref()),
+                    or_dash(slice.container),
+                    or_dash(slice.device),
                 ]);
             }
         }
@@ -127,8 +222,8 @@ fn wide(shown: &Shown) -> String {
     for line in rowless {
         let _infallible = writeln!(text, "{line}");
     }
-    if !shown.offered.is_empty() {
-        let _infallible = write!(text, "\n{}", offered::table(&shown.offered));
+    if !shown.device_plugin.is_empty() {
+        let _infallible = write!(text, "\n{}", offered::table(&shown.device_plugin));
     }
     text
 }
@@ -147,47 +242,11 @@ fn rowless(node: &Managed) -> Option<String> {
 }
 
 /// The pod, with its namespace, and the container that have a slice or were promised it.
-fn owner(spec: &GpuNodeSpec, slice: &SliceStatus) -> Option<(String, String)> {
+fn owner<'n>(spec: &'n GpuNodeSpec, slice: &'n SliceStatus) -> Option<(String, &'n str)> {
     if let Some(holder) = &slice.holder {
-        return Some((holder.key().to_string(), holder.container.clone()));
+        return Some((holder.key().to_string(), &holder.container));
     }
     let wanted = spec.slices.iter().find(|wanted| Some(&wanted.id) == slice.id.as_ref())?;
     let reservation = wanted.reservation.as_ref()?;
-    Some((reservation.key().to_string(), reservation.container.clone()))
-}
-
-fn document(shown: &Shown) -> Value {
-    json!({
-        "managed": shown.managed.iter().map(managed).collect::<Vec<_>>(),
-        "devicePlugin": shown.offered,
-    })
-}
-
-fn managed(node: &Managed) -> Value {
-    match &node.read {
-        Err(why) => json!({"name": node.name, "unreadable": why}),
-        Ok((spec, status)) => {
-            let slice = |slice: &SliceStatus| {
-                let owner = owner(spec, slice);
-                json!({
-                    "id": slice.id, "shape": slice.shape, "state": slice.state, "memoryMib": slice.memory,
-                    "device": slice.device, "resource": slice.resource, "message": slice.message,
-                    "pod": owner.as_ref().map(|(pod, _)| pod), "container": owner.as_ref().map(|(_, container)| container),
-                })
-            };
-            let gpus: Vec<Value> = status
-                .gpus
-                .iter()
-                .map(|gpu| {
-                    let slices =
-                        status.slices.iter().filter(|it| it.gpu == gpu.uuid).map(slice).collect::<Vec<_>>();
-                    json!({
-                        "uuid": gpu.uuid, "index": gpu.index, "model": gpu.model, "memoryMib": gpu.memory,
-                        "kinds": gpu.kinds, "message": gpu.message, "slices": slices,
-                    })
-                })
-                .collect();
-            json!({"name": node.name, "ready": status.is_ready(), "troubles": troubles(status), "gpus": gpus})
-        }
-    }
+    Some((reservation.key().to_string(), &reservation.container))
 }

@@ -1,4 +1,4 @@
-use super::show::{Managed, Shown, render};
+use super::show::{Managed, Shown};
 use super::*;
 use kerf_core::contract::SliceState;
 use serde_json::{Value, json};
@@ -62,33 +62,38 @@ fn plugin() -> Vec<offered::Offered> {
 }
 
 fn all() -> Shown {
-    Shown { managed: vec![of_yaml(MIG), shared(2, 6)], offered: plugin() }
+    Shown { managed: vec![of_yaml(MIG), shared(2, 6)], device_plugin: plugin(), ..Shown::default() }
 }
 
-fn text(shown: &Shown, output: Output, width: usize) -> String {
-    render(shown, output, width, &draw::plain).unwrap()
+fn text(shown: Shown, format: Format, width: usize) -> String {
+    let text = output::render(&Shown { width, ..shown }, format).unwrap();
+    anstream::adapter::strip_str(&text).to_string()
+}
+
+fn managed(managed: Vec<Managed>) -> Shown {
+    Shown { managed, ..Shown::default() }
 }
 
 #[test]
 fn slices_stand_where_they_are_and_name_their_holders() {
-    insta::assert_snapshot!(text(&all(), Output::Drawing, draw::WIDTH));
+    insta::assert_snapshot!(text(all(), Format::Text, draw::WIDTH));
 }
 
 #[test]
 fn what_is_too_narrow_to_be_read_is_listed() {
-    let shown = Shown { managed: vec![shared(16, 1)], offered: Vec::new() };
-    insta::assert_snapshot!(text(&shown, Output::Drawing, 40));
+    let shown = managed(vec![shared(16, 1)]);
+    insta::assert_snapshot!(text(shown, Format::Text, 40));
 }
 
 #[test]
 fn a_table_has_a_row_a_slice() {
-    insta::assert_snapshot!(text(&all(), Output::Wide, draw::WIDTH));
+    insta::assert_snapshot!(text(all(), Format::Wide, draw::WIDTH));
 }
 
 #[test]
 fn programs_read_json_and_yaml() {
-    let json: Value = serde_json::from_str(&text(&all(), Output::Json, 0)).unwrap();
-    let yaml: Value = serde_saphyr::from_str(&text(&all(), Output::Yaml, 0)).unwrap();
+    let json: Value = serde_json::from_str(&text(all(), Format::Json, 0)).unwrap();
+    let yaml: Value = serde_saphyr::from_str(&text(all(), Format::Yaml, 0)).unwrap();
     assert_eq!(json, yaml);
     assert_eq!(json["devicePlugin"][0]["used"], 2);
     assert_eq!(json["managed"][0]["gpus"][0]["slices"][0]["pod"], "team-a/detector");
@@ -103,8 +108,8 @@ fn compute_instances_share_their_gpu_instance() {
         json!({"id": id, "gpu": "GPU-1", "shape": shape, "state": "Idle", "memoryMib": 40192})
     };
     node["status"]["slices"] = json!([part("s2", 0), part("s3", 2)]);
-    let shown = Shown { managed: vec![of_object(&object(node))], offered: Vec::new() };
-    insta::assert_snapshot!(text(&shown, Output::Drawing, draw::WIDTH));
+    let shown = managed(vec![of_object(&object(node))]);
+    insta::assert_snapshot!(text(shown, Format::Text, draw::WIDTH));
 }
 
 #[test]
@@ -124,12 +129,12 @@ fn every_line_of_a_gpu_is_as_wide_as_was_asked_for() {
 #[test]
 fn a_node_that_cannot_be_read_says_why_and_an_empty_cluster_says_so() {
     let bad = of_object(&object(json!({"metadata": {"name": "x"}, "status": {"gpus": 1}})));
-    let shown = Shown { managed: vec![bad], offered: Vec::new() };
-    assert!(text(&shown, Output::Drawing, 88).starts_with("x: failed to read GpuNode.status"));
-    assert!(text(&Shown::default(), Output::Drawing, 88).starts_with("No node has GPUs"));
+    let shown = managed(vec![bad]);
+    assert!(text(shown, Format::Text, 88).starts_with("x: failed to read GpuNode.status"));
+    assert!(text(Shown::default(), Format::Text, 88).starts_with("No node has GPUs"));
     let silent = of_object(&object(json!({"metadata": {"name": "y"}})));
-    let shown = Shown { managed: vec![silent], offered: Vec::new() };
-    assert_eq!(text(&shown, Output::Drawing, 88), "y: its agent has not reported yet\n");
+    let shown = managed(vec![silent]);
+    assert_eq!(text(shown, Format::Text, 88), "y: its agent has not reported yet\n");
 }
 
 #[test]
@@ -140,12 +145,12 @@ fn a_table_names_the_nodes_that_have_no_row_in_it_and_why() {
     let empty =
         json!({"observedRevision": 0, "summary": {}, "gpus": [], "slices": [], "conditions": [serving]});
     let empty = of_object(&object(json!({"metadata": {"name": "z"}, "status": empty})));
-    let shown = Shown { managed: vec![bad(), silent, empty], offered: Vec::new() };
-    let said = text(&shown, Output::Wide, 88);
+    let shown = managed(vec![bad(), silent, empty]);
+    let said = text(shown, Format::Wide, 88);
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("x: failed to read GpuNode.status"), "{said}");
     assert_eq!(lines[1..], ["y: its agent has not reported yet", "z: its agent reports no GPU"]);
-    let said = text(&Shown { managed: vec![shared(1, 1), bad()], offered: Vec::new() }, Output::Wide, 88);
+    let said = text(managed(vec![shared(1, 1), bad()]), Format::Wide, 88);
     assert!(said.starts_with("NODE") && said.contains("\nx: failed to read"), "{said}");
 }
 
@@ -157,6 +162,6 @@ fn a_deployments_pods_are_told_by_their_last_letters() {
     {
         assert_eq!(short_name(whole), whole);
     }
-    assert_eq!(draw::coloured(Some(SliceState::Held), "a"), "\x1b[30;42ma\x1b[0m");
+    assert_eq!(draw::coloured(Some(SliceState::Held), "a"), "\x1b[30m\x1b[42ma\x1b[0m");
     assert_eq!(draw::coloured(None, "a"), "a");
 }

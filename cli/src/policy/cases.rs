@@ -2,31 +2,47 @@
 
 use super::decide::{Verdict, decide};
 use super::explain::supply;
-use super::manifest::{Found, Namespaces, documents, no_pod, pods};
+use super::manifest::{Found, Namespaces, no_pod, pods};
+use crate::counted::counted;
+use crate::input::{self, InputError, documents};
+use crate::output::{Format, Report, render};
 use anyhow::{Context as _, bail, ensure};
 use kerf_core::policy::{Policies, Supply};
 use kerf_runtime::policy_file;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The end of the names of files that only say what is expected.
 const EXPECTED: &str = ".expected.yaml";
 
+const EXAMPLES: &str = "\
+Examples:
+  # The pods of a folder
+  kerf policy test -f policies/tests/default --policies policies
+
+  # The pods that are decided otherwise than expected
+  kerf policy test -f policies/tests/default --policies policies -o json | jq '.cases[] | select(.result != \"ok\")'";
+
 /// What is tested.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A folder of files `*.yaml`, each with one pod, or one object of any kind with pod templates. What is expected of it stands under
-    /// `expect` in another document of the file, or in `<name>.expected.yaml`. A Namespace beside the pod tells its labels.
-    folder: PathBuf,
+    #[command(flatten)]
+    folders: input::Files,
     /// The policies: a file, or a folder of files.
     #[arg(long, value_name = "PATH", default_value = "policies")]
     policies: PathBuf,
     /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. Without it the policy's order decides alone.
     #[arg(long, value_name = "FILE")]
     gpunodes: Option<PathBuf>,
+    /// The form.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,
+        value_parser = Format::parser(&[]))]
+    output: Format,
 }
 
 /// What is expected of a pod. What is absent may be anything.
@@ -54,66 +70,111 @@ struct ExpectDocument {
     expect: Expected,
 }
 
-/// Runs all cases of a folder.
+/// What came of all cases.
+#[derive(Debug, Serialize)]
+struct Tested {
+    good: bool,
+    cases: Vec<Case>,
+}
+
+#[derive(Debug, Serialize)]
+struct Case {
+    file: String,
+    result: CaseResult,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum CaseResult {
+    Ok,
+    Differs,
+    /// The case itself cannot be read.
+    Bad,
+}
+
+/// Runs all cases of the folders.
 pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let policies = policy_file::read(&args.policies).context("--policies")?;
     let supply = supply(args.gpunodes.as_deref())?;
-    let files = files(&args.folder)?;
-    ensure!(!files.is_empty(), "{}: there is no file *.yaml with a pod", args.folder.display());
-    let (mut bad, mut all) = (0, 0);
-    for file in &files {
-        let name = file.strip_prefix(&args.folder).unwrap_or(file).display();
-        let outcomes = match case(file, &policies, &supply) {
-            Ok(outcomes) => outcomes,
-            Err(error) => {
-                (bad, all) = (bad + 1, all + 1);
-                writeln!(out, "BAD     {name}: {error:#}")?;
-                continue;
-            }
-        };
-        for Outcome { template, notes, got, differences } in outcomes {
-            all += 1;
-            bad += usize::from(!differences.is_empty());
-            let word = if differences.is_empty() { "ok     " } else { "DIFFERS" };
-            let template = template.map(|path| format!(" {path}")).unwrap_or_default();
-            writeln!(out, "{word} {name}{template}: {got}")?;
-            for line in notes.iter().map(|note| format!("note: {note}")).chain(differences) {
-                writeln!(out, "        {line}")?;
-            }
+    let mut cases = Vec::new();
+    for folder in args.folders.paths() {
+        for file in files(folder)? {
+            let name = file.strip_prefix(folder).unwrap_or(&file).display().to_string();
+            cases.extend(cases_of(&name, case(&file, &policies, &supply)));
         }
     }
+    let (bad, all) = (cases.iter().filter(|case| case.result != CaseResult::Ok).count(), cases.len());
+    write!(out, "{}", render(&Tested { good: bad == 0, cases }, args.output)?)?;
     if bad > 0 {
-        bail!("{bad} of {all} pods are not decided as expected");
+        let are = if bad == 1 { "is" } else { "are" };
+        bail!("{bad} of {} {are} not decided as expected", counted(all, "pod"));
     }
     Ok(())
 }
 
-/// The files with pods, by name.
-fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let entries =
-        std::fs::read_dir(folder).with_context(|| format!("failed to read {}", folder.display()))?;
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.with_context(|| format!("failed to read {}", folder.display()))?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if path.extension().is_some_and(|extension| extension == "yaml")
-            && !name.ends_with(EXPECTED)
-            && !name.starts_with('.')
-        {
-            files.push(path);
+fn cases_of(file: &str, outcomes: anyhow::Result<Vec<Outcome>>) -> Vec<Case> {
+    let case = |result, outcome| Case { file: file.to_owned(), result, outcome };
+    match outcomes {
+        Err(error) => {
+            vec![case(CaseResult::Bad, Outcome { got: format!("{error:#}"), ..Outcome::default() })]
+        }
+        Ok(outcomes) => {
+            let result = |outcome: &Outcome| {
+                if outcome.differences.is_empty() { CaseResult::Ok } else { CaseResult::Differs }
+            };
+            outcomes.into_iter().map(|outcome| case(result(&outcome), outcome)).collect()
         }
     }
+}
+
+impl Report for Tested {
+    fn text(&self, _format: Format) -> String {
+        let mut text = String::new();
+        for Case { file, result, outcome: Outcome { template, notes, got, differences } } in &self.cases {
+            let word = match result {
+                CaseResult::Ok => "ok     ",
+                CaseResult::Differs => "DIFFERS",
+                CaseResult::Bad => "BAD    ",
+            };
+            let template = template.as_ref().map(|path| format!(" {path}")).unwrap_or_default();
+            let _infallible = writeln!(text, "{word} {file}{template}: {got}");
+            let notes = notes.iter().map(|note| format!("note: {note}"));
+            for line in notes.chain(differences.iter().cloned()) {
+                let _infallible = writeln!(text, "        {line}");
+            }
+        }
+        text
+    }
+}
+
+/// The files with pods, by name.
+fn files(folder: &Path) -> Result<Vec<PathBuf>, InputError> {
+    let unreadable = |source| InputError::Read { place: folder.display().to_string(), source };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml");
+        let is_case = is_yaml && !name.ends_with(EXPECTED) && !name.starts_with('.');
+        files.extend(is_case.then(|| path.clone()));
+    }
     files.sort();
+    if files.is_empty() {
+        return Err(InputError::Bad(format!("{}: there is no file *.yaml with a pod", folder.display())));
+    }
     Ok(files)
 }
 
 /// What became of a pod.
+#[derive(Debug, Default, Serialize)]
 struct Outcome {
     /// Where its template is, if the object has several.
     template: Option<String>,
     /// What is not known of the pod.
     notes: Vec<String>,
-    /// What it got.
+    /// What it got, or why the case cannot be read.
     got: String,
     /// Where that is not what was expected.
     differences: Vec<String>,

@@ -1,21 +1,36 @@
 //! `kerf policy explain`: which policy is for a pod, and what it would get.
 
 use super::decide::{Decision, Verdict, decide};
-use super::manifest::{Found, Namespaces, documents, no_pod, pods};
+use super::manifest::{Found, Namespaces, no_pod, pods};
+use crate::input::{self, InputError};
+use crate::output::{Format, Report, lines, render};
 use crate::simulate::snapshot;
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
+use kerf_core::contract::RequestDocument;
 use kerf_core::policy::{Mismatch, Policies, Policy, Supply};
 use kerf_runtime::policy_file;
+use serde::Serialize;
+use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+const EXAMPLES: &str = "\
+Examples:
+  # Which policy is for the pods of a manifest, and what they would get
+  kerf policy explain -f deploy/examples/mig-small.yaml --policies policies -n web
+
+  # The same for the GPUs of a cluster
+  kubectl get gpunodes,nodes -o json > cluster.json
+  kerf policy explain -f deploy/examples/mig-small.yaml --policies policies --gpunodes cluster.json";
+
 /// What is explained.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// A manifest with pods, or with objects of any kind that have pod templates; `-` for standard input. Namespaces in it tell their
     /// labels.
-    #[arg(short = 'f', long = "filename", value_name = "FILE")]
-    file: PathBuf,
+    #[arg(short, long, value_name = "FILE")]
+    filename: PathBuf,
     /// The policies: a file, or a folder of files.
     #[arg(long, value_name = "PATH", default_value = "policies")]
     policies: PathBuf,
@@ -25,89 +40,179 @@ pub struct Args {
     /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. Without it the policy's order decides alone.
     #[arg(long, value_name = "FILE")]
     gpunodes: Option<PathBuf>,
+    /// The form.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,
+        value_parser = Format::parser(&[]))]
+    output: Format,
+}
+
+/// What becomes of each pod.
+#[derive(Debug, Serialize)]
+struct Explained {
+    pods: Vec<ExplainedPod>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ExplainedPod {
+    object: String,
+    /// Where the pod's template is in the object, if it has several.
+    template: Option<String>,
+    notes: Vec<String>,
+    /// The policies before the one that is for it, with the reason.
+    not: Vec<NotThis>,
+    policy: Option<String>,
+    /// Why it is not known which policy is for it.
+    undecided: Option<String>,
+    /// What the policy extends, the nearest first.
+    extends: Vec<String>,
+    /// Its fields, if it extends others, each with the policy that has it.
+    fields: Vec<Field>,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Debug, Serialize)]
+struct NotThis {
+    policy: String,
+    why: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Field {
+    name: String,
+    value: Option<Value>,
+    policy: String,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "outcome", rename_all = "lowercase")]
+enum Outcome {
+    Untouched,
+    Refused { refusal: String },
+    Served { request: Box<RequestDocument>, warnings: Vec<String> },
 }
 
 /// Explains.
 pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     let policies = policy_file::read(&args.policies).context("--policies")?;
     let supply = supply(args.gpunodes.as_deref())?;
-    let documents = documents(&args.file)?;
+    let documents = input::documents(&args.filename)?;
     let found: Vec<Found> = documents.iter().flat_map(|d| pods(d, &args.namespace)).collect();
     if found.is_empty() {
-        bail!("{}: {}", args.file.display(), no_pod(&documents, &args.namespace));
+        let (place, why) = (input::place(&args.filename), no_pod(&documents, &args.namespace));
+        return Err(InputError::Bad(format!("{place}: {why}")).into());
     }
     let namespaces = Namespaces::of(&documents);
-    for found in &found {
+    let explained = found.into_iter().map(|found| {
         let decision = decide(&found.pod, namespaces.get(&found.namespace), &policies, &supply);
         let decision = decision.with_context(|| format!("{found}: failed to read the pod"))?;
-        write!(out, "{}", text(found, &policies, &decision))?;
-    }
-    Ok(())
+        Ok(ExplainedPod::of(found, &policies, decision))
+    });
+    let pods = explained.collect::<anyhow::Result<_>>()?;
+    Ok(write!(out, "{}", render(&Explained { pods }, args.output)?)?)
 }
 
 /// What the cluster can serve, of a file of `GpuNodes`; nothing is known without one.
 pub(super) fn supply(gpunodes: Option<&Path>) -> anyhow::Result<Supply> {
     let Some(path) = gpunodes else { return Ok(Supply::default()) };
-    let text = std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?;
-    snapshot::supply(&text).with_context(|| path.display().to_string())
+    let place = |error| InputError::Bad(format!("{}: {error}", input::place(path)));
+    Ok(snapshot::supply(&input::read(path)?).map_err(place)?)
 }
 
-/// The fields of a policy that extends another, each with the policy that has it.
-fn inherited(policy: &Policy) -> Vec<String> {
+impl ExplainedPod {
+    fn of(found: Found, policies: &Policies, Decision { facts, verdict }: Decision) -> Self {
+        let passed = policies.passed(&facts).into_iter();
+        let passed = passed.take_while(|(_, mismatch)| !matches!(mismatch, Mismatch::UnknownNamespace(_)));
+        let not =
+            passed.map(|(policy, why)| NotThis { policy: policy.name().to_owned(), why: why.to_string() });
+        let (policy, undecided) = match policies.decided(&facts) {
+            Ok(policy) => (policy, None),
+            Err(undecided) => {
+                let (policy, namespace) = (undecided.policy, undecided.namespace);
+                let why = format!(
+                    "policy {policy} selects namespaces by label; write the Namespace {namespace} with its labels into the manifest"
+                );
+                (None, Some(why))
+            }
+        };
+        Self {
+            object: found.object,
+            template: found.path,
+            notes: found.notes,
+            not: not.collect(),
+            policy: policy.map(|policy| policy.name().to_owned()),
+            undecided,
+            extends: policy.map(|policy| policy.lineage().bases.clone()).unwrap_or_default(),
+            fields: policy.map(fields).unwrap_or_default(),
+            outcome: match verdict {
+                Verdict::Untouched => Outcome::Untouched,
+                Verdict::Refused(refusal) => Outcome::Refused { refusal },
+                Verdict::Served { document, warnings } => Outcome::Served { request: document, warnings },
+            },
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let path = self.template.as_ref().map(|path| format!(": {path}")).unwrap_or_default();
+        let mut lines = vec![format!("{}{path}", self.object)];
+        lines.extend(self.notes.iter().map(|note| format!("  note: {note}")));
+        lines.extend(self.not.iter().map(|NotThis { policy, why }| format!("  not {policy}: {why}")));
+        lines.push(match (&self.policy, &self.undecided) {
+            (Some(policy), _) => format!("  policy {policy}"),
+            (None, Some(why)) => format!("  {why}"),
+            (None, None) => "  no policy matches".to_owned(),
+        });
+        if !self.extends.is_empty() {
+            lines.push(format!("    extends {}", self.extends.join(", which extends ")));
+        }
+        lines.extend(self.fields.iter().map(|Field { name, value, policy }| {
+            let value = value.as_ref().map_or_else(|| "not set".to_owned(), ToString::to_string);
+            format!("    {name}: {value}  # {policy}")
+        }));
+        lines.extend(self.outcome.lines());
+        lines
+    }
+}
+
+impl Outcome {
+    fn lines(&self) -> Vec<String> {
+        let (request, warnings) = match self {
+            Self::Untouched => return vec!["  asks for no slice and is left as it is".to_owned()],
+            Self::Refused { refusal } => return vec![format!("  refused: {refusal}")],
+            Self::Served { request, warnings } => (request, warnings),
+        };
+        let mut lines = vec![format!("  isolation {}", request.isolation)];
+        if let Some(chosen) = &request.chosen {
+            lines.extend(chosen.dialect.iter().map(|dialect| format!("  asked in the dialect {dialect}")));
+            lines.extend(chosen.passed.iter().map(|passed| format!("  passed over: {passed}")));
+        }
+        let containers = request.containers.iter();
+        lines.extend(containers.map(|c| format!("  container {} gets {}x {}", c.name, c.count, c.resource)));
+        lines.extend(warnings.iter().map(|warning| format!("  warning: {warning}")));
+        lines
+    }
+}
+
+/// The fields of a policy that extends another.
+fn fields(policy: &Policy) -> Vec<Field> {
     let lineage = policy.lineage();
     if lineage.bases.is_empty() {
         return Vec::new();
     }
     // A policy that was read is written without an error.
     let spec = serde_json::to_value(policy.spec()).unwrap_or_default();
-    let field = |(field, origin): (&String, &String)| {
-        let value = spec.get(field).map_or_else(|| "not set".to_owned(), ToString::to_string);
-        format!("    {field}: {value}  # {origin}")
+    let fields = lineage.origins.iter().filter(|(field, _)| *field != "extends");
+    let field = |(field, origin): (&String, &String)| Field {
+        name: field.clone(),
+        value: spec.get(field).cloned(),
+        policy: origin.clone(),
     };
-    let fields = lineage.origins.iter().filter(|(field, _)| *field != "extends").map(field);
-    [format!("    extends {}", lineage.bases.join(", which extends "))].into_iter().chain(fields).collect()
+    fields.map(field).collect()
 }
 
-fn text(found: &Found, policies: &Policies, decision: &Decision) -> String {
-    let mut lines = vec![found.to_string()];
-    lines.extend(found.notes.iter().map(|note| format!("  note: {note}")));
-    let passed = policies.passed(&decision.facts).into_iter();
-    for (policy, mismatch) in passed.take_while(|(_, m)| !matches!(m, Mismatch::UnknownNamespace(_))) {
-        lines.push(format!("  not {}: {mismatch}", policy.name()));
+impl Report for Explained {
+    fn text(&self, _format: Format) -> String {
+        lines(self.pods.iter().flat_map(ExplainedPod::lines))
     }
-    match policies.decided(&decision.facts) {
-        Ok(Some(policy)) => {
-            lines.push(format!("  policy {}", policy.name()));
-            lines.extend(inherited(policy));
-        }
-        Ok(None) => lines.push("  no policy matches".to_owned()),
-        Err(undecided) => {
-            let (policy, namespace) = (undecided.policy, undecided.namespace);
-            lines.push(format!(
-                "  policy {policy} selects namespaces by label; write the Namespace {namespace} with its labels into the manifest"
-            ));
-        }
-    }
-    match &decision.verdict {
-        Verdict::Untouched => lines.push("  asks for no slice and is left as it is".to_owned()),
-        Verdict::Refused(reason) => lines.push(format!("  refused: {reason}")),
-        Verdict::Served { document, warnings } => {
-            lines.push(format!("  isolation {}", document.isolation));
-            let chosen = document.chosen.iter();
-            lines.extend(
-                chosen
-                    .clone()
-                    .filter_map(|c| c.dialect.as_ref())
-                    .map(|d| format!("  asked in the dialect {d}")),
-            );
-            lines.extend(chosen.flat_map(|c| &c.passed).map(|passed| format!("  passed over: {passed}")));
-            let gets = |c: &kerf_core::contract::ContainerRequest| {
-                format!("  container {} gets {}x {}", c.name, c.count, c.resource)
-            };
-            lines.extend(document.containers.iter().map(gets));
-            lines.extend(warnings.iter().map(|warning| format!("  warning: {warning}")));
-        }
-    }
-    lines.push(String::new());
-    lines.join("\n")
 }

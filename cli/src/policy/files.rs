@@ -18,10 +18,17 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The files of a folder, or the one file that the path is. Hidden files of a folder are left out: they are the kubelet's and
+    /// The files of a folder, or the one file that the path is; `-` is standard input. Hidden files of a folder are left out: they are the kubelet's and
     /// editors'.
     pub fn read(path: &Path) -> Self {
         let mut files = Self::default();
+        if path == Path::new("-") {
+            match io::read_to_string(io::stdin()) {
+                Ok(text) => files.texts.push((PathBuf::from("standard input"), text)),
+                Err(source) => files.errors.push(PolicyFileError::Read { path: path.to_owned(), source }),
+            }
+            return files;
+        }
         if !path.is_dir() {
             files.take(path.to_owned());
             return files;

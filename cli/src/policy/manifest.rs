@@ -1,12 +1,10 @@
 //! Pods in manifests: by themselves, in lists, and as templates of any kind of object.
 
 use super::template::{Template, templates};
-use anyhow::Context as _;
 use kerf_core::policy::Namespace;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
 
 /// The label that every Namespace has, with its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -41,18 +39,6 @@ impl fmt::Display for Found {
             None => f.write_str(&self.object),
         }
     }
-}
-
-/// The documents of a file, or of standard input for `-`.
-pub(super) fn documents(path: &Path) -> anyhow::Result<Vec<Value>> {
-    let text = if path == Path::new("-") {
-        std::io::read_to_string(std::io::stdin())
-    } else {
-        std::fs::read_to_string(path)
-    };
-    let text = text.with_context(|| format!("failed to read {}", path.display()))?;
-    let documents = serde_saphyr::from_multiple::<Value>(&text);
-    documents.map_err(|error| anyhow::anyhow!("{}: {}", path.display(), error.without_snippet()))
 }
 
 /// The labels of the Namespaces in a manifest, by name.

@@ -1,5 +1,6 @@
 use super::*;
-use crate::policy::manifest::{documents, no_pod, pods};
+use crate::input::documents;
+use crate::policy::manifest::{no_pod, pods};
 use serde_json::json;
 use std::path::PathBuf;
 

@@ -14,40 +14,50 @@ mod refused;
 mod standing;
 mod steps;
 
-use crate::check::connect;
-use crate::uninstall::positive;
+use crate::completion::values;
+use crate::connection::{Connection, KerfNamespace};
+use crate::duration::positive;
 use clap::Args as ClapArgs;
-use kerf_runtime::args::ContextArgs;
+use clap_complete::ArgValueCandidates;
 use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  # Give a node back whose pods have ended
+  kerf release gpu-1
+
+  # Wait up to an hour for pods that hold slices of it
+  kubectl cordon gpu-1
+  kerf release node/gpu-1 --wait 1h";
 
 /// Which node, and how long it may take.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The node: `NAME` or `node/NAME`.
-    #[arg(value_parser = node_name)]
+    #[arg(value_parser = node_name, add = ArgValueCandidates::new(values::nodes))]
     node: String,
-    /// The namespace that kerf is installed in.
-    #[arg(short, long, default_value = "kerf-system")]
-    namespace: String,
+    #[command(flatten)]
+    kerf: KerfNamespace,
     /// How long to wait for pods that hold slices of the node; without it they are named, and nothing is done. New ones come
     /// meanwhile, unless the node is cordoned.
-    #[arg(long, value_parser = positive)]
+    #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
     /// How long the kubelet is kept from writing kerf's names into its Node again: it does for five minutes, and leaves them
     /// with 0.
-    #[arg(long, default_value = "6m", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = positive)]
     settle: Duration,
     /// How long the agent's end and what it puts back may take, beside that.
-    #[arg(long, default_value = "2m", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = positive)]
     timeout: Duration,
     #[command(flatten)]
-    client: ContextArgs,
+    connection: Connection,
 }
 
 /// Gives the node back.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { steps::release(connect::reach(&args.client).await?, args).await })
+    runtime.block_on(async { steps::release(args.connection.client().await?, args).await })
 }
 
 /// The node, as kubectl takes it.

@@ -2,7 +2,9 @@
 
 use super::Args;
 use super::refused::Refused;
-use super::steps::{Release, in_time};
+use super::steps::Release;
+use crate::output::line;
+use crate::progress::Wait;
 use crate::uninstall::deleted;
 use crate::uninstall::job::is_complete;
 use anyhow::Context as _;
@@ -18,32 +20,33 @@ impl Release<'_> {
 
     /// Lets the agent's own program put back what it has set.
     pub(super) async fn put_back(&self, wanted: &Job, name: &str, end: Instant) -> anyhow::Result<()> {
-        let Args { node, namespace, settle, .. } = self.args;
+        let Args { node, kerf, .. } = self.args;
         self.make(wanted, name, end).await?;
-        println!("what it has set is being put back, which takes {} s and a little more", settle.as_secs());
+        let mut wait = Wait::until("the node to be put back as it was", end);
         while !self.job(name).await?.as_ref().is_some_and(is_complete) {
             let late = || Refused::NotPutBack {
                 node: node.clone(),
-                namespace: namespace.clone(),
+                namespace: kerf.name.clone(),
                 job: name.to_owned(),
             };
-            in_time(end, late).await?;
+            wait.moment(late).await?;
         }
-        println!("what it had set is put back");
-        Ok(())
+        drop(wait);
+        line("what it had set is put back")
     }
 
     /// Starts the Job. One that was cut short is gone on with; one that has done its work says nothing where there is a GpuNode: an
     /// agent may have run since.
     async fn make(&self, wanted: &Job, name: &str, end: Instant) -> anyhow::Result<()> {
-        let namespace = &self.args.namespace;
+        let namespace = &self.args.kerf.name;
         let mut found = self.job(name).await?;
         if found.as_ref().is_some_and(is_complete) && self.gpu_node().await?.is_some() {
             self.drop_job(name).await?;
+            let mut wait = Wait::until(format!("Job {name} of an earlier run to go"), end);
             while found.is_some() {
                 found = self.job(name).await?;
                 let stays = || Refused::EarlierJob { namespace: namespace.clone(), job: name.to_owned() };
-                in_time(end, stays).await?;
+                wait.moment(stays).await?;
             }
         }
         if found.is_none() {

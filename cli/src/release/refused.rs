@@ -6,11 +6,6 @@ use thiserror::Error;
 /// Why not, or not yet. Whatever was done stays done, and the next run goes on from there.
 #[derive(Debug, Error)]
 pub(super) enum Refused {
-    /// There is no such Node.
-    #[error(
-        "there is no node {0}; kubectl get nodes lists them. If its machine is gone for good: kubectl delete gpunode {0} --ignore-not-found"
-    )]
-    NoNode(String),
     /// kerf has nothing there.
     #[error(
         "node {0} is not kerf's: none of its labels says so, and it has no GpuNode; kubectl get gpunodes lists those that are"
@@ -24,7 +19,7 @@ pub(super) enum Refused {
     /// Nothing says how a node is left.
     #[error(
         "there is no DaemonSet {AGENT} in namespace {0}, which says how a node is left; name the namespace that kerf is installed in \
-         by --namespace"
+         by --kerf-namespace"
     )]
     NoAgents(String),
     /// Pods hold slices there, and an agent sees to them.

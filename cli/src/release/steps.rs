@@ -8,6 +8,9 @@ use super::Args;
 use super::holders::holders;
 use super::refused::Refused;
 use super::standing::{Standing, nvidias_return};
+use crate::failure::NotFound;
+use crate::output::line;
+use crate::progress::Wait;
 use crate::uninstall::job::{self, AGENT, NAME_LABEL, is_ready};
 use crate::uninstall::{admins_policy, deleted};
 use anyhow::Context as _;
@@ -25,9 +28,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The wait between two looks.
-const LOOK: Duration = Duration::from_millis(500);
-
 /// How long a promise to a pod that is not bound may outlast the agent: the scheduler tries again, and it is given up.
 const GIVEN_UP: Duration = Duration::from_secs(30);
 
@@ -39,14 +39,14 @@ pub(super) async fn release(client: Client, args: &Args) -> anyhow::Result<()> {
     let labels = node.metadata.labels.clone().unwrap_or_default();
     match release.standing(&node).await? {
         Standing::NotManaged => return Err(Refused::NotManaged(name.clone()).into()),
-        Standing::Released => println!("node {name} was given back already"),
+        Standing::Released => line(format!("node {name} was given back already"))?,
         standing => release.leave(&node, standing == Standing::Managed).await?,
     }
     if let Some(command) = nvidias_return(name, &labels) {
-        println!("labels keep NVIDIA's programs away from it; to let them come back: {command}");
+        eprintln!("labels keep NVIDIA's programs away from it; to let them come back: {command}");
     }
     if node.spec.and_then(|spec| spec.unschedulable) == Some(true) {
-        println!("it is cordoned; when NVIDIA's device plugin serves it: kubectl uncordon {name}");
+        eprintln!("it is cordoned; when NVIDIA's device plugin serves it: kubectl uncordon {name}");
     }
     Ok(())
 }
@@ -68,16 +68,19 @@ impl<'a> Release<'a> {
             nodes: Api::all(client.clone()),
             gpu_nodes: Api::all(client.clone()),
             pods: Api::all(client.clone()),
-            agents: Api::namespaced(client.clone(), &args.namespace),
-            agents_pods: Api::namespaced(client.clone(), &args.namespace),
-            jobs: Api::namespaced(client, &args.namespace),
+            agents: Api::namespaced(client.clone(), &args.kerf.name),
+            agents_pods: Api::namespaced(client.clone(), &args.kerf.name),
+            jobs: Api::namespaced(client, &args.kerf.name),
         }
     }
 
     async fn node(&self) -> anyhow::Result<Node> {
         let name = &self.args.node;
         let node = self.nodes.get_opt(name).await.with_context(|| format!("failed to read node {name}"))?;
-        Ok(node.ok_or_else(|| Refused::NoNode(name.clone()))?)
+        let remedy = format!(
+            "kubectl get nodes lists them. If its machine is gone for good: kubectl delete gpunode {name} --ignore-not-found"
+        );
+        Ok(node.ok_or_else(|| NotFound::new(format!("there is no node {name}"), remedy))?)
     }
 
     pub(super) async fn gpu_node(&self) -> anyhow::Result<Option<GpuNode>> {
@@ -92,12 +95,12 @@ impl<'a> Release<'a> {
     }
 
     async fn leave(&self, node: &Node, is_managed: bool) -> anyhow::Result<()> {
-        let Args { node: name, namespace, settle, timeout, .. } = self.args;
+        let Args { node: name, kerf, settle, timeout, .. } = self.args;
         if !is_ready(node) {
             return Err(Refused::NotReady(name.clone()).into());
         }
         let agents = self.agents.get_opt(AGENT).await.context("failed to read the agents' DaemonSet")?;
-        let agents = agents.ok_or_else(|| Refused::NoAgents(namespace.clone()))?;
+        let agents = agents.ok_or_else(|| Refused::NoAgents(kerf.name.clone()))?;
         let job = job::leave(&agents, node, *settle)?;
         if is_managed {
             self.pods_end().await?;
@@ -109,14 +112,12 @@ impl<'a> Release<'a> {
         self.put_back(&job, &job::name(node), end + *settle).await?;
         self.forget().await?;
         self.drop_job(&job::name(node)).await?;
-        println!("node {name} is kerf's no more");
-        Ok(())
+        line(format!("node {name} is kerf's no more"))
     }
 
     /// Waits until nobody holds anything, as long as that is wanted and an agent is there to see it.
     async fn pods_end(&self) -> anyhow::Result<()> {
-        let end = Instant::now() + self.args.wait.unwrap_or_default();
-        let mut told = BTreeSet::new();
+        let mut wait = Wait::new("pods", self.args.wait.unwrap_or_default());
         loop {
             let (held, _) = self.holders().await?;
             if held.is_empty() {
@@ -126,11 +127,8 @@ impl<'a> Release<'a> {
             if !self.agent_runs().await? {
                 return Err(Refused::HeldUnseen { node, pods }.into());
             }
-            if self.args.wait.is_some() && held != told {
-                println!("waiting for pods that hold slices of node {node}: {pods}");
-                told = held;
-            }
-            in_time(end, || Refused::Held { node, pods }).await?;
+            wait.rename(format!("pods that hold slices of node {node} ({pods})"));
+            wait.moment(|| Refused::Held { node, pods }).await?;
         }
     }
 
@@ -150,8 +148,7 @@ impl<'a> Release<'a> {
         let label = Patch::Merge(json!({"metadata": {"labels": {keys::MANAGED: "false"}}}));
         let labelled = self.nodes.patch(name, &PatchParams::default(), &label).await;
         labelled.with_context(|| format!("failed to label node {name}; nothing was done"))?;
-        println!("node {name} is labelled {}=false", keys::MANAGED);
-        Ok(())
+        line(format!("node {name} is labelled {}=false", keys::MANAGED))
     }
 
     async fn agent_runs(&self) -> anyhow::Result<bool> {
@@ -162,24 +159,25 @@ impl<'a> Release<'a> {
 
     /// Agent and Job need the same record.
     async fn agent_ends(&self, end: Instant) -> anyhow::Result<()> {
-        let Args { node, namespace, .. } = self.args;
+        let Args { node, kerf, .. } = self.args;
+        let mut wait = Wait::until("the agent's pod to end", end);
         while self.agent_runs().await? {
-            in_time(end, || Refused::AgentStays { node: node.clone(), namespace: namespace.clone() }).await?;
+            wait.moment(|| Refused::AgentStays { node: node.clone(), namespace: kerf.name.clone() }).await?;
         }
-        println!("its agent has ended");
-        Ok(())
+        drop(wait);
+        line("its agent has ended")
     }
 
     /// A pod may have come while the agent ended: what it holds would be left alone, and nobody would see it end.
     async fn nobody_holds(&self) -> anyhow::Result<Option<GpuNode>> {
-        let end = Instant::now() + GIVEN_UP;
+        let mut wait = Wait::new("reservations to be given up", GIVEN_UP);
         loop {
             let (held, gpu_node) = self.holders().await?;
             if held.is_empty() {
                 return Ok(gpu_node);
             }
             let (node, pods) = (self.args.node.clone(), listed(&held));
-            in_time(end, || Refused::HeldUnseen { node, pods }).await?;
+            wait.moment(|| Refused::HeldUnseen { node, pods }).await?;
         }
     }
 
@@ -195,11 +193,11 @@ impl<'a> Release<'a> {
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
                 result => {
                     result.with_context(|| format!("failed to delete GpuNode {name}"))?;
-                    println!("GpuNode {name} is deleted");
+                    line(format!("GpuNode {name} is deleted"))?;
                     if let Some(policy) = admins_policy(&gpu_node) {
-                        println!(
+                        line(format!(
                             "an admin had written its spec.policy, to keep if kerf is to come back: {policy}"
-                        );
+                        ))?;
                     }
                     return Ok(());
                 }
@@ -210,15 +208,6 @@ impl<'a> Release<'a> {
 
 fn listed(pods: &BTreeSet<String>) -> String {
     pods.iter().cloned().collect::<Vec<_>>().join(", ")
-}
-
-/// Waits a moment; fails with `why` when the time is over.
-pub(super) async fn in_time(end: Instant, why: impl FnOnce() -> Refused) -> Result<(), Refused> {
-    if Instant::now() >= end {
-        return Err(why());
-    }
-    tokio::time::sleep(LOOK).await;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The job list: a line `arrival duration profile` for each job.
 
+use crate::counted::counted;
 use kerf_core::mig::{MigTable, Profile};
 use thiserror::Error;
 
@@ -28,7 +29,7 @@ pub struct JobsError {
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum JobFault {
     /// Not three words.
-    #[error("{0} words; write `arrival duration profile`")]
+    #[error("{}; write `arrival duration profile`", counted(*.0, "word"))]
     Words(usize),
     /// A time is no number.
     #[error("{field}: {text:?} is no finite number")]

@@ -6,22 +6,38 @@ pub mod replay;
 pub mod snapshot;
 pub mod summary;
 
+use crate::completion::values;
+use crate::input;
+use crate::output::{self, Format, Report};
 use clap::Args as ClapArgs;
+use clap_complete::ArgValueCandidates;
 use kerf_core::mig::MigTable;
 use kerf_core::mig::catalog::{self, Certainty};
 use kerf_core::packing::Terms;
-use std::io::{Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use serde::Serialize;
+use std::path::PathBuf;
 use thiserror::Error;
+
+const EXAMPLES: &str = "\
+Examples:
+  # How many more of each profile fit on a cluster, and who is in the way
+  kubectl get gpunodes -o json | kerf simulate --snapshot -
+
+  # What kerf decides for a list of jobs on four GPUs
+  kerf simulate --gpus 4 --model h100-80gb -f deploy/examples/jobs.txt
+
+  # The same with moves, summed up
+  kerf simulate --gpus 4 --model h100-80gb --moves 0.04 --summary -f deploy/examples/jobs.txt";
 
 /// What to simulate.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How many GPUs; a job list `arrival duration profile` is read from standard input.
+    /// How many GPUs.
     #[arg(long, default_value_t = 96, value_parser = clap::value_parser!(u32).range(1..))]
     gpus: u32,
     /// Their model, as `kerf.dev/gpu-model` labels spell it, in any case.
-    #[arg(long, default_value = "h100-80gb")]
+    #[arg(long, default_value = "h100-80gb", add = ArgValueCandidates::new(values::models))]
     model: String,
     /// How many running jobs may be moved, as a part of all jobs.
     #[arg(long, default_value_t = 0.0, value_name = "PART")]
@@ -29,19 +45,26 @@ pub struct Args {
     /// Print what it came to instead of the decisions: acceptance, fragmentation, and how full the fleet was over time.
     #[arg(long)]
     summary: bool,
+    /// The jobs, a line `arrival duration profile` each; with --openb the pods, a line `cpu_milli memory_mib num_gpu gpu_milli
+    /// gpu_spec` each. The default is standard input.
+    #[arg(short, long, value_name = "FILE", default_value = "-", hide_default_value = true)]
+    filename: PathBuf,
     /// Say instead what fits on the nodes of a snapshot by `kubectl get gpunodes -o json`; `-` for standard input.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["gpus", "model", "moves", "summary"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["gpus", "model", "moves", "summary", "filename"])]
     snapshot: Option<PathBuf>,
-    /// Place pods by shares of GPUs instead: nodes as `sn,cpu_milli,memory_mib,gpu,model`; pods are read from standard
-    /// input, a line `cpu_milli memory_mib num_gpu gpu_milli gpu_spec` each.
+    /// Place pods by shares of GPUs instead, on nodes as `sn,cpu_milli,memory_mib,gpu,model`.
     #[arg(long, value_name = "NODES.csv", conflicts_with_all = ["gpus", "model", "moves", "summary", "snapshot", "policy"])]
     openb: Option<PathBuf>,
     /// A policy file, for the weights of its `packing`.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// The form.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,
+        value_parser = Format::parser(&[]))]
+    output: Format,
 }
 
-/// Why nothing was simulated: bad input, which ends with exit code 2.
+/// Why nothing was simulated.
 #[derive(Debug, Error)]
 pub enum InputError {
     /// The model is not known.
@@ -53,25 +76,9 @@ pub enum InputError {
     /// The policy file is bad.
     #[error("--policy")]
     Policy(#[from] kerf_runtime::policy_file::PolicyFileError),
-    /// Standard input cannot be read.
-    #[error("failed to read standard input")]
-    Read(#[from] std::io::Error),
-    /// The snapshot cannot be read.
-    #[error("--snapshot {}: failed to read", path.display())]
-    ReadSnapshot {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The nodes file cannot be read.
-    #[error("--openb {}: failed to read", path.display())]
-    ReadNodes {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    /// A file cannot be read.
+    #[error(transparent)]
+    Read(#[from] input::InputError),
     /// The nodes or the pods are bad.
     #[error("--openb")]
     Openb(#[from] openb::OpenbError),
@@ -79,50 +86,69 @@ pub enum InputError {
     #[error("--snapshot")]
     Snapshot(#[from] snapshot::SnapshotError),
     /// The job list is bad.
-    #[error("standard input")]
-    Jobs(#[from] jobs::JobsError),
+    #[error("{place}")]
+    Jobs {
+        /// The file.
+        place: String,
+        /// What is bad.
+        source: jobs::JobsError,
+    },
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Simulated {
+    Decisions { decisions: Vec<replay::Decision> },
+    Summary(summary::Summary),
+    Snapshot(snapshot::Snapshot),
+    Placed { decisions: Vec<openb::Placed> },
+}
+
+impl Report for Simulated {
+    fn text(&self, _format: Format) -> String {
+        match self {
+            Self::Decisions { decisions } => output::lines(decisions),
+            Self::Placed { decisions } => output::lines(decisions),
+            Self::Summary(summary) => summary.to_string(),
+            Self::Snapshot(snapshot) => snapshot.to_string(),
+        }
+    }
 }
 
 /// Simulates. Nothing is printed before all input was found good.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let text = output(args)?;
-    std::io::stdout().lock().write_all(text.as_bytes())?;
-    Ok(())
+    output::print(&simulated(args)?, args.output)
 }
 
-fn output(args: &Args) -> Result<String, InputError> {
+fn simulated(args: &Args) -> Result<Simulated, InputError> {
     if !(0.0..=1.0).contains(&args.moves) {
         return Err(InputError::Moves(args.moves));
     }
-    if let Some(file) = &args.openb {
-        let nodes = std::fs::read_to_string(file)
-            .map_err(|source| InputError::ReadNodes { path: file.clone(), source })?;
-        return Ok(openb::run(&nodes, &standard_input()?)?);
+    if let Some(nodes) = &args.openb {
+        let (nodes, pods) = (input::read(nodes)?, input::read(&args.filename)?);
+        return Ok(Simulated::Placed { decisions: openb::run(&nodes, &pods)? });
     }
     if let Some(file) = &args.snapshot {
-        return Ok(snapshot::report(&read(file)?, terms(args)?)?);
+        return Ok(Simulated::Snapshot(snapshot::report(&input::read(file)?, terms(args)?)?));
     }
     let table = table(&args.model)?;
-    let jobs = jobs::parse(&standard_input()?, &table)?;
+    let jobs = jobs::parse(&input::read(&args.filename)?, &table)
+        .map_err(|source| InputError::Jobs { place: input::place(&args.filename), source })?;
     let gpus = usize::try_from(args.gpus).unwrap_or(usize::MAX);
     let mut replay = replay::Replay::new(&table, gpus, terms(args)?, args.moves);
-    if !args.summary {
-        let lines: Vec<String> = jobs.iter().map(|job| replay.arrive(job).to_string()).collect();
-        return Ok(lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect());
-    }
     let (mut decisions, mut fragmentation) = (Vec::new(), Vec::new());
     for job in &jobs {
         decisions.push(replay.arrive(job));
-        fragmentation.push(replay.fragmentation());
+        if args.summary {
+            fragmentation.push(replay.fragmentation());
+        }
     }
-    Ok(summary::summary(&jobs, &decisions, &fragmentation, &table, gpus))
-}
-
-fn read(file: &Path) -> Result<String, InputError> {
-    if file == Path::new("-") {
-        return Ok(standard_input()?);
-    }
-    std::fs::read_to_string(file).map_err(|source| InputError::ReadSnapshot { path: file.to_owned(), source })
+    Ok(if args.summary {
+        Simulated::Summary(summary::summary(&jobs, &decisions, &fragmentation, &table, gpus))
+    } else {
+        Simulated::Decisions { decisions }
+    })
 }
 
 fn terms(args: &Args) -> Result<Terms, InputError> {
@@ -145,10 +171,4 @@ fn table(model: &str) -> Result<MigTable, InputError> {
         let with_mig = catalog::MODELS.iter().filter(|m| m.mig_table().is_some());
         InputError::Model(model.to_owned(), with_mig.map(|m| m.name).collect::<Vec<_>>().join(", "))
     })
-}
-
-fn standard_input() -> Result<String, std::io::Error> {
-    let mut text = String::new();
-    std::io::stdin().lock().read_to_string(&mut text)?;
-    Ok(text)
 }

@@ -1,12 +1,14 @@
 //! `kerf simulate --openb`: places the pods of Alibaba's trace of 2023 (openb) on its nodes, one after the other and
 //! without departures, as FGD's protocol has it. It drives the code that the extender runs.
 
+use crate::counted::counted;
 use kerf_core::packing::fraction::{
     CpuMilli, GpuDemand, GpuMilli, MOST_GPUS, ModelId, ModelSet, Models, Node, Nodes, Part, Placement,
     Request, Sharing, TooManyModels,
 };
 use kerf_core::units::MemoryMib;
-use std::fmt::Write as _;
+use serde::Serialize;
+use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
@@ -44,7 +46,7 @@ pub enum Fault {
     #[error("{0} is missing: write as many fields as the first line has")]
     Field(&'static str),
     /// A pod's line has too few words or too many.
-    #[error("{0} words; write `cpu_milli memory_mib num_gpu gpu_milli gpu_spec`, with - for any model")]
+    #[error("{}; write `cpu_milli memory_mib num_gpu gpu_milli gpu_spec`, with - for any model", counted(*.0, "word"))]
     Words(usize),
     /// A field is no whole number in its range.
     #[error("{field}: {text:?} is no whole number from 0 to {most}")]
@@ -69,12 +71,36 @@ pub enum Fault {
     Models(#[from] TooManyModels),
 }
 
-/// Decides for each line `cpu_milli memory_mib num_gpu gpu_milli gpu_spec` of `pods`, on the nodes of the csv file
-/// `nodes`. The result has a line for each, by its number from 0: `J place NODE GPU[,GPU...]`, with the node by its row
-/// from 0 and `-` for no GPU, or `J reject`.
+/// What was decided for a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Placed {
+    /// The pod, by its number from 0.
+    pod: usize,
+    /// Where it runs; `None` where it is rejected.
+    place: Option<Place>,
+}
+
+/// A node by its row from 0, and its GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Place {
+    node: usize,
+    gpus: Vec<usize>,
+}
+
+/// The form that the judge reads: `J place NODE GPU[,GPU...]`, with `-` for no GPU, or `J reject`.
+impl fmt::Display for Placed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(Place { node, gpus }) = &self.place else { return write!(f, "{} reject", self.pod) };
+        let gpus: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+        let gpus = if gpus.is_empty() { "-".to_owned() } else { gpus.join(",") };
+        write!(f, "{} place {node} {gpus}", self.pod)
+    }
+}
+
+/// Decides for each line `cpu_milli memory_mib num_gpu gpu_milli gpu_spec` of `pods`, on the nodes of the csv file `nodes`.
 ///
 /// What is usual is learned from the pods that came: the list is not looked at beforehand.
-pub fn run(nodes: &str, pods: &str) -> Result<String, OpenbError> {
+pub fn run(nodes: &str, pods: &str) -> Result<Vec<Placed>, OpenbError> {
     let mut models = Models::default();
     let nodes = read_nodes(nodes, &mut models)?;
     let pods = read_pods(pods, &mut models)?;
@@ -82,25 +108,18 @@ pub fn run(nodes: &str, pods: &str) -> Result<String, OpenbError> {
     for node in nodes {
         fleet.add(node);
     }
-    let mut decisions = String::new();
-    for (number, pod) in pods.iter().enumerate() {
-        // Writing to a string cannot fail.
-        let _ = writeln!(decisions, "{number} {}", verdict(decide(&mut fleet, pod)));
-    }
-    Ok(decisions)
+    let placed = pods.iter().enumerate().map(|(number, pod)| Placed {
+        pod: number,
+        place: decide(&mut fleet, pod)
+            .map(|Placement { node, gpus, .. }| Place { node: node.index(), gpus: gpus.iter().collect() }),
+    });
+    Ok(placed.collect())
 }
 
 fn decide(fleet: &mut Nodes, pod: &Request) -> Option<Placement> {
     fleet.learn(pod);
     let place = fleet.place(pod)?;
     fleet.take(place.node, pod, place.gpus).ok().map(|()| place)
-}
-
-fn verdict(place: Option<Placement>) -> String {
-    let Some(Placement { node, gpus, .. }) = place else { return "reject".to_owned() };
-    let gpus: Vec<String> = gpus.iter().map(|gpu| gpu.to_string()).collect();
-    let gpus = if gpus.is_empty() { "-".to_owned() } else { gpus.join(",") };
-    format!("place {} {gpus}", node.index())
 }
 
 /// Where the nodes file has its columns. Their order is not fixed, and others may stand between them.

@@ -7,7 +7,11 @@ b,32000,131072,4,A100
 ";
 
 fn decisions(pods: &str) -> String {
-    run(NODES, pods).unwrap()
+    lines(NODES, pods)
+}
+
+fn lines(nodes: &str, pods: &str) -> String {
+    crate::output::lines(run(nodes, pods).unwrap())
 }
 
 fn nodes_error(nodes: &str) -> String {
@@ -52,7 +56,7 @@ fn shares_fill_gpus_up() {
 #[test]
 fn columns_are_found_by_name_and_windows_line_ends_do_no_harm() {
     let nodes = "\u{feff}model,x,gpu,memory_mib,cpu_milli\r\nT4,7,1,1024,1000\r\n";
-    assert_eq!(run(nodes, "1000 1024 1 10 T4\r\n").unwrap(), "0 place 0 0\n");
+    assert_eq!(lines(nodes, "1000 1024 1 10 T4\r\n"), "0 place 0 0\n");
 }
 
 #[test]

@@ -4,6 +4,8 @@ use super::jobs::Job;
 use kerf_core::contract::ContainerRequest;
 use kerf_core::mig::MigTable;
 use kerf_core::packing::{Choice, Fleet, FleetGpu, PlaceId, Terms};
+use serde::{Serialize, Serializer};
+use serde_json::json;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
@@ -19,8 +21,15 @@ pub struct Decision {
     pub place: Option<Place>,
 }
 
+impl Serialize for Decision {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let moved = self.moved.map(|(job, to)| json!({"job": job, "place": to}));
+        json!({"job": self.job, "moved": moved, "place": self.place}).serialize(serializer)
+    }
+}
+
 /// A place in the fleet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// The GPU, from 0.
     pub gpu: usize,

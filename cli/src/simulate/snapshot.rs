@@ -1,20 +1,21 @@
 //! A snapshot of the `GpuNode` objects, as `kubectl get gpunodes -o json` prints it: what would still fit, what stands in the way of
 //! the largest profile, and what one move would free.
 
+use crate::counted::counted;
 use kerf_core::contract::{ContainerRequest, GpuNodeSpec, GpuNodeStatus};
 use kerf_core::inventory::NodeInventory;
 use kerf_core::keys;
 use kerf_core::mig::{Instance, Profile};
 use kerf_core::names::NodeName;
-use kerf_core::packing::{Fleet, FleetGpu, PlaceId, Terms};
+use kerf_core::packing::{ClassId, Fleet, FleetGpu, Terms};
 use kerf_core::policy::{Supply, SupplyIndex};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::machine::Machine;
 use kube::ResourceExt;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt;
 use thiserror::Error;
 
 /// How many GPUs are named of those where a profile is blocked.
@@ -77,7 +78,6 @@ struct Node {
 
 /// A GPU of the snapshot that MIG can cut.
 struct Gpu {
-    node: String,
     name: String,
     fleet: FleetGpu,
     /// The instances that somebody has, and who.
@@ -85,17 +85,121 @@ struct Gpu {
     profiles: Vec<Profile>,
 }
 
+/// What a snapshot has room for.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    nodes: usize,
+    ready_nodes: usize,
+    /// GPUs that MIG can cut.
+    gpus: usize,
+    room: Vec<Room>,
+    blocked: Vec<Blocked>,
+    moves: Vec<Move>,
+}
+
+/// How many more of a profile fit, by itself.
+#[derive(Debug, Serialize)]
+struct Room {
+    profile: Profile,
+    more: usize,
+    /// Of these, how many are cut already and idle.
+    idle: usize,
+}
+
+/// The GPUs on which pods stand in the way of the largest profile, the least first.
+#[derive(Debug, Serialize)]
+struct Blocked {
+    profile: Profile,
+    gpus: Vec<BlockedGpu>,
+}
+
+#[derive(Debug, Serialize)]
+struct BlockedGpu {
+    gpu: String,
+    pods: Vec<Obstacle>,
+}
+
+/// A pod with its instance.
+#[derive(Debug, Serialize)]
+struct Obstacle {
+    pod: String,
+    profile: Profile,
+    start: u8,
+}
+
+/// What one move would free for a profile that does not fit.
+#[derive(Debug, Serialize)]
+struct Move {
+    profile: Profile,
+    /// `None` where no single move does.
+    helps: Option<Helps>,
+}
+
+#[derive(Debug, Serialize)]
+struct Helps {
+    gpu: String,
+    pod: Obstacle,
+    /// The GPU on which the pod restarts; `None` for the same one.
+    to: Option<String>,
+    start: u8,
+}
+
 /// Says what would fit.
-pub fn report(json: &str, terms: Terms) -> Result<String, SnapshotError> {
+pub fn report(json: &str, terms: Terms) -> Result<Snapshot, SnapshotError> {
     let nodes = read(json)?;
     let mut fleet = Fleet::new(terms);
     let gpus: Vec<Gpu> = nodes.iter().filter(|n| n.ready).flat_map(|n| gpus_of(n, &mut fleet)).collect();
-    let ready = nodes.iter().filter(|n| n.ready).count();
-    let mut text = format!("{ready} of {} nodes ready, {} GPUs that MIG can cut\n", nodes.len(), gpus.len());
-    write_room(&mut text, &fleet, &gpus);
-    write_blocked(&mut text, &gpus);
-    write_moves(&mut text, &mut fleet, &gpus);
-    Ok(text)
+    Ok(Snapshot {
+        nodes: nodes.len(),
+        ready_nodes: nodes.iter().filter(|n| n.ready).count(),
+        gpus: gpus.len(),
+        room: room(&fleet, &gpus),
+        blocked: blocked(&gpus),
+        moves: moves(&mut fleet, &gpus),
+    })
+}
+
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (nodes, gpus) = (counted(self.nodes, "node"), counted(self.gpus, "GPU"));
+        writeln!(f, "{} of {nodes} ready, {gpus} that MIG can cut", self.ready_nodes)?;
+        writeln!(f, "\nROOM, each profile by itself\n{:<14}{:>6}{:>15}", "profile", "more", "of these idle")?;
+        for Room { profile, more, idle } in &self.room {
+            writeln!(f, "{:<14}{more:>6}{idle:>15}", profile.to_string())?;
+        }
+        for Blocked { profile, gpus } in &self.blocked {
+            writeln!(f, "\nBLOCKED: {profile} on {}, the least first", counted(gpus.len(), "GPU"))?;
+            for BlockedGpu { gpu, pods } in gpus.iter().take(NAMED) {
+                let pods: Vec<String> = pods.iter().map(ToString::to_string).collect();
+                writeln!(f, "{gpu}: {}", pods.join(", "))?;
+            }
+        }
+        writeln!(f, "\nONE MOVE, where a profile does not fit")?;
+        if self.moves.is_empty() {
+            writeln!(f, "every profile fits without")?;
+        }
+        self.moves.iter().try_for_each(|one| writeln!(f, "{one}"))
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} at {})", self.pod, self.profile, self.start)
+    }
+}
+
+impl fmt::Display for Move {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let profile = self.profile;
+        match &self.helps {
+            None => write!(f, "{profile}: no single move frees one"),
+            Some(Helps { gpu, pod, to, start }) => {
+                let to = to.as_deref().unwrap_or("the same GPU");
+                write!(f, "{profile}: fits on {gpu} if {pod} restarts on {to} at {start}")
+            }
+        }
+    }
 }
 
 /// What the nodes of a snapshot can serve, and what of it is left. Nodes may stand beside the `GpuNodes` (`kubectl get
@@ -163,7 +267,6 @@ fn gpus_of(node: &Node, fleet: &mut Fleet) -> Vec<Gpu> {
         let taken = gpu.taken().filter_map(kerf_core::contract::Shape::instance);
         let entries = gpu.table.entries().iter().filter(|e| e.profile.is_plain());
         Some(Gpu {
-            node: node.name.clone(),
             name: format!("{} GPU {index} ({})", node.name, gpu.model),
             fleet,
             taken: taken.map(|i| (i, who(node, gpu.uuid.as_str(), i))).collect(),
@@ -193,13 +296,8 @@ fn profiles(gpus: &[Gpu]) -> Vec<Profile> {
     all
 }
 
-fn write_room(text: &mut String, fleet: &Fleet, gpus: &[Gpu]) {
-    let _ = writeln!(
-        text,
-        "\nROOM, each profile by itself\n{:<14}{:>6}{:>15}",
-        "profile", "more", "of these idle"
-    );
-    for profile in profiles(gpus) {
+fn room(fleet: &Fleet, gpus: &[Gpu]) -> Vec<Room> {
+    let more = |profile: Profile| {
         let (mut fleet, mut more, mut idle) = (fleet.clone(), 0, 0);
         let class = fleet.class(&ContainerRequest::exact(profile));
         while let Some((gpu, choice)) = fleet.best(class) {
@@ -207,62 +305,56 @@ fn write_room(text: &mut String, fleet: &Fleet, gpus: &[Gpu]) {
             fleet.take(gpu, choice);
             more += 1;
         }
-        let _ = writeln!(text, "{:<14}{more:>6}{idle:>15}", profile.to_string());
-    }
+        Room { profile, more, idle }
+    };
+    profiles(gpus).into_iter().map(more).collect()
 }
 
-fn write_blocked(text: &mut String, gpus: &[Gpu]) {
+fn obstacle(instance: Instance, pod: &str) -> Obstacle {
+    Obstacle { pod: pod.to_owned(), profile: instance.profile, start: instance.placement.start }
+}
+
+fn blocked(gpus: &[Gpu]) -> Vec<Blocked> {
     let mut by_largest: BTreeMap<Profile, Vec<&Gpu>> = BTreeMap::new();
     for gpu in gpus.iter().filter(|gpu| !gpu.taken.is_empty()) {
         if let Some(largest) = gpu.profiles.iter().max_by_key(|p| (p.size(), p.compute())) {
             by_largest.entry(*largest).or_default().push(gpu);
         }
     }
-    for (profile, mut blocked) in by_largest {
-        blocked.sort_by_key(|gpu| gpu.taken.len());
-        let _ = writeln!(text, "\nBLOCKED: {profile} on {} GPUs, the least first", blocked.len());
-        for gpu in blocked.iter().take(NAMED) {
-            let pods =
-                gpu.taken.iter().map(|(i, pod)| format!("{pod} ({} at {})", i.profile, i.placement.start));
-            let _ = writeln!(text, "{}: {}", gpu.name, pods.collect::<Vec<_>>().join(", "));
-        }
-    }
+    let of_gpu = |gpu: &Gpu| BlockedGpu {
+        gpu: gpu.name.clone(),
+        pods: gpu.taken.iter().map(|(instance, pod)| obstacle(*instance, pod)).collect(),
+    };
+    let of_profile = |(profile, mut gpus): (Profile, Vec<&Gpu>)| {
+        gpus.sort_by_key(|gpu| gpu.taken.len());
+        Blocked { profile, gpus: gpus.into_iter().map(of_gpu).collect() }
+    };
+    by_largest.into_iter().map(of_profile).collect()
 }
 
-fn write_moves(text: &mut String, fleet: &mut Fleet, gpus: &[Gpu]) {
-    let _ = writeln!(text, "\nONE MOVE, where a profile does not fit");
-    let mut any = false;
+fn moves(fleet: &mut Fleet, gpus: &[Gpu]) -> Vec<Move> {
+    let mut moves = Vec::new();
     for profile in profiles(gpus) {
         let class = fleet.class(&ContainerRequest::exact(profile));
-        if fleet.best(class).is_some() {
-            continue;
-        }
-        any = true;
-        let held = |gpu: FleetGpu, place: PlaceId, fleet: &Fleet| {
-            let found = gpus.iter().find(|g| g.fleet == gpu)?;
-            let instance = fleet.instance(gpu, place);
-            found.taken.iter().find(|(i, _)| *i == instance).map(|(i, pod)| (found, *i, pod))
-        };
-        let Some(found) = fleet.best_move(class, |_, _| true, |_, _| true) else {
-            let _ = writeln!(text, "{profile}: no single move frees one");
-            continue;
-        };
-        let to = gpus.iter().find(|g| g.fleet == found.to);
-        if let (Some((gpu, instance, pod)), Some(to)) = (held(found.gpu, found.moved, fleet), to) {
-            let start = fleet.instance(found.to, found.new.place).placement.start;
-            let _ = writeln!(
-                text,
-                "{profile}: fits on {} if {pod} ({} at {}) restarts on {} at {start}",
-                gpu.name,
-                instance.profile,
-                instance.placement.start,
-                if to.node == gpu.node && to.fleet == gpu.fleet { "the same GPU" } else { &to.name },
-            );
+        if fleet.best(class).is_none() {
+            moves.push(Move { profile, helps: helps(fleet, gpus, class) });
         }
     }
-    if !any {
-        let _ = writeln!(text, "every profile fits without");
-    }
+    moves
+}
+
+fn helps(fleet: &mut Fleet, gpus: &[Gpu], class: ClassId) -> Option<Helps> {
+    let found = fleet.best_move(class, |_, _| true, |_, _| true)?;
+    let gpu = gpus.iter().find(|gpu| gpu.fleet == found.gpu)?;
+    let to = gpus.iter().find(|gpu| gpu.fleet == found.to)?;
+    let moved = fleet.instance(found.gpu, found.moved);
+    let (instance, pod) = gpu.taken.iter().find(|(instance, _)| *instance == moved)?;
+    Some(Helps {
+        gpu: gpu.name.clone(),
+        pod: obstacle(*instance, pod),
+        to: (to.fleet != gpu.fleet).then(|| to.name.clone()),
+        start: fleet.instance(found.to, found.new.place).placement.start,
+    })
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ fn list(items: &[Value]) -> String {
 fn a_snapshot_tells_room_obstacles_and_the_move_that_helps() {
     let one = object("n1", 1, &[(0, "1g.10gb", 0, "small"), (0, "1g.10gb", 4, "other")]);
     let two = object("n2", 1, &[(0, "4g.40gb", 0, "big"), (0, "2g.20gb", 4, "mid")]);
-    insta::assert_snapshot!(report(&list(&[one, two]), Terms::default()).unwrap());
+    insta::assert_snapshot!(report(&list(&[one, two]), Terms::default()).unwrap().to_string());
 }
 
 #[test]

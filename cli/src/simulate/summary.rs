@@ -2,16 +2,41 @@
 
 use super::jobs::Job;
 use super::replay::Decision;
+use crate::counted::counted;
 use kerf_core::mig::{MigTable, Profile};
+use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 /// The plot's columns and rows.
 const COLUMNS: usize = 64;
 const ROWS: usize = 8;
 
-/// Says what the decisions on a job list came to. `fragmentation` has one number for each decision, right after it: the
-/// part of the free memory slices that the GPU's plain profiles could not use, on the mean.
+/// What the decisions on a job list came to.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    profiles: Vec<ProfileSummary>,
+    /// Of the memory slices that were asked for, those that were placed.
+    accepted_percent: f64,
+    moves: usize,
+    /// The part of the free memory slices that a profile cannot use, on the mean.
+    unusable_percent: f64,
+    /// Of all GPUs.
+    memory_slices: f64,
+    /// The mean in each of equal parts of the time.
+    memory_slices_in_use: Vec<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProfileSummary {
+    profile: Profile,
+    asked: u32,
+    placed: u32,
+}
+
+/// Sums the decisions on a job list up. `fragmentation` has one number for each decision, right after it: the part of the free
+/// memory slices that the GPU's plain profiles could not use, on the mean.
 #[must_use]
 pub fn summary(
     jobs: &[Job],
@@ -19,37 +44,46 @@ pub fn summary(
     fragmentation: &[f64],
     table: &MigTable,
     gpus: usize,
-) -> String {
+) -> Summary {
     let size = |profile: Profile| table.entry(profile).map_or(0.0, |e| f64::from(e.size));
-    let mut by_profile: BTreeMap<(u8, Profile), (f64, f64)> = BTreeMap::new();
+    let mut by_profile: BTreeMap<(u8, Profile), (u32, u32)> = BTreeMap::new();
     for (job, decision) in jobs.iter().zip(decisions) {
         let slices = table.entry(job.profile).map_or(0, |e| e.size);
         let (asked, placed) = by_profile.entry((slices, job.profile)).or_default();
-        *asked += 1.0;
-        *placed += f64::from(u8::from(decision.place.is_some()));
+        *asked += 1;
+        *placed += u32::from(decision.place.is_some());
     }
-    let mut text = format!("{:<14}{:>9}{:>9}{:>10}\n", "profile", "asked", "placed", "accepted");
-    let (mut asked_slices, mut placed_slices) = (0.0, 0.0);
-    for ((_, profile), (asked, placed)) in &by_profile {
-        let _ = writeln!(
-            text,
-            "{:<14}{asked:>9}{placed:>9}{:>9.2}%",
-            profile.to_string(),
-            100.0 * placed / asked
-        );
-        asked_slices += asked * size(*profile);
-        placed_slices += placed * size(*profile);
+    let profiles: Vec<ProfileSummary> = by_profile
+        .into_iter()
+        .map(|((_, profile), (asked, placed))| ProfileSummary { profile, asked, placed })
+        .collect();
+    let slices = |count: fn(&ProfileSummary) -> u32| -> f64 {
+        profiles.iter().map(|it| f64::from(count(it)) * size(it.profile)).sum()
+    };
+    let (asked, placed) = (slices(|it| it.asked), slices(|it| it.placed));
+    Summary {
+        accepted_percent: if asked > 0.0 { 100.0 * placed / asked } else { 100.0 },
+        moves: decisions.iter().filter(|d| d.moved.is_some()).count(),
+        unusable_percent: 100.0 * fragmentation.iter().sum::<f64>() / length(fragmentation.len()),
+        memory_slices: length(gpus) * f64::from(table.axis()),
+        memory_slices_in_use: in_use(jobs, decisions, size),
+        profiles,
     }
-    let moves = decisions.iter().filter(|d| d.moved.is_some()).count();
-    let accepted = if asked_slices > 0.0 { 100.0 * placed_slices / asked_slices } else { 100.0 };
-    let _ = writeln!(text, "accepted, by memory slices: {accepted:.2} %; {moves} moves");
-    let mean = fragmentation.iter().sum::<f64>() / length(fragmentation.len());
-    let _ =
-        writeln!(text, "free memory slices that a profile cannot use, on the mean: {:.1} %", 100.0 * mean);
-    let all = length(gpus) * f64::from(table.axis());
-    let _ = writeln!(text, "\nmemory slices in use, of {all}, over time");
-    text.push_str(&plot(&in_use(jobs, decisions, size), all));
-    text
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<14}{:>9}{:>9}{:>10}", "profile", "asked", "placed", "accepted")?;
+        for ProfileSummary { profile, asked, placed } in &self.profiles {
+            let accepted = 100.0 * f64::from(*placed) / f64::from(*asked);
+            writeln!(f, "{:<14}{asked:>9}{placed:>9}{accepted:>9.2}%", profile.to_string())?;
+        }
+        let Self { accepted_percent: accepted, unusable_percent: unusable, memory_slices: all, .. } = self;
+        writeln!(f, "accepted, by memory slices: {accepted:.2} %; {}", counted(self.moves, "move"))?;
+        writeln!(f, "free memory slices that a profile cannot use, on the mean: {unusable:.1} %")?;
+        writeln!(f, "\nmemory slices in use, of {all}, over time")?;
+        f.write_str(&plot(&self.memory_slices_in_use, *all))
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of jobs and GPUs are far below 2^52")]

@@ -1,6 +1,7 @@
 //! After kerf's objects are gone: what its programs made for themselves.
 
 use super::{LeftoversArgs, deleted};
+use crate::output::line;
 use anyhow::Context as _;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
@@ -14,7 +15,7 @@ use std::fmt::Debug;
 
 /// Deletes it.
 pub(super) async fn delete(client: Client, args: &LeftoversArgs) -> anyhow::Result<()> {
-    let namespace = &args.namespace;
+    let namespace = &args.kerf.name;
     let secrets = Api::<Secret>::namespaced(client.clone(), namespace);
     one(&secrets, "kerf-webhook-tls").await?;
     one(&secrets, "kerf-extender-tls").await?;
@@ -44,7 +45,7 @@ async fn gpu_nodes(api: &Api<GpuNode>) -> anyhow::Result<()> {
     for node in list {
         let name = node.name();
         match kept(&node) {
-            Some(why) => println!("GpuNode {name} stays: {why}"),
+            Some(why) => line(format!("GpuNode {name} stays: {why}"))?,
             None => one(api, name.as_str()).await?,
         }
     }

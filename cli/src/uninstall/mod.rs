@@ -9,10 +9,23 @@ mod nodes;
 
 pub(crate) use leftovers::admins_policy;
 
+use crate::connection::{Connection, KerfNamespace};
+use crate::duration::positive;
 use clap::{Args as ClapArgs, Subcommand};
-use jiff::SignedDuration;
-use kerf_runtime::args::ClientArgs;
 use std::time::Duration;
+
+const NODES: &str = "\
+Examples:
+  # Before kerf's objects are deleted
+  kerf uninstall nodes
+
+  # kerf is in another namespace, and its nodes are slow
+  kerf uninstall nodes --kerf-namespace gpu --timeout 10m";
+
+const LEFTOVERS: &str = "\
+Examples:
+  # After kerf's objects are deleted
+  kerf uninstall leftovers";
 
 /// The two steps.
 #[derive(Debug, Subcommand)]
@@ -27,32 +40,32 @@ pub enum Command {
 
 /// What leaving the nodes takes.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = NODES)]
 pub struct NodesArgs {
-    /// The namespace that kerf is installed in.
-    #[arg(short, long, default_value = "kerf-system")]
-    namespace: String,
+    #[command(flatten)]
+    kerf: KerfNamespace,
     /// How long kubelets are kept from writing kerf's names into their Nodes again: they do for five minutes, and leave them
     /// with 0.
-    #[arg(long, default_value = "6m", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = positive)]
     settle: Duration,
     /// How long all nodes together may take, beside that.
-    #[arg(long, default_value = "2m", value_parser = positive)]
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = positive)]
     timeout: Duration,
     #[command(flatten)]
-    client: ClientArgs,
+    connection: Connection,
 }
 
 /// What the leftovers are called.
 #[derive(Debug, ClapArgs)]
+#[command(after_help = LEFTOVERS)]
 pub struct LeftoversArgs {
-    /// The namespace that kerf was installed in.
-    #[arg(short, long, default_value = "kerf-system")]
-    namespace: String,
+    #[command(flatten)]
+    kerf: KerfNamespace,
     /// The Lease of kerf's own scheduler.
-    #[arg(long, default_value = "kerf-scheduler")]
+    #[arg(long, value_name = "NAME", default_value = "kerf-scheduler")]
     scheduler_lease: String,
     #[command(flatten)]
-    client: ClientArgs,
+    connection: Connection,
 }
 
 /// Does one step.
@@ -60,16 +73,10 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match command {
-            Command::Nodes(args) => nodes::leave(args.client.client().await?, args).await,
-            Command::Leftovers(args) => leftovers::delete(args.client.client().await?, args).await,
+            Command::Nodes(args) => nodes::leave(args.connection.client().await?, args).await,
+            Command::Leftovers(args) => leftovers::delete(args.connection.client().await?, args).await,
         }
     })
-}
-
-pub(crate) fn positive(text: &str) -> Result<Duration, String> {
-    let read = text.parse::<SignedDuration>().ok().and_then(|read| Duration::try_from(read).ok());
-    read.filter(|read| !read.is_zero())
-        .ok_or_else(|| format!("{text:?} is no duration; write it like 30s or 6m"))
 }
 
 /// Whether a deletion found something.
@@ -78,19 +85,5 @@ pub(crate) fn deleted<T>(result: Result<T, kube::Error>) -> Result<bool, kube::E
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_a_unit() {
-        assert_eq!(positive("6m"), Ok(Duration::from_mins(6)));
-        assert_eq!(positive("1s"), Ok(Duration::from_secs(1)));
-        for text in ["6", "0s", "-1s", ""] {
-            assert!(positive(text).unwrap_err().contains("write it like"), "{text}");
-        }
     }
 }

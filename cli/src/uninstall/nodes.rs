@@ -5,7 +5,10 @@
 
 use super::job::{self, AGENT, LEAVE, NAME_LABEL, is_complete, is_ready};
 use super::{NodesArgs, deleted};
-use anyhow::{Context as _, bail};
+use crate::counted::{counted, plural};
+use crate::output::line;
+use crate::progress::Wait;
+use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::batch::v1::Job;
@@ -15,21 +18,14 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::time::Duration;
 use tokio::time::Instant;
-
-/// The wait between two looks.
-const LOOK: Duration = Duration::from_millis(500);
 
 /// Leaves all nodes.
 pub(super) async fn leave(client: Client, args: &NodesArgs) -> anyhow::Result<()> {
     let configurations = Api::<MutatingWebhookConfiguration>::all(client.clone());
     let gone = deleted(configurations.delete("kerf", &DeleteParams::default()).await)
         .context("failed to delete the MutatingWebhookConfiguration kerf; nothing was done")?;
-    println!(
-        "{}",
-        if gone { "the webhook is asked no more" } else { "the webhook was asked no more already" }
-    );
+    line(if gone { "the webhook is asked no more" } else { "the webhook was asked no more already" })?;
     let leaving = Leaving::new(client, args);
     let ready = leaving.ready_nodes().await?;
     leaving.plan(&ready).await?;
@@ -54,9 +50,9 @@ impl<'a> Leaving<'a> {
             end: Instant::now() + args.timeout + args.settle,
             nodes: Api::all(client.clone()),
             gpu_nodes: Api::all(client.clone()),
-            agents: Api::namespaced(client.clone(), &args.namespace),
-            pods: Api::namespaced(client.clone(), &args.namespace),
-            jobs: Api::namespaced(client, &args.namespace),
+            agents: Api::namespaced(client.clone(), &args.kerf.name),
+            pods: Api::namespaced(client.clone(), &args.kerf.name),
+            jobs: Api::namespaced(client, &args.kerf.name),
         }
     }
 
@@ -75,7 +71,7 @@ impl<'a> Leaving<'a> {
             nodes.items.into_iter().filter(|node| served.contains(&node.name_any())).partition(is_ready);
         for node in away {
             let name = node.name_any();
-            println!(
+            eprintln!(
                 "node {name} is not ready: nothing is undone there. When it is back, reinstall and uninstall kerf, or \
                  delete /var/lib/kerf, /run/kerf and /var/run/cdi/kerf.dev-* there and its labels kerf.dev/*"
             );
@@ -101,6 +97,7 @@ impl<'a> Leaving<'a> {
 
     /// A node's Job has the same name at each uninstall: one that is done already would pass for this one's.
     async fn drop_earlier_jobs(&self) -> anyhow::Result<()> {
+        let mut wait = Wait::until("Jobs of an earlier uninstall to go", self.end);
         loop {
             let jobs = self.planned().await?;
             if jobs.is_empty() {
@@ -110,9 +107,9 @@ impl<'a> Leaving<'a> {
                 self.drop_job(job).await?;
             }
             let names = jobs.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", ");
-            let namespace = &self.args.namespace;
-            self.in_time(|| {
-                format!(
+            let namespace = &self.args.kerf.name;
+            wait.moment(|| {
+                anyhow!(
                     "Jobs of an earlier uninstall do not go: {names}. What keeps them: kubectl -n {namespace} get jobs -l \
                      {NAME_LABEL}={LEAVE} -o yaml"
                 )
@@ -139,16 +136,17 @@ impl<'a> Leaving<'a> {
             .context("failed to delete the agents' DaemonSet")?;
         let names: BTreeSet<String> = ready.iter().map(ResourceExt::name_any).collect();
         let theirs = ListParams::default().labels(&format!("{NAME_LABEL}={AGENT}"));
+        let mut wait = Wait::until("the agents to end", self.end);
         loop {
             let pods = self.pods.list(&theirs).await.context("failed to list the agents' pods")?;
             let node = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
             let left: Vec<String> =
                 pods.iter().filter_map(node).filter(|node| names.contains(node)).collect();
             if left.is_empty() {
-                println!("the agents have ended");
-                return Ok(());
+                drop(wait);
+                return line("the agents have ended");
             }
-            self.in_time(|| format!("agents still run on {}", left.join(", "))).await?;
+            wait.moment(|| anyhow!("agents still run on {}", left.join(", "))).await?;
         }
     }
 
@@ -159,6 +157,7 @@ impl<'a> Leaving<'a> {
             let name = job.name_any();
             self.jobs.patch(&name, &PatchParams::default(), &run).await.context("failed to start a Job")?;
         }
+        let mut wait = Wait::until("nodes to be put back as they were", self.end);
         loop {
             let jobs = self.of_present_nodes(self.planned().await?).await?;
             let (done, left): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| is_complete(job));
@@ -166,13 +165,18 @@ impl<'a> Leaving<'a> {
                 for job in &done {
                     self.drop_job(job).await?;
                 }
-                println!("{} nodes are as they were before kerf, but for what pods hold", done.len());
-                return Ok(());
+                drop(wait);
+                let are = if done.len() == 1 { "is as it was" } else { "are as they were" };
+                return line(format!(
+                    "{} {are} before kerf, but for what pods hold",
+                    counted(done.len(), "node")
+                ));
             }
             let names = left.iter().map(|job| job::node_of(job)).collect::<Vec<_>>().join(", ");
-            let namespace = &self.args.namespace;
-            self.in_time(|| {
-                format!(
+            let namespace = &self.args.kerf.name;
+            wait.rename(format!("{} {names} to be put back", plural(left.len() as u64, "node")));
+            wait.moment(|| {
+                anyhow!(
                     "not all was put back on {names}. Why: kubectl -n {namespace} logs -l {NAME_LABEL}={LEAVE}. The Jobs go \
                      on; uninstall again, or, if the nodes will not come back, without hooks (helm uninstall --no-hooks), and then \
                      kubectl -n {namespace} delete jobs -l {NAME_LABEL}={LEAVE}: they would undo what another installation sets"
@@ -191,18 +195,12 @@ impl<'a> Leaving<'a> {
             jobs.into_iter().partition(|job| present.contains(job::node_of(job)));
         for job in of_gone {
             self.drop_job(&job).await?;
-            println!("node {} is no longer in the cluster, and its Job goes as well", job::node_of(&job));
+            line(format!(
+                "node {} is no longer in the cluster, and its Job goes as well",
+                job::node_of(&job)
+            ))?;
         }
         Ok(kept)
-    }
-
-    /// Waits a moment; fails with `why` when the time is over.
-    async fn in_time(&self, why: impl FnOnce() -> String) -> anyhow::Result<()> {
-        if Instant::now() >= self.end {
-            bail!("{}", why());
-        }
-        tokio::time::sleep(LOOK).await;
-        Ok(())
     }
 }
 

@@ -125,7 +125,7 @@ fn an_annotation_without_a_name_means_the_container_that_nobody_injected() {
     }
 }
 
-/// The order of the webhooks matters for such a pod: `docs/requests.md` says so.
+/// The order of the webhooks matters for such a pod: `docs/reference/requests.md` says so.
 #[test]
 fn a_pod_with_two_containers_is_refused_before_istio_and_taken_after_it() {
     let own = json!([container("hello"), container("world")]);

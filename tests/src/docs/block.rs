@@ -21,10 +21,14 @@ pub enum Role {
     Run,
     /// Commands that run after everything else.
     RunAtTheEnd,
+    /// Commands that run on an API server where no program of kerf and no kubelet runs.
+    RunOnApiServer,
     /// Commands that cannot run here.
     Elsewhere(Elsewhere),
     /// Whole documents.
     Manifest,
+    /// Whole documents of kinds that other projects define.
+    Foreign,
     /// A part of one.
     Part(Whole),
     /// Something to look at.
@@ -82,6 +86,7 @@ impl FromStr for Role {
         Ok(match words.as_slice() {
             ["sh"] => Self::Run,
             ["sh", "when=end"] => Self::RunAtTheEnd,
+            ["sh", "on=api-server"] => Self::RunOnApiServer,
             ["sh", place] => Self::Elsewhere(match *place {
                 "elsewhere=gate" => Elsewhere::Gate,
                 "elsewhere=gpu" => Elsewhere::Gpu,
@@ -91,7 +96,7 @@ impl FromStr for Role {
                 _ => return Err(UnknownFence(info.to_owned())),
             }),
             ["yaml"] => Self::Manifest,
-            ["yaml", "elsewhere=cluster"] | ["text" | "json" | "promql" | "toml"] => Self::Shown,
+            ["yaml", "elsewhere=cluster"] => Self::Foreign,
             ["yaml", whole] => Self::Part(match *whole {
                 "part-of=Pod" => Whole::Pod,
                 "part-of=container" => Whole::Container,
@@ -104,6 +109,7 @@ impl FromStr for Role {
                 "part-of=kustomization" => Whole::Kustomization,
                 _ => return Err(UnknownFence(info.to_owned())),
             }),
+            ["text" | "json" | "promql" | "toml"] => Self::Shown,
             _ => return Err(UnknownFence(info.to_owned())),
         })
     }
@@ -128,11 +134,12 @@ mod tests {
         for (info, role) in [
             ("sh", Role::Run),
             ("sh when=end", Role::RunAtTheEnd),
+            ("sh on=api-server", Role::RunOnApiServer),
             ("sh elsewhere=gpu", Role::Elsewhere(Elsewhere::Gpu)),
             ("yaml", Role::Manifest),
+            ("yaml elsewhere=cluster", Role::Foreign),
             ("yaml part-of=GpuPolicy.spec", Role::Part(Whole::GpuPolicySpec)),
             ("text", Role::Shown),
-            ("yaml elsewhere=cluster", Role::Shown),
         ] {
             assert_eq!(info.parse(), Ok(role), "{info}");
         }

@@ -22,9 +22,12 @@ pub struct Page {
     pub anchors: BTreeSet<String>,
 }
 
-/// Every page of the repository: `README.md` and `ARCHITECTURE.md` at the root, and all under `docs/`, `deploy/` and `policies/`.
+/// Every page of the repository: those at the root, and all under `docs/`, `deploy/` and `policies/`.
 pub fn pages(root: &Path) -> anyhow::Result<Vec<Page>> {
-    let mut paths = vec![root.join("README.md"), root.join("ARCHITECTURE.md")];
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(root).with_context(|| format!("failed to list {}", root.display()))? {
+        paths.extend(Some(entry?.path()).filter(|path| is_page(path)));
+    }
     for folder in ["docs", "deploy", "policies"] {
         collect(&root.join(folder), &mut paths)?;
     }
@@ -37,11 +40,15 @@ fn collect(folder: &Path, paths: &mut Vec<PathBuf>) -> anyhow::Result<()> {
         let path = entry?.path();
         if path.is_dir() {
             collect(&path, paths)?;
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+        } else if is_page(&path) {
             paths.push(path);
         }
     }
     Ok(())
+}
+
+fn is_page(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "md")
 }
 
 impl Page {

@@ -4,8 +4,8 @@ use anyhow::{Context as _, ensure};
 use kerf_core::contract::NodePolicy;
 use kerf_core::policy::NodePolicyDocument;
 use kerf_runtime::policy_file;
-use kerf_tests::chart::{objects, template_with};
-use kerf_tests::cluster::root;
+use kerf_tests::chart::{objects, template};
+use kerf_tests::cluster::{NAMESPACE, root};
 use kerf_tests::control_plane::ControlPlane;
 use kerf_tests::docs::{Block, Page, Role, Whole, pages};
 use serde_json::{Value, json};
@@ -50,14 +50,20 @@ fn wholes(role: Role, text: &str) -> anyhow::Result<Vec<Value>> {
     }])
 }
 
-/// Whether its reader takes it: kerf's own documents by core, a kustomization's parts by their paths, all else by the API server.
+/// Whether its reader takes it: kerf's own documents by core, values by Helm, a kustomization's parts by their paths, all else by the
+/// API server.
 async fn taken(plane: &ControlPlane, role: Role, object: Value) -> anyhow::Result<()> {
     match (role, object["kind"].as_str()) {
+        (Role::Part(Whole::Values), _) => {
+            let file = tempfile::NamedTempFile::new()?;
+            std::fs::write(file.path(), object.to_string())?;
+            template(NAMESPACE, &["--values", &file.path().display().to_string()])?;
+        }
+        (Role::Foreign, kind) => {
+            ensure!(kind.is_some() && object["apiVersion"].is_string(), "it has no kind or no apiVersion");
+        }
         (Role::Part(Whole::GpuNode), _) => {
             serde_json::from_value::<NodePolicy>(object["spec"]["policy"].clone())?;
-        }
-        (Role::Part(Whole::Values), _) => {
-            template_with("kerf-system", &object)?;
         }
         (_, Some("GpuPolicy")) => {
             policies_are_taken(&object)?;
@@ -106,7 +112,9 @@ pub async fn are_taken(plane: &ControlPlane) -> anyhow::Result<()> {
     let mut blocks = 0;
     for page in pages(&root())? {
         let Page { path, blocks: all, .. } = &page;
-        for block in all.iter().filter(|block| matches!(block.role, Role::Manifest | Role::Part(_))) {
+        let is_manifest =
+            |block: &&Block| matches!(block.role, Role::Manifest | Role::Foreign | Role::Part(_));
+        for block in all.iter().filter(is_manifest) {
             block_is_taken(plane, block)
                 .await
                 .with_context(|| format!("{}:{}", path.display(), block.line))?;

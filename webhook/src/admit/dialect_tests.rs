@@ -1,4 +1,4 @@
-//! What becomes of other systems' manifests: the table in `docs/requests.md`, and what holds for all of them.
+//! What becomes of other systems' manifests: the table in `docs/reference/requests.md`, and what holds for all of them.
 
 use super::refusal_tests::compare;
 use super::*;
@@ -63,15 +63,15 @@ fn the_table_of_dialects_is_what_becomes_of_the_manifests() {
         std::fs::read_dir(docs().join("dialects")).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|path| !path.ends_with("policy.yaml"));
     files.sort_unstable();
-    let mut table = "| manifest | asks by | gets | and is told |\n|---|---|---|---|\n".to_owned();
+    let mut table = "| manifest | asks by | gets | warnings |\n|---|---|---|---|\n".to_owned();
     for path in &files {
         let pod = yaml(path);
         let (got, told) = became(&admit(&pod, "default", &policies(), &supply()));
         let name = path.file_name().unwrap().to_string_lossy();
         let title = name.trim_end_matches(".yaml").split_once('-').unwrap().1.to_owned();
-        writeln!(table, "| [{title}](dialects/{name}) | {} | {got} | {told} |", asked(&pod)).unwrap();
+        writeln!(table, "| [{title}](../dialects/{name}) | {} | {got} | {told} |", asked(&pod)).unwrap();
     }
-    let path = docs().join("requests.md");
+    let path = docs().join("reference/requests.md");
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once("<!-- table -->\n").unwrap();
     let (_, after) = rest.split_once("<!-- end of table -->").unwrap();

@@ -6,13 +6,23 @@ use std::fmt::Write as _;
 const HEAD: &str = "\
 # Refusals
 
-What kerf's webhook refuses, with a pod that gets it and the answer: the message names the field and the remedy. This page is made by
-the webhook's tests (`KERF_UPDATE=1 cargo test -p kerf-webhook refusal`), which know every case.
+What kerf's webhook refuses, with a pod that gets it and the answer: the message names the field and the remedy.
+The webhook's tests, which know every case, make this page (`KERF_UPDATE=1 cargo test -p kerf-webhook refusal`).
 
-A pod that was taken and waits says why in its events: [when something is wrong](troubleshooting.md#a-pod-waits). What a policy file may
-not say is told by `kerf policy check`. Where the policy matters: `dialects` knows those of other systems but not `mig`, `bounded` allows 5 to 40 GB a
-slice, 60 GB and 4 slices a pod, `shares` has time slices only, `pool` allows A100-80GB for MIG and T4-16GB for MPS on nodes
-with `pool: research`, and `nothing` denies.
+A pod that was created and stays pending says why in its events: [when something is wrong](troubleshooting.md#a-pod-stays-pending).
+`kerf policy check` says what is wrong with a policy file.
+
+Where the policy matters:
+
+| policy | what it says |
+|---|---|
+| `dialects` | takes other systems' dialects, but not `mig` |
+| `bounded` | allows 5 to 40 GB a slice, 60 GB and 4 slices a pod |
+| `shares` | has time slices only |
+| `pool` | allows A100-80GB for MIG and T4-16GB for MPS, on nodes with `pool: research` |
+| `nothing` | denies |
+
+## Refused pods
 
 | the pod says | the answer |
 |---|---|
@@ -21,7 +31,7 @@ with `pool: research`, and `nothing` denies.
 const WARNINGS: &str = "
 ## Warnings
 
-These pods are taken, and `kubectl` shows the warning.
+These pods are created, and `kubectl` shows the warning.
 
 | the pod says | the warning |
 |---|---|

@@ -89,11 +89,11 @@ fn config_of(pod: &Pod) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::Output;
     use crate::check::finding::Group;
     use crate::check::judge::tests::{authority, certificates, good, of, secret};
-    use crate::check::judge::{Report, after};
+    use crate::check::judge::{Findings, after};
     use crate::check::report::{is_good, render};
+    use crate::output::Format;
     use crate::scheduler_config::{Args, configuration};
     use kerf_runtime::tls::key;
     use serde_json::json;
@@ -132,15 +132,15 @@ mod tests {
 
     /// What is said of the scheduler.
     fn said(seen: &Observed) -> String {
-        let report: Report =
+        let report: Findings =
             after(seen).into_iter().filter(|(group, _)| *group == Group::Scheduler).collect();
-        render(&report, Output::Text, false)
+        render(&report, Format::Text, false)
     }
 
     #[test]
     fn a_cluster_whose_own_scheduler_asks_kerf_is_well() {
         let report = after(&installed());
-        assert!(is_good(&report, true), "{}", render(&report, Output::Text, false));
+        assert!(is_good(&report, true), "{}", render(&report, Format::Text, false));
         let said = said(&installed());
         assert!(
             said.contains("✓ kube-scheduler-0 is started with --config=/etc/kubernetes/kerf/scheduler.yaml"),

@@ -2,6 +2,7 @@
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::observed::{AGENT, is_ready, name_of, trouble_of};
+use crate::counted::counted;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, GpuStatus, ModeChange};
 use kerf_core::keys;
 use kerf_core::kind::Kind;
@@ -43,7 +44,7 @@ fn listed(names: &[&str]) -> String {
     if names.len() <= MOST {
         names.join(", ")
     } else {
-        format!("{} and {} more nodes", names[..MOST].join(", "), names.len() - MOST)
+        format!("{} and {}", names[..MOST].join(", "), counted(names.len() - MOST, "more node"))
     }
 }
 

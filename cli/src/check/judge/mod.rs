@@ -15,17 +15,18 @@ mod rights;
 mod scheduler;
 mod static_nodes;
 mod tls;
-mod versions;
+pub(crate) mod versions;
 mod webhook;
 
 pub use extender::overdue;
 
-use super::finding::{Finding, Group, Report};
+use super::finding::{Finding, Findings, Group};
 use super::observed::{Observed, Seen};
+use crate::counted::counted;
 use std::collections::BTreeSet;
 
 /// Whether kerf can be installed.
-pub fn before(seen: &Observed) -> Report {
+pub fn before(seen: &Observed) -> Findings {
     vec![
         (Group::KubernetesApi, kubernetes::judge(seen)),
         (Group::InstallRights, rights::judge_installer(seen)),
@@ -39,7 +40,7 @@ pub fn before(seen: &Observed) -> Report {
 }
 
 /// Whether kerf works.
-pub fn after(seen: &Observed) -> Report {
+pub fn after(seen: &Observed) -> Findings {
     let kubernetes = (Group::KubernetesApi, kubernetes::judge(seen));
     let resources = resources::judge(seen);
     if let Some(nothing) = not_installed(seen) {
@@ -67,7 +68,7 @@ fn not_installed(seen: &Observed) -> Option<Finding> {
     nothing.then(|| {
         Finding::failure(
             format!("kerf is not installed: there is no CRD, no webhook configuration and no pod in {}", seen.namespace),
-            "kerf check --pre says whether it can be; then: helm install kerf deploy/chart -n kerf-system --create-namespace, or name its namespace by -n",
+            "kerf check --pre says whether it can be; then: helm install kerf deploy/chart -n kerf-system --create-namespace, or name its namespace by --kerf-namespace",
         )
     })
 }
@@ -95,16 +96,12 @@ fn pods(seen: &Observed, program: &str, at_least: usize) -> Finding {
     let ready = all.iter().filter(|pod| super::observed::is_ready(pod)).count();
     let worst = all.iter().find(|pod| !super::observed::is_ready(pod));
     let look = format!("kubectl -n {namespace} describe pods -l app.kubernetes.io/name={program}");
+    let are = if all.len() == 1 { "is" } else { "are" };
+    let told = format!("{ready} of {} of {program} {are} ready", counted(all.len(), "pod"));
     match (worst, ready >= at_least) {
-        (None, true) => Finding::fine(format!("{ready} of {} pods of {program} are ready", all.len())),
-        (Some(pod), true) => Finding::warning(
-            format!("{ready} of {} pods of {program} are ready; {}", all.len(), trouble(pod)),
-            look,
-        ),
-        (Some(pod), false) => Finding::failure(
-            format!("{ready} of {} pods of {program} are ready; {}", all.len(), trouble(pod)),
-            look,
-        ),
+        (None, true) => Finding::fine(told),
+        (Some(pod), true) => Finding::warning(format!("{told}; {}", trouble(pod)), look),
+        (Some(pod), false) => Finding::failure(format!("{told}; {}", trouble(pod)), look),
         (None, false) => Finding::failure(
             format!("there is no pod of {program} in {namespace}"),
             format!(

@@ -2,6 +2,7 @@
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::difference::differences;
+use crate::counted::counted;
 use serde_json::{Value, json};
 
 /// As it is shipped.
@@ -107,7 +108,8 @@ fn guards(seen: &Observed) -> Finding {
         .map(String::as_str)
         .collect();
     if missing.is_empty() {
-        return Finding::fine(format!("{} admission policies guard what only kerf writes", names.len()));
+        let policies = counted(names.len(), "admission policy");
+        return Finding::fine(format!("{policies} guard what only kerf writes"));
     }
     Finding::warning(
         format!(

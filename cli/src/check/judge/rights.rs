@@ -2,6 +2,7 @@
 
 use super::{Finding, Observed, Seen, unknown};
 use crate::check::need::{Need, Who};
+use crate::counted::counted;
 use std::collections::BTreeMap;
 
 pub fn judge_installer(seen: &Observed) -> Vec<Finding> {
@@ -43,7 +44,10 @@ fn of_account(account: &str, rights: &[&(Need, Seen<bool>)], namespace: &str) ->
         }
     }
     if lacking.is_empty() {
-        return Finding::fine(format!("service account {account} has its {} rights", rights.len()));
+        return Finding::fine(format!(
+            "service account {account} has its {}",
+            counted(rights.len(), "right")
+        ));
     }
     Finding::failure(
         format!("service account {namespace}/{account} may not {}", lacking.join(", nor ")),

@@ -1,9 +1,9 @@
 use super::*;
-use crate::check::Output;
 use crate::check::need::{self, Need};
 use crate::check::observed::Probe;
 use crate::check::others::{Foreigner, Who};
 use crate::check::report::{is_good, render};
+use crate::output::Format;
 use jiff::{SignedDuration, Timestamp};
 use kerf_core::admission::MatchCondition;
 use kerf_core::keys;
@@ -192,7 +192,7 @@ pub(super) fn good() -> Observed {
 #[test]
 fn a_cluster_on_which_kerf_works_is_well_line_by_line() {
     let report = after(&good());
-    insta::assert_snapshot!(render(&report, Output::Text, false));
+    insta::assert_snapshot!(render(&report, Format::Text, false));
     assert!(is_good(&report, true));
 }
 
@@ -207,8 +207,8 @@ fn a_node_is_kerfs_by_any_label_that_makes_it_so_and_by_its_agent() {
         let Seen::Found(nodes) = &mut seen.nodes else { unreachable!() };
         nodes[1] = node("h100", &labels, &json!({"nvidia.com/gpu": "0"}));
         let report = after(&seen);
-        assert!(is_good(&report, true), "{labels}: {}", render(&report, Output::Short, true));
-        assert!(render(&report, Output::Text, true).contains("h100: agent ready, GPUs well"), "{labels}");
+        assert!(is_good(&report, true), "{labels}: {}", render(&report, Format::Short, true));
+        assert!(render(&report, Format::Text, true).contains("h100: agent ready, GPUs well"), "{labels}");
     }
 }
 
@@ -218,9 +218,9 @@ fn a_cluster_without_kerf_is_told_whether_it_can_have_it() {
     seen.rights =
         need::of_the_installer("kerf-system").into_iter().map(|need| (need, Seen::Found(true))).collect();
     let report = before(&seen);
-    insta::assert_snapshot!(render(&report, Output::Text, false));
+    insta::assert_snapshot!(render(&report, Format::Text, false));
     assert!(is_good(&report, true));
-    insta::assert_snapshot!(render(&after(&seen), Output::Short, false));
+    insta::assert_snapshot!(render(&after(&seen), Format::Short, false));
 }
 
 fn condition(seen: &mut Observed, expression: &str) {
@@ -427,7 +427,7 @@ fn each_fault_is_told_with_its_remedy_and_nothing_else_is() {
         break_it(&mut seen);
         let report = after(&seen);
         assert!(!is_good(&report, true), "{name} is not noticed");
-        let text = render(&report, Output::Text, false);
+        let text = render(&report, Format::Text, false);
         let lines = text.lines().filter(|line| !line.starts_with("  ✓") && !line.is_empty());
         let lines: Vec<&str> = lines.filter(|line| line.starts_with(' ')).collect();
         told.extend([format!("== {name}\n"), lines.join("\n"), "\n".to_owned()]);
@@ -447,7 +447,7 @@ fn of_a_node_that_was_given_back_it_is_told_how_to_undo_what_its_agent_set() {
         if is_last {
             seen.nodes = Seen::Found(Vec::new());
         }
-        let text = render(&after(&seen), Output::Text, true);
+        let text = render(&after(&seen), Format::Text, true);
         assert!(text.contains("not kerf's:") && text.contains("old"), "{text}");
         let (release, delete) = (text.find("kerf release --namespace"), text.find("kubectl delete gpunode"));
         assert!(release.is_some() && release < delete, "{text}");
@@ -481,7 +481,7 @@ fn pods_that_ended_are_not_waited_for() {
             pods.insert(0, ended);
         }
         let report = after(&seen);
-        assert!(is_good(&report, true), "{phase}: {}", render(&report, Output::Short, true));
+        assert!(is_good(&report, true), "{phase}: {}", render(&report, Format::Short, true));
     }
 }
 
@@ -499,8 +499,8 @@ fn a_user_who_may_not_look_is_told_so_and_nothing_fails_for_it() {
     seen.secrets =
         ["kerf-webhook-tls", "kerf-extender-tls"].map(|name| (name.to_owned(), Seen::Unknown(why()))).into();
     let report = after(&seen);
-    assert!(is_good(&report, false), "{}", render(&report, Output::Short, false));
-    let count = render(&report, Output::Short, false).lines().count();
+    assert!(is_good(&report, false), "{}", render(&report, Format::Short, false));
+    let count = render(&report, Format::Short, false).lines().count();
     assert!(count >= 12, "{count} things are said to be unknown");
 }
 

@@ -2,22 +2,49 @@
 
 use super::kubernetes::minor;
 use super::{Finding, Observed};
+use crate::counted::counted;
 use k8s_openapi::api::core::v1::Pod;
-use std::collections::{BTreeMap, BTreeSet};
+use serde::Serialize;
+use std::collections::BTreeMap;
 
-const PROGRAMS: [&str; 3] = ["kerf-webhook", "kerf-extender", "kerf-node-agent"];
+/// kerf's own programs, and the scheduler, whose version is Kubernetes'.
+const PROGRAMS: [&str; 4] = ["kerf-webhook", "kerf-extender", "kerf-node-agent", SCHEDULER];
+const SCHEDULER: &str = "kerf-scheduler";
 
 /// This program's.
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
-    programs(seen).into_iter().chain(scheduler(seen)).collect()
+    let running = running(seen);
+    programs(&running).into_iter().chain(scheduler(seen, &running)).collect()
+}
+
+/// Pods of a program that have one version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Running {
+    /// The program.
+    pub program: &'static str,
+    /// The version; `None` for an image that is named by its digest alone.
+    pub version: Option<String>,
+    /// How many pods.
+    pub pods: usize,
+}
+
+/// All that runs, by program and version.
+pub fn running(seen: &Observed) -> Vec<Running> {
+    let of = |program: &'static str| {
+        let mut versions: BTreeMap<Option<String>, usize> = BTreeMap::new();
+        for pod in seen.pods_of(program) {
+            *versions.entry(image(pod).and_then(tag)).or_default() += 1;
+        }
+        versions.into_iter().map(move |(version, pods)| Running { program, version, pods })
+    };
+    PROGRAMS.into_iter().flat_map(of).collect()
 }
 
 /// kube-scheduler may be one minor version older than its API server, and never newer (Kubernetes' version skew policy).
-fn scheduler(seen: &Observed) -> Option<Finding> {
-    let image = seen.pods_of("kerf-scheduler").find_map(image)?;
-    let found = tag(image)?;
+fn scheduler(seen: &Observed, running: &[Running]) -> Option<Finding> {
+    let found = running.iter().find(|it| it.program == SCHEDULER)?.version.clone()?;
     let (own, servers) = (minor(&found)?, minor(&seen.version)?);
     if own <= servers && own + 1 >= servers {
         return Some(Finding::fine(format!(
@@ -33,24 +60,14 @@ fn scheduler(seen: &Observed) -> Option<Finding> {
     ))
 }
 
-fn programs(seen: &Observed) -> Option<Finding> {
-    let mut tags: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    for program in PROGRAMS {
-        let found = seen
-            .pods_of(program)
-            .filter_map(image)
-            .map(|image| tag(image).unwrap_or_else(|| image.to_owned()));
-        tags.insert(program, found.collect());
-    }
-    let strange: Vec<String> = tags
-        .iter()
-        .flat_map(|(program, tags)| tags.iter().map(move |tag| (program, tag)))
-        .filter(|(_, tag)| tag.trim_start_matches('v') != OWN)
-        .map(|(program, tag)| format!("{program} is {tag}"))
+fn programs(running: &[Running]) -> Option<Finding> {
+    let mut own = running.iter().filter(|it| it.program != SCHEDULER).peekable();
+    own.peek()?;
+    let strange: Vec<String> = own
+        .filter_map(|it| Some((it.program, it.version.as_deref()?, it.pods)))
+        .filter(|(_, version, _)| version.trim_start_matches('v') != OWN)
+        .map(|(program, version, pods)| format!("{program} is {version} ({})", counted(pods, "pod")))
         .collect();
-    if tags.values().all(BTreeSet::is_empty) {
-        return None;
-    }
     Some(if strange.is_empty() {
         Finding::fine(format!("all programs are of this kerf's version, {OWN}"))
     } else {

@@ -4,8 +4,8 @@ mod foreigners;
 mod probe;
 mod rights;
 
-use super::connect::Connected;
 use super::observed::{Observed, Seen};
+use crate::connection::Connected;
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -126,7 +126,7 @@ async fn get<K: Clone + DeserializeOwned + Debug>(api: Api<K>, name: &str) -> Se
 }
 
 /// All objects of a kind, page by page; absent where the API server has no such kind.
-async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> Seen<Vec<K>> {
+pub async fn list<K: Clone + DeserializeOwned + Debug>(api: &Api<K>) -> Seen<Vec<K>> {
     let mut all = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {

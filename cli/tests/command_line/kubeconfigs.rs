@@ -1,7 +1,5 @@
 //! How `kerf` finds the API server: by the files that `KUBECONFIG` lists, as kubectl does.
 
-#![expect(clippy::unwrap_used, reason = "a fault of a test's own shows where it is")]
-
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -36,7 +34,7 @@ fn the_files_that_kubeconfig_lists_are_read_as_one() {
     let folder = tempfile::tempdir().unwrap();
     let (code, text) = check(&files(folder.path(), None), folder.path());
     assert!(text.contains("https://127.0.0.1:1/ does not answer"), "{text}");
-    assert_eq!(code, Some(2));
+    assert_eq!(code, Some(3));
 }
 
 #[test]
@@ -51,5 +49,5 @@ fn a_plugin_that_is_not_there_is_no_server_that_does_not_answer() {
     let folder = tempfile::tempdir().unwrap();
     let (code, text) = check(&files(folder.path(), Some("/nonexistent/plugin")), folder.path());
     assert!(text.contains("/nonexistent/plugin, which the kubeconfig names, gives no credentials"), "{text}");
-    assert_eq!(code, Some(2));
+    assert_eq!(code, Some(3));
 }

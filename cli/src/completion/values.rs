@@ -1,0 +1,116 @@
+//! Names that complete a command line: of the kubeconfig, and of the cluster that the words before point to. Who waits for a
+//! completion waits a moment only: a cluster that does not answer in time gives none.
+
+use crate::command::Cli;
+use crate::connection::Connection;
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _};
+use clap_complete::CompletionCandidate;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kerf_core::mig::catalog;
+use kerf_runtime::gpu_node::GpuNode;
+use kube::api::{Api, ListParams};
+use kube::config::Kubeconfig;
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How long the cluster may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The kubeconfig's contexts.
+pub fn contexts() -> Vec<CompletionCandidate> {
+    of_kubeconfig(|config| config.contexts.into_iter().map(|named| named.name).collect())
+}
+
+/// Its clusters.
+pub fn clusters() -> Vec<CompletionCandidate> {
+    of_kubeconfig(|config| config.clusters.into_iter().map(|named| named.name).collect())
+}
+
+/// Its users.
+pub fn users() -> Vec<CompletionCandidate> {
+    of_kubeconfig(|config| config.auth_infos.into_iter().map(|named| named.name).collect())
+}
+
+/// The cluster's namespaces.
+pub fn namespaces() -> Vec<CompletionCandidate> {
+    of_cluster(async |client, _| names(Api::<Namespace>::all(client)).await)
+}
+
+/// The pods of the namespace that `-n` or the context names.
+pub fn pods() -> Vec<CompletionCandidate> {
+    of_cluster(async |client, namespace| names(Api::<Pod>::namespaced(client, &namespace)).await)
+}
+
+/// The nodes that kerf serves.
+pub fn nodes() -> Vec<CompletionCandidate> {
+    of_cluster(async |client, _| names(Api::<GpuNode>::all(client)).await)
+}
+
+/// All nodes.
+pub fn machines() -> Vec<CompletionCandidate> {
+    of_cluster(async |client, _| names(Api::<Node>::all(client)).await)
+}
+
+/// The UUIDs of the GPUs that kerf serves.
+pub fn gpus() -> Vec<CompletionCandidate> {
+    of_cluster(async |client, _| {
+        let nodes = Api::<GpuNode>::all(client).list(&ListParams::default()).await?;
+        let gpus = nodes.iter().filter_map(|node| node.read_status().ok()??.gpus.into());
+        Ok(gpus.flat_map(|gpus: Vec<_>| gpus).map(|gpu| gpu.uuid.to_string()).collect())
+    })
+}
+
+/// The models that MIG can cut, as users write them.
+pub fn models() -> Vec<CompletionCandidate> {
+    let models = catalog::MODELS.iter().filter(|model| model.mig_table().is_some());
+    models.map(|model| CompletionCandidate::new(model.name.to_lowercase())).collect()
+}
+
+async fn names<K>(api: Api<K>) -> kube::Result<Vec<String>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let found = api.list_metadata(&ListParams::default()).await?;
+    Ok(found.iter().map(ResourceExt::name_any).collect())
+}
+
+fn of_kubeconfig(names: impl Fn(Kubeconfig) -> Vec<String>) -> Vec<CompletionCandidate> {
+    let found = written().and_then(|(connection, _)| connection.files().read().ok()).map(names);
+    found.unwrap_or_default().into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// What the cluster answers in time. A login that hangs holds up the thread, which ends with the program.
+fn of_cluster(
+    question: impl AsyncFnOnce(Client, String) -> kube::Result<Vec<String>> + Send + 'static,
+) -> Vec<CompletionCandidate> {
+    let Some((connection, namespace)) = written() else { return Vec::new() };
+    let (sender, answer) = mpsc::channel();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        let names = runtime.block_on(async {
+            let client = connection.client().await.ok()?;
+            let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
+            question(client, namespace).await.ok()
+        });
+        sender.send(names?).ok()
+    });
+    let names = answer.recv_timeout(ANSWER_TIMEOUT).unwrap_or_default();
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// The flags of the command line so far that say which cluster, and the pods' namespace.
+fn written() -> Option<(Connection, Option<String>)> {
+    let words = std::env::args_os().skip_while(|word| word != "--").skip(1);
+    let matches = Cli::command().ignore_errors(true).try_get_matches_from(words).ok()?;
+    let innermost = innermost(&matches);
+    let namespace = innermost.try_get_one::<String>("namespace").ok().flatten().cloned();
+    Some((Connection::from_arg_matches(innermost).ok()?.unattended(), namespace))
+}
+
+fn innermost(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| self::innermost(inner))
+}

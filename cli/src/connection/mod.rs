@@ -1,0 +1,176 @@
+//! How kerf reaches an API server: the flags of every command that talks to one, by kubectl's names.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `proxy` | the proxy on the way; pure |
+//! | `question` | the first question, for the version and the time |
+//! | `trouble` | what is wrong with the way, and what to do; pure |
+
+mod proxy;
+mod question;
+mod trouble;
+
+pub use question::Connected;
+pub use trouble::Trouble;
+
+use crate::completion::values;
+use crate::duration;
+use clap::Args as ClapArgs;
+use clap_complete::ArgValueCandidates;
+use http::Uri;
+use kerf_runtime::args::ClientArgs;
+use kube::config::{Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The namespace that the chart and the manifests name.
+const KERF_NAMESPACE: &str = "kerf-system";
+
+/// How the API server is reached.
+#[derive(Debug, Clone, Default, ClapArgs)]
+#[command(next_help_heading = "Connection")]
+pub struct Connection {
+    /// The kubeconfig file. The default is the files of KUBECONFIG, else `~/.kube/config`, else the service account of the pod.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    kubeconfig: Option<PathBuf>,
+    /// The kubeconfig's context. The default is the current one.
+    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(values::contexts))]
+    context: Option<String>,
+    /// The kubeconfig's cluster, in place of the context's.
+    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(values::clusters))]
+    cluster: Option<String>,
+    /// The kubeconfig's user, in place of the context's.
+    #[arg(long, hide_short_help = true, add = ArgValueCandidates::new(values::users))]
+    user: Option<String>,
+    /// The user to impersonate.
+    #[arg(long = "as", value_name = "USER", hide_short_help = true)]
+    impersonate: Option<String>,
+    /// A group to impersonate; the flag may be repeated.
+    #[arg(long = "as-group", value_name = "GROUP", requires = "impersonate", hide_short_help = true)]
+    impersonate_groups: Vec<String>,
+    /// The UID to impersonate.
+    #[arg(long = "as-uid", value_name = "UID", requires = "impersonate", hide_short_help = true)]
+    impersonate_uid: Option<String>,
+    /// The address of the API server, in place of the cluster's.
+    #[arg(short, long, value_name = "URL", hide_short_help = true)]
+    server: Option<Uri>,
+    /// How long one request may take, like `30s`; 0 sets no limit. The default is 10s for the first request, and no limit for
+    /// others.
+    #[arg(long, value_name = "DURATION", value_parser = duration::or_seconds, hide_short_help = true)]
+    request_timeout: Option<Duration>,
+    /// Whether nobody can answer a credential plugin's questions.
+    #[arg(skip)]
+    unattended: bool,
+}
+
+impl Connection {
+    /// A client of an API server that has answered.
+    pub async fn client(&self) -> Result<Client, Trouble> {
+        Ok(self.connect().await?.client)
+    }
+
+    /// The same for a program: credential plugins ask nothing and print nothing.
+    #[must_use]
+    pub fn unattended(self) -> Self {
+        Self { unattended: true, ..self }
+    }
+
+    /// An API server that has answered.
+    pub async fn connect(&self) -> Result<Connected, Trouble> {
+        question::ask(self.config().await?, self.request_timeout).await
+    }
+
+    /// How the API server is reached, by these flags, the kubeconfig and the environment.
+    async fn config(&self) -> Result<Config, Trouble> {
+        let read = self.files().read();
+        let proxy = read.as_ref().ok().and_then(|read| self.cluster_of(read)?.proxy_url.clone());
+        let loaded = match read {
+            Ok(read) => Config::from_custom_kubeconfig(read, &self.options()).await,
+            Err(error) => Err(error),
+        };
+        let mut config = match (loaded, &self.server) {
+            (Ok(config), _) => config,
+            (Err(error), _) if self.names_kubeconfig() => return Err(Trouble::of_kubeconfig(&error)),
+            (Err(_), Some(server)) => Config::new(server.clone()),
+            // In a pod there is none, but a service account.
+            (Err(_), None) => self.files().config().await.map_err(|error| Trouble::of_client(&error))?,
+        };
+        config.cluster_url = self.server.clone().unwrap_or(config.cluster_url);
+        // kube holds NO_PROXY against the proxy's own address.
+        config.proxy_url =
+            proxy::choose(proxy.as_deref(), &config.cluster_url, |name| std::env::var(name).ok())
+                .map_err(Trouble::Proxy)?;
+        self.impersonate(&mut config);
+        if let Some(plugin) = config.auth_info.exec.as_mut().filter(|_| self.unattended) {
+            plugin.interactive_mode = Some(ExecInteractiveMode::Never);
+        }
+        if let Some(timeout) = self.request_timeout {
+            let timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+            (config.connect_timeout, config.read_timeout) = (timeout, timeout);
+            config.reset_reader_on_write = true;
+        }
+        Ok(config)
+    }
+
+    /// The files that are read.
+    pub(crate) fn files(&self) -> ClientArgs {
+        ClientArgs { kubeconfig: self.kubeconfig.clone() }
+    }
+
+    fn options(&self) -> KubeConfigOptions {
+        KubeConfigOptions {
+            context: self.context.clone(),
+            cluster: self.cluster.clone(),
+            user: self.user.clone(),
+        }
+    }
+
+    /// Whether a flag says that there is a kubeconfig.
+    fn names_kubeconfig(&self) -> bool {
+        self.kubeconfig.is_some() || self.context.is_some() || self.cluster.is_some() || self.user.is_some()
+    }
+
+    fn cluster_of<'k>(&self, kubeconfig: &'k Kubeconfig) -> Option<&'k Cluster> {
+        let context = self.context.as_ref().or(kubeconfig.current_context.as_ref())?;
+        let context = kubeconfig.contexts.iter().find(|named| named.name == *context)?.context.as_ref()?;
+        let name = self.cluster.as_ref().unwrap_or(&context.cluster);
+        kubeconfig.clusters.iter().find(|named| named.name == *name)?.cluster.as_ref()
+    }
+
+    fn impersonate(&self, config: &mut Config) {
+        if self.impersonate.is_some() {
+            let user = &mut config.auth_info;
+            user.impersonate.clone_from(&self.impersonate);
+            user.impersonate_uid.clone_from(&self.impersonate_uid);
+            user.impersonate_groups = Some(self.impersonate_groups.clone());
+        }
+    }
+}
+
+/// Where kerf itself is installed.
+#[derive(Debug, Clone, ClapArgs)]
+pub struct KerfNamespace {
+    /// The namespace that kerf is installed in.
+    #[arg(long = "kerf-namespace", value_name = "NAMESPACE", default_value = KERF_NAMESPACE,
+        value_parser = namespace, add = ArgValueCandidates::new(values::namespaces))]
+    pub name: String,
+}
+
+impl Default for KerfNamespace {
+    fn default() -> Self {
+        Self { name: KERF_NAMESPACE.to_owned() }
+    }
+}
+
+/// A name as namespaces have it (RFC 1123).
+fn namespace(text: &str) -> Result<String, String> {
+    let is_inside = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+    let is_label = (1..=63).contains(&text.len()) && text.chars().all(is_inside) && !text.starts_with('-');
+    let is_label = is_label && !text.ends_with('-');
+    is_label.then(|| text.to_owned()).ok_or_else(|| {
+        format!(
+            "{text:?} is no name of a namespace; write lower-case letters, digits and -, at most 63 of them"
+        )
+    })
+}

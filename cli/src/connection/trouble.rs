@@ -1,0 +1,216 @@
+//! What is wrong with the way to an API server, and what to do. Kubeconfigs grow old: their certificates end, their cluster is made
+//! anew, their context is renamed; each is told by its name. Pure.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use kerf_runtime::args::ClientError;
+use kerf_runtime::tls;
+use kube::client::AuthError;
+use kube::config::{AuthInfo, KubeconfigError};
+use std::error::Error;
+use std::fmt;
+
+/// Why there is no way to an API server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// The kubeconfig does not say where one is.
+    Kubeconfig(String),
+    /// It has no such context.
+    NoContext(String),
+    /// The address of the proxy cannot be read.
+    Proxy(String),
+    /// The user's certificate has ended.
+    CertificateEnded(Timestamp),
+    /// The API server does not know the user.
+    Unauthorized,
+    /// The API server's certificate is not one of the authority in the kubeconfig.
+    Stranger {
+        /// Its address.
+        url: String,
+        /// What the verifier says.
+        text: String,
+    },
+    /// No credentials are to be had: a plugin of the kubeconfig's is not there, or its login has ended.
+    NoLogin {
+        /// The plugin, where the kubeconfig names one.
+        plugin: Option<String>,
+        /// What went wrong.
+        text: String,
+    },
+    /// Nobody answers.
+    Silent {
+        /// The address.
+        url: String,
+        /// What the system says.
+        text: String,
+    },
+    /// It answers with an error.
+    Refused {
+        /// The address.
+        url: String,
+        /// The error.
+        text: String,
+    },
+}
+
+impl Trouble {
+    /// What is wrong, and what to do.
+    #[must_use]
+    pub fn words(&self) -> (String, String) {
+        let (what, remedy) = match self {
+            Self::Kubeconfig(text) => (
+                format!("no way to an API server: {text}"),
+                "name a kubeconfig by --kubeconfig or KUBECONFIG; your provider's command writes one (for example: kind export kubeconfig, gcloud container clusters get-credentials, aws eks update-kubeconfig)",
+            ),
+            Self::NoContext(text) => (
+                text.clone(),
+                "name one of `kubectl config get-contexts` by --context, or choose it: kubectl config use-context NAME",
+            ),
+            Self::Proxy(text) => (
+                format!("no way to an API server: {text}"),
+                "correct the kubeconfig's proxy-url, HTTPS_PROXY and NO_PROXY; NO_PROXY has host names, addresses and networks with one comma between two",
+            ),
+            Self::CertificateEnded(end) => (
+                format!("the client certificate in the kubeconfig ended at {end}"),
+                "fetch a new kubeconfig from whoever made it; with kubeadm: kubeadm certs renew admin.conf, then copy /etc/kubernetes/admin.conf",
+            ),
+            Self::Unauthorized => (
+                "the API server does not accept the user of the kubeconfig (401 Unauthorized)".to_owned(),
+                "log in again, or fetch a new kubeconfig: its token or certificate has ended, or is of another cluster",
+            ),
+            Self::Stranger { url, text } => (
+                format!("{url} shows a certificate that the kubeconfig's authority has not signed: {text}"),
+                "fetch a new kubeconfig: the cluster was made anew, or the address is another's",
+            ),
+            Self::NoLogin { plugin: Some(plugin), text } => {
+                return (
+                    format!("{plugin}, which the kubeconfig names, gives no credentials: {text}"),
+                    format!(
+                        "log in again, as your provider says; if {plugin} is not there, install it, and see that it is in PATH"
+                    ),
+                );
+            }
+            Self::NoLogin { plugin: None, text } => (
+                format!("the kubeconfig's user has no credentials: {text}"),
+                "log in again, or fetch a new kubeconfig",
+            ),
+            Self::Silent { url, text } => (
+                format!("{url} does not answer: {text}"),
+                "look whether the cluster runs and whether a VPN or proxy is needed; if it moved, fetch a new kubeconfig",
+            ),
+            Self::Refused { url, text } => (
+                format!("{url} answers with an error: {text}"),
+                "look at the API server's log, and try again",
+            ),
+        };
+        (what, remedy.to_owned())
+    }
+
+    /// By what is wrong with the kubeconfig.
+    pub(super) fn of_kubeconfig(error: &KubeconfigError) -> Self {
+        // What follows the first line shows what stands in the file, which may be a secret.
+        let text = || error.to_string().lines().next().unwrap_or_default().to_owned();
+        match error {
+            KubeconfigError::LoadContext(name) => {
+                Self::NoContext(format!("the kubeconfig has no context {name:?}"))
+            }
+            KubeconfigError::CurrentContextNotSet => {
+                Self::NoContext("the kubeconfig has no current context".to_owned())
+            }
+            KubeconfigError::LoadClusterOfContext(name) => Self::NoContext(format!(
+                "the kubeconfig's context names the cluster {name:?}, which is not in it"
+            )),
+            KubeconfigError::ParseProxyUrl(_) => Self::Proxy(text()),
+            KubeconfigError::ParseNoProxy(why) => Self::Proxy(format!("{}: {why}", text())),
+            _ => Self::Kubeconfig(text()),
+        }
+    }
+
+    /// By why neither a kubeconfig nor a pod's service account was found.
+    pub(super) fn of_client(error: &ClientError) -> Self {
+        let cause = match error {
+            ClientError::Kubeconfig(error) => Some(error),
+            ClientError::Infer(error) => error.source().and_then(|source| source.downcast_ref()),
+            ClientError::Client(_) => None,
+        };
+        cause.map_or_else(|| Self::Kubeconfig(error.to_string()), Self::of_kubeconfig)
+    }
+
+    /// By how the first question failed.
+    pub(super) fn of_failure(
+        failed: Failed,
+        ended: Option<Timestamp>,
+        plugin: Option<String>,
+        url: String,
+    ) -> Self {
+        match (failed, ended) {
+            (_, Some(end)) => Self::CertificateEnded(end),
+            (Failed::Login(text), None) => Self::NoLogin { plugin, text },
+            (Failed::Status(401, _), None) => Self::Unauthorized,
+            (Failed::Status(_, text), None) => Self::Refused { url, text },
+            (Failed::Text(text), None) if text.contains("invalid peer certificate") => {
+                Self::Stranger { url, text }
+            }
+            (Failed::Text(text), None) => Self::Silent { url, text },
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, remedy) = self.words();
+        write!(f, "{what}; {remedy}")
+    }
+}
+
+impl Error for Trouble {}
+
+/// How a question failed.
+pub(super) enum Failed {
+    /// With this status of HTTP's.
+    Status(u16, String),
+    /// Before it was asked, for want of credentials.
+    Login(String),
+    /// With this text, all causes in a line.
+    Text(String),
+}
+
+impl From<kube::Error> for Failed {
+    fn from(error: kube::Error) -> Self {
+        let login = match &error {
+            kube::Error::Auth(login) => Some(login),
+            // A plugin is asked again when what it gave has run out.
+            kube::Error::Service(error) => error.downcast_ref(),
+            _ => None,
+        };
+        match login {
+            Some(login) => Self::Login(of_login(login)),
+            None => Self::Text(format!("{:#}", anyhow::Error::from(error))),
+        }
+    }
+}
+
+/// Why there are no credentials. What a plugin wrote to its standard output is left out: it may be a secret.
+fn of_login(error: &AuthError) -> String {
+    let AuthError::AuthExecRun { out, .. } = error else { return error.to_string() };
+    let told = String::from_utf8_lossy(&out.stderr);
+    let last = told.lines().rfind(|line| !line.trim().is_empty());
+    let last = last.map(|line| format!(": {}", line.trim())).unwrap_or_default();
+    format!("it ended with {}{last}", out.status)
+}
+
+/// The end of the user's certificate, where that is over.
+pub(super) fn ended(user: &AuthInfo, now: Timestamp) -> Option<Timestamp> {
+    let pem = match (&user.client_certificate_data, &user.client_certificate) {
+        (Some(data), _) => String::from_utf8(STANDARD.decode(data).ok()?).ok()?,
+        (None, Some(path)) => std::fs::read_to_string(path).ok()?,
+        (None, None) => return None,
+    };
+    let (_, end) = tls::life(tls::key::CLIENT_CERT, &pem).ok()?;
+    (end < now).then_some(end)
+}
+
+#[cfg(test)]
+#[path = "trouble_tests.rs"]
+mod tests;

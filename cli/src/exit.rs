@@ -1,0 +1,135 @@
+//! How kerf ends: one exit code for one cause, in every command.
+
+use crate::bench::PlanError;
+use crate::connection::Trouble;
+use crate::failure::NotFound;
+use crate::input::InputError;
+use crate::{output, simulate};
+use kerf_nvml::GpuError;
+use kerf_runtime::policy_file::PolicyFileError;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// The causes for which kerf ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It did what was asked.
+    Done,
+    /// The answer is no, or it failed for a cause that has no code of its own.
+    Failed,
+    /// What the user wrote is wrong.
+    BadInput,
+    /// There is no way to an API server.
+    Unreachable,
+    /// An object that was named does not exist.
+    NotFound,
+    /// Nobody reads its output any more.
+    ClosedPipe,
+}
+
+impl Exit {
+    /// In the order of their codes.
+    pub const ALL: [Self; 6] =
+        [Self::Done, Self::Failed, Self::BadInput, Self::Unreachable, Self::NotFound, Self::ClosedPipe];
+
+    /// The exit code.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            // As clap ends for a wrong flag.
+            Self::BadInput => 2,
+            Self::Unreachable => 3,
+            Self::NotFound => 4,
+            // As a shell tells of a program that SIGPIPE ended (128 + 13), which is how kubectl ends.
+            Self::ClosedPipe => 141,
+        }
+    }
+
+    /// The cause in words.
+    #[must_use]
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Done => "The command did what it was asked.",
+            Self::Failed => {
+                "The answer is no (`check` found a failure, a policy is bad, a test differs), or the command failed for another reason."
+            }
+            Self::BadInput => "A flag, an argument or an input file is wrong; nothing was done.",
+            Self::Unreachable => "No API server can be reached, or it does not accept the user.",
+            Self::NotFound => "An object that the command names does not exist.",
+            Self::ClosedPipe => "Standard output was closed before the end, as `head` does.",
+        }
+    }
+
+    /// All codes, a line each, as the long help has them.
+    #[must_use]
+    pub fn table() -> String {
+        Self::ALL.iter().fold("Exit codes:\n".to_owned(), |mut text, exit| {
+            let _infallible = writeln!(text, "  {:<4} {}", exit.code(), exit.meaning());
+            text
+        })
+    }
+
+    /// The cause of an error.
+    #[must_use]
+    pub fn of(error: &anyhow::Error) -> Self {
+        error.chain().find_map(of_cause).unwrap_or(Self::Failed)
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit.code())
+    }
+}
+
+fn of_cause(cause: &(dyn Error + 'static)) -> Option<Exit> {
+    let is_input = cause.is::<InputError>()
+        || cause.is::<simulate::InputError>()
+        || cause.is::<PolicyFileError>()
+        || matches!(cause.downcast_ref(), Some(GpuError::Library { .. }));
+    if output::is_closed(cause) {
+        Some(Exit::ClosedPipe)
+    } else if is_input {
+        Some(Exit::BadInput)
+    } else if cause.is::<NotFound>() || matches!(cause.downcast_ref(), Some(PlanError::UnknownGpu(..))) {
+        Some(Exit::NotFound)
+    } else if cause.is::<Trouble>() || cause.downcast_ref().is_some_and(is_lost) {
+        Some(Exit::Unreachable)
+    } else {
+        None
+    }
+}
+
+/// Whether the API server, which answered before, does not answer any more, or accepts the user no longer.
+fn is_lost(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 401,
+        kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::Auth(_) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::{Context as _, anyhow};
+
+    #[test]
+    fn a_cause_is_found_beneath_what_was_said_of_it() {
+        let missing: anyhow::Result<()> = Err(NotFound::new("no node n", "list them").into());
+        assert_eq!(Exit::of(&missing.context("failed to look").unwrap_err()), Exit::NotFound);
+        assert_eq!(Exit::of(&anyhow!("anything")), Exit::Failed);
+        let lost = kube::Error::Service("connection reset".into());
+        assert_eq!(Exit::of(&anyhow::Error::from(lost).context("failed to list")), Exit::Unreachable);
+    }
+
+    #[test]
+    fn each_code_has_one_cause() {
+        let codes: std::collections::BTreeSet<u8> = Exit::ALL.iter().map(|exit| exit.code()).collect();
+        assert_eq!(codes.len(), Exit::ALL.len());
+        assert_eq!(Exit::table().lines().count(), Exit::ALL.len() + 1);
+    }
+}

@@ -1,0 +1,67 @@
+//! Files that the user names, and standard input for `-`.
+
+use clap::Args as ClapArgs;
+use serde_json::Value;
+use std::io;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Files, by a flag or, as earlier versions had them, by their place.
+#[derive(Debug, Clone, ClapArgs)]
+#[group(required = true, multiple = false)]
+pub struct Files {
+    /// A file, or a folder where the command takes one; `-` for standard input. The flag may be repeated.
+    #[arg(short, long, value_name = "FILE", num_args = 1..)]
+    filename: Vec<PathBuf>,
+    #[arg(hide = true)]
+    paths: Vec<PathBuf>,
+}
+
+impl Files {
+    /// At least one.
+    #[must_use]
+    pub fn paths(&self) -> &[PathBuf] {
+        if self.filename.is_empty() { &self.paths } else { &self.filename }
+    }
+}
+
+/// What is wrong with what the user wrote.
+#[derive(Debug, Error)]
+pub enum InputError {
+    /// A file cannot be read.
+    #[error("failed to read {place}")]
+    Read {
+        /// The file.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file's content, an argument or a flag is wrong.
+    #[error("{0}")]
+    Bad(String),
+}
+
+/// How messages call a file.
+#[must_use]
+pub fn place(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// The text of a file, or of standard input.
+pub fn read(path: &Path) -> Result<String, InputError> {
+    let text =
+        if is_stdin(path) { io::read_to_string(io::stdin().lock()) } else { std::fs::read_to_string(path) };
+    text.map_err(|source| InputError::Read { place: place(path), source })
+}
+
+/// The YAML documents of a file, or its JSON.
+pub fn documents(path: &Path) -> Result<Vec<Value>, InputError> {
+    // Without the snippet, which may show a secret.
+    serde_saphyr::from_multiple(&read(path)?).map_err(|error| {
+        InputError::Bad(format!("{}: failed to parse: {}", place(path), error.without_snippet()))
+    })
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}

@@ -1,0 +1,168 @@
+//! What a command prints: for people as text, and for programs the same values as JSON or YAML.
+
+use anstream::AutoStream;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
+use std::error::Error;
+use std::fmt::Display;
+use std::io::{self, StdoutLock, Write};
+
+/// A form of output. Each command takes those that it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// For people: a table, a drawing, an account. It is the default and is not named.
+    Text,
+    /// A table with more columns.
+    Wide,
+    /// Only what is not well, in ASCII.
+    Short,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+impl Format {
+    const ALL: [Self; 5] = [Self::Json, Self::Yaml, Self::Wide, Self::Short, Self::Text];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Wide => "wide",
+            Self::Short => "short",
+            Self::Json => "json",
+            Self::Yaml => "yaml",
+        }
+    }
+
+    /// The parser of a flag `--output` that takes JSON, YAML and these.
+    #[must_use]
+    pub fn parser(more: &[Self]) -> impl TypedValueParser<Value = Self> + use<> {
+        let has =
+            |format: &Self| matches!(format, Self::Json | Self::Yaml | Self::Text) || more.contains(format);
+        let values = Self::ALL.into_iter().filter(has).map(|format| match format {
+            // As earlier versions called it.
+            Self::Text => PossibleValue::new("text").aliases(["table", "drawing"]).hide(true),
+            format => PossibleValue::new(format.name()),
+        });
+        let parsed = |name: String| Self::ALL.into_iter().find(|format| format.name() == name);
+        // An alias is left as it was written, and all are the text's.
+        PossibleValuesParser::new(values).map(move |name| parsed(name).unwrap_or(Self::Text))
+    }
+}
+
+/// What a command found.
+pub trait Report: Serialize {
+    /// It for people, in one of the forms of the command that are neither JSON nor YAML.
+    fn text(&self, format: Format) -> String;
+}
+
+/// A report in a form.
+pub fn render(report: &impl Report, format: Format) -> anyhow::Result<String> {
+    Ok(match format {
+        Format::Json => serde_json::to_string_pretty(report)? + "\n",
+        Format::Yaml => serde_saphyr::to_string(report)?,
+        format => report.text(format),
+    })
+}
+
+/// Prints a report.
+pub fn print(report: &impl Report, format: Format) -> anyhow::Result<()> {
+    write(&render(report, format)?)
+}
+
+/// Prints a text.
+pub fn write(text: &str) -> anyhow::Result<()> {
+    let mut out = stdout();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+/// Prints a line.
+pub fn line(text: impl AsRef<str>) -> anyhow::Result<()> {
+    write(&format!("{}\n", text.as_ref()))
+}
+
+/// Each on a line of its own.
+pub fn lines<T: Display>(all: impl IntoIterator<Item = T>) -> String {
+    all.into_iter().fold(String::new(), |lines, one| lines + &one.to_string() + "\n")
+}
+
+/// Standard output, on which colours are seen where `--color` and the terminal say so.
+#[must_use]
+pub fn stdout() -> impl Write {
+    Stdout(AutoStream::auto(io::stdout().lock()))
+}
+
+struct Stdout(AutoStream<StdoutLock<'static>>);
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(told)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(told)
+    }
+}
+
+/// Nobody reads standard output any more. A broken connection to an API server is another thing.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output is closed")]
+struct Closed;
+
+fn told(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::BrokenPipe { io::Error::new(error.kind(), Closed) } else { error }
+}
+
+/// Whether this is the error of a standard output that nobody reads.
+#[must_use]
+pub fn is_closed(error: &(dyn Error + 'static)) -> bool {
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    inner.is_some_and(<dyn Error + Send + Sync>::is::<Closed>)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Arg, Command};
+
+    #[derive(Serialize)]
+    struct Two {
+        a: u8,
+    }
+
+    impl Report for Two {
+        fn text(&self, format: Format) -> String {
+            format!("{format:?} {}", self.a)
+        }
+    }
+
+    #[test]
+    fn a_command_takes_the_forms_that_it_has_and_names_them_to_who_asks_for_another() {
+        let parse = |name: &str| {
+            let output = Arg::new("output").long("output").value_parser(Format::parser(&[Format::Wide]));
+            let found = Command::new("kerf").arg(output).try_get_matches_from(["kerf", "--output", name]);
+            found.map(|found| found.get_one::<Format>("output").copied()).map_err(|error| error.to_string())
+        };
+        for (name, format) in [
+            ("json", Format::Json),
+            ("yaml", Format::Yaml),
+            ("wide", Format::Wide),
+            ("text", Format::Text),
+            ("table", Format::Text),
+        ] {
+            assert_eq!(parse(name), Ok(Some(format)), "{name}");
+        }
+        let error = parse("short").unwrap_err();
+        assert!(error.contains("[possible values: json, yaml, wide]"), "{error}");
+    }
+
+    #[test]
+    fn programs_and_people_get_the_same_values() {
+        let render = |format| render(&Two { a: 1 }, format).unwrap();
+        assert_eq!(render(Format::Json), "{\n  \"a\": 1\n}\n");
+        assert_eq!(render(Format::Yaml), "a: 1\n");
+        assert_eq!(render(Format::Wide), "Wide 1");
+    }
+}

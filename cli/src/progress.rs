@@ -1,0 +1,120 @@
+//! A wait for something in the cluster, told on standard error: for what, for how long already, and for how long at most.
+
+use crate::duration::told;
+use anstream::{AutoStream, ColorChoice};
+use std::io::IsTerminal as _;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// How often the cluster is asked again, where nobody says another time.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often a wait is told where a line cannot be written over.
+const REPORT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A wait that ends in time.
+#[derive(Debug)]
+pub struct Wait {
+    what: String,
+    begun: Instant,
+    limit: Duration,
+    interval: Duration,
+    reported: Option<Instant>,
+    rewrites: bool,
+}
+
+impl Wait {
+    /// A wait for this; a limit of zero is a look.
+    #[must_use]
+    pub fn new(what: impl Into<String>, limit: Duration) -> Self {
+        let stderr = std::io::stderr();
+        let rewrites = stderr.is_terminal() && AutoStream::choice(&stderr) != ColorChoice::Never;
+        let (begun, interval) = (Instant::now(), INTERVAL);
+        Self { what: what.into(), begun, limit, interval, reported: None, rewrites }
+    }
+
+    /// A wait for this that ends at a time.
+    #[must_use]
+    pub fn until(what: impl Into<String>, end: Instant) -> Self {
+        Self::new(what, end.saturating_duration_since(Instant::now()))
+    }
+
+    /// The same with another time between two questions.
+    #[must_use]
+    pub fn every(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// The same beside other waits: none writes over another's line.
+    #[must_use]
+    pub fn beside_others(mut self) -> Self {
+        self.rewrites = false;
+        self
+    }
+
+    /// Says for what else it waits now.
+    pub fn rename(&mut self, what: String) {
+        if self.what != what {
+            (self.what, self.reported) = (what, None);
+        }
+    }
+
+    /// Waits a moment.
+    ///
+    /// # Errors
+    /// `late`, when the time is over.
+    pub async fn moment<E>(&mut self, late: impl FnOnce() -> E) -> Result<(), E> {
+        if self.begun.elapsed() >= self.limit {
+            return Err(late());
+        }
+        self.report();
+        sleep(self.interval).await;
+        Ok(())
+    }
+
+    fn report(&mut self) {
+        let is_due = self.reported.is_none_or(|last| last.elapsed() >= REPORT_INTERVAL);
+        if self.rewrites {
+            eprint!("\r{}\x1b[K", self.line());
+        } else if is_due {
+            eprintln!("{}", self.line());
+        }
+        if is_due {
+            self.reported = Some(Instant::now());
+        }
+    }
+
+    fn line(&self) -> String {
+        let Self { what, begun, limit, .. } = self;
+        format!("waiting for {what}: {} of at most {}", told(begun.elapsed()), told(*limit))
+    }
+}
+
+/// The line goes when the wait is over.
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if self.rewrites && self.reported.is_some() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_says_how_long_it_has_taken_and_ends_in_time() {
+        let mut wait = Wait::new("the agent to end", Duration::from_secs(90));
+        let mut moments = 0;
+        while wait.moment(|| "late").await.is_ok() {
+            moments += 1;
+            if moments == 130 {
+                assert_eq!(wait.line(), "waiting for the agent to end: 1m 5s of at most 1m 30s");
+            }
+        }
+        assert_eq!(moments, 180);
+        assert_eq!(Wait::new("a look", Duration::ZERO).moment(|| "late").await, Err("late"));
+    }
+}

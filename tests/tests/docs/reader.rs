@@ -1,0 +1,123 @@
+//! Somebody who reads a page and types what stands there.
+
+use std::fmt::Write as _;
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+use kerf_tests::binaries;
+use kerf_tests::cluster::root;
+use kerf_tests::control_plane::ControlPlane;
+use kerf_tests::docs::{Page, Role};
+
+/// Stands for cargo, by which what the commands make was made for this test already. Images have unoptimised programs.
+const CARGO: &str = r#"#!/bin/bash
+set -euo pipefail
+case "$*" in
+"install --locked --path cli") mkdir -p ~/.cargo/bin && ln -sf "$KERF" ~/.cargo/bin/kerf ;;
+"xtask images "*)
+    shift 2
+    # With this machine's Rust, which a reader has too.
+    HOME=$BUILDER_HOME PATH=$BUILDER_PATH exec "$KERF_IMAGES" "$@" --profile=dev --output=target/images
+    ;;
+*) echo "this stand-in for cargo does not know: $*" >&2 && exit 1 ;;
+esac
+"#;
+
+/// Stands for skopeo and the registry: looks whether the archive is one, and writes down where it goes.
+const SKOPEO: &str = r#"#!/bin/bash
+set -euo pipefail
+[[ $# = 3 && $1 = copy && $2 = oci-archive:* && $3 = docker://* ]]
+tar --list --file "${2#oci-archive:}" index.json > /dev/null
+echo "${3#docker://}" >> ~/pushed
+"#;
+
+/// What a reader has in the `PATH` before the first page.
+fn programs(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir(folder)?;
+    for (name, path) in [("kubectl", binaries::tool("kubectl")?), ("helm", binaries::admin_tool("helm")?)] {
+        symlink(path, folder.join(name)).with_context(|| format!("failed to link {name}"))?;
+    }
+    for (name, script) in [("cargo", CARGO), ("skopeo", SKOPEO)] {
+        let path = folder.join(name);
+        std::fs::write(&path, script)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+/// A checkout in which commands may make a target folder.
+fn checkout(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir(folder)?;
+    for entry in std::fs::read_dir(root())? {
+        let path = entry?.path();
+        let name = path.file_name().context("an entry has a name")?;
+        if name != "target" {
+            symlink(&path, folder.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// The blocks of a page as one script, so that what one sets the next one has. Before each command it says where it stands.
+pub fn script(page: &Page, role: Role) -> String {
+    let mut script = "set -euo pipefail\n".to_owned();
+    for block in page.blocks.iter().filter(|block| block.role == role) {
+        let place = format!("{}:{}", page.path.display(), block.line);
+        writeln!(script, "echo '== {place}' >&2\n{}", block.text).expect("a String takes all");
+    }
+    script
+}
+
+/// A reader with the rights of a cluster admin.
+pub struct Reader {
+    folder: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Reader {
+    /// A reader who is an admin of this cluster.
+    pub fn of(plane: &ControlPlane) -> anyhow::Result<Self> {
+        let folder = plane.dir().join("reader");
+        std::fs::create_dir(&folder)?;
+        programs(&folder.join("bin"))?;
+        checkout(&folder.join("kerf"))?;
+        Ok(Self { folder, kubeconfig: plane.kubeconfig().to_owned() })
+    }
+
+    /// A reader who has installed the command line already.
+    pub fn with_kerf(plane: &ControlPlane) -> anyhow::Result<Self> {
+        let reader = Self::of(plane)?;
+        for name in ["kerf", "kubectl-kerf"] {
+            let link = reader.folder.join("bin").join(name);
+            symlink(binaries::ours("kerf")?, link).with_context(|| format!("failed to link {name}"))?;
+        }
+        Ok(reader)
+    }
+
+    /// The reader's home.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Runs the commands as somebody at the root of a checkout does.
+    pub async fn run(&self, script: String) -> anyhow::Result<()> {
+        let folder = self.folder.display();
+        let path = format!("{folder}/.cargo/bin:{folder}/bin:/usr/bin:/bin");
+        let mut bash = Command::new("/bin/bash");
+        bash.current_dir(self.folder.join("kerf")).env_clear();
+        bash.env("PATH", path).env("KUBECONFIG", &self.kubeconfig);
+        bash.env("KERF", binaries::ours("kerf")?).env("KERF_IMAGES", binaries::ours("kerf-images")?);
+        for name in ["HOME", "PATH"] {
+            bash.env(format!("BUILDER_{name}"), std::env::var_os(name).context("the environment is empty")?);
+        }
+        bash.env("HOME", &self.folder).arg("-c").arg(script);
+        let output = tokio::task::spawn_blocking(move || bash.output()).await??;
+        let said =
+            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}:\n{said}", output.status);
+        Ok(())
+    }
+}

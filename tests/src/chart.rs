@@ -1,5 +1,6 @@
 //! The chart and the kustomize manifests as objects, made by Helm and kustomize themselves.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -61,6 +62,13 @@ pub fn template(namespace: &str, arguments: &[&str]) -> anyhow::Result<String> {
     helm(&[&first, arguments].concat())
 }
 
+/// The same with these values.
+pub fn template_with(namespace: &str, values: &Value) -> anyhow::Result<String> {
+    let file = tempfile::NamedTempFile::new().context("failed to make a file")?;
+    std::fs::write(file.path(), values.to_string()).context("failed to write the values")?;
+    template(namespace, &["--values", &file.path().display().to_string()])
+}
+
 /// What kustomize itself makes of a folder of the checkout.
 pub fn kustomize(path: &str) -> anyhow::Result<String> {
     let mut kustomize = Command::new(binaries::admin_tool("kustomize")?);
@@ -75,6 +83,11 @@ pub fn objects(yaml: &str) -> anyhow::Result<Vec<Value>> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(yaml).context("failed to parse what was written")?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// Objects by what `name_of` calls them; of two of one name, in two namespaces, the last.
+pub fn by_name(yaml: &str) -> anyhow::Result<BTreeMap<String, Value>> {
+    Ok(objects(yaml)?.into_iter().map(|object| (name_of(&object), object)).collect())
 }
 
 /// Like `apps/v1 Deployment kerf-webhook`.

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use kerf_tests::chart::{folder, helm, kustomize, name_of, objects, template};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use kerf_tests::chart::{folder, helm, kustomize, template};
 use kerf_tests::{binaries, cluster};
 use serde_json::{Value, json};
 
@@ -17,7 +19,7 @@ const SETS: [(&str, &str, &[&str]); 4] = [
         "gpu",
         &[
             "--set",
-            "image.registry=registry.example.com/kerf,image.tag=v1,image.pullSecrets[0].name=pull,log.format=json",
+            "image.registry=registry.example.com/kerf,image.tag=v1,imagePullSecrets[0].name=pull,log.format=json",
         ],
     ),
     (
@@ -29,13 +31,13 @@ const SETS: [(&str, &str, &[&str]); 4] = [
             "--set",
             "nodeAgent.kubeletDir=/var/lib/k0s/kubelet,networkPolicy.enabled=true",
             "--set",
-            "criticalPodsQuota=true,crds.keep=false,uninstall.enabled=false,webhook.replicas=1",
+            "criticalPodsQuota=true,crds.keep=false,uninstall.enabled=false,test.enabled=false,webhook.replicas=1",
         ],
     ),
 ];
 
 fn by_name(yaml: &str) -> BTreeMap<String, Value> {
-    objects(yaml).unwrap().into_iter().map(|object| (name_of(&object), object)).collect()
+    kerf_tests::chart::by_name(yaml).unwrap()
 }
 
 /// The list of names that the scheduler leaves to the extender is long, and another test's.
@@ -121,19 +123,6 @@ fn by_default_everything_comes_with_one_command() {
 }
 
 #[test]
-fn the_uninstall_runs_where_its_values_say() {
-    let values =
-        r#"uninstall={"nodeSelector": {"pool": "cpu"}, "affinity": {"podAffinity": {}}, "tolerations": []}"#;
-    let objects = by_name(&template("kerf-system", &["--set-json", values]).unwrap());
-    for step in ["nodes", "leftovers"] {
-        let pod = &objects[&format!("batch/v1 Job kerf-uninstall-{step}")]["spec"]["template"]["spec"];
-        assert_eq!(pod["nodeSelector"], json!({"pool": "cpu"}), "{step}");
-        assert_eq!(pod["affinity"], json!({"podAffinity": {}}), "{step}");
-        assert_eq!(pod["tolerations"], Value::Null, "{step}");
-    }
-}
-
-#[test]
 fn values_change_what_they_say_and_nothing_else() {
     let default = by_name(&template("kerf-system", &[]).unwrap());
     for (set, namespace, arguments) in SETS {
@@ -187,6 +176,24 @@ fn a_wrong_value_is_refused_and_named() {
         ),
         ("scheduler.mode=main,scheduler.name=mine", "scheduler.name: with scheduler.mode=main pods keep"),
         ("managedNodes.terms[0].matchLabels.a=b", "additional properties 'matchLabels' not allowed"),
+        ("webhook.image=kerf-webhook:1", "at '/webhook/image': got string, want object"),
+        ("webhook.image.digest=abc", "at '/webhook/image/digest': 'abc' does not match"),
+        ("webhook.port=443", "at '/webhook/port': minimum: got 443, want 1,024"),
+        ("commonLabels.a=1", "at '/commonLabels/a': got number, want string"),
+        (
+            "webhook.hostNetwork=true,webhook.port=10250",
+            "webhook.port: in the host's network 10250 is the kubelet's; set webhook.port=9443",
+        ),
+        (
+            "webhook.hostNetwork=true,extender.hostNetwork=true",
+            "extender.adminPort: in the host's network the webhook has this port too; set extender.adminPort=9091",
+        ),
+        // What cannot be looked up without a cluster must be set.
+        (
+            "scheduler.mode=main",
+            "extender.clusterIP: with scheduler.mode=main the cluster's scheduler calls the extender by the address of its Service",
+        ),
+        ("preflight=required", "preflight: Helm sees no cluster, so nothing can be looked up"),
     ];
     for (values, expected) in cases {
         let refused = template("kerf-system", &["--set", values]).err().map(|error| error.to_string());
@@ -262,11 +269,19 @@ fn the_scheduler_is_of_the_clusters_version() {
 }
 
 #[test]
-fn the_charts_version_is_the_programs() {
-    let text = std::fs::read_to_string(cluster::root().join("deploy/chart/Chart.yaml")).unwrap();
-    let chart: Value = serde_saphyr::from_str(&text).unwrap();
+fn the_charts_version_is_the_programs_and_its_icon_is_the_picture() {
+    let read = |name: &str| std::fs::read_to_string(cluster::root().join("deploy/chart").join(name)).unwrap();
+    let chart: Value = serde_saphyr::from_str(&read("Chart.yaml")).unwrap();
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!((chart["version"].as_str(), chart["appVersion"].as_str()), (Some(version), Some(version)));
+    let images: Vec<Value> =
+        serde_saphyr::from_str(chart["annotations"]["artifacthub.io/images"].as_str().unwrap()).unwrap();
+    let expected = ["kerf-webhook", "kerf-extender", "kerf-node-agent", "kerf-cli"]
+        .map(|name| json!({"name": name, "image": format!("{name}:{version}")}));
+    assert_eq!(images, expected);
+    // To write it: base64 --wrap=0 deploy/chart/icon.svg
+    let icon = BASE64_STANDARD.encode(read("icon.svg"));
+    assert_eq!(chart["icon"], json!(format!("data:image/svg+xml;base64,{icon}")));
 }
 
 /// Whether a term of a required node affinity selects a node; of the operators those that the chart writes.

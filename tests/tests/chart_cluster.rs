@@ -137,10 +137,12 @@ async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()
         &["--set", &main],
         &[
             "--set",
-            "networkPolicy.enabled=true,criticalPodsQuota=true,monitoring.enabled=true,managedNodes.all=true",
+            "networkPolicy.enabled=true,criticalPodsQuota=true,managedNodes.all=true,monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true,monitoring.dashboard.enabled=true,webhook.excludedNamespaceLabel=a/b",
         ],
     ];
     let dry_run = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-"];
+    // A pod is refused without its service account, which a dry run does not make.
+    plane.kubectl(&["create", "serviceaccount", "kerf-test", "-n", NAMESPACE]).await?;
     for set in sets {
         let yaml = template(NAMESPACE, set)?;
         let output = plane.kubectl_output(&dry_run, &yaml).await?;
@@ -155,15 +157,57 @@ async fn the_api_server_takes_the_chart_and_the_manifests() -> anyhow::Result<()
     plane.stop().await
 }
 
+/// An admin may name a label that keeps a namespace's pods from the webhook. What asks kerf there is created with a warning, and what
+/// only kerf writes is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_is_excluded_by_its_label() -> anyhow::Result<()> {
+    let plane = ControlPlane::start(ControlPlaneOptions::without_controller_manager()).await?;
+    let yaml =
+        template(NAMESPACE, &["--no-hooks", "--set", "webhook.excludedNamespaceLabel=example.com/no-gpus"])?;
+    plane.create_namespace(NAMESPACE).await?;
+    plane.apply(&yaml).await?;
+    for name in ["free", "served"] {
+        plane.create_namespace(name).await?;
+    }
+    plane.kubectl(&["label", "namespace", "free", "example.com/no-gpus="]).await?;
+    let create = async |namespace: &str, annotation: &str| {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "annotations": {annotation: "1Gi"}},
+            "spec": {"containers": [{"name": "main", "image": "none"}]},
+        });
+        let arguments = ["create", "--dry-run=server", "--namespace", namespace, "-f", "-"];
+        let output = plane.kubectl_output(&arguments, &pod.to_string()).await?;
+        anyhow::Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    // The API server reads policies and namespaces from caches of its own.
+    let warned = async || {
+        let (created, said) = create("free", "kerf.dev/gpu-memory").await?;
+        Ok(created && said.contains("kerf serves no pod of namespace free"))
+    };
+    wait(PATIENCE, "a pod in the excluded namespace to be created with a warning", warned).await?;
+    let refused = async || {
+        let (created, said) = create("free", "kerf.dev/request").await?;
+        Ok(!created && said.contains("kerf gives no slices in this namespace"))
+    };
+    wait(PATIENCE, "a forged pod in the excluded namespace to be refused", refused).await?;
+    let (created, said) = create("served", "kerf.dev/gpu-memory").await?;
+    ensure!(!created && said.contains("pods.kerf.dev"), "the webhook is not asked elsewhere: {said}");
+    plane.stop().await
+}
+
 /// All pods but the agent's are taken by a namespace that enforces the strictest pod security.
 async fn restricted(plane: &ControlPlane) -> anyhow::Result<()> {
     plane.create_namespace("strict").await?;
     plane.kubectl(&["label", "namespace", "strict", "pod-security.kubernetes.io/enforce=restricted"]).await?;
     let all = objects(&template(NAMESPACE, &[])?)?;
     let mut refused = Vec::new();
-    for owner in all.iter().filter(|object| object["spec"]["template"]["spec"].is_object()) {
+    let pods = all.iter().filter_map(|object| {
+        let pod = if object["kind"] == "Pod" { &object["spec"] } else { &object["spec"]["template"]["spec"] };
+        pod.is_object().then_some((object, pod))
+    });
+    for (owner, spec) in pods {
         let mut pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": owner["spec"]["template"]["spec"],
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": spec,
         });
         pod["spec"]["serviceAccountName"] = json!("default");
         let create = ["create", "--namespace=strict", "--dry-run=server", "-f", "-"];

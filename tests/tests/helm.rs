@@ -7,11 +7,13 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
-use kerf_tests::chart::folder;
+use kerf_tests::binaries;
+use kerf_tests::chart::{folder, helm_on, said, template};
 use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
 use kerf_tests::kubelet::PodKey;
 use kerf_tests::oracle::Truth;
 use kube::Api;
+use tokio::process::Command;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -38,6 +40,77 @@ fn hardware(name: &str) -> Pod {
     pod(name, &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])
 }
 
+/// `helm test` runs `kerf check`, by rights that are gone with it.
+async fn the_test_passes(cluster: &BareCluster) -> anyhow::Result<()> {
+    let test = ["test", "kerf", "--namespace", NAMESPACE, "--timeout", "3m"];
+    let said = said(&helm_on(cluster.plane(), &test).await?)?;
+    ensure!(said.contains("Succeeded"), "{said}");
+    let all = "pods,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings";
+    let left = ["get", all, "--all-namespaces", "-l", "app.kubernetes.io/name=kerf-test", "-o", "name"];
+    let left = cluster.plane().kubectl(&left).await?;
+    ensure!(left.is_empty(), "the test left {left}");
+    Ok(())
+}
+
+/// With the rights of the test `kerf check` can look at everything.
+async fn its_rights_suffice(cluster: &BareCluster) -> anyhow::Result<()> {
+    let plane = cluster.plane();
+    let rights = template(NAMESPACE, &["--show-only", "templates/tests/rbac.yaml"])?;
+    plane.apply(&rights).await?;
+    let kubeconfig = plane.kubeconfig_for_service_account(NAMESPACE, "kerf-test").await?;
+    let mut kerf = Command::new(binaries::ours("kerf")?);
+    let output = kerf.arg("check").env("KUBECONFIG", kubeconfig).kill_on_drop(true).output().await?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success() && said.contains("it admits a pod that asks for GPU memory"), "{said}");
+    ensure!(!said.contains("could not be"), "{said}");
+    let deleted = plane.kubectl_output(&["delete", "-f", "-"], &rights).await?;
+    ensure!(deleted.status.success(), "{}", String::from_utf8_lossy(&deleted.stderr));
+    Ok(())
+}
+
+/// As Flux looks for drift.
+async fn an_upgrade_to_the_same_writes_nothing(cluster: &BareCluster) -> anyhow::Result<()> {
+    // Controllers write the status of some; their generation counts changes of the rest.
+    let kinds = [
+        ("deployments,daemonsets,validatingadmissionpolicies,customresourcedefinitions", "generation"),
+        (
+            "services,configmaps,serviceaccounts,clusterroles,clusterrolebindings,roles,rolebindings",
+            "resourceVersion",
+        ),
+        (
+            "mutatingwebhookconfigurations,validatingadmissionpolicybindings,poddisruptionbudgets",
+            "generation",
+        ),
+    ];
+    let versions = async || {
+        let mut all = String::new();
+        for (kinds, version) in kinds {
+            let format = format!(
+                "jsonpath={{range .items[*]}}{{.kind}} {{.metadata.name}} {{.metadata.{version}}}{{'\\n'}}{{end}}"
+            );
+            let ours = [
+                "get",
+                kinds,
+                "--namespace",
+                NAMESPACE,
+                "-l",
+                "app.kubernetes.io/part-of=kerf",
+                "-o",
+                &format,
+            ];
+            all += &cluster.plane().kubectl(&ours).await?;
+        }
+        anyhow::Ok(all)
+    };
+    let before = versions().await?;
+    cluster.helm(&["upgrade", "kerf", &folder()]).await?;
+    let after = versions().await?;
+    ensure!(before.lines().count() > 30, "{before}");
+    let changed: Vec<_> = after.lines().filter(|line| !before.contains(*line)).collect();
+    ensure!(changed.is_empty(), "an upgrade that changes nothing has written {changed:?}");
+    Ok(())
+}
+
 async fn sound(cluster: &BareCluster) -> anyhow::Result<()> {
     let truth = Truth::of_nodes(cluster.plane().client(), vec![cluster.node("h100")?]).await?;
     ensure!(truth.violations().is_empty(), "{}", truth.violations().join("\n"));
@@ -52,6 +125,9 @@ async fn a_pod_keeps_its_slice_over_install_upgrade_uninstall_and_reinstall() ->
     cluster.pods().create(&hardware("first")).await?;
     let first = cluster.pods().running("first").await?;
     let held = device(&cluster, "first")?;
+    its_rights_suffice(&cluster).await?;
+    the_test_passes(&cluster).await?;
+    an_upgrade_to_the_same_writes_nothing(&cluster).await?;
 
     cluster.helm(&["upgrade", "kerf", &folder(), "--set", "log.format=json"]).await?;
     ensure!(device(&cluster, "first")? == held, "the upgrade took the slice");

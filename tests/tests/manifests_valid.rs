@@ -59,9 +59,12 @@ fn what_the_chart_installs_is_known_to_every_version() {
         &["--set", "scheduler.mode=main,extender.clusterIP=10.96.0.77,webhook.certificates=cert-manager"],
         &[
             "--set",
-            "networkPolicy.enabled=true,criticalPodsQuota=true,monitoring.enabled=true,managedNodes.all=true",
+            "networkPolicy.enabled=true,criticalPodsQuota=true,managedNodes.all=true,monitoring.podMonitor.enabled=true,monitoring.rules.enabled=true,monitoring.dashboard.enabled=true",
         ],
-        &["--set", "nodeAgent.runtimeClassName=nvidia,image.pullSecrets[0].name=a"],
+        &[
+            "--set",
+            "nodeAgent.runtimeClassName=nvidia,imagePullSecrets[0].name=a,webhook.hostNetwork=true,webhook.excludedNamespaceLabel=a/b",
+        ],
     ];
     let found = sets.iter().flat_map(|set| {
         faults(

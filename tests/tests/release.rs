@@ -132,6 +132,7 @@ fn a_releases_chart_names_the_images_that_are_pushed() {
     let output = Command::new("bash")
         .args(["-eo", "pipefail", "-c", script])
         .envs([("VERSION", "1.2.3"), ("REPOSITORY", "ghcr.io/owner/repo"), ("PATH", &path)])
+        .env("HOME_PAGE", "https://github.com/owner/repo")
         .env("HOME", copy.path())
         .current_dir(copy.path())
         .output()
@@ -139,6 +140,14 @@ fn a_releases_chart_names_the_images_that_are_pushed() {
     assert!(output.status.success(), "{output:?}");
     let made = fs::read_to_string(copy.path().join("chart.yaml")).unwrap();
     assert!(made.contains("image: ghcr.io/owner/repo/kerf-webhook:1.2.3"), "{made}");
+    let chart = fs::read_to_string(copy.path().join("deploy/chart/Chart.yaml")).unwrap();
+    let chart: Value = serde_saphyr::from_str(&chart).unwrap();
+    assert_eq!(chart["home"], "https://github.com/owner/repo");
+    let images = chart["annotations"]["artifacthub.io/images"].as_str().unwrap();
+    assert_eq!(images.matches("image: ghcr.io/owner/repo/kerf-").count(), 4, "{images}");
+    let links: Vec<Value> =
+        serde_saphyr::from_str(chart["annotations"]["artifacthub.io/links"].as_str().unwrap()).unwrap();
+    assert_eq!(links[0]["url"], "https://github.com/owner/repo/tree/v1.2.3/docs");
 }
 
 /// The release's notes are a section of it.

@@ -1,77 +1,163 @@
-//! The table of the chart's values in its README, made of `values.yaml`: of each key's `# --` comment and default. Pure.
+//! What the chart's README says of `Chart.yaml` and `values.yaml`, in the form of helm-docs: title, version, requirements, and a table
+//! of the values, made of each key's `# --` comment and default. Pure.
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 
-/// Around the table.
-const BEGIN: &str = "<!-- values: written by `cargo xtask manifests` from values.yaml -->\n";
-const END: &str = "<!-- end of values -->\n";
+/// Around what is made of `Chart.yaml`, and of `values.yaml`.
+const CHART: [&str; 2] =
+    ["<!-- chart: written by `cargo xtask manifests` from Chart.yaml -->\n", "<!-- end of chart -->\n"];
+const VALUES: [&str; 2] =
+    ["<!-- values: written by `cargo xtask manifests` from values.yaml -->\n", "<!-- end of values -->\n"];
 
-/// The README with the table of these values.
-pub fn readme(readme: &str, values: &str) -> anyhow::Result<String> {
-    let (before, rest) =
-        readme.split_once(BEGIN).context("deploy/chart/README.md has no place for the values")?;
-    let (_, after) = rest.split_once(END).context("deploy/chart/README.md has no end of the values")?;
-    Ok(format!("{before}{BEGIN}{}{END}{after}", table(values)?))
+/// The README with what these files say.
+pub fn readme(readme: &str, chart: &str, values: &str) -> anyhow::Result<String> {
+    let with_chart = between(readme, CHART, &header(chart)?)?;
+    between(&with_chart, VALUES, &table(values)?)
 }
 
-/// Fails on a value that is not described.
+/// The text with other content between two marks.
+fn between(text: &str, [begin, end]: [&str; 2], content: &str) -> anyhow::Result<String> {
+    let missing = || format!("deploy/chart/README.md has no line {begin}, or behind it none {end}");
+    let (before, rest) = text.split_once(begin).with_context(missing)?;
+    let (_, after) = rest.split_once(end).with_context(missing)?;
+    Ok(format!("{before}{begin}{content}{end}{after}"))
+}
+
+/// Title, version, description and requirements.
+fn header(chart: &str) -> anyhow::Result<String> {
+    let field = |name: &str| {
+        let start = format!("{name}: ");
+        let found = chart.lines().find_map(|line| line.strip_prefix(&start));
+        found
+            .map(|text| text.trim_matches('"'))
+            .with_context(|| format!("deploy/chart/Chart.yaml has no {name}"))
+    };
+    Ok(format!(
+        "# {}\n\nVersion: `{}` · Type: `{}` · AppVersion: `{}`\n\n{}\n\n## Requirements\n\nKubernetes: `{}`\n",
+        field("name")?,
+        field("version")?,
+        field("type")?,
+        field("appVersion")?,
+        field("description")?,
+        field("kubeVersion")?,
+    ))
+}
+
+/// A value with a description. What is below its key is its default.
+struct Value {
+    key: String,
+    depth: usize,
+    description: String,
+    default: String,
+    /// The lines of a default that is written over several.
+    below: Vec<String>,
+}
+
+/// A row for each value; fails on one that is not described.
 fn table(values: &str) -> anyhow::Result<String> {
-    let mut table = "\n| value | default | |\n|---|---|---|\n".to_owned();
-    let mut path: Vec<&str> = Vec::new();
-    let mut comment = String::new();
-    // What is below a key that is described is its default.
-    let mut below: Option<usize> = None;
+    let mut table = "\n## Values\n\n| Key | Type | Default | Description |\n|---|---|---|---|\n".to_owned();
+    for value in described(values)? {
+        let default = value.in_one_line()?;
+        let (key, description) = (value.key, value.description.replace('|', "\\|"));
+        writeln!(table, "| {key} | {} | `{default}` | {description} |", kind(&default))?;
+    }
+    table.push('\n');
+    Ok(table)
+}
+
+fn described(values: &str) -> anyhow::Result<Vec<Value>> {
+    let mut found: Vec<Value> = Vec::new();
+    let (mut path, mut comment): (Vec<&str>, String) = (Vec::new(), String::new());
+    // Whether the lines that follow may be the last value's default.
+    let mut is_open = false;
     for line in values.lines() {
         let text = line.trim_start();
         let depth = (line.len() - text.len()) / 2;
-        if below.is_some_and(|described| depth > described || text.starts_with("- ")) {
-            continue;
-        }
-        if let Some(said) = text.strip_prefix("# -- ") {
+        if let Some(last) =
+            found.last_mut().filter(|last| is_open && (depth > last.depth || text.starts_with("- ")))
+        {
+            last.below.push(text.to_owned());
+        } else if let Some(said) = text.strip_prefix("# -- ") {
             said.clone_into(&mut comment);
         } else if let (Some(more), false) = (text.strip_prefix("# "), comment.is_empty()) {
             comment = format!("{comment} {more}");
         } else if let Some((key, default)) = text.split_once(':').filter(|_| !text.starts_with('#')) {
             path.truncate(depth);
             path.push(key);
-            let (default, described) = (default.trim(), std::mem::take(&mut comment));
-            below = (!described.is_empty()).then_some(depth);
-            ensure!(
-                below.is_some() || default.is_empty(),
-                "{} is not described in values.yaml",
-                path.join(".")
-            );
-            if below.is_some() {
-                let shown =
-                    if default.is_empty() { "see values.yaml".to_owned() } else { format!("`{default}`") };
-                writeln!(table, "| `{}` | {shown} | {} |", path.join("."), described.replace('|', "\\|"))?;
+            let (key, default) = (path.join("."), default.trim().to_owned());
+            let description = std::mem::take(&mut comment);
+            is_open = !description.is_empty();
+            ensure!(is_open || default.is_empty(), "{key} is not described in values.yaml");
+            if is_open {
+                found.push(Value { key, depth, description, default, below: Vec::new() });
             }
         }
     }
-    table.push('\n');
-    Ok(table)
+    Ok(found)
+}
+
+impl Value {
+    /// The default as YAML in one line; a text in quotes.
+    fn in_one_line(&self) -> anyhow::Result<String> {
+        let items = || self.below.iter().map(|line| line.strip_prefix("- "));
+        Ok(match self.default.as_str() {
+            "" if self.below.is_empty() => bail!("{} has no default in values.yaml", self.key),
+            "" if items().all(|item| item.is_some()) => {
+                format!("[{}]", items().flatten().collect::<Vec<_>>().join(", "))
+            }
+            "" => format!("{{{}}}", self.below.join(", ")),
+            text if text.starts_with(['"', '[', '{']) || kind(text) != "string" => text.to_owned(),
+            text => format!("\"{text}\""),
+        })
+    }
+}
+
+/// The type by which helm-docs calls a value.
+fn kind(default: &str) -> &'static str {
+    match default {
+        "true" | "false" => "bool",
+        _ if default.parse::<i64>().is_ok() => "int",
+        _ if default.starts_with('[') => "list",
+        _ if default.starts_with('{') => "object",
+        _ => "string",
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const CHART_YAML: &str = "name: it\ndescription: What it does\ntype: application\nversion: 0.1.0\nappVersion: 0.1.0\n\
+                              kubeVersion: \">=1.33.0-0\"\n";
+
     #[test]
-    fn each_value_stands_with_its_default_and_what_it_is_for() {
+    fn each_value_stands_with_its_type_its_default_and_what_it_is_for() {
         let values = "# Of a.\na:\n  # -- First\n  # line.\n  b: 1\n  # -- More.\n  c:\n    d: 2\n    e: {f: g}\n\
-                      \x20 # -- List.\n  t:\n  - {k: v}\n  # -- Last.\n  z: {}\n# -- Top.\nq: false\n";
-        let expected = "\n| value | default | |\n|---|---|---|\n| `a.b` | `1` | First line. |\n| `a.c` | see values.yaml | More. |\n\
-                        | `a.t` | see values.yaml | List. |\n| `a.z` | `{}` | Last. |\n| `q` | `false` | Top. |\n\n";
+                      \x20 # -- List.\n  t:\n  - {k: v}\n  - {k: w}\n  # -- Last.\n  z: {}\n# -- Top.\nq: false\n\
+                      # -- This | that.\nr: some\n";
+        let rows = "| a.b | int | `1` | First line. |\n| a.c | object | `{d: 2, e: {f: g}}` | More. |\n\
+                    | a.t | list | `[{k: v}, {k: w}]` | List. |\n| a.z | object | `{}` | Last. |\n\
+                    | q | bool | `false` | Top. |\n| r | string | `\"some\"` | This \\| that. |\n\n";
+        let expected =
+            format!("\n## Values\n\n| Key | Type | Default | Description |\n|---|---|---|---|\n{rows}");
         assert_eq!(table(values).unwrap(), expected);
-        let written = readme(&format!("Before\n{BEGIN}old\n{END}After\n"), values).unwrap();
-        assert_eq!(written, format!("Before\n{BEGIN}{expected}{END}After\n"));
+        let ([a, b], [c, d]) = (CHART, VALUES);
+        let written = readme(&format!("{a}old\n{b}Between\n{c}old\n{d}After\n"), CHART_YAML, values).unwrap();
+        let header = "# it\n\nVersion: `0.1.0` · Type: `application` · AppVersion: `0.1.0`\n\nWhat it does\n\n\
+                      ## Requirements\n\nKubernetes: `>=1.33.0-0`\n";
+        assert_eq!(written, format!("{a}{header}{b}Between\n{c}{expected}{d}After\n"));
     }
 
     #[test]
-    fn a_value_that_is_not_described_is_named() {
+    fn what_is_missing_is_named() {
         let error = table("a:\n  # -- Is.\n  b: 1\n  c: 2\n").unwrap_err().to_string();
         assert_eq!(error, "a.c is not described in values.yaml");
+        let error = table("# -- Is.\nb:\nc:\n").unwrap_err().to_string();
+        assert_eq!(error, "b has no default in values.yaml");
+        let error = header("name: it\n").unwrap_err().to_string();
+        assert_eq!(error, "deploy/chart/Chart.yaml has no version");
+        assert!(readme("", CHART_YAML, "").is_err());
     }
 }

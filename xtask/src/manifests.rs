@@ -19,7 +19,7 @@ const NAMESPACE: &str = "kerf-system";
 const BY_KUSTOMIZE: [&str; 2] = ["policies.yaml", "scheduler/configuration.yaml"];
 
 /// What only Helm does.
-const BY_HELM: [&str; 1] = ["uninstall/"];
+const BY_HELM: [&str; 2] = ["uninstall/", "tests/"];
 
 /// Marks of lines that mean nothing without Helm, or that kustomize has another way for.
 const HELMS: [&str; 3] = ["helm.sh/", "checksum/", "app.kubernetes.io/managed-by: Helm"];
@@ -55,9 +55,9 @@ fn copies(workspace: &Workspace) -> anyhow::Result<Files> {
         (PathBuf::from("deploy/base/scheduler/config.yaml"), scheduler),
     ]);
     let chart = Path::new("deploy/chart");
-    let [readme, values] =
-        ["README.md", "values.yaml"].map(|name| read(&workspace.root().join(chart).join(name)));
-    copies.insert(chart.join("README.md"), chart_values::readme(&readme?, &values?)?);
+    let [readme, about, values] =
+        ["README.md", "Chart.yaml", "values.yaml"].map(|name| read(&workspace.root().join(chart).join(name)));
+    copies.insert(chart.join("README.md"), chart_values::readme(&readme?, &about?, &values?)?);
     for path in files_in(&workspace.root().join("deploy/monitoring"))? {
         let name = path.file_name().unwrap_or_default();
         let ours =

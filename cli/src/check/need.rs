@@ -46,7 +46,7 @@ pub enum Who {
     /// Whoever runs `kerf check`.
     User,
     /// A service account in kerf's namespace.
-    Account(&'static str),
+    Account(String),
 }
 
 /// A right.
@@ -102,15 +102,17 @@ pub fn of_the_installer(namespace: &str) -> Vec<Need> {
     INSTALLED.into_iter().map(need).collect()
 }
 
-/// What kerf's programs need, of which the extender does this beyond placing pods.
+/// What kerf's programs need, of which the extender does this beyond placing pods; `account_of` a program is its service account.
 pub fn of_the_programs(
     namespace: &str,
     extender_may: impl Fn(&str) -> bool,
+    account_of: impl Fn(&str) -> String,
 ) -> Result<Vec<Need>, serde_saphyr::Error> {
     let mut needs = Vec::new();
     let extenders = EXTENDERS.into_iter().filter(|(what, _)| extender_may(what));
     let extenders = extenders.map(|(_, manifest)| ("kerf-extender", manifest));
-    for (account, manifest) in RBAC.into_iter().chain(extenders) {
+    for (program, manifest) in RBAC.into_iter().chain(extenders) {
+        let account = account_of(program);
         for role in serde_saphyr::from_multiple::<Value>(manifest)? {
             let namespace = match role["kind"].as_str() {
                 Some("ClusterRole") => None,
@@ -118,14 +120,14 @@ pub fn of_the_programs(
                 _ => continue,
             };
             let rules = Vec::<PolicyRule>::deserialize(&role["rules"]).unwrap_or_default();
-            needs.extend(rules.iter().flat_map(|rule| of_rule(account, namespace, rule)));
+            needs.extend(rules.iter().flat_map(|rule| of_rule(&account, namespace, rule)));
         }
     }
     Ok(needs)
 }
 
 /// Each right that a rule gives.
-fn of_rule(account: &'static str, namespace: Option<&str>, rule: &PolicyRule) -> Vec<Need> {
+fn of_rule(account: &str, namespace: Option<&str>, rule: &PolicyRule) -> Vec<Need> {
     let names: Vec<Option<String>> = match rule.resource_names.as_deref() {
         None | Some([]) => vec![None],
         Some(names) => names.iter().cloned().map(Some).collect(),
@@ -137,7 +139,7 @@ fn of_rule(account: &'static str, namespace: Option<&str>, rule: &PolicyRule) ->
                 resource.split_once('/').map_or((resource.as_str(), None), |(r, p)| (r, Some(p)));
             for name in &names {
                 needs.extend(rule.verbs.iter().map(|verb| Need {
-                    who: Who::Account(account),
+                    who: Who::Account(account.to_owned()),
                     verb: verb.clone(),
                     group: group.clone(),
                     resource: resource.to_owned(),
@@ -157,11 +159,12 @@ mod tests {
 
     #[test]
     fn the_programs_need_what_the_manifests_give_them() {
-        let needs = of_the_programs("kerf-system", |what| what != "layouts").unwrap();
-        let of = |account| {
+        let account_of = |program: &str| program.replace("kerf-webhook", "mine");
+        let needs = of_the_programs("kerf-system", |what| what != "layouts", account_of).unwrap();
+        let of = |account: &str| {
             needs
                 .iter()
-                .filter(|n| n.who == Who::Account(account))
+                .filter(|n| n.who == Who::Account(account.to_owned()))
                 .map(ToString::to_string)
                 .collect::<Vec<_>>()
         };
@@ -173,7 +176,7 @@ mod tests {
             of("kerf-extender")
                 .contains(&"update leases.coordination.k8s.io kerf-extender in kerf-system".to_owned())
         );
-        assert!(of("kerf-webhook").contains(&"get secrets kerf-webhook-tls in kerf-system".to_owned()));
+        assert!(of("mine").contains(&"get secrets kerf-webhook-tls in kerf-system".to_owned()));
         assert!(of("kerf-node-agent").contains(&"patch gpunodes.kerf.dev/status".to_owned()));
         assert!(needs.len() > 30, "{}", needs.len());
     }

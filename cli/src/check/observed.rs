@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret, Service, Volume};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, PodSpec, Secret, Service, Volume};
 use kerf_core::managed::is_managed;
 use kerf_runtime::gpu_node::GpuNode;
 use serde_json::Value;
@@ -133,18 +133,20 @@ impl Observed {
         })
     }
 
+    /// The pods of the Deployment of one of kerf's programs, as it has them.
+    pub fn pod_spec_of(&self, program: &str) -> Option<&PodSpec> {
+        let deployment = self.deployments.all().iter().find(|deployment| name_of(*deployment) == program)?;
+        deployment.spec.as_ref()?.template.spec.as_ref()
+    }
+
     /// The volumes of the Deployment of one of kerf's programs.
     pub fn volumes_of(&self, program: &str) -> impl Iterator<Item = &Volume> {
-        let deployment = self.deployments.all().iter().find(|deployment| name_of(*deployment) == program);
-        let volumes = deployment
-            .and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref()?.volumes.as_ref());
-        volumes.into_iter().flatten()
+        self.pod_spec_of(program).and_then(|pod| pod.volumes.as_ref()).into_iter().flatten()
     }
 
     /// What the Deployment of one of kerf's programs gives a flag, like `--moves=false`; of several the last.
     pub fn flag_of(&self, program: &str, flag: &str) -> Option<&str> {
-        let deployment = self.deployments.all().iter().find(|deployment| name_of(*deployment) == program);
-        let pod = deployment.and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
+        let pod = self.pod_spec_of(program);
         let arguments = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(|c| c.args.iter().flatten());
         let mut values = arguments.filter_map(|argument| argument.strip_prefix(flag)?.strip_prefix('='));
         values.next_back()

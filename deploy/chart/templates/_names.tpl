@@ -1,25 +1,28 @@
 {{/* Labels of an object: (list . "component"). Those of Helm's own are left out of deploy/base. */}}
 {{- define "kerf.labels" -}}
-{{- $root := index . 0 }}{{ $component := index . 1 -}}
-app.kubernetes.io/name: kerf-{{ $component }}
-app.kubernetes.io/component: {{ $component }}
+{{- $root := index . 0 }}
+{{- $labels := dict "app.kubernetes.io/version" $root.Chart.AppVersion "app.kubernetes.io/managed-by" $root.Release.Service
+  "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") }}
+{{- toYaml (merge $labels (include "kerf.lastingLabels" . | fromYaml) $root.Values.commonLabels) }}
+{{- end }}
+
+{{/* Those that an upgrade does not change: (list . "component"). */}}
+{{- define "kerf.lastingLabels" -}}
+app.kubernetes.io/name: kerf-{{ index . 1 }}
+app.kubernetes.io/component: {{ index . 1 }}
 app.kubernetes.io/part-of: kerf
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 {{- end }}
 
-{{/* An image of kerf's: (list . "name" "override"). */}}
-{{- define "kerf.image" -}}
-{{- $root := index . 0 }}{{ $name := index . 1 }}{{ $whole := index . 2 -}}
-{{- if $whole }}{{ $whole }}
-{{- else }}{{ with $root.Values.image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $name }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}
-{{- end }}
+{{/* The service account of a program: (list . "component"). */}}
+{{- define "kerf.serviceAccount" -}}
+{{- $values := get (index . 0).Values (index . 1 | camelcase | untitle) | default dict }}
+{{- dig "serviceAccount" "name" "" $values | default (printf "kerf-%s" (index . 1)) }}
 {{- end }}
 
-{{/* The scheduler's image: of the cluster's version, without what clouds and distributions add to it. */}}
-{{- define "kerf.schedulerImage" -}}
-{{- .Values.scheduler.image | default (printf "registry.k8s.io/kube-scheduler:%s" (regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version)) }}
+{{/* The name under which it comes to the API server: (list . "component"). */}}
+{{- define "kerf.user" -}}
+system:serviceaccount:{{ (index . 0).Release.Namespace }}:{{ include "kerf.serviceAccount" . }}
 {{- end }}
 
 {{/* Flags that all programs share, where they are not the default. */}}
@@ -32,32 +35,15 @@ helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{/* How and by what images are pulled: lines of a pod's spec. */}}
-{{- define "kerf.pullSecrets" -}}
-{{- with .Values.image.pullSecrets }}
-imagePullSecrets: {{ toJson . }}
-{{- end }}
-{{- end }}
-
-{{/* Where pods may run: (dict with nodeSelector, tolerations, affinity). */}}
-{{- define "kerf.placement" -}}
-{{- with .nodeSelector }}
-nodeSelector: {{ toJson . }}
-{{- end }}
-{{- with .tolerations }}
-tolerations:
-{{- range . }}
-- {{ toJson . }}
-{{- end }}
-{{- end }}
-{{- with .affinity }}
-affinity: {{ toJson . }}
-{{- end }}
+{{/* "true" where Helm sees a cluster, and may look. */}}
+{{- define "kerf.seesCluster" -}}
+{{- if and (ne .Values.preflight "never") (lookup "v1" "Namespace" "" "kube-system") }}true{{ end }}
 {{- end }}
 
 {{/* The extender's Service by the address that a scheduler outside the pods' network can call; empty before there is one. */}}
 {{- define "kerf.extenderAddress" -}}
-{{- $service := lookup "v1" "Service" .Release.Namespace "kerf-extender" | default dict -}}
+{{- $service := dict -}}
+{{- if include "kerf.seesCluster" . }}{{ $service = lookup "v1" "Service" .Release.Namespace "kerf-extender" | default dict }}{{ end -}}
 {{- .Values.extender.clusterIP | default (dig "spec" "clusterIP" "" $service) }}
 {{- end }}
 
@@ -86,11 +72,6 @@ affinity: {{ toJson . }}
 {{- end }}
 {{- end }}
 {{- toJson $in }}
-{{- end }}
-
-{{/* Namespaces whose pods never come to kerf: its own programs must start without it, and so must the control plane. */}}
-{{- define "kerf.excludedNamespaces" -}}
-[{{ concat (list "kube-system" .Release.Namespace) .Values.webhook.excludedNamespaces | uniq | join ", " }}]
 {{- end }}
 
 {{/* Files of policies.files that have a GpuPolicy, in one document or in one of several; empty if none has. */}}

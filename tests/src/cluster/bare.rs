@@ -123,13 +123,13 @@ impl BareCluster {
         self.plane.kubectl(&["apply", "--server-side", "-k", &folder]).await
     }
 
-    /// Waits until kerf is up as its manifests have it: two webhooks, two extenders, the scheduler, and an agent on each of so many
+    /// Waits until kerf is up as its manifests have it: two webhooks, extenders and schedulers, and an agent on each of so many
     /// managed nodes.
     pub async fn kerf_is_up(&self, managed: usize, patience: Duration) -> anyhow::Result<()> {
         let agents = format!("daemonset/kerf-node-agent numberReady {managed}");
         let parts = [
             "deployment/kerf-webhook readyReplicas 2",
-            "deployment/kerf-scheduler readyReplicas 1",
+            "deployment/kerf-scheduler readyReplicas 2",
             "deployment/kerf-extender readyReplicas 2",
             &agents,
         ];

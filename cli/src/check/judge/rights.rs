@@ -27,7 +27,7 @@ pub fn judge_installer(seen: &Observed) -> Vec<Finding> {
 pub fn judge_programs(seen: &Observed) -> Vec<Finding> {
     let mut accounts: BTreeMap<&str, Vec<&(Need, Seen<bool>)>> = BTreeMap::new();
     for right in &seen.rights {
-        if let Who::Account(account) = right.0.who {
+        if let Who::Account(account) = &right.0.who {
             accounts.entry(account).or_default().push(right);
         }
     }

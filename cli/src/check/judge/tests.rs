@@ -124,7 +124,7 @@ pub(super) fn good() -> Observed {
     let policy = include_str!("../../../../policies/default.yaml");
     let managed = json!({(keys::MANAGED): "true"});
     let plugin = json!({"nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "1", "nvidia.com/gpu.replicas": "4"});
-    let rights: Vec<(Need, Seen<bool>)> = need::of_the_programs("kerf-system", |_| true)
+    let rights: Vec<(Need, Seen<bool>)> = need::of_the_programs("kerf-system", |_| true, str::to_owned)
         .unwrap()
         .into_iter()
         .map(|need| (need, Seen::Found(true)))

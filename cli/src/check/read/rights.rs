@@ -1,8 +1,9 @@
 //! Asks the API server who may do what.
 
 use crate::check::need::{self, Need, Who};
-use crate::check::observed::{Observed, Seen};
+use crate::check::observed::{AGENT, Observed, Seen};
 use futures::StreamExt;
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
     SubjectAccessReviewSpec,
@@ -21,8 +22,16 @@ pub async fn of_the_installer(client: &Client, namespace: &str) -> Vec<(Need, Se
 /// What kerf's service accounts need.
 pub async fn of_the_programs(client: &Client, seen: &Observed) -> Vec<(Need, Seen<bool>)> {
     let namespace = &seen.namespace;
+    let agents = super::get(Api::<DaemonSet>::namespaced(client.clone(), namespace), AGENT).await;
+    let agents = agents.found().and_then(|agents| agents.spec.as_ref()?.template.spec.as_ref());
+    let account_of = |program: &str| {
+        let pod = if program == AGENT { agents } else { seen.pod_spec_of(program) };
+        let account = pod.and_then(|pod| pod.service_account_name.as_deref());
+        account.unwrap_or(program).to_owned()
+    };
     // The manifests are part of this program, and a test reads them.
-    let needs = need::of_the_programs(namespace, |what| seen.extender_may(what)).unwrap_or_default();
+    let needs =
+        need::of_the_programs(namespace, |what| seen.extender_may(what), account_of).unwrap_or_default();
     ask_all(client, namespace, needs).await
 }
 
@@ -51,7 +60,7 @@ async fn ask(client: &Client, namespace: &str, need: &Need) -> Result<bool, kube
             let review = SelfSubjectAccessReview { spec, ..Default::default() };
             Api::<SelfSubjectAccessReview>::all(client.clone()).create(&params, &review).await?.status
         }
-        Who::Account(account) => {
+        Who::Account(ref account) => {
             let spec = SubjectAccessReviewSpec {
                 resource_attributes: attributes,
                 user: Some(format!("system:serviceaccount:{namespace}:{account}")),

@@ -1,0 +1,101 @@
+//! What the chart lets each service account do, verb by verb; and what a feature that is turned on adds.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kerf_tests::chart::{by_name, template_with};
+use serde_json::{Value, json};
+
+const API: &str = "rbac.authorization.k8s.io/v1";
+
+fn texts(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().map(|text| text.as_str().unwrap()).collect()
+}
+
+/// The rights of a rule, as `kubectl auth can-i` is asked.
+fn of_rule(rule: &Value, place: &str) -> Vec<String> {
+    let names = texts(&rule["resourceNames"]);
+    let names = if names.is_empty() { String::new() } else { format!(" {}", names.join("|")) };
+    let mut rights = Vec::new();
+    for group in texts(&rule["apiGroups"]) {
+        for resource in texts(&rule["resources"]) {
+            let group = if group.is_empty() { String::new() } else { format!(".{group}") };
+            let verbs = texts(&rule["verbs"]);
+            rights.extend(verbs.iter().map(|verb| format!("{verb} {resource}{group}{names}{place}")));
+        }
+    }
+    rights
+}
+
+/// The rights of each account that a binding names.
+fn rights(values: &Value) -> BTreeMap<String, BTreeSet<String>> {
+    let objects = by_name(&template_with("kerf-system", values).unwrap()).unwrap();
+    let mut rights = BTreeMap::<String, BTreeSet<String>>::new();
+    for binding in objects.values().filter(|object| object["kind"].as_str().unwrap().ends_with("RoleBinding"))
+    {
+        let reference = &binding["roleRef"];
+        let [kind, role] = [&reference["kind"], &reference["name"]].map(|text| text.as_str().unwrap());
+        let place =
+            binding["metadata"]["namespace"].as_str().map(|name| format!(" in {name}")).unwrap_or_default();
+        let rules = objects.get(&format!("{API} {kind} {role}")).map(|role| role["rules"].clone());
+        // The scheduler's roles are Kubernetes' own.
+        let given = rules.map_or_else(
+            || vec![format!("as {role}")],
+            |rules| rules.as_array().unwrap().iter().flat_map(|rule| of_rule(rule, &place)).collect(),
+        );
+        for subject in binding["subjects"].as_array().unwrap() {
+            let account = objects.get(&format!("v1 ServiceAccount {}", subject["name"].as_str().unwrap()));
+            let account = account.expect("a binding names an account of the chart");
+            let name = account["metadata"]["name"].as_str().unwrap().to_owned();
+            rights.entry(name).or_default().extend(given.clone());
+        }
+    }
+    rights
+}
+
+#[test]
+fn each_account_may_do_what_its_program_does() {
+    insta::assert_yaml_snapshot!("rights", rights(&json!({})));
+}
+
+#[test]
+fn the_extender_has_the_rights_of_what_is_turned_on_and_no_others() {
+    let of = |moves: bool, recreate: bool, layouts: bool| {
+        let extender = json!({"moves": moves, "recreate": recreate, "layouts": layouts});
+        rights(&json!({"extender": extender})).remove("kerf-extender").unwrap()
+    };
+    let none = of(false, false, false);
+    let heavy = |right: &&String| {
+        let verb = right.split(' ').next().unwrap();
+        ["patch", "delete", "update", "create"].contains(&verb) && !right.contains(" in kerf-system")
+    };
+    assert_eq!(
+        none.iter().filter(heavy).collect::<Vec<_>>(),
+        [
+            "create events.events.k8s.io",
+            "create pods/binding",
+            "patch events.events.k8s.io",
+            "patch gpunodes.kerf.dev",
+            // The mark on pods that have room: without it kube-scheduler does not try them again.
+            "patch pods",
+        ]
+    );
+    let layouts = [
+        "create configmaps kerf-device-plugin",
+        "get clusterpolicies.nvidia.com",
+        "get configmaps kerf-device-plugin",
+        "list clusterpolicies.nvidia.com",
+        "patch clusterpolicies.nvidia.com",
+        "patch configmaps kerf-device-plugin",
+        "patch nodes",
+        "patch nodes/status",
+    ];
+    for (set, added) in [
+        (of(true, false, false), &["create pods/eviction"][..]),
+        (of(false, true, false), &["delete pods"]),
+        (of(false, false, true), &layouts),
+    ] {
+        assert_eq!(set.difference(&none).collect::<Vec<_>>(), added);
+        assert!(none.is_subset(&set));
+    }
+}

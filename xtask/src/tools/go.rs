@@ -12,7 +12,7 @@ use std::{fs, io};
 
 use anyhow::{Context as _, anyhow, bail};
 
-use super::catalog::{CONTROL_PLANE, Program, Set, linker_flags};
+use super::catalog::{CONTROL_PLANE, Program, Set, linker_flags, tags};
 use super::cgo;
 use super::progress::Progress;
 use super::redact::redact;
@@ -64,7 +64,8 @@ pub fn build(
         .arg("build")
         .args(settings.arguments)
         .envs(settings.environment)
-        .args(["-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", &linker_flags])
+        .args(["-mod=readonly", "-buildvcs=false", "-trimpath", "-tags", tags(program.module)])
+        .args(["-ldflags", &linker_flags])
         .arg("-o")
         .arg(output)
         .arg(program.package)

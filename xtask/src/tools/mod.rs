@@ -22,7 +22,7 @@ use anyhow::Context as _;
 
 use self::assets::Assets;
 pub use self::catalog::KUBERNETES_VERSION;
-use self::catalog::{ADMIN, CONTROL_PLANE, NODE, NVIDIA, Program, Set};
+use self::catalog::{ADMIN, CONTROL_PLANE, MONITORING, NODE, NVIDIA, Program, Set};
 use self::progress::Progress;
 use crate::workspace::Workspace;
 
@@ -36,6 +36,7 @@ pub fn ensure(workspace: &Workspace) -> anyhow::Result<()> {
     provide(workspace, &CONTROL_PLANE, spared)?;
     provide(workspace, &ADMIN, |_| false)?;
     provide(workspace, &NVIDIA, |_| false)?;
+    provide(workspace, &MONITORING, |_| false)?;
     files::ensure(workspace)
 }
 

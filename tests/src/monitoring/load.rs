@@ -11,11 +11,16 @@ use kerf_nvml_mock::{MockControl, Model, Process};
 use crate::cluster::{Cluster, ClusterOptions, NodeSpec, pod, root};
 use crate::random::Random;
 
-/// A policy for the pods' namespace, with a quota; it stands before the one that is shipped.
+/// A policy for the pods' namespace and one for all others, with quotas; they stand before the one that is shipped.
 const POLICY: &str = "apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
 metadata: {name: team}
 spec: {extends: default, match: {namespaces: [default]}, quota: {memoryGb: 400, slices: 40}}
+---
+apiVersion: kerf.dev/v1alpha1
+kind: GpuPolicy
+metadata: {name: others}
+spec: {extends: default, quota: {slices: 4}}
 ---
 ";
 

@@ -38,6 +38,7 @@ async fn prometheus_answers_every_query_of_the_dashboard() -> anyhow::Result<()>
         nothing_fires(prometheus).await?;
     }
     both_kinds_of_buckets_agree(&classic, &native).await?;
+    labels_are_those_of_the_pods_and_nodes(&native).await?;
     classic.stop()?;
     native.stop()?;
     cluster.stop().await
@@ -78,6 +79,21 @@ async fn nothing_fires(prometheus: &Prometheus) -> anyhow::Result<()> {
         let expr = alert["expr"].as_str().context("expr")?;
         let answer = prometheus.query(expr).await?;
         ensure!(answer.is_empty(), "{}: {answer:?}", alert["alert"]);
+    }
+    Ok(())
+}
+
+/// The scraped pod's own namespace and name do not stand in the place of those that kerf tells, nor where it tells none.
+async fn labels_are_those_of_the_pods_and_nodes(prometheus: &Prometheus) -> anyhow::Result<()> {
+    for (expr, series) in [
+        (r#"kerf_agent_slice_memory_bytes{namespace="default", pod="detector-a", node="h"}"#, 1),
+        (r#"kerf_agent_condition{condition="Ready", status="True", node=~"h|t"}"#, 2),
+        (r#"kerf_extender_quota_used{policy="team", namespace="default"}"#, 2),
+        (r#"kerf_extender_quota_used{policy="others", namespace=""}"#, 1),
+        ("kerf_extender_quota_used{policy=\"others\"}", 1),
+    ] {
+        let answer = prometheus.query(expr).await?;
+        ensure!(answer.len() == series, "{expr}: {answer:?}");
     }
     Ok(())
 }

@@ -169,7 +169,7 @@ pub trait GpuBackend {
         const { &BTreeMap::new() }
     }
 
-    /// How busy these GPUs were since this was asked before, as far as the driver tells. None for one that measures nothing.
+    /// How busy these GPUs are, as far as the driver tells. None for one that measures nothing.
     fn utilization(&mut self, _gpus: &[Gpu]) -> BTreeMap<GpuUuid, Utilization> {
         BTreeMap::new()
     }

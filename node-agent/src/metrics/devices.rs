@@ -76,7 +76,8 @@ impl Devices {
         registry.register("slice_memory_bytes", "Memory that a slice has", self.size.clone());
         let help = "Memory that a slice's pod asked for";
         registry.register("slice_memory_requested_bytes", help, self.requested.clone());
-        let help = "Part of the time in which the pod's processes ran, since the GPU was looked at before";
+        let help =
+            "Part of the time in which the pod's processes ran on the GPU, or anything on its MIG instance";
         registry.register("slice_utilization_ratio", help, self.busy.clone());
         let help = "Part of the time in which anything ran on the GPU; not told in MIG mode";
         registry.register("gpu_utilization_ratio", help, self.busy_gpus.clone());

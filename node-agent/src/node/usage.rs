@@ -16,7 +16,7 @@ const CONTEXT: MemoryMib = MemoryMib(512);
 /// Memory outside kerf is told in steps of this size, so that a process that grows does not write a status each time.
 const STEP: u64 = 256;
 
-/// How busy a GPU was since it was looked at before: percent of the time in which something ran.
+/// How busy a GPU is, when it was looked at last: percent of the time in which something ran.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Busy {
     /// The GPU, where the driver tells.

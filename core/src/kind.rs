@@ -43,6 +43,17 @@ impl Kind {
             Self::TimeSlicing => "time-slicing",
         }
     }
+
+    /// The value of the label `kind` of metrics: the kind's name, or `none` for what concerns no slice.
+    #[must_use]
+    pub fn label(kind: Option<Self>) -> &'static str {
+        kind.map_or("none", Self::as_str)
+    }
+
+    /// All values of the label `kind`.
+    pub fn labels() -> impl Iterator<Item = &'static str> {
+        Self::ALL.map(Some).into_iter().chain([None]).map(Self::label)
+    }
 }
 
 impl fmt::Display for Kind {

@@ -10,6 +10,7 @@ use crate::events::{self, Topic};
 use crate::metrics::Outcome;
 use crate::term::Term;
 use crate::wire::BindArgs;
+use jiff::Timestamp;
 use kerf_core::contract::{AssignedSlice, AssignmentDocument};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
@@ -133,7 +134,11 @@ impl Bind {
         let post = timeout_at(until, post).await;
         match post.unwrap_or(Err(BindingError::TimedOut)) {
             Ok(()) => {
-                term.with(|index| index.bound(&self.uid, &self.key, &self.node));
+                let (counted, stages) = term.with(|index| {
+                    index.bound(&self.uid, &self.key, &self.node);
+                    (index.counted(&self.uid), index.arrive(&self.uid, std::time::Instant::now()))
+                });
+                term.metrics.bound(counted, stages, Timestamp::now());
                 if let Some(assignment) = assignment {
                     // Nothing waits for it.
                     tokio::spawn(self.clone().tell(term.clone(), assignment));
@@ -173,7 +178,15 @@ impl Bind {
 
     /// What is promised to the pod; `None` for one that asks for nothing.
     async fn reserve(&self, term: &Arc<Term>, gate: Instant) -> Result<Option<Promise>, BindError> {
-        let reserve = |ask| term.with(|index| index.reserve(&self.uid, &self.key, &self.node, ask));
+        let reserve = |ask| {
+            term.with(|index| {
+                let result = index.reserve(&self.uid, &self.key, &self.node, ask);
+                if result.as_ref().is_ok_and(|promise| !promise.kept) {
+                    index.set_out(&self.uid, std::time::Instant::now());
+                }
+                result
+            })
+        };
         let first = match reserve(None) {
             Err(Unreservable::UnknownPod) => {
                 let pod = timeout_at(gate, binding::pod(&term.client, &self.key, &self.uid)).await;
@@ -190,6 +203,9 @@ impl Bind {
             }
             result => result,
         };
+        if first.as_ref().is_ok_and(|promise| !promise.kept) {
+            term.metrics.reserved(term.with(|index| index.counted(&self.uid)), Timestamp::now());
+        }
         first.map(Some).map_err(|error| match error {
             Unreservable::Refused(refusal) => BindError::Refused(refusal),
             Unreservable::UnknownPod => BindError::Lost,

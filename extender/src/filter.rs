@@ -2,6 +2,7 @@
 
 use crate::ask::Ask;
 use crate::cluster_index::ClusterIndex;
+use kerf_core::kind::Kind;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::{Cost, Refusal};
@@ -28,6 +29,14 @@ pub struct Candidate {
     pub devices: Devices,
     /// The node for which the scheduler has preempted others, which it offers alone before it offers all.
     pub nominated: Option<NodeName>,
+}
+
+impl Candidate {
+    /// The kind of its first slice, by which it is counted.
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        self.ask.as_ref().ok().and_then(|ask| ask.document.kind())
+    }
 }
 
 /// Every offered node's answer.

@@ -73,6 +73,7 @@ pub(crate) fn unbound(pod: &Candidate) -> KnownPod {
         request: pod.ask.as_ref().ok().map(|ask| ask.text.clone()),
         policy: None,
         facts: Arc::default(),
+        counted: crate::pod::Counted::default(),
     }
 }
 
@@ -492,6 +493,7 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
         request: Some(request(WHOLE, 1).to_json().into()),
         policy: None,
         facts: Arc::default(),
+        counted: crate::pod::Counted::default(),
     });
     assert!(index.wake(now).is_empty(), "nothing is listed yet");
     index.nodes_listed();

@@ -15,7 +15,7 @@ use kube::Resource;
 use kube::api::Api;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -90,7 +90,10 @@ impl NodeWriter {
                     (self.refusals, self.pause, self.unversioned) = (0, PAUSE, None);
                     self.term.metrics.wrote(Write::Written);
                     tracing::debug!(node = %self.node, revision = next.revision, "spec written");
-                    self.term.with(|index| index.wrote(&self.node, next.revision));
+                    self.term.with(|index| {
+                        index.wrote(&self.node, next.revision);
+                        index.note_stages(&self.node, Instant::now());
+                    });
                 }
                 Written::Refused(reason) => {
                     self.refusals += 1;

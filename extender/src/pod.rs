@@ -4,10 +4,12 @@
 use crate::ask::Ask;
 use crate::compute::Compute;
 use crate::destinations::Destinations;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kerf_core::keys;
+use kerf_core::kind::Kind;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use kerf_core::packing::Refusal;
 use kerf_core::policy::PodFacts;
@@ -19,6 +21,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The parts of a Pod that a watch reads.
 #[derive(Debug, Clone, Default, Deserialize, Resource)]
@@ -71,6 +74,24 @@ pub struct PodSpecView {
     pub containers: Vec<ContainerView>,
 }
 
+/// By what a pod is counted in metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counted {
+    /// The kind of its first slice.
+    pub kind: Option<Kind>,
+    /// When it was created. The API server notes whole seconds: a pod that a watch shows as it comes is taken to be created then,
+    /// within the second that is noted.
+    pub created: Option<Timestamp>,
+}
+
+impl Counted {
+    /// How old the pod is.
+    #[must_use]
+    pub fn age(self, now: Timestamp) -> Option<Duration> {
+        Some(Duration::try_from(now.duration_since(self.created?)).unwrap_or_default())
+    }
+}
+
 /// What the index keeps of a pod.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
@@ -103,9 +124,20 @@ pub struct KnownPod {
     pub policy: Option<Arc<str>>,
     /// What decides which policy is for it, where that one is gone.
     pub facts: Arc<PodFacts>,
+    /// By what it is counted.
+    pub counted: Counted,
 }
 
 impl KnownPod {
+    /// The same pod, which a watch shows at this moment.
+    #[must_use]
+    pub fn seen(mut self, now: Timestamp) -> Self {
+        const NOTED_TO: SignedDuration = SignedDuration::from_secs(1);
+        let within = |noted: Timestamp| now.clamp(noted, noted.saturating_add(NOTED_TO).unwrap_or(noted));
+        self.counted.created = self.counted.created.map(within);
+        self
+    }
+
     /// What it asks for.
     pub fn ask(&self) -> Result<Ask, Refusal> {
         Ok(Ask::read(self.request.as_deref())?.of(self.facts.clone()))
@@ -131,6 +163,10 @@ impl From<SlicedPod> for KnownPod {
         let ask = request.as_deref().and_then(|text| Ask::read(Some(text)).ok());
         let chosen = ask.as_ref().and_then(|ask| ask.document.chosen.as_ref());
         let policy = chosen.map(|chosen| Arc::from(chosen.policy.as_str()));
+        let counted = Counted {
+            kind: ask.as_ref().and_then(|ask| ask.document.kind()),
+            created: metadata.creation_timestamp.map(|created| created.0),
+        };
         let facts = PodFacts {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             namespace_labels: None,
@@ -162,6 +198,7 @@ impl From<SlicedPod> for KnownPod {
             request: request.map(Arc::from),
             policy,
             facts: Arc::new(facts),
+            counted,
         }
     }
 }
@@ -239,8 +276,34 @@ mod tests {
                 service_account: "robot".to_owned(),
                 ..PodFacts::default()
             }),
+            counted: Counted::default(),
         };
         assert_eq!(pod, expected);
+    }
+
+    #[test]
+    fn a_pod_is_created_within_the_second_that_is_noted() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let noted = "2026-01-01T00:00:10Z";
+        let pod = known(json!({"metadata": {"name": "a", "creationTimestamp": noted}}));
+        assert_eq!(pod.counted.created, Some(at(noted)), "one that is listed");
+        for (seen, created) in [
+            ("2026-01-01T00:00:10.25Z", "2026-01-01T00:00:10.25Z"),
+            ("2026-01-01T00:00:15Z", "2026-01-01T00:00:11Z"),
+            ("2026-01-01T00:00:05Z", noted),
+        ] {
+            assert_eq!(pod.clone().seen(at(seen)).counted.created, Some(at(created)), "{seen}");
+        }
+        let counted = pod.counted;
+        assert_eq!(counted.age(at("2026-01-01T00:00:12Z")), Some(Duration::from_secs(2)));
+        assert_eq!(counted.age(at("2026-01-01T00:00:09Z")), Some(Duration::ZERO), "a clock that is behind");
+    }
+
+    #[test]
+    fn a_pod_is_counted_by_its_first_slice() {
+        let document = kerf_core::testing::request("nvidia.com/mig-1g.10gb", 1).to_json();
+        let pod = known(json!({"metadata": {"name": "a", "annotations": {"kerf.dev/request": document}}}));
+        assert_eq!(pod.counted.kind, Some(Kind::Mig));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use kerf_core::kind::Kind;
 use kerf_core::packing::Refusal;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -69,13 +70,16 @@ async fn close_unless_leading(State(shared): State<Shared>, request: Request, ne
 
 async fn filter(State(shared): State<Shared>, body: Bytes) -> Response {
     let began = Instant::now();
-    let (response, outcome) = filter_answer(&shared, &body, began);
-    shared.metrics.answered(Verb::Filter, outcome, began.elapsed());
+    let (response, kind, outcome) = filter_answer(&shared, &body, began);
+    shared.metrics.answered(Verb::Filter, kind, outcome, began.elapsed());
     response
 }
 
-fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> (Response, Outcome) {
-    let failed = |text: &str, outcome| (json(&FilterResult::error(text)), outcome);
+/// The answer, the kind of slice that the pod is to get, and how it is counted.
+type Answer = (Response, Option<Kind>, Outcome);
+
+fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
+    let failed = |text: &str, outcome| (json(&FilterResult::error(text)), None, outcome);
     let Some(term) = shared.standing.term() else { return failed(NOT_LEADER, Outcome::NotLeader) };
     let args: ExtenderArgs<'_> = match serde_json::from_slice(body) {
         Ok(args) => args,
@@ -83,7 +87,7 @@ fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> (Response, Outco
     };
     let Some(offered) = args.node_names() else { return failed(NO_NAMES, Outcome::BadRequest) };
     if args.asks_for_nothing() {
-        return (json(&FilterResult::all(offered)), Outcome::Ok);
+        return (json(&FilterResult::all(offered)), None, Outcome::Ok);
     }
     let pod = args.candidate();
     let filtered = term.with(|index| filter::filter(index, &pod, &offered, now));
@@ -94,19 +98,19 @@ fn filter_answer(shared: &Shared, body: &[u8], now: Instant) -> (Response, Outco
         let us = now.elapsed().as_micros();
         tracing::debug!(pod = %pod.key, offered = offered.len(), fitting = filtered.fitting.len(), ?refused, us, "filtered");
     }
-    (json(&FilterResult::from(filtered)), outcome)
+    (json(&FilterResult::from(filtered)), pod.kind(), outcome)
 }
 
 async fn prioritize(State(shared): State<Shared>, body: Bytes) -> Response {
     let began = Instant::now();
-    let (response, outcome) = prioritize_answer(&shared, &body, began);
-    shared.metrics.answered(Verb::Prioritize, outcome, began.elapsed());
+    let (response, kind, outcome) = prioritize_answer(&shared, &body, began);
+    shared.metrics.answered(Verb::Prioritize, kind, outcome, began.elapsed());
     response
 }
 
 /// The scheduler passes over errors here, so an empty list says the same.
-fn prioritize_answer(shared: &Shared, body: &[u8], now: Instant) -> (Response, Outcome) {
-    let nothing = |outcome| (json::<[HostPriority<'_>]>(&[]), outcome);
+fn prioritize_answer(shared: &Shared, body: &[u8], now: Instant) -> Answer {
+    let nothing = |outcome| (json::<[HostPriority<'_>]>(&[]), None, outcome);
     let Some(term) = shared.standing.term() else { return nothing(Outcome::NotLeader) };
     let Ok(args) = serde_json::from_slice::<ExtenderArgs<'_>>(body) else {
         return nothing(Outcome::BadRequest);
@@ -118,25 +122,27 @@ fn prioritize_answer(shared: &Shared, body: &[u8], now: Instant) -> (Response, O
     let pod = args.candidate();
     let scores = term.with(|index| filter::prioritize(index, &pod, &offered, now));
     let scores: Vec<_> = scores.into_iter().map(|(host, score)| HostPriority { host, score }).collect();
-    (json(scores.as_slice()), Outcome::Ok)
+    (json(scores.as_slice()), pod.kind(), Outcome::Ok)
 }
 
 async fn bind(State(shared): State<Shared>, body: Bytes) -> Response {
     let began = Instant::now();
-    let (error, outcome) = bind_answer(&shared, &body).await;
-    shared.metrics.answered(Verb::Bind, outcome, began.elapsed());
+    let (error, kind, outcome) = bind_answer(&shared, &body).await;
+    shared.metrics.answered(Verb::Bind, kind, outcome, began.elapsed());
     json(&BindResult { error })
 }
 
-async fn bind_answer(shared: &Shared, body: &[u8]) -> (String, Outcome) {
-    let Some(term) = shared.standing.term() else { return (NOT_LEADER.to_owned(), Outcome::NotLeader) };
+async fn bind_answer(shared: &Shared, body: &[u8]) -> (String, Option<Kind>, Outcome) {
+    let Some(term) = shared.standing.term() else { return (NOT_LEADER.to_owned(), None, Outcome::NotLeader) };
     let args: BindArgs = match serde_json::from_slice(body) {
         Ok(args) => args,
-        Err(error) => return (unreadable(&error), Outcome::BadRequest),
+        Err(error) => return (unreadable(&error), None, Outcome::BadRequest),
     };
-    match bind::bind(&term, Bind::from(args), shared.bind_timeout).await {
-        Ok(()) => (String::new(), Outcome::Ok),
-        Err(error) => (error.to_string(), error.outcome()),
+    let bind = Bind::from(args);
+    let kind = term.with(|index| index.counted(&bind.uid)).kind;
+    match bind::bind(&term, bind, shared.bind_timeout).await {
+        Ok(()) => (String::new(), kind, Outcome::Ok),
+        Err(error) => (error.to_string(), kind, error.outcome()),
     }
 }
 

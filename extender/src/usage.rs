@@ -79,6 +79,16 @@ impl Usage {
         };
         namespace.map(sum).unwrap_or_default()
     }
+
+    /// The most memory and the most slices that any one namespace holds under a policy, without those that are `apart`.
+    #[must_use]
+    pub fn most(&self, policy: &str, apart: impl Fn(&str) -> bool) -> Charge {
+        let others = self.0.keys().filter(|namespace| !apart(namespace));
+        others.map(|namespace| self.of(namespace, policy)).fold(Charge::default(), |most, held| Charge {
+            memory_gb: most.memory_gb.max(held.memory_gb),
+            slices: most.slices.max(held.slices),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -100,6 +110,10 @@ mod tests {
         let slices = |usage: &Usage, policy| usage.of("a", policy).slices;
         assert_eq!((slices(&usage, "p"), slices(&usage, "q")), (3, 1));
         assert_eq!(usage.of("b", "p"), Charge::default());
+        usage.add(&Entry { namespace: "b".to_owned(), ..entry(Under::Policy("p".into()), 9) });
+        assert_eq!(usage.most("p", |_| false).slices, 9);
+        assert_eq!(usage.most("p", |namespace| namespace == "b").slices, 3);
+        usage.take(&Entry { namespace: "b".to_owned(), ..entry(Under::Policy("p".into()), 9) });
         usage.take(&p);
         assert_eq!(slices(&usage, "p"), 1);
         usage.take(&unknown);

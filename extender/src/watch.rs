@@ -9,6 +9,7 @@ use crate::plugin_layout::NodeView;
 use crate::pod::{KnownPod, SlicedPod};
 use crate::term::Term;
 use futures::{Stream, StreamExt};
+use jiff::Timestamp;
 use kerf_core::keys;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::api::Api;
@@ -16,6 +17,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Error, Event, watcher};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Seconds after which a watch is begun anew. A connection that died silently is noticed 5 s later.
@@ -97,7 +99,10 @@ async fn feed<K>(
 fn tell_node(term: &Arc<Term>, event: Event<GpuNode>) {
     term.with(|index| match event {
         Event::Init => index.nodes_listing(),
-        Event::InitApply(node) | Event::Apply(node) => index.show_node(&node),
+        Event::InitApply(node) | Event::Apply(node) => {
+            index.show_node(&node);
+            index.note_stages(&node.name(), Instant::now());
+        }
         Event::Delete(node) => index.remove_node(&node.name()),
         Event::InitDone => index.nodes_listed(),
     });
@@ -139,7 +144,8 @@ fn tell_other(term: &Arc<Term>, event: Event<SlicedPod>) {
 fn tell_pod(term: &Arc<Term>, event: Event<SlicedPod>) {
     term.with(|index| match event {
         Event::Init => index.pods_listing(),
-        Event::InitApply(pod) | Event::Apply(pod) => index.show_pod(KnownPod::from(pod)),
+        Event::InitApply(pod) => index.show_pod(KnownPod::from(pod)),
+        Event::Apply(pod) => index.show_pod(KnownPod::from(pod).seen(Timestamp::now())),
         Event::Delete(pod) => index.hide_pod(&KnownPod::from(pod)),
         Event::InitDone => index.pods_listed(),
     });

@@ -18,7 +18,7 @@ pub enum Outcome {
     Observed {
         /// The GPUs, and those that were left out.
         result: Result<(Vec<Gpu>, Silent), GpuError>,
-        /// Who uses how much of their memory.
+        /// Who uses how much of their memory and time.
         usage: Usage,
         /// How long it took.
         took: Duration,
@@ -120,8 +120,9 @@ impl Executor {
             let result = thread.observe().await;
             let took = begun.elapsed();
             let gpus = result.as_ref().map(|(gpus, _)| gpus.clone()).unwrap_or_default();
-            let usage =
-                tokio::task::spawn_blocking(move || processes::usage(&host, &gpus)).await.unwrap_or_default();
+            let busy = thread.utilization(gpus.clone()).await;
+            let usage = tokio::task::spawn_blocking(move || processes::usage(&host, &gpus, &busy));
+            let usage = usage.await.unwrap_or_default();
             Outcome::Observed { result, usage, took }
         });
     }

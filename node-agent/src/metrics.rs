@@ -1,15 +1,17 @@
 //! What the agent counts. Labels are closed sets, but for the node's GPUs and slices and who holds these: as many series as
 //! the node has slices, gone with them.
 
-mod memory;
+mod devices;
 
-pub(crate) use memory::SliceUse;
+pub(crate) use devices::SliceUse;
 
 use crate::executor::Outcome;
 use crate::gpu::GpuError;
-use kerf_core::contract::{GpuNodeStatus, SliceState, SliceStatus};
+use devices::Devices;
+use kerf_core::contract::{Condition, GpuNodeStatus, SliceState, SliceStatus};
 use kerf_core::kind::Kind;
-use memory::Memory;
+use kerf_core::names::GpuUuid;
+use kerf_runtime::histogram::histogram;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -41,6 +43,12 @@ struct CodeLabel {
     code: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConditionLabels {
+    condition: &'static str,
+    status: &'static str,
+}
+
 /// A call to the GPUs that is no step of the loop's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
@@ -66,14 +74,15 @@ pub struct Metrics {
     steps: Family<StepLabels, Counter>,
     durations: Family<StepLabel, Histogram>,
     nvml_errors: Family<CodeLabel, Counter>,
-    memory: Memory,
+    conditions: Family<ConditionLabels, Gauge>,
+    devices: Devices,
     mismatches: Counter,
     rejected: Counter,
 }
 
 /// A millisecond to 33 seconds, doubling: an instance takes milliseconds on an idle GPU and seconds on a busy node.
 fn step_seconds() -> Histogram {
-    Histogram::new(exponential_buckets(0.001, 2.0, 16))
+    histogram(exponential_buckets(0.001, 2.0, 16))
 }
 
 impl Metrics {
@@ -84,7 +93,8 @@ impl Metrics {
             steps: Family::default(),
             durations: Family::new_with_constructor(step_seconds),
             nvml_errors: Family::default(),
-            memory: Memory::default(),
+            conditions: Family::default(),
+            devices: Devices::default(),
             mismatches: Counter::default(),
             rejected: Counter::default(),
         };
@@ -102,7 +112,9 @@ impl Metrics {
             metrics.durations.clone(),
         );
         registry.register("nvml_errors", "Errors by NVML's code", metrics.nvml_errors.clone());
-        metrics.memory.register(registry);
+        let help = "The present status of each condition of the GpuNode; always 1";
+        registry.register("condition", help, metrics.conditions.clone());
+        metrics.devices.register(registry);
         registry.register(
             "slice_mismatches",
             "Slices that the kubelet gave to a pod that was promised none",
@@ -160,9 +172,22 @@ impl Metrics {
         self.rejected.inc();
     }
 
-    /// Each slice and GPU that is there, and nothing of those that are gone.
-    pub(crate) fn set_each(&self, status: &GpuNodeStatus, of: impl Fn(&SliceStatus) -> SliceUse) {
-        self.memory.set(status, of);
+    /// Each slice and GPU that is there, and nothing of those that are gone; and the node's conditions.
+    pub(crate) fn set_each(
+        &self,
+        status: &GpuNodeStatus,
+        of_slice: impl Fn(&SliceStatus) -> SliceUse,
+        busy: impl Fn(&GpuUuid) -> Option<u32>,
+    ) {
+        self.devices.set(status, of_slice, busy);
+        self.conditions.clear();
+        for condition in &status.conditions {
+            // The types are a closed list; those that this program writes are in it.
+            let kind = Condition::ALL.into_iter().find(|kind| *kind == condition.kind);
+            let Some(kind) = kind else { continue };
+            let labels = ConditionLabels { condition: kind, status: condition.status.as_str() };
+            self.conditions.get_or_create(&labels).set(1);
+        }
     }
 
     pub(crate) fn set_slices(&self, status: &GpuNodeStatus) {
@@ -214,7 +239,8 @@ mod tests {
         metrics.count_step("create", Duration::from_millis(3), Some(&error));
         metrics.set_slices(&GpuNodeStatus::default());
         let (_, idle) = one_slice();
-        metrics.set_each(&idle, |_| SliceUse { requested: Some(MemoryMib(7168)), ..SliceUse::default() });
+        let used = SliceUse { requested: Some(MemoryMib(7168)), busy: Some(35), ..SliceUse::default() };
+        metrics.set_each(&idle, |_| used, |_| Some(50));
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
@@ -226,6 +252,10 @@ mod tests {
              namespace=\"\",pod=\"\",container=\"\"} 10737418240",
             "kerf_agent_slice_memory_requested_bytes{gpu=\"GPU-0\",slice=\"s1\",device=\"device-s1\",kind=\"mig\",\
              namespace=\"\",pod=\"\",container=\"\"} 7516192768",
+            "kerf_agent_slice_utilization_ratio{gpu=\"GPU-0\",slice=\"s1\",device=\"device-s1\",kind=\"mig\",\
+             namespace=\"\",pod=\"\",container=\"\"} 0.35",
+            "kerf_agent_gpu_utilization_ratio{gpu=\"GPU-0\"} 0.5",
+            "kerf_agent_condition{condition=\"Ready\",status=\"True\"} 1",
             "kerf_agent_gpu_healthy{gpu=\"GPU-0\"} 1",
             "kerf_agent_gpu_info{gpu=\"GPU-0\",index=\"0\",model=\"H100-80GB\"} 1",
             "kerf_agent_gpu_memory_bytes{gpu=\"GPU-0\",state=\"unusable\"} 0",
@@ -251,7 +281,7 @@ mod tests {
         let metrics = Metrics::register(&mut registry);
         let (_, mut status) = one_slice();
         let told = |metrics: &Metrics, status: &GpuNodeStatus, used| {
-            metrics.set_each(status, |_| SliceUse { used: MemoryMib(used), requested: None });
+            metrics.set_each(status, |_| SliceUse { used: MemoryMib(used), ..SliceUse::default() }, |_| None);
             let mut text = String::new();
             prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
             let used = |line: &&str| line.starts_with("kerf_agent_slice_memory_used_bytes{");

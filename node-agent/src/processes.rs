@@ -4,9 +4,10 @@
 //! agent sees both as the host does: it runs in the host's PID namespace and, being privileged, in the host's cgroup
 //! namespace.
 
-use crate::node::{GpuUsage, Usage};
-use kerf_core::names::PodUid;
-use kerf_nvml::Gpu;
+use crate::node::{Busy, GpuUsage, Usage};
+use kerf_core::names::{GpuUuid, PodUid};
+use kerf_nvml::{Gpu, Utilization};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -91,10 +92,18 @@ pub struct Host {
     pub cgroups: PathBuf,
 }
 
-/// Who uses how much memory of the GPUs, by what the host's `/proc` tells of the processes.
+/// Who uses how much of the GPUs, by what the host's `/proc` tells of the processes, and NVML of how busy they are.
 #[must_use]
-pub fn usage(host: &Host, gpus: &[Gpu]) -> Usage {
-    let mut usage: Usage = gpus.iter().map(|gpu| (gpu.uuid.clone(), GpuUsage::default())).collect();
+pub fn usage(host: &Host, gpus: &[Gpu], busy: &BTreeMap<GpuUuid, Utilization>) -> Usage {
+    let unmeasured = Utilization::default();
+    let busy_of = |gpu: &Gpu| busy.get(&gpu.uuid).unwrap_or(&unmeasured);
+    let of_gpu = |gpu: &Gpu| {
+        let Utilization { gpu: all, instances, processes } = busy_of(gpu);
+        let busy =
+            Busy { gpu: *all, instances: instances.clone(), pods: processes.is_some().then(BTreeMap::new) };
+        (gpu.uuid.clone(), GpuUsage { busy, ..GpuUsage::default() })
+    };
+    let mut usage: Usage = gpus.iter().map(of_gpu).collect();
     for (gpu, process) in gpus.iter().flat_map(|gpu| gpu.processes.iter().map(move |p| (gpu, p))) {
         let Some(of_gpu) = usage.get_mut(&gpu.uuid) else { continue };
         let memory = process.memory.unwrap_or_default();
@@ -105,6 +114,11 @@ pub fn usage(host: &Host, gpus: &[Gpu]) -> Usage {
         if let Some(pod) = pod_cgroup_of(&host.proc, process.pid) {
             let sum = of_gpu.pods.entry(pod.uid.clone()).or_default();
             sum.0 = sum.0.saturating_add(memory.0);
+            if let (Some(pods), Some(processes)) = (&mut of_gpu.busy.pods, &busy_of(gpu).processes) {
+                let percent = processes.get(&process.pid).copied().unwrap_or(0);
+                let sum = pods.entry(pod.uid.clone()).or_default();
+                *sum = (*sum + percent).min(100);
+            }
             let folder = pod.path.map(|path| format!("{}{path}", host.cgroups.display()));
             of_gpu.cgroups.extend(folder.map(|folder| (pod.uid, folder)));
         } else {

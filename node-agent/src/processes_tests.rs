@@ -121,7 +121,14 @@ fn a_pods_processes_count_together_and_each_compute_instance_by_itself() {
         gpu(0, &[(10, Some(100), None), (11, Some(50), None), (1, Some(7), None), (2, None, None)]),
         gpu(1, &[(10, Some(1), Some(3)), (11, Some(2), Some(3)), (10, Some(4), Some(5))]),
     ];
-    let usage = usage(&host, &gpus);
+    let measured = Utilization {
+        gpu: Some(70),
+        processes: Some([(10, 40), (11, 25), (1, 9)].into()),
+        instances: BTreeMap::new(),
+    };
+    let by_instance = Utilization { instances: [(3, 60)].into(), ..Utilization::default() };
+    let busy = [(gpus[0].uuid.clone(), measured), (gpus[1].uuid.clone(), by_instance)].into();
+    let usage = usage(&host, &gpus, &busy);
     let uid = PodUid::new(UID);
     let shared = &usage[&gpus[0].uuid];
     assert_eq!(shared.pods[&uid], MemoryMib(150));
@@ -130,4 +137,7 @@ fn a_pods_processes_count_together_and_each_compute_instance_by_itself() {
     assert_eq!(shared.others, [stray("stray", 1, 7), stray("a process", 2, 0)]);
     let cut = &usage[&gpus[1].uuid].instances;
     assert_eq!((cut[&(3, 0)], cut[&(5, 0)]), (MemoryMib(3), MemoryMib(4)));
+    let pods = Some(BTreeMap::from([(uid, 65)]));
+    assert_eq!(shared.busy, Busy { gpu: Some(70), pods, instances: BTreeMap::new() });
+    assert_eq!(usage[&gpus[1].uuid].busy, Busy { instances: [(3, 60)].into(), ..Busy::default() });
 }

@@ -408,10 +408,13 @@ impl Reconciler {
         self.outlets.counts.send_if_modified(|old| replace(old, self.counts()));
         self.outlets.watched.send_if_modified(|old| replace(&mut old.healthy, healthy));
         if self.outlets.status.send_if_modified(|old| replace(old, status)) || self.measure {
-            self.outlets.metrics.set_each(&self.outlets.status.borrow(), |slice| SliceUse {
+            let of_slice = |slice: &_| SliceUse {
                 used: self.node.used(slice),
                 requested: self.node.requested(slice),
-            });
+                busy: self.node.busy(slice),
+            };
+            let busy = |gpu: &_| self.node.busy_gpu(gpu);
+            self.outlets.metrics.set_each(&self.outlets.status.borrow(), of_slice, busy);
             self.measure = false;
         }
     }

@@ -5,12 +5,12 @@
 //! none decides anything.
 
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
-use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper::{Device, GpmSample, Nvml};
 use nvml_wrapper_sys::bindings::{
     NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, nvmlComputeInstance_t, nvmlComputeInstanceInfo_t,
     nvmlComputeInstancePlacement_t, nvmlComputeInstanceProfileInfo_t, nvmlComputeInstanceProfileInfo_v2_t,
     nvmlComputeInstanceProfileInfo_v3_t, nvmlDevice_t, nvmlDeviceAttributes_t, nvmlEventData_t,
-    nvmlEventSet_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
+    nvmlEventSet_t, nvmlGpmSample_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t,
     nvmlGpuInstanceProfileInfo_t, nvmlGpuInstanceProfileInfo_v2_t, nvmlGpuInstanceProfileInfo_v3_t,
     nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_t, nvmlReturn_t,
 };
@@ -407,6 +407,25 @@ pub fn free_event_set(nvml: &Nvml, set: &mut EventSet) -> Result<(), NvmlError> 
     let set = std::mem::replace(&mut set.0, null_mut());
     // SAFETY: the set came from the same library, and its handle is forgotten here.
     unsafe { nvml_try(call(set)) }
+}
+
+/// A sample of GPM counters that is kept between two looks, and freed by [`GpmHandle::into_sample`].
+pub struct GpmHandle(nvmlGpmSample_t);
+
+// SAFETY: NVML may be called from any thread; a sample is used by one at a time, for it is not `Sync`.
+unsafe impl Send for GpmHandle {}
+
+impl GpmHandle {
+    pub fn of(sample: GpmSample<'_>) -> Self {
+        Self(sample.into_handle())
+    }
+
+    /// A sample that frees itself.
+    pub fn into_sample(self, nvml: &Nvml) -> GpmSample<'_> {
+        // SAFETY: the handle came from a sample that gave it away, and is given away here: nobody else has it. Backend and
+        // handles live and die together, so it is of this library.
+        unsafe { GpmSample::from_handle(nvml, self.0) }
+    }
 }
 
 /// `NVML_DEVICE_MEMORY_LIMIT_MAX`: no hard limit.

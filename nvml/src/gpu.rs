@@ -1,6 +1,6 @@
 //! What is seen of a GPU, and the calls that change it.
 
-use crate::{Driver, GpuError};
+use crate::{Driver, GpuError, Utilization};
 use kerf_core::gfd_labels::Attributes;
 use kerf_core::mig::{ComputeInstance, Instance, MigTable};
 use kerf_core::names::{DeviceId, GpuUuid};
@@ -167,6 +167,11 @@ pub trait GpuBackend {
     /// None for one whose GPUs always answer.
     fn silent(&self) -> &BTreeMap<u32, GpuError> {
         const { &BTreeMap::new() }
+    }
+
+    /// How busy these GPUs are, as far as the driver tells. None for one that measures nothing.
+    fn utilization(&mut self, _gpus: &[Gpu]) -> BTreeMap<GpuUuid, Utilization> {
+        BTreeMap::new()
     }
 
     /// Makes a compute instance in the GPU instance `wanted`: at the place `part`, or without one of full size. The GPU

@@ -21,12 +21,14 @@ mod pci;
 mod processes;
 mod repair;
 mod tables;
+mod utilization;
 
 pub use error::{GpuError, NvmlCode};
 pub use events::{EventWatch, GpuEvent, GpuTrouble};
 pub use gpu::{Compute, ComputeMode, ComputePart, Gpu, GpuBackend, GpuInstance, MigMode, Process};
 pub use holders::{Holder, Holders, command};
 pub use mode::ModeRefusal;
+pub use utilization::Utilization;
 
 use kerf_core::mig::{ComputeInstance, Instance, MigTable};
 use kerf_core::names::GpuUuid;
@@ -37,12 +39,14 @@ use observe::Seen;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use tables::Tables;
+use utilization::Meter;
 
 /// NVML, loaded and initialised.
 pub struct NvmlBackend {
     nvml: Nvml,
     tables: Tables,
     seen: Seen,
+    meters: BTreeMap<GpuUuid, Meter>,
 }
 
 /// What the driver says of itself.
@@ -66,7 +70,12 @@ fn open(library: &OsStr) -> Result<Nvml, GpuError> {
 impl NvmlBackend {
     /// Loads NVML from `library`, a path or a name that the loader finds.
     pub fn open(library: &OsStr) -> Result<Self, GpuError> {
-        Ok(Self { nvml: open(library)?, tables: Tables::default(), seen: Seen::default() })
+        Ok(Self {
+            nvml: open(library)?,
+            tables: Tables::default(),
+            seen: Seen::default(),
+            meters: BTreeMap::new(),
+        })
     }
 
     /// The driver.
@@ -89,6 +98,14 @@ impl NvmlBackend {
     }
 }
 
+impl Drop for NvmlBackend {
+    fn drop(&mut self) {
+        for meter in std::mem::take(&mut self.meters).into_values() {
+            meter.free(&self.nvml);
+        }
+    }
+}
+
 impl GpuBackend for NvmlBackend {
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError> {
         self.observe_all()
@@ -96,6 +113,10 @@ impl GpuBackend for NvmlBackend {
 
     fn silent(&self) -> &BTreeMap<u32, GpuError> {
         self.seen.silent()
+    }
+
+    fn utilization(&mut self, gpus: &[Gpu]) -> BTreeMap<GpuUuid, Utilization> {
+        self.measure(gpus)
     }
 
     fn create(

@@ -2,7 +2,7 @@
 //! changes nothing, and runs on a machine with a GPU by `cargo test -p kerf-nvml --test on_a_gpu -- --ignored`.
 
 use kerf_nvml::{EventWatch, GpuBackend as _, NvmlBackend};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
@@ -20,6 +20,25 @@ fn a_real_driver_answers_every_question() {
         assert!(table.entries().iter().all(|entry| entry.memory <= gpu.memory && !entry.starts.is_empty()));
     }
     assert_eq!(nvml.observe().unwrap().len(), gpus.len());
+}
+
+/// Values are to be looked at: they are those of whatever runs there.
+#[test]
+#[ignore = "needs a GPU and its driver"]
+fn a_real_driver_says_how_busy_its_gpus_are() {
+    let mut nvml = NvmlBackend::open(LIBRARY.as_ref()).unwrap();
+    for _ in 0..3 {
+        let gpus = nvml.observe().unwrap();
+        let began = Instant::now();
+        let all = nvml.utilization(&gpus);
+        println!("{:?} {all:?}", began.elapsed());
+        for gpu in &gpus {
+            let told = &all[&gpu.uuid];
+            let is_mig = gpu.mig.is_on();
+            assert_eq!((told.gpu.is_none(), told.processes.is_none()), (is_mig, is_mig), "{told:?}");
+        }
+        std::thread::sleep(Duration::from_secs(2));
+    }
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! `/livez`, `/readyz` and `/metrics` in plain HTTP. It tells what the program says of itself and decides nothing.
 
+use crate::exposition::Form;
 use crate::listener;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::{Router, routing::get};
 use prometheus_client::metrics::info::Info;
@@ -84,14 +85,15 @@ async fn ready(State(readiness): State<Readiness>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
-    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &registry) {
-        Ok(()) => (StatusCode::OK, [(header::CONTENT_TYPE, OPEN_METRICS)], text),
+/// The metrics in the form that the scraper asks for.
+async fn metrics(State(registry): State<Arc<Registry>>, headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let form = Form::accepted(accept.unwrap_or_default());
+    match form.write(&registry) {
+        Ok(body) => (StatusCode::OK, [(header::CONTENT_TYPE, form.content_type())], body),
         Err(error) => {
-            let text = format!("failed to write the metrics: {error}\n");
-            (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], text)
+            let content = [(header::CONTENT_TYPE, "text/plain")];
+            (StatusCode::INTERNAL_SERVER_ERROR, content, format!("{error}\n").into_bytes())
         }
     }
 }
@@ -139,5 +141,21 @@ mod tests {
         assert_eq!(status, StatusCode::OK);
         assert!(text.contains("kerf_cuts_total 1") && text.ends_with("# EOF\n"), "{text}");
         assert!(text.contains("kerf_build_info{version=\"0."), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_scraper_that_prefers_protobuf_gets_the_same_metrics_so() {
+        use prometheus_client::encoding::prometheus_protobuf::encode_to_vec;
+        let build = |registry: &mut Registry| register_build(registry);
+        let (mut served, mut expected) = (Registry::default(), Registry::default());
+        build(&mut served);
+        build(&mut expected);
+        let accept = Form::Protobuf.content_type();
+        let request = Request::get("/metrics").header(header::ACCEPT, accept).body(Body::empty()).unwrap();
+        let routes = routes(Readiness::new(&[]), Arc::new(served));
+        let response = routes.oneshot(request).await.unwrap();
+        assert_eq!(response.headers()[header::CONTENT_TYPE], accept);
+        let body = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        assert_eq!(body, encode_to_vec(&expected).unwrap());
     }
 }

@@ -86,6 +86,14 @@ pub fn nvidia_tool(name: &str) -> Result<PathBuf, BinaryError> {
     path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
 }
 
+/// One of the programs by which alerts, metrics and the dashboard are tested (`promtool`, `prometheus`): from the current set of
+/// `cargo xtask tools`.
+pub fn monitoring_tool(name: &str) -> Result<PathBuf, BinaryError> {
+    let executable = env::current_exe().map_err(BinaryError::CurrentExe)?;
+    let path = current_set(&executable, "monitoring-tools").map(|folder| folder.join(name));
+    path.filter(|path| path.is_file()).ok_or_else(|| BinaryError::NoTool { name: name.to_owned() })
+}
+
 /// `<target>/<profile>` of an executable there, in `deps` (tests) or in `examples`.
 fn profile_folder(executable: &Path) -> PathBuf {
     let folder = executable.parent().unwrap_or(Path::new("."));

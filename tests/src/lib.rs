@@ -16,6 +16,7 @@ pub mod gpu_operator;
 pub mod kubelet;
 pub mod kubelet_rules;
 pub mod leaders;
+pub mod monitoring;
 pub mod mps;
 pub mod nvidia_plugin;
 pub mod openapi;

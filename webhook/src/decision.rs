@@ -5,6 +5,7 @@ use crate::metrics::Outcome;
 use crate::review::{Request, Verdict};
 use crate::templates::qualify;
 use json_patch::PatchOperation;
+use kerf_core::kind::Kind;
 
 /// What is decided on an object.
 pub(crate) enum Decision {
@@ -45,6 +46,14 @@ impl Decision {
             Verdict::AsItIs => Outcome::Untouched,
             Verdict::Patched(..) => Outcome::Patched,
             Verdict::Denied(_) => Outcome::Denied,
+        }
+    }
+
+    /// The kind of slice that a pod gets.
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Pod(Admission::Patched { document, .. }) => document.kind(),
+            Self::Pod(_) | Self::Template(_) => None,
         }
     }
 

@@ -1,6 +1,8 @@
 //! What is counted. All labels are closed sets.
 
 use kerf_core::admission::Refusal;
+use kerf_core::kind::Kind;
+use kerf_runtime::histogram::histogram;
 use kerf_runtime::tls::Expiry;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -59,11 +61,20 @@ struct ReasonLabels {
     reason: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    kind: &'static str,
+}
+
+fn durations() -> Histogram {
+    histogram(DURATIONS_MS.into_iter().map(|end| end / 1000.0))
+}
+
 /// The webhook's own metrics.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     admissions: Family<Labels, Counter>,
-    duration: Histogram,
+    durations: Family<KindLabel, Histogram, fn() -> Histogram>,
     refusals: Family<ReasonLabels, Counter>,
     /// When the certificate ends.
     pub expiry: Expiry,
@@ -72,9 +83,15 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Metrics that `registry` shows, all outcomes at zero.
     pub fn new(registry: &mut Registry) -> Self {
-        let duration = Histogram::new(DURATIONS_MS.into_iter().map(|end| end / 1000.0));
-        let (refusals, expiry) = (Family::default(), Expiry::default());
-        let metrics = Self { admissions: Family::default(), duration, refusals, expiry };
+        let metrics = Self {
+            admissions: Family::default(),
+            durations: Family::new_with_constructor(durations as fn() -> Histogram),
+            refusals: Family::default(),
+            expiry: Expiry::default(),
+        };
+        for kind in Kind::labels() {
+            drop(metrics.durations.get_or_create(&KindLabel { kind }));
+        }
         for reason in Refusal::REASONS {
             drop(metrics.refusals.get_or_create(&ReasonLabels { reason }));
         }
@@ -88,8 +105,8 @@ impl Metrics {
         );
         registry.register(
             "kerf_webhook_admission_duration_seconds",
-            "Time from a question's last byte to its answer",
-            metrics.duration.clone(),
+            "Seconds from a request's last byte to its answer, by the kind of slice that the pod gets",
+            metrics.durations.clone(),
         );
         registry.register(
             "kerf_webhook_refusals",
@@ -105,9 +122,9 @@ impl Metrics {
         self.refusals.get_or_create(&ReasonLabels { reason }).inc();
     }
 
-    /// Counts one question.
-    pub fn count(&self, outcome: Outcome, took: Duration) {
+    /// Counts one request, of a pod that gets a slice of this kind, or of none.
+    pub fn count(&self, outcome: Outcome, kind: Option<Kind>, took: Duration) {
         self.admissions.get_or_create(&Labels { outcome }).inc();
-        self.duration.observe(took.as_secs_f64());
+        self.durations.get_or_create(&KindLabel { kind: Kind::label(kind) }).observe(took.as_secs_f64());
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn routes(webhook: Webhook) -> Router {
 
 async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
     let started = Instant::now();
-    let (outcome, response) = match review::read(&body) {
+    let (outcome, kind, response) = match review::read(&body) {
         Ok(request) => {
             let decision = if request.creates_pod() {
                 Decision::Pod(webhook.admit(&request).await)
@@ -62,14 +62,14 @@ async fn mutate(State(webhook): State<Webhook>, body: Bytes) -> Response {
                 webhook.metrics.count_refusal(reason);
             }
             let answer = Json(review::answer(&request.uid, decision.verdict()));
-            (decision.outcome(), answer.into_response())
+            (decision.outcome(), decision.kind(), answer.into_response())
         }
         Err(error) => {
             tracing::warn!(%error, "bad question");
-            (Outcome::Error, (StatusCode::BAD_REQUEST, error.to_string()).into_response())
+            (Outcome::Error, None, (StatusCode::BAD_REQUEST, error.to_string()).into_response())
         }
     };
-    webhook.metrics.count(outcome, started.elapsed());
+    webhook.metrics.count(outcome, kind, started.elapsed());
     response
 }
 

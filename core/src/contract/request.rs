@@ -190,6 +190,12 @@ impl RequestDocument {
         Cow::Owned(held.map(holding).collect())
     }
 
+    /// The kind of the pod's first slice, by which the pod is counted; `None` if it asks for none.
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        self.containers.first().map(ContainerRequest::kind)
+    }
+
     /// Whether both say the same, whenever the choice was made and by whom.
     #[must_use]
     pub fn decides_as(&self, other: &Self) -> bool {

@@ -43,7 +43,13 @@ impl GpuNodeStatus {
     /// Whether the agent serves the node.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.conditions.iter().any(|c| c.kind == Condition::READY && c.status == ConditionStatus::True)
+        self.condition(Condition::READY).is_some_and(|ready| ready.status == ConditionStatus::True)
+    }
+
+    /// The condition of this type, if the agent has set it.
+    #[must_use]
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.kind == kind)
     }
 
     /// The slice of this id.
@@ -180,6 +186,9 @@ impl Condition {
     pub const SPEC_REACHED: &'static str = "SpecReached";
     /// Nobody else cuts or serves the node's GPUs.
     pub const UNCONTESTED: &'static str = "Uncontested";
+    /// All types.
+    pub const ALL: [&'static str; 4] =
+        [Self::READY, Self::GPUS_HEALTHY, Self::SPEC_REACHED, Self::UNCONTESTED];
 }
 
 /// Whether a condition holds.
@@ -191,6 +200,21 @@ pub enum ConditionStatus {
     False,
     /// Nobody knows.
     Unknown,
+}
+
+impl ConditionStatus {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::True, Self::False, Self::Unknown];
+
+    /// As Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
 }
 
 /// The columns of `kubectl get gpunodes`.

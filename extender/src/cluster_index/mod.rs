@@ -10,12 +10,14 @@ mod demand;
 mod effects;
 mod fixed;
 mod fractions;
+mod journey;
 mod leaving;
 mod lifetime;
 mod moving;
 mod node;
 mod node_policies;
 mod others;
+mod pending;
 mod pods;
 mod posting;
 mod preempting;
@@ -24,6 +26,7 @@ mod quotas;
 mod refused;
 mod silence;
 mod spec_state;
+mod standing;
 mod statics;
 mod succession;
 mod waking;
@@ -31,14 +34,16 @@ mod writes;
 
 pub use change::Change;
 pub use effects::{Effects, Released, Why};
+pub use journey::Stages;
 pub use lifetime::Limits;
 pub use moving::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
+pub use pending::Pending;
 pub use posting::UNCERTAIN;
 pub use preempting::NobodyPreempted;
 pub use promises::{Progress, Promise, Unreservable};
-pub use quotas::HeldBack;
+pub use quotas::{HeldBack, QuotaUse};
 pub use writes::Reread;
 
 use crate::ask::Ask;
@@ -83,6 +88,8 @@ pub struct ClusterIndex {
     moving: HashMap<PodUid, moving::Moving>,
     /// Whether no pod is moved: there is no right to.
     moves_nobody: bool,
+    /// Pods with a reservation and no Binding yet.
+    journeys: HashMap<PodUid, journey::Journey>,
     /// Pods whose Binding was sent and whose outcome is not known yet.
     posting: HashMap<PodUid, posting::Post>,
     /// When reservations were of use.
@@ -216,6 +223,7 @@ impl ClusterIndex {
             node.fleet_gpus.into_iter().for_each(|(_, gpu)| self.fleet.remove(gpu));
             for uid in &node.promised {
                 self.places.remove(uid);
+                self.journeys.remove(uid);
             }
             self.fractions.remove(name);
             self.lagging.remove(name);
@@ -309,6 +317,7 @@ impl ClusterIndex {
         for uid in node.promised.difference(&promised) {
             if self.places.get(uid) == Some(name) {
                 self.places.remove(uid);
+                self.journeys.remove(uid);
             }
         }
         for uid in promised.difference(&node.promised) {

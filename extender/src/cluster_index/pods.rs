@@ -5,7 +5,7 @@
 
 use super::statics::Shower;
 use super::{ClusterIndex, Why};
-use crate::pod::KnownPod;
+use crate::pod::{Counted, KnownPod};
 use hashbrown::HashSet;
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::time::Instant;
@@ -62,6 +62,12 @@ impl ClusterIndex {
         }
     }
 
+    /// By what a pod is counted, as far as it is known.
+    #[must_use]
+    pub fn counted(&self, uid: &PodUid) -> Counted {
+        self.pods.get(uid).map(|pod| pod.counted).unwrap_or_default()
+    }
+
     /// The API server has no such pod.
     pub fn pod_gone(&mut self, uid: &PodUid) {
         self.pods.remove(uid);
@@ -107,8 +113,11 @@ impl ClusterIndex {
         reservations.find(|r| r.uid == *uid).map(kerf_core::contract::Reservation::key)
     }
 
-    fn take_pod(&mut self, pod: KnownPod) {
+    fn take_pod(&mut self, mut pod: KnownPod) {
         self.hidden.remove(&pod.uid);
+        if let Some(before) = self.pods.get(&pod.uid).and_then(|before| before.counted.created) {
+            pod.counted.created = Some(before);
+        }
         if pod.node.is_some() || pod.ended {
             self.posting.remove(&pod.uid);
             self.waits_no_longer(&pod.uid);

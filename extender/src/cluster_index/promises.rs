@@ -1,5 +1,6 @@
 //! Promises to pods: made at the bind, kept until the pod is gone, and how far their slices are.
 
+use super::journey::is_ready;
 use super::{Change, ClusterIndex, IndexedNode, Released, Why};
 use crate::ask::Ask;
 use crate::metrics::PromiseState;
@@ -116,10 +117,8 @@ impl ClusterIndex {
             return Progress::Writing;
         }
         let committed = spec.committed();
-        let ready = |slice: &WantedSlice| {
-            let status = node.status.as_ref().ok().and_then(|status| status.slice(&slice.id));
-            status.is_some_and(|s| s.ready_for.as_ref() == Some(uid))
-        };
+        let ready =
+            |slice: &WantedSlice| node.status.as_ref().is_ok_and(|status| is_ready(status, slice, uid));
         if reserved(committed, uid).all(ready) {
             return Progress::Ready(assignment(committed, uid));
         }
@@ -162,6 +161,7 @@ impl ClusterIndex {
             request: None,
             policy: None,
             facts: std::sync::Arc::default(),
+            counted: crate::pod::Counted::default(),
         });
         pod.node = Some(node.clone());
         self.pods.insert(uid.clone(), pod);

@@ -90,6 +90,7 @@ fn known(pod: &Candidate, node: Option<&str>) -> KnownPod {
         request: Some(ask.text),
         policy: ask.document.chosen.as_ref().map(|chosen| chosen.policy.as_str().into()),
         facts: ask.facts,
+        counted: crate::pod::Counted::default(),
     }
 }
 
@@ -102,6 +103,43 @@ fn run(index: &mut ClusterIndex, pod: &Candidate, node: &str) {
     assert!(ask_for(index, pod, Instant::now()).fitting.contains(&node));
     index.reserve(&pod.uid, &pod.key, &node.into(), None).unwrap();
     index.show_pod(known(pod, Some(node)));
+}
+
+/// Who is told by name is what the policy says, not what tenants call their namespaces.
+#[test]
+fn the_use_of_a_quota_is_told_for_namespaces_that_the_policy_names() {
+    let document = |name: &str, namespaces: &[&str]| -> kerf_core::policy::Policy {
+        let document = json!({
+            "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": name},
+            "spec": {
+                "match": {"namespaces": namespaces}, "quota": {"memoryGb": 80, "slices": 4},
+                "defaultIsolation": "none", "isolation": {"none": ["mig"]},
+            },
+        });
+        serde_json::from_value::<kerf_core::policy::PolicyDocument>(document).unwrap().try_into().unwrap()
+    };
+    let mut index = cluster();
+    let pods = vec![document("p", &["team", "idle"]), document("wide", &["lab-*", "team"])];
+    index.set_policies(&Arc::new(Policies { pods, nodes: Vec::new() }));
+    run(&mut index, &half("a"), "n1");
+    let mut theirs = half("b");
+    theirs.key.namespace = "lab-1".to_owned();
+    let facts = PodFacts { namespace: "lab-1".to_owned(), ..PodFacts::default() };
+    let chosen = pod("b", request(SMALL, 1), "wide").ask.unwrap();
+    theirs.ask = Ok(chosen.of(Arc::new(facts)));
+    run(&mut index, &theirs, "n2");
+    let uses = index.quota_uses();
+    let told = uses.iter().map(|u| (&*u.policy, u.namespace.as_deref(), u.used.memory_gb, u.used.slices));
+    let expected = [
+        ("p", Some("team"), 40, 1),
+        ("p", Some("idle"), 0, 0),
+        ("wide", Some("team"), 0, 0),
+        ("wide", None, 10, 1),
+    ];
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    index.set_policies(&policies(&[("p", 80)]));
+    let named: Vec<_> = index.quota_uses().into_iter().map(|told| told.namespace).collect();
+    assert_eq!(named, [None], "by a label, so that no namespace is named");
 }
 
 fn refused(filtered: &Filtered<'_>, refusal: Refusal) -> bool {

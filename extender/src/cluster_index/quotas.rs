@@ -53,6 +53,19 @@ pub struct HeldBack {
     pub over: OverQuota,
 }
 
+/// What a policy's quota is, and how much of it a namespace holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaUse {
+    /// The policy.
+    pub policy: Arc<str>,
+    /// A namespace that the policy names in full; `None` for all others, of which the one that holds most is told.
+    pub namespace: Option<String>,
+    /// What a namespace may hold.
+    pub cap: Cap,
+    /// What it holds or is promised.
+    pub used: Charge,
+}
+
 impl Quotas {
     /// Takes other policies; whether they are other ones.
     fn take(&mut self, policies: &Arc<Policies>) -> bool {
@@ -64,6 +77,27 @@ impl Quotas {
         self.limited = self.caps.values().any(|cap| !cap.is_unlimited());
         self.policies = policies.clone();
         true
+    }
+
+    /// How much of each quota is used. Tenants make namespaces, so only those are told by name that an admin's policy names.
+    fn uses(&self) -> Vec<QuotaUse> {
+        let mut uses = Vec::new();
+        let limiting = self.policies.pods.iter().filter(|policy| !policy.spec().quota.is_unlimited());
+        for policy in limiting {
+            let spec = policy.spec();
+            let exact = || spec.pods.namespaces.iter().filter(|name| !name.ends_with('*'));
+            let is_named = |namespace: &str| exact().any(|name| name == namespace);
+            let has_others = exact().count() < spec.pods.namespaces.len() || spec.pods.namespaces.is_empty();
+            let named = exact().map(|name| (Some(name.clone()), self.usage.of(name, policy.name())));
+            let others = has_others.then(|| (None, self.usage.most(policy.name(), is_named)));
+            uses.extend(named.chain(others).map(|(namespace, used)| QuotaUse {
+                policy: policy.name().into(),
+                namespace,
+                cap: spec.quota,
+                used,
+            }));
+        }
+        uses
     }
 
     /// The policy for a pod: the one that its request document names, or, where that is gone, the first that matches.
@@ -165,6 +199,12 @@ impl ClusterIndex {
             self.waiting.changed(name);
             self.effects.changed.insert(name.clone());
         }
+    }
+
+    /// How much of each policy's quota is used.
+    #[must_use]
+    pub fn quota_uses(&self) -> Vec<QuotaUse> {
+        self.quotas.uses()
     }
 
     /// Whether a pod's namespace may have this too, as far as it does not depend on the place.

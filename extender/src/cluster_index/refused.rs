@@ -50,7 +50,7 @@ impl ClusterIndex {
     }
 
     /// The pods that could be scheduled, and that no filter has refused.
-    fn not_asked_about(&self) -> Vec<KnownPod> {
+    pub(super) fn not_asked_about(&self) -> Vec<KnownPod> {
         let refused: HashSet<&PodUid> = self.waiting.pods().map(|waiter| &waiter.uid).collect();
         let known = self.demand.pods().filter(|uid| !refused.contains(uid) && self.may_wait(uid));
         known.filter_map(|uid| self.pods.get(uid)).filter(|pod| pod.can_be_scheduled()).cloned().collect()
@@ -58,10 +58,8 @@ impl ClusterIndex {
 
     /// Whether a node could serve a pod, now or when others have left. What is not known of a node could; one that takes no
     /// new pods is offered to nobody.
-    fn may_be_served(&mut self, uid: &PodUid, ask: &Ask) -> bool {
-        let names = self.nodes.keys().chain(self.statics.names()).filter(|name| !self.shut.contains(*name));
-        let names: Vec<NodeName> = names.cloned().collect();
-        names.iter().any(|name| {
+    pub(super) fn may_be_served(&mut self, uid: &PodUid, ask: &Ask) -> bool {
+        self.open_nodes().iter().any(|name| {
             let refusal = match self.cost(name.as_str(), uid, ask) {
                 // By the GPUs that its agent showed last, so that a node which never comes back does not stand for a hope.
                 Err(Refusal::AgentNotReady | Refusal::AgentSilent) => {
@@ -71,6 +69,12 @@ impl ClusterIndex {
             };
             !matches!(refusal, Some(Refusal::NeverFits | Refusal::NotSelected | Refusal::NoAgent))
         })
+    }
+
+    /// The nodes with GPUs that take new pods.
+    pub(super) fn open_nodes(&self) -> Vec<NodeName> {
+        let names = self.nodes.keys().chain(self.statics.names()).filter(|name| !self.shut.contains(*name));
+        names.cloned().collect()
     }
 }
 

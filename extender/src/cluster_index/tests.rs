@@ -51,6 +51,7 @@ pub(super) fn known(pod: &str, node: Option<&str>) -> KnownPod {
         request: Some(request(SMALL, 1).to_json().into()),
         policy: None,
         facts: Arc::default(),
+        counted: crate::pod::Counted::default(),
     }
 }
 

@@ -414,6 +414,7 @@ fn known(pod: &Pod) -> KnownPod {
             .ok()
             .and_then(|ask| Some(ask.document.chosen.as_ref()?.policy.as_str().into())),
         facts: pod.candidate.ask.as_ref().map(|ask| ask.facts.clone()).unwrap_or_default(),
+        counted: crate::pod::Counted::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `preempt`: asked when the scheduler has found whom it could evict, and before it does.
 
-use super::{NOT_LEADER, Shared, json, unreadable};
+use super::{Answer, NOT_LEADER, Shared, json, unreadable};
 use crate::filter::Candidate;
 use crate::metrics::{Outcome, Verb};
 use crate::preempt::{self, Plan, Preempted};
@@ -43,16 +43,16 @@ impl Lag {
 
 pub(super) async fn preempt(State(shared): State<Shared>, body: Bytes) -> Response {
     let began = Instant::now();
-    let (response, outcome) = answer(&shared, &body).await;
-    shared.metrics.answered(Verb::Preempt, outcome, began.elapsed());
+    let (response, kind, outcome) = answer(&shared, &body).await;
+    shared.metrics.answered(Verb::Preempt, kind, outcome, began.elapsed());
     response
 }
 
 /// An error ends the preemption: nobody is evicted, and the pod waits. It has no field in the answer, so its HTTP status tells.
-async fn answer(shared: &Shared, body: &[u8]) -> (Response, Outcome) {
-    let bad = |text: String| ((StatusCode::BAD_REQUEST, text).into_response(), Outcome::BadRequest);
+async fn answer(shared: &Shared, body: &[u8]) -> Answer {
+    let bad = |text: String| ((StatusCode::BAD_REQUEST, text).into_response(), None, Outcome::BadRequest);
     let Some(term) = shared.standing.term() else {
-        return ((StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER).into_response(), Outcome::NotLeader);
+        return ((StatusCode::SERVICE_UNAVAILABLE, NOT_LEADER).into_response(), None, Outcome::NotLeader);
     };
     let args: PreemptArgs<'_> = match serde_json::from_slice(body) {
         Ok(args) => args,
@@ -60,7 +60,7 @@ async fn answer(shared: &Shared, body: &[u8]) -> (Response, Outcome) {
     };
     let Some(plans) = args.nodes() else { return bad(NO_VICTIMS.to_owned()) };
     if args.asks_for_nothing() {
-        return (json(&args.leave(None)), Outcome::Ok);
+        return (json(&args.leave(None)), None, Outcome::Ok);
     }
     let pod = args.candidate();
     let decided = decide(&term, &shared.lag, &pod, &plans).await;
@@ -69,7 +69,7 @@ async fn answer(shared: &Shared, body: &[u8]) -> (Response, Outcome) {
     let reasons = preempt::reasons(&spared);
     tracing::info!(pod = %pod.key, uid = %pod.uid, nodes = plans.len(), kept = kept.len(), spared = ?reasons, "preemption asked");
     let outcome = if kept.is_empty() { Outcome::Refused } else { Outcome::Ok };
-    (json(&args.leave(Some(&kept))), outcome)
+    (json(&args.leave(Some(&kept))), pod.kind(), outcome)
 }
 
 /// Decides, and looks again for a moment before it refuses what another pod's end would change.

@@ -8,6 +8,6 @@ mod thread;
 
 pub use kerf_nvml::{
     Compute, ComputeMode, ComputePart, Driver, Gpu, GpuBackend, GpuError, GpuEvent, GpuInstance, GpuTrouble,
-    Holder, Holders, MigMode, ModeRefusal, NvmlCode, Process,
+    Holder, Holders, MigMode, ModeRefusal, NvmlCode, Process, Utilization,
 };
 pub use thread::{GpuThread, Silent};

@@ -2,7 +2,7 @@
 //!
 //! NVML's calls block, some for seconds; nothing else of the agent waits on them.
 
-use super::{Gpu, GpuBackend, GpuError, GpuInstance};
+use super::{Gpu, GpuBackend, GpuError, GpuInstance, Utilization};
 use crate::metrics::{Call as Counted, Metrics};
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::GpuUuid;
@@ -51,6 +51,11 @@ impl GpuThread {
     /// [`GpuBackend::observe`], with the GPUs that it left out.
     pub async fn observe(&self) -> Result<(Vec<Gpu>, Silent), GpuError> {
         self.ask(|backend| Ok((backend.observe()?, backend.silent().clone()))).await
+    }
+
+    /// [`GpuBackend::utilization`]; nothing where it cannot be asked.
+    pub async fn utilization(&self, gpus: Vec<Gpu>) -> BTreeMap<GpuUuid, Utilization> {
+        self.ask(move |backend| Ok(backend.utilization(&gpus))).await.unwrap_or_default()
     }
 
     /// [`GpuBackend::create`].

@@ -68,7 +68,7 @@ pub use recall::Recalled;
 pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
 pub use silent::Spared;
 pub(crate) use status::unserved;
-pub use usage::{GpuUsage, Usage};
+pub use usage::{Busy, GpuUsage, Usage};
 
 use crate::access::AccessGrant;
 use crate::gpu::{Compute, Gpu, GpuError, GpuInstance, Silent};

@@ -16,7 +16,18 @@ const CONTEXT: MemoryMib = MemoryMib(512);
 /// Memory outside kerf is told in steps of this size, so that a process that grows does not write a status each time.
 const STEP: u64 = 256;
 
-/// The memory that processes use on one GPU.
+/// How busy a GPU is, when it was looked at last: percent of the time in which something ran.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Busy {
+    /// The GPU, where the driver tells.
+    pub gpu: Option<u32>,
+    /// By the pod whose processes ran, where the driver tells of processes.
+    pub pods: Option<BTreeMap<PodUid, u32>>,
+    /// By GPU instance, those of which the driver tells.
+    pub instances: BTreeMap<u32, u32>,
+}
+
+/// What processes use of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GpuUsage {
     /// By the pod that they belong to.
@@ -27,6 +38,16 @@ pub struct GpuUsage {
     pub instances: BTreeMap<(u32, u32), MemoryMib>,
     /// Those of no pod, by name and id.
     pub others: Vec<(String, u32, MemoryMib)>,
+    /// How busy it was.
+    pub busy: Busy,
+}
+
+/// What of a GPU's use belongs to a slice.
+enum Part {
+    /// A compute instance of a GPU instance, and whether it is all of it.
+    Instance { gi: u32, ci: u32, is_full: bool },
+    /// What the pod's processes use of the GPU.
+    Pod(PodUid),
 }
 
 /// The usage of each GPU that was observed.
@@ -122,25 +143,50 @@ impl Node {
         pod.requested.get(&holder.container).copied()
     }
 
-    /// What the processes of a slice use. Of a share it is what its pod's processes use of the GPU, and of several shares of
-    /// one pod on one GPU the first has it all: who of them uses what cannot be told.
+    /// The memory that the processes of a slice use.
     #[must_use]
     pub fn used(&self, slice: &SliceStatus) -> MemoryMib {
-        let (Some(usage), Some(device)) = (self.usage.get(&slice.gpu), &slice.device) else {
-            return MemoryMib(0);
-        };
-        let instances = self.gpu(&slice.gpu).into_iter().flat_map(|gpu| &gpu.instances);
-        let mut places = instances.flat_map(|i| i.devices().map(move |(_, ci, d)| (i.gi, ci, d)));
-        if let Some((gi, ci, _)) = places.find(|(.., d)| *d == device) {
-            return usage.instances.get(&(gi, ci)).copied().unwrap_or_default();
+        let Some(usage) = self.usage.get(&slice.gpu) else { return MemoryMib(0) };
+        let used = self.part(slice).and_then(|part| match part {
+            Part::Instance { gi, ci, .. } => usage.instances.get(&(gi, ci)),
+            Part::Pod(uid) => usage.pods.get(&uid),
+        });
+        used.copied().unwrap_or_default()
+    }
+
+    /// How busy a held slice was, in percent of the time in which its pod's processes ran on the GPU or, under MIG, anything on the
+    /// instance. `None` where nobody holds it or the driver does not tell, as of compute instances that share a GPU instance.
+    #[must_use]
+    pub fn busy(&self, slice: &SliceStatus) -> Option<u32> {
+        slice.holder.as_ref()?;
+        let busy = &self.usage.get(&slice.gpu)?.busy;
+        match self.part(slice)? {
+            Part::Instance { gi, is_full, .. } => busy.instances.get(&gi).filter(|_| is_full).copied(),
+            Part::Pod(uid) => Some(busy.pods.as_ref()?.get(&uid).copied().unwrap_or(0)),
         }
-        let Some(pod) = slice.holder.as_ref().map(Holder::key) else { return MemoryMib(0) };
+    }
+
+    /// How busy a GPU was in percent, where the driver tells.
+    #[must_use]
+    pub fn busy_gpu(&self, gpu: &GpuUuid) -> Option<u32> {
+        self.usage.get(gpu)?.busy.gpu
+    }
+
+    /// What of its GPU's use is a slice's. Of a share it is what its pod's processes use of the GPU, and of several shares of
+    /// one pod on one GPU the first has it all: who of them uses what cannot be told.
+    fn part(&self, slice: &SliceStatus) -> Option<Part> {
+        let device = slice.device.as_ref()?;
+        let instances = self.gpu(&slice.gpu).into_iter().flat_map(|gpu| &gpu.instances);
+        let mut places = instances.flat_map(|i| i.devices().map(move |(part, ci, d)| (i.gi, ci, part, d)));
+        if let Some((gi, ci, part, _)) = places.find(|(.., d)| *d == device) {
+            return Some(Part::Instance { gi, ci, is_full: part.is_none() });
+        }
+        let pod = slice.holder.as_ref().map(Holder::key)?;
         let mut shares = self.account.devices().filter(|(d, held)| {
             held.holder.key() == pod && super::share::slice_of(d).is_some_and(|(gpu, _)| gpu == slice.gpu)
         });
         let is_first = shares.next().is_some_and(|(first, _)| first == device);
-        let uid = self.uid_of(&pod).filter(|_| is_first);
-        uid.and_then(|uid| usage.pods.get(&uid)).copied().unwrap_or_default()
+        self.uid_of(&pod).filter(|_| is_first).map(Part::Pod)
     }
 
     /// The UID of a pod of this node.

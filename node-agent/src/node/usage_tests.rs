@@ -206,3 +206,44 @@ fn a_whole_gpu_waits_for_processes_of_a_pod_that_was_cut_off() {
     scene.node.on_usage(usage(&[], &[]));
     assert_eq!(slice(&scene.settle(), "s2").state, SliceState::Ready);
 }
+
+#[test]
+fn a_held_share_is_as_busy_as_its_pods_processes() {
+    let mut scene = scene();
+    let status = scene.decide().status;
+    let busy = |scene: &Scene, id| scene.node.busy(slice(&status, id));
+    assert_eq!(busy(&scene, "s1"), None, "nothing was measured");
+    let mut measured = usage(&[("a", 4000)], &[]);
+    let percent = |pods| Busy { gpu: Some(50), pods, instances: BTreeMap::new() };
+    measured.get_mut(&uuid(0)).unwrap().busy = percent(Some([(PodUid::new("a-uid"), 35)].into()));
+    scene.node.on_usage(measured.clone());
+    assert_eq!((busy(&scene, "s1"), scene.node.busy_gpu(&uuid(0))), (Some(35), Some(50)));
+    measured.get_mut(&uuid(0)).unwrap().busy = percent(Some(BTreeMap::new()));
+    scene.node.on_usage(measured.clone());
+    assert_eq!(busy(&scene, "s1"), Some(0), "its processes do nothing");
+    measured.get_mut(&uuid(0)).unwrap().busy = percent(None);
+    scene.node.on_usage(measured);
+    assert_eq!(busy(&scene, "s1"), None, "the driver does not tell of processes");
+}
+
+#[test]
+fn a_held_instance_is_as_busy_as_the_driver_tells() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let shape = kerf_core::testing::h100_shape("1g.10gb", 0);
+    let small = "nvidia.com/mig-1g.10gb";
+    scene.want(vec![wanted("s1", shape, Some(("a", small)))]);
+    let device = slice(&scene.settle(), "s1").device.clone().unwrap();
+    let measured = |gi| {
+        let busy = Busy { instances: [(gi, 55)].into(), ..Busy::default() };
+        Usage::from([(uuid(0), GpuUsage { busy, ..GpuUsage::default() })])
+    };
+    let gi = scene.node.gpu(&uuid(0)).unwrap().instances[0].gi;
+    scene.node.on_usage(measured(gi));
+    let ready = slice(&scene.settle(), "s1").clone();
+    assert_eq!(scene.node.busy(&ready), None, "nobody holds it yet");
+    scene.allocate("a", small, device.as_str());
+    let held = slice(&scene.settle(), "s1").clone();
+    assert_eq!((held.state, scene.node.busy(&held)), (SliceState::Held, Some(55)));
+    scene.node.on_usage(measured(gi + 1));
+    assert_eq!(scene.node.busy(&held), None);
+}

@@ -9,6 +9,7 @@ mod modes;
 mod node;
 mod observing;
 mod parts;
+mod utilization;
 
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
 use node::Node;
@@ -51,6 +52,8 @@ scenarios! {
     observing::what_a_gpu_tells_less_of_itself_than_before_is_not_believed on h100(1);
     observing::what_mig_offers_is_told_with_mig_off_too on uncut(Model::A30).gpus(Model::L4, 1, MigMode::Disabled);
     observing::memory_errors_are_told_as_a_repair_that_waits on uncut(Model::H200);
+    utilization::processes_and_instances_are_measured on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
+    utilization::what_a_driver_does_not_tell_is_left_out on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
     parts::a_full_instance_comes_and_goes on h100(1);
     parts::parts_come_and_go_one_by_one on h100(1);
     parts::a_gpu_instance_that_was_made_in_vain_goes_again on h100(1);

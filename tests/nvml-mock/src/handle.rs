@@ -15,6 +15,7 @@ enum Kind {
     GpuInstance = 3,
     ComputeInstance = 4,
     EventSet = 5,
+    GpmSample = 6,
 }
 
 const _: () = assert!(size_of::<usize>() == 8, "handles need 64 bits, as do the GPUs");
@@ -102,6 +103,15 @@ handles! {
     ComputeInstanceHandle => ComputeInstance;
     /// `nvmlEventSet_t`; its GPU is always 0.
     EventSetHandle => EventSet;
+    /// `nvmlGpmSample_t`; its GPU is always 0.
+    GpmSampleHandle => GpmSample;
+}
+
+impl GpmSampleHandle {
+    /// From NVML's structures.
+    pub(crate) fn from_pointer<T>(pointer: *mut T) -> Self {
+        Self(pointer.addr())
+    }
 }
 
 impl GpuInstanceHandle {

@@ -52,6 +52,9 @@ pub struct Process {
     /// GPU memory in use, in MiB.
     #[serde(default)]
     pub used_mib: u64,
+    /// Percent of the time in which it runs on the GPU.
+    #[serde(default)]
+    pub sm_util: u32,
     /// What it does there.
     #[serde(default = "compute")]
     pub kind: ProcessKind,
@@ -74,13 +77,29 @@ impl Process {
     /// A compute process on a whole GPU.
     #[must_use]
     pub fn on_gpu(pid: u32, gpu: u32, used_mib: u64) -> Process {
-        Process { pid, gpu, gi: None, ci: None, used_mib, kind: ProcessKind::Compute, cgroup: None }
+        Process {
+            pid,
+            gpu,
+            gi: None,
+            ci: None,
+            used_mib,
+            sm_util: 0,
+            kind: ProcessKind::Compute,
+            cgroup: None,
+        }
     }
 
     /// The same process as another kind.
     #[must_use]
     pub fn of_kind(mut self, kind: ProcessKind) -> Process {
         self.kind = kind;
+        self
+    }
+
+    /// The same process when it runs for so many percent of the time.
+    #[must_use]
+    pub fn busy(mut self, percent: u32) -> Process {
+        self.sm_util = percent;
         self
     }
 

@@ -6,7 +6,7 @@ use kerf_nvml_mock::{exported_functions, library_path};
 
 /// What programs need: kerf's agent, NVIDIA's device plugin, feature discovery and exporters. Left out is what only
 /// nvidia-smi needs, private tables (`nvmlInternalGetExportTable`).
-const NEEDED: [&str; 96] = [
+const NEEDED: [&str; 100] = [
     // Core.
     "nvmlInit",
     "nvmlInit_v2",
@@ -83,6 +83,10 @@ const NEEDED: [&str; 96] = [
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
     "nvmlDeviceGetProcessUtilization",
     "nvmlDeviceGetUtilizationRates",
+    "nvmlGpmSampleAlloc",
+    "nvmlGpmSampleFree",
+    "nvmlGpmMigSampleGet",
+    "nvmlGpmMetricsGet",
     "nvmlDeviceGetPowerUsage",
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetClockInfo",

@@ -42,6 +42,7 @@ impl GpuServer {
     /// Registers the node and starts kubelet and agent.
     pub(super) async fn start(plane: &ControlPlane, mut spec: NodeSpec) -> anyhow::Result<Self> {
         spec.labels.insert(format!("{}/managed", keys::GROUP), "true".to_owned());
+        let flags = std::mem::take(&mut spec.agent_flags);
         let node = StandInNode::start(plane, spec, PodProcesses::default()).await?;
         let account = plane.kubeconfig_for_service_account_on_node(NAMESPACE, "kerf-node-agent", node.name());
         let library = kerf_nvml_mock::library_path()
@@ -52,7 +53,8 @@ impl GpuServer {
             .arg(account.await?)
             .args(["--node", node.name(), "--admin-address", "127.0.0.1:0", "--nvml"])
             .arg(library)
-            .args(agent_folders(&folder(plane, node.name()))?);
+            .args(agent_folders(&folder(plane, node.name()))?)
+            .args(flags);
         for (key, value) in node.files().env() {
             program = program.env(key, value);
         }

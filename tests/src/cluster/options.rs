@@ -36,6 +36,8 @@ pub struct NodeSpec {
     pub labels: BTreeMap<String, String>,
     /// Taints.
     pub taints: Vec<Taint>,
+    /// Flags of its agent beside those that it needs.
+    pub agent_flags: Vec<String>,
 }
 
 impl NodeSpec {
@@ -50,6 +52,7 @@ impl NodeSpec {
             status_period: Duration::from_secs(10),
             labels: BTreeMap::new(),
             taints: Vec::new(),
+            agent_flags: Vec::new(),
         }
     }
 

@@ -158,7 +158,8 @@ async fn every_outcome_is_counted() {
         "kerf_webhook_admissions_total{outcome=\"patched\"} 1",
         "kerf_webhook_admissions_total{outcome=\"denied\"} 1",
         "kerf_webhook_admissions_total{outcome=\"error\"} 0",
-        "kerf_webhook_admission_duration_seconds_count 3",
+        "kerf_webhook_admission_duration_seconds_count{kind=\"mig\"} 1",
+        "kerf_webhook_admission_duration_seconds_count{kind=\"none\"} 2",
         "kerf_policy_reloads_total{result=\"refused\"} 0",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");

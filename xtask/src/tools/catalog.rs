@@ -34,6 +34,10 @@ pub const ADMIN: Set = Set { store: "admin-tools", modules: &["admin"], programs
 /// NVIDIA's own programs of a node that their device plugin serves. Tests run them on the simulated NVML.
 pub const NVIDIA: Set = Set { store: "nvidia-tools", modules: &["nvidia"], programs: &NVIDIA_PROGRAMS };
 
+/// What alerts, metrics and the dashboard are tested with; the demo does not need it.
+pub const MONITORING: Set =
+    Set { store: "monitoring-tools", modules: &["prometheus"], programs: &MONITORING_PROGRAMS };
+
 /// Kubernetes' version as the programs report it. Must agree with `tests/tools/kubernetes/go.mod` (a test compares).
 pub const KUBERNETES_VERSION: &str = "v1.36.4";
 
@@ -165,6 +169,12 @@ const NVIDIA_PROGRAMS: [Program; 4] = [
     nvidia("config-manager", "github.com/NVIDIA/k8s-device-plugin/cmd/config-manager"),
 ];
 
+/// Prometheus' own tool, and a server of its packages that has only what tests need: less than half of Prometheus' to compile.
+const MONITORING_PROGRAMS: [Program; 2] =
+    [pure("prometheus", "prometheus", "."), pure("promtool", "prometheus", PROMTOOL)];
+
+const PROMTOOL: &str = "github.com/prometheus/prometheus/cmd/promtool";
+
 const fn kubernetes(name: &'static str, package: &'static str) -> Program {
     pure(name, "kubernetes", package)
 }
@@ -175,6 +185,11 @@ const fn pure(name: &'static str, module: &'static str, package: &'static str) -
 
 const fn nvidia(name: &'static str, package: &'static str) -> Program {
     Program { name, module: "nvidia", package, c: C::OpensLibraries }
+}
+
+/// Build tags: without the discovery of clouds' services, which is a fifth of what promtool would have to compile.
+pub fn tags(module: &str) -> &'static str {
+    if module == "prometheus" { "remove_all_sd" } else { "" }
 }
 
 /// The packages whose variables Kubernetes' own build sets (its `hack/lib/version.sh`).
@@ -217,6 +232,7 @@ mod tests {
         let workspace = Workspace::locate().unwrap();
         let of_others = NODE_PROGRAMS.iter().filter(|program| program.module != "pause");
         let programs = PROGRAMS.iter().chain(of_others).chain(&ADMIN_PROGRAMS).chain(&NVIDIA_PROGRAMS);
+        let programs = programs.chain(MONITORING_PROGRAMS.iter().filter(|program| program.package != "."));
         for program in programs {
             let text = std::fs::read_to_string(workspace.go_module(program.module).join("go.mod")).unwrap();
             assert!(

@@ -24,8 +24,8 @@ const UNRESOLVED: &str = "-Wl,--unresolved-symbols=ignore-in-object-files";
 pub struct Settings {
     /// Variables of the environment.
     pub environment: Vec<(&'static str, &'static str)>,
-    /// Arguments before all others.
-    pub arguments: Vec<&'static str>,
+    /// Build tags.
+    pub tags: &'static str,
     /// To be added to the linker's flags.
     pub linker_flags: &'static str,
 }
@@ -33,15 +33,11 @@ pub struct Settings {
 /// The settings for a program with such parts.
 pub fn settings(c: C) -> Settings {
     match c {
-        C::None => Settings { arguments: vec!["-tags", LOOKUPS_IN_GO], ..Settings::default() },
-        C::Static => Settings {
-            environment: vec![("CGO_ENABLED", "1")],
-            arguments: vec!["-tags", TAGS],
-            linker_flags: STATIC,
-        },
+        C::None => Settings { tags: LOOKUPS_IN_GO, ..Settings::default() },
+        C::Static => Settings { environment: vec![("CGO_ENABLED", "1")], tags: TAGS, linker_flags: STATIC },
         C::OpensLibraries => Settings {
             environment: vec![("CGO_ENABLED", "1"), ("CGO_LDFLAGS", UNRESOLVED)],
-            arguments: vec!["-tags", LOOKUPS_IN_GO],
+            tags: LOOKUPS_IN_GO,
             linker_flags: "",
         },
     }

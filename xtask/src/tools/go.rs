@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, anyhow, bail};
 
 use super::batch::Batch;
-use super::catalog::{CONTROL_PLANE, Set, linker_flags};
+use super::catalog::{CONTROL_PLANE, Set, linker_flags, tags};
 use super::cgo;
 use super::redact::redact;
 use crate::workspace::Workspace;
@@ -100,11 +100,14 @@ fn configured(workspace: &Workspace, batch: &Batch, subcommand: &str) -> Command
     let mut go = command(&workspace.go_module(batch.module()));
     let settings = cgo::settings(batch.c());
     let linker_flags = format!("{}{}", linker_flags(batch.module()), settings.linker_flags);
-    go.arg(subcommand).args(settings.arguments).envs(settings.environment).args([
+    let tags = format!("{} {}", settings.tags, tags(batch.module()));
+    go.arg(subcommand).envs(settings.environment).args([
         "-mod=readonly",
         "-buildvcs=false",
         "-trimpath",
         WITHOUT_DWARF,
+        "-tags",
+        &tags,
         "-ldflags",
         &linker_flags,
     ]);

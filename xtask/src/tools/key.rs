@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::Context as _;
 
-use super::catalog::{C, Set, linker_flags};
+use super::catalog::{C, Set, linker_flags, tags};
 use super::cgo;
 use crate::workspace::Workspace;
 
@@ -22,6 +22,9 @@ pub fn of(workspace: &Workspace, set: &Set) -> anyhow::Result<String> {
             hash.field(&content);
         }
         hash.field(linker_flags(module).as_bytes());
+        if !tags(module).is_empty() {
+            hash.field(tags(module).as_bytes());
+        }
     }
     for c in [C::Static, C::OpensLibraries] {
         if set.programs.iter().any(|program| program.c == c) {

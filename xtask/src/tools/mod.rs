@@ -22,7 +22,7 @@ use anyhow::Context as _;
 use self::assets::Assets;
 use self::batch::Batch;
 pub use self::catalog::KUBERNETES_VERSION;
-use self::catalog::{ADMIN, CONTROL_PLANE, NODE, NVIDIA, Program, Set};
+use self::catalog::{ADMIN, CONTROL_PLANE, MONITORING, NODE, NVIDIA, Program, Set};
 use crate::build::{Lane, Progress};
 use crate::workspace::Workspace;
 
@@ -41,7 +41,7 @@ impl Purpose {
     fn sets(self) -> &'static [&'static Set] {
         match self {
             Self::Demo => &[&CONTROL_PLANE],
-            Self::Tests => &[&CONTROL_PLANE, &ADMIN, &NVIDIA],
+            Self::Tests => &[&CONTROL_PLANE, &ADMIN, &NVIDIA, &MONITORING],
             Self::Node => &[&CONTROL_PLANE, &NODE, &ADMIN],
         }
     }

@@ -4,15 +4,17 @@ use nvml_wrapper_sys::bindings::{
     nvmlBAR1Memory_t, nvmlComputeInstanceInfo_t, nvmlComputeInstancePlacement_t,
     nvmlComputeInstanceProfileInfo_t, nvmlComputeInstanceProfileInfo_v2_t,
     nvmlComputeInstanceProfileInfo_v3_t, nvmlDeviceAttributes_t, nvmlEccErrorCounts_t, nvmlEventData_t,
-    nvmlFieldValue_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t,
-    nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
+    nvmlFieldValue_t, nvmlGpmMetric_t, nvmlGpmMetricsGet_t, nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t,
+    nvmlGpuFabricInfo_v3_t, nvmlGpuInstanceInfo_t, nvmlGpuInstancePlacement_t, nvmlGpuInstanceProfileInfo_t,
     nvmlGpuInstanceProfileInfo_v2_t, nvmlGpuInstanceProfileInfo_v3_t, nvmlMemory_t, nvmlMemory_v2_t,
     nvmlPciInfo_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t, nvmlUtilization_t,
 };
 
 use super::memory_limits::{GetMemoryLimits, SetMemoryLimits};
 use super::pointer::{In, Out, OutList, TextIn, TextOut, Versioned, version_word};
-use crate::handle::{ComputeInstanceHandle, DeviceHandle, EventSetHandle, GpuInstanceHandle};
+use crate::handle::{
+    ComputeInstanceHandle, DeviceHandle, EventSetHandle, GpmSampleHandle, GpuInstanceHandle,
+};
 
 macro_rules! sizes {
     ($($type:ty = $bytes:literal;)*) => {
@@ -41,6 +43,8 @@ sizes! {
     nvmlFieldValue_t = 40;
     nvmlBAR1Memory_t = 24;
     nvmlUtilization_t = 8;
+    nvmlGpmMetric_t = 40;
+    nvmlGpmMetricsGet_t = 8424;
     nvmlEccErrorCounts_t = 32;
     nvmlGpuFabricInfo_t = 28;
     nvmlGpuFabricInfo_v2_t = 36;
@@ -57,6 +61,7 @@ sizes! {
     GpuInstanceHandle = 8;
     ComputeInstanceHandle = 8;
     EventSetHandle = 8;
+    GpmSampleHandle = 8;
 }
 
 const _: () = assert!(version_word::<nvmlGpuInstanceProfileInfo_v2_t>(2) == 0x0200_0098);

@@ -58,5 +58,5 @@ macro_rules! groups {
 
 groups! {
     init, system, device, memory, memory_limits, mode, mig_device, gpu_instance, compute_instance, process, telemetry,
-    ecc, event, topology,
+    gpm, ecc, event, topology,
 }

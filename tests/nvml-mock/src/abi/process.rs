@@ -1,13 +1,14 @@
 //! Lists of processes, which the control file names.
 
 use std::ffi::{c_uint, c_ulonglong};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvml_wrapper_sys::bindings::{nvmlProcessInfo_t, nvmlProcessUtilizationSample_t};
 
 use super::pointer::{Out, OutList};
 use crate::code::{NvmlCode, Outcome};
 use crate::handle::DeviceHandle;
-use crate::load::ProcessList;
+use crate::load::{Process, ProcessList};
 use crate::session::{Call, Subject};
 
 /// What NVML writes as the instance ids of a process on a whole GPU.
@@ -28,6 +29,20 @@ fn listed(subject: &Subject<'_>, which: ProcessList) -> Vec<nvmlProcessInfo_t> {
         computeInstanceId: process.gi.map_or(NO_INSTANCE, |_| process.ci.unwrap_or(0)),
     })
     .collect()
+}
+
+fn busy(subject: &Subject<'_>) -> Vec<nvmlProcessUtilizationSample_t> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    let here = subject.control.processes.iter().filter(|process| process.gpu == subject.gpu.index);
+    let sample = |process: &Process| nvmlProcessUtilizationSample_t {
+        pid: process.pid,
+        timeStamp: u64::try_from(now).unwrap_or(u64::MAX),
+        smUtil: process.sm_util,
+        memUtil: 0,
+        encUtil: 0,
+        decUtil: 0,
+    };
+    here.filter(|process| process.sm_util > 0).map(sample).collect()
 }
 
 fn list(
@@ -66,21 +81,24 @@ exports! {
         device: DeviceHandle, count: Out<c_uint>, infos: OutList<nvmlProcessInfo_t>,
     ) call => { list(call, device, ProcessList::MpsClients, count, infos) }
 
-    // The mock has no utilisation: a question for the room is answered as by a driver, one for samples has none.
+    // One sample, of now, for each process that does something. A question for the room is answered as by a driver.
     fn nvmlDeviceGetProcessUtilization(
         device: DeviceHandle,
         samples: OutList<nvmlProcessUtilizationSample_t>,
         count: Out<c_uint>,
         _last_seen: c_ulonglong,
     ) call => {
-        call.gpu(device, NvmlCode::NOT_SUPPORTED, |subject| {
-            if subject.gpu.mig.current { Err(NvmlCode::NOT_SUPPORTED) } else { Ok(()) }
+        let busy = call.gpu(device, NvmlCode::NOT_SUPPORTED, |subject| {
+            if subject.gpu.mig.current { Err(NvmlCode::NOT_SUPPORTED) } else { Ok(busy(subject)) }
         })?;
         if samples.is_null() {
             count.put(SAMPLE_ROOM)?;
             return Err(NvmlCode::INSUFFICIENT_SIZE);
         }
-        count.put(0)?;
-        Err(NvmlCode::NOT_FOUND)
+        if busy.is_empty() {
+            count.put(0)?;
+            return Err(NvmlCode::NOT_FOUND);
+        }
+        samples.fill_counted(count, &busy)
     }
 }

@@ -47,8 +47,9 @@ exports! {
             if subject.gpu.mig.current {
                 return Err(NvmlCode::NOT_SUPPORTED);
             }
-            let busy = subject.control.processes.iter().any(|process| process.gpu == subject.gpu.index);
-            Ok(nvmlUtilization_t { gpu: if busy { 50 } else { 0 }, memory: if busy { 20 } else { 0 } })
+            let here = subject.control.processes.iter().filter(|process| process.gpu == subject.gpu.index);
+            let busy = here.map(|process| process.sm_util).sum::<u32>().min(100);
+            Ok(nvmlUtilization_t { gpu: busy, memory: busy / 2 })
         })
     }
 

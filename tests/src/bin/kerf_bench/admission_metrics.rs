@@ -13,14 +13,19 @@ const BUCKET: &str = "kerf_webhook_admission_duration_seconds_bucket{le=\"";
 pub struct Histogram(Vec<(f64, u64)>);
 
 impl Histogram {
-    /// The handler's, from the text of `/metrics`.
+    /// The handler's, all kinds of slice together, from the text of `/metrics`.
     pub fn read(metrics: &str) -> anyhow::Result<Self> {
-        let buckets = metrics.lines().filter_map(|line| line.strip_prefix(BUCKET)).map(|line| {
-            let (end, count) = line.split_once("\"}").context("a bucket has no end")?;
+        let mut buckets: Vec<(f64, u64)> = Vec::new();
+        for line in metrics.lines().filter_map(|line| line.strip_prefix(BUCKET)) {
+            let (end, rest) = line.split_once('"').context("a bucket has no end")?;
+            let (_, count) = rest.split_once("} ").context("a bucket has no count")?;
             let end = if end == "+Inf" { f64::INFINITY } else { end.parse()? };
-            anyhow::Ok((end, count.trim().parse()?))
-        });
-        let buckets: Vec<_> = buckets.collect::<Result<_, _>>()?;
+            let count: u64 = count.trim().parse()?;
+            match buckets.iter_mut().find(|(known, _)| known.total_cmp(&end).is_eq()) {
+                Some((_, sum)) => *sum += count,
+                None => buckets.push((end, count)),
+            }
+        }
         ensure!(!buckets.is_empty(), "the metrics have no {BUCKET}");
         Ok(Self(buckets))
     }
@@ -59,8 +64,9 @@ mod tests {
 
     fn text(counts: [u64; 3]) -> String {
         let ends = ["0.0002", "0.0004", "+Inf"];
-        let lines = ends.iter().zip(counts).map(|(end, count)| format!("{BUCKET}{end}\"}} {count}\n"));
-        lines.collect::<Vec<_>>().concat()
+        let line = |kind, (end, count): (&&str, u64)| format!("{BUCKET}{end}\",kind=\"{kind}\"}} {count}\n");
+        let none = ends.iter().zip([0, 0, 0]).map(|bucket| line("none", bucket));
+        none.chain(ends.iter().zip(counts).map(|bucket| line("mig", bucket))).collect::<Vec<_>>().concat()
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod admission;
 mod admission_metrics;
 mod agent;
 mod churn;
+mod dashboard;
 mod faults;
 mod fuzz;
 mod install;
@@ -45,6 +46,8 @@ enum Bench {
     Install(install::Args),
     /// The extender's leader is killed, frozen and cut off under a churn of pods.
     Leaders(leaders::Args),
+    /// Draws what Prometheus answers to the dashboard's queries while pods come and go.
+    Dashboard(dashboard::Args),
     /// Random bytes and documents into all that reads what users write.
     Fuzz(fuzz::Args),
 }
@@ -61,6 +64,7 @@ async fn main() -> anyhow::Result<()> {
         Bench::Outage(args) => outage::run(&args).await,
         Bench::Install(args) => install::run(&args).await,
         Bench::Leaders(args) => leaders::run(&args).await,
+        Bench::Dashboard(args) => Box::pin(dashboard::run(&args)).await,
         Bench::Fuzz(args) => fuzz::run(&args),
     }
 }

@@ -2,11 +2,16 @@
 
 use kerf_core::contract::{GpuNodeStatus, Holder, SliceStatus};
 use kerf_core::inventory::by_state;
+use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use std::sync::atomic::AtomicU64;
+
+/// A part of a whole.
+type Ratio = Gauge<f64, AtomicU64>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct GpuLabel {
@@ -41,12 +46,14 @@ struct SliceLabel {
 
 /// The gauges of GPUs and slices.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Memory {
+pub(super) struct Devices {
     used: Family<SliceLabel, Gauge>,
     size: Family<SliceLabel, Gauge>,
     requested: Family<SliceLabel, Gauge>,
+    busy: Family<SliceLabel, Ratio>,
     healthy: Family<GpuLabel, Gauge>,
     outside: Family<GpuLabel, Gauge>,
+    busy_gpus: Family<GpuLabel, Ratio>,
     info: Family<GpuInfo, Gauge>,
     states: Family<GpuMemory, Gauge>,
 }
@@ -58,15 +65,22 @@ pub(crate) struct SliceUse {
     pub(crate) used: MemoryMib,
     /// What its holder's pod asked for.
     pub(crate) requested: Option<MemoryMib>,
+    /// In percent, how busy it was.
+    pub(crate) busy: Option<u32>,
 }
 
-impl Memory {
+impl Devices {
     pub(super) fn register(&self, registry: &mut Registry) {
         let help = "Memory that a slice's processes use: zero for an idle slice";
         registry.register("slice_memory_used_bytes", help, self.used.clone());
         registry.register("slice_memory_bytes", "Memory that a slice has", self.size.clone());
         let help = "Memory that a slice's pod asked for";
         registry.register("slice_memory_requested_bytes", help, self.requested.clone());
+        let help =
+            "Part of the time in which the pod's processes ran on the GPU, or anything on its MIG instance";
+        registry.register("slice_utilization_ratio", help, self.busy.clone());
+        let help = "Part of the time in which anything ran on the GPU; not told in MIG mode";
+        registry.register("gpu_utilization_ratio", help, self.busy_gpus.clone());
         registry.register("gpu_healthy", "Whether slices of the GPU are offered", self.healthy.clone());
         let help = "Memory of the GPU that processes use which kerf knows no slice of";
         registry.register("gpu_memory_outside_bytes", help, self.outside.clone());
@@ -80,18 +94,28 @@ impl Memory {
     }
 
     /// Each slice and GPU that is there, and nothing of those that are gone.
-    pub(super) fn set(&self, status: &GpuNodeStatus, of: impl Fn(&SliceStatus) -> SliceUse) {
+    pub(super) fn set(
+        &self,
+        status: &GpuNodeStatus,
+        of_slice: impl Fn(&SliceStatus) -> SliceUse,
+        busy_gpu: impl Fn(&GpuUuid) -> Option<u32>,
+    ) {
         self.used.clear();
         self.size.clear();
         self.requested.clear();
+        self.busy.clear();
         for slice in status.slices.iter().filter(|slice| slice.device.is_some()) {
-            let (label, SliceUse { used, requested }) = (slice_label(slice), of(slice));
+            let (label, SliceUse { used, requested, busy }) = (slice_label(slice), of_slice(slice));
             self.used.get_or_create(&label).set(bytes(used));
             self.size.get_or_create(&label).set(bytes(slice.memory));
             if let Some(requested) = requested {
                 self.requested.get_or_create(&label).set(bytes(requested));
             }
+            if let Some(percent) = busy {
+                self.busy.get_or_create(&label).set(f64::from(percent) / 100.0);
+            }
         }
+        self.busy_gpus.clear();
         self.healthy.clear();
         self.outside.clear();
         self.info.clear();
@@ -105,6 +129,9 @@ impl Memory {
                 self.states.get_or_create(&label).set(bytes(memory));
             }
             let label = GpuLabel { gpu: uuid };
+            if let Some(percent) = busy_gpu(&gpu.uuid) {
+                self.busy_gpus.get_or_create(&label).set(f64::from(percent) / 100.0);
+            }
             self.healthy.get_or_create(&label).set(gpu.message.is_none().into());
             self.outside.get_or_create(&label).set(bytes(gpu.outside));
         }

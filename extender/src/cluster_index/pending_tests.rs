@@ -1,0 +1,60 @@
+use super::super::tests::{index, known, reserve, uid};
+use super::*;
+use kerf_core::contract::GpuNodeSpec;
+use kerf_core::names::PodKey;
+use kerf_core::testing::{node_status, request};
+use kerf_runtime::gpu_node::GpuNode;
+use serde_json::json;
+use std::collections::BTreeMap;
+
+fn reasons(index: &mut ClusterIndex) -> BTreeMap<String, PendingReason> {
+    let name = |pending: &Pending| pending.uid.as_str().trim_start_matches("uid-").to_owned();
+    index.pending().into_iter().map(|pending| (name(&pending), pending.reason)).collect()
+}
+
+fn ask() -> Ask {
+    Ask::read(Some(&request("nvidia.com/mig-1g.10gb", 1).to_json())).unwrap()
+}
+
+#[test]
+fn a_pod_is_pending_for_the_first_reason_that_keeps_it() {
+    let mut index = index();
+    for pod in ["room", "full", "quota", "gated", "reserved", "ends", "leaves"] {
+        index.show_pod(known(pod, None));
+    }
+    index.refused(&uid("full"), &PodKey::new("default", "full"), &ask(), &["n"], false);
+    index.refused(&uid("quota"), &PodKey::new("default", "quota"), &ask(), &["n"], true);
+    index.show_pod(KnownPod { gated: true, ..known("gated", None) });
+    reserve(&mut index, "reserved");
+    index.show_pod(KnownPod { ended: true, ..known("ends", None) });
+    index.show_pod(KnownPod { deleting: true, ..known("leaves", None) });
+    index.show_pod(known("runs", Some("n")));
+    let expected = [
+        ("room", PendingReason::Room),
+        ("full", PendingReason::Full),
+        ("quota", PendingReason::Quota),
+        ("gated", PendingReason::Gated),
+        ("reserved", PendingReason::Reserved),
+    ];
+    assert_eq!(reasons(&mut index), expected.map(|(pod, reason)| (pod.to_owned(), reason)).into());
+}
+
+#[test]
+fn what_nobody_asked_about_is_judged_by_the_nodes_as_they_are() {
+    let mut index = index();
+    index.show_pod(known("a", None));
+    let only = |reason| BTreeMap::from([("a".to_owned(), reason)]);
+    assert_eq!(reasons(&mut index), only(PendingReason::Room));
+    index.show_shut("n".into(), true);
+    assert_eq!(reasons(&mut index), only(PendingReason::Never), "no node takes new pods");
+    index.show_shut("n".into(), false);
+    for pod in ["b", "c", "d", "e", "f", "g", "h"] {
+        reserve(&mut index, pod);
+    }
+    assert_eq!(reasons(&mut index)["a"], PendingReason::Full);
+    index.remove_node(&"n".into());
+    let mut node = GpuNode::new(&"t4".into());
+    (node.spec, node.status) = (Some(json!(GpuNodeSpec::default())), Some(json!(node_status(&["T4-16GB"]))));
+    index.show_node(&node);
+    assert_eq!(reasons(&mut index)["a"], PendingReason::Never);
+}

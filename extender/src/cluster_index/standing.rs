@@ -1,0 +1,58 @@
+//! How managed nodes stand. For metrics alone: no decision reads it.
+
+use super::ClusterIndex;
+use crate::metrics::Unserved;
+use kerf_core::contract::{Condition, ConditionStatus};
+use kerf_core::managed::is_managed;
+use kerf_core::names::NodeName;
+use kerf_core::packing::Refusal;
+use std::collections::BTreeMap;
+
+impl ClusterIndex {
+    /// The managed nodes that serve no pods. A node is managed if it has a GpuNode, or by its labels ([`is_managed`]); a cordoned
+    /// or lost one without an agent is not looked for.
+    #[must_use]
+    pub fn unserved(&self) -> Vec<(&NodeName, Unserved)> {
+        let serving = self.nodes.iter().filter_map(|(name, node)| {
+            let why = match node.serving().err()? {
+                Refusal::AgentNotReady => Unserved::NotReady,
+                Refusal::AgentSilent => Unserved::Silent,
+                _ => Unserved::Unreadable,
+            };
+            Some((name, why))
+        });
+        serving.chain(self.never_started().map(|name| (name, Unserved::NoAgent))).collect()
+    }
+
+    /// How many managed nodes there are.
+    #[must_use]
+    pub fn managed_nodes(&self) -> usize {
+        self.nodes.len() + self.never_started().count()
+    }
+
+    fn never_started(&self) -> impl Iterator<Item = &NodeName> {
+        let managed = self.labels.iter().filter(|(_, labels)| is_managed(labels)).map(|(name, _)| name);
+        managed.filter(|name| !self.nodes.contains_key(*name) && !self.shut.contains(*name))
+    }
+
+    /// How many `GpuNodes` have each condition in each status. Those that cannot be read have all as unknown.
+    #[must_use]
+    pub fn condition_counts(&self) -> BTreeMap<(&'static str, &'static str), usize> {
+        let all = Condition::ALL
+            .iter()
+            .flat_map(|kind| ConditionStatus::ALL.map(|status| (*kind, status.as_str())));
+        let mut counts: BTreeMap<_, _> = all.map(|key| (key, 0)).collect();
+        for node in self.nodes.values() {
+            for kind in Condition::ALL {
+                let status = node.status.as_ref().ok().and_then(|status| status.condition(kind));
+                let status = status.map_or(ConditionStatus::Unknown, |condition| condition.status);
+                *counts.entry((kind, status.as_str())).or_default() += 1;
+            }
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+#[path = "standing_tests.rs"]
+mod tests;

@@ -1,0 +1,45 @@
+use super::*;
+use crate::api_stand_in::ApiStandIn;
+use crate::in_force::InForce;
+use crate::term::Term;
+use kerf_core::packing::Terms;
+use kerf_runtime::shutdown::CancellationToken;
+
+#[tokio::test]
+async fn what_is_counted_is_shown_under_its_name() {
+    let standing = Arc::new(Standing::default());
+    let (metrics, registry) = Metrics::new(&standing);
+    let client = ApiStandIn::new().client();
+    let (policies, stop) = (InForce::default(), CancellationToken::new());
+    standing.begin(Term::new(client, metrics.clone(), 1, Terms::default(), policies, stop));
+    metrics.answered(Verb::Bind, Some(Kind::Mig), Outcome::TimedOut, Duration::from_secs(4));
+    metrics.wrote(Write::Conflict);
+    let (created, bound) = (Timestamp::from_second(10).unwrap(), Timestamp::from_second(13).unwrap());
+    let pod = Counted { kind: Some(Kind::Whole), created: Some(created) };
+    let stages = Stages { accepted: Some(Duration::from_secs(2)), ..Stages::default() };
+    metrics.bound(pod, stages, bound);
+    metrics.bound(Counted { created: None, ..pod }, Stages::default(), bound);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    for line in [
+        r#"kerf_extender_requests_total{verb="bind",outcome="timed-out"} 1"#,
+        r#"kerf_extender_request_duration_seconds_sum{verb="bind",kind="mig"} 4.0"#,
+        r#"kerf_extender_request_duration_seconds_bucket{le="4.096",verb="bind",kind="mig"} 1"#,
+        r#"kerf_extender_request_duration_seconds_count{verb="filter",kind="none"} 0"#,
+        r#"kerf_extender_created_to_bound_seconds_sum{kind="whole"} 3.0"#,
+        r#"kerf_extender_created_to_bound_seconds_count{kind="whole"} 1"#,
+        r#"kerf_extender_stage_duration_seconds_sum{stage="accepted",kind="whole"} 2.0"#,
+        r#"kerf_extender_stage_duration_seconds_count{stage="bound",kind="whole"} 0"#,
+        r#"kerf_extender_spec_writes_total{outcome="conflict"} 1"#,
+        r#"kerf_extender_reservations{state="committed"} 0"#,
+        r#"kerf_extender_requests_total{verb="filter",outcome="refused"} 0"#,
+        "kerf_extender_leader 1",
+        r#"kerf_extender_pending_pods{kind="mps",reason="full"} 0"#,
+        r#"kerf_extender_oldest_pending_seconds{kind="mig",reason="quota"} 0.0"#,
+        r#"kerf_extender_unused_room_seconds{kind="mig"} 0.0"#,
+        r#"kerf_gpunode_condition{condition="Uncontested",status="False"} 0"#,
+        "kerf_extender_managed_nodes 0",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
+    }
+}

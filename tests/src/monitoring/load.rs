@@ -1,0 +1,126 @@
+//! Pods and processes that give a cluster's metrics something to say: on MIG instances and on shares, pending, under a quota.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Pod;
+use kerf_core::keys;
+use kerf_nvml_mock::{MockControl, Model, Process};
+
+use crate::cluster::{Cluster, ClusterOptions, NodeSpec, pod, root};
+use crate::random::Random;
+
+/// A policy for the pods' namespace and one for all others, with quotas; they stand before the one that is shipped.
+const POLICY: &str = "apiVersion: kerf.dev/v1alpha1
+kind: GpuPolicy
+metadata: {name: team}
+spec: {extends: default, match: {namespaces: [default]}, quota: {memoryGb: 400, slices: 40}}
+---
+apiVersion: kerf.dev/v1alpha1
+kind: GpuPolicy
+metadata: {name: others}
+spec: {extends: default, quota: {slices: 4}}
+---
+";
+
+/// The first id that no process of this machine has: processes on the simulated GPUs are nobody's here.
+const FIRST_PID: u32 = 1 << 30;
+
+/// The most pods that come and go at a time.
+const MOST: usize = 8;
+
+/// The pods that stay on MIG instances.
+const DETECTORS: [(&str, &str); 2] = [("detector-a", "10Gi"), ("detector-b", "20Gi")];
+
+/// What runs on a cluster.
+#[derive(Debug, Default)]
+pub struct Load {
+    /// Pods that come and go, the oldest first.
+    pods: VecDeque<String>,
+    created: u32,
+}
+
+impl Load {
+    /// A cluster of an H100 in MIG mode and a T4, whose agents look at the GPUs often. `folder` gets the policy.
+    pub fn cluster(folder: &Path) -> anyhow::Result<ClusterOptions> {
+        let node = |name: &str, model| NodeSpec {
+            agent_flags: vec!["--resync=2s".to_owned()],
+            ..NodeSpec::new(name, model, 1)
+        };
+        let mut options = ClusterOptions::new(vec![node("h", Model::H100), node("t", Model::T4)]);
+        options.control_plane.controller_manager = false;
+        options.policy = Some(policy(folder)?);
+        Ok(options)
+    }
+
+    /// Two pods on MIG instances, one on a share, and one that no node has room for.
+    pub async fn create(&self, cluster: &Cluster) -> anyhow::Result<()> {
+        let running = DETECTORS.map(|(name, size)| asking(name, size, "hardware"));
+        for pod in running.into_iter().chain([asking("share", "4Gi", "none")]) {
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            cluster.create(&pod).await?;
+            cluster.running(&name).await?;
+        }
+        cluster.create(&asking("whole", "80Gi", "hardware")).await?;
+        Ok(())
+    }
+
+    /// Creates a pod on an instance or on a share, deletes the oldest where there are many, and changes how busy processes are.
+    pub async fn step(&mut self, cluster: &Cluster, random: &mut Random) -> anyhow::Result<()> {
+        let draw = random.draw() >> 33;
+        let name = format!("job-{}", self.created);
+        let (size, isolation) = if draw.is_multiple_of(3) { ("4Gi", "none") } else { ("10Gi", "hardware") };
+        cluster.create(&asking(&name, size, isolation)).await?;
+        self.created += 1;
+        self.pods.push_back(name);
+        let oldest = if self.pods.len() > MOST { self.pods.pop_front() } else { None };
+        // A pod's processes end before its slice is free.
+        self.run_processes(cluster, 20 + self.created % 30 * 2).await?;
+        if let Some(oldest) = oldest {
+            cluster.delete(&oldest).await?;
+        }
+        Ok(())
+    }
+
+    /// How many pods came and went.
+    #[must_use]
+    pub fn created(&self) -> u32 {
+        self.created
+    }
+
+    /// Lets a process run on each MIG instance that a pod holds, and one on the T4, busy to about `percent`.
+    pub async fn run_processes(&self, cluster: &Cluster, percent: u32) -> anyhow::Result<()> {
+        let [h100, t4] = cluster.nodes() else { anyhow::bail!("not the cluster of this load") };
+        let status = cluster.gpu_node(h100.name()).await?.read_status()?.context("the H100 has no status")?;
+        let lives = |pod: &str| {
+            DETECTORS.iter().any(|(name, _)| *name == pod) || self.pods.iter().any(|name| name == pod)
+        };
+        let held =
+            status.slices.iter().filter(|s| s.holder.as_ref().is_some_and(|holder| lives(&holder.pod)));
+        let held: Vec<&str> = held.filter_map(|slice| Some(slice.device.as_ref()?.as_str())).collect();
+        let gpus = h100.gpus()?;
+        let instances = gpus.gpus.iter().flat_map(|gpu| &gpu.instances);
+        let held = instances.filter(|instance| instance.compute.iter().any(|c| held.contains(&&*c.uuid)));
+        let mut control = MockControl::new();
+        for (number, instance) in (0_u32..).zip(held) {
+            let busy = (percent + 15 * number) % 100;
+            let process =
+                Process::on_instance(FIRST_PID + number, 0, instance.id, 2000 + u64::from(busy) * 60);
+            control = control.process(process.busy(busy));
+        }
+        h100.control(&control)?;
+        t4.control(&MockControl::new().process(Process::on_gpu(FIRST_PID, 0, 500).busy(percent)))
+    }
+}
+
+fn asking(name: &str, size: &str, isolation: &str) -> Pod {
+    pod(name, &[(keys::GPU_MEMORY, size), (keys::ISOLATION, isolation)])
+}
+
+fn policy(folder: &Path) -> anyhow::Result<PathBuf> {
+    let shipped = std::fs::read_to_string(root().join("policies/default.yaml"))?;
+    let path = folder.join("policy.yaml");
+    std::fs::write(&path, format!("{POLICY}{shipped}"))?;
+    Ok(path)
+}

@@ -6,8 +6,8 @@ use anyhow::{Context as _, bail, ensure};
 use kerf_tests::cluster::{Cluster, wait};
 use kerf_tests::monitoring::{Buckets, Dashboard, Load, Prometheus, Scraped, scraped};
 
-use crate::alerts::alerts;
-use crate::documented::{Metrics, compare, documented, told};
+use crate::metrics::alerts::alerts;
+use crate::metrics::documented::{Metrics, compare, documented, told};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 

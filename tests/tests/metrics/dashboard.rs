@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::{Context as _, ensure};
 use kerf_tests::monitoring::Dashboard;
 
-use crate::alerts::alerts;
-use crate::documented::{Metrics, documented};
+use crate::metrics::alerts::alerts;
+use crate::metrics::documented::{Metrics, documented};
 
 /// Labels of the scrape, not of the metric.
 const OF_THE_TARGET: [&str; 3] = ["job", "node", "pod"];

@@ -69,9 +69,9 @@ async fn commands_that_need_an_api_server_alone_run() -> anyhow::Result<()> {
     for page in pages(&root())? {
         for block in page.blocks.iter().filter(|block| block.role == Role::RunOnApiServer) {
             clear(&plane).await?;
-            let place = format!("{}:{}", page.path.display(), block.line);
+            let page_and_line = || format!("{}:{}", page.path.display(), block.line);
             let commands = format!("set -euxo pipefail\n{}", filled_in(&block.text));
-            reader.run(commands).await.with_context(|| place)?;
+            reader.run(commands).await.with_context(page_and_line)?;
         }
     }
     plane.stop().await

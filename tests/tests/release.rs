@@ -150,6 +150,49 @@ fn a_releases_chart_names_the_images_that_are_pushed() {
     assert_eq!(links[0]["url"], "https://github.com/owner/repo/tree/v1.2.3/docs");
 }
 
+/// The step's own script, on archives of every platform that the workflow builds for.
+#[test]
+fn krews_manifest_names_every_archive_with_its_checksum() {
+    let (_, release) = workflows().into_iter().find(|(name, _)| name == "release.yml").unwrap();
+    let build = release["jobs"]["build"]["steps"].as_array().unwrap();
+    let script =
+        build.iter().find(|step| step["name"] == "krew's manifest").unwrap()["run"].as_str().unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    let path = |name: &str| copy.path().join(name);
+    fs::create_dir_all(path("deploy/krew")).unwrap();
+    fs::create_dir(path("dist")).unwrap();
+    fs::copy(root().join("deploy/krew/kerf.yaml"), path("deploy/krew/kerf.yaml")).unwrap();
+    let mut built = Vec::new();
+    for (job, system) in [("programs", "linux"), ("darwin", "darwin")] {
+        for made in release["jobs"][job]["strategy"]["matrix"]["include"].as_array().unwrap() {
+            let name = format!("kubectl-kerf-{system}-{}", made["arch"].as_str().unwrap());
+            fs::write(path(&format!("dist/{name}.tar.gz")), &name).unwrap();
+            built.push((system, made["arch"].as_str().unwrap(), name));
+        }
+    }
+    let output = Command::new("bash")
+        .args(["-eo", "pipefail", "-c", script])
+        .envs([("VERSION", "1.2.3"), ("HOME_PAGE", "https://github.com/owner/repo")])
+        .current_dir(copy.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let plugin: Value = serde_saphyr::from_str(&fs::read_to_string(path("dist/kerf.yaml")).unwrap()).unwrap();
+    assert_eq!(plugin["spec"]["version"], "v1.2.3");
+    let platforms = plugin["spec"]["platforms"].as_array().unwrap();
+    assert_eq!(platforms.len(), built.len());
+    for (system, arch, name) in built {
+        let selector = serde_json::json!({"os": system, "arch": arch});
+        let platform = platforms.iter().find(|one| one["selector"]["matchLabels"] == selector).expect(&name);
+        let archive = format!("https://github.com/owner/repo/releases/download/v1.2.3/{name}.tar.gz");
+        assert_eq!(platform["uri"], archive);
+        let sum = Command::new("sha256sum").arg(path(&format!("dist/{name}.tar.gz"))).output().unwrap();
+        let sum = String::from_utf8(sum.stdout).unwrap();
+        assert_eq!(platform["sha256"], sum.split_whitespace().next().unwrap());
+        assert_eq!(platform["bin"], "kubectl-kerf");
+    }
+}
+
 /// The release's notes are a section of it.
 #[test]
 fn the_changelog_has_a_section_for_what_comes_and_dates_for_what_came() {

@@ -5,6 +5,7 @@ mod bench;
 mod build;
 mod cargo;
 mod chart_values;
+mod cross;
 mod gpu;
 mod images;
 mod manifests;

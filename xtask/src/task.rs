@@ -6,7 +6,7 @@ use crate::gpu::Gpu;
 use crate::test::Part;
 use crate::tools::Purpose;
 use crate::workspace::Workspace;
-use crate::{bench, build, cargo, images, manifests, test, tools};
+use crate::{bench, build, cargo, cross, images, manifests, test, tools};
 
 /// Tasks of the kerf workspace.
 #[derive(Debug, Parser)]
@@ -54,6 +54,9 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Build kerf's programs for processors and systems that this machine is not: Linux on arm64, and the command line for
+    /// macOS. What cannot be had here is said to be not run.
+    Cross,
     /// Make bundles that bring up a whole node on a machine with a GPU.
     #[command(subcommand)]
     Gpu(Gpu),
@@ -73,6 +76,7 @@ impl Xtask {
             Task::Test { part } => test::run(&workspace, part),
             Task::Bench { arguments } => bench::run(&workspace, &arguments),
             Task::Images { arguments } => images::run(&workspace, &arguments),
+            Task::Cross => cross::run(&workspace),
             Task::Gpu(gpu) => gpu.run(&workspace),
         }
     }

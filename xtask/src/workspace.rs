@@ -60,6 +60,11 @@ impl Workspace {
         self.target.join("images")
     }
 
+    /// Where programs for other machines are built.
+    pub fn cross(&self) -> PathBuf {
+        self.target.join("cross")
+    }
+
     /// Where the sources are copied to whose checks are removed.
     pub fn forging(&self) -> PathBuf {
         self.target.join("forging")

@@ -260,7 +260,7 @@ mod tests {
         let configuration = configuration(&[agent], Buckets::Native).unwrap();
         let jobs = configuration["scrape_configs"].as_array().unwrap();
         let names: Vec<&Value> = jobs.iter().map(|job| &job["job_name"]).collect();
-        assert_eq!(names, ["kerf-webhook", "kerf-extender", "kerf-node-agent"]);
+        assert_eq!(names, ["kerf-webhook", "kerf-extender", "kerf-node-agent", "kerf-scheduler"]);
         assert_eq!(jobs[2]["honor_labels"], true);
         assert_eq!(jobs[2]["static_configs"][0]["labels"]["node"], "h");
         assert_eq!(jobs[0]["static_configs"], json!([]));

@@ -67,7 +67,11 @@ fn manifests(folder: &Path, found: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the manifests of `deploy/examples` and `docs` name, and the manifests of the pages there and of `README.md`.
+/// What Helm prints after an installation.
+const NOTES: &str = "deploy/chart/templates/NOTES.txt";
+
+/// The images that the manifests of `deploy/examples` and `docs` name, the manifests in the pages there and in `README.md`, and the
+/// commands in the chart's notes.
 fn uses() -> anyhow::Result<BTreeSet<Use>> {
     let (root, mut paths, mut uses) = (root(), Vec::new(), BTreeSet::new());
     for folder in ["deploy/examples", "docs"] {
@@ -84,6 +88,9 @@ fn uses() -> anyhow::Result<BTreeSet<Use>> {
             of_text(&block.text, &page.path, &mut uses)?;
         }
     }
+    let notes = std::fs::read_to_string(root.join(NOTES))?;
+    let named = notes.split_whitespace().filter_map(|word| word.strip_prefix("--image="));
+    uses.extend(named.map(|image| (image.to_owned(), NOTES.to_owned())));
     Ok(uses)
 }
 

@@ -61,14 +61,15 @@ securityContext: {{ toJson . }}
 {{- end }}
 {{- end }}
 
-{{/* The image. The scheduler's is of the cluster's version, without what clouds and distributions add to it. */}}
+{{/* The image. The scheduler's is of the cluster's version, without what clouds and distributions add to it. Argo CD before 3.4 passes
+     major and minor alone; the patch is 0 then. */}}
 {{- define "kerf.image" -}}
 {{- $root := index . 0 }}{{ $image := (index . 2).image }}
 {{- $registry := $image.registry | default $root.Values.image.registry }}
 {{- with $root.Values.global.imageRegistry }}{{ $registry = regexReplaceAll "^[^/]*" $registry . }}{{ end }}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}
 {{- if $image.tag }}:{{ $image.tag }}
-{{- else if eq (index . 1) "scheduler" }}:{{ regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" $root.Capabilities.KubeVersion.Version }}
+{{- else if eq (index . 1) "scheduler" }}:{{ with semver $root.Capabilities.KubeVersion.Version }}v{{ .Major }}.{{ .Minor }}.{{ .Patch }}{{ end }}
 {{- else }}:{{ $root.Values.image.tag | default $root.Chart.AppVersion }}
 {{- end }}
 {{- with $image.digest }}@{{ . }}{{ end }}

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kerf_tests::chart::{by_name, template_with};
+use kerf_tests::chart::{by_name, template, template_with};
+use kerf_tests::cluster::root;
 use serde_json::{Value, json};
 
 const API: &str = "rbac.authorization.k8s.io/v1";
@@ -98,4 +99,36 @@ fn the_extender_has_the_rights_of_what_is_turned_on_and_no_others() {
         assert_eq!(set.difference(&none).collect::<Vec<_>>(), added);
         assert!(none.is_subset(&set));
     }
+}
+
+/// `OpenShift` admits the pods of user 65532 by a constraint that their accounts are bound to: lasting ones by the component, the
+/// test's by the chart.
+#[test]
+fn openshift_admits_each_pod_that_runs_as_the_user_of_its_image() {
+    const NONROOT: &str = "system:openshift:scc:nonroot-v2";
+    let elsewhere = by_name(&template("kerf-system", &[]).unwrap()).unwrap();
+    let openshift = template("kerf-system", &["--api-versions", "security.openshift.io/v1"]).unwrap();
+    let openshift = by_name(&openshift).unwrap();
+    let added: Vec<&String> = openshift.keys().filter(|name| !elsewhere.contains_key(*name)).collect();
+    let name = format!("{API} RoleBinding kerf-test-nonroot");
+    assert_eq!(added, [&name]);
+    let by_chart = &openshift[&name];
+    assert_eq!(by_chart["metadata"]["annotations"]["helm.sh/hook"], "test");
+
+    let text = std::fs::read_to_string(root().join("deploy/components/openshift/programs.yaml")).unwrap();
+    let by_component: Value = serde_saphyr::from_str(&text).unwrap();
+    let mut bound = BTreeSet::new();
+    for binding in [by_chart, &by_component] {
+        assert_eq!(binding["roleRef"]["name"], NONROOT);
+        for subject in binding["subjects"].as_array().unwrap() {
+            assert_eq!(subject["namespace"], "kerf-system");
+            bound.insert(subject["name"].as_str().unwrap());
+        }
+    }
+    let pods = openshift.values().filter_map(|object| {
+        let place = if object["kind"] == "Pod" { "/spec" } else { "/spec/template/spec" };
+        object.pointer(place).filter(|pod| pod["securityContext"]["runAsUser"] == 65532)
+    });
+    let run: BTreeSet<&str> = pods.map(|pod| pod["serviceAccountName"].as_str().unwrap()).collect();
+    assert_eq!(run, bound);
 }

@@ -188,6 +188,19 @@ fn a_wrong_value_is_refused_and_named() {
             "webhook.hostNetwork=true,extender.hostNetwork=true",
             "extender.adminPort: in the host's network the webhook has this port too; set extender.adminPort=9091",
         ),
+        ("monitoring.rules.runbookUrl=", "at '/monitoring/rules/runbookUrl': '' does not match pattern"),
+        (
+            "monitoring.rules.runbookUrl=a#b",
+            "at '/monitoring/rules/runbookUrl': 'a#b' does not match pattern",
+        ),
+        (
+            "monitoring.rules.pendingSeconds=4h",
+            "at '/monitoring/rules/pendingSeconds': got string, want integer",
+        ),
+        (
+            "monitoring.rules.pendingSeconds=59",
+            "at '/monitoring/rules/pendingSeconds': minimum: got 59, want 60",
+        ),
         // What cannot be looked up without a cluster must be set.
         (
             "scheduler.mode=main",
@@ -260,11 +273,62 @@ fn the_extender_may_have_an_address_of_ipv6() {
 
 #[test]
 fn the_scheduler_is_of_the_clusters_version() {
-    for (cluster, image) in
-        [("v1.33.4-gke.1036000", "v1.33.4"), ("v1.35.1+k3s1", "v1.35.1"), ("v1.37.2", "v1.37.2")]
-    {
+    let versions = [
+        ("v1.33.4-gke.1036000", "v1.33.4"),
+        ("v1.35.1+k3s1", "v1.35.1"),
+        ("v1.37.2", "v1.37.2"),
+        // As Argo CD before 3.4 passes it.
+        ("1.34", "v1.34.0"),
+        ("v1.34", "v1.34.0"),
+    ];
+    for (cluster, image) in versions {
         let yaml = helm(&["template", "kerf", &folder(), "--kube-version", cluster]).unwrap();
         assert!(yaml.contains(&format!("image: registry.k8s.io/kube-scheduler:{image}\n")), "{cluster}");
+    }
+}
+
+/// Helm's own default would become the scheduler's version.
+#[test]
+fn without_a_cluster_the_schedulers_version_must_be_given() {
+    let chart = folder();
+    let render = |arguments: &[&str]| helm(&[&["template", "kerf", &chart][..], arguments].concat());
+    let expected = "scheduler.image.tag: the second kube-scheduler has the cluster's version";
+    let missing: [&[&str]; 3] = [&[], &["--kube-version", "v1.36.0"], &["--set", "preflight=never"]];
+    for arguments in missing {
+        let refused = render(arguments).err().map(|error| error.to_string());
+        assert!(refused.as_ref().is_some_and(|text| text.contains(expected)), "{arguments:?}: {refused:?}");
+    }
+    let digest = format!("scheduler.image.digest=sha256:{}", "ab".repeat(32));
+    let given: [&[&str]; 6] = [
+        &["--set", "scheduler.image.tag=v1.36.0"],
+        &["--set", &digest],
+        &["--kube-version", "v1.36.4"],
+        &["--kube-version", "1.36"],
+        // As Argo CD passes what a cluster of this version has.
+        &["--kube-version", "v1.36.0", "--api-versions", "v1,v1/Pod,apps/v1,apps/v1/Deployment"],
+        &["--set", "scheduler.mode=main,extender.clusterIP=10.96.0.77"],
+    ];
+    for arguments in given {
+        let made = render(arguments).map(drop);
+        assert!(made.is_ok(), "{arguments:?}: {made:?}");
+    }
+}
+
+/// Without a cluster; `chart_cluster.rs` has one.
+#[test]
+fn preflight_decides_what_is_looked_up() {
+    let by_default = template("kerf-system", &[]).unwrap();
+    for (preflight, is_rendered) in [("auto", true), ("never", true), ("required", false)] {
+        let made = template("kerf-system", &["--set", &format!("preflight={preflight}")]);
+        assert_eq!(made.is_ok(), is_rendered, "{preflight}");
+        assert!(made.is_err() || made.unwrap() == by_default, "{preflight} changes what is installed");
+    }
+    for preflight in ["auto", "never", "required"] {
+        let values = format!("preflight={preflight},scheduler.mode=main");
+        assert!(
+            template("kerf-system", &["--set", &values]).is_err(),
+            "{preflight}: no address is looked up"
+        );
     }
 }
 

@@ -424,6 +424,22 @@ fn monitoring() -> Vec<Row> {
             monitor,
             "/spec/podMetricsEndpoints/0/scrapeTimeout",
         ),
+        is(
+            'a',
+            "monitoring.rules.runbookUrl",
+            json!("https://example.com/runbooks"),
+            rules,
+            "/spec/groups/0/rules/0/annotations/runbook_url",
+            json!("https://example.com/runbooks#kerfwebhookdown"),
+        ),
+        has(
+            'a',
+            "monitoring.rules.pendingSeconds",
+            json!(3600),
+            rules,
+            "/spec/groups/2/rules/0",
+            "kerf_extender_oldest_pending_seconds{reason=\\\"full\\\"}) > 3600\"",
+        ),
     ]);
     rows
 }

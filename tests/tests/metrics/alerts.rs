@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use kerf_tests::binaries;
+use kerf_tests::chart::{by_name, template_with};
 use kerf_tests::cluster::root;
 use kerf_tests::docs::pages;
 use serde_json::{Map, Value, json};
@@ -22,6 +23,15 @@ fn shipped() -> anyhow::Result<Value> {
     let text = std::fs::read_to_string(root().join("deploy/monitoring/rules.yaml"))?;
     let rule: Value = serde_saphyr::from_str(&text)?;
     Ok(rule["spec"].clone())
+}
+
+/// The chart's rules with these values of `monitoring.rules`.
+fn by_chart(values: &Value) -> anyhow::Result<Value> {
+    let mut rules = values.clone();
+    rules["enabled"] = json!(true);
+    let made = by_name(&template_with("kerf-system", &json!({"monitoring": {"rules": rules}}))?)?;
+    let rules = made.get("monitoring.coreos.com/v1 PrometheusRule kerf").context("the chart has no rules")?;
+    Ok(rules["spec"].clone())
 }
 
 fn name(alert: &Value) -> &str {
@@ -66,6 +76,41 @@ fn with_texts(mut tests: Value) -> anyhow::Result<Value> {
 fn plain(texts: &Value) -> Map<String, Value> {
     let texts = texts.as_object().cloned().unwrap_or_default();
     texts.into_iter().filter(|(_, text)| text.as_str().is_some_and(|text| !text.contains("{{"))).collect()
+}
+
+/// What the chart's values change is what they name.
+#[test]
+fn the_chart_has_the_same_rules_but_for_the_address_and_the_limit() -> anyhow::Result<()> {
+    const PAGE: &str = "https://git.example.com/kerf/docs/runbooks.md";
+    let (shipped, folder) = (shipped()?, tempfile::tempdir()?);
+    ensure!(by_chart(&json!({}))? == shipped, "the chart's rules are not those of deploy/monitoring");
+    let changed = by_chart(&json!({"runbookUrl": PAGE, "pendingSeconds": 90_000}))?;
+    let text = changed.to_string().replace("> 90000", "> 14400");
+    let text = text.replace(&format!("{PAGE}#"), "docs/runbooks.md#");
+    ensure!(serde_json::from_str::<Value>(&text)? == shipped, "another rule changed");
+    let texts = changed.to_string();
+    assert_eq!(texts.matches("> 90000").count(), 1);
+    assert_eq!(texts.matches(&format!("{PAGE}#kerf")).count(), alerts()?.len());
+    let rules = folder.path().join("rules.yaml");
+    std::fs::write(&rules, texts)?;
+    let promtool = binaries::monitoring_tool("promtool")?;
+    let output = Command::new(promtool).args(["check", "rules"]).arg(&rules).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// A text with a number in it is right for 1 and for 2: the number stands behind a colon, or has a unit.
+#[test]
+fn texts_with_a_number_are_right_for_any_number() -> anyhow::Result<()> {
+    for alert in alerts()? {
+        for text in ["summary", "description"].map(|text| alert["annotations"][text].clone()) {
+            let text = text.as_str().unwrap_or_default();
+            let rest = text.replace("{{ $value | humanizeDuration }}", "");
+            let rest = rest.strip_suffix(": {{ $value }}").unwrap_or(&rest);
+            ensure!(!rest.contains("$value"), "{}: {text}", name(&alert));
+        }
+    }
+    Ok(())
 }
 
 /// A test that nothing fires is worth nothing without one in which it does.

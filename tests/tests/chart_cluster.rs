@@ -497,6 +497,29 @@ async fn other_address(plane: &ControlPlane) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What Helm says of the namespace, which refuses the agent's pods, with each value of `preflight`.
+async fn preflight(plane: &ControlPlane) -> anyhow::Result<()> {
+    let chart = folder();
+    for (value, is_refused) in [("auto", true), ("required", true), ("never", false)] {
+        let set = format!("preflight={value}");
+        let install = ["install", "kerf", &chart, "-n", NAMESPACE, "--dry-run=server", "--set", &set];
+        let answer = said(&helm_on(plane, &install).await?);
+        match answer {
+            Err(error) => {
+                let text = error.to_string();
+                ensure!(is_refused && text.contains("enforces PodSecurity \"baseline\""), "{value}: {text}");
+            }
+            Ok(notes) => {
+                ensure!(
+                    !is_refused && notes.contains("Helm has not looked at the cluster."),
+                    "{value}: {notes}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
 /// An older chart, whose CRD has no short name; and before it one that is refused, of which nothing is left.
 async fn first_install(plane: &ControlPlane) -> anyhow::Result<String> {
     plane.create_namespace(NAMESPACE).await?;
@@ -506,6 +529,7 @@ async fn first_install(plane: &ControlPlane) -> anyhow::Result<String> {
     ensure!(refused.contains("enforces PodSecurity \"baseline\""), "{refused}");
     let remedy = format!("kubectl label namespace {NAMESPACE} {label}=privileged --overwrite");
     ensure!(refused.contains(&remedy), "{refused}");
+    preflight(plane).await?;
     ensure!(!exists(plane, &["crd", "gpunodes.kerf.dev"]).await?, "something was installed");
     plane.kubectl(&["label", "namespace", NAMESPACE, &format!("{label}=privileged"), "--overwrite"]).await?;
 

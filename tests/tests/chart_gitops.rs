@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use http::Request;
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_tests::chart::{by_name, name_of, template_with};
 use kerf_tests::cluster::{BareCluster, BareOptions, NAMESPACE, NodeSpec, pod, root, wait};
-use kerf_tests::control_plane::ControlPlane;
+use kerf_tests::control_plane::{Authority, ControlPlane};
 use kerf_tests::docs::pages;
+use kerf_tests::openapi::crds;
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
@@ -172,6 +175,61 @@ async fn what_runs_is_what_git_says_and_nothing_is_ignored() -> anyhow::Result<(
     plane.kubectl(&by_hand).await?;
     let found = drift(plane, &without_hooks(&template_with(NAMESPACE, &of_git)?)?).await?;
     ensure!(found.len() == 2 && found[0].contains("spec.replicas is 2 in Git, and 1"), "{found:?}");
+    cluster.stop().await
+}
+
+/// What cert-manager makes of the chart's Certificate: the Secret, and the authority in the webhook's configuration by its ca-injector.
+async fn play_cert_manager(plane: &ControlPlane) -> anyhow::Result<()> {
+    let authority = Authority::new("cert-manager")?;
+    let pair = authority.server(&[&format!("kerf-webhook.{NAMESPACE}.svc")])?;
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": {"name": "kerf-webhook-cert-manager", "namespace": NAMESPACE},
+        "stringData": {"ca.crt": authority.pem(), "tls.crt": pair.certificate, "tls.key": pair.key},
+    });
+    plane.apply(&secret.to_string()).await?;
+    let bundle = BASE64_STANDARD.encode(authority.pem());
+    let injected = [0, 1].map(|number| {
+        json!({"op": "add", "path": format!("/webhooks/{number}/clientConfig/caBundle"), "value": bundle})
+    });
+    let patch = json!(injected).to_string();
+    let object = ["patch", "mutatingwebhookconfiguration", "kerf", "--type=json", "--patch", &patch];
+    plane.kubectl(&[&object[..], &["--field-manager=cert-manager-cainjector"]].concat()).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cert_manager_writes_is_no_difference() -> anyhow::Result<()> {
+    let nodes = vec![NodeSpec::without_gpus("cpu"), NodeSpec::new("h100", Model::H100, 1).left_to_kerf()];
+    let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
+    let plane = cluster.plane();
+    let definitions = crds()?.join("cert-manager").display().to_string();
+    plane.kubectl(&["apply", "--server-side", "--recursive", "-f", &definitions]).await?;
+    plane.definitions_established().await?;
+    plane.create_namespace(NAMESPACE).await?;
+    let mut values =
+        shown("application.yaml", "Application")?["spec"]["source"]["helm"]["valuesObject"].clone();
+    values["webhook"]["certificates"] = json!("cert-manager");
+    let render = || without_hooks(&template_with(NAMESPACE, &values)?);
+    apply(plane, &render()?, &[]).await?;
+    play_cert_manager(plane).await?;
+    cluster.kerf_is_up(1, PATIENCE).await?;
+    cluster.pods().create(&pod("first", &[(keys::GPU_MEMORY, "10Gi")])).await?;
+    cluster.pods().running("first").await?;
+    let bundles = [
+        "get",
+        "mutatingwebhookconfiguration",
+        "kerf",
+        "-o",
+        "jsonpath={.webhooks[*].clientConfig.caBundle}",
+    ];
+    let before = plane.kubectl(&bundles).await?;
+    let found = drift(plane, &render()?).await?;
+    ensure!(found.is_empty(), "{}", found.join("\n"));
+    // A sync does not take the authority away either.
+    apply(plane, &render()?, &[]).await?;
+    ensure!(before.split_whitespace().count() == 2, "no authority was injected: {before}");
+    ensure!(plane.kubectl(&bundles).await? == before, "a sync changed what cert-manager injected");
     cluster.stop().await
 }
 

@@ -6,3 +6,4 @@ mod images;
 mod links;
 mod manifests;
 mod reader;
+mod untested;

@@ -3,26 +3,44 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use kerf_tests::cluster::{Cluster, wait};
+use kerf_core::keys;
+use kerf_nvml_mock::{Fault, MockControl, NvmlCode};
+use kerf_tests::cluster::{Cluster, pod, wait};
 use kerf_tests::monitoring::{Buckets, Dashboard, Load, Prometheus, Scraped, scraped};
+use serde_json::json;
 
 use crate::metrics::alerts::alerts;
 use crate::metrics::documented::{Metrics, compare, documented, told};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Queries that a healthy cluster answers with nothing, by their panels, and why.
-const UNANSWERED: [(&str, &str); 4] = [
+/// Panels whose first query a healthy cluster answers with nothing, and why. [`trouble`] gives each of them an answer.
+const OF_TROUBLE: [(&str, &str); 4] = [
     ("Conditions that do not hold", "they all hold"),
     ("Nodes not served", "every node is served"),
     ("Nodes by the layout of NVIDIA's device plugin", "no node has a layout"),
-    ("Errors by NVML's code, and rejected pods", "the first of its queries: no call has failed"),
+    ("Errors by NVML's code, and rejected pods", "no call has failed"),
 ];
+
+/// A layout for nodes that NVIDIA's device plugin serves. No node is one of them before there is trouble.
+const LAYOUT: &str = "
+---
+apiVersion: kerf.dev/v1alpha1
+kind: GpuNodePolicy
+metadata: {name: in-two}
+spec:
+  match: {labels: {kerf.dev/layout: in-two}}
+  plugin: {timeSlicing: {replicas: 2}}
+";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prometheus_answers_every_query_of_the_dashboard() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
-    let mut cluster = Cluster::start(Load::cluster(folder.path())?, |_| ()).await?;
+    let options = Load::cluster(folder.path())?;
+    let policy = options.policy.as_ref().context("the load has a policy")?;
+    let policies = std::fs::read_to_string(policy)?;
+    std::fs::write(policy, policies + LAYOUT)?;
+    let mut cluster = Cluster::start(options, |_| ()).await?;
     let targets = scraped(&mut cluster)?;
     // Before the pods: a rate needs a value before the first.
     let [classic, native] = [("classic", Buckets::Classic), ("native", Buckets::Native)];
@@ -33,12 +51,17 @@ async fn prometheus_answers_every_query_of_the_dashboard() -> anyhow::Result<()>
     load.run_processes(&cluster, 40).await?;
     the_programs_tell_what_the_documentation_says(&targets).await?;
     for prometheus in [&classic, &native] {
-        wait(TIMEOUT, "each query to be answered", async || every_query_is_answered(prometheus).await)
-            .await?;
+        let answered = async || is_answered(prometheus, State::Healthy).await;
+        wait(TIMEOUT, "each query to be answered", answered).await?;
         nothing_fires(prometheus).await?;
     }
     both_kinds_of_buckets_agree(&classic, &native).await?;
     labels_are_those_of_the_pods_and_nodes(&native).await?;
+    trouble(&cluster).await?;
+    for prometheus in [&classic, &native] {
+        let answered = async || is_answered(prometheus, State::InTrouble).await;
+        wait(TIMEOUT, "the queries about trouble to be answered", answered).await?;
+    }
     classic.stop()?;
     native.stop()?;
     cluster.stop().await
@@ -57,20 +80,61 @@ async fn the_programs_tell_what_the_documentation_says(targets: &[Scraped]) -> a
     wait(TIMEOUT, "each metric that is documented", whole).await
 }
 
-/// Each query of the dashboard has a number for an answer, but for those that are excused.
-async fn every_query_is_answered(prometheus: &Prometheus) -> anyhow::Result<bool> {
+/// How the cluster is when Prometheus is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Healthy,
+    InTrouble,
+}
+
+/// A managed node without an agent, a node whose layout is not applied since it names no GPUs, a lost GPU, by which a condition of its
+/// GpuNode does not hold, and a GPU on which no instance can be created.
+async fn trouble(cluster: &Cluster) -> anyhow::Result<()> {
+    let labels = [
+        ("no-agent", json!({"kerf.dev/managed": "true"})),
+        ("layout", json!({"kerf.dev/layout": "in-two", "nvidia.com/gpu.present": "true"})),
+    ];
+    for (name, labels) in labels {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
+        cluster.plane().apply(&node.to_string()).await?;
+    }
+    let [h100, t4] = cluster.nodes() else { bail!("not the cluster of this load") };
+    t4.control(&MockControl::new().fault(Fault::gpu_lost(0)))?;
+    let full = Fault::new("nvmlDeviceCreateGpuInstanceWithPlacement", NvmlCode::INSUFFICIENT_RESOURCES);
+    h100.control(&MockControl::new().fault(full))?;
+    cluster.create(&pod("refused", &[(keys::GPU_MEMORY, "10Gi"), (keys::ISOLATION, "hardware")])).await?;
+    Ok(())
+}
+
+/// Each query of a healthy cluster has a number for an answer, but for those about trouble; in trouble these have one too. A lost GPU
+/// takes its own numbers away, so the others are not asked again.
+async fn is_answered(prometheus: &Prometheus, state: State) -> anyhow::Result<bool> {
     let dashboard = Dashboard::read()?;
     for panel in dashboard.asking() {
-        let excuse = UNANSWERED.iter().find(|(title, _)| *title == panel.title);
+        let is_of_trouble = OF_TROUBLE.iter().any(|(title, _)| *title == panel.title);
+        if state == State::InTrouble && !is_of_trouble {
+            continue;
+        }
         for (number, target) in panel.targets.iter().enumerate() {
             let answer = prometheus.query(&dashboard.for_all(&target.expr)).await?;
-            let is_answered = answer.iter().any(|series| !series.values.is_empty());
-            if !is_answered && (excuse.is_none() || number > 0) {
+            let has_number = answer.iter().any(|series| !series.values.is_empty());
+            let may_be_empty = state == State::Healthy && is_of_trouble && number == 0;
+            if !has_number && !may_be_empty {
                 bail!("{}: {} has no answer", panel.title, target.expr);
             }
         }
     }
     Ok(true)
+}
+
+/// Each panel about trouble is one of the dashboard's.
+#[test]
+fn panels_about_trouble_exist() -> anyhow::Result<()> {
+    let dashboard = Dashboard::read()?;
+    for (title, why) in OF_TROUBLE {
+        ensure!(dashboard.asking().any(|panel| panel.title == title), "there is no panel {title} ({why})");
+    }
+    Ok(())
 }
 
 /// On a healthy cluster no alert has anything to say. Those that compare a number with a limit could do so wrongly.

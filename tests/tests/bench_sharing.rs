@@ -9,6 +9,7 @@ use anyhow::{Context as _, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kerf_cli::bench::{NeighbourResults, ProfileResults, Results, Technology};
+use kerf_core::inventory::NodeInventory;
 use kerf_nvml_mock::{MigMode, MockConfig, Model};
 use kerf_tests::binaries;
 use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, root, wait};
@@ -112,7 +113,12 @@ async fn nothing_left(cluster: &Cluster) -> anyhow::Result<()> {
         (deployments, config_maps, pods) == (0, 0, 0),
         "{deployments} deployments, {config_maps} config maps and {pods} pods are left"
     );
-    Ok(())
+    wait(PATIENCE, "the slices to be given back", async || {
+        let object = cluster.gpu_node("b").await?;
+        let inventory = NodeInventory::of(&object.read_spec()?, &object.read_status()?.unwrap_or_default());
+        Ok(inventory.gpus.iter().all(|gpu| gpu.taken().next().is_none()))
+    })
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

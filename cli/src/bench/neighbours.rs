@@ -32,7 +32,7 @@ async fn measure_all(args: &NeighboursArgs) -> anyhow::Result<()> {
     let cluster = Cluster::connect(&args.run).await?;
     let free = plan::free(&cluster.nodes().await?, args.run.gpu.as_deref())?;
     let target = free.into_iter().find(|target| target.gpu.kinds.contains(&Kind::Mig)).context(
-        "no free GPU is cut by MIG now; turn MIG mode on (nvidia-smi -mig 1, or `modeChange` in the node's policy), and see that the node's policy allows mig",
+        "no free GPU is cut by MIG now; wait until one is free (kubectl kerf nodes shows who holds them), or turn MIG mode on (nvidia-smi -mig 1, or `modeChange` in the node's policy) and see that the node's policy allows mig",
     )?;
     let profiles = profiles(&args.profiles, &target)?;
     let mut results = NeighbourResults {

@@ -16,7 +16,7 @@ use kube::Api;
 use kube::api::ListParams;
 
 /// The pages whose commands run, in the order in which somebody reads them: the first installs kerf.
-const IN_ORDER: [&str; 13] = [
+const IN_ORDER: [&str; 14] = [
     "docs/start.md",
     "README.md",
     "docs/install.md",
@@ -29,6 +29,7 @@ const IN_ORDER: [&str; 13] = [
     "docs/moving/from-kai.md",
     "docs/moving/from-time-slicing.md",
     "docs/troubleshooting.md",
+    "docs/runbooks.md",
     "docs/sharing.md",
 ];
 
@@ -67,6 +68,8 @@ async fn the_commands_of_the_documentation_run_and_its_manifests_are_taken() -> 
     let nodes = vec![NodeSpec::without_gpus("cpu"), h100.with_gpu_taint()];
     let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
     cluster.plane().apply(RUNTIME_CLASS).await?;
+    // Where the operator puts the driver, by `driverRoot` in deploy/values/gpu-operator.yaml.
+    std::fs::create_dir_all(cluster.node("h100")?.kubelet().locate(Path::new("/run/nvidia/driver")))?;
     let reader = Reader::of(cluster.plane())?;
     let pages = pages(&root())?;
     for role in [Role::Run, Role::RunAtTheEnd] {

@@ -321,7 +321,9 @@ fn preflight_decides_what_is_looked_up() {
     for (preflight, is_rendered) in [("auto", true), ("never", true), ("required", false)] {
         let made = template("kerf-system", &["--set", &format!("preflight={preflight}")]);
         assert_eq!(made.is_ok(), is_rendered, "{preflight}");
-        assert!(made.is_err() || made.unwrap() == by_default, "{preflight} changes what is installed");
+        if let Ok(made) = made {
+            assert!(made == by_default, "{preflight} changes what is installed");
+        }
     }
     for preflight in ["auto", "never", "required"] {
         let values = format!("preflight={preflight},scheduler.mode=main");

@@ -277,7 +277,7 @@ fn the_scheduler_is_of_the_clusters_version() {
         ("v1.33.4-gke.1036000", "v1.33.4"),
         ("v1.35.1+k3s1", "v1.35.1"),
         ("v1.37.2", "v1.37.2"),
-        // As Argo CD before 3.4 passes it.
+        // As Argo CD 3.3 passes it.
         ("1.34", "v1.34.0"),
         ("v1.34", "v1.34.0"),
     ];

@@ -61,8 +61,8 @@ securityContext: {{ toJson . }}
 {{- end }}
 {{- end }}
 
-{{/* The image. The scheduler's is of the cluster's version, without what clouds and distributions add to it. Argo CD before 3.4 passes
-     major and minor alone; the patch is 0 then. */}}
+{{/* The image. The scheduler's is of the cluster's version, without what clouds and distributions add to it. Argo CD 3.3 passes major
+     and minor alone; the patch is 0 then. */}}
 {{- define "kerf.image" -}}
 {{- $root := index . 0 }}{{ $image := (index . 2).image }}
 {{- $registry := $image.registry | default $root.Values.image.registry }}

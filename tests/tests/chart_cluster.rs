@@ -511,7 +511,7 @@ async fn preflight(plane: &ControlPlane) -> anyhow::Result<()> {
             }
             Ok(notes) => {
                 ensure!(
-                    !is_refused && notes.contains("Helm has not looked at the cluster."),
+                    !is_refused && notes.contains("Helm did not read the cluster."),
                     "{value}: {notes}"
                 );
             }

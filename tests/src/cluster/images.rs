@@ -11,7 +11,7 @@ use crate::mps::MpsStandIn;
 const LIBRARIES: &str = "/opt/image/lib";
 const NVML_FILES: &str = "/opt/image/nvml";
 
-/// kerf's own images and kube-scheduler's. The agent sees the GPUs of the node with these files, and stand-ins for the
+/// kerf's own images, kube-scheduler's, and one that ends by itself. The agent sees the GPUs of the node with these files, and stand-ins for the
 /// driver's programs, as NVIDIA's container runtime would give it the driver's.
 pub fn kerf_images(gpus: &MockFiles) -> anyhow::Result<Images> {
     let mut images = Images::default();
@@ -29,6 +29,8 @@ pub fn kerf_images(gpus: &MockFiles) -> anyhow::Result<Images> {
     images.add("kerf-cli", Image::running(binaries::ours("kerf")?));
     let scheduler = Image::running(binaries::tool("kube-scheduler")?);
     images.add("kube-scheduler", scheduler.with_wildcards(&["--bind-address=0.0.0.0"]));
+    // NVIDIA's sample, which computes for a moment and ends.
+    images.add("cuda-sample", Image::running("/bin/true"));
     Ok(images)
 }
 

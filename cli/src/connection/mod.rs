@@ -14,11 +14,11 @@ pub use question::Connected;
 pub use trouble::Trouble;
 
 use crate::completion::values;
-use crate::duration;
 use clap::Args as ClapArgs;
 use clap_complete::ArgValueCandidates;
 use http::Uri;
 use kerf_runtime::args::ClientArgs;
+use kerf_runtime::duration;
 use kube::config::{Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use std::path::PathBuf;

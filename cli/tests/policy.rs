@@ -117,6 +117,10 @@ fn the_schemas_that_lie_in_policies_are_those_of_the_types() {
         let path = root().join(format!("policies/schema/{kind}.json"));
         let lies = std::fs::read_to_string(&path).unwrap_or_default();
         assert_eq!(lies, made, "make it anew: kerf policy schema {kind} > {}", path.display());
+        let (yaml, good) = said(&root(), &["schema", kind, "-o", "yaml"]);
+        assert!(good, "{yaml}");
+        let [json, yaml] = [lies, yaml].map(|text| serde_saphyr::from_str::<Value>(&text).unwrap());
+        assert_eq!(json, yaml);
     }
 }
 

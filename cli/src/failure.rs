@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn a_cause_is_told_once() {
-        let error = anyhow!("no such file").context("p.yaml: no such file").context("--policies");
-        assert_eq!(told(&error), "--policies: p.yaml: no such file");
+        let error = anyhow!("no such file").context("p.yaml: no such file").context("--policy");
+        assert_eq!(told(&error), "--policy: p.yaml: no such file");
     }
 }

@@ -8,7 +8,6 @@ pub mod completion;
 pub mod connection;
 pub mod convert;
 pub mod counted;
-pub mod duration;
 pub mod exit;
 pub mod explain;
 pub mod failure;

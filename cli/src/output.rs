@@ -1,6 +1,7 @@
 //! What a command prints: for people as text, and for programs the same values as JSON or YAML.
 
 use anstream::AutoStream;
+use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use std::error::Error;
@@ -51,6 +52,27 @@ impl Format {
     }
 }
 
+/// A form of a command that prints objects, which have no text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ObjectFormat {
+    /// JSON.
+    #[value(help = None::<&str>)]
+    Json,
+    /// YAML.
+    #[value(help = None::<&str>)]
+    Yaml,
+}
+
+impl ObjectFormat {
+    /// An object in this form.
+    pub fn render(self, object: &impl Serialize) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Json => serde_json::to_string_pretty(object)? + "\n",
+            Self::Yaml => serde_saphyr::to_string(object)?,
+        })
+    }
+}
+
 /// What a command found.
 pub trait Report: Serialize {
     /// It for people, in one of the forms of the command that are neither JSON nor YAML.
@@ -59,11 +81,11 @@ pub trait Report: Serialize {
 
 /// A report in a form.
 pub fn render(report: &impl Report, format: Format) -> anyhow::Result<String> {
-    Ok(match format {
-        Format::Json => serde_json::to_string_pretty(report)? + "\n",
-        Format::Yaml => serde_saphyr::to_string(report)?,
-        format => report.text(format),
-    })
+    match format {
+        Format::Json => ObjectFormat::Json.render(report),
+        Format::Yaml => ObjectFormat::Yaml.render(report),
+        format => Ok(report.text(format)),
+    }
 }
 
 /// Prints a report.
@@ -156,6 +178,14 @@ mod tests {
         }
         let error = parse("short").unwrap_err();
         assert!(error.contains("[possible values: json, yaml, wide]"), "{error}");
+    }
+
+    #[test]
+    fn an_object_has_json_and_yaml_and_no_text() {
+        assert_eq!(ObjectFormat::Json.render(&Two { a: 1 }).unwrap(), "{\n  \"a\": 1\n}\n");
+        assert_eq!(ObjectFormat::Yaml.render(&Two { a: 1 }).unwrap(), "a: 1\n");
+        let names = ObjectFormat::value_variants().iter().filter_map(ObjectFormat::to_possible_value);
+        assert_eq!(names.map(|value| value.get_name().to_owned()).collect::<Vec<_>>(), ["json", "yaml"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod manifest;
 mod template;
 
 use crate::convert;
+use crate::output::ObjectFormat;
 use clap::{Subcommand, ValueEnum};
 use kerf_core::policy::schema;
 use std::io::Write;
@@ -40,6 +41,9 @@ pub enum Command {
         /// The kind.
         #[arg(value_enum)]
         kind: DocumentKind,
+        /// The form.
+        #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = ObjectFormat::Json)]
+        output: ObjectFormat,
     },
 }
 
@@ -59,17 +63,12 @@ pub fn run(command: &Command, out: &mut impl Write) -> anyhow::Result<()> {
         Command::Explain(args) => explain::run(args, out),
         Command::Test(args) => cases::run(args, out),
         Command::Convert(args) => convert::run(args, out),
-        Command::Schema { kind } => {
-            writeln!(out, "{}", schema_text(*kind)?)?;
-            Ok(())
+        Command::Schema { kind, output } => {
+            let schema = match kind {
+                DocumentKind::Gpupolicy => schema::gpu_policy(),
+                DocumentKind::Gpunodepolicy => schema::gpu_node_policy(),
+            };
+            Ok(write!(out, "{}", output.render(&schema)?)?)
         }
     }
-}
-
-/// The schema as it is printed and as it lies in `policies/schema`.
-fn schema_text(kind: DocumentKind) -> serde_json::Result<String> {
-    serde_json::to_string_pretty(&match kind {
-        DocumentKind::Gpupolicy => schema::gpu_policy(),
-        DocumentKind::Gpunodepolicy => schema::gpu_node_policy(),
-    })
 }

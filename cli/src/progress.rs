@@ -1,7 +1,7 @@
 //! A wait for something in the cluster, told on standard error: for what, for how long already, and for how long at most.
 
-use crate::duration::told;
 use anstream::{AutoStream, ColorChoice};
+use kerf_runtime::duration::told;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

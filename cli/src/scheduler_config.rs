@@ -2,7 +2,7 @@
 
 use crate::connection::KerfNamespace;
 use crate::input::InputError;
-use crate::output;
+use crate::output::{self, ObjectFormat};
 use clap::Args as ClapArgs;
 use kerf_core::resource::all_names;
 use kerf_core::static_node;
@@ -51,6 +51,9 @@ pub struct Args {
     /// cluster's own has kube-system/kube-scheduler.
     #[arg(long)]
     lease: Option<NamespacedName>,
+    /// The form.
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = ObjectFormat::Yaml)]
+    output: ObjectFormat,
 }
 
 /// As the manifests in `deploy/base` have it.
@@ -64,6 +67,7 @@ impl Default for Args {
             kubeconfig: None,
             leader_elect: true,
             lease: None,
+            output: ObjectFormat::Yaml,
         }
     }
 }
@@ -123,7 +127,7 @@ fn distinct(args: &Args) -> Result<(), String> {
 /// Prints the configuration.
 pub fn print(args: &Args) -> anyhow::Result<()> {
     distinct(args).map_err(InputError::Bad)?;
-    output::write(&serde_saphyr::to_string(&configuration(args))?)
+    output::write(&args.output.render(&configuration(args))?)
 }
 
 /// The document, as kube-scheduler's `kubescheduler.config.k8s.io/v1` wants it.
@@ -197,6 +201,18 @@ mod tests {
         let deployed = include_str!("../../deploy/base/scheduler/config.yaml");
         let printed = serde_saphyr::to_string(&configuration(&args)).unwrap();
         assert_eq!(printed, deployed, "run `cargo xtask manifests`");
+    }
+
+    #[test]
+    fn json_and_yaml_have_the_same_values() {
+        for (flags, format) in
+            [(&["kerf"][..], ObjectFormat::Yaml), (&["kerf", "-o", "json"], ObjectFormat::Json)]
+        {
+            let args = Cli::parse_from(flags).args;
+            assert_eq!(args.output, format);
+            let printed = args.output.render(&configuration(&args)).unwrap();
+            assert_eq!(serde_saphyr::from_str::<Value>(&printed).unwrap(), configuration(&args));
+        }
     }
 
     #[test]

@@ -117,6 +117,10 @@ fn the_schemas_that_lie_in_policies_are_those_of_the_types() {
         let path = root().join(format!("policies/schema/{kind}.json"));
         let lies = std::fs::read_to_string(&path).unwrap_or_default();
         assert_eq!(lies, made, "make it anew: kerf policy schema {kind} > {}", path.display());
+        let (yaml, good) = said(&root(), &["schema", kind, "-o", "yaml"]);
+        assert!(good, "{yaml}");
+        let [json, yaml] = [lies, yaml].map(|text| serde_saphyr::from_str::<Value>(&text).unwrap());
+        assert_eq!(json, yaml);
     }
 }
 
@@ -217,8 +221,7 @@ fn which_policy_matches_and_why_others_do_not_is_explained() {
     let pods = folder.path().join("pods.yaml");
     std::fs::write(&pods, PODS).unwrap();
     let of_file = ["explain", "-f", pods.to_str().unwrap(), "-n", "web"];
-    let (text, good) =
-        said(&root(), &[&of_file[..], &["--policies", "policies/examples/teams.yaml"]].concat());
+    let (text, good) = said(&root(), &[&of_file[..], &["--policy", "policies/examples/teams.yaml"]].concat());
     assert!(good, "{text}");
     insta::assert_snapshot!(text);
 }
@@ -239,9 +242,22 @@ fn what_a_policy_inherits_is_shown_with_the_policy_that_has_it() {
     write("pods.yaml", &(known + &pod("lab") + &pod("big") + &pod("unknown")));
     let policies = root().join("policies/examples/bounds.yaml");
     let (text, good) =
-        said(folder.path(), &["explain", "-f", "pods.yaml", "--policies", policies.to_str().unwrap()]);
+        said(folder.path(), &["explain", "-f", "pods.yaml", "--policy", policies.to_str().unwrap()]);
     assert!(good, "{text}");
     insta::assert_snapshot!(text);
+}
+
+/// Earlier versions called the flag `--policies`.
+#[test]
+fn the_flag_for_policies_has_one_name_and_its_earlier_one() {
+    let explain = |flag: &str| {
+        said(
+            &root(),
+            &["explain", "-f", "deploy/examples/mig-small.yaml", flag, "policies/examples/teams.yaml"],
+        )
+    };
+    assert_eq!(explain("--policy"), explain("--policies"));
+    assert!(explain("--policy").1);
 }
 
 #[test]
@@ -252,7 +268,7 @@ fn the_shipped_policies_do_what_their_tests_expect() {
         ("policies/tests/dialects", "policies/examples/dialects.yaml"),
         ("policies/tests/bounds", "policies/examples/bounds.yaml"),
     ] {
-        let (text, good) = said(&root(), &["test", tests, "--policies", policies]);
+        let (text, good) = said(&root(), &["test", tests, "--policy", policies]);
         assert!(good, "{text}");
     }
 }
@@ -274,7 +290,7 @@ fn a_pod_that_is_decided_otherwise_than_expected_is_told() {
     write("4-good.expected.yaml", "policy: default\n");
     write("5-refused.yaml", &format!("{}---\nexpect: {{policy: default}}\n", pod.replace("10Gi", "10Ti")));
     let policies = root().join("policies");
-    let (text, good) = said(folder.path(), &["test", ".", "--policies", policies.to_str().unwrap()]);
+    let (text, good) = said(folder.path(), &["test", ".", "--policy", policies.to_str().unwrap()]);
     assert!(!good);
     insta::assert_snapshot!(text);
 }
@@ -309,7 +325,7 @@ fn each_template_of_an_object_is_tested_by_its_path() {
     write("6-no-pod.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\nexpect: {}\n");
     write("7-two-objects.yaml", &format!("{job}---\n{}---\nexpect: {{}}\n", job.replace("allreduce", "b")));
     let policies = root().join("policies");
-    let (text, good) = said(folder.path(), &["test", ".", "--policies", policies.to_str().unwrap()]);
+    let (text, good) = said(folder.path(), &["test", ".", "--policy", policies.to_str().unwrap()]);
     assert!(!good);
     insta::assert_snapshot!(text);
 }
@@ -335,13 +351,13 @@ fn programs_read_what_people_do() {
     assert!(paths[2]["skipped"][0]["why"].as_str().unwrap().contains("does not end in"));
 
     std::fs::write(at("pods.yaml"), PODS).unwrap();
-    let explained = json(&["explain", "-f", &at("pods.yaml"), "--policies", "policies"]);
+    let explained = json(&["explain", "-f", &at("pods.yaml"), "--policy", "policies"]);
     let outcomes: Vec<&Value> =
         explained["pods"].as_array().unwrap().iter().map(|pod| &pod["outcome"]).collect();
     assert_eq!(outcomes, ["served", "served", "served", "untouched"]);
     assert_eq!(explained["pods"][0]["request"]["containers"][0]["name"], "main");
 
-    let tested = json(&["test", "-f", "policies/tests/default", "--policies", "policies"]);
+    let tested = json(&["test", "-f", "policies/tests/default", "--policy", "policies"]);
     assert_eq!(tested["good"], true);
     assert!(tested["cases"].as_array().unwrap().iter().all(|case| case["result"] == "ok"), "{tested:#}");
 }

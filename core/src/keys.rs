@@ -6,6 +6,9 @@ pub const GROUP: &str = "kerf.dev";
 /// The version of the GpuNode resource.
 pub const VERSION: &str = "v1alpha1";
 
+/// `apiVersion` of kerf's resources and policy documents.
+pub const API_VERSION: &str = "kerf.dev/v1alpha1";
+
 /// Annotation: how much GPU memory the pod's only container asks for (`10Gi`).
 /// With `.<container>` behind it, the named container's.
 pub const GPU_MEMORY: &str = "kerf.dev/gpu-memory";

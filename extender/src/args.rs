@@ -2,6 +2,7 @@
 
 use clap::{ArgAction, Parser};
 use kerf_runtime::args::{AdminArgs, ClientArgs, LogArgs, NamespacedName};
+use kerf_runtime::duration::timeout;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,17 +34,17 @@ pub struct ExtenderArgs {
     #[arg(long)]
     pub pod: Option<NamespacedName>,
     /// How long the Lease stays valid when its leader vanishes.
-    #[arg(long, default_value = "10s", value_parser = seconds)]
+    #[arg(long, default_value = "10s", value_parser = timeout)]
     pub lease_duration: Duration,
     /// How long a bind may wait for its slices; under the scheduler's httpTimeout. The reservation outlives it.
-    #[arg(long, default_value = "4s", value_parser = seconds)]
+    #[arg(long, default_value = "4s", value_parser = timeout)]
     pub bind_timeout: Duration,
     /// How long a reservation stays after its pod's last bind, if the pod is not bound.
-    #[arg(long, default_value = "60s", value_parser = seconds)]
+    #[arg(long, default_value = "60s", value_parser = timeout)]
     pub reservation_lifetime: Duration,
     /// How long a request may live in the API server after its sender has given it up: above kube-apiserver's --request-timeout
     /// (1m). A new leader binds no pod to a static node so long, unless the leader before ended in order.
-    #[arg(long, default_value = "70s", value_parser = seconds)]
+    #[arg(long, default_value = "70s", value_parser = timeout)]
     pub request_lifetime: Duration,
     /// Policy file, or a folder of them, for quotas and for what nodes may cut; followed as it changes. Of its `packing`
     /// what it says at the start holds until the end.
@@ -91,23 +92,12 @@ pub struct PluginArgs {
     #[arg(long, default_value = "kerf-device-plugin")]
     pub plugin_config_map: String,
     /// How long the plugin has to show a layout before the node gets its former one again.
-    #[arg(long, default_value = "3m", value_parser = seconds)]
+    #[arg(long, default_value = "3m", value_parser = timeout)]
     pub plugin_timeout: Duration,
     /// How long a kubelet may take to bring a changed ConfigMap to the plugin: its sync period (1m) and half of that. Nodes are
     /// labelled after it. GPU Operator has as long to begin with what was changed for it.
-    #[arg(long, default_value = "90s", value_parser = seconds)]
+    #[arg(long, default_value = "90s", value_parser = timeout)]
     pub plugin_config_delay: Duration,
-}
-
-/// Reads `4s`, `1500ms` or `2m`. At least 100 ms: less is a mistake in the unit.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let units = [("ms", 1), ("s", 1_000), ("m", 60_000)];
-    let read = units.iter().find_map(|(unit, ms)| {
-        let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
-        Some(Duration::from_millis(number.checked_mul(*ms)?))
-    });
-    read.filter(|d| *d >= Duration::from_millis(100))
-        .ok_or_else(|| format!("{text:?} is no time of at least 100ms; write it like 4s or 1500ms"))
 }
 
 #[cfg(test)]
@@ -133,14 +123,5 @@ mod tests {
         assert!(of(&[]).layouts && of(&[]).moves && of(&[]).recreate);
         assert!(of(&["--layouts=false", "--layouts=true"]).layouts);
         assert!(!of(&["--moves=false"]).moves);
-    }
-
-    #[test]
-    fn times_have_a_unit() {
-        assert_eq!(seconds("1500ms"), Ok(Duration::from_millis(1500)));
-        assert_eq!(seconds("2m"), Ok(Duration::from_mins(2)));
-        for text in ["4", "s", "-1s", "50ms", "4h", ""] {
-            assert!(seconds(text).is_err(), "{text}");
-        }
     }
 }

@@ -5,6 +5,7 @@ use crate::kubelet_api::DEVICE_PLUGIN_DIR;
 use clap::Parser;
 use kerf_core::names::NodeName;
 use kerf_runtime::args::{AdminArgs, LogArgs};
+use kerf_runtime::duration::positive;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -39,7 +40,7 @@ pub struct Args {
     #[arg(long, default_value = DEVICE_PLUGIN_DIR)]
     pub device_plugin_dir: PathBuf,
     /// How often everything is looked at anew, whatever was announced: seconds with `s`, or `ms`, or `m`.
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_parser = positive)]
     pub resync: Duration,
     /// The agent's own folder, where it records what the node has.
     #[arg(long, default_value = "/var/lib/kerf")]
@@ -85,18 +86,18 @@ pub struct Args {
     #[arg(long, default_value = "/sys/fs/cgroup")]
     pub cgroup_dir: PathBuf,
     /// How long a call to NVML may take before the node counts as unserved: on a busy node the slowest take a few seconds.
-    #[arg(long, default_value = "30s", value_parser = duration)]
+    #[arg(long, default_value = "30s", value_parser = positive)]
     pub call_timeout: Duration,
     /// How long a GPU must have been quiet after an error before it is used again.
-    #[arg(long, default_value = "5m", value_parser = duration)]
+    #[arg(long, default_value = "5m", value_parser = positive)]
     pub recover_after: Duration,
     /// How long the sockets of NVIDIA's device plugin must have been gone before this node's GPUs are given out: they go for
     /// seconds when the kubelet restarts, and for longer when the plugin's pod is replaced.
-    #[arg(long, default_value = "1m", value_parser = duration)]
+    #[arg(long, default_value = "1m", value_parser = positive)]
     pub uncontested_after: Duration,
     /// How long an agent that leaves keeps the kubelet from writing kerf's names into the node's status again: it remembers a
     /// plugin for five minutes.
-    #[arg(long, default_value = "6m", value_parser = duration)]
+    #[arg(long, default_value = "6m", value_parser = positive)]
     pub settle: Duration,
     /// How it logs.
     #[command(flatten)]
@@ -109,35 +110,10 @@ pub struct Args {
     pub admin: AdminArgs,
 }
 
-/// Reads `30s`, `500ms` or `2m`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let malformed = || format!("{text:?} is no duration; write it like 30s, 500ms or 2m");
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..digits].parse().map_err(|_| malformed())?;
-    let milliseconds = match &text[digits..] {
-        "ms" => Some(number),
-        "s" => number.checked_mul(1000),
-        "m" => number.checked_mul(60_000),
-        _ => None,
-    };
-    let duration = milliseconds.map(Duration::from_millis).ok_or_else(malformed)?;
-    if duration.is_zero() { Err("must be more than zero".to_owned()) } else { Ok(duration) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kubelet_api::POD_RESOURCES_DIR;
-
-    #[test]
-    fn durations_are_read_with_their_units() {
-        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
-        for text in ["", "30", "s", "0s", "-1s", "30h", "99999999999999999999s"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn the_node_is_all_that_must_be_told() {

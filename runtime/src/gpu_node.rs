@@ -9,7 +9,6 @@ use kerf_core::keys;
 use kerf_core::names::NodeName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::borrow::Cow;
 
 /// A GpuNode: cluster-scoped, named as its Node.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -32,11 +31,11 @@ pub struct GpuNode {
 }
 
 fn api_version() -> String {
-    format!("{}/{}", keys::GROUP, keys::VERSION)
+    keys::API_VERSION.to_owned()
 }
 
 fn kind() -> String {
-    "GpuNode".to_owned()
+    <GpuNode as k8s_openapi::Resource>::KIND.to_owned()
 }
 
 impl GpuNode {
@@ -69,31 +68,43 @@ impl GpuNode {
     }
 }
 
-impl kube::Resource for GpuNode {
-    type DynamicType = ();
+// kube's derives take the group as a literal or from another type, and only core spells keys. kube implements its own `Resource` for
+// what has these two.
+impl k8s_openapi::Resource for GpuNode {
+    const API_VERSION: &'static str = keys::API_VERSION;
+    const GROUP: &'static str = keys::GROUP;
+    const KIND: &'static str = "GpuNode";
+    const VERSION: &'static str = keys::VERSION;
+    const URL_PATH_SEGMENT: &'static str = "gpunodes";
     type Scope = k8s_openapi::ClusterResourceScope;
+}
 
-    fn kind((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("GpuNode")
-    }
+impl k8s_openapi::Metadata for GpuNode {
+    type Ty = ObjectMeta;
 
-    fn group((): &()) -> Cow<'_, str> {
-        Cow::Borrowed(keys::GROUP)
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Cow::Borrowed(keys::VERSION)
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Cow::Borrowed("gpunodes")
-    }
-
-    fn meta(&self) -> &ObjectMeta {
+    fn metadata(&self) -> &ObjectMeta {
         &self.metadata
     }
 
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kube_finds_the_resource_that_the_crd_defines() {
+        let crd: Value =
+            serde_saphyr::from_str(include_str!("../../deploy/base/gpunodes.kerf.dev.yaml")).unwrap();
+        let (names, version) = (&crd["spec"]["names"], &crd["spec"]["versions"][0]["name"]);
+        let path = format!("/apis/{}/{}/{}", keys::GROUP, keys::VERSION, names["plural"].as_str().unwrap());
+        assert_eq!(<GpuNode as kube::Resource>::url_path(&(), None), path);
+        assert_eq!(keys::API_VERSION, format!("{}/{}", keys::GROUP, keys::VERSION));
+        let node = serde_json::to_value(GpuNode::new(&NodeName::new("n1"))).unwrap();
+        assert_eq!(node["kind"], names["kind"]);
+        assert_eq!((&crd["spec"]["group"], version), (&keys::GROUP.into(), &keys::VERSION.into()));
     }
 }

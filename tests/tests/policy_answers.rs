@@ -93,7 +93,7 @@ impl Answer {
         let file = tempfile::NamedTempFile::new()?;
         std::fs::write(file.path(), case.manifest.to_string())?;
         let file = file.path().display().to_string();
-        let text = said(&["explain", "-f", &file, "--policies", policies], gpunodes)?;
+        let text = said(&["explain", "-f", &file, "--policy", policies], gpunodes)?;
         let after =
             |prefix: &str| text.lines().filter_map(|l| l.strip_prefix(prefix)).map(str::to_owned).collect();
         let refused: Vec<String> = after("  refused: ");
@@ -155,7 +155,7 @@ fn compare(
         let documents = format!("{}\n---\n{}\n", case.manifest, answer.expected());
         std::fs::write(folder.path().join(format!("{number:03}.yaml")), documents)?;
     }
-    said(&["test", &folder.path().display().to_string(), "--policies", &text], gpunodes)?;
+    said(&["test", &folder.path().display().to_string(), "--policy", &text], gpunodes)?;
     Ok((refused, served))
 }
 

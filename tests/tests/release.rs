@@ -101,6 +101,19 @@ fn the_tasks_that_are_run_exist() {
     assert!(run >= 2, "the gate and the images are run");
 }
 
+/// cargo-deny's advisories depend on the day, so that the gate leaves them to a job of their own.
+#[test]
+fn advisories_are_checked_each_week_by_the_gates_version_of_cargo_deny() {
+    let (_, ci) = workflows().into_iter().find(|(name, _)| name == "ci.yml").unwrap();
+    assert!(ci["on"]["schedule"][0]["cron"].is_string());
+    let steps = ci["jobs"]["advisories"]["steps"].as_array().unwrap();
+    let commands: Vec<&str> = steps.iter().filter_map(|step| step["run"].as_str()).collect();
+    assert_eq!(commands.last(), Some(&"cargo deny check advisories"));
+    let gate = fs::read_to_string(root().join("xtask/src/test.rs")).unwrap();
+    let version = gate.split('"').find(|text| text.starts_with("cargo-deny@")).unwrap();
+    assert!(commands[0].contains(&format!(" {version} ")), "{} and {version}", commands[0]);
+}
+
 /// A released image for each that there is.
 #[test]
 fn every_image_is_released() {

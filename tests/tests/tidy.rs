@@ -28,6 +28,18 @@ fn all_sources() -> Vec<(String, String)> {
     found
 }
 
+/// A file's lines without their comments.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.filter_map(|line| line.split(" // ").next())
+}
+
+#[test]
+fn comments_are_no_code() {
+    let text = "//! a\n/// b\nc(); // d\n    // e\nf(\"https://g\");\n";
+    assert_eq!(code(text).collect::<Vec<_>>(), ["c();", "f(\"https://g\");"]);
+}
+
 fn is_test(path: &str) -> bool {
     path.starts_with("tests/") || path.contains("/tests/") || path.ends_with("tests.rs")
 }
@@ -59,8 +71,7 @@ fn core_is_pure() {
     ];
     for (path, text) in all_sources().iter().filter(|(p, _)| p.starts_with("core/src/")) {
         for word in forbidden {
-            let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
-            assert!(!code.clone().any(|l| l.contains(word)), "{path} names {word}");
+            assert!(!code(text).any(|l| l.contains(word)), "{path} names {word}");
         }
     }
 }
@@ -88,8 +99,7 @@ fn unsafe_code_lives_at_the_nvml_boundary_only() {
     let boundary = ["nvml/src/ffi.rs", "tests/nvml-mock/"];
     let word = concat!("uns", "afe ");
     for (path, text) in all_sources() {
-        let code = text.lines().filter(|l| !l.trim_start().starts_with("//"));
-        let found = code.clone().any(|l| {
+        let found = code(&text).any(|l| {
             l.contains(&format!("{word}{{"))
                 || l.contains(&format!("{word}fn"))
                 || l.contains(&format!("{word}extern"))
@@ -104,9 +114,8 @@ fn kubernetes_keys_are_spelled_in_core_keys_only() {
     let key = concat!("\"kerf", ".dev/");
     for (path, text) in all_sources().iter().filter(|(p, _)| !is_test(p) && *p != "core/src/keys.rs") {
         // What follows a test module in the same file is test code.
-        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
-        let found: Vec<&str> =
-            code.lines().filter(|l| l.contains(key) && !l.trim_start().starts_with("//")).collect();
+        let program = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let found: Vec<&str> = code(program).filter(|l| l.contains(key)).collect();
         assert!(found.is_empty(), "{path} spells a key: {found:?}");
     }
 }
@@ -114,7 +123,7 @@ fn kubernetes_keys_are_spelled_in_core_keys_only() {
 /// Used by code that a build script makes.
 const USED_BY_GENERATED_CODE: [&str; 2] = ["prost", "tonic-prost"];
 
-/// What a crate does not use, everybody compiles all the same.
+/// What a crate does not use, everybody compiles all the same. What no crate names, the workspace need not pin.
 #[test]
 fn every_dependency_is_used() {
     let sources = all_sources();
@@ -133,12 +142,15 @@ fn every_dependency_is_used() {
             .collect();
         for name in dependencies(text) {
             let crate_name = if name == "kerf" { "kerf_cli".to_owned() } else { name.replace('-', "_") };
-            let is_used = own.iter().any(|text| has_word(text, &crate_name));
+            let is_used = own.iter().any(|text| code(text).any(|line| names(line, &crate_name)));
             if !is_used && !USED_BY_GENERATED_CODE.contains(&name) {
                 unused.push(format!("{folder}: {name}"));
             }
         }
     }
+    let workspace = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let is_named = |name: &&str| manifests.iter().any(|(_, text)| dependencies(text).contains(name));
+    unused.extend(dependencies(&workspace).into_iter().filter(|name| !is_named(name)).map(str::to_owned));
     assert!(folders.len() > 10 && unused.is_empty(), "{}", unused.join("\n"));
 }
 
@@ -171,8 +183,26 @@ fn dependencies(manifest: &str) -> Vec<&str> {
     found.into_iter().filter(|name| !name.starts_with('#')).collect()
 }
 
-fn has_word(text: &str, word: &str) -> bool {
+/// Whether a line names a crate: in a path, or alone behind `use`.
+fn names(line: &str, name: &str) -> bool {
     let is_part = |sign: char| sign.is_alphanumeric() || sign == '_';
-    text.match_indices(word)
-        .any(|(at, _)| !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part))
+    line.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&line[..at], &line[at + name.len()..]);
+        let is_alone = before.ends_with("use ") && !after.starts_with(is_part);
+        !before.ends_with(is_part) && (after.starts_with("::") || is_alone)
+    })
+}
+
+#[test]
+fn a_crate_is_used_by_a_path_or_by_its_name() {
+    for (line, is_used) in [
+        ("use pem::Pem;", true),
+        ("pem::parse(text)", true),
+        ("use pem;", true),
+        ("let pem = text;", false),
+        ("kube_pem::parse(text)", false),
+        ("use pem_rfc7468;", false),
+    ] {
+        assert_eq!(names(line, "pem"), is_used, "{line}");
+    }
 }

@@ -3,12 +3,12 @@
 use super::Technology;
 use crate::completion::values;
 use crate::connection::Connection;
-use crate::duration::positive;
 use crate::input::Files;
 use crate::output::Format;
 use clap::{Args, ValueEnum};
 use clap_complete::ArgValueCandidates;
 use kerf_core::units::ComputePercent;
+use kerf_runtime::duration::positive;
 use std::path::PathBuf;
 use std::time::Duration;
 

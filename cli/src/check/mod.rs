@@ -22,12 +22,12 @@ pub(crate) use observed::{Observed, Seen};
 pub(crate) use read::list;
 
 use crate::connection::{Connection, KerfNamespace};
-use crate::duration::positive;
 use crate::exit::Exit;
 use crate::output::{self, Format};
 use crate::progress::Wait;
 use clap::Args as ClapArgs;
 use finding::{Finding, Group};
+use kerf_runtime::duration::positive;
 use report::Report;
 use std::time::Duration;
 

@@ -2,10 +2,12 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `kubeconfig` | what a kubeconfig says of the way |
 //! | `proxy` | the proxy on the way; pure |
 //! | `question` | the first question, for the version and the time |
 //! | `trouble` | what is wrong with the way, and what to do; pure |
 
+mod kubeconfig;
 mod proxy;
 mod question;
 mod trouble;
@@ -14,12 +16,12 @@ pub use question::Connected;
 pub use trouble::Trouble;
 
 use crate::completion::values;
-use crate::duration;
 use clap::Args as ClapArgs;
 use clap_complete::ArgValueCandidates;
 use http::Uri;
 use kerf_runtime::args::ClientArgs;
-use kube::config::{Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig};
+use kerf_runtime::duration;
+use kube::config::{ExecInteractiveMode, KubeConfigOptions};
 use kube::{Client, Config};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,24 +85,20 @@ impl Connection {
 
     /// How the API server is reached, by these flags, the kubeconfig and the environment.
     async fn config(&self) -> Result<Config, Trouble> {
-        let read = self.files().read();
-        let proxy = read.as_ref().ok().and_then(|read| self.cluster_of(read)?.proxy_url.clone());
-        let loaded = match read {
-            Ok(read) => Config::from_custom_kubeconfig(read, &self.options()).await,
-            Err(error) => Err(error),
-        };
-        let mut config = match (loaded, &self.server) {
-            (Ok(config), _) => config,
+        let loaded = self.files().read().and_then(|read| kubeconfig::load(&read, &self.options()));
+        let (mut config, proxy) = match (loaded, &self.server) {
+            (Ok(loaded), _) => loaded,
             (Err(error), _) if self.names_kubeconfig() => return Err(Trouble::of_kubeconfig(&error)),
-            (Err(_), Some(server)) => Config::new(server.clone()),
+            (Err(_), Some(server)) => (Config::new(server.clone()), None),
             // In a pod there is none, but a service account.
-            (Err(_), None) => self.files().config().await.map_err(|error| Trouble::of_client(&error))?,
+            (Err(_), None) => {
+                (self.files().config().await.map_err(|error| Trouble::of_client(&error))?, None)
+            }
         };
         config.cluster_url = self.server.clone().unwrap_or(config.cluster_url);
-        // kube holds NO_PROXY against the proxy's own address.
+        let environment = |name: &str| std::env::var(name).ok();
         config.proxy_url =
-            proxy::choose(proxy.as_deref(), &config.cluster_url, |name| std::env::var(name).ok())
-                .map_err(Trouble::Proxy)?;
+            proxy::choose(proxy.as_deref(), &config.cluster_url, environment).map_err(Trouble::Proxy)?;
         self.impersonate(&mut config);
         if let Some(plugin) = config.auth_info.exec.as_mut().filter(|_| self.unattended) {
             plugin.interactive_mode = Some(ExecInteractiveMode::Never);
@@ -129,13 +127,6 @@ impl Connection {
     /// Whether a flag says that there is a kubeconfig.
     fn names_kubeconfig(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some() || self.cluster.is_some() || self.user.is_some()
-    }
-
-    fn cluster_of<'k>(&self, kubeconfig: &'k Kubeconfig) -> Option<&'k Cluster> {
-        let context = self.context.as_ref().or(kubeconfig.current_context.as_ref())?;
-        let context = kubeconfig.contexts.iter().find(|named| named.name == *context)?.context.as_ref()?;
-        let name = self.cluster.as_ref().unwrap_or(&context.cluster);
-        kubeconfig.clusters.iter().find(|named| named.name == *name)?.cluster.as_ref()
     }
 
     fn impersonate(&self, config: &mut Config) {

@@ -51,9 +51,11 @@ fn is_here(server: &Uri) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
+/// Whether `NO_PROXY` names the server. Entries that are empty, or neither a host, an address nor a network, match nothing.
 fn is_excluded(excluded: &str, server: &Uri) -> bool {
-    let any = "http://proxy";
-    Matcher::builder().all(any).no(excluded.to_owned()).build().intercept(server).is_none()
+    let entries = excluded.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+    let excluded = entries.collect::<Vec<_>>().join(",");
+    Matcher::builder().all("http://proxy").no(excluded).build().intercept(server).is_none()
 }
 
 #[cfg(test)]
@@ -83,6 +85,9 @@ mod tests {
             (&[proxy, ("NO_PROXY", ".example")], ""),
             (&[proxy, ("no_proxy", "10.0.0.0/8, api.example,")], ""),
             (&[proxy, ("NO_PROXY", "*")], ""),
+            (&[proxy, ("NO_PROXY", "a,,*")], ""),
+            (&[proxy, ("NO_PROXY", "a,,b")], through),
+            (&[proxy, ("NO_PROXY", " , ,")], through),
             // The proxy itself is not what NO_PROXY is about.
             (&[proxy, ("NO_PROXY", "proxy,localhost,169.254/16")], through),
         ] {

@@ -2,11 +2,11 @@
 
 use super::Trouble;
 use super::trouble::{Failed, ended};
-use crate::duration;
 use jiff::fmt::rfc2822::DateTimeParser;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kerf_runtime::args::client;
+use kerf_runtime::duration;
 use kube::client::Body;
 use kube::{Client, Config};
 use std::time::Duration;

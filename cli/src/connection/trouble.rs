@@ -69,7 +69,7 @@ impl Trouble {
             ),
             Self::Proxy(text) => (
                 format!("no way to an API server: {text}"),
-                "correct the kubeconfig's proxy-url, HTTPS_PROXY and NO_PROXY; NO_PROXY has host names, addresses and networks with one comma between two",
+                "correct the kubeconfig's proxy-url and HTTPS_PROXY",
             ),
             Self::CertificateEnded(end) => (
                 format!("the client certificate in the kubeconfig ended at {end}"),
@@ -121,8 +121,6 @@ impl Trouble {
             KubeconfigError::LoadClusterOfContext(name) => Self::NoContext(format!(
                 "the kubeconfig's context names the cluster {name:?}, which is not in it"
             )),
-            KubeconfigError::ParseProxyUrl(_) => Self::Proxy(text()),
-            KubeconfigError::ParseNoProxy(why) => Self::Proxy(format!("{}: {why}", text())),
             _ => Self::Kubeconfig(text()),
         }
     }

@@ -12,6 +12,7 @@ mod nos;
 
 use crate::counted::counted;
 use crate::input::{self, Files, InputError};
+use crate::output::ObjectFormat;
 use anyhow::bail;
 use clap::Args as ClapArgs;
 use kerf_core::policy::NodePolicyDocument;
@@ -39,6 +40,9 @@ const KNOWN: &str =
 pub struct Args {
     #[command(flatten)]
     files: Files,
+    /// The form. JSON is one object, which for several policies is a List.
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = ObjectFormat::Yaml)]
+    output: ObjectFormat,
 }
 
 /// What became of a file.
@@ -60,10 +64,7 @@ pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
         problems
             .extend(converted.problems.drain(..).map(|problem| format!("{}: {problem}", input::place(file))));
     }
-    for (number, document) in converted.documents.iter().enumerate() {
-        let separator = if number == 0 { "" } else { "---\n" };
-        write!(out, "{separator}{}", text(document)?)?;
-    }
+    write!(out, "{}", text(&converted.documents, args.output)?)?;
     for problem in &problems {
         eprintln!("{problem}");
     }
@@ -74,17 +75,32 @@ pub fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A policy as it is printed. What it was made of may not have said all of which nodes it was for.
-fn text(document: &NodePolicyDocument) -> anyhow::Result<String> {
+/// The policies as they are printed. Only YAML has comments.
+fn text(documents: &[NodePolicyDocument], format: ObjectFormat) -> anyhow::Result<String> {
+    match (format, documents) {
+        (ObjectFormat::Yaml, _) => {
+            let with_comment =
+                |document| Ok(format!("{}{}", comment(document), ObjectFormat::Yaml.render(document)?));
+            Ok(documents.iter().map(with_comment).collect::<anyhow::Result<Vec<_>>>()?.join("---\n"))
+        }
+        (ObjectFormat::Json, []) => Ok(String::new()),
+        (ObjectFormat::Json, [document]) => format.render(document),
+        (ObjectFormat::Json, _) => {
+            format.render(&json!({"apiVersion": "v1", "kind": "List", "items": documents}))
+        }
+    }
+}
+
+/// What a policy was made of may not have said all of which nodes it was for.
+fn comment(document: &NodePolicyDocument) -> &'static str {
     let nodes = &document.spec.nodes;
-    let comment = if nodes.is_all() {
+    if nodes.is_all() {
         "# For all nodes: where only some had this configuration, name them in spec.match.\n"
     } else if nodes.labels.contains_key(nvidia_keys::CONFIG) {
         "# For nodes with the label: label those too that had this configuration as the default.\n"
     } else {
         ""
-    };
-    Ok(format!("{comment}{}", serde_saphyr::to_string(document)?))
+    }
 }
 
 fn read(path: &Path, converted: &mut Converted) -> Result<(), InputError> {
@@ -147,7 +163,7 @@ impl Converted {
     /// name, of which there is one policy only.
     fn policy(&mut self, name: &str, field: &str, matched: &Value, rules: &[Value]) {
         let document = json!({
-            "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION), "kind": "GpuNodePolicy", "metadata": {"name": name},
+            "apiVersion": keys::API_VERSION, "kind": "GpuNodePolicy", "metadata": {"name": name},
             "spec": {"match": matched, "gpus": rules},
         });
         match serde_json::from_value::<NodePolicyDocument>(document) {

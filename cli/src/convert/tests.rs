@@ -1,20 +1,19 @@
 use super::*;
 
-/// What becomes of a file: its policies, and what was not converted.
-fn converted(file: &str) -> String {
+fn of_file(file: &str) -> Converted {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/convert/testdata").join(file);
     let mut converted = Converted::default();
     read(&path, &mut converted).unwrap();
-    let Converted { documents, problems, .. } = converted;
-    let documents: Vec<String> = documents.iter().map(|document| text(document).unwrap()).collect();
+    converted
+}
+
+/// What becomes of a file: its policies, and what was not converted.
+fn converted(file: &str) -> String {
+    let Converted { documents, problems, .. } = of_file(file);
+    let documents = text(&documents, ObjectFormat::Yaml).unwrap();
     let problems: Vec<String> =
         problems.iter().map(|problem| format!("not converted: {problem}\n")).collect();
-    format!(
-        "{}{}{}",
-        documents.join("---\n"),
-        if problems.is_empty() { "" } else { "---\n" },
-        problems.concat()
-    )
+    format!("{}{}{}", documents, if problems.is_empty() { "" } else { "---\n" }, problems.concat())
 }
 
 #[test]
@@ -55,6 +54,19 @@ fn every_policy_that_is_made_is_one_that_is_read() {
             assert!(read.problems().is_empty(), "{document}");
         }
     }
+}
+
+#[test]
+fn json_is_one_policy_or_a_list_of_them() {
+    let json = |documents: &[NodePolicyDocument]| -> Value {
+        serde_json::from_str(&text(documents, ObjectFormat::Json).unwrap()).unwrap()
+    };
+    let documents = of_file("device-plugin-config-map.yaml").documents;
+    let list = json(&documents);
+    assert_eq!((&list["kind"], &list["apiVersion"]), (&json!("List"), &json!("v1")));
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(documents.len()));
+    assert_eq!(json(&documents[..1]), list["items"][0]);
+    assert_eq!(list["items"][0]["kind"], "GpuNodePolicy");
 }
 
 #[test]

@@ -21,10 +21,10 @@ mod steps;
 
 use crate::completion::values;
 use crate::connection::{Connection, KerfNamespace};
-use crate::duration::positive;
 use crate::release::node_name;
 use clap::Args as ClapArgs;
 use clap_complete::ArgValueCandidates;
+use kerf_runtime::duration::positive;
 use std::time::Duration;
 
 /// Which nodes, and how long it may take.

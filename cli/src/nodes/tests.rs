@@ -1,7 +1,14 @@
 use super::show::{Managed, Shown};
 use super::*;
+use clap::Parser;
 use kerf_core::contract::SliceState;
 use serde_json::{Value, json};
+
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: Args,
+}
 
 const MIG: &str = include_str!("../explain/testdata/h100.yaml");
 
@@ -72,6 +79,35 @@ fn text(shown: Shown, format: Format, width: usize) -> String {
 
 fn managed(managed: Vec<Managed>) -> Shown {
     Shown { managed, ..Shown::default() }
+}
+
+/// Of three nodes the API server selects one that kerf serves and one that the device plugin serves.
+#[tokio::test]
+async fn a_selector_is_for_the_api_server_and_counts_for_both_kinds_of_nodes() {
+    let client = kerf_runtime::stand_in::client(|asked| {
+        let items = match (asked.path.as_str(), asked.query.contains("labelSelector=zone%3Da")) {
+            ("/apis/kerf.dev/v1alpha1/gpunodes", false) => {
+                vec![json!({"metadata": {"name": "n1"}}), json!({"metadata": {"name": "n2"}})]
+            }
+            ("/api/v1/nodes", true) => {
+                let labels = json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.count": "1",
+                    "nvidia.com/gpu.memory": "15360", "zone": "a"});
+                let plugin = json!({"metadata": {"name": "t4", "labels": labels},
+                    "status": {"allocatable": {"nvidia.com/gpu": "1"}}});
+                vec![json!({"metadata": {"name": "n2"}}), plugin]
+            }
+            ("/api/v1/pods", false) => Vec::new(),
+            _ => return kerf_runtime::stand_in::refusal(403, &format!("{} {}", asked.path, asked.query)),
+        };
+        (200, json!({"metadata": {}, "items": items}))
+    });
+    let args = Cli::parse_from(["kerf", "-l", "zone=a"]).args;
+    let shown = fetch(&client, &args).await.unwrap();
+    assert_eq!(shown.managed.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(), ["n2"]);
+    let shown = serde_json::to_value(&shown).unwrap();
+    assert_eq!(shown["devicePlugin"][0]["node"], "t4");
+    assert_eq!(shown["devicePlugin"].as_array().map(Vec::len), Some(1));
+    assert!(Cli::try_parse_from(["kerf", "n1", "-l", "zone=a"]).is_err());
 }
 
 #[test]

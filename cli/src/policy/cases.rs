@@ -22,10 +22,10 @@ const EXPECTED: &str = ".expected.yaml";
 const EXAMPLES: &str = "\
 Examples:
   # The pods of a folder
-  kerf policy test -f policies/tests/default --policies policies
+  kerf policy test -f policies/tests/default --policy policies
 
   # The pods that are decided otherwise than expected
-  kerf policy test -f policies/tests/default --policies policies -o json | jq '.cases[] | select(.result != \"ok\")'";
+  kerf policy test -f policies/tests/default --policy policies -o json | jq '.cases[] | select(.result != \"ok\")'";
 
 /// What is tested.
 #[derive(Debug, clap::Args)]
@@ -33,9 +33,9 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     folders: input::Files,
-    /// The policies: a file, or a folder of files.
-    #[arg(long, value_name = "PATH", default_value = "policies")]
-    policies: PathBuf,
+    /// Policy file, or a folder of them.
+    #[arg(long, alias = "policies", value_name = "PATH", default_value = "policies")]
+    policy: PathBuf,
     /// The cluster's GPUs, by `kubectl get gpunodes,nodes -o json`. Without it the policy's order decides alone.
     #[arg(long, value_name = "FILE")]
     gpunodes: Option<PathBuf>,
@@ -96,7 +96,7 @@ enum CaseResult {
 
 /// Runs all cases of the folders.
 pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-    let policies = policy_file::read(&args.policies).context("--policies")?;
+    let policies = policy_file::read(&args.policy).context("--policy")?;
     let supply = supply(args.gpunodes.as_deref())?;
     let mut cases = Vec::new();
     for folder in args.folders.paths() {

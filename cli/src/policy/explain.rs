@@ -17,11 +17,11 @@ use std::path::{Path, PathBuf};
 const EXAMPLES: &str = "\
 Examples:
   # Which policy is for the pods of a manifest, and what they would get
-  kerf policy explain -f deploy/examples/mig-small.yaml --policies policies -n web
+  kerf policy explain -f deploy/examples/mig-small.yaml --policy policies -n web
 
   # The same for the GPUs of a cluster
   kubectl get gpunodes,nodes -o json > cluster.json
-  kerf policy explain -f deploy/examples/mig-small.yaml --policies policies --gpunodes cluster.json";
+  kerf policy explain -f deploy/examples/mig-small.yaml --policy policies --gpunodes cluster.json";
 
 /// What is explained.
 #[derive(Debug, clap::Args)]
@@ -31,9 +31,9 @@ pub struct Args {
     /// labels.
     #[arg(short, long, value_name = "FILE")]
     filename: PathBuf,
-    /// The policies: a file, or a folder of files.
-    #[arg(long, value_name = "PATH", default_value = "policies")]
-    policies: PathBuf,
+    /// Policy file, or a folder of them.
+    #[arg(long, alias = "policies", value_name = "PATH", default_value = "policies")]
+    policy: PathBuf,
     /// The namespace of objects that name none.
     #[arg(short, long, default_value = "default")]
     namespace: String,
@@ -95,7 +95,7 @@ enum Outcome {
 
 /// Explains.
 pub(super) fn run(args: &Args, out: &mut impl Write) -> anyhow::Result<()> {
-    let policies = policy_file::read(&args.policies).context("--policies")?;
+    let policies = policy_file::read(&args.policy).context("--policy")?;
     let supply = supply(args.gpunodes.as_deref())?;
     let documents = input::documents(&args.filename)?;
     let found: Vec<Found> = documents.iter().flat_map(|d| pods(d, &args.namespace)).collect();

@@ -16,9 +16,9 @@ mod steps;
 
 use crate::completion::values;
 use crate::connection::{Connection, KerfNamespace};
-use crate::duration::positive;
 use clap::Args as ClapArgs;
 use clap_complete::ArgValueCandidates;
+use kerf_runtime::duration::positive;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\

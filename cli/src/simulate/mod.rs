@@ -55,8 +55,8 @@ pub struct Args {
     /// Place pods by shares of GPUs instead, on nodes as `sn,cpu_milli,memory_mib,gpu,model`.
     #[arg(long, value_name = "NODES.csv", conflicts_with_all = ["gpus", "model", "moves", "summary", "snapshot", "policy"])]
     openb: Option<PathBuf>,
-    /// A policy file, for the weights of its `packing`.
-    #[arg(long, value_name = "FILE")]
+    /// Policy file, or a folder of them, for the weights of its `packing`.
+    #[arg(long, alias = "policies", value_name = "PATH")]
     policy: Option<PathBuf>,
     /// The form.
     #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_default_value = true,

@@ -2,6 +2,7 @@
 //! the largest profile, and what one move would free.
 
 use crate::counted::counted;
+use k8s_openapi::Resource as _;
 use kerf_core::contract::{ContainerRequest, GpuNodeSpec, GpuNodeStatus};
 use kerf_core::inventory::NodeInventory;
 use kerf_core::keys;
@@ -238,18 +239,11 @@ fn read(json: &str) -> Result<Vec<Node>, SnapshotError> {
 }
 
 fn node(index: usize, object: &GpuNode) -> Result<Node, SnapshotError> {
-    let expected = format!("{}/{}", keys::GROUP, keys::VERSION);
-    let version = |field, found: &str, expected: String| SnapshotError::Version {
-        index,
-        field,
-        found: found.to_owned(),
-        expected,
-    };
-    if object.api_version != expected {
-        return Err(version("apiVersion", &object.api_version, expected));
-    }
-    if object.kind != "GpuNode" {
-        return Err(version("kind", &object.kind, "GpuNode".to_owned()));
+    let head =
+        [("apiVersion", &object.api_version, keys::API_VERSION), ("kind", &object.kind, GpuNode::KIND)];
+    if let Some((field, found, expected)) = head.into_iter().find(|(_, found, expected)| *found != expected) {
+        let (found, expected) = (found.clone(), expected.to_owned());
+        return Err(SnapshotError::Version { index, field, found, expected });
     }
     let name = object.name().to_string();
     let unreadable =

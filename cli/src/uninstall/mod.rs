@@ -10,8 +10,8 @@ mod nodes;
 pub(crate) use leftovers::admins_policy;
 
 use crate::connection::{Connection, KerfNamespace};
-use crate::duration::positive;
 use clap::{Args as ClapArgs, Subcommand};
+use kerf_runtime::duration::positive;
 use std::time::Duration;
 
 const NODES: &str = "\

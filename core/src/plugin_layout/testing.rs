@@ -24,7 +24,7 @@ pub(super) fn numbers(numbers: &[(&str, u64)]) -> BTreeMap<String, u64> {
 pub(super) fn policies(layouts: &[(&str, Value)]) -> Policies {
     let of_layout = |(name, plugin): &(&str, Value)| {
         let document: NodePolicyDocument = serde_json::from_value(json!({
-            "apiVersion": format!("{}/{}", keys::GROUP, keys::VERSION), "kind": "GpuNodePolicy", "metadata": {"name": name},
+            "apiVersion": keys::API_VERSION, "kind": "GpuNodePolicy", "metadata": {"name": name},
             "spec": {"match": {"labels": {"pool": name}}, "plugin": plugin},
         }))
         .unwrap();

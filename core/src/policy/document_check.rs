@@ -53,7 +53,7 @@ pub(super) fn problems(document: &PolicyDocument) -> Vec<PolicyError> {
 
 /// The mistakes of `apiVersion` and `kind`. With one of them nothing else says what it seems to.
 pub(super) fn head(version: &str, kind: &str, expected: &str) -> Vec<PolicyError> {
-    let version_error = (version != format!("{}/{}", keys::GROUP, keys::VERSION))
+    let version_error = (version != keys::API_VERSION)
         .then(|| PolicyFault::Version(version.to_owned()).of(Field::of("apiVersion")));
     let kind_error = (kind != expected).then(|| PolicyFault::Kind(kind.to_owned()).of(Field::of("kind")));
     version_error.into_iter().chain(kind_error).collect()

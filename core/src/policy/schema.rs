@@ -32,7 +32,7 @@ fn root<T: JsonSchema>(title: &str) -> Value {
 
 /// `apiVersion`.
 pub(super) fn api_version(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"const": format!("{}/{}", keys::GROUP, keys::VERSION)})
+    json_schema!({"const": keys::API_VERSION})
 }
 
 /// `kind` of a policy for pods.

@@ -195,9 +195,7 @@ fn reference(about: &About, node: &NodeName) -> ObjectReference {
         },
         // The kubelet gives its Node's name for a UID, and `kubectl describe node` looks for that.
         About::Node => of("v1".to_owned(), "Node", node.to_string(), Some(node.to_string())),
-        About::GpuNode(uid) => {
-            of(format!("{}/{}", keys::GROUP, keys::VERSION), "GpuNode", node.to_string(), uid.clone())
-        }
+        About::GpuNode(uid) => of(keys::API_VERSION.to_owned(), "GpuNode", node.to_string(), uid.clone()),
     }
 }
 

@@ -95,7 +95,7 @@ fn policy(index: u32, apart: Apart, is_for_the_pod: bool) -> anyhow::Result<Poli
         Apart::Beginnings => matched["serviceAccounts"] = json!([format!("{team}-*")]),
     }
     let document: PolicyDocument = serde_json::from_value(json!({
-        "apiVersion": format!("{}/{}", kerf_core::keys::GROUP, kerf_core::keys::VERSION),
+        "apiVersion": kerf_core::keys::API_VERSION,
         "kind": "GpuPolicy",
         "metadata": {"name": format!("p{index}")},
         "spec": {

@@ -510,10 +510,7 @@ async fn preflight(plane: &ControlPlane) -> anyhow::Result<()> {
                 ensure!(is_refused && text.contains("enforces PodSecurity \"baseline\""), "{value}: {text}");
             }
             Ok(notes) => {
-                ensure!(
-                    !is_refused && notes.contains("Helm did not read the cluster."),
-                    "{value}: {notes}"
-                );
+                ensure!(!is_refused && notes.contains("Helm did not read the cluster."), "{value}: {notes}");
             }
         }
     }

@@ -175,12 +175,12 @@ fn krews_manifest_names_every_archive_with_its_checksum() {
     fs::create_dir_all(path("deploy/krew")).unwrap();
     fs::create_dir(path("dist")).unwrap();
     fs::copy(root().join("deploy/krew/kerf.yaml"), path("deploy/krew/kerf.yaml")).unwrap();
-    let mut built = Vec::new();
+    let mut archives = Vec::new();
     for (job, system) in [("programs", "linux"), ("darwin", "darwin")] {
         for made in release["jobs"][job]["strategy"]["matrix"]["include"].as_array().unwrap() {
             let name = format!("kubectl-kerf-{system}-{}", made["arch"].as_str().unwrap());
             fs::write(path(&format!("dist/{name}.tar.gz")), &name).unwrap();
-            built.push((system, made["arch"].as_str().unwrap(), name));
+            archives.push((system, made["arch"].as_str().unwrap(), name));
         }
     }
     let output = Command::new("bash")
@@ -193,8 +193,8 @@ fn krews_manifest_names_every_archive_with_its_checksum() {
     let plugin: Value = serde_saphyr::from_str(&fs::read_to_string(path("dist/kerf.yaml")).unwrap()).unwrap();
     assert_eq!(plugin["spec"]["version"], "v1.2.3");
     let platforms = plugin["spec"]["platforms"].as_array().unwrap();
-    assert_eq!(platforms.len(), built.len());
-    for (system, arch, name) in built {
+    assert_eq!(platforms.len(), archives.len());
+    for (system, arch, name) in archives {
         let selector = serde_json::json!({"os": system, "arch": arch});
         let platform = platforms.iter().find(|one| one["selector"]["matchLabels"] == selector).expect(&name);
         let archive = format!("https://github.com/owner/repo/releases/download/v1.2.3/{name}.tar.gz");

@@ -3,8 +3,10 @@
 const PROTOS: [&str; 2] = ["proto/deviceplugin.proto", "proto/podresources.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A megabyte less that every node has to read at the agent's start. glibc knows the format since 2.36 (DT_RELR).
-    if std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") {
+    // A megabyte less that every node has to read at the agent's start. glibc knows the format since 2.36 (DT_RELR), and zig's
+    // linker, which tries unoptimised programs for other machines, does not.
+    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|is| is == value);
+    if is("CARGO_CFG_TARGET_ENV", "gnu") && is("PROFILE", "release") {
         println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
     for proto in PROTOS {

@@ -1,9 +1,11 @@
 //! The command line as a whole.
 
 use crate::exit::Exit;
+#[cfg(target_os = "linux")]
+use crate::gpu;
 use crate::{
-    bench, check, completion, explain, gpu, manage, nodes, output, policy, release, scheduler_config,
-    simulate, uninstall, version,
+    bench, check, completion, explain, manage, nodes, output, policy, release, scheduler_config, simulate,
+    uninstall, version,
 };
 use clap::{ColorChoice, Parser, Subcommand};
 
@@ -38,6 +40,7 @@ enum Command {
     /// Say why pods are where they are, or why they wait, by what is recorded of them.
     Explain(explain::Args),
     /// Say what a node's NVML says of its GPUs.
+    #[cfg(target_os = "linux")]
     #[command(subcommand)]
     Gpu(gpu::Command),
     /// Hand nodes over from NVIDIA's device plugin to kerf.
@@ -74,6 +77,7 @@ impl Cli {
             Command::Check(args) => return check::run(&args),
             Command::Completion(args) => completion::print(&args),
             Command::Explain(args) => explain::run(&args),
+            #[cfg(target_os = "linux")]
             Command::Gpu(command) => gpu::run(&command),
             Command::Manage(args) => manage::run(&args),
             Command::Nodes(args) => nodes::run(&args),

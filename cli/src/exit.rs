@@ -5,7 +5,6 @@ use crate::connection::Trouble;
 use crate::failure::NotFound;
 use crate::input::InputError;
 use crate::{output, simulate};
-use kerf_nvml::GpuError;
 use kerf_runtime::policy_file::PolicyFileError;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -89,7 +88,7 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Exit> {
     let is_input = cause.is::<InputError>()
         || cause.is::<simulate::InputError>()
         || cause.is::<PolicyFileError>()
-        || matches!(cause.downcast_ref(), Some(GpuError::Library { .. }));
+        || is_no_library(cause);
     if output::is_closed(cause) {
         Some(Exit::ClosedPipe)
     } else if is_input {
@@ -100,6 +99,17 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Exit> {
         Some(Exit::Unreachable)
     } else {
         None
+    }
+}
+
+/// Whether the file that was named as NVML is none. Other systems have no NVML.
+fn is_no_library(cause: &(dyn Error + 'static)) -> bool {
+    #[cfg(target_os = "linux")]
+    return matches!(cause.downcast_ref(), Some(kerf_nvml::GpuError::Library { .. }));
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = cause;
+        false
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod check;
+pub mod columns;
 pub mod command;
 pub mod completion;
 pub mod connection;
@@ -11,6 +12,7 @@ pub mod counted;
 pub mod exit;
 pub mod explain;
 pub mod failure;
+#[cfg(target_os = "linux")]
 pub mod gpu;
 pub mod input;
 pub mod manage;

@@ -1,8 +1,8 @@
 //! `kerf version`: this program's version, those of kerf's programs in the cluster, and Kubernetes'.
 
 use crate::check::{Observed, Seen, list, versions};
+use crate::columns::{Columns, or_dash};
 use crate::connection::{Connection, KerfNamespace};
-use crate::gpu::columns::{Columns, or_dash};
 use crate::output::{self, Format, Report};
 use clap::Args as ClapArgs;
 use k8s_openapi::api::core::v1::Pod;

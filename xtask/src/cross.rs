@@ -20,14 +20,14 @@ struct Target {
     packages: &'static [&'static str],
 }
 
-/// The agent opens NVML and is linked with glibc, so that target says more than the static one. macOS's frameworks come with
-/// its own tools alone: there the command line is compiled and not linked.
+/// The agent opens NVML and is linked with glibc, so that target says more than the static one; the other programs are made of
+/// the same crates. macOS's frameworks come with its own tools alone: there the command line is compiled and not linked.
 const TARGETS: [Target; 2] = [
     Target {
         name: "aarch64-unknown-linux-gnu",
         linked: "aarch64-unknown-linux-gnu.2.34",
         command: "zigbuild",
-        packages: &["kerf", "kerf-extender", "kerf-node-agent", "kerf-webhook"],
+        packages: &["kerf-node-agent", "kerf"],
     },
     Target {
         name: "aarch64-apple-darwin",

@@ -7,7 +7,7 @@ use anyhow::anyhow;
 use clap::Subcommand;
 
 use crate::workspace::Workspace;
-use crate::{build, cargo};
+use crate::{build, cargo, cross};
 
 /// The version of cargo-deny that is installed where there is none.
 const CARGO_DENY: &str = "cargo-deny@0.20.2";
@@ -48,9 +48,9 @@ pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
     build::everything(workspace, &["--all-targets"], &LINTED)?;
     thread::scope(|scope| {
         // Compiles while tests wait. Tests of the images, and of the page that makes them, take what is there.
-        let images = scope.spawn(|| static_programs(workspace));
+        let others = scope.spawn(|| static_programs(workspace).and_then(|()| cross::run(workspace)));
         let tested = unit(workspace, &LINTED).and_then(|()| system(workspace, &[], &LINTED));
-        tested.and(images.join().map_err(|_| anyhow!("building the images' programs panicked"))?)
+        tested.and(others.join().map_err(|_| anyhow!("a build beside the tests panicked"))?)
     })?;
     bans(workspace)?;
     eprintln!("xtask: all checks passed");

@@ -1,8 +1,8 @@
 //! Tables, for people on standard output and in Markdown for documents. No I/O.
 
 use super::{Figures, Forecast, Neighbour, Point, Results, reference};
+use crate::columns::or_dash;
 use crate::counted::counted;
-use crate::gpu::columns::or_dash;
 use std::fmt::Write;
 
 /// Rows under a head.
@@ -15,7 +15,7 @@ pub struct Table<const N: usize> {
 impl<const N: usize> Table<N> {
     /// In columns.
     pub fn text(&self) -> String {
-        let mut columns = crate::gpu::columns::Columns::new(self.head);
+        let mut columns = crate::columns::Columns::new(self.head);
         for row in &self.rows {
             columns.row(row.clone());
         }

@@ -1,7 +1,7 @@
 //! `kerf gpu list`: the GPUs, their instances, their processes.
 
 use super::Silent;
-use super::columns::{Columns, or_dash};
+use crate::columns::{Columns, or_dash};
 use crate::output::{self, Format};
 use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance};
 use kerf_nvml::{Compute, ComputeMode, Gpu, GpuBackend as _, GpuInstance, MigMode, NvmlBackend, Process};

@@ -1,6 +1,5 @@
 //! `kerf gpu`: what a node's NVML says of its GPUs. It changes nothing.
 
-pub(crate) mod columns;
 mod list;
 mod profiles;
 

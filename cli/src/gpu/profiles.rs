@@ -1,7 +1,7 @@
 //! `kerf gpu profiles`: what MIG offers on each GPU by NVML, and where the catalog says something else.
 
 use super::Silent;
-use super::columns::{Columns, or_dash};
+use crate::columns::{Columns, or_dash};
 use crate::output::{self, Format};
 use kerf_core::mig::catalog::{Disagreement, GpuModel, compare};
 use kerf_core::mig::{MigTable, Profile};

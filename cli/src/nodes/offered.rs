@@ -1,6 +1,6 @@
 //! What NVIDIA's device plugin offers on the nodes that it serves, and who has it. Pure.
 
-use crate::gpu::columns::{Columns, or_dash};
+use crate::columns::{Columns, or_dash};
 use crate::plugin_nodes::PluginNode;
 use kerf_core::kind::Kind;
 use kerf_core::static_node::{Devices, PluginName};

@@ -2,7 +2,7 @@
 
 use super::draw;
 use super::offered::{self, Offered};
-use crate::gpu::columns::{Columns, or_dash};
+use crate::columns::{Columns, or_dash};
 use crate::output::{Format, Report};
 use kerf_core::contract::{
     Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus,

@@ -17,8 +17,15 @@ use crate::workspace::Workspace;
 pub fn demo(workspace: &Workspace) -> anyhow::Result<()> {
     const PACKAGES: &[&str] =
         &["kerf", "kerf-extender", "kerf-node-agent", "kerf-nvml-mock", "kerf-tests", "kerf-webhook"];
-    const BINARIES: &[&str] =
-        &["kerf", "kerf-extender", "kerf-node-agent", "kerf-webhook", "kerf_demo", "mps_control_stand_in"];
+    const BINARIES: &[&str] = &[
+        "die_with_parent",
+        "kerf",
+        "kerf-extender",
+        "kerf-node-agent",
+        "kerf-webhook",
+        "kerf_demo",
+        "mps_control_stand_in",
+    ];
     let flags = ["--lib"].into_iter().chain(BINARIES.iter().flat_map(|name| ["--bin", name]));
     both(workspace, &Crates::new(PACKAGES, flags.collect()), Purpose::Demo)
 }

@@ -27,7 +27,7 @@ const TARGETS: [Target; 2] = [
         name: "aarch64-unknown-linux-gnu",
         linked: "aarch64-unknown-linux-gnu.2.34",
         command: "zigbuild",
-        packages: &["kerf-node-agent", "kerf"],
+        packages: &["kerf-node-agent"],
     },
     Target {
         name: "aarch64-apple-darwin",
@@ -67,8 +67,8 @@ impl Target {
             self.linked,
         ]);
         build.args(self.packages.iter().flat_map(|package| ["--package", package]));
-        // A folder of its own: cargo locks the one where tests run.
-        build.arg("--target-dir").arg(workspace.cross());
+        // Where the images' programs are built: macros and the like are there already, and cargo locks the folder where tests run.
+        build.arg("--target-dir").arg(workspace.images_build());
         build.env("CARGO_ZIGBUILD_ZIG_PATH", &zigbuild.zig).env("CARGO_PROFILE_DEV_DEBUG", "0");
         build
     }

@@ -60,9 +60,9 @@ impl Workspace {
         self.target.join("images")
     }
 
-    /// Where programs for other machines are built.
-    pub fn cross(&self) -> PathBuf {
-        self.target.join("cross")
+    /// Where cargo builds what is not for this machine itself.
+    pub fn images_build(&self) -> PathBuf {
+        self.target.join("images-build")
     }
 
     /// Where the sources are copied to whose checks are removed.

@@ -84,8 +84,12 @@ pub fn program(
     let folder = places.target.join(BUILD);
     cargo.arg("--target-dir").arg(&folder);
     cargo.envs(environment(&target));
-    if profile == Profile::Release {
-        cargo.env("KERF_VERSION", release.spoken()).env("RUSTFLAGS", remapped(&places.root)?);
+    match profile {
+        Profile::Release => {
+            cargo.env("KERF_VERSION", release.spoken()).env("RUSTFLAGS", remapped(&places.root)?);
+        }
+        // No debugger meets them.
+        Profile::Dev => drop(cargo.env("CARGO_PROFILE_DEV_DEBUG", "0")),
     }
     eprintln!("images: building {} for {target}, profile {name}", image.program);
     let status = cargo.status().context("failed to start cargo")?;

@@ -17,6 +17,7 @@ impl<const N: usize> Columns<N> {
     }
 
     /// The text; `none` where there is nothing under the head.
+    #[must_use]
     pub fn write(self, none: &str) -> String {
         if self.rows.len() == 1 {
             return format!("{none}\n");

@@ -100,7 +100,9 @@ impl Counts {
             .map(|(count, what)| format!("{} of {} {what}", count.done.min(count.total), count.total))
             .collect();
         parts.push(format!("{} s", elapsed.as_secs()));
-        parts.extend(self.left(elapsed).map(|left| format!("about {} left", coarse(left))));
+        // The last crates are our own, and the largest: what an average one takes says little of them.
+        let left = self.left(elapsed).filter(|left| left.as_secs() >= 10);
+        parts.extend(left.map(|left| format!("about {} left", coarse(left))));
         format!("building: {}", parts.join(", "))
     }
 
@@ -150,7 +152,7 @@ mod tests {
         assert_eq!(text(300), "building: 50 of 100 crates, 200 of 400 Go packages, 300 s, about 5 min left");
         (0..60).for_each(|_| progress.step(Lane::Rust));
         (0..200).for_each(|_| progress.step(Lane::Go));
-        assert_eq!(text(600), "building: 100 of 100 crates, 400 of 400 Go packages, 600 s, about 0 s left");
+        assert_eq!(text(600), "building: 100 of 100 crates, 400 of 400 Go packages, 600 s");
     }
 
     #[test]

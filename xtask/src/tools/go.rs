@@ -47,16 +47,20 @@ pub fn check(workspace: &Workspace, set: &Set) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many packages of a batch are not compiled yet. Downloads the modules that are missing.
-pub fn count(workspace: &Workspace, batch: &Batch) -> anyhow::Result<usize> {
+/// A package that is not compiled yet, with the version of its module: batches share those that have both in common.
+const STALE: &str = "{{if .Stale}}{{.ImportPath}}{{with .Module}}@{{with .Replace}}{{.Version}}{{else}}{{.Version}}{{end}}{{end}}{{end}}";
+
+/// The packages of a batch that are not compiled yet. Downloads the modules that are missing.
+pub fn stale(workspace: &Workspace, batch: &Batch) -> anyhow::Result<Vec<String>> {
     let mut list = configured(workspace, batch, "list");
-    list.args(["-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"]).args(batch.packages());
+    list.args(["-deps", "-f", STALE]).args(batch.packages());
     let output = list.stdin(Stdio::null()).output().context("failed to start `go list`")?;
     if !output.status.success() {
         let said = redact(&String::from_utf8_lossy(&output.stderr));
         bail!("Go cannot find the packages of tests/tools/{}:\n{said}", batch.module());
     }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().filter(|line| !line.is_empty()).count())
+    let lines = String::from_utf8_lossy(&output.stdout);
+    Ok(lines.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect())
 }
 
 /// Builds a batch's programs into a folder that exists; `compiled` is called for each package.

@@ -14,6 +14,7 @@ mod go;
 mod key;
 mod redact;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -90,7 +91,11 @@ impl Missing {
         if self.has_files {
             files::ensure(workspace)?;
         }
-        self.batches.iter().map(|batch| go::count(workspace, batch)).sum()
+        let mut packages = BTreeSet::new();
+        for batch in &self.batches {
+            packages.extend(go::stale(workspace, batch)?);
+        }
+        Ok(packages.len())
     }
 
     /// Builds the programs.

@@ -143,15 +143,22 @@ async fn pods_without_a_gpu_do_not_need_kerf() -> anyhow::Result<()> {
     cluster.webhook().kill()?;
     cluster.extender().kill()?;
     // Who writes that no GPU is wanted, and whom a cluster calls movable as it does all pods, want none either.
-    for (name, plain) in [
-        ("plain", pod("plain", &[])),
-        ("no-gpu", with_limit("no-gpu", "nvidia.com/gpu", "0")),
-        ("no-slice", with_limit("no-slice", "nvidia.com/mig-1g.10gb", "0")),
-        ("movable", pod("movable", &[(keys::MOVABLE, "true")])),
-    ] {
+    for (name, plain) in
+        [("plain", pod("plain", &[])), ("movable", pod("movable", &[(keys::MOVABLE, "true")]))]
+    {
         cluster.create(&plain).await?;
         let plain = cluster.running(name).await?;
         assert_eq!(plain.spec.and_then(|s| s.scheduler_name).as_deref(), Some("default-scheduler"), "{name}");
+    }
+    // Whether they run is the kubelet's: it rejects an amount of 0 of a name for which a node's agent has no healthy device
+    // (docs/troubleshooting.md).
+    for (name, limit) in [("no-gpu", "nvidia.com/gpu"), ("no-slice", "nvidia.com/mig-1g.10gb")] {
+        cluster.create(&with_limit(name, limit, "0")).await?;
+        wait(PATIENCE, &format!("{name} to be bound"), async || {
+            let spec = cluster.pods().get(name).await?.spec.unwrap_or_default();
+            Ok(spec.node_name.is_some() && spec.scheduler_name.as_deref() == Some("default-scheduler"))
+        })
+        .await?;
     }
     let one = cluster.refusal(&with_limit("one", "nvidia.com/mig-1g.10gb", "1")).await?;
     assert!(one.contains("pods.kerf.dev"), "{one}");

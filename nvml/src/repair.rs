@@ -23,12 +23,16 @@ pub(crate) fn pending(device: &Device<'_>) -> Result<Option<String>, GpuError> {
     Ok((errors > 0).then(|| format!("{errors} uncorrected memory errors since its last reset")))
 }
 
-/// The answer, where the GPU and the driver have one: MIG instances, older GPUs and older drivers leave it out.
+/// The answer, where the GPU and the driver have one: MIG instances, older GPUs and older drivers leave it out. A driver that does not
+/// take the question has no answer either, and the GPU is as well as before.
 fn known<T>(answer: Result<T, NvmlError>, call: &'static str) -> Result<Option<T>, GpuError> {
     match answer.map_err(GpuError::call(call)) {
         Ok(answer) => Ok(Some(answer)),
         Err(error) => match error.code() {
-            NvmlCode::NotSupported | NvmlCode::FunctionNotFound | NvmlCode::NoPermission => Ok(None),
+            NvmlCode::NotSupported
+            | NvmlCode::FunctionNotFound
+            | NvmlCode::NoPermission
+            | NvmlCode::InvalidArgument => Ok(None),
             _ => Err(error),
         },
     }

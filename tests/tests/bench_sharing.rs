@@ -155,7 +155,7 @@ async fn copies_are_measured_under_every_technology_that_the_node_has() -> anyho
     for point in &results.points {
         let figures = &point.figures;
         ensure!(figures.mean_seconds >= 0.02 && figures.window_seconds >= 2.0, "{point:?}");
-        ensure!(figures.p50_seconds <= figures.p99_seconds && figures.turns > 10, "{point:?}");
+        ensure!(figures.p50_seconds <= figures.p99_seconds && figures.turns > 0, "{point:?}");
     }
     assert_eq!((results.failed.len(), results.gpus.len()), (0, 2));
     let printed = text(&output);

@@ -42,6 +42,22 @@ pub fn command(workspace: &Workspace) -> Command {
     cargo
 }
 
+/// The same command at a lower priority: it takes the cores when nothing else wants them.
+pub fn yielding(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "15"]).arg(command.get_program()).args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    nice
+}
+
 fn succeeded(what: &str, status: ExitStatus) -> anyhow::Result<()> {
     if !status.success() {
         bail!("{what} failed ({status})");

@@ -39,19 +39,21 @@ const TARGETS: [Target; 2] = [
 
 const PYTHON_PACKAGES: [&str; 2] = ["cargo-zigbuild==0.24.1", "ziglang==0.17.1"];
 
-/// Builds all targets. What cannot be had here is said to be not run; what can be had and does not build is an error.
-pub fn run(workspace: &Workspace) -> anyhow::Result<()> {
+/// Builds for these systems, such as `linux`. What cannot be had here is said to be not run; what can be had and does not build is
+/// an error.
+pub fn run(workspace: &Workspace, systems: &[&str]) -> anyhow::Result<()> {
     let Some(zigbuild) = zigbuild(workspace) else {
         eprintln!("xtask: programs for other machines: NOT RUN (no {} by pip)", PYTHON_PACKAGES.join(", "));
         return Ok(());
     };
-    for target in &TARGETS {
+    for target in TARGETS.iter().filter(|target| systems.iter().any(|system| target.name.contains(system))) {
         let added = Command::new("rustup").args(["target", "add", target.name]).output();
         if !added.is_ok_and(|output| output.status.success()) {
             eprintln!("xtask: programs for {}: NOT RUN (no standard library by rustup)", target.name);
             continue;
         }
-        cargo::step(&format!("programs for {}", target.name), &mut target.build(workspace, &zigbuild))?;
+        let what = format!("programs for {}", target.name);
+        cargo::step(&what, &mut cargo::yielding(&target.build(workspace, &zigbuild)))?;
     }
     Ok(())
 }

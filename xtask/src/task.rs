@@ -76,7 +76,7 @@ impl Xtask {
             Task::Test { part } => test::run(&workspace, part),
             Task::Bench { arguments } => bench::run(&workspace, &arguments),
             Task::Images { arguments } => images::run(&workspace, &arguments),
-            Task::Cross => cross::run(&workspace),
+            Task::Cross => cross::run(&workspace, &["linux", "darwin"]),
             Task::Gpu(gpu) => gpu.run(&workspace),
         }
     }

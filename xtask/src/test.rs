@@ -19,8 +19,8 @@ const LINTED: [(&str, &str); 2] = [
     ("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
 ];
 
-/// Tests with a control plane wait most of their time: so many of them for each core keep the cores at work.
-const TESTS_PER_CORE: usize = 3;
+/// Tests with a control plane wait much of their time: so many of them for each core keep the cores at work. More make them late.
+const TESTS_PER_CORE: usize = 2;
 
 /// A part of the tests.
 #[derive(Debug, Subcommand)]
@@ -47,8 +47,9 @@ pub fn run(workspace: &Workspace, part: Option<Part>) -> anyhow::Result<()> {
     cargo::run(workspace, "formatting", &["fmt", "--all", "--check"])?;
     build::everything(workspace, &["--all-targets"], &LINTED)?;
     thread::scope(|scope| {
-        // Compiles while tests wait. Tests of the images, and of the page that makes them, take what is there.
-        let others = scope.spawn(|| static_programs(workspace).and_then(|()| cross::run(workspace)));
+        // They compile while tests wait. Tests of the images, and of the page that makes them, take what is there.
+        let others =
+            scope.spawn(|| static_programs(workspace).and_then(|()| cross::run(workspace, &["linux"])));
         let tested = unit(workspace, &LINTED).and_then(|()| system(workspace, &[], &LINTED));
         tested.and(others.join().map_err(|_| anyhow!("a build beside the tests panicked"))?)
     })?;
@@ -81,7 +82,7 @@ fn system(workspace: &Workspace, names: &[String], environment: &[(&str, &str)])
 
 /// The static programs that tests put into images.
 fn static_programs(workspace: &Workspace) -> anyhow::Result<()> {
-    let mut images = Command::new(workspace.built("debug", "kerf-images"));
+    let mut images = cargo::yielding(&Command::new(workspace.built("debug", "kerf-images")));
     images.args(["kerf-webhook", "kerf-extender", "--profile=dev"]);
     images.arg("--output").arg(workspace.images().with_file_name("images-of-tests"));
     cargo::step("static programs for images", &mut images)

@@ -45,7 +45,9 @@ pub fn what_a_driver_does_not_tell_is_left_out(node: &Node) {
     let functions =
         ["nvmlGpmMigSampleGet", "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetUtilizationRates"];
     let faults = functions.map(|function| Fault::new(function, Code::NOT_SUPPORTED));
-    node.control(&faults.into_iter().fold(MockControl::new(), MockControl::fault));
+    let repairs = ["nvmlDeviceGetRemappedRows", "nvmlDeviceGetRetiredPagesPendingStatus"];
+    let refused = repairs.map(|function| Fault::new(function, Code::INVALID_ARGUMENT));
+    node.control(&faults.into_iter().chain(refused).fold(MockControl::new(), MockControl::fault));
     assert_eq!(measured(&mut nvml), [Utilization::default(), Utilization::default()]);
     assert!(nvml.observe().unwrap().iter().all(|gpu| gpu.fault.is_none()));
 }

@@ -13,6 +13,7 @@ use super::batch::Batch;
 use super::catalog::{CONTROL_PLANE, Set, linker_flags, tags};
 use super::cgo;
 use super::redact::redact;
+use crate::cargo;
 use crate::workspace::Workspace;
 
 /// How many of the last lines of a failed build are shown: errors stand at the end, downloads before them.
@@ -74,7 +75,8 @@ pub fn build(
     let mut go = configured(workspace, batch, "build");
     // A folder, for Go takes the path of several programs for nothing else.
     go.arg("-v").arg("-o").arg(folder.join("")).args(batch.packages());
-    let mut child = go
+    // Cargo ends with our own largest crates, one after the other. With cargo first, both compilers have work until the end.
+    let mut child = cargo::yielding(&go)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -72,6 +72,8 @@ impl Target {
         // Where the images' programs are built: macros and the like are there already, and cargo locks the folder where tests run.
         build.arg("--target-dir").arg(workspace.images_build());
         build.env("CARGO_ZIGBUILD_ZIG_PATH", &zigbuild.zig).env("CARGO_PROFILE_DEV_DEBUG", "0");
+        // What both keep between builds, in no folder of the user's.
+        build.env("CARGO_ZIGBUILD_CACHE_DIR", &zigbuild.cache).env("ZIG_GLOBAL_CACHE_DIR", &zigbuild.cache);
         build
     }
 }
@@ -81,6 +83,7 @@ impl Target {
 struct Zigbuild {
     program: PathBuf,
     zig: PathBuf,
+    cache: PathBuf,
 }
 
 /// Installs both beside the other tools, unless they are there; none if there is no pip or nothing to be had by it.
@@ -97,5 +100,6 @@ fn zigbuild(workspace: &Workspace) -> Option<Zigbuild> {
             return None;
         }
     }
-    program.is_file().then(|| Zigbuild { program, zig: folder.join("ziglang/zig") })
+    let (zig, cache) = (folder.join("ziglang/zig"), folder.join("cache"));
+    program.is_file().then_some(Zigbuild { program, zig, cache })
 }

@@ -125,10 +125,20 @@ async fn the_scheduler_shows_its_metrics(plane: &ControlPlane) -> anyhow::Result
     Ok(())
 }
 
+async fn cluster() -> anyhow::Result<BareCluster> {
+    let nodes = vec![NodeSpec::without_gpus("cpu"), NodeSpec::new("h100", Model::H100, 1).left_to_kerf()];
+    BareCluster::start(BareOptions::new(nodes)).await
+}
+
+async fn a_first_pod_runs(cluster: &BareCluster) -> anyhow::Result<()> {
+    cluster.pods().create(&pod("first", &[(keys::GPU_MEMORY, "10Gi")])).await?;
+    cluster.pods().running("first").await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_is_what_git_says_and_nothing_is_ignored() -> anyhow::Result<()> {
-    let nodes = vec![NodeSpec::without_gpus("cpu"), NodeSpec::new("h100", Model::H100, 1).left_to_kerf()];
-    let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
+    let cluster = cluster().await?;
     let plane = cluster.plane();
     let application = shown("application.yaml", "Application")?;
     ensure!(
@@ -162,8 +172,7 @@ async fn what_runs_is_what_git_says_and_nothing_is_ignored() -> anyhow::Result<(
         let first = render()?;
         apply(plane, &first, &[]).await?;
         settled(&cluster).await?;
-        cluster.pods().create(&pod("first", &[(keys::GPU_MEMORY, "10Gi")])).await?;
-        cluster.pods().running("first").await?;
+        a_first_pod_runs(&cluster).await?;
         let second = render()?;
         ensure!(first == second, "two renders differ");
         let found = drift(plane, &second).await?;
@@ -200,8 +209,7 @@ async fn play_cert_manager(plane: &ControlPlane) -> anyhow::Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cert_manager_writes_is_no_difference() -> anyhow::Result<()> {
-    let nodes = vec![NodeSpec::without_gpus("cpu"), NodeSpec::new("h100", Model::H100, 1).left_to_kerf()];
-    let cluster = BareCluster::start(BareOptions::new(nodes)).await?;
+    let cluster = cluster().await?;
     let plane = cluster.plane();
     let definitions = crds()?.join("cert-manager").display().to_string();
     plane.kubectl(&["apply", "--server-side", "--recursive", "-f", &definitions]).await?;
@@ -214,8 +222,7 @@ async fn what_cert_manager_writes_is_no_difference() -> anyhow::Result<()> {
     apply(plane, &render()?, &[]).await?;
     play_cert_manager(plane).await?;
     cluster.kerf_is_up(1, PATIENCE).await?;
-    cluster.pods().create(&pod("first", &[(keys::GPU_MEMORY, "10Gi")])).await?;
-    cluster.pods().running("first").await?;
+    a_first_pod_runs(&cluster).await?;
     let bundles = [
         "get",
         "mutatingwebhookconfiguration",

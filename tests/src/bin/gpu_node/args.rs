@@ -31,7 +31,7 @@ pub enum Step {
 }
 
 /// Brings up a node with a real GPU, runs pods on it, takes it down.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 pub struct Args {
     /// What to do.
     pub step: Step,

@@ -123,6 +123,14 @@ impl Job {
         serde_json::from_value(pod).context("the pod is malformed")
     }
 
+    /// The same pod without a GPU: what a pod costs that kerf has nothing to do with.
+    pub fn control(&self, args: &Args) -> anyhow::Result<Pod> {
+        let without_cuda = Args { simulated: true, ..args.clone() };
+        let mut pod = Self { tries: 0, ..self.clone() }.pod(&without_cuda)?;
+        pod.metadata.annotations = None;
+        Ok(pod)
+    }
+
     fn command(&self, args: &Args) -> Vec<String> {
         let mut command = vec![args.python.display().to_string(), "/job/sees.py".to_owned()];
         command.extend(["--name".to_owned(), self.name.clone()]);

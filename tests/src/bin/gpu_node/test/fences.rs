@@ -18,8 +18,14 @@ const TRIES: usize = 3;
 const RUNNING: Duration = Duration::from_secs(2);
 const BOUND: Duration = Duration::from_millis(200);
 
+/// How much later a pod runs that has a share than one without a GPU, each at p50.
+const MORE: Duration = Duration::from_millis(150);
+
 /// Each pod's name begins so.
 const PREFIX: &str = "limits-";
+
+/// So do those of the pods without a GPU.
+const CONTROLS: &str = "control-";
 
 pub async fn limits(scene: &Scene<'_>) -> anyhow::Result<String> {
     let mut pods = 0;
@@ -33,26 +39,52 @@ pub async fn limits(scene: &Scene<'_>) -> anyhow::Result<String> {
             seen.last().map(ToString::to_string).unwrap_or_default()
         );
         scene.clear().await?;
+        let control = |number| Job::new(format!("{CONTROLS}{round}-{number}"), Ask::Share(gib));
+        scene.run_controls(&(0..count).map(control).collect::<Vec<_>>()).await?;
+        scene.clear().await?;
         pods += count;
     }
-    let (bound, running) = (scene.clock.bound(PREFIX), scene.clock.running(PREFIX));
-    ensure!(
-        bound.len() == pods && running.len() == pods,
-        "of {pods} pods {} ran by the watch",
-        running.len()
-    );
-    for (what, took, bar) in [("created to running", &running, RUNNING), ("of it, to bound", &bound, BOUND)] {
-        let [half, most, all] = [50, 95, 100].map(|percent| percentile(took, percent).unwrap_or_default());
-        let [half_ms, most_ms, all_ms] = [half, most, all].map(|took| took.as_secs_f64() * 1e3);
-        let met = if half <= bar { "met" } else { "NOT MET" };
-        println!(
-            "       {what}: p50 {half_ms:.0} ms (bar {} ms, {met}), p95 {most_ms:.0}, longest {all_ms:.0}",
-            bar.as_millis()
-        );
-    }
+    told_times(scene, pods)?;
     if !scene.is_real() {
         return Ok(format!("{pods} pods were told their limits; whether these hold takes a GPU"));
     }
     let tries = pods * TRIES;
     Ok(format!("{pods} pods, {tries} tries: always had a fifth less than the share, never a fifth more"))
+}
+
+/// Prints how long the pods took, beside as many without a GPU of the same run.
+fn told_times(scene: &Scene<'_>, pods: usize) -> anyhow::Result<()> {
+    let (bound, running) = (scene.clock.bound(PREFIX), scene.clock.running(PREFIX));
+    let controls = scene.clock.running(CONTROLS);
+    ensure!(
+        [&bound, &running, &controls].into_iter().all(|seen| seen.len() == pods),
+        "of {pods} pods with a share and as many without, {} and {} ran by the watch",
+        running.len(),
+        controls.len()
+    );
+    let more = median(&running).saturating_sub(median(&controls));
+    for (what, took, bar) in [
+        ("created to running", &running, Some(RUNNING)),
+        ("of it, to bound", &bound, Some(BOUND)),
+        ("created to running without a GPU", &controls, None),
+    ] {
+        let [half, most, all] =
+            [50, 95, 100].map(|percent| millis(percentile(took, percent).unwrap_or_default()));
+        let bar = bar.map(|bar| against(median(took), bar)).unwrap_or_default();
+        println!("       {what}: p50 {half:.0} ms{bar}, p95 {most:.0}, longest {all:.0}");
+    }
+    println!("       a share costs {:.0} ms at p50{}", millis(more), against(more, MORE));
+    Ok(())
+}
+
+fn median(took: &[Duration]) -> Duration {
+    percentile(took, 50).unwrap_or_default()
+}
+
+fn millis(took: Duration) -> f64 {
+    took.as_secs_f64() * 1e3
+}
+
+fn against(took: Duration, bar: Duration) -> String {
+    format!(" (bar {:.0} ms, {})", millis(bar), if took <= bar { "met" } else { "NOT MET" })
 }

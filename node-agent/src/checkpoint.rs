@@ -5,6 +5,7 @@
 //! else's. Of compute modes, memory limits and lengths of time slices it tells which are the agent's to undo, so these are in it
 //! before they are set.
 
+use crate::driver_load::DriverLoad;
 use crate::node::{Ill, Shares};
 use kerf_core::contract::GpuNodeSpec;
 use kerf_core::names::GpuUuid;
@@ -38,6 +39,9 @@ pub struct Record {
     pub version: u32,
     /// The boot in which it was written.
     pub boot_id: String,
+    /// The load of the driver in which it was written. Older agents recorded none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub driver_load: Option<DriverLoad>,
     /// The UID of the GpuNode whose spec it is: one that was made anew is another.
     #[serde(default)]
     pub uid: Option<String>,
@@ -77,6 +81,7 @@ impl Record {
         Self {
             version: VERSION,
             boot_id,
+            driver_load: None,
             uid: None,
             spec: GpuNodeSpec::default(),
             shares: None,

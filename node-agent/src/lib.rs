@@ -17,6 +17,7 @@ pub mod app;
 pub mod args;
 pub mod checkpoint;
 pub mod device_plugin;
+pub mod driver_load;
 pub mod executor;
 pub mod gfd_labels;
 pub mod gpu;

@@ -29,7 +29,7 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
     let gpus = FakeGpus::new(&["T4-16GB"]);
     let open = move || Ok(Box::new(gpus.clone()) as Box<dyn GpuBackend>);
     let thread = GpuThread::start(Box::new(open)).unwrap();
-    let (recording, recalled) = Recording::open(state, "boot".to_owned()).unwrap();
+    let (recording, recalled) = Recording::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
     let host = Host { proc: folder.to_owned(), cgroups: folder.to_owned() };
     let executor = Executor::new(thread, recording, host);
     let (events, queue) = Events::channel();

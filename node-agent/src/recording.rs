@@ -2,24 +2,42 @@
 //! is made or set.
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Record};
+use crate::driver_load::DriverLoad;
 use crate::node::Recalled;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The record. Its clones are one.
 #[derive(Clone)]
 pub struct Recording {
     checkpoint: Arc<Mutex<Checkpoint>>,
     boot_id: String,
+    /// The load of the driver that this process works with, once there is one.
+    load: Arc<OnceLock<DriverLoad>>,
+    sys: PathBuf,
 }
 
 impl Recording {
-    /// Opens the record in `folder`, in the boot `boot_id`. Gives what an earlier process recorded there, if one did.
-    pub fn open(folder: &Path, boot_id: String) -> Result<(Self, Option<Recalled>), CheckpointError> {
+    /// Opens the record in `folder`, in the boot `boot_id`. Gives what an earlier process recorded there, if one did. `sys`, for
+    /// most `/sys`, tells whether the driver was loaded anew since.
+    pub fn open(
+        folder: &Path,
+        boot_id: String,
+        sys: PathBuf,
+    ) -> Result<(Self, Option<Recalled>), CheckpointError> {
         let (checkpoint, record) = Checkpoint::open(folder)?;
-        let recalled = record.map(|record| recalled(record, &boot_id));
-        Ok((Self { checkpoint: Arc::new(Mutex::new(checkpoint)), boot_id }, recalled))
+        let load = DriverLoad::read(&sys);
+        let recalled = record.map(|record| recalled(record, &boot_id, load));
+        let (checkpoint, load) = (Arc::new(Mutex::new(checkpoint)), Arc::new(load.map_or_else(OnceLock::new, OnceLock::from)));
+        Ok((Self { checkpoint, boot_id, load, sys }, recalled))
+    }
+
+    /// Whether another load of the driver runs than this process has worked with. The first one that is there is its own. Ask
+    /// after NVML has answered: an open session keeps the driver from being unloaded, so the answer is of this load.
+    #[must_use]
+    pub fn is_of_another_load(&self) -> bool {
+        DriverLoad::read(&self.sys).is_some_and(|now| now != *self.load.get_or_init(|| now))
     }
 
     /// Writes what the node has, unless it stands there already.
@@ -41,7 +59,7 @@ impl Recording {
         for ((gpu, cgroup), limit) in limits {
             by_gpu.entry(gpu).or_default().insert(cgroup, limit);
         }
-        let new = Record::new(self.boot_id.clone());
+        let new = Record { driver_load: self.load.get().copied(), ..Record::new(self.boot_id.clone()) };
         Record {
             uid,
             spec,
@@ -58,8 +76,10 @@ impl Recording {
     }
 }
 
-fn recalled(record: Record, boot_id: &str) -> Recalled {
-    let Record { boot_id: written_in, uid, spec, shares, mig, mig_lost, .. } = record;
+fn recalled(record: Record, boot_id: &str, load: Option<DriverLoad>) -> Recalled {
+    // A driver that is not loaded now is loaded anew next.
+    let is_lost = record.boot_id != boot_id || record.driver_load.is_some() && record.driver_load != load;
+    let Record { uid, spec, shares, mig, mig_lost, .. } = record;
     let Record { exclusive, limits, lengths, ills, recovering, .. } = record;
     // One of an older agent has both sorts in one. Those that are lost are lost while the node recovers.
     let mig_lost = mig_lost.unwrap_or_else(|| if recovering { mig.clone() } else { BTreeSet::new() });
@@ -79,7 +99,7 @@ fn recalled(record: Record, boot_id: &str) -> Recalled {
         ills,
         booted: recovering,
     };
-    if written_in == boot_id { recalled } else { recalled.after_boot() }
+    if is_lost { recalled.after_reload() } else { recalled }
 }
 
 #[cfg(test)]
@@ -98,7 +118,7 @@ mod tests {
     }
 
     async fn after(folder: &Path, boot: &str, saved: Option<Recalled>) -> Recalled {
-        let (recording, recalled) = Recording::open(folder, boot.to_owned()).unwrap();
+        let (recording, recalled) = Recording::open(folder, boot.to_owned(), folder.join("sys")).unwrap();
         if let Some(saved) = saved {
             recording.save(saved).await.unwrap();
         }
@@ -131,11 +151,61 @@ mod tests {
         );
     }
 
+    /// Loads the driver, or unloads it.
+    fn set_loaded(folder: &Path, loaded: bool) {
+        let module = folder.join("sys/module/nvidia");
+        if loaded {
+            return std::fs::create_dir_all(module).unwrap();
+        }
+        // It stays elsewhere, so that its inode number is not reused.
+        let gone = tempfile::tempdir_in(folder).unwrap().keep();
+        std::fs::rename(module, gone).unwrap();
+    }
+
+    /// GPU Operator upgrades the driver without a reboot, and most GPUs forget their MIG mode in it.
+    #[tokio::test]
+    async fn a_mode_is_lost_with_the_load_of_the_driver_in_the_same_boot() {
+        let (folder, gpu) = (tempfile::tempdir().unwrap(), GpuUuid::new("GPU-0"));
+        let folder = folder.path();
+        let on = Recalled { mig_on: [gpu.clone()].into(), ..busy() };
+        set_loaded(folder, true);
+        after(folder, "one", Some(on.clone())).await;
+        assert_eq!(after(folder, "one", None).await, on, "an admin may switch it off now");
+        set_loaded(folder, false);
+        let unloaded = after(folder, "one", None).await;
+        set_loaded(folder, true);
+        let loaded = after(folder, "one", None).await;
+        assert_eq!(loaded, Recalled { mig_lost: [gpu].into(), booted: true, ..Recalled::default() });
+        assert_eq!(unloaded, loaded, "what is not loaded now is loaded anew");
+        after(folder, "one", Some(loaded.clone())).await;
+        assert_eq!(after(folder, "one", None).await, loaded, "until it is back, and then it is of this load");
+    }
+
+    #[tokio::test]
+    async fn a_process_works_with_one_load_of_the_driver() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let (recording, _) = Recording::open(folder, "one".to_owned(), folder.join("sys")).unwrap();
+        assert!(!recording.is_of_another_load(), "none is loaded");
+        set_loaded(folder, true);
+        assert!(!recording.is_of_another_load(), "the first one");
+        recording.save(busy()).await.unwrap();
+        set_loaded(folder, false);
+        assert!(!recording.is_of_another_load(), "NVML tells of that");
+        set_loaded(folder, true);
+        assert!(recording.is_of_another_load());
+        drop(recording);
+        assert!(after(folder, "one", None).await.booted);
+    }
+
     #[test]
     fn a_record_of_an_older_agent_tells_of_lost_modes_while_the_node_recovers() {
+        let sys = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(sys.path().join("module/nvidia")).unwrap();
+        let load = DriverLoad::read(sys.path()).unwrap();
         for (recovering, lost) in [(true, 1), (false, 0)] {
             let text = format!(r#"{{"version":1,"bootId":"one","mig":["GPU-0"],"recovering":{recovering}}}"#);
-            let recalled = recalled(serde_json::from_str(&text).unwrap(), "one");
+            let recalled = recalled(serde_json::from_str(&text).unwrap(), "one", Some(load));
             assert_eq!((recalled.mig_on.len(), recalled.mig_lost.len()), (1, lost));
         }
     }

@@ -42,7 +42,7 @@ pub(super) async fn open(args: &Args, stop: &CancellationToken) -> anyhow::Resul
 
 /// `None` while another process has it.
 fn try_open(args: &Args, boot_id: &str) -> anyhow::Result<Option<Opened>> {
-    match Recording::open(&args.state_dir, boot_id.to_owned()) {
+    match Recording::open(&args.state_dir, boot_id.to_owned(), args.sys_dir.clone()) {
         Err(CheckpointError::InUse(_)) => Ok(None),
         opened => opened.map(Some).context("--state-dir"),
     }

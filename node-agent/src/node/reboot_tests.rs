@@ -33,7 +33,7 @@ fn busy() -> (Scene, GpuNodeStatus) {
 /// The node is booted, and the agent starts. The kubelet's checkpoint still tells of what pods held.
 fn boot(scene: &mut Scene, status: &GpuNodeStatus) {
     scene.gpus.reboot();
-    scene.record = scene.record.clone().after_boot();
+    scene.record = scene.record.clone().after_reload();
     scene.start_agent(Some(status));
     assert_eq!(scene.decide().step, None, "the kubelet has not told who holds what");
     scene.list_holders();

@@ -1,7 +1,7 @@
-//! What the node had before it was booted or the agent restarted, from the agent's own record: GPU instances do not outlive
-//! a reboot, and the MIG mode of most GPUs neither.
+//! What the node had before it was booted, its driver loaded anew or the agent restarted, from the agent's own record: GPU
+//! instances end with the load of the driver, and so does the MIG mode of most GPUs.
 //!
-//! A node that was booted gets back what its record tells, at the same places, before any resource name is registered: the
+//! A node whose driver was loaded anew, by a boot or in the same one, gets back what its record tells, at the same places, before any resource name is registered: the
 //! kubelet's own record tells it of pods that need the names.
 
 use super::share::{self, Shares};
@@ -30,9 +30,9 @@ pub struct Recalled {
     pub uid: Option<String>,
     /// The shares that existed, wanted or not; `None` where no record tells.
     pub shares: Option<Shares>,
-    /// The GPUs whose MIG mode was on when they were seen last: a boot may take it.
+    /// The GPUs whose MIG mode was on when they were seen last: the next load of the driver may lack it.
     pub mig_on: BTreeSet<GpuUuid>,
-    /// The GPUs whose MIG mode a boot took, and has not come back yet.
+    /// The GPUs whose MIG mode was lost with the driver's load, and has not come back yet.
     pub mig_lost: BTreeSet<GpuUuid>,
     /// The GPUs that kerf had put into `EXCLUSIVE_PROCESS` mode.
     pub exclusive: BTreeSet<GpuUuid>,
@@ -42,15 +42,16 @@ pub struct Recalled {
     pub lengths: BTreeSet<GpuUuid>,
     /// What GPUs had.
     pub ills: Vec<Ill>,
-    /// Whether the node was booted since, and not all of it was made anew yet.
+    /// Whether the driver was loaded anew since, at a boot or in the same one, and not all of it was made again yet.
     pub booted: bool,
 }
 
 impl Recalled {
-    /// What of it counts after a boot. Compute modes, limits and lengths do not outlive one: whatever is set now was set by somebody else. A
-    /// GPU that is still ill says so again. Shares are the kubelet's to hand out, and it remembers to whom it did.
+    /// What of it counts once the driver was loaded anew, by a boot or in the same one. Compute modes, limits and lengths end with a
+    /// load: whatever is set now was set by somebody else. A GPU that is still ill says so again. Shares are the kubelet's to hand
+    /// out, and it remembers to whom it did.
     #[must_use]
-    pub fn after_boot(self) -> Self {
+    pub fn after_reload(self) -> Self {
         let Self { spec, uid, shares, mig_on, mut mig_lost, .. } = self;
         mig_lost.extend(mig_on);
         Self { spec, uid, shares, mig_lost, booted: true, ..Self::default() }
@@ -63,7 +64,7 @@ impl Node {
         if recalled.booted {
             tracing::info!(
                 slices = recalled.spec.slices.len(),
-                "the node was booted: its slices are made anew"
+                "the driver was loaded anew: its slices are made again"
             );
             self.recovering = Some(now + PATIENCE);
         }

@@ -490,5 +490,5 @@ fn a_length_that_was_set_is_recorded_until_the_node_is_booted() {
     }
     scene.restart_agent(None);
     assert_eq!(scene.decide().record.lengths, [uuid(1)].into(), "it is still to be looked at");
-    assert!(scene.record.clone().after_boot().lengths.is_empty());
+    assert!(scene.record.clone().after_reload().lengths.is_empty());
 }

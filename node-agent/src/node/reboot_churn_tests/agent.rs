@@ -31,7 +31,7 @@ impl World {
         self.node = Node::remembering(self.published.as_ref(), self.settings.clone());
         let record = self.disk.record.clone();
         let is_new = self.disk.written_in != self.disk.boot;
-        let record = if is_new { record.after_boot() } else { record };
+        let record = if is_new { record.after_reload() } else { record };
         self.node.recall(record, self.now);
         self.call = None;
         self.upset.unseen.clone_from(&self.upset.lost);

@@ -27,6 +27,13 @@ pub const DEPLOY_PREFIX: &str = "nvidia.com/gpu.deploy.";
 /// The value of such labels while the MIG manager cuts the node's GPUs.
 pub const DEPLOY_PAUSED: &str = "paused-for-mig-change";
 
+/// What is in the value of such labels while the driver manager replaces the node's driver: alone in place of `true`, behind a `_` and
+/// the value of before else (k8s-driver-manager `cmd/driver-manager`, `maybeSetPaused`).
+pub const DEPLOY_PAUSED_FOR_DRIVER: &str = "paused-for-driver-upgrade";
+
+/// Node label, written by GPU Operator: how far the upgrade of the node's driver is (k8s-operator-libs `pkg/upgrade/consts.go`).
+pub const DRIVER_UPGRADE_STATE: &str = "nvidia.com/gpu-driver-upgrade-state";
+
 /// Node label, read by GPU Operator: `false` keeps its device plugin off the node.
 pub const DEPLOY_DEVICE_PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
 

@@ -8,12 +8,13 @@ pub use keepers::Keepers;
 
 use crate::args::{Action, Args};
 use crate::device_plugin::Allocations;
+use crate::ending::{Ending, Session};
 use crate::executor::Executor;
 use crate::gpu::GpuThread;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::metrics::Metrics;
 use crate::node::{Node, Recalled, Settings};
-use crate::others::before;
+use crate::others::{before, upgrade};
 use crate::processes::Host;
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
 use crate::recorder::Recorder;
@@ -52,20 +53,52 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     if args.action == Action::Leave {
         return leaving::leave(args, client).await;
     }
-    let library = args.nvml.clone();
-    let open = move || Ok(Box::new(NvmlBackend::open(&library)?) as Box<dyn GpuBackend>);
+    let library = keepers::library(&args);
+    let open = move || Ok(Box::new(NvmlBackend::open(&library.find())?) as Box<dyn GpuBackend>);
     let thread = GpuThread::start(Box::new(open)).context("failed to start the thread for NVML")?;
-    run_with(args, client, thread, stop).await
+    let (upgrade, mut upgrades) = watch::channel(None);
+    let telling = move |evidence: Option<String>| {
+        upgrade.send_if_modified(|told| {
+            let differs = *told != evidence;
+            *told = evidence;
+            differs
+        });
+    };
+    let node = (client.clone(), args.node.clone());
+    let watching = tokio::spawn(upgrade::watch(node.0, node.1, telling, stop.clone()));
+    let session = Session::until(&stop);
+    run_with(&args, client, thread, upgrades.clone(), &session).await?;
+    match session.ending() {
+        None => {}
+        Some(ending @ Ending::Upgrade(_)) => {
+            tracing::info!("{ending}");
+            let is_over = upgrades.wait_for(Option::is_none);
+            // Nothing is wrong with this process meanwhile, and there is none to begin: its container would have the old driver's root.
+            tokio::select! {
+                _ = stop.run_until_cancelled(is_over) => {}
+                () = record::live(&args, &stop) => {}
+            }
+            tracing::info!("the driver's upgrade is over; the agent ends, and a new process serves the node");
+        }
+        Some(ending) => {
+            tracing::error!("the agent ends: {ending}");
+            anyhow::bail!("{ending}");
+        }
+    }
+    watching.abort();
+    Ok(())
 }
 
-/// Runs the agent on these GPUs.
+/// Runs the agent on these GPUs until the session ends.
 async fn run_with(
-    args: Args,
+    args: &Args,
     client: Client,
     thread: GpuThread,
-    stop: CancellationToken,
+    upgrades: watch::Receiver<Option<String>>,
+    session: &Session,
 ) -> anyhow::Result<()> {
-    let Some((recording, recalled)) = record::open(&args, &stop).await? else { return Ok(()) };
+    let stop = session.stop().clone();
+    let Some((recording, recalled)) = record::open(args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
     let (patience, has_record) = (patience(recalled.as_ref()), recalled.is_some());
@@ -78,25 +111,26 @@ async fn run_with(
     let (readiness, mut registry) = (Readiness::new(&["nvml", "kubelet", "spec"]), Registry::default());
     let metrics = Metrics::register(&mut registry);
     let (recorder, writer) = Recorder::new(client.clone(), args.node.clone());
-    let (outlets, inlets, queue) = channels(&args, readiness.clone(), metrics, recorder);
+    let (outlets, inlets, queue) = channels(args, readiness.clone(), metrics, recorder);
     let (name, events) = (args.node.to_string(), outlets.events.clone());
     let mut tasks = JoinSet::new();
     tasks.spawn(writer.run(stop.clone()));
-    ask_kubelet(&mut tasks, &args, &outlets, inlets.acknowledgements, &stop)?;
+    ask_kubelet(&mut tasks, args, &outlets, inlets.acknowledgements, &stop)?;
     let (node, watched) = (args.node.clone(), (gpu_nodes.clone(), nodes.clone()));
     let (show, shown) = mpsc::unbounded_channel();
     tasks.spawn(spec_watch::watch(watched, node.clone(), events.clone(), show, stop.clone()));
     let want_holders = Arc::clone(&outlets.want_holders);
     tasks.spawn(pod_watch::watch(client.clone(), node, events, want_holders, stop.clone()));
     let published = (gpu_nodes, name.clone());
-    tasks.spawn(publisher::publish(published, inlets.statuses, shown, before.clone(), stop.clone()));
+    tasks.spawn(publisher::publish(published, inlets.statuses, shown, before.clone(), session.clone()));
+    tasks.spawn(pass_on(upgrades, outlets.events.clone(), stop.clone()));
     tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
     let pace = (!args.no_gfd_labels).then_some(gfd_labels::Pace::OF_AN_AGENT);
     tasks.spawn(gfd_labels::keep((nodes.clone(), name.clone()), inlets.gfd_labels, pace, stop.clone()));
     tasks.spawn(node_object::show_counts(nodes, name, inlets.counts, stop.clone()));
     keepers::start(
         &mut tasks,
-        &args,
+        args,
         &client,
         (&thread, &outlets, &recalled),
         plugin_before,
@@ -104,13 +138,26 @@ async fn run_with(
         &stop,
     )?;
     let standing = Standing::of(&recalled);
-    let mut node = Node::remembering(before.as_ref(), settings(&args));
+    let mut node = Node::remembering(before.as_ref(), settings(args));
     node.recall(recalled, Instant::now());
     let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
     let executor = Executor::new(thread, recording, host);
     let reconciler = Reconciler::new((node, standing), outlets, executor, (args.resync, args.call_timeout));
-    tasks.spawn(reconciler.run(queue, stop.clone()));
-    serve_admin(&args, readiness, registry, tasks, stop).await
+    tasks.spawn(reconciler.run(queue, session.clone()));
+    serve_admin(args, readiness, registry, tasks, stop).await
+}
+
+/// Tells the loop of the driver's upgrade until `stop`.
+async fn pass_on(
+    mut upgrades: watch::Receiver<Option<String>>,
+    events: Events,
+    stop: CancellationToken,
+) {
+    upgrades.mark_changed();
+    while let Some(Ok(())) = stop.run_until_cancelled(upgrades.changed()).await {
+        events.send(Event::Upgrade(upgrades.borrow_and_update().clone()));
+    }
+    stop.cancelled().await;
 }
 
 fn settings(args: &Args) -> Settings {

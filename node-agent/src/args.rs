@@ -30,7 +30,7 @@ pub struct Args {
     /// The node's name.
     #[arg(long, env = "NODE_NAME", value_parser = |name: &str| Ok::<_, std::convert::Infallible>(NodeName::new(name)))]
     pub node: NodeName,
-    /// NVML: a path, or a name that the loader finds.
+    /// NVML: a path, or a name that is looked for in `--driver-root`, and by the loader where that does not have it.
     #[arg(long, default_value = "libnvidia-ml.so.1")]
     pub nvml: OsString,
     /// The kubelet's root folder (`--root-dir`), with `pod-resources/` in it.

@@ -1,5 +1,6 @@
 //! Runs one accepted step at a time on the GPU thread, and decides nothing.
 
+use crate::ending::Ending;
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
 use crate::node::{Node, Recalled, Usage};
 use crate::processes::{self, Host};
@@ -23,6 +24,8 @@ pub enum Outcome {
         /// How long it took.
         took: Duration,
     },
+    /// The process cannot go on: see the reason.
+    Over(Ending),
     /// What a restart needs is on the disk.
     Recorded {
         /// The record.
@@ -114,11 +117,18 @@ impl Executor {
     /// Starts an observation.
     pub fn observe(&mut self) {
         let thread = self.thread.clone();
-        let host = self.host.clone();
+        let (host, recording) = (self.host.clone(), self.recording.clone());
         self.start(async move {
             let begun = Instant::now();
             let result = thread.observe().await;
             let took = begun.elapsed();
+            let ending = match &result {
+                Ok(_) => recording.is_of_another_load().then_some(Ending::Reloaded),
+                Err(error) => Ending::after(error),
+            };
+            if let Some(ending) = ending {
+                return Outcome::Over(ending);
+            }
             let gpus = result.as_ref().map(|(gpus, _)| gpus.clone()).unwrap_or_default();
             let busy = thread.utilization(gpus.clone()).await;
             let usage = tokio::task::spawn_blocking(move || processes::usage(&host, &gpus, &busy));
@@ -225,11 +235,7 @@ impl Executor {
             match task.await {
                 Ok(outcome) => outcome,
                 // Only a panic ends the task early; its call may have been any.
-                Err(_) => Outcome::Observed {
-                    result: Err(GpuError::Stopped),
-                    usage: Usage::default(),
-                    took: Duration::ZERO,
-                },
+                Err(_) => Outcome::Over(Ending::ThreadEnded),
             }
         };
         self.running = Some((Instant::now(), outcome.boxed()));

@@ -18,6 +18,7 @@ pub mod args;
 pub mod checkpoint;
 pub mod device_plugin;
 pub mod driver_load;
+pub mod ending;
 pub mod executor;
 pub mod gfd_labels;
 pub mod gpu;

@@ -130,7 +130,7 @@ impl Metrics {
 
     pub(crate) fn count(&self, outcome: &Outcome) {
         let (step, took, error) = match outcome {
-            Outcome::Recorded { .. } | Outcome::Unrecorded { .. } => return,
+            Outcome::Over(_) | Outcome::Recorded { .. } | Outcome::Unrecorded { .. } => return,
             Outcome::Observed { result, took, .. } => ("observe", took, result.as_ref().err()),
             Outcome::Created { result, took, .. } => ("create", took, result.as_ref().err()),
             Outcome::Switched { result, took, .. } => ("switch", took, result.as_ref().err()),

@@ -1,6 +1,7 @@
 //! Writes GpuNode.status: only on change, one write at a time, always the newest. What the API server shows is no longer
 //! what was written where the GpuNode was deleted and made anew, or etcd was restored: then all is written again.
 
+use crate::ending::{Ending, Session};
 use crate::node::unserved;
 use jiff::Timestamp;
 use kerf_core::contract::{Condition, ConditionStatus, GpuNodeStatus, SliceState, SliceStatus};
@@ -10,7 +11,6 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio_util::sync::CancellationToken;
 
 /// How long a change that nobody waits for may be held back, so that several make one write.
 const GATHER: Duration = Duration::from_millis(100);
@@ -32,8 +32,9 @@ pub async fn publish(
     mut statuses: watch::Receiver<GpuNodeStatus>,
     mut shown: mpsc::UnboundedReceiver<Shown>,
     written: Option<GpuNodeStatus>,
-    stop: CancellationToken,
+    session: Session,
 ) {
+    let stop = session.stop();
     let mut writer =
         Writer { api, name, times: written.clone().unwrap_or_default(), written, trusted: false };
     let mut wait = FIRST_WAIT;
@@ -52,7 +53,7 @@ pub async fn publish(
                 }
                 continue;
             }
-            () = stop.cancelled() => return say_goodbye(writer, &statuses).await,
+            () = stop.cancelled() => return say_goodbye(writer, &statuses, session.ending()).await,
         }
         gather(&mut statuses, writer.written.as_ref()).await;
         let newest = statuses.borrow_and_update().clone();
@@ -69,12 +70,16 @@ pub async fn publish(
 }
 
 /// Says that nobody serves the node now: the kubelet takes the end of the agent's sockets for the end of its devices.
-async fn say_goodbye(mut writer: Writer, statuses: &watch::Receiver<GpuNodeStatus>) {
+async fn say_goodbye(
+    mut writer: Writer,
+    statuses: &watch::Receiver<GpuNodeStatus>,
+    ending: Option<&Ending>,
+) {
     let condition = Condition {
         kind: Condition::READY.to_owned(),
         status: ConditionStatus::False,
-        reason: "AgentStopped".to_owned(),
-        message: "the node's agent was stopped".to_owned(),
+        reason: ending.map_or("AgentStopped", Ending::reason).to_owned(),
+        message: ending.map_or_else(|| "the node's agent was stopped".to_owned(), ToString::to_string),
         last_transition_time: String::new(),
     };
     let last = unserved(statuses.borrow().clone(), condition);
@@ -179,6 +184,7 @@ fn changes(written: &GpuNodeStatus, status: &GpuNodeStatus) -> Map<String, Value
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio_util::sync::CancellationToken;
     use crate::api_stand_in::client;
     use kerf_core::contract::Shape;
     use kerf_core::names::{GpuUuid, PodUid, SliceId};
@@ -243,7 +249,7 @@ mod tests {
         let (show, shown) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
         let node = (Api::all(client), "n1".to_owned());
-        tokio::spawn(publish(node, statuses, shown, None, stop.child_token()));
+        tokio::spawn(publish(node, statuses, shown, None, Session::until(&stop)));
         let writes = async |count: usize| {
             let until = tokio::time::Instant::now() + Duration::from_secs(10);
             while log.all().len() < count && tokio::time::Instant::now() < until {

@@ -6,12 +6,16 @@
 use crate::access::AccessGrant;
 use crate::app::Keepers;
 use crate::device_plugin::{self, Allocations, Served};
+use crate::ending::{Ending, Session};
 use crate::executor::{Executor, Outcome};
 use crate::gpu::limits::Limits;
 use crate::gpu::{GpuError, GpuEvent};
 use crate::metrics::{Metrics, SliceUse};
+use crate::mps;
 use crate::node::Note;
-use crate::node::{Allocatable, Daemons, Decision, DevicesByName, Holders, ListedDevice, Node, NodePods};
+use crate::node::{
+    Allocatable, Daemons, Decision, DevicesByName, Holders, LetGo, ListedDevice, Node, NodePods,
+};
 use crate::pod_resources::Watched;
 use crate::recorder::Recorder;
 use crate::rejected::Eviction;
@@ -74,6 +78,8 @@ pub enum Event {
     Trouble(GpuEvent),
     /// Who else manages the node's GPUs.
     Others(Vec<String>),
+    /// The driver's upgrade, and how that is known; `None` once it is over.
+    Upgrade(Option<String>),
 }
 
 /// Where events are sent.
@@ -176,8 +182,9 @@ impl Reconciler {
         }
     }
 
-    /// Runs until `stop`, and until the servers have closed.
-    pub async fn run(mut self, mut events: mpsc::UnboundedReceiver<Event>, stop: CancellationToken) {
+    /// Runs until the session ends, and until the servers have closed.
+    pub async fn run(mut self, mut events: mpsc::UnboundedReceiver<Event>, session: Session) {
+        let stop = session.stop();
         while !stop.is_cancelled() {
             // An allocation that was granted by an earlier decision's lists is known to this one.
             while let Ok(event) = events.try_recv() {
@@ -186,10 +193,10 @@ impl Reconciler {
             let now = Instant::now();
             self.look_for_a_hang(now);
             let decision = self.node.decide(now);
-            let wake = self.hand_out(decision, now, &stop);
+            let wake = self.hand_out(decision, now, &session);
             tokio::select! {
                 () = stop.cancelled() => break,
-                outcome = self.executor.outcome() => self.take_outcome(outcome),
+                outcome = self.executor.outcome() => self.take_outcome(outcome, &session),
                 event = events.recv() => {
                     let Some(event) = event else { break };
                     self.take(event);
@@ -244,6 +251,7 @@ impl Reconciler {
                 self.node.on_trouble(event, now);
             }
             Event::Others(others) => self.node.on_others(others, now),
+            Event::Upgrade(upgrade) => self.node.on_upgrade(upgrade),
         }
     }
 
@@ -260,10 +268,11 @@ impl Reconciler {
         self.outlets.watched.send_modify(|watched| watched.number += 1);
     }
 
-    fn take_outcome(&mut self, outcome: Outcome) {
+    fn take_outcome(&mut self, outcome: Outcome, session: &Session) {
         let now = Instant::now();
         self.outlets.metrics.count(&outcome);
         match outcome {
+            Outcome::Over(ending) => session.end(ending),
             Outcome::Observed { result, usage, .. } => {
                 let failed = result.is_err();
                 if let Err(error) = &result {
@@ -318,10 +327,11 @@ impl Reconciler {
     }
 
     /// Hands the decision's parts out. Gives the time of the next one.
-    fn hand_out(&mut self, mut decision: Decision, now: Instant, stop: &CancellationToken) -> Instant {
+    fn hand_out(&mut self, mut decision: Decision, now: Instant, session: &Session) -> Instant {
+        self.let_go(&decision, session);
         decision.record = self.standing.complete(decision.record);
         let must_record = decision.kept.is_some() && !self.standing.is_recorded(&decision.record);
-        self.serve_names(&decision, stop);
+        self.serve_names(&decision, session.stop());
         self.hand_to_keepers(&decision, must_record);
         for (name, list) in decision.lists {
             let sender = self.lists.get(&name);
@@ -366,6 +376,19 @@ impl Reconciler {
         };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
         [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
+    }
+
+    /// Ends the session once the driver may go. The folder of an MPS daemon stays until the daemon is gone, also one that an earlier
+    /// process has started.
+    fn let_go(&self, decision: &Decision, session: &Session) {
+        let Some(LetGo { evidence, daemons }) = &decision.let_go else { return };
+        let daemons = daemons.as_ref().map(|folder| mps::targets(folder));
+        match daemons {
+            None => session.end(Ending::Upgrade(evidence.clone())),
+            Some(Ok(daemons)) if daemons.is_empty() => session.end(Ending::Upgrade(evidence.clone())),
+            Some(Ok(daemons)) => tracing::debug!(?daemons, "MPS daemons still hold the driver"),
+            Some(Err(error)) => tracing::warn!(%error, "the MPS daemons' folders cannot be listed"),
+        }
     }
 
     /// What is to be so, to those who make it so. Daemons, limits and lengths wait until a restart would know of them.

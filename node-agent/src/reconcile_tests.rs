@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::gpu::GpuBackend;
-use crate::gpu::GpuThread;
+use crate::gpu::{GpuThread, NvmlCode, Open};
 use crate::gpu::events::Reopen;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::node::{Kept, Settings};
@@ -22,13 +22,18 @@ struct Seen {
     events: Events,
     kept: watch::Receiver<Option<Kept>>,
     status: watch::Receiver<GpuNodeStatus>,
+    running: tokio::task::JoinHandle<()>,
 }
 
 /// A loop with one GPU without MIG, whose record is in `state`.
 fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
     let gpus = FakeGpus::new(&["T4-16GB"]);
     let open = move || Ok(Box::new(gpus.clone()) as Box<dyn GpuBackend>);
-    let thread = GpuThread::start(Box::new(open)).unwrap();
+    start_with(Box::new(open), (folder, state), &Session::until(stop))
+}
+
+fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
+    let thread = GpuThread::start(open).unwrap();
     let (recording, recalled) = Recording::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
     let host = Host { proc: folder.to_owned(), cgroups: folder.to_owned() };
     let executor = Executor::new(thread, recording, host);
@@ -58,12 +63,12 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
         readiness: Readiness::new(&[]),
         metrics: Metrics::register(&mut Registry::default()),
     };
-    let node = Node::remembering(None, Settings { mps: Some(folder.to_owned()), ..Settings::default() });
-    let times = (Duration::from_mins(1), Duration::from_mins(1));
+    let node = Node::remembering(None, Settings { mps: Some(folder.join("mps")), ..Settings::default() });
+    let times = (Duration::from_millis(50), Duration::from_mins(1));
     let reconciler =
         Reconciler::new((node, Standing::of(&recalled.unwrap_or_default())), outlets, executor, times);
-    tokio::spawn(reconciler.run(queue, stop.clone()));
-    Seen { events, kept: to_keep, status: shown }
+    let running = tokio::spawn(reconciler.run(queue, session.clone()));
+    Seen { events, kept: to_keep, status: shown, running }
 }
 
 /// Wants an MPS share on a GPU that is exclusive meanwhile.
@@ -109,4 +114,74 @@ async fn what_shares_need_is_on_the_disk_before_it_is_set() {
     assert_eq!(record.exclusive, [uuid(0)].into());
     assert_eq!(record.spec.slices.len(), 1);
     stop.cancel();
+}
+
+/// A session on GPUs that are opened so, until it ends by itself.
+async fn ending(open: Open, folder: &Path, between: impl AsyncFnOnce(&mut Seen)) -> Ending {
+    let session = Session::until(&CancellationToken::new());
+    let mut seen = start_with(open, (folder, &folder.join("state")), &session);
+    between(&mut seen).await;
+    tokio::time::timeout(PATIENCE, seen.running).await.unwrap().unwrap();
+    session.ending().unwrap().clone()
+}
+
+fn opens(gpus: &FakeGpus) -> Open {
+    let gpus = gpus.clone();
+    Box::new(move || Ok(Box::new(gpus.clone())))
+}
+
+#[tokio::test]
+async fn a_library_that_is_not_the_drivers_ends_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = GpuError::Call { call: "nvmlInit_v2", code: NvmlCode::VersionMismatch };
+    let told = error.clone();
+    let ended = ending(Box::new(move || Err(error.clone())), folder.path(), async |_| ()).await;
+    assert_eq!(ended, Ending::VersionMismatch(told));
+}
+
+#[tokio::test]
+async fn a_panic_on_the_gpus_thread_ends_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = ending(Box::new(|| panic!("a fault of the agent's")), folder.path(), async |_| ()).await;
+    assert_eq!(ended, Ending::ThreadEnded);
+}
+
+/// What was known of the GPUs is recorded as it was: the new process finds that the mode was lost.
+#[tokio::test]
+async fn a_driver_that_is_loaded_anew_ends_the_process_before_anything_is_taken_for_an_admins_choice() {
+    let folder = tempfile::tempdir().unwrap();
+    let (module, gpus) = (folder.path().join("sys/module/nvidia"), FakeGpus::new(&["H100-80GB"]));
+    fs::create_dir_all(&module).unwrap();
+    let ended = ending(opens(&gpus), folder.path(), async |seen| {
+        let sees = |status: &GpuNodeStatus| !status.gpus.is_empty();
+        tokio::time::timeout(PATIENCE, seen.status.wait_for(sees)).await.unwrap().unwrap();
+        gpus.reboot();
+        fs::rename(&module, folder.path().join("old")).unwrap();
+        fs::create_dir_all(&module).unwrap();
+    });
+    assert_eq!(ended.await, Ending::Reloaded);
+    let state = folder.path().join("state");
+    let (_, recalled) = Recording::open(&state, "boot".to_owned(), folder.path().join("sys")).unwrap();
+    let recalled = recalled.unwrap();
+    assert_eq!((recalled.mig_lost, recalled.booted), ([uuid(0)].into(), true));
+}
+
+#[tokio::test]
+async fn an_upgrade_of_the_driver_waits_for_mps_daemons_of_an_earlier_process_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = folder.path().join("mps/GPU-0");
+    fs::create_dir_all(&daemon).unwrap();
+    let ended = ending(opens(&FakeGpus::new(&["T4-16GB"])), folder.path(), async |seen| {
+        want_a_share(&seen.events);
+        seen.events.send(Event::Upgrade(Some("a label".to_owned())));
+        let is_told = |status: &GpuNodeStatus| {
+            status.conditions.iter().any(|c| c.kind == Condition::READY && c.reason == "DriverUpgrade")
+        };
+        tokio::time::timeout(PATIENCE, seen.status.wait_for(is_told)).await.unwrap().unwrap();
+        let is_known = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| kept.daemons.is_empty());
+        tokio::time::timeout(PATIENCE, seen.kept.wait_for(is_known)).await.unwrap().unwrap();
+        assert!(!seen.running.is_finished(), "its daemon may hold the driver");
+        fs::remove_dir(&daemon).unwrap();
+    });
+    assert_eq!(ended.await, Ending::Upgrade("a label".to_owned()));
 }

@@ -24,6 +24,7 @@ pub fn tell(recorder: &Recorder, note: Note, evicts: bool, uid_of: impl Fn(&PodK
         Note::GpuRecovered { gpu } => (About::Node, News::GpuRecovered { gpu }),
         Note::ModeChanged { gpu, mig } => (About::Node, News::ModeChanged { gpu, mig }),
         Note::Adopted { device } => (About::Node, News::SliceAdopted { device }),
+        Note::DriverUpgrade { text } => (About::Node, News::DriverUpgrade { text }),
         Note::Contested { text } => (About::Node, News::ForeignManager { text }),
     };
     recorder.tell(about, news);

@@ -34,7 +34,7 @@ const PROGRAMS: [&str; 4] =
     ["nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
 
 /// Where drivers are installed: a folder of NVIDIA's alone, Debian's family on either processor, Red Hat's family.
-const LIBRARY_FOLDERS: [&str; 6] = [
+pub(super) const LIBRARY_FOLDERS: [&str; 6] = [
     "/usr/local/nvidia/lib64",
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu/nvidia/current",

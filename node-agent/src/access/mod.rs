@@ -10,6 +10,7 @@ mod device_file;
 mod driver;
 mod error;
 pub mod keep;
+mod library;
 mod node_file;
 mod rooted;
 mod spec;
@@ -19,6 +20,7 @@ mod spec_folder;
 mod tests;
 
 pub use error::{AccessError, FileTrouble};
+pub use library::Library;
 
 use device_file::DeviceFiles;
 use driver::Driver;

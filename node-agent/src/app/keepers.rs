@@ -1,7 +1,7 @@
 //! Those who keep something on the node as the loop's decisions want it: device files, MPS daemons, limits, time slices,
 //! pods that must go. Each is told what should be, makes it so, and says what is.
 
-use crate::access::{AccessFiles, Places, keep as access};
+use crate::access::{AccessFiles, Library, Places, keep as access};
 use crate::args::Args;
 use crate::gpu::GpuThread;
 use crate::gpu::events::{self, Reopen};
@@ -104,9 +104,14 @@ pub(super) fn start(
         }
         ended.cancelled().await;
     });
-    events::watch(args.nvml.clone(), events(), orders.reopen, outlets.metrics.clone())
+    events::watch(library(args), events(), orders.reopen, outlets.metrics.clone(), stop.clone())
         .context("failed to start a thread")?;
     Ok(())
+}
+
+/// NVML, as the flags name it.
+pub(super) fn library(args: &Args) -> Library {
+    Library::new(&args.nvml, &args.driver_root)
 }
 
 pub(super) fn mps_paths(args: &Args) -> anyhow::Result<Paths> {

@@ -1,6 +1,6 @@
 //! Leaving a node for good, with everything that the agent has set there.
 
-use super::keepers::mps_paths;
+use super::keepers::{library, mps_paths};
 use super::pod_resources_of;
 use crate::access;
 use crate::args::Args;
@@ -19,8 +19,8 @@ use std::collections::BTreeSet;
 
 /// Leaves the node.
 pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
-    let library = args.nvml.clone();
-    let open = move || Ok(Box::new(NvmlBackend::open(&library)?) as Box<dyn GpuBackend>);
+    let library = library(&args);
+    let open = move || Ok(Box::new(NvmlBackend::open(&library.find())?) as Box<dyn GpuBackend>);
     let thread = GpuThread::start(Box::new(open.clone())).context("failed to start the thread for NVML")?;
     let (paths, cdi) = (mps_paths(&args)?, args.cdi_dir.clone());
     let stop_mps = move |spared: BTreeSet<GpuUuid>| {

@@ -49,7 +49,7 @@ fn try_open(args: &Args, boot_id: &str) -> anyhow::Result<Option<Opened>> {
 }
 
 /// Answers `/livez`, for as long as it is polled.
-async fn live(args: &Args, stop: &CancellationToken) {
+pub(super) async fn live(args: &Args, stop: &CancellationToken) {
     let readiness = Readiness::new(&["record"]);
     let serving = admin::serve(args.admin.admin_address, readiness, Registry::default(), stop.clone());
     if let Err(error) = serving.await {

@@ -1,13 +1,14 @@
 //! The thread that waits for the GPUs' own errors. NVML's wait blocks, so it has a thread and a session of its own.
 
 use super::GpuError;
+use crate::access::Library;
 use crate::metrics::Metrics;
 use crate::reconcile::{Event, Events};
 use kerf_nvml::EventWatch;
-use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
 
 /// How long one wait takes at most.
 const WAIT: Duration = Duration::from_secs(5);
@@ -26,12 +27,18 @@ impl Reopen {
     }
 }
 
-/// Starts the thread. It ends with the process.
-pub fn watch(library: OsString, events: Events, reopen: Reopen, metrics: Metrics) -> std::io::Result<()> {
+/// Starts the thread. It closes NVML and ends within [`WAIT`] after `stop`.
+pub fn watch(
+    library: Library,
+    events: Events,
+    reopen: Reopen,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let wait = move || {
-        loop {
+        while !stop.is_cancelled() {
             let begun = Instant::now();
-            if let Err(error) = watch_once(&library, &events, &reopen) {
+            if let Err(error) = watch_once(&library, &events, &reopen, &stop) {
                 metrics.count_events(&error);
                 tracing::warn!(%error, "the GPUs' error events are not heard; trying again");
                 // Meanwhile nobody hears: only what fails at once is waited for.
@@ -44,9 +51,14 @@ pub fn watch(library: OsString, events: Events, reopen: Reopen, metrics: Metrics
     std::thread::Builder::new().name("nvml-events".to_owned()).spawn(wait).map(drop)
 }
 
-fn watch_once(library: &OsString, events: &Events, reopen: &Reopen) -> Result<(), GpuError> {
-    let mut watch = EventWatch::open(library)?;
-    while !reopen.0.swap(false, Ordering::Relaxed) {
+fn watch_once(
+    library: &Library,
+    events: &Events,
+    reopen: &Reopen,
+    stop: &CancellationToken,
+) -> Result<(), GpuError> {
+    let mut watch = EventWatch::open(&library.find())?;
+    while !stop.is_cancelled() && !reopen.0.swap(false, Ordering::Relaxed) {
         if watch.gpus() == 0 {
             std::thread::sleep(WAIT);
             // NVML may count more of them when it is opened anew.

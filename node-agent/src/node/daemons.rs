@@ -1,6 +1,7 @@
 //! The MPS daemons that the node's shares need, and whether they serve them.
 
-use super::{Node, share};
+use super::share::{self, Share};
+use super::Node;
 use crate::gpu::Gpu;
 use kerf_core::contract::{Shape, WantedSlice};
 use kerf_core::kind::Kind;
@@ -101,13 +102,15 @@ impl Node {
         }
     }
 
-    /// The daemons that should run: one for each GPU that has MPS shares.
+    /// The daemons that should run: one for each GPU that has MPS shares, or has some in use while the driver is to go.
     pub(super) fn wanted_daemons(&self) -> BTreeMap<GpuUuid, WantedDaemon> {
         if self.settings.mps.is_none() {
             return BTreeMap::new();
         }
         let wanted = |gpu: &Gpu| {
+            let is_served = |s: &&Share| self.upgrade.is_none() || self.is_share_in_use(s);
             let shares = self.shares.values().filter(|s| s.gpu == gpu.uuid && s.shape.kind() == Kind::Mps);
+            let shares = shares.filter(is_served);
             let needs = shares.map(|s| self.needed(gpu, &s.id)).reduce(Needed::max)?;
             let (limit, threads) = (needs.memory, needs.threads(gpu.memory));
             Some(WantedDaemon { limit, threads, exclusive: self.rule(gpu).mps.exclusive })

@@ -6,7 +6,7 @@
 use super::advertise::{DevicesByName, Listing};
 use super::retry::OUT_OF_REACH;
 use super::share::{self, Share};
-use super::{Node, Note, Obstruction, Recalled, Spared, Task, WantedDaemon, lingering, silent};
+use super::{LetGo, Node, Note, Obstruction, Recalled, Spared, Task, WantedDaemon, lingering, silent};
 use crate::access::{Access, AccessGrant};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Gpu, GpuInstance};
@@ -34,6 +34,8 @@ pub struct Decision {
     pub lists: BTreeMap<ResourceName, Vec<ListedDevice>>,
     /// What the kubelet should say that it may hand out, once it has taken the lists.
     pub healthy: DevicesByName,
+    /// Whether the agent may let go of the driver, which is to be upgraded.
+    pub let_go: Option<LetGo>,
     /// The step to run now.
     pub step: Option<Step>,
     /// What must be recorded on the node's disk before the step runs.
@@ -121,7 +123,7 @@ impl Node {
         // While holders or GPUs are unknown nothing is cut: what cannot be seen counts as held.
         let knows_holders =
             self.account.is_known() && self.health.pods.is_well() && self.health.spec.is_well();
-        let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_contested();
+        let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_closed();
         self.recall_shares();
         self.adopt_shares();
         self.exclude_listed(now);
@@ -147,7 +149,7 @@ impl Node {
         if knows_all {
             self.grants = true;
             self.advertised.offer(&offered.healthy, now);
-        } else if self.health.nvml.is_well() && !self.is_contested() {
+        } else if self.health.nvml.is_well() && !self.is_closed() {
             // Whoever has something goes on with it, and its container may be started again.
             offered.healthy.values_mut().for_each(|devices| devices.retain(|d| self.account.lists(d)));
             self.advertised.add(&offered.healthy, now);
@@ -165,12 +167,14 @@ impl Node {
         let held = self.obstacles.values().any(|o| !o.is_final) || self.has_lingering();
         let retry = [self.retries.next(now), self.serving.next(now), self.recovering, record_again];
         let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
+        let kept = self.kept(knows_holders);
         Decision {
             lists: self.lists(&existing),
             healthy: self.advertised.healthy(),
             step,
             record: self.to_record(),
-            kept: self.kept(knows_holders),
+            let_go: self.let_go(kept.as_ref()),
+            kept,
             lengths,
             remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
@@ -204,7 +208,7 @@ impl Node {
     /// The plan's steps. What the record tells of is made anew as soon as the kubelet has told who holds what: the record may
     /// be of an earlier boot though the agent has run in this one.
     fn steps(&mut self, knows_all: bool, now: Instant) -> Vec<Step> {
-        let may_look = self.health.nvml.is_well() && self.account.is_known() && !self.is_contested();
+        let may_look = self.health.nvml.is_well() && self.account.is_known() && !self.is_closed();
         let may_restore = self.is_recovering() && may_look;
         if !knows_all && !may_restore {
             self.extend_recovery(now);
@@ -395,7 +399,7 @@ impl Node {
 
     /// Empty while names must not be registered yet: what was recorded is made anew first, and nobody else serves the node.
     fn lists(&mut self, existing: &[ExistingSlice]) -> BTreeMap<ResourceName, Vec<ListedDevice>> {
-        if !self.named && (self.is_recovering() || self.is_contested()) {
+        if !self.named && (self.is_recovering() || self.is_closed()) {
             return BTreeMap::new();
         }
         self.named |= self.health.nvml.is_well();

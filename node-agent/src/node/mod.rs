@@ -23,6 +23,7 @@ mod silent;
 mod status;
 mod under_way;
 mod unlisted;
+mod upgrade;
 mod usage;
 mod view;
 
@@ -53,6 +54,8 @@ mod tests;
 #[cfg(test)]
 mod under_way_tests;
 #[cfg(test)]
+mod upgrade_tests;
+#[cfg(test)]
 mod usage_tests;
 
 pub use advertise::{Allocatable, DevicesByName};
@@ -68,6 +71,7 @@ pub use recall::Recalled;
 pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
 pub use silent::Spared;
 pub(crate) use status::unserved;
+pub use upgrade::LetGo;
 pub use usage::{Busy, GpuUsage, Usage};
 
 use crate::access::AccessGrant;
@@ -168,6 +172,8 @@ pub struct Node {
     served: BTreeMap<GpuUuid, BTreeSet<PodUid>>,
     /// Others that manage the node's GPUs, once looked for; nothing new is cut or offered meanwhile.
     others: Option<Vec<String>>,
+    /// How it is known that the driver is being upgraded.
+    upgrade: Option<String>,
     /// When nobody else was left of them.
     alone_since: Option<Instant>,
     /// Whether it was ever known who holds what.

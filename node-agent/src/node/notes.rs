@@ -73,6 +73,11 @@ pub enum Note {
         /// The device.
         device: DeviceId,
     },
+    /// The driver is being upgraded without a reboot.
+    DriverUpgrade {
+        /// How that is known.
+        text: String,
+    },
     /// Somebody else manages the node's GPUs.
     Contested {
         /// Who, by what that is seen, and what to do.
@@ -159,6 +164,6 @@ fn subject(note: &Note) -> (Option<&GpuUuid>, Option<&PodKey>, Option<&DeviceId>
         | Note::GpuUnhealthy { gpu, .. }
         | Note::GpuRecovered { gpu }
         | Note::ModeChanged { gpu, .. } => (Some(gpu), None, None),
-        Note::Contested { .. } => (None, None, None),
+        Note::Contested { .. } | Note::DriverUpgrade { .. } => (None, None, None),
     }
 }

@@ -21,7 +21,7 @@ impl Node {
 
     /// The kinds that can be cut from the GPU now: by its mode, its health and policy.
     pub(super) fn kinds(&self, gpu: &Gpu) -> Vec<Kind> {
-        if self.trouble_of(gpu).is_some() || self.is_contested() || self.closed_to(gpu).is_some() {
+        if self.trouble_of(gpu).is_some() || self.is_closed() || self.closed_to(gpu).is_some() {
             return Vec::new();
         }
         if self.layout_trouble(gpu).is_some() {

@@ -174,7 +174,7 @@ impl Node {
 
     fn condition(&self) -> Condition {
         let contested = self.contest().map(|text| ("Contested".to_owned(), text));
-        let trouble = contested.or_else(|| self.health.trouble());
+        let trouble = self.upgrade_trouble().or(contested).or_else(|| self.health.trouble());
         condition(Condition::READY, trouble, ("Serving", "all resource names are registered"))
     }
 

@@ -12,6 +12,7 @@ pub(crate) mod before;
 mod labels;
 mod slices;
 mod sockets;
+pub(crate) mod upgrade;
 
 pub(crate) use labels::may_order_mig;
 

@@ -58,6 +58,11 @@ pub enum News {
         /// The device.
         device: DeviceId,
     },
+    /// The driver is being upgraded without a reboot.
+    DriverUpgrade {
+        /// How that is known.
+        text: String,
+    },
     /// Somebody else cuts or serves the node's GPUs.
     ForeignManager {
         /// Who, by what that is seen, and what to do: an [`Other`](crate::others::Other) in words.
@@ -90,6 +95,7 @@ impl News {
             Self::GpuRecovered { .. } => "GpuRecovered",
             Self::SliceMismatch { .. } => "SliceMismatch",
             Self::SliceAdopted { .. } => "SliceAdopted",
+            Self::DriverUpgrade { .. } => "DriverUpgrade",
             Self::ForeignManager { .. } => "ForeignManager",
             Self::RejectedPodRemoved { .. } => "RejectedPodRemoved",
             Self::ModeChanged { .. } => "ModeChanged",
@@ -101,7 +107,7 @@ impl News {
         match self {
             Self::MpsRestarted { .. } => "Restarted",
             Self::GpuMemoryOverUse { evicted: true, .. } => "Evicted",
-            Self::GpuUnhealthy { .. } => "Withdrawn",
+            Self::GpuUnhealthy { .. } | Self::DriverUpgrade { .. } => "Withdrawn",
             Self::GpuRecovered { .. } => "Offered",
             Self::NoSliceForPod | Self::ForeignManager { .. } => "Refused",
             Self::SliceMismatch { .. } => "Reconciled",
@@ -114,7 +120,13 @@ impl News {
 
     /// Whether nobody has to look at it.
     pub(super) fn is_good(&self) -> bool {
-        matches!(self, Self::GpuRecovered { .. } | Self::RejectedPodRemoved { .. } | Self::ModeChanged { .. })
+        matches!(
+            self,
+            Self::GpuRecovered { .. }
+                | Self::RejectedPodRemoved { .. }
+                | Self::ModeChanged { .. }
+                | Self::DriverUpgrade { .. }
+        )
     }
 
     /// What of the node it is about, so that two GPUs' errors are two.
@@ -130,7 +142,10 @@ impl News {
             Self::SliceMismatch { device } | Self::SliceAdopted { device } => {
                 Some(format!("status.slices{{{device}}}"))
             }
-            Self::NoSliceForPod | Self::ForeignManager { .. } | Self::RejectedPodRemoved { .. } => None,
+            Self::NoSliceForPod
+            | Self::ForeignManager { .. }
+            | Self::DriverUpgrade { .. }
+            | Self::RejectedPodRemoved { .. } => None,
         }
     }
 }
@@ -175,6 +190,11 @@ impl fmt::Display for News {
                 f,
                 "{device} was found, and no record tells who asked for it. It counts as occupied and is left alone; if \
                  nobody needs it, destroy it (nvidia-smi mig -dci, -dgi)."
+            ),
+            Self::DriverUpgrade { text } => write!(
+                f,
+                "The driver is being upgraded: {text}. kerf offers nothing new on this node, closes the driver once no pod uses an \
+                 MPS share here, and serves the node again after the upgrade."
             ),
             Self::ForeignManager { text } => write!(f, "{text} kerf cuts nothing new on this node until then."),
             Self::RejectedPodRemoved { message } => write!(

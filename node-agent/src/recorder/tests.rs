@@ -33,6 +33,7 @@ fn one_of_each() -> Vec<News> {
         News::ForeignManager { text: text() },
         News::RejectedPodRemoved { message: text() },
         News::ModeChanged { gpu: gpu(0), mig: true },
+        News::DriverUpgrade { text: "the node's label x is y".to_owned() },
     ]
 }
 
@@ -160,8 +161,9 @@ fn the_documentation_has_a_row_for_every_reason_and_for_no_other() {
         News::ForeignManager { .. } => 8,
         News::RejectedPodRemoved { .. } => 9,
         News::ModeChanged { .. } => 10,
+        News::DriverUpgrade { .. } => 11,
     };
-    assert_eq!(one_of_each().iter().map(number).collect::<Vec<_>>(), (0..=10).collect::<Vec<_>>());
+    assert_eq!(one_of_each().iter().map(number).collect::<Vec<_>>(), (0..=11).collect::<Vec<_>>());
     let text = include_str!("../../../docs/events.md");
     let rows = text.lines().filter(|line| line.contains("| agent |"));
     let documented: BTreeSet<&str> = rows.filter_map(|line| line.split('`').nth(1)).collect();

@@ -1,0 +1,108 @@
+//! The driver's upgrade: nothing new is offered, what pods have stays, and the driver is let go of once no MPS daemon is needed.
+
+use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted};
+use super::*;
+use kerf_core::contract::{Condition, Shape, SliceState, WantedSlice};
+use kerf_core::units::SizeGb;
+
+const SHARE: &str = "nvidia.com/gpu-4gb";
+const EVIDENCE: &str = "the node's label x is paused-for-driver-upgrade";
+
+fn begin(scene: &mut Scene) {
+    scene.node.on_upgrade(Some(EVIDENCE.to_owned()));
+}
+
+fn share(pod: Option<&str>) -> WantedSlice {
+    wanted("s1", Shape::mps(SizeGb(4)), pod.map(|pod| (pod, SHARE)))
+}
+
+/// A GPU of which the pod `a` holds an MPS share, and its daemon serves.
+fn shared() -> Scene {
+    let gpus = crate::gpu::fake::FakeGpus::new(&["L4-24GB"]);
+    let mut scene = Scene::of(gpus, Settings { mps: Some("/run/kerf/mps".into()), ..Settings::default() });
+    scene.want(vec![share(Some("a"))]);
+    scene.decide();
+    serve(&mut scene);
+    scene.settle();
+    scene.allocate("a", SHARE, "GPU-0::1");
+    scene.settle();
+    scene
+}
+
+/// The daemons do what is wanted.
+fn serve(scene: &mut Scene) {
+    let wanted = scene.decide().kept.unwrap().daemons;
+    let serving = wanted.into_iter().map(|(gpu, wanted)| {
+        (gpu, Daemon::Serving { generation: 1, limit: wanted.limit, threads: wanted.threads })
+    });
+    scene.node.on_daemons(serving.collect());
+}
+
+#[test]
+fn nothing_new_is_made_or_offered_and_what_is_held_stays_held() {
+    let mut scene = Scene::new(&["H100-80GB"]);
+    let held = wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)));
+    scene.want(vec![held.clone()]);
+    scene.settle();
+    scene.allocate("a", ONE, "MIG-1");
+    begin(&mut scene);
+    scene.want(vec![held.clone(), wanted("s2", mig("1g.10gb", 1, 1), Some(("b", ONE)))]);
+    let decision = scene.decide();
+    assert_eq!((decision.step, devices(&decision.healthy)), (None, vec!["MIG-1"]));
+    let status = decision.status;
+    assert!(!status.is_ready() && status.gpus.iter().all(|gpu| gpu.kinds.is_empty()));
+    assert_eq!(slice(&status, "s1").state, SliceState::Held);
+    assert!(failing(&status, Condition::READY).unwrap().contains(EVIDENCE));
+    assert_eq!(failing(&status, Condition::UNCONTESTED), None, "nobody else manages the GPUs");
+    assert!(decision.let_go.is_some(), "its pod holds the GPU itself");
+    scene.node.on_upgrade(None);
+    let status = scene.settle();
+    assert!(status.is_ready());
+    assert_eq!(slice(&status, "s2").state, SliceState::Ready);
+    let told = scene.told.iter().filter(|note| matches!(note, Note::DriverUpgrade { .. }));
+    assert_eq!(told.count(), 1);
+}
+
+#[test]
+fn an_mps_daemon_goes_when_no_pod_uses_it_and_then_the_driver_may() {
+    let mut scene = shared();
+    begin(&mut scene);
+    let decision = scene.decide();
+    assert_eq!(decision.kept.unwrap().daemons.len(), 1, "its pod runs");
+    assert_eq!(decision.let_go, None);
+    // Whoever upgrades the driver evicts the pod.
+    scene.end_pods();
+    scene.want(vec![share(None)]);
+    let decision = scene.decide();
+    assert!(decision.kept.unwrap().daemons.is_empty());
+    assert_eq!(decision.let_go, None, "it has not ended yet");
+    scene.node.on_daemons(Daemons::new());
+    let folder = Some("/run/kerf/mps".into());
+    assert_eq!(scene.decide().let_go, Some(LetGo { evidence: EVIDENCE.to_owned(), daemons: folder }));
+}
+
+#[test]
+fn a_pod_that_is_bound_keeps_its_daemon_and_one_that_waits_does_not() {
+    for is_bound in [true, false] {
+        let gpus = crate::gpu::fake::FakeGpus::new(&["L4-24GB"]);
+        let mut scene = Scene::of(gpus, Settings { mps: Some("/run".into()), ..Settings::default() });
+        scene.want(vec![share(Some("a"))]);
+        scene.decide();
+        serve(&mut scene);
+        scene.settle();
+        let (names, requested) = (BTreeMap::new(), BTreeMap::new());
+        let pod = NodePod { key: PodKey::new("ns", "a"), admitted: false, names, requested };
+        let bound = (PodUid::new("a-uid"), pod);
+        scene.node.on_pods(is_bound.then_some(bound).into_iter().collect());
+        begin(&mut scene);
+        assert_eq!(scene.decide().kept.unwrap().daemons.is_empty(), !is_bound);
+    }
+}
+
+#[test]
+fn the_driver_is_not_let_go_of_before_it_is_known_who_holds_what() {
+    let mut scene = shared();
+    scene.start_agent(None);
+    begin(&mut scene);
+    assert_eq!(scene.decide().let_go, None);
+}

@@ -1,0 +1,98 @@
+//! GPU Operator's driver upgrade, by what it writes into the Node's labels. While it goes on nobody may hold the driver.
+//!
+//! Two of its programs take part (gpu-operator's upgrade controller with k8s-operator-libs `pkg/upgrade`, and k8s-driver-manager
+//! `cmd/driver-manager`), and either may work without the other:
+//!
+//! - The upgrade controller keeps `nvidia.com/gpu-driver-upgrade-state`. It cordons the node and evicts its GPU pods in the states
+//!   before `pod-restart-required`, in which the driver's pod is replaced and the module reloaded, until the new pod is ready. The
+//!   states behind it (`validation-required`, `uncordon-required`, `upgrade-done`) are of the new driver, and `upgrade-failed` waits
+//!   for an admin.
+//! - The driver manager, which begins in the driver's pod, sets each `nvidia.com/gpu.deploy.*` that is `true` to
+//!   `paused-for-driver-upgrade`, appends `_paused-for-driver-upgrade` to other values but `false`, waits for the operator's own
+//!   pods to go, and unloads the module. It puts the labels back when it ends, before the new driver is there.
+//!
+//! An admin who reloads a driver without GPU Operator may set such a label too.
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Node;
+use kerf_core::names::NodeName;
+use kerf_core::nvidia_keys::{DEPLOY_PAUSED_FOR_DRIVER, DEPLOY_PREFIX, DRIVER_UPGRADE_STATE};
+use kube::core::PartialObjectMeta;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client};
+use std::collections::BTreeMap;
+use tokio_util::sync::CancellationToken;
+
+/// The state in which the driver's pod is replaced.
+const RESTARTS: &str = "pod-restart-required";
+
+/// How long the API server may keep the watch.
+const WATCH_SECONDS: u32 = 290;
+
+/// Tells whether the driver is being upgraded, by its evidence, at each change of the Node until `stop`. A Node that is not there is
+/// not being upgraded; while the API server is away what was told last holds.
+pub(crate) async fn watch(
+    client: Client,
+    node: NodeName,
+    tell: impl Fn(Option<String>),
+    stop: CancellationToken,
+) {
+    let config = watcher::Config::default().fields(&format!("metadata.name={node}")).timeout(WATCH_SECONDS);
+    let stream = watcher(Api::<PartialObjectMeta<Node>>::all(client), config).default_backoff();
+    let stream = stream.take_until(stop.cancelled_owned());
+    tokio::pin!(stream);
+    while let Some(event) = stream.next().await {
+        match event {
+            Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) => {
+                tell(upgrade(&node.metadata.labels.unwrap_or_default()));
+            }
+            Ok(watcher::Event::Delete(_)) => tell(None),
+            Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
+            Err(error) => tracing::warn!(%error, "the watch of the Node failed"),
+        }
+    }
+}
+
+/// The evidence for an upgrade.
+fn upgrade(labels: &BTreeMap<String, String>) -> Option<String> {
+    let is_paused = |(key, value): &(&String, &String)| {
+        key.starts_with(DEPLOY_PREFIX) && value.contains(DEPLOY_PAUSED_FOR_DRIVER)
+    };
+    let restarts = |(key, value): &(&String, &String)| *key == DRIVER_UPGRADE_STATE && *value == RESTARTS;
+    let (key, value) = labels.iter().find(|label| restarts(label) || is_paused(label))?;
+    Some(format!("the node's label {key} is {value}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_states_in_which_the_module_is_replaced_are_an_upgrade() {
+        let (state, client) = ("nvidia.com/gpu-driver-upgrade-state", "nvidia.com/gpu.deploy.client");
+        let cases = [
+            (state, "upgrade-required", false),
+            (state, "cordon-required", false),
+            (state, "wait-for-jobs-required", false),
+            (state, "pod-deletion-required", false),
+            (state, "drain-required", false),
+            (state, "pod-restart-required", true),
+            (state, "validation-required", false),
+            (state, "uncordon-required", false),
+            (state, "upgrade-done", false),
+            (state, "upgrade-failed", false),
+            (client, "true", false),
+            (client, "false", false),
+            (client, "paused-for-mig-change", false),
+            (client, "paused-for-driver-upgrade", true),
+            ("nvidia.com/gpu.deploy.driver", "pre-installed_paused-for-driver-upgrade", true),
+            ("example.com/gpu.deploy.client", "paused-for-driver-upgrade", false),
+        ];
+        for (key, value, is) in cases {
+            let labels = [("other", "x"), (key, value)].map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let found = upgrade(&labels.into());
+            assert_eq!(found.is_some(), is, "{key}={value}");
+            assert!(found.is_none_or(|text| text.contains(key) && text.contains(value)));
+        }
+    }
+}

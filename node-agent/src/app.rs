@@ -18,11 +18,12 @@ use crate::others::{before, upgrade};
 use crate::processes::Host;
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
 use crate::recorder::Recorder;
+use crate::recording::Before;
 use crate::standing::Standing;
 use crate::{gfd_labels, node_object, pod_resources, pod_watch, publisher, spec_watch};
 use anyhow::Context as _;
 use keepers::Orders;
-use kerf_core::contract::GpuNodeStatus;
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::names::NodeName;
 use kerf_nvml::{GpuBackend, NvmlBackend};
@@ -98,12 +99,12 @@ async fn run_with(
     session: &Session,
 ) -> anyhow::Result<()> {
     let stop = session.stop().clone();
-    let Some((recording, recalled)) = record::open(args, &stop).await? else { return Ok(()) };
+    let Some((recording, recorded)) = record::open(args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let (patience, has_record) = (patience(recalled.as_ref()), recalled.is_some());
-    let recalled = recalled.unwrap_or_default();
-    let before = first_look(&gpu_nodes, &nodes, &args.node, patience, &stop).await;
+    let (patience, has_record) = (patience(&recorded), matches!(recorded, Before::Recorded(_)));
+    let object = first_look(&gpu_nodes, &nodes, &args.node, patience, &stop).await;
+    let (before, recalled) = known(recorded, object.as_ref());
     if stop.is_cancelled() {
         return Ok(());
     }
@@ -148,11 +149,7 @@ async fn run_with(
 }
 
 /// Tells the loop of the driver's upgrade until `stop`.
-async fn pass_on(
-    mut upgrades: watch::Receiver<Option<String>>,
-    events: Events,
-    stop: CancellationToken,
-) {
+async fn pass_on(mut upgrades: watch::Receiver<Option<String>>, events: Events, stop: CancellationToken) {
     upgrades.mark_changed();
     while let Some(Ok(())) = stop.run_until_cancelled(upgrades.changed()).await {
         events.send(Event::Upgrade(upgrades.borrow_and_update().clone()));
@@ -268,11 +265,32 @@ async fn serve_admin(
 }
 
 /// How long the first look at the GpuNode may take; without a record nothing is known but by it.
-fn patience(recalled: Option<&Recalled>) -> Option<Duration> {
-    recalled.map(|_| FIRST_LOOK)
+fn patience(recorded: &Before) -> Option<Duration> {
+    matches!(recorded, Before::Recorded(_)).then_some(FIRST_LOOK)
 }
 
-/// What the agent wrote into its GpuNode before, which is made if it is not there. Waits for the API server until `stop`, or
+/// What the agent wrote into its GpuNode before, and what is recalled: where the record cannot be read, what the GpuNode tells.
+fn known(recorded: Before, object: Option<&GpuNode>) -> (Option<GpuNodeStatus>, Recalled) {
+    let status = object.map(GpuNode::read_status).transpose().unwrap_or_else(|error| {
+        tracing::warn!(%error, "what the agent wrote before its restart cannot be read");
+        None
+    });
+    let status = status.flatten();
+    let recalled = match (recorded, object) {
+        (Before::Recorded(recalled), _) => *recalled,
+        (Before::Unreadable, Some(object)) => {
+            let spec = object.read_spec().unwrap_or_else(|error| {
+                tracing::error!(%error, "the GpuNode's spec cannot be read; its slices are not made again");
+                GpuNodeSpec::default()
+            });
+            Recalled::from_gpu_node(spec, object.metadata.uid.clone(), status.as_ref())
+        }
+        (Before::Nothing | Before::Unreadable, _) => Recalled::default(),
+    };
+    (status, recalled)
+}
+
+/// The agent's GpuNode, which is made if it is not there; then it tells nothing. Waits for the API server until `stop`, or
 /// as long as it has patience.
 async fn first_look(
     api: &Api<GpuNode>,
@@ -280,16 +298,11 @@ async fn first_look(
     node: &NodeName,
     patience: Option<Duration>,
     stop: &CancellationToken,
-) -> Option<GpuNodeStatus> {
+) -> Option<GpuNode> {
     let begun = Instant::now();
     while !stop.is_cancelled() && patience.is_none_or(|patience| begun.elapsed() < patience) {
         match api.get_opt(node.as_str()).await {
-            Ok(Some(object)) => {
-                return object.read_status().unwrap_or_else(|error| {
-                    tracing::warn!(%error, "what the agent wrote before its restart cannot be read");
-                    None
-                });
-            }
+            Ok(Some(object)) => return Some(object),
             Ok(None) => {
                 let made = spec_watch::ensure(api, nodes, node, stop);
                 let left =
@@ -313,9 +326,11 @@ mod tests {
 
     #[test]
     fn an_agent_with_a_record_does_not_wait_for_the_api_server_for_ever() {
-        assert_eq!(patience(None), None);
+        assert_eq!(patience(&Before::Nothing), None);
+        assert_eq!(patience(&Before::Unreadable), None, "nothing else tells what to make again");
         for booted in [false, true] {
-            assert_eq!(patience(Some(&Recalled { booted, ..Recalled::default() })), Some(FIRST_LOOK));
+            let recalled = Recalled { booted, ..Recalled::default() };
+            assert_eq!(patience(&Before::Recorded(Box::new(recalled))), Some(FIRST_LOOK));
         }
     }
 
@@ -325,6 +340,6 @@ mod tests {
         let (gpu_nodes, nodes) = (Api::all(client.clone()), Api::all(client));
         let (patience, stop) = (Some(Duration::from_millis(50)), CancellationToken::new());
         let seen = first_look(&gpu_nodes, &nodes, &NodeName::new("n1"), patience, &stop).await;
-        assert_eq!(seen, None);
+        assert!(seen.is_none());
     }
 }

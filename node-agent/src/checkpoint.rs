@@ -135,8 +135,27 @@ impl fmt::Display for SetAside {
         write!(
             f,
             "the agent's checkpoint cannot be read ({reason}) and was kept as {path}; slices that are on the GPUs \
-             stay, those of before a reboot come back from GpuNode.spec"
+             stay, those of before a reboot come back by GpuNode.spec, and MIG modes by GpuNode.status"
         )
+    }
+}
+
+/// What an earlier process left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing: no agent was here.
+    Nothing,
+    /// Its record.
+    Record(Box<Record>),
+    /// A file of another version, or one that is no record at all.
+    Unreadable(SetAside),
+}
+
+impl Found {
+    /// The record, if one was there that can be read.
+    #[must_use]
+    pub fn record(self) -> Option<Record> {
+        if let Self::Record(record) = self { Some(*record) } else { None }
     }
 }
 
@@ -146,42 +165,35 @@ pub struct Checkpoint {
     folder: PathBuf,
     /// What is on the disk, if that is known.
     saved: Option<Record>,
-    set_aside: Option<SetAside>,
     /// Held as long as the checkpoint is open; the kernel lets go of it when the process ends, however it ends.
     _lock: File,
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in `folder`, which is made if it is not there, and gives the record of before.
-    ///
-    /// A file of another version, or one that is no record at all, is moved aside: see [`Checkpoint::set_aside`]. One that
-    /// the disk does not give is an error: nobody knows what it says.
-    pub fn open(folder: &Path) -> Result<(Self, Option<Record>), CheckpointError> {
+    /// Opens the checkpoint in `folder`, which is made if it is not there, and gives what was there. A file that the disk does not
+    /// give is an error: nobody knows what it says.
+    pub fn open(folder: &Path) -> Result<(Self, Found), CheckpointError> {
         fs::create_dir_all(folder).map_err(failed("make", folder))?;
         let lock = lock(folder)?;
-        let mut checkpoint = Self { folder: folder.to_owned(), saved: None, set_aside: None, _lock: lock };
+        let mut checkpoint = Self { folder: folder.to_owned(), saved: None, _lock: lock };
         let path = folder.join(NAME);
         let text = match fs::read(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((checkpoint, None)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((checkpoint, Found::Nothing)),
             Err(error) => return Err(failed("read", &path)(error)),
         };
-        match parse(&text) {
-            Ok(record) => checkpoint.saved = Some(record),
+        let found = match parse(&text) {
+            Ok(record) => {
+                checkpoint.saved = Some(record.clone());
+                Found::Record(Box::new(record))
+            }
             Err(reason) => {
                 let set_aside = set_aside(folder, reason)?;
                 tracing::error!(path = %set_aside.path.display(), reason = set_aside.reason, "{set_aside}");
-                checkpoint.set_aside = Some(set_aside);
+                Found::Unreadable(set_aside)
             }
-        }
-        let record = checkpoint.saved.clone();
-        Ok((checkpoint, record))
-    }
-
-    /// What was found and could not be read, for an operator to look at.
-    #[must_use]
-    pub fn set_aside(&self) -> Option<&SetAside> {
-        self.set_aside.as_ref()
+        };
+        Ok((checkpoint, found))
     }
 
     /// Writes the record, unless it is on the disk already. It is there for good when this returns; after an error the one

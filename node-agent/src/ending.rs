@@ -9,7 +9,9 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Ending {
     /// The driver is upgraded, and nothing of the agent's holds it any more.
-    #[error("the driver is being upgraded: {0}; the agent has closed NVML and serves the node again afterwards")]
+    #[error(
+        "the driver is being upgraded: {0}; the agent has closed NVML and serves the node again afterwards"
+    )]
     Upgrade(String),
     /// Another load of the driver runs than this process has seen: what is on the GPUs is not what it knows.
     #[error("the driver was loaded anew under the agent; a new process makes the recorded slices again")]
@@ -21,7 +23,9 @@ pub enum Ending {
     )]
     VersionMismatch(GpuError),
     /// A thread that talks to NVML has panicked.
-    #[error("a thread that talks to NVML has ended by itself, which is a fault of kerf's; please report its panic message")]
+    #[error(
+        "a thread that talks to NVML has ended by itself, which is a fault of kerf's; please report its panic message"
+    )]
     ThreadEnded,
 }
 

@@ -126,7 +126,8 @@ pub enum LeaveError {
 /// Leaves the node.
 pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
     let Leave { node, client, checkpoint, gpus, has_daemons, ask_kubelet, .. } = leave;
-    let (checkpoint, record) = Checkpoint::open(&checkpoint)?;
+    let (checkpoint, found) = Checkpoint::open(&checkpoint)?;
+    let record = found.record();
     let held = match Held::read(&client, &node).await? {
         Some(held) => held,
         // Somebody has deleted it, and pods may run on what it told of.

@@ -114,7 +114,7 @@ fn remember(folder: &Path, exclusive: &[&str]) {
 }
 
 fn has_checkpoint(folder: &Path) -> bool {
-    Checkpoint::open(folder).unwrap().1.is_some()
+    Checkpoint::open(folder).unwrap().1.record().is_some()
 }
 
 fn slice(device: &str, name: &str, holder: Option<&str>) -> SliceStatus {

@@ -70,11 +70,7 @@ pub async fn publish(
 }
 
 /// Says that nobody serves the node now: the kubelet takes the end of the agent's sockets for the end of its devices.
-async fn say_goodbye(
-    mut writer: Writer,
-    statuses: &watch::Receiver<GpuNodeStatus>,
-    ending: Option<&Ending>,
-) {
+async fn say_goodbye(mut writer: Writer, statuses: &watch::Receiver<GpuNodeStatus>, ending: Option<&Ending>) {
     let condition = Condition {
         kind: Condition::READY.to_owned(),
         status: ConditionStatus::False,
@@ -184,11 +180,11 @@ fn changes(written: &GpuNodeStatus, status: &GpuNodeStatus) -> Map<String, Value
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio_util::sync::CancellationToken;
     use crate::api_stand_in::client;
     use kerf_core::contract::Shape;
     use kerf_core::names::{GpuUuid, PodUid, SliceId};
     use kerf_core::units::{MemoryMib, SizeGb};
+    use tokio_util::sync::CancellationToken;
 
     fn slice(state: SliceState, ready_for: Option<&str>) -> SliceStatus {
         SliceStatus {

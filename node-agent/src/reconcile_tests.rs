@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::gpu::GpuBackend;
-use crate::gpu::{GpuThread, NvmlCode, Open};
 use crate::gpu::events::Reopen;
 use crate::gpu::fake::{FakeGpus, uuid};
-use crate::node::{Kept, Settings};
+use crate::gpu::{GpuThread, NvmlCode, Open};
+use crate::node::{Kept, Recalled, Settings};
 use crate::processes::Host;
-use crate::recording::Recording;
+use crate::recording::{Before, Recording};
 use kerf_core::contract::{Condition, ConditionStatus, GpuRule, MpsRule, Shape, WantedSlice};
 use kerf_core::units::SizeGb;
 use prometheus_client::registry::Registry;
@@ -34,7 +34,7 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
 
 fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
     let thread = GpuThread::start(open).unwrap();
-    let (recording, recalled) = Recording::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
+    let (recording, _) = Recording::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
     let host = Host { proc: folder.to_owned(), cgroups: folder.to_owned() };
     let executor = Executor::new(thread, recording, host);
     let (events, queue) = Events::channel();
@@ -65,8 +65,7 @@ fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) ->
     };
     let node = Node::remembering(None, Settings { mps: Some(folder.join("mps")), ..Settings::default() });
     let times = (Duration::from_millis(50), Duration::from_mins(1));
-    let reconciler =
-        Reconciler::new((node, Standing::of(&recalled.unwrap_or_default())), outlets, executor, times);
+    let reconciler = Reconciler::new((node, Standing::of(&Recalled::default())), outlets, executor, times);
     let running = tokio::spawn(reconciler.run(queue, session.clone()));
     Seen { events, kept: to_keep, status: shown, running }
 }
@@ -161,8 +160,8 @@ async fn a_driver_that_is_loaded_anew_ends_the_process_before_anything_is_taken_
     });
     assert_eq!(ended.await, Ending::Reloaded);
     let state = folder.path().join("state");
-    let (_, recalled) = Recording::open(&state, "boot".to_owned(), folder.path().join("sys")).unwrap();
-    let recalled = recalled.unwrap();
+    let (_, before) = Recording::open(&state, "boot".to_owned(), folder.path().join("sys")).unwrap();
+    let Before::Recorded(recalled) = before else { panic!("{before:?}") };
     assert_eq!((recalled.mig_lost, recalled.booted), ([uuid(0)].into(), true));
 }
 

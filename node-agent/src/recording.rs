@@ -1,12 +1,23 @@
 //! The agent's record on the node's disk, as the executor needs it: written off the loop's thread, before what it tells of
 //! is made or set.
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Record};
+use crate::checkpoint::{Checkpoint, CheckpointError, Found, Record};
 use crate::driver_load::DriverLoad;
 use crate::node::Recalled;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// What an earlier process recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing: no agent was here.
+    Nothing,
+    /// This.
+    Recorded(Box<Recalled>),
+    /// Something that cannot be read. What the API server has of it stands in.
+    Unreadable,
+}
 
 /// The record. Its clones are one.
 #[derive(Clone)]
@@ -19,18 +30,19 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Opens the record in `folder`, in the boot `boot_id`. Gives what an earlier process recorded there, if one did. `sys`, for
+    /// Opens the record in `folder`, in the boot `boot_id`. Gives what an earlier process recorded there. `sys`, for
     /// most `/sys`, tells whether the driver was loaded anew since.
-    pub fn open(
-        folder: &Path,
-        boot_id: String,
-        sys: PathBuf,
-    ) -> Result<(Self, Option<Recalled>), CheckpointError> {
-        let (checkpoint, record) = Checkpoint::open(folder)?;
+    pub fn open(folder: &Path, boot_id: String, sys: PathBuf) -> Result<(Self, Before), CheckpointError> {
+        let (checkpoint, found) = Checkpoint::open(folder)?;
         let load = DriverLoad::read(&sys);
-        let recalled = record.map(|record| recalled(record, &boot_id, load));
-        let (checkpoint, load) = (Arc::new(Mutex::new(checkpoint)), Arc::new(load.map_or_else(OnceLock::new, OnceLock::from)));
-        Ok((Self { checkpoint, boot_id, load, sys }, recalled))
+        let before = match found {
+            Found::Nothing => Before::Nothing,
+            Found::Record(record) => Before::Recorded(Box::new(recalled(*record, &boot_id, load))),
+            Found::Unreadable(_) => Before::Unreadable,
+        };
+        let (checkpoint, load) =
+            (Arc::new(Mutex::new(checkpoint)), Arc::new(load.map_or_else(OnceLock::new, OnceLock::from)));
+        Ok((Self { checkpoint, boot_id, load, sys }, before))
     }
 
     /// Whether another load of the driver runs than this process has worked with. The first one that is there is its own. Ask
@@ -118,11 +130,11 @@ mod tests {
     }
 
     async fn after(folder: &Path, boot: &str, saved: Option<Recalled>) -> Recalled {
-        let (recording, recalled) = Recording::open(folder, boot.to_owned(), folder.join("sys")).unwrap();
+        let (recording, before) = Recording::open(folder, boot.to_owned(), folder.join("sys")).unwrap();
         if let Some(saved) = saved {
             recording.save(saved).await.unwrap();
         }
-        recalled.unwrap_or_default()
+        if let Before::Recorded(recalled) = before { *recalled } else { Recalled::default() }
     }
 
     #[tokio::test]

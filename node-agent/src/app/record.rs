@@ -2,8 +2,7 @@
 
 use crate::args::Args;
 use crate::checkpoint::{self, CheckpointError};
-use crate::node::Recalled;
-use crate::recording::Recording;
+use crate::recording::{Before, Recording};
 use anyhow::Context as _;
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::shutdown::CancellationToken;
@@ -14,7 +13,7 @@ use std::time::Duration;
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// The record, and what an earlier process recorded.
-type Opened = (Recording, Option<Recalled>);
+type Opened = (Recording, Before);
 
 /// Opens the record once nobody else has it; `None` at `stop`. Meanwhile nothing is wrong with this process: it answers that it
 /// lives.

@@ -1,7 +1,7 @@
 //! The MPS daemons that the node's shares need, and whether they serve them.
 
-use super::share::{self, Share};
 use super::Node;
+use super::share::{self, Share};
 use crate::gpu::Gpu;
 use kerf_core::contract::{Shape, WantedSlice};
 use kerf_core::kind::Kind;

@@ -279,6 +279,34 @@ fn nothing_is_cut_that_cannot_be_recorded_and_the_condition_says_why() {
     );
 }
 
+/// The disk gave nothing back, and what the API server has stands in: of the GPUs the MIG modes too.
+#[test]
+fn a_record_that_cannot_be_read_does_not_lose_the_mig_mode_in_a_reboot() {
+    let (mut scene, status) = busy();
+    let spec = GpuNodeSpec { slices: spec(), ..GpuNodeSpec::default() };
+    scene.record = Recalled::from_gpu_node(spec, Some("uid".to_owned()), Some(&status));
+    scene.gpus.reboot();
+    scene.start_agent(Some(&status));
+    scene.list_holders();
+    assert_eq!(run_all(&mut scene).len(), 4);
+    hear_all(&mut scene, self::spec());
+    scene.settle();
+    assert_eq!(scene.places(), PLACES);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_moves_nothing_where_nothing_was_lost() {
+    let (mut scene, status) = busy();
+    let spec = GpuNodeSpec { slices: spec(), ..GpuNodeSpec::default() };
+    scene.record = Recalled::from_gpu_node(spec, Some("uid".to_owned()), Some(&status));
+    scene.start_agent(Some(&status));
+    scene.list_holders();
+    assert_eq!(run_all(&mut scene), Vec::<String>::new());
+    hear_all(&mut scene, self::spec());
+    let again = scene.settle();
+    assert_eq!((again.slices, again.gpus), (status.slices, status.gpus));
+}
+
 #[test]
 fn a_contested_node_is_not_cut_after_a_reboot() {
     let (mut scene, status) = busy();

@@ -8,7 +8,7 @@ use super::share::{self, Shares};
 use super::{Ill, Node, Note};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Compute, Gpu};
-use kerf_core::contract::{GpuNodeSpec, Shape, SliceLength};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Shape, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::planner::Step;
@@ -47,6 +47,16 @@ pub struct Recalled {
 }
 
 impl Recalled {
+    /// What stands in for a record that cannot be read: the slices that the GpuNode's spec wants, and the MIG modes of which its
+    /// status tells. Whether the driver was loaded anew since nobody knows. If it was not, everything is still there and nothing
+    /// has to be made again.
+    #[must_use]
+    pub fn from_gpu_node(spec: GpuNodeSpec, uid: Option<String>, status: Option<&GpuNodeStatus>) -> Self {
+        let gpus = status.into_iter().flat_map(|status| &status.gpus);
+        let mig_on = gpus.filter(|gpu| !gpu.profiles.is_empty()).map(|gpu| gpu.uuid.clone()).collect();
+        Self { spec, uid, mig_on, ..Self::default() }.after_reload()
+    }
+
     /// What of it counts once the driver was loaded anew, by a boot or in the same one. Compute modes, limits and lengths end with a
     /// load: whatever is set now was set by somebody else. A GPU that is still ill says so again. Shares are the kubelet's to hand
     /// out, and it remembers to whom it did.
@@ -146,13 +156,19 @@ impl Node {
         let has_seen = self.health.nvml.is_well();
         let open = steps.iter().any(|step| !self.retries.is_final(&super::decide::task(step)));
         if now >= until || has_seen && !open {
-            for wanted in self.spec.slices.iter().filter(|w| self.device_of(w).is_none()) {
-                if let Shape::Mig { .. } = wanted.shape {
-                    let (id, gpu) = (&wanted.id, &wanted.gpu);
-                    tracing::error!(slice = %id, %gpu, shape = %wanted.shape, "a recorded slice was not made anew");
-                }
+            let is_missing =
+                |w: &&WantedSlice| matches!(w.shape, Shape::Mig { .. }) && self.device_of(w).is_none();
+            let mut missing = 0_usize;
+            for wanted in self.spec.slices.iter().filter(is_missing) {
+                let (id, gpu) = (&wanted.id, &wanted.gpu);
+                tracing::error!(slice = %id, %gpu, shape = %wanted.shape, "a recorded slice was not made again");
+                missing += 1;
             }
-            tracing::info!("the recorded slices are there; names are registered now");
+            if missing == 0 {
+                tracing::info!("the recorded slices are there; names are registered now");
+            } else {
+                tracing::warn!(missing, "names are registered without the slices that were not made again");
+            }
             self.recovering = None;
         }
     }

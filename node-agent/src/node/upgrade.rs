@@ -30,7 +30,9 @@ impl Node {
     /// What the status says of it.
     pub(super) fn upgrade_trouble(&self) -> Option<(String, String)> {
         let evidence = self.upgrade.as_ref()?;
-        let text = format!("the driver is being upgraded: {evidence}; nothing new is placed here until that is over");
+        let text = format!(
+            "the driver is being upgraded: {evidence}; nothing new is placed here until that is over"
+        );
         Some(("DriverUpgrade".to_owned(), text))
     }
 

@@ -89,7 +89,8 @@ mod tests {
             ("example.com/gpu.deploy.client", "paused-for-driver-upgrade", false),
         ];
         for (key, value, is) in cases {
-            let labels = [("other", "x"), (key, value)].map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let labels =
+                [("other", "x"), (key, value)].map(|(key, value)| (key.to_owned(), value.to_owned()));
             let found = upgrade(&labels.into());
             assert_eq!(found.is_some(), is, "{key}={value}");
             assert!(found.is_none_or(|text| text.contains(key) && text.contains(value)));

@@ -6,3 +6,4 @@ mod scene;
 mod shares;
 mod slices;
 mod troubles;
+mod upgrade;

@@ -307,6 +307,8 @@ pub(crate) async fn run(
         .args(kerf_tests::cluster::agent_folders(dir)?)
         .arg("--proc-dir")
         .arg(dir.join("proc"))
+        .arg("--sys-dir")
+        .arg(dir.join("sys"))
         .arg("--cgroup-dir")
         .arg(dir.join("cgroup"))
         .arg("--kubeconfig")

@@ -99,12 +99,12 @@ async fn run_with(
     session: &Session,
 ) -> anyhow::Result<()> {
     let stop = session.stop().clone();
-    let Some((recording, recorded)) = record::open(args, &stop).await? else { return Ok(()) };
+    let Some((recording, left)) = record::open(args, &stop).await? else { return Ok(()) };
     let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
     let gpu_nodes = Api::<GpuNode>::all(client.clone());
-    let (patience, has_record) = (patience(&recorded), matches!(recorded, Before::Recorded(_)));
+    let (patience, has_record) = (patience(&left), matches!(left, Before::Recorded(_)));
     let object = first_look(&gpu_nodes, &nodes, &args.node, patience, &stop).await;
-    let (before, recalled) = known(recorded, object.as_ref());
+    let (before, recalled) = known(left, object.as_ref());
     if stop.is_cancelled() {
         return Ok(());
     }
@@ -115,7 +115,8 @@ async fn run_with(
     let (outlets, inlets, queue) = channels(args, readiness.clone(), metrics, recorder);
     let (name, events) = (args.node.to_string(), outlets.events.clone());
     let mut tasks = JoinSet::new();
-    tasks.spawn(writer.run(stop.clone()));
+    // What was told last is written after the session too: why it has ended.
+    tasks.spawn(writer.run(session.process().clone()));
     ask_kubelet(&mut tasks, args, &outlets, inlets.acknowledgements, &stop)?;
     let (node, watched) = (args.node.clone(), (gpu_nodes.clone(), nodes.clone()));
     let (show, shown) = mpsc::unbounded_channel();

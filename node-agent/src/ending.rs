@@ -53,6 +53,7 @@ impl Ending {
 /// The time in which the agent serves the node. Its clones are one.
 #[derive(Debug, Clone, Default)]
 pub struct Session {
+    process: CancellationToken,
     stop: CancellationToken,
     ending: Arc<OnceLock<Ending>>,
 }
@@ -61,7 +62,7 @@ impl Session {
     /// A session that ends with `stop` at the latest.
     #[must_use]
     pub fn until(stop: &CancellationToken) -> Self {
-        Self { stop: stop.child_token(), ending: Arc::default() }
+        Self { process: stop.clone(), stop: stop.child_token(), ending: Arc::default() }
     }
 
     /// Ends it. The first reason holds.
@@ -69,6 +70,12 @@ impl Session {
         // A session that has ended already ends for the reason that it has.
         drop(self.ending.set(ending));
         self.stop.cancel();
+    }
+
+    /// Cancelled when the process is told to end: for what has to be finished after the session.
+    #[must_use]
+    pub fn process(&self) -> &CancellationToken {
+        &self.process
     }
 
     /// Cancelled at its end.

@@ -328,7 +328,7 @@ impl Reconciler {
 
     /// Hands the decision's parts out. Gives the time of the next one.
     fn hand_out(&mut self, mut decision: Decision, now: Instant, session: &Session) -> Instant {
-        self.let_go(&decision, session);
+        end_for_upgrade(&decision, session);
         decision.record = self.standing.complete(decision.record);
         let must_record = decision.kept.is_some() && !self.standing.is_recorded(&decision.record);
         self.serve_names(&decision, session.stop());
@@ -376,19 +376,6 @@ impl Reconciler {
         };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
         [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
-    }
-
-    /// Ends the session once the driver may go. The folder of an MPS daemon stays until the daemon is gone, also one that an earlier
-    /// process has started.
-    fn let_go(&self, decision: &Decision, session: &Session) {
-        let Some(LetGo { evidence, daemons }) = &decision.let_go else { return };
-        let daemons = daemons.as_ref().map(|folder| mps::targets(folder));
-        match daemons {
-            None => session.end(Ending::Upgrade(evidence.clone())),
-            Some(Ok(daemons)) if daemons.is_empty() => session.end(Ending::Upgrade(evidence.clone())),
-            Some(Ok(daemons)) => tracing::debug!(?daemons, "MPS daemons still hold the driver"),
-            Some(Err(error)) => tracing::warn!(%error, "the MPS daemons' folders cannot be listed"),
-        }
     }
 
     /// What is to be so, to those who make it so. Daemons, limits and lengths wait until a restart would know of them.
@@ -467,6 +454,19 @@ impl Reconciler {
         let serving =
             device_plugin::serve(folder, served, self.outlets.events.clone(), told, stop.child_token());
         self.plugins.push(tokio::spawn(serving));
+    }
+}
+
+/// Ends the session once the driver may go. The folder of an MPS daemon stays until the daemon is gone, also one that an earlier
+/// process has started.
+fn end_for_upgrade(decision: &Decision, session: &Session) {
+    let Some(LetGo { evidence, daemons }) = &decision.let_go else { return };
+    let daemons = daemons.as_ref().map(|folder| mps::targets(folder));
+    match daemons {
+        None => session.end(Ending::Upgrade(evidence.clone())),
+        Some(Ok(daemons)) if daemons.is_empty() => session.end(Ending::Upgrade(evidence.clone())),
+        Some(Ok(daemons)) => tracing::debug!(?daemons, "MPS daemons still hold the driver"),
+        Some(Err(error)) => tracing::warn!(%error, "the MPS daemons' folders cannot be listed"),
     }
 }
 

@@ -30,9 +30,16 @@ fn load(dir: &Path, old: &str) -> anyhow::Result<()> {
     Ok(std::fs::create_dir_all(module)?)
 }
 
+/// A node whose driver is loaded, and whose agent serves.
+async fn start() -> anyhow::Result<Scene> {
+    let scene = Scene::prepare(h100(), |dir| load(dir, "none")).await?;
+    scene.until("the agent to serve", GpuNodeStatus::is_ready).await?;
+    Ok(scene)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_driver_is_let_go_of_and_what_its_reload_took_is_made_again() -> anyhow::Result<()> {
-    let mut scene = Scene::prepare(h100(), |dir| load(dir, "none")).await?;
+    let mut scene = start().await?;
     scene.want(vec![scene.wanted("s1", mig("3g.40gb", 4, 4)?, None).await?]).await?;
     let before = scene.slice_until("s1", SliceState::Idle).await?;
     let maps = format!("/proc/{}/maps", scene.agent.id());
@@ -69,7 +76,7 @@ async fn the_driver_is_let_go_of_and_what_its_reload_took_is_made_again() -> any
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_is_reloaded_while_no_agent_runs_gives_the_mode_back_and_an_admin_who_switched_it_off_is_heeded()
 -> anyhow::Result<()> {
-    let mut scene = Scene::prepare(h100(), |dir| load(dir, "none")).await?;
+    let mut scene = start().await?;
     scene.want(vec![scene.wanted("s1", mig("3g.40gb", 4, 4)?, None).await?]).await?;
     scene.slice_until("s1", SliceState::Idle).await?;
     for (reloads, cut) in [(true, &["3g.40gb at 4"][..]), (false, &[])] {

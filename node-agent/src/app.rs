@@ -12,7 +12,7 @@ use crate::executor::Executor;
 use crate::gpu::GpuThread;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::metrics::Metrics;
-use crate::node::{Node, Recalled, Settings};
+use crate::node::{Node, Recalled, Settings, Xids};
 use crate::others::before;
 use crate::processes::Host;
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
@@ -54,7 +54,8 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     }
     let library = args.nvml.clone();
     let open = move || Ok(Box::new(NvmlBackend::open(&library)?) as Box<dyn GpuBackend>);
-    let thread = GpuThread::start(Box::new(open)).context("failed to start the thread for NVML")?;
+    let thread =
+        GpuThread::start(Box::new(open), args.call_timeout).context("failed to start the thread for NVML")?;
     run_with(args, client, thread, stop).await
 }
 
@@ -108,7 +109,7 @@ async fn run_with(
     node.recall(recalled, Instant::now());
     let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
     let executor = Executor::new(thread, recording, host);
-    let reconciler = Reconciler::new((node, standing), outlets, executor, (args.resync, args.call_timeout));
+    let reconciler = Reconciler::new((node, standing), outlets, executor, args.resync);
     tasks.spawn(reconciler.run(queue, stop.clone()));
     serve_admin(&args, readiness, registry, tasks, stop).await
 }
@@ -119,6 +120,7 @@ fn settings(args: &Args) -> Settings {
         access: true,
         others: true,
         recover_after: args.recover_after,
+        xids: Xids { disabled: args.disable_healthchecks.clone(), enabled: args.enable_healthchecks.clone() },
         probe: args.resync,
     }
 }

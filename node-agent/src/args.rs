@@ -2,6 +2,7 @@
 
 use crate::api_server::ClientArgs;
 use crate::kubelet_api::DEVICE_PLUGIN_DIR;
+use crate::node::XidList;
 use clap::Parser;
 use kerf_core::names::NodeName;
 use kerf_runtime::args::{AdminArgs, LogArgs};
@@ -85,12 +86,21 @@ pub struct Args {
     /// The host's cgroup hierarchy (v2), as the agent sees it.
     #[arg(long, default_value = "/sys/fs/cgroup")]
     pub cgroup_dir: PathBuf,
-    /// How long a call to NVML may take before the node counts as unserved: on a busy node the slowest take a few seconds.
+    /// How long a call to NVML may take before its GPU counts as unresponsive, or the node as unserved if the call concerns all
+    /// GPUs. A GPU that has answered before has at most 10 s, but for a switch of its MIG mode.
     #[arg(long, default_value = "30s", value_parser = positive)]
     pub call_timeout: Duration,
     /// How long a GPU must have been quiet after an error before it is used again.
     #[arg(long, default_value = "5m", value_parser = positive)]
     pub recover_after: Duration,
+    /// XIDs that do not make a GPU unhealthy, with commas between them, or `all`: what `DP_DISABLE_HEALTHCHECKS` means to NVIDIA's
+    /// device plugin. Those of applications (13, 31, 43, 45, 68, 109) and those that only report (63, 92, 94) never do.
+    #[arg(long, env = "DP_DISABLE_HEALTHCHECKS", default_value = "")]
+    pub disable_healthchecks: XidList,
+    /// XIDs that make a GPU unhealthy in any case, with commas between them, or `all`: what `DP_ENABLE_HEALTHCHECKS` means to NVIDIA's
+    /// device plugin.
+    #[arg(long, env = "DP_ENABLE_HEALTHCHECKS", default_value = "")]
+    pub enable_healthchecks: XidList,
     /// How long the sockets of NVIDIA's device plugin must have been gone before this node's GPUs are given out: they go for
     /// seconds when the kubelet restarts, and for longer when the plugin's pod is replaced.
     #[arg(long, default_value = "1m", value_parser = positive)]
@@ -123,6 +133,15 @@ mod tests {
         let leave = Args::try_parse_from(["kerf-node-agent", "leave", "--node", "n1"]).unwrap();
         assert_eq!(leave.action, Action::Leave);
         assert_eq!(args.kubelet_dir.join("pod-resources"), PathBuf::from(POD_RESOURCES_DIR));
+    }
+
+    #[test]
+    fn a_wrong_list_of_xids_names_its_flag_and_an_empty_one_is_none() {
+        let args =
+            |list| Args::try_parse_from(["kerf-node-agent", "--node", "n1", "--disable-healthchecks", list]);
+        assert_eq!(args("").unwrap().disable_healthchecks, XidList::default());
+        let error = args("48;79").unwrap_err().to_string();
+        assert!(error.contains("--disable-healthchecks") && error.contains("write numbers"), "{error}");
     }
 
     #[test]

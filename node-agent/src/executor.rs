@@ -1,4 +1,4 @@
-//! Runs one accepted step at a time on the GPU thread, and decides nothing.
+//! Runs one accepted step at a time on its GPU's thread, and decides nothing.
 
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
 use crate::node::{Node, Recalled, Usage};
@@ -70,12 +70,12 @@ pub enum Outcome {
     },
 }
 
-/// The GPU thread, and the call that is under way on it.
+/// The GPUs' threads, and the call that is under way on them.
 pub struct Executor {
     thread: GpuThread,
     recording: Recording,
     host: Host,
-    running: Option<(Instant, BoxFuture<'static, Outcome>)>,
+    running: Option<BoxFuture<'static, Outcome>>,
 }
 
 impl Executor {
@@ -97,15 +97,9 @@ impl Executor {
         self.running.is_none()
     }
 
-    /// When the call that is under way began.
-    #[must_use]
-    pub fn busy_since(&self) -> Option<Instant> {
-        self.running.as_ref().map(|(since, _)| *since)
-    }
-
     /// Waits for the call that is under way; forever if there is none.
     pub async fn outcome(&mut self) -> Outcome {
-        let Some((_, running)) = &mut self.running else { return std::future::pending().await };
+        let Some(running) = &mut self.running else { return std::future::pending().await };
         let outcome = running.await;
         self.running = None;
         outcome
@@ -232,6 +226,6 @@ impl Executor {
                 },
             }
         };
-        self.running = Some((Instant::now(), outcome.boxed()));
+        self.running = Some(outcome.boxed());
     }
 }

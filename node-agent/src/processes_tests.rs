@@ -1,7 +1,7 @@
 use super::*;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
-use kerf_nvml::{ComputeMode, Driver, MigMode, Process};
+use kerf_nvml::{ComputeMode, Driver, MigMode, Process, RowRemapping};
 use std::collections::BTreeMap;
 
 const UID: &str = "2f5e6a10-0b7c-4c55-9d11-7a3f0c9d8e21";
@@ -102,6 +102,7 @@ fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
         attributes: BTreeMap::new(),
         processes: processes.iter().map(process).collect(),
         pending_repair: None,
+        remapping: RowRemapping::Unsupported,
         fault: None,
     }
 }

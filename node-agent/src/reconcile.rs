@@ -7,8 +7,8 @@ use crate::access::AccessGrant;
 use crate::app::Keepers;
 use crate::device_plugin::{self, Allocations, Served};
 use crate::executor::{Executor, Outcome};
+use crate::gpu::GpuEvent;
 use crate::gpu::limits::Limits;
-use crate::gpu::{GpuError, GpuEvent};
 use crate::metrics::{Metrics, SliceUse};
 use crate::node::Note;
 use crate::node::{Allocatable, Daemons, Decision, DevicesByName, Holders, ListedDevice, Node, NodePods};
@@ -139,8 +139,6 @@ pub struct Reconciler {
     standing: Standing,
     record_at: Instant,
     resync: Duration,
-    /// How long a call to the GPUs may take before the node counts as unserved.
-    hangs: Duration,
     observe_at: Instant,
     last_observed: Option<Instant>,
     /// Whether memory was looked at since it was last measured.
@@ -154,7 +152,7 @@ impl Reconciler {
         (node, standing): (Node, Standing),
         outlets: Outlets,
         executor: Executor,
-        (resync, hangs): (Duration, Duration),
+        resync: Duration,
     ) -> Self {
         let observe_at = Instant::now();
         let (lists, plugins, registered) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
@@ -169,7 +167,6 @@ impl Reconciler {
             standing,
             record_at: observe_at,
             resync,
-            hangs,
             observe_at,
             last_observed,
             measure: false,
@@ -184,7 +181,6 @@ impl Reconciler {
                 self.take(event);
             }
             let now = Instant::now();
-            self.look_for_a_hang(now);
             let decision = self.node.decide(now);
             let wake = self.hand_out(decision, now, &stop);
             tokio::select! {
@@ -204,16 +200,6 @@ impl Reconciler {
         }
         for plugins in self.plugins.drain(..) {
             drop(plugins.await);
-        }
-    }
-
-    fn look_for_a_hang(&mut self, now: Instant) {
-        let Some(since) = self.executor.busy_since() else { return };
-        let busy = now.saturating_duration_since(since);
-        if busy >= self.hangs {
-            self.node.on_observed(Err(GpuError::Hangs(self.hangs.as_secs())));
-            // The call's end, whenever it comes, is followed by an observation, which makes all well again.
-            self.observe_at = now;
         }
     }
 
@@ -359,11 +345,8 @@ impl Reconciler {
                 None => {}
             }
         }
-        let idle = match self.executor.busy_since() {
-            None => self.observe_at,
-            Some(since) if since + self.hangs > now => since + self.hangs,
-            Some(_) => now + self.hangs,
-        };
+        // While a call is under way its end is waited for, which is never far.
+        let idle = if self.executor.is_idle() { self.observe_at } else { now + self.resync };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
         [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
     }

@@ -28,7 +28,7 @@ struct Seen {
 fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
     let gpus = FakeGpus::new(&["T4-16GB"]);
     let open = move || Ok(Box::new(gpus.clone()) as Box<dyn GpuBackend>);
-    let thread = GpuThread::start(Box::new(open)).unwrap();
+    let thread = GpuThread::start(Box::new(open), PATIENCE).unwrap();
     let (recording, recalled) = Recording::open(state, "boot".to_owned()).unwrap();
     let host = Host { proc: folder.to_owned(), cgroups: folder.to_owned() };
     let executor = Executor::new(thread, recording, host);
@@ -59,9 +59,8 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
         metrics: Metrics::register(&mut Registry::default()),
     };
     let node = Node::remembering(None, Settings { mps: Some(folder.to_owned()), ..Settings::default() });
-    let times = (Duration::from_mins(1), Duration::from_mins(1));
-    let reconciler =
-        Reconciler::new((node, Standing::of(&recalled.unwrap_or_default())), outlets, executor, times);
+    let standing = Standing::of(&recalled.unwrap_or_default());
+    let reconciler = Reconciler::new((node, standing), outlets, executor, Duration::from_mins(1));
     tokio::spawn(reconciler.run(queue, stop.clone()));
     Seen { events, kept: to_keep, status: shown }
 }

@@ -106,7 +106,7 @@ mod tests {
     use kerf_core::mig::catalog;
     use kerf_core::names::GpuUuid;
     use kerf_core::units::MemoryMib;
-    use kerf_nvml::{ComputeMode, Driver, MigMode};
+    use kerf_nvml::{ComputeMode, Driver, MigMode, RowRemapping};
     use std::collections::BTreeMap;
 
     fn h100() -> Gpu {
@@ -128,6 +128,7 @@ mod tests {
             attributes: BTreeMap::new(),
             processes: Vec::new(),
             pending_repair: None,
+            remapping: RowRemapping::Unsupported,
             fault: None,
         }
     }

@@ -21,7 +21,8 @@ use std::collections::BTreeSet;
 pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
     let library = args.nvml.clone();
     let open = move || Ok(Box::new(NvmlBackend::open(&library)?) as Box<dyn GpuBackend>);
-    let thread = GpuThread::start(Box::new(open.clone())).context("failed to start the thread for NVML")?;
+    let thread = GpuThread::start(Box::new(open.clone()), args.call_timeout);
+    let thread = thread.context("failed to start the thread for NVML")?;
     let (paths, cdi) = (mps_paths(&args)?, args.cdi_dir.clone());
     let stop_mps = move |spared: BTreeSet<GpuUuid>| {
         let spared = spared.iter().map(ToString::to_string).collect();

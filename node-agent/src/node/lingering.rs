@@ -68,7 +68,7 @@ impl Node {
         let Some(at) = place(gpu, device) else { return };
         gpu.processes.retain(|process| !is_at(process, at));
         let processes = &gpu.processes;
-        for instance in &mut gpu.instances {
+        for instance in gpu.instances.iter_mut().filter(|instance| instance.gi == at.0) {
             instance.has_processes = processes.iter().any(|p| p.gi == Some(instance.gi));
         }
     }

@@ -25,6 +25,7 @@ mod under_way;
 mod unlisted;
 mod usage;
 mod view;
+mod xids;
 
 #[cfg(test)]
 mod bad_spec_tests;
@@ -69,6 +70,7 @@ pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
 pub use silent::Spared;
 pub(crate) use status::unserved;
 pub use usage::{Busy, GpuUsage, Usage};
+pub use xids::{XidList, Xids};
 
 use crate::access::AccessGrant;
 use crate::gpu::{Compute, Gpu, GpuError, GpuInstance, Silent};
@@ -98,6 +100,8 @@ pub struct Settings {
     pub others: bool,
     /// How long a GPU must have been quiet after an error before it is used again.
     pub recover_after: Duration,
+    /// The XIDs that make a GPU unhealthy.
+    pub xids: Xids,
     /// How often everything is looked at anew.
     pub probe: Duration,
 }
@@ -105,7 +109,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let (recover_after, probe) = (Duration::from_mins(5), Duration::from_secs(30));
-        Self { mps: None, access: false, others: false, recover_after, probe }
+        let xids = Xids::default();
+        Self { mps: None, access: false, others: false, recover_after, xids, probe }
     }
 }
 

@@ -564,7 +564,7 @@ fn what_cannot_be_used_is_not_listed_for_its_holder_either() {
     scene.start_agent(None);
     scene.node.on_registration(Ok(()));
     let what = crate::gpu::GpuTrouble::Xid(79);
-    scene.node.on_trouble(crate::gpu::GpuEvent { gpu: uuid(0), what, gi: None, ci: None }, scene.now);
+    scene.node.on_trouble(crate::gpu::GpuEvent { gpu: Some(uuid(0)), what, gi: None, ci: None }, scene.now);
     scene.list_holders();
     assert_eq!(devices(&scene.decide().healthy), Vec::<&str>::new());
 }

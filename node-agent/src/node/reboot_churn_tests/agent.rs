@@ -206,7 +206,7 @@ impl World {
         let gpu = &self.gpus.gpus()[choice % 3];
         let gi = gpu.instances.first().map(|i| i.gi).filter(|_| choice.is_multiple_of(2));
         let what = [GpuTrouble::Xid(79), GpuTrouble::DoubleBitEcc, GpuTrouble::Xid(13)][choice / 8 % 3];
-        self.node.on_trouble(GpuEvent { gpu: gpu.uuid.clone(), what, gi, ci: None }, self.now);
+        self.node.on_trouble(GpuEvent { gpu: Some(gpu.uuid.clone()), what, gi, ci: None }, self.now);
     }
 
     /// A GPU is lost, or comes back.

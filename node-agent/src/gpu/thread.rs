@@ -161,10 +161,15 @@ impl GpuThread {
         timeout: Duration,
         call: impl FnOnce(&mut dyn GpuBackend) -> Result<T, GpuError> + Send + 'static,
     ) -> Result<T, GpuError> {
-        if self.lane_of(&gpu).is_none() {
-            self.observe().await?;
-        }
-        let lane = self.lane_of(&gpu).ok_or(GpuError::NoSuchGpu(gpu))?;
+        let lane = match self.lane_of(&gpu) {
+            Some(lane) => lane,
+            None => {
+                let (_, silent) = self.observe().await?;
+                // It may be the one that never answered.
+                let missing = silent.into_values().next();
+                self.lane_of(&gpu).ok_or_else(|| missing.unwrap_or(GpuError::NoSuchGpu(gpu)))?
+            }
+        };
         let result = lane.ask(timeout, call).await;
         if let Some(error) = result.as_ref().err().filter(|error| error.needs_reopening()) {
             self.close(error.clone()).await;
@@ -336,11 +341,14 @@ mod tests {
         let (seen, silent) = thread.observe().await.unwrap();
         assert_eq!(seen.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0]);
         assert_eq!(silent, Silent::from([(1, GpuError::Hangs(0))]));
+        assert_eq!(thread.set_exclusive(uuid(1), true).await, Err(GpuError::Hangs(0)), "it may be there");
         gpus.set_hanging(1, false);
         while !thread.observe().await.unwrap().1.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(thread.observe().await.unwrap().0.len(), 2);
+        let stranger = GpuUuid::new("GPU-x");
+        assert_eq!(thread.set_exclusive(stranger.clone(), true).await, Err(GpuError::NoSuchGpu(stranger)));
     }
 
     #[test]

@@ -329,6 +329,8 @@ fn agent() -> Vec<Row> {
             "--host-driver-root=/run/nvidia/driver",
         ),
         has('a', "nodeAgent.kubeletDir", json!("/k"), AGENT, mounts, "/k/pod-resources"),
+        has('a', "nodeAgent.xids.disabled", json!("48"), AGENT, ARGS, "--disable-healthchecks=48"),
+        has('a', "nodeAgent.xids.enabled", json!("63"), AGENT, ARGS, "--enable-healthchecks=63"),
         same("nodeAgent.runtimeClassName", json!("nvidia"), AGENT, "/spec/template/spec/runtimeClassName"),
         is(
             'a',

@@ -180,8 +180,8 @@ fn offered(technology: Technology, target: &Target) -> Result<(), String> {
             gpu.uuid
         ));
     }
-    match gpu.replica() {
-        Some(_) if kind == Kind::TimeSlicing => Err(format!(
+    match gpu.rule.replicas(kind) {
+        Some(_) => Err(format!(
             "{node}'s policy has {} in equal replicas, which are not asked for by size",
             gpu.uuid
         )),

@@ -53,13 +53,9 @@ fn rule(kind: &str, resource: &Value, field: &str, into: &mut Converted) -> Opti
         }));
     }
     let Some(size) = resource["memoryGB"].as_u64().and_then(|size| u32::try_from(size).ok()) else {
-        let what = format!("{replicas} replicas are shares of no size, whatever the GPU");
-        into.problem(
-            field,
-            &what,
-            "write a rule with layout: [{resource: nvidia.com/gpu-<N>gb, count}] for each model",
-        );
-        return None;
+        return Some(json!({
+            "select": select, "kinds": ["mps"], "modeChange": "with-reset", "mps": {"replicas": replicas},
+        }));
     };
     let layout = json!({"resource": ResourceName::Mps(SizeGb(size)), "count": replicas});
     Some(mps_rule(&select, &[layout]))

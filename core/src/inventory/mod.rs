@@ -14,7 +14,7 @@ use crate::kind::Kind;
 use crate::mig::{Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
 use crate::packing::{Fleet, FleetGpu, laid_out};
-use crate::units::{MemoryMib, SizeGb};
+use crate::units::MemoryMib;
 
 /// A node's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -173,12 +173,10 @@ impl GpuInventory {
         idle
     }
 
-    /// The size of the GPU's replicas, where policy fixes their number.
+    /// One of the GPU's equal shares of this kind, where policy fixes their number.
     #[must_use]
-    pub fn replica(&self) -> Option<SizeGb> {
-        let replicas = u64::from(self.rule.time_slicing.replicas.filter(|n| *n > 0)?);
-        let gb = u32::try_from(self.memory.0 / 1024 / replicas).ok().filter(|gb| *gb > 0)?;
-        Some(SizeGb(gb))
+    pub fn replica(&self, kind: Kind) -> Option<Shape> {
+        self.rule.replica(kind, self.memory)
     }
 
     /// Idle slices.

@@ -358,7 +358,10 @@ fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> O
         ResourceName::Mig(_) => instance::candidate(gpu, request, fleet),
         ResourceName::Compute(profile) => instance::part(gpu, profile, request, fleet),
         ResourceName::Whole => share::whole(gpu, request),
-        ResourceName::Mps(_) | ResourceName::TimeSlicing(_) | ResourceName::Replica => {
+        ResourceName::Mps(_)
+        | ResourceName::TimeSlicing(_)
+        | ResourceName::Replica
+        | ResourceName::MpsReplica => {
             let shape = share::shape(gpu, request)?;
             let suffices = request.memory.is_none_or(|memory| shape.size().share_memory() >= memory);
             if suffices { share::candidate(gpu, shape) } else { None }
@@ -383,5 +386,7 @@ pub(super) fn occupy(gpu: &mut GpuInventory, candidate: &Candidate) {
 mod distinct_tests;
 #[cfg(test)]
 mod exacting_tests;
+#[cfg(test)]
+mod replica_tests;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ use crate::ledger;
 use crate::mig::{Extras, GiProfileId, ProfileEntry, catalog};
 use crate::packing::{Fleet, Refusal, fit};
 use crate::testing::{node_status, promisee, request};
+use crate::units::SizeGb;
 use proptest::prelude::*;
 
 /// A row of a random table: compute slices, memory slices, starts as bits, the most, extras.
@@ -117,6 +118,8 @@ fn shares_are_laid_out_within_what_the_gpu_has() {
     assert_eq!(one("nvidia.com/gpu", ""), "whole GPU of 15 GB");
     assert_eq!(one("nvidia.com/gpu-4gb.shared", ""), "4gb time slice");
     assert_eq!(one("nvidia.com/gpu.shared", r#""timeSlicing": {"replicas": 3},"#), "5gb time slice");
+    let share = one("nvidia.com/gpu.mps", r#""mps": {"replicas": 3},"#);
+    assert_eq!(share, "5gb MPS share with 33 % of the compute");
 }
 
 /// Reserves for a pod of this name, and tells what it was given.

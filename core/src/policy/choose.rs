@@ -430,6 +430,8 @@ fn less(
 #[cfg(test)]
 mod distinct_tests;
 #[cfg(test)]
+mod replica_tests;
+#[cfg(test)]
 mod static_tests;
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ pub use index::SupplyIndex;
 pub use pending::Room;
 pub use several::Several;
 
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, Held};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, Held, Shape};
 use crate::kind::Kind;
 use crate::mig::Profile;
 use crate::names::NodeName;
@@ -130,6 +130,13 @@ impl Supply {
         self.admitted(gpus).iter().any(|(gpu, _)| has(gpu))
     }
 
+    /// Whether some GPU is shared out by `kind` in equal parts, with so much compute for each.
+    #[must_use]
+    pub fn has_replica(&self, kind: Kind, compute: Option<ComputePercent>, gpus: &GpuSelection) -> bool {
+        let Some(name) = ResourceName::replica(kind) else { return false };
+        self.admitted(gpus).iter().any(|(gpu, _)| gpu.ever_for(name, compute) > 0)
+    }
+
     /// The models of the cluster's GPUs, as far as they are known. One may come several times.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         let managed = self.gpus.alike.iter().map(|(gpu, _)| gpu.model.as_str());
@@ -152,7 +159,7 @@ impl Supply {
         let serving = admitted.iter().filter(|(gpu, _)| gpu.serves(name));
         let managed = serving.filter_map(|(gpu, _)| match name {
             ResourceName::Whole => Some(gpu.size),
-            ResourceName::Replica => gpu.replica,
+            ResourceName::Replica | ResourceName::MpsReplica => gpu.replica(name.kind()).map(Shape::size),
             _ => None,
         });
         let fixed = match name {

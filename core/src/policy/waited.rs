@@ -114,6 +114,7 @@ fn by_name(request: &ContainerRequest) -> Want {
         ResourceName::Compute(profile) => Want::Compute(profile),
         ResourceName::Whole | ResourceName::Plugin(PluginName::Gpu, _) => Want::Whole,
         ResourceName::Replica | ResourceName::Plugin(PluginName::Shared, _) => Want::Replica,
+        ResourceName::MpsReplica => Want::MpsReplica,
         ResourceName::Plugin(PluginName::Mig(_) | PluginName::MigShared(_), _) => Want::Size(request.size_gb),
         ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Want::Share(request.kind(), size),
     }

@@ -27,7 +27,8 @@ pub(crate) fn resource_names<'g>(gpus: impl Iterator<Item = (&'g Gpu, GpuRule)>)
         } else {
             names.extend(share_sizes(gpu).flat_map(|s| [ResourceName::Mps(s), ResourceName::TimeSlicing(s)]));
             names.insert(ResourceName::Whole);
-            names.extend(rule.time_slicing.replicas.map(|_| ResourceName::Replica));
+            let shared = Kind::ALL.into_iter().filter(|kind| rule.replicas(*kind).is_some());
+            names.extend(shared.filter_map(ResourceName::replica));
         }
     }
     names

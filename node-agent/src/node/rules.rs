@@ -60,7 +60,7 @@ impl Node {
         let kinds = rule.kinds.iter().filter(|kind| **kind != Kind::Whole || self.outside(gpu).is_zero());
         Allowed {
             kinds: kinds.copied().collect(),
-            one_size: rule.mps.strict,
+            one_size: rule.mps.is_one_size(),
             mps_memory: rule.mps.memory_percent,
             mps_shares: mps_shares(gpu),
             switch_to: self.switch_to(gpu, &rule),

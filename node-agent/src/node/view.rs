@@ -73,7 +73,7 @@ impl Node {
     /// The shape of a share that a container holds under this name.
     pub(super) fn shape_of(&self, gpu: &GpuUuid, name: ResourceName) -> Option<Shape> {
         let gpu = self.gpu(gpu)?;
-        share::shape_of(name, gpu.memory, self.rule(gpu).time_slicing.replicas)
+        share::shape_of(name, gpu.memory, &self.rule(gpu))
     }
 
     /// The pods that hold shares of the GPU.

@@ -27,7 +27,7 @@ pub use answer::{Answer, AnswerError, MemoryReading, Percentage, ServerStatus};
 pub use clients::max_clients;
 pub use control::{AskError, Control};
 pub(crate) use folder::targets;
-pub use folder::{pipe_dir, shm_dir};
+pub use folder::pipe_dir;
 pub use supervise::{leave, supervise};
 pub use timings::Timings;
 pub use word::{Scope, Word};

@@ -228,7 +228,8 @@ mod tests {
             (json!(null), "6.8.0", false),
         ] {
             let status = json!({"runtimeHandlers": handlers, "nodeInfo": {"kernelVersion": kernel}});
-            let node: Machine = serde_json::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap();
+            let node: Machine =
+                serde_json::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap();
             assert_eq!(node.has_user_namespaces(), has_them, "{status}");
         }
     }

@@ -77,9 +77,7 @@ impl Root {
         let Some((container, gap)) = gap else { return Self::Fenced };
         let found = match rule {
             RootContainers::Isolate => obstacle(spec, without),
-            RootContainers::Refuse | RootContainers::Allow => {
-                obstacle(spec, None).or(Some(Obstacle::Unsaid))
-            }
+            RootContainers::Refuse | RootContainers::Allow => obstacle(spec, None).or(Some(Obstacle::Unsaid)),
         };
         found.map_or(Self::Separable, |obstacle| Self::Exposed(Exposed { container, gap, obstacle }))
     }
@@ -151,7 +149,8 @@ fn obstacle(spec: &Value, without: Option<&NodeName>) -> Option<Obstacle> {
     let host = HOST_NAMESPACES.into_iter().find(|key| spec[key] == true);
     let list = |at: &'static str| spec[at].as_array().into_iter().flatten();
     let mut containers = ["initContainers", "containers"].into_iter().flat_map(list);
-    let has_devices = |container: &&Value| container["volumeDevices"].as_array().is_some_and(|d| !d.is_empty());
+    let has_devices =
+        |container: &&Value| container["volumeDevices"].as_array().is_some_and(|d| !d.is_empty());
     if spec["hostUsers"] == true {
         return Some(Obstacle::HostUsers);
     }
@@ -164,7 +163,8 @@ fn obstacle(spec: &Value, without: Option<&NodeName>) -> Option<Obstacle> {
 /// Whether the kubelet makes the volume itself. An `emptyDir` of huge pages is of another file system.
 fn is_own(volume: &Value) -> bool {
     let medium = volume["emptyDir"]["medium"].as_str().unwrap_or_default();
-    OWN_VOLUMES.iter().any(|kind| volume.get(kind).is_some_and(Value::is_object)) && !medium.starts_with("Huge")
+    OWN_VOLUMES.iter().any(|kind| volume.get(kind).is_some_and(Value::is_object))
+        && !medium.starts_with("Huge")
 }
 
 impl fmt::Display for Exposed {
@@ -183,7 +183,9 @@ impl Exposed {
         let instead = match &self.obstacle {
             Obstacle::Unsaid | Obstacle::HostUsers => "set spec.hostUsers: false".to_owned(),
             Obstacle::HostNamespace(key) => format!("remove spec.{key}"),
-            Obstacle::Volume(_) => "set spec.hostUsers: false if its file system has idmapped mounts".to_owned(),
+            Obstacle::Volume(_) => {
+                "set spec.hostUsers: false if its file system has idmapped mounts".to_owned()
+            }
             Obstacle::Device(_) => "remove volumeDevices".to_owned(),
             Obstacle::Node(_) => "select other nodes".to_owned(),
         };

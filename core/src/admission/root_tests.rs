@@ -37,7 +37,11 @@ fn a_pod_without_root_in_any_container_needs_no_user_namespace() {
     for (spec, context, fenced) in [
         (none(), restricted(), true),
         (none(), json!({"runAsUser": 1000, "allowPrivilegeEscalation": false}), true),
-        (json!({"securityContext": {"runAsNonRoot": true}}), json!({"allowPrivilegeEscalation": false}), true),
+        (
+            json!({"securityContext": {"runAsNonRoot": true}}),
+            json!({"allowPrivilegeEscalation": false}),
+            true,
+        ),
         (json!({"securityContext": {"runAsUser": 7}}), json!({"allowPrivilegeEscalation": false}), true),
         (none(), with("capabilities", json!({"drop": ["ALL"]})), true),
         (none(), with("capabilities", json!({"add": []})), true),
@@ -164,7 +168,12 @@ fn the_rule_decides_on_a_pod_that_would_get_an_mps_share() {
         assert_eq!(outcome(rule, supply, &pod), Ok(expected), "{rule} {pod}");
     }
     for (rule, supply, pod, part) in [
-        ("refuse", &able, plain(), "spec.hostUsers is not false; set spec.hostUsers: false, or set runAsNonRoot"),
+        (
+            "refuse",
+            &able,
+            plain(),
+            "spec.hostUsers is not false; set spec.hostUsers: false, or set runAsNonRoot",
+        ),
         ("refuse", &able, host(), "remove spec.hostNetwork"),
     ] {
         let refusal = outcome(rule, supply, &pod).unwrap_err();

@@ -228,13 +228,12 @@ impl RequestDocument {
     #[must_use]
     pub fn asks_as(&self, other: &Self) -> bool {
         let request = |document: &Self| {
-            let mut request =
-                Self {
-                    static_nodes: false,
-                    gpus: GpuSelection::default(),
-                    root_processes: RootProcesses::default(),
-                    ..document.decision()
-                };
+            let mut request = Self {
+                static_nodes: false,
+                gpus: GpuSelection::default(),
+                root_processes: RootProcesses::default(),
+                ..document.decision()
+            };
             for container in &mut request.containers {
                 container.resource = ResourceName::Whole;
             }

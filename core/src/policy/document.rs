@@ -6,8 +6,8 @@ use super::document_fault::PolicyError;
 use super::matching::listed;
 use super::signature::Signature;
 use super::{
-    Cap, DEFAULT_SIDECARS, Dialect, EnvironmentRule, MpsPodRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule,
-    WaitingRule,
+    Cap, DEFAULT_SIDECARS, Dialect, EnvironmentRule, MpsPodRule, NodeNameRule, PodMatch, PreemptionRule,
+    SizeRule, WaitingRule,
 };
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;

@@ -60,7 +60,8 @@ fn user_namespaces(seen: &Observed) -> Vec<Finding> {
         }
     }
     if !able.is_empty() {
-        findings.insert(0, Finding::fine(format!("{}: pods with MPS shares get user namespaces", listed(&able))));
+        findings
+            .insert(0, Finding::fine(format!("{}: pods with MPS shares get user namespaces", listed(&able))));
     }
     findings
 }

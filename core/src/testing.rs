@@ -2,7 +2,7 @@
 
 use crate::contract::{
     Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, REQUEST_VERSION,
-    RequestDocument, Shape, SliceState, SliceStatus, WantedSlice,
+    RequestDocument, RootProcesses, Shape, SliceState, SliceStatus, WantedSlice,
 };
 use crate::kind::{IsolationClass, Kind};
 use crate::ledger::Promisee;
@@ -88,6 +88,7 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
         moves_nobody: false,
         nodes: [].into(),
         asked: None,
+        root_processes: RootProcesses::default(),
         chosen: None,
     }
 }

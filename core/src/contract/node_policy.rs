@@ -171,13 +171,14 @@ pub enum ModeChange {
 }
 
 /// How MPS shares of a GPU are fenced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct MpsRule {
     /// Shares of one size only, so that the server's own limit is each client's wall, which no client can move.
     pub strict: bool,
-    /// `EXCLUSIVE_PROCESS` while shares are served, so that a process that goes past the MPS server gets nothing.
+    /// `EXCLUSIVE_PROCESS` while shares are served, so that a process that goes past the MPS server gets nothing. Without it such
+    /// a process has all of the GPU. On by default; `false` where the mode may not be set.
     pub exclusive: bool,
     /// How much the shares may come to together.
     #[serde(skip_serializing_if = "is_default")]
@@ -188,6 +189,17 @@ pub struct MpsRule {
     /// A fixed number of equal shares, which pods get that ask for `nvidia.com/gpu`, instead of shares by size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<MpsReplicas>,
+}
+
+impl Default for MpsRule {
+    fn default() -> Self {
+        Self {
+            strict: false,
+            exclusive: true,
+            memory_percent: MpsMemory::default(),
+            compute_limit: ComputeLimit::default(),
+        }
+    }
 }
 
 impl MpsRule {
@@ -370,7 +382,8 @@ mod tests {
         .unwrap();
         let uuid = GpuUuid::new("GPU-1");
         assert_eq!(policy.rule(0, &uuid, "T4-16GB").kinds, [Kind::Mig]);
-        assert!(policy.rule(1, &uuid, "T4-16GB").mps.strict);
+        let mps = policy.rule(1, &uuid, "T4-16GB").mps;
+        assert!(mps.strict && mps.exclusive, "exclusive mode is off only where somebody says so");
         assert_eq!(policy.rule(1, &uuid, "L4-24GB"), GpuRule::default());
     }
 

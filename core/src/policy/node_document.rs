@@ -160,7 +160,7 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
     for (is_set, kind, field) in [
         (rule.compute_instances, Kind::Mig, field.key("computeInstances")),
         (rule.mps.strict, Kind::Mps, mps.key("strict")),
-        (rule.mps.exclusive, Kind::Mps, mps.key("exclusive")),
+        (!rule.mps.exclusive, Kind::Mps, mps.key("exclusive")),
         (rule.mps.replicas.is_some(), Kind::Mps, mps.key("replicas")),
         (!rule.mps.limits_compute(), Kind::Mps, mps.key("computeLimit")),
         (rule.time_slicing.replicas.is_some(), Kind::TimeSlicing, slicing.key("replicas")),

@@ -42,7 +42,7 @@ fn every_mistake_names_its_field() {
     let cases = [
         json!({"match": {"names": ["gpu-*-a"], "labels": {"a b": "c"}}}),
         json!({"gpus": [{"kinds": []}]}),
-        json!({"gpus": [{"kinds": ["mig", "mig"], "mps": {"strict": true, "exclusive": true, "computeLimit": "none"}}]}),
+        json!({"gpus": [{"kinds": ["mig", "mig"], "mps": {"strict": true, "exclusive": false, "computeLimit": "none"}}]}),
         json!({"gpus": [{"kinds": ["mps"], "computeInstances": true,
                          "timeSlicing": {"length": "long", "memoryLimits": true, "replicas": 4}}]}),
         json!({"gpus": [{"timeSlicing": {"replicas": 1}}]}),

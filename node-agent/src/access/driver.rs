@@ -29,9 +29,9 @@ const LIBRARIES: [&str; 14] = [
     "libnvidia-tileiras.so",
 ];
 
-/// Programs (same source). `nvidia-persistenced` is the node's and not a container's.
-const PROGRAMS: [&str; 4] =
-    ["nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
+/// Programs (same source). `nvidia-persistenced` is the node's and not a container's, and so are MPS's: with them a tenant would
+/// command the daemon of its GPU.
+const PROGRAMS: [&str; 2] = ["nvidia-smi", "nvidia-debugdump"];
 
 /// Where drivers are installed: a folder of NVIDIA's alone, Debian's family on either processor, Red Hat's family.
 const LIBRARY_FOLDERS: [&str; 6] = [
@@ -181,7 +181,9 @@ mod tests {
         }
         link(root, "usr/lib64/libcuda.so.1", "libcuda.so.580.1.2");
         link(root, "usr/lib64/libcuda.so", "libcuda.so.1");
-        file(root, "usr/bin/nvidia-smi");
+        for program in ["nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
+            file(root, &format!("usr/bin/{program}"));
+        }
         insta::assert_snapshot!(found(root).join("\n"), @"
         /usr/bin/nvidia-smi <- /run/nvidia/driver/usr/bin/nvidia-smi
         /usr/lib64/libcuda.so <- /run/nvidia/driver/usr/lib64/libcuda.so.580.1.2

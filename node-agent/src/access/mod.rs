@@ -68,10 +68,8 @@ pub struct Access {
 /// Where an MPS daemon is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MpsAccess {
-    /// Its pipe folder on the host. Containers see it at the same path.
+    /// Its pipe folder on the host. Containers see it at the same path, read-only.
     pub pipe: PathBuf,
-    /// Its shared memory on the host. Containers see it at `/dev/shm`.
-    pub shm: PathBuf,
 }
 
 /// A device file that a container gets.

@@ -21,9 +21,6 @@ const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Folder of the MPS daemons' pipes, by GPU, where the grant does not tell.
 const MPS_DIR: &str = "/run/kerf/mps";
 
-/// Where an MPS client looks for the memory that it shares with its server.
-const SHARED_MEMORY: &str = "/dev/shm";
-
 /// For people who look into a container: the slices that it has.
 const SLICE: &str = "KERF_SLICE";
 
@@ -106,17 +103,13 @@ fn first_mps<'a>(granted: &[Granted<'a>]) -> Option<&'a Grant> {
     granted.iter().map(|(_, grant)| *grant).find(|grant| mps_share(grant).is_some())
 }
 
-/// The daemon's pipes at the same path as on the host, and its shared memory where clients look for it.
+/// The daemon's pipes at the same path as on the host. A client connects to them and writes no file there, and its shared memory
+/// comes through them: `/dev/shm` stays the container's own.
 fn mps_mounts(granted: &[Granted<'_>]) -> Vec<Mount> {
-    let Some(MpsAccess { pipe, shm }) = first_mps(granted).and_then(|g| g.access.mps.as_ref()) else {
-        return Vec::new();
-    };
-    let mount = |host: &Path, container: &Path| Mount {
-        container_path: text(container),
-        host_path: text(host),
-        read_only: false,
-    };
-    vec![mount(pipe, pipe), mount(shm, Path::new(SHARED_MEMORY))]
+    let daemon = first_mps(granted).and_then(|grant| grant.access.mps.as_ref());
+    let mount =
+        |MpsAccess { pipe }: &_| Mount { container_path: text(pipe), host_path: text(pipe), read_only: true };
+    daemon.map(mount).into_iter().collect()
 }
 
 /// The limits by the GPUs' order in the container, and the pipe of the first GPU's daemon.
@@ -231,9 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn two_mps_shares_of_a_gpu_come_with_one_cdi_device_and_their_daemons_folders() {
-        let mps_access =
-            MpsAccess { pipe: "/run/kerf/mps/GPU-0/pipe".into(), shm: "/run/kerf/mps/GPU-0/shm".into() };
+    fn two_mps_shares_of_a_gpu_come_with_one_cdi_device_and_their_daemons_pipe() {
+        let mps_access = MpsAccess { pipe: "/run/kerf/mps/GPU-0/pipe".into() };
         let access = |id| AccessGrant { mps: Some(mps_access.clone()), ..cdi(id) };
         let list = ["GPU-0::1", "GPU-0::2"].map(|id| reached(device(id, "GPU-0", mps(4)), access(id)));
         let answer = allocate(&list, &ids(&["GPU-0::2", "GPU-0::1"])).unwrap();
@@ -245,7 +237,7 @@ mod tests {
             .map(|m| (m.host_path.as_str(), m.container_path.as_str(), m.read_only))
             .collect();
         let pipe = "/run/kerf/mps/GPU-0/pipe";
-        assert_eq!(mounts, [(pipe, pipe, false), ("/run/kerf/mps/GPU-0/shm", "/dev/shm", false)]);
+        assert_eq!(mounts, [(pipe, pipe, true)]);
         assert_eq!((answer.envs[MPS_PIPE].as_str(), answer.envs[MPS_MEMORY].as_str()), (pipe, "0=8192M"));
         assert_eq!(answer.envs[VISIBLE_DEVICES], "GPU-0");
         assert!(answer.devices.is_empty());

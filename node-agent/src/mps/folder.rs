@@ -1,4 +1,4 @@
-//! A target's folder: `<root>/<target>/{pipe,log,shm}`, and what the agent notes of its daemon beside them.
+//! A target's folder: `<root>/<target>/{pipe,log}`, and what the agent notes of its daemon beside them.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -17,14 +17,6 @@ pub fn pipe_dir(root: &Path, target: &str) -> PathBuf {
     root.join(target).join("pipe")
 }
 
-/// The folder that a target's daemon has at `/dev/shm`, for its clients to have there too.
-///
-/// A client of driver 580 does without: its shared memory comes through the pipe.
-#[must_use]
-pub fn shm_dir(root: &Path, target: &str) -> PathBuf {
-    root.join(target).join("shm")
-}
-
 /// The targets that have a folder.
 pub(crate) fn targets(root: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(root) {
@@ -40,7 +32,6 @@ pub(crate) fn targets(root: &Path) -> io::Result<Vec<String>> {
 pub(super) struct Folder {
     path: PathBuf,
     pub pipe: PathBuf,
-    pub shm: PathBuf,
     pub log_dir: PathBuf,
 }
 
@@ -48,7 +39,7 @@ impl Folder {
     pub fn new(root: &Path, target: &str) -> Self {
         let path = root.join(target);
         let log_dir = path.join("log");
-        Self { pipe: pipe_dir(root, target), shm: shm_dir(root, target), log_dir, path }
+        Self { pipe: pipe_dir(root, target), log_dir, path }
     }
 
     /// Which process the daemon is; written by the launcher before it becomes the daemon.
@@ -61,12 +52,10 @@ impl Folder {
         self.log_dir.join("daemon.log")
     }
 
-    /// Makes what is missing, and sets the modes whatever the umask: clients of every user reach the pipe and share
-    /// memory, and only root reads the log.
+    /// Makes what is missing, and sets the modes whatever the umask: clients of every user reach the pipe, and only root
+    /// reads the log.
     pub fn prepare(&self) -> io::Result<()> {
-        for (folder, mode) in
-            [(&self.path, 0o755), (&self.pipe, 0o755), (&self.log_dir, 0o700), (&self.shm, 0o1777)]
-        {
+        for (folder, mode) in [(&self.path, 0o755), (&self.pipe, 0o755), (&self.log_dir, 0o700)] {
             fs::create_dir_all(folder)?;
             fs::set_permissions(folder, Permissions::from_mode(mode))?;
         }
@@ -145,13 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn every_user_reaches_the_pipe_and_shares_memory_and_only_root_reads_the_log() {
+    fn every_user_reaches_the_pipe_and_only_root_writes_there_or_reads_the_log() {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::new(root.path(), "GPU-1");
         folder.prepare().unwrap();
         folder.prepare().unwrap();
         assert_eq!(mode(&pipe_dir(root.path(), "GPU-1")), 0o755);
-        assert_eq!(mode(&shm_dir(root.path(), "GPU-1")), 0o1777);
         assert_eq!(mode(&root.path().join("GPU-1/log")), 0o700);
         assert_eq!(targets(root.path()).unwrap(), ["GPU-1"]);
         assert_eq!(targets(&root.path().join("none")).unwrap(), Vec::<String>::new());

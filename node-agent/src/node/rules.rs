@@ -157,7 +157,7 @@ impl Node {
 
 /// How many MPS shares may be beside each other: each has one client at least.
 pub(super) fn mps_shares(gpu: &Gpu) -> Option<u32> {
-    gpu.table.is_none().then(|| mps::max_clients(gpu.capability, gpu.driver.cuda, None))
+    gpu.table.is_none().then(|| mps::max_clients(gpu.capability, gpu.driver.cuda))
 }
 
 /// The kinds that go with the GPU's present mode and with policy.

@@ -57,7 +57,7 @@ fn a_share_is_offered_when_the_daemon_serves_within_its_limit() {
     assert_eq!(slice(&status, "s1").state, SliceState::Preparing);
     assert!(slice(&status, "s1").message.as_ref().unwrap().contains("being started"));
     let wanted_daemon = daemon(&mut scene).unwrap();
-    assert_eq!(wanted_daemon, WantedDaemon { limit: gib(4), threads: 26, exclusive: false });
+    assert_eq!(wanted_daemon, WantedDaemon { limit: gib(4), threads: 26, exclusive: true });
     scene.node.on_daemons(serving(1, gib(3)));
     scene.settle();
     assert_eq!(devices(&scene.kubelet), Vec::<&str>::new(), "its limit is too low");

@@ -273,6 +273,7 @@ fn a_mode_that_cannot_be_set_keeps_the_daemon_from_being_started() {
     world.run(&mut daemon, until, |world, _| assert!(world.process.is_none()));
     let State::Ill { text, .. } = daemon.status().state else { panic!("{:?}", daemon.status()) };
     assert!(text.contains("EXCLUSIVE_PROCESS") && text.contains("in use"), "{text}");
+    assert!(text.contains("mps.exclusive: false"), "it says how to do without: {text}");
     run_for(&mut world, &mut daemon, 6);
     assert_eq!(daemon.status().state, serving(&wanted(10, 14, true)));
 }

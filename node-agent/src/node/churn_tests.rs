@@ -1,5 +1,5 @@
 //! Random lives of a node, with a kubelet that lags: it takes lists late and name by name, its answers are old when they
-//! arrive, and pods are admitted in between, some with init containers of which it tells nothing. It restarts and lists no
+//! arrive, and pods are admitted in between, some with init containers that its checkpoint alone has. It restarts and lists no
 //! pod for a while, the agent restarts while the API server is away, the GpuNode is deleted. Whatever happens, no device
 //! goes that somebody has or may be getting, and no GPU is given twice.
 
@@ -277,9 +277,14 @@ impl Life {
         self.unpick();
         let Some((name, device)) = picked else { return };
         let identity = self.pod_for(name, &device, choice);
-        let beyond = kerf_core::request::Beyond { container: "load".to_owned(), count: 1 };
-        let names = BTreeMap::from([(name, Some(beyond).filter(|_| identity.staged))]);
-        let pod = NodePod { key: identity.key.clone(), admitted: false, names, requested: BTreeMap::new() };
+        let names = BTreeMap::from([(name, 1)]);
+        let pod = NodePod {
+            key: identity.key.clone(),
+            admitted: false,
+            names,
+            inits: BTreeSet::new(),
+            requested: BTreeMap::new(),
+        };
         self.roster.insert(identity.uid.clone(), pod);
         self.picked = Some((name, device, identity));
         self.tell_pods();
@@ -357,7 +362,7 @@ impl Life {
         let Some(device) = listed.get(choice % listed.len().max(1)) else { return };
         if let Some(Pod { identity: Identity { uid, key, .. }, .. }) = self.pods.remove(device) {
             self.roster.remove(&uid);
-            self.node.on_pod_left(key, self.now);
+            self.node.on_pod_left(key, uid.clone(), self.now);
             self.tell_pods();
             self.give_back(&uid);
         }
@@ -388,7 +393,14 @@ impl Life {
             let holder = Holder { namespace, pod: name, container: "main".into() };
             (device.clone(), Held { name: pod.name, holder })
         });
-        self.holders = Some(Holders { asked: self.now, held: held.collect(), foreign: Vec::new() });
+        let recorded = self.pods.iter().filter(|(_, pod)| pod.listed).map(|(device, pod)| Recorded {
+            uid: pod.identity.uid.clone(),
+            container: if pod.identity.staged { "load" } else { "main" }.to_owned(),
+            name: pod.name,
+            device: device.clone(),
+        });
+        let (held, recorded) = (held.collect(), Ok(recorded.collect()));
+        self.holders = Some(Holders { asked: self.now, held, foreign: Vec::new(), recorded });
     }
 
     fn answer(&mut self) {

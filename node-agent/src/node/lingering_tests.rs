@@ -21,8 +21,14 @@ fn held() -> (Scene, GpuNodeStatus) {
     scene.want(one("a"));
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
-    let names = BTreeMap::from([(ONE.parse().unwrap(), None)]);
-    let pod = NodePod { key: PodKey::new("ns", "a"), admitted: true, names, requested: BTreeMap::new() };
+    let names = BTreeMap::from([(ONE.parse().unwrap(), 1)]);
+    let pod = NodePod {
+        key: PodKey::new("ns", "a"),
+        admitted: true,
+        names,
+        inits: BTreeSet::new(),
+        requested: BTreeMap::new(),
+    };
     scene.node.on_pods(NodePods::from([(PodUid::new("a-uid"), pod)]));
     let status = scene.settle();
     scene.gpus.set_processes(&DeviceId::new("MIG-1"), true);

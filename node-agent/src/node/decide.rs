@@ -230,7 +230,8 @@ impl Node {
             let Some(text) = lasting.clone().or(other) else { continue };
             devices.insert(slice.device.clone());
             if (slice.reservation.is_some() || lingers) && !held {
-                troubles.insert(slice.id.clone(), (text, lasting.is_some()));
+                // Who lets go of a slice that is still in use would lose sight of it.
+                troubles.insert(slice.id.clone(), (text, lasting.is_some() && !lingers));
             }
         }
         troubles.extend(self.taken_by_others().map(|(id, text)| (id, (text, false))));

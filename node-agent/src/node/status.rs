@@ -94,6 +94,7 @@ impl Node {
         status.ready_for = ready.then(|| reservation.uid.clone());
         status.state = match held {
             Some(_) => SliceState::Held,
+            None if self.is_lingered_on(wanted) => SliceState::Held,
             None if waiting.contains(&wanted.id) => SliceState::Waiting,
             None if ready => SliceState::Ready,
             None => SliceState::Preparing,

@@ -168,7 +168,12 @@ impl Scene {
         let now = self.tick();
         self.node.on_allocated(name, vec![device.clone()], now);
         let holder = Holder { namespace: "ns".into(), pod: pod.into(), container: "main".into() };
-        self.held.insert(device, Held { name, holder });
+        self.held.insert(device.clone(), Held { name, holder });
+        if let Ok(recorded) = &mut self.recorded {
+            recorded.retain(|entry| entry.device != device);
+            let (uid, container) = (PodUid::new(format!("{pod}-uid")), "main".to_owned());
+            recorded.push(Recorded { uid, container, name, device });
+        }
         self.list_holders();
     }
 
@@ -707,6 +712,7 @@ fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
     assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
     let now = scene.tick();
     scene.node.on_pod_left(PodKey::new("ns", "a"), PodUid::new("a-uid"), now);
+    scene.node.on_pods(NodePods::new());
     scene.list_holders();
     scene.settle();
     assert_eq!(scene.places(), ["7g.80gb at 0:8"], "the pod has ended");

@@ -86,6 +86,9 @@ struct Life {
     /// Answers that are under way.
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
+    /// The kubelet's checkpoint, and whether it cannot be read.
+    file: Vec<Recorded>,
+    corrupt: bool,
 }
 
 impl Life {
@@ -118,6 +121,8 @@ impl Life {
             strangers,
             allocatable,
             holders,
+            file: Vec::new(),
+            corrupt: false,
         }
     }
 
@@ -143,7 +148,11 @@ impl Life {
             6 => self.allocate(),
             7 if choice < 8 => self.list_pod(choice),
             8 => self.end_pod(choice),
-            9 => self.ask(),
+            9 => {
+                // A kubelet that has just been started has written it anew.
+                self.corrupt = choice >= 30 && self.knows_pods;
+                self.ask();
+            }
             10 => self.answer(),
             11 => self.restart(choice),
             12 => self.ask_and_answer(),
@@ -224,6 +233,7 @@ impl Life {
     /// The kubelet's process ends and comes back. It has heard of no pod, lists none, and knows no list.
     fn restart_kubelet(&mut self, choice: usize) {
         if choice < 12 {
+            self.corrupt = false;
             // What it has listed before is known; one that ends between Allocate and its next list is another matter.
             self.pods.values_mut().for_each(|pod| pod.listed = true);
             self.note_admitted();
@@ -393,13 +403,20 @@ impl Life {
             let holder = Holder { namespace, pod: name, container: "main".into() };
             (device.clone(), Held { name: pod.name, holder })
         });
-        let recorded = self.pods.iter().filter(|(_, pod)| pod.listed).map(|(device, pod)| Recorded {
-            uid: pod.identity.uid.clone(),
-            container: if pod.identity.staged { "load" } else { "main" }.to_owned(),
-            name: pod.name,
-            device: device.clone(),
-        });
-        let (held, recorded) = (held.collect(), Ok(recorded.collect()));
+        let recorded = self.pods.iter().filter(|(_, pod)| pod.listed);
+        let recorded: Vec<_> = recorded
+            .map(|(device, pod)| Recorded {
+                uid: pod.identity.uid.clone(),
+                container: if pod.identity.staged { "load" } else { "main" }.to_owned(),
+                name: pod.name,
+                device: device.clone(),
+            })
+            .collect();
+        // What ended pods had stays there until somebody else is given it.
+        self.file.retain(|old| recorded.iter().all(|new| new.device != old.device));
+        self.file.extend(recorded);
+        let recorded = if self.corrupt { Err("corrupt".to_owned()) } else { Ok(self.file.clone()) };
+        let held = held.collect();
         self.holders = Some(Holders { asked: self.now, held, foreign: Vec::new(), recorded });
     }
 
@@ -512,7 +529,7 @@ impl Life {
 
     /// Everybody catches up; pods end.
     fn settle(&mut self) {
-        self.knows_pods = true;
+        (self.knows_pods, self.corrupt) = (true, false);
         self.tell_spec();
         self.pods.clear();
         self.unpick();

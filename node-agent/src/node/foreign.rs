@@ -7,6 +7,7 @@ use super::{Held, Node};
 use crate::gpu::{Gpu, GpuInstance};
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::nvidia_keys;
+use kerf_core::offer::ExistingSlice;
 use kerf_core::resource::ResourceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -116,17 +117,24 @@ impl Node {
         self.account.occupy(occupied);
     }
 
-    /// Where the kubelet's checkpoint was never read an init container may hold whatever nobody accounts for. What is reserved stays
-    /// anyway.
-    fn unaccounted(&self) -> BTreeMap<DeviceId, Option<Held>> {
+    /// Where the kubelet's checkpoint was never read an init container may hold what existed before and nobody accounts for. Of
+    /// pods that are bound their promises do: an earlier process has offered them.
+    fn unaccounted(&mut self) -> BTreeMap<DeviceId, Option<Held>> {
         if !self.account.is_blind() {
+            self.found = None;
             return BTreeMap::new();
         }
-        let reserved = self.spec.slices.iter().filter(|wanted| wanted.reservation.is_some());
-        let reserved: BTreeSet<DeviceId> = reserved.filter_map(|wanted| self.device_of(wanted)).collect();
-        let existing = self.existing().into_iter();
-        let unheld = existing.filter(|slice| slice.held_as.is_none() && !reserved.contains(&slice.device));
-        unheld.map(|slice| (slice.device, None)).collect()
+        let existing = self.existing();
+        let all = || existing.iter().map(|slice| slice.device.clone()).collect();
+        let found = self.found.get_or_insert_with(all).clone();
+        let is_bound = |uid| self.pods.as_ref().is_none_or(|pods| pods.contains_key(uid));
+        let promised =
+            self.spec.slices.iter().filter(|w| w.reservation.as_ref().is_some_and(|r| is_bound(&r.uid)));
+        let promised: BTreeSet<DeviceId> = promised.filter_map(|wanted| self.device_of(wanted)).collect();
+        let is_open = |slice: &&ExistingSlice| {
+            slice.held_as.is_none() && found.contains(&slice.device) && !promised.contains(&slice.device)
+        };
+        existing.iter().filter(is_open).map(|slice| (slice.device.clone(), None)).collect()
     }
 
     /// The devices that pods have by others, or may have.

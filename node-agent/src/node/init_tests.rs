@@ -434,17 +434,21 @@ fn where_the_kubelets_checkpoint_was_never_read_what_nobody_accounts_for_is_occu
     scene.restart_agent(Some(&status));
     scene.node.on_pods(pods(true));
     // The promise is lost, and another slice is in use by nobody.
-    scene.want(vec![staged("s1", 0, "main"), wanted("s3", mig("1g.10gb", 2, 1), Some(("b", ONE)))]);
+    let of_others = [("s3", 2, "b"), ("s4", 3, "c")];
+    let of_others = of_others.map(|(id, at, pod)| wanted(id, mig("1g.10gb", at, 1), Some((pod, ONE))));
+    scene.want([staged("s1", 0, "main")].into_iter().chain(of_others).collect());
     let status = scene.settle();
     let of_it = |s: &&kerf_core::contract::SliceStatus| s.device == Some(DeviceId::new("MIG-2"));
     assert_eq!(status.slices.iter().find(of_it).map(|s| s.state), Some(SliceState::Held));
-    assert_eq!(slice(&status, "s3").state, SliceState::Ready, "what is promised is offered");
+    assert_eq!(slice(&status, "s3").ready_for, None, "it was there before, and its pod is not bound");
+    assert_eq!(slice(&status, "s4").state, SliceState::Ready, "the agent made it");
     assert!(failing(&status, Condition::ALLOCATIONS_KNOWN).is_some());
     scene.recorded = read;
     scene.end_pods();
     let status = scene.settle();
     assert_eq!(failing(&status, Condition::ALLOCATIONS_KNOWN), None);
     assert!(status.slices.iter().find(of_it).is_none_or(|s| s.state == SliceState::Idle), "{status:?}");
+    assert_eq!(slice(&status, "s3").state, SliceState::Ready);
 }
 
 #[test]

@@ -141,6 +141,8 @@ pub struct Node {
     cut_off: BTreeMap<PodKey, PodUid>,
     /// What such pods had, and those of which nobody saw how they ended.
     lingered: lingering::Lingered,
+    /// What existed when it was first seen that nobody knows who holds what.
+    found: Option<BTreeSet<DeviceId>>,
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,

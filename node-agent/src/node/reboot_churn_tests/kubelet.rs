@@ -26,6 +26,12 @@ pub(super) struct Pod {
 }
 
 impl Pod {
+    /// Whether only an init container has it: List leaves it out.
+    fn is_init(&self) -> bool {
+        let uid = self.uid.as_str();
+        uid.starts_with('u') && uid.ends_with(['3', '7'])
+    }
+
     fn is_shown(&mut self) {
         (self.listed, self.recorded) = (true, true);
     }
@@ -45,6 +51,9 @@ pub(super) struct Kubelet {
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
     strangers: u32,
+    /// The checkpoint, and whether it cannot be read.
+    file: Vec<Recorded>,
+    pub(super) corrupt: bool,
 }
 
 impl Kubelet {
@@ -188,7 +197,7 @@ impl World {
                 key: key.clone(),
                 admitted: true,
                 names: BTreeMap::from([(*name, 1)]),
-                inits: BTreeSet::new(),
+                inits: BTreeSet::from(["load".to_owned()]),
                 requested: BTreeMap::new(),
             };
             (uid.clone(), pod)
@@ -206,20 +215,30 @@ impl World {
             (*name, list.iter().filter(|(_, healthy)| **healthy).map(|(device, _)| device.clone()).collect())
         });
         kubelet.allocatable = Some(Allocatable { asked: now, healthy: healthy.collect() });
-        let held = kubelet.pods.iter().filter(|(_, pod)| pod.listed).map(|(device, pod)| {
-            let (namespace, name) = (pod.key.namespace.clone(), pod.key.name.clone());
-            (
-                device.clone(),
-                Held { name: pod.name, holder: Holder { namespace, pod: name, container: "main".into() } },
-            )
-        });
-        let recorded = kubelet.pods.iter().filter(|(_, pod)| pod.recorded).map(|(device, pod)| Recorded {
-            uid: pod.uid.clone(),
-            container: "main".to_owned(),
-            name: pod.name,
-            device: device.clone(),
-        });
-        let recorded = Ok(recorded.collect());
+        let held =
+            kubelet.pods.iter().filter(|(_, pod)| pod.listed && !pod.is_init()).map(|(device, pod)| {
+                let (namespace, name) = (pod.key.namespace.clone(), pod.key.name.clone());
+                (
+                    device.clone(),
+                    Held {
+                        name: pod.name,
+                        holder: Holder { namespace, pod: name, container: "main".into() },
+                    },
+                )
+            });
+        let recorded = kubelet.pods.iter().filter(|(_, pod)| pod.recorded);
+        let recorded: Vec<_> = recorded
+            .map(|(device, pod)| Recorded {
+                uid: pod.uid.clone(),
+                container: if pod.is_init() { "load" } else { "main" }.to_owned(),
+                name: pod.name,
+                device: device.clone(),
+            })
+            .collect();
+        // What ended pods had stays there until somebody else is given it.
+        kubelet.file.retain(|old| recorded.iter().all(|new| new.device != old.device));
+        kubelet.file.extend(recorded);
+        let recorded = if kubelet.corrupt { Err("corrupt".to_owned()) } else { Ok(kubelet.file.clone()) };
         kubelet.holders = Some(Holders { asked: now, held: held.collect(), foreign: Vec::new(), recorded });
     }
 

@@ -1,7 +1,7 @@
 //! The kubelet's own record of who has which device: `kubelet_internal_checkpoint` beside the device plugins' sockets.
 //!
-//! List leaves out ordinary init containers; this file has them, with the UIDs of pods. From the source of Kubernetes v1.36
-//! (`pkg/kubelet/cm/devicemanager`):
+//! List leaves out ordinary init containers; this file has them, with the UIDs of pods. From the source of Kubernetes v1.36.4
+//! (`pkg/kubelet/cm/devicemanager`); form, checksum and places of writes are the same in v1.33.5, v1.34.1 and v1.35.0:
 //!
 //! - Form (`checkpoint/checkpoint.go`): JSON of `Data` and `Checksum`; devices stand by NUMA node, `-1` for none; what the
 //!   plugin answered stands beside them as base64. Releases after v1.36 add `BootID` outside `Data`, which the checksum leaves out.

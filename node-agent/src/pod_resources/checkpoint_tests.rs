@@ -1,4 +1,5 @@
-//! Files that the kubelet's own code wrote (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes v1.36.4), read as it reads them.
+//! Files that the kubelet's own code wrote (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes v1.36.4, the same code in v1.33.5,
+//! v1.34.1 and v1.35.0), and one field of later kubelets.
 
 use super::*;
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::contract::GpuNodeSpec;
 use crate::ledger;
 use crate::mig::{Geometry, Profile};
+use crate::request::Role;
 use crate::testing::{gpu_uuid, h100_shape, node_status, promisee, request, request_sized};
 use crate::units::{MemoryMib, SizeGb};
 use proptest::prelude::*;

@@ -179,7 +179,7 @@ fn ask_kubelet(
     let (wanted, events) = (Arc::clone(&outlets.want_holders), outlets.events.clone());
     let allocations = outlets.allocations.clone();
     tasks.spawn(pod_resources::list_holders(
-        kubelet.clone(),
+        (kubelet.clone(), args.device_plugin_dir.clone()),
         wanted,
         allocations,
         events.clone(),

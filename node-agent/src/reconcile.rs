@@ -53,7 +53,7 @@ pub enum Event {
     /// A container is being given devices.
     Allocated(ResourceName, Vec<DeviceId>),
     /// A pod of this node is gone or finished.
-    PodLeft(PodKey),
+    PodLeft(PodKey, PodUid),
     /// A pod of this node was deleted while its containers may have run.
     PodCutOff(PodKey, PodUid),
     /// The pods of this node that ask for kerf's names.
@@ -210,7 +210,7 @@ impl Reconciler {
             Event::Holders(holders) => self.node.on_holders(holders),
             Event::Allocatable(allocatable) => self.node.on_allocatable(allocatable),
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
-            Event::PodLeft(pod) => self.node.on_pod_left(pod, now),
+            Event::PodLeft(pod, uid) => self.node.on_pod_left(pod, uid, now),
             Event::PodCutOff(pod, uid) => self.node.on_pod_cut_off(pod, uid),
             Event::Pods(pods) => self.node.on_pods(pods),
             Event::Rejected(pod, uid) => {

@@ -78,6 +78,7 @@ fn want_a_share(events: &Events) {
         asked: Instant::now(),
         held: BTreeMap::new(),
         foreign: Vec::new(),
+        recorded: Ok(Vec::new()),
     })));
     events.send(Event::Pods(NodePods::new()));
 }

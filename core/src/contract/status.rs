@@ -186,9 +186,11 @@ impl Condition {
     pub const SPEC_REACHED: &'static str = "SpecReached";
     /// Nobody else cuts or serves the node's GPUs.
     pub const UNCONTESTED: &'static str = "Uncontested";
+    /// The kubelet's checkpoint, which has what init containers hold, can be read.
+    pub const ALLOCATIONS_KNOWN: &'static str = "AllocationsKnown";
     /// All types.
-    pub const ALL: [&'static str; 4] =
-        [Self::READY, Self::GPUS_HEALTHY, Self::SPEC_REACHED, Self::UNCONTESTED];
+    pub const ALL: [&'static str; 5] =
+        [Self::READY, Self::GPUS_HEALTHY, Self::SPEC_REACHED, Self::UNCONTESTED, Self::ALLOCATIONS_KNOWN];
 }
 
 /// Whether a condition holds.

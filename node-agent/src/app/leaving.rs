@@ -51,7 +51,8 @@ pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
         mps::targets(&args.mps_dir).with_context(|| format!("failed to read {}", args.mps_dir.display()))?;
     let leaving = Leave {
         has_daemons: !ran.is_empty(),
-        ask_kubelet: pod_resources::ask_once(pod_resources_of(&args)?).boxed(),
+        ask_kubelet: pod_resources::ask_once(pod_resources_of(&args)?, args.device_plugin_dir.clone())
+            .boxed(),
         no_gfd_labels: args.no_gfd_labels,
         node: args.node,
         client,

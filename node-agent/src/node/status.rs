@@ -90,16 +90,11 @@ impl Node {
         let acknowledged = registered && self.advertised.is_acknowledged(name, device);
         // Which of its pod's containers has it is the kubelet's choice.
         let by_others = held.is_some_and(|h| h.name != name || h.holder.key() != reservation.key());
-        let is_suspected = held.is_none() && self.is_suspected(device);
-        if is_suspected {
-            // The next process takes it for held under this name.
-            status.resource = self.account.held_as(device);
-        }
-        let ready = acknowledged && !by_others && !is_suspected;
+        let ready = acknowledged && !by_others;
         status.ready_for = ready.then(|| reservation.uid.clone());
         status.state = match held {
             Some(_) => SliceState::Held,
-            None if is_suspected => SliceState::Held,
+            None if self.is_lingered_on(wanted) => SliceState::Held,
             None if waiting.contains(&wanted.id) => SliceState::Waiting,
             None if ready => SliceState::Ready,
             None => SliceState::Preparing,
@@ -210,6 +205,7 @@ impl Node {
         if self.others.as_ref().is_none_or(Vec::is_empty) && self.is_contested() {
             uncontested.status = ConditionStatus::Unknown;
         }
+        let unread = self.account.unread().map(|error| ("CheckpointUnreadable".to_owned(), error.to_owned()));
         vec![
             self.condition(),
             condition(Condition::GPUS_HEALTHY, ill, ("Healthy", "every GPU answers")),
@@ -219,6 +215,11 @@ impl Node {
                 ("Reached", "every wanted slice is there or being made"),
             ),
             uncontested,
+            condition(
+                Condition::ALLOCATIONS_KNOWN,
+                unread,
+                ("CheckpointRead", "the kubelet's checkpoint tells who holds what"),
+            ),
         ]
     }
 

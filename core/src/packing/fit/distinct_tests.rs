@@ -4,6 +4,7 @@ use crate::contract::{GpuNodeSpec, WantedSlice};
 use crate::ledger;
 use crate::names::{DeviceId, PodUid};
 use crate::offer::{ExistingSlice, offer};
+use crate::request::Role;
 use crate::testing::{node_status, promisee, request};
 use crate::units::SizeGb;
 use proptest::prelude::*;

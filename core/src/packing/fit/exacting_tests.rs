@@ -4,6 +4,7 @@ use super::tests::{gpus, node, with};
 use super::*;
 use crate::contract::ComputeLimit;
 use crate::contract::Shape;
+use crate::request::Role;
 use crate::testing::{gpu_uuid, h100_shape, request};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 

@@ -34,7 +34,7 @@ pub(super) fn shape(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Sh
 /// them come to.
 pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
     let kind = shape.kind();
-    if gpu.taken().any(|taken| taken.kind() != kind) || shape.size().share_memory() > gpu.memory {
+    if gpu.taken().any(|taken| taken.kind() != kind) || shape.size().share_memory() > gpu.for_shares() {
         return None;
     }
     let one_size = kind == Kind::Mps && gpu.rule.mps.strict;
@@ -42,7 +42,8 @@ pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
         return None;
     }
     let used: MemoryMib = gpu.taken().map(|s| s.size().share_memory()).sum();
-    let room = Room::of(&gpu.rule, kind, gpu.memory, gpu.mps_shares).after(gpu.taken())?.after([shape])?;
+    let room = Room::of(&gpu.rule, kind, gpu.memory, gpu.beside, gpu.mps_shares);
+    let room = room.after(gpu.taken())?.after([shape])?;
     let rank = rank(kind, used, room.memory);
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: rank });
@@ -57,11 +58,12 @@ pub(super) fn are_within(
     rule: &GpuRule,
     kind: Kind,
     memory: MemoryMib,
+    beside: MemoryMib,
     mps_shares: Option<u32>,
     shapes: &[Shape],
 ) -> bool {
-    shapes.iter().all(|shape| shape.size().share_memory() <= memory)
-        && Room::of(rule, kind, memory, mps_shares).after(shapes.iter().copied()).is_some()
+    shapes.iter().all(|shape| shape.size().share_memory() <= memory.saturating_sub(beside))
+        && Room::of(rule, kind, memory, beside, mps_shares).after(shapes.iter().copied()).is_some()
 }
 
 /// What is left of a GPU for shares of one kind.
@@ -76,11 +78,12 @@ struct Room {
 }
 
 impl Room {
-    fn of(rule: &GpuRule, kind: Kind, of: MemoryMib, mps_shares: Option<u32>) -> Self {
+    fn of(rule: &GpuRule, kind: Kind, of: MemoryMib, beside: MemoryMib, mps_shares: Option<u32>) -> Self {
+        let memory = of.saturating_sub(beside);
         if kind != Kind::Mps {
-            return Self { of, memory: of, compute: 0, shares: usize::MAX };
+            return Self { of, memory, compute: 0, shares: usize::MAX };
         }
-        let memory = rule.mps.memory_percent.of(of);
+        let memory = rule.mps.memory_percent.of(memory);
         let compute = of.0.saturating_mul(rule.mps.memory_percent.percent());
         Self { of, memory, compute, shares: mps_shares.map_or(usize::MAX, |most| most as usize) }
     }

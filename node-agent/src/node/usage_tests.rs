@@ -142,7 +142,9 @@ fn each_process_of_a_pod_may_have_a_context_within_bounds() {
         scene.policy.over_use = OverUse::Evict;
         scene.want(vec![wanted("s1", share(8), Some(("a", EIGHT)))]);
         let mut usage = usage(&[("a", used)], &[]);
-        usage.values_mut().for_each(|usage| usage.processes = [(PodUid::new("a-uid"), processes)].into());
+        for usage in usage.values_mut() {
+            usage.processes = [(PodUid::new("a-uid"), processes)].into();
+        }
         scene.node.on_usage(usage);
         assert_eq!(!scene.decide().evict.is_empty(), is_over, "{processes} processes with {used} MiB");
     }

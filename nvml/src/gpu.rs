@@ -3,7 +3,7 @@
 use crate::{Driver, GpuError, Utilization};
 use kerf_core::gfd_labels::Attributes;
 use kerf_core::mig::{ComputeInstance, Instance, MigTable};
-use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::names::{DeviceId, GpuUuid, PciBusId};
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
 
@@ -18,8 +18,12 @@ pub struct Gpu {
     pub minor: u32,
     /// The product name.
     pub product: String,
+    /// Its address on the PCI bus, where the driver says it.
+    pub pci_bus_id: Option<PciBusId>,
     /// Total memory.
     pub memory: MemoryMib,
+    /// The part of it that the driver reserves and no process can have.
+    pub reserved: MemoryMib,
     /// Memory in use on the whole GPU, by whomever.
     pub used: MemoryMib,
     /// CUDA compute capability, major and minor.

@@ -5,7 +5,7 @@
 
 use super::{Layout, Shape};
 use crate::kind::Kind;
-use crate::names::GpuUuid;
+use crate::names::{GpuUuid, PciBusId};
 use crate::plugin_layout::MOST_MPS_REPLICAS;
 use crate::resource::ResourceName;
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
@@ -38,8 +38,8 @@ impl NodePolicy {
 
     /// The rule for a GPU. Where it has a layout, only the layout's kind is allowed.
     #[must_use]
-    pub fn rule(&self, index: u32, uuid: &GpuUuid, model: &str) -> GpuRule {
-        let found = self.gpus.iter().find(|rule| rule.select.names(index, uuid, model));
+    pub fn rule(&self, index: u32, uuid: &GpuUuid, pci: Option<&PciBusId>, model: &str) -> GpuRule {
+        let found = self.gpus.iter().find(|rule| rule.select.names(index, uuid, pci, model));
         let mut rule = found.cloned().unwrap_or_default();
         if let Some(kind) = rule.layout.kind() {
             rule.kinds.retain(|allowed| *allowed == kind);
@@ -140,18 +140,26 @@ impl Default for GpuRule {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct GpuSelector {
-    /// NVML indexes.
+    /// NVML indexes. No policy may name GPUs by them any more, for they shift when a GPU is lost or a machine boots; an extender
+    /// of an earlier version still does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     pub indexes: Vec<u32>,
-    /// UUIDs.
+    /// UUIDs (`GPU-…`).
     pub uuids: Vec<GpuUuid>,
+    /// Addresses on the PCI bus, such as `0000:65:00.0`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pci_bus_ids: Vec<PciBusId>,
     /// Short model names, such as `H100-80GB`.
     pub models: Vec<String>,
 }
 
 impl GpuSelector {
-    fn names(&self, index: u32, uuid: &GpuUuid, model: &str) -> bool {
+    fn names(&self, index: u32, uuid: &GpuUuid, pci: Option<&PciBusId>, model: &str) -> bool {
+        let is_at = |pci: &PciBusId| self.pci_bus_ids.contains(pci);
         (self.indexes.is_empty() || self.indexes.contains(&index))
             && (self.uuids.is_empty() || self.uuids.contains(uuid))
+            && (self.pci_bus_ids.is_empty() || pci.is_some_and(is_at))
             && (self.models.is_empty() || self.models.iter().any(|m| m == model))
     }
 }
@@ -377,14 +385,18 @@ mod tests {
     fn the_first_rule_that_names_a_gpu_holds_and_without_one_all_is_allowed() {
         let policy = read(
             r#"{"gpus": [{"select": {"indexes": [0]}, "kinds": ["mig"], "modeChange": "without-reset"},
+                         {"select": {"pciBusIds": ["00000000:1B:00.0"]}, "kinds": ["whole"]},
+                         {"select": {"uuids": ["GPU-2"]}, "kinds": ["time-slicing"]},
                          {"select": {"models": ["T4-16GB"]}, "kinds": ["mps"], "mps": {"strict": true}}]}"#,
         )
         .unwrap();
-        let uuid = GpuUuid::new("GPU-1");
-        assert_eq!(policy.rule(0, &uuid, "T4-16GB").kinds, [Kind::Mig]);
-        let mps = policy.rule(1, &uuid, "T4-16GB").mps;
+        let (uuid, pci) = (GpuUuid::new("GPU-1"), "0000:1b:00.0".parse().unwrap());
+        assert_eq!(policy.rule(0, &uuid, None, "T4-16GB").kinds, [Kind::Mig]);
+        assert_eq!(policy.rule(1, &uuid, Some(&pci), "T4-16GB").kinds, [Kind::Whole]);
+        assert_eq!(policy.rule(1, &GpuUuid::new("GPU-2"), None, "T4-16GB").kinds, [Kind::TimeSlicing]);
+        let mps = policy.rule(1, &uuid, None, "T4-16GB").mps;
         assert!(mps.strict && mps.exclusive, "exclusive mode is off only where somebody says so");
-        assert_eq!(policy.rule(1, &uuid, "L4-24GB"), GpuRule::default());
+        assert_eq!(policy.rule(1, &uuid, None, "L4-24GB"), GpuRule::default());
     }
 
     #[test]

@@ -26,7 +26,7 @@ const COMPUTE_SLICE: i64 = 1_000;
 /// One that is there spares a cut.
 const CUT: i64 = 100;
 
-/// The slices of a rule's layout on a GPU with this much memory; `None` where the GPU cannot have them all, or there is no
+/// The slices of a rule's layout on a GPU with this much memory, of which shares may not have what is `beside` them; `None` where the GPU cannot have them all, or there is no
 /// layout.
 ///
 /// MIG profiles have one place each, the same for every GPU with this table.
@@ -35,6 +35,7 @@ pub fn laid_out(
     rule: &GpuRule,
     table: &MigTable,
     memory: MemoryMib,
+    beside: MemoryMib,
     mps_shares: Option<u32>,
 ) -> Option<Vec<Shape>> {
     let kind = rule.layout.kind()?;
@@ -49,7 +50,9 @@ pub fn laid_out(
             ResourceName::Whole => Shape::Whole { size_gb: memory.nominal() },
             ResourceName::Mps(size) => Shape::mps(size),
             ResourceName::TimeSlicing(size_gb) => Shape::TimeSlicing { size_gb },
-            ResourceName::Replica | ResourceName::MpsReplica => rule.replica(kind, memory)?,
+            ResourceName::Replica | ResourceName::MpsReplica => {
+                rule.replica(kind, memory.saturating_sub(beside))?
+            }
         };
         // More than one for each GiB has no GPU; so a count that is a slip of the pen takes no memory.
         if u64::from(count) > rule.mps.memory_percent.of(memory).0 / 1024 {
@@ -58,7 +61,7 @@ pub fn laid_out(
         shapes.extend((0..count).map(|_| shape));
     }
     let is_whole = kind == Kind::Whole;
-    (is_whole || share::are_within(rule, kind, memory, mps_shares, &shapes)).then_some(shapes)
+    (is_whole || share::are_within(rule, kind, memory, beside, mps_shares, &shapes)).then_some(shapes)
 }
 
 fn profile(laid_out: LaidOut) -> Option<(Profile, u32)> {
@@ -123,7 +126,7 @@ impl<'g> Standing<'g> {
                 let kind = shape.kind();
                 let shapes: Vec<Shape> = beside.collect();
                 shapes.iter().all(|other| other.kind() == kind)
-                    && share::are_within(&gpu.rule, kind, gpu.memory, gpu.mps_shares, &shapes)
+                    && share::are_within(&gpu.rule, kind, gpu.memory, gpu.beside, gpu.mps_shares, &shapes)
             }
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn shape(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Sh
 /// them come to.
 pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
     let kind = shape.kind();
-    if gpu.taken().any(|taken| taken.kind() != kind) || shape.size().share_memory() > gpu.memory {
+    if gpu.taken().any(|taken| taken.kind() != kind) || shape.size().share_memory() > gpu.for_shares() {
         return None;
     }
     let one_size = kind == Kind::Mps && gpu.rule.mps.is_one_size();
@@ -48,7 +48,8 @@ pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
         return None;
     }
     let used: MemoryMib = gpu.taken().map(|s| s.size().share_memory()).sum();
-    let room = Room::of(&gpu.rule, kind, gpu.memory, gpu.mps_shares).after(gpu.taken())?.after([shape])?;
+    let room = Room::of(&gpu.rule, kind, gpu.memory, gpu.beside, gpu.mps_shares);
+    let room = room.after(gpu.taken())?.after([shape])?;
     let rank = rank(kind, used, room.memory);
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: rank });
@@ -63,11 +64,12 @@ pub(super) fn are_within(
     rule: &GpuRule,
     kind: Kind,
     memory: MemoryMib,
+    beside: MemoryMib,
     mps_shares: Option<u32>,
     shapes: &[Shape],
 ) -> bool {
-    shapes.iter().all(|shape| shape.size().share_memory() <= memory)
-        && Room::of(rule, kind, memory, mps_shares).after(shapes.iter().copied()).is_some()
+    shapes.iter().all(|shape| shape.size().share_memory() <= memory.saturating_sub(beside))
+        && Room::of(rule, kind, memory, beside, mps_shares).after(shapes.iter().copied()).is_some()
 }
 
 /// What is left of a GPU for shares of one kind.
@@ -82,13 +84,13 @@ struct Room {
 }
 
 impl Room {
-    fn of(rule: &GpuRule, kind: Kind, of: MemoryMib, mps_shares: Option<u32>) -> Self {
+    fn of(rule: &GpuRule, kind: Kind, of: MemoryMib, beside: MemoryMib, mps_shares: Option<u32>) -> Self {
         let most = |shares: Option<u32>| shares.map_or(usize::MAX, |most| most as usize);
-        let replicas = most(rule.replicas(kind));
+        let (memory, replicas) = (of.saturating_sub(beside), most(rule.replicas(kind)));
         if kind != Kind::Mps {
-            return Self { of, memory: of, compute: 0, shares: replicas };
+            return Self { of, memory, compute: 0, shares: replicas };
         }
-        let memory = rule.mps.memory_percent.of(of);
+        let memory = rule.mps.memory_percent.of(memory);
         let compute = of.0.saturating_mul(rule.mps.memory_percent.percent());
         Self { of, memory, compute, shares: replicas.min(most(mps_shares)) }
     }

@@ -154,8 +154,7 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
         return errors;
     }
     errors.extend(twice(&field.key("kinds"), &rule.kinds));
-    errors.extend(twice(&field.key("select").key("indexes"), &rule.select.indexes));
-    errors.extend(twice(&field.key("select").key("models"), &rule.select.models));
+    errors.extend(of_select(&field.key("select"), &rule.select));
     let (mps, slicing) = (field.key("mps"), field.key("timeSlicing"));
     for (is_set, kind, field) in [
         (rule.compute_instances, Kind::Mig, field.key("computeInstances")),
@@ -177,6 +176,22 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
     for (index, slices) in rule.layout.iter().enumerate() {
         errors.extend(no_share(slices.resource, || field.key("layout").at(index).key("resource")));
     }
+    errors
+}
+
+fn of_select(field: &Field, select: &GpuSelector) -> Vec<PolicyError> {
+    let mut errors = Vec::new();
+    if !select.indexes.is_empty() {
+        errors.push(PolicyFault::Indexes.of(field.key("indexes")));
+    }
+    for (number, uuid) in select.uuids.iter().enumerate() {
+        if !uuid.as_str().starts_with("GPU-") {
+            errors.push(PolicyFault::NoUuid(uuid.clone()).of(field.key("uuids").at(number)));
+        }
+    }
+    errors.extend(twice(&field.key("uuids"), &select.uuids));
+    errors.extend(twice(&field.key("pciBusIds"), &select.pci_bus_ids));
+    errors.extend(twice(&field.key("models"), &select.models));
     errors
 }
 

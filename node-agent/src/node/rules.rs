@@ -3,6 +3,7 @@
 use super::{Daemon, Node};
 use crate::gpu::{Gpu, MigMode};
 use crate::mps;
+use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{GpuRule, ModeChange, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::mig::{MigTable, catalog};
@@ -16,7 +17,7 @@ impl Node {
     /// Policy's rule for the GPU.
     pub(super) fn rule(&self, gpu: &Gpu) -> GpuRule {
         let model = catalog::short_name(&gpu.product, gpu.memory);
-        self.spec.policy.rule(gpu.index, &gpu.uuid, &model)
+        self.spec.policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &model)
     }
 
     /// The kinds that can be cut from the GPU now: by its mode, its health and policy.
@@ -124,7 +125,8 @@ impl Node {
         }
         let none = MigTable::default();
         let table = gpu.table.as_ref().unwrap_or(&none);
-        if laid_out(&rule, table, gpu.memory, mps_shares(gpu)).is_some() {
+        let beside = beside_shares(gpu.memory, Some(gpu.reserved));
+        if laid_out(&rule, table, gpu.memory, beside, mps_shares(gpu)).is_some() {
             return None;
         }
         let model = catalog::short_name(&gpu.product, gpu.memory);

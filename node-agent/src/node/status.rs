@@ -4,10 +4,12 @@ use super::retry::Retries;
 use super::rules::mps_shares;
 use super::{Daemon, Node};
 use crate::gpu::Gpu;
+use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{
     Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus, Summary,
     WantedSlice,
 };
+use kerf_core::kind::Kind;
 use kerf_core::mig::catalog;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::units::MemoryMib;
@@ -239,7 +241,9 @@ impl Node {
             uuid: gpu.uuid.clone(),
             index: gpu.index,
             model: catalog::short_name(&gpu.product, gpu.memory),
+            pci_bus_id: gpu.pci_bus_id.clone(),
             memory: gpu.memory,
+            reserved: Some(gpu.reserved),
             kinds: self.kinds(gpu),
             outside: self.outside(gpu),
             mps_shares: mps_shares(gpu),
@@ -256,14 +260,18 @@ impl Node {
         };
         let total: MemoryMib = self.gpus.iter().map(|gpu| gpu.memory).sum();
         let used: MemoryMib = slices.iter().filter(promised).map(|s| s.memory).sum();
+        let is_shared =
+            |gpu: &&Gpu| self.shares.values().any(|s| s.gpu == gpu.uuid && s.shape.kind() != Kind::Whole);
+        let beside = self.gpus.iter().filter(is_shared);
+        let beside: MemoryMib = beside.map(|gpu| beside_shares(gpu.memory, Some(gpu.reserved))).sum();
         let kinds: BTreeSet<_> = self.gpus.iter().flat_map(|gpu| self.kinds(gpu)).collect();
-        let kinds: Vec<_> = kinds.into_iter().map(kerf_core::kind::Kind::as_str).collect();
+        let kinds: Vec<_> = kinds.into_iter().map(Kind::as_str).collect();
         Summary {
             gpus: models(&self.gpus),
             mode: kinds.join(","),
             held: count(SliceState::Held),
             idle: count(SliceState::Idle),
-            free: format!("{}Gi", total.saturating_sub(used).0 / 1024),
+            free: format!("{}Gi", total.saturating_sub(used).saturating_sub(beside).0 / 1024),
         }
     }
 }

@@ -23,6 +23,8 @@ impl Node {
         let shares = self.shares.iter().filter(|(_, share)| share.gpu == gpu.uuid);
         ObservedGpu {
             uuid: gpu.uuid.clone(),
+            // The extender keeps what no share may have (`beside_shares`). To refuse it here as well would end the shares of a node
+            // that an extender of an earlier version filled, as soon as the node boots.
             memory: gpu.memory.saturating_sub(self.outside(gpu)),
             allowed: self.allowed(gpu),
             table: gpu.table.clone(),

@@ -204,7 +204,7 @@ fn serves_nothing(node: &str, gpu: &GpuStatus, spec: &GpuNodeSpec) -> Option<Fin
     if gpu.message.is_some() || !gpu.kinds.is_empty() {
         return None;
     }
-    let rule = spec.policy.rule(index, &gpu.uuid, &gpu.model);
+    let rule = spec.policy.rule(index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &gpu.model);
     let kinds: Vec<&str> = rule.kinds.iter().map(|kind| kind.as_str()).collect();
     let is_on = !gpu.profiles.is_empty();
     let (mode, switch) = if is_on { ("on", "0") } else { ("off", "1") };

@@ -206,6 +206,7 @@ impl Default for MpsRule {
             exclusive: true,
             memory_percent: MpsMemory::default(),
             compute_limit: ComputeLimit::default(),
+            replicas: None,
         }
     }
 }

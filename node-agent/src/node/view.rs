@@ -3,6 +3,7 @@
 use super::Node;
 use super::share::{self, Share};
 use crate::gpu::{Compute, Gpu, GpuInstance};
+use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{Reservation, Shape, WantedSlice};
 use kerf_core::mig::{ComputeInstance, Instance, catalog};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, SliceId};
@@ -75,7 +76,9 @@ impl Node {
     /// The shape of a share that a container holds under this name.
     pub(super) fn shape_of(&self, gpu: &GpuUuid, name: ResourceName) -> Option<Shape> {
         let gpu = self.gpu(gpu)?;
-        share::shape_of(name, gpu.memory, &self.rule(gpu))
+        let beside = beside_shares(gpu.memory, Some(gpu.reserved));
+        let memory = if name == ResourceName::Whole { gpu.memory } else { gpu.memory.saturating_sub(beside) };
+        share::shape_of(name, memory, &self.rule(gpu))
     }
 
     /// The pods that hold shares of the GPU.

@@ -25,6 +25,7 @@ pub enum Action {
 /// Cuts a node's GPUs into the slices that its GpuNode wants, and hands them to the kubelet.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "kerf-node-agent", version = kerf_runtime::VERSION)]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub struct Args {
     /// `serve`, or `leave`: undo what the agent has set on the node, leave held slices alone, and end. For an uninstall, once
     /// the agent itself is gone.
@@ -64,7 +65,7 @@ pub struct Args {
     /// `<state-dir>/bin`, from where the container runtime starts it on the host; empty for no hook.
     #[arg(long, default_value = "/usr/bin/kerf-cdi-hook")]
     pub cdi_hook: PathBuf,
-    /// Give containers with a GPU `/dev/gdrdrv`, for `GDRCopy`, where the node has it.
+    /// Give containers with a GPU `/dev/gdrdrv`, for GDRCopy, where the node has it.
     #[arg(long, env = "GDRCOPY_ENABLED", value_parser = BoolishValueParser::new())]
     pub gdrcopy_enabled: bool,
     /// Give containers with a GPU `/dev/nvidia-fs*`, for GPUDirect Storage, where the node has it, with `/etc/cufile.json` and

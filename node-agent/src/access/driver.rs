@@ -58,8 +58,10 @@ const CONFIGURATION: [(&str, &str); 15] = [
     ("/usr/share", "nvidia/nvoptix.bin"),
 ];
 
-/// Where that lies in the driver's root: GKE has `vulkan` in the root itself.
-const CONFIGURATION_FOLDERS: [&str; 4] = ["/etc", "/usr/local/share", "/usr/share", "/"];
+/// Where that lies in the driver's root: in a folder of NVIDIA's alone, as distributions have it, or in the root itself (GKE's
+/// `vulkan`).
+const CONFIGURATION_FOLDERS: [&str; 5] =
+    ["/usr/local/nvidia/share", "/etc", "/usr/local/share", "/usr/share", "/"];
 
 /// Programs (libnvidia-container, `nvc_info.c`). `nvidia-persistenced` is the node's and not a container's.
 const PROGRAMS: [&str; 4] =

@@ -42,9 +42,9 @@ pub struct HookPlaces {
 
 /// The hook in a CDI specification.
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct Hook<'a> {
-    hook_name: &'a str,
+    #[serde(rename = "hookName")]
+    moment: &'a str,
     path: &'a Path,
     args: Vec<&'a str>,
     env: [&'a str; 1],
@@ -58,7 +58,7 @@ impl<'a> Hook<'a> {
         let mut libraries = libraries.filter_map(|file| file.container.to_str()).peekable();
         libraries.peek()?;
         let args = [NAME, COMMAND].into_iter().chain(libraries).collect();
-        Some(Self { hook_name: MOMENT, path: program, args, env: [ENVIRONMENT], timeout: TIMEOUT })
+        Some(Self { moment: MOMENT, path: program, args, env: [ENVIRONMENT], timeout: TIMEOUT })
     }
 }
 

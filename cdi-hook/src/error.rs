@@ -44,6 +44,14 @@ pub enum HookError {
     },
 }
 
+impl HookError {
+    /// Whether the kernel refused it. In a user namespace the hook's root is nobody to files that the runtime did not give it.
+    pub(crate) fn is_refused(&self) -> bool {
+        let (Self::Configuration { source, .. } | Self::File { source, .. }) = self else { return false };
+        source.kind() == io::ErrorKind::PermissionDenied
+    }
+}
+
 /// Why the cache stays as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Skipped {
@@ -53,6 +61,9 @@ pub enum Skipped {
     /// `/etc` or the cache is a volume of the pod's, or is reached through one.
     #[error("a volume is mounted at /etc or at /etc/ld.so.cache, and volumes are not written to")]
     Volume,
+    /// The hook may not.
+    #[error("the hook may not read the bundle or write to the container's root")]
+    Refused,
     /// Nothing can be written.
     #[error("its file system is read-only")]
     ReadOnly,

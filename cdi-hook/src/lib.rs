@@ -52,7 +52,10 @@ pub fn run(arguments: impl IntoIterator<Item = String>, state: impl Read) -> Res
     if !libraries.iter().all(|path| is_library(path)) {
         return Err(HookError::Usage);
     }
-    add_to_cache(&state::root(state)?, &libraries)
+    match state::root(state).and_then(|root| add_to_cache(&root, &libraries)) {
+        Err(error) if error.is_refused() => Ok(Done::Skipped(Skipped::Refused)),
+        done => done,
+    }
 }
 
 /// Whether the path can stand in a cache: absolute, with a name, without a character that ends a string.
@@ -63,6 +66,14 @@ fn is_library(path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_kernel_refuses_keeps_no_container_from_starting() {
+        let error =
+            |kind: std::io::ErrorKind| HookError::Configuration { path: "c".into(), source: kind.into() };
+        assert!(error(std::io::ErrorKind::PermissionDenied).is_refused());
+        assert!(!error(std::io::ErrorKind::NotFound).is_refused() && !HookError::Usage.is_refused());
+    }
 
     #[test]
     fn only_absolute_paths_of_libraries_are_taken() {

@@ -152,7 +152,7 @@ impl Driver {
         let mut found = self.libraries(&version);
         let firmware = Path::new(FIRMWARE).join(&version);
         let names = self.folder(&firmware).into_iter().flat_map(|folder| names(&folder));
-        let blobs = names.filter(|name| name.starts_with("gsp") && name.ends_with(".bin"));
+        let blobs = names.filter(|name| name.starts_with("gsp"));
         let configuration = CONFIGURATION.iter().filter_map(|(container, path)| {
             let places = CONFIGURATION_FOLDERS.iter().map(|folder| Path::new(folder).join(path));
             Some((Path::new(container).join(path), self.first(places)?.1))
@@ -223,11 +223,11 @@ fn configuration_folders() -> impl Iterator<Item = PathBuf> {
 /// Whether the file is the driver's: a library of another version is another driver's.
 fn is_of_driver(real: &Path, version: &str) -> bool {
     let Some(name) = real.file_name().and_then(|name| name.to_str()) else { return false };
-    let is_version_of = |library: &&str| {
-        name.strip_prefix(*library).is_some_and(|version| version.is_empty() || version.starts_with('.'))
+    let is_version_of = |library: &str| {
+        name.strip_prefix(library).is_some_and(|version| version.is_empty() || version.starts_with('.'))
     };
     name.strip_suffix(version).is_some_and(|name| name.ends_with(".so."))
-        || OF_OTHER_VERSIONS.iter().any(|library| is_version_of(&library))
+        || OF_OTHER_VERSIONS.iter().any(|library| is_version_of(library))
 }
 
 /// The names in a folder that can be read.

@@ -17,7 +17,7 @@ pub struct Extras {
     pub gds: bool,
     /// `/dev/infiniband`, for RDMA.
     pub mofed: bool,
-    /// The IMEX channel 0, for memory of other nodes of an NVLink domain.
+    /// The IMEX channel 0, for memory of other nodes of an `NVLink` domain.
     pub imex: ImexChannel,
 }
 

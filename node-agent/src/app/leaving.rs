@@ -32,8 +32,10 @@ pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
         }
         .boxed()
     };
-    let remove_cdi =
-        move |spared: BTreeSet<DeviceId>| async move { access::remove_specs_but(&cdi, &spared) }.boxed();
+    let hook = args.hook();
+    let remove_cdi = move |spared: BTreeSet<DeviceId>| {
+        async move { access::remove_but(&cdi, hook.as_ref(), &spared) }.boxed()
+    };
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
     let reset_lengths = move |gpus: BTreeSet<GpuUuid>| {
         async move {

@@ -54,6 +54,8 @@ pub(super) fn allocate(list: &[ListedDevice], ids: &[String]) -> Result<Containe
         (SLICE.to_owned(), slices.join("; ")),
     ]);
     envs.extend(mps_environment(&granted));
+    let extras = targets.iter().flat_map(|(_, access)| &access.environment);
+    envs.extend(extras.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     let cdi_devices = targets.iter().filter_map(|(_, access)| access.cdi.clone());
     Ok(ContainerAllocateResponse {
         envs,
@@ -253,23 +255,30 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_cdi_every_device_file_comes_once() {
+    fn every_device_file_comes_once_with_cdi_and_without() {
         let file = |name: &str| DeviceFile {
             container: format!("/dev/{name}").into(),
             host: format!("/run/nvidia/driver/dev/{name}").into(),
             major: 195,
             minor: 0,
         };
-        let access =
-            |cap: &str| AccessGrant { files: vec![file("nvidia0"), file(cap)], ..AccessGrant::default() };
-        let list = [("MIG-1", "cap1"), ("MIG-2", "cap2")]
-            .map(|(id, cap)| reached(device(id, "GPU-0", None), access(cap)));
-        let answer = allocate(&list, &ids(&["MIG-1", "MIG-2"])).unwrap();
-        let files: Vec<_> =
-            answer.devices.iter().map(|d| (d.container_path.as_str(), d.permissions.as_str())).collect();
-        assert_eq!(files, [("/dev/cap1", "rw"), ("/dev/cap2", "rw"), ("/dev/nvidia0", "rw")]);
-        assert_eq!(answer.devices[0].host_path, "/run/nvidia/driver/dev/cap1");
-        assert!(answer.cdi_devices.is_empty());
+        for is_cdi in [true, false] {
+            let access = |id: &str, cap: &str| AccessGrant {
+                files: vec![file("nvidia0"), file(cap)],
+                environment: vec![("NVIDIA_GDS", "enabled")],
+                cdi: cdi(id).cdi.filter(|_| is_cdi),
+                ..AccessGrant::default()
+            };
+            let list = [("MIG-1", "cap1"), ("MIG-2", "cap2")]
+                .map(|(id, cap)| reached(device(id, "GPU-0", None), access(id, cap)));
+            let answer = allocate(&list, &ids(&["MIG-1", "MIG-2"])).unwrap();
+            let files: Vec<_> =
+                answer.devices.iter().map(|d| (d.container_path.as_str(), d.permissions.as_str())).collect();
+            assert_eq!(files, [("/dev/cap1", "rw"), ("/dev/cap2", "rw"), ("/dev/nvidia0", "rw")]);
+            assert_eq!(answer.devices[0].host_path, "/run/nvidia/driver/dev/cap1");
+            assert_eq!(answer.cdi_devices.len(), if is_cdi { 2 } else { 0 });
+            assert_eq!(answer.envs["NVIDIA_GDS"], "enabled");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A target's folder: `<root>/<target>/{pipe,log}`, and what the agent notes of its daemon beside them.
 
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -10,6 +12,14 @@ const LOG_BYTES: u64 = 1 << 20;
 
 /// How much of a log's end is read for its last line.
 const TAIL_BYTES: u64 = 4096;
+
+/// Is there where the kernel has SELinux on.
+const SELINUX: &str = "/sys/fs/selinux";
+
+/// What NVIDIA's MPS daemon gives its pipe directory (k8s-device-plugin, `cmd/mps-control-daemon/mps/daemon.go`): any
+/// container may use it.
+const LABEL: &str = "system_u:object_r:container_file_t:s0";
+const LABEL_ATTRIBUTE: &str = "security.selinux";
 
 /// The pipe directory of a target's daemon, for `CUDA_MPS_PIPE_DIRECTORY` of its clients. They may have it read-only.
 #[must_use]
@@ -59,7 +69,7 @@ impl Folder {
             fs::create_dir_all(folder)?;
             fs::set_permissions(folder, Permissions::from_mode(mode))?;
         }
-        Ok(())
+        if Path::new(SELINUX).exists() { label(&self.pipe) } else { Ok(()) }
     }
 
     /// Removes what an ended daemon left. The pipe directory itself stays, for containers have it mounted.
@@ -118,6 +128,15 @@ impl Folder {
     }
 }
 
+/// Lets confined containers reach the folder; the daemon's sockets in it get its label.
+fn label(folder: &Path) -> io::Result<()> {
+    match setxattr(folder, LABEL_ATTRIBUTE, LABEL.as_bytes(), XattrFlags::empty()) {
+        // A file system without labels, whose mount decides.
+        Err(Errno::NOTSUP) => Ok(()),
+        labelled => Ok(labelled?),
+    }
+}
+
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -143,6 +162,19 @@ mod tests {
         assert_eq!(mode(&root.path().join("GPU-1/log")), 0o700);
         assert_eq!(targets(root.path()).unwrap(), ["GPU-1"]);
         assert_eq!(targets(&root.path().join("none")).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_pipe_gets_the_label_that_containers_may_use() {
+        let root = tempfile::tempdir().unwrap();
+        match setxattr(root.path(), LABEL_ATTRIBUTE, b"system_u:object_r:tmp_t:s0", XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(error) => return eprintln!("SKIPPED: no label can be set here ({error}); it takes root"),
+        }
+        label(root.path()).unwrap();
+        let mut is = [0; 64];
+        let length = rustix::fs::getxattr(root.path(), LABEL_ATTRIBUTE, &mut is).unwrap();
+        assert_eq!(&is[..length], LABEL.as_bytes());
     }
 
     #[test]

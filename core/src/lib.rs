@@ -11,6 +11,7 @@
 //! | [`request`] | what a pod asks for |
 //! | [`policy`] | which kinds of slice may serve it |
 //! | [`admission`] | what becomes of a pod that is created |
+//! | [`accounting`] | what of a GPU's memory shares may come to |
 //! | [`inventory`] | what of a node is taken, idle or free |
 //! | [`packing`] | where it goes |
 //! | [`ledger`] | what a reservation does to a node's wanted slices |
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::needless_pass_by_value, reason = "tests hand over json! values"))]
 
+pub mod accounting;
 pub mod admission;
 pub mod contract;
 pub mod gfd_labels;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
+use thiserror::Error;
 
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
@@ -65,6 +67,64 @@ name!(
     PodUid
 );
 
+/// A GPU's address on the PCI bus, in the kernel's form: `0000:65:00.0`. It is read in that form, and with the eight digits of the
+/// domain that NVML and nvidia-smi write (`00000000:65:00.0`), in capitals or not.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PciBusId(String);
+
+impl PciBusId {
+    /// The address's text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for PciBusId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A text that is no address on the PCI bus.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{0:?} is no PCI bus id; write it as `kerf gpu list` and `lspci -D` do, like 0000:65:00.0")]
+pub struct NoPciBusId(String);
+
+impl FromStr for PciBusId {
+    type Err = NoPciBusId;
+
+    fn from_str(text: &str) -> Result<Self, NoPciBusId> {
+        let read = || {
+            let (domain, rest) = text.split_once(':')?;
+            let (bus, rest) = rest.split_once(':')?;
+            let (device, function) = rest.split_once('.')?;
+            let hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let is_one = (4..=8).contains(&domain.len())
+                && (bus.len(), device.len(), function.len()) == (2, 2, 1)
+                && [domain, bus, device, function].into_iter().all(hex);
+            let domain = domain.trim_start_matches('0');
+            is_one.then(|| Self(format!("{domain:0>4}:{bus}:{device}.{function}").to_ascii_lowercase()))
+        };
+        read().ok_or_else(|| NoPciBusId(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for PciBusId {
+    type Error = NoPciBusId;
+
+    fn try_from(text: String) -> Result<Self, NoPciBusId> {
+        text.parse()
+    }
+}
+
+impl From<PciBusId> for String {
+    fn from(id: PciBusId) -> Self {
+        id.0
+    }
+}
+
 /// A pod's namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodKey {
@@ -84,5 +144,37 @@ impl PodKey {
 impl fmt::Display for PodKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pci_bus_id_is_read_as_the_kernel_and_as_nvml_write_it() {
+        for (text, read) in [
+            ("0000:65:00.0", "0000:65:00.0"),
+            ("00000000:65:00.0", "0000:65:00.0"),
+            ("00000000:1B:00.0", "0000:1b:00.0"),
+            ("0000:1b:00.0", "0000:1b:00.0"),
+            ("00010000:04:00.0", "10000:04:00.0"),
+            ("10000:04:00.0", "10000:04:00.0"),
+        ] {
+            assert_eq!(text.parse::<PciBusId>().unwrap().as_str(), read, "{text}");
+        }
+        for text in [
+            "",
+            "0",
+            "65:00.0",
+            "0000:65:00",
+            "0000:65:0.0",
+            "0000:65:00.0.0",
+            "000000000:65:00.0",
+            "0000:6g:00.0",
+            "GPU-1",
+        ] {
+            assert_eq!(text.parse::<PciBusId>().unwrap_err(), NoPciBusId(text.to_owned()));
+        }
     }
 }

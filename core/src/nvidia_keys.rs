@@ -11,6 +11,9 @@ pub const GPU: &str = "nvidia.com/gpu";
 /// Its name for a replica of one, if replicas are renamed.
 pub const GPU_SHARED: &str = "nvidia.com/gpu.shared";
 
+/// kerf's name for a replica by MPS. NVIDIA's device plugin gives one as [`GPU`], or as [`GPU_SHARED`]; its `rename` takes any name.
+pub const GPU_MPS: &str = "nvidia.com/gpu.mps";
+
 /// The beginning of its names for MIG instances; the profile stands behind it.
 pub const MIG_PREFIX: &str = "nvidia.com/mig-";
 

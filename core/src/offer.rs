@@ -4,8 +4,8 @@
 //! what is reserved or held; and of the reservations of one name that are not allocated yet, only such as are
 //! equivalent, so that whichever device a pod gets is as good as the one that it was promised.
 //!
-//! A pod that must be alone gets its own devices and no others: nothing else of the name is free meanwhile. So it is known
-//! what its init containers hold, which the kubelet does not tell, and its MPS shares are of one GPU.
+//! A pod that must be alone gets its own devices and no others: nothing else of the name is free meanwhile. So its MPS shares are
+//! of one GPU, its slices are of different GPUs, and on GPUs that it selects.
 
 use crate::contract::{Reservation, Shape};
 use crate::mig::Profile;

@@ -6,7 +6,7 @@
 use crate::keys::SIZE_PREFIX;
 use crate::kind::Kind;
 use crate::mig::{ComputeProfile, Profile, catalog};
-use crate::nvidia_keys::{GPU, GPU_SHARED, MIG_PREFIX, SHARED};
+use crate::nvidia_keys::{GPU, GPU_MPS, GPU_SHARED, MIG_PREFIX, SHARED};
 use crate::quantity::{SizeError, named_size};
 use crate::static_node::PluginName;
 use crate::units::SizeGb;
@@ -54,6 +54,8 @@ pub enum ResourceName {
     Whole,
     /// `nvidia.com/gpu.shared`: one of a GPU's equal time slices, of which policy fixes the number.
     Replica,
+    /// `nvidia.com/gpu.mps`: one of a GPU's equal MPS shares, of which policy fixes the number.
+    MpsReplica,
     /// `nvidia.com/gpu-<N>gb`: an MPS share.
     Mps(SizeGb),
     /// `nvidia.com/gpu-<N>gb.shared`: a time slice.
@@ -71,7 +73,7 @@ impl ResourceName {
         match self {
             Self::Mig(_) | Self::Compute(_) => Kind::Mig,
             Self::Whole => Kind::Whole,
-            Self::Mps(_) => Kind::Mps,
+            Self::Mps(_) | Self::MpsReplica => Kind::Mps,
             Self::TimeSlicing(_) | Self::Replica => Kind::TimeSlicing,
             Self::Plugin(_, kind) => kind,
         }
@@ -93,6 +95,16 @@ impl ResourceName {
         }
     }
 
+    /// The name of one of a GPU's equal shares made by `kind`; `None` for what is no share.
+    #[must_use]
+    pub const fn replica(kind: Kind) -> Option<Self> {
+        match kind {
+            Kind::Mig | Kind::Whole => None,
+            Kind::Mps => Some(Self::MpsReplica),
+            Kind::TimeSlicing => Some(Self::Replica),
+        }
+    }
+
     /// The size that the name promises; `None` for what is as large as its GPU makes it.
     #[must_use]
     pub fn size(self) -> Option<SizeGb> {
@@ -100,7 +112,7 @@ impl ResourceName {
             Self::Mig(profile) => Some(profile.size()),
             Self::Compute(profile) => Some(profile.of().size()),
             Self::Mps(size) | Self::TimeSlicing(size) => Some(size),
-            Self::Whole | Self::Replica | Self::Plugin(..) => None,
+            Self::Whole | Self::Replica | Self::MpsReplica | Self::Plugin(..) => None,
         }
     }
 
@@ -121,6 +133,7 @@ impl fmt::Display for ResourceName {
             Self::Compute(profile) => write!(f, "{MIG_PREFIX}{}", profile.to_string().replace('+', ".")),
             Self::Whole => f.write_str(GPU),
             Self::Replica => f.write_str(GPU_SHARED),
+            Self::MpsReplica => f.write_str(GPU_MPS),
             Self::Mps(size) => write!(f, "{SHARE_PREFIX}{}gb", size.0),
             Self::TimeSlicing(size) => write!(f, "{SHARE_PREFIX}{}gb{SHARED}", size.0),
             Self::Plugin(name, _) => name.fmt(f),
@@ -136,7 +149,8 @@ pub fn all_names() -> Vec<ResourceName> {
     let computes = profiles.iter().flat_map(|profile| parts(*profile)).map(ResourceName::Compute);
     let shares = SHARE_SIZES.into_iter().flat_map(|s| [ResourceName::Mps(s), ResourceName::TimeSlicing(s)]);
     let names = profiles.iter().copied().map(ResourceName::Mig).chain(computes).chain(shares);
-    let names: BTreeSet<_> = names.chain([ResourceName::Whole, ResourceName::Replica]).collect();
+    let names: BTreeSet<_> =
+        names.chain([ResourceName::Whole, ResourceName::Replica, ResourceName::MpsReplica]).collect();
     names.into_iter().collect()
 }
 
@@ -165,6 +179,7 @@ impl FromStr for ResourceName {
         match text {
             GPU => return Ok(Self::Whole),
             GPU_SHARED => return Ok(Self::Replica),
+            GPU_MPS => return Ok(Self::MpsReplica),
             _ => {}
         }
         let share = text.strip_prefix(SHARE_PREFIX).ok_or_else(unknown)?;
@@ -229,6 +244,7 @@ mod tests {
             "nvidia.com/mig-2c.7g.80gb.me",
             "nvidia.com/gpu",
             "nvidia.com/gpu.shared",
+            "nvidia.com/gpu.mps",
             "nvidia.com/gpu-10gb",
             "nvidia.com/gpu-10gb.shared",
         ] {
@@ -292,6 +308,7 @@ mod tests {
             "nvidia.com/mig-2c.7g.80gb",
             "nvidia.com/gpu",
             "nvidia.com/gpu.shared",
+            "nvidia.com/gpu.mps",
             "nvidia.com/gpu-10gb",
             "nvidia.com/gpu-10gb.shared",
         ] {

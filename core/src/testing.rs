@@ -2,7 +2,7 @@
 
 use crate::contract::{
     Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, REQUEST_VERSION,
-    RequestDocument, Shape, SliceState, SliceStatus, WantedSlice,
+    RequestDocument, RootProcesses, Shape, SliceState, SliceStatus, WantedSlice,
 };
 use crate::kind::{IsolationClass, Kind};
 use crate::ledger::Promisee;
@@ -27,7 +27,9 @@ pub fn node_status(models: &[&str]) -> GpuNodeStatus {
             uuid: gpu_uuid(index),
             index: u32::try_from(index).unwrap_or(0),
             model: model.name.to_owned(),
+            pci_bus_id: None,
             memory: model.memory,
+            reserved: None,
             kinds: if profiles.is_some() { vec![Kind::Mig] } else { Kind::ALL[1..].to_vec() },
             profiles: profiles.unwrap_or_default(),
             outside: MemoryMib(0),
@@ -88,6 +90,7 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
         moves_nobody: false,
         nodes: [].into(),
         asked: None,
+        root_processes: RootProcesses::default(),
         chosen: None,
     }
 }

@@ -12,6 +12,11 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/kerf/target \
     cargo build --locked --profile lean --package kerf-node-agent --bin kerf-node-agent && \
     install -D "target/lean/kerf-node-agent" /image/usr/bin/kerf-node-agent
+# The CDI hook is copied to hosts of any distribution, so it is static.
+RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/kerf/target \
+    target="$(uname -m)-unknown-linux-musl" && rustup target add "$target" && \
+    cargo build --locked --profile lean --target "$target" --package kerf-cdi-hook --bin kerf-cdi-hook && \
+    install -D "target/$target/lean/kerf-cdi-hook" /image/usr/bin/kerf-cdi-hook
 RUN install -D -m 644 LICENSE /image/usr/share/doc/kerf/LICENSE
 
 # glibc of the same Debian that the program was linked on. The driver wants no more than GLIBC_2.9 of it.

@@ -134,11 +134,15 @@ impl Bind {
         let post = timeout_at(until, post).await;
         match post.unwrap_or(Err(BindingError::TimedOut)) {
             Ok(()) => {
-                let (counted, stages) = term.with(|index| {
+                let (counted, stages, commands) = term.with(|index| {
                     index.bound(&self.uid, &self.key, &self.node);
-                    (index.counted(&self.uid), index.arrive(&self.uid, std::time::Instant::now()))
+                    let stages = index.arrive(&self.uid, std::time::Instant::now());
+                    (index.counted(&self.uid), stages, index.may_command_mps(&self.uid))
                 });
                 term.metrics.bound(counted, stages, Timestamp::now());
+                if commands {
+                    tokio::spawn(self.clone().warn_of_commands(term.clone()));
+                }
                 if let Some(assignment) = assignment {
                     // Nothing waits for it.
                     tokio::spawn(self.clone().tell(term.clone(), assignment));
@@ -174,6 +178,12 @@ impl Bind {
         let slices: Vec<String> = assignment.slices.iter().map(slice).collect();
         let note = format!("on node {}: slice {}", self.node, slices.join(", slice "));
         events::tell(&term.client, &self.key, &self.uid, Topic::SlicesAssigned, note).await;
+    }
+
+    /// Tells that the pod's processes may be root, which its policy allows beside an MPS daemon.
+    async fn warn_of_commands(self, term: Arc<Term>) {
+        let note = "its containers may run as root, and mps.rootContainers of its policy is allow: they can change limits of their GPU's MPS daemon and end their neighbours' work; set spec.hostUsers: false, or runAsNonRoot: true and allowPrivilegeEscalation: false".to_owned();
+        events::tell(&term.client, &self.key, &self.uid, Topic::MayCommandMps, note).await;
     }
 
     /// What is promised to the pod; `None` for one that asks for nothing.

@@ -26,18 +26,21 @@ pub enum Topic {
     ChosenAnew,
     /// It is bound, with these slices.
     SlicesAssigned,
+    /// It is bound with an MPS share, and its processes may be root: the daemon obeys them.
+    MayCommandMps,
     /// It was evicted to make room for a bigger one.
     MovedForAnother,
 }
 
 impl Topic {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::QuotaFull,
         Self::NobodyPreempted,
         Self::AnotherKindHasRoom,
         Self::ChosenAnew,
         Self::SlicesAssigned,
+        Self::MayCommandMps,
         Self::MovedForAnother,
     ];
 
@@ -50,6 +53,7 @@ impl Topic {
             Self::AnotherKindHasRoom => "AnotherKindHasRoom",
             Self::ChosenAnew => "ChosenAnew",
             Self::SlicesAssigned => "SlicesAssigned",
+            Self::MayCommandMps => "MayCommandMps",
             Self::MovedForAnother => "MovedForAnother",
         }
     }
@@ -59,7 +63,7 @@ impl Topic {
         match self {
             Self::QuotaFull | Self::NobodyPreempted | Self::AnotherKindHasRoom => "Scheduling",
             Self::ChosenAnew => "Deleting",
-            Self::SlicesAssigned => "Binding",
+            Self::SlicesAssigned | Self::MayCommandMps => "Binding",
             Self::MovedForAnother => "Evicting",
         }
     }
@@ -72,6 +76,7 @@ impl Topic {
             | Self::NobodyPreempted
             | Self::AnotherKindHasRoom
             | Self::ChosenAnew
+            | Self::MayCommandMps
             | Self::MovedForAnother => "Warning",
         }
     }

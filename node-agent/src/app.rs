@@ -13,7 +13,7 @@ use crate::executor::Executor;
 use crate::gpu::GpuThread;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::metrics::Metrics;
-use crate::node::{Node, Recalled, Settings};
+use crate::node::{Node, Recalled, Settings, Xids};
 use crate::others::{before, upgrade};
 use crate::processes::Host;
 use crate::reconcile::{Counts, Event, Events, Outlets, Reconciler};
@@ -56,7 +56,8 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     }
     let library = keepers::library(&args);
     let open = move || Ok(Box::new(NvmlBackend::open(&library.find())?) as Box<dyn GpuBackend>);
-    let thread = GpuThread::start(Box::new(open)).context("failed to start the thread for NVML")?;
+    let thread =
+        GpuThread::start(Box::new(open), args.call_timeout).context("failed to start the thread for NVML")?;
     let (upgrade, mut upgrades) = watch::channel(None);
     let telling = move |evidence: Option<String>| {
         upgrade.send_if_modified(|told| {
@@ -144,7 +145,7 @@ async fn run_with(
     node.recall(recalled, Instant::now());
     let host = Host { proc: args.proc_dir.clone(), cgroups: args.cgroup_dir.clone() };
     let executor = Executor::new(thread, recording, host);
-    let reconciler = Reconciler::new((node, standing), outlets, executor, (args.resync, args.call_timeout));
+    let reconciler = Reconciler::new((node, standing), outlets, executor, args.resync);
     tasks.spawn(reconciler.run(queue, session.clone()));
     serve_admin(args, readiness, registry, tasks, stop).await
 }
@@ -164,6 +165,7 @@ fn settings(args: &Args) -> Settings {
         access: true,
         others: true,
         recover_after: args.recover_after,
+        xids: Xids { disabled: args.disable_healthchecks.clone(), enabled: args.enable_healthchecks.clone() },
         probe: args.resync,
     }
 }
@@ -222,7 +224,7 @@ fn ask_kubelet(
     let (wanted, events) = (Arc::clone(&outlets.want_holders), outlets.events.clone());
     let allocations = outlets.allocations.clone();
     tasks.spawn(pod_resources::list_holders(
-        kubelet.clone(),
+        (kubelet.clone(), args.device_plugin_dir.clone()),
         wanted,
         allocations,
         events.clone(),

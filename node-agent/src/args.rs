@@ -1,8 +1,11 @@
 //! The agent's flags.
 
+use crate::access::{Extras, HookPlaces, ImexChannel};
 use crate::api_server::ClientArgs;
 use crate::kubelet_api::DEVICE_PLUGIN_DIR;
+use crate::node::XidList;
 use clap::Parser;
+use clap::builder::BoolishValueParser;
 use kerf_core::names::NodeName;
 use kerf_runtime::args::{AdminArgs, LogArgs};
 use kerf_runtime::duration::positive;
@@ -22,6 +25,7 @@ pub enum Action {
 /// Cuts a node's GPUs into the slices that its GpuNode wants, and hands them to the kubelet.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "kerf-node-agent", version = kerf_runtime::VERSION)]
+#[expect(clippy::struct_excessive_bools, reason = "flags")]
 pub struct Args {
     /// `serve`, or `leave`: undo what the agent has set on the node, leave held slices alone, and end. For an uninstall, once
     /// the agent itself is gone.
@@ -57,6 +61,26 @@ pub struct Args {
     /// Where that root is on the host.
     #[arg(long, default_value = "/")]
     pub host_driver_root: PathBuf,
+    /// The program of the CDI hook that adds the driver's libraries to a container's library cache. It is copied to
+    /// `<state-dir>/bin`, from where the container runtime starts it on the host; empty for no hook.
+    #[arg(long, default_value = "/usr/bin/kerf-cdi-hook")]
+    pub cdi_hook: PathBuf,
+    /// Give containers with a GPU `/dev/gdrdrv`, for GDRCopy, where the node has it.
+    #[arg(long, env = "GDRCOPY_ENABLED", value_parser = BoolishValueParser::new())]
+    pub gdrcopy_enabled: bool,
+    /// Give containers with a GPU `/dev/nvidia-fs*`, for GPUDirect Storage, where the node has it, with `/etc/cufile.json` and
+    /// `/run/udev`.
+    #[arg(long, env = "GDS_ENABLED", value_parser = BoolishValueParser::new())]
+    pub gds_enabled: bool,
+    /// Give containers with a GPU `/dev/infiniband`, for RDMA, where the node has it.
+    #[arg(long, env = "MOFED_ENABLED", value_parser = BoolishValueParser::new())]
+    pub mofed_enabled: bool,
+    /// Give containers with a GPU this IMEX channel where the node has it. As with NVIDIA's device plugin, 0 is the only one.
+    #[arg(long, env = "IMEX_CHANNEL_IDS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(..1))]
+    pub imex_channel_ids: Vec<u16>,
+    /// Offer no device while the node lacks an IMEX channel of `--imex-channel-ids`.
+    #[arg(long, env = "IMEX_REQUIRED", value_parser = BoolishValueParser::new())]
+    pub imex_required: bool,
     /// Neither looks for device files nor makes any: for simulated GPUs.
     #[arg(long)]
     pub no_device_access: bool,
@@ -88,12 +112,21 @@ pub struct Args {
     /// The host's cgroup hierarchy (v2), as the agent sees it.
     #[arg(long, default_value = "/sys/fs/cgroup")]
     pub cgroup_dir: PathBuf,
-    /// How long a call to NVML may take before the node counts as unserved: on a busy node the slowest take a few seconds.
+    /// How long a call to NVML may take before its GPU counts as unresponsive, or the node as unserved if the call concerns all
+    /// GPUs. A GPU that has answered before has at most 10 s, but for a switch of its MIG mode.
     #[arg(long, default_value = "30s", value_parser = positive)]
     pub call_timeout: Duration,
     /// How long a GPU must have been quiet after an error before it is used again.
     #[arg(long, default_value = "5m", value_parser = positive)]
     pub recover_after: Duration,
+    /// XIDs that do not make a GPU unhealthy, with commas between them, or `all`: what `DP_DISABLE_HEALTHCHECKS` means to NVIDIA's
+    /// device plugin. Those of applications (13, 31, 43, 45, 68, 109) and those that only report (63, 92, 94) never do.
+    #[arg(long, env = "DP_DISABLE_HEALTHCHECKS", default_value = "")]
+    pub disable_healthchecks: XidList,
+    /// XIDs that make a GPU unhealthy in any case, with commas between them, or `all`: what `DP_ENABLE_HEALTHCHECKS` means to NVIDIA's
+    /// device plugin.
+    #[arg(long, env = "DP_ENABLE_HEALTHCHECKS", default_value = "")]
+    pub enable_healthchecks: XidList,
     /// How long the sockets of NVIDIA's device plugin must have been gone before this node's GPUs are given out: they go for
     /// seconds when the kubelet restarts, and for longer when the plugin's pod is replaced.
     #[arg(long, default_value = "1m", value_parser = positive)]
@@ -113,6 +146,26 @@ pub struct Args {
     pub admin: AdminArgs,
 }
 
+impl Args {
+    /// What containers get beside their GPU.
+    #[must_use]
+    pub fn extras(&self) -> Extras {
+        let imex = match (self.imex_channel_ids.is_empty(), self.imex_required) {
+            (true, _) => ImexChannel::Off,
+            (false, false) => ImexChannel::IfPresent,
+            (false, true) => ImexChannel::Required,
+        };
+        Extras { gdrcopy: self.gdrcopy_enabled, gds: self.gds_enabled, mofed: self.mofed_enabled, imex }
+    }
+
+    /// The CDI hook's program, and where it goes on the host.
+    #[must_use]
+    pub fn hook(&self) -> Option<HookPlaces> {
+        let program = Some(&self.cdi_hook).filter(|program| !program.as_os_str().is_empty())?.clone();
+        Some(HookPlaces { program, folder: self.state_dir.join("bin") })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +179,36 @@ mod tests {
         let leave = Args::try_parse_from(["kerf-node-agent", "leave", "--node", "n1"]).unwrap();
         assert_eq!(leave.action, Action::Leave);
         assert_eq!(args.kubelet_dir.join("pod-resources"), PathBuf::from(POD_RESOURCES_DIR));
+    }
+
+    #[test]
+    fn a_wrong_list_of_xids_names_its_flag_and_an_empty_one_is_none() {
+        let args =
+            |list| Args::try_parse_from(["kerf-node-agent", "--node", "n1", "--disable-healthchecks", list]);
+        assert_eq!(args("").unwrap().disable_healthchecks, XidList::default());
+        let error = args("48;79").unwrap_err().to_string();
+        assert!(error.contains("--disable-healthchecks") && error.contains("write numbers"), "{error}");
+    }
+
+    #[test]
+    fn extras_are_named_as_nvidias_plugin_names_them() {
+        let extras = |flags: &[&str]| {
+            let args = Args::try_parse_from([&["kerf-node-agent", "--node", "n1"], flags].concat());
+            args.map(|args| args.extras()).map_err(|error| error.to_string())
+        };
+        assert_eq!(extras(&[]), Ok(Extras::default()));
+        let all = [
+            "--gdrcopy-enabled",
+            "--gds-enabled",
+            "--mofed-enabled",
+            "--imex-channel-ids=0",
+            "--imex-required",
+        ];
+        let wanted = Extras { gdrcopy: true, gds: true, mofed: true, imex: ImexChannel::Required };
+        assert_eq!(extras(&all), Ok(wanted));
+        assert_eq!(extras(&all[3..4]).unwrap().imex, ImexChannel::IfPresent);
+        let refused = extras(&["--imex-channel-ids=1"]).unwrap_err();
+        assert!(refused.contains("--imex-channel-ids"), "{refused}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Runs one accepted step at a time on the GPU thread, and decides nothing.
+//! Runs one accepted step at a time on its GPU's thread, and decides nothing.
 
 use crate::ending::Ending;
 use crate::gpu::{Gpu, GpuError, GpuInstance, GpuThread, Silent};
@@ -73,12 +73,12 @@ pub enum Outcome {
     },
 }
 
-/// The GPU thread, and the call that is under way on it.
+/// The GPUs' threads, and the call that is under way on them.
 pub struct Executor {
     thread: GpuThread,
     recording: Recording,
     host: Host,
-    running: Option<(Instant, BoxFuture<'static, Outcome>)>,
+    running: Option<BoxFuture<'static, Outcome>>,
 }
 
 impl Executor {
@@ -100,15 +100,9 @@ impl Executor {
         self.running.is_none()
     }
 
-    /// When the call that is under way began.
-    #[must_use]
-    pub fn busy_since(&self) -> Option<Instant> {
-        self.running.as_ref().map(|(since, _)| *since)
-    }
-
     /// Waits for the call that is under way; forever if there is none.
     pub async fn outcome(&mut self) -> Outcome {
-        let Some((_, running)) = &mut self.running else { return std::future::pending().await };
+        let Some(running) = &mut self.running else { return std::future::pending().await };
         let outcome = running.await;
         self.running = None;
         outcome
@@ -123,7 +117,12 @@ impl Executor {
             let result = thread.observe().await;
             let took = begun.elapsed();
             let ending = match &result {
-                Ok(_) => recording.is_of_another_load().then_some(Ending::Reloaded),
+                Ok(_) if recording.is_of_another_load() => Some(Ending::Reloaded),
+                // The thread of one GPU may have ended while the others answer.
+                Ok((gpus, silent)) => {
+                    let faults = gpus.iter().filter_map(|gpu| gpu.fault.as_ref());
+                    faults.chain(silent.values()).find_map(Ending::after)
+                }
                 Err(error) => Ending::after(error),
             };
             if let Some(ending) = ending {
@@ -238,6 +237,6 @@ impl Executor {
                 Err(_) => Outcome::Over(Ending::ThreadEnded),
             }
         };
-        self.running = Some((Instant::now(), outcome.boxed()));
+        self.running = Some(outcome.boxed());
     }
 }

@@ -110,8 +110,8 @@ pub enum LeaveError {
         /// Why not.
         why: String,
     },
-    /// Nobody knows what init containers hold; nothing was done.
-    #[error("failed to list the pods of {node}, which tell what their init containers hold")]
+    /// Nobody knows which pods live; nothing was done.
+    #[error("failed to list the pods of {node}, which tell of the kubelet's checkpoint what is held")]
     Pods {
         /// The node.
         node: NodeName,
@@ -133,10 +133,7 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
         // Somebody has deleted it, and pods may run on what it told of.
         None if record.is_some() || has_daemons => {
             let why = |why| LeaveError::Unlisted { node: node.clone(), why };
-            let mut held = Held::listed(ask_kubelet.await.map_err(why)?);
-            let shares = record.as_ref().and_then(|record| record.shares.as_ref());
-            held.add_of_init(&client, &node, shares).await?;
-            held
+            Held::listed(&client, &node, ask_kubelet.await.map_err(why)?).await?
         }
         None => Held::default(),
     };

@@ -1,12 +1,13 @@
 use super::*;
 use crate::api_stand_in::{self, Asked, Log};
 use crate::gpu::{Gpu, GpuInstance};
-use crate::node::Held as HeldBy;
+use crate::node::{Held as HeldBy, Recorded};
 use futures::FutureExt as _;
 use kerf_core::contract::{
     GpuNodeSpec, GpuNodeStatus, Holder, Reservation, Shape, SliceState, SliceStatus, WantedSlice,
 };
 use kerf_core::mig::{ComputeInstance, Instance};
+use kerf_core::names::PodUid;
 use kerf_core::units::{MemoryMib, SizeGb};
 use kerf_runtime::gpu_node::GpuNode;
 use std::collections::BTreeMap;
@@ -34,6 +35,14 @@ struct Gpus(Undone);
 const STUBBORN: &str = "GPU-stubborn";
 
 impl GpuBackend for Gpus {
+    fn count(&mut self) -> Result<u32, GpuError> {
+        unreachable!()
+    }
+
+    fn for_one(&self, _: u32) -> Box<dyn GpuBackend> {
+        unreachable!()
+    }
+
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError> {
         unreachable!()
     }
@@ -260,7 +269,7 @@ fn without_gpu_node(asked: &Asked, pods: &Value) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn where_the_gpu_node_was_deleted_what_init_containers_may_hold_stays_by_the_record() {
+async fn where_the_gpu_node_was_deleted_what_init_containers_hold_stays_by_the_kubelets_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
     let shares = [("GPU-0::1", 4), ("GPU-1::2", 8), ("GPU-2::3", 4)];
     let shares = shares.map(|(device, size)| (DeviceId::new(device), Shape::mps(SizeGb(size))));
@@ -273,13 +282,20 @@ async fn where_the_gpu_node_was_deleted_what_init_containers_may_hold_stays_by_t
         "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"},
     }]);
     let (client, log) = api_stand_in::client(move |asked| without_gpu_node(asked, &pods));
-    let (undone, holders) =
-        (Undone::default(), Holders { asked: Instant::now(), held: BTreeMap::new(), foreign: Vec::new() });
+    let entry = |uid: &str, device: &str| Recorded {
+        uid: PodUid::new(uid),
+        container: "load".to_owned(),
+        name: "nvidia.com/gpu-4gb".parse().unwrap(),
+        device: DeviceId::new(device),
+    };
+    let recorded = Ok(vec![entry("u", "GPU-0::1"), entry("ended", "GPU-2::3")]);
+    let (held, foreign) = (BTreeMap::new(), Vec::new());
+    let (undone, holders) = (Undone::default(), Holders { asked: Instant::now(), held, foreign, recorded });
     let leaving =
         Leave { ask_kubelet: ready(Ok(holders)).boxed(), ..leaving(folder.path(), client, &undone) };
     leave(leaving).await.unwrap();
-    assert_eq!(undone.all()[0], r#"mps but {GpuUuid("GPU-0"), GpuUuid("GPU-2")}"#);
-    assert_eq!(undone.all()[1], r#"cdi but {DeviceId("GPU-0::1"), DeviceId("GPU-2::3")}"#);
+    assert_eq!(undone.all()[0], r#"mps but {GpuUuid("GPU-0")}"#);
+    assert_eq!(undone.all()[1], r#"cdi but {DeviceId("GPU-0::1")}"#);
     assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-8gb": null}));
 }
 
@@ -303,6 +319,7 @@ async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
             asked: Instant::now(),
             held: BTreeMap::from([(DeviceId::new("GPU-0::1"), by)]),
             foreign: Vec::new(),
+            recorded: Ok(Vec::new()),
         };
         let (client, log) = api_stand_in::client(no_gpu_node);
         let ask_kubelet = ready(Ok(holders)).boxed();

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::contract::{ContainerRequest, RequestDocument};
 use kerf_core::keys;
 use kerf_core::names::{PodKey, PodUid};
-use kerf_core::request::{SpecView, beyond};
+use kerf_core::request::{Role, SpecView, devices};
 use kerf_core::units::MemoryMib;
 use kube::Resource;
 use serde::Deserialize;
@@ -87,7 +87,7 @@ impl PodView {
 
     /// Whether it asks for kerf's names.
     pub(crate) fn asks(&self) -> bool {
-        !beyond(&self.spec).is_empty()
+        !devices(&self.spec).is_empty()
     }
 
     /// Its UID.
@@ -97,12 +97,14 @@ impl PodView {
 
     /// The pod as the agent knows it; `None` if it is finished or asks for none of kerf's names.
     pub(crate) fn known(&self) -> Option<NodePod> {
-        let names = beyond(&self.spec);
+        let names = devices(&self.spec);
+        let inits = self.spec.in_order().filter(|(_, role)| *role == Role::Init);
         let counts = !names.is_empty() && !self.is_finished();
         counts.then(|| NodePod {
             key: self.key(),
             admitted: self.status.start_time.is_some(),
             names,
+            inits: inits.map(|(container, _)| container.name.clone()).collect(),
             requested: self.requested(),
         })
     }

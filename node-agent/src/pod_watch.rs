@@ -1,5 +1,5 @@
-//! Watches the pods of this node: to learn when one is gone or finished, for then its slices may be free; and what their
-//! init containers hold, which the kubelet's account leaves out.
+//! Watches the pods of this node: to learn when one is gone or finished, for then its slices may be free; and which live,
+//! for the kubelet's checkpoint has those that have ended too.
 
 mod live;
 
@@ -117,7 +117,7 @@ pub async fn watch(
             }
             Ok(watcher::Event::Apply(pod)) => {
                 if pod.is_finished() {
-                    events.send(Event::PodLeft(pod.key()));
+                    events.send(Event::PodLeft(pod.key(), pod.uid()));
                 }
                 if rejections.take(&pod) {
                     events.send(Event::Rejected(pod.key(), pod.uid()));
@@ -131,7 +131,7 @@ pub async fn watch(
                 if live.delete(&pod) {
                     events.send(Event::PodCutOff(pod.key(), pod.uid()));
                 }
-                events.send(Event::PodLeft(pod.key()));
+                events.send(Event::PodLeft(pod.key(), pod.uid()));
                 roster.pods.remove(&pod.uid());
                 tell(&mut roster, &events);
             }

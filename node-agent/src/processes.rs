@@ -114,6 +114,7 @@ pub fn usage(host: &Host, gpus: &[Gpu], busy: &BTreeMap<GpuUuid, Utilization>) -
         if let Some(pod) = pod_cgroup_of(&host.proc, process.pid) {
             let sum = of_gpu.pods.entry(pod.uid.clone()).or_default();
             sum.0 = sum.0.saturating_add(memory.0);
+            *of_gpu.processes.entry(pod.uid.clone()).or_default() += 1;
             if let (Some(pods), Some(processes)) = (&mut of_gpu.busy.pods, &busy_of(gpu).processes) {
                 let percent = processes.get(&process.pid).copied().unwrap_or(0);
                 let sum = pods.entry(pod.uid.clone()).or_default();

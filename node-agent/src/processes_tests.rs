@@ -1,7 +1,7 @@
 use super::*;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
-use kerf_nvml::{ComputeMode, Driver, MigMode, Process};
+use kerf_nvml::{ComputeMode, Driver, MigMode, Process, RowRemapping};
 use std::collections::BTreeMap;
 
 const UID: &str = "2f5e6a10-0b7c-4c55-9d11-7a3f0c9d8e21";
@@ -89,7 +89,9 @@ fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
         index,
         minor: index,
         product: String::new(),
+        pci_bus_id: None,
         memory: MemoryMib(81_559),
+        reserved: MemoryMib(480),
         used: MemoryMib(0),
         capability: (9, 0),
         driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
@@ -102,6 +104,7 @@ fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
         attributes: BTreeMap::new(),
         processes: processes.iter().map(process).collect(),
         pending_repair: None,
+        remapping: RowRemapping::Unsupported,
         fault: None,
     }
 }
@@ -131,7 +134,7 @@ fn a_pods_processes_count_together_and_each_compute_instance_by_itself() {
     let usage = usage(&host, &gpus, &busy);
     let uid = PodUid::new(UID);
     let shared = &usage[&gpus[0].uuid];
-    assert_eq!(shared.pods[&uid], MemoryMib(150));
+    assert_eq!((shared.pods[&uid], shared.processes[&uid]), (MemoryMib(150), 2));
     assert_eq!(shared.cgroups[&uid], format!("/cgroups/kubepods/pod{UID}"));
     let stray = |name: &str, pid, mib| (name.to_owned(), pid, MemoryMib(mib));
     assert_eq!(shared.others, [stray("stray", 1, 7), stray("a process", 2, 0)]);

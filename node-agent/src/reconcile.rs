@@ -8,8 +8,8 @@ use crate::app::Keepers;
 use crate::device_plugin::{self, Allocations, Served};
 use crate::ending::{Ending, Session};
 use crate::executor::{Executor, Outcome};
+use crate::gpu::GpuEvent;
 use crate::gpu::limits::Limits;
-use crate::gpu::{GpuError, GpuEvent};
 use crate::metrics::{Metrics, SliceUse};
 use crate::mps;
 use crate::node::Note;
@@ -57,7 +57,7 @@ pub enum Event {
     /// A container is being given devices.
     Allocated(ResourceName, Vec<DeviceId>),
     /// A pod of this node is gone or finished.
-    PodLeft(PodKey),
+    PodLeft(PodKey, PodUid),
     /// A pod of this node was deleted while its containers may have run.
     PodCutOff(PodKey, PodUid),
     /// The pods of this node that ask for kerf's names.
@@ -145,8 +145,6 @@ pub struct Reconciler {
     standing: Standing,
     record_at: Instant,
     resync: Duration,
-    /// How long a call to the GPUs may take before the node counts as unserved.
-    hangs: Duration,
     observe_at: Instant,
     last_observed: Option<Instant>,
     /// Whether memory was looked at since it was last measured.
@@ -160,7 +158,7 @@ impl Reconciler {
         (node, standing): (Node, Standing),
         outlets: Outlets,
         executor: Executor,
-        (resync, hangs): (Duration, Duration),
+        resync: Duration,
     ) -> Self {
         let observe_at = Instant::now();
         let (lists, plugins, registered) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
@@ -175,7 +173,6 @@ impl Reconciler {
             standing,
             record_at: observe_at,
             resync,
-            hangs,
             observe_at,
             last_observed,
             measure: false,
@@ -191,7 +188,6 @@ impl Reconciler {
                 self.take(event);
             }
             let now = Instant::now();
-            self.look_for_a_hang(now);
             let decision = self.node.decide(now);
             let wake = self.hand_out(decision, now, &session);
             tokio::select! {
@@ -214,16 +210,6 @@ impl Reconciler {
         }
     }
 
-    fn look_for_a_hang(&mut self, now: Instant) {
-        let Some(since) = self.executor.busy_since() else { return };
-        let busy = now.saturating_duration_since(since);
-        if busy >= self.hangs {
-            self.node.on_observed(Err(GpuError::Hangs(self.hangs.as_secs())));
-            // The call's end, whenever it comes, is followed by an observation, which makes all well again.
-            self.observe_at = now;
-        }
-    }
-
     fn take(&mut self, event: Event) {
         let now = Instant::now();
         match event {
@@ -231,7 +217,7 @@ impl Reconciler {
             Event::Holders(holders) => self.node.on_holders(holders),
             Event::Allocatable(allocatable) => self.node.on_allocatable(allocatable),
             Event::Allocated(name, devices) => self.node.on_allocated(name, devices, now),
-            Event::PodLeft(pod) => self.node.on_pod_left(pod, now),
+            Event::PodLeft(pod, uid) => self.node.on_pod_left(pod, uid, now),
             Event::PodCutOff(pod, uid) => self.node.on_pod_cut_off(pod, uid),
             Event::Pods(pods) => self.node.on_pods(pods),
             Event::Rejected(pod, uid) => {
@@ -369,11 +355,8 @@ impl Reconciler {
                 None => {}
             }
         }
-        let idle = match self.executor.busy_since() {
-            None => self.observe_at,
-            Some(since) if since + self.hangs > now => since + self.hangs,
-            Some(_) => now + self.hangs,
-        };
+        // While a call is under way its end is waited for, which is never far.
+        let idle = if self.executor.is_idle() { self.observe_at } else { now + self.resync };
         let record_at = Some(self.record_at).filter(|_| must_record && self.executor.is_idle());
         [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::gpu::GpuBackend;
 use crate::gpu::events::Reopen;
 use crate::gpu::fake::{FakeGpus, uuid};
-use crate::gpu::{GpuThread, NvmlCode, Open};
+use crate::gpu::{GpuError, GpuThread, NvmlCode, Open};
 use crate::node::{Kept, Recalled, Settings};
 use crate::processes::Host;
 use crate::recording::{Before, Recording};
@@ -33,7 +33,7 @@ fn start(folder: &Path, state: &Path, stop: &CancellationToken) -> Seen {
 }
 
 fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) -> Seen {
-    let thread = GpuThread::start(open).unwrap();
+    let thread = GpuThread::start(open, PATIENCE).unwrap();
     let (recording, _) = Recording::open(state, "boot".to_owned(), folder.join("sys")).unwrap();
     let host = Host { proc: folder.to_owned(), cgroups: folder.to_owned() };
     let executor = Executor::new(thread, recording, host);
@@ -64,8 +64,8 @@ fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) ->
         metrics: Metrics::register(&mut Registry::default()),
     };
     let node = Node::remembering(None, Settings { mps: Some(folder.join("mps")), ..Settings::default() });
-    let times = (Duration::from_millis(50), Duration::from_mins(1));
-    let reconciler = Reconciler::new((node, Standing::of(&Recalled::default())), outlets, executor, times);
+    let standing = Standing::of(&Recalled::default());
+    let reconciler = Reconciler::new((node, standing), outlets, executor, Duration::from_millis(50));
     let running = tokio::spawn(reconciler.run(queue, session.clone()));
     Seen { events, kept: to_keep, status: shown, running }
 }
@@ -83,6 +83,7 @@ fn want_a_share(events: &Events) {
         asked: Instant::now(),
         held: BTreeMap::new(),
         foreign: Vec::new(),
+        recorded: Ok(Vec::new()),
     })));
     events.send(Event::Pods(NodePods::new()));
 }
@@ -143,6 +144,18 @@ async fn a_panic_on_the_gpus_thread_ends_the_process() {
     let folder = tempfile::tempdir().unwrap();
     let ended = ending(Box::new(|| panic!("a fault of the agent's")), folder.path(), async |_| ()).await;
     assert_eq!(ended, Ending::ThreadEnded);
+}
+
+#[tokio::test]
+async fn a_panic_on_the_thread_of_one_gpu_ends_the_process_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let gpus = FakeGpus::new(&["T4-16GB", "T4-16GB"]);
+    let ended = ending(opens(&gpus), folder.path(), async |seen| {
+        let sees = |status: &GpuNodeStatus| status.gpus.len() == 2;
+        tokio::time::timeout(PATIENCE, seen.status.wait_for(sees)).await.unwrap().unwrap();
+        gpus.set_panicking(1);
+    });
+    assert_eq!(ended.await, Ending::ThreadEnded);
 }
 
 /// What was known of the GPUs is recorded as it was: the new process finds that the mode was lost.

@@ -1,37 +1,26 @@
 //! What MIG devices have, as `nvmlDeviceGetAttributes_v2` tells it. For labels alone: no decision waits for it.
 
-use crate::GpuInstance;
 use kerf_core::gfd_labels::Attributes;
 use kerf_core::names::DeviceId;
 use kerf_core::units::MemoryMib;
-use nvml_wrapper::Nvml;
-use nvml_wrapper::error::NvmlError;
-use std::collections::BTreeMap;
+use nvml_wrapper::Device;
 
-/// Those of the devices of these GPU instances, but for devices of which the driver does not tell.
-pub(crate) fn of_devices(nvml: &Nvml, instances: &[GpuInstance]) -> BTreeMap<DeviceId, Attributes> {
-    let devices = instances.iter().flat_map(GpuInstance::devices).map(|(.., device)| device);
-    let told = devices.filter_map(|device| match of_device(nvml, device) {
-        Ok(attributes) => Some((device.clone(), attributes)),
-        Err(error) => {
-            tracing::debug!(%device, %error, "nvmlDeviceGetAttributes_v2 failed");
-            None
-        }
-    });
-    told.collect()
-}
-
-fn of_device(nvml: &Nvml, device: &DeviceId) -> Result<Attributes, NvmlError> {
-    let told = nvml.device_by_uuid(device.as_str())?.attributes()?;
-    Ok(Attributes {
-        memory: MemoryMib(told.memory_size_mb),
-        multiprocessors: told.multiprocessor_count,
-        gpu_slices: told.gpu_instance_slice_count,
-        compute_slices: told.compute_instance_slice_count,
-        copy: told.shared_copy_engine_count,
-        decoder: told.shared_decoder_count,
-        encoder: told.shared_encoder_count,
-        jpeg: told.shared_jpeg_count,
-        ofa: told.shared_ofa_count,
+/// Those of the MIG device with this handle; `None` where the driver does not tell.
+pub(crate) fn read(handle: &Device<'_>, device: &DeviceId) -> Option<Attributes> {
+    let read = handle.attributes();
+    if let Err(error) = &read {
+        tracing::debug!(%device, %error, "nvmlDeviceGetAttributes_v2 failed");
+    }
+    let read = read.ok()?;
+    Some(Attributes {
+        memory: MemoryMib(read.memory_size_mb),
+        multiprocessors: read.multiprocessor_count,
+        gpu_slices: read.gpu_instance_slice_count,
+        compute_slices: read.compute_instance_slice_count,
+        copy: read.shared_copy_engine_count,
+        decoder: read.shared_decoder_count,
+        encoder: read.shared_encoder_count,
+        jpeg: read.shared_jpeg_count,
+        ofa: read.shared_ofa_count,
     })
 }

@@ -105,6 +105,10 @@ impl Site<'_> {
         const CALL: &str = "nvmlGpuInstanceCreateComputeInstanceWithPlacement";
         let profile = profiles.plain.get(&u32::from(part.compute)).copied();
         let profile = profile.ok_or(GpuError::NoSuchCompute(part.compute, wanted.profile))?;
+        let starts = profiles.starts.get(&u32::from(part.compute));
+        if starts.is_some_and(|starts| !starts.contains(&u32::from(part.start))) {
+            return Err(GpuError::NoSuchPlace(part.compute, wanted.profile, part.start));
+        }
         ffi::create_ci_at(self.nvml, gi, profile, part.start.into(), part.compute.into())
             .map_err(|error| refusal(&self.device, CALL, error, |p| p.gi == Some(id)))
     }

@@ -1,9 +1,10 @@
 //! Tells the log where the catalog says other things of a GPU than NVML does. It changes nothing: NVML is right.
 
-use kerf_core::mig::MigTable;
 use kerf_core::mig::catalog::{by_product, compare};
+use kerf_core::mig::{ComputeProfile, MigTable, Profile};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
+use std::collections::BTreeMap;
 
 /// Warns once for each thing in which `table`, which NVML gave, differs from what the catalog has of such a GPU. Plans
 /// that are made off the node, and the scheduler's list of resource names, follow the catalog.
@@ -15,6 +16,18 @@ pub(super) fn warn_of_differences(gpu: &GpuUuid, product: &str, memory: MemoryMi
     for what in compare(model, table) {
         let model = model.name;
         tracing::warn!(%gpu, model, %what, "the catalog and NVML disagree; NVML's MIG table is used");
+    }
+}
+
+/// Warns where compute instances may start elsewhere than core takes it: kerf makes none at a place that the driver does not
+/// have, and offers none of those that only the driver has.
+pub(super) fn warn_of_places(gpu: &GpuUuid, of: Profile, starts: &BTreeMap<u32, Vec<u32>>) {
+    for part in ComputeProfile::all(of) {
+        let Some(told) = starts.get(&u32::from(part.compute())) else { continue };
+        if !told.iter().copied().eq(part.starts().iter().copied().map(u32::from)) {
+            let known = part.starts();
+            tracing::warn!(%gpu, %part, ?told, ?known, "kerf and NVML disagree on the places of compute instances");
+        }
     }
 }
 

@@ -47,6 +47,9 @@ pub enum GpuError {
     /// A GPU instance offers no compute instance of so many slices.
     #[error("a {1} offers no compute instance of {0} slices")]
     NoSuchCompute(u8, Profile),
+    /// A GPU instance offers no compute instance of so many slices at that slice.
+    #[error("a {1} offers no compute instance of {0} slices at slice {2} under this driver")]
+    NoSuchPlace(u8, Profile, u8),
     /// Somebody holds what should be changed.
     #[error("{0}")]
     Busy(Holders),
@@ -71,9 +74,12 @@ pub enum GpuError {
     Changed(u32),
     /// NVML does not come back from a call.
     #[error(
-        "NVML has not answered for {0} s; look for a hung GPU, and restart the agent when it is well again"
+        "NVML has not answered for {0} s; see the node's kernel log, and reset the GPU or reboot the node"
     )]
     Hangs(u64),
+    /// No thread can be started to talk to a GPU.
+    #[error("failed to start a thread for NVML: {0}; raise the limit on the agent's threads")]
+    Thread(String),
     /// The thread that talks to the GPUs is gone.
     #[error("the thread that talks to NVML has ended; restart the agent")]
     Stopped,
@@ -90,6 +96,8 @@ impl GpuError {
         match self {
             Self::Call { code, .. } => *code,
             Self::Library { .. } => NvmlCode::LibraryNotFound,
+            // As NVML itself would answer.
+            Self::NoSuchPlace(..) => NvmlCode::InvalidArgument,
             Self::Busy(_) => NvmlCode::InUse,
             Self::MigMode(refusal) => refusal.code(),
             Self::TooOld { .. } => NvmlCode::FunctionNotFound,

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// An error of a GPU's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuEvent {
-    /// The GPU.
-    pub gpu: GpuUuid,
+    /// The GPU; `None` where neither the watch nor the driver knows the handle that the driver gave.
+    pub gpu: Option<GpuUuid>,
     /// What happened.
     pub what: GpuTrouble,
     /// The GPU instance that was hit, if not all of the GPU was.
@@ -127,10 +127,21 @@ impl EventWatch {
             kind if kind.contains(EventTypes::DOUBLE_BIT_ECC_ERROR) => GpuTrouble::DoubleBitEcc,
             _ => return Ok(None),
         };
-        let Some(gpu) = self.gpus.get(&event.device).cloned() else {
-            return Err(GpuError::Malformed { call: CALL, what: format!("{what:?} of an unknown GPU") });
-        };
+        let gpu = self.gpu_with(event.device);
         Ok(Some(GpuEvent { gpu, what, gi: event.gi, ci: event.ci }))
+    }
+
+    /// The GPU with this handle. A GPU may have got another one since it was registered.
+    fn gpu_with(&self, handle: usize) -> Option<GpuUuid> {
+        self.gpus.get(&handle).cloned().or_else(|| {
+            let uuid = ffi::uuid_of_handle(&self.nvml, handle);
+            uuid.map(GpuUuid::new)
+                .map_err(GpuError::call("nvmlDeviceGetUUID"))
+                .inspect_err(|error| {
+                    tracing::error!(%error, "an error event has a handle of no GPU");
+                })
+                .ok()
+        })
     }
 }
 

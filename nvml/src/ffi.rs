@@ -213,6 +213,16 @@ pub fn ci_profile(nvml: &Nvml, gi: GiHandle, index: u32) -> Result<CiProfile, Nv
     Ok(CiProfile { id: info.id, slices: info.sliceCount, multiprocessors: info.multiprocessorCount })
 }
 
+/// `nvmlGpuInstanceGetComputeInstancePossiblePlacements`: starts and sizes, in compute slices.
+pub fn ci_placements(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<(u32, u32)>, NvmlError> {
+    let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetComputeInstancePossiblePlacements.as_ref())?;
+    let mut found = vec![nvmlComputeInstancePlacement_t { start: 0, size: 0 }; MOST_INSTANCES as usize];
+    let mut count = MOST_INSTANCES;
+    // SAFETY: the buffer has room for `count` placements, more than any GPU instance has of one profile.
+    unsafe { nvml_try(call(gi.0, profile, found.as_mut_ptr(), &raw mut count))? };
+    Ok(found.iter().take(count as usize).map(|p| (p.start, p.size)).collect())
+}
+
 /// `nvmlGpuInstanceGetComputeInstances`.
 pub fn compute_instances(nvml: &Nvml, gi: GiHandle, profile: u32) -> Result<Vec<CiHandle>, NvmlError> {
     let call = nvml_sym(nvml.lib().nvmlGpuInstanceGetComputeInstances.as_ref())?;
@@ -349,6 +359,12 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<RemappedRows, NvmlError> {
 pub fn handle_number(device: &Device<'_>) -> usize {
     // SAFETY: the handle is looked at and not used.
     unsafe { device.handle() }.addr()
+}
+
+/// The UUID of the GPU with a handle that the driver gave as this number.
+pub fn uuid_of_handle(nvml: &Nvml, number: usize) -> Result<String, NvmlError> {
+    // SAFETY: the handle came from the same library, which refuses one that it does not know.
+    unsafe { Device::new(std::ptr::without_provenance_mut(number), nvml) }.uuid()
 }
 
 /// An event set of the driver's. Whoever has it frees it, by [`free_event_set`].

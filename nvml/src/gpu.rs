@@ -3,7 +3,7 @@
 use crate::{Driver, GpuError, Utilization};
 use kerf_core::gfd_labels::Attributes;
 use kerf_core::mig::{ComputeInstance, Instance, MigTable};
-use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::names::{DeviceId, GpuUuid, PciBusId};
 use kerf_core::units::MemoryMib;
 use std::collections::BTreeMap;
 
@@ -18,8 +18,12 @@ pub struct Gpu {
     pub minor: u32,
     /// The product name.
     pub product: String,
+    /// Its address on the PCI bus, where the driver says it.
+    pub pci_bus_id: Option<PciBusId>,
     /// Total memory.
     pub memory: MemoryMib,
+    /// The part of it that the driver reserves and no process can have.
+    pub reserved: MemoryMib,
     /// Memory in use on the whole GPU, by whomever.
     pub used: MemoryMib,
     /// CUDA compute capability, major and minor.
@@ -40,12 +44,27 @@ pub struct Gpu {
     pub instances: Vec<GpuInstance>,
     /// What its MIG devices have, where the driver tells.
     pub attributes: BTreeMap<DeviceId, Attributes>,
-    /// The processes that the driver lists on it, its instances included.
+    /// The processes that the driver lists on it, its instances included. None where the list could not be read.
     pub processes: Vec<Process>,
-    /// What it waits for a reset to repair, in words.
+    /// What it waits for a reset to repair, in words, where it must not be used before.
     pub pending_repair: Option<String>,
+    /// How it replaces bad rows of its memory.
+    pub remapping: RowRemapping,
     /// Why it does not answer, while that is so. Everything else is then as it was last seen.
     pub fault: Option<GpuError>,
+}
+
+/// How a GPU replaces bad rows of its memory. One that remaps them (Ampere and newer) contains their errors: it ends the
+/// programs that used the row, and keeps everybody off it until a reset replaces it (NVIDIA's GPU Memory Error Management).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RowRemapping {
+    /// It does not, or the driver does not tell.
+    #[default]
+    Unsupported,
+    /// It does, and no row waits.
+    Settled,
+    /// A row is remapped at the next reset. The GPU can be used meanwhile.
+    Pending,
 }
 
 /// A GPU's MIG mode.
@@ -100,7 +119,7 @@ pub struct GpuInstance {
     pub gi: u32,
     /// The compute instances on it.
     pub compute: Compute,
-    /// Whether a process ran on it when it was looked at.
+    /// Whether a process ran on it when it was looked at, or may have: the driver did not list them.
     pub has_processes: bool,
 }
 
@@ -158,7 +177,13 @@ impl GpuInstance {
 }
 
 /// Whoever can see and cut the node's GPUs. Every call may block, and each can be repeated: it does what is left to do.
-pub trait GpuBackend {
+pub trait GpuBackend: Send {
+    /// How many GPUs there are, whether or not they answer.
+    fn count(&mut self) -> Result<u32, GpuError>;
+
+    /// A backend for the GPU at `index` alone, for a thread of its own: no other GPU is called for what it is asked.
+    fn for_one(&self, index: u32) -> Box<dyn GpuBackend>;
+
     /// All GPUs by index. One that does not answer keeps what was last seen of it, with its fault; one that never did is
     /// left out.
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError>;

@@ -2,14 +2,14 @@
 
 use crate::ffi::{self, CiHandle, GiHandle};
 use crate::tables::{CiProfiles, Tables, narrow};
-use crate::{Compute, ComputePart, GpuError, GpuInstance, NvmlBackend, Process};
+use crate::{Compute, ComputePart, GpuError, GpuInstance, NvmlBackend, Process, attributes};
+use kerf_core::gfd_labels::Attributes;
 use kerf_core::mig::{
     ComputeGeometry, ComputeInstance, Instance, MigTable, Placement, Profile, ProfileEntry,
 };
 use kerf_core::names::{DeviceId, GpuUuid};
-use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A GPU as its instances are looked at and changed.
 pub(crate) struct Site<'a> {
@@ -17,6 +17,8 @@ pub(crate) struct Site<'a> {
     pub(crate) device: Device<'a>,
     pub(crate) gpu: &'a GpuUuid,
     pub(crate) tables: &'a mut Tables,
+    /// What its MIG devices have, where that is asked for: those that are known already are not asked again.
+    pub(crate) attributes: Option<BTreeMap<DeviceId, Attributes>>,
 }
 
 /// A compute instance that exists.
@@ -31,17 +33,35 @@ pub(crate) struct Found {
 impl NvmlBackend {
     /// `gpu`, as its instances are looked at and changed.
     pub(crate) fn site<'a>(&'a mut self, gpu: &'a GpuUuid) -> Result<Site<'a>, GpuError> {
-        let device = device(&self.nvml, gpu)?;
-        Ok(Site { nvml: &self.nvml, device, gpu, tables: &mut self.tables })
+        let device = device(&self.nvml, self.indexes()?, gpu)?;
+        Ok(Site { nvml: &self.nvml, device, gpu, tables: &mut self.tables, attributes: None })
     }
 }
 
-/// The handle of `gpu`.
-pub(crate) fn device<'a>(nvml: &'a Nvml, gpu: &GpuUuid) -> Result<Device<'a>, GpuError> {
-    nvml.device_by_uuid(gpu.as_str()).map_err(|error| match error {
-        NvmlError::NotFound => GpuError::NoSuchGpu(gpu.clone()),
-        other => GpuError::call("nvmlDeviceGetHandleByUUID")(other),
-    })
+/// The handle of `gpu`, which is one of those at `indexes`. By nvml.h `nvmlDeviceGetHandleByUUID` fails if any GPU has
+/// fallen off the bus, and `nvmlDeviceGetHandleByIndex_v2` only if the GPU at that index has.
+pub(crate) fn device<'a>(
+    nvml: &'a Nvml,
+    indexes: impl IntoIterator<Item = u32>,
+    gpu: &GpuUuid,
+) -> Result<Device<'a>, GpuError> {
+    let mut unknown = None;
+    for index in indexes {
+        match by_index(nvml, index) {
+            Ok((device, uuid)) if uuid == *gpu => return Ok(device),
+            Ok(_) => {}
+            // It may be the one.
+            Err(error) => unknown = unknown.or(Some(error)),
+        }
+    }
+    Err(unknown.unwrap_or_else(|| GpuError::NoSuchGpu(gpu.clone())))
+}
+
+/// The handle of the GPU at `index`, and which that is.
+pub(crate) fn by_index(nvml: &Nvml, index: u32) -> Result<(Device<'_>, GpuUuid), GpuError> {
+    let device = nvml.device_by_index(index).map_err(GpuError::call("nvmlDeviceGetHandleByIndex_v2"))?;
+    let uuid = device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?;
+    Ok((device, GpuUuid::new(uuid)))
 }
 
 impl Site<'_> {
@@ -55,7 +75,7 @@ impl Site<'_> {
     pub(crate) fn instances(
         &mut self,
         table: &MigTable,
-        processes: &[Process],
+        processes: Option<&[Process]>,
     ) -> Result<Vec<GpuInstance>, GpuError> {
         let mut found = Vec::new();
         let mut seen = BTreeSet::new();
@@ -68,7 +88,9 @@ impl Site<'_> {
                         instance,
                         gi: info.id,
                         compute: self.compute(gi, entry)?,
-                        has_processes: processes.iter().any(|p| p.gi == Some(info.id)),
+                        // Where nobody can say, it may have some.
+                        has_processes: processes
+                            .is_none_or(|listed| listed.iter().any(|p| p.gi == Some(info.id))),
                     });
                 }
             }
@@ -95,7 +117,7 @@ impl Site<'_> {
 
     /// All compute instances of a GPU instance.
     pub(crate) fn compute_instances(
-        &self,
+        &mut self,
         gi: GiHandle,
         profiles: &CiProfiles,
     ) -> Result<Vec<Found>, GpuError> {
@@ -110,12 +132,18 @@ impl Site<'_> {
         Ok(found)
     }
 
-    fn look_at(&self, handle: CiHandle, profile: u32) -> Result<Found, GpuError> {
+    fn look_at(&mut self, handle: CiHandle, profile: u32) -> Result<Found, GpuError> {
         const CALL: &str = "nvmlComputeInstanceGetInfo_v2";
         let info = ffi::ci_info(self.nvml, handle).map_err(GpuError::call(CALL))?;
         let uuid = info.device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?;
         let place = ComputeInstance { start: narrow(CALL, info.start)?, compute: narrow(CALL, info.size)? };
-        Ok(Found { handle, ci: info.id, profile, place, device: DeviceId::new(uuid) })
+        let device = DeviceId::new(uuid);
+        if let Some(known) = &mut self.attributes
+            && !known.contains_key(&device)
+        {
+            known.extend(attributes::read(&info.device, &device).map(|read| (device.clone(), read)));
+        }
+        Ok(Found { handle, ci: info.id, profile, place, device })
     }
 }
 

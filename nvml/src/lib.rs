@@ -25,7 +25,9 @@ mod utilization;
 
 pub use error::{GpuError, NvmlCode};
 pub use events::{EventWatch, GpuEvent, GpuTrouble};
-pub use gpu::{Compute, ComputeMode, ComputePart, Gpu, GpuBackend, GpuInstance, MigMode, Process};
+pub use gpu::{
+    Compute, ComputeMode, ComputePart, Gpu, GpuBackend, GpuInstance, MigMode, Process, RowRemapping,
+};
 pub use holders::{Holder, Holders, command};
 pub use mode::ModeRefusal;
 pub use utilization::Utilization;
@@ -38,12 +40,16 @@ use nvml_wrapper::{Device, Nvml};
 use observe::Seen;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::ops::Range;
+use std::sync::Arc;
 use tables::Tables;
 use utilization::Meter;
 
-/// NVML, loaded and initialised.
+/// NVML, loaded and initialised: for all GPUs of the node, or for one of them ([`GpuBackend::for_one`]).
 pub struct NvmlBackend {
-    nvml: Nvml,
+    nvml: Arc<Nvml>,
+    /// The index of the one GPU; `None` for all.
+    only: Option<u32>,
     tables: Tables,
     seen: Seen,
     meters: BTreeMap<GpuUuid, Meter>,
@@ -67,15 +73,26 @@ fn open(library: &OsStr) -> Result<Nvml, GpuError> {
     })
 }
 
+fn count(nvml: &Nvml) -> Result<u32, GpuError> {
+    nvml.device_count().map_err(GpuError::call("nvmlDeviceGetCount_v2"))
+}
+
 impl NvmlBackend {
     /// Loads NVML from `library`, a path or a name that the loader finds.
     pub fn open(library: &OsStr) -> Result<Self, GpuError> {
-        Ok(Self {
-            nvml: open(library)?,
-            tables: Tables::default(),
-            seen: Seen::default(),
-            meters: BTreeMap::new(),
-        })
+        Ok(Self::of(Arc::new(open(library)?), None))
+    }
+
+    fn of(nvml: Arc<Nvml>, only: Option<u32>) -> Self {
+        Self { nvml, only, tables: Tables::default(), seen: Seen::default(), meters: BTreeMap::new() }
+    }
+
+    /// The indexes of its GPUs.
+    fn indexes(&self) -> Result<Range<u32>, GpuError> {
+        match self.only {
+            Some(index) => Ok(index..index + 1),
+            None => Ok(0..count(&self.nvml)?),
+        }
     }
 
     /// The driver.
@@ -94,7 +111,7 @@ impl NvmlBackend {
     }
 
     fn device(&self, gpu: &GpuUuid) -> Result<Device<'_>, GpuError> {
-        instances::device(&self.nvml, gpu)
+        instances::device(&self.nvml, self.indexes()?, gpu)
     }
 }
 
@@ -107,6 +124,14 @@ impl Drop for NvmlBackend {
 }
 
 impl GpuBackend for NvmlBackend {
+    fn count(&mut self) -> Result<u32, GpuError> {
+        count(&self.nvml)
+    }
+
+    fn for_one(&self, index: u32) -> Box<dyn GpuBackend> {
+        Box::new(Self::of(Arc::clone(&self.nvml), Some(index)))
+    }
+
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError> {
         self.observe_all()
     }

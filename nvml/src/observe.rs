@@ -1,9 +1,12 @@
 //! One look at all GPUs. One that does not answer is kept as it was last seen; the others go on.
 
-use crate::instances::Site;
+use crate::instances::{Site, by_index};
 use crate::processes::{self, MIB};
-use crate::{ComputeMode, Driver, Gpu, GpuError, MigMode, NvmlBackend, NvmlCode, attributes, pci, repair};
-use kerf_core::names::GpuUuid;
+use crate::repair::{self, Health};
+use crate::{
+    ComputeMode, Driver, Gpu, GpuError, GpuInstance, MigMode, NvmlBackend, NvmlCode, RowRemapping, pci,
+};
+use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::ComputeMode as NvmlComputeMode;
@@ -25,9 +28,8 @@ pub(crate) struct Seen {
 impl NvmlBackend {
     /// See [`crate::GpuBackend::observe`].
     pub(crate) fn observe_all(&mut self) -> Result<Vec<Gpu>, GpuError> {
-        let count = self.nvml.device_count().map_err(GpuError::call("nvmlDeviceGetCount_v2"))?;
         let (mut found, mut faults) = (BTreeMap::new(), BTreeMap::new());
-        for index in 0..count {
+        for index in self.indexes()? {
             match self.observe_gpu(index) {
                 Ok(gpu) => drop(found.insert(gpu.uuid.clone(), gpu)),
                 Err(error) if error.needs_reopening() => return Err(error),
@@ -38,44 +40,64 @@ impl NvmlBackend {
     }
 
     fn observe_gpu(&mut self, index: u32) -> Result<Gpu, GpuError> {
-        let device =
-            self.nvml.device_by_index(index).map_err(GpuError::call("nvmlDeviceGetHandleByIndex_v2"))?;
-        let uuid = GpuUuid::new(device.uuid().map_err(GpuError::call("nvmlDeviceGetUUID"))?);
+        let (device, uuid) = by_index(&self.nvml, index)?;
         let last = self.seen.gpus.get(&uuid);
         let memory = device.memory_info().map_err(GpuError::call("nvmlDeviceGetMemoryInfo_v2"))?;
         let mig = mig_mode(&device)?;
-        // No GPU loses the ability: what is cut on it would be taken to be gone.
+        // A GPU with MIG has it for good: an answer that denies it is none.
         if mig == MigMode::Unsupported && last.is_some_and(|last| last.mig != mig) {
             return Err(GpuError::Call { call: "nvmlDeviceGetMigMode", code: NvmlCode::NotSupported });
         }
         if last.is_some_and(|last| last.mig.is_on() != mig.is_on()) {
             self.tables.forget(&uuid);
         }
+        let processes = aside(index, processes::on_gpu(&device))?;
+        let health = aside(index, repair::read(&device))?;
+        // What was wrong when it was last known is taken to be so still.
+        let known = || last.map(Health::of).unwrap_or_default();
+        let Health { pending_repair, remapping } = health.unwrap_or_else(known);
         let mut gpu = Gpu {
             index,
             minor: device.minor_number().map_err(GpuError::call("nvmlDeviceGetMinorNumber"))?,
             memory: MemoryMib(memory.total / MIB),
+            reserved: MemoryMib(memory.reserved.div_ceil(MIB)),
             used: MemoryMib(memory.used.div_ceil(MIB)),
             mig,
             compute_mode: compute_mode(&device)?,
-            processes: processes::on_gpu(&device)?,
-            pending_repair: repair::pending(&device)?,
+            pending_repair,
+            remapping,
             ..match last {
-                Some(last) => {
-                    let (instances, attributes) = (Vec::new(), BTreeMap::new());
-                    Gpu { fault: None, table: None, instances, attributes, ..last.clone() }
-                }
+                Some(last) => Gpu { fault: None, table: None, instances: Vec::new(), ..last.clone() },
                 None => first_look(&device, &uuid, self.driver()?)?,
             }
         };
+        let attributes = std::mem::take(&mut gpu.attributes);
         if mig.is_on() {
-            let mut site = Site { nvml: &self.nvml, device, gpu: &uuid, tables: &mut self.tables };
+            let (nvml, tables, attributes) = (&*self.nvml, &mut self.tables, Some(attributes));
+            let mut site = Site { nvml, device, gpu: &uuid, tables, attributes };
             let table = site.tables.look(&uuid, &site.device)?;
-            gpu.instances = site.instances(&table, &gpu.processes)?;
-            gpu.attributes = attributes::of_devices(&self.nvml, &gpu.instances);
+            gpu.instances = site.instances(&table, processes.as_deref())?;
+            gpu.attributes = site.attributes.unwrap_or_default();
+            let is_there = |device: &DeviceId| {
+                gpu.instances.iter().flat_map(GpuInstance::devices).any(|(.., there)| there == device)
+            };
+            gpu.attributes.retain(|device, _| is_there(device));
             gpu.table = Some(table);
         }
+        gpu.processes = processes.unwrap_or_default();
         Ok(gpu)
+    }
+}
+
+/// What a call told that a look can do without; `None` if it failed. Where it failed because the GPU is gone, so has the look.
+fn aside<T>(index: u32, answer: Result<T, GpuError>) -> Result<Option<T>, GpuError> {
+    match answer {
+        Ok(told) => Ok(Some(told)),
+        Err(error) if error.needs_reopening() || error.code() == NvmlCode::GpuIsLost => Err(error),
+        Err(error) => {
+            tracing::warn!(index, %error, "the GPU does not tell all of itself; what is unknown is taken for the worst");
+            Ok(None)
+        }
     }
 }
 
@@ -90,7 +112,9 @@ fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver) -> Result<Gpu
         index: 0,
         minor: 0,
         product: device.name().map_err(GpuError::call("nvmlDeviceGetName"))?,
+        pci_bus_id: bus_id.as_deref().and_then(|bus_id| bus_id.parse().ok()),
         memory: MemoryMib(0),
+        reserved: MemoryMib(0),
         used: MemoryMib(0),
         capability: (number(capability.major), number(capability.minor)),
         driver,
@@ -103,6 +127,7 @@ fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver) -> Result<Gpu
         attributes: BTreeMap::new(),
         processes: Vec::new(),
         pending_repair: None,
+        remapping: RowRemapping::Unsupported,
         fault: None,
     })
 }

@@ -1,19 +1,45 @@
 //! Whether a GPU waits for a repair that its next reset brings.
 
-use crate::{GpuError, NvmlCode, ffi};
+use crate::{Gpu, GpuError, NvmlCode, RowRemapping, ffi};
 use nvml_wrapper::Device;
-use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError};
+use nvml_wrapper::enum_wrappers::device::{EccCounter, MemoryError, MemoryLocation};
 use nvml_wrapper::error::NvmlError;
 
-/// What the GPU waits for, in words; `None` for a healthy one, and for one that cannot tell.
-pub(crate) fn pending(device: &Device<'_>) -> Result<Option<String>, GpuError> {
-    let rows = known(ffi::remapped_rows(device), "nvmlDeviceGetRemappedRows")?;
-    if rows.as_ref().is_some_and(|rows| rows.has_failed) {
-        return Ok(Some("a row of its memory could not be remapped; have the GPU replaced".to_owned()));
+/// What a GPU says of its memory.
+#[derive(Default)]
+pub(crate) struct Health {
+    /// What keeps it from being used until it is repaired, in words; `None` for a healthy one, and for one that cannot tell.
+    pub(crate) pending_repair: Option<String>,
+    pub(crate) remapping: RowRemapping,
+}
+
+impl Health {
+    /// As it was seen before.
+    pub(crate) fn of(gpu: &Gpu) -> Self {
+        Self { pending_repair: gpu.pending_repair.clone(), remapping: gpu.remapping }
     }
-    if rows.is_some_and(|rows| rows.is_pending) {
-        return Ok(Some("a row of its memory is remapped at its next reset".to_owned()));
+}
+
+/// Asks the GPU. Uncorrected errors of memory whose rows are remapped are contained and dealt with, so there only those of
+/// caches count, which nothing replaces.
+pub(crate) fn read(device: &Device<'_>) -> Result<Health, GpuError> {
+    let Some(rows) = known(ffi::remapped_rows(device), "nvmlDeviceGetRemappedRows")? else {
+        let pending_repair = without_remapping(device)?;
+        return Ok(Health { pending_repair, remapping: RowRemapping::Unsupported });
+    };
+    let remapping = if rows.is_pending { RowRemapping::Pending } else { RowRemapping::Settled };
+    if rows.has_failed {
+        let text = "a row of its memory could not be remapped; have the GPU replaced";
+        return Ok(Health { pending_repair: Some(text.to_owned()), remapping });
     }
+    let errors =
+        device.memory_error_counter(MemoryError::Uncorrected, EccCounter::Volatile, MemoryLocation::SRAM);
+    let errors = known(errors, "nvmlDeviceGetMemoryErrorCounter")?.unwrap_or(0);
+    let text = || format!("{errors} uncorrected errors in its caches since its last reset");
+    Ok(Health { pending_repair: (errors > 0).then(text), remapping })
+}
+
+fn without_remapping(device: &Device<'_>) -> Result<Option<String>, GpuError> {
     let pages = known(device.are_pages_pending_retired(), "nvmlDeviceGetRetiredPagesPendingStatus")?;
     if pages == Some(true) {
         return Ok(Some("a page of its memory is retired at its next reset".to_owned()));

@@ -1,7 +1,7 @@
-//! What MIG offers on each GPU. It stays as it is until the GPU's MIG mode changes; a first answer may have been cut short
-//! by a call that failed, and is asked for again with each look at the GPU.
+//! What MIG offers on each GPU. It stays as it is until the GPU's MIG mode changes. An answer may have been cut short by a
+//! call that failed, so it is asked for until two looks in a row gave the same, and no more after that.
 
-use crate::differences::warn_of_differences;
+use crate::differences::{warn_of_differences, warn_of_places};
 use crate::processes::MIB;
 use crate::{GpuError, ffi};
 use kerf_core::mig::{ComputeProfile, GiProfileId, MigTable, Profile, ProfileEntry};
@@ -33,6 +33,8 @@ pub(crate) struct CiProfiles {
     pub(crate) full_size: BTreeSet<u32>,
     /// The plain ones, by slices.
     pub(crate) plain: BTreeMap<u32, u32>,
+    /// Where compute instances of plain profiles may start, by slices, as far as the driver tells.
+    pub(crate) starts: BTreeMap<u32, Vec<u32>>,
 }
 
 impl CiProfiles {
@@ -45,32 +47,43 @@ impl CiProfiles {
 /// The answers of each GPU.
 #[derive(Default)]
 pub(crate) struct Tables {
-    gi: BTreeMap<GpuUuid, MigTable>,
+    gi: BTreeMap<GpuUuid, GiTable>,
     ci: BTreeMap<(GpuUuid, u32), CiProfiles>,
+}
+
+/// What a GPU lists.
+struct GiTable {
+    table: MigTable,
+    /// Two looks gave it.
+    is_confirmed: bool,
 }
 
 impl Tables {
     /// The profiles of `gpu`. At the first call the log tells where the catalog knows others.
     pub(crate) fn of(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
         if let Some(known) = self.gi.get(gpu) {
-            return Ok(known.clone());
+            return Ok(known.table.clone());
         }
         let table = read(device)?;
         let product = device.name().map_err(GpuError::call("nvmlDeviceGetName"))?;
         let memory = device.memory_info().map_err(GpuError::call("nvmlDeviceGetMemoryInfo_v2"))?;
         warn_of_differences(gpu, &product, MemoryMib(memory.total / MIB), &table);
-        self.gi.insert(gpu.clone(), table.clone());
+        self.gi.insert(gpu.clone(), GiTable { table: table.clone(), is_confirmed: false });
         Ok(table)
     }
 
-    /// The profiles of `gpu` as NVML lists them now. Where it lists fewer than before, what is on the GPU cannot be seen.
+    /// The profiles of `gpu`, for a look at it. Where NVML lists fewer than before, what is on the GPU cannot be seen.
     pub(crate) fn look(&mut self, gpu: &GpuUuid, device: &Device<'_>) -> Result<MigTable, GpuError> {
-        let Some(known) = self.gi.get(gpu) else { return self.of(gpu, device) };
+        let Some(known) = self.gi.get_mut(gpu) else { return self.of(gpu, device) };
+        if known.is_confirmed {
+            return Ok(known.table.clone());
+        }
         let table = read(device)?;
-        if table == *known {
+        if table == known.table {
+            known.is_confirmed = true;
             return Ok(table);
         }
-        if let Some(gone) = known.entries().iter().find(|e| table.entry(e.profile).is_none()) {
+        if let Some(gone) = known.table.entries().iter().find(|e| table.entry(e.profile).is_none()) {
             let what = format!("no {}, which it gave before", gone.profile);
             return Err(GpuError::Malformed { call: PROFILES, what });
         }
@@ -95,6 +108,7 @@ impl Tables {
         if profiles.full.is_none() {
             return Err(GpuError::NoFullCompute(entry.profile));
         }
+        warn_of_places(gpu, entry.profile, &profiles.starts);
         let is_listed = |part: ComputeProfile| profiles.plain.contains_key(&u32::from(part.compute()));
         if ComputeProfile::all(entry.profile).all(is_listed) {
             self.ci.insert(key, profiles.clone());
@@ -119,13 +133,26 @@ fn read_compute(nvml: &Nvml, gi: ffi::GiHandle, slices: u32) -> Result<CiProfile
         }
     }
     let full = || found.iter().map(|(_, profile)| profile).filter(|profile| profile.slices == slices);
-    let plain = found.iter().filter(|(index, _)| *index < CI_PLAIN_INDEXES);
+    let plain = || found.iter().filter(|(index, _)| *index < CI_PLAIN_INDEXES).map(|(_, profile)| profile);
+    let starts = plain().filter_map(|profile| Some((profile.slices, starts(nvml, gi, profile)?)));
     Ok(CiProfiles {
         all: found.iter().map(|(_, profile)| profile.id).collect(),
         full: full().max_by_key(|profile| profile.multiprocessors).map(|profile| profile.id),
         full_size: full().map(|profile| profile.id).collect(),
-        plain: plain.map(|(_, profile)| (profile.slices, profile.id)).collect(),
+        plain: plain().map(|profile| (profile.slices, profile.id)).collect(),
+        starts: starts.collect(),
     })
+}
+
+/// Where compute instances of a profile may start; `None` where the driver does not tell, and core's rule alone holds.
+fn starts(nvml: &Nvml, gi: ffi::GiHandle, profile: &ffi::CiProfile) -> Option<Vec<u32>> {
+    let places = ffi::ci_placements(nvml, gi, profile.id).inspect_err(|error| {
+        tracing::debug!(%error, "nvmlGpuInstanceGetComputeInstancePossiblePlacements failed");
+    });
+    let whole = places.ok()?.into_iter().filter(|(_, size)| *size == profile.slices);
+    let mut starts: Vec<u32> = whole.map(|(start, _)| start).collect();
+    starts.sort_unstable();
+    Some(starts).filter(|starts| !starts.is_empty())
 }
 
 /// The profiles that NVML lists, with MIG mode on or off; none on a GPU that has no MIG.

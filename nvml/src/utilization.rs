@@ -5,6 +5,7 @@
 //! it by GPU instance, as a difference of two samples, from Hopper on.
 
 use crate::ffi::GpmHandle;
+use crate::instances::device;
 use crate::{Gpu, GpuInstance, NvmlBackend};
 use kerf_core::names::GpuUuid;
 use nvml_wrapper::enums::gpm::GpmMetricId;
@@ -51,7 +52,7 @@ impl NvmlBackend {
         for gpu in gpus.iter().filter(|gpu| gpu.fault.is_none()) {
             let meter = self.meters.entry(gpu.uuid.clone()).or_default();
             if meter.measured.is_none_or(|at| at.elapsed() >= INTERVAL)
-                && let Ok(device) = self.nvml.device_by_uuid(gpu.uuid.as_str())
+                && let Ok(device) = device(&self.nvml, [gpu.index], &gpu.uuid)
             {
                 meter.measure(&self.nvml, &device, gpu);
             }

@@ -1,7 +1,7 @@
 //! A Node as kerf's programs watch it: its labels, what it has for pods, and whether it takes any. Nothing else of a Node is
 //! read or kept.
 
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeRuntimeHandler, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kerf_core::keys;
@@ -43,6 +43,7 @@ pub struct MachineSpec {
 
 /// The part of a Node's status that matters here.
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct MachineStatus {
     /// All that it has, sick devices included.
     #[serde(default)]
@@ -50,6 +51,21 @@ pub struct MachineStatus {
     /// What pods may ask of it.
     #[serde(default)]
     pub allocatable: Option<BTreeMap<String, Quantity>>,
+    /// What its container runtime can do, by handler.
+    #[serde(default)]
+    pub runtime_handlers: Option<Vec<NodeRuntimeHandler>>,
+    /// What it is.
+    #[serde(default)]
+    pub node_info: Option<MachineInfo>,
+}
+
+/// The part of a Node's description that matters here.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MachineInfo {
+    /// As `uname -r` has it.
+    #[serde(default)]
+    pub kernel_version: String,
 }
 
 impl Machine {
@@ -79,12 +95,69 @@ impl Machine {
             || self.taints().iter().any(is_lost)
     }
 
+    /// Whether it can run pods in user namespaces.
+    #[must_use]
+    pub fn has_user_namespaces(&self) -> bool {
+        let status = self.status.as_ref();
+        let handlers = status.and_then(|status| status.runtime_handlers.as_deref());
+        let kernel = status.and_then(|status| Some(status.node_info.as_ref()?.kernel_version.as_str()));
+        user_namespaces(handlers, kernel).is_ok()
+    }
+
     /// What it offers as a static node; `None` if it is none by what it says of itself.
     #[must_use]
     pub fn static_node(&self) -> Option<StaticNode> {
         let status = self.status.as_ref()?;
         static_node(&self.metadata, status.capacity.as_ref(), status.allocatable.as_ref())
     }
+}
+
+/// Why a Node cannot run pods in user namespaces.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoUserNamespaces {
+    /// The kubelet reports them for no handler: its feature gate is off, or the runtime has none.
+    #[error(
+        "its kubelet reports none for the container runtime's handler {0:?} (on from Kubernetes 1.33, containerd 2.0 and CRI-O 1.25 on)"
+    )]
+    Runtime(String),
+    /// The kernel has no idmapped mounts of a tmpfs, in which Secrets and service account tokens are.
+    #[error("its kernel {0:?} is older than 6.3")]
+    Kernel(String),
+}
+
+/// The runtime's handlers by which pods with GPUs run: the default one, and NVIDIA's where it is set up.
+const HANDLERS: [&str; 2] = ["", "nvidia"];
+
+/// The first kernel with idmapped mounts of a tmpfs (Kubernetes, "User Namespaces").
+const KERNEL: (u32, u32) = (6, 3);
+
+/// Whether a Node can run pods in user namespaces, by its `status.runtimeHandlers` and `status.nodeInfo.kernelVersion`, or why not.
+///
+/// The kubelet fills in the feature only if its gate `UserNamespacesSupport` is on, and the API server is never older than the
+/// kubelet, so nothing else says more.
+///
+/// # Errors
+/// What it lacks.
+pub fn user_namespaces(
+    handlers: Option<&[NodeRuntimeHandler]>,
+    kernel: Option<&str>,
+) -> Result<(), NoUserNamespaces> {
+    let name = |handler: &NodeRuntimeHandler| handler.name.clone().unwrap_or_default();
+    let has_them = |handler: &NodeRuntimeHandler| {
+        handler.features.as_ref().is_some_and(|features| features.user_namespaces == Some(true))
+    };
+    let handlers = handlers.unwrap_or_default();
+    let mut used = handlers.iter().filter(|handler| HANDLERS.contains(&name(handler).as_str()));
+    if let Some(without) = used.clone().find(|handler| !has_them(handler)) {
+        return Err(NoUserNamespaces::Runtime(name(without)));
+    }
+    if !used.any(|handler| name(handler).is_empty()) {
+        return Err(NoUserNamespaces::Runtime(String::new()));
+    }
+    let kernel = kernel.unwrap_or_default();
+    let mut numbers = kernel.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version < KERNEL { Err(NoUserNamespaces::Kernel(kernel.to_owned())) } else { Ok(()) }
 }
 
 /// Whether new pods that do not tolerate the taint are sent elsewhere; else it only puts them off.
@@ -136,6 +209,29 @@ mod tests {
         assert_eq!(node(json!({"kerf.dev/managed": "true"})).static_node(), None);
         assert_eq!(node(json!(null)).allocatable().unwrap()["cpu"].0, "7500m");
         assert_eq!(Machine::default().static_node(), None);
+    }
+
+    #[test]
+    fn a_node_has_user_namespaces_by_its_runtimes_handlers_and_its_kernel() {
+        let handler = |name: &str, has: bool| json!({"name": name, "features": {"userNamespaces": has}});
+        for (handlers, kernel, has_them) in [
+            (json!([handler("", true)]), "6.8.0-45-generic", true),
+            (json!([handler("", true)]), "6.3", true),
+            (json!([handler("", true), handler("nvidia", true), handler("kata", false)]), "6.12.4", true),
+            (json!([handler("", true), handler("nvidia", false)]), "6.8.0", false),
+            (json!([handler("", false)]), "6.8.0", false),
+            (json!([{"name": ""}, handler("nvidia", true)]), "6.8.0", false),
+            (json!([handler("nvidia", true)]), "6.8.0", false),
+            (json!([handler("", true)]), "6.2.16", false),
+            (json!([handler("", true)]), "5.15.0-1", false),
+            (json!([handler("", true)]), "", false),
+            (json!(null), "6.8.0", false),
+        ] {
+            let status = json!({"runtimeHandlers": handlers, "nodeInfo": {"kernelVersion": kernel}});
+            let node: Machine =
+                serde_json::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap();
+            assert_eq!(node.has_user_namespaces(), has_them, "{status}");
+        }
     }
 
     #[test]

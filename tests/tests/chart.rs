@@ -153,6 +153,7 @@ fn a_wrong_value_is_refused_and_named() {
             "at '/image/registry': 'https://registry.example.com' does not match",
         ),
         ("nodeAgent.driverRoot=run", "at '/nodeAgent/driverRoot': 'run' does not match pattern '^/'"),
+        ("nodeAgent.imex.channelIDs[0]=1", "at '/nodeAgent/imex/channelIDs/0': maximum: got 1, want 0"),
         ("extender.extraArgs[0]=-v", "at '/extender/extraArgs/0': '-v' does not match pattern '^--'"),
         (
             "webhook.resources.limits.memory=lots",

@@ -93,6 +93,9 @@ fn nothing_else_is_in_an_image() {
         if image.name == "kerf-cli" {
             wanted.insert("usr/bin/kubectl-kerf".to_owned());
         }
+        if image.name == ROOT {
+            wanted.insert("usr/bin/kerf-cdi-hook".to_owned());
+        }
         if DYNAMIC.contains(&image.name) {
             wanted.extend(inside::of_the_system());
         }
@@ -118,6 +121,18 @@ fn programs_run_with_nothing_but_their_image() {
     }
     let root = Root::unpack(&image("kerf-cli"));
     assert!(root.run("/usr/bin/kubectl-kerf", &["--help"], &[]).contains("Usage"));
+}
+
+/// It runs on hosts of any distribution.
+#[test]
+fn the_hook_needs_nothing_but_itself() {
+    let root = Root::unpack(&image(ROOT));
+    for folder in ["lib", "lib64", "usr/lib", "usr/lib64"] {
+        fs::rename(root.path(folder), root.path(&format!("no-{}", folder.replace('/', "-")))).unwrap();
+    }
+    let output = root.command("/usr/bin/kerf-cdi-hook", &[], &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("usage: kerf-cdi-hook add-libraries"), "{said}");
 }
 
 #[test]

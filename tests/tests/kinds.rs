@@ -62,7 +62,8 @@ async fn set_policy(cluster: &Cluster, policy: &Value, kinds: [&[Kind]; 4]) -> a
 }
 
 fn rule(index: usize, kinds: &[Kind]) -> Value {
-    json!({"select": {"indexes": [index]}, "kinds": kinds})
+    // The simulated GPUs are four buses apart, from 1b on.
+    json!({"select": {"pciBusIds": [format!("00000000:{:02X}:00.0", 0x1b + 4 * index)]}, "kinds": kinds})
 }
 
 async fn status(cluster: &Cluster) -> anyhow::Result<GpuNodeStatus> {

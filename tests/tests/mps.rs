@@ -6,7 +6,7 @@ use futures::future::{BoxFuture, join_all};
 use kerf_core::units::MemoryMib;
 use kerf_node_agent::mps::{
     ComputeModes, Observed, Paths, State, Status, Targets, Timings, Wanted, WantedByTarget, leave, pipe_dir,
-    shm_dir, supervise,
+    supervise,
 };
 use kerf_tests::binaries;
 use kerf_tests::mps::{Event, Fault, MpsStandIn, Orders, ServerFault, WordFault};
@@ -513,7 +513,7 @@ async fn a_program_that_is_not_there_is_named_until_it_is() {
 /// Whether this process may give another a mount namespace.
 fn may_mount(node: &Node) -> bool {
     let mut try_it = Command::new(node.paths().launcher);
-    try_it.arg("mps-exec").arg("--shm").arg(node.root.parent().unwrap());
+    try_it.args(["mps-exec", "--private-shm"]);
     try_it.arg("--pid-file").arg(node.root.with_file_name("tried.pid")).args(["--", "true"]);
     try_it.output().unwrap().status.success()
 }
@@ -534,11 +534,9 @@ async fn a_daemon_has_its_own_shared_memory_and_session() {
         eprintln!("no mount namespace is allowed here: /dev/shm is not looked at");
         return;
     }
-    fs::write(shm_dir(&node.root, GPU).join("kerf"), "").unwrap();
-    assert!(fs::exists(format!("/proc/{daemon}/root/dev/shm/kerf")).unwrap());
-    assert!(!fs::exists("/dev/shm/kerf").unwrap());
+    fs::write(format!("/proc/{daemon}/root/dev/shm/kerf"), "").unwrap();
+    assert!(!fs::exists("/dev/shm/kerf").unwrap(), "the mount is seen outside");
     let mounts = fs::read_to_string(format!("/proc/{daemon}/mountinfo")).unwrap();
-    assert!(mounts.lines().any(|line| line.contains(&format!("/{GPU}/shm /dev/shm "))), "{mounts}");
-    let ours = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    assert!(!ours.contains(GPU), "the mount is seen outside: {ours}");
+    let is_bounded = |line: &str| line.contains(" /dev/shm ") && line.contains("size=65536k");
+    assert!(mounts.lines().any(is_bounded), "{mounts}");
 }

@@ -64,6 +64,9 @@ fn carry(edit: &mut Edit, document: &RequestDocument, fit: &Fit) {
         placement::take_node_name(edit);
     }
     affinity::require(edit, document, fit);
+    if fit.user_namespace {
+        edit.set(&["spec", "hostUsers"], json!(false));
+    }
     for Variable { list, index, place, .. } in &fit.taken_out {
         edit.remove(&["spec", list, &index.to_string(), "env", &place.to_string()]);
     }

@@ -180,8 +180,8 @@ fn offered(technology: Technology, target: &Target) -> Result<(), String> {
             gpu.uuid
         ));
     }
-    match gpu.replica() {
-        Some(_) if kind == Kind::TimeSlicing => Err(format!(
+    match gpu.rule.replicas(kind) {
+        Some(_) => Err(format!(
             "{node}'s policy has {} in equal replicas, which are not asked for by size",
             gpu.uuid
         )),
@@ -204,8 +204,8 @@ fn point(wanted: Wanted, technology: Technology, copies: u32, target: &Target) -
         return Ok(point(size, None));
     }
     let memory = match technology.kind() {
-        Kind::Mps => gpu.rule.mps.memory_percent.of(gpu.memory),
-        _ => gpu.memory,
+        Kind::Mps => gpu.rule.mps.memory_percent.of(gpu.for_shares()),
+        _ => gpu.for_shares(),
     };
     let room = memory.0 / size.share_memory().0.max(1);
     if u64::from(copies) > room {

@@ -1,8 +1,8 @@
 //! How NVIDIA's device plugin shares GPUs (`sharing.timeSlicing`, `sharing.mps`), and nos's plugin, whose MPS shares have
 //! sizes (`memoryGB`).
 
-use super::Converted;
 use super::nos::mps_rule;
+use super::{Converted, select_gpus};
 use kerf_core::nvidia_keys::CONFIG;
 use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
@@ -53,41 +53,18 @@ fn rule(kind: &str, resource: &Value, field: &str, into: &mut Converted) -> Opti
         }));
     }
     let Some(size) = resource["memoryGB"].as_u64().and_then(|size| u32::try_from(size).ok()) else {
-        let what = format!("{replicas} replicas are shares of no size, whatever the GPU");
-        into.problem(
-            field,
-            &what,
-            "write a rule with layout: [{resource: nvidia.com/gpu-<N>gb, count}] for each model",
-        );
-        return None;
+        return Some(json!({
+            "select": select, "kinds": ["mps"], "modeChange": "with-reset", "mps": {"replicas": replicas},
+        }));
     };
     let layout = json!({"resource": ResourceName::Mps(SizeGb(size)), "count": replicas});
     Some(mps_rule(&select, &[layout]))
 }
 
-/// `devices`: absent or `all`, or indexes and UUIDs.
+/// `devices`: absent or `all`, or names of GPUs.
 fn select(devices: &Value, field: &str, into: &mut Converted) -> Option<Value> {
-    let items = match devices {
-        Value::Null => return Some(json!({})),
-        Value::String(all) if all == "all" => return Some(json!({})),
-        Value::Array(items) => items,
-        other => {
-            let what = format!("{other} leaves it open which GPUs are shared");
-            into.problem(&format!("{field}.devices"), &what, "write all, or a list of indexes or of UUIDs");
-            return None;
-        }
-    };
-    let text = |item: &Value| item.as_str().map_or_else(|| item.to_string(), str::to_owned);
-    let items: Vec<String> = items.iter().map(text).collect();
-    let indexes: Vec<u32> = items.iter().filter_map(|item| item.parse().ok()).collect();
-    let uuids: Vec<&String> = items.iter().filter(|item| item.starts_with("GPU-")).collect();
-    if indexes.len() == items.len() {
-        Some(json!({"indexes": indexes}))
-    } else if uuids.len() == items.len() {
-        Some(json!({"uuids": uuids}))
-    } else {
-        let what = "it names neither indexes alone nor UUIDs of GPUs alone";
-        into.problem(&format!("{field}.devices"), what, "write one of the two");
-        None
+    match devices {
+        Value::Null => Some(json!({})),
+        other => select_gpus(other, &format!("{field}.devices"), into),
     }
 }

@@ -1,7 +1,7 @@
 //! mig-parted's configuration (`mig-configs`): for each name, what GPUs are cut to. The MIG manager takes the one that a
 //! node's label names, and so do the policies that are made of it.
 
-use super::{Converted, mig_rule};
+use super::{Converted, mig_rule, select_gpus};
 use kerf_core::mig::Profile;
 use kerf_core::nvidia_keys::MIG_CONFIG;
 use kerf_core::resource::ResourceName;
@@ -28,21 +28,14 @@ pub(super) fn configurations(configurations: &Map<String, Value>, field: &str, i
 fn rule(entry: &Value, field: &str, into: &mut Converted) -> Option<Value> {
     if !entry["device-filter"].is_null() {
         let remedy = "take it out, and write select.models into the policy";
-        into.problem(&format!("{field}.device-filter"), "kerf knows GPUs by model and not by PCI id", remedy);
+        into.problem(
+            &format!("{field}.device-filter"),
+            "kerf does not know GPUs by their PCI device ids",
+            remedy,
+        );
         return None;
     }
-    let select = match &entry["devices"] {
-        Value::String(all) if all == "all" => json!({}),
-        Value::Array(indexes) => json!({"indexes": indexes}),
-        other => {
-            into.problem(
-                &format!("{field}.devices"),
-                &format!("{other} names no GPUs"),
-                "write all, or a list of indexes",
-            );
-            return None;
-        }
-    };
+    let select = select_gpus(&entry["devices"], &format!("{field}.devices"), into)?;
     match entry["mig-enabled"].as_bool() {
         Some(true) => Some(mig_rule(&select, &layout(&entry["mig-devices"], field, into)?)),
         Some(false) => {

@@ -15,6 +15,7 @@ use crate::input::{self, Files, InputError};
 use crate::output::ObjectFormat;
 use anyhow::bail;
 use clap::Args as ClapArgs;
+use kerf_core::names::PciBusId;
 use kerf_core::policy::NodePolicyDocument;
 use kerf_core::{keys, nvidia_keys};
 use serde_json::{Value, json};
@@ -33,6 +34,10 @@ Examples:
 /// What can be converted.
 const KNOWN: &str =
     "give mig-parted's (mig-configs), the device plugin's (sharing), or Nodes with nos's annotations";
+
+/// How GPUs are named.
+const GPU_NAMES: &str =
+    "write all, or a list of UUIDs or of PCI bus ids, as kerf gpu list prints them on the node";
 
 /// What to convert.
 #[derive(Debug, ClapArgs)]
@@ -184,6 +189,31 @@ impl Converted {
         self.fields.insert(name.to_owned(), field.to_owned());
         self.documents.push(document);
     }
+}
+
+/// The GPUs that a list of NVIDIA's programs names: `all`, UUIDs or PCI bus ids. Indexes it may have too, which are refused: another
+/// GPU may have the number after a boot.
+fn select_gpus(devices: &Value, field: &str, into: &mut Converted) -> Option<Value> {
+    let items = match devices {
+        Value::String(all) if all == "all" => return Some(json!({})),
+        Value::Array(items) if !items.is_empty() => {
+            items.iter().map(|item| item.as_str().unwrap_or_default())
+        }
+        other => {
+            into.problem(field, &format!("{other} names no GPUs"), GPU_NAMES);
+            return None;
+        }
+    };
+    if items.clone().all(|item| item.starts_with("GPU-")) {
+        return Some(json!({"uuids": devices}));
+    }
+    if items.clone().all(|item| item.parse::<PciBusId>().is_ok()) {
+        return Some(json!({"pciBusIds": devices}));
+    }
+    let what =
+        "it names neither UUIDs alone nor PCI bus ids alone, and an index may be another GPU's after a boot";
+    into.problem(field, what, GPU_NAMES);
+    None
 }
 
 /// The rule for GPUs with a fixed layout of these resources; GPUs that are cut as pods come, if there is none.

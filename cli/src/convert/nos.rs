@@ -36,12 +36,20 @@ pub(super) fn node(node: &Value, into: &mut Converted) {
     if gpus.is_empty() {
         return into.problem(&field, "nos has specified no GPU", "leave the Node out");
     }
-    let rules: Vec<Value> = gpus.into_iter().map(|(index, slices)| rule(index, &slices)).collect();
+    let mut rules: Vec<Value> = gpus.values().map(|slices| rule(slices)).collect();
+    rules.dedup();
+    // nos names GPUs by NVML's index, and no policy of kerf's does.
+    if rules.len() > 1 {
+        let what = "its GPUs are cut in different ways, each named by its index, which may be another GPU's after a boot";
+        let remedy = "write a GpuNodePolicy with select.uuids or select.pciBusIds for each, as kerf gpu list prints them";
+        return into.problem(&field, what, remedy);
+    }
     into.policy(&format!("nos-{name}"), &field, &json!({"names": [name]}), &rules);
 }
 
-fn rule(index: u32, slices: &[(ResourceName, u32)]) -> Value {
-    let select = json!({"indexes": [index]});
+/// The rule for all GPUs of a node.
+fn rule(slices: &[(ResourceName, u32)]) -> Value {
+    let select = json!({});
     let layout: Vec<Value> =
         slices.iter().map(|(resource, count)| json!({"resource": resource, "count": count})).collect();
     let is_mig = slices.iter().any(|(resource, _)| matches!(resource, ResourceName::Mig(_)));

@@ -4,6 +4,7 @@ use super::Silent;
 use crate::columns::{Columns, or_dash};
 use crate::output::{self, Format};
 use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance};
+use kerf_core::names::PciBusId;
 use kerf_nvml::{Compute, ComputeMode, Gpu, GpuBackend as _, GpuInstance, MigMode, NvmlBackend, Process};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -25,11 +26,13 @@ struct GpuReport {
     index: u32,
     minor: u32,
     uuid: String,
+    pci_bus_id: Option<PciBusId>,
     product: String,
     /// The catalog's short name.
     model: Option<&'static str>,
     used_mib: u64,
     memory_mib: u64,
+    reserved_mib: u64,
     compute_mode: &'static str,
     mig: &'static str,
     /// Whether a reset switches the MIG mode.
@@ -84,10 +87,12 @@ fn gpu(gpu: &Gpu) -> GpuReport {
         index: gpu.index,
         minor: gpu.minor,
         uuid: gpu.uuid.to_string(),
+        pci_bus_id: gpu.pci_bus_id.clone(),
         product: gpu.product.clone(),
         model: super::model(gpu).map(|model| model.name),
         used_mib: gpu.used.0,
         memory_mib: gpu.memory.0,
+        reserved_mib: gpu.reserved.0,
         compute_mode: match gpu.compute_mode {
             ComputeMode::Default => "default",
             ComputeMode::ExclusiveProcess => "exclusive-process",
@@ -156,12 +161,14 @@ impl output::Report for Report {
 
 impl Report {
     fn gpus(&self) -> String {
-        let head = ["GPU", "UUID", "PRODUCT", "MODEL", "MINOR", "MEMORY (MiB)", "COMPUTE MODE", "MIG"];
+        let head =
+            ["GPU", "UUID", "PCI BUS ID", "PRODUCT", "MODEL", "MINOR", "MEMORY (MiB)", "COMPUTE MODE", "MIG"];
         let mut columns = Columns::new(head);
         for gpu in &self.gpus {
             columns.row([
                 gpu.index.to_string(),
                 gpu.uuid.clone(),
+                or_dash(gpu.pci_bus_id.as_ref()),
                 gpu.product.clone(),
                 or_dash(gpu.model),
                 gpu.minor.to_string(),

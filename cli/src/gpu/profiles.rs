@@ -106,7 +106,7 @@ mod tests {
     use kerf_core::mig::catalog;
     use kerf_core::names::GpuUuid;
     use kerf_core::units::MemoryMib;
-    use kerf_nvml::{ComputeMode, Driver, MigMode};
+    use kerf_nvml::{ComputeMode, Driver, MigMode, RowRemapping};
     use std::collections::BTreeMap;
 
     fn h100() -> Gpu {
@@ -115,7 +115,9 @@ mod tests {
             index: 0,
             minor: 0,
             product: "NVIDIA H100 80GB HBM3".to_owned(),
+            pci_bus_id: None,
             memory: MemoryMib(81_559),
+            reserved: MemoryMib(480),
             used: MemoryMib(0),
             capability: (9, 0),
             driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
@@ -128,6 +130,7 @@ mod tests {
             attributes: BTreeMap::new(),
             processes: Vec::new(),
             pending_repair: None,
+            remapping: RowRemapping::Unsupported,
             fault: None,
         }
     }

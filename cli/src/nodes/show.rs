@@ -8,7 +8,7 @@ use kerf_core::contract::{
     Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus,
 };
 use kerf_core::kind::Kind;
-use kerf_core::names::{DeviceId, GpuUuid, SliceId};
+use kerf_core::names::{DeviceId, GpuUuid, PciBusId, SliceId};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::MemoryMib;
 use serde::{Serialize, Serializer};
@@ -65,8 +65,10 @@ struct NodeReport<'n> {
 struct GpuReport<'n> {
     uuid: &'n GpuUuid,
     index: u32,
+    pci_bus_id: Option<&'n PciBusId>,
     model: &'n str,
     memory_mib: MemoryMib,
+    reserved_mib: Option<MemoryMib>,
     kinds: &'n [Kind],
     message: Option<&'n str>,
     slices: Vec<SliceReport<'n>>,
@@ -93,8 +95,10 @@ impl<'n> GpuReport<'n> {
         Self {
             uuid: &gpu.uuid,
             index: gpu.index,
+            pci_bus_id: gpu.pci_bus_id.as_ref(),
             model: &gpu.model,
             memory_mib: gpu.memory,
+            reserved_mib: gpu.reserved,
             kinds: &gpu.kinds,
             message: gpu.message.as_deref(),
             slices: slices.map(|slice| SliceReport::new(slice, spec)).collect(),
@@ -176,6 +180,8 @@ fn wide(shown: &Shown) -> String {
         "POD",
         "CONTAINER",
         "DEVICE",
+        "GPU UUID",
+        "PCI BUS ID",
     ]);
     for node in &shown.managed {
         let Ok((spec, status)) = &node.read else { continue };
@@ -194,6 +200,8 @@ fn wide(shown: &Shown) -> String {
                     pod,
                     container,
                     device,
+                    gpu.uuid.to_string(),
+                    or_dash(gpu.pci_bus_id),
                 ]);
             };
             if gpu.slices.is_empty() {

@@ -216,6 +216,7 @@ pub fn supply(json: &str) -> Result<Supply, SnapshotError> {
         index.show_static(machine.name(), machine.static_node());
         index.show_labels(&machine.name(), Some(machine.labels()));
         index.show_shut(machine.name(), machine.is_shut());
+        index.show_user_namespaces(&machine.name(), machine.has_user_namespaces());
     }
     Ok(index.supply())
 }

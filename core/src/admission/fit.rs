@@ -1,6 +1,7 @@
 //! Whether a pod would come to its slices: who schedules it, where it may go, and what of its own would lead past them.
 
 use super::environment::{self, Variable};
+use super::root::{Exposed, Root};
 use super::unseen::{self, Unseen};
 use crate::contract::RequestDocument;
 use crate::policy::{NodeNameRule, Policy};
@@ -27,6 +28,9 @@ pub enum Unfit {
     /// It names its node.
     #[error(transparent)]
     NodeName(AskError),
+    /// Its processes could command the MPS daemon that it shares with others, and no other kind serves it.
+    #[error("{0}; {remedy}", remedy = .0.remedy())]
+    Root(Exposed),
     /// A container sets a variable by which it would see other GPUs than its own, or leave its limits.
     #[error(
         "container {container}, env[{name}]: it would lead past the pod's slice; remove it, kerf sets what the container needs"
@@ -50,19 +54,30 @@ pub struct Fit {
     pub taken_out: Vec<Variable>,
     /// What variables come from that are not seen.
     pub unseen: Vec<Unseen>,
+    /// Whether it gets a user namespace, so that its root is nobody to an MPS daemon.
+    pub user_namespace: bool,
+    /// What its root processes lead to.
+    root: Option<String>,
 }
 
 impl Fit {
+    /// The same with what becomes of the pod's root processes.
+    pub(super) fn with_root(self, root: &Root, document: &RequestDocument) -> Self {
+        Self { user_namespace: root.separates(document), root: root.warning(document), ..self }
+    }
+
     /// What the user should know of it.
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> {
         let unseen = self.unseen.iter().map(ToString::to_string);
-        self.taken_out.iter().map(ToString::to_string).chain(unseen)
+        self.taken_out.iter().map(ToString::to_string).chain(unseen).chain(self.root.clone())
     }
 }
 
 /// What `policy` makes of the parts of `pod` that would lead past the slices of `document`.
 pub fn fit(pod: &Value, document: &RequestDocument, policy: &Policy) -> Result<Fit, Unfit> {
     Ok(Fit {
+        user_namespace: false,
+        root: None,
         scheduler: scheduler(pod, policy)?,
         node: node(pod, policy.spec().node_name)?,
         taken_out: environment::leading_past(pod, document, policy.spec().environment)?,

@@ -5,6 +5,7 @@ mod environment;
 mod fit;
 mod match_condition;
 mod restored;
+mod root;
 mod unseen;
 
 pub use container::CONTAINERS;
@@ -12,11 +13,14 @@ pub use environment::Variable;
 pub use fit::{Fit, Unfit, fit};
 pub use match_condition::MatchCondition;
 pub use restored::{Restored, restored};
+pub use root::Exposed;
 pub use unseen::Unseen;
 
 use crate::contract::RequestDocument;
+use crate::kind::Kind;
 use crate::policy::{self, Choice, Denied, Namespace, Policies, Policy, Supply, Undecided};
 use crate::request::{self, AskError, KnownModels, NodeSelection, PodAsk, PodView, Reading, Want};
+use root::Root;
 use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -107,7 +111,9 @@ pub fn decide<'p, 'n>(
     let policy = policy.ok_or_else(|| Refusal::NoPolicy(namespace.name.to_owned()))?;
     let unknown = request::resolve_models(&view, &mut ask.gpus, || KnownModels::of(supply, policies))?;
     let selected = supply.selected(&nodes(&view, policy)?);
-    let choose = |ask: &PodAsk| -> Result<Choice, Denied> {
+    let rule = policy.spec().mps.root_containers;
+    let root = Root::of(&restored.pod, rule, selected.without_user_namespaces());
+    let choose_by = |policy: &Policy, ask: &PodAsk| -> Result<Choice, Denied> {
         let mut choice = policy::choose(policy, &selected, ask)?;
         choice.document.asked = Some(request::asked_limits(&view));
         choice.document.nodes.clone_from(&policy.spec().node_selector);
@@ -115,6 +121,10 @@ pub fn decide<'p, 'n>(
             chosen.selects_nodes = matches!(selected, Cow::Owned(_));
         }
         Ok(choice)
+    };
+    let choose = |ask: &PodAsk| -> Result<Choice, Refusal> {
+        let without_mps = || choose_by(&policy.without(Kind::Mps), ask);
+        Ok(root.settle(rule, choose_by(policy, ask)?, without_mps).map_err(Unfit::Root)?)
     };
     let mut choice = choose(&ask)?;
     if restored.former.as_ref().is_some_and(|former| former.asks_as(&choice.document)) {
@@ -129,7 +139,7 @@ pub fn decide<'p, 'n>(
         choice = choose(&ask)?;
     }
     let Choice { document, warnings } = choice;
-    let fit = fit(&restored.pod, &document, policy)?;
+    let fit = fit(&restored.pod, &document, policy)?.with_root(&root, &document);
     let again = restored.former.as_ref().is_some_and(|former| former.decides_as(&document));
     if again {
         // It says how the choice came about, which nobody can tell any more.

@@ -46,18 +46,23 @@ pub enum IllegalLayout {
     /// The rule forbids the kind.
     #[error("layout has {0}, and kinds does not allow {kind}; add {kind} to kinds", kind = .0.kind())]
     NotAllowed(ResourceName),
-    /// Time slices by size on a GPU that is shared in equal parts.
-    #[error("layout has {0} beside timeSlicing.replicas; lay out {replica}, or take replicas out", replica = ResourceName::Replica)]
-    BesideReplicas(ResourceName),
+    /// Shares by size on a GPU that is shared in equal parts.
+    #[error("layout has {0} beside {field}.replicas; lay out {1}, or take replicas out", field = field(*.0))]
+    BesideReplicas(ResourceName, ResourceName),
     /// Equal parts of which policy does not say how many there are.
-    #[error("layout has {replica}, and timeSlicing.replicas is not set; set it", replica = ResourceName::Replica)]
-    NoReplicas,
+    #[error("layout has {0}, and {field}.replicas is not set; set it", field = field(*.0))]
+    NoReplicas(ResourceName),
     /// More equal parts than there are.
-    #[error("layout has {0} times {replica}, and timeSlicing.replicas is {1}; write at most {1}", replica = ResourceName::Replica)]
-    TooManyReplicas(u32, u32),
+    #[error("layout has {0} times {2}, and {field}.replicas is {1}; write at most {1}", field = field(*.2))]
+    TooManyReplicas(u32, u32, ResourceName),
     /// Two sizes where policy wants one.
     #[error("layout has {0} and {1}, and mps.strict wants shares of one size; lay out one size")]
     TwoSizes(ResourceName, ResourceName),
+}
+
+/// The field of a rule that is about shares of this name.
+fn field(resource: ResourceName) -> &'static str {
+    if resource.kind() == Kind::Mps { "mps" } else { "timeSlicing" }
 }
 
 impl Layout {
@@ -81,19 +86,19 @@ impl Layout {
     /// Why a GPU of this rule cannot have it, whatever the GPU is.
     pub(super) fn check(&self, rule: &GpuRule) -> Result<(), IllegalLayout> {
         for LaidOut { resource, count } in self.iter() {
-            let replicas = rule.time_slicing.replicas;
-            match (resource, replicas) {
-                _ if !rule.kinds.contains(&resource.kind()) => {
-                    return Err(IllegalLayout::NotAllowed(resource));
+            if !rule.kinds.contains(&resource.kind()) {
+                return Err(IllegalLayout::NotAllowed(resource));
+            }
+            let Some(replica) = ResourceName::replica(resource.kind()) else { continue };
+            match rule.replicas(resource.kind()) {
+                Some(_) if resource != replica => {
+                    return Err(IllegalLayout::BesideReplicas(resource, replica));
                 }
-                (ResourceName::TimeSlicing(_), Some(_)) => {
-                    return Err(IllegalLayout::BesideReplicas(resource));
+                None if resource == replica => return Err(IllegalLayout::NoReplicas(replica)),
+                Some(most) if count > most => {
+                    return Err(IllegalLayout::TooManyReplicas(count, most, replica));
                 }
-                (ResourceName::Replica, None) => return Err(IllegalLayout::NoReplicas),
-                (ResourceName::Replica, Some(most)) if count > most => {
-                    return Err(IllegalLayout::TooManyReplicas(count, most));
-                }
-                _ => {}
+                Some(_) | None => {}
             }
         }
         match self.0.as_slice() {

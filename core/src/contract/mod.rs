@@ -30,7 +30,9 @@ pub use node_policy::{
     ComputeLimit, GpuRule, GpuSelector, ModeChange, MpsMemory, MpsRule, NodePolicy, OverUse, SliceLength,
     TimeSlicingRule, WarmSlices,
 };
-pub use request::{AskedLimits, ContainerRequest, REQUEST_VERSION, RequestDocument, UnreadableRequest};
+pub use request::{
+    AskedLimits, ContainerRequest, REQUEST_VERSION, RequestDocument, RootProcesses, UnreadableRequest,
+};
 pub use spec::{GpuNodeSpec, Reservation, Shape, WantedSlice};
 pub use status::{
     Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Holder, SliceState, SliceStatus, Summary,

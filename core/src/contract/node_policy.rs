@@ -3,11 +3,12 @@
 //!
 //! A field that is not known is refused: a setting that is silently ignored is one that an admin believes in.
 
-use super::Layout;
+use super::{Layout, Shape};
 use crate::kind::Kind;
-use crate::names::GpuUuid;
+use crate::names::{GpuUuid, PciBusId};
+use crate::plugin_layout::MOST_MPS_REPLICAS;
 use crate::resource::ResourceName;
-use crate::units::MemoryMib;
+use crate::units::{ComputePercent, MemoryMib, SizeGb};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The policy of one node. Its default allows every kind on every GPU and changes no GPU's mode.
@@ -37,8 +38,8 @@ impl NodePolicy {
 
     /// The rule for a GPU. Where it has a layout, only the layout's kind is allowed.
     #[must_use]
-    pub fn rule(&self, index: u32, uuid: &GpuUuid, model: &str) -> GpuRule {
-        let found = self.gpus.iter().find(|rule| rule.select.names(index, uuid, model));
+    pub fn rule(&self, index: u32, uuid: &GpuUuid, pci: Option<&PciBusId>, model: &str) -> GpuRule {
+        let found = self.gpus.iter().find(|rule| rule.select.names(index, uuid, pci, model));
         let mut rule = found.cloned().unwrap_or_default();
         if let Some(kind) = rule.layout.kind() {
             rule.kinds.retain(|allowed| *allowed == kind);
@@ -75,6 +76,32 @@ pub struct GpuRule {
     pub layout: Layout,
 }
 
+impl GpuRule {
+    /// In how many equal shares of this kind the GPU is shared out, where policy fixes their number.
+    #[must_use]
+    pub fn replicas(&self, kind: Kind) -> Option<u32> {
+        match kind {
+            Kind::Mig | Kind::Whole => None,
+            Kind::Mps => self.mps.replicas.map(u32::from),
+            Kind::TimeSlicing => self.time_slicing.replicas.filter(|replicas| *replicas > 0),
+        }
+    }
+
+    /// One of the equal shares of this kind of a GPU with so much memory. Its size is in whole GB, rounded down; its part of the
+    /// compute is not.
+    #[must_use]
+    pub fn replica(&self, kind: Kind, memory: MemoryMib) -> Option<Shape> {
+        let part = memory.0 / 1024 / u64::from(self.replicas(kind)?);
+        let size_gb = u32::try_from(part).ok().filter(|gb| *gb > 0).map(SizeGb)?;
+        match Shape::share(kind, size_gb)? {
+            Shape::Mps { size_gb, .. } => {
+                Some(Shape::Mps { size_gb, compute: self.mps.replicas.and_then(MpsReplicas::compute) })
+            }
+            shape => Some(shape),
+        }
+    }
+}
+
 impl Serialize for GpuRule {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Self::serialize(self, serializer)
@@ -85,6 +112,11 @@ impl<'de> Deserialize<'de> for GpuRule {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let rule = Self::deserialize(deserializer)?;
         rule.layout.check(&rule).map_err(serde::de::Error::custom)?;
+        if rule.mps.replicas.is_some() && !is_default(&rule.mps.memory_percent) {
+            return Err(serde::de::Error::custom(
+                "mps.memoryPercent is set beside mps.replicas, which divide the memory once; remove one of them",
+            ));
+        }
         Ok(rule)
     }
 }
@@ -108,18 +140,26 @@ impl Default for GpuRule {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct GpuSelector {
-    /// NVML indexes.
+    /// NVML indexes. No policy may name GPUs by them any more, for they shift when a GPU is lost or a machine boots; an extender
+    /// of an earlier version still does.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     pub indexes: Vec<u32>,
-    /// UUIDs.
+    /// UUIDs (`GPU-…`).
     pub uuids: Vec<GpuUuid>,
+    /// Addresses on the PCI bus, such as `0000:65:00.0`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pci_bus_ids: Vec<PciBusId>,
     /// Short model names, such as `H100-80GB`.
     pub models: Vec<String>,
 }
 
 impl GpuSelector {
-    fn names(&self, index: u32, uuid: &GpuUuid, model: &str) -> bool {
+    fn names(&self, index: u32, uuid: &GpuUuid, pci: Option<&PciBusId>, model: &str) -> bool {
+        let is_at = |pci: &PciBusId| self.pci_bus_ids.contains(pci);
         (self.indexes.is_empty() || self.indexes.contains(&index))
             && (self.uuids.is_empty() || self.uuids.contains(uuid))
+            && (self.pci_bus_ids.is_empty() || pci.is_some_and(is_at))
             && (self.models.is_empty() || self.models.iter().any(|m| m == model))
     }
 }
@@ -139,13 +179,14 @@ pub enum ModeChange {
 }
 
 /// How MPS shares of a GPU are fenced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct MpsRule {
     /// Shares of one size only, so that the server's own limit is each client's wall, which no client can move.
     pub strict: bool,
-    /// `EXCLUSIVE_PROCESS` while shares are served, so that a process that goes past the MPS server gets nothing.
+    /// `EXCLUSIVE_PROCESS` while shares are served, so that a process that goes past the MPS server gets nothing. Without it such
+    /// a process has all of the GPU. On by default; `false` where the mode may not be set.
     pub exclusive: bool,
     /// How much the shares may come to together.
     #[serde(skip_serializing_if = "is_default")]
@@ -153,9 +194,30 @@ pub struct MpsRule {
     /// How much of the GPU's compute each share may use.
     #[serde(skip_serializing_if = "is_default")]
     pub compute_limit: ComputeLimit,
+    /// A fixed number of equal shares, which pods get that ask for `nvidia.com/gpu`, instead of shares by size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<MpsReplicas>,
+}
+
+impl Default for MpsRule {
+    fn default() -> Self {
+        Self {
+            strict: false,
+            exclusive: true,
+            memory_percent: MpsMemory::default(),
+            compute_limit: ComputeLimit::default(),
+            replicas: None,
+        }
+    }
 }
 
 impl MpsRule {
+    /// Whether the shares of a GPU are of one size: by policy's word, or because they are equal parts.
+    #[must_use]
+    pub fn is_one_size(self) -> bool {
+        self.strict || self.replicas.is_some()
+    }
+
     /// Whether a share has its part of the compute for itself, and no more.
     #[must_use]
     pub fn limits_compute(self) -> bool {
@@ -218,6 +280,37 @@ impl TryFrom<u16> for MpsMemory {
 impl From<MpsMemory> for u16 {
     fn from(memory: MpsMemory) -> Self {
         memory.0
+    }
+}
+
+/// In how many equal MPS shares a GPU is shared out: 2 to 48, which is how many clients a daemon has at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(extend("minimum" = 2, "maximum" = MOST_MPS_REPLICAS)))]
+#[serde(try_from = "u32", into = "u32")]
+pub struct MpsReplicas(u8);
+
+impl MpsReplicas {
+    /// The part of the GPU's compute that each has, in whole percent.
+    #[must_use]
+    pub fn compute(self) -> Option<ComputePercent> {
+        ComputePercent::new(100 / self.0)
+    }
+}
+
+impl TryFrom<u32> for MpsReplicas {
+    type Error = String;
+
+    fn try_from(replicas: u32) -> Result<Self, String> {
+        let refused = || format!("mps.replicas is {replicas}; write 2 to {MOST_MPS_REPLICAS}");
+        let legal = (2..=MOST_MPS_REPLICAS).contains(&replicas);
+        u8::try_from(replicas).ok().filter(|_| legal).map(Self).ok_or_else(refused)
+    }
+}
+
+impl From<MpsReplicas> for u32 {
+    fn from(replicas: MpsReplicas) -> Self {
+        replicas.0.into()
     }
 }
 
@@ -293,13 +386,18 @@ mod tests {
     fn the_first_rule_that_names_a_gpu_holds_and_without_one_all_is_allowed() {
         let policy = read(
             r#"{"gpus": [{"select": {"indexes": [0]}, "kinds": ["mig"], "modeChange": "without-reset"},
+                         {"select": {"pciBusIds": ["00000000:1B:00.0"]}, "kinds": ["whole"]},
+                         {"select": {"uuids": ["GPU-2"]}, "kinds": ["time-slicing"]},
                          {"select": {"models": ["T4-16GB"]}, "kinds": ["mps"], "mps": {"strict": true}}]}"#,
         )
         .unwrap();
-        let uuid = GpuUuid::new("GPU-1");
-        assert_eq!(policy.rule(0, &uuid, "T4-16GB").kinds, [Kind::Mig]);
-        assert!(policy.rule(1, &uuid, "T4-16GB").mps.strict);
-        assert_eq!(policy.rule(1, &uuid, "L4-24GB"), GpuRule::default());
+        let (uuid, pci) = (GpuUuid::new("GPU-1"), "0000:1b:00.0".parse().unwrap());
+        assert_eq!(policy.rule(0, &uuid, None, "T4-16GB").kinds, [Kind::Mig]);
+        assert_eq!(policy.rule(1, &uuid, Some(&pci), "T4-16GB").kinds, [Kind::Whole]);
+        assert_eq!(policy.rule(1, &GpuUuid::new("GPU-2"), None, "T4-16GB").kinds, [Kind::TimeSlicing]);
+        let mps = policy.rule(1, &uuid, None, "T4-16GB").mps;
+        assert!(mps.strict && mps.exclusive, "exclusive mode is off only where somebody says so");
+        assert_eq!(policy.rule(1, &uuid, None, "L4-24GB"), GpuRule::default());
     }
 
     #[test]
@@ -355,11 +453,32 @@ mod tests {
             r#"{"timeSlicing": {"replicas": 2}, "layout": [{"resource": "nvidia.com/gpu-4gb.shared", "count": 1}]}"#,
             r#"{"layout": [{"resource": "nvidia.com/gpu.shared", "count": 1}]}"#,
             r#"{"timeSlicing": {"replicas": 2}, "layout": [{"resource": "nvidia.com/gpu.shared", "count": 3}]}"#,
+            r#"{"mps": {"replicas": 2}, "layout": [{"resource": "nvidia.com/gpu-4gb", "count": 1}]}"#,
+            r#"{"layout": [{"resource": "nvidia.com/gpu.mps", "count": 1}]}"#,
+            r#"{"mps": {"replicas": 2}, "layout": [{"resource": "nvidia.com/gpu.mps", "count": 3}]}"#,
             r#"{"mps": {"strict": true}, "layout": [{"resource": "nvidia.com/gpu-4gb", "count": 1}, {"resource": "nvidia.com/gpu-2gb", "count": 1}]}"#,
         ];
         let refusal = |text| serde_json::from_str::<GpuRule>(text).unwrap_err().to_string();
         let refusals: Vec<_> = texts.iter().map(|text| refusal(text)).collect();
         insta::assert_snapshot!(refusals.join("\n"));
+    }
+
+    #[test]
+    fn a_gpu_is_shared_out_in_2_to_48_equal_mps_shares() {
+        for replicas in [0, 1, 49, 300] {
+            let text = format!(r#"{{"gpus": [{{"mps": {{"replicas": {replicas}}}}}]}}"#);
+            let refusal = read(&text).unwrap_err().to_string();
+            assert!(refusal.contains(&format!("mps.replicas is {replicas}; write 2 to 48")), "{refusal}");
+        }
+        let policy = read(r#"{"gpus": [{"mps": {"replicas": 3}}]}"#).unwrap();
+        assert_eq!(serde_json::from_value::<NodePolicy>(serde_json::json!(policy)).unwrap(), policy);
+        let (rule, t4) = (&policy.gpus[0], MemoryMib(15_360));
+        assert_eq!(rule.replica(Kind::TimeSlicing, t4), None);
+        let third = Shape::Mps { size_gb: SizeGb(5), compute: ComputePercent::new(33) };
+        assert_eq!(rule.replica(Kind::Mps, t4), Some(third));
+        assert!(rule.mps.is_one_size() && !rule.mps.strict);
+        let refusal = read(r#"{"gpus": [{"mps": {"replicas": 3, "memoryPercent": 150}}]}"#).unwrap_err();
+        assert!(refusal.to_string().contains("mps.memoryPercent is set beside mps.replicas"), "{refusal}");
     }
 
     #[test]

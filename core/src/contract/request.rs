@@ -41,9 +41,31 @@ pub struct RequestDocument {
     /// them. Absent in documents of a kerf that did not note it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<BTreeMap<String, AskedLimits>>,
+    /// What follows from processes of the pod that an MPS daemon would obey. Absent for most.
+    #[serde(default, skip_serializing_if = "RootProcesses::are_harmless")]
+    pub root_processes: RootProcesses,
     /// How the names were chosen; absent in documents that were made without a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chosen: Option<Chosen>,
+}
+
+/// What follows for a pod from its processes that are root on the node, which an MPS daemon obeys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RootProcesses {
+    /// Nothing: it has none, or no MPS share.
+    #[default]
+    Harmless,
+    /// It gets no MPS share.
+    KeptOut,
+    /// It has an MPS share all the same, for the policy allows that.
+    Allowed,
+}
+
+impl RootProcesses {
+    fn are_harmless(&self) -> bool {
+        *self == Self::Harmless
+    }
 }
 
 /// Names and amounts of one container's limits.
@@ -206,8 +228,12 @@ impl RequestDocument {
     #[must_use]
     pub fn asks_as(&self, other: &Self) -> bool {
         let request = |document: &Self| {
-            let mut request =
-                Self { static_nodes: false, gpus: GpuSelection::default(), ..document.decision() };
+            let mut request = Self {
+                static_nodes: false,
+                gpus: GpuSelection::default(),
+                root_processes: RootProcesses::default(),
+                ..document.decision()
+            };
             for container in &mut request.containers {
                 container.resource = ResourceName::Whole;
             }

@@ -93,6 +93,7 @@ fn full_request() -> RequestDocument {
             selects_nodes: true,
             waits: vec![passed(full)],
         }),
+        root_processes: RootProcesses::Allowed,
         ..request
     }
 }

@@ -55,8 +55,8 @@ pub struct Reservation {
     pub container: String,
     /// The name under which the kubelet must offer the slice.
     pub resource: ResourceName,
-    /// Whether the kubelet is offered no other pod's slices of this name while it has not taken the pod's: which of them
-    /// the pod gets must be known, or they are of one GPU. Absent for most.
+    /// Whether the kubelet is offered no other pod's slices of this name while it has not taken the pod's: they are of one GPU, of
+    /// different GPUs, or of GPUs that the pod selects. Absent for most.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
     /// The epoch of the leader that promised it.

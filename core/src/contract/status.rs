@@ -2,9 +2,10 @@
 
 use super::Shape;
 use super::status_wire::StatusWire;
+use crate::accounting::beside_shares;
 use crate::kind::Kind;
 use crate::mig::MigTable;
-use crate::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
+use crate::names::{DeviceId, GpuUuid, PciBusId, PodKey, PodUid, SliceId};
 use crate::resource::ResourceName;
 use crate::units::MemoryMib;
 use serde::{Deserialize, Serialize};
@@ -69,9 +70,16 @@ pub struct GpuStatus {
     pub index: u32,
     /// The short model name.
     pub model: String,
+    /// Its address on the PCI bus; absent where the driver does not say it, and from agents of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci_bus_id: Option<PciBusId>,
     /// Total memory.
     #[serde(rename = "memoryMib")]
     pub memory: MemoryMib,
+    /// The part of the total memory that the driver reserves and no process can have (NVML's `nvmlMemory_v2_t.reserved`); absent
+    /// from agents of earlier versions.
+    #[serde(rename = "reservedMib", default, skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<MemoryMib>,
     /// The kinds of slice that can be cut now, by the GPU's mode and the node's policy: `[mig]` while MIG mode is on, else the
     /// others.
     pub kinds: Vec<Kind>,
@@ -87,6 +95,14 @@ pub struct GpuStatus {
     /// What NVML offers under MIG; empty while MIG mode is off.
     #[serde(default, skip_serializing_if = "MigTable::is_empty")]
     pub profiles: MigTable,
+}
+
+impl GpuStatus {
+    /// The memory of the GPU that no share may have.
+    #[must_use]
+    pub fn beside_shares(&self) -> MemoryMib {
+        beside_shares(self.memory, self.reserved)
+    }
 }
 
 /// One slice as the agent sees it.
@@ -186,9 +202,11 @@ impl Condition {
     pub const SPEC_REACHED: &'static str = "SpecReached";
     /// Nobody else cuts or serves the node's GPUs.
     pub const UNCONTESTED: &'static str = "Uncontested";
+    /// The kubelet's checkpoint, which has what init containers hold, can be read.
+    pub const ALLOCATIONS_KNOWN: &'static str = "AllocationsKnown";
     /// All types.
-    pub const ALL: [&'static str; 4] =
-        [Self::READY, Self::GPUS_HEALTHY, Self::SPEC_REACHED, Self::UNCONTESTED];
+    pub const ALL: [&'static str; 5] =
+        [Self::READY, Self::GPUS_HEALTHY, Self::SPEC_REACHED, Self::UNCONTESTED, Self::ALLOCATIONS_KNOWN];
 }
 
 /// Whether a condition holds.
@@ -229,6 +247,6 @@ pub struct Summary {
     pub held: u32,
     /// Slices that nobody holds or was promised.
     pub idle: u32,
-    /// Memory in no held or promised slice.
+    /// Memory in no held or promised slice, without what no share may have on GPUs that are shared.
     pub free: String,
 }

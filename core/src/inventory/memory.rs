@@ -96,6 +96,9 @@ fn usable(
         let (usable, free) = memory_slices(&gpu.profiles, instances);
         return MemoryMib(rest.0 * u64::from(usable) / u64::from(free.max(1)));
     }
+    // A GPU that can still be given as a whole is, with all that it has.
+    let is_for_shares = !slices.is_empty() || !gpu.kinds.contains(&Kind::Whole);
+    let rest = if is_for_shares { rest.saturating_sub(gpu.beside_shares()) } else { rest };
     let is_full = gpu.mps_shares.is_some_and(|most| {
         let shares = slices.iter().filter(|slice| slice.shape.kind() == Kind::Mps).count();
         shares >= most as usize && !gpu.kinds.contains(&Kind::TimeSlicing)
@@ -151,14 +154,20 @@ mod tests {
         assert_eq!(states("H100-80GB", &[], |_| ()), [0, 0, 0, 81_559, 0, 0]);
         assert_eq!(states("T4-16GB", &[], |gpu| gpu.outside = MemoryMib(512)), [0, 0, 0, 14_848, 0, 512]);
         let share = (Shape::mps(SizeGb(4)), true);
-        assert_eq!(states("T4-16GB", &[share], |_| ()), [4_096, 0, 0, 11_264, 0, 0]);
+        // The driver's memory and the MPS server's can be in no share.
+        assert_eq!(states("T4-16GB", &[share], |_| ()), [4_096, 0, 0, 10_368, 896, 0]);
+        let known = |gpu: &mut GpuStatus| (gpu.kinds, gpu.reserved) = (vec![Kind::Mps], Some(MemoryMib(444)));
+        assert_eq!(states("T4-16GB", &[], known), [0, 0, 0, 14_660, 700, 0]);
     }
 
     #[test]
     fn what_is_left_of_a_gpu_that_offers_nothing_is_unusable() {
         assert_eq!(states("T4-16GB", &[], |gpu| gpu.kinds.clear()), [0, 0, 0, 0, 15_360, 0]);
-        let full = [(Shape::mps(SizeGb(4)), true), (Shape::mps(SizeGb(11)), false)];
-        assert_eq!(states("T4-16GB", &full, |gpu| gpu.kinds = vec![Kind::Mps]), [4_096, 0, 11_264, 0, 0, 0]);
+        let full = [(Shape::mps(SizeGb(4)), true), (Shape::mps(SizeGb(10)), false)];
+        assert_eq!(
+            states("T4-16GB", &full, |gpu| gpu.kinds = vec![Kind::Mps]),
+            [4_096, 0, 10_240, 0, 1_024, 0]
+        );
         let most = |gpu: &mut GpuStatus| (gpu.kinds, gpu.mps_shares) = (vec![Kind::Mps], Some(1));
         assert_eq!(states("T4-16GB", &full[..1], most), [4_096, 0, 0, 0, 11_264, 0]);
     }

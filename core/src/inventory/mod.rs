@@ -14,7 +14,7 @@ use crate::kind::Kind;
 use crate::mig::{Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
 use crate::packing::{Fleet, FleetGpu, laid_out};
-use crate::units::{MemoryMib, SizeGb};
+use crate::units::MemoryMib;
 
 /// A node's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -32,6 +32,8 @@ pub struct GpuInventory {
     pub model: String,
     /// Its memory, without what is used outside kerf.
     pub memory: MemoryMib,
+    /// The part of it that no share may have.
+    pub beside: MemoryMib,
     /// Whether all of its memory is kerf's.
     pub undivided: bool,
     /// The kinds that can be cut now, by its mode and by policy.
@@ -101,13 +103,16 @@ fn gpu_inventory(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus) ->
     let held = |s: &SliceStatus| s.holder.is_some() || s.id.is_some() && s.state == SliceState::Held;
     let unknown = unknown.filter(|s| held(s) || !is_leaving(s, spec));
     slices.extend(unknown.map(|s| PlacedSlice { shape: s.shape, occupancy: Occupancy::Taken }));
-    let rule = spec.policy.rule(gpu.index, &gpu.uuid, &gpu.model);
-    let layout = || laid_out(&rule, &gpu.profiles, gpu.memory, gpu.mps_shares).unwrap_or_default();
+    let rule = spec.policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &gpu.model);
+    let layout = || {
+        laid_out(&rule, &gpu.profiles, gpu.memory, gpu.beside_shares(), gpu.mps_shares).unwrap_or_default()
+    };
     GpuInventory {
         layout: (!rule.layout.is_empty()).then(layout),
         uuid: gpu.uuid.clone(),
         model: gpu.model.clone(),
         memory: gpu.memory.saturating_sub(gpu.outside),
+        beside: gpu.beside_shares(),
         undivided: gpu.outside.is_zero(),
         mps_shares: gpu.mps_shares,
         // The agent may not have seen the newest policy yet.
@@ -148,6 +153,12 @@ pub fn is_idle(slice: &WantedSlice, status: &GpuNodeStatus) -> bool {
 }
 
 impl GpuInventory {
+    /// What its shares may come to together.
+    #[must_use]
+    pub fn for_shares(&self) -> MemoryMib {
+        self.memory.saturating_sub(self.beside)
+    }
+
     /// Shapes that may not be destroyed.
     pub fn taken(&self) -> impl Iterator<Item = Shape> + '_ {
         self.slices.iter().filter(|s| !matches!(s.occupancy, Occupancy::Idle(_))).map(|s| s.shape)
@@ -173,12 +184,10 @@ impl GpuInventory {
         idle
     }
 
-    /// The size of the GPU's replicas, where policy fixes their number.
+    /// One of the GPU's equal shares of this kind, where policy fixes their number.
     #[must_use]
-    pub fn replica(&self) -> Option<SizeGb> {
-        let replicas = u64::from(self.rule.time_slicing.replicas.filter(|n| *n > 0)?);
-        let gb = u32::try_from(self.memory.0 / 1024 / replicas).ok().filter(|gb| *gb > 0)?;
-        Some(SizeGb(gb))
+    pub fn replica(&self, kind: Kind) -> Option<Shape> {
+        self.rule.replica(kind, self.for_shares())
     }
 
     /// Idle slices.

@@ -18,7 +18,9 @@ pub fn drop_disallowed(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Option<Gpu
     }
     let is_allowed = |slice: &WantedSlice| {
         let gpu = status.gpus.iter().find(|gpu| gpu.uuid == slice.gpu);
-        gpu.is_none_or(|gpu| allows(&spec.policy.rule(gpu.index, &gpu.uuid, &gpu.model), slice.shape))
+        gpu.is_none_or(|gpu| {
+            allows(&spec.policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &gpu.model), slice.shape)
+        })
     };
     let strange = strange(spec, status);
     let goes =

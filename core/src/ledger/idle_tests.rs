@@ -86,16 +86,16 @@ fn replicas_and_compute_instances_are_kept_where_policy_makes_them() {
                      {"kinds": ["time-slicing"], "timeSlicing": {"replicas": 3}}],
             "warm": [{"resource": "nvidia.com/mig-1c.3g.40gb", "count": 2},
                      {"resource": "nvidia.com/gpu.shared", "count": 9},
-                     {"resource": "nvidia.com/gpu-5gb.shared", "count": 1}]}"#,
+                     {"resource": "nvidia.com/gpu-4gb.shared", "count": 1}]}"#,
     )
     .unwrap();
     let warm = kept(&spec(policy), &status).unwrap();
     let expected = [
         "1c.3g.40gb at 4:4, compute 0",
         "1c.3g.40gb at 4:4, compute 1",
-        "5gb time slice",
-        "5gb time slice",
-        "5gb time slice",
+        "4gb time slice",
+        "4gb time slice",
+        "4gb time slice",
     ];
     assert_eq!(shapes(&warm), expected);
     assert_eq!(kept(&warm, &status), None);

@@ -5,7 +5,7 @@ use super::{Cost, Fleet, Spread, instance, layout, share};
 use crate::contract::{ContainerRequest, RequestDocument, Shape};
 use crate::inventory::{GpuInventory, NodeInventory, Occupancy, PlacedSlice};
 use crate::names::{GpuUuid, SliceId};
-use crate::request::{GpuSelection, Role};
+use crate::request::GpuSelection;
 use crate::resource::ResourceName;
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -134,10 +134,9 @@ fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> 
         found.or_else(|refusal| empty().search(&holdings, &order).ok_or(refusal))
     })?;
     let cost = placing.cost();
-    let init = holdings.iter().filter(|holding| holding.role == Role::Init).map(|holding| holding.resource);
     // Whole GPUs are of different GPUs whichever the kubelet picks.
     let spread = spreads.keys().filter(|name| **name != ResourceName::Whole).copied();
-    let mut alone: BTreeSet<ResourceName> = init.chain(spread).collect();
+    let mut alone: BTreeSet<ResourceName> = spread.collect();
     let Placing { node, mut spots, .. } = placing;
     let deceived = |spot: &&Spot| {
         let pod = Exacting { gpus: &request.gpus, holding: &holdings[spot.holding] };
@@ -358,7 +357,10 @@ fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> O
         ResourceName::Mig(_) => instance::candidate(gpu, request, fleet),
         ResourceName::Compute(profile) => instance::part(gpu, profile, request, fleet),
         ResourceName::Whole => share::whole(gpu, request),
-        ResourceName::Mps(_) | ResourceName::TimeSlicing(_) | ResourceName::Replica => {
+        ResourceName::Mps(_)
+        | ResourceName::TimeSlicing(_)
+        | ResourceName::Replica
+        | ResourceName::MpsReplica => {
             let shape = share::shape(gpu, request)?;
             let suffices = request.memory.is_none_or(|memory| shape.size().share_memory() >= memory);
             if suffices { share::candidate(gpu, shape) } else { None }
@@ -383,5 +385,7 @@ pub(super) fn occupy(gpu: &mut GpuInventory, candidate: &Candidate) {
 mod distinct_tests;
 #[cfg(test)]
 mod exacting_tests;
+#[cfg(test)]
+mod replica_tests;
 #[cfg(test)]
 mod tests;

@@ -29,6 +29,7 @@ fn node(fleet: &Fleet, gpu: FleetGpu, model: &str) -> NodeInventory {
         uuid: gpu_uuid(0),
         model: model.to_owned(),
         memory: catalog::by_name(model).unwrap().memory,
+        beside: crate::units::MemoryMib(0),
         undivided: true,
         mps_shares: None,
         rule: crate::contract::GpuRule::default(),

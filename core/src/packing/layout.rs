@@ -13,7 +13,7 @@ use crate::kind::Kind;
 use crate::mig::{Geometry, Instance, MigTable, Profile};
 use crate::names::SliceId;
 use crate::resource::ResourceName;
-use crate::units::{MemoryMib, SizeGb};
+use crate::units::MemoryMib;
 use placement::place;
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ const COMPUTE_SLICE: i64 = 1_000;
 /// One that is there spares a cut.
 const CUT: i64 = 100;
 
-/// The slices of a rule's layout on a GPU with this much memory; `None` where the GPU cannot have them all, or there is no
+/// The slices of a rule's layout on a GPU with this much memory, of which shares may not have what is `beside` them; `None` where the GPU cannot have them all, or there is no
 /// layout.
 ///
 /// MIG profiles have one place each, the same for every GPU with this table.
@@ -35,6 +35,7 @@ pub fn laid_out(
     rule: &GpuRule,
     table: &MigTable,
     memory: MemoryMib,
+    beside: MemoryMib,
     mps_shares: Option<u32>,
 ) -> Option<Vec<Shape>> {
     let kind = rule.layout.kind()?;
@@ -49,7 +50,9 @@ pub fn laid_out(
             ResourceName::Whole => Shape::Whole { size_gb: memory.nominal() },
             ResourceName::Mps(size) => Shape::mps(size),
             ResourceName::TimeSlicing(size_gb) => Shape::TimeSlicing { size_gb },
-            ResourceName::Replica => Shape::TimeSlicing { size_gb: replica(rule, memory)? },
+            ResourceName::Replica | ResourceName::MpsReplica => {
+                rule.replica(kind, memory.saturating_sub(beside))?
+            }
         };
         // More than one for each GiB has no GPU; so a count that is a slip of the pen takes no memory.
         if u64::from(count) > rule.mps.memory_percent.of(memory).0 / 1024 {
@@ -58,7 +61,7 @@ pub fn laid_out(
         shapes.extend((0..count).map(|_| shape));
     }
     let is_whole = kind == Kind::Whole;
-    (is_whole || share::are_within(rule, kind, memory, mps_shares, &shapes)).then_some(shapes)
+    (is_whole || share::are_within(rule, kind, memory, beside, mps_shares, &shapes)).then_some(shapes)
 }
 
 fn profile(laid_out: LaidOut) -> Option<(Profile, u32)> {
@@ -66,11 +69,6 @@ fn profile(laid_out: LaidOut) -> Option<(Profile, u32)> {
         ResourceName::Mig(profile) => Some((profile, laid_out.count)),
         _ => None,
     }
-}
-
-fn replica(rule: &GpuRule, memory: MemoryMib) -> Option<SizeGb> {
-    let replicas = u64::from(rule.time_slicing.replicas.filter(|replicas| *replicas > 0)?);
-    u32::try_from(memory.0 / 1024 / replicas).ok().filter(|gb| *gb > 0).map(SizeGb)
 }
 
 /// How a GPU stands to its layout.
@@ -128,7 +126,7 @@ impl<'g> Standing<'g> {
                 let kind = shape.kind();
                 let shapes: Vec<Shape> = beside.collect();
                 shapes.iter().all(|other| other.kind() == kind)
-                    && share::are_within(&gpu.rule, kind, gpu.memory, gpu.mps_shares, &shapes)
+                    && share::are_within(&gpu.rule, kind, gpu.memory, gpu.beside, gpu.mps_shares, &shapes)
             }
         }
     }
@@ -166,6 +164,7 @@ pub(super) fn candidate(
 }
 
 fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
+    let replicas = gpu.rule.replicas(shape.kind());
     let is_meant = match (request.resource, shape) {
         (ResourceName::Mig(_), Shape::Mig { profile, part: None, .. }) => {
             serving(&gpu.table, request).any(|serving| serving == profile)
@@ -173,11 +172,10 @@ fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool 
         (ResourceName::Whole, Shape::Whole { size_gb }) => {
             is_worth_whole(request.size_gb, size_gb, request.distinct_gpus)
         }
-        (ResourceName::Replica, Shape::TimeSlicing { .. }) => gpu.rule.time_slicing.replicas.is_some(),
-        (ResourceName::TimeSlicing(size), Shape::TimeSlicing { size_gb }) => {
-            gpu.rule.time_slicing.replicas.is_none() && size == size_gb
-        }
-        (ResourceName::Mps(size), Shape::Mps { size_gb, .. }) => size == size_gb,
+        (ResourceName::Replica, Shape::TimeSlicing { .. })
+        | (ResourceName::MpsReplica, Shape::Mps { .. }) => replicas.is_some(),
+        (ResourceName::TimeSlicing(size), Shape::TimeSlicing { size_gb })
+        | (ResourceName::Mps(size), Shape::Mps { size_gb, .. }) => replicas.is_none() && size == size_gb,
         _ => false,
     };
     is_meant && suffices(gpu, shape, request)

@@ -7,6 +7,7 @@ use crate::ledger;
 use crate::mig::{Extras, GiProfileId, ProfileEntry, catalog};
 use crate::packing::{Fleet, Refusal, fit};
 use crate::testing::{node_status, promisee, request};
+use crate::units::SizeGb;
 use proptest::prelude::*;
 
 /// A row of a random table: compute slices, memory slices, starts as bits, the most, extras.
@@ -102,12 +103,12 @@ fn a_layout_has_one_place_for_each_of_its_profiles() {
 #[test]
 fn shares_are_laid_out_within_what_the_gpu_has() {
     let shares = |count: u32, percent: u32| {
-        let layout = format!(r#"[{{"resource": "nvidia.com/gpu-5gb", "count": {count}}}]"#);
+        let layout = format!(r#"[{{"resource": "nvidia.com/gpu-4gb", "count": {count}}}]"#);
         let (spec, status) =
             node("T4-16GB", &format!(r#"{{"mps": {{"memoryPercent": {percent}}}, "layout": {layout}}}"#));
         shapes(&spec, &status).len()
     };
-    assert_eq!((shares(3, 100), shares(4, 100), shares(4, 150), shares(5, 150)), (3, 0, 4, 0));
+    assert_eq!((shares(3, 100), shares(4, 100), shares(5, 150), shares(6, 150)), (3, 0, 5, 0));
     assert_eq!(shares(u32::MAX, 400), 0);
     let one = |name: &str, rule: &str| {
         let layout = format!(r#"{{{rule} "layout": [{{"resource": "{name}", "count": 1}}]}}"#);
@@ -116,7 +117,9 @@ fn shares_are_laid_out_within_what_the_gpu_has() {
     };
     assert_eq!(one("nvidia.com/gpu", ""), "whole GPU of 15 GB");
     assert_eq!(one("nvidia.com/gpu-4gb.shared", ""), "4gb time slice");
-    assert_eq!(one("nvidia.com/gpu.shared", r#""timeSlicing": {"replicas": 3},"#), "5gb time slice");
+    assert_eq!(one("nvidia.com/gpu.shared", r#""timeSlicing": {"replicas": 3},"#), "4gb time slice");
+    let share = one("nvidia.com/gpu.mps", r#""mps": {"replicas": 3},"#);
+    assert_eq!(share, "4gb MPS share with 33 % of the compute");
 }
 
 /// Reserves for a pod of this name, and tells what it was given.

@@ -18,10 +18,16 @@ const END: i64 = 16;
 
 /// The share that a request is served by on `gpu`, where the GPU has such.
 pub(super) fn shape(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Shape> {
+    let kind = request.kind();
     match request.resource {
-        ResourceName::Replica => Shape::share(Kind::TimeSlicing, gpu.replica()?),
+        ResourceName::Replica => gpu.replica(kind),
+        ResourceName::MpsReplica => gpu.replica(kind).filter(|share| {
+            let has = |least| gpu.rule.mps.limits_compute() && share.compute() >= Some(least);
+            request.compute.is_none_or(has)
+        }),
         // A GPU that is shared in equal parts is not shared in others.
-        ResourceName::TimeSlicing(size) if gpu.replica().is_none() => Shape::share(Kind::TimeSlicing, size),
+        ResourceName::TimeSlicing(_) | ResourceName::Mps(_) if gpu.rule.replicas(kind).is_some() => None,
+        ResourceName::TimeSlicing(size) => Shape::share(kind, size),
         // Where nobody is limited, nobody has compute for himself.
         ResourceName::Mps(size) if request.compute.is_none() || gpu.rule.mps.limits_compute() => {
             Some(Shape::Mps { size_gb: size, compute: request.compute })
@@ -34,15 +40,16 @@ pub(super) fn shape(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Sh
 /// them come to.
 pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
     let kind = shape.kind();
-    if gpu.taken().any(|taken| taken.kind() != kind) || shape.size().share_memory() > gpu.memory {
+    if gpu.taken().any(|taken| taken.kind() != kind) || shape.size().share_memory() > gpu.for_shares() {
         return None;
     }
-    let one_size = kind == Kind::Mps && gpu.rule.mps.strict;
+    let one_size = kind == Kind::Mps && gpu.rule.mps.is_one_size();
     if one_size && gpu.taken().any(|taken| taken.size() != shape.size()) {
         return None;
     }
     let used: MemoryMib = gpu.taken().map(|s| s.size().share_memory()).sum();
-    let room = Room::of(&gpu.rule, kind, gpu.memory, gpu.mps_shares).after(gpu.taken())?.after([shape])?;
+    let room = Room::of(&gpu.rule, kind, gpu.memory, gpu.beside, gpu.mps_shares);
+    let room = room.after(gpu.taken())?.after([shape])?;
     let rank = rank(kind, used, room.memory);
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: rank });
@@ -57,11 +64,12 @@ pub(super) fn are_within(
     rule: &GpuRule,
     kind: Kind,
     memory: MemoryMib,
+    beside: MemoryMib,
     mps_shares: Option<u32>,
     shapes: &[Shape],
 ) -> bool {
-    shapes.iter().all(|shape| shape.size().share_memory() <= memory)
-        && Room::of(rule, kind, memory, mps_shares).after(shapes.iter().copied()).is_some()
+    shapes.iter().all(|shape| shape.size().share_memory() <= memory.saturating_sub(beside))
+        && Room::of(rule, kind, memory, beside, mps_shares).after(shapes.iter().copied()).is_some()
 }
 
 /// What is left of a GPU for shares of one kind.
@@ -76,13 +84,15 @@ struct Room {
 }
 
 impl Room {
-    fn of(rule: &GpuRule, kind: Kind, of: MemoryMib, mps_shares: Option<u32>) -> Self {
+    fn of(rule: &GpuRule, kind: Kind, of: MemoryMib, beside: MemoryMib, mps_shares: Option<u32>) -> Self {
+        let most = |shares: Option<u32>| shares.map_or(usize::MAX, |most| most as usize);
+        let (memory, replicas) = (of.saturating_sub(beside), most(rule.replicas(kind)));
         if kind != Kind::Mps {
-            return Self { of, memory: of, compute: 0, shares: usize::MAX };
+            return Self { of, memory, compute: 0, shares: replicas };
         }
-        let memory = rule.mps.memory_percent.of(of);
+        let memory = rule.mps.memory_percent.of(memory);
         let compute = of.0.saturating_mul(rule.mps.memory_percent.percent());
-        Self { of, memory, compute, shares: mps_shares.map_or(usize::MAX, |most| most as usize) }
+        Self { of, memory, compute, shares: replicas.min(most(mps_shares)) }
     }
 
     /// What these leave; `None` if they are too many.
@@ -134,7 +144,7 @@ fn rank(kind: Kind, used: MemoryMib, left: MemoryMib) -> Cost {
 
 /// Idle shares that cannot be beside `new`, and as many more as must go for the others to stay within `room`.
 fn in_the_way(gpu: &GpuInventory, new: Shape, mut room: Room) -> Vec<SliceId> {
-    let one_size = gpu.rule.mps.strict && new.kind() == Kind::Mps;
+    let one_size = gpu.rule.mps.is_one_size() && new.kind() == Kind::Mps;
     let mut destroyed = Vec::new();
     for (id, shape) in gpu.idle() {
         let goes_with = shape.kind() == new.kind() && (!one_size || shape.size() == new.size());

@@ -84,8 +84,14 @@ fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool 
             (ResourceName::Mig(_), Shape::Mig { profile, part: None, .. }) => {
                 serving(&gpu.table, request).any(|serving| serving == profile)
             }
-            (ResourceName::Replica, Shape::TimeSlicing { size_gb }) => gpu.replica() == Some(size_gb),
-            (ResourceName::TimeSlicing(_), _) if gpu.replica().is_some() => false,
+            (ResourceName::Replica | ResourceName::MpsReplica, shape) => {
+                gpu.replica(request.kind()) == Some(shape)
+            }
+            (ResourceName::TimeSlicing(_) | ResourceName::Mps(_), _)
+                if gpu.rule.replicas(request.kind()).is_some() =>
+            {
+                false
+            }
             (name, shape) => shape.keeps(name),
         }
 }

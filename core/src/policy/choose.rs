@@ -15,7 +15,9 @@ pub use warning::Warning;
 pub(super) use way::{Way, needed};
 
 use super::{Asked, Policy, Room, Supply};
-use crate::contract::{Chosen, ContainerRequest, PassedOver, REQUEST_VERSION, Reason, RequestDocument};
+use crate::contract::{
+    Chosen, ContainerRequest, PassedOver, REQUEST_VERSION, Reason, RequestDocument, RootProcesses,
+};
 use crate::kind::{IsolationClass, Kind};
 use crate::request::{Claim, ContainerAsk, GpuSelection, PodAsk, Want};
 use crate::resource::ResourceName;
@@ -101,6 +103,7 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied>
         static_nodes: false,
         nodes: BTreeMap::new(),
         asked: None,
+        root_processes: RootProcesses::default(),
         chosen: Some(Chosen {
             policy: policy.name().to_owned(),
             by: String::new(),
@@ -429,6 +432,8 @@ fn less(
 
 #[cfg(test)]
 mod distinct_tests;
+#[cfg(test)]
+mod replica_tests;
 #[cfg(test)]
 mod static_tests;
 #[cfg(test)]

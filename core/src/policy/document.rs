@@ -6,8 +6,8 @@ use super::document_fault::PolicyError;
 use super::matching::listed;
 use super::signature::Signature;
 use super::{
-    Cap, DEFAULT_SIDECARS, Dialect, EnvironmentRule, NodeNameRule, PodMatch, PreemptionRule, SizeRule,
-    WaitingRule,
+    Cap, DEFAULT_SIDECARS, Dialect, EnvironmentRule, MpsPodRule, NodeNameRule, PodMatch, PreemptionRule,
+    SizeRule, WaitingRule,
 };
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
@@ -108,6 +108,9 @@ pub struct PolicySpec {
     /// What becomes of environment variables that lead past a slice.
     #[serde(default, skip_serializing_if = "is_default")]
     pub environment: EnvironmentRule,
+    /// What is asked of pods with MPS shares.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mps: MpsPodRule,
     /// The runtime class of pods that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runtime_class_name: Option<String>,
@@ -257,6 +260,17 @@ impl Policy {
     #[must_use]
     pub fn kinds(&self, class: IsolationClass) -> Option<&[Kind]> {
         self.spec.isolation.get(&class).map(Vec::as_slice)
+    }
+
+    /// The same policy without a kind; a class that no other kind serves is forbidden.
+    #[must_use]
+    pub(crate) fn without(&self, kind: Kind) -> Self {
+        let mut policy = self.clone();
+        policy.spec.isolation.retain(|_, kinds| {
+            kinds.retain(|served| *served != kind);
+            !kinds.is_empty()
+        });
+        policy
     }
 
     /// The tolerations that admitted pods get.

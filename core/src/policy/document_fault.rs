@@ -3,6 +3,7 @@
 use super::LabelOperator;
 use super::document_field::Field;
 use crate::kind::{IsolationClass, Kind};
+use crate::names::GpuUuid;
 use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use thiserror::Error;
@@ -180,6 +181,17 @@ pub enum PolicyFault {
         /// The nearest that shares have.
         nearest: SizeGb,
     },
+    /// A GPU is named by its number, which another GPU may have after a boot or a loss.
+    #[error(
+        "NVML's indexes shift when a GPU is lost or the machine boots, so no policy may name GPUs by them; write select.uuids \
+         (GPU-...) or select.pciBusIds (0000:65:00.0), which `kerf nodes -o wide` and `kerf gpu list` print"
+    )]
+    Indexes,
+    /// A text that is no GPU's UUID.
+    #[error(
+        "{0} is no GPU's UUID; write one that begins with GPU-, as `kerf nodes -o wide` and `kerf gpu list` print it"
+    )]
+    NoUuid(GpuUuid),
     /// A rule behind one that names every GPU.
     #[error("spec.gpus[{0}] names every GPU, so this rule is never used; move it before that one")]
     RuleNeverUsed(usize),

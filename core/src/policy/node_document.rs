@@ -154,13 +154,13 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
         return errors;
     }
     errors.extend(twice(&field.key("kinds"), &rule.kinds));
-    errors.extend(twice(&field.key("select").key("indexes"), &rule.select.indexes));
-    errors.extend(twice(&field.key("select").key("models"), &rule.select.models));
+    errors.extend(of_select(&field.key("select"), &rule.select));
     let (mps, slicing) = (field.key("mps"), field.key("timeSlicing"));
     for (is_set, kind, field) in [
         (rule.compute_instances, Kind::Mig, field.key("computeInstances")),
         (rule.mps.strict, Kind::Mps, mps.key("strict")),
-        (rule.mps.exclusive, Kind::Mps, mps.key("exclusive")),
+        (!rule.mps.exclusive, Kind::Mps, mps.key("exclusive")),
+        (rule.mps.replicas.is_some(), Kind::Mps, mps.key("replicas")),
         (!rule.mps.limits_compute(), Kind::Mps, mps.key("computeLimit")),
         (rule.time_slicing.replicas.is_some(), Kind::TimeSlicing, slicing.key("replicas")),
         (rule.time_slicing.length != SliceLength::Default, Kind::TimeSlicing, slicing.key("length")),
@@ -176,6 +176,22 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
     for (index, slices) in rule.layout.iter().enumerate() {
         errors.extend(no_share(slices.resource, || field.key("layout").at(index).key("resource")));
     }
+    errors
+}
+
+fn of_select(field: &Field, select: &GpuSelector) -> Vec<PolicyError> {
+    let mut errors = Vec::new();
+    if !select.indexes.is_empty() {
+        errors.push(PolicyFault::Indexes.of(field.key("indexes")));
+    }
+    for (number, uuid) in select.uuids.iter().enumerate() {
+        if !uuid.as_str().starts_with("GPU-") {
+            errors.push(PolicyFault::NoUuid(uuid.clone()).of(field.key("uuids").at(number)));
+        }
+    }
+    errors.extend(twice(&field.key("uuids"), &select.uuids));
+    errors.extend(twice(&field.key("pciBusIds"), &select.pci_bus_ids));
+    errors.extend(twice(&field.key("models"), &select.models));
     errors
 }
 

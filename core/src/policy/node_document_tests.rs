@@ -13,7 +13,7 @@ fn document(spec: Value) -> NodePolicyDocument {
 fn the_rules_are_what_the_document_says() {
     let document = document(json!({
         "match": {"names": ["gpu-a-*"], "labels": {"pool": "a"}},
-        "gpus": [{"select": {"indexes": [0]}, "kinds": ["mig"]}, {"kinds": ["mps"], "mps": {"strict": true}}],
+        "gpus": [{"select": {"pciBusIds": ["00000000:1B:00.0"]}, "kinds": ["mig"]}, {"kinds": ["mps"], "mps": {"strict": true}}],
         "warm": [{"resource": "nvidia.com/mig-1g.10gb", "count": 2}],
         "overUse": "evict",
         "removeRejectedPods": true,
@@ -42,12 +42,14 @@ fn every_mistake_names_its_field() {
     let cases = [
         json!({"match": {"names": ["gpu-*-a"], "labels": {"a b": "c"}}}),
         json!({"gpus": [{"kinds": []}]}),
-        json!({"gpus": [{"kinds": ["mig", "mig"], "mps": {"strict": true, "exclusive": true, "computeLimit": "none"}}]}),
+        json!({"gpus": [{"kinds": ["mig", "mig"], "mps": {"strict": true, "exclusive": false, "computeLimit": "none"}}]}),
         json!({"gpus": [{"kinds": ["mps"], "computeInstances": true,
                          "timeSlicing": {"length": "long", "memoryLimits": true, "replicas": 4}}]}),
         json!({"gpus": [{"timeSlicing": {"replicas": 1}}]}),
         json!({"gpus": [{"select": {"indexes": [1, 1], "models": ["T4-16GB", "T4-16GB"]}}]}),
-        json!({"gpus": [{"kinds": ["mig"]}, {"select": {"indexes": [0]}}]}),
+        json!({"gpus": [{"select": {"uuids": ["0", "GPU-1", "GPU-1"],
+                                    "pciBusIds": ["0000:1b:00.0", "00000000:1B:00.0"]}}]}),
+        json!({"gpus": [{"kinds": ["mig"]}, {"select": {"uuids": ["GPU-1"]}}]}),
         json!({"gpus": [{"kinds": ["mps"]}], "warm": [{"resource": "nvidia.com/mig-1g.10gb", "count": 0},
                                                       {"resource": "nvidia.com/mig-1g.10gb", "count": 1}]}),
         json!({"gpus": [{"kinds": ["mps"], "layout": [{"resource": "nvidia.com/gpu-10gb", "count": 1},

@@ -98,6 +98,31 @@ pub enum EnvironmentRule {
     Remove,
 }
 
+/// What is asked of pods with MPS shares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct MpsPodRule {
+    /// What becomes of a pod whose processes could command the MPS daemon, for they may be root on the node.
+    pub root_containers: RootContainers,
+}
+
+/// What becomes of a pod that would get an MPS share and has neither `hostUsers: false` nor, in every container, a user other than
+/// root, `allowPrivilegeEscalation: false` and no added capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum RootContainers {
+    /// It gets `hostUsers: false`, unless something forbids that: then it is served by the other kinds of its class, and refused if
+    /// there are none.
+    #[default]
+    Isolate,
+    /// It is refused.
+    Refuse,
+    /// It gets the share as it is, with a warning and an Event: it can end its neighbours' work and lift its own limits.
+    Allow,
+}
+
 /// What is done with a pod whose kind of slice stays full.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -4,7 +4,7 @@ use super::{NodePolicyDocument, PolicyDocument};
 use crate::keys;
 use crate::kind::{IsolationClass, Kind};
 use crate::mig::Profile;
-use crate::names::GpuUuid;
+use crate::names::{GpuUuid, PciBusId};
 use crate::resource::ResourceName;
 use crate::units::SizeGb;
 use schemars::generate::SchemaSettings;
@@ -85,7 +85,11 @@ scalar!(ResourceName, "ResourceName", {
     "description": "A resource name that admitted pods carry, as in nvidia.com/mig-1g.10gb."
 });
 scalar!(GpuUuid, "GpuUuid", {
-    "type": "string", "description": "A GPU's UUID as NVML gives it (GPU-…)."
+    "type": "string", "pattern": "^GPU-", "description": "A GPU's UUID as NVML gives it (GPU-…)."
+});
+scalar!(PciBusId, "PciBusId", {
+    "type": "string", "pattern": r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]$",
+    "description": "A GPU's address on the PCI bus, as the kernel (0000:65:00.0) or NVML writes it (00000000:65:00.0)."
 });
 scalar!(Kind, "Kind", {
     "enum": Kind::ALL.map(Kind::as_str),

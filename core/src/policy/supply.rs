@@ -15,12 +15,13 @@ pub use index::SupplyIndex;
 pub use pending::Room;
 pub use several::Several;
 
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, Held};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, Held, Shape};
 use crate::kind::Kind;
 use crate::mig::Profile;
 use crate::names::NodeName;
 use crate::request::GpuSelection;
 use crate::resource::{ResourceName, share_size};
+use crate::static_node::StaticNode;
 use crate::units::{ComputePercent, LARGEST_SIZE, MemoryMib, SizeGb};
 use fixed::StaticNodes;
 use gpu::GpuSupply;
@@ -41,6 +42,8 @@ pub struct Supply {
     statics: Arc<StaticNodes>,
     /// Those of them that take no new pods.
     shut: Arc<BTreeSet<NodeName>>,
+    /// The nodes of which it is known that they have no user namespaces.
+    without_users: Arc<BTreeSet<NodeName>>,
     /// The labels of all nodes with GPUs, as far as they are known.
     labels: Arc<BTreeMap<NodeName, Labels>>,
     /// What pods hold of them.
@@ -130,6 +133,25 @@ impl Supply {
         self.admitted(gpus).iter().any(|(gpu, _)| has(gpu))
     }
 
+    /// Whether some GPU is shared out by `kind` in equal parts, with so much compute for each.
+    #[must_use]
+    pub fn has_replica(&self, kind: Kind, compute: Option<ComputePercent>, gpus: &GpuSelection) -> bool {
+        let Some(name) = ResourceName::replica(kind) else { return false };
+        self.admitted(gpus).iter().any(|(gpu, _)| gpu.ever_for(name, compute) > 0)
+    }
+
+    /// A node that serves MPS shares and cannot run pods in user namespaces, if there is one. A node of which that is not known is
+    /// taken for one that can.
+    #[must_use]
+    pub fn without_user_namespaces(&self) -> Option<&NodeName> {
+        let has_mps = |gpu: &GpuSupply| gpu.ever.iter().any(|(name, _)| name.kind() == Kind::Mps);
+        let managed = self.gpus.nodes.iter().filter(|(_, gpus)| gpus.iter().any(|(_, gpu)| has_mps(gpu)));
+        let offers = |node: &StaticNode| node.offers.iter().any(|offer| offer.kind == Kind::Mps);
+        let fixed = self.statics.iter().filter(|(_, node)| offers(node));
+        let mut serving = managed.map(|(name, _)| &**name).chain(fixed.map(|(name, _)| name));
+        serving.find(|name| self.without_users.contains(*name))
+    }
+
     /// The models of the cluster's GPUs, as far as they are known. One may come several times.
     pub fn models(&self) -> impl Iterator<Item = &str> {
         let managed = self.gpus.alike.iter().map(|(gpu, _)| gpu.model.as_str());
@@ -152,7 +174,7 @@ impl Supply {
         let serving = admitted.iter().filter(|(gpu, _)| gpu.serves(name));
         let managed = serving.filter_map(|(gpu, _)| match name {
             ResourceName::Whole => Some(gpu.size),
-            ResourceName::Replica => gpu.replica,
+            ResourceName::Replica | ResourceName::MpsReplica => gpu.replica(name.kind()).map(Shape::size),
             _ => None,
         });
         let fixed = match name {

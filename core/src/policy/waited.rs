@@ -5,7 +5,8 @@
 
 use super::choose::{Way, needed};
 use super::{Asked, Policy, Room, Supply, choose};
-use crate::contract::{ContainerRequest, RequestDocument};
+use crate::contract::{ContainerRequest, RequestDocument, RootProcesses};
+use crate::kind::Kind;
 use crate::request::{Claim, ContainerAsk, PodAsk, Want};
 use crate::resource::ResourceName;
 use crate::static_node::PluginName;
@@ -37,6 +38,8 @@ pub fn alternative(policy: &Policy, supply: &Supply, document: &RequestDocument)
     if document.chosen.as_ref().is_some_and(|chosen| chosen.selects_nodes) {
         return None;
     }
+    let without_mps = (document.root_processes == RootProcesses::KeptOut).then(|| policy.without(Kind::Mps));
+    let policy = without_mps.as_ref().unwrap_or(policy);
     let full = short(supply, document, |room| room.room);
     let as_written = |request: &ContainerRequest| is_named(document, request);
     let by_size = |request: &ContainerRequest| is_named(document, request) && request.size_gb == SizeGb::ANY;
@@ -114,6 +117,7 @@ fn by_name(request: &ContainerRequest) -> Want {
         ResourceName::Compute(profile) => Want::Compute(profile),
         ResourceName::Whole | ResourceName::Plugin(PluginName::Gpu, _) => Want::Whole,
         ResourceName::Replica | ResourceName::Plugin(PluginName::Shared, _) => Want::Replica,
+        ResourceName::MpsReplica => Want::MpsReplica,
         ResourceName::Plugin(PluginName::Mig(_) | PluginName::MigShared(_), _) => Want::Size(request.size_gb),
         ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Want::Share(request.kind(), size),
     }

@@ -62,6 +62,8 @@ pub enum Want {
     Whole,
     /// One of a GPU's equal time slices.
     Replica,
+    /// One of a GPU's equal MPS shares.
+    MpsReplica,
 }
 
 impl ContainerAsk {
@@ -93,16 +95,18 @@ impl ContainerAsk {
 }
 
 impl PodAsk {
-    /// The class that the names themselves speak of, where the pod asks by no size: a whole GPU is nobody else's, and one
-    /// of a GPU's time slices is fenced by nothing.
+    /// The class that the names themselves speak of, where the pod asks by no size: a whole GPU is nobody else's, an
+    /// MPS share has its memory, and one of a GPU's time slices is fenced by nothing.
     #[must_use]
     pub fn implied_class(&self) -> Option<IsolationClass> {
-        let mut wants = self.containers.iter().map(|container| container.want);
-        if !wants.clone().all(|want| matches!(want, Want::Whole | Want::Replica)) {
-            return None;
-        }
-        let replica = wants.any(|want| want == Want::Replica);
-        Some(if replica { IsolationClass::None } else { IsolationClass::Hardware })
+        let class = |container: &ContainerAsk| match container.want {
+            Want::Whole => Some(IsolationClass::Hardware),
+            Want::MpsReplica => Some(IsolationClass::Memory),
+            Want::Replica => Some(IsolationClass::None),
+            Want::Size(_) | Want::Profile(_) | Want::Compute(_) | Want::Share(..) => None,
+        };
+        let weakest = |weakest: Option<IsolationClass>, container| Some(weakest?.min(class(container)?));
+        self.containers.iter().fold(Some(IsolationClass::Hardware), weakest)
     }
 }
 

@@ -114,6 +114,9 @@ fn want(container: &str, limit: &str) -> Result<Option<Want>, AskError> {
             Some(Want::Share(name.kind(), size))
         }
         // Everybody's names: who means kerf's GPUs by them is for a policy to say.
-        Ok(ResourceName::Whole | ResourceName::Replica | ResourceName::Plugin(..)) | Err(_) => None,
+        Ok(
+            ResourceName::Whole | ResourceName::Replica | ResourceName::MpsReplica | ResourceName::Plugin(..),
+        )
+        | Err(_) => None,
     })
 }

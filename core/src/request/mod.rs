@@ -21,7 +21,7 @@ pub use errors::{AskError, Field, LimitRemedy};
 pub use limits::{asked_limits, asks_by};
 pub use models::{KnownModels, UnknownModel, resolve_models};
 pub use node_selection::{AffinityView, NodeLabel, NodeSelection};
-pub use phases::{Beyond, Claim, Role, beyond, held};
+pub use phases::{Claim, Role, devices, held};
 pub use read::read;
 pub use selection::GpuSelection;
 pub use selectors::models_named;

@@ -73,34 +73,21 @@ fn left_over<Name: Ord + Copy>(claims: &[Claim<Name>], name: Name) -> Option<(us
     most.map(|(index, most)| (index, most.saturating_sub(staying)))
 }
 
-/// Devices of one name that only an ordinary init container of a pod holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beyond {
-    /// The init container.
-    pub container: String,
-    /// How many.
-    pub count: usize,
-}
-
-/// What a pod asks of kerf's names by its limits, and of that what the kubelet's account of holders leaves out: devices
-/// that only ordinary init containers hold. Empty if it asks for nothing.
+/// What a pod asks of kerf's names by its limits: how many devices of each its containers hold together until it ends. Empty if
+/// it asks for nothing.
 #[must_use]
-pub fn beyond(pod: &SpecView) -> BTreeMap<ResourceName, Option<Beyond>> {
+pub fn devices(pod: &SpecView) -> BTreeMap<ResourceName, usize> {
     let limits = pod.in_order().flat_map(|(container, role)| {
         let names = container.resources.limits.iter();
         names.filter_map(move |(name, count)| {
-            let claim = Claim { role, resource: name.parse().ok()?, count: count.parse().ok()? };
-            Some((&container.name, claim))
+            Some(Claim { role, resource: name.parse().ok()?, count: count.parse().ok()? })
         })
     });
-    let (containers, claims): (Vec<&String>, Vec<Claim>) = limits.unzip();
-    let mut all: BTreeMap<ResourceName, Option<Beyond>> = BTreeMap::new();
-    for ((container, claim), count) in containers.into_iter().zip(&claims).zip(held(&claims)) {
-        let beyond = all.entry(claim.resource).or_default();
-        if claim.role == Role::Init && count > 0 {
-            let count = usize::try_from(count).unwrap_or(usize::MAX);
-            *beyond = Some(Beyond { container: container.clone(), count });
-        }
+    let claims: Vec<Claim> = limits.collect();
+    let mut all: BTreeMap<ResourceName, usize> = BTreeMap::new();
+    for (claim, count) in claims.iter().zip(held(&claims)) {
+        let sum = all.entry(claim.resource).or_default();
+        *sum = sum.saturating_add(usize::try_from(count).unwrap_or(usize::MAX));
     }
     all
 }
@@ -133,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_init_containers_hold_is_read_from_the_limits() {
+    fn how_many_devices_a_pod_holds_is_read_from_the_limits() {
         let container = |name: &str, limits| json!({"name": name, "resources": {"limits": limits}});
         let mut proxy = container("proxy", json!({"nvidia.com/gpu-4gb": "1"}));
         proxy["restartPolicy"] = json!("Always");
@@ -142,16 +129,9 @@ mod tests {
         let main = container("main", json!({"nvidia.com/mig-1g.10gb": "1", "nvidia.com/gpu-5gb": "1"}));
         let spec = json!({"initContainers": [proxy, load], "containers": [main]});
         let spec: SpecView = serde_json::from_value(spec).unwrap();
-        let beyond = beyond(&spec)
-            .into_iter()
-            .map(|(name, beyond)| (name.to_string(), beyond.map(|beyond| (beyond.container, beyond.count))));
-        let load = |count| Some(("load".to_owned(), count));
-        let expected = [
-            ("nvidia.com/mig-1g.10gb".to_owned(), load(2)),
-            ("nvidia.com/gpu-4gb".to_owned(), load(1)),
-            ("nvidia.com/gpu-5gb".to_owned(), None),
-        ];
-        assert_eq!(beyond.collect::<Vec<_>>(), expected);
+        let counts = devices(&spec).into_iter().map(|(name, count)| (name.to_string(), count));
+        let expected = [("nvidia.com/mig-1g.10gb", 3), ("nvidia.com/gpu-4gb", 2), ("nvidia.com/gpu-5gb", 1)];
+        assert_eq!(counts.collect::<Vec<_>>(), expected.map(|(name, count)| (name.to_owned(), count)));
     }
 
     /// The kubelet's device manager on one name: how many devices each container holds, and how many all together.

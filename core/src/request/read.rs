@@ -85,9 +85,10 @@ fn ask(
     ask.memory = memory.filter(|_| notes.strict);
     let Some((key, percent)) = notes.compute_of(&container.name) else { return Ok(Some(ask)) };
     match ask.want {
-        Want::Size(_) | Want::Share(..) | Want::Replica => ask.compute = Some(percent),
-        // It has all of its GPU.
-        Want::Whole => {}
+        // A whole GPU has all of it, and what else may be given for one has a part.
+        Want::Size(_) | Want::Share(..) | Want::Whole | Want::Replica | Want::MpsReplica => {
+            ask.compute = Some(percent);
+        }
         // The profile says what compute it has; a share for all containers is not about it.
         Want::Profile(_) | Want::Compute(_) if key == keys::COMPUTE => {}
         Want::Profile(_) | Want::Compute(_) => {

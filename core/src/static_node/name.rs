@@ -49,7 +49,7 @@ impl ResourceName {
             Self::Replica => Some(PluginName::Shared),
             Self::Mig(profile) => Some(PluginName::Mig(profile)),
             Self::Plugin(name, _) => Some(name),
-            Self::Compute(_) | Self::Mps(_) | Self::TimeSlicing(_) => None,
+            Self::Compute(_) | Self::Mps(_) | Self::MpsReplica | Self::TimeSlicing(_) => None,
         }
     }
 }

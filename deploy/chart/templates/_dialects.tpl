@@ -29,7 +29,7 @@ them over from no other. A policy that denies takes none. */}}
 {{- $kai := list "gpu-fraction" "gpu-memory" "gpu-fraction-num-devices" }}
 {{- $words := dict
   "mig" (dict "prefixes" (list "nvidia.com/mig-"))
-  "nvidia" (dict "resources" (list "nvidia.com/gpu" "nvidia.com/gpu.shared"))
+  "nvidia" (dict "resources" (list "nvidia.com/gpu" "nvidia.com/gpu.shared" "nvidia.com/gpu.mps"))
   "hami" (dict "resources" (list "nvidia.com/gpu" "nvidia.com/gpumem" "nvidia.com/gpumem-percentage" "nvidia.com/gpucores"))
   "gpushare" (dict "resources" (list "aliyun.com/gpu-mem" "aliyun.com/gpu-count"))
   "kai" (dict "annotations" $kai)

@@ -114,12 +114,12 @@ impl Fractions {
         let (size, left) = (machine.size, machine.left());
         let mut node = Node::new(size.cpu, size.memory, model, gpus.len()).with_left(left.cpu, left.memory);
         for (index, gpu) in gpus.iter().enumerate() {
-            for request in gpu.taken().map(|shape| taken(shape, gpu.memory)) {
+            for request in gpu.taken().map(|shape| taken(shape, gpu.for_shares())) {
                 // More than fits was promised by nobody; the ranking then is as good as it can be.
                 let _ = node.take(&request, GpuSet::from_iter([index]));
             }
         }
-        Some((node, first.memory))
+        Some((node, first.for_shares()))
     }
 }
 

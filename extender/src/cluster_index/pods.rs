@@ -7,6 +7,7 @@ use super::statics::Shower;
 use super::{ClusterIndex, Why};
 use crate::pod::{Counted, KnownPod};
 use hashbrown::HashSet;
+use kerf_core::contract::{RequestDocument, RootProcesses};
 use kerf_core::names::{NodeName, PodKey, PodUid};
 use std::time::Instant;
 
@@ -66,6 +67,14 @@ impl ClusterIndex {
     #[must_use]
     pub fn counted(&self, uid: &PodUid) -> Counted {
         self.pods.get(uid).map(|pod| pod.counted).unwrap_or_default()
+    }
+
+    /// Whether an MPS daemon obeys the pod's processes, which its policy allows.
+    #[must_use]
+    pub fn may_command_mps(&self, uid: &PodUid) -> bool {
+        let text = self.pods.get(uid).and_then(|pod| pod.request.as_deref());
+        let document = text.and_then(|text| RequestDocument::parse(text).ok());
+        document.is_some_and(|document| document.root_processes == RootProcesses::Allowed)
     }
 
     /// The API server has no such pod.

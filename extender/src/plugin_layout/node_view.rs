@@ -49,7 +49,7 @@ impl NodeView {
     pub fn into_machine(self) -> Machine {
         let status = self.status.map(|status| {
             let StatusView { capacity, allocatable, .. } = status;
-            MachineStatus { capacity, allocatable }
+            MachineStatus { capacity, allocatable, ..MachineStatus::default() }
         });
         Machine { metadata: self.metadata, spec: self.spec, status }
     }

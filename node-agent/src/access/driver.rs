@@ -1,4 +1,10 @@
-//! The driver's user-space files: what NVIDIA's container toolkit brings into a container for `compute,utility`.
+//! The driver's user-space files: what `nvidia-ctk cdi generate` brings into a container.
+//!
+//! These are the files of every driver capability (`compute`, `utility`, `video`, `graphics`, `display`, `ngx`), whatever
+//! `NVIDIA_DRIVER_CAPABILITIES` says. CDI specifications are made ahead of the containers, and `Allocate` does not see a
+//! container's environment, so the variable has no effect here, as with GPU Operator's CDI mode. Left out on purpose:
+//! - the sockets of `nvidia-persistenced` and of the fabric manager, and the programs of MPS: they command a GPU that others share;
+//! - libraries of 32 bits (`compat32`), which data centre drivers have not been tested with here.
 
 use super::error::AccessError;
 use super::rooted::{outside, resolve};
@@ -11,27 +17,55 @@ use std::time::SystemTime;
 /// The link to the library whose version is the driver's; without it nothing else is of use.
 const CUDA: &str = "libcuda.so.1";
 
-/// Libraries, by their names up to the version (libnvidia-container, `nvc_info.c`: utility and compute).
-const LIBRARIES: [&str; 14] = [
-    "libcuda.so",
-    "libcudadebugger.so",
-    "libnvidia-allocator.so",
-    "libnvidia-cfg.so",
-    "libnvidia-compiler.so",
-    "libnvidia-fatbinaryloader.so",
-    "libnvidia-gpucomp.so",
-    "libnvidia-ml.so",
-    "libnvidia-nvvm.so",
-    "libnvidia-opencl.so",
-    "libnvidia-pkcs11-openssl3.so",
-    "libnvidia-pkcs11.so",
-    "libnvidia-ptxjitcompiler.so",
-    "libnvidia-tileiras.so",
+/// Files of the driver's that do not end with its version, by their names up to their own (nvidia-container-toolkit,
+/// `pkg/nvcdi/driver-nvml.go` and `internal/discover/graphics.go`).
+const OF_OTHER_VERSIONS: [&str; 8] = [
+    "libnvidia-api.so",
+    "libnvidia-egl-gbm.so",
+    "libnvidia-egl-wayland.so",
+    "libnvidia-egl-wayland2.so",
+    "libnvidia-egl-xcb.so",
+    "libnvidia-egl-xlib.so",
+    "libnvidia-nvvm70.so",
+    "nvidia_drv.so",
 ];
 
-/// Programs (same source). `nvidia-persistenced` is the node's and not a container's.
-const PROGRAMS: [&str; 4] =
-    ["nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"];
+/// Names that programs open and not every driver package has, and the library that they stand for (same source,
+/// `internal/discover/symlinks.go`).
+const EXPECTED: [(&str, &str); 3] = [
+    ("libcuda.so", "libcuda.so"),
+    ("libGLX_indirect.so.0", "libGLX_nvidia.so"),
+    ("libnvidia-opticalflow.so", "libnvidia-opticalflow.so"),
+];
+
+/// What loaders of OpenGL, EGL, Vulkan, OpenCL and OptiX read, and below which folder they do in a container (same source,
+/// `internal/discover/graphics.go`).
+const CONFIGURATION: [(&str, &str); 15] = [
+    ("/etc", "OpenCL/vendors/nvidia.icd"),
+    ("/etc", "vulkan/icd.d/nvidia_icd.json"),
+    ("/etc", "vulkan/icd.d/nvidia_icd.x86_64.json"),
+    ("/etc", "vulkan/icd.d/nvidia_icd.aarch64.json"),
+    ("/etc", "vulkan/icd.d/nvidia_layers.json"),
+    ("/etc", "vulkan/implicit_layer.d/nvidia_layers.json"),
+    ("/usr/share", "X11/xorg.conf.d/10-nvidia.conf"),
+    ("/usr/share", "X11/xorg.conf.d/nvidia-drm-outputclass.conf"),
+    ("/usr/share", "egl/egl_external_platform.d/09_nvidia_wayland2.json"),
+    ("/usr/share", "egl/egl_external_platform.d/10_nvidia_wayland.json"),
+    ("/usr/share", "egl/egl_external_platform.d/15_nvidia_gbm.json"),
+    ("/usr/share", "egl/egl_external_platform.d/20_nvidia_xcb.json"),
+    ("/usr/share", "egl/egl_external_platform.d/20_nvidia_xlib.json"),
+    ("/usr/share", "glvnd/egl_vendor.d/10_nvidia.json"),
+    ("/usr/share", "nvidia/nvoptix.bin"),
+];
+
+/// Where that lies in the driver's root: in a folder of NVIDIA's alone, as distributions have it, or in the root itself (GKE's
+/// `vulkan`).
+const CONFIGURATION_FOLDERS: [&str; 5] =
+    ["/usr/local/nvidia/share", "/etc", "/usr/local/share", "/usr/share", "/"];
+
+/// Programs (libnvidia-container, `nvc_info.c`). `nvidia-persistenced` is the node's and not a container's, and so are MPS's: with
+/// them a tenant would command the daemon of its GPU.
+const PROGRAMS: [&str; 2] = ["nvidia-smi", "nvidia-debugdump"];
 
 /// Where drivers are installed: a folder of NVIDIA's alone, Debian's family on either processor, Red Hat's family.
 pub(super) const LIBRARY_FOLDERS: [&str; 6] = [
@@ -42,6 +76,17 @@ pub(super) const LIBRARY_FOLDERS: [&str; 6] = [
     "/usr/lib/aarch64-linux-gnu/nvidia/current",
     "/usr/lib64",
 ];
+
+/// Folders of libraries that no loader searches, below those: for VDPAU, GBM, and the X server.
+const BELOW: [&str; 6] =
+    ["", "vdpau", "gbm", "nvidia/xorg", "xorg/modules/drivers", "xorg/modules/extensions"];
+
+/// Where Debian and Red Hat have the X server's modules, whatever the processor.
+const XORG_FOLDERS: [&str; 2] = ["/usr/lib/xorg/modules/drivers", "/usr/lib/xorg/modules/extensions"];
+
+/// The firmware of the GPU's own processor, in a folder of the driver's version.
+const FIRMWARE: &str = "/lib/firmware/nvidia";
+
 const PROGRAM_FOLDERS: [&str; 3] = ["/usr/local/nvidia/bin", "/usr/bin", "/usr/sbin"];
 
 /// Debian's links to the driver that is in use.
@@ -91,36 +136,61 @@ impl Driver {
     }
 
     fn changed(&self) -> Vec<Option<SystemTime>> {
-        let folders = LIBRARY_FOLDERS.iter().chain(&PROGRAM_FOLDERS).chain([&ALTERNATIVES]);
-        folders.map(|folder| fs::metadata(self.folder(folder)?).and_then(|m| m.modified()).ok()).collect()
+        let folders = LIBRARY_FOLDERS.iter().chain(&PROGRAM_FOLDERS).chain([&ALTERNATIVES, &FIRMWARE]);
+        let folders = folders.map(PathBuf::from).chain(library_folders()).chain(configuration_folders());
+        folders.map(|folder| fs::metadata(self.folder(&folder)?).and_then(|m| m.modified()).ok()).collect()
     }
 
     /// A folder as the agent sees it.
-    fn folder(&self, folder: &str) -> Option<PathBuf> {
-        resolve(&self.root, Path::new(folder)).map(|real| outside(&self.root, &real))
+    fn folder(&self, folder: &Path) -> Option<PathBuf> {
+        resolve(&self.root, folder).map(|real| outside(&self.root, &real))
     }
 
     fn find(&self) -> Result<Vec<DriverFile>, AccessError> {
         let no_driver = || AccessError::NoDriver { library: CUDA, root: self.root.clone() };
         let version = LIBRARY_FOLDERS.iter().find_map(|folder| self.version(folder)).ok_or_else(no_driver)?;
+        let mut found = self.libraries(&version);
+        let firmware = Path::new(FIRMWARE).join(&version);
+        let names = self.folder(&firmware).into_iter().flat_map(|folder| names(&folder));
+        let blobs = names.filter(|name| name.starts_with("gsp"));
+        let configuration = CONFIGURATION.iter().filter_map(|(container, path)| {
+            let places = CONFIGURATION_FOLDERS.iter().map(|folder| Path::new(folder).join(path));
+            Some((Path::new(container).join(path), self.first(places)?.1))
+        });
+        let programs = PROGRAMS
+            .iter()
+            .filter_map(|program| self.first(PROGRAM_FOLDERS.iter().map(|f| Path::new(f).join(program))));
+        found.extend(
+            configuration.chain(programs).chain(blobs.filter_map(|blob| self.first([firmware.join(blob)]))),
+        );
+        let host = |real: PathBuf| outside(&self.host_root, &real);
+        Ok(found.into_iter().map(|(container, real)| DriverFile { container, host: host(real) }).collect())
+    }
+
+    /// Real paths by those in the container. Every name that a library has is a mount of its own: a link would take a hook.
+    fn libraries(&self, version: &str) -> BTreeMap<PathBuf, PathBuf> {
         let mut found = BTreeMap::new();
-        for folder in LIBRARY_FOLDERS {
-            for name in self.folder(folder).into_iter().flat_map(|folder| names(&folder)) {
-                let path = Path::new(folder).join(&name);
-                let library = LIBRARIES.iter().find(|library| is_version_of(&name, library));
-                let real = library.and_then(|library| self.real(&path, &format!("{library}.{version}")));
-                let Some(real) = real else { continue };
-                let host = outside(&self.host_root, &real);
-                found.insert(real, host.clone());
-                found.insert(path, host);
+        for folder in library_folders() {
+            for name in self.folder(&folder).into_iter().flat_map(|folder| names(&folder)) {
+                let path = folder.join(&name);
+                let Some(real) = resolve(&self.root, &path).filter(|real| is_of_driver(real, version)) else {
+                    continue;
+                };
+                found.insert(real.clone(), real.clone());
+                found.insert(path, real);
+            }
+            for (name, library) in EXPECTED {
+                if let Some(real) = found.get(&folder.join(format!("{library}.{version}"))).cloned() {
+                    found.entry(folder.join(name)).or_insert(real);
+                }
             }
         }
-        for program in PROGRAMS {
-            let mut paths = PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(program));
-            let there = paths.find_map(|path| Some((resolve(&self.root, &path)?, path)));
-            found.extend(there.map(|(real, path)| (path, outside(&self.host_root, &real))));
-        }
-        Ok(found.into_iter().map(|(container, host)| DriverFile { container, host }).collect())
+        found
+    }
+
+    /// The first of these paths that is there, and its real path.
+    fn first(&self, paths: impl IntoIterator<Item = PathBuf>) -> Option<(PathBuf, PathBuf)> {
+        paths.into_iter().find_map(|path| resolve(&self.root, &path).map(|real| (path, real)))
     }
 
     /// The driver's version, from the name of the library that `libcuda.so.1` leads to.
@@ -129,16 +199,35 @@ impl Driver {
         let version = real.file_name()?.to_str()?.strip_prefix("libcuda.so.")?;
         (version.contains('.')).then(|| version.to_owned())
     }
+}
 
-    /// The real path of `path`, if its last part is `name`: a library of another version is another driver's.
-    fn real(&self, path: &Path, name: &str) -> Option<PathBuf> {
-        resolve(&self.root, path).filter(|real| real.file_name().is_some_and(|last| last == name))
+impl DriverFile {
+    /// Whether the loader shall find it by its name: neither a program, nor a module that others load by its path.
+    pub(super) fn is_library(&self) -> bool {
+        let name = self.container.file_name().and_then(|name| name.to_str());
+        let is_named = name.is_some_and(|name| name.starts_with("lib") && name.contains(".so"));
+        is_named && LIBRARY_FOLDERS.iter().any(|folder| self.container.parent() == Some(Path::new(folder)))
     }
 }
 
-/// Whether a file's name is the library's, with any version or none.
-fn is_version_of(name: &str, library: &str) -> bool {
-    name.strip_prefix(library).is_some_and(|version| version.is_empty() || version.starts_with('.'))
+fn library_folders() -> impl Iterator<Item = PathBuf> {
+    let below = LIBRARY_FOLDERS.iter().flat_map(|folder| BELOW.map(|below| Path::new(folder).join(below)));
+    below.chain(XORG_FOLDERS.map(PathBuf::from))
+}
+
+fn configuration_folders() -> impl Iterator<Item = PathBuf> {
+    let parents = CONFIGURATION.iter().filter_map(|(_, path)| Path::new(path).parent());
+    parents.flat_map(|parent| CONFIGURATION_FOLDERS.map(|folder| Path::new(folder).join(parent)))
+}
+
+/// Whether the file is the driver's: a library of another version is another driver's.
+fn is_of_driver(real: &Path, version: &str) -> bool {
+    let Some(name) = real.file_name().and_then(|name| name.to_str()) else { return false };
+    let is_version_of = |library: &str| {
+        name.strip_prefix(library).is_some_and(|version| version.is_empty() || version.starts_with('.'))
+    };
+    name.strip_suffix(version).is_some_and(|name| name.ends_with(".so."))
+        || OF_OTHER_VERSIONS.iter().any(|library| is_version_of(library))
 }
 
 /// The names in a folder that can be read.
@@ -148,74 +237,5 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::symlink;
-
-    fn file(root: &Path, path: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, "").unwrap();
-    }
-
-    fn link(root: &Path, path: &str, to: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        symlink(to, path).unwrap();
-    }
-
-    fn found(root: &Path) -> Vec<String> {
-        let driver = Driver::new(root.to_owned(), PathBuf::from("/run/nvidia/driver"));
-        let files = driver.files().unwrap();
-        files.iter().map(|f| format!("{} <- {}", f.container.display(), f.host.display())).collect()
-    }
-
-    #[test]
-    fn libraries_of_the_drivers_version_are_found_with_all_their_names() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        for name in
-            ["libcuda.so.580.1.2", "libcuda.so.570.9.9", "libnvidia-gpucomp.so.580.1.2", "libcudart.so.12"]
-        {
-            file(root, &format!("usr/lib64/{name}"));
-        }
-        link(root, "usr/lib64/libcuda.so.1", "libcuda.so.580.1.2");
-        link(root, "usr/lib64/libcuda.so", "libcuda.so.1");
-        file(root, "usr/bin/nvidia-smi");
-        insta::assert_snapshot!(found(root).join("\n"), @"
-        /usr/bin/nvidia-smi <- /run/nvidia/driver/usr/bin/nvidia-smi
-        /usr/lib64/libcuda.so <- /run/nvidia/driver/usr/lib64/libcuda.so.580.1.2
-        /usr/lib64/libcuda.so.1 <- /run/nvidia/driver/usr/lib64/libcuda.so.580.1.2
-        /usr/lib64/libcuda.so.580.1.2 <- /run/nvidia/driver/usr/lib64/libcuda.so.580.1.2
-        /usr/lib64/libnvidia-gpucomp.so.580.1.2 <- /run/nvidia/driver/usr/lib64/libnvidia-gpucomp.so.580.1.2
-        ");
-    }
-
-    #[test]
-    fn debians_alternatives_are_followed_inside_the_root() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        file(root, "usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.535.1.2");
-        link(root, "usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.1", "libcuda.so.535.1.2");
-        link(root, "etc/alternatives/libcuda", "/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.1");
-        link(root, "usr/lib/x86_64-linux-gnu/libcuda.so.1", "/etc/alternatives/libcuda");
-        let real = "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.535.1.2";
-        let seen = found(root);
-        assert_eq!(seen[0], format!("/usr/lib/x86_64-linux-gnu/libcuda.so.1 <- {real}"));
-        assert_eq!(seen.len(), 3, "{seen:#?}");
-    }
-
-    #[test]
-    fn a_new_driver_is_found_without_a_restart_and_none_is_an_error() {
-        let root = tempfile::tempdir().unwrap();
-        let driver = Driver::new(root.path().to_owned(), PathBuf::from("/"));
-        assert!(matches!(driver.files(), Err(AccessError::NoDriver { .. })));
-        file(root.path(), "usr/lib64/libcuda.so.580.1");
-        link(root.path(), "usr/lib64/libcuda.so.1", "libcuda.so.580.1");
-        assert_eq!(driver.files().unwrap().len(), 2);
-        fs::rename(root.path().join("usr/lib64"), root.path().join("usr/old")).unwrap();
-        file(root.path(), "usr/lib64/libcuda.so.590.1");
-        link(root.path(), "usr/lib64/libcuda.so.1", "libcuda.so.590.1");
-        assert_eq!(driver.files().unwrap()[1].container, Path::new("/usr/lib64/libcuda.so.590.1"));
-    }
-}
+#[path = "driver_tests.rs"]
+mod tests;

@@ -76,6 +76,16 @@ pub enum AccessError {
         /// Where.
         root: PathBuf,
     },
+    /// The node lacks an IMEX channel that containers must have.
+    #[error(
+        "{} is missing, and --imex-required says that every container needs it: start NVIDIA's IMEX service on the node, or \
+         leave --imex-required out",
+        path.display()
+    )]
+    NoImexChannel {
+        /// The channel's device file.
+        path: PathBuf,
+    },
     /// The device's id is no name in CDI's grammar.
     #[error(
         "{0} cannot be named in a CDI spec: a name has letters, digits and _ - . : and begins and ends with a letter or digit"

@@ -2,13 +2,18 @@
 //! removed only after the kubelet has forgotten it.
 //!
 //! For every device: the driver's device files are checked, the files of a MIG instance's capabilities are made, and a
-//! CDI spec of its own is written. There is no ldconfig hook in the specs: libraries appear at the host's paths, where
-//! the loader of an image of the same family finds them; other images set `LD_LIBRARY_PATH`, as NVIDIA's do.
+//! CDI spec of its own is written. Libraries appear at the host's paths, and a hook adds them to the container's library
+//! cache, so that images of any distribution find them and `ldconfig -p` shows them.
+//!
+//! The device files are granted beside the CDI device. A runtime with CDI replaces them by the specification's, which are the
+//! same; one without still gives the container its GPU.
 
 mod capability;
 mod device_file;
 mod driver;
 mod error;
+mod extras;
+mod hook;
 pub mod keep;
 mod library;
 mod node_file;
@@ -20,14 +25,16 @@ mod spec_folder;
 mod tests;
 
 pub use error::{AccessError, FileTrouble};
+pub use extras::{Extras, ImexChannel};
+pub use hook::HookPlaces;
 pub use library::Library;
 
 use device_file::DeviceFiles;
 use driver::Driver;
+use hook::Hook;
 use kerf_core::names::DeviceId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// What a container opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,10 +77,8 @@ pub struct Access {
 /// Where an MPS daemon is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MpsAccess {
-    /// Its pipe folder on the host. Containers see it at the same path.
+    /// Its pipe folder on the host. Containers see it at the same path, read-only.
     pub pipe: PathBuf,
-    /// Its shared memory on the host. Containers see it at `/dev/shm`.
-    pub shm: PathBuf,
 }
 
 /// A device file that a container gets.
@@ -96,8 +101,10 @@ pub struct AccessGrant {
     pub visible: Option<String>,
     /// The CDI device's full name.
     pub cdi: Option<String>,
-    /// The device files, where CDI does not bring them.
+    /// The device files. With CDI they come twice and are the same.
     pub files: Vec<DeviceFile>,
+    /// Variables by which NVIDIA's runtime brings extras, where CDI does not.
+    pub environment: Vec<(&'static str, &'static str)>,
     /// The MPS daemon.
     pub mps: Option<MpsAccess>,
 }
@@ -117,6 +124,10 @@ pub struct Places {
     pub driver_root: PathBuf,
     /// The same on the host.
     pub host_driver_root: PathBuf,
+    /// The hook's program; without one, containers find the driver's libraries by their paths only.
+    pub hook: Option<HookPlaces>,
+    /// What containers get beside their GPU.
+    pub extras: Extras,
     /// Whether the GPUs are real. Simulated ones have neither device files nor a driver, and none is looked for.
     pub device_nodes: bool,
 }
@@ -131,18 +142,28 @@ impl Default for Places {
             proc: PathBuf::from("/proc"),
             driver_root: PathBuf::from("/"),
             host_driver_root: PathBuf::from("/"),
+            hook: None,
+            extras: Extras::default(),
             device_nodes: true,
         }
     }
 }
 
-/// Removes kerf's CDI specs from a folder but those of these devices.
+/// Removes kerf's CDI specs from a folder but those of these devices, and the hook with the last of them.
 ///
 /// # Errors
 /// Which could not be removed, and why.
-pub fn remove_specs_but(folder: &Path, spared: &BTreeSet<DeviceId>) -> Result<(), String> {
+pub fn remove_but(
+    folder: &Path,
+    hook: Option<&HookPlaces>,
+    spared: &BTreeSet<DeviceId>,
+) -> Result<(), String> {
     let left = spec_folder::remove_others(folder, |device| spared.contains(device));
-    let texts: Vec<_> = left.values().map(ToString::to_string).collect();
+    let mut texts: Vec<_> = left.values().map(ToString::to_string).collect();
+    // A specification that stays names the hook, and its pod's containers may start again.
+    if let Some(hook) = hook.filter(|_| spared.is_empty() && left.is_empty()) {
+        texts.extend(hook.remove().err().map(|error| error.to_string()));
+    }
     if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
 }
 
@@ -175,8 +196,8 @@ impl AccessFiles {
         spared: &BTreeSet<DeviceId>,
     ) -> BTreeMap<DeviceId, Result<AccessGrant, AccessError>> {
         let files = self.places.device_nodes.then(|| DeviceFiles::new(&self.places));
-        let mut answers: BTreeMap<_, _> =
-            wanted.iter().map(|(id, access)| (id.clone(), self.grant(id, access, files.as_ref()))).collect();
+        let grant = |(id, access): (&DeviceId, &Access)| (id.clone(), self.grant(id, access, files.as_ref()));
+        let mut answers: BTreeMap<_, _> = wanted.iter().map(grant).collect();
         if let Some(folder) = &self.places.cdi {
             let left = spec_folder::remove_others(folder, |device| {
                 wanted.contains_key(device) || spared.contains(device)
@@ -192,14 +213,27 @@ impl AccessFiles {
         access: &Access,
         files: Option<&DeviceFiles<'_>>,
     ) -> Result<AccessGrant, AccessError> {
-        let files = files.map_or(Ok(Vec::new()), |files| files.ensure(access.target))?;
         let (visible, mps) = (Some(access.visible.clone()), access.mps.clone());
-        let Some(folder) = &self.places.cdi else {
-            return Ok(AccessGrant { visible, cdi: None, files, mps });
-        };
-        let driver = if self.places.device_nodes { self.driver.files()? } else { Arc::default() };
+        let mut grant = AccessGrant { visible, mps, ..AccessGrant::default() };
+        if let Some(device_files) = files {
+            grant.files = device_files.ensure(access.target)?;
+            grant.files.extend(self.places.extras.device_files(&self.places)?);
+            grant.environment = self.places.extras.environment();
+        }
+        let Some(folder) = &self.places.cdi else { return Ok(grant) };
         let name = spec::device_name(device)?;
-        spec_folder::write(folder, name, &spec::document(name, &files, &driver)?)?;
-        Ok(AccessGrant { visible, cdi: Some(spec::full_name(name)), files: Vec::new(), mps })
+        spec_folder::write(folder, name, &self.document(name, &grant.files)?)?;
+        Ok(AccessGrant { cdi: Some(spec::full_name(name)), ..grant })
+    }
+
+    fn document(&self, name: &str, files: &[DeviceFile]) -> Result<String, AccessError> {
+        if !self.places.device_nodes {
+            return spec::document(name, files, std::iter::empty(), None);
+        }
+        let driver = self.driver.files()?;
+        let extras = self.places.extras.mounts(&self.places, files);
+        let program = self.places.hook.as_ref().map_or(Ok(None), HookPlaces::install)?;
+        let hook = program.as_ref().and_then(|program| Hook::new(program, &driver));
+        spec::document(name, files, driver.iter().chain(&extras), hook)
     }
 }

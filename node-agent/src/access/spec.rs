@@ -6,6 +6,7 @@
 use super::DeviceFile;
 use super::driver::DriverFile;
 use super::error::AccessError;
+use super::hook::Hook;
 use kerf_core::keys;
 use kerf_core::names::DeviceId;
 use serde::Serialize;
@@ -50,6 +51,8 @@ struct Edits<'a> {
     device_nodes: Vec<DeviceNode<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mounts: Vec<Mount<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hooks: Option<[Hook<'a>; 1]>,
 }
 
 #[derive(Debug, Serialize)]
@@ -91,10 +94,11 @@ fn kind() -> String {
 }
 
 /// The spec of the device `name`.
-pub(super) fn document(
-    name: &str,
-    files: &[DeviceFile],
-    driver: &[DriverFile],
+pub(super) fn document<'a>(
+    name: &'a str,
+    files: &'a [DeviceFile],
+    mounted: impl Iterator<Item = &'a DriverFile>,
+    hook: Option<Hook<'a>>,
 ) -> Result<String, AccessError> {
     let device_nodes = files.iter().map(|file| DeviceNode {
         path: &file.container,
@@ -104,15 +108,13 @@ pub(super) fn document(
         minor: file.minor,
         permissions: PERMISSIONS,
     });
-    let mounts = driver.iter().map(|file| Mount {
-        host_path: &file.host,
-        container_path: &file.container,
-        options: MOUNT,
-    });
+    let mounts =
+        mounted.map(|file| Mount { host_path: &file.host, container_path: &file.container, options: MOUNT });
     let container_edits = Edits {
         env: [NOT_BY_NVIDIAS_RUNTIME],
         device_nodes: device_nodes.collect(),
         mounts: mounts.collect(),
+        hooks: hook.map(|hook| [hook]),
     };
     let spec = Spec { cdi_version: VERSION, kind: kind(), devices: [Device { name, container_edits }] };
     serde_json::to_string_pretty(&spec).map_err(AccessError::Spec)

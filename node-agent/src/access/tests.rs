@@ -85,6 +85,7 @@ impl Node {
             dev: self.path("dev"),
             proc: self.path("proc"),
             driver_root: self.path(""),
+            hook: Some(HookPlaces { program: self.path("image/hook"), folder: self.path("state/bin") }),
             ..Places::default()
         }
     }
@@ -134,7 +135,7 @@ fn a_mig_device_gets_its_files_and_a_spec_that_names_them() {
     let Some(node) = Node::new() else { return };
     let grant = only(ensure(node.places(), &[(MIG, INSTANCE)])).unwrap();
     assert_eq!(grant.cdi, Some(format!("kerf.dev/gpu={MIG}")));
-    assert_eq!((grant.visible.as_deref(), grant.files.len()), (Some("UUID"), 0));
+    assert_eq!((grant.visible.as_deref(), grant.files.len()), (Some("UUID"), 6), "beside CDI");
     insta::assert_snapshot!(fs::read_to_string(node.spec(MIG)).unwrap());
     for (name, minor) in [("nvidia-cap12", 12), ("nvidia-cap13", 13)] {
         let metadata = fs::metadata(node.path("dev/nvidia-caps").join(name)).unwrap();
@@ -177,6 +178,93 @@ fn without_cdi_the_device_files_are_granted_themselves() {
     assert_eq!(files, expected);
     assert_eq!(grant.files[0].host, Path::new("/host/dev/nvidia0"));
     assert_eq!(grant.cdi, None);
+}
+
+/// The hooks of the share's spec.
+fn hooks(node: &Node) -> serde_json::Value {
+    let spec: serde_json::Value = serde_json::from_slice(&fs::read(node.spec(SHARE)).unwrap()).unwrap();
+    spec["devices"][0]["containerEdits"]["hooks"].clone()
+}
+
+#[test]
+fn a_hook_is_copied_to_the_host_and_adds_the_drivers_libraries() {
+    let Some(node) = Node::new() else { return };
+    let installed = node.path("state/bin/kerf-cdi-hook");
+    let run = || only(ensure(node.places(), &[(SHARE, GPU)])).unwrap();
+    run();
+    assert_eq!(hooks(&node), serde_json::Value::Null, "an image without the program");
+    node.write("image/hook", "first");
+    run();
+    let library = |name: &str| format!("/usr/lib/x86_64-linux-gnu/{name}");
+    let args = ["kerf-cdi-hook", "add-libraries"].map(str::to_owned).into_iter();
+    let args = args.chain(["libcuda.so", "libcuda.so.1", "libcuda.so.580.1.2"].map(library));
+    let wanted = serde_json::json!([{
+        "hookName": "createContainer",
+        "path": installed,
+        "args": args.collect::<Vec<_>>(),
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+        "timeout": 10,
+    }]);
+    assert_eq!(hooks(&node), wanted);
+    let inode = || fs::metadata(&installed).unwrap().ino();
+    let first = inode();
+    assert_eq!(fs::metadata(&installed).unwrap().mode() & 0o7777, 0o755);
+    run();
+    assert_eq!(inode(), first, "what is right stays");
+    node.write("image/hook", "second release");
+    run();
+    assert_eq!(fs::read_to_string(&installed).unwrap(), "second release");
+    let hook = node.places().hook.unwrap();
+    let spared = [DeviceId::new(SHARE)].into();
+    remove_but(&node.path("cdi"), Some(&hook), &spared).unwrap();
+    assert!(installed.exists(), "a held device's containers may start again");
+    for _ in 0..2 {
+        remove_but(&node.path("cdi"), Some(&hook), &BTreeSet::new()).unwrap();
+        assert!(!installed.exists());
+    }
+}
+
+#[test]
+fn extras_come_where_they_are_asked_for_and_there() {
+    let Some(node) = Node::new() else { return };
+    for folder in ["dev/infiniband", "dev/nvidia-caps-imex-channels", "run/udev"] {
+        fs::create_dir_all(node.path(folder)).unwrap();
+    }
+    node.write("etc/cufile.json", "{}");
+    let all = Extras { gdrcopy: true, gds: true, mofed: true, imex: ImexChannel::Required };
+    let run = |extras| only(ensure(Places { extras, ..node.places() }, &[(SHARE, GPU)]));
+    let refused = run(all).unwrap_err();
+    assert!(
+        text(&node, &refused).contains("/dev/nvidia-caps-imex-channels/channel0 is missing"),
+        "{refused}"
+    );
+    let there = [
+        ("gdrdrv", 235),
+        ("nvidia-fs1", 236),
+        ("nvidia-fs0", 236),
+        ("infiniband/uverbs0", 231),
+        ("infiniband/rdma_cm", 10),
+        ("nvidia-caps-imex-channels/channel0", 237),
+    ];
+    for (name, major) in there {
+        node.mknod(name, major, 0).unwrap();
+    }
+    let files = |grant: &AccessGrant| {
+        let files = grant.files.iter().skip(4).map(|file| file.container.display().to_string());
+        files.collect::<Vec<_>>().join(" ")
+    };
+    let plain = run(Extras::default()).unwrap();
+    assert_eq!((files(&plain), plain.environment), (String::new(), Vec::new()));
+    let grant = run(all).unwrap();
+    let wanted = "/dev/gdrdrv /dev/nvidia-fs0 /dev/nvidia-fs1 /dev/infiniband/uverbs0 /dev/infiniband/rdma_cm \
+                  /dev/nvidia-caps-imex-channels/channel0";
+    assert_eq!(files(&grant), wanted);
+    let names: Vec<_> = grant.environment.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["NVIDIA_GDRCOPY", "NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_IMEX_CHANNELS"]);
+    let spec = fs::read_to_string(node.spec(SHARE)).unwrap();
+    for path in ["/dev/infiniband/uverbs0", "/etc/cufile.json", "/run/udev"] {
+        assert!(spec.contains(&format!("\"{path}\"")), "{path} is not in the specification");
+    }
 }
 
 #[test]

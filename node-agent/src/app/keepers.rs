@@ -132,6 +132,8 @@ fn places(args: &Args) -> Places {
         proc: args.proc_dir.clone(),
         driver_root: args.driver_root.clone(),
         host_driver_root: args.host_driver_root.clone(),
+        hook: args.hook(),
+        extras: args.extras(),
         device_nodes: !args.no_device_access,
         ..Places::default()
     }

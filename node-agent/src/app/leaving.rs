@@ -21,7 +21,8 @@ use std::collections::BTreeSet;
 pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
     let library = library(&args);
     let open = move || Ok(Box::new(NvmlBackend::open(&library.find())?) as Box<dyn GpuBackend>);
-    let thread = GpuThread::start(Box::new(open.clone())).context("failed to start the thread for NVML")?;
+    let thread = GpuThread::start(Box::new(open.clone()), args.call_timeout);
+    let thread = thread.context("failed to start the thread for NVML")?;
     let (paths, cdi) = (mps_paths(&args)?, args.cdi_dir.clone());
     let stop_mps = move |spared: BTreeSet<GpuUuid>| {
         let spared = spared.iter().map(ToString::to_string).collect();
@@ -31,8 +32,10 @@ pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
         }
         .boxed()
     };
-    let remove_cdi =
-        move |spared: BTreeSet<DeviceId>| async move { access::remove_specs_but(&cdi, &spared) }.boxed();
+    let hook = args.hook();
+    let remove_cdi = move |spared: BTreeSet<DeviceId>| {
+        async move { access::remove_but(&cdi, hook.as_ref(), &spared) }.boxed()
+    };
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
     let reset_lengths = move |gpus: BTreeSet<GpuUuid>| {
         async move {
@@ -50,7 +53,8 @@ pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
         mps::targets(&args.mps_dir).with_context(|| format!("failed to read {}", args.mps_dir.display()))?;
     let leaving = Leave {
         has_daemons: !ran.is_empty(),
-        ask_kubelet: pod_resources::ask_once(pod_resources_of(&args)?).boxed(),
+        ask_kubelet: pod_resources::ask_once(pod_resources_of(&args)?, args.device_plugin_dir.clone())
+            .boxed(),
         no_gfd_labels: args.no_gfd_labels,
         node: args.node,
         client,

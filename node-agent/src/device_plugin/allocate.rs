@@ -21,9 +21,6 @@ const MPS_PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 /// Folder of the MPS daemons' pipes, by GPU, where the grant does not tell.
 const MPS_DIR: &str = "/run/kerf/mps";
 
-/// Where an MPS client looks for the memory that it shares with its server.
-const SHARED_MEMORY: &str = "/dev/shm";
-
 /// For people who look into a container: the slices that it has.
 const SLICE: &str = "KERF_SLICE";
 
@@ -57,6 +54,8 @@ pub(super) fn allocate(list: &[ListedDevice], ids: &[String]) -> Result<Containe
         (SLICE.to_owned(), slices.join("; ")),
     ]);
     envs.extend(mps_environment(&granted));
+    let extras = targets.iter().flat_map(|(_, access)| &access.environment);
+    envs.extend(extras.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
     let cdi_devices = targets.iter().filter_map(|(_, access)| access.cdi.clone());
     Ok(ContainerAllocateResponse {
         envs,
@@ -106,17 +105,13 @@ fn first_mps<'a>(granted: &[Granted<'a>]) -> Option<&'a Grant> {
     granted.iter().map(|(_, grant)| *grant).find(|grant| mps_share(grant).is_some())
 }
 
-/// The daemon's pipes at the same path as on the host, and its shared memory where clients look for it.
+/// The daemon's pipes at the same path as on the host. A client connects to them and writes no file there, and its shared memory
+/// comes through them: `/dev/shm` stays the container's own.
 fn mps_mounts(granted: &[Granted<'_>]) -> Vec<Mount> {
-    let Some(MpsAccess { pipe, shm }) = first_mps(granted).and_then(|g| g.access.mps.as_ref()) else {
-        return Vec::new();
-    };
-    let mount = |host: &Path, container: &Path| Mount {
-        container_path: text(container),
-        host_path: text(host),
-        read_only: false,
-    };
-    vec![mount(pipe, pipe), mount(shm, Path::new(SHARED_MEMORY))]
+    let daemon = first_mps(granted).and_then(|grant| grant.access.mps.as_ref());
+    let mount =
+        |MpsAccess { pipe }: &_| Mount { container_path: text(pipe), host_path: text(pipe), read_only: true };
+    daemon.map(mount).into_iter().collect()
 }
 
 /// The limits by the GPUs' order in the container, and the pipe of the first GPU's daemon.
@@ -231,9 +226,8 @@ mod tests {
     }
 
     #[test]
-    fn two_mps_shares_of_a_gpu_come_with_one_cdi_device_and_their_daemons_folders() {
-        let mps_access =
-            MpsAccess { pipe: "/run/kerf/mps/GPU-0/pipe".into(), shm: "/run/kerf/mps/GPU-0/shm".into() };
+    fn two_mps_shares_of_a_gpu_come_with_one_cdi_device_and_their_daemons_pipe() {
+        let mps_access = MpsAccess { pipe: "/run/kerf/mps/GPU-0/pipe".into() };
         let access = |id| AccessGrant { mps: Some(mps_access.clone()), ..cdi(id) };
         let list = ["GPU-0::1", "GPU-0::2"].map(|id| reached(device(id, "GPU-0", mps(4)), access(id)));
         let answer = allocate(&list, &ids(&["GPU-0::2", "GPU-0::1"])).unwrap();
@@ -245,7 +239,7 @@ mod tests {
             .map(|m| (m.host_path.as_str(), m.container_path.as_str(), m.read_only))
             .collect();
         let pipe = "/run/kerf/mps/GPU-0/pipe";
-        assert_eq!(mounts, [(pipe, pipe, false), ("/run/kerf/mps/GPU-0/shm", "/dev/shm", false)]);
+        assert_eq!(mounts, [(pipe, pipe, true)]);
         assert_eq!((answer.envs[MPS_PIPE].as_str(), answer.envs[MPS_MEMORY].as_str()), (pipe, "0=8192M"));
         assert_eq!(answer.envs[VISIBLE_DEVICES], "GPU-0");
         assert!(answer.devices.is_empty());
@@ -261,23 +255,30 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_no_cdi_every_device_file_comes_once() {
+    fn every_device_file_comes_once_with_cdi_and_without() {
         let file = |name: &str| DeviceFile {
             container: format!("/dev/{name}").into(),
             host: format!("/run/nvidia/driver/dev/{name}").into(),
             major: 195,
             minor: 0,
         };
-        let access =
-            |cap: &str| AccessGrant { files: vec![file("nvidia0"), file(cap)], ..AccessGrant::default() };
-        let list = [("MIG-1", "cap1"), ("MIG-2", "cap2")]
-            .map(|(id, cap)| reached(device(id, "GPU-0", None), access(cap)));
-        let answer = allocate(&list, &ids(&["MIG-1", "MIG-2"])).unwrap();
-        let files: Vec<_> =
-            answer.devices.iter().map(|d| (d.container_path.as_str(), d.permissions.as_str())).collect();
-        assert_eq!(files, [("/dev/cap1", "rw"), ("/dev/cap2", "rw"), ("/dev/nvidia0", "rw")]);
-        assert_eq!(answer.devices[0].host_path, "/run/nvidia/driver/dev/cap1");
-        assert!(answer.cdi_devices.is_empty());
+        for is_cdi in [true, false] {
+            let access = |id: &str, cap: &str| AccessGrant {
+                files: vec![file("nvidia0"), file(cap)],
+                environment: vec![("NVIDIA_GDS", "enabled")],
+                cdi: cdi(id).cdi.filter(|_| is_cdi),
+                ..AccessGrant::default()
+            };
+            let list = [("MIG-1", "cap1"), ("MIG-2", "cap2")]
+                .map(|(id, cap)| reached(device(id, "GPU-0", None), access(id, cap)));
+            let answer = allocate(&list, &ids(&["MIG-1", "MIG-2"])).unwrap();
+            let files: Vec<_> =
+                answer.devices.iter().map(|d| (d.container_path.as_str(), d.permissions.as_str())).collect();
+            assert_eq!(files, [("/dev/cap1", "rw"), ("/dev/cap2", "rw"), ("/dev/nvidia0", "rw")]);
+            assert_eq!(answer.devices[0].host_path, "/run/nvidia/driver/dev/cap1");
+            assert_eq!(answer.cdi_devices.len(), if is_cdi { 2 } else { 0 });
+            assert_eq!(answer.envs["NVIDIA_GDS"], "enabled");
+        }
     }
 
     #[test]

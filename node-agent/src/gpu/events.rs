@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 /// How long one wait takes at most.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// The wait after NVML did not answer.
-const AGAIN: Duration = Duration::from_secs(5);
+/// The waits between tries while NVML does not answer: the first, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 /// Says that the GPUs' handles may have changed, so that the watch is opened anew.
 #[derive(Debug, Clone, Default)]
@@ -36,19 +36,25 @@ pub fn watch(
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let wait = move || {
+        let mut pause = Duration::ZERO;
         while !stop.is_cancelled() {
             let begun = Instant::now();
             if let Err(error) = watch_once(&library, &events, &reopen, &stop) {
                 metrics.count_events(&error);
-                tracing::warn!(%error, "the GPUs' error events are not heard; trying again");
-                // Meanwhile nobody hears: only what fails at once is waited for.
-                if begun.elapsed() < AGAIN {
-                    std::thread::sleep(AGAIN);
-                }
+                pause = next_pause(pause, begun.elapsed());
+                tracing::warn!(%error, ?pause, "the GPUs' error events are not read; opening them again");
+                std::thread::sleep(pause);
             }
         }
     };
     std::thread::Builder::new().name("nvml-events".to_owned()).spawn(wait).map(drop)
+}
+
+/// How long to wait after a watch that failed after `lasted`; `last` was waited before it. Meanwhile events are lost, so one
+/// that was well is opened again at once.
+fn next_pause(last: Duration, lasted: Duration) -> Duration {
+    let (first, longest) = BACKOFF;
+    if lasted >= longest { Duration::ZERO } else { (last * 2).clamp(first, longest) }
 }
 
 fn watch_once(
@@ -75,4 +81,20 @@ fn watch_once(
         watch.register_left_out()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_is_opened_again_at_once_and_one_that_fails_at_once_ever_more_seldom() {
+        assert_eq!(next_pause(BACKOFF.1, Duration::from_mins(1)), Duration::ZERO);
+        let failing = |last: &Duration| Some(next_pause(*last, Duration::ZERO));
+        let pauses: Vec<u128> = std::iter::successors(Some(Duration::ZERO), failing)
+            .map(|pause| pause.as_millis())
+            .take(10)
+            .collect();
+        assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+    }
 }

@@ -5,11 +5,11 @@ mod backend;
 #[cfg(test)]
 mod tests;
 
-use super::{ComputeMode, Driver, Gpu, GpuError, MigMode, NvmlCode, Process};
+use super::{ComputeMode, Driver, Gpu, GpuError, MigMode, NvmlCode, Process, RowRemapping};
 use kerf_core::mig::{MigTable, catalog};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// CUDA compute capabilities by the beginning of the models' names.
@@ -31,7 +31,11 @@ const SOMEBODY: u32 = 4711;
 
 /// GPUs that a test and the agent's code share.
 #[derive(Clone, Default)]
-pub(crate) struct FakeGpus(Arc<Mutex<State>>);
+pub(crate) struct FakeGpus {
+    state: Arc<Mutex<State>>,
+    /// The index of the one GPU that this sees; `None` for all.
+    only: Option<u32>,
+}
 
 #[derive(Default)]
 struct State {
@@ -39,6 +43,9 @@ struct State {
     made: u32,
     errors: VecDeque<GpuError>,
     limits: BTreeMap<(GpuUuid, String), MemoryMib>,
+    /// GPUs, by index, whose calls do not come back.
+    hanging: BTreeSet<u32>,
+    panicking: BTreeSet<u32>,
 }
 
 struct FakeGpu {
@@ -60,7 +67,7 @@ impl FakeGpus {
     /// GPUs of these catalog models, with MIG mode on where the model has it.
     pub(crate) fn new(models: &[&str]) -> Self {
         let gpus = models.iter().zip(0..).map(|(name, index)| FakeGpu::new(name, index));
-        Self(Arc::new(Mutex::new(State { gpus: gpus.collect(), ..State::default() })))
+        Self { state: Arc::new(Mutex::new(State { gpus: gpus.collect(), ..State::default() })), only: None }
     }
 
     /// The same with MIG mode off.
@@ -126,6 +133,30 @@ impl FakeGpus {
         self.with_gpu(index, |gpu| gpu.is_lost = lost);
     }
 
+    /// Makes the thread of a GPU panic in its next call.
+    pub(crate) fn set_panicking(&self, index: u32) {
+        self.with(|state| state.panicking.insert(index));
+    }
+
+    /// Makes calls to a GPU hang from now on, or come back.
+    pub(crate) fn set_hanging(&self, index: u32, hangs: bool) {
+        self.with(|state| if hangs { state.hanging.insert(index) } else { state.hanging.remove(&index) });
+    }
+
+    /// Says how a GPU replaces bad rows of its memory.
+    pub(crate) fn set_remapping(&self, index: u32, remapping: RowRemapping) {
+        self.with_gpu(index, |gpu| gpu.gpu.remapping = remapping);
+    }
+
+    /// Comes back once the GPU does not hang.
+    fn wait(&self) {
+        let panics = self.only.is_some_and(|index| self.with(|state| state.panicking.contains(&index)));
+        assert!(!panics, "a fault of the agent's");
+        while self.only.is_some_and(|index| self.with(|state| state.hanging.contains(&index))) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
     /// Says what a GPU waits for a reset to repair.
     pub(crate) fn set_pending_repair(&self, index: u32, what: Option<&str>) {
         self.with_gpu(index, |gpu| gpu.gpu.pending_repair = what.map(str::to_owned));
@@ -150,7 +181,7 @@ impl FakeGpus {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -171,7 +202,9 @@ impl FakeGpu {
             index,
             minor: index,
             product: format!("NVIDIA {}", model.products[0]),
+            pci_bus_id: Some(format!("0000:{index:02x}:00.0").parse().unwrap()),
             memory: model.memory,
+            reserved: MemoryMib(512),
             used: MemoryMib(0),
             capability: *capability,
             driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
@@ -184,6 +217,7 @@ impl FakeGpu {
             attributes: BTreeMap::new(),
             processes: Vec::new(),
             pending_repair: None,
+            remapping: RowRemapping::Unsupported,
             fault: None,
         };
         Self { gpu, table, other: MemoryMib(0), is_lost: false }

@@ -1,13 +1,14 @@
-//! The node's GPUs, and the one thread on which they are called: NVML's calls block, some for seconds.
+//! The node's GPUs, and the threads on which they are called: NVML's calls block, some for seconds.
 
 pub mod events;
 #[cfg(test)]
 pub(crate) mod fake;
+mod lane;
 pub mod limits;
 mod thread;
 
 pub use kerf_nvml::{
     Compute, ComputeMode, ComputePart, Driver, Gpu, GpuBackend, GpuError, GpuEvent, GpuInstance, GpuTrouble,
-    Holder, Holders, MigMode, ModeRefusal, NvmlCode, Process, Utilization,
+    Holder, Holders, MigMode, ModeRefusal, NvmlCode, Process, RowRemapping, Utilization,
 };
 pub use thread::{GpuThread, Open, Silent};

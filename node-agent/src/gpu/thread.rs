@@ -1,61 +1,96 @@
-//! The one thread on which all calls to the GPUs are made, in the order in which they were asked for.
+//! The threads on which all calls to the GPUs are made: one for each GPU, and one for what concerns all of NVML.
 //!
-//! NVML's calls block, some for seconds; nothing else of the agent waits on them.
+//! NVML's calls block, some for seconds and, on a hung GPU, for good. Calls to one GPU are made in the order in which they were
+//! asked for; no GPU waits for another, and nobody waits longer than a call may take. While a call is overdue its thread is
+//! asked nothing more.
 
+use super::lane::Lane;
 use super::{Gpu, GpuBackend, GpuError, GpuInstance, Utilization};
 use crate::metrics::{Call as Counted, Metrics};
+use futures::future::join_all;
 use kerf_core::mig::{ComputeInstance, Instance};
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
-use std::collections::BTreeMap;
-use std::sync::mpsc;
-use std::time::Instant;
-use tokio::sync::oneshot;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Opens the backend. Called on the thread, at the first call and after an error that says that it must be opened anew.
-pub type Open = Box<dyn FnMut() -> Result<Box<dyn GpuBackend>, GpuError> + Send>;
+pub use super::lane::Open;
 
 /// GPUs that never answered, by index, with what the last look met.
 pub type Silent = BTreeMap<u32, GpuError>;
 
-/// What the thread does next.
-type Call = Box<dyn FnOnce(&mut Backend) + Send>;
+/// How long a GPU may take that has answered before: on a busy node the slowest calls take a few seconds, and the next step on
+/// any GPU waits meanwhile. A driver that is just being loaded and a switch of the MIG mode may take all of the timeout.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A way to the thread. It ends when the last clone is gone.
+/// A way to the threads. They end when the last clone is gone, and one that hangs when its call comes back.
 #[derive(Debug, Clone)]
 pub struct GpuThread {
-    calls: mpsc::Sender<Call>,
+    /// Opens NVML, and counts its GPUs.
+    node: Lane,
+    gpus: Arc<Mutex<Vec<OneGpu>>>,
+    timeout: Duration,
     metrics: Option<Metrics>,
 }
 
+/// The thread of the GPU at an index.
+#[derive(Debug, Clone)]
+struct OneGpu {
+    lane: Lane,
+    /// What it told last: the GPU, and any that had this index before.
+    seen: Vec<Gpu>,
+}
+
 impl GpuThread {
-    /// Starts the thread.
-    pub fn start(open: Open) -> std::io::Result<Self> {
-        let (calls, queue) = mpsc::channel::<Call>();
-        let serve = move || {
-            let mut backend = Backend { opened: None, open };
-            for call in queue {
-                call(&mut backend);
-            }
-        };
-        std::thread::Builder::new().name("nvml".to_owned()).spawn(serve)?;
-        Ok(Self { calls, metrics: None })
+    /// Starts the first thread. No call is waited for longer than `timeout`.
+    pub fn start(open: Open, timeout: Duration) -> std::io::Result<Self> {
+        let node = Lane::start("nvml".to_owned(), open)?;
+        Ok(Self { node, gpus: Arc::default(), timeout, metrics: None })
     }
 
-    /// A way to the thread whose calls are counted but for those that the loop makes, which counts their outcomes.
+    /// A way to the threads whose calls are counted but for those that the loop makes, which counts their outcomes.
     #[must_use]
     pub fn counted(&self, metrics: Metrics) -> Self {
         Self { metrics: Some(metrics), ..self.clone() }
     }
 
-    /// [`GpuBackend::observe`], with the GPUs that it left out.
+    /// [`GpuBackend::observe`] of each GPU, with those that never answered. One that does not answer in time is as it was
+    /// last seen, with that fault. Fails where nothing of NVML's answers.
     pub async fn observe(&self) -> Result<(Vec<Gpu>, Silent), GpuError> {
-        self.ask(|backend| Ok((backend.observe()?, backend.silent().clone()))).await
+        let looks = self.lanes().await?.into_iter().map(|one| async move {
+            let timeout = if one.seen.is_empty() { self.timeout } else { self.answer_timeout() };
+            one.lane.ask(timeout, |backend| Ok((backend.observe()?, backend.silent().clone()))).await
+        });
+        let looks = join_all(looks).await;
+        if let Some(error) = looks.iter().find_map(|look| look.as_ref().err().filter(|e| e.needs_reopening()))
+        {
+            self.close(error.clone()).await;
+            return Err(error.clone());
+        }
+        let (mut seen, mut silent) = (Vec::new(), Silent::new());
+        for ((one, look), index) in self.lock().iter_mut().zip(looks).zip(0..) {
+            match look {
+                Ok((gpus, never)) => {
+                    one.seen = gpus;
+                    silent.extend(never);
+                }
+                Err(fault) if one.seen.is_empty() => drop(silent.insert(index, fault)),
+                Err(fault) => one.seen.iter_mut().for_each(|gpu| gpu.fault = Some(fault.clone())),
+            }
+            seen.extend(one.seen.iter().cloned());
+        }
+        Ok((each_once(seen), silent))
     }
 
     /// [`GpuBackend::utilization`]; nothing where it cannot be asked.
     pub async fn utilization(&self, gpus: Vec<Gpu>) -> BTreeMap<GpuUuid, Utilization> {
-        self.ask(move |backend| Ok(backend.utilization(&gpus))).await.unwrap_or_default()
+        let timeout = self.answer_timeout();
+        let asked = gpus.into_iter().filter_map(|gpu| Some((self.lane_of(&gpu.uuid)?, gpu)));
+        let asked = asked.map(|(lane, gpu)| async move {
+            lane.ask(timeout, move |backend| Ok(backend.utilization(&[gpu]))).await
+        });
+        join_all(asked.collect::<Vec<_>>()).await.into_iter().filter_map(Result::ok).flatten().collect()
     }
 
     /// [`GpuBackend::create`].
@@ -65,7 +100,8 @@ impl GpuThread {
         wanted: Instance,
         part: Option<ComputeInstance>,
     ) -> Result<GpuInstance, GpuError> {
-        self.ask(move |backend| backend.create(&gpu, wanted, part)).await
+        self.change(gpu.clone(), self.answer_timeout(), move |backend| backend.create(&gpu, wanted, part))
+            .await
     }
 
     /// [`GpuBackend::destroy`].
@@ -75,17 +111,20 @@ impl GpuThread {
         instance: GpuInstance,
         part: Option<ComputeInstance>,
     ) -> Result<(), GpuError> {
-        self.ask(move |backend| backend.destroy(&gpu, &instance, part)).await
+        self.change(gpu.clone(), self.answer_timeout(), move |backend| backend.destroy(&gpu, &instance, part))
+            .await
     }
 
     /// [`GpuBackend::set_mig_mode`].
     pub async fn set_mig_mode(&self, gpu: GpuUuid, on: bool, reset: bool) -> Result<(), GpuError> {
-        self.ask(move |backend| backend.set_mig_mode(&gpu, on, reset)).await
+        self.change(gpu.clone(), self.timeout, move |backend| backend.set_mig_mode(&gpu, on, reset)).await
     }
 
     /// [`GpuBackend::set_exclusive`].
     pub async fn set_exclusive(&self, gpu: GpuUuid, exclusive: bool) -> Result<(), GpuError> {
-        let asked = self.ask(move |backend| backend.set_exclusive(&gpu, exclusive));
+        let asked = self.change(gpu.clone(), self.answer_timeout(), move |backend| {
+            backend.set_exclusive(&gpu, exclusive)
+        });
         self.count(Counted::SetExclusive, asked).await
     }
 
@@ -96,7 +135,9 @@ impl GpuThread {
         cgroup: String,
         limit: Option<MemoryMib>,
     ) -> Result<(), GpuError> {
-        let asked = self.ask(move |backend| backend.limit_memory(&gpu, &cgroup, limit));
+        let asked = self.change(gpu.clone(), self.answer_timeout(), move |backend| {
+            backend.limit_memory(&gpu, &cgroup, limit)
+        });
         self.count(Counted::LimitMemory, asked).await
     }
 
@@ -113,39 +154,83 @@ impl GpuThread {
         result
     }
 
-    async fn ask<T: Send + 'static>(
+    /// Makes a call that changes a GPU, on that GPU's thread.
+    async fn change<T: Send + 'static>(
         &self,
+        gpu: GpuUuid,
+        timeout: Duration,
         call: impl FnOnce(&mut dyn GpuBackend) -> Result<T, GpuError> + Send + 'static,
     ) -> Result<T, GpuError> {
-        let (reply, answer) = oneshot::channel();
-        // Whoever asked may have gone; what was done is seen at the next observation.
-        let call: Call = Box::new(move |backend| drop(reply.send(backend.call(call))));
-        self.calls.send(call).map_err(|_| GpuError::Stopped)?;
-        answer.await.map_err(|_| GpuError::Stopped)?
-    }
-}
-
-/// The backend, opened when it is needed.
-struct Backend {
-    opened: Option<Box<dyn GpuBackend>>,
-    open: Open,
-}
-
-impl Backend {
-    fn call<T>(
-        &mut self,
-        call: impl FnOnce(&mut dyn GpuBackend) -> Result<T, GpuError>,
-    ) -> Result<T, GpuError> {
-        let opened = match &mut self.opened {
-            Some(opened) => opened,
-            None => self.opened.insert((self.open)()?),
+        let lane = match self.lane_of(&gpu) {
+            Some(lane) => lane,
+            None => {
+                let (_, silent) = self.observe().await?;
+                // It may be the one that never answered.
+                let missing = silent.into_values().next();
+                self.lane_of(&gpu).ok_or_else(|| missing.unwrap_or(GpuError::NoSuchGpu(gpu)))?
+            }
         };
-        let result = call(opened.as_mut());
-        if result.as_ref().is_err_and(GpuError::needs_reopening) {
-            self.opened = None;
+        let result = lane.ask(timeout, call).await;
+        if let Some(error) = result.as_ref().err().filter(|error| error.needs_reopening()) {
+            self.close(error.clone()).await;
         }
         result
     }
+
+    fn answer_timeout(&self) -> Duration {
+        self.timeout.min(ANSWER_TIMEOUT)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<OneGpu>> {
+        self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread of a GPU that was seen.
+    fn lane_of(&self, gpu: &GpuUuid) -> Option<Lane> {
+        let gpus = self.lock();
+        let has = |one: &&OneGpu, well: bool| {
+            one.seen.iter().any(|seen| seen.uuid == *gpu && (!well || seen.fault.is_none()))
+        };
+        let found =
+            gpus.iter().find(|one| has(one, true)).or_else(|| gpus.iter().find(|one| has(one, false)));
+        found.map(|one| one.lane.clone())
+    }
+
+    /// The threads of all GPUs that NVML counts. It is opened where it is not.
+    async fn lanes(&self) -> Result<Vec<OneGpu>, GpuError> {
+        let gpus = Arc::clone(&self.gpus);
+        let counted = self.node.ask(self.timeout, move |backend| {
+            let count = backend.count()?;
+            let mut gpus = gpus.lock().unwrap_or_else(PoisonError::into_inner);
+            for index in (0..count).skip(gpus.len()) {
+                let lane = Lane::of(format!("nvml-{index}"), backend.for_one(index));
+                let lane = lane.map_err(|error| GpuError::Thread(error.to_string()))?;
+                gpus.push(OneGpu { lane, seen: Vec::new() });
+            }
+            Ok(gpus.clone())
+        });
+        let counted = counted.await;
+        if counted.as_ref().is_err_and(GpuError::needs_reopening) {
+            self.lock().clear();
+        }
+        counted
+    }
+
+    /// Ends the GPUs' threads and closes NVML, which is opened at the next look. A thread that hangs keeps its session until its
+    /// call comes back.
+    async fn close(&self, error: GpuError) {
+        self.lock().clear();
+        drop(self.node.ask(self.timeout, |_| Err::<(), _>(error)).await);
+    }
+}
+
+/// By index, each GPU once: at another index than it had before it is there as it is now, and as it was.
+fn each_once(mut gpus: Vec<Gpu>) -> Vec<Gpu> {
+    gpus.sort_by_key(|gpu| gpu.fault.is_some());
+    let mut known = BTreeSet::new();
+    gpus.retain(|gpu| known.insert(gpu.uuid.clone()));
+    gpus.sort_by_key(|gpu| gpu.index);
+    gpus
 }
 
 #[cfg(test)]
@@ -153,7 +238,7 @@ mod tests {
     use super::super::fake::{FakeGpus, uuid};
     use super::super::{GpuError, NvmlCode};
     use super::*;
-    use std::sync::Arc;
+    use kerf_core::mig::Placement;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     #[tokio::test]
@@ -163,7 +248,8 @@ mod tests {
         let open = move || Ok(Box::new(theirs.clone()) as Box<dyn GpuBackend>);
         let mut registry = prometheus_client::registry::Registry::default();
         let metrics = Metrics::register(&mut registry);
-        let thread = GpuThread::start(Box::new(open)).unwrap().counted(metrics.clone());
+        let thread =
+            GpuThread::start(Box::new(open), Duration::from_mins(1)).unwrap().counted(metrics.clone());
         let error = |code| GpuError::Call { call: "nvmlX", code };
         gpus.fail_next(error(NvmlCode::NoPermission));
         thread.set_exclusive(uuid(0), true).await.unwrap_err();
@@ -190,7 +276,7 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
             Ok(Box::new(theirs.clone()) as Box<dyn GpuBackend>)
         };
-        let thread = GpuThread::start(Box::new(open)).unwrap();
+        let thread = GpuThread::start(Box::new(open), Duration::from_mins(1)).unwrap();
         let answer = |code| GpuError::Call { call: "nvmlDeviceSetComputeMode", code };
         for (code, times) in
             [(NvmlCode::NoPermission, 1), (NvmlCode::Uninitialized, 1), (NvmlCode::NoPermission, 2)]
@@ -199,5 +285,76 @@ mod tests {
             assert_eq!(thread.set_exclusive(uuid(0), true).await, Err(answer(code)));
             assert_eq!(opened.load(Ordering::Relaxed), times);
         }
+    }
+
+    /// Threads of these GPUs that give a call so long.
+    fn threads(gpus: &FakeGpus, timeout: Duration) -> GpuThread {
+        let theirs = gpus.clone();
+        let open = move || Ok(Box::new(theirs.clone()) as Box<dyn GpuBackend>);
+        GpuThread::start(Box::new(open), timeout).unwrap()
+    }
+
+    fn faults(gpus: &[Gpu]) -> Vec<Option<GpuError>> {
+        gpus.iter().map(|gpu| gpu.fault.clone()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_gpu_that_hangs_keeps_nobody_waiting_but_for_itself() {
+        let gpus = FakeGpus::new(&["H100-80GB", "H100-80GB"]);
+        let thread = threads(&gpus, Duration::from_millis(200));
+        let wanted =
+            |start| Instance { profile: "1g.10gb".parse().unwrap(), placement: Placement { start, size: 1 } };
+        thread.observe().await.unwrap();
+        thread.create(uuid(0), wanted(0), None).await.unwrap();
+        let before = thread.observe().await.unwrap().0;
+        gpus.set_hanging(0, true);
+        let (late, made) =
+            tokio::join!(thread.create(uuid(0), wanted(1), None), thread.create(uuid(1), wanted(0), None));
+        assert_eq!(late, Err(GpuError::Hangs(0)));
+        made.unwrap();
+        // What was asked for in vain is not waited for again, and the GPU is as it was last seen.
+        let begun = Instant::now();
+        let (seen, silent) = thread.observe().await.unwrap();
+        assert!(begun.elapsed() < Duration::from_millis(200) && silent.is_empty());
+        assert_eq!(faults(&seen), [Some(GpuError::Hangs(0)), None]);
+        assert_eq!((&seen[0].instances, seen[1].instances.len()), (&before[0].instances, 1));
+        assert_eq!(thread.create(uuid(0), wanted(2), None).await, Err(GpuError::Hangs(0)));
+        thread.create(uuid(1), wanted(1), None).await.unwrap();
+        // It comes back: what was under way is done, and what was refused meanwhile is not.
+        gpus.set_hanging(0, false);
+        let seen = loop {
+            let (seen, _) = thread.observe().await.unwrap();
+            if faults(&seen) == [None, None] {
+                break seen;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        let starts: Vec<u8> = seen[0].instances.iter().map(|i| i.instance.placement.start).collect();
+        assert_eq!(starts, [0, 1]);
+    }
+
+    #[tokio::test]
+    async fn a_gpu_that_hangs_from_the_start_is_left_out() {
+        let gpus = FakeGpus::new(&["L4-24GB", "L4-24GB"]);
+        gpus.set_hanging(1, true);
+        let thread = threads(&gpus, Duration::from_millis(50));
+        let (seen, silent) = thread.observe().await.unwrap();
+        assert_eq!(seen.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0]);
+        assert_eq!(silent, Silent::from([(1, GpuError::Hangs(0))]));
+        assert_eq!(thread.set_exclusive(uuid(1), true).await, Err(GpuError::Hangs(0)), "it may be there");
+        gpus.set_hanging(1, false);
+        while !thread.observe().await.unwrap().1.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(thread.observe().await.unwrap().0.len(), 2);
+        let stranger = GpuUuid::new("GPU-x");
+        assert_eq!(thread.set_exclusive(stranger.clone(), true).await, Err(GpuError::NoSuchGpu(stranger)));
+    }
+
+    #[test]
+    fn a_gpu_that_has_moved_is_where_it_answers() {
+        let seen = FakeGpus::new(&["L4-24GB", "L4-24GB"]).gpus();
+        let was = Gpu { index: 3, fault: Some(GpuError::Stopped), ..seen[0].clone() };
+        assert_eq!(each_once(vec![was, seen[1].clone(), seen[0].clone()]), seen);
     }
 }

@@ -1,7 +1,7 @@
 //! What pods have of a node that is left, or were promised and may have by now.
 
 use super::LeaveError;
-use crate::node::{Holders, Shares, share_device, share_gpu};
+use crate::node::{Holders, share_device, share_gpu};
 use crate::pod_view::PodView;
 use kerf_core::contract::{GpuNodeStatus, SliceState, SliceStatus, WantedSlice};
 use kerf_core::kind::Kind;
@@ -11,7 +11,7 @@ use kerf_runtime::gpu_node::GpuNode;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is left alone.
 #[derive(Debug, Default)]
@@ -63,45 +63,31 @@ impl Held {
         held
     }
 
-    /// By the kubelet's word, where no GpuNode tells.
-    pub(super) fn listed(holders: Holders) -> Self {
-        let mut held = Self::default();
-        for (device, by) in holders.held {
-            held.texts.insert(format!("{device}, which {} has", by.holder.key()));
-            held.mps_gpus.extend(share_gpu(&device).filter(|_| by.name.kind() == Kind::Mps));
-            held.names.insert(by.name);
-            held.devices.insert(device);
-        }
-        held
-    }
-
-    /// And what only init containers may hold, which the kubelet does not tell: any share of the record under the name that their
-    /// pod asks for.
-    pub(super) async fn add_of_init(
-        &mut self,
+    /// By the kubelet's word, where no GpuNode tells: by its List, and of its checkpoint what pods have that live.
+    pub(super) async fn listed(
         client: &Client,
         node: &NodeName,
-        shares: Option<&Shares>,
-    ) -> Result<(), LeaveError> {
+        holders: Holders,
+    ) -> Result<Self, LeaveError> {
+        let unlisted = |why| LeaveError::Unlisted { node: node.clone(), why };
+        let recorded = holders.recorded.map_err(unlisted)?;
         let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods = Api::<PodView>::all(client.clone()).list(&of_node).await;
         let pods = pods.map_err(|source| LeaveError::Pods { node: node.clone(), source })?;
-        for pod in pods.items.iter().filter_map(PodView::known) {
-            for (name, beyond) in pod.names.iter().filter_map(|(name, beyond)| Some((name, beyond.as_ref()?)))
-            {
-                self.texts.insert(format!(
-                    "{} of {name}, which {} may have by an init container",
-                    beyond.count, pod.key
-                ));
-                self.names.insert(*name);
-                let may_be = shares.into_iter().flatten().filter(|(_, shape)| shape.keeps(*name));
-                for (device, shape) in may_be {
-                    self.mps_gpus.extend(share_gpu(device).filter(|_| shape.kind() == Kind::Mps));
-                    self.devices.insert(device.clone());
-                }
-            }
+        let pods: BTreeMap<_, _> =
+            pods.items.iter().filter_map(|pod| Some((pod.uid(), pod.known()?.key))).collect();
+        let listed = holders.held.into_iter().map(|(device, by)| (device, by.name, by.holder.key()));
+        let recorded = recorded
+            .into_iter()
+            .filter_map(|entry| Some((entry.device, entry.name, pods.get(&entry.uid)?.clone())));
+        let mut held = Self::default();
+        for (device, name, pod) in listed.chain(recorded) {
+            held.texts.insert(format!("{device}, which {pod} has"));
+            held.mps_gpus.extend(share_gpu(&device).filter(|_| name.kind() == Kind::Mps));
+            held.names.insert(name);
+            held.devices.insert(device);
         }
-        Ok(())
+        Ok(held)
     }
 
     pub(super) fn tell(&self) {

@@ -89,7 +89,7 @@ pub enum AnswerError {
 pub(super) fn parse(word: Word, text: &str) -> Result<Answer, AnswerError> {
     let text = text.trim();
     if let Some(server) = word.server()
-        && text == format!("Server {server} not found")
+        && is_gone(server, text)
     {
         return Err(AnswerError::ServerGone(server));
     }
@@ -102,21 +102,38 @@ pub(super) fn parse(word: Word, text: &str) -> Result<Answer, AnswerError> {
         // The percentage that holds from now on, which is the old one if the new one was refused.
         Word::SetThreads(..) => percentage(text).map(|_| Answer::Done),
         Word::SetMemory(..) => memory(text).map(|_| Answer::Done),
-        Word::TerminateClient { .. } => (text == "0").then_some(Answer::Done),
+        // Whether it was done is seen by the servers that there are then, so another driver may say it in its own words.
         Word::StartServer | Word::ShutdownServer(_) | Word::Quit { .. } => {
-            text.is_empty().then_some(Answer::Done)
+            (!is_refusal(text)).then_some(Answer::Done)
         }
     };
     answer.ok_or_else(|| AnswerError::Refused(text.to_owned()))
 }
 
-/// One in a line.
+/// Whether the daemon says that there is no such server: `Server 492 not found` with driver 580.
+fn is_gone(server: u32, text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    text.contains("not found") && words.any(|word| word == server.to_string())
+}
+
+/// What a refusal says: words of driver 580's refusals, and of those that other drivers may write.
+const REFUSALS: [&str; 8] =
+    ["cannot", "denied", "error", "fail", "insufficient", "invalid", "not ", "unknown"];
+
+fn is_refusal(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    REFUSALS.iter().any(|refusal| text.contains(refusal))
+}
+
+/// One in a line. What is no process id may be an error, so it is not skipped.
 fn process_ids(text: &str) -> Option<Vec<u32>> {
-    text.lines().map(|line| line.trim().parse().ok()).collect()
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| line.parse().ok()).collect()
 }
 
 fn status(text: &str) -> Option<ServerStatus> {
-    match text {
+    match text.to_ascii_uppercase().as_str() {
         "INITIALIZING" => Some(ServerStatus::Initializing),
         "ACTIVE" => Some(ServerStatus::Active),
         "FAULT" => Some(ServerStatus::Fault),
@@ -125,7 +142,7 @@ fn status(text: &str) -> Option<ServerStatus> {
 }
 
 fn percentage(text: &str) -> Option<Percentage> {
-    let percent: f64 = text.parse().ok()?;
+    let percent: f64 = text.trim_end_matches('%').trim_end().parse().ok()?;
     (0.0..=100.0).contains(&percent).then_some(Percentage(percent))
 }
 
@@ -135,9 +152,10 @@ fn memory(text: &str) -> Option<MemoryReading> {
     }
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let amount = text[..digits].parse().ok()?;
-    let unit = match &text[digits..] {
-        "M" | "MB" => MemoryMib(1),
-        "G" | "GB" => MemoryMib(1024),
+    // Units stay strict: a limit that is taken for another one is no wall.
+    let unit = match text[digits..].trim_start().to_ascii_uppercase().as_str() {
+        "M" | "MB" | "MIB" => MemoryMib(1),
+        "G" | "GB" | "GIB" => MemoryMib(1024),
         _ => return None,
     };
     Some(MemoryReading::Limit { amount, unit })
@@ -160,6 +178,7 @@ mod tests {
             ("", Ok(vec![])),
             ("492\n", Ok(vec![492])),
             ("522\n521\n", Ok(vec![522, 521])),
+            ("522\n\n521\n", Ok(vec![522, 521])),
             ("Unknown command \"x\"\n", refused("Unknown command \"x\"")),
             ("492\nx\n", refused("492\nx")),
         ] {
@@ -174,7 +193,9 @@ mod tests {
         for word in
             [Word::ServerStatus(492), Word::ClientList(492), Word::Memory(SERVER), Word::Threads(SERVER)]
         {
-            assert_eq!(parse(word, gone), Err(AnswerError::ServerGone(492)), "{word}");
+            for gone in [gone, "server 492: not found.\n"] {
+                assert_eq!(parse(word, gone), Err(AnswerError::ServerGone(492)), "{word}");
+            }
         }
         assert_eq!(parse(Word::ServerStatus(7), gone), refused("Server 492 not found"));
         assert_eq!(parse(Word::ServerList, gone), refused("Server 492 not found"));
@@ -186,8 +207,9 @@ mod tests {
             ("INITIALIZING\n", Ok(ServerStatus::Initializing)),
             ("ACTIVE\n", Ok(ServerStatus::Active)),
             ("FAULT\n", Ok(ServerStatus::Fault)),
+            ("Active", Ok(ServerStatus::Active)),
             ("", refused("")),
-            ("Active", refused("Active")),
+            ("Retired", refused("Retired")),
         ] {
             assert_eq!(parse(Word::ServerStatus(492), text), status.map(Answer::Status), "{text:?}");
         }
@@ -198,6 +220,7 @@ mod tests {
         for (text, wanted, agrees) in [
             ("100.0", 100, true),
             ("14.0\n", 14, true),
+            ("14.0 %", 14, true),
             ("13.6", 14, true),
             ("25.0", 14, false),
             ("13.0", 14, false),
@@ -222,6 +245,7 @@ mod tests {
             ("1000M", 1000, true),
             ("1000M", 1001, false),
             ("10240MB", 10_240, true),
+            ("10 GiB", 10_240, true),
             ("0M", 0, true),
         ] {
             let Ok(Answer::Memory(read)) = parse(Word::Memory(SERVER), text) else { panic!("{text}") };
@@ -241,10 +265,10 @@ mod tests {
             (Word::SetThreads(SERVER, 25), "25.0\n", true),
             (Word::SetThreads(SERVER, 25), "", false),
             (Word::StartServer, "", true),
-            (Word::StartServer, "no", false),
+            (Word::StartServer, "Server 492 started", true),
+            (Word::StartServer, "Insufficient privileges for UID 1234.", false),
+            (Word::StartServer, "Unknown command \"start_server\"", false),
             (Word::ShutdownServer(492), "", true),
-            (Word::TerminateClient { server: 492, client: 7 }, "0\n", true),
-            (Word::TerminateClient { server: 492, client: 7 }, "Invalid process 7!\n1\n", false),
             (Word::Quit { within: 2 }, "", true),
         ] {
             assert_eq!(parse(word, text).is_ok(), done, "{word}: {text:?}");

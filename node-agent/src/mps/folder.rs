@@ -1,5 +1,7 @@
-//! A target's folder: `<root>/<target>/{pipe,log,shm}`, and what the agent notes of its daemon beside them.
+//! A target's folder: `<root>/<target>/{pipe,log}`, and what the agent notes of its daemon beside them.
 
+use rustix::fs::{XattrFlags, setxattr};
+use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -11,18 +13,18 @@ const LOG_BYTES: u64 = 1 << 20;
 /// How much of a log's end is read for its last line.
 const TAIL_BYTES: u64 = 4096;
 
+/// Is there where the kernel has SELinux on.
+const SELINUX: &str = "/sys/fs/selinux";
+
+/// What NVIDIA's MPS daemon gives its pipe directory (k8s-device-plugin, `cmd/mps-control-daemon/mps/daemon.go`): any
+/// container may use it.
+const LABEL: &str = "system_u:object_r:container_file_t:s0";
+const LABEL_ATTRIBUTE: &str = "security.selinux";
+
 /// The pipe directory of a target's daemon, for `CUDA_MPS_PIPE_DIRECTORY` of its clients. They may have it read-only.
 #[must_use]
 pub fn pipe_dir(root: &Path, target: &str) -> PathBuf {
     root.join(target).join("pipe")
-}
-
-/// The folder that a target's daemon has at `/dev/shm`, for its clients to have there too.
-///
-/// A client of driver 580 does without: its shared memory comes through the pipe.
-#[must_use]
-pub fn shm_dir(root: &Path, target: &str) -> PathBuf {
-    root.join(target).join("shm")
 }
 
 /// The targets that have a folder.
@@ -40,7 +42,6 @@ pub(crate) fn targets(root: &Path) -> io::Result<Vec<String>> {
 pub(super) struct Folder {
     path: PathBuf,
     pub pipe: PathBuf,
-    pub shm: PathBuf,
     pub log_dir: PathBuf,
 }
 
@@ -48,7 +49,7 @@ impl Folder {
     pub fn new(root: &Path, target: &str) -> Self {
         let path = root.join(target);
         let log_dir = path.join("log");
-        Self { pipe: pipe_dir(root, target), shm: shm_dir(root, target), log_dir, path }
+        Self { pipe: pipe_dir(root, target), log_dir, path }
     }
 
     /// Which process the daemon is; written by the launcher before it becomes the daemon.
@@ -61,16 +62,14 @@ impl Folder {
         self.log_dir.join("daemon.log")
     }
 
-    /// Makes what is missing, and sets the modes whatever the umask: clients of every user reach the pipe and share
-    /// memory, and only root reads the log.
+    /// Makes what is missing, and sets the modes whatever the umask: clients of every user reach the pipe, and only root
+    /// reads the log.
     pub fn prepare(&self) -> io::Result<()> {
-        for (folder, mode) in
-            [(&self.path, 0o755), (&self.pipe, 0o755), (&self.log_dir, 0o700), (&self.shm, 0o1777)]
-        {
+        for (folder, mode) in [(&self.path, 0o755), (&self.pipe, 0o755), (&self.log_dir, 0o700)] {
             fs::create_dir_all(folder)?;
             fs::set_permissions(folder, Permissions::from_mode(mode))?;
         }
-        Ok(())
+        if Path::new(SELINUX).exists() { label(&self.pipe) } else { Ok(()) }
     }
 
     /// Removes what an ended daemon left. The pipe directory itself stays, for containers have it mounted.
@@ -129,6 +128,15 @@ impl Folder {
     }
 }
 
+/// Lets confined containers reach the folder; the daemon's sockets in it get its label.
+fn label(folder: &Path) -> io::Result<()> {
+    match setxattr(folder, LABEL_ATTRIBUTE, LABEL.as_bytes(), XattrFlags::empty()) {
+        // A file system without labels, whose mount decides.
+        Err(Errno::NOTSUP) => Ok(()),
+        labelled => Ok(labelled?),
+    }
+}
+
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -145,16 +153,28 @@ mod tests {
     }
 
     #[test]
-    fn every_user_reaches_the_pipe_and_shares_memory_and_only_root_reads_the_log() {
+    fn every_user_reaches_the_pipe_and_only_root_writes_there_or_reads_the_log() {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::new(root.path(), "GPU-1");
         folder.prepare().unwrap();
         folder.prepare().unwrap();
         assert_eq!(mode(&pipe_dir(root.path(), "GPU-1")), 0o755);
-        assert_eq!(mode(&shm_dir(root.path(), "GPU-1")), 0o1777);
         assert_eq!(mode(&root.path().join("GPU-1/log")), 0o700);
         assert_eq!(targets(root.path()).unwrap(), ["GPU-1"]);
         assert_eq!(targets(&root.path().join("none")).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_pipe_gets_the_label_that_containers_may_use() {
+        let root = tempfile::tempdir().unwrap();
+        match setxattr(root.path(), LABEL_ATTRIBUTE, b"system_u:object_r:tmp_t:s0", XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(error) => return eprintln!("SKIPPED: no label can be set here ({error}); it takes root"),
+        }
+        label(root.path()).unwrap();
+        let mut is = [0; 64];
+        let length = rustix::fs::getxattr(root.path(), LABEL_ATTRIBUTE, &mut is).unwrap();
+        assert_eq!(&is[..length], LABEL.as_bytes());
     }
 
     #[test]

@@ -19,13 +19,17 @@ use std::process::{Command, ExitCode};
 /// The subcommand's name.
 pub(super) const SUBCOMMAND: &str = "mps-exec";
 
+/// How the daemon's `/dev/shm` is made: as large as a container's is by default, so that it cannot fill the node's memory. No
+/// container has it.
+const SHM_OPTIONS: &str = "mode=1777,size=64m";
+
 /// What is at `/dev/shm` for the daemon.
 #[derive(Debug, Clone, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Shm {
-    /// This folder, in a mount namespace of the daemon's own.
+    /// A tmpfs of its own, in a mount namespace of the daemon's own.
     #[arg(long)]
-    shm: Option<PathBuf>,
+    private_shm: bool,
     /// What is there already.
     #[arg(long)]
     no_private_shm: bool,
@@ -132,10 +136,10 @@ impl Args {
         if let Some(cgroup) = &self.cgroup {
             enter(cgroup).map_err(|source| LaunchError::Cgroup { path: cgroup.clone(), source })?;
         }
-        match &self.shm.shm {
-            Some(shm) => mount_shm(shm).map_err(|(step, source)| LaunchError::Mount { step, source }),
-            None => Ok(()),
+        if !self.shm.private_shm {
+            return Ok(());
         }
+        mount_shm().map_err(|(step, source)| LaunchError::Mount { step, source })
     }
 }
 
@@ -154,13 +158,15 @@ fn enter(cgroup: &Path) -> std::io::Result<()> {
     OpenOptions::new().write(true).open(cgroup.join("cgroup.procs"))?.write_all(b"0")
 }
 
-fn mount_shm(shm: &Path) -> Result<(), (&'static str, nix::Error)> {
+fn mount_shm() -> Result<(), (&'static str, nix::Error)> {
     const NONE: Option<&str> = None;
     unshare(CloneFlags::CLONE_NEWNS).map_err(|error| ("unshare", error))?;
     // A slave gets what the node mounts later and gives nothing back.
     let slave = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     mount(NONE, "/", NONE, slave, NONE).map_err(|error| ("make / a slave", error))?;
-    mount(Some(shm), "/dev/shm", NONE, MsFlags::MS_BIND, NONE).map_err(|error| ("bind mount", error))
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("shm"), "/dev/shm", Some("tmpfs"), flags, Some(SHM_OPTIONS))
+        .map_err(|error| ("mount a tmpfs", error))
 }
 
 fn exec(command: &[OsString]) -> LaunchError {
@@ -177,12 +183,12 @@ mod tests {
     fn where_shared_memory_is_must_be_said() {
         let parse = |args: &[&str]| Args::try_parse_from([&[SUBCOMMAND], args].concat());
         let args =
-            parse(&["--shm", "/s", "--pid-file", "/p", "--", "mps", "-f", "-multiuser-server"]).unwrap();
+            parse(&["--private-shm", "--pid-file", "/p", "--", "mps", "-f", "-multiuser-server"]).unwrap();
         assert_eq!(args.command, ["mps", "-f", "-multiuser-server"]);
         assert!(parse(&["--no-private-shm", "--pid-file", "/p", "--", "mps"]).is_ok());
         assert!(parse(&["--pid-file", "/p", "--", "mps"]).is_err());
-        assert!(parse(&["--shm", "/s", "--no-private-shm", "--pid-file", "/p", "--", "mps"]).is_err());
-        assert!(parse(&["--shm", "/s", "--pid-file", "/p"]).is_err());
+        assert!(parse(&["--private-shm", "--no-private-shm", "--pid-file", "/p", "--", "mps"]).is_err());
+        assert!(parse(&["--private-shm", "--pid-file", "/p"]).is_err());
     }
 
     #[test]

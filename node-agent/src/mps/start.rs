@@ -41,7 +41,7 @@ fn command(paths: &Paths, folder: &Folder, target: &str) -> Command {
         command.arg("--cgroup").arg(cgroup);
     }
     if paths.private_shm {
-        command.arg("--shm").arg(&folder.shm);
+        command.arg("--private-shm");
     } else {
         command.arg("--no-private-shm");
     }

@@ -31,13 +31,6 @@ pub enum Word {
     Memory(Scope),
     /// Sets it.
     SetMemory(Scope, MemoryMib),
-    /// Ends a client's work: its calls fail with error 810.
-    TerminateClient {
-        /// The server's process id.
-        server: u32,
-        /// The client's process id.
-        client: u32,
-    },
     /// Shuts a server down, whatever its clients do: their calls fail with error 806.
     ShutdownServer(u32),
     /// Ends the daemon.
@@ -55,7 +48,6 @@ impl Word {
             Self::ServerStatus(server)
             | Self::ClientList(server)
             | Self::ShutdownServer(server)
-            | Self::TerminateClient { server, .. }
             | Self::Threads(Scope::Server(server))
             | Self::SetThreads(Scope::Server(server), _)
             | Self::Memory(Scope::Server(server))
@@ -102,7 +94,6 @@ impl fmt::Display for Word {
             Self::SetMemory(Server(server), limit) => {
                 write!(f, "set_device_pinned_mem_limit {server} 0 {}M", limit.0)
             }
-            Self::TerminateClient { server, client } => write!(f, "terminate_client {server} {client}"),
             Self::ShutdownServer(server) => write!(f, "shutdown_server {server} -f"),
             Self::Quit { within } => write!(f, "quit -t {within}"),
         }
@@ -131,7 +122,6 @@ mod tests {
                 "set_default_device_pinned_mem_limit 0 10240M",
             ),
             (Word::SetMemory(Scope::Server(7), MemoryMib(512)), "set_device_pinned_mem_limit 7 0 512M"),
-            (Word::TerminateClient { server: 7, client: 8 }, "terminate_client 7 8"),
             (Word::ShutdownServer(7), "shutdown_server 7 -f"),
             (Word::Quit { within: 2 }, "quit -t 2"),
         ] {

@@ -108,7 +108,8 @@ fn an_id_is_dropped_after_the_kubelet_and_a_newer_account_of_holders_let_go_of_i
     assert!(scene.all.drop_ids(&account, later).is_some());
     assert_eq!(listed(&scene.all), 1, "and until the holders are known");
     assert!(scene.all.wants_account(&account, scene.now));
-    account.take(Holders { asked: scene.tick(), held: BTreeMap::new(), foreign: Vec::new() }, |_| false);
+    let (held, foreign, recorded) = (BTreeMap::new(), Vec::new(), Ok(Vec::new()));
+    account.take(Holders { asked: scene.tick(), held, foreign, recorded }, None);
     assert!(!scene.all.wants_account(&account, scene.now));
     assert!(scene.all.drop_ids(&account, scene.now).is_some());
     assert_eq!(listed(&scene.all), 1, "and for a while");

@@ -1,5 +1,5 @@
 //! Random lives of a node, with a kubelet that lags: it takes lists late and name by name, its answers are old when they
-//! arrive, and pods are admitted in between, some with init containers of which it tells nothing. It restarts and lists no
+//! arrive, and pods are admitted in between, some with init containers that its checkpoint alone has. It restarts and lists no
 //! pod for a while, the agent restarts while the API server is away, the GpuNode is deleted. Whatever happens, no device
 //! goes that somebody has or may be getting, and no GPU is given twice.
 
@@ -86,6 +86,9 @@ struct Life {
     /// Answers that are under way.
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
+    /// The kubelet's checkpoint, and whether it cannot be read.
+    file: Vec<Recorded>,
+    corrupt: bool,
 }
 
 impl Life {
@@ -118,6 +121,8 @@ impl Life {
             strangers,
             allocatable,
             holders,
+            file: Vec::new(),
+            corrupt: false,
         }
     }
 
@@ -143,7 +148,11 @@ impl Life {
             6 => self.allocate(),
             7 if choice < 8 => self.list_pod(choice),
             8 => self.end_pod(choice),
-            9 => self.ask(),
+            9 => {
+                // A kubelet that has just been started has written it anew.
+                self.corrupt = choice >= 30 && self.knows_pods;
+                self.ask();
+            }
             10 => self.answer(),
             11 => self.restart(choice),
             12 => self.ask_and_answer(),
@@ -224,6 +233,7 @@ impl Life {
     /// The kubelet's process ends and comes back. It has heard of no pod, lists none, and knows no list.
     fn restart_kubelet(&mut self, choice: usize) {
         if choice < 12 {
+            self.corrupt = false;
             // What it has listed before is known; one that ends between Allocate and its next list is another matter.
             self.pods.values_mut().for_each(|pod| pod.listed = true);
             self.note_admitted();
@@ -277,9 +287,14 @@ impl Life {
         self.unpick();
         let Some((name, device)) = picked else { return };
         let identity = self.pod_for(name, &device, choice);
-        let beyond = kerf_core::request::Beyond { container: "load".to_owned(), count: 1 };
-        let names = BTreeMap::from([(name, Some(beyond).filter(|_| identity.staged))]);
-        let pod = NodePod { key: identity.key.clone(), admitted: false, names, requested: BTreeMap::new() };
+        let names = BTreeMap::from([(name, 1)]);
+        let pod = NodePod {
+            key: identity.key.clone(),
+            admitted: false,
+            names,
+            inits: BTreeSet::new(),
+            requested: BTreeMap::new(),
+        };
         self.roster.insert(identity.uid.clone(), pod);
         self.picked = Some((name, device, identity));
         self.tell_pods();
@@ -357,7 +372,7 @@ impl Life {
         let Some(device) = listed.get(choice % listed.len().max(1)) else { return };
         if let Some(Pod { identity: Identity { uid, key, .. }, .. }) = self.pods.remove(device) {
             self.roster.remove(&uid);
-            self.node.on_pod_left(key, self.now);
+            self.node.on_pod_left(key, uid.clone(), self.now);
             self.tell_pods();
             self.give_back(&uid);
         }
@@ -388,7 +403,21 @@ impl Life {
             let holder = Holder { namespace, pod: name, container: "main".into() };
             (device.clone(), Held { name: pod.name, holder })
         });
-        self.holders = Some(Holders { asked: self.now, held: held.collect(), foreign: Vec::new() });
+        let recorded = self.pods.iter().filter(|(_, pod)| pod.listed);
+        let recorded: Vec<_> = recorded
+            .map(|(device, pod)| Recorded {
+                uid: pod.identity.uid.clone(),
+                container: if pod.identity.staged { "load" } else { "main" }.to_owned(),
+                name: pod.name,
+                device: device.clone(),
+            })
+            .collect();
+        // What ended pods had stays there until somebody else is given it.
+        self.file.retain(|old| recorded.iter().all(|new| new.device != old.device));
+        self.file.extend(recorded);
+        let recorded = if self.corrupt { Err("corrupt".to_owned()) } else { Ok(self.file.clone()) };
+        let held = held.collect();
+        self.holders = Some(Holders { asked: self.now, held, foreign: Vec::new(), recorded });
     }
 
     fn answer(&mut self) {
@@ -500,7 +529,7 @@ impl Life {
 
     /// Everybody catches up; pods end.
     fn settle(&mut self) {
-        self.knows_pods = true;
+        (self.knows_pods, self.corrupt) = (true, false);
         self.tell_spec();
         self.pods.clear();
         self.unpick();

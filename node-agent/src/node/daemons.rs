@@ -126,7 +126,7 @@ impl Node {
         let needed =
             |shapes: &mut dyn Iterator<Item = Shape>| Needed::of(shapes, gpu.memory, mps.limits_compute());
         let own = needed(&mut self.shares.get(&device).map(|s| s.shape).into_iter());
-        if mps.strict {
+        if mps.is_one_size() {
             return own;
         }
         let wanted = self.spec.slices.iter().find(|w| w.id == *id && w.gpu == gpu.uuid);

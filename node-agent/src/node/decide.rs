@@ -126,11 +126,7 @@ impl Node {
         let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_closed();
         self.recall_shares();
         self.adopt_shares();
-        self.exclude_listed(now);
-        let mut init = self.init_held();
-        init.doubted.extend(self.held_of_others());
-        self.adopt_gpus(&init.doubted);
-        self.account.take_init(init);
+        self.occupy();
         self.note_kept_promises();
         // Whoever else is here, what is held is known.
         if knows_holders && self.health.nvml.is_well() && (self.others.is_some() || knows_all) {
@@ -151,7 +147,10 @@ impl Node {
             self.advertised.offer(&offered.healthy, now);
         } else if self.health.nvml.is_well() && !self.is_closed() {
             // Whoever has something goes on with it, and its container may be started again.
-            offered.healthy.values_mut().for_each(|devices| devices.retain(|d| self.account.lists(d)));
+            offered
+                .healthy
+                .values_mut()
+                .for_each(|devices| devices.retain(|d| self.account.holder(d).is_some()));
             self.advertised.add(&offered.healthy, now);
         }
         let (look, next_look) = self.account.look(now);
@@ -235,7 +234,8 @@ impl Node {
             let Some(text) = lasting.clone().or(other) else { continue };
             devices.insert(slice.device.clone());
             if (slice.reservation.is_some() || lingers) && !held {
-                troubles.insert(slice.id.clone(), (text, lasting.is_some()));
+                // Who lets go of a slice that is still in use would lose sight of it.
+                troubles.insert(slice.id.clone(), (text, lasting.is_some() && !lingers));
             }
         }
         troubles.extend(self.taken_by_others().map(|(id, text)| (id, (text, false))));
@@ -296,7 +296,6 @@ impl Node {
                     tracing::info!(%gpu, slice = %id, %shape, "share started");
                     let share = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
                     let device = share::device_id(gpu, id);
-                    self.exclude_new(&device);
                     self.shares.insert(device, share);
                     return true;
                 }

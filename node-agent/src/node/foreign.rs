@@ -2,12 +2,14 @@
 //! by a claim of NVIDIA's DRA driver. Its pods run on after who gave it has gone. What the words tell of is occupied; where they
 //! tell nothing, whatever it may be is.
 
+use super::share::{self, Share};
 use super::{Held, Node};
 use crate::gpu::{Gpu, GpuInstance};
-use kerf_core::names::DeviceId;
+use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::nvidia_keys;
+use kerf_core::offer::ExistingSlice;
 use kerf_core::resource::ResourceName;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 /// NVIDIA's DRA driver of GPUs. Its sibling `compute-domain.nvidia.com` has none.
@@ -101,14 +103,49 @@ fn number<T: FromStr>(text: &str, prefix: &str) -> Option<T> {
 }
 
 impl Node {
-    /// The devices that pods have so, or may have.
-    pub(super) fn held_of_others(&self) -> BTreeMap<DeviceId, Held> {
+    /// Notes what somebody may hold that no source names a holder of.
+    pub(super) fn occupy(&mut self) {
+        let mut occupied = self.unaccounted();
+        let held = self.held_of_others();
+        // GPUs that a pod may hold by NVIDIA's device plugin exist as what it would hold.
+        for (device, held) in held.iter().filter(|(device, _)| is_of_plugin(device)) {
+            let Some((gpu, id)) = share::slice_of(device) else { continue };
+            let Some(shape) = self.shape_of(&gpu, held.name) else { continue };
+            self.shares.entry(device.clone()).or_insert(Share { gpu, id, shape });
+        }
+        occupied.extend(held.into_iter().map(|(device, held)| (device, Some(held))));
+        self.account.occupy(occupied);
+    }
+
+    /// Where the kubelet's checkpoint was never read an init container may hold what existed before and nobody accounts for. Of
+    /// pods that are bound their promises do: an earlier process has offered them.
+    fn unaccounted(&mut self) -> BTreeMap<DeviceId, Option<Held>> {
+        if !self.account.is_blind() {
+            self.found = None;
+            return BTreeMap::new();
+        }
+        let existing = self.existing();
+        let all = || existing.iter().map(|slice| slice.device.clone()).collect();
+        let found = self.found.get_or_insert_with(all).clone();
+        let is_bound = |uid| self.pods.as_ref().is_none_or(|pods| pods.contains_key(uid));
+        let promised =
+            self.spec.slices.iter().filter(|w| w.reservation.as_ref().is_some_and(|r| is_bound(&r.uid)));
+        let promised: BTreeSet<DeviceId> = promised.filter_map(|wanted| self.device_of(wanted)).collect();
+        let is_open = |slice: &&ExistingSlice| {
+            slice.held_as.is_none() && found.contains(&slice.device) && !promised.contains(&slice.device)
+        };
+        existing.iter().filter(is_open).map(|slice| (slice.device.clone(), None)).collect()
+    }
+
+    /// The devices that pods have by others, or may have.
+    fn held_of_others(&self) -> BTreeMap<DeviceId, Held> {
         let mut held = BTreeMap::new();
-        for (foreign, holder) in self.account.foreign() {
+        let listed = self.account.foreign().map(|(foreign, holder)| (foreign.clone(), holder));
+        for (foreign, holder) in listed.chain(self.account.foreign_owned()) {
             let by_it = || Held { name: ResourceName::Whole, holder: holder.clone() };
-            let devices = self.devices_of_foreign(foreign).unwrap_or_else(|| self.gpus_of_nobody());
-            let unlisted = devices.into_iter().filter(|device| !self.account.lists(device));
-            held.extend(unlisted.map(|device| (device, by_it())));
+            let devices = self.devices_of_foreign(&foreign).unwrap_or_else(|| self.gpus_of_nobody());
+            let unheld = devices.into_iter().filter(|device| self.account.holder(device).is_none());
+            held.extend(unheld.map(|device| (device, by_it())));
         }
         held
     }
@@ -138,11 +175,20 @@ impl Node {
         Some(gpus.flat_map(devices).collect())
     }
 
+    fn has_shares_of_kerf(&self, gpu: &GpuUuid) -> bool {
+        self.shares.iter().any(|(device, share)| share.gpu == *gpu && !is_of_plugin(device))
+    }
+
     /// GPUs of which kerf has given nothing. One in MIG mode is occupied by what stands on it.
     fn gpus_of_nobody(&self) -> Vec<DeviceId> {
         let uncut = self.gpus.iter().filter(|gpu| gpu.table.is_none());
         uncut.filter(|gpu| !self.has_shares_of_kerf(&gpu.uuid)).flat_map(all_of).collect()
     }
+}
+
+/// Whether it is a GPU as a whole by its UUID, as NVIDIA's device plugin gives it.
+fn is_of_plugin(device: &DeviceId) -> bool {
+    share::slice_of(device).is_some_and(|(gpu, id)| id == SliceId::new(gpu.as_str()))
 }
 
 fn all_of(gpu: &Gpu) -> Vec<DeviceId> {

@@ -86,7 +86,7 @@ fn a_gpu_that_a_pod_has_of_another_is_given_to_nobody_until_the_pod_ends() {
         let holders = status.slices.iter().filter(|s| s.holder.as_ref().is_some_and(|h| h.pod == "a"));
         assert_eq!(holders.count(), expected.iter().filter(|given| !**given).count());
         scene.foreign.clear();
-        scene.node.on_pod_left(PodKey::new("ns", "a"), scene.now);
+        scene.node.on_pod_left(PodKey::new("ns", "a"), kerf_core::names::PodUid::new("a-uid"), scene.now);
         scene.list_holders();
         assert_eq!(given(&mut scene), [true; 3], "{foreign:?}");
     }

@@ -34,16 +34,17 @@ impl Node {
             pci_class: gpu.pci_class,
             mig_capable: gpu.mig != MigMode::Unsupported,
             mig_on: gpu.mig.is_on(),
+            fixed: fixed_shares(&rule, &shares),
             kinds: rules::kinds(gpu, &rule),
             shares,
-            fixed: fixed_shares(&rule),
         }
     }
 }
 
-/// How many shares policy fixes.
-fn fixed_shares(rule: &GpuRule) -> Option<u32> {
-    let replicas = rule.time_slicing.replicas.filter(|_| rule.kinds.contains(&Kind::TimeSlicing));
+/// How many shares policy fixes: of the kind that the GPU has some of, else of the first that it may have.
+fn fixed_shares(rule: &GpuRule, shares: &BTreeMap<Kind, u32>) -> Option<u32> {
+    let allowed = Kind::ALL.iter().filter(|kind| rule.kinds.contains(kind));
+    let replicas = shares.keys().chain(allowed).find_map(|kind| rule.replicas(*kind));
     replicas.or_else(|| Some(rule.layout.iter().map(|slices| slices.count).sum()).filter(|sum| *sum > 0))
 }
 

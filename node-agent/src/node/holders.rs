@@ -1,15 +1,28 @@
-//! Who holds which device, by the kubelet's account, and what was allocated so lately that the account may lack it.
+//! Who holds which device.
+//!
+//! Three sources, from the newest to the most complete:
+//!
+//! | source | what it has | what it lacks |
+//! |---|---|---|
+//! | `Allocate` | what a container is being given | which container; what an earlier process of the agent's was asked |
+//! | pod-resources' List | what containers and sidecars hold, by the pod's name | ordinary init containers; all pods, until a kubelet that was just started has heard of them |
+//! | the kubelet's checkpoint | what every container holds, by the pod's UID | what was allocated a moment ago; that a pod has ended |
+//!
+//! A device is held if it is being given, if List has it, or if the checkpoint has it for a pod that the API server shows and that
+//! has not ended. So a restart of the agent, of the kubelet or of the node changes nothing: the checkpoint outlives all three.
+//! An allocation ends when the other two show it. It also ends after [`SHOWN_WITHIN`] once no pod of the node lacks a device of its
+//! name: then the pod was refused. No earlier moment is safe: the kubelet writes its checkpoint after all plugins have answered
+//! for a container, however long that takes (`pod_resources::checkpoint`).
 
 use super::foreign::Foreign;
-use super::init::InitHeld;
+use super::pods::{NodePod, NodePods};
 use kerf_core::contract::Holder;
 use kerf_core::names::{DeviceId, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// An account that was asked for this long after an allocation and lacks it says that its pod is gone or was refused:
-/// the kubelet lists a pod within milliseconds of `Allocate`.
+/// How long the API server may take to show the agent a pod that the kubelet allocates for already.
 const SHOWN_WITHIN: Duration = Duration::from_secs(1);
 
 /// The first wait for the kubelet to show what changed; doubled with each look up to [`LONGEST_LOOK`].
@@ -29,15 +42,30 @@ pub struct Held {
     pub holder: Holder,
 }
 
-/// The answer of pod-resources' List.
+/// A device of one of kerf's names that a container has or had, by the kubelet's checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Recorded {
+    /// The pod.
+    pub uid: PodUid,
+    /// The container, an ordinary init container too.
+    pub container: String,
+    /// The name under which it asked.
+    pub name: ResourceName,
+    /// The device.
+    pub device: DeviceId,
+}
+
+/// The kubelet's account of holders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holders {
     /// When it was asked for: it says nothing of what happened later.
     pub asked: Instant,
-    /// Devices of kerf's names that are held.
+    /// Devices of kerf's names that are held, by List.
     pub held: BTreeMap<DeviceId, Held>,
     /// What containers have of others, in their words.
     pub foreign: Vec<(Foreign, Holder)>,
+    /// The kubelet's checkpoint, or why it cannot be used.
+    pub recorded: Result<Vec<Recorded>, String>,
 }
 
 /// What a container has of others.
@@ -51,128 +79,132 @@ struct ForeignHeld {
 
 /// What a container was given.
 #[derive(Debug)]
-pub(super) struct Allocation {
+struct Allocation {
     /// The name under which it asked.
-    pub(super) name: ResourceName,
+    name: ResourceName,
     at: Instant,
-    /// The pods whose init containers it may have been given to, so that the kubelet never lists it; `None` if that is not
-    /// known any more.
-    pub(super) suspects: Option<BTreeSet<PodUid>>,
+    /// Who had it by the checkpoint before.
+    before: Option<PodUid>,
 }
 
 /// All that is known of holders.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    holders: Option<Holders>,
+    asked: Option<Instant>,
+    listed: BTreeMap<DeviceId, Held>,
+    /// The last checkpoint that could be used.
+    recorded: Option<Vec<Recorded>>,
+    /// What it has of pods that live.
+    owned: BTreeMap<DeviceId, (PodUid, Held)>,
+    /// Why the newest cannot be used.
+    unread: Option<String>,
     foreign: Vec<ForeignHeld>,
     allocated: BTreeMap<DeviceId, Allocation>,
-    /// What init containers hold, which the kubelet does not list.
-    init: InitHeld,
+    /// What somebody may hold that no source names a holder of.
+    occupied: BTreeMap<DeviceId, Option<Held>>,
     /// Pods that are gone or finished, while the kubelet still lists what they held.
-    leaving: BTreeSet<PodKey>,
+    leaving: BTreeMap<PodUid, PodKey>,
     look: Option<(Instant, Duration)>,
 }
 
 impl Account {
-    /// Takes the kubelet's account. One that has just been started may tell of no pod, before it has heard of any: what a
-    /// pod held before that the account knows nothing of, it holds on while it `is_here`.
-    pub(crate) fn take(&mut self, mut holders: Holders, is_here: impl Fn(&PodKey) -> bool) {
-        let all = holders.held.values().map(|held| &held.holder);
-        let all = all.chain(holders.foreign.iter().map(|(_, holder)| holder));
-        let told: BTreeSet<PodKey> = all.map(Holder::key).collect();
-        for (device, held) in self.holders.take().into_iter().flat_map(|before| before.held) {
-            let pod = held.holder.key();
-            // What is given to a container is nobody else's any more.
-            let is_over = self.leaving.contains(&pod) || self.allocated.contains_key(&device);
-            if !told.contains(&pod) && !is_over && is_here(&pod) {
-                holders.held.entry(device).or_insert(held);
-            }
+    /// Takes the kubelet's account, beside the pods that the API server shows.
+    pub(crate) fn take(&mut self, holders: Holders, pods: Option<&NodePods>) {
+        let Holders { asked, held, foreign, recorded } = holders;
+        self.take_foreign(asked, foreign, pods);
+        (self.asked, self.listed) = (Some(asked), held);
+        match recorded {
+            Ok(recorded) => (self.recorded, self.unread) = (Some(recorded), None),
+            Err(error) => self.unread = Some(error),
         }
-        self.take_foreign(&mut holders, &told, &is_here);
-        self.leaving.retain(|pod| told.contains(pod));
-        self.holders = Some(holders);
-    }
-
-    fn take_foreign(
-        &mut self,
-        holders: &mut Holders,
-        told: &BTreeSet<PodKey>,
-        is_here: impl Fn(&PodKey) -> bool,
-    ) {
-        let asked = holders.asked;
-        let goes_on = |held: &ForeignHeld| {
-            let pod = held.holder.key();
-            let is_over = told.contains(&pod) || self.leaving.contains(&pod);
-            !is_over && (is_here(&pod) || asked < held.listed + FORGOTTEN_AFTER)
-        };
-        self.foreign.retain(goes_on);
-        let listed = std::mem::take(&mut holders.foreign).into_iter();
-        self.foreign.extend(listed.map(|(device, holder)| ForeignHeld { device, holder, listed: asked }));
-    }
-
-    /// Forgets allocations that the kubelet's account shows, or should show by now. It never shows what init containers
-    /// hold: `may_be_init_held` tells for which devices that may be so.
-    pub(crate) fn forget_allocations(&mut self, may_be_init_held: impl Fn(&DeviceId) -> bool) {
-        let Some(Holders { asked, held, .. }) = &self.holders else { return };
-        self.allocated.retain(|device, a| {
-            let is_early = *asked < a.at + SHOWN_WITHIN;
-            let may_lack_it = !held.contains_key(device) && (is_early || may_be_init_held(device));
-            *asked <= a.at || may_lack_it
+        self.take_pods(pods);
+        self.forget_allocations(asked, pods);
+        let (listed, owned) = (&self.listed, &self.owned);
+        self.leaving.retain(|uid, key| {
+            let is_its = |device| owned.get(device).is_none_or(|(of, _)| of == uid);
+            listed.iter().any(|(device, held)| held.holder.key() == *key && is_its(device))
         });
     }
 
-    /// Takes what init containers hold.
-    pub(super) fn take_init(&mut self, init: InitHeld) {
-        self.init = init;
+    /// Takes the pods that live. Before the API server has shown them, all of the checkpoint do.
+    pub(crate) fn take_pods(&mut self, pods: Option<&NodePods>) {
+        let mut owned = BTreeMap::new();
+        for Recorded { uid, container, name, device } in self.recorded.iter().flatten() {
+            let pod = pods.map(|pods| pods.get(uid));
+            if pod == Some(None) {
+                continue;
+            }
+            // The kubelet hands the devices of ordinary init containers on to those after them.
+            let is_handed_on = pod.flatten().is_some_and(|pod| pod.inits.contains(container));
+            if is_handed_on && owned.contains_key(device) {
+                continue;
+            }
+            let key = pod.flatten().map_or_else(|| PodKey::new("", uid.as_str()), |pod| pod.key.clone());
+            let holder = Holder { namespace: key.namespace, pod: key.name, container: container.clone() };
+            owned.insert(device.clone(), (uid.clone(), Held { name: *name, holder }));
+        }
+        self.owned = owned;
     }
 
-    /// A container is being given these devices, an init container of one of the `suspects` perhaps.
-    pub(crate) fn allocated(
-        &mut self,
-        name: ResourceName,
-        devices: Vec<DeviceId>,
-        suspects: &BTreeSet<PodUid>,
-        now: Instant,
-    ) {
+    fn take_foreign(&mut self, asked: Instant, listed: Vec<(Foreign, Holder)>, pods: Option<&NodePods>) {
+        let keys = self.listed.values().map(|held| held.holder.key());
+        let told: BTreeSet<PodKey> = keys.chain(listed.iter().map(|(_, holder)| holder.key())).collect();
+        let admitted =
+            |key: &PodKey| pods.is_none_or(|pods| pods.values().any(|pod| pod.admitted && pod.key == *key));
+        let leaving = &self.leaving;
+        self.foreign.retain(|held| {
+            let pod = held.holder.key();
+            let is_over = told.contains(&pod) || leaving.values().any(|key| *key == pod);
+            !is_over && (admitted(&pod) || asked < held.listed + FORGOTTEN_AFTER)
+        });
+        let listed = listed.into_iter().map(|(device, holder)| ForeignHeld { device, holder, listed: asked });
+        self.foreign.extend(listed);
+    }
+
+    /// Forgets allocations that the kubelet's account shows, and those of pods that were refused.
+    fn forget_allocations(&mut self, asked: Instant, pods: Option<&NodePods>) {
+        let mut allocated = std::mem::take(&mut self.allocated);
+        allocated.retain(|device, Allocation { name, at, before }| {
+            let owner = self.owned.get(device).map(|(uid, _)| uid);
+            let is_shown = self.listed.contains_key(device) || owner.is_some() && owner != before.as_ref();
+            let lacks = |(uid, pod): (&PodUid, &NodePod)| {
+                pod.names.get(name).is_some_and(|count| self.count(uid, pod, *name) < *count)
+            };
+            let is_refused = asked >= *at + SHOWN_WITHIN && pods.is_some_and(|pods| !pods.iter().any(lacks));
+            asked <= *at || !is_shown && !is_refused
+        });
+        self.allocated = allocated;
+    }
+
+    /// How many devices of the name the pod has by List and checkpoint.
+    fn count(&self, uid: &PodUid, pod: &NodePod, name: ResourceName) -> usize {
+        let owned = self.owned.iter().filter(|(_, (of, held))| of == uid && held.name == name);
+        let listed = self.listed.iter().filter(|(_, held)| held.name == name && held.holder.key() == pod.key);
+        owned.map(|(device, _)| device).chain(listed.map(|(device, _)| device)).collect::<BTreeSet<_>>().len()
+    }
+
+    /// A container is being given these devices.
+    pub(crate) fn allocated(&mut self, name: ResourceName, devices: Vec<DeviceId>, now: Instant) {
         for device in devices {
-            self.allocated.insert(device, Allocation { name, at: now, suspects: Some(suspects.clone()) });
+            let before = self.owned.get(&device).map(|(uid, _)| uid.clone());
+            self.allocated.insert(device, Allocation { name, at: now, before });
         }
         self.look_soon(now);
     }
 
     /// A pod of this node is gone or finished.
-    pub(crate) fn left(&mut self, pod: PodKey, now: Instant) {
-        if self.has_something(&pod) || !self.allocated.is_empty() {
-            self.leaving.insert(pod);
+    pub(crate) fn left(&mut self, pod: PodKey, uid: PodUid, now: Instant) {
+        let listed = self.devices().map(|(_, held)| &held.holder);
+        let has_something = listed.chain(self.foreign().map(|(_, holder)| holder)).any(|h| h.key() == pod);
+        if has_something || !self.allocated.is_empty() {
+            self.leaving.insert(uid, pod);
             self.look_soon(now);
         }
     }
 
     /// Whether the pod is known to have left, while the kubelet may still list what it held.
     pub(super) fn is_leaving(&self, pod: &PodKey) -> bool {
-        self.leaving.contains(pod)
-    }
-
-    fn has_something(&self, pod: &PodKey) -> bool {
-        let listed = self.devices().map(|(_, held)| &held.holder);
-        let mut all = listed.chain(self.foreign().map(|(_, holder)| holder));
-        all.any(|holder| holder.key() == *pod)
-    }
-
-    /// A container was given this device before the agent was started, and the kubelet had not listed it then.
-    pub(super) fn recall(&mut self, name: ResourceName, device: DeviceId, now: Instant) {
-        self.allocated.insert(device, Allocation { name, at: now, suspects: None });
-    }
-
-    /// The kubelet listed these before the agent was started.
-    pub(super) fn recall_held(&mut self, held: BTreeMap<DeviceId, Held>, asked: Instant) {
-        self.holders.get_or_insert(Holders { asked, held, foreign: Vec::new() });
-    }
-
-    /// Pods have ended: what they may have had is theirs no more.
-    pub(super) fn acquit(&mut self, gone: &BTreeSet<PodUid>) {
-        let suspects = self.allocated.values_mut().filter_map(|a| a.suspects.as_mut());
-        suspects.for_each(|suspects| suspects.retain(|uid| !gone.contains(uid)));
+        self.leaving.values().any(|key| key == pod)
     }
 
     fn look_soon(&mut self, now: Instant) {
@@ -181,7 +213,7 @@ impl Account {
 
     /// Whether the kubelet should be asked now; and when, if later.
     pub(crate) fn look(&mut self, now: Instant) -> (bool, Option<Instant>) {
-        if self.allocated.is_empty() && self.leaving.is_empty() {
+        if self.allocated.is_empty() && self.leaving.is_empty() && self.unread.is_none() {
             self.look = None;
             return (false, None);
         }
@@ -194,59 +226,55 @@ impl Account {
         (true, Some(now + wait))
     }
 
+    /// What somebody may hold that no source names a holder of.
+    pub(super) fn occupy(&mut self, occupied: BTreeMap<DeviceId, Option<Held>>) {
+        self.occupied = occupied;
+    }
+
     /// Whether the kubelet was ever heard.
     pub(crate) fn is_known(&self) -> bool {
-        self.holders.is_some()
+        self.asked.is_some()
     }
 
     /// When the newest account was asked for.
     pub(crate) fn asked(&self) -> Option<Instant> {
-        self.holders.as_ref().map(|h| h.asked)
+        self.asked
     }
 
-    /// What was allocated and is not listed.
-    pub(super) fn allocations(&self) -> impl Iterator<Item = (&DeviceId, &Allocation)> {
-        self.allocated.iter()
+    /// Why the kubelet's checkpoint cannot be used, if it cannot.
+    pub(super) fn unread(&self) -> Option<&str> {
+        self.unread.as_deref()
     }
 
-    /// Whether the kubelet lists a holder of the device.
-    pub(crate) fn lists(&self, device: &DeviceId) -> bool {
-        self.listed(device).is_some()
-    }
-
-    fn listed(&self, device: &DeviceId) -> Option<&Held> {
-        self.holders.as_ref()?.held.get(device)
-    }
-
-    /// What init containers of the pod hold, or may.
-    pub(super) fn unlisted_of(&self, pod: &PodKey) -> impl Iterator<Item = &DeviceId> {
-        let all = self.init.own.iter().chain(&self.init.doubted);
-        all.filter(move |(_, held)| held.holder.key() == *pod).map(|(device, _)| device)
+    /// Whether nobody knows what init containers held before the agent was started.
+    pub(super) fn is_blind(&self) -> bool {
+        self.unread.is_some() && self.recorded.is_none()
     }
 
     /// Who holds the device, where that is known.
     pub(crate) fn holder(&self, device: &DeviceId) -> Option<&Held> {
-        self.listed(device).or_else(|| self.init.own.get(device))
+        self.listed.get(device).or_else(|| self.owned.get(device).map(|(_, held)| held))
+    }
+
+    /// The pod that has the device by the kubelet's checkpoint, if it lives.
+    pub(super) fn owner(&self, device: &DeviceId) -> Option<&PodUid> {
+        self.owned.get(device).map(|(uid, _)| uid)
     }
 
     /// Who holds the device, or one of those who may.
     pub(crate) fn possible_holder(&self, device: &DeviceId) -> Option<&Held> {
-        self.holder(device).or_else(|| self.init.doubted.get(device))
-    }
-
-    /// The name under which the device was just given to a container.
-    pub(crate) fn allocated_as(&self, device: &DeviceId) -> Option<ResourceName> {
-        self.allocated.get(device).map(|a| a.name)
+        self.holder(device).or_else(|| self.occupied.get(device)?.as_ref())
     }
 
     /// The name under which the device is held, or was just given to a container.
     pub(crate) fn held_as(&self, device: &DeviceId) -> Option<ResourceName> {
-        self.allocated_as(device).or_else(|| self.holder(device).map(|h| h.name))
+        let allocated = self.allocated.get(device).map(|allocation| allocation.name);
+        allocated.or_else(|| self.holder(device).map(|held| held.name))
     }
 
-    /// Whether an init container may hold the device though nothing says so: it is no one else's meanwhile.
+    /// Whether somebody may hold the device though no source says so: it is no one else's meanwhile.
     pub(crate) fn is_doubted(&self, device: &DeviceId) -> bool {
-        self.init.doubted.contains_key(device) && self.held_as(device).is_none()
+        self.occupied.contains_key(device) && self.held_as(device).is_none()
     }
 
     /// Whether the device is held, or may be.
@@ -259,102 +287,20 @@ impl Account {
         self.foreign.iter().map(|held| (&held.device, &held.holder))
     }
 
-    /// All devices that the kubelet lists as held.
+    /// What living pods have of others by the kubelet's checkpoint, init containers too.
+    pub(super) fn foreign_owned(&self) -> impl Iterator<Item = (Foreign, &Holder)> {
+        self.owned.iter().filter_map(|(device, (_, held))| {
+            Some((Foreign::of_plugin(&held.name.to_string(), device.as_str())?, &held.holder))
+        })
+    }
+
+    /// All devices that are held by somebody who is known.
     pub(crate) fn devices(&self) -> impl Iterator<Item = (&DeviceId, &Held)> {
-        self.holders.iter().flat_map(|h| &h.held)
+        let owned = self.owned.iter().filter(|(device, _)| !self.listed.contains_key(*device));
+        self.listed.iter().chain(owned.map(|(device, (_, held))| (device, held)))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    impl Account {
-        fn hear(&mut self, holders: Holders, may_be_init_held: bool) {
-            self.take(holders, |_| false);
-            self.forget_allocations(|_| may_be_init_held);
-        }
-    }
-
-    fn held(pod: &str) -> Held {
-        Held {
-            name: "nvidia.com/mig-1g.10gb".parse().unwrap(),
-            holder: Holder { namespace: "ns".into(), pod: pod.into(), container: "main".into() },
-        }
-    }
-
-    fn account(now: Instant, devices: &[(&str, &str)]) -> Holders {
-        let held = devices.iter().map(|(device, pod)| (DeviceId::new(*device), held(pod)));
-        Holders { asked: now, held: held.collect(), foreign: Vec::new() }
-    }
-
-    #[test]
-    fn an_allocation_counts_as_held_until_the_kubelet_shows_it_or_had_time_to() {
-        let (mut all, start) = (Account::default(), Instant::now());
-        let device = DeviceId::new("MIG-1");
-        all.hear(account(start, &[]), false);
-        all.allocated(
-            held("a").name,
-            vec![device.clone()],
-            &BTreeSet::new(),
-            start + Duration::from_millis(1),
-        );
-        assert!(all.held_as(&device).is_some() && all.holder(&device).is_none());
-        all.hear(account(start + Duration::from_millis(2), &[]), false);
-        assert!(all.held_as(&device).is_some(), "the kubelet has not listed the pod yet");
-        assert!(all.look(start + SHOWN_WITHIN * 2).0, "the kubelet is asked again");
-        assert!(all.held_as(&device).is_some(), "silence is no answer");
-        all.hear(account(start + SHOWN_WITHIN * 2, &[]), false);
-        assert_eq!(all.look(start + SHOWN_WITHIN * 2), (false, None));
-        assert!(all.held_as(&device).is_none(), "the pod was refused after Allocate");
-    }
-
-    #[test]
-    fn an_allocation_that_may_be_an_init_containers_counts_however_long_the_kubelet_is_silent() {
-        let (mut all, start) = (Account::default(), Instant::now());
-        let device = DeviceId::new("MIG-1");
-        all.allocated(held("a").name, vec![device.clone()], &BTreeSet::new(), start);
-        all.hear(account(start + SHOWN_WITHIN * 9, &[]), true);
-        assert!(all.is_held(&device) && all.look(start + SHOWN_WITHIN * 9).0);
-        all.hear(account(start + SHOWN_WITHIN * 9, &[]), false);
-        assert!(!all.is_held(&device));
-    }
-
-    #[test]
-    fn what_a_pod_held_of_which_the_kubelet_has_not_heard_yet_is_held_on_while_the_pod_is_here() {
-        let (device, is_held) =
-            (DeviceId::new("MIG-1"), |all: &Account| all.is_held(&DeviceId::new("MIG-1")));
-        let hears = |change: fn(&mut Account, Instant), devices: &[(&str, &str)], is_here: bool| {
-            let (mut all, start) = (Account::default(), Instant::now());
-            all.take(account(start, &[(device.as_str(), "a"), ("MIG-2", "b")]), |_| true);
-            change(&mut all, start);
-            all.take(account(start + LONGEST_LOOK, devices), |_| is_here);
-            is_held(&all)
-        };
-        let name = held("a").name;
-        assert!(hears(|_, _| {}, &[], true), "a kubelet that was just started knows no pod");
-        assert!(!hears(|_, _| {}, &[], false));
-        assert!(!hears(|_, _| {}, &[("MIG-3", "a")], true), "the pod was given another device");
-        assert!(!hears(|all, now| all.left(PodKey::new("ns", "a"), now), &[], true), "it has just ended");
-        let (mut all, start) = (Account::default(), Instant::now());
-        all.take(account(start, &[("MIG-1", "a")]), |_| true);
-        all.allocated(name, vec![device.clone()], &BTreeSet::new(), start);
-        all.hear(account(start + SHOWN_WITHIN, &[]), false);
-        all.take(account(start + SHOWN_WITHIN * 2, &[]), |_| true);
-        assert!(!all.is_held(&device), "the kubelet had given it to another");
-    }
-
-    #[test]
-    fn the_kubelet_is_asked_ever_less_often_until_a_gone_pods_devices_are_free() {
-        let (mut all, start) = (Account::default(), Instant::now());
-        all.hear(account(start, &[("MIG-1", "a")]), false);
-        assert_eq!(all.look(start), (false, None));
-        all.left(PodKey::new("ns", "a"), start);
-        let (now, first) = all.look(start);
-        assert!(!now && first == Some(start + FIRST_LOOK));
-        let (now, second) = all.look(start + FIRST_LOOK);
-        assert!(now && second == Some(start + FIRST_LOOK * 3));
-        all.hear(account(start + FIRST_LOOK, &[]), false);
-        assert_eq!(all.look(start + LONGEST_LOOK), (false, None));
-    }
-}
+#[path = "holders_tests.rs"]
+mod tests;

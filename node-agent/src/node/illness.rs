@@ -1,18 +1,15 @@
 //! GPUs that have reported an error: nothing new of them is offered until they are seen to be well again.
 //!
-//! The errors that count are those that NVIDIA's device plugin counts: every XID but those that an application causes
-//! (k8s-device-plugin, `internal/rm/health.go`), and uncorrected ECC errors. There the state is for ever; here a GPU that
-//! has been quiet for a while, answers, and has no repair pending, is taken back. A restart of the agent heals nothing:
-//! illnesses are recorded, and the quiet time begins anew with the process.
+//! Which XIDs count is in [`Xids`]. An ECC error that could not be corrected counts where nothing replaces the bad memory; a
+//! GPU that remaps rows contains it, and shows by its counters what is left to repair. In NVIDIA's device plugin an unhealthy
+//! GPU stays so for ever; here a GPU that has been quiet for a while, answers, and has no repair pending, is taken back. A
+//! restart of the agent heals nothing: illnesses are recorded, and the quiet time begins anew with the process.
 
 use super::Node;
-use crate::gpu::{Gpu, GpuEvent, GpuTrouble};
+use crate::gpu::{Gpu, GpuEvent, GpuTrouble, RowRemapping};
 use kerf_core::names::{DeviceId, GpuUuid};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
-
-/// XIDs that tell of an application's mistake and not of the GPU.
-const APPLICATION_XIDS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
 /// What a GPU has, or one GPU instance of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,8 +33,21 @@ impl Node {
     /// Takes an error that a GPU, or one GPU instance of it, has reported.
     pub fn on_trouble(&mut self, event: GpuEvent, now: Instant) {
         let GpuEvent { gpu, what, gi, .. } = event;
+        let Some(gpu) = gpu else {
+            // The look that follows every event shows which GPU is lost, if one is.
+            tracing::error!(?what, gi, "a GPU that NVML does not name has reported an error");
+            return;
+        };
+        let contains = self.gpu(&gpu).is_some_and(|gpu| gpu.remapping != RowRemapping::Unsupported);
+        let counts = match what {
+            GpuTrouble::Xid(xid) => self.settings.xids.count(xid, contains),
+            GpuTrouble::DoubleBitEcc => !contains,
+        };
+        if !counts {
+            tracing::info!(%gpu, gi, ?what, "a GPU has reported an error that does not make it unhealthy");
+            return;
+        }
         let text = match what {
-            GpuTrouble::Xid(xid) if APPLICATION_XIDS.contains(&xid) => return,
             GpuTrouble::Xid(xid) => format!("XID {xid} was reported (see the node's kernel log)"),
             GpuTrouble::DoubleBitEcc => "an ECC error could not be corrected".to_owned(),
         };
@@ -71,8 +81,10 @@ impl Node {
     pub(super) fn recover(&mut self, now: Instant) -> Option<Instant> {
         let after = self.settings.recover_after;
         let gpus = &self.gpus;
+        // A row that waits closes no GPU, but one with an error beside it has its reset first.
+        let has_repaired = |gpu: &Gpu| gpu.pending_repair.is_none() && gpu.remapping != RowRemapping::Pending;
         let answers = |known: &Illness| {
-            gpus.iter().any(|g| g.uuid == known.ill.gpu && g.fault.is_none() && g.pending_repair.is_none())
+            gpus.iter().any(|g| g.uuid == known.ill.gpu && g.fault.is_none() && has_repaired(g))
         };
         let (well, ill): (Vec<_>, Vec<_>) =
             self.ills.drain(..).partition(|ill| now >= ill.last + after && answers(ill));

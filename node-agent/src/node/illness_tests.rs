@@ -3,7 +3,7 @@
 use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::uuid;
-use crate::gpu::{GpuEvent, GpuTrouble, NvmlCode};
+use crate::gpu::{GpuEvent, GpuTrouble, NvmlCode, RowRemapping};
 use kerf_core::contract::{Condition, SliceState, WantedSlice};
 use kerf_core::planner::Step;
 
@@ -32,7 +32,7 @@ fn states(status: &GpuNodeStatus) -> [SliceState; 3] {
 
 fn trouble(scene: &mut Scene, what: GpuTrouble, gi: Option<u32>) {
     let now = scene.tick();
-    scene.node.on_trouble(GpuEvent { gpu: uuid(0), what, gi, ci: None }, now);
+    scene.node.on_trouble(GpuEvent { gpu: Some(uuid(0)), what, gi, ci: None }, now);
 }
 
 const WELL: [SliceState; 3] = [SliceState::Held, SliceState::Ready, SliceState::Ready];
@@ -99,9 +99,48 @@ fn the_wait_for_a_gpu_to_be_quiet_ends_by_itself() {
 }
 
 #[test]
-fn an_applications_own_error_is_not_the_gpus() {
+fn errors_of_applications_and_reports_are_not_the_gpus() {
     let mut scene = busy();
-    trouble(&mut scene, GpuTrouble::Xid(31), None);
+    for xid in [31, 63, 94] {
+        trouble(&mut scene, GpuTrouble::Xid(xid), None);
+    }
+    assert_eq!(states(&scene.settle()), WELL);
+    scene.settings.xids.enabled = "63".parse().unwrap();
+    let status = scene.settle();
+    scene.restart_agent(Some(&status));
+    scene.want(spec());
+    scene.settle();
+    trouble(&mut scene, GpuTrouble::Xid(63), None);
+    assert_eq!(states(&scene.settle()), ILL, "an admin wants it to count");
+}
+
+/// NVIDIA's XID 48 and the ECC event tell of the same error, XID 95 of one that was not contained.
+#[test]
+fn an_error_that_the_gpu_has_contained_does_not_close_it() {
+    let contained = [GpuTrouble::DoubleBitEcc, GpuTrouble::Xid(48)];
+    for remapping in [RowRemapping::Settled, RowRemapping::Pending] {
+        let mut scene = busy();
+        scene.gpus.set_remapping(0, remapping);
+        scene.observe();
+        for what in contained {
+            trouble(&mut scene, what, None);
+        }
+        let status = scene.settle();
+        assert_eq!((states(&status), &status.gpus[0].message), (WELL, &None), "{remapping:?}");
+
+        trouble(&mut scene, GpuTrouble::Xid(95), None);
+        scene.settle();
+        scene.now += scene.settings.recover_after;
+        let until_reset = if remapping == RowRemapping::Pending { ILL } else { WELL };
+        assert_eq!(states(&scene.settle()), until_reset);
+    }
+}
+
+#[test]
+fn an_error_of_nobody_knows_which_gpu_closes_none() {
+    let mut scene = busy();
+    let now = scene.tick();
+    scene.node.on_trouble(GpuEvent { gpu: None, what: GpuTrouble::Xid(62), gi: None, ci: None }, now);
     assert_eq!(states(&scene.settle()), WELL);
 }
 
@@ -109,7 +148,7 @@ fn an_applications_own_error_is_not_the_gpus() {
 fn an_error_of_one_instance_leaves_its_neighbours_alone() {
     let mut scene = busy();
     let gi = scene.gpus.gpus()[0].instances.iter().find(|i| i.instance.placement.start == 1).unwrap().gi;
-    trouble(&mut scene, GpuTrouble::Xid(94), Some(gi));
+    trouble(&mut scene, GpuTrouble::Xid(62), Some(gi));
     let status = scene.settle();
     assert_eq!(states(&status), ILL);
     assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-3"]);
@@ -208,7 +247,7 @@ fn an_illness_ends_with_its_instance() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 2, 1), None)]);
     scene.settle();
     let gi = scene.gpus.gpus()[0].instances[0].gi;
-    trouble(&mut scene, GpuTrouble::Xid(94), Some(gi));
+    trouble(&mut scene, GpuTrouble::Xid(62), Some(gi));
     scene.settle();
     assert_eq!(scene.record.ills.len(), 1);
     scene.want(vec![wanted("s2", mig("2g.20gb", 2, 2), None)]);

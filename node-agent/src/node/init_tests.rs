@@ -1,20 +1,17 @@
-//! Init containers, whose devices the kubelet's account leaves out: they are held all the same, and nobody else's.
+//! Init containers, whose devices List leaves out and the kubelet's checkpoint has: they are held, and nobody else's.
 
-use super::tests::{ONE, Scene, devices, mig, slice, wanted, wanted_of};
+use super::tests::{ONE, Scene, devices, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
-use kerf_core::contract::{Holder, Shape, SliceState, WantedSlice};
+use kerf_core::contract::{Condition, Holder, Shape, SliceState, WantedSlice};
 use kerf_core::names::PodUid;
-use kerf_core::request::Beyond;
 use kerf_core::units::SizeGb;
 use std::time::Duration;
 
 /// A slice at `start` for a container of a pod whose init container `load` needs two and `main` one.
 fn staged(id: &str, start: u8, container: &str) -> WantedSlice {
     let mut slice = wanted(id, mig("1g.10gb", start, 1), Some(("a", ONE)));
-    let reservation = slice.reservation.as_mut().unwrap();
-    reservation.container = container.to_owned();
-    reservation.alone = true;
+    slice.reservation.as_mut().unwrap().container = container.to_owned();
     slice
 }
 
@@ -29,9 +26,9 @@ fn pods(admitted: bool) -> NodePods {
 }
 
 fn pods_of(name: &str, admitted: bool) -> NodePods {
-    let beyond = Beyond { container: "load".to_owned(), count: 1 };
-    let names = BTreeMap::from([(name.parse().unwrap(), Some(beyond))]);
-    let pod = NodePod { key: PodKey::new("ns", "a"), admitted, names, requested: BTreeMap::new() };
+    let names = BTreeMap::from([(name.parse().unwrap(), 2)]);
+    let inits = BTreeSet::from(["load".to_owned()]);
+    let pod = NodePod { key: PodKey::new("ns", "a"), admitted, names, inits, requested: BTreeMap::new() };
     NodePods::from([(PodUid::new("a-uid"), pod)])
 }
 
@@ -48,7 +45,15 @@ fn admit_with(scene: &mut Scene, name: &str, devices: [&str; 2]) {
     }
     let holder = Holder { namespace: "ns".into(), pod: "a".into(), container: "main".into() };
     scene.held.insert(DeviceId::new(devices[0]), Held { name, holder });
+    let recorded = [("load", devices[0]), ("load", devices[1]), ("main", devices[0])];
+    scene.recorded = Ok(recorded.map(|(container, device)| entry("a-uid", container, name, device)).to_vec());
     scene.list_holders();
+}
+
+/// What the kubelet's checkpoint has.
+fn entry(uid: &str, container: &str, name: ResourceName, device: &str) -> Recorded {
+    let (container, device) = (container.to_owned(), DeviceId::new(device));
+    Recorded { uid: PodUid::new(uid), container, name, device }
 }
 
 /// A node on which `a` was admitted, a while ago.
@@ -69,21 +74,11 @@ fn held_by<'s>(status: &'s GpuNodeStatus, id: &str) -> Option<(&'s str, &'s str)
 }
 
 #[test]
-fn a_pod_with_an_init_container_is_offered_its_own_slices_first() {
-    let mut scene = Scene::new(&["H100-80GB"]);
-    scene.want(spec());
-    let status = scene.settle();
-    assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-2"]);
-    assert!(["s1", "s2"].iter().all(|id| slice(&status, id).state == SliceState::Ready));
-    assert_eq!(slice(&status, "s3").state, SliceState::Waiting);
-}
-
-#[test]
 fn what_only_an_init_container_holds_counts_as_held_until_its_pod_ends() {
     let mut scene = admitted();
     let status = scene.settle();
     assert_eq!(held_by(&status, "s1"), Some(("a", "main")), "the kubelet's choice");
-    assert_eq!(held_by(&status, "s2"), Some(("a", "main")), "the promise's name");
+    assert_eq!(held_by(&status, "s2"), Some(("a", "load")), "by its checkpoint");
     assert_eq!(slice(&status, "s3").state, SliceState::Ready, "nothing of a's is free any more");
     assert_eq!(devices(&scene.kubelet), ["MIG-1", "MIG-2", "MIG-3"], "its containers may start again");
     // The leader has not heard of the pod's end yet: what it held is in nobody's way.
@@ -111,12 +106,14 @@ fn an_allocation_is_held_while_its_pod_is_about_to_be_admitted() {
     scene.settle();
     scene.node.on_pods(pods(false));
     admit(&mut scene);
+    scene.recorded = Ok(Vec::new());
+    scene.node.on_allocated(ONE.parse().unwrap(), vec![DeviceId::new("MIG-2")], scene.now);
     for _ in 0..5 {
         scene.now += Duration::from_secs(1);
         scene.list_holders();
         let status = scene.decide().status;
         assert_eq!(held_by(&status, "s2"), None, "whose it is is not known yet");
-        assert_ne!(slice(&status, "s3").state, SliceState::Waiting);
+        assert!(scene.node.account.is_held(&DeviceId::new("MIG-2")), "the kubelet may be about to write it");
     }
 }
 
@@ -128,12 +125,12 @@ fn a_restarted_agent_knows_what_init_containers_hold() {
     scene.node.on_pods(pods(true));
     scene.want(spec());
     let status = scene.settle();
-    assert_eq!(held_by(&status, "s2"), Some(("a", "main")));
+    assert_eq!(held_by(&status, "s2"), Some(("a", "load")));
     assert_eq!(slice(&status, "s3").state, SliceState::Ready);
 }
 
 #[test]
-fn what_an_init_container_may_hold_stays_though_its_promise_is_lost() {
+fn what_an_init_container_holds_stays_though_its_promise_is_lost() {
     for restarts in [false, true] {
         let mut scene = admitted();
         // Somebody deletes the GpuNode: the new one's spec is empty, and a big slice is wanted.
@@ -159,7 +156,7 @@ fn what_an_init_container_may_hold_stays_though_its_promise_is_lost() {
 }
 
 #[test]
-fn what_an_init_container_may_hold_stays_though_another_pod_is_given_its_like() {
+fn what_an_init_container_holds_stays_though_another_pod_is_given_its_like() {
     let mut scene = admitted();
     // The promise is lost, and the kubelet gives a slice of the same name to a pod that it does not list yet.
     let in_its_place = mig("1g.10gb+me", 1, 1);
@@ -183,24 +180,23 @@ fn a_namesake_of_a_pod_that_has_ended_holds_nothing() {
 }
 
 #[test]
-fn what_an_init_container_may_hold_and_was_not_promised_is_held_by_nobody_known() {
-    for allocated in [false, true] {
-        let mut scene = admitted();
-        let mut slices = spec();
-        slices[1].reservation = None;
-        scene.want(slices);
-        if allocated {
-            let now = scene.tick();
-            scene.node.on_allocated(ONE.parse().unwrap(), vec![DeviceId::new("MIG-2")], now);
-        }
-        let status = scene.decide().status;
-        assert_eq!(slice(&status, "s2").state, SliceState::Held);
-        assert_eq!(held_by(&status, "s2"), None, "the leader would move the promise of s1 to it");
-    }
+fn what_an_init_container_holds_and_was_not_promised_is_held_by_it() {
+    let mut scene = admitted();
+    let mut slices = spec();
+    slices[1].reservation = None;
+    scene.want(slices);
+    let status = scene.decide().status;
+    assert_eq!(slice(&status, "s2").state, SliceState::Held);
+    assert_eq!(held_by(&status, "s2"), Some(("a", "load")));
 }
 
 /// `a` was promised `MIG-2`. Its init container has `MIG-1`, which the kubelet had just freed for it; the agent has heard
 /// of `a` before the kubelet asked, or after.
+fn one_of(mut pods: NodePods) -> NodePods {
+    pods.values_mut().flat_map(|pod| pod.names.values_mut()).for_each(|count| *count = 1);
+    pods
+}
+
 fn with_anothers(heard_before: bool) -> Scene {
     let mut scene = Scene::new(&["H100-80GB"]);
     let of_z = wanted("s1", mig("1g.10gb", 0, 1), Some(("z", ONE)));
@@ -217,9 +213,10 @@ fn with_anothers(heard_before: bool) -> Scene {
     let now = scene.tick();
     scene.node.on_allocated(ONE.parse().unwrap(), vec![DeviceId::new("MIG-1")], now);
     scene.held.clear();
-    scene.node.on_pods(pods(false));
+    scene.recorded = Ok(vec![entry("a-uid", "load", ONE.parse().unwrap(), "MIG-1")]);
+    scene.node.on_pods(one_of(pods(false)));
     scene.list_holders();
-    scene.node.on_pods(pods(true));
+    scene.node.on_pods(one_of(pods(true)));
     // The leader has heard that `z` has ended.
     scene.want(vec![staged("s2", 1, "load")]);
     scene.now += Duration::from_mins(1);
@@ -251,44 +248,6 @@ fn what_an_init_container_has_instead_of_what_its_pod_was_promised_stays_until_t
     }
 }
 
-#[test]
-fn what_an_init_container_of_another_pod_may_have_is_not_ready_and_its_pod_is_placed_anew() {
-    let mut scene = with_anothers(true);
-    let promised = vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")];
-    // The leader had not heard that it is taken.
-    scene.want(promised);
-    let status = scene.settle();
-    let told = slice(&status, "s1");
-    assert_eq!((told.state, told.ready_for.as_ref()), (SliceState::Held, None));
-    assert_eq!(held_by(&status, "s1"), None, "the leader would move the promise of s2 to it");
-    assert!(told.message.as_ref().unwrap().contains("init container"));
-    scene.now += Duration::from_secs(30);
-    assert_eq!(slice(&scene.decide().status, "s1").state, SliceState::Failed);
-    scene.want(vec![staged("s2", 1, "load")]);
-    let status = scene.settle();
-    assert_eq!(slice(&status, "s1").state, SliceState::Held, "it stays");
-}
-
-#[test]
-fn a_bound_pods_promise_does_not_fail_for_want_of_its_slice() {
-    let mut scene = with_anothers(true);
-    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
-    let mut all = pods(true);
-    let names = BTreeMap::from([(ONE.parse().unwrap(), None)]);
-    all.insert(
-        PodUid::new("w-uid"),
-        NodePod { key: PodKey::new("ns", "w"), admitted: false, names, requested: BTreeMap::new() },
-    );
-    scene.node.on_pods(all);
-    scene.settle();
-    scene.now += Duration::from_secs(30);
-    assert_eq!(
-        slice(&scene.decide().status, "s1").state,
-        SliceState::Held,
-        "it may yet get what the other was promised"
-    );
-}
-
 const FOUR: &str = "nvidia.com/gpu-4gb";
 
 /// Two MPS shares for `a`, of which only its init container holds the second.
@@ -296,7 +255,7 @@ fn shares() -> Vec<WantedSlice> {
     let shares = [("s1", "main"), ("s2", "load")].map(|(id, container)| {
         let mut slice = wanted(id, Shape::mps(SizeGb(4)), Some(("a", FOUR)));
         let reservation = slice.reservation.as_mut().unwrap();
-        (reservation.container, reservation.alone) = (container.to_owned(), true);
+        reservation.container = container.to_owned();
         slice
     });
     shares.to_vec()
@@ -388,7 +347,9 @@ fn a_share_that_nobody_has_any_more_ends_after_a_restart() {
 fn with_pod_of_plugin() -> Scene {
     let mut scene = Scene::new(&["T4-16GB", "T4-16GB", "T4-16GB"]);
     let holder = Holder { namespace: "ns".into(), pod: "a".into(), container: "main".into() };
-    scene.held.insert(DeviceId::new("GPU-0"), Held { name: GPU.parse().unwrap(), holder });
+    let name: ResourceName = GPU.parse().unwrap();
+    scene.held.insert(DeviceId::new("GPU-0"), Held { name, holder });
+    scene.recorded = Ok(["GPU-0", "GPU-1"].map(|device| entry("a-uid", "load", name, device)).to_vec());
     scene.restart_agent(None);
     scene.node.on_pods(pods_of(GPU, true));
     scene
@@ -398,7 +359,7 @@ const GPU: &str = "nvidia.com/gpu";
 const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
 
 #[test]
-fn a_gpu_that_an_init_container_may_have_of_nvidias_device_plugin_is_occupied_until_its_pod_ends() {
+fn a_gpu_that_an_init_container_has_of_nvidias_device_plugin_is_occupied_until_its_pod_ends() {
     let mut scene = with_pod_of_plugin();
     scene.want(vec![wanted_of(1, "s1", WHOLE, Some(("b", GPU)))]);
     for _ in 0..2 {
@@ -434,14 +395,80 @@ fn a_pod_of_another_that_ends_frees_its_gpu_though_an_init_container_has_one_tha
 }
 
 #[test]
-fn what_was_made_after_a_pod_was_admitted_is_not_its() {
-    let mut scene = Scene::new(&["H100-80GB"]);
-    scene.node.on_pods(pods(true));
-    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("b", ONE)))]);
+fn the_slice_of_a_pod_that_another_pods_init_container_has_is_not_ready_and_its_holder_is_told() {
+    let mut scene = with_anothers(true);
+    // The leader had not heard that it is taken; it lets the two promises change places.
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("w", ONE))), staged("s2", 1, "load")]);
     let status = scene.settle();
-    assert_eq!(slice(&status, "s1").state, SliceState::Ready, "{:?}", status.slices);
-    assert_eq!(devices(&scene.kubelet), ["MIG-1"]);
-    // A kubelet that comes back may allocate anew.
-    scene.node.on_registration(Ok(()));
-    assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Preparing);
+    let told = slice(&status, "s1");
+    assert_eq!((told.state, told.ready_for.as_ref()), (SliceState::Held, None));
+    assert_eq!(held_by(&status, "s1"), Some(("a", "load")));
+}
+
+#[test]
+fn where_the_kubelets_checkpoint_cannot_be_read_the_last_good_one_holds() {
+    let mut scene = admitted();
+    scene.recorded = Err("the checkpoint is corrupt".into());
+    scene.list_holders();
+    // What is given meanwhile to an init container stays its pod's: nobody tells that it is not.
+    let others = wanted("s9", mig("1g.10gb", 3, 1), None);
+    let mut wanted = spec();
+    wanted.push(others);
+    scene.want(wanted);
+    let status = scene.settle();
+    assert_eq!(held_by(&status, "s2"), Some(("a", "load")));
+    assert_eq!(slice(&status, "s9").state, SliceState::Idle, "the agent made it, and gave it to nobody");
+    let failing = failing(&status, Condition::ALLOCATIONS_KNOWN);
+    assert_eq!(failing.as_deref(), Some("the checkpoint is corrupt"));
+    assert!(scene.decide().wake.is_some(), "it is read again");
+    scene.end_pods();
+    let status = scene.settle();
+    assert_eq!((held_by(&status, "s2"), slice(&status, "s3").state), (None, SliceState::Ready));
+}
+
+#[test]
+fn where_the_kubelets_checkpoint_was_never_read_what_nobody_accounts_for_is_occupied() {
+    let mut scene = admitted();
+    let status = scene.settle();
+    let read = std::mem::replace(&mut scene.recorded, Err("there is none".into()));
+    scene.restart_agent(Some(&status));
+    scene.node.on_pods(pods(true));
+    // The promise is lost, and another slice is in use by nobody.
+    let of_others = [("s3", 2, "b"), ("s4", 3, "c")];
+    let of_others = of_others.map(|(id, at, pod)| wanted(id, mig("1g.10gb", at, 1), Some((pod, ONE))));
+    scene.want([staged("s1", 0, "main")].into_iter().chain(of_others).collect());
+    let status = scene.settle();
+    let of_it = |s: &&kerf_core::contract::SliceStatus| s.device == Some(DeviceId::new("MIG-2"));
+    assert_eq!(status.slices.iter().find(of_it).map(|s| s.state), Some(SliceState::Held));
+    assert_eq!(slice(&status, "s3").ready_for, None, "it was there before, and its pod is not bound");
+    assert_eq!(slice(&status, "s4").state, SliceState::Ready, "the agent made it");
+    assert!(failing(&status, Condition::ALLOCATIONS_KNOWN).is_some());
+    scene.recorded = read;
+    scene.end_pods();
+    let status = scene.settle();
+    assert_eq!(failing(&status, Condition::ALLOCATIONS_KNOWN), None);
+    assert!(status.slices.iter().find(of_it).is_none_or(|s| s.state == SliceState::Idle), "{status:?}");
+    assert_eq!(slice(&status, "s3").state, SliceState::Ready);
+}
+
+#[test]
+fn a_pod_that_was_made_anew_while_the_kubelet_was_down_keeps_what_it_holds() {
+    let mut scene = admitted();
+    // A StatefulSet's: the old one is deleted by force, and the kubelet still lists it when it has taken on the new one.
+    scene.node.on_pod_cut_off(PodKey::new("ns", "a"), PodUid::new("a-uid"));
+    let now = scene.tick();
+    scene.node.on_pod_left(PodKey::new("ns", "a"), PodUid::new("a-uid"), now);
+    let again = one_of(pods(true)).into_values().map(|pod| (PodUid::new("again"), pod)).collect();
+    scene.node.on_pods(again);
+    let name = ONE.parse().unwrap();
+    let held = scene.held.remove(&DeviceId::new("MIG-1")).unwrap();
+    scene.held.insert(DeviceId::new("MIG-3"), held);
+    scene.recorded = Ok(vec![entry("again", "main", name, "MIG-3")]);
+    scene.list_holders();
+    assert_eq!(scene.node.account.look(scene.now), (false, None), "nobody is waited for");
+    // A kubelet that was just started lists no pod.
+    scene.held.clear();
+    scene.list_holders();
+    assert!(scene.node.account.is_held(&DeviceId::new("MIG-3")));
+    assert!(!scene.node.account.is_held(&DeviceId::new("MIG-1")));
 }

@@ -31,14 +31,11 @@ pub(super) type Lingered = BTreeMap<DeviceId, Option<PodUid>>;
 impl Node {
     /// A pod was deleted while its containers may have run, or went while nobody looked.
     pub fn on_pod_cut_off(&mut self, pod: PodKey, uid: PodUid) {
-        // What its init containers hold no account will show to be gone.
-        let unlisted = self.account.unlisted_of(&pod);
-        self.lingered.extend(unlisted.map(|device| (device.clone(), Some(uid.clone()))));
         self.cut_off.insert(pod, uid);
     }
 
     /// What is held now, and how its pods have ended if they hold it no more.
-    pub(super) fn listed_devices(&self) -> Vec<Left> {
+    pub(super) fn held_devices(&self) -> Vec<Left> {
         let end = |pod: &PodKey| match self.cut_off.get(pod) {
             Some(uid) => End::CutOff(uid.clone()),
             None if self.account.is_leaving(pod) => End::InOrder,
@@ -48,10 +45,11 @@ impl Node {
         devices.map(|(device, held)| (device.clone(), end(&held.holder.key()))).collect()
     }
 
-    /// Processes of a holder that ended in order have ended with it; whether one is left is looked at once more before anything
+    /// What of it is held no more: processes of a holder that ended in order have ended with it; whether one is left is looked at once more before anything
     /// is destroyed. Those of others are taken to run until a look shows none.
-    pub(super) fn forget_processes(&mut self, left: Vec<Left>) {
-        for (device, end) in left {
+    pub(super) fn forget_processes(&mut self, mut held: Vec<Left>) {
+        held.retain(|(device, _)| self.account.holder(device).is_none());
+        for (device, end) in held {
             match end {
                 End::InOrder => self.end_processes(&device),
                 End::CutOff(uid) => drop(self.lingered.insert(device, Some(uid))),
@@ -68,7 +66,7 @@ impl Node {
         let Some(at) = place(gpu, device) else { return };
         gpu.processes.retain(|process| !is_at(process, at));
         let processes = &gpu.processes;
-        for instance in &mut gpu.instances {
+        for instance in gpu.instances.iter_mut().filter(|instance| instance.gi == at.0) {
             instance.has_processes = processes.iter().any(|p| p.gi == Some(instance.gi));
         }
     }

@@ -21,8 +21,14 @@ fn held() -> (Scene, GpuNodeStatus) {
     scene.want(one("a"));
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
-    let names = BTreeMap::from([(ONE.parse().unwrap(), None)]);
-    let pod = NodePod { key: PodKey::new("ns", "a"), admitted: true, names, requested: BTreeMap::new() };
+    let names = BTreeMap::from([(ONE.parse().unwrap(), 1)]);
+    let pod = NodePod {
+        key: PodKey::new("ns", "a"),
+        admitted: true,
+        names,
+        inits: BTreeSet::new(),
+        requested: BTreeMap::new(),
+    };
     scene.node.on_pods(NodePods::from([(PodUid::new("a-uid"), pod)]));
     let status = scene.settle();
     scene.gpus.set_processes(&DeviceId::new("MIG-1"), true);
@@ -168,4 +174,22 @@ fn a_share_whose_holder_vanished_unseen_waits_for_a_look() {
     scene.observe();
     scene.node.on_usage(Usage::from([(crate::gpu::fake::uuid(0), GpuUsage::default())]));
     assert_eq!(slice(&scene.settle(), "s1").state, SliceState::Ready);
+}
+
+#[test]
+fn a_slice_that_is_still_in_use_on_a_gpu_that_does_not_answer_is_held_before_and_after_its_release() {
+    let (mut scene, _) = held();
+    scene.gpus.set_lost(0, true);
+    scene.observe();
+    let (key, uid) = (PodKey::new("ns", "a"), PodUid::new("a-uid"));
+    scene.node.on_pod_cut_off(key.clone(), uid.clone());
+    let now = scene.tick();
+    scene.node.on_pod_left(key, uid, now);
+    scene.node.on_pods(NodePods::new());
+    scene.held.clear();
+    scene.list_holders();
+    let found = slice(&scene.decide().status, "s1").clone();
+    assert_eq!((found.state, found.ready_for), (SliceState::Held, None), "a leader drops what has failed");
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    assert_eq!(slice(&scene.decide().status, "s1").state, SliceState::Held);
 }

@@ -10,10 +10,10 @@ mod gfd;
 mod health;
 mod holders;
 mod illness;
-mod init;
 mod lingering;
 mod names;
 mod notes;
+mod pods;
 mod reach;
 mod recall;
 mod retry;
@@ -22,10 +22,10 @@ mod share;
 mod silent;
 mod status;
 mod under_way;
-mod unlisted;
 mod upgrade;
 mod usage;
 mod view;
+mod xids;
 
 #[cfg(test)]
 mod bad_spec_tests;
@@ -63,16 +63,17 @@ pub use daemons::{Daemon, Daemons, WantedDaemon};
 pub use decide::{Decision, Grant, Kept, ListedDevice, ShareGrant};
 pub(crate) use foreign::DRA_DRIVER;
 pub use foreign::Foreign;
-pub use holders::{Held, Holders};
+pub use holders::{Held, Holders, Recorded};
 pub use illness::Ill;
-pub use init::{NodePod, NodePods};
 pub use notes::Note;
+pub use pods::{NodePod, NodePods};
 pub use recall::Recalled;
 pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
 pub use silent::Spared;
 pub(crate) use status::unserved;
 pub use upgrade::LetGo;
 pub use usage::{Busy, GpuUsage, Usage};
+pub use xids::{XidList, Xids};
 
 use crate::access::AccessGrant;
 use crate::gpu::{Compute, Gpu, GpuError, GpuInstance, Silent};
@@ -102,6 +103,8 @@ pub struct Settings {
     pub others: bool,
     /// How long a GPU must have been quiet after an error before it is used again.
     pub recover_after: Duration,
+    /// The XIDs that make a GPU unhealthy.
+    pub xids: Xids,
     /// How often everything is looked at anew.
     pub probe: Duration,
 }
@@ -109,7 +112,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let (recover_after, probe) = (Duration::from_mins(5), Duration::from_secs(30));
-        Self { mps: None, access: false, others: false, recover_after, probe }
+        let xids = Xids::default();
+        Self { mps: None, access: false, others: false, recover_after, xids, probe }
     }
 }
 
@@ -146,8 +150,8 @@ pub struct Node {
     cut_off: BTreeMap<PodKey, PodUid>,
     /// What such pods had, and those of which nobody saw how they ended.
     lingered: lingering::Lingered,
-    /// What pods cannot hold that hold something of which nobody tells.
-    excluded: unlisted::AllExcluded,
+    /// What existed when it was first seen that nobody knows who holds what.
+    found: Option<BTreeSet<DeviceId>>,
     /// Reserved slices that their pods have got.
     kept: BTreeMap<SliceId, PodUid>,
     advertised: Advertised,
@@ -274,20 +278,10 @@ impl Node {
     pub fn on_holders(&mut self, holders: Result<Holders, String>) {
         match holders {
             Ok(holders) => {
-                if !self.account.is_known() {
-                    self.recall_allocations(holders.asked);
-                }
-                let mut left = self.listed_devices();
-                let is_here = |key: &PodKey| {
-                    let admitted = |pods: &NodePods| pods.values().any(|p| p.admitted && p.key == *key);
-                    self.pods.as_ref().is_none_or(admitted)
-                };
-                self.account.take(holders, is_here);
-                left.retain(|(device, _)| !self.account.lists(device));
-                let hidden: BTreeSet<_> = self.init_allocations().cloned().collect();
-                self.account.forget_allocations(|device| hidden.contains(device));
+                let before = self.held_devices();
+                self.account.take(holders, self.pods.as_ref());
                 self.health.pod_resources = Neighbour::Well;
-                self.forget_processes(left);
+                self.forget_processes(before);
             }
             Err(error) => self.health.pod_resources = Neighbour::Ill(error),
         }
@@ -300,22 +294,22 @@ impl Node {
 
     /// A container is being given these devices.
     pub fn on_allocated(&mut self, name: ResourceName, devices: Vec<DeviceId>, now: Instant) {
-        let suspects = self.suspects(name);
-        self.account.allocated(name, devices, &suspects, now);
+        self.account.allocated(name, devices, now);
     }
 
     /// Takes the bound pods that ask for kerf's names.
     pub fn on_pods(&mut self, pods: NodePods) {
-        let before = self.pods.iter().flatten().map(|(uid, _)| uid);
-        let gone: BTreeSet<_> = before.filter(|uid| !pods.contains_key(*uid)).cloned().collect();
-        self.account.acquit(&gone);
+        // Those of an earlier process's time ended while nobody looked, or hold nothing any more.
+        let before = if self.pods.is_some() { self.held_devices() } else { Vec::new() };
+        self.account.take_pods(Some(&pods));
         self.pods = Some(pods);
         self.health.pods = Neighbour::Well;
+        self.forget_processes(before);
     }
 
     /// A pod of this node is gone or finished.
-    pub fn on_pod_left(&mut self, pod: PodKey, now: Instant) {
-        self.account.left(pod, now);
+    pub fn on_pod_left(&mut self, pod: PodKey, uid: PodUid, now: Instant) {
+        self.account.left(pod, uid, now);
     }
 
     /// Takes who else manages the node's GPUs.
@@ -334,7 +328,6 @@ impl Node {
         self.advertised.forget_acknowledgements();
         // A kubelet that has lost its checkpoint allocates anew.
         self.kept.clear();
-        self.excluded.clear();
         self.health.registration = match result {
             Ok(()) => Neighbour::Well,
             Err(error) => Neighbour::Ill(error),
@@ -356,9 +349,6 @@ impl Node {
                 self.retries.succeeded(&Task::Create(id.clone()));
                 // The spec may want it no more by now.
                 for (.., device) in created.devices() {
-                    if !self.origins.contains_key(device) {
-                        self.exclude_new(device);
-                    }
                     self.origins.entry(device.clone()).or_insert_with(|| id.clone());
                 }
                 if let Some(gpu) = self.gpus.iter_mut().find(|g| g.uuid == *gpu) {

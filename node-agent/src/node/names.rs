@@ -3,6 +3,7 @@
 //! All names are registered at start, with no devices: a kubelet that never heard of a name starts the pod without GPU.
 
 use crate::gpu::Gpu;
+use kerf_core::accounting::beside_shares;
 use kerf_core::contract::GpuRule;
 use kerf_core::keys;
 use kerf_core::kind::Kind;
@@ -27,7 +28,8 @@ pub(crate) fn resource_names<'g>(gpus: impl Iterator<Item = (&'g Gpu, GpuRule)>)
         } else {
             names.extend(share_sizes(gpu).flat_map(|s| [ResourceName::Mps(s), ResourceName::TimeSlicing(s)]));
             names.insert(ResourceName::Whole);
-            names.extend(rule.time_slicing.replicas.map(|_| ResourceName::Replica));
+            let shared = Kind::ALL.into_iter().filter(|kind| rule.replicas(*kind).is_some());
+            names.extend(shared.filter_map(ResourceName::replica));
         }
     }
     names
@@ -44,6 +46,8 @@ fn parts(profile: Profile) -> impl Iterator<Item = ResourceName> {
     all.map(ResourceName::Compute)
 }
 
+/// Also those that hold all of the memory, though no new share does: one that an extender of an earlier version gave away is held
+/// on under its name.
 fn share_sizes(gpu: &Gpu) -> impl Iterator<Item = SizeGb> {
     let memory = gpu.memory;
     SHARE_SIZES.into_iter().filter(move |size| size.share_memory() <= memory)
@@ -71,7 +75,10 @@ fn largest(gpu: &Gpu, kind: Kind) -> Option<SizeGb> {
     match kind {
         Kind::Mig => gpu.table.iter().flat_map(MigTable::entries).map(|e| e.profile.size()).max(),
         Kind::Whole => Some(gpu.memory.nominal()),
-        Kind::Mps | Kind::TimeSlicing => share_sizes(gpu).max(),
+        Kind::Mps | Kind::TimeSlicing => {
+            let most = gpu.memory.saturating_sub(beside_shares(gpu.memory, Some(gpu.reserved)));
+            share_sizes(gpu).filter(|size| size.share_memory() <= most).max()
+        }
     }
 }
 

@@ -114,7 +114,7 @@ impl Node {
         stolen.collect()
     }
 
-    /// Slices of pods that are not bound yet and cannot be given them, for others have them or may have: a promise that
+    /// Slices of pods that are not bound yet and cannot be given them, for others have them: a promise that
     /// nobody can take over is kept elsewhere.
     pub(super) fn taken_by_others(&self) -> impl Iterator<Item = (SliceId, String)> {
         let is_waiting = |wanted: &&WantedSlice| {
@@ -125,10 +125,7 @@ impl Node {
             .stolen()
             .into_iter()
             .map(|(wanted, _, pod)| (wanted, format!("{pod} has it, which was not promised it")));
-        let is_suspected = |w: &&WantedSlice| self.device_of(w).is_some_and(|d| self.is_suspected(&d));
-        let suspected = self.spec.slices.iter().filter(is_suspected);
-        let suspected = suspected.map(|w| (w, "an init container of another pod may have it".to_owned()));
-        let taken: Vec<_> = stolen.chain(suspected).filter(|(w, _)| is_waiting(w)).collect();
+        let taken: Vec<_> = stolen.filter(|(w, _)| is_waiting(w)).collect();
         taken.into_iter().map(|(wanted, text)| (wanted.id.clone(), text))
     }
 

@@ -25,8 +25,7 @@ impl Node {
             let Some(gpu) = self.gpu(&share.gpu) else { continue };
             let root = self.settings.mps.as_ref().filter(|_| share.shape.kind() == Kind::Mps);
             let target = gpu.uuid.as_str();
-            let mps = root
-                .map(|root| MpsAccess { pipe: mps::pipe_dir(root, target), shm: mps::shm_dir(root, target) });
+            let mps = root.map(|root| MpsAccess { pipe: mps::pipe_dir(root, target) });
             let access = Access { visible: target.to_owned(), target: Target::Gpu { minor: gpu.minor }, mps };
             wanted.insert(device.clone(), access);
         }

@@ -3,6 +3,7 @@
 use super::{Daemon, Node};
 use crate::gpu::{Gpu, MigMode};
 use crate::mps;
+use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{GpuRule, ModeChange, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::mig::{MigTable, catalog};
@@ -16,7 +17,7 @@ impl Node {
     /// Policy's rule for the GPU.
     pub(super) fn rule(&self, gpu: &Gpu) -> GpuRule {
         let model = catalog::short_name(&gpu.product, gpu.memory);
-        self.spec.policy.rule(gpu.index, &gpu.uuid, &model)
+        self.spec.policy.rule(gpu.index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &model)
     }
 
     /// The kinds that can be cut from the GPU now: by its mode, its health and policy.
@@ -60,7 +61,7 @@ impl Node {
         let kinds = rule.kinds.iter().filter(|kind| **kind != Kind::Whole || self.outside(gpu).is_zero());
         Allowed {
             kinds: kinds.copied().collect(),
-            one_size: rule.mps.strict,
+            one_size: rule.mps.is_one_size(),
             mps_memory: rule.mps.memory_percent,
             mps_shares: mps_shares(gpu),
             switch_to: self.switch_to(gpu, &rule),
@@ -124,7 +125,8 @@ impl Node {
         }
         let none = MigTable::default();
         let table = gpu.table.as_ref().unwrap_or(&none);
-        if laid_out(&rule, table, gpu.memory, mps_shares(gpu)).is_some() {
+        let beside = beside_shares(gpu.memory, Some(gpu.reserved));
+        if laid_out(&rule, table, gpu.memory, beside, mps_shares(gpu)).is_some() {
             return None;
         }
         let model = catalog::short_name(&gpu.product, gpu.memory);
@@ -157,7 +159,7 @@ impl Node {
 
 /// How many MPS shares may be beside each other: each has one client at least.
 pub(super) fn mps_shares(gpu: &Gpu) -> Option<u32> {
-    gpu.table.is_none().then(|| mps::max_clients(gpu.capability, gpu.driver.cuda, None))
+    gpu.table.is_none().then(|| mps::max_clients(gpu.capability, gpu.driver.cuda))
 }
 
 /// The kinds that go with the GPU's present mode and with policy.

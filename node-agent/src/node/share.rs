@@ -3,7 +3,7 @@
 //! So an id means the same slice before and after a restart of the agent, and is never used for another one.
 
 use super::Node;
-use kerf_core::contract::{GpuNodeStatus, Shape};
+use kerf_core::contract::{GpuNodeStatus, GpuRule, Shape};
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::{MemoryMib, SizeGb};
@@ -55,16 +55,16 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The shape of a share that a container holds under this name, on a GPU with this memory that policy shares out in so many
-/// replicas.
-pub(crate) fn shape_of(name: ResourceName, memory: MemoryMib, replicas: Option<u32>) -> Option<Shape> {
+/// The shape of a share that a container holds under this name, on a GPU with this memory for it. One of equal shares whose number policy
+/// no longer says may be all of it.
+pub(crate) fn shape_of(name: ResourceName, memory: MemoryMib, rule: &GpuRule) -> Option<Shape> {
     match name {
         ResourceName::Mig(_) | ResourceName::Compute(_) | ResourceName::Plugin(..) => None,
         ResourceName::Whole => Some(Shape::Whole { size_gb: memory.nominal() }),
-        ResourceName::Replica => {
-            let replicas = u64::from(replicas.unwrap_or(1).max(1));
-            let size_gb = SizeGb(u32::try_from(memory.0 / 1024 / replicas).unwrap_or(1).max(1));
-            Some(Shape::TimeSlicing { size_gb })
+        ResourceName::Replica | ResourceName::MpsReplica => {
+            let all =
+                || Shape::share(name.kind(), SizeGb(u32::try_from(memory.0 / 1024).unwrap_or(1).max(1)));
+            rule.replica(name.kind(), memory).or_else(all)
         }
         ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Shape::share(name.kind(), size),
     }

@@ -57,7 +57,7 @@ fn a_share_is_offered_when_the_daemon_serves_within_its_limit() {
     assert_eq!(slice(&status, "s1").state, SliceState::Preparing);
     assert!(slice(&status, "s1").message.as_ref().unwrap().contains("being started"));
     let wanted_daemon = daemon(&mut scene).unwrap();
-    assert_eq!(wanted_daemon, WantedDaemon { limit: gib(4), threads: 26, exclusive: false });
+    assert_eq!(wanted_daemon, WantedDaemon { limit: gib(4), threads: 26, exclusive: true });
     scene.node.on_daemons(serving(1, gib(3)));
     scene.settle();
     assert_eq!(devices(&scene.kubelet), Vec::<&str>::new(), "its limit is too low");
@@ -440,6 +440,33 @@ fn replicas_have_a_name_of_their_own() {
     scene.want(vec![]);
     let status = scene.settle();
     assert_eq!((status.slices.len(), status.slices[0].shape), (1, time_slice(3)), "adopted by its name");
+}
+
+#[test]
+fn equal_mps_shares_have_one_limit_which_is_the_servers() {
+    const NAME: &str = "nvidia.com/gpu.mps";
+    let half = Shape::Mps { size_gb: SizeGb(7), compute: ComputePercent::new(50) };
+    let mut scene = scene(&["T4-16GB"]);
+    let mps = MpsRule { replicas: Some(2.try_into().unwrap()), ..MpsRule::default() };
+    scene.policy = NodePolicy { gpus: vec![GpuRule { mps, ..GpuRule::default() }], ..NodePolicy::default() };
+    scene.want(["s1", "s2"].map(|id| wanted(id, half, Some((id, NAME)))).into());
+    scene.observe();
+    scene.settle();
+    assert_eq!(daemon(&mut scene).unwrap(), WantedDaemon { limit: gib(7), threads: 50, exclusive: false });
+    serve(&mut scene);
+    let status = scene.settle();
+    assert!(status.slices.iter().all(|s| s.state == SliceState::Ready), "{:?}", status.slices);
+    assert_eq!(devices(&scene.kubelet), ["GPU-0::1", "GPU-0::2"], "each has an id of its own");
+    let told = scene.node.told_as_gfd_does();
+    let told =
+        ["gpu.replicas", "gpu.sharing-strategy"].map(|name| told[&format!("nvidia.com/{name}")].clone());
+    assert_eq!(told, ["2", "mps"]);
+    scene.allocate("s1", NAME, "GPU-0::1");
+    scene.restart_agent(None);
+    scene.want(vec![]);
+    let status = scene.settle();
+    assert_eq!((status.slices.len(), status.slices[0].shape), (1, half), "adopted by its name");
+    assert_eq!(status.slices[0].state, SliceState::Held, "it is not ended while a pod has it");
 }
 
 /// What a pod holds of NVIDIA's device plugin, which served the node before kerf.

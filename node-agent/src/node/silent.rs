@@ -187,7 +187,8 @@ mod tests {
         let pod = NodePod {
             key: PodKey::new("ns", "a"),
             admitted: true,
-            names: [(ONE.parse().unwrap(), None)].into(),
+            names: [(ONE.parse().unwrap(), 1)].into(),
+            inits: BTreeSet::new(),
             requested: BTreeMap::new(),
         };
         scene.node.on_pods(bound.then(|| (PodUid::new("a-uid"), pod)).into_iter().collect());

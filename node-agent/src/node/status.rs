@@ -4,10 +4,12 @@ use super::retry::Retries;
 use super::rules::mps_shares;
 use super::{Daemon, Node};
 use crate::gpu::Gpu;
+use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{
     Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus, Summary,
     WantedSlice,
 };
+use kerf_core::kind::Kind;
 use kerf_core::mig::catalog;
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::units::MemoryMib;
@@ -90,16 +92,11 @@ impl Node {
         let acknowledged = registered && self.advertised.is_acknowledged(name, device);
         // Which of its pod's containers has it is the kubelet's choice.
         let by_others = held.is_some_and(|h| h.name != name || h.holder.key() != reservation.key());
-        let is_suspected = held.is_none() && self.is_suspected(device);
-        if is_suspected {
-            // The next process takes it for held under this name.
-            status.resource = self.account.held_as(device);
-        }
-        let ready = acknowledged && !by_others && !is_suspected;
+        let ready = acknowledged && !by_others;
         status.ready_for = ready.then(|| reservation.uid.clone());
         status.state = match held {
             Some(_) => SliceState::Held,
-            None if is_suspected => SliceState::Held,
+            None if self.is_lingered_on(wanted) => SliceState::Held,
             None if waiting.contains(&wanted.id) => SliceState::Waiting,
             None if ready => SliceState::Ready,
             None => SliceState::Preparing,
@@ -210,6 +207,7 @@ impl Node {
         if self.others.as_ref().is_none_or(Vec::is_empty) && self.is_contested() {
             uncontested.status = ConditionStatus::Unknown;
         }
+        let unread = self.account.unread().map(|error| ("CheckpointUnreadable".to_owned(), error.to_owned()));
         vec![
             self.condition(),
             condition(Condition::GPUS_HEALTHY, ill, ("Healthy", "every GPU answers")),
@@ -219,6 +217,11 @@ impl Node {
                 ("Reached", "every wanted slice is there or being made"),
             ),
             uncontested,
+            condition(
+                Condition::ALLOCATIONS_KNOWN,
+                unread,
+                ("CheckpointRead", "the kubelet's checkpoint tells who holds what"),
+            ),
         ]
     }
 
@@ -238,7 +241,9 @@ impl Node {
             uuid: gpu.uuid.clone(),
             index: gpu.index,
             model: catalog::short_name(&gpu.product, gpu.memory),
+            pci_bus_id: gpu.pci_bus_id.clone(),
             memory: gpu.memory,
+            reserved: Some(gpu.reserved),
             kinds: self.kinds(gpu),
             outside: self.outside(gpu),
             mps_shares: mps_shares(gpu),
@@ -255,14 +260,18 @@ impl Node {
         };
         let total: MemoryMib = self.gpus.iter().map(|gpu| gpu.memory).sum();
         let used: MemoryMib = slices.iter().filter(promised).map(|s| s.memory).sum();
+        let is_shared =
+            |gpu: &&Gpu| self.shares.values().any(|s| s.gpu == gpu.uuid && s.shape.kind() != Kind::Whole);
+        let beside = self.gpus.iter().filter(is_shared);
+        let beside: MemoryMib = beside.map(|gpu| beside_shares(gpu.memory, Some(gpu.reserved))).sum();
         let kinds: BTreeSet<_> = self.gpus.iter().flat_map(|gpu| self.kinds(gpu)).collect();
-        let kinds: Vec<_> = kinds.into_iter().map(kerf_core::kind::Kind::as_str).collect();
+        let kinds: Vec<_> = kinds.into_iter().map(Kind::as_str).collect();
         Summary {
             gpus: models(&self.gpus),
             mode: kinds.join(","),
             held: count(SliceState::Held),
             idle: count(SliceState::Idle),
-            free: format!("{}Gi", total.saturating_sub(used).0 / 1024),
+            free: format!("{}Gi", total.saturating_sub(used).saturating_sub(beside).0 / 1024),
         }
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Scene {
     /// What the kubelet may hand out: it takes the lists only when told to.
     pub(super) kubelet: DevicesByName,
     pub(super) held: BTreeMap<DeviceId, Held>,
+    /// What the kubelet's checkpoint has beside it, or why it cannot be used.
+    pub(super) recorded: Result<Vec<Recorded>, String>,
     /// What others gave, in their words.
     pub(super) foreign: Vec<(Foreign, Holder)>,
     revision: u64,
@@ -67,6 +69,7 @@ impl Scene {
             now: Instant::now(),
             kubelet: BTreeMap::new(),
             held: BTreeMap::new(),
+            recorded: Ok(Vec::new()),
             foreign: Vec::new(),
             revision: 0,
             policy: NodePolicy::default(),
@@ -154,7 +157,8 @@ impl Scene {
 
     pub(super) fn list_holders(&mut self) {
         let asked = self.tick();
-        self.node.on_holders(Ok(Holders { asked, held: self.held.clone(), foreign: self.foreign.clone() }));
+        let (held, foreign, recorded) = (self.held.clone(), self.foreign.clone(), self.recorded.clone());
+        self.node.on_holders(Ok(Holders { asked, held, foreign, recorded }));
     }
 
     /// The kubelet gives a device that it may hand out to a pod.
@@ -164,7 +168,12 @@ impl Scene {
         let now = self.tick();
         self.node.on_allocated(name, vec![device.clone()], now);
         let holder = Holder { namespace: "ns".into(), pod: pod.into(), container: "main".into() };
-        self.held.insert(device, Held { name, holder });
+        self.held.insert(device.clone(), Held { name, holder });
+        if let Ok(recorded) = &mut self.recorded {
+            recorded.retain(|entry| entry.device != device);
+            let (uid, container) = (PodUid::new(format!("{pod}-uid")), "main".to_owned());
+            recorded.push(Recorded { uid, container, name, device });
+        }
         self.list_holders();
     }
 
@@ -172,7 +181,7 @@ impl Scene {
     pub(super) fn free(&mut self, device: &str) {
         let now = self.tick();
         if let Some(held) = self.held.remove(&DeviceId::new(device)) {
-            self.node.on_pod_left(held.holder.key(), now);
+            self.node.on_pod_left(held.holder.key(), PodUid::new(format!("{}-uid", held.holder.pod)), now);
         }
         self.list_holders();
     }
@@ -180,9 +189,8 @@ impl Scene {
     /// All pods end in order.
     pub(super) fn end_pods(&mut self) {
         let now = self.tick();
-        let pods: Vec<_> = self.node.pods.iter().flatten().map(|(_, pod)| pod.key.clone()).collect();
-        for pod in pods {
-            self.node.on_pod_left(pod, now);
+        for (uid, pod) in self.node.pods.clone().into_iter().flatten() {
+            self.node.on_pod_left(pod.key, uid, now);
         }
         self.node.on_pods(NodePods::new());
         self.held.clear();
@@ -564,7 +572,7 @@ fn what_cannot_be_used_is_not_listed_for_its_holder_either() {
     scene.start_agent(None);
     scene.node.on_registration(Ok(()));
     let what = crate::gpu::GpuTrouble::Xid(79);
-    scene.node.on_trouble(crate::gpu::GpuEvent { gpu: uuid(0), what, gi: None, ci: None }, scene.now);
+    scene.node.on_trouble(crate::gpu::GpuEvent { gpu: Some(uuid(0)), what, gi: None, ci: None }, scene.now);
     scene.list_holders();
     assert_eq!(devices(&scene.decide().healthy), Vec::<&str>::new());
 }
@@ -687,8 +695,14 @@ fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
-    let names = BTreeMap::from([(ONE.parse().unwrap(), None)]);
-    let pod = NodePod { key: PodKey::new("ns", "a"), admitted: true, names, requested: BTreeMap::new() };
+    let names = BTreeMap::from([(ONE.parse().unwrap(), 1)]);
+    let pod = NodePod {
+        key: PodKey::new("ns", "a"),
+        admitted: true,
+        names,
+        inits: BTreeSet::new(),
+        requested: BTreeMap::new(),
+    };
     scene.node.on_pods(NodePods::from([(PodUid::new("a-uid"), pod)]));
     // The promise is lost, and the place is wanted for another.
     scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")))]);
@@ -697,7 +711,8 @@ fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
     scene.settle();
     assert_eq!(scene.places(), ["1g.10gb at 0:1"]);
     let now = scene.tick();
-    scene.node.on_pod_left(PodKey::new("ns", "a"), now);
+    scene.node.on_pod_left(PodKey::new("ns", "a"), PodUid::new("a-uid"), now);
+    scene.node.on_pods(NodePods::new());
     scene.list_holders();
     scene.settle();
     assert_eq!(scene.places(), ["7g.80gb at 0:8"], "the pod has ended");

@@ -90,8 +90,8 @@ fn a_pod_that_is_bound_keeps_its_daemon_and_one_that_waits_does_not() {
         scene.decide();
         serve(&mut scene);
         scene.settle();
-        let (names, requested) = (BTreeMap::new(), BTreeMap::new());
-        let pod = NodePod { key: PodKey::new("ns", "a"), admitted: false, names, requested };
+        let (names, inits, requested) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        let pod = NodePod { key: PodKey::new("ns", "a"), admitted: false, names, inits, requested };
         let bound = (PodUid::new("a-uid"), pod);
         scene.node.on_pods(is_bound.then_some(bound).into_iter().collect());
         begin(&mut scene);

@@ -4,14 +4,12 @@
 use super::{Node, Note};
 use crate::gpu::Gpu;
 use crate::gpu::limits::Limits;
+use kerf_core::accounting::tolerated;
 use kerf_core::contract::{Holder, OverUse, SliceStatus};
+use kerf_core::mig::catalog;
 use kerf_core::names::{GpuUuid, PodKey, PodUid};
 use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What a process may hold beyond its share: the driver's own memory for its context, which the MPS limit does not count.
-/// (An H100's context takes about 0.5 GiB.)
-const CONTEXT: MemoryMib = MemoryMib(512);
 
 /// Memory outside kerf is told in steps of this size, so that a process that grows does not write a status each time.
 const STEP: u64 = 256;
@@ -32,6 +30,8 @@ pub struct Busy {
 pub struct GpuUsage {
     /// By the pod that they belong to.
     pub pods: BTreeMap<PodUid, MemoryMib>,
+    /// How many processes of each of these pods the driver lists: each has a context.
+    pub processes: BTreeMap<PodUid, u32>,
     /// Those pods' cgroups, as paths from the hierarchy's root.
     pub cgroups: BTreeMap<PodUid, String>,
     /// By GPU instance and compute instance.
@@ -220,9 +220,12 @@ impl Node {
     fn over_use(&self) -> Vec<Note> {
         let mut notes = Vec::new();
         for gpu in self.gpus.iter().filter(|gpu| gpu.table.is_none()) {
-            for (uid, used) in self.usage.get(&gpu.uuid).into_iter().flat_map(|u| &u.pods) {
+            let model = catalog::short_name(&gpu.product, gpu.memory);
+            let Some(usage) = self.usage.get(&gpu.uuid) else { continue };
+            for (uid, used) in &usage.pods {
                 let (Some(given), Some(pod)) = (self.given(gpu, uid), self.key_of(uid)) else { continue };
-                if used.0 > given.0 + CONTEXT.0 {
+                let processes = usage.processes.get(uid).copied().unwrap_or(0);
+                if *used > tolerated(&model, given, processes) {
                     notes.push(Note::OverUse { gpu: gpu.uuid.clone(), pod, used: *used, given });
                 }
             }

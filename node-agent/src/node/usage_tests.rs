@@ -103,16 +103,16 @@ fn what_was_seen_of_memory_stays_while_the_gpus_cannot_be_observed() {
 #[test]
 fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_says_so() {
     let mut scene = scene();
-    scene.node.on_usage(usage(&[("a", 4600)], &[]));
+    scene.node.on_usage(usage(&[("a", 4800)], &[]));
     scene.decide();
     let is_over = |note: &Note| matches!(note, Note::OverUse { .. });
     assert_eq!(count(&scene, is_over), 0, "a process has a context beside what it asks for");
-    for used in [4700, 4800, 4900] {
+    for used in [4900, 5000, 5100] {
         scene.node.on_usage(usage(&[("a", used)], &[]));
         assert_eq!(scene.decide().evict, []);
     }
     let told =
-        Note::OverUse { gpu: uuid(0), pod: PodKey::new("ns", "a"), used: MemoryMib(4700), given: gib(4) };
+        Note::OverUse { gpu: uuid(0), pod: PodKey::new("ns", "a"), used: MemoryMib(4900), given: gib(4) };
     assert_eq!(scene.told, [told]);
     scene.policy.over_use = OverUse::Evict;
     scene.want(vec![wanted("s1", share(4), Some(("a", FOUR)))]);
@@ -122,6 +122,32 @@ fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_say
     scene.node.on_usage(usage(&[("a", 9000)], &[]));
     scene.decide();
     assert_eq!(count(&scene, is_over), 2, "it kept to its share in between");
+}
+
+/// A pod that starts more processes gets room for their contexts, and a quarter of its share is the most that it gains by that.
+#[test]
+fn each_process_of_a_pod_may_have_a_context_within_bounds() {
+    for (processes, used, is_over) in [
+        (1, 8500, false),
+        (1, 9000, true),
+        (2, 9000, false),
+        (2, 9800, true),
+        (4, 10_240, false),
+        (500, 10_241, true),
+    ] {
+        let mut scene = Scene::new(&["T4-16GB"]);
+        scene.want(vec![wanted("s1", share(8), Some(("a", EIGHT)))]);
+        scene.settle();
+        scene.allocate("a", EIGHT, "GPU-0::1");
+        scene.policy.over_use = OverUse::Evict;
+        scene.want(vec![wanted("s1", share(8), Some(("a", EIGHT)))]);
+        let mut usage = usage(&[("a", used)], &[]);
+        for usage in usage.values_mut() {
+            usage.processes = [(PodUid::new("a-uid"), processes)].into();
+        }
+        scene.node.on_usage(usage);
+        assert_eq!(!scene.decide().evict.is_empty(), is_over, "{processes} processes with {used} MiB");
+    }
 }
 
 #[test]

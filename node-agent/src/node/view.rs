@@ -3,6 +3,7 @@
 use super::Node;
 use super::share::{self, Share};
 use crate::gpu::{Compute, Gpu, GpuInstance};
+use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{Reservation, Shape, WantedSlice};
 use kerf_core::mig::{ComputeInstance, Instance, catalog};
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, SliceId};
@@ -23,6 +24,8 @@ impl Node {
         let shares = self.shares.iter().filter(|(_, share)| share.gpu == gpu.uuid);
         ObservedGpu {
             uuid: gpu.uuid.clone(),
+            // The extender keeps what no share may have (`beside_shares`). To refuse it here as well would end the shares of a node
+            // that an extender of an earlier version filled, as soon as the node boots.
             memory: gpu.memory.saturating_sub(self.outside(gpu)),
             allowed: self.allowed(gpu),
             table: gpu.table.clone(),
@@ -73,7 +76,9 @@ impl Node {
     /// The shape of a share that a container holds under this name.
     pub(super) fn shape_of(&self, gpu: &GpuUuid, name: ResourceName) -> Option<Shape> {
         let gpu = self.gpu(gpu)?;
-        share::shape_of(name, gpu.memory, self.rule(gpu).time_slicing.replicas)
+        let beside = beside_shares(gpu.memory, Some(gpu.reserved));
+        let memory = if name == ResourceName::Whole { gpu.memory } else { gpu.memory.saturating_sub(beside) };
+        share::shape_of(name, memory, &self.rule(gpu))
     }
 
     /// The pods that hold shares of the GPU.

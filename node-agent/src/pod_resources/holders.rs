@@ -1,15 +1,16 @@
 //! Asks for holders whenever the agent wants to know, and never more often than allowed.
 
-use super::Pace;
+use super::{Pace, checkpoint};
 use crate::device_plugin::Allocations;
 use crate::kubelet_api::podresources::pod_resources_lister_client::PodResourcesListerClient;
 use crate::kubelet_api::podresources::{ContainerDevices, ListPodResourcesRequest, ListPodResourcesResponse};
-use crate::node::{Foreign, Held, Holders};
+use crate::node::{Foreign, Held, Holders, Recorded};
 use crate::reconcile::{Event, Events};
 use kerf_core::contract::Holder;
 use kerf_core::names::DeviceId;
 use kerf_core::resource::ResourceName;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -26,7 +27,7 @@ const AFTER_LIMIT: Duration = Duration::from_millis(20);
 /// Asks each time that `wanted` says so, and never during an allocation. Wishes that come while an answer is under way are one
 /// wish.
 pub async fn list_holders(
-    mut client: PodResourcesListerClient<Channel>,
+    (mut client, folder): (PodResourcesListerClient<Channel>, PathBuf),
     wanted: Arc<Notify>,
     allocations: Allocations,
     events: Events,
@@ -40,7 +41,7 @@ pub async fn list_holders(
         }
         pace.allow().await;
         let paused = allocations.pause().await;
-        let answer = ask(&mut client).await;
+        let answer = ask(&mut client, &folder).await;
         drop(paused);
         match answer {
             Ok(holders) => events.send(Event::Holders(Ok(holders))),
@@ -58,18 +59,23 @@ pub async fn list_holders(
     }
 }
 
-/// The kubelet's account now, for somebody who has no other question.
+/// The kubelet's account now, for somebody who has no other question; its checkpoint lies in `folder`.
 ///
 /// # Errors
 /// What the kubelet says instead.
-pub async fn ask_once(mut client: PodResourcesListerClient<Channel>) -> Result<Holders, String> {
-    ask(&mut client).await.map_err(|status| unanswered(&status))
+pub async fn ask_once(
+    mut client: PodResourcesListerClient<Channel>,
+    folder: PathBuf,
+) -> Result<Holders, String> {
+    ask(&mut client, &folder).await.map_err(|status| unanswered(&status))
 }
 
-async fn ask(client: &mut PodResourcesListerClient<Channel>) -> Result<Holders, Status> {
+/// The checkpoint is read first: what List frees, it may still have.
+async fn ask(client: &mut PodResourcesListerClient<Channel>, folder: &Path) -> Result<Holders, Status> {
     let asked = Instant::now();
+    let recorded = checkpoint::read(folder).await.map_err(|error| error.to_string());
     let answer = client.list(ListPodResourcesRequest {}).await?;
-    Ok(holders(asked, answer.into_inner()))
+    Ok(holders(asked, answer.into_inner(), recorded))
 }
 
 fn unanswered(status: &Status) -> String {
@@ -78,8 +84,12 @@ fn unanswered(status: &Status) -> String {
 
 /// The devices of kerf's names, and what else are GPUs. Of the containers that hold one in turn (init containers hand theirs on)
 /// the last counts.
-fn holders(asked: Instant, answer: ListPodResourcesResponse) -> Holders {
-    let mut all = Holders { asked, held: BTreeMap::new(), foreign: Vec::new() };
+fn holders(
+    asked: Instant,
+    answer: ListPodResourcesResponse,
+    recorded: Result<Vec<Recorded>, String>,
+) -> Holders {
+    let mut all = Holders { asked, held: BTreeMap::new(), foreign: Vec::new(), recorded };
     for pod in answer.pod_resources {
         for container in pod.containers {
             let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
@@ -117,7 +127,7 @@ mod tests {
     fn listed(container: ContainerResources) -> Holders {
         let container = ContainerResources { name: "main".to_owned(), ..container };
         let pod = PodResources { name: "p".into(), namespace: "ns".into(), containers: vec![container] };
-        holders(Instant::now(), ListPodResourcesResponse { pod_resources: vec![pod] })
+        holders(Instant::now(), ListPodResourcesResponse { pod_resources: vec![pod] }, Ok(Vec::new()))
     }
 
     fn devices(name: &str, id: &str) -> ContainerDevices {

@@ -1,8 +1,9 @@
-//! The kubelet's account: who holds what, and what it may hand out.
+//! The kubelet's account: who holds what, by List and by its checkpoint, and what it may hand out.
 //!
 //! Two tasks ask and tell, each within an allowance, because the kubelet's limit is one for all callers of the node.
 
 mod allocatable;
+mod checkpoint;
 mod holders;
 mod pace;
 

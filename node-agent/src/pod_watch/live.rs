@@ -33,7 +33,7 @@ impl Live {
         let before = std::mem::take(&mut self.known).into_iter();
         let ends = before.filter_map(|(uid, key)| match listed.get(&uid) {
             None => Some(Event::PodCutOff(key, uid)),
-            Some((_, false)) => Some(Event::PodLeft(key)),
+            Some((_, false)) => Some(Event::PodLeft(key, uid)),
             Some((_, true)) => None,
         });
         let ends = ends.collect();

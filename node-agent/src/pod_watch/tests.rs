@@ -26,8 +26,8 @@ fn a_pods_news_are_told_once() {
     roster.take(&pod("u", &json!({"phase": "Pending"})));
     let told = roster.news().unwrap();
     let known = &told[&PodUid::new("u")];
-    let beyond = known.names.values().flatten().map(|b| (b.container.as_str(), b.count));
-    assert_eq!((known.admitted, beyond.collect::<Vec<_>>()), (false, vec![("load", 1)]));
+    let (counts, inits) = (known.names.values().copied(), known.inits.iter().map(String::as_str));
+    assert_eq!((known.admitted, counts.collect(), inits.collect()), (false, vec![2], vec!["load"]));
     assert_eq!(roster.news(), None);
     roster.take(&pod("u", &json!({"phase": "Pending", "startTime": "2026-01-01T00:00:00Z"})));
     assert!(roster.news().unwrap()[&PodUid::new("u")].admitted);
@@ -103,7 +103,7 @@ async fn a_pod_that_is_gone_after_a_gap_of_the_watch_was_cut_off_unless_it_is_se
     let before = json!([before[0], before[1], before[2], shown("d", "Succeeded")]);
     let after = json!([shown("b", "Succeeded"), shown("c", "Running")]);
     let told = told(before, after).await;
-    let [Event::PodCutOff(cut_off, _), Event::PodLeft(left)] = &told[..] else { panic!("{told:?}") };
+    let [Event::PodCutOff(cut_off, _), Event::PodLeft(left, _)] = &told[..] else { panic!("{told:?}") };
     assert_eq!((cut_off.name.as_str(), left.name.as_str()), ("a", "b"));
 }
 

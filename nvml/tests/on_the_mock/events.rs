@@ -26,7 +26,7 @@ pub fn errors_come_once_with_their_instance(node: &Node) {
     node.control(&control);
     let told = watch.wait(LONG).unwrap().unwrap();
     let (what, gi) = (GpuTrouble::Xid(94), Some(small.gi));
-    assert_eq!(told, GpuEvent { gpu, what, gi, ci: Some(0) });
+    assert_eq!(told, GpuEvent { gpu: Some(gpu), what, gi, ci: Some(0) });
     assert_eq!(watch.wait(SHORT), Ok(None));
 }
 
@@ -36,7 +36,21 @@ pub fn a_gpu_that_fell_off_the_bus_is_still_named(node: &Node) {
     let lost = MockControl::new().fault(Fault::new("*", Code::GPU_IS_LOST).on_gpu(0));
     node.control(&MockControl { xids: vec![xid("x", 0, 79, None)], ..lost });
     let told = watch.wait(LONG).unwrap().unwrap();
-    assert_eq!((told.gpu, told.what), (gpu, GpuTrouble::Xid(79)));
+    assert_eq!((told.gpu, told.what), (Some(gpu), GpuTrouble::Xid(79)));
+}
+
+pub fn an_error_with_a_new_handle_is_of_its_gpu(node: &Node) {
+    let gpu = uuid(&mut open(), 1);
+    let mut watch = watch();
+    let renewed = MockControl { renewed_handles: true, ..MockControl::new() };
+    let control = MockControl { xids: vec![xid("x", 1, 62, None)], ..renewed };
+    node.control(&control);
+    assert_eq!(watch.wait(LONG).unwrap().unwrap().gpu, Some(gpu));
+    // Whose it is cannot be found out: it is reported all the same.
+    let lost = control.fault(Fault::new("nvmlDeviceGetUUID", Code::GPU_IS_LOST));
+    node.control(&MockControl { xids: vec![xid("y", 1, 79, None)], ..lost });
+    let told = watch.wait(LONG).unwrap().unwrap();
+    assert_eq!((told.gpu, told.what), (None, GpuTrouble::Xid(79)));
 }
 
 pub fn memory_errors_come_as_events(node: &Node) {
@@ -44,7 +58,7 @@ pub fn memory_errors_come_as_events(node: &Node) {
     let mut watch = watch();
     node.control(&MockControl { ecc_errors: vec![EccErrors::double_bit("e", 0)], ..MockControl::new() });
     let told = watch.wait(LONG).unwrap().unwrap();
-    assert_eq!(told, GpuEvent { gpu, what: GpuTrouble::DoubleBitEcc, gi: None, ci: None });
+    assert_eq!(told, GpuEvent { gpu: Some(gpu), what: GpuTrouble::DoubleBitEcc, gi: None, ci: None });
 }
 
 pub fn gpus_that_do_not_answer_are_not_watched(node: &Node) {
@@ -70,5 +84,5 @@ pub fn a_gpu_that_could_not_be_registered_is_heard_once_it_can(node: &Node) {
     watch.register_left_out().unwrap();
     assert_eq!(watch.gpus(), 2);
     node.control(&MockControl { xids: vec![xid("x", 0, 48, None)], ..MockControl::new() });
-    assert_eq!(watch.wait(LONG).unwrap().unwrap().gpu, gpu);
+    assert_eq!(watch.wait(LONG).unwrap().unwrap().gpu, Some(gpu));
 }

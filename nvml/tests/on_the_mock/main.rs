@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a scenario fails by panicking, in functions that are no #[test]")]
 
+mod calls;
 mod events;
 mod holders;
 mod limits;
@@ -42,16 +43,20 @@ fn uncut(model: Model) -> MockConfig {
 }
 
 scenarios! {
+    calls::a_look_at_rest_asks_for_nothing_twice on h100(8);
     observing::everything_of_a_gpu_is_seen on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
     observing::a_process_in_several_lists_is_one_process on h100(1);
     observing::a_lost_gpu_stays_as_it_was on h100(2);
+    observing::what_a_look_can_do_without_is_unknown on h100(2);
+    observing::one_gpu_is_asked_alone on h100(2);
+    parts::a_place_that_the_driver_does_not_have_is_refused_by_name on h100(1);
     observing::a_gpu_that_never_answered_is_left_out on h100(2);
     observing::what_fails_for_all_of_nvml_fails_the_look on h100(2);
     observing::a_reboot_leaves_nothing_of_mig_on_hopper on h100(1);
     observing::what_somebody_else_cut_is_foreign on h100(1);
     observing::what_a_gpu_tells_less_of_itself_than_before_is_not_believed on h100(1);
     observing::what_mig_offers_is_told_with_mig_off_too on uncut(Model::A30).gpus(Model::L4, 1, MigMode::Disabled);
-    observing::memory_errors_are_told_as_a_repair_that_waits on uncut(Model::H200);
+    observing::errors_of_memory_that_is_remapped_do_not_close_a_gpu on uncut(Model::H200).gpus(Model::T4, 1, MigMode::Disabled);
     utilization::processes_and_instances_are_measured on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
     utilization::what_a_driver_does_not_tell_is_left_out on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
     parts::a_full_instance_comes_and_goes on h100(1);
@@ -76,6 +81,7 @@ scenarios! {
     limits::an_older_driver_is_named on uncut(Model::H100);
     events::errors_come_once_with_their_instance on h100(2);
     events::a_gpu_that_fell_off_the_bus_is_still_named on h100(1);
+    events::an_error_with_a_new_handle_is_of_its_gpu on h100(2);
     events::memory_errors_come_as_events on uncut(Model::H200);
     events::gpus_that_do_not_answer_are_not_watched on h100(2);
     events::a_gpu_that_could_not_be_registered_is_heard_once_it_can on h100(2);

@@ -1,10 +1,11 @@
 //! What one look tells.
 
-use crate::node::{Node, instance, look, open, part};
+use crate::node::{Node, instance, look, open, part, uuid};
 use kerf_core::units::MemoryMib;
-use kerf_nvml::{Compute, ComputeMode, GpuBackend as _, MigMode, NvmlCode, Process};
+use kerf_nvml::{Compute, ComputeMode, GpuBackend as _, MigMode, NvmlCode, Process, RowRemapping};
 use kerf_nvml_mock::{
-    EccErrors, Fault, GpuReset, MockControl, NvmlCode as Code, Process as MockProcess, ProcessKind,
+    EccErrors, EccLocation, Fault, GpuReset, MockControl, NvmlCode as Code, Process as MockProcess,
+    ProcessKind,
 };
 
 pub fn everything_of_a_gpu_is_seen(node: &Node) {
@@ -121,21 +122,74 @@ pub fn what_mig_offers_is_told_with_mig_off_too(_: &Node) {
     assert!(nvml.profiles(&l4.uuid).unwrap().is_empty());
 }
 
-pub fn memory_errors_are_told_as_a_repair_that_waits(node: &Node) {
+pub fn errors_of_memory_that_is_remapped_do_not_close_a_gpu(node: &Node) {
     let mut nvml = open();
-    assert_eq!(look(&mut nvml, 0).pending_repair, None);
-    let errors = MockControl { ecc_errors: vec![EccErrors::double_bit("e1", 0)], ..MockControl::new() };
-    node.control(&errors);
-    let told = look(&mut nvml, 0).pending_repair;
-    assert_eq!(told.as_deref(), Some("a row of its memory is remapped at its next reset"));
-    let reset = GpuReset { id: "r1".to_owned(), gpu: 0 };
-    node.control(&MockControl { resets: vec![reset], ..errors });
-    assert_eq!(look(&mut nvml, 0).pending_repair, None);
+    let mut told = || -> Vec<_> {
+        let seen = nvml.observe().unwrap().into_iter();
+        seen.map(|gpu| (gpu.remapping, gpu.pending_repair, gpu.fault)).collect()
+    };
+    let (can, cannot) = (RowRemapping::Settled, RowRemapping::Unsupported);
+    assert_eq!(told(), [(can, None, None), (cannot, None, None)]);
+    let mut control =
+        MockControl::new().ecc(EccErrors::double_bit("e1", 0)).ecc(EccErrors::double_bit("e2", 1));
+    node.control(&control);
+    let page = Some("a page of its memory is retired at its next reset".to_owned());
+    assert_eq!(told(), [(RowRemapping::Pending, None, None), (cannot, page, None)]);
+    // Nothing replaces what is bad in a cache.
+    let in_cache = EccErrors { location: EccLocation::Sram, ..EccErrors::double_bit("e3", 0) };
+    control = control.ecc(in_cache);
+    node.control(&control);
+    let caches = || Some("1 uncorrected errors in its caches since its last reset".to_owned());
+    assert_eq!(told()[0], (RowRemapping::Pending, caches(), None));
+    // What is unknown is taken to be as it was.
+    let fails = Fault::new("nvmlDeviceGetRemappedRows", Code::UNKNOWN).on_gpu(0);
+    node.control(&control.clone().fault(fails));
+    assert_eq!(told()[0], (RowRemapping::Pending, caches(), None));
+    let reset = |gpu| GpuReset { id: format!("r{gpu}"), gpu };
+    node.control(&MockControl { resets: vec![reset(0), reset(1)], ..control.clone() });
+    assert_eq!(told(), [(can, None, None), (cannot, None, None)]);
 
     let too_old = |call| Fault::new(call, Code::FUNCTION_NOT_FOUND);
     let calls = ["nvmlDeviceGetRemappedRows", "nvmlDeviceGetTotalEccErrors"];
     node.control(&calls.map(too_old).into_iter().fold(MockControl::new(), MockControl::fault));
-    assert_eq!(look(&mut nvml, 0).fault, None, "an older driver cannot tell");
+    assert_eq!(told()[0], (cannot, None, None), "an older driver cannot tell");
+}
+
+pub fn what_a_look_can_do_without_is_unknown(node: &Node) {
+    let mut nvml = open();
+    let gpu = look(&mut nvml, 0).uuid;
+    let small = nvml.create(&gpu, instance("1g.10gb", 3, 1), None).unwrap();
+    let before = look(&mut nvml, 0);
+    assert!(!before.instances[0].has_processes);
+    for call in ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"] {
+        node.control(&MockControl::new().fault(Fault::new(call, Code::UNKNOWN).on_gpu(0)));
+        let unsure = look(&mut nvml, 0);
+        assert_eq!(unsure.fault, None, "{call}");
+        assert!(unsure.instances[0].has_processes, "somebody may be on it");
+        assert!(nvml.destroy(&gpu, &small, None).is_err(), "{call}");
+    }
+    let lost = Fault::new("nvmlDeviceGetComputeRunningProcesses_v3", Code::GPU_IS_LOST).on_gpu(0);
+    node.control(&MockControl::new().fault(lost));
+    assert!(look(&mut nvml, 0).fault.is_some(), "that it is lost is no detail");
+    node.control(&MockControl::new());
+    assert_eq!(look(&mut nvml, 0), before);
+}
+
+pub fn one_gpu_is_asked_alone(node: &Node) {
+    let mut all = open();
+    assert_eq!(all.count(), Ok(2));
+    let [first, second] = [uuid(&mut all, 0), uuid(&mut all, 1)];
+    node.control(&MockControl::new().fault(Fault::gpu_lost(0)));
+    // By nvml.h a search by UUID fails as long as any GPU is lost.
+    all.create(&second, instance("1g.10gb", 0, 1), None).unwrap();
+    let mut one = all.for_one(1);
+    drop(all);
+    let seen = one.observe().unwrap();
+    assert_eq!(seen.iter().map(|gpu| (&gpu.uuid, gpu.instances.len())).collect::<Vec<_>>(), [(&second, 1)]);
+    assert!(one.silent().is_empty());
+    one.set_exclusive(&second, true).unwrap();
+    let refused = one.set_exclusive(&first, true);
+    assert_eq!(refused, Err(kerf_nvml::GpuError::NoSuchGpu(first)), "it is another's");
 }
 
 pub fn what_a_gpu_tells_less_of_itself_than_before_is_not_believed(node: &Node) {
@@ -148,6 +202,9 @@ pub fn what_a_gpu_tells_less_of_itself_than_before_is_not_believed(node: &Node) 
         ("nvmlDeviceGetGpuInstanceProfileInfoV", Code::NOT_SUPPORTED),
         ("nvmlDeviceGetGpuInstanceProfileInfoV", Code::INVALID_ARGUMENT),
     ] {
+        // What MIG offers is asked for in the first two looks.
+        let mut nvml = open();
+        look(&mut nvml, 0);
         node.control(&MockControl::new().fault(one(function, code)));
         let unsure = look(&mut nvml, 0);
         assert_eq!(

@@ -149,3 +149,18 @@ pub fn what_a_gpu_does_not_offer_is_refused_by_name(node: &Node) {
     let error = nvml.create(&stranger, instance("1g.10gb", 0, 1), None).unwrap_err();
     assert_eq!(error, GpuError::NoSuchGpu(stranger));
 }
+
+pub fn a_place_that_the_driver_does_not_have_is_refused_by_name(node: &Node) {
+    const PLACES: &str = "nvmlGpuInstanceGetComputeInstancePossiblePlacements";
+    let large = instance("3g.40gb", 4, 4);
+    let mut nvml = open();
+    let gpu = uuid(&mut nvml, 0);
+    let error = nvml.create(&gpu, large, Some(part(1, 2))).unwrap_err();
+    assert_eq!(error, GpuError::NoSuchPlace(2, large.profile, 1));
+    assert!(node.state().gpus[0].instances.is_empty());
+    // A driver that does not tell is asked to make it.
+    node.control(&MockControl::new().fault(Fault::new(PLACES, Code::FUNCTION_NOT_FOUND)));
+    let mut nvml = open();
+    assert_ne!(nvml.create(&gpu, large, Some(part(1, 2))).unwrap_err(), error);
+    nvml.create(&gpu, large, Some(part(2, 1))).unwrap();
+}

@@ -9,7 +9,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{ANY_FUNCTION, Fault, names};
+use crate::code::NvmlCode;
+use crate::fault::{ANY_FUNCTION, Fault, Strike, names};
 use crate::files::{self, FileError};
 use crate::happening::{EccErrors, GpuReset, Xid};
 use crate::load::Process;
@@ -34,6 +35,8 @@ pub struct MockControl {
     pub ecc_errors: Vec<EccErrors>,
     /// GPUs that an operator resets.
     pub resets: Vec<GpuReset>,
+    /// Whether events name their GPUs by other handles than those that the process was given, as after a change of the GPU.
+    pub renewed_handles: bool,
     /// Whether the state counts the calls of each function. Costs a write of the state per call.
     pub count_calls: bool,
 }
@@ -131,6 +134,14 @@ impl MockControl {
     /// Whether the fault that the state counts under `key` still stands here.
     pub(crate) fn has_fault(&self, key: &str) -> bool {
         self.faults.iter().any(|fault| fault.key() == key)
+    }
+
+    /// Whether a GPU has fallen off the bus, for all calls and until the fault is taken away.
+    pub(crate) fn has_lost_gpu(&self) -> bool {
+        let is_lost = Strike::Code(NvmlCode::GPU_IS_LOST);
+        let mut faults = self.faults.iter();
+        faults
+            .any(|fault| fault.function == ANY_FUNCTION && fault.strike == is_lost && fault.limit().is_none())
     }
 
     pub(crate) fn delay_of(&self, function: &str) -> Duration {

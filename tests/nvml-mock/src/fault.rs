@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,8 @@ pub enum Strike {
     Kill,
     /// It does not return while the fault stands in the control file.
     Hang,
+    /// It takes so many milliseconds longer.
+    Slow(u64),
 }
 
 /// When a call's process is killed, by what the call does.
@@ -77,6 +80,12 @@ impl Fault {
         Fault::of(function, Strike::Hang)
     }
 
+    /// Calls of `function` take `time` longer.
+    #[must_use]
+    pub fn slow(function: impl Into<String>, time: Duration) -> Fault {
+        Fault::of(function, Strike::Slow(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+    }
+
     /// Every call on the GPU of that index finds it fallen off the bus.
     #[must_use]
     pub fn gpu_lost(index: u32) -> Fault {
@@ -129,7 +138,7 @@ pub(crate) fn names(pattern: &str, function: &str) -> bool {
     pattern == ANY_FUNCTION || pattern == function
 }
 
-/// A fault as the control file spells it: one of `code`, `kill` and `hang`.
+/// A fault as the control file spells it: one of `code`, `kill`, `hang` and `slow_ms`.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -140,6 +149,8 @@ struct Document {
     kill: Option<KillMoment>,
     #[serde(default, skip_serializing_if = "is_false")]
     hang: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    slow_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "is_false")]
     after_effect: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,17 +170,18 @@ impl TryFrom<Document> for Fault {
     type Error = String;
 
     fn try_from(document: Document) -> Result<Fault, String> {
-        let Document { function, code, kill, hang, after_effect, times, gpu, id } = document;
-        let (strike, after_effect) = match (code, kill, hang) {
-            (Some(code), None, false) => (Strike::Code(code), after_effect),
-            (None, None, true) => (Strike::Hang, after_effect),
-            (None, Some(moment), false) if !after_effect => (Strike::Kill, moment == KillMoment::After),
-            (None, Some(_), false) => {
+        let Document { function, code, kill, hang, slow_ms, after_effect, times, gpu, id } = document;
+        let (strike, after_effect) = match (code, kill, hang, slow_ms) {
+            (Some(code), None, false, None) => (Strike::Code(code), after_effect),
+            (None, None, true, None) => (Strike::Hang, after_effect),
+            (None, None, false, Some(millis)) => (Strike::Slow(millis), after_effect),
+            (None, Some(moment), false, None) if !after_effect => (Strike::Kill, moment == KillMoment::After),
+            (None, Some(_), false, None) => {
                 return Err(format!(
                     "the fault of {function}: kill says when by itself; leave after_effect out"
                 ));
             }
-            _ => return Err(format!("the fault of {function}: give one of code, kill and hang")),
+            _ => return Err(format!("the fault of {function}: give one of code, kill, hang and slow_ms")),
         };
         Ok(Fault { function, strike, after_effect, times, gpu, id })
     }
@@ -179,13 +191,24 @@ impl From<Fault> for Document {
     fn from(fault: Fault) -> Document {
         let Fault { function, strike, after_effect, times, gpu, id } = fault;
         let moment = if after_effect { KillMoment::After } else { KillMoment::Before };
-        let (code, kill) = match strike {
-            Strike::Code(code) => (Some(code), None),
-            Strike::Kill => (None, Some(moment)),
-            Strike::Hang => (None, None),
+        let (code, kill, slow_ms) = match strike {
+            Strike::Code(code) => (Some(code), None, None),
+            Strike::Kill => (None, Some(moment), None),
+            Strike::Hang => (None, None, None),
+            Strike::Slow(millis) => (None, None, Some(millis)),
         };
         let hang = strike == Strike::Hang;
-        Document { function, code, kill, hang, after_effect: after_effect && kill.is_none(), times, gpu, id }
+        Document {
+            function,
+            code,
+            kill,
+            hang,
+            slow_ms,
+            after_effect: after_effect && kill.is_none(),
+            times,
+            gpu,
+            id,
+        }
     }
 }
 
@@ -201,6 +224,7 @@ mod tests {
     fn every_fault_is_read_as_it_was_written() {
         let all = [
             Fault::new("f", NvmlCode::IN_USE).times(2).on_gpu(0).after_effect(),
+            Fault::slow("f", Duration::from_millis(20)).on_gpu(1),
             Fault::kill("f", KillMoment::Before),
             Fault::kill("f", KillMoment::After).on_gpu(1),
             Fault::hang("f").times(1),

@@ -92,6 +92,10 @@ impl Call {
         match blow.strike {
             Strike::Code(code) => Err(code),
             Strike::Kill => die(),
+            Strike::Slow(millis) => {
+                std::thread::sleep(Duration::from_millis(millis));
+                Ok(())
+            }
             Strike::Hang => self.wait_while(gpu, |view| view.control.has_fault(&blow.key)),
         }
     }

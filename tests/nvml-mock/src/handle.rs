@@ -58,6 +58,11 @@ impl DeviceHandle {
         DeviceHandle(encode(Kind::Gpu, gpu, 0))
     }
 
+    /// Another handle of the GPU.
+    pub(crate) fn renewed(gpu: u32) -> DeviceHandle {
+        DeviceHandle(encode(Kind::Gpu, gpu, 1))
+    }
+
     pub(crate) fn mig(gpu: u32, serial: u32) -> DeviceHandle {
         DeviceHandle(encode(Kind::MigDevice, gpu, serial))
     }

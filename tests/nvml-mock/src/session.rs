@@ -97,6 +97,15 @@ impl Call {
         self.view(gpu, |view| find(&view.state).map(|(_, found)| found).ok_or(NvmlCode::NOT_FOUND))
     }
 
+    /// The same for a name that NVML compares with each GPU's. One that has fallen off the bus fails the search, whichever
+    /// GPU is searched for (`nvmlDeviceGetHandleByUUID` and `BySerial` in nvml.h).
+    pub(crate) fn search_all<T>(&self, find: impl Fn(&MockState) -> Option<(u32, T)>) -> Outcome<T> {
+        if self.store.view()?.control.has_lost_gpu() {
+            return self.view(None, |_| Err(NvmlCode::GPU_IS_LOST));
+        }
+        self.search(find)
+    }
+
     /// Changes the state of a GPU.
     pub(crate) fn change<T>(
         &self,

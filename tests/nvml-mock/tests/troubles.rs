@@ -25,7 +25,7 @@ scenarios! {
     one_gpu_hangs_once_and_the_state_says_so on MockConfig::new().gpus(Model::H100, 2, MigMode::Enabled);
     a_call_hangs_after_it_took_effect on MockConfig::new().gpus(Model::H100, 1, MigMode::Enabled);
     calls_are_counted_while_the_control_file_asks on MockConfig::new().gpus(Model::H100, 1, MigMode::Enabled);
-    a_lost_gpu_is_lost_by_every_name_and_others_go_on on MockConfig::new()
+    a_lost_gpu_fails_every_search_by_uuid_and_others_go_on on MockConfig::new()
         .gpus(Model::H100, 2, MigMode::Enabled);
     a_lost_gpu_ends_the_wait_for_its_events on MockConfig::new().gpus(Model::H100, 2, MigMode::Disabled);
     memory_errors_are_events_and_counts on MockConfig::new()
@@ -169,7 +169,7 @@ fn calls_are_counted_while_the_control_file_asks() {
     assert_eq!(calls, [("nvmlDeviceGetMigMode", 1), ("nvmlDeviceGetUUID", 2)]);
 }
 
-fn a_lost_gpu_is_lost_by_every_name_and_others_go_on() {
+fn a_lost_gpu_fails_every_search_by_uuid_and_others_go_on() {
     let nvml = init().unwrap();
     let [first, second] = [0, 1].map(|index| nvml.device_by_index(index).unwrap());
     let (first_uuid, second_uuid) = (first.uuid().unwrap(), second.uuid().unwrap());
@@ -193,9 +193,11 @@ fn a_lost_gpu_is_lost_by_every_name_and_others_go_on() {
     assert_eq!((raw.instance_info(instance), mig.uuid()), (15, Err(15)));
 
     assert_eq!(nvml.device_count().unwrap(), 2);
-    assert_eq!(nvml.device_by_uuid(first_uuid.as_str()).unwrap().index().unwrap(), 0);
+    lost(nvml.device_by_uuid(first_uuid.as_str()).map(|_| ()));
+    lost(nvml.device_by_uuid("GPU-0").map(|_| ()));
+    assert_eq!(nvml.device_by_pci_bus_id("0000:1b:00.0").unwrap().index().unwrap(), 0);
+    assert_eq!(nvml.device_by_index(0).unwrap().uuid().unwrap(), first_uuid);
     assert!(Raw::of(&first).create(SLICE).is_ok());
-    assert!(matches!(nvml.device_by_uuid("GPU-0"), Err(NvmlError::NotFound)));
     control(&MockControl::new());
     assert_eq!(raw.instances(SLICE), Ok(1), "and it comes back as it was");
     assert_eq!(mig.uuid(), Ok(mig_uuid));

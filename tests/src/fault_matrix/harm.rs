@@ -53,7 +53,7 @@ impl Harm {
                 let mut hanging = state.hanging_now().into_iter();
                 hanging.any(|call| call.pid == scene.node.agent_id() && call.function == fault.function)
             }
-            Nvml::Code(_) | Nvml::Kill => {
+            Nvml::Code(_) | Nvml::Kill | Nvml::Slow(_) => {
                 fault.id.as_ref().is_some_and(|id| state.faults_struck.contains_key(id))
             }
         })

@@ -166,7 +166,7 @@ pub const POLICY_WORDS: &[&str] = &[
     "names",
     "gpus",
     "select",
-    "indexes",
+    "pciBusIds",
     "uuids",
     "kinds",
     "modeChange",

@@ -1,16 +1,23 @@
-//! The kubelet's checkpoint file: who holds what, and what the plugins answered. Our own JSON, under the real name.
+//! The kubelet's checkpoint file: who holds what, and what the plugins answered. `Data` and `Checksum` are as the real kubelet
+//! writes them (kubernetes v1.36, `pkg/kubelet/cm/devicemanager/checkpoint`); beside them stands what this one finds again.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::grant::Grant;
 use super::ledger::LedgerCheckpoint;
 
 /// Name of the real kubelet's file in the device plugin folder.
 const FILE: &str = "kubelet_internal_checkpoint";
+
+/// The field beside `Data`. Readers of the real file skip what they do not know there.
+const OWN: &str = "StandIn";
 
 /// What a kubelet finds again after its restart.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,15 +31,61 @@ pub(super) struct Checkpoint {
 impl Checkpoint {
     /// Reads it; None if there is none that can be read, which the kubelet takes for a first start.
     pub(super) fn read(folder: &Path) -> Option<Self> {
-        serde_json::from_slice(&std::fs::read(path(folder)).ok()?).ok()
+        let mut file: Value = serde_json::from_slice(&std::fs::read(path(folder)).ok()?).ok()?;
+        serde_json::from_value(file.get_mut(OWN)?.take()).ok()
     }
 
     /// Writes it whole or not at all.
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         let draft = folder.join(".checkpoint");
-        std::fs::write(&draft, serde_json::to_vec(self)?)?;
+        let (entries, texts) = self.entries()?;
+        let names: BTreeMap<&String, [&str; 0]> = self.ledger.names.iter().map(|name| (name, [])).collect();
+        let registered: Vec<_> = names.keys().map(|name| format!("{name}:[]")).collect();
+        let text = format!(
+            "(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry)[{}] \
+             RegisteredDevices:(map[string][]string)map[{}]}}",
+            texts.join(" "),
+            registered.join(" ")
+        );
+        let data = json!({"PodDeviceEntries": entries, "RegisteredDevices": names});
+        let file = json!({"Data": data, "Checksum": fnv1a(&text), OWN: self});
+        std::fs::write(&draft, serde_json::to_vec(&file)?)?;
         std::fs::rename(draft, path(folder))
     }
+
+    /// An entry for each container and name, and the text form that the checksum is made of.
+    fn entries(&self) -> io::Result<(Vec<Value>, Vec<String>)> {
+        let mut all = (Vec::new(), Vec::new());
+        for (uid, containers) in &self.ledger.holdings {
+            for (container, names) in containers {
+                let grant = self.grants.get(uid).and_then(|containers| containers.get(container));
+                // Of the plugin's answer kerf reads nothing: these are other bytes than the real kubelet's.
+                let answer = serde_json::to_vec(&grant)?;
+                for (name, ids) in names {
+                    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+                    let bytes: Vec<String> = answer.iter().map(u8::to_string).collect();
+                    all.1.push(format!(
+                        "{{PodUID:(string){uid} ContainerName:(string){container} ResourceName:(string){name} \
+                         DeviceIDs:(checkpoint.DevicesPerNUMA)map[-1:[{}]] AllocResp:([]uint8)[{}]}}",
+                        ids.join(" "),
+                        bytes.join(" ")
+                    ));
+                    all.0.push(json!({
+                        "PodUID": uid,
+                        "ContainerName": container,
+                        "ResourceName": name,
+                        "DeviceIDs": {"-1": ids},
+                        "AllocResp": STANDARD.encode(&answer),
+                    }));
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn fnv1a(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |sum, byte| (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 fn path(folder: &Path) -> PathBuf {

@@ -143,6 +143,7 @@ impl DeviceManager {
         let mut allocated = Allocated::default();
         let mut reusable = DevicesByResource::new();
         for container in &demand.containers {
+            let mut is_changed = false;
             for (resource, count) in &container.limits {
                 if !locked(&self.ledger).knows(resource) {
                     allocated.unknown.insert(resource.clone());
@@ -153,13 +154,18 @@ impl DeviceManager {
                 }
                 self.collect_garbage();
                 let offered = reusable.get(resource).cloned().unwrap_or_default();
-                self.allocate(&demand.uid, &container.name, resource, *count, &offered).await?;
+                is_changed |= self.allocate(&demand.uid, &container.name, resource, *count, &offered).await?;
+            }
+            // Once for all names of the container, before the next is looked at.
+            if is_changed {
+                self.write_checkpoint();
             }
             self.hand_on(&demand.uid, container, &mut reusable);
         }
         Ok(allocated)
     }
 
+    /// Whether it was given something.
     async fn allocate(
         &self,
         uid: &str,
@@ -167,9 +173,9 @@ impl DeviceManager {
         resource: &str,
         count: usize,
         reusable: &BTreeSet<String>,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<bool, DeviceError> {
         let choice = locked(&self.ledger).choose(uid, container, resource, count, reusable)?;
-        let Some(choice) = choice else { return Ok(()) };
+        let Some(choice) = choice else { return Ok(false) };
         let plugin = locked(&self.plugins).get(resource).cloned();
         let plugin =
             plugin.ok_or_else(|| DeviceError::Plugin(format!("unknown Device Plugin {resource}")))?;
@@ -182,9 +188,7 @@ impl DeviceManager {
         locked(&self.ledger).record(uid, container, resource, ids);
         let mut grants = locked(&self.grants);
         grants.entry(uid.to_owned()).or_default().entry(container.to_owned()).or_default().add(answer);
-        drop(grants);
-        self.write_checkpoint();
-        Ok(())
+        Ok(true)
     }
 
     /// Init containers hand their devices on; whoever stays takes his out of what can be reused.
@@ -256,7 +260,9 @@ impl DeviceManager {
             if !held.contains_key(resource) && locked(&self.ledger).knows(resource) {
                 let _one_at_a_time = self.admission.lock().await;
                 self.collect_garbage();
-                self.allocate(&demand.uid, container, resource, *count, &BTreeSet::new()).await?;
+                if self.allocate(&demand.uid, container, resource, *count, &BTreeSet::new()).await? {
+                    self.write_checkpoint();
+                }
             }
         }
         Ok(())

@@ -111,6 +111,7 @@ fn status(template: &NodeTemplate) -> Value {
     json!({
         "capacity": resources,
         "allocatable": resources,
+        "runtimeHandlers": [{"name": "", "features": {"userNamespaces": true}}],
         "conditions": [{
             "type": "Ready",
             "status": "True",
@@ -123,7 +124,7 @@ fn status(template: &NodeTemplate) -> Value {
             "architecture": "amd64",
             "bootID": "",
             "containerRuntimeVersion": "stand-in://1",
-            "kernelVersion": "",
+            "kernelVersion": "6.8.0",
             "kubeProxyVersion": "",
             "kubeletVersion": "v1.36.4",
             "machineID": "",

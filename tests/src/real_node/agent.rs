@@ -27,6 +27,8 @@ pub async fn program(plane: &ControlPlane, options: &RealNodeOptions) -> anyhow:
         Gpus::Real { nvml, mps_control } => Ok(program
             .arg("--nvml")
             .arg(nvml)
+            .arg("--cdi-hook")
+            .arg(binaries::ours("kerf-cdi-hook")?)
             .arg("--mps-control")
             .arg(mps_control)
             // The daemon finds its server so.

@@ -50,7 +50,8 @@ impl Root {
     }
 
     /// With the image for its root, and nothing of this process's environment.
-    fn command(&self, program: &str, arguments: &[&str], environment: &[(String, String)]) -> Command {
+    /// A program in the image's root.
+    pub fn command(&self, program: &str, arguments: &[&str], environment: &[(String, String)]) -> Command {
         let mut command = if rustix::process::geteuid().is_root() {
             let mut command = Command::new("chroot");
             command.arg(self.0.path());

@@ -78,10 +78,10 @@ async fn a_gpu_whose_errors_could_not_be_heard_is_listened_to_once_it_answers() 
     })
     .await?;
     scene.happen(|mut control| {
-        control.xids.push(Xid { id: "x".to_owned(), gpu: 0, xid: 48, gi: None, ci: None });
+        control.xids.push(Xid { id: "x".to_owned(), gpu: 0, xid: 79, gi: None, ci: None });
         control
     })?;
-    assert!(scene.event("GpuUnhealthy", NODE).await?.contains("XID 48"));
+    assert!(scene.event("GpuUnhealthy", NODE).await?.contains("XID 79"));
     scene.stop().await
 }
 
@@ -92,6 +92,29 @@ async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
     scene.happen(|control| control.fault(Fault::gpu_lost(0)))?;
     let complaint = scene.complaint(Condition::GPUS_HEALTHY).await?;
     assert!(complaint.contains("GPU 0") && complaint.contains("GPU_IS_LOST"), "{complaint}");
+    assert_eq!(scene.slice_until("s1", SliceState::Held).await?.holder.map(|h| h.pod).as_deref(), Some("a"));
+    let pod = scene.create("b", ONE).await?;
+    let mut other = scene.wanted("s2", mig("1g.10gb", 0, 1)?, Some((&pod, ONE))).await?;
+    other.gpu = scene.status().await?.gpus[1].uuid.clone();
+    scene.want(vec![held, other]).await?;
+    scene.slice_until("s2", SliceState::Ready).await?;
+    scene.run("b").await?;
+    scene.happen(|mut control| {
+        control.faults.clear();
+        control
+    })?;
+    scene.holds(Condition::GPUS_HEALTHY).await?;
+    scene.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gpu_that_hangs_stops_no_other() -> anyhow::Result<()> {
+    let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
+    let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
+    scene.happen(|control| control.fault(Fault::hang("*").on_gpu(0)))?;
+    let complaint = scene.complaint(Condition::GPUS_HEALTHY).await?;
+    assert!(complaint.contains("GPU 0") && complaint.contains("has not answered"), "{complaint}");
+    assert!(scene.status().await?.is_ready(), "the node serves its other GPU");
     assert_eq!(scene.slice_until("s1", SliceState::Held).await?.holder.map(|h| h.pod).as_deref(), Some("a"));
     let pod = scene.create("b", ONE).await?;
     let mut other = scene.wanted("s2", mig("1g.10gb", 0, 1)?, Some((&pod, ONE))).await?;

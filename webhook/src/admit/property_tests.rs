@@ -1,7 +1,7 @@
 //! What holds for every pod: a patch changes what it must and nothing else, and an admitted pod is admitted as it is.
 
 use super::*;
-use kerf_core::kind::IsolationClass;
+use kerf_core::kind::{IsolationClass, Kind};
 use kerf_core::policy::PolicyDocument;
 use kerf_core::testing::node_status;
 use kerf_runtime::policy_file;
@@ -193,6 +193,7 @@ fn rest(pod: &Value) -> Value {
     }
     drop_if_empty(&mut pod["metadata"], "labels");
     pod["spec"].as_object_mut().unwrap().remove("schedulerName");
+    pod["spec"].as_object_mut().unwrap().remove("hostUsers");
     if let Some(tolerations) = pod["spec"]["tolerations"].as_array_mut() {
         tolerations
             .retain(|t| *t != json!({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}));
@@ -248,6 +249,8 @@ proptest! {
                 let mut after = pod.clone();
                 json_patch::patch(&mut after, &ops).unwrap();
                 prop_assert_eq!(rest(&pod), rest(&after));
+                let has_mps = document.containers.iter().any(|request| request.kind() == Kind::Mps);
+                prop_assert_eq!(after["spec"]["hostUsers"] == false, has_mps, "none of these pods is without root");
                 for request in &document.containers {
                     let container = containers(&after).find(|c| c["name"] == json!(request.name)).unwrap();
                     for map in ["limits", "requests"] {

@@ -20,6 +20,7 @@ Where the policy matters:
 | `bounded` | allows 5 to 40 GB a slice, 60 GB and 4 slices a pod |
 | `shares` | has time slices only |
 | `pool` | allows A100-80GB for MIG and T4-16GB for MPS, on nodes with `pool: research` |
+| `closed`, `open` | refuses pods that could command an MPS daemon, or allows them (`mps.rootContainers`) |
 | `nothing` | denies |
 
 ## Refused pods

@@ -76,6 +76,7 @@ cases! {
     "several replicas" => Refusal::Policy(Denied::Replicas { .. }),
     "scheduler" => Refusal::Unfit(Unfit::Scheduler { .. }),
     "environment" => Refusal::Unfit(Unfit::Environment { .. }),
+    "root beside an MPS daemon" => Refusal::Unfit(Unfit::Root(_)),
     "unknown namespace" => Refusal::Undecided(_),
     "no policy" => Refusal::NoPolicy(_),
     "no pod" => Refusal::Pod(_),
@@ -122,6 +123,8 @@ fn policies() -> Vec<Value> {
                 "nodeSelector": {"pool": "research"},
             }),
         ),
+        policy("closed", json!({"mps": {"rootContainers": "refuse"}})),
+        policy("open", json!({"mps": {"rootContainers": "allow"}})),
         policy(
             "nothing",
             json!({"defaultIsolation": null, "isolation": null, "deny": "it has no GPU budget"}),
@@ -295,6 +298,13 @@ fn denials() -> Vec<Value> {
             "/spec/containers/0/env",
             json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
         ),
+        limited("closed", "nvidia.com/gpu-10gb", "1"),
+        with(limited("plain", "nvidia.com/gpu-10gb", "1"), "/spec/hostNetwork", json!(true)),
+        with(
+            limited("plain", "nvidia.com/gpu-10gb", "1"),
+            "/spec/volumes",
+            json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]),
+        ),
         pod("", json!({"kerf.dev/gpu-memory": "10Gi"}), json!({})),
         json!({"spec": {"containers": "none"}}),
     ]
@@ -323,6 +333,7 @@ fn warned(in_force: &Policies) -> Vec<Value> {
         ("unknown model in a list", ten_with("kerf.dev/gpu-model", "T4-16GB,L4")),
         ("unknown model", ten_with("kerf.dev/gpu-model-not", "T4")),
         ("several instances", instances),
+        ("root beside an MPS daemon", limited("open", "nvidia.com/gpu-10gb", "1")),
         ("copied", copied()),
     ];
     pods.into_iter().chain(more).map(case).collect()

@@ -88,6 +88,7 @@ impl Index {
             Event::Delete(node) => {
                 let opened = self.nodes.show_shut(node.name(), false);
                 let is_other = self.nodes.show_static(node.name(), None);
+                self.nodes.show_user_namespaces(&node.name(), true);
                 self.nodes.show_labels(&node.name(), None) || is_other || opened
             }
         }
@@ -96,6 +97,8 @@ impl Index {
     fn show_node(&mut self, node: &Machine) -> bool {
         let is_shut = self.nodes.show_shut(node.name(), node.is_shut());
         let is_other = self.nodes.show_static(node.name(), node.static_node());
+        let has_users = node.has_user_namespaces();
+        let is_other = self.nodes.show_user_namespaces(&node.name(), has_users) || is_other;
         self.nodes.show_labels(&node.name(), Some(node.labels())) || is_other || is_shut
     }
 

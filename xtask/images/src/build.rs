@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use clap::ValueEnum;
 
-use crate::catalog::{Description, Image, Linkage};
+use crate::catalog::{Beside, Description, Image, Linkage};
 use crate::release::Release;
 use crate::sbom::Toolchain;
 use crate::system::Machine;
@@ -74,11 +74,40 @@ pub fn program(
         ensure!(path.is_file(), "{} is missing: run `cargo build --workspace --bins`", path.display());
         return Ok(Built { path, target });
     }
+    let packages = with((image.package, image.program), image.linkage, profile);
+    compile(places, &packages, (image.program, name, target), profile, release)
+}
+
+/// Builds the program beside an image's.
+pub fn beside(
+    places: &Places,
+    beside: &'static Beside,
+    image: &Description,
+    profile: Profile,
+    (machine, release): (&Machine, &Release),
+) -> anyhow::Result<Built> {
+    let name = match profile {
+        Profile::Release => image.profile,
+        Profile::Dev => "dev",
+    };
+    let target = format!("{}-unknown-linux-musl", machine.arch);
+    let packages = with((beside.package, beside.program), Linkage::Static, profile);
+    compile(places, &packages, (beside.program, name, target), profile, release)
+}
+
+/// Builds programs, by their packages and names, and gives the one of them that is meant.
+fn compile(
+    places: &Places,
+    programs: &[(&str, &str)],
+    (program, name, target): (&str, &str, String),
+    profile: Profile,
+    release: &Release,
+) -> anyhow::Result<Built> {
     provide(&target)?;
     let mut cargo = cargo();
     cargo.current_dir(&places.root).args(["build", "--locked", "--profile", name, "--target", &target]);
-    for one in with(image, profile) {
-        cargo.args(["--package", one.package, "--bin", one.program]);
+    for (package, program) in programs {
+        cargo.args(["--package", package, "--bin", program]);
     }
     // Of its own: cargo would build crates for this machine, such as macros, anew for each of two builds that take turns.
     let folder = places.target.join(BUILD);
@@ -91,23 +120,28 @@ pub fn program(
         // No debugger meets them.
         Profile::Dev => drop(cargo.env("CARGO_PROFILE_DEV_DEBUG", "0")),
     }
-    eprintln!("images: building {} for {target}, profile {name}", image.program);
+    eprintln!("images: building {program} for {target}, profile {name}");
     let status = cargo.status().context("failed to start cargo")?;
-    ensure!(status.success(), "building {} failed ({status})", image.program);
+    ensure!(status.success(), "building {program} failed ({status})");
     let of_profile = if profile == Profile::Dev { "debug" } else { name };
-    Ok(Built { path: folder.join(&target).join(of_profile).join(image.program), target })
+    Ok(Built { path: folder.join(&target).join(of_profile).join(program), target })
 }
 
 /// What is built in one go. Alone, so that a program that ships has just the features that it asks for; for tests together, for
 /// each build by itself would make the other's crates stale.
-fn with(image: &'static Description, profile: Profile) -> Vec<&'static Description> {
-    match profile {
-        Profile::Release => vec![image],
-        Profile::Dev => {
-            let all = Image::ALL.map(Image::description);
-            all.into_iter().filter(|other| other.linkage == image.linkage).collect()
-        }
+fn with(
+    own: (&'static str, &'static str),
+    linkage: Linkage,
+    profile: Profile,
+) -> Vec<(&'static str, &'static str)> {
+    if profile == Profile::Release {
+        return vec![own];
     }
+    let all = Image::ALL.map(Image::description);
+    let beside = all.iter().filter_map(|image| image.beside).filter(|_| linkage == Linkage::Static);
+    let images = all.iter().filter(|image| image.linkage == linkage);
+    let programs = images.map(|image| (image.package, image.program));
+    programs.chain(beside.map(|beside| (beside.package, beside.program))).collect()
 }
 
 /// What the programs for a target have in them besides crates.

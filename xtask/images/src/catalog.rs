@@ -52,6 +52,8 @@ pub struct Description {
     pub program: &'static str,
     /// Other names of the program.
     pub also: &'static [&'static str],
+    /// A program beside it, which is static and has its profile: what is copied to a host of any distribution.
+    pub beside: Option<&'static Beside>,
     /// How it is linked.
     pub linkage: Linkage,
     /// The profile that it ships with. `lean` for those that wait, mostly, on many machines (`xtask`'s `shipped`).
@@ -72,6 +74,15 @@ pub const PATH: &str = "/usr/local/nvidia/bin:/usr/local/sbin:/usr/local/bin:/us
 /// images that it does not know.
 pub const LIBRARIES: &str = "/usr/local/nvidia/lib64:/usr/local/nvidia/lib:/usr/lib64";
 
+/// A second program of an image.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// The package that has it.
+    pub package: &'static str,
+    /// The program, in [`PROGRAMS`].
+    pub program: &'static str,
+}
+
 impl Image {
     /// All, in the order in which they are built.
     pub const ALL: [Self; 4] = [Self::Webhook, Self::Extender, Self::NodeAgent, Self::Cli];
@@ -86,6 +97,7 @@ impl Image {
                 package: "kerf-webhook",
                 program: "kerf-webhook",
                 also: &[],
+                beside: None,
                 linkage: Linkage::Static,
                 profile: "lean",
                 user: User::Nonroot,
@@ -98,6 +110,7 @@ impl Image {
                 package: "kerf-extender",
                 program: "kerf-extender",
                 also: &[],
+                beside: None,
                 linkage: Linkage::Static,
                 profile: "dist",
                 user: User::Nonroot,
@@ -110,6 +123,7 @@ impl Image {
                 package: "kerf-node-agent",
                 program: "kerf-node-agent",
                 also: &[],
+                beside: Some(&Beside { package: "kerf-cdi-hook", program: "kerf-cdi-hook" }),
                 linkage: Linkage::Dynamic,
                 profile: "lean",
                 user: User::Root,
@@ -122,6 +136,7 @@ impl Image {
                 package: "kerf",
                 program: "kerf",
                 also: &["kubectl-kerf"],
+                beside: None,
                 // `kerf gpu` opens NVML, as the agent does.
                 linkage: Linkage::Dynamic,
                 profile: "dist",

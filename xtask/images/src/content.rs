@@ -23,6 +23,7 @@ const LINKS: [&str; 4] = ["bin", "lib", "lib64", "sbin"];
 pub fn of(
     image: &Description,
     program: Vec<u8>,
+    beside: Option<Vec<u8>>,
     licence: Vec<u8>,
     system: Option<&System>,
 ) -> anyhow::Result<Tree> {
@@ -31,6 +32,9 @@ pub fn of(
     tree.file("/etc/group", GROUP.into())?;
     tree.folder("/tmp", 0o1777)?;
     tree.program(&image.entrypoint(), program)?;
+    if let (Some(other), Some(content)) = (image.beside, beside) {
+        tree.program(&format!("{}/{}", crate::catalog::PROGRAMS, other.program), content)?;
+    }
     for name in image.also {
         tree.link(&format!("{}/{name}", crate::catalog::PROGRAMS), image.program)?;
     }

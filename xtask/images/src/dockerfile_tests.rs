@@ -64,11 +64,16 @@ fn a_dockerfile_holds_the_program_that_it_built_and_nothing_else() {
         ];
         wanted
             .extend(table.also.iter().map(|name| format!("ln -s {} /image{PROGRAMS}/{name}", table.program)));
+        if let Some(beside) = table.beside {
+            wanted.push(format!("--package {} --bin {} ", beside.package, beside.program));
+            wanted
+                .push(format!("/{}/{}\" /image{PROGRAMS}/{}", table.profile, beside.program, beside.program));
+        }
         for part in wanted {
             assert!(made(&part), "{}: no RUN has {part}", table.name);
         }
         let is_static = table.linkage == Linkage::Static;
-        assert_eq!(made("-unknown-linux-musl"), is_static, "{}", table.name);
+        assert_eq!(made("-unknown-linux-musl"), is_static || table.beside.is_some(), "{}", table.name);
         let accounts = [PASSWD, GROUP].map(|text| made(&format!("'{}'", text.replace('\n', "\\n"))));
         assert_eq!(accounts, [is_static; 2], "{}", table.name);
     }

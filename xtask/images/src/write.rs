@@ -1,5 +1,6 @@
 //! The command: builds what was asked for and writes it, with the bill of materials and a list of checksums beside it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
@@ -7,7 +8,7 @@ use anyhow::{Context as _, ensure};
 use clap::Parser;
 use flate2::Compression;
 
-use crate::build::{self, Places, Profile};
+use crate::build::{self, Built, Places, Profile};
 use crate::catalog::{Description, Image, Linkage};
 use crate::layer::{self, Layer, sha256};
 use crate::linkage::Needs;
@@ -101,21 +102,28 @@ impl Args {
         image: &'static Description,
     ) -> anyhow::Result<Written> {
         let built = build::program(places, image, self.profile, machine, release)?;
-        let program =
-            fs::read(&built.path).with_context(|| format!("failed to read {}", built.path.display()))?;
-        let libraries = system::LIBRARIES.map(|(library, _)| library);
-        Needs::of(&program)
-            .and_then(|needs| needs.check(image.linkage, machine.loader, &libraries))
-            .with_context(|| built.path.display().to_string())?;
+        let program = checked(&built, image.linkage, machine)?;
+        let mut toolchain = build::toolchain(&built.target)?;
+        let mut crates = crates::of(&places.root, image.package, &built.target)?;
+        let mut beside = None;
+        if let Some(other) = image.beside {
+            let built = build::beside(places, other, image, self.profile, (machine, release))?;
+            beside = Some(checked(&built, Linkage::Static, machine)?);
+            toolchain.musl = build::toolchain(&built.target)?.musl;
+            let known: BTreeSet<_> =
+                crates.iter().map(|one| (one.name.clone(), one.version.clone())).collect();
+            let more = crates::of(&places.root, other.package, &built.target)?;
+            crates.extend(
+                more.into_iter().filter(|one| !known.contains(&(one.name.clone(), one.version.clone()))),
+            );
+        }
         let system = match image.linkage {
             Linkage::Static => None,
             Linkage::Dynamic => Some(System::of(machine)?),
         };
         let licence = fs::read(places.root.join("LICENSE")).context("failed to read LICENSE")?;
-        let tree = content::of(image, program, licence, system.as_ref())?;
+        let tree = content::of(image, program, beside, licence, system.as_ref())?;
         let layer: Layer = layer::write(&tree, release.seconds(), self.compression())?;
-        let toolchain = build::toolchain(&built.target)?;
-        let crates = crates::of(&places.root, image.package, &built.target)?;
         let materials = Materials { crates: &crates, toolchain: &toolchain, system: system.as_ref() };
         ensure!(!crates.is_empty(), "cargo tree names no crate of {}", image.package);
         let registry = self.registry.as_deref();
@@ -132,6 +140,17 @@ impl Args {
             Profile::Dev => Compression::fast(),
         }
     }
+}
+
+/// A built program, which can start where it is to run.
+fn checked(built: &Built, linkage: Linkage, machine: &Machine) -> anyhow::Result<Vec<u8>> {
+    let program =
+        fs::read(&built.path).with_context(|| format!("failed to read {}", built.path.display()))?;
+    let libraries = system::LIBRARIES.map(|(library, _)| library);
+    Needs::of(&program)
+        .and_then(|needs| needs.check(linkage, machine.loader, &libraries))
+        .with_context(|| built.path.display().to_string())?;
+    Ok(program)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "one digit behind the point is shown")]

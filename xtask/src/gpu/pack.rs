@@ -19,8 +19,15 @@ const NODE: [&str; 7] =
     ["containerd", "containerd-shim-runc-v2", "ctr", "host-local", "kubelet", "ptp", "runc"];
 
 /// kerf's own programs, and what brings the node up.
-const OURS: [&str; 6] =
-    ["kerf", "kerf-extender", "kerf-node-agent", "kerf-webhook", "die_with_parent", "gpu_node"];
+const OURS: [&str; 7] = [
+    "kerf",
+    "kerf-cdi-hook",
+    "kerf-extender",
+    "kerf-node-agent",
+    "kerf-webhook",
+    "die_with_parent",
+    "gpu_node",
+];
 
 /// What the programs read of the checkout.
 const FOLDERS: [&str; 2] = ["deploy", "policies"];

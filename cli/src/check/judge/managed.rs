@@ -7,6 +7,7 @@ use kerf_core::contract::{Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus
 use kerf_core::keys;
 use kerf_core::kind::Kind;
 use kerf_runtime::gpu_node::GpuNode;
+use kerf_runtime::machine;
 use std::collections::BTreeSet;
 
 pub fn judge(seen: &Observed) -> Vec<Finding> {
@@ -34,7 +35,34 @@ pub fn judge(seen: &Observed) -> Vec<Finding> {
     if !good.is_empty() {
         findings.insert(0, Finding::fine(format!("{}: agent ready, GPUs well", listed(&good))));
     }
+    findings.extend(user_namespaces(seen));
     findings.extend(left_over(seen, &names));
+    findings
+}
+
+/// Which of the nodes with MPS shares can run pods in user namespaces, and why the others cannot.
+fn user_namespaces(seen: &Observed) -> Vec<Finding> {
+    let status = |node: &GpuNode| node.read_status().ok().flatten();
+    let has_mps = |status: GpuNodeStatus| status.gpus.iter().any(|gpu| gpu.kinds.contains(&Kind::Mps));
+    let sharing = seen.gpu_nodes.all().iter().filter(|node| status(node).is_some_and(has_mps));
+    let sharing: BTreeSet<String> = sharing.map(|node| node.name().to_string()).collect();
+    let (mut able, mut findings) = (Vec::new(), Vec::new());
+    for node in seen.managed().into_iter().filter(|node| sharing.contains(name_of(*node))) {
+        let status = node.status.as_ref();
+        let handlers = status.and_then(|status| status.runtime_handlers.as_deref());
+        let kernel = status.and_then(|status| Some(status.node_info.as_ref()?.kernel_version.as_str()));
+        match machine::user_namespaces(handlers, kernel) {
+            Ok(()) => able.push(name_of(node)),
+            Err(why) => findings.push(Finding::warning(
+                format!("{}: no user namespaces: {why}; pods that may run as root get no MPS share", name_of(node)),
+                "upgrade the node, or let pods run as another user (runAsNonRoot: true, allowPrivilegeEscalation: false), or set spec.mps.rootContainers in the GpuPolicy",
+            )),
+        }
+    }
+    if !able.is_empty() {
+        findings
+            .insert(0, Finding::fine(format!("{}: pods with MPS shares get user namespaces", listed(&able))));
+    }
     findings
 }
 
@@ -176,7 +204,7 @@ fn serves_nothing(node: &str, gpu: &GpuStatus, spec: &GpuNodeSpec) -> Option<Fin
     if gpu.message.is_some() || !gpu.kinds.is_empty() {
         return None;
     }
-    let rule = spec.policy.rule(index, &gpu.uuid, &gpu.model);
+    let rule = spec.policy.rule(index, &gpu.uuid, gpu.pci_bus_id.as_ref(), &gpu.model);
     let kinds: Vec<&str> = rule.kinds.iter().map(|kind| kind.as_str()).collect();
     let is_on = !gpu.profiles.is_empty();
     let (mode, switch) = if is_on { ("on", "0") } else { ("off", "1") };

@@ -84,7 +84,10 @@ fn status() -> Value {
 }
 
 fn node(name: &str, labels: &Value, allocatable: &Value) -> k8s_openapi::api::core::v1::Node {
-    of(json!({"metadata": {"name": name, "labels": labels}, "status": {"allocatable": allocatable}}))
+    let handlers = json!([{"name": "", "features": {"userNamespaces": true}}]);
+    let info = json!({"kernelVersion": "6.8.0"});
+    let status = json!({"allocatable": allocatable, "runtimeHandlers": handlers, "nodeInfo": info});
+    of(json!({"metadata": {"name": name, "labels": labels}, "status": status}))
 }
 
 /// A cluster on which kerf works.

@@ -4,6 +4,7 @@ use crate::contract::{GpuNodeSpec, WantedSlice};
 use crate::ledger;
 use crate::names::{DeviceId, PodUid};
 use crate::offer::{ExistingSlice, offer};
+use crate::request::Role;
 use crate::testing::{node_status, promisee, request};
 use crate::units::SizeGb;
 use proptest::prelude::*;
@@ -115,7 +116,7 @@ proptest! {
         let slices: Vec<(u32, bool)> = wanted.iter()
             .flat_map(|(size, count, _)| vec![(*size, is_distinct(*size)); *count as usize]).collect();
         let mut free: Vec<u64> = node.gpus.iter()
-            .map(|gpu| gpu.memory.0 - gpu.taken().map(|taken| taken.size().share_memory().0).sum::<u64>()).collect();
+            .map(|gpu| gpu.for_shares().0 - gpu.taken().map(|taken| taken.size().share_memory().0).sum::<u64>()).collect();
         let found = placed(&node, &wanted);
         if slices.iter().any(|(_, distinct)| *distinct) {
             prop_assert_eq!(found.is_ok(), has_places(&mut free, &mut Vec::new(), &slices), "{:?}", found);

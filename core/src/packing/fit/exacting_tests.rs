@@ -4,6 +4,7 @@ use super::tests::{gpus, node, with};
 use super::*;
 use crate::contract::ComputeLimit;
 use crate::contract::Shape;
+use crate::request::Role;
 use crate::testing::{gpu_uuid, h100_shape, request};
 use crate::units::{ComputePercent, MemoryMib, SizeGb};
 
@@ -164,7 +165,7 @@ fn where_no_share_is_limited_none_has_compute_for_itself() {
 
 #[test]
 fn shares_may_come_to_more_than_the_memory_where_policy_says_so_but_none_by_itself() {
-    let mut node = with(node(&["T4-16GB"]), 0, Shape::mps(SizeGb(12)), None);
+    let mut node = with(node(&["T4-16GB"]), 0, Shape::mps(SizeGb(11)), None);
     let may = |node: &NodeInventory, name: &str| placed(node, &request(name, 1)).is_ok();
     assert!(may(&node, "nvidia.com/gpu-3gb") && !may(&node, "nvidia.com/gpu-4gb"));
     node.gpus[0].rule.mps.memory_percent = 150.try_into().unwrap();

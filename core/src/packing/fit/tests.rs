@@ -2,6 +2,7 @@ use super::*;
 use crate::contract::GpuNodeSpec;
 use crate::ledger;
 use crate::mig::{Geometry, Profile};
+use crate::request::Role;
 use crate::testing::{gpu_uuid, h100_shape, node_status, promisee, request, request_sized};
 use crate::units::{MemoryMib, SizeGb};
 use proptest::prelude::*;
@@ -76,8 +77,9 @@ fn a_name_may_be_served_by_a_larger_gpus_profile() {
 fn shares_fill_a_gpu_up_to_its_memory_and_time_slices_spread() {
     let two = node(&["T4-16GB", "T4-16GB"]);
     let one = with(two, 0, Shape::mps(SizeGb(7)), None);
-    assert_eq!(place(&one, "nvidia.com/gpu-8gb").unwrap().0, "GPU-0");
-    assert_eq!(place(&one, "nvidia.com/gpu-9gb").unwrap().0, "GPU-1");
+    assert_eq!(place(&one, "nvidia.com/gpu-7gb").unwrap().0, "GPU-0");
+    // Of 15 GiB shares may have 14: the driver keeps some, and the MPS server has a context.
+    assert_eq!(place(&one, "nvidia.com/gpu-8gb").unwrap().0, "GPU-1");
     let slices = with(node(&["T4-16GB", "T4-16GB"]), 0, Shape::TimeSlicing { size_gb: SizeGb(4) }, None);
     assert_eq!(place(&slices, "nvidia.com/gpu-4gb.shared").unwrap().0, "GPU-1");
 }
@@ -176,14 +178,10 @@ fn an_init_container_adds_only_what_the_later_ones_do_not_need() {
     let placed = fit(&node(&["H100-80GB"]), &pod, &Fleet::default()).unwrap();
     let containers: Vec<_> = placed.slices.iter().map(|s| s.container.as_str()).collect();
     assert_eq!(containers, ["load", "load", "proxy", "main", "main"]);
-    assert!(placed.slices.iter().all(|slice| slice.alone));
+    assert!(placed.slices.iter().all(|slice| !slice.alone), "the kubelet records what init containers hold");
     pod.containers[0].count = 3;
     let placed = fit(&node(&["H100-80GB"]), &pod, &Fleet::default()).unwrap();
     assert_eq!(placed.slices.len(), 3);
-    assert!(
-        placed.slices.iter().all(|slice| !slice.alone),
-        "every slice has a holder that the kubelet lists"
-    );
     pod.containers[0].count = 8;
     assert_eq!(fit(&node(&["H100-80GB"]), &pod, &Fleet::default()), Err(Refusal::CountNeverFits));
 }
@@ -240,7 +238,7 @@ proptest! {
                 prop_assert!(Geometry::of(&gpu.profiles, instances).is_ok(), "{here:?}");
                 let shares: MemoryMib = here.iter().filter(|s| s.shape.instance().is_none())
                     .map(|s| s.shape.size().share_memory()).sum();
-                prop_assert!(shares <= gpu.memory);
+                prop_assert!(shares <= gpu.memory.saturating_sub(gpu.beside_shares()));
             }
             let reserved = spec.slices.iter().filter(|s| s.reservation.is_some()).count();
             prop_assert_eq!(reserved, pods.len());

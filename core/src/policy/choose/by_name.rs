@@ -14,7 +14,10 @@ impl Choosing<'_> {
     pub(super) fn by_name(&mut self, container: &ContainerAsk) -> Result<Named, Denied> {
         let named = match container.want {
             Want::Size(_) => return self.by_size(container, SizeGb::ANY),
-            Want::Profile(_) | Want::Compute(_) | Want::Share(..) => {
+            Want::MpsReplica if container.count > 1 => {
+                return Err(one_replica(container, ResourceName::MpsReplica));
+            }
+            Want::Profile(_) | Want::Compute(_) | Want::Share(..) | Want::MpsReplica => {
                 self.plain(container)?.ok_or_else(|| self.no_model(container, &container.by))?
             }
             Want::Whole => self.by_plugins_name(container, PluginName::Gpu)?,
@@ -35,6 +38,7 @@ impl Choosing<'_> {
             Want::Share(kind, _) => kind,
             Want::Whole | Want::Size(_) => Kind::Whole,
             Want::Replica => Kind::TimeSlicing,
+            Want::MpsReplica => Kind::Mps,
         };
         let Some(gpus) = self.policy.gpus_for(kind, &self.gpus) else { return Ok(None) };
         let (size, resource, served) = match container.want {
@@ -68,13 +72,20 @@ impl Choosing<'_> {
                 let served = is_fixed || supply.without_static().room(resource, SizeGb::ANY, &gpus).room > 0;
                 (SizeGb::ANY, resource, served)
             }
+            Want::MpsReplica => {
+                if let Some(largest) = supply.at_most(ResourceName::MpsReplica, &gpus) {
+                    check_size(self.policy, &container.name, largest)?;
+                }
+                let served = supply.has_replica(Kind::Mps, container.compute, &gpus);
+                (SizeGb::ANY, ResourceName::MpsReplica, served)
+            }
         };
         let may_come = served || exists(resource, &gpus);
         Ok(may_come.then_some(Named { size, resource, served, gpus }))
     }
 
-    /// What static nodes offer under a plugin's name, where what kerf means by it is not served, or is full: the first kind of
-    /// the policy's order that has room.
+    /// What static nodes offer under a plugin's name, and managed ones whose GPUs are shared out in equal MPS shares, where what
+    /// kerf means by it is not served, or is full: the first kind of the policy's order that has room.
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
         let has_room = |named: &&Named| is_given(container, &self.way_of(container, named));
@@ -94,11 +105,23 @@ impl Choosing<'_> {
             let served = self.supply.fixed_least(resource, &Asked::of(size), &gpus).is_some();
             served.then_some(Named { size, resource, served, gpus })
         };
+        let managed = |kind: &Kind| {
+            let gpus = self.policy.gpus_for(*kind, &self.gpus)?;
+            let resource = ResourceName::MpsReplica;
+            let is_small = most.is_none_or(|most| self.supply.at_most(resource, &gpus) <= Some(most));
+            let served =
+                *kind == Kind::Mps && is_small && self.supply.has_replica(*kind, container.compute, &gpus);
+            served.then_some(Named { size: SizeGb::ANY, resource, served, gpus })
+        };
         let own = if name == PluginName::Gpu { Kind::Whole } else { Kind::TimeSlicing };
         // Of several instances or replicas nothing says that they are of different GPUs.
         let others = self.kinds.iter().filter(|kind| **kind != own && !container.distinct_gpus);
-        let offered: Vec<Named> = others.filter_map(offered).collect();
+        let offered: Vec<Named> =
+            others.flat_map(|kind| managed(kind).into_iter().chain(offered(kind))).collect();
         let is_for_one = |named: &&Named| {
+            if named.resource == ResourceName::MpsReplica {
+                return container.count == 1;
+            }
             let asked = Asked::of(named.size);
             let gives = self.supply.fixed(named.resource.kind(), &asked, container.count, &named.gpus);
             gives.contains(&named.resource)

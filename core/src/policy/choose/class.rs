@@ -14,7 +14,10 @@ pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Isolation
         Some(IsolationClass::None) => {
             Some(IsolationClass::None).filter(|class| by(*class, Kind::TimeSlicing))
         }
-        Some(_) => of_gpus(policy, supply, ask)
+        Some(IsolationClass::Memory) => {
+            [IsolationClass::Memory, IsolationClass::None].into_iter().find(|class| by(*class, Kind::Mps))
+        }
+        Some(IsolationClass::Hardware) => of_gpus(policy, supply, ask)
             .or_else(|| IsolationClass::ALL.into_iter().filter(|class| by(*class, Kind::Whole)).max()),
         None => None,
     };
@@ -22,7 +25,8 @@ pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Isolation
 }
 
 /// The strongest class in which some node serves `nvidia.com/gpu`. Who asks for it and for no isolation gets what goes by this
-/// name: on a node whose GPUs NVIDIA's device plugin shares, that is a replica.
+/// name: on a node whose GPUs NVIDIA's device plugin shares, that is a replica, and where policy shares out GPUs in equal MPS shares,
+/// one of them.
 fn of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationClass> {
     let size = policy.spec().sizes.max_gb.unwrap_or(SizeGb::ANY);
     let is_served = |kind: &Kind| {
@@ -31,8 +35,9 @@ fn of_gpus(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Option<IsolationCl
             return supply.has_whole(&Asked::of(size), &gpus);
         }
         let name = ResourceName::Plugin(PluginName::Gpu, *kind);
+        let is_shared = || *kind == Kind::Mps && supply.has_replica(Kind::Mps, None, &gpus);
         !ask.containers.iter().any(|container| container.distinct_gpus)
-            && supply.fixed_least(name, &Asked::of(SizeGb::ANY), &gpus).is_some()
+            && (is_shared() || supply.fixed_least(name, &Asked::of(SizeGb::ANY), &gpus).is_some())
     };
     let serves =
         |class: &IsolationClass| policy.kinds(*class).is_some_and(|kinds| kinds.iter().any(is_served));

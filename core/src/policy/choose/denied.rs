@@ -182,9 +182,9 @@ pub enum Denied {
         /// The kinds that serve the class.
         kinds: String,
     },
-    /// Several replicas of NVIDIA's device plugin.
+    /// Several replicas.
     #[error(
-        "container {container}: {count} of {resource} ({kind}) give no more than one: NVIDIA's device plugin gives replicas of whatever GPU, and refuses more than one where it is told to; ask for one, of the size that is needed"
+        "container {container}: {count} of {resource} ({kind}) give no more than one: each has a limit of its own, and NVIDIA's device plugin refuses more than one where it is told to; ask for one, of the size that is needed"
     )]
     Replicas {
         /// The container.

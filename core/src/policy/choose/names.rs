@@ -124,7 +124,10 @@ pub(super) fn exists(resource: ResourceName, gpus: &GpuSelection) -> bool {
             ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => {
                 Some(size) <= largest(resource.kind(), gpus)
             }
-            ResourceName::Whole | ResourceName::Replica | ResourceName::Plugin(..) => true,
+            ResourceName::Whole
+            | ResourceName::Replica
+            | ResourceName::MpsReplica
+            | ResourceName::Plugin(..) => true,
         }
 }
 

@@ -416,7 +416,7 @@ fn want() -> impl Strategy<Value = Want> {
         1 => prop::sample::select(vec!["1g.10gb", "2g.20gb", "1g.10gb+me"]).prop_map(|p| Want::Profile(p.parse().unwrap())),
         1 => Just(Want::Compute("1c.3g.40gb".parse().unwrap())),
         1 => (prop::sample::select(vec![Kind::Mps, Kind::TimeSlicing]), 1_u32..=96).prop_map(|(kind, gb)| Want::Share(kind, SizeGb(gb))),
-        1 => prop::sample::select(vec![Want::Whole, Want::Replica]),
+        1 => prop::sample::select(vec![Want::Whole, Want::Replica, Want::MpsReplica]),
     ]
 }
 
@@ -461,6 +461,7 @@ fn is_allowed(
         Want::Compute(profile) => given.resource == ResourceName::Compute(profile),
         Want::Share(wanted, _) => kind == wanted,
         Want::Whole | Want::Replica => true,
+        Want::MpsReplica => given.resource == ResourceName::MpsReplica,
     };
     policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind))
         && strongest_class(given.resource) >= class

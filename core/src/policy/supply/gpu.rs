@@ -21,8 +21,8 @@ pub(super) struct GpuSupply {
     pub ever: Arc<[(ResourceName, u32)]>,
     /// The profiles that it offers, with the memory of each.
     pub profiles: Arc<[(Profile, MemoryMib)]>,
-    /// The size of one of its equal time slices, where it has such.
-    pub replica: Option<SizeGb>,
+    /// One of its equal time slices and of its equal MPS shares, where it has such.
+    replicas: [Option<Shape>; 2],
     /// Whether an MPS share can have a part of the compute for itself.
     pub limits_compute: bool,
     /// How many more slices of each name it holds now, each name by itself and with the compute that goes with its size.
@@ -34,6 +34,17 @@ pub(super) struct GpuSupply {
 }
 
 impl GpuSupply {
+    /// One of its equal shares of this kind, where it has such.
+    pub fn replica(&self, kind: Kind) -> Option<Shape> {
+        self.replicas.iter().flatten().copied().find(|shape| shape.kind() == kind)
+    }
+
+    /// Whether one of its equal MPS shares has so much compute for itself.
+    fn has_compute(&self, least: ComputePercent) -> bool {
+        let share = self.replica(Kind::Mps).and_then(Shape::compute);
+        self.limits_compute && share >= Some(least)
+    }
+
     /// How many more slices of this name it holds.
     pub fn room(&self, name: ResourceName) -> u32 {
         count(&self.room, name)
@@ -50,6 +61,7 @@ impl GpuSupply {
         match (name, compute) {
             (ResourceName::Mps(_), Some(_)) if !self.limits_compute => 0,
             (ResourceName::Mps(_), Some(compute)) => ever.min(100 / u32::from(compute.get())),
+            (ResourceName::MpsReplica, Some(compute)) if !self.has_compute(compute) => 0,
             _ => ever,
         }
     }
@@ -62,6 +74,7 @@ impl GpuSupply {
                 room(gpu, name, size, compute, &Fleet::default())
             }
             (ResourceName::Mps(_), Some(_), None) => 0,
+            (ResourceName::MpsReplica, Some(compute), _) if !self.has_compute(compute) => 0,
             _ => self.room(name),
         }
     }
@@ -92,7 +105,7 @@ impl Cut {
         });
         let mut slices: Vec<_> = slices.collect();
         slices.sort_unstable();
-        let sizes_matter = gpu.rule.mps.strict || gpu.layout.is_some();
+        let sizes_matter = gpu.rule.mps.is_one_size() || gpu.layout.is_some();
         Self { open, slices: if sizes_matter { slices } else { alike(slices) } }
     }
 
@@ -175,7 +188,7 @@ impl Chip {
             size: self.memory.nominal(),
             ever: self.ever.clone(),
             profiles: self.profiles.clone(),
-            replica: self.gpu.replica(),
+            replicas: [Kind::TimeSlicing, Kind::Mps].map(|kind| self.gpu.replica(kind)),
             limits_compute: self.gpu.rule.mps.limits_compute(),
             room,
             shared: Some(gpu).filter(|gpu| cut.open && gpu.kinds.contains(&Kind::Mps)),
@@ -206,10 +219,9 @@ impl Chip {
                     profiles.map(ResourceName::Mig).chain(parts.map(ResourceName::Compute)).collect()
                 }
                 Kind::Whole => vec![ResourceName::Whole],
-                Kind::Mps => SHARE_SIZES.map(ResourceName::Mps).to_vec(),
-                Kind::TimeSlicing => {
-                    let sizes = SHARE_SIZES.map(ResourceName::TimeSlicing);
-                    sizes.into_iter().chain([ResourceName::Replica]).collect()
+                Kind::Mps | Kind::TimeSlicing => {
+                    let sizes = SHARE_SIZES.iter().filter_map(|size| ResourceName::share(*kind, *size));
+                    sizes.chain(ResourceName::replica(*kind)).collect()
                 }
             }
         };

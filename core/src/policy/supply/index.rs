@@ -31,6 +31,8 @@ pub struct SupplyIndex {
     /// Nodes that have a GpuNode, readable or not: they are not static, whatever their Node says.
     managed: BTreeSet<NodeName>,
     labels: LabelIndex,
+    /// Nodes that cannot run pods in user namespaces.
+    without_users: Arc<BTreeSet<NodeName>>,
     /// Nodes to which no new pods are sent, with what the managed ones would serve otherwise.
     shut: BTreeMap<NodeName, Option<NodeGpus>>,
     /// How many GPUs of all nodes are alike, by the address of what they share.
@@ -141,8 +143,21 @@ impl SupplyIndex {
         self.labels.show(name, labels.filter(|labels| is_known || is_managed(labels)))
     }
 
+    /// Says whether a Node can run pods in user namespaces, and whether that is another supply. One of which nothing is said is
+    /// taken for one that can.
+    pub fn show_user_namespaces(&mut self, name: &NodeName, has_them: bool) -> bool {
+        if self.without_users.contains(name) != has_them {
+            return false;
+        }
+        let without = Arc::make_mut(&mut self.without_users);
+        if has_them { without.remove(name) } else { without.insert(name.clone()) }
+    }
+
     /// Forgets the Nodes that are not there any more, and what they offer.
     pub fn retain_static(&mut self, is_there: impl Fn(&NodeName) -> bool) {
+        if !self.without_users.iter().all(&is_there) {
+            Arc::make_mut(&mut self.without_users).retain(|name| is_there(name));
+        }
         self.statics.retain(|name, _| is_there(name));
         self.labels.retain(is_there);
     }
@@ -189,6 +204,7 @@ impl SupplyIndex {
             statics: Arc::new(statics),
             shut: Arc::new(shut),
             labels,
+            without_users: self.without_users.clone(),
             ..Supply::default()
         }
     }

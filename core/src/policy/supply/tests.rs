@@ -83,7 +83,7 @@ fn a_name_without_a_size_is_at_most_what_some_gpu_gives_by_it() {
     let spec = GpuNodeSpec { policy: serde_json::from_str(policy).unwrap(), ..GpuNodeSpec::default() };
     let supply = of(&status, &spec);
     let most = |name: &str| supply.at_most(named(name), &all()).map(|size| size.0);
-    assert_eq!(["gpu", "gpu.shared", "gpu-4gb"].map(most), [Some(23), Some(5), None]);
+    assert_eq!(["gpu", "gpu.shared", "gpu-4gb"].map(most), [Some(23), Some(4), None]);
     let t4 = GpuSelection { models: vec!["T4-16GB".to_owned()], ..all() };
     assert_eq!(supply.at_most(named("gpu"), &t4), None, "it is shared in equal parts");
 }

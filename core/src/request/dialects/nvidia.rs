@@ -3,14 +3,14 @@
 //! read with kerf's names (`limits`), for it says the same as `kerf.dev/gpu-profile`.
 
 use super::Foreign;
-use crate::nvidia_keys::GPU_SHARED;
+use crate::nvidia_keys::{GPU_MPS, GPU_SHARED};
 use crate::policy::Dialect;
 use crate::request::{AskError, ContainerAsk, ContainerView, Reading, Role, Want, limits};
 
 pub(super) use crate::nvidia_keys::GPU;
 
 /// The names that ask.
-pub(super) const NAMES: [&str; 2] = [GPU, GPU_SHARED];
+pub(super) const NAMES: [&str; 3] = [GPU, GPU_SHARED, GPU_MPS];
 
 /// What a container asks for.
 pub(super) fn ask(
@@ -21,13 +21,15 @@ pub(super) fn ask(
     if !reading.knows(Dialect::Nvidia) {
         return Ok(None);
     }
-    let whole = named(container, role, GPU, Want::Whole)?;
-    let shared = named(container, role, GPU_SHARED, Want::Replica)?;
-    let ask = match (whole, shared) {
-        (Some(whole), Some(shared)) => return Err(whole.twice(&shared)),
-        (whole, shared) => whole.or(shared),
-    };
-    Ok(ask.map(|ask| Foreign { dialect: Dialect::Nvidia, ask, memory: None }))
+    let mut found: Option<ContainerAsk> = None;
+    for (name, want) in [(GPU, Want::Whole), (GPU_SHARED, Want::Replica), (GPU_MPS, Want::MpsReplica)] {
+        match (&found, named(container, role, name, want)?) {
+            (Some(first), Some(second)) => return Err(first.twice(&second)),
+            (None, ask) => found = ask,
+            (Some(_), None) => {}
+        }
+    }
+    Ok(found.map(|ask| Foreign { dialect: Dialect::Nvidia, ask, memory: None }))
 }
 
 /// So many of `want` as the limit `name` says.

@@ -25,8 +25,18 @@ impl State {
 }
 
 impl GpuBackend for FakeGpus {
+    fn count(&mut self) -> Result<u32, GpuError> {
+        Ok(self.with(|state| u32::try_from(state.gpus.len()).unwrap()))
+    }
+
+    fn for_one(&self, index: u32) -> Box<dyn GpuBackend> {
+        Box::new(Self { only: Some(index), ..self.clone() })
+    }
+
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError> {
-        Ok(self.gpus())
+        self.wait();
+        let is_ours = |gpu: &Gpu| self.only.is_none_or(|only| gpu.index == only);
+        Ok(self.gpus().into_iter().filter(is_ours).collect())
     }
 
     fn create(
@@ -35,6 +45,7 @@ impl GpuBackend for FakeGpus {
         wanted: Instance,
         part: Option<ComputeInstance>,
     ) -> Result<GpuInstance, GpuError> {
+        self.wait();
         self.with(|state| {
             let made = state.made + 1;
             let created = state.gpu(gpu)?.create(wanted, part, made)?;

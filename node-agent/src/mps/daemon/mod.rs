@@ -93,6 +93,8 @@ pub(super) struct Daemon {
     exclusive: Option<bool>,
     /// The mode is not set before.
     mode_at: Instant,
+    /// The pause after the next refusal of the mode.
+    mode_backoff: Duration,
     /// Nothing is done about a daemon that does not run before.
     resume_at: Instant,
     /// The pause after the next end.
@@ -106,6 +108,7 @@ impl Daemon {
     pub fn new(now: Instant, timings: Timings) -> Self {
         Self {
             backoff: timings.backoff_min,
+            mode_backoff: timings.backoff_min,
             timings,
             wanted: None,
             phase: Phase::Unknown,
@@ -275,10 +278,12 @@ impl Daemon {
         self.mode_trouble = match result {
             Ok(()) => {
                 self.exclusive = Some(exclusive);
+                self.mode_backoff = self.timings.backoff_min;
                 None
             }
             Err(reason) => {
-                self.mode_at = now + self.timings.probe_every;
+                self.mode_at = now + self.mode_backoff;
+                self.mode_backoff = (self.mode_backoff * 2).min(self.timings.probe_every);
                 Some(Trouble::Mode { exclusive, reason })
             }
         };

@@ -267,12 +267,13 @@ fn what_is_not_wanted_quits_and_leaves_the_default_mode() {
 fn a_mode_that_cannot_be_set_keeps_the_daemon_from_being_started() {
     let mut world = World::new(Timings::default());
     let mut daemon = Daemon::new(world.now, world.timings.clone());
-    world.faults.modes = 3;
+    world.faults.modes = 8;
     daemon.want(world.now, Some(wanted(10, 14, true)));
     let until = world.now + Duration::from_secs(12);
     world.run(&mut daemon, until, |world, _| assert!(world.process.is_none()));
     let State::Ill { text, .. } = daemon.status().state else { panic!("{:?}", daemon.status()) };
     assert!(text.contains("EXCLUSIVE_PROCESS") && text.contains("in use"), "{text}");
+    assert!(text.contains("mps.exclusive: false"), "it says how to do without: {text}");
     run_for(&mut world, &mut daemon, 6);
     assert_eq!(daemon.status().state, serving(&wanted(10, 14, true)));
 }
@@ -420,4 +421,22 @@ proptest! {
             None => prop_assert!(play.world.process.is_none() && !play.world.exclusive && play.world.generation == 0),
         }
     }
+}
+
+#[test]
+fn a_compute_mode_that_is_refused_is_tried_again_soon_and_then_ever_less_often() {
+    let timings = Timings::default();
+    let mut daemon = Daemon::new(Instant::now(), timings.clone());
+    let mut now = daemon.mode_at;
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        daemon.mode_set(now, true, Err("in use".to_owned()));
+        pauses.push(daemon.mode_at - now);
+        now = daemon.mode_at;
+    }
+    assert_eq!(pauses[..3], [1, 2, 4].map(|times| timings.backoff_min * times));
+    assert_eq!(pauses[7], timings.probe_every);
+    daemon.mode_set(now, true, Ok(()));
+    daemon.mode_set(now, true, Err("in use".to_owned()));
+    assert_eq!(daemon.mode_at - now, timings.backoff_min);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(in crate::mps) enum Trouble {
-    #[error("the GPU's compute mode cannot be set to {}: {reason}; it is tried again", mode(*.exclusive))]
+    #[error("the GPU's compute mode cannot be set to {}: {reason}; it is tried again{}", mode(*.exclusive), open(*.exclusive))]
     Mode { exclusive: bool, reason: String },
     #[error("the MPS daemon cannot be started: {0}; it is tried again")]
     Start(String),
@@ -61,6 +61,15 @@ impl Trouble {
 
 fn mode(exclusive: bool) -> &'static str {
     if exclusive { "EXCLUSIVE_PROCESS" } else { "DEFAULT" }
+}
+
+/// What the mode is for, and how to do without it.
+fn open(exclusive: bool) -> &'static str {
+    if !exclusive {
+        return "";
+    }
+    ", and no new MPS share is offered: without the mode a process that leaves the daemon has all of the GPU; set mps.exclusive: \
+     false in the node's GpuNodePolicy to offer shares all the same"
 }
 
 fn whose(scope: Scope) -> String {

@@ -206,7 +206,7 @@ impl World {
         let gpu = &self.gpus.gpus()[choice % 3];
         let gi = gpu.instances.first().map(|i| i.gi).filter(|_| choice.is_multiple_of(2));
         let what = [GpuTrouble::Xid(79), GpuTrouble::DoubleBitEcc, GpuTrouble::Xid(13)][choice / 8 % 3];
-        self.node.on_trouble(GpuEvent { gpu: gpu.uuid.clone(), what, gi, ci: None }, self.now);
+        self.node.on_trouble(GpuEvent { gpu: Some(gpu.uuid.clone()), what, gi, ci: None }, self.now);
     }
 
     /// A GPU is lost, or comes back.
@@ -235,7 +235,8 @@ impl World {
                 self.hear(false);
             }
             4 => self.make_foreign(),
-            5 => self.look(),
+            5 if choice / 8 % 2 == 0 => self.look(),
+            5 => self.kubelet.corrupt = !self.kubelet.corrupt,
             6 => {
                 // A leader whose time is over.
                 let old = kerf_core::contract::GpuNodeSpec { epoch: 0, ..Default::default() };
@@ -263,7 +264,7 @@ impl World {
             self.gpus.set_lost(index, false);
         }
         self.upset.unseen.clear();
-        self.upset.others = false;
+        (self.upset.others, self.kubelet.corrupt) = (false, false);
         self.keepers.outside = 0;
         self.finish(1);
         self.look();

@@ -2,7 +2,7 @@
 //! keeps its checkpoint of who has what over its own restarts and the node's.
 
 use super::World;
-use crate::node::{Allocatable, Held, Holders, ListedDevice, NodePod, NodePods};
+use crate::node::{Allocatable, Held, Holders, ListedDevice, NodePod, NodePods, Recorded};
 use kerf_core::contract::Holder;
 use kerf_core::names::{DeviceId, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
@@ -19,8 +19,22 @@ pub(super) struct Pod {
     uid: PodUid,
     since: Instant,
     listed: bool,
+    /// Whether the kubelet's checkpoint has it.
+    recorded: bool,
     /// Whether it had the device before a reboot, and was not admitted since.
     pub(super) stale: bool,
+}
+
+impl Pod {
+    /// Whether only an init container has it: List leaves it out.
+    fn is_init(&self) -> bool {
+        let uid = self.uid.as_str();
+        uid.starts_with('u') && uid.ends_with(['3', '7'])
+    }
+
+    fn is_shown(&mut self) {
+        (self.listed, self.recorded) = (true, true);
+    }
 }
 
 #[derive(Default)]
@@ -37,6 +51,9 @@ pub(super) struct Kubelet {
     allocatable: Option<Allocatable>,
     holders: Option<Holders>,
     strangers: u32,
+    /// The checkpoint, and whether it cannot be read.
+    file: Vec<Recorded>,
+    pub(super) corrupt: bool,
 }
 
 impl Kubelet {
@@ -70,7 +87,7 @@ impl Kubelet {
         self.granted.clear();
         self.registered = false;
         (self.allocatable, self.holders) = (None, None);
-        self.pods.values_mut().for_each(|pod| pod.listed = true);
+        self.pods.values_mut().for_each(Pod::is_shown);
     }
 
     pub(super) fn boot(&mut self) {
@@ -128,14 +145,14 @@ impl World {
         self.tally.allocations += 1;
         self.node.on_allocated(name, vec![device.clone()], self.now);
         self.gpus.set_processes(&device, true);
-        let pod = Pod { name, key, uid, since: self.now, listed: false, stale: false };
+        let pod = Pod { name, key, uid, since: self.now, listed: false, recorded: false, stale: false };
         self.kubelet.pods.insert(device, pod);
     }
 
     /// A pod is gone.
     fn bury(&mut self, key: &PodKey, uid: &PodUid) {
         self.kubelet.bound.remove(uid);
-        self.node.on_pod_left(key.clone(), self.now);
+        self.node.on_pod_left(key.clone(), uid.clone(), self.now);
         self.tell_pods();
         self.give_back(uid);
     }
@@ -165,7 +182,7 @@ impl World {
         if choice.is_multiple_of(4) {
             self.kubelet.taken.clear();
             self.kubelet.picked = None;
-            self.kubelet.pods.values_mut().for_each(|pod| pod.listed = true);
+            self.kubelet.pods.values_mut().for_each(Pod::is_shown);
             self.kubelet.registered = false;
             self.node.on_registration(Err("the kubelet was restarted".into()));
         }
@@ -179,7 +196,8 @@ impl World {
             let pod = NodePod {
                 key: key.clone(),
                 admitted: true,
-                names: BTreeMap::from([(*name, None)]),
+                names: BTreeMap::from([(*name, 1)]),
+                inits: BTreeSet::from(["load".to_owned()]),
                 requested: BTreeMap::new(),
             };
             (uid.clone(), pod)
@@ -191,19 +209,37 @@ impl World {
         let (kubelet, now) = (&mut self.kubelet, self.now);
         for pod in kubelet.pods.values_mut() {
             pod.listed |= now > pod.since + Duration::from_millis(500);
+            pod.recorded |= pod.listed;
         }
         let healthy = kubelet.taken.iter().map(|(name, list)| {
             (*name, list.iter().filter(|(_, healthy)| **healthy).map(|(device, _)| device.clone()).collect())
         });
         kubelet.allocatable = Some(Allocatable { asked: now, healthy: healthy.collect() });
-        let held = kubelet.pods.iter().filter(|(_, pod)| pod.listed).map(|(device, pod)| {
-            let (namespace, name) = (pod.key.namespace.clone(), pod.key.name.clone());
-            (
-                device.clone(),
-                Held { name: pod.name, holder: Holder { namespace, pod: name, container: "main".into() } },
-            )
-        });
-        kubelet.holders = Some(Holders { asked: now, held: held.collect(), foreign: Vec::new() });
+        let held =
+            kubelet.pods.iter().filter(|(_, pod)| pod.listed && !pod.is_init()).map(|(device, pod)| {
+                let (namespace, name) = (pod.key.namespace.clone(), pod.key.name.clone());
+                (
+                    device.clone(),
+                    Held {
+                        name: pod.name,
+                        holder: Holder { namespace, pod: name, container: "main".into() },
+                    },
+                )
+            });
+        let recorded = kubelet.pods.iter().filter(|(_, pod)| pod.recorded);
+        let recorded: Vec<_> = recorded
+            .map(|(device, pod)| Recorded {
+                uid: pod.uid.clone(),
+                container: if pod.is_init() { "load" } else { "main" }.to_owned(),
+                name: pod.name,
+                device: device.clone(),
+            })
+            .collect();
+        // What ended pods had stays there until somebody else is given it.
+        kubelet.file.retain(|old| recorded.iter().all(|new| new.device != old.device));
+        kubelet.file.extend(recorded);
+        let recorded = if kubelet.corrupt { Err("corrupt".to_owned()) } else { Ok(kubelet.file.clone()) };
+        kubelet.holders = Some(Holders { asked: now, held: held.collect(), foreign: Vec::new(), recorded });
     }
 
     pub(super) fn answer(&mut self) {

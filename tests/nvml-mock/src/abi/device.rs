@@ -9,7 +9,7 @@ use crate::code::{NvmlCode, Outcome};
 use crate::compute_profile::compute_name;
 use crate::handle::DeviceHandle;
 use crate::session::{Call, Subject};
-use crate::state::GpuState;
+use crate::state::{GpuState, MockState};
 
 pub(super) fn pci_info(gpu: &GpuState) -> nvmlPciInfo_t {
     let facts = gpu.model.facts();
@@ -44,23 +44,21 @@ fn by_index(call: &Call, index: c_uint, device: Out<DeviceHandle>) -> Outcome<()
     if known { device.put(DeviceHandle::gpu(index)) } else { Err(NvmlCode::INVALID_ARGUMENT) }
 }
 
-/// The GPU that `is_it`. A lost GPU says so to those who look for it, and others are found all the same; NVIDIA's
-/// manual would let it spoil every search by UUID.
-fn find(call: &Call, device: Out<DeviceHandle>, is_it: impl Fn(&GpuState) -> bool) -> Outcome<()> {
-    device.check()?;
-    device.put(call.search(|state| {
-        let gpu = state.gpus.iter().find(|gpu| is_it(gpu))?;
-        Some((gpu.index, DeviceHandle::gpu(gpu.index)))
-    })?)
+/// The GPU that `is_it`.
+fn find(state: &MockState, is_it: impl Fn(&GpuState) -> bool) -> Option<(u32, DeviceHandle)> {
+    let gpu = state.gpus.iter().find(|gpu| is_it(gpu))?;
+    Some((gpu.index, DeviceHandle::gpu(gpu.index)))
 }
 
+/// Another GPU's loss does not matter here.
 fn by_bus(call: &Call, text: TextIn, device: Out<DeviceHandle>) -> Outcome<()> {
     let wanted = parse_bus(&text.get()?).ok_or(NvmlCode::INVALID_ARGUMENT)?;
-    find(call, device, |gpu| gpu.bus() == wanted)
+    device.check()?;
+    device.put(call.search(|state| find(state, |gpu| gpu.bus() == wanted))?)
 }
 
 fn by_uuid(call: &Call, text: &str) -> Outcome<DeviceHandle> {
-    call.search(|state| {
+    call.search_all(|state| {
         state.gpus.iter().find_map(|gpu| {
             if gpu.uuid == text {
                 return Some((gpu.index, DeviceHandle::gpu(gpu.index)));
@@ -103,7 +101,8 @@ exports! {
 
     fn nvmlDeviceGetHandleBySerial(serial: TextIn, device: Out<DeviceHandle>) call => {
         let wanted = serial.get()?;
-        find(call, device, |gpu| gpu.serial_number == wanted)
+        device.check()?;
+        device.put(call.search_all(|state| find(state, |gpu| gpu.serial_number == wanted))?)
     }
 
     fn nvmlDeviceGetHandleByPciBusId(bus_id: TextIn, device: Out<DeviceHandle>) call => {

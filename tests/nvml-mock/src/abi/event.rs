@@ -97,8 +97,9 @@ fn with_set<T>(handle: EventSetHandle, change: impl FnOnce(&mut EventSet) -> T) 
 fn next(control: &MockControl, handle: EventSetHandle) -> Outcome<Option<nvmlEventData_t>> {
     with_set(handle, |set| {
         let event = events(control).find(|event| set.awaits(event))?;
+        let handle = if control.renewed_handles { DeviceHandle::renewed } else { DeviceHandle::gpu };
         let data = nvmlEventData_t {
-            device: DeviceHandle::gpu(event.gpu).as_pointer(),
+            device: handle(event.gpu).as_pointer(),
             eventType: event.kind,
             eventData: event.data,
             gpuInstanceId: event.gi.unwrap_or(NO_INSTANCE),

@@ -15,6 +15,9 @@ use crate::lent;
 /// The only container's name.
 pub const CONTAINER: &str = "main";
 
+/// Whom a job runs as that names nobody: root beside an MPS daemon could command it, and gets no share.
+const USER: u32 = 1000;
+
 const SCRIPT: &str = include_str!("sees.py");
 
 /// What of a GPU a pod asks for.
@@ -108,11 +111,12 @@ impl Job {
                 "automountServiceAccountToken": false,
                 "enableServiceLinks": false,
                 "terminationGracePeriodSeconds": 2,
-                "securityContext": {"runAsUser": self.user.unwrap_or(0)},
+                "securityContext": {"runAsUser": self.user.unwrap_or(USER)},
                 "containers": [{
                     "name": CONTAINER,
                     "image": IMAGE,
                     "imagePullPolicy": "Never",
+                    "securityContext": {"allowPrivilegeEscalation": false},
                     "command": self.command(args),
                     "env": variables,
                     "volumeMounts": mounts,

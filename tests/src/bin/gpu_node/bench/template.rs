@@ -20,6 +20,8 @@ pub fn text(args: &Args) -> String {
                 "name": "client",
                 "image": IMAGE,
                 "imagePullPolicy": "Never",
+                // Root beside an MPS daemon could command it, and gets no share.
+                "securityContext": {"runAsUser": 1000, "allowPrivilegeEscalation": false},
                 "command": [args.python],
                 // All pods share the machine's ports.
                 "env": [{"name": "PORT", "value": "0"}, {"name": "LD_LIBRARY_PATH", "value": args.libraries}],

@@ -1,0 +1,226 @@
+//! Whether a pod's processes could command the MPS daemon of their GPU, and what becomes of the pod if they could.
+//!
+//! The daemon obeys a process whose user is root on the node, whatever its other namespaces, its capabilities and the mode of
+//! the pipe folder: such a process changes limits and ends its neighbours' work (measured with driver 580). It refuses other
+//! users, and the root of a user namespace. So all processes of the pod are in a user namespace, or none can become root.
+
+use crate::contract::{RequestDocument, RootProcesses};
+use crate::kind::Kind;
+use crate::names::NodeName;
+use crate::policy::{Choice, Denied, RootContainers};
+use serde_json::Value;
+use std::fmt;
+
+/// A pod's processes, as far as an MPS daemon could obey them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Root {
+    /// It obeys none of them.
+    Fenced,
+    /// It obeys none of them once the pod has a user namespace, which nothing forbids.
+    Separable,
+    /// It may obey some.
+    Exposed(Exposed),
+}
+
+/// Why an MPS daemon may obey a process of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exposed {
+    container: String,
+    gap: Gap,
+    obstacle: Obstacle,
+}
+
+/// What lets a container's processes be root, or become it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gap {
+    Privileged,
+    Capabilities,
+    Escalation,
+    User,
+}
+
+/// What keeps a pod from having a user namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Obstacle {
+    /// The pod does not ask for one, and the policy sets nothing.
+    Unsaid,
+    /// `spec.hostUsers: true`.
+    HostUsers,
+    /// A namespace of the host's beside which the API server allows none (core `validation.go`, `validateHostUsers`).
+    HostNamespace(&'static str),
+    /// A volume whose file system may have no idmapped mounts.
+    Volume(String),
+    /// A raw block volume, which the API server allows no such pod.
+    Device(String),
+    /// A node with MPS that has none.
+    Node(NodeName),
+}
+
+/// The fields beside which the API server refuses `hostUsers: false`.
+const HOST_NAMESPACES: [&str; 3] = ["hostNetwork", "hostPID", "hostIPC"];
+
+/// Volumes that the kubelet makes itself, in its own folder or in a tmpfs: where a node has user namespaces at all, these have
+/// idmapped mounts (Kubernetes, "User Namespaces": the kubelet's folder and tmpfs must). What is behind another volume nobody
+/// knows here: NFS has none, nor has much that a claim leads to, and then the container does not start.
+const OWN_VOLUMES: [&str; 5] = ["configMap", "downwardAPI", "emptyDir", "projected", "secret"];
+
+impl Root {
+    /// Reads a Pod's JSON. `without` is a node with MPS that has no user namespaces, if there is one that the pod may be on.
+    pub(super) fn of(pod: &Value, rule: RootContainers, without: Option<&NodeName>) -> Self {
+        let spec = &pod["spec"];
+        if spec["hostUsers"] == false {
+            return Self::Fenced;
+        }
+        let lists = ["initContainers", "containers"].into_iter();
+        let mut containers = lists.flat_map(|list| spec[list].as_array().into_iter().flatten());
+        let gap = containers.find_map(|container| Some((name_of(container), gap(spec, container)?)));
+        let Some((container, gap)) = gap else { return Self::Fenced };
+        let found = match rule {
+            RootContainers::Isolate => obstacle(spec, without),
+            RootContainers::Refuse | RootContainers::Allow => obstacle(spec, None).or(Some(Obstacle::Unsaid)),
+        };
+        found.map_or(Self::Separable, |obstacle| Self::Exposed(Exposed { container, gap, obstacle }))
+    }
+
+    /// What is given to the pod, by what was chosen for it: `without` chooses anew as if there were no MPS.
+    pub(super) fn settle(
+        &self,
+        rule: RootContainers,
+        mut choice: Choice,
+        without: impl FnOnce() -> Result<Choice, Denied>,
+    ) -> Result<Choice, Exposed> {
+        let Self::Exposed(exposed) = self else { return Ok(choice) };
+        if !has_mps(&choice.document) {
+            return Ok(choice);
+        }
+        match rule {
+            RootContainers::Refuse => return Err(exposed.clone()),
+            RootContainers::Allow => choice.document.root_processes = RootProcesses::Allowed,
+            RootContainers::Isolate => {
+                choice = without().map_err(|_| exposed.clone())?;
+                choice.document.root_processes = RootProcesses::KeptOut;
+            }
+        }
+        Ok(choice)
+    }
+
+    /// Whether the pod is put into a user namespace for what it gets.
+    pub(super) fn separates(&self, document: &RequestDocument) -> bool {
+        *self == Self::Separable && has_mps(document)
+    }
+
+    /// What the user should know of it.
+    pub(super) fn warning(&self, document: &RequestDocument) -> Option<String> {
+        let Self::Exposed(exposed) = self else { return None };
+        match document.root_processes {
+            RootProcesses::Harmless => None,
+            RootProcesses::Allowed => Some(format!("{exposed}; the policy allows it")),
+            RootProcesses::KeptOut => Some(format!("{exposed}; kind mps is passed over for the pod")),
+        }
+    }
+}
+
+fn has_mps(document: &RequestDocument) -> bool {
+    document.containers.iter().any(|container| container.kind() == Kind::Mps)
+}
+
+fn name_of(container: &Value) -> String {
+    container["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// What lets the container's processes be root. Fields of a container stand before those of the pod, as the kubelet reads them.
+fn gap(spec: &Value, container: &Value) -> Option<Gap> {
+    let own = &container["securityContext"];
+    let said = |key: &str| [own, &spec["securityContext"]].into_iter().find(|at| !at[key].is_null());
+    let is_user = said("runAsUser").map(|at| at["runAsUser"].as_i64().is_some_and(|user| user > 0));
+    let is_non_root = said("runAsNonRoot").is_some_and(|at| at["runAsNonRoot"] == true);
+    if own["privileged"] == true {
+        Some(Gap::Privileged)
+    } else if own["capabilities"]["add"].as_array().is_some_and(|added| !added.is_empty()) {
+        Some(Gap::Capabilities)
+    } else if !is_user.unwrap_or(is_non_root) {
+        Some(Gap::User)
+    } else {
+        (own["allowPrivilegeEscalation"] != false).then_some(Gap::Escalation)
+    }
+}
+
+fn obstacle(spec: &Value, without: Option<&NodeName>) -> Option<Obstacle> {
+    let host = HOST_NAMESPACES.into_iter().find(|key| spec[key] == true);
+    let list = |at: &'static str| spec[at].as_array().into_iter().flatten();
+    let mut containers = ["initContainers", "containers"].into_iter().flat_map(list);
+    let has_devices =
+        |container: &&Value| container["volumeDevices"].as_array().is_some_and(|d| !d.is_empty());
+    if spec["hostUsers"] == true {
+        return Some(Obstacle::HostUsers);
+    }
+    let host = host.map(Obstacle::HostNamespace);
+    let volume = || list("volumes").find(|volume| !is_own(volume)).map(|v| Obstacle::Volume(name_of(v)));
+    let device = || containers.find(has_devices).map(|container| Obstacle::Device(name_of(container)));
+    host.or_else(volume).or_else(device).or_else(|| without.cloned().map(Obstacle::Node))
+}
+
+/// Whether the kubelet makes the volume itself. An `emptyDir` of huge pages is of another file system.
+fn is_own(volume: &Value) -> bool {
+    let medium = volume["emptyDir"]["medium"].as_str().unwrap_or_default();
+    OWN_VOLUMES.iter().any(|kind| volume.get(kind).is_some_and(Value::is_object))
+        && !medium.starts_with("Huge")
+}
+
+impl fmt::Display for Exposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { container, gap, obstacle } = self;
+        write!(
+            f,
+            "container {container}: its processes could command the MPS daemon that the pod shares with others, for {gap} and {obstacle}"
+        )
+    }
+}
+
+impl Exposed {
+    /// What its author can do.
+    pub(super) fn remedy(&self) -> String {
+        let instead = match &self.obstacle {
+            Obstacle::Unsaid | Obstacle::HostUsers => "set spec.hostUsers: false".to_owned(),
+            Obstacle::HostNamespace(key) => format!("remove spec.{key}"),
+            Obstacle::Volume(_) => {
+                "set spec.hostUsers: false if its file system has idmapped mounts".to_owned()
+            }
+            Obstacle::Device(_) => "remove volumeDevices".to_owned(),
+            Obstacle::Node(_) => "select other nodes".to_owned(),
+        };
+        format!(
+            "{instead}, or set runAsNonRoot: true and allowPrivilegeEscalation: false and add no capabilities in every container"
+        )
+    }
+}
+
+impl fmt::Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Privileged => "securityContext.privileged is true",
+            Self::Capabilities => "securityContext.capabilities.add gives capabilities",
+            Self::Escalation => "securityContext.allowPrivilegeEscalation is not false",
+            Self::User => "securityContext allows root (neither runAsNonRoot nor a runAsUser above 0)",
+        })
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsaid => f.write_str("spec.hostUsers is not false"),
+            Self::HostUsers => f.write_str("spec.hostUsers is true"),
+            Self::HostNamespace(key) => write!(f, "spec.{key} allows no user namespace"),
+            Self::Volume(name) => {
+                write!(f, "spec.volumes[{name}] may have no idmapped mounts, which a user namespace takes")
+            }
+            Self::Device(name) => write!(f, "volumeDevices of container {name} allow no user namespace"),
+            Self::Node(node) => write!(f, "node {node}, where MPS is, has no user namespaces (kerf check)"),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "root_tests.rs"]
+mod tests;

@@ -1,0 +1,237 @@
+use super::super::decide;
+use super::*;
+use crate::contract::GpuNodeSpec;
+use crate::policy::{Policies, PolicyDocument, Supply, SupplyIndex};
+use crate::testing::node_status;
+use serde_json::json;
+
+/// A pod that asks for 4 GB with this spec, and this security context of its container.
+fn pod(spec: Value, context: Value) -> Value {
+    let main = json!({"name": "main", "securityContext": context, "resources": {"limits": {"gpu-4gb": "1"}}});
+    let mut pod = json!({"metadata": {"name": "p"}, "spec": spec});
+    let containers = pod["spec"]["containers"].as_array().cloned().unwrap_or_default();
+    pod["spec"]["containers"] = json!([&[main], containers.as_slice()].concat());
+    pod
+}
+
+fn restricted() -> Value {
+    json!({"runAsNonRoot": true, "allowPrivilegeEscalation": false})
+}
+
+fn root(spec: Value, context: Value) -> Root {
+    Root::of(&pod(spec, context), RootContainers::Isolate, None)
+}
+
+fn is_exposed(root: &Root) -> bool {
+    matches!(root, Root::Exposed(_))
+}
+
+#[test]
+fn a_pod_without_root_in_any_container_needs_no_user_namespace() {
+    let with = |key: &str, value: Value| {
+        let mut context = restricted();
+        context[key] = value;
+        context
+    };
+    let none = || json!({});
+    for (spec, context, fenced) in [
+        (none(), restricted(), true),
+        (none(), json!({"runAsUser": 1000, "allowPrivilegeEscalation": false}), true),
+        (
+            json!({"securityContext": {"runAsNonRoot": true}}),
+            json!({"allowPrivilegeEscalation": false}),
+            true,
+        ),
+        (json!({"securityContext": {"runAsUser": 7}}), json!({"allowPrivilegeEscalation": false}), true),
+        (none(), with("capabilities", json!({"drop": ["ALL"]})), true),
+        (none(), with("capabilities", json!({"add": []})), true),
+        (json!({"initContainers": [{"name": "i", "securityContext": restricted()}]}), restricted(), true),
+        (none(), none(), false),
+        (none(), json!({"runAsNonRoot": true}), false),
+        (none(), with("runAsUser", json!(0)), false),
+        (none(), with("runAsNonRoot", json!(false)), false),
+        (none(), with("privileged", json!(true)), false),
+        (none(), with("capabilities", json!({"add": ["SETUID"]})), false),
+        (none(), with("allowPrivilegeEscalation", json!(true)), false),
+        (json!({"securityContext": {"runAsUser": 0}}), restricted(), false),
+        (json!({"containers": [{"name": "side"}]}), restricted(), false),
+        (json!({"initContainers": [{"name": "i"}]}), restricted(), false),
+    ] {
+        let expected = if fenced { Root::Fenced } else { Root::Separable };
+        assert_eq!(root(spec.clone(), context.clone()), expected, "{spec} {context}");
+    }
+}
+
+#[test]
+fn a_user_namespace_is_set_where_nothing_forbids_it() {
+    let volume = |volume: Value| json!({"volumes": [volume]});
+    for own in [
+        json!({"name": "v", "emptyDir": {}}),
+        json!({"name": "v", "emptyDir": {"medium": "Memory"}}),
+        json!({"name": "v", "configMap": {"name": "c"}}),
+        json!({"name": "v", "secret": {"secretName": "s"}}),
+        json!({"name": "v", "downwardAPI": {}}),
+        json!({"name": "v", "projected": {"sources": []}}),
+    ] {
+        assert_eq!(root(volume(own.clone()), json!({})), Root::Separable, "{own}");
+    }
+    for (spec, part) in [
+        (json!({"hostUsers": true}), "spec.hostUsers is true"),
+        (json!({"hostNetwork": true}), "spec.hostNetwork"),
+        (json!({"hostPID": true}), "spec.hostPID"),
+        (json!({"hostIPC": true}), "spec.hostIPC"),
+        (volume(json!({"name": "v", "hostPath": {"path": "/data"}})), "spec.volumes[v]"),
+        (volume(json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}})), "spec.volumes[v]"),
+        (volume(json!({"name": "v", "ephemeral": {}})), "spec.volumes[v]"),
+        (volume(json!({"name": "v", "nfs": {"server": "s", "path": "/"}})), "spec.volumes[v]"),
+        (volume(json!({"name": "v", "csi": {"driver": "d"}})), "spec.volumes[v]"),
+        (volume(json!({"name": "v", "image": {"reference": "r"}})), "spec.volumes[v]"),
+        (volume(json!({"name": "v", "emptyDir": {"medium": "HugePages-2Mi"}})), "spec.volumes[v]"),
+        (json!({"containers": [{"name": "raw", "volumeDevices": [{"name": "v"}]}]}), "volumeDevices"),
+    ] {
+        let Root::Exposed(exposed) = root(spec.clone(), json!({})) else { panic!("{spec}") };
+        assert!(exposed.to_string().contains(part), "{exposed}");
+    }
+    let forced = json!({"hostUsers": false, "volumes": [{"name": "v", "hostPath": {"path": "/data"}}]});
+    assert_eq!(root(forced, json!({})), Root::Fenced, "whoever says it knows the volume");
+}
+
+#[test]
+fn only_isolate_puts_a_pod_into_a_user_namespace() {
+    for rule in [RootContainers::Refuse, RootContainers::Allow] {
+        let plain = Root::of(&pod(json!({}), json!({})), rule, None);
+        assert!(is_exposed(&plain));
+        assert_eq!(Root::of(&pod(json!({"hostUsers": false}), json!({})), rule, None), Root::Fenced);
+        assert_eq!(Root::of(&pod(json!({}), restricted()), rule, None), Root::Fenced);
+    }
+}
+
+/// The cluster: a T4 for shares alone on a node with user namespaces or without, and an H100 in MIG mode where `mig` says so.
+fn supply(users: bool, mig: bool) -> Supply {
+    let mut index = SupplyIndex::default();
+    index.show("t4".into(), &GpuNodeSpec::default(), &node_status(&["T4-16GB"]), true);
+    index.show_user_namespaces(&"t4".into(), users);
+    if mig {
+        index.show("h100".into(), &GpuNodeSpec::default(), &node_status(&["H100-80GB"]), true);
+        index.show_user_namespaces(&"h100".into(), false);
+    }
+    index.supply()
+}
+
+fn policies(rule: &str) -> Policies {
+    let policy: PolicyDocument = serde_json::from_value(json!({
+        "apiVersion": "kerf.dev/v1alpha1", "kind": "GpuPolicy", "metadata": {"name": "p"},
+        "spec": {
+            "defaultIsolation": "memory", "isolation": {"memory": ["mps", "mig"]},
+            "mps": {"rootContainers": rule},
+        },
+    }))
+    .unwrap();
+    Policies { pods: vec![policy.try_into().unwrap()], nodes: Vec::new() }
+}
+
+/// What becomes of a pod: its kind, whether it is put into a user namespace, what follows from its root processes, and how many
+/// warnings there are.
+fn outcome(rule: &str, supply: &Supply, pod: &Value) -> Result<(Kind, bool, RootProcesses, usize), String> {
+    let policies = policies(rule);
+    let admitted = decide(pod, "default", &policies, supply).map_err(|refusal| {
+        assert_eq!(refusal.reason(), "bypass", "{refusal}");
+        refusal.to_string()
+    })?;
+    let admitted = admitted.unwrap();
+    let document = &admitted.document;
+    let about_root = admitted.warnings.iter().filter(|warning| warning.contains("MPS daemon")).count();
+    Ok((document.containers[0].kind(), admitted.fit.user_namespace, document.root_processes, about_root))
+}
+
+#[test]
+fn the_rule_decides_on_a_pod_that_would_get_an_mps_share() {
+    use RootProcesses::{Allowed, Harmless, KeptOut};
+    let plain = || pod(json!({}), json!({}));
+    let host = || pod(json!({"hostNetwork": true}), json!({}));
+    let safe = || pod(json!({"hostNetwork": true}), restricted());
+    let apart = || pod(json!({"hostUsers": false}), json!({}));
+    let (able, unable) = (supply(true, true), supply(false, true));
+    for (rule, supply, pod, expected) in [
+        ("isolate", &able, plain(), (Kind::Mps, true, Harmless, 0)),
+        ("isolate", &able, apart(), (Kind::Mps, false, Harmless, 0)),
+        ("isolate", &able, safe(), (Kind::Mps, false, Harmless, 0)),
+        ("isolate", &able, host(), (Kind::Mig, false, KeptOut, 1)),
+        ("isolate", &unable, plain(), (Kind::Mig, false, KeptOut, 1)),
+        ("isolate", &unable, safe(), (Kind::Mps, false, Harmless, 0)),
+        ("refuse", &able, apart(), (Kind::Mps, false, Harmless, 0)),
+        ("refuse", &able, safe(), (Kind::Mps, false, Harmless, 0)),
+        ("allow", &able, plain(), (Kind::Mps, false, Allowed, 1)),
+        ("allow", &unable, host(), (Kind::Mps, false, Allowed, 1)),
+        ("allow", &able, safe(), (Kind::Mps, false, Harmless, 0)),
+    ] {
+        assert_eq!(outcome(rule, supply, &pod), Ok(expected), "{rule} {pod}");
+    }
+    for (rule, supply, pod, part) in [
+        (
+            "refuse",
+            &able,
+            plain(),
+            "spec.hostUsers is not false; set spec.hostUsers: false, or set runAsNonRoot",
+        ),
+        ("refuse", &able, host(), "remove spec.hostNetwork"),
+    ] {
+        let refusal = outcome(rule, supply, &pod).unwrap_err();
+        assert!(refusal.contains(part), "{refusal}");
+    }
+}
+
+#[test]
+fn a_pod_that_names_mps_or_whose_policy_has_nothing_else_is_refused_with_the_remedy() {
+    let named = |spec: Value| {
+        let mut pod = pod(spec, json!({}));
+        pod["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu-4gb": "1"});
+        pod
+    };
+    let refusal = outcome("isolate", &supply(true, true), &named(json!({"hostPID": true}))).unwrap_err();
+    assert!(refusal.contains("container main") && refusal.contains("; remove spec.hostPID"), "{refusal}");
+    assert_eq!(outcome("isolate", &supply(true, true), &named(json!({}))).map(|found| found.1), Ok(true));
+    let refusal = outcome("isolate", &supply(false, true), &named(json!({}))).unwrap_err();
+    assert!(refusal.contains("node t4, where MPS is, has no user namespaces"), "{refusal}");
+}
+
+#[test]
+fn a_pod_that_gets_no_mps_share_is_left_as_it_is() {
+    let mut hardware = pod(json!({"hostNetwork": true}), json!({}));
+    hardware["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/mig-1g.10gb": "1"});
+    for rule in ["isolate", "refuse", "allow"] {
+        let found = outcome(rule, &supply(false, true), &hardware);
+        assert_eq!(found, Ok((Kind::Mig, false, RootProcesses::Harmless, 0)), "{rule}");
+    }
+}
+
+#[test]
+fn what_was_decided_is_decided_again_in_the_same_way() {
+    let (policies, supply) = (policies("isolate"), supply(true, true));
+    for spec in [json!({}), json!({"hostNetwork": true})] {
+        let mut pod = pod(spec, json!({}));
+        let first = decide(&pod, "default", &policies, &supply).unwrap().unwrap();
+        let resource = first.document.containers[0].resource.to_string();
+        pod["metadata"]["annotations"] = json!({"kerf.dev/request": first.document.to_json()});
+        pod["metadata"]["labels"] = json!({"kerf.dev/sliced": "true"});
+        pod["spec"]["containers"][0]["resources"]["limits"] = json!({resource: "1"});
+        let second = decide(&pod, "default", &policies, &supply).unwrap().unwrap();
+        assert!(second.again, "{pod}");
+        assert_eq!(second.fit.user_namespace, first.fit.user_namespace, "another webhook took it out");
+    }
+}
+
+#[test]
+fn a_node_that_is_not_known_to_lack_them_has_user_namespaces() {
+    let mut index = SupplyIndex::default();
+    index.show("t4".into(), &GpuNodeSpec::default(), &node_status(&["T4-16GB"]), true);
+    assert_eq!(index.supply().without_user_namespaces(), None);
+    assert!(index.show_user_namespaces(&"t4".into(), false));
+    assert!(!index.show_user_namespaces(&"t4".into(), false), "nothing changed");
+    assert_eq!(index.supply().without_user_namespaces(), Some(&"t4".into()));
+    assert!(index.show_user_namespaces(&"t4".into(), true));
+    assert_eq!(index.supply().without_user_namespaces(), None);
+    index.show_user_namespaces(&"t4".into(), false);
+    index.retain_static(|name| name.as_str() != "t4");
+    assert_eq!(index.supply().without_user_namespaces(), None, "a node that is gone says nothing");
+}

@@ -1,0 +1,123 @@
+//! Pods that ask for `nvidia.com/gpu` where policy shares out managed GPUs in equal MPS shares.
+
+use super::tests::{ask, policy_with};
+use super::*;
+use crate::contract::GpuNodeSpec;
+use crate::policy::SupplyIndex;
+use crate::testing::node_status;
+use crate::units::ComputePercent;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// A cluster with a node of this model whose GPU is shared out by this rule, and one with whole GPUs of `others`.
+fn shared(model: &str, rule: &Value, others: &[&str]) -> Supply {
+    let mut index = SupplyIndex::default();
+    let policy = serde_json::from_value(json!({"gpus": [rule]})).unwrap();
+    let spec = GpuNodeSpec { policy, ..GpuNodeSpec::default() };
+    index.show("shared".into(), &spec, &node_status(&[model]), true);
+    if !others.is_empty() {
+        index.show("whole".into(), &GpuNodeSpec::default(), &node_status(others), true);
+    }
+    index.supply()
+}
+
+fn in_mps(replicas: u32) -> Value {
+    json!({"kinds": ["mps"], "mps": {"replicas": replicas}})
+}
+
+fn given(policy: &Value, supply: &Supply, ask: &PodAsk) -> String {
+    match choose(&policy_with(policy), supply, ask) {
+        Ok(Choice { document, warnings }) => {
+            let given = document.containers.iter().map(|container| container.resource.to_string());
+            let warnings = warnings.iter().map(ToString::to_string);
+            given.chain([document.isolation.to_string()]).chain(warnings).collect::<Vec<_>>().join(" | ")
+        }
+        Err(denied) => denied.to_string(),
+    }
+}
+
+#[test]
+fn who_asks_for_a_gpu_gets_an_equal_mps_share_where_there_is_no_whole_one() {
+    let any = json!({});
+    let four = shared("L40S-48GB", &in_mps(4), &[]);
+    let by = |supply: &Supply, want, class| given(&any, supply, &ask(want, class));
+    let share = "nvidia.com/gpu.mps | memory";
+    assert_eq!(by(&four, Want::Whole, None), share);
+    assert_eq!(by(&four, Want::Replica, None), "nvidia.com/gpu.mps | none", "the name promises no more");
+    assert_eq!(by(&four, Want::MpsReplica, None), share);
+    assert_eq!(by(&four, Want::Whole, Some(IsolationClass::None)), "nvidia.com/gpu.mps | none");
+    let both = shared("L40S-48GB", &in_mps(4), &["T4-16GB"]);
+    assert_eq!(by(&both, Want::Whole, None), "nvidia.com/gpu | hardware", "the strongest that some node has");
+    assert_eq!(by(&both, Want::Whole, Some(IsolationClass::Memory)), "nvidia.com/gpu | memory");
+    assert_eq!(by(&both, Want::MpsReplica, None), share);
+}
+
+#[test]
+fn an_equal_mps_share_is_never_given_to_who_wants_more_of_a_gpu() {
+    let four = shared("L40S-48GB", &in_mps(4), &[]);
+    let hardware = given(&json!({}), &four, &ask(Want::Whole, Some(IsolationClass::Hardware)));
+    assert!(hardware.starts_with("nvidia.com/gpu | hardware | container main: no GPU"), "{hardware}");
+    let several = |want| {
+        let mut several = ask(want, None);
+        (several.containers[0].count, several.containers[0].distinct_gpus) = (2, true);
+        given(&json!({}), &four, &several)
+    };
+    let pair = several(Want::Whole);
+    assert!(pair.starts_with("nvidia.com/gpu | hardware"), "{pair}");
+    let refused = several(Want::MpsReplica);
+    assert!(refused.contains("2 of nvidia.com/gpu.mps (mps) give no more than one"), "{refused}");
+    let compute = |percent, want| {
+        let mut asking = ask(want, Some(IsolationClass::Memory));
+        asking.containers[0].compute = ComputePercent::new(percent);
+        given(&json!({}), &four, &asking)
+    };
+    assert_eq!(compute(25, Want::Whole), "nvidia.com/gpu.mps | memory");
+    let half = compute(50, Want::Whole);
+    assert!(half.starts_with("nvidia.com/gpu | memory | container main: no GPU"), "{half}");
+    let half = compute(50, Want::MpsReplica);
+    assert!(half.contains("no GPU"), "{half}");
+    let small = json!({"sizes": {"maxGb": 10}});
+    let capped = given(&small, &four, &ask(Want::Whole, Some(IsolationClass::Memory)));
+    assert!(!capped.contains("gpu.mps"), "a share has 11 GB: {capped}");
+    let refused = given(&small, &four, &ask(Want::MpsReplica, None));
+    assert!(refused.contains("11 GB") && refused.contains("10 GB"), "{refused}");
+}
+
+#[test]
+fn an_equal_mps_share_is_no_share_by_size() {
+    let four = shared("L40S-48GB", &in_mps(4), &[]);
+    let by_size = given(&json!({}), &four, &ask(Want::Size(SizeGb(10)), Some(IsolationClass::Memory)));
+    assert!(!by_size.contains("gpu.mps"), "{by_size}");
+}
+
+proptest! {
+    #[test]
+    fn the_class_that_was_asked_is_kept_whatever_is_shared_out(
+        replicas in 2_u32..=48,
+        kinds in prop::sample::subsequence(vec!["whole", "mps", "time-slicing"], 1..=3),
+        want in prop::sample::select(vec![Want::Whole, Want::Replica, Want::MpsReplica, Want::Size(SizeGb(8))]),
+        class in prop::option::of(prop::sample::select(IsolationClass::ALL.to_vec())),
+        (count, compute) in (1_u32..4, 0_u8..=100),
+        others in prop::sample::subsequence(vec!["T4-16GB", "H100-80GB"], 0..=2),
+    ) {
+        let mut rule = json!({"kinds": kinds});
+        if kinds.contains(&"mps") {
+            rule["mps"] = json!({"replicas": replicas});
+        }
+        let supply = shared("L40S-48GB", &rule, &others);
+        let mut asking = ask(want, class);
+        asking.containers[0].count = count;
+        asking.containers[0].distinct_gpus = count > 1;
+        asking.containers[0].compute = ComputePercent::new(compute);
+        if let Ok(choice) = choose(&policy_with(&json!({})), &supply, &asking) {
+            let given = &choice.document.containers[0];
+            prop_assert!(strongest_class(given.resource) >= class.unwrap_or(choice.document.isolation));
+            let is_share = given.resource == ResourceName::MpsReplica;
+            prop_assert!(!is_share || count == 1);
+            let is_enough = ComputePercent::new(u8::try_from(100 / replicas).unwrap()) >= given.compute;
+            let is_served = !choice.warnings.iter().any(|warning| matches!(warning, Warning::NoSupply(..)));
+            prop_assert!(!is_share || !is_served || is_enough && kinds.contains(&"mps"));
+            prop_assert_eq!(&RequestDocument::parse(&choice.document.to_json()).unwrap(), &choice.document);
+        }
+    }
+}

@@ -40,7 +40,8 @@ impl Checkpoint {
         let draft = folder.join(".checkpoint");
         let (entries, texts) = self.entries()?;
         // Which devices a name has the real kubelet writes too; kerf reads nothing of it.
-        let names: BTreeMap<&String, Value> = self.ledger.names.iter().map(|name| (name, json!([]))).collect();
+        let names: BTreeMap<&String, Value> =
+            self.ledger.names.iter().map(|name| (name, json!([]))).collect();
         let registered: Vec<_> = names.keys().map(|name| format!("{name}:[]")).collect();
         let text = format!(
             "(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry)[{}] \

@@ -98,15 +98,18 @@ fn full_policy() -> anyhow::Result<NodePolicy> {
         compute_instances: true,
         mps: MpsRule {
             strict: true,
-            exclusive: true,
+            exclusive: false,
             memory_percent: serde_json::from_str("150")?,
             compute_limit: ComputeLimit::None,
+            replicas: None,
         },
         time_slicing: TimeSlicingRule { replicas: Some(4), length: SliceLength::Long, memory_limits: true },
         layout: serde_json::from_str(r#"[{"resource": "nvidia.com/gpu.shared", "count": 4}]"#)?,
     };
+    // Equal MPS shares exclude a part of the memory for all shares.
+    let equal = MpsRule { replicas: Some(serde_json::from_str("4")?), ..MpsRule::default() };
     Ok(NodePolicy {
-        gpus: vec![rule],
+        gpus: vec![rule, GpuRule { mps: equal, ..GpuRule::default() }],
         warm: vec![WarmSlices { resource: "nvidia.com/mig-1g.10gb".parse()?, count: 2 }],
         over_use: OverUse::Evict,
         remove_rejected_pods: true,

@@ -42,7 +42,7 @@ pub struct RequestDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<BTreeMap<String, AskedLimits>>,
     /// What follows from processes of the pod that an MPS daemon would obey. Absent for most.
-    #[serde(default, skip_serializing_if = "RootProcesses::are_harmless")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub root_processes: RootProcesses,
     /// How the names were chosen; absent in documents that were made without a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -62,10 +62,8 @@ pub enum RootProcesses {
     Allowed,
 }
 
-impl RootProcesses {
-    fn are_harmless(&self) -> bool {
-        *self == Self::Harmless
-    }
+fn is_default<T: PartialEq + Default>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Names and amounts of one container's limits.

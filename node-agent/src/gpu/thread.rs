@@ -161,14 +161,13 @@ impl GpuThread {
         timeout: Duration,
         call: impl FnOnce(&mut dyn GpuBackend) -> Result<T, GpuError> + Send + 'static,
     ) -> Result<T, GpuError> {
-        let lane = match self.lane_of(&gpu) {
-            Some(lane) => lane,
-            None => {
-                let (_, silent) = self.observe().await?;
-                // It may be the one that never answered.
-                let missing = silent.into_values().next();
-                self.lane_of(&gpu).ok_or_else(|| missing.unwrap_or(GpuError::NoSuchGpu(gpu)))?
-            }
+        let lane = if let Some(lane) = self.lane_of(&gpu) {
+            lane
+        } else {
+            let (_, silent) = self.observe().await?;
+            // It may be the one that never answered.
+            let missing = silent.into_values().next();
+            self.lane_of(&gpu).ok_or_else(|| missing.unwrap_or(GpuError::NoSuchGpu(gpu)))?
         };
         let result = lane.ask(timeout, call).await;
         if let Some(error) = result.as_ref().err().filter(|error| error.needs_reopening()) {

@@ -55,16 +55,22 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The shape of a share that a container holds under this name, on a GPU with this memory for it. One of equal shares whose number policy
+/// The shape of a share that a container holds under this name, on a GPU with this memory, of which so much is usable. One of equal
+/// shares whose number policy
 /// no longer says may be all of it.
-pub(crate) fn shape_of(name: ResourceName, memory: MemoryMib, rule: &GpuRule) -> Option<Shape> {
+pub(crate) fn shape_of(
+    name: ResourceName,
+    memory: MemoryMib,
+    usable: MemoryMib,
+    rule: &GpuRule,
+) -> Option<Shape> {
     match name {
         ResourceName::Mig(_) | ResourceName::Compute(_) | ResourceName::Plugin(..) => None,
         ResourceName::Whole => Some(Shape::Whole { size_gb: memory.nominal() }),
         ResourceName::Replica | ResourceName::MpsReplica => {
             let all =
                 || Shape::share(name.kind(), SizeGb(u32::try_from(memory.0 / 1024).unwrap_or(1).max(1)));
-            rule.replica(name.kind(), memory).or_else(all)
+            rule.replica(name.kind(), usable).or_else(all)
         }
         ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Shape::share(name.kind(), size),
     }

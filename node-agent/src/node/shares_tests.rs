@@ -452,7 +452,7 @@ fn equal_mps_shares_have_one_limit_which_is_the_servers() {
     scene.want(["s1", "s2"].map(|id| wanted(id, half, Some((id, NAME)))).into());
     scene.observe();
     scene.settle();
-    assert_eq!(daemon(&mut scene).unwrap(), WantedDaemon { limit: gib(7), threads: 50, exclusive: false });
+    assert_eq!(daemon(&mut scene).unwrap(), WantedDaemon { limit: gib(7), threads: 50, exclusive: true });
     serve(&mut scene);
     let status = scene.settle();
     assert!(status.slices.iter().all(|s| s.state == SliceState::Ready), "{:?}", status.slices);

@@ -76,9 +76,8 @@ impl Node {
     /// The shape of a share that a container holds under this name.
     pub(super) fn shape_of(&self, gpu: &GpuUuid, name: ResourceName) -> Option<Shape> {
         let gpu = self.gpu(gpu)?;
-        let beside = beside_shares(gpu.memory, Some(gpu.reserved));
-        let memory = if name == ResourceName::Whole { gpu.memory } else { gpu.memory.saturating_sub(beside) };
-        share::shape_of(name, memory, &self.rule(gpu))
+        let usable = gpu.memory.saturating_sub(beside_shares(gpu.memory, Some(gpu.reserved)));
+        share::shape_of(name, gpu.memory, usable, &self.rule(gpu))
     }
 
     /// The pods that hold shares of the GPU.

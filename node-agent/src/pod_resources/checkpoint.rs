@@ -72,7 +72,7 @@ fn parse(text: &[u8]) -> Result<Vec<Recorded>, CheckpointError> {
 
 fn recorded(entry: Entry) -> Vec<Recorded> {
     let Ok(name) = entry.resource.parse() else { return Vec::new() };
-    let devices = entry.devices.into_iter().flatten().flat_map(|(_, devices)| devices).flatten();
+    let devices = entry.devices.into_iter().flatten().filter_map(|(_, devices)| devices).flatten();
     let of_device = |device: String| Recorded {
         uid: PodUid::new(&entry.uid),
         container: entry.container.clone(),

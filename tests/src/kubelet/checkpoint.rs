@@ -39,7 +39,9 @@ impl Checkpoint {
     pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         let draft = folder.join(".checkpoint");
         let (entries, texts) = self.entries()?;
-        let names: BTreeMap<&String, [&str; 0]> = self.ledger.names.iter().map(|name| (name, [])).collect();
+        // Which devices a name has the real kubelet writes too; kerf reads nothing of it.
+        let names: BTreeMap<&String, Value> =
+            self.ledger.names.iter().map(|name| (name, json!([]))).collect();
         let registered: Vec<_> = names.keys().map(|name| format!("{name}:[]")).collect();
         let text = format!(
             "(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry)[{}] \

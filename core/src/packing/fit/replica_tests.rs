@@ -120,7 +120,8 @@ proptest! {
             for gpu in &status.gpus {
                 let here: Vec<_> = spec.slices.iter().filter(|slice| slice.gpu == gpu.uuid).collect();
                 prop_assert!(here.len() <= replicas as usize);
-                prop_assert!(here.iter().all(|slice| Some(slice.shape) == spec.policy.gpus[0].replica(Kind::Mps, gpu.memory)));
+                let usable = gpu.memory.saturating_sub(gpu.beside_shares());
+                prop_assert!(here.iter().all(|slice| Some(slice.shape) == spec.policy.gpus[0].replica(Kind::Mps, usable)));
                 let observed = Observed { gpus: vec![ObservedGpu {
                     uuid: gpu.uuid.clone(),
                     memory: gpu.memory,

@@ -235,7 +235,7 @@ impl World {
                 self.hear(false);
             }
             4 => self.make_foreign(),
-            5 if choice / 8 % 2 == 0 => self.look(),
+            5 if (choice / 8).is_multiple_of(2) => self.look(),
             5 => self.kubelet.corrupt = !self.kubelet.corrupt,
             6 => {
                 // A leader whose time is over.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kerf_nvml_mock::{MigMode, MockConfig, MockControl, MockFiles, MockState, Model};
+use kerf_nvml_mock::{MigMode, MockConfig, MockControl, MockFiles, MockState, Model, NvmlCode, Strike};
 
 use crate::binaries;
 use crate::cluster::{self, NAMESPACE};
@@ -36,6 +36,8 @@ pub(super) struct Node {
     files: MockFiles,
     control: MockControl,
     agent: Child,
+    /// Whether the fault of now, or the last one, was that NVML's library is not the driver's.
+    was_mismatched: bool,
 }
 
 impl Node {
@@ -52,7 +54,15 @@ impl Node {
         });
         let kubelet = Arc::new(kubelet.await?);
         let agent = spawn(plane, name, &dir, &files, period).await?;
-        Ok(Self { name: name.to_owned(), dir, kubelet, files, control: MockControl::new(), agent })
+        Ok(Self {
+            name: name.to_owned(),
+            dir,
+            kubelet,
+            files,
+            control: MockControl::new(),
+            agent,
+            was_mismatched: false,
+        })
     }
 
     /// What is cut, by the simulated NVML's own account.
@@ -68,6 +78,11 @@ impl Node {
     /// Changes what happens to the GPUs.
     pub(super) fn control(&mut self, change: impl FnOnce(&mut MockControl)) -> anyhow::Result<()> {
         change(&mut self.control);
+        let faults = &self.control.faults;
+        let mismatch = Strike::Code(NvmlCode::LIB_RM_VERSION_MISMATCH);
+        // The agent may end after the fault was taken back.
+        self.was_mismatched =
+            faults.iter().any(|fault| fault.strike == mismatch) || self.was_mismatched && faults.is_empty();
         Ok(self.control.write(&self.files.control)?)
     }
 
@@ -103,11 +118,12 @@ impl Node {
         Ok(self.agent.kill()?)
     }
 
-    /// How the agent ended, in words; `None` while it runs, nothing for one that was killed.
+    /// How the agent ended, in words; `None` while it runs, nothing for one that was killed or whose NVML library is not the
+    /// driver's, for that one ends in order to be started again.
     pub(super) fn agent_ended(&mut self) -> anyhow::Result<Option<String>> {
         let Some(status) = self.agent.exited()? else { return Ok(None) };
-        let killed = status.signal() == Some(KILLED);
-        Ok(Some(if killed { String::new() } else { format!("the agent ended by itself: {status}") }))
+        let expected = status.signal() == Some(KILLED) || self.was_mismatched;
+        Ok(Some(if expected { String::new() } else { format!("the agent ended by itself: {status}") }))
     }
 
     /// The agent's log.

@@ -44,6 +44,9 @@ const POD_RESOURCES: &str = "pod-resources";
 /// The wait between two tries to read the GpuNode at start.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
+/// How long a session that ended by itself may take to write what was told last.
+const FINISHED_WITHIN: Duration = Duration::from_secs(5);
+
 /// How long the first look at the GpuNode may take where the agent has a record of its own: it registers its names by
 /// that, and after a boot makes slices anew. The API server may run on such a node itself.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
@@ -69,7 +72,10 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let node = (client.clone(), args.node.clone());
     let watching = tokio::spawn(upgrade::watch(node.0, node.1, telling, stop.clone()));
     let session = Session::until(&stop);
-    run_with(&args, client, thread, upgrades.clone(), &session).await?;
+    tokio::select! {
+        ran = run_with(&args, client, thread, upgrades.clone(), &session) => ran?,
+        () = overdue(&session) => tracing::warn!("not all that the session had begun was finished in time"),
+    }
     match session.ending() {
         None => {}
         Some(ending @ Ending::Upgrade(_)) => {
@@ -89,6 +95,15 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     }
     watching.abort();
     Ok(())
+}
+
+/// Returns when a session that ended by itself had its time to finish: a process that has to be started anew ends in any case.
+async fn overdue(session: &Session) {
+    session.stop().cancelled().await;
+    tokio::time::sleep(FINISHED_WITHIN).await;
+    if session.ending().is_none() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Runs the agent on these GPUs until the session ends.

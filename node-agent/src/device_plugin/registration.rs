@@ -59,7 +59,11 @@ pub async fn serve(
 ) {
     while !stop.is_cancelled() {
         let run = stop.child_token();
-        match Run::start(&folder, &names, &events, &run).await {
+        // At the end its servers close, so the kubelet answers a registration that is under way only when it gives up.
+        let Some(started) = stop.run_until_cancelled(Run::start(&folder, &names, &events, &run)).await else {
+            return;
+        };
+        match started {
             Ok(mut running) => {
                 tell(Ok(()));
                 let lost = running.keep(&stop).await;
@@ -246,4 +250,26 @@ fn endpoint(name: ResourceName) -> String {
     let text = name.to_string();
     let short = text.rsplit_once('/').map_or(text.as_str(), |(_, short)| short);
     format!("kerf-{short}.sock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_kubelet_that_does_not_answer_a_registration_holds_no_end_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let kubelet = UnixListener::bind(folder.path().join(KUBELET_SOCKET)).unwrap();
+        let (events, _queue) = Events::channel();
+        let (_lists, list) = watch::channel(List::default());
+        let name = "nvidia.com/mig-1g.10gb".parse().unwrap();
+        let names = vec![Served { name, list, allocations: Allocations::default() }];
+        let stop = CancellationToken::new();
+        let serving = serve(folder.path().to_owned(), names, events, |_| (), stop.clone());
+        let serving = tokio::spawn(serving);
+        let _dialled = kubelet.accept().await.unwrap();
+        stop.cancel();
+        let ended = tokio::time::timeout(REGISTER / 3, serving).await;
+        assert!(ended.is_ok(), "it waits for the kubelet's answer");
+    }
 }

@@ -1,7 +1,7 @@
 //! What processes of a pod still use that is gone: it is nobody's until a look shows none, and of a pod that ended in order it is
 //! free at once.
 
-use super::tests::{ONE, Scene, devices, mig, slice, still_runs, wanted};
+use super::tests::{ONE, Scene, admitted, devices, mig, slice, still_runs, wanted};
 use super::*;
 use kerf_core::contract::{GpuRule, Shape, SliceState};
 use kerf_core::units::{MemoryMib, SizeGb};
@@ -21,15 +21,7 @@ fn held() -> (Scene, GpuNodeStatus) {
     scene.want(one("a"));
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
-    let names = BTreeMap::from([(ONE.parse().unwrap(), 1)]);
-    let pod = NodePod {
-        key: PodKey::new("ns", "a"),
-        admitted: true,
-        names,
-        inits: BTreeSet::new(),
-        requested: BTreeMap::new(),
-    };
-    scene.node.on_pods(NodePods::from([(PodUid::new("a-uid"), pod)]));
+    scene.node.on_pods(admitted("a"));
     let status = scene.settle();
     scene.gpus.set_processes(&DeviceId::new("MIG-1"), true);
     (scene, status)

@@ -55,9 +55,8 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The shape of a share that a container holds under this name, on a GPU with this memory, of which so much is usable. One of equal
-/// shares whose number policy
-/// no longer says may be all of it.
+/// The shape of a share that a container holds under this name, on a GPU with this memory, of which so much is usable. One of
+/// equal shares whose number policy no longer says may be all of it.
 pub(crate) fn shape_of(
     name: ResourceName,
     memory: MemoryMib,

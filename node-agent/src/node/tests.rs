@@ -25,6 +25,18 @@ pub(super) fn reservation(pod: &str, resource: &str) -> Reservation {
     }
 }
 
+/// The pod alone, taken on by the kubelet, with one slice for an app container.
+pub(super) fn admitted(pod: &str) -> NodePods {
+    let is_admitted = NodePod {
+        key: PodKey::new("ns", pod),
+        admitted: true,
+        names: BTreeMap::from([(ONE.parse().unwrap(), 1)]),
+        inits: BTreeSet::new(),
+        requested: BTreeMap::new(),
+    };
+    NodePods::from([(PodUid::new(format!("{pod}-uid")), is_admitted)])
+}
+
 pub(super) fn wanted(id: &str, shape: Shape, pod: Option<(&str, &str)>) -> WantedSlice {
     wanted_of(0, id, shape, pod)
 }
@@ -695,15 +707,7 @@ fn a_kubelet_that_was_just_started_and_tells_of_no_pod_yet_frees_nothing() {
     scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), Some(("a", ONE)))]);
     scene.settle();
     scene.allocate("a", ONE, "MIG-1");
-    let names = BTreeMap::from([(ONE.parse().unwrap(), 1)]);
-    let pod = NodePod {
-        key: PodKey::new("ns", "a"),
-        admitted: true,
-        names,
-        inits: BTreeSet::new(),
-        requested: BTreeMap::new(),
-    };
-    scene.node.on_pods(NodePods::from([(PodUid::new("a-uid"), pod)]));
+    scene.node.on_pods(admitted("a"));
     // The promise is lost, and the place is wanted for another.
     scene.want(vec![wanted("s2", mig("7g.80gb", 0, 8), Some(("b", "nvidia.com/mig-7g.80gb")))]);
     scene.held.clear();

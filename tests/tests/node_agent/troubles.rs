@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use kerf_core::contract::{Condition, GpuNodeStatus, SliceState};
+use kerf_core::contract::{Condition, GpuNodeStatus, SliceState, WantedSlice};
 use kerf_core::names::DeviceId;
 use kerf_nvml_mock::{Fault, MigMode, MockConfig, MockControl, MockFiles, Model, NvmlCode, Xid};
 use kerf_tests::cluster::wait;
@@ -85,13 +85,8 @@ async fn a_gpu_whose_errors_could_not_be_heard_is_listened_to_once_it_answers() 
     scene.stop().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
-    let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
-    let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
-    scene.happen(|control| control.fault(Fault::gpu_lost(0)))?;
-    let complaint = scene.complaint(Condition::GPUS_HEALTHY).await?;
-    assert!(complaint.contains("GPU 0") && complaint.contains("GPU_IS_LOST"), "{complaint}");
+/// While GPU 0 is in trouble its pod keeps its slice, and a pod is served on GPU 1; when the trouble is over both are well.
+async fn the_other_gpu_serves(scene: Scene, held: WantedSlice) -> anyhow::Result<()> {
     assert_eq!(scene.slice_until("s1", SliceState::Held).await?.holder.map(|h| h.pod).as_deref(), Some("a"));
     let pod = scene.create("b", ONE).await?;
     let mut other = scene.wanted("s2", mig("1g.10gb", 0, 1)?, Some((&pod, ONE))).await?;
@@ -108,6 +103,16 @@ async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lost_gpu_is_told_and_the_other_goes_on() -> anyhow::Result<()> {
+    let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
+    let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
+    scene.happen(|control| control.fault(Fault::gpu_lost(0)))?;
+    let complaint = scene.complaint(Condition::GPUS_HEALTHY).await?;
+    assert!(complaint.contains("GPU 0") && complaint.contains("GPU_IS_LOST"), "{complaint}");
+    the_other_gpu_serves(scene, held).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_that_hangs_stops_no_other() -> anyhow::Result<()> {
     let scene = Scene::start(MockConfig::new().seed(NODE).gpus(Model::H100, 2, MigMode::Enabled)).await?;
     let (_, held) = scene.hold(&[], ("s1", mig("1g.10gb", 0, 1)?), ("a", ONE)).await?;
@@ -115,19 +120,7 @@ async fn a_gpu_that_hangs_stops_no_other() -> anyhow::Result<()> {
     let complaint = scene.complaint(Condition::GPUS_HEALTHY).await?;
     assert!(complaint.contains("GPU 0") && complaint.contains("has not answered"), "{complaint}");
     assert!(scene.status().await?.is_ready(), "the node serves its other GPU");
-    assert_eq!(scene.slice_until("s1", SliceState::Held).await?.holder.map(|h| h.pod).as_deref(), Some("a"));
-    let pod = scene.create("b", ONE).await?;
-    let mut other = scene.wanted("s2", mig("1g.10gb", 0, 1)?, Some((&pod, ONE))).await?;
-    other.gpu = scene.status().await?.gpus[1].uuid.clone();
-    scene.want(vec![held, other]).await?;
-    scene.slice_until("s2", SliceState::Ready).await?;
-    scene.run("b").await?;
-    scene.happen(|mut control| {
-        control.faults.clear();
-        control
-    })?;
-    scene.holds(Condition::GPUS_HEALTHY).await?;
-    scene.stop().await
+    the_other_gpu_serves(scene, held).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -59,6 +59,7 @@ pub async fn start(places: &Places, setup: &Setup<'_>) -> anyhow::Result<Child> 
 }
 
 /// The socket that the kubelet talks to.
+#[must_use]
 pub fn socket(places: &Places) -> String {
     places.run().join("containerd.sock").display().to_string()
 }

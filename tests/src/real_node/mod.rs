@@ -34,7 +34,7 @@ use containerd::Setup;
 
 pub use agent::simulated_gpus;
 pub use bare::BareNode;
-pub use containerd::{IMAGE, search_path};
+pub use containerd::{IMAGE, search_path, socket as containerd_socket};
 pub use driver_runtime::{Driver, RUNTIME_CLASS};
 pub use leftovers::{Leftovers, is_alive};
 pub use network::{Network, service_addresses};

@@ -1,8 +1,11 @@
 //! `cargo xtask gpu`: what a machine with a GPU needs to be a whole cluster, in files that can be carried there.
 
 mod bundle;
+mod distribution;
 mod image;
 mod pack;
+
+use std::path::PathBuf;
 
 use clap::{Subcommand, ValueEnum};
 
@@ -17,6 +20,10 @@ pub enum Gpu {
     Pack {
         /// Only this one: the others have not changed.
         bundle: Option<Bundle>,
+        /// Of `distribution`: the prefix of a Python as new as that of the machine's `PyTorch`, with a shared library. Without it
+        /// the bundle is made only if it is asked for, and then refused.
+        #[arg(long)]
+        python: Option<PathBuf>,
     },
 }
 
@@ -29,13 +36,15 @@ pub enum Bundle {
     Node,
     /// kerf's images, and Helm.
     Install,
+    /// A small root file system of another distribution, for an image that is made on the machine with its `PyTorch`.
+    Distribution,
 }
 
 impl Gpu {
     /// Runs the task.
     pub fn run(&self, workspace: &Workspace) -> anyhow::Result<()> {
         match self {
-            Self::Pack { bundle } => pack::pack(workspace, *bundle),
+            Self::Pack { bundle, python } => pack::pack(workspace, *bundle, python.as_deref()),
         }
     }
 }

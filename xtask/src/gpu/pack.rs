@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::Context as _;
 
-use super::{Bundle, bundle, image};
+use super::{Bundle, bundle, distribution, image};
 use crate::workspace::Workspace;
 use crate::{images, shipped, tools};
 
@@ -36,7 +36,11 @@ const FOLDERS: [&str; 2] = ["deploy", "policies"];
 const SET: &str = "bundle";
 
 /// Builds everything and packs it, or one of the bundles.
-pub fn pack(workspace: &Workspace, only: Option<Bundle>) -> anyhow::Result<()> {
+pub fn pack(workspace: &Workspace, only: Option<Bundle>, python: Option<&Path>) -> anyhow::Result<()> {
+    if only == Some(Bundle::Distribution) {
+        let python = python.context("name the Python of the image: --python PREFIX")?;
+        return pack_distribution(workspace, python);
+    }
     let [control_plane, node, admin] = tools::of_a_node(workspace)?;
     let wants = |bundle| only.is_none_or(|only| only == bundle);
     let stage = workspace.gpu().join("stage");
@@ -78,6 +82,16 @@ fn pack_control_plane(workspace: &Workspace, tools: &Path, folder: &Path) -> any
         copy_folder(&workspace.root().join(name), folder)?;
     }
     report(workspace, "control-plane")
+}
+
+fn pack_distribution(workspace: &Workspace, python: &Path) -> anyhow::Result<()> {
+    let folder = workspace.gpu().join("stage/distribution/distribution");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("failed to remove {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
+    distribution::make(python, &folder.join("root"))?;
+    report(workspace, "distribution")
 }
 
 fn pack_node(workspace: &Workspace, ours: &Path, tools: &Path, stage: &Path) -> anyhow::Result<()> {

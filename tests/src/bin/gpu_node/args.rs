@@ -65,6 +65,9 @@ pub struct Args {
     /// A simulated GPU, for a machine without one: pods then check all but CUDA.
     #[arg(long)]
     pub simulated: bool,
+    /// How many GPUs are simulated.
+    #[arg(long, default_value_t = 1, requires = "simulated")]
+    pub gpus: u32,
     /// NVML, where it is neither in /usr/local/nvidia/lib64 nor where the loader looks.
     #[arg(long)]
     pub nvml: Option<PathBuf>,
@@ -92,7 +95,7 @@ impl Args {
     pub fn gpus(&self) -> anyhow::Result<Gpus> {
         if self.simulated {
             // In no MIG mode, as a GPU that is shared by MPS.
-            let gpus = MockConfig::new().seed(&self.name).gpus(Model::H200, 1, MigMode::Disabled);
+            let gpus = MockConfig::new().seed(&self.name).gpus(Model::H200, self.gpus, MigMode::Disabled);
             return Ok(Gpus::Simulated(gpus));
         }
         Ok(Gpus::Real { nvml: self.nvml(), mps_control: self.mps_control()? })

@@ -10,7 +10,7 @@ use kerf_tests::real_node::IMAGE;
 use serde_json::{Value, json};
 
 use crate::args::Args;
-use crate::lent;
+use crate::{distribution, lent};
 
 /// The only container's name.
 pub const CONTAINER: &str = "main";
@@ -18,7 +18,9 @@ pub const CONTAINER: &str = "main";
 /// Whom a job runs as that names nobody: root beside an MPS daemon could command it, and gets no share.
 const USER: u32 = 1000;
 
-const SCRIPT: &str = include_str!("sees.py");
+/// The scripts, by the names that pods find them under.
+const SCRIPTS: [(&str, &str); 2] =
+    [("sees.py", include_str!("sees.py")), ("compiles.py", include_str!("compiles.py"))];
 
 /// What of a GPU a pod asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +29,8 @@ pub enum Ask {
     Share(u64),
     /// So many GiB, by turns and without a fence.
     TimeSlice(u64),
-    /// A GPU that nobody else has.
-    Whole,
+    /// So many GPUs that nobody else has.
+    Gpus(usize),
 }
 
 /// A pod, and what its script does.
@@ -42,6 +44,8 @@ pub struct Job {
     pub keep_mib: u64,
     /// Whether it leaves the share's server at once, by what it does to its own environment.
     pub outside: bool,
+    /// Whether it compiles, in an image of another distribution with nothing of the machine's.
+    pub compiles: bool,
     /// Whom it runs as; root if none.
     pub user: Option<u32>,
     /// Variables of the pod's own.
@@ -53,8 +57,13 @@ impl Ask {
     pub fn mib(self) -> Option<u64> {
         match self {
             Self::Share(gib) | Self::TimeSlice(gib) => Some(gib * 1024),
-            Self::Whole => None,
+            Self::Gpus(_) => None,
         }
+    }
+
+    /// How many GPUs it is of.
+    pub fn gpus(self) -> usize {
+        if let Self::Gpus(count) = self { count } else { 1 }
     }
 
     /// What the webhook makes of it on a node without MIG.
@@ -62,7 +71,7 @@ impl Ask {
         match self {
             Self::Share(gib) => format!("nvidia.com/gpu-{gib}gb"),
             Self::TimeSlice(gib) => format!("nvidia.com/gpu-{gib}gb.shared"),
-            Self::Whole => "nvidia.com/gpu".to_owned(),
+            Self::Gpus(_) => "nvidia.com/gpu".to_owned(),
         }
     }
 
@@ -71,9 +80,10 @@ impl Ask {
             Self::Share(gib) => (gib, "memory"),
             Self::TimeSlice(gib) => (gib, "none"),
             // More than half of the GPU, fenced by hardware.
-            Self::Whole => (100, "hardware"),
+            Self::Gpus(_) => (72, "hardware"),
         };
-        json!({keys::GPU_MEMORY: format!("{gib}Gi"), keys::ISOLATION: class})
+        let count = self.gpus().to_string();
+        json!({keys::GPU_MEMORY: format!("{gib}Gi"), keys::ISOLATION: class, keys::GPU_COUNT: count})
     }
 }
 
@@ -81,7 +91,16 @@ impl Job {
     /// A pod that looks, and keeps little.
     pub fn new(name: impl Into<String>, ask: Ask) -> Self {
         let name = name.into();
-        Self { name, ask, tries: 0, keep_mib: 64, outside: false, user: None, environment: Vec::new() }
+        Self {
+            name,
+            ask,
+            tries: 0,
+            keep_mib: 64,
+            outside: false,
+            compiles: false,
+            user: None,
+            environment: Vec::new(),
+        }
     }
 
     /// The same, with tries of its limit.
@@ -96,11 +115,18 @@ impl Job {
 
     /// The pod.
     pub fn pod(&self, args: &Args) -> anyhow::Result<Pod> {
-        let (mut volumes, mut mounts) = (lent::volumes(), lent::mounts());
+        let (mut volumes, mut mounts) =
+            if self.compiles { (Vec::new(), Vec::new()) } else { (lent::volumes(), lent::mounts()) };
         volumes.push(json!({"name": "job", "hostPath": {"path": folder(args)}}));
         mounts.push(json!({"name": "job", "mountPath": "/job", "readOnly": true}));
         let libraries = args.libraries.display().to_string();
-        let variables = self.environment.iter().copied().chain([("LD_LIBRARY_PATH", libraries.as_str())]);
+        // What compiles writes its caches, and knows no user of its number.
+        let own = if self.compiles {
+            [("HOME", "/tmp"), ("USER", "job")]
+        } else {
+            [("LD_LIBRARY_PATH", libraries.as_str()), ("HOME", "/tmp")]
+        };
+        let variables = self.environment.iter().copied().chain(own);
         let variables: Vec<_> =
             variables.map(|(name, value)| json!({"name": name, "value": value})).collect();
         let pod = json!({
@@ -114,7 +140,7 @@ impl Job {
                 "securityContext": {"runAsUser": self.user.unwrap_or(USER)},
                 "containers": [{
                     "name": CONTAINER,
-                    "image": IMAGE,
+                    "image": if self.compiles { distribution::IMAGE } else { IMAGE },
                     "imagePullPolicy": "Never",
                     "securityContext": {"allowPrivilegeEscalation": false},
                     "command": self.command(args),
@@ -136,9 +162,13 @@ impl Job {
     }
 
     fn command(&self, args: &Args) -> Vec<String> {
+        if self.compiles {
+            return [distribution::PYTHON, "/job/compiles.py"].map(str::to_owned).into();
+        }
         let mut command = vec![args.python.display().to_string(), "/job/sees.py".to_owned()];
         command.extend(["--name".to_owned(), self.name.clone()]);
         command.extend(["--keep".to_owned(), self.keep_mib.to_string()]);
+        command.extend(["--gpus".to_owned(), self.ask.gpus().to_string()]);
         for mib in self.ask.mib().into_iter().flat_map(|mib| std::iter::repeat_n(mib, self.tries)) {
             command.extend(["--try".to_owned(), (mib * 4 / 5).to_string(), (mib * 6 / 5).to_string()]);
         }
@@ -148,10 +178,12 @@ impl Job {
     }
 }
 
-/// Puts the script where pods mount it from.
-pub fn write_script(args: &Args) -> anyhow::Result<()> {
-    fs::create_dir_all(folder(args)).context("failed to create the script's folder")?;
-    fs::write(folder(args).join("sees.py"), SCRIPT).context("failed to write the script")
+/// Puts the scripts where pods mount them from.
+pub fn write_scripts(args: &Args) -> anyhow::Result<()> {
+    fs::create_dir_all(folder(args)).context("failed to create the scripts' folder")?;
+    SCRIPTS.into_iter().try_for_each(|(name, text)| {
+        fs::write(folder(args).join(name), text).with_context(|| format!("failed to write {name}"))
+    })
 }
 
 fn folder(args: &Args) -> PathBuf {

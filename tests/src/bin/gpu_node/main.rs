@@ -7,6 +7,7 @@ mod bench;
 mod chart;
 mod clock;
 mod container_log;
+mod distribution;
 mod down;
 mod driver;
 mod hold;

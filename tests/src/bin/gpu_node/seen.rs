@@ -29,14 +29,14 @@ pub struct Seen {
     devices: Vec<String>,
     /// Whom it runs as.
     pub user: u32,
-    /// Absent where there is no CUDA.
-    cuda: Option<Cuda>,
+    /// How many GPUs CUDA shows, and those that the pod asked for.
+    gpus: usize,
+    cuda: Vec<Cuda>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Cuda {
-    gpus: u32,
     name: String,
     multiprocessors: u64,
     free_mib: u64,
@@ -62,11 +62,16 @@ impl Expected {
     pub fn compare(&self, seen: &Seen) -> Vec<String> {
         let mut wrong = self.environment(seen);
         if self.gpu {
-            wrong.extend(device_files(&seen.devices));
-            match &seen.cuda {
-                Some(cuda) => wrong.extend(self.cuda(cuda)),
-                None => wrong.push("expected CUDA, saw none".to_owned()),
+            let asked = self.ask.gpus();
+            wrong.extend(device_files(&seen.devices, asked));
+            if (seen.gpus, seen.cuda.len()) != (asked, asked) {
+                wrong.push(format!(
+                    "expected {asked} GPUs of CUDA, saw {} and used {}",
+                    seen.gpus,
+                    seen.cuda.len()
+                ));
             }
+            wrong.extend(seen.cuda.iter().flat_map(|cuda| self.cuda(cuda)));
         }
         wrong
     }
@@ -96,10 +101,7 @@ impl Expected {
     }
 
     fn cuda(&self, cuda: &Cuda) -> Vec<String> {
-        let mut holds = vec![
-            (cuda.gpus == 1, "one GPU"),
-            (cuda.tries.len() == self.tries, "as many tries as were asked for"),
-        ];
+        let mut holds = vec![(cuda.tries.len() == self.tries, "as many tries as were asked for")];
         match self.ask {
             Ask::Share(gib) => {
                 let most = ((self.percent(gib * 1024) + ROUNDING) * H200 / 100).max(LEAST);
@@ -114,7 +116,7 @@ impl Expected {
                 ]);
             }
             Ask::TimeSlice(_) => holds.push((cuda.multiprocessors == H200, "all multiprocessors")),
-            Ask::Whole => holds.extend([
+            Ask::Gpus(_) => holds.extend([
                 (cuda.multiprocessors == H200, "all multiprocessors"),
                 (cuda.free_mib * 100 >= self.of_mib * 95, "nearly all memory free"),
             ]),
@@ -124,13 +126,13 @@ impl Expected {
     }
 }
 
-/// The one GPU's file and the common ones, and no others of the driver's; no disk of the machine's.
-fn device_files(devices: &[String]) -> Vec<String> {
+/// A file for each GPU and the common ones, and no others of the driver's; no disk of the machine's.
+fn device_files(devices: &[String], asked: usize) -> Vec<String> {
     let of_gpu = |name: &&String| name.strip_prefix("nvidia").is_some_and(|n| n.parse::<u32>().is_ok());
     let gpus: Vec<&String> = devices.iter().filter(of_gpu).collect();
     let mut wrong = Vec::new();
-    if gpus.len() != 1 {
-        wrong.push(format!("expected one GPU in /dev, saw {gpus:?}"));
+    if gpus.len() != asked {
+        wrong.push(format!("expected {asked} GPUs in /dev, saw {gpus:?}"));
     }
     for needed in ["nvidiactl", "nvidia-uvm"] {
         if !devices.iter().any(|name| name == needed) {
@@ -151,13 +153,17 @@ impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let told = |key: &str| self.environment.get(key).map_or("none", String::as_str);
         write!(f, "memory {} and threads {} %", told(MPS_MEMORY), told(MPS_THREADS))?;
-        let Some(cuda) = &self.cuda else { return write!(f, "; no CUDA; /dev: {}", self.devices.join(" ")) };
-        let Cuda { name, multiprocessors, free_mib, total_mib, tries, .. } = cuda;
-        write!(f, "; {name}, {multiprocessors} multiprocessors, {free_mib} of {total_mib} MiB free")?;
-        if !tries.is_empty() {
-            let had = |which: fn(&(bool, bool)) -> bool| tries.iter().filter(|tried| which(tried)).count();
-            let (below, above) = (had(|tried| tried.0), had(|tried| tried.1));
-            write!(f, "; a fifth less had {below} and a fifth more {above} of {} times", tries.len())?;
+        if self.cuda.is_empty() {
+            write!(f, "; no CUDA")?;
+        }
+        for Cuda { name, multiprocessors, free_mib, total_mib, tries } in &self.cuda {
+            write!(f, "; {name}, {multiprocessors} multiprocessors, {free_mib} of {total_mib} MiB free")?;
+            if !tries.is_empty() {
+                let had =
+                    |which: fn(&(bool, bool)) -> bool| tries.iter().filter(|tried| which(tried)).count();
+                let (below, above) = (had(|tried| tried.0), had(|tried| tried.1));
+                write!(f, "; a fifth less had {below} and a fifth more {above} of {} times", tries.len())?;
+            }
         }
         write!(f, "; /dev: {}", self.devices.join(" "))
     }
@@ -177,10 +183,11 @@ mod tests {
             },
             "devices": ["null", "nvidia-uvm", "nvidia0", "nvidiactl"],
             "user": 0,
-            "cuda": {
-                "gpus": 1, "name": "NVIDIA H200", "multiprocessors": 10, "freeMib": 9900, "totalMib": 10240,
+            "gpus": 1,
+            "cuda": [{
+                "name": "NVIDIA H200", "multiprocessors": 10, "freeMib": 9900, "totalMib": 10240,
                 "tries": [[true, false], [true, false]],
-            },
+            }],
         });
         change(&mut told);
         serde_json::from_value(told).unwrap()
@@ -198,8 +205,8 @@ mod tests {
     #[test]
     fn what_is_not_fenced_is_told_with_what_was_seen() {
         let wrong = expected(Ask::Share(10)).compare(&seen(|told| {
-            told["cuda"]["tries"][1] = json!([true, true]);
-            told["cuda"]["multiprocessors"] = json!(132);
+            told["cuda"][0]["tries"][1] = json!([true, true]);
+            told["cuda"][0]["multiprocessors"] = json!(132);
             told["devices"] = json!(["nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "vda"]);
             told["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = json!("0=1M");
         }));
@@ -209,18 +216,28 @@ mod tests {
 
     #[test]
     fn a_try_that_was_not_made_is_no_success() {
-        let wrong = expected(Ask::Share(10)).compare(&seen(|told| told["cuda"]["tries"] = json!([])));
+        let wrong = expected(Ask::Share(10)).compare(&seen(|told| told["cuda"][0]["tries"] = json!([])));
         assert_eq!(wrong.len(), 1, "{wrong:#?}");
+    }
+
+    #[test]
+    fn who_asked_for_two_gpus_and_got_one_is_told() {
+        let expected = Expected { tries: 0, ..expected(Ask::Gpus(2)) };
+        let wrong = expected.compare(&seen(|told| {
+            told["environment"] = json!({});
+            told["cuda"][0] = json!({"name": "NVIDIA H200", "multiprocessors": 132, "freeMib": 143_000, "totalMib": 143_771, "tries": []});
+        }));
+        assert_eq!(wrong.len(), 2, "the device files and what CUDA shows: {wrong:#?}");
     }
 
     #[test]
     fn who_has_a_time_slice_or_a_whole_gpu_sees_no_server_and_all_multiprocessors() {
         let whole = |told: &mut serde_json::Value| {
             told["environment"] = json!({});
-            told["cuda"]["multiprocessors"] = json!(132);
-            told["cuda"]["freeMib"] = json!(143_000);
+            told["cuda"][0]["multiprocessors"] = json!(132);
+            told["cuda"][0]["freeMib"] = json!(143_000);
         };
-        for ask in [Ask::Whole, Ask::TimeSlice(10)] {
+        for ask in [Ask::Gpus(1), Ask::TimeSlice(10)] {
             assert_eq!(expected(ask).compare(&seen(whole)), Vec::<String>::new());
             assert!(expected(ask).compare(&seen(|_| ())).len() >= 4, "a share is none");
         }

@@ -21,15 +21,14 @@ class Lost(Exception):
 
 
 class Gpu:
-    """The first GPU that CUDA shows."""
+    """One of the GPUs that CUDA shows."""
 
-    def __init__(self):
+    def __init__(self, number):
         self.driver = ctypes.CDLL("libcuda.so.1")
-        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.device, self.context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuInit", 0)
-        self.call("cuDeviceGet", ctypes.byref(device), 0)
-        self.call("cuCtxCreate_v2", ctypes.byref(context), 0, device)
-        self.device = device
+        self.call("cuDeviceGet", ctypes.byref(self.device), number)
+        self.call("cuCtxCreate_v2", ctypes.byref(self.context), 0, self.device)
 
     def call(self, name, *arguments):
         code = getattr(self.driver, name)(*arguments)
@@ -42,11 +41,11 @@ class Gpu:
         return value.value
 
     def describe(self):
+        self.call("cuCtxSetCurrent", self.context)
         free, total, name = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.create_string_buffer(64)
         self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         self.call("cuDeviceGetName", name, len(name), self.device)
         return {
-            "gpus": self.number("cuDeviceGetCount"),
             "name": name.value.decode(),
             "multiprocessors": self.number("cuDeviceGetAttribute", MULTIPROCESSORS, self.device),
             "freeMib": free.value // MIB,
@@ -55,6 +54,7 @@ class Gpu:
 
     def take(self, mib):
         """An address of so much memory, or nothing where it is refused."""
+        self.call("cuCtxSetCurrent", self.context)
         address = ctypes.c_uint64()
         code = self.driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib * MIB))
         if code not in (0, OUT_OF_MEMORY):
@@ -70,8 +70,26 @@ class Gpu:
         self.call("cuMemFree_v2", address)
         return True
 
-    def write(self, address, mib):
-        self.call("cuMemsetD8_v2", address, ctypes.c_ubyte(1), ctypes.c_size_t(mib * MIB))
+    def keep(self, mib):
+        self.kept = self.take(mib)
+
+    def copy_to(self, other, mib):
+        """What is kept here over what is kept on the other GPU; its last byte tells that it came."""
+        self.call("cuMemcpyPeer", other.kept, other.context, self.kept, self.context, ctypes.c_size_t(mib * MIB))
+        here, there = self.last_byte(mib), other.last_byte(mib)
+        if here != there:
+            raise Lost(f"cuMemcpyPeer copied {there} for {here}")
+
+    def last_byte(self, mib):
+        self.call("cuCtxSetCurrent", self.context)
+        byte = ctypes.c_ubyte()
+        last = ctypes.c_uint64(self.kept.value + mib * MIB - 1)
+        self.call("cuMemcpyDtoH_v2", ctypes.byref(byte), last, ctypes.c_size_t(1))
+        return byte.value
+
+    def write(self, address, mib, byte=1):
+        self.call("cuCtxSetCurrent", self.context)
+        self.call("cuMemsetD8_v2", address, ctypes.c_ubyte(byte), ctypes.c_size_t(mib * MIB))
         self.call("cuCtxSynchronize")
 
 
@@ -79,6 +97,7 @@ def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", help="so that it is found among the machine's processes")
     parser.add_argument("--try", dest="tries", type=int, nargs=2, action="append", default=[], metavar="MIB")
+    parser.add_argument("--gpus", type=int, default=1, help="how many it uses")
     parser.add_argument("--keep", type=int, default=64, metavar="MIB")
     parser.add_argument("--outside", action="store_true", help="leave the server of the share")
     parser.add_argument("--without-cuda", action="store_true")
@@ -92,20 +111,25 @@ def main():
         for key in [key for key in os.environ if key.startswith("CUDA_MPS_")]:
             # Of the process itself: CUDA reads what a program was started with.
             os.unsetenv(key)
-    gpu = None if args.without_cuda else Gpu()
+    gpus = [] if args.without_cuda else [Gpu(number) for number in range(args.gpus)]
     seen = {
         "environment": {key: value for key, value in os.environ.items() if "MPS" in key or "KERF" in key},
         "devices": sorted(os.listdir("/dev")),
         "user": os.getuid(),
-        "cuda": gpu and {**gpu.describe(), "tries": [[gpu.gets(below), gpu.gets(above)] for below, above in args.tries]},
+        "gpus": gpus[0].number("cuDeviceGetCount") if gpus else 0,
+        "cuda": [{**gpu.describe(), "tries": [[gpu.gets(below), gpu.gets(above)] for below, above in args.tries]} for gpu in gpus],
     }
-    kept = gpu and gpu.take(args.keep)
+    for gpu in gpus:
+        gpu.keep(args.keep)
     print("SEES " + json.dumps(seen), flush=True)
     turn = 0
     while True:
-        if kept:
-            gpu.write(kept, args.keep)
         turn += 1
+        for number, gpu in enumerate(gpus):
+            if gpu.kept:
+                gpu.write(gpu.kept, args.keep, (turn + number) % 256)
+        for one, other in zip(gpus, gpus[1:]):
+            one.copy_to(other, args.keep)
         print(f"TURN {turn}", flush=True)
         time.sleep(0.1)
 

@@ -8,11 +8,11 @@ use kerf_tests::percentile;
 use super::scene::Scene;
 use crate::job::{Ask, Job};
 
-/// GiB of a share, and how many at a time: fifty pods, never more than the GPU has.
+/// GiB of a share, and how many at a time: fifty pods on a GPU of 141 GB, on smaller ones as many as they have room for.
 const ROUNDS: [(u64, usize); 8] = [(10, 7), (10, 3), (10, 1), (4, 12), (20, 6), (40, 3), (5, 10), (16, 8)];
 
-/// How often each pod tries its limit.
-const TRIES: usize = 3;
+/// How often each pod tries its limit, both ways.
+const TRIES: usize = 4;
 
 /// From created to a running container, and the part of it that is kerf's and the scheduler's: bars of the project.
 const RUNNING: Duration = Duration::from_secs(2);
@@ -29,7 +29,8 @@ const CONTROLS: &str = "control-";
 
 pub async fn limits(scene: &Scene<'_>) -> anyhow::Result<String> {
     let mut pods = 0;
-    for (round, (gib, count)) in ROUNDS.into_iter().enumerate() {
+    for (round, (gib, most)) in ROUNDS.into_iter().enumerate() {
+        let count = most.min(scene.room_for(gib));
         let job = |number| Job::new(format!("{PREFIX}{round}-{number}"), Ask::Share(gib)).trying(TRIES);
         let jobs: Vec<Job> = (0..count).map(job).collect();
         let seen = scene.run(&jobs).await?;

@@ -2,6 +2,8 @@
 //! and ends with nobody on the GPU.
 
 mod catalog;
+mod compiles;
+mod each_gpu;
 mod fences;
 mod node;
 mod own_limits;
@@ -36,7 +38,7 @@ const RESTARTS: &str = "restarts";
 /// A scene, and what it tells when all was as it should be.
 type Play = for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, anyhow::Result<String>>;
 
-const SCENES: [(&str, Play); 11] = [
+const SCENES: [(&str, Play); 15] = [
     ("catalog", |scene| async { catalog::agrees_with_nvml(scene) }.boxed_local()),
     ("limits", |scene| fences::limits(scene).boxed_local()),
     ("two users", |scene| users::share_one_server(scene).boxed_local()),
@@ -47,12 +49,16 @@ const SCENES: [(&str, Play); 11] = [
     ("own limits", |scene| own_limits::are_caught(scene).boxed_local()),
     ("waiting", |scene| waiting::for_room(scene).boxed_local()),
     ("whole GPU", |scene| whole::waits_for_the_shares(scene).boxed_local()),
+    ("two GPUs: each has its server", |scene| each_gpu::has_its_own_server(scene).boxed_local()),
+    ("two GPUs: a whole GPU beside a share", |scene| whole::beside_a_share(scene).boxed_local()),
+    ("two GPUs: both for one pod", |scene| whole::two_for_one_pod(scene).boxed_local()),
+    ("another distribution", |scene| compiles::for_a_share(scene).boxed_local()),
     ("time slices", |scene| time_slices::by_turns(scene).boxed_local()),
 ];
 
 /// Plays the scenes, all that are named so, and fails with all that is not as it should be.
 pub async fn test(args: &Args) -> anyhow::Result<()> {
-    job::write_script(args)?;
+    job::write_scripts(args)?;
     let scene = Scene::open(args).await?;
     let named = |name: &str| {
         args.scenes.is_empty() || args.scenes.iter().any(|wanted| name.contains(wanted.as_str()))

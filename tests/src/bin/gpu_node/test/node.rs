@@ -1,7 +1,8 @@
 //! The node by the agent's account.
 
-use anyhow::Context as _;
-use kerf_core::contract::GpuNodeStatus;
+use anyhow::ensure;
+use kerf_core::contract::{GpuNodeStatus, GpuStatus, SliceStatus};
+use kerf_core::names::GpuUuid;
 use kerf_runtime::gpu_node::GpuNode;
 use kube::{Api, Client};
 
@@ -25,9 +26,21 @@ impl Node {
         Ok(holders)
     }
 
-    /// The memory of the first GPU.
-    pub async fn gpu_mib(&self) -> anyhow::Result<u64> {
-        Ok(self.status().await?.gpus.first().context("the node has no GPU")?.memory.0)
+    /// The node's GPUs.
+    pub async fn gpus(&self) -> anyhow::Result<Vec<GpuStatus>> {
+        let gpus = self.status().await?.gpus;
+        ensure!(!gpus.is_empty(), "the node has no GPU");
+        Ok(gpus)
+    }
+
+    /// The GPUs that this pod's slices are on, in order.
+    pub async fn gpus_of(&self, pod: &str) -> anyhow::Result<Vec<GpuUuid>> {
+        let held = |slice: &SliceStatus| slice.holder.as_ref().is_some_and(|holder| holder.pod == pod);
+        let mut gpus: Vec<GpuUuid> =
+            self.status().await?.slices.into_iter().filter(held).map(|slice| slice.gpu).collect();
+        gpus.sort();
+        gpus.dedup();
+        Ok(gpus)
     }
 
     async fn status(&self) -> anyhow::Result<GpuNodeStatus> {

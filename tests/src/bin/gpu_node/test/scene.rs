@@ -12,7 +12,7 @@ use super::node::Node;
 use crate::args::Args;
 use crate::clock::Clock;
 use crate::container_log;
-use crate::job::{CONTAINER, Job};
+use crate::job::{Ask, CONTAINER, Job};
 use crate::seen::{Expected, Seen};
 use crate::standing::Standing;
 
@@ -28,8 +28,11 @@ pub struct Scene<'a> {
     pub pods: Pods,
     pub node: Node,
     pub clock: Clock,
-    /// The memory of the node's first GPU, of which shares are parts.
+    /// The memory of each of the node's GPUs, of which shares are parts, and what of it shares can have.
     pub gpu_mib: u64,
+    pub usable_mib: u64,
+    /// How many GPUs the node has, all alike.
+    pub gpus: usize,
 }
 
 impl<'a> Scene<'a> {
@@ -39,7 +42,30 @@ impl<'a> Scene<'a> {
         let node = Node::new(&args.name, client.clone());
         let pods = Pods::new(client);
         let clock = Clock::start(pods.api().clone());
-        Ok(Self { args, gpu_mib: node.gpu_mib().await?, pods, node, clock })
+        let gpus = node.gpus().await?;
+        let (gpu_mib, beside) = (gpus[0].memory.0, gpus[0].beside_shares().0);
+        ensure!(gpus.iter().all(|gpu| gpu.memory.0 == gpu_mib), "the node's GPUs differ: {gpus:?}");
+        Ok(Self {
+            args,
+            gpu_mib,
+            usable_mib: gpu_mib.saturating_sub(beside),
+            gpus: gpus.len(),
+            pods,
+            node,
+            clock,
+        })
+    }
+
+    /// How many shares of so many GiB all GPUs have room for.
+    pub fn room_for(&self, gib: u64) -> usize {
+        let of_one = self.usable_mib / (gib * 1024);
+        usize::try_from(of_one).unwrap_or(usize::MAX).saturating_mul(self.gpus)
+    }
+
+    /// Jobs whose shares leave no GPU whole: each has more than half of one.
+    pub fn one_a_gpu(&self, name: &str) -> Vec<Job> {
+        let gib = self.gpu_mib * 6 / 10 / 1024;
+        (0..self.gpus).map(|n| Job::new(format!("{name}-{n}"), Ask::Share(gib))).collect()
     }
 
     /// Whether there is a GPU behind what is simulated.
@@ -88,7 +114,7 @@ impl<'a> Scene<'a> {
         let resource = resource_of(&pod)?;
         ensure!(resource == job.ask.resource(), "{name}: expected {}, saw {resource}", job.ask.resource());
         unprivileged(&pod)?;
-        let told = self.line(&pod, "SEES ").await?;
+        let told = self.line(&pod, "SEES ", PATIENCE).await?;
         let seen: Seen = serde_json::from_str(&told).with_context(|| format!("{name} told {told}"))?;
         let expected = Expected { ask: job.ask, tries: job.tries, of_mib: self.gpu_mib, gpu: self.is_real() };
         let wrong = expected.compare(&seen);
@@ -97,7 +123,7 @@ impl<'a> Scene<'a> {
     }
 
     /// What stands behind the word in the first line of the pod's that begins with it, once there is one.
-    async fn line(&self, pod: &Pod, word: &str) -> anyhow::Result<String> {
+    pub async fn line(&self, pod: &Pod, word: &str, patience: Duration) -> anyhow::Result<String> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let begun = Instant::now();
         loop {
@@ -106,7 +132,7 @@ impl<'a> Scene<'a> {
                 return Ok(told.to_owned());
             }
             let pod = self.pods.get(name).await?;
-            if phase_of(&pod) != "Running" || begun.elapsed() > PATIENCE {
+            if phase_of(&pod) != "Running" || begun.elapsed() > patience {
                 let last = lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n");
                 bail!("{name} told nothing: {}; it printed:\n{last}", standing(&pod));
             }

@@ -12,7 +12,7 @@ use crate::job::{Ask, Job};
 const GIB: u64 = 40;
 
 pub async fn for_room(scene: &Scene<'_>) -> anyhow::Result<String> {
-    let fit = usize::try_from(scene.gpu_mib / (GIB * 1024))?;
+    let fit = scene.room_for(GIB);
     let jobs: Vec<Job> = (0..fit + 2).map(|n| Job::new(format!("waiting-{n}"), Ask::Share(GIB))).collect();
     let (first, late) = jobs.split_at(fit);
     scene.run(first).await?;

@@ -1,0 +1,83 @@
+//! The small root file system of another distribution than the machine's, for an image that is made there: Debian's C library,
+//! linker and C compiler, and a Python. `PyTorch` is the machine's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, ensure};
+
+use super::bundle;
+
+/// Debian's release: its C library (2.36) is as old as the machine's Python needs, and another than the machine's.
+const SUITE: &str = "bookworm";
+
+/// What `torch.compile` takes: a C compiler, the libraries of Python's modules, and `ldconfig`, by which Triton finds the driver.
+const PACKAGES: &str = "base-files,bash,coreutils,dash,gcc,grep,libbz2-1.0,libc-bin,libc6-dev,libffi8,liblzma5,\
+                        libsqlite3-0,libssl3,libuuid1,sed,zlib1g";
+
+/// What is of no use there, below the root.
+const LEFT_OUT: [&str; 5] = [
+    "usr/share",
+    "usr/lib/x86_64-linux-gnu/gconv",
+    "usr/lib/gcc/x86_64-linux-gnu/12/lto1",
+    "usr/bin/lto-dump-12",
+    "var",
+];
+
+/// What of Python is of no use there.
+const OF_PYTHON: [&str; 5] = ["test", "idlelib", "ensurepip", "lib2to3", "site-packages"];
+
+/// Makes it in `root`: `python` is the prefix of a CPython with a shared library, built against a C library as old as the suite's.
+pub fn make(python: &Path, root: &Path) -> anyhow::Result<()> {
+    let mut strap = Command::new("mmdebstrap");
+    strap.args(["--variant=extract", "--quiet"]).arg(format!("--include={PACKAGES}")).arg(SUITE).arg(root);
+    bundle::run(&mut strap).context("mmdebstrap makes the root (Debian: apt-get install mmdebstrap)")?;
+    for path in LEFT_OUT {
+        bundle::run(Command::new("rm").args(["-r", "-f"]).arg(root.join(path)))?;
+    }
+    sanitizers(&root.join("usr/lib"))?;
+    let (prefix, library) = (root.join("opt/python"), library(python)?);
+    fs::create_dir_all(&prefix).context("failed to create Python's folder")?;
+    for part in ["bin", "include", "lib"] {
+        bundle::run(Command::new("cp").arg("--recursive").arg(python.join(part)).arg(&prefix))?;
+    }
+    let version = version(&prefix.join("lib"))?;
+    for part in OF_PYTHON {
+        bundle::run(Command::new("rm").args(["-r", "-f"]).arg(prefix.join("lib").join(&version).join(part)))?;
+    }
+    let unused = ["(", "-name", "__pycache__", "-o", "-name", "config-3*", ")", "-prune"];
+    let mut find = Command::new("find");
+    find.arg(&prefix).args(unused).args(["-exec", "rm", "-r", "{}", "+"]);
+    bundle::run(&mut find)?;
+    // Where the loader looks without being told.
+    bundle::run(Command::new("cp").arg(library).arg(root.join("usr/lib/x86_64-linux-gnu")))
+}
+
+/// Removes the libraries of the compiler's checkers, which are the largest part of it.
+fn sanitizers(folder: &Path) -> anyhow::Result<()> {
+    bundle::run(Command::new("find").arg(folder).args(["-name", "lib?san*", "-delete"]))
+}
+
+/// The shared library of this Python.
+fn library(python: &Path) -> anyhow::Result<PathBuf> {
+    let folder = python.join("lib");
+    let entries = fs::read_dir(&folder).with_context(|| format!("failed to list {}", folder.display()))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
+    paths.retain(|path| {
+        path.to_string_lossy().contains("/libpython3.") && path.to_string_lossy().ends_with(".so.1.0")
+    });
+    paths.pop().with_context(|| {
+        format!("{} has no libpython3.*.so.1.0: name a Python built with --enable-shared", folder.display())
+    })
+}
+
+/// The name of the folder of its modules, as `python3.12`.
+fn version(lib: &Path) -> anyhow::Result<String> {
+    let entries = fs::read_dir(lib).with_context(|| format!("failed to list {}", lib.display()))?;
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<std::io::Result<Vec<_>>>()?;
+    let mut versions: Vec<_> = names.into_iter().filter(|name| name.starts_with("python3.")).collect();
+    ensure!(versions.len() == 1, "{} has the Pythons {versions:?}: one is needed", lib.display());
+    versions.pop().context("there is one")
+}

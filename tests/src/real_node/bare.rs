@@ -7,9 +7,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::containerd::{self, Setup};
-use super::driver_runtime::{self, Driver};
-use super::network::{Network, Services};
-use super::{Places, delete_pods, kubelet, node_ready};
+use super::network::Services;
+use super::{Places, RuntimeHandler, announce, delete_pods, kubelet, node_ready};
 use crate::control_plane::ControlPlane;
 use crate::process::Child;
 
@@ -21,22 +20,20 @@ pub struct BareNode {
 }
 
 impl BareNode {
-    /// Starts everything and waits until the node is ready; containerd has these images beside that of tests' pods, and pods of
-    /// the driver's `RuntimeClass` get the driver. The control plane must give Services the addresses of
-    /// [`super::service_addresses`].
+    /// Starts everything and waits until the node is ready; containerd has these images beside that of tests' pods, and these
+    /// handlers. The control plane must give Services the addresses of [`super::service_addresses`].
     pub async fn start(
         plane: &ControlPlane,
         name: &str,
         places: &Places,
         images: &[PathBuf],
-        driver: &Driver,
+        handlers: &[RuntimeHandler],
         mut progress: impl FnMut(&str),
     ) -> anyhow::Result<Self> {
         places.create()?;
         let services = Services::start(plane).await?;
-        let setup = Setup { network: Network::Pods, images, driver: Some(driver) };
-        let containerd = containerd::start(places, &setup).await?;
-        driver_runtime::announce(plane).await?;
+        let containerd = containerd::start(places, &Setup { images, handlers }).await?;
+        announce(plane, handlers).await?;
         progress("containerd serves, and has the images");
         let kubelet = kubelet::start(plane, name, places)?;
         node_ready(plane, name).await.with_context(|| kubelet.log_tail())?;

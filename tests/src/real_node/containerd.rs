@@ -9,8 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use tokio::process::Command;
 
-use super::driver_runtime::{Driver, RUNTIME_CLASS};
-use super::{Network, Places};
+use super::{Places, RuntimeHandler, network};
 use crate::binaries;
 use crate::cluster::wait;
 use crate::process::{Child, Program};
@@ -21,25 +20,23 @@ pub const IMAGE: &str = "kerf.local/pause:1";
 /// What it is for besides pods in the machine's network.
 #[derive(Debug, Default)]
 pub struct Setup<'a> {
-    /// What pods are in.
-    pub network: Network,
     /// Images beside that of tests' pods.
     pub images: &'a [PathBuf],
-    /// What pods of the driver's `RuntimeClass` get, if there is one.
-    pub driver: Option<&'a Driver>,
+    /// Handlers beside the default.
+    pub handlers: &'a [RuntimeHandler],
 }
 
 /// Starts it and gives it the images.
 pub async fn start(places: &Places, setup: &Setup<'_>) -> anyhow::Result<Child> {
-    setup.network.write(places)?;
+    network::write(places)?;
     let path = places.state().join("containerd.toml");
     let runc = binaries::node_tool("runc")?;
     // CNI's programs lie beside it.
     let mut text = configuration(places, runc.parent().unwrap_or(Path::new("/")));
     text += &runtime("runc", &runc, "");
-    if let Some(driver) = setup.driver {
-        let spec = driver.write(places).await?;
-        text += &runtime(RUNTIME_CLASS, &runc, &format!("base_runtime_spec = \"{}\"", spec.display()));
+    for handler in setup.handlers {
+        let spec = handler.write(places).await?;
+        text += &runtime(handler.name, &runc, &format!("base_runtime_spec = \"{}\"", spec.display()));
     }
     fs::write(&path, text).context("failed to write containerd's configuration")?;
     let program = binaries::node_tool("containerd")?;

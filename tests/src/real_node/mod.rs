@@ -1,13 +1,12 @@
 //! A real node on this machine: containerd, the kubelet, and the real agent on the machine's GPUs or on simulated ones.
 //!
-//! The pods that it runs share the machine's network, for a node alone needs no other. It takes root and the machine's cgroups;
-//! what it mounts is seen by nobody else ([`enter`]), and what the kubelet sets of the kernel can be put back ([`kernel`]).
+//! It takes root and the machine's cgroups; what it mounts is seen by nobody else ([`enter`]), and what the kubelet sets of the
+//! kernel can be put back ([`kernel`]).
 //! Nothing of a GPU is set but what pods' shares take.
 
 mod agent;
 mod bare;
 mod containerd;
-mod driver_runtime;
 pub mod kernel;
 mod kubelet;
 mod leftovers;
@@ -15,6 +14,7 @@ mod network;
 mod options;
 mod private;
 mod processes;
+mod runtime_handler;
 mod settings;
 mod versions;
 
@@ -35,12 +35,12 @@ use containerd::Setup;
 pub use agent::simulated_gpus;
 pub use bare::BareNode;
 pub use containerd::{IMAGE, search_path, socket as containerd_socket};
-pub use driver_runtime::{Driver, RUNTIME_CLASS};
 pub use leftovers::{Leftovers, is_alive};
-pub use network::{Network, service_addresses};
+pub use network::service_addresses;
 pub use options::{Gpus, Places, RealNodeOptions};
 pub use private::{MPS_CGROUP, enter};
 pub use processes::Process;
+pub use runtime_handler::{NVIDIA, RuntimeHandler};
 pub use settings::GpuSettings;
 pub use versions::versions;
 
@@ -64,7 +64,9 @@ impl RealNode {
         mut progress: impl FnMut(&str),
     ) -> anyhow::Result<Self> {
         options.places.create()?;
-        let containerd = containerd::start(&options.places, &Setup::default()).await?;
+        let setup = Setup { handlers: &options.handlers, ..Setup::default() };
+        let containerd = containerd::start(&options.places, &setup).await?;
+        announce(cluster.plane(), &options.handlers).await?;
         progress("containerd serves, and has the image");
         let kubelet = kubelet::start(cluster.plane(), &options.name, &options.places)?;
         node_ready(cluster.plane(), &options.name).await.with_context(|| kubelet.log_tail())?;
@@ -134,6 +136,14 @@ async fn node_ready(plane: &ControlPlane, name: &str) -> anyhow::Result<()> {
         Ok(conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"))
     };
     wait(PATIENCE, "the kubelet to be ready", ready).await
+}
+
+/// Makes the handlers' `RuntimeClass`es.
+async fn announce(plane: &ControlPlane, handlers: &[RuntimeHandler]) -> anyhow::Result<()> {
+    for handler in handlers {
+        handler.announce(plane).await?;
+    }
+    Ok(())
 }
 
 /// Deletes all pods, by the kubelet's hands: what it does not end is left to [`Leftovers`].

@@ -24,33 +24,18 @@ const PODS: &str = "10.97.0.0/24";
 /// The kernel's number of the loopback interface, in each network namespace.
 const LOOPBACK: u32 = 1;
 
-/// What a pod's containers are in.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Network {
-    /// The machine's network, for pods that want no other: containerd only wants to see that there is one.
-    #[default]
-    Machine,
-    /// One of each pod's own.
-    Pods,
-}
-
-impl Network {
-    /// Writes it for containerd, by CNI.
-    pub(super) fn write(self, places: &Places) -> anyhow::Result<()> {
-        let plugin = match self {
-            Self::Machine => json!({"type": "loopback"}),
-            Self::Pods => json!({
-                "type": "ptp",
-                "ipam": {
-                    "type": "host-local", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}],
-                    "dataDir": places.state().join("cni-leases"),
-                },
-            }),
-        };
-        let network = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [plugin]});
-        fs::write(places.state().join("cni/10-pods.conflist"), network.to_string())
-            .context("failed to write the network's configuration")
-    }
+/// Writes the pods' network for containerd, by CNI.
+pub(super) fn write(places: &Places) -> anyhow::Result<()> {
+    let plugin = json!({
+        "type": "ptp",
+        "ipam": {
+            "type": "host-local", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}],
+            "dataDir": places.state().join("cni-leases"),
+        },
+    });
+    let network = json!({"cniVersion": "1.0.0", "name": "pods", "plugins": [plugin]});
+    fs::write(places.state().join("cni/10-pods.conflist"), network.to_string())
+        .context("failed to write the network's configuration")
 }
 
 /// The Services' addresses.

@@ -8,6 +8,8 @@ use std::{fs, thread};
 use anyhow::Context as _;
 use kerf_nvml_mock::MockConfig;
 
+use super::RuntimeHandler;
+
 /// How long a removal is tried again.
 const REMOVAL: Duration = Duration::from_secs(3);
 
@@ -19,6 +21,8 @@ pub struct RealNodeOptions {
     pub places: Places,
     /// Its GPUs.
     pub gpus: Gpus,
+    /// Handlers of its containerd beside the default.
+    pub handlers: Vec<RuntimeHandler>,
 }
 
 /// The GPUs that the agent serves.

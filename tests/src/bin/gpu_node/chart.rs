@@ -12,13 +12,13 @@ use kerf_tests::binaries;
 use kerf_tests::chart::{folder, helm_on, said};
 use kerf_tests::cluster::NAMESPACE;
 use kerf_tests::control_plane::{ControlPlane, ControlPlaneOptions};
-use kerf_tests::real_node::{BareNode, Gpus, RUNTIME_CLASS, serves, service_addresses};
+use kerf_tests::real_node::{BareNode, Gpus, NVIDIA, serves, service_addresses};
 use kube::Api;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::args::Args;
-use crate::{driver, node_policy};
+use crate::{driver, lent, node_policy};
 
 /// The extender's Service: a scheduler in the host's network cannot resolve its name.
 const EXTENDER: &str = "10.96.0.44";
@@ -38,8 +38,8 @@ impl Installed {
         say("the control plane is up");
         let places = args.places();
         places.create()?;
-        let driver = driver::of(args, gpus)?;
-        let node = BareNode::start(&plane, &args.name, &places, &images()?, &driver, &say).await?;
+        let handlers = [driver::handler(args, gpus)?, lent::handler(args)];
+        let node = BareNode::start(&plane, &args.name, &places, &images()?, &handlers, &say).await?;
         install(&plane, args, gpus).await?;
         say("helm install has ended");
         scheduler(&mut plane, &args.state).await?;
@@ -99,7 +99,7 @@ fn values(args: &Args, gpus: &Gpus) -> anyhow::Result<Value> {
         "scheduler": {"mode": "main"},
         "extender": {"clusterIP": EXTENDER},
         "policies": {"files": {node_policy::OWN: policy}},
-        "nodeAgent": {"runtimeClassName": RUNTIME_CLASS, "extraArgs": driver::flags(gpus)?},
+        "nodeAgent": {"runtimeClassName": NVIDIA, "extraArgs": driver::flags(gpus)?},
     }))
 }
 

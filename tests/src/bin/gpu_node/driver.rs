@@ -2,18 +2,20 @@
 
 use anyhow::Context as _;
 use kerf_tests::mps::MpsStandIn;
-use kerf_tests::real_node::{Driver, Gpus, simulated_gpus};
+use kerf_tests::real_node::{Gpus, NVIDIA, RuntimeHandler, simulated_gpus};
 
 use crate::args::{Args, DRIVER};
 
 /// The driver's files, where images of GPU machines have them; simulated GPUs are files, and variables that name them.
-pub fn of(args: &Args, gpus: &Gpus) -> anyhow::Result<Driver> {
+pub fn handler(args: &Args, gpus: &Gpus) -> anyhow::Result<RuntimeHandler> {
+    let bringing =
+        |folder| RuntimeHandler { name: NVIDIA, files: vec![(folder, None)], ..RuntimeHandler::default() };
     let Gpus::Simulated(gpus) = gpus else {
-        return Ok(Driver { folders: vec![DRIVER.into()], ..Driver::default() });
+        return Ok(bringing(DRIVER.into()));
     };
     let files = simulated_gpus(gpus, &args.places())?;
     let env = files.env().into_iter().map(|(key, value)| format!("{key}={}", value.display()));
-    Ok(Driver { folders: vec![args.places().nvml()], writable: true, env: env.collect() })
+    Ok(RuntimeHandler { writable: true, env: env.collect(), ..bringing(args.places().nvml()) })
 }
 
 /// The agent's flags for it.

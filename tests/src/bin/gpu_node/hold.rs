@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::args::Args;
 use crate::chart::Installed;
 use crate::standing::Standing;
-use crate::{node_policy, order};
+use crate::{lent, node_policy, order};
 
 /// Holds a node. Its mount namespace must be made before there is a second thread.
 pub fn hold(args: &Args) -> anyhow::Result<()> {
@@ -43,7 +43,12 @@ async fn by_hand(args: &Args, gpus: Gpus, end: &mut Signal, say: impl Fn(&str)) 
     let mut options = ClusterOptions::new(Vec::new());
     options.policy = Some(node_policy::folder(args)?);
     let cluster = Cluster::start(options, &say).await?;
-    let options = RealNodeOptions { name: args.name.clone(), places: args.places(), gpus };
+    let options = RealNodeOptions {
+        name: args.name.clone(),
+        places: args.places(),
+        gpus,
+        handlers: vec![lent::handler(args)],
+    };
     let mut node = RealNode::start(&cluster, options, &say).await?;
     let orders = order::listen(args)?;
     let kubeconfig = cluster.plane().kubeconfig().to_owned();

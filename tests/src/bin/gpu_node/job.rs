@@ -22,6 +22,9 @@ const USER: u32 = 1000;
 const SCRIPTS: [(&str, &str); 2] =
     [("sees.py", include_str!("sees.py")), ("compiles.py", include_str!("compiles.py"))];
 
+/// Where containers have the scripts.
+pub const INSIDE: &str = "/job";
+
 /// What of a GPU a pod asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
@@ -75,7 +78,7 @@ impl Ask {
         }
     }
 
-    fn annotations(self) -> Value {
+    pub fn annotations(self) -> Value {
         let (gib, class) = match self {
             Self::Share(gib) => (gib, "memory"),
             Self::TimeSlice(gib) => (gib, "none"),
@@ -118,7 +121,7 @@ impl Job {
         let (mut volumes, mut mounts) =
             if self.compiles { (Vec::new(), Vec::new()) } else { (lent::volumes(), lent::mounts()) };
         volumes.push(json!({"name": "job", "hostPath": {"path": folder(args)}}));
-        mounts.push(json!({"name": "job", "mountPath": "/job", "readOnly": true}));
+        mounts.push(json!({"name": "job", "mountPath": INSIDE, "readOnly": true}));
         let libraries = args.libraries.display().to_string();
         // What compiles writes its caches, and knows no user of its number.
         let own = if self.compiles {
@@ -186,6 +189,7 @@ pub fn write_scripts(args: &Args) -> anyhow::Result<()> {
     })
 }
 
-fn folder(args: &Args) -> PathBuf {
+/// The scripts' folder, which containers may only read.
+pub fn folder(args: &Args) -> PathBuf {
     args.state.join("job")
 }

@@ -18,6 +18,7 @@ mod node_policy;
 mod order;
 mod seen;
 mod standing;
+mod tenant;
 mod test;
 mod up;
 

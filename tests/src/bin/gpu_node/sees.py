@@ -1,4 +1,5 @@
 """What a container sees of its GPU, as one line of JSON; then it works on what it keeps until it is ended, and counts its turns.
+A turn counts if the GPU has what was written the turn before, and still has what was written at first.
 
 CUDA's driver is asked directly: it is there in a second, where a framework takes ten.
 """
@@ -14,6 +15,8 @@ import time
 MIB = 1 << 20
 MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+MARK = 0xC5  # What is written at first, and never again.
+MARK_MIB = 8
 
 
 class Lost(Exception):
@@ -71,7 +74,11 @@ class Gpu:
         return True
 
     def keep(self, mib):
-        self.kept = self.take(mib)
+        self.kept, self.mark = self.take(mib), self.take(MARK_MIB)
+        if not self.kept or not self.mark:
+            raise Lost("no memory to work on")
+        self.write(self.mark, MARK_MIB, MARK)
+        self.write(self.kept, mib, 0)
 
     def copy_to(self, other, mib):
         """What is kept here over what is kept on the other GPU; its last byte tells that it came."""
@@ -91,6 +98,15 @@ class Gpu:
         self.call("cuCtxSetCurrent", self.context)
         self.call("cuMemsetD8_v2", address, ctypes.c_ubyte(byte), ctypes.c_size_t(mib * MIB))
         self.call("cuCtxSynchronize")
+
+    def check(self, address, value):
+        """That the memory has this value still, of which a part is read back."""
+        self.call("cuCtxSetCurrent", self.context)
+        size = MARK_MIB * MIB
+        read = ctypes.create_string_buffer(size)
+        self.call("cuMemcpyDtoH_v2", read, address, ctypes.c_size_t(size))
+        if read.raw.count(value) != size:
+            raise Lost(f"wrong result: {read.raw.count(value)} of {size} bytes are {value}")
 
 
 def arguments():
@@ -124,14 +140,17 @@ def main():
     print("SEES " + json.dumps(seen), flush=True)
     turn = 0
     while True:
+        for gpu in gpus:
+            gpu.check(gpu.mark, MARK)
+            # Of the first GPU, from which the others have it.
+            gpu.check(gpu.kept, turn % 256)
         turn += 1
         for number, gpu in enumerate(gpus):
-            if gpu.kept:
-                gpu.write(gpu.kept, args.keep, (turn + number) % 256)
+            gpu.write(gpu.kept, args.keep, (turn + number) % 256)
         for one, other in zip(gpus, gpus[1:]):
             one.copy_to(other, args.keep)
         print(f"TURN {turn}", flush=True)
-        time.sleep(0.1)
+        time.sleep(0.05)
 
 
 try:

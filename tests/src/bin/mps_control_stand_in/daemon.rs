@@ -1,5 +1,6 @@
 //! The daemon: one thread, one word at a time, so that a word that hangs keeps all others waiting, as a real one does.
 
+use crate::peer;
 use crate::processes::Processes;
 use crate::servers::Servers;
 use crate::words::{self, Done};
@@ -70,7 +71,12 @@ impl Daemon {
         Ok(self.quit.is_some_and(|until| !self.servers.have_clients() || Instant::now() >= until))
     }
 
-    fn serve(&mut self, stream: &UnixStream) -> anyhow::Result<()> {
+    /// One whom it does not obey is answered once, and its words are not read.
+    fn serve(&mut self, mut stream: &UnixStream) -> anyhow::Result<()> {
+        if !peer::is_obeyed(stream)? {
+            let _ = stream.write_all(peer::REFUSAL.as_bytes());
+            return Ok(());
+        }
         for line in BufReader::new(stream).lines() {
             // A client that was killed has no more to say.
             let Ok(line) = line else { return Ok(()) };

@@ -6,6 +6,7 @@
 
 mod daemon;
 mod limits;
+mod peer;
 mod processes;
 mod servers;
 mod words;

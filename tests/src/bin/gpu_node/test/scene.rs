@@ -175,7 +175,8 @@ impl<'a> Scene<'a> {
     }
 }
 
-fn restarts(pod: &Pod) -> i32 {
+/// How often the pod's containers were started again.
+pub fn restarts(pod: &Pod) -> i32 {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     statuses.map(|container| container.restart_count).sum()
 }

@@ -67,7 +67,7 @@ pub async fn daemon_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
 const SIMULATED: &str = "the stand-in for the daemon is killed in other tests";
 
 /// The process of the job's script on this machine.
-fn client(job: &Job) -> anyhow::Result<Process> {
+pub fn client(job: &Job) -> anyhow::Result<Process> {
     let name = format!("--name\0{}\0", job.name);
     let mut all = Process::all().into_values();
     // Before the shim of the container there is none with these arguments.

@@ -1,5 +1,7 @@
 //! Pods of different users behind one server.
 
+use std::path::PathBuf;
+
 use anyhow::ensure;
 use kerf_tests::real_node::Process;
 
@@ -40,6 +42,11 @@ pub fn daemons(args: &Args) -> Vec<Process> {
 
 /// Where an agent has them that the chart has started.
 const MPS_OF_THE_CHART: &str = "/run/kerf/mps";
+
+/// The folder of the MPS daemons' folders, as this program sees it: not in the node's mount namespace.
+pub fn mps_root(args: &Args) -> PathBuf {
+    if args.chart { args.run.join("kerf/mps") } else { args.places().mps() }
+}
 
 /// Processes of this program that have this node's pipes.
 fn processes(args: &Args, program: &str) -> Vec<Process> {

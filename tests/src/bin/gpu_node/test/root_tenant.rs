@@ -1,0 +1,196 @@
+//! Tenants that mean ill, beside a neighbour that works: what they try hurts nobody.
+
+mod attempts;
+mod neighbour;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kerf_tests::cluster::{resource_of, wait};
+use kerf_tests::pods::{phase_of, standing};
+use kerf_tests::real_node::Process;
+
+use super::scene::Scene;
+use crate::job::Ask;
+use crate::tenant::{self, Facts, Ready, Tenant, Tried};
+use attempts::{ATTEMPTS, Attempt};
+use neighbour::Neighbour;
+
+/// How often each thing is tried.
+const TRIES: u64 = 10;
+
+/// As large as the neighbour's, so that the daemon's limit is the tenant's own.
+const SHARE: Ask = Ask::Share(10);
+
+/// Longer than a try may take by the tenant's own clock.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What kerf says of a pod that could command the daemon.
+const REFUSAL: &str = "could command the MPS daemon";
+
+/// What a tenant's programs say that got what it must not get.
+const GAINS: [&str; 2] = ["MORE THAN ITS SHARE", "FOUND WHAT"];
+
+/// Plays each tenant, and tells how often one hurt its neighbour.
+pub async fn hurts_nobody(scene: &Scene<'_>) -> anyhow::Result<String> {
+    tenant::write_programs(scene.args)?;
+    let mut told = Vec::new();
+    for tenant in [Tenant::Root, Tenant::User] {
+        told.push(format!("{}: {}", tenant.text(), play(scene, tenant).await?));
+        scene.clear().await?;
+    }
+    Ok(told.join("; "))
+}
+
+async fn play(scene: &Scene<'_>, tenant: Tenant) -> anyhow::Result<String> {
+    if let Some(refusal) = scene.pods.dry_run_refusal(&tenant.pod(scene.args, SHARE)?).await? {
+        ensure!(tenant == Tenant::Root && refusal.contains(REFUSAL), "{}: {refusal}", tenant.name());
+        return Ok(format!("NOT TRIED, this node has no user namespaces and kerf refused it: {refusal}"));
+    }
+    let (mut hurt, mut unproven) = (Vec::new(), Vec::new());
+    let mut stage = Stage::set(scene, tenant).await?;
+    for attempt in ATTEMPTS {
+        let outcome = stage.tries(attempt).await?;
+        println!("       {}: {}", tenant.name(), outcome.text(attempt));
+        if attempt.needs_exclusive && !stage.neighbour.is_exclusive() {
+            unproven.push(attempt.name);
+        }
+        if let Some(harm) = outcome.harm {
+            hurt.push(format!("{}: {harm}", attempt.name));
+            stage.strike().await?;
+            stage = Stage::set(scene, tenant).await?;
+        }
+    }
+    stage.strike().await?;
+    let what = format!("{} kinds × {TRIES} tries: {} hurt the neighbour", ATTEMPTS.len(), hurt.len());
+    ensure!(hurt.is_empty(), "{} of {what}:\n{}", tenant.name(), hurt.join("\n"));
+    let unproven = match &unproven[..] {
+        [] => String::new(),
+        names => format!(" (unproven here, for the GPU is not in exclusive mode: {})", names.join(", ")),
+    };
+    Ok(format!("{what}{unproven}"))
+}
+
+/// A neighbour that works, and a tenant beside it that takes orders.
+struct Stage<'a> {
+    scene: &'a Scene<'a>,
+    tenant: Tenant,
+    pod: Pod,
+    neighbour: Neighbour<'a>,
+    facts: Facts,
+    serial: u64,
+}
+
+/// What came of an attempt's tries.
+struct Outcome {
+    tries: u64,
+    /// What the tenant said of each, those that differ.
+    said: Vec<String>,
+    /// The longest that the daemon took to answer another.
+    slowest: Duration,
+    /// What was hurt by the last one.
+    harm: Option<String>,
+}
+
+impl<'a> Stage<'a> {
+    async fn set(scene: &'a Scene<'a>, tenant: Tenant) -> anyhow::Result<Self> {
+        let mut neighbour = Neighbour::start(scene).await?;
+        tenant.order_nothing(scene.args)?;
+        scene.pods.create(&tenant.pod(scene.args, SHARE)?).await?;
+        let pod = scene.pods.running(tenant.name()).await?;
+        let resource = resource_of(&pod)?;
+        ensure!(
+            resource == SHARE.resource(),
+            "{}: expected {}, saw {resource}",
+            tenant.name(),
+            SHARE.resource()
+        );
+        let ready: Ready = serde_json::from_str(&scene.line(&pod, "READY ", PATIENCE).await?)?;
+        ensure_unprivileged(tenant, &pod, &ready)?;
+        neighbour.ensure_beside(tenant.name()).await?;
+        neighbour.settle().await?;
+        let facts = neighbour.facts()?;
+        Ok(Self { scene, tenant, pod, neighbour, facts, serial: 0 })
+    }
+
+    /// Tries it as often as is wanted, or until somebody is hurt.
+    async fn tries(&mut self, attempt: Attempt) -> anyhow::Result<Outcome> {
+        let mut outcome = Outcome { tries: 0, said: Vec::new(), slowest: Duration::ZERO, harm: None };
+        while outcome.tries < TRIES && outcome.harm.is_none() {
+            outcome.tries += 1;
+            self.serial += 1;
+            self.tenant.order(self.scene.args, self.serial, attempt.name, &self.facts)?;
+            let (said, answered) = tokio::join!(self.said(), self.neighbour.answers_after());
+            let mut harm = self.neighbour.harm().await?;
+            match answered {
+                Ok(after) => outcome.slowest = outcome.slowest.max(after),
+                Err(error) => harm.push(format!("{error:#}")),
+            }
+            let said = said?;
+            harm.extend(GAINS.iter().any(|gain| said.contains(gain)).then(|| said.clone()));
+            if !outcome.said.contains(&said) {
+                outcome.said.push(said);
+            }
+            outcome.harm = (!harm.is_empty()).then(|| harm.join("; "));
+        }
+        Ok(outcome)
+    }
+
+    /// What the tenant says of the last order.
+    async fn said(&self) -> anyhow::Result<String> {
+        let mut said = None;
+        let told = async || {
+            let lines = self.scene.lines(&self.pod);
+            let last = lines.iter().rev().find_map(|line| line.strip_prefix("TRIED "));
+            let last: Option<Tried> = last.map(serde_json::from_str).transpose()?;
+            said = last.filter(|tried| tried.serial == self.serial).map(|tried| tried.said);
+            Ok(said.is_some())
+        };
+        if let Err(error) = wait(PATIENCE, "the tenant to have tried", told).await {
+            let pod = self.scene.pods.get(self.tenant.name()).await?;
+            return Err(error.context(format!("the tenant is {}: {}", phase_of(&pod), standing(&pod))));
+        }
+        said.context("the tenant said nothing")
+    }
+
+    async fn strike(self) -> anyhow::Result<()> {
+        self.neighbour.end()?;
+        self.scene.clear().await
+    }
+}
+
+impl Outcome {
+    fn text(&self, attempt: Attempt) -> String {
+        let Self { tries, said, slowest, harm } = self;
+        let others = match said.len() {
+            0 | 1 => String::new(),
+            more => format!(" (and {} other outcomes)", more - 1),
+        };
+        let harm = harm.as_ref().map_or_else(String::new, |harm| format!(", HURT: {harm}"));
+        let said = said.first().map_or("", String::as_str);
+        let slowest = slowest.as_millis();
+        format!(
+            "{tries} times {}: {said}{others}; the daemon answered others within {slowest} ms{harm}",
+            attempt.tries
+        )
+    }
+}
+
+/// That no process of the tenant's is root on the host: by what kerf made of the pod, by the tenant, and by the host's kernel.
+fn ensure_unprivileged(tenant: Tenant, pod: &Pod, ready: &Ready) -> anyhow::Result<()> {
+    let separated = pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false);
+    let wanted = tenant == Tenant::Root;
+    ensure!(separated == wanted, "{}: kerf let it through with hostUsers {separated:?}", tenant.name());
+    ensure!(ready.is_separated() == wanted, "{} is in the wrong user namespace: {ready:?}", tenant.name());
+    ensure!((ready.user == 0) == wanted, "{} runs as {}", tenant.name(), ready.user);
+    let name = format!("--name\0{}\0", tenant.name());
+    let processes = Process::all();
+    let process = processes.values().find(|process| process.arguments.contains(&name));
+    let id = process.context("no process of the tenant is on this machine")?.id;
+    let user = fs::metadata(format!("/proc/{id}")).context("the tenant's process is gone")?.uid();
+    ensure!(user != 0, "{} is root on the host", tenant.name());
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! A neighbour on a share, and what a tenant beside it must not change: its work, the daemon, the server, their limits and
+//! files, and the GPU's mode. It is judged from the host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use futures::future::join_all;
+use kerf_node_agent::mps::{Answer, Control, Scope, Word, pipe_dir};
+use kerf_nvml_mock::{MockFiles, MockState};
+use kerf_tests::cluster::wait;
+use kerf_tests::mps::{MpsStandIn, Orders};
+use kerf_tests::pods::{phase_of, standing};
+
+use super::super::scene::{Scene, restarts};
+use super::super::{server, users};
+use crate::job::{Ask, Job};
+use crate::tenant::{Facts, control_program};
+
+/// What it asks for.
+const SHARE: Ask = Ask::Share(10);
+
+/// The byte that `sees.py` writes at first, and never again.
+const MARK: u8 = 0xC5;
+
+/// How long a daemon may take to answer, and a neighbour for two turns of a twentieth of a second.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// `nvmlComputeMode_t`: exclusive process.
+const EXCLUSIVE: u32 = 3;
+
+/// What is as it was.
+#[derive(Debug, Clone, PartialEq)]
+struct State {
+    daemon: String,
+    server: u32,
+    serves_neighbour: bool,
+    limits: Vec<Answer>,
+    /// Inode, mode and owner of the pipe folder's files.
+    files: BTreeMap<String, (u64, u32, u32)>,
+    compute_mode: String,
+}
+
+/// A neighbour that works.
+pub struct Neighbour<'a> {
+    scene: &'a Scene<'a>,
+    job: Job,
+    gpu: String,
+    control: Control,
+    /// Its process on the host.
+    process: i32,
+    usual: Option<State>,
+}
+
+impl<'a> Neighbour<'a> {
+    /// Starts it, with one whole GPU's daemon for itself until a tenant comes.
+    pub async fn start(scene: &'a Scene<'a>) -> anyhow::Result<Self> {
+        let job = Job::new("neighbour", SHARE);
+        scene.run(std::slice::from_ref(&job)).await?;
+        let gpu = gpu_of(scene, &job.name).await?;
+        let root = users::mps_root(scene.args);
+        let pipe = pipe_dir(&root, &gpu);
+        let control = Control { program: control_program(scene.args)?, pipe, timeout: PATIENCE };
+        let process = server::client(&job)?.id;
+        let neighbour = Self { scene, job, gpu, control, process, usual: None };
+        // CUDA makes itself a client; without it the stand-in is told.
+        neighbour.order_clients([u32::try_from(process)?].into())?;
+        Ok(neighbour)
+    }
+
+    /// Whose slice is on its GPU.
+    pub async fn ensure_beside(&self, tenant: &str) -> anyhow::Result<()> {
+        let gpu = gpu_of(self.scene, tenant).await?;
+        ensure!(gpu == self.gpu, "{tenant} is on {gpu} and its neighbour on {}", self.gpu);
+        Ok(())
+    }
+
+    /// Takes what is now for what must stay, once nothing changes by itself any more: a tenant has just come.
+    pub async fn settle(&mut self) -> anyhow::Result<()> {
+        let mut last = None;
+        let settled = async || {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let now = self.state().await?;
+            let same = now.serves_neighbour && last.as_ref() == Some(&now);
+            last = Some(now);
+            Ok(same)
+        };
+        wait(Duration::from_secs(20), "the daemon to serve the neighbour and its tenant", settled).await?;
+        self.usual = last;
+        Ok(())
+    }
+
+    /// Ends what was said of it to a stand-in.
+    pub fn end(self) -> anyhow::Result<()> {
+        self.order_clients(BTreeSet::new())
+    }
+
+    /// What a tenant knows.
+    pub fn facts(&self) -> anyhow::Result<Facts> {
+        let usual = self.usual.as_ref().context("the neighbour has not settled")?;
+        let daemon: u32 = usual.daemon.parse().context("the daemon's process")?;
+        let places = self.scene.args.places();
+        let files = ["cdi", "agent", "kubelet", "containerd.toml"].map(|name| places.state().join(name));
+        Ok(Facts {
+            daemon,
+            server: usual.server,
+            clients: vec![u32::try_from(self.process)?],
+            processes: vec![self.process, i32::try_from(usual.server)?, i32::try_from(daemon)?],
+            pipe: self.control.pipe.clone(),
+            node_files: files.into(),
+            share_mib: SHARE.mib().unwrap_or_default(),
+            pattern: MARK,
+            without_cuda: !self.scene.is_real(),
+        })
+    }
+
+    /// Whether no process but the server's clients gets the GPU.
+    pub fn is_exclusive(&self) -> bool {
+        self.usual.as_ref().is_some_and(|usual| usual.compute_mode == EXCLUSIVE.to_string())
+    }
+
+    /// How long the daemon takes to answer.
+    pub async fn answers_after(&self) -> anyhow::Result<Duration> {
+        let begun = Instant::now();
+        self.control.ask(Word::ServerList).await.context("the daemon did not answer meanwhile")?;
+        Ok(begun.elapsed())
+    }
+
+    /// What is not as it was, each as a text; nothing if the neighbour works on undisturbed.
+    pub async fn harm(&self) -> anyhow::Result<Vec<String>> {
+        let (goes_on, now) = tokio::join!(self.goes_on(), self.state());
+        let mut harm: Vec<String> = goes_on.err().map(|error| format!("{error:#}")).into_iter().collect();
+        let usual = self.usual.as_ref().context("the neighbour has not settled")?;
+        match now {
+            Ok(now) if now == *usual => {}
+            Ok(now) => harm.push(format!("expected {usual:?}, saw {now:?}")),
+            Err(error) => harm.push(format!("{error:#}")),
+        }
+        Ok(harm)
+    }
+
+    /// Two further turns, each of which checks what the GPU has against what was written, in the container that it began in.
+    async fn goes_on(&self) -> anyhow::Result<()> {
+        let pod = self.scene.pods.get(&self.job.name).await?;
+        ensure!(phase_of(&pod) == "Running", "the neighbour does not run any more: {}", standing(&pod));
+        ensure!(restarts(&pod) == 0, "the neighbour's container was restarted");
+        let turns = || self.scene.lines(&pod).len();
+        let before = turns();
+        wait(PATIENCE, "the neighbour to go on", async || Ok(turns() >= before + 2)).await
+    }
+
+    async fn state(&self) -> anyhow::Result<State> {
+        let folder = self.control.pipe.parent().context("a pipe folder has a parent")?;
+        let noted = fs::read_to_string(folder.join("daemon.pid")).context("no daemon is noted")?;
+        let daemon = noted.split_whitespace().next().unwrap_or_default().to_owned();
+        ensure!(PathBuf::from(format!("/proc/{daemon}")).exists(), "the daemon, process {daemon}, is gone");
+        let Answer::Servers(servers) = self.control.ask(Word::ServerList).await? else {
+            anyhow::bail!("the daemon names no servers");
+        };
+        let [server] = servers[..] else { anyhow::bail!("expected one server, saw {servers:?}") };
+        let scopes = [Scope::Default, Scope::Server(server)];
+        let words = scopes.into_iter().flat_map(|scope| [Word::Threads(scope), Word::Memory(scope)]);
+        let asked = words.chain([Word::ClientList(server)]).map(|word| self.control.ask(word));
+        let mut limits = join_all(asked).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let clients = limits.pop();
+        let own = u32::try_from(self.process)?;
+        Ok(State {
+            daemon,
+            server,
+            serves_neighbour: matches!(clients, Some(Answer::Clients(clients)) if clients.contains(&own)),
+            limits,
+            files: self.files()?,
+            compute_mode: self.compute_mode()?,
+        })
+    }
+
+    fn files(&self) -> anyhow::Result<BTreeMap<String, (u64, u32, u32)>> {
+        let mut files = BTreeMap::new();
+        for entry in fs::read_dir(&self.control.pipe).context("the pipe folder cannot be read")? {
+            let entry = entry?;
+            let about = entry.metadata()?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            files.insert(name, (about.ino(), about.mode(), about.uid()));
+        }
+        Ok(files)
+    }
+
+    /// As NVML numbers it where it is simulated, else as nvidia-smi writes it.
+    fn compute_mode(&self) -> anyhow::Result<String> {
+        if !self.scene.is_real() {
+            let files = MockFiles::in_folder(self.scene.args.places().nvml());
+            let state = MockState::load(&files.state)?;
+            let gpu = state.gpus.iter().find(|gpu| gpu.uuid == self.gpu).context("no such GPU")?;
+            return Ok(gpu.compute_mode.to_string());
+        }
+        let mut command = Command::new("nvidia-smi");
+        command.args(["--query-gpu=compute_mode", "--format=csv,noheader", "--id", &self.gpu]);
+        let output = command.output().context("failed to run nvidia-smi")?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    fn order_clients(&self, clients: BTreeSet<u32>) -> anyhow::Result<()> {
+        if self.scene.is_real() {
+            return Ok(());
+        }
+        let stand_ins = MpsStandIn::below(users::mps_root(self.scene.args));
+        stand_ins.order(&self.gpu, Orders { clients, ..Orders::default() }).context("failed to order clients")
+    }
+}
+
+/// The GPU that a pod has a share of.
+async fn gpu_of(scene: &Scene<'_>, pod: &str) -> anyhow::Result<String> {
+    let gpus = scene.node.gpus_of(pod).await?;
+    let [gpu] = &gpus[..] else { anyhow::bail!("expected {pod} on one GPU, saw it on {gpus:?}") };
+    Ok(gpu.to_string())
+}

@@ -1,0 +1,53 @@
+//! Whom the daemon obeys: by the kernel's account of who connected, root and the daemon's own user, and no others. A real one
+//! (driver 580) refuses uid 1000 and the root of a user namespace, which is another user outside.
+
+use anyhow::Context as _;
+use std::os::unix::net::UnixStream;
+
+/// What it answers others.
+pub const REFUSAL: &str = "Insufficient privileges\n";
+
+/// Whether it obeys who is at the other end.
+pub fn is_obeyed(stream: &UnixStream) -> anyhow::Result<bool> {
+    let peer = user_of(stream).context("failed to tell who connected")?;
+    Ok(obeys(peer, rustix::process::geteuid().as_raw()))
+}
+
+fn obeys(peer: u32, own: u32) -> bool {
+    peer == 0 || peer == own
+}
+
+/// The standard library does not tell it yet.
+fn user_of(stream: &UnixStream) -> anyhow::Result<u32> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _entered = runtime.enter();
+    let other = stream.try_clone()?;
+    other.set_nonblocking(true)?;
+    let user = tokio::net::UnixStream::from_std(other)?.peer_cred()?.uid();
+    // The two are one to the kernel.
+    stream.set_nonblocking(false)?;
+    Ok(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read as _;
+
+    #[test]
+    fn root_and_the_daemons_own_user_are_obeyed() {
+        for (peer, own, obeyed) in
+            [(0, 0, true), (1000, 0, false), (100_000, 0, false), (0, 7, true), (7, 7, true), (8, 7, false)]
+        {
+            assert_eq!(obeys(peer, own), obeyed, "{peer} by a daemon of {own}");
+        }
+    }
+
+    #[test]
+    fn who_connected_is_told_by_the_kernel_and_the_socket_waits_as_before() {
+        let (mut one, other) = UnixStream::pair().unwrap();
+        assert_eq!(user_of(&one).unwrap(), rustix::process::geteuid().as_raw());
+        drop(other);
+        assert_eq!(one.read(&mut [0]).unwrap(), 0);
+    }
+}

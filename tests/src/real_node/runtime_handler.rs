@@ -20,7 +20,9 @@ pub struct RuntimeHandler {
     pub name: &'static str,
     /// Files and folders of the machine, which are at the same place in the container or at that behind them.
     pub files: Vec<(PathBuf, Option<&'static str>)>,
-    /// Whether containers may write into them.
+    /// Folders in them that are empty in the container, and can be written there.
+    pub hidden: Vec<&'static str>,
+    /// Whether containers may write into the files.
     pub writable: bool,
     /// Variables, as `NAME=value`.
     pub env: Vec<String>,
@@ -34,6 +36,8 @@ impl RuntimeHandler {
             serde_json::from_str(&plain).context("failed to parse containerd's specification")?;
         spec["mounts"].as_array_mut().context("a specification has mounts")?.extend(self.mounts());
         spec["process"]["env"] = json!(self.env);
+        // To limit a process of another user takes CAP_SYS_RESOURCE, and in a user namespace each is another's.
+        spec["process"]["rlimits"] = json!([]);
         let path = places.state().join(format!("runtime-{}.json", self.name));
         fs::write(&path, spec.to_string()).with_context(|| format!("failed to write {}", path.display()))?;
         Ok(path)
@@ -41,11 +45,15 @@ impl RuntimeHandler {
 
     fn mounts(&self) -> impl Iterator<Item = Value> {
         let access = if self.writable { "rw" } else { "ro" };
-        self.files.iter().map(move |(file, inside)| {
+        let files = self.files.iter().map(move |(file, inside)| {
             let source = file.display().to_string();
             let destination = inside.unwrap_or(&source);
             json!({"destination": destination, "source": source, "type": "bind", "options": ["rbind", access]})
-        })
+        });
+        let hidden = self.hidden.iter().map(|folder| {
+            json!({"destination": folder, "source": "tmpfs", "type": "tmpfs", "options": ["nosuid", "nodev", "size=1m"]})
+        });
+        files.chain(hidden)
     }
 
     /// Makes its `RuntimeClass`.

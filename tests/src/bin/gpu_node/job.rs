@@ -122,13 +122,8 @@ impl Job {
             if self.compiles { (Vec::new(), Vec::new()) } else { (lent::volumes(), lent::mounts()) };
         volumes.push(json!({"name": "job", "hostPath": {"path": folder(args)}}));
         mounts.push(json!({"name": "job", "mountPath": INSIDE, "readOnly": true}));
-        let libraries = args.libraries.display().to_string();
         // What compiles writes its caches, and knows no user of its number.
-        let own = if self.compiles {
-            [("HOME", "/tmp"), ("USER", "job")]
-        } else {
-            [("LD_LIBRARY_PATH", libraries.as_str()), ("HOME", "/tmp")]
-        };
+        let own = [("HOME", "/tmp"), ("USER", "job")];
         let variables = self.environment.iter().copied().chain(own);
         let variables: Vec<_> =
             variables.map(|(name, value)| json!({"name": name, "value": value})).collect();

@@ -3,28 +3,39 @@
 use kerf_tests::real_node::RuntimeHandler;
 use serde_json::{Value, json};
 
-use crate::args::Args;
+use crate::args::{Args, DRIVER};
 use crate::job;
 
 /// The `RuntimeClass` whose containers have it without a volume, which a pod in a user namespace may not have.
 pub const RUNTIME_CLASS: &str = "machine";
 
 /// Volumes' names, and where the files are on the machine and in the container.
-const FILES: [(&str, &str); 3] = [("usr", "/usr"), ("opt", "/opt"), ("libraries", "/etc/ld.so.cache")];
+const FILES: [(&str, &str); 2] = [("usr", "/usr"), ("opt", "/opt")];
+
+/// The machine's driver is not among them: the folder is empty, so that a container has of it what kerf brings, and can be
+/// written, so that kerf's files can be mounted there.
+const DRIVER_VOLUME: &str = "driver";
 
 /// The volumes.
 pub fn volumes() -> Vec<Value> {
-    FILES.map(|(name, path)| json!({"name": name, "hostPath": {"path": path}})).into()
+    let files = FILES.map(|(name, path)| json!({"name": name, "hostPath": {"path": path}}));
+    files.into_iter().chain([json!({"name": DRIVER_VOLUME, "emptyDir": {}})]).collect()
 }
 
-/// Where they are mounted: none can be written.
+/// Where they are mounted: what is the machine's cannot be written.
 pub fn mounts() -> Vec<Value> {
-    FILES.map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true})).into()
+    let files = FILES.map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
+    files.into_iter().chain([json!({"name": DRIVER_VOLUME, "mountPath": DRIVER})]).collect()
 }
 
 /// The handler of [`RUNTIME_CLASS`]: the same files, and the scripts.
 pub fn handler(args: &Args) -> RuntimeHandler {
     let files =
         FILES.iter().map(|(_, path)| (path.into(), None)).chain([(job::folder(args), Some(job::INSIDE))]);
-    RuntimeHandler { name: RUNTIME_CLASS, files: files.collect(), ..RuntimeHandler::default() }
+    RuntimeHandler {
+        name: RUNTIME_CLASS,
+        files: files.collect(),
+        hidden: vec![DRIVER],
+        ..RuntimeHandler::default()
+    }
 }

@@ -371,12 +371,14 @@ def mount_the_host(facts, notes):
 
 def trace_and_kill(facts, notes):
     """The neighbour's, the server's and the daemon's processes, by their numbers on the host."""
+    room = ctypes.create_string_buffer(8)
+    own = ctypes.create_string_buffer(struct.pack("QQ", ctypes.addressof(room), 8))
     for process in [number for number in facts["processes"] if not os.path.isdir(f"/proc/{number}")]:
         notes.step("kill", os.kill, process, signal.SIGKILL)
         notes.step("ptrace", system, "ptrace", PTRACE_ATTACH, process, 0, 0)
         notes.step("seize", system, "ptrace", PTRACE_SEIZE, process, 0, 0)
         notes.step("pidfd", system, "syscall", PIDFD_OPEN, process, 0)
-        notes.step("read memory", system, "syscall", PROCESS_VM_READV, process, 0, 0, 0, 0, 0)
+        notes.step("read memory", system, "syscall", PROCESS_VM_READV, process, own, 1, own, 1, 0)
         notes.step("renice", os.setpriority, os.PRIO_PROCESS, process, 19)
         notes.step("pin to a CPU", os.sched_setaffinity, process, {0})
     # All processes that there are for it: neither itself nor the first one of its namespace.

@@ -34,6 +34,8 @@ impl RuntimeHandler {
             serde_json::from_str(&plain).context("failed to parse containerd's specification")?;
         spec["mounts"].as_array_mut().context("a specification has mounts")?.extend(self.mounts());
         spec["process"]["env"] = json!(self.env);
+        // To limit a process of another user takes CAP_SYS_RESOURCE, and in a user namespace each is another's.
+        spec["process"]["rlimits"] = json!([]);
         let path = places.state().join(format!("runtime-{}.json", self.name));
         fs::write(&path, spec.to_string()).with_context(|| format!("failed to write {}", path.display()))?;
         Ok(path)

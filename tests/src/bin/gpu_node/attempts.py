@@ -100,6 +100,15 @@ def in_child(function):
     return said
 
 
+def become_nested_root():
+    """Root, with all capabilities, of a user namespace and a mount namespace below the tenant's own."""
+    user, group = os.getuid(), os.getgid()
+    system("unshare", CLONE_NEWUSER | CLONE_NEWNS)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
 # ---- the control words ----
 
 
@@ -148,11 +157,7 @@ def quit_from_nested_namespace(facts, notes):
     """As root of a user namespace that the tenant makes itself."""
 
     def become():
-        user, group = os.getuid(), os.getgid()
-        system("unshare", CLONE_NEWUSER | CLONE_NEWNS)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+        become_nested_root()
         return f"uid {os.getuid()}: {words('set_default_active_thread_percentage 77', 'quit -t 1')}"
 
     notes.say(in_child(become))
@@ -264,11 +269,26 @@ def change_modes(facts, notes):
 
 def remount_pipe(facts, notes):
     own_mounts(notes)
+    remount(notes, facts)
+    notes.step("move", system, "mount", PIPE, scratch(), None, MS_MOVE, None)
+    notes.step("unmount", system, "umount2", PIPE, MNT_DETACH)
+
+
+def remount_from_nested_namespace(facts, notes):
+    def become():
+        become_nested_root()
+        inside = Notes()
+        remount(inside, facts)
+        return inside
+
+    notes.say(in_child(become))
+
+
+def remount(notes, facts):
+    """Makes the pipe folder writable, and does there what was tried before."""
     notes.step("remount read-write", system, "mount", None, PIPE, None, MS_REMOUNT | MS_BIND, None)
     for then in (write_pipe_files, remove_pipe_files, change_modes):
         then(facts, notes)
-    notes.step("move", system, "mount", PIPE, scratch(), None, MS_MOVE, None)
-    notes.step("unmount", system, "umount2", PIPE, MNT_DETACH)
 
 
 def link_tricks(facts, notes):

@@ -37,7 +37,9 @@ const GAINS: [&str; 2] = ["MORE THAN ITS SHARE", "FOUND WHAT"];
 /// Plays each tenant, and tells how often one hurt its neighbour.
 pub async fn hurts_nobody(scene: &Scene<'_>) -> anyhow::Result<String> {
     tenant::write_programs(scene.args)?;
-    let mut told = Vec::new();
+    let refusal = scene.pods.refusal(&Tenant::mounting(scene.args, SHARE)?).await?;
+    ensure!(refusal.contains(REFUSAL), "kerf refused a pod that may mount for another reason: {refusal}");
+    let mut told = vec!["root that may mount: refused".to_owned()];
     for tenant in [Tenant::Root, Tenant::User] {
         told.push(format!("{}: {}", tenant.text(), play(scene, tenant).await?));
         scene.clear().await?;

@@ -17,7 +17,7 @@ MIB = 1 << 20
 PIPE = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
 CONTROL = "/job/mps-control"
 SHM = "/dev/shm"
-HOLD = 0.5  # For how many seconds connections and locks are held.
+HOLD = 1.0  # For how many seconds connections and locks are held.
 
 # From the kernel's headers.
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000

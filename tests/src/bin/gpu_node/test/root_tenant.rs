@@ -29,6 +29,9 @@ const SHARE: Ask = Ask::Share(10);
 /// Longer than a try may take by the tenant's own clock.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A daemon that answers others so late was kept from it: connections and locks are held for a second.
+const SLOW: Duration = Duration::from_millis(800);
+
 /// What kerf says of a pod that could command the daemon.
 const REFUSAL: &str = "could command the MPS daemon";
 
@@ -53,13 +56,16 @@ async fn play(scene: &Scene<'_>, tenant: Tenant) -> anyhow::Result<String> {
         ensure!(tenant == Tenant::Root, "{}: {kept_out}", tenant.name());
         return Ok(format!("NOT TRIED, for this node has no user namespaces: no share, {kept_out}"));
     }
-    let (mut hurt, mut unproven) = (Vec::new(), Vec::new());
+    let (mut hurt, mut unproven, mut slowed) = (Vec::new(), Vec::new(), Vec::new());
     let mut stage = Stage::set(scene, tenant).await?;
     for attempt in ATTEMPTS {
         let outcome = stage.tries(attempt).await?;
         println!("       {}: {}", tenant.name(), outcome.text(attempt));
         if attempt.needs_exclusive && !stage.neighbour.is_exclusive() {
-            unproven.push(attempt.name);
+            unproven.push(attempt.name.to_owned());
+        }
+        if outcome.slowest >= SLOW {
+            slowed.push(format!("{} ms by {}", outcome.slowest.as_millis(), attempt.name));
         }
         if let Some(harm) = outcome.harm {
             hurt.push(format!("{}: {harm}", attempt.name));
@@ -70,11 +76,14 @@ async fn play(scene: &Scene<'_>, tenant: Tenant) -> anyhow::Result<String> {
     stage.strike().await?;
     let what = format!("{} kinds × {TRIES} tries: {} hurt the neighbour", ATTEMPTS.len(), hurt.len());
     ensure!(hurt.is_empty(), "{} of {what}:\n{}", tenant.name(), hurt.join("\n"));
-    let unproven = match &unproven[..] {
+    let but = |why: &str, names: &[String]| match names {
         [] => String::new(),
-        names => format!(" (unproven here, for the GPU is not in exclusive mode: {})", names.join(", ")),
+        names => format!(" ({why}: {})", names.join(", ")),
     };
-    Ok(format!("{what}{unproven}"))
+    let unproven = but("unproven here, for the GPU is not in exclusive mode", &unproven);
+    // No neighbour's work, but new clients of the GPU wait.
+    let slowed = but("the daemon let others wait", &slowed);
+    Ok(format!("{what}{unproven}{slowed}"))
 }
 
 /// How kerf keeps a pod from a share that could command the daemon; nothing if it gets one.

@@ -32,6 +32,7 @@ apiVersion: kerf.dev/v1alpha1
 kind: GpuPolicy
 metadata: {name: as-with-nvidias-plugin}
 spec:
+  extends: default
   dialects: [mig, nvidia]
 ";
 
@@ -42,6 +43,7 @@ kind: GpuPolicy
 metadata: {name: open}
 spec:
   match: {labels: {example.com/root: allowed}}
+  extends: default
   mps: {rootContainers: allow}
 ";
 

@@ -57,7 +57,14 @@ async fn play(scene: &Scene<'_>, tenant: Tenant) -> anyhow::Result<String> {
         return Ok(format!("NOT TRIED, for this node has no user namespaces: no share, {kept_out}"));
     }
     let (mut hurt, mut unproven, mut slowed) = (Vec::new(), Vec::new(), Vec::new());
-    let mut stage = Stage::set(scene, tenant).await?;
+    let mut stage = match Stage::set(scene, tenant).await? {
+        Ok(stage) => stage,
+        Err(why) => {
+            ensure!(tenant == Tenant::Root, "{} did not start: {why}", tenant.name());
+            scene.clear().await?;
+            return Ok(format!("NOT TRIED, for its container did not start in a user namespace: {why}"));
+        }
+    };
     for attempt in ATTEMPTS {
         let outcome = stage.tries(attempt).await?;
         println!("       {}: {}", tenant.name(), outcome.text(attempt));
@@ -70,7 +77,8 @@ async fn play(scene: &Scene<'_>, tenant: Tenant) -> anyhow::Result<String> {
         if let Some(harm) = outcome.harm {
             hurt.push(format!("{}: {harm}", attempt.name));
             stage.strike().await?;
-            stage = Stage::set(scene, tenant).await?;
+            let next = Stage::set(scene, tenant).await?;
+            stage = next.map_err(|why| anyhow::anyhow!("{} did not start again: {why}", tenant.name()))?;
         }
     }
     stage.strike().await?;
@@ -122,11 +130,17 @@ struct Outcome {
 }
 
 impl<'a> Stage<'a> {
-    async fn set(scene: &'a Scene<'a>, tenant: Tenant) -> anyhow::Result<Self> {
+    /// Starts both; why not, if the tenant's container does not start.
+    async fn set(scene: &'a Scene<'a>, tenant: Tenant) -> anyhow::Result<Result<Self, String>> {
         let mut neighbour = Neighbour::start(scene).await?;
         tenant.order_nothing(scene.args)?;
         scene.pods.create(&tenant.pod(scene.args, SHARE)?).await?;
-        let pod = scene.pods.running(tenant.name()).await?;
+        if let Err(error) = scene.pods.running(tenant.name()).await {
+            neighbour.end()?;
+            let pod = scene.pods.get(tenant.name()).await?;
+            return Ok(Err(format!("{error:#}; {}", standing(&pod))));
+        }
+        let pod = scene.pods.get(tenant.name()).await?;
         let resource = resource_of(&pod)?;
         ensure!(
             resource == SHARE.resource(),
@@ -139,7 +153,7 @@ impl<'a> Stage<'a> {
         neighbour.ensure_beside(tenant.name()).await?;
         neighbour.settle().await?;
         let facts = neighbour.facts()?;
-        Ok(Self { scene, tenant, pod, neighbour, facts, serial: 0 })
+        Ok(Ok(Self { scene, tenant, pod, neighbour, facts, serial: 0 }))
     }
 
     /// Tries it as often as is wanted, or until somebody is hurt.

@@ -37,6 +37,7 @@ mod metrics;
 mod mounted_certificates;
 mod moves;
 mod mps;
+mod mps_shares;
 mod node_agent;
 mod node_policies;
 mod nvidia_plugin;

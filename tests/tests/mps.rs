@@ -12,9 +12,12 @@ use kerf_tests::binaries;
 use kerf_tests::mps::{Event, Fault, MpsStandIn, Orders, ServerFault, WordFault};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use std::fs::{self, Permissions};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -92,7 +95,7 @@ impl Modes {
 
 /// A node's folder, which outlives the agent.
 struct Node {
-    _folder: TempDir,
+    folder: TempDir,
     root: PathBuf,
     stand_in: MpsStandIn,
     modes: Modes,
@@ -102,7 +105,7 @@ impl Node {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("mps");
-        Self { _folder: folder, stand_in: MpsStandIn::below(&root), root, modes: Modes::default() }
+        Self { stand_in: MpsStandIn::below(&root), root, modes: Modes::default(), folder }
     }
 
     fn paths(&self) -> Paths {
@@ -539,4 +542,39 @@ async fn a_daemon_has_its_own_shared_memory_and_session() {
     let mounts = fs::read_to_string(format!("/proc/{daemon}/mountinfo")).unwrap();
     let is_bounded = |line: &str| line.contains(" /dev/shm ") && line.contains("size=65536k");
     assert!(mounts.lines().any(is_bounded), "{mounts}");
+}
+
+/// What the control program prints that is run so, with these words.
+fn said(mut command: Command, pipe: &Path, words: &str) -> String {
+    command.env("CUDA_MPS_PIPE_DIRECTORY", pipe).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut client = command.spawn().unwrap();
+    client.stdin.take().unwrap().write_all(words.as_bytes()).unwrap();
+    String::from_utf8(client.wait_with_output().unwrap().stdout).unwrap()
+}
+
+#[tokio::test]
+async fn neither_another_user_nor_the_root_of_a_user_namespace_commands_a_daemon() {
+    const TENANT: u32 = 1000;
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("SKIPPED: nobody can be another user here; it takes root");
+    }
+    let (node, wanted) = (Node::new(), wanted(10, 14));
+    let agent = node.agent(each([GPU], &wanted));
+    let before = agent.until_serving(GPU, &wanted).await;
+    // Others reach the socket, and run the program that they brought along.
+    fs::set_permissions(node.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let (pipe, program) = (pipe_dir(&node.root, GPU), node.folder.path().join("mps-control"));
+    fs::copy(MpsStandIn::program().unwrap(), &program).unwrap();
+    let (mut user, mut separated) = (Command::new(&program), Command::new("unshare"));
+    user.uid(TENANT).gid(TENANT);
+    separated.args(["--user", "--map-root-user"]).arg(&program).uid(TENANT).gid(TENANT);
+    for tenant in [user, separated] {
+        let text = format!("{tenant:?}");
+        let words = "set_default_active_thread_percentage 77\nquit -t 0\n";
+        assert_eq!(said(tenant, &pipe, words), "Insufficient privileges\n", "{text}");
+    }
+    let words = "get_default_active_thread_percentage\n";
+    assert_eq!(said(Command::new(&program), &pipe, words), "14.0\n", "root of the node is obeyed");
+    assert_eq!(node.daemons(GPU).len(), 1);
+    assert_eq!(agent.until_serving(GPU, &wanted).await.generation, before.generation);
 }

@@ -3,6 +3,10 @@
 //! The daemon obeys a process whose user is root on the node, whatever its other namespaces, its capabilities and the mode of
 //! the pipe folder: such a process changes limits and ends its neighbours' work (measured with driver 580). It refuses other
 //! users, and the root of a user namespace. So all processes of the pod are in a user namespace, or none can become root.
+//!
+//! A user namespace is not enough for a process that may mount in it: the kubelet gives the pipe folder with the pod's users, so
+//! that the pod's root owns it, and only the mount is read-only. Such a process makes it writable and removes the socket of
+//! the daemon (seen with Kubernetes 1.36, containerd 2.4 and Linux 6.18).
 
 use crate::contract::{RequestDocument, RootProcesses};
 use crate::kind::Kind;
@@ -52,6 +56,8 @@ enum Obstacle {
     Volume(String),
     /// A raw block volume, which the API server allows no such pod.
     Device(String),
+    /// None would help: the container may mount in its own.
+    Mounting,
     /// A node with MPS that has none.
     Node(NodeName),
 }
@@ -68,11 +74,19 @@ impl Root {
     /// Reads a Pod's JSON. `without` is a node with MPS that has no user namespaces, if there is one that the pod may be on.
     pub(super) fn of(pod: &Value, rule: RootContainers, without: Option<&NodeName>) -> Self {
         let spec = &pod["spec"];
+        let lists = ["initContainers", "containers"].into_iter();
+        let mut containers = lists.flat_map(|list| spec[list].as_array().into_iter().flatten());
+        if let Some(container) = containers.clone().find(|container| may_mount(container)) {
+            let gap = gap(spec, container).unwrap_or(Gap::Capabilities);
+            return Self::Exposed(Exposed {
+                container: name_of(container),
+                gap,
+                obstacle: Obstacle::Mounting,
+            });
+        }
         if spec["hostUsers"] == false {
             return Self::Fenced;
         }
-        let lists = ["initContainers", "containers"].into_iter();
-        let mut containers = lists.flat_map(|list| spec[list].as_array().into_iter().flatten());
         let gap = containers.find_map(|container| Some((name_of(container), gap(spec, container)?)));
         let Some((container, gap)) = gap else { return Self::Fenced };
         let found = match rule {
@@ -145,6 +159,16 @@ fn gap(spec: &Value, container: &Value) -> Option<Gap> {
     }
 }
 
+/// Whether the container's processes may mount, in a user namespace too. Runtimes take a capability's name in any case, and with
+/// the kernel's prefix or without it.
+fn may_mount(container: &Value) -> bool {
+    let context = &container["securityContext"];
+    let added = context["capabilities"]["add"].as_array().into_iter().flatten();
+    let mut names = added.filter_map(Value::as_str).map(str::to_ascii_uppercase);
+    context["privileged"] == true
+        || names.any(|name| ["ALL", "SYS_ADMIN"].contains(&name.trim_start_matches("CAP_")))
+}
+
 fn obstacle(spec: &Value, without: Option<&NodeName>) -> Option<Obstacle> {
     let host = HOST_NAMESPACES.into_iter().find(|key| spec[key] == true);
     let list = |at: &'static str| spec[at].as_array().into_iter().flatten();
@@ -187,6 +211,7 @@ impl Exposed {
                 "set spec.hostUsers: false if its file system has idmapped mounts".to_owned()
             }
             Obstacle::Device(_) => "remove volumeDevices".to_owned(),
+            Obstacle::Mounting => "remove privileged, and SYS_ADMIN and ALL from capabilities.add".to_owned(),
             Obstacle::Node(_) => "select other nodes".to_owned(),
         };
         format!(
@@ -214,6 +239,9 @@ impl fmt::Display for Obstacle {
             Self::HostNamespace(key) => write!(f, "spec.{key} allows no user namespace"),
             Self::Volume(name) => {
                 write!(f, "spec.volumes[{name}] may have no idmapped mounts, which a user namespace takes")
+            }
+            Self::Mounting => {
+                f.write_str("CAP_SYS_ADMIN makes the daemon's folder writable in a user namespace too")
             }
             Self::Device(name) => write!(f, "volumeDevices of container {name} allow no user namespace"),
             Self::Node(node) => write!(f, "node {node}, where MPS is, has no user namespaces (kerf check)"),

@@ -50,7 +50,6 @@ fn a_pod_without_root_in_any_container_needs_no_user_namespace() {
         (none(), json!({"runAsNonRoot": true}), false),
         (none(), with("runAsUser", json!(0)), false),
         (none(), with("runAsNonRoot", json!(false)), false),
-        (none(), with("privileged", json!(true)), false),
         (none(), with("capabilities", json!({"add": ["SETUID"]})), false),
         (none(), with("allowPrivilegeEscalation", json!(true)), false),
         (json!({"securityContext": {"runAsUser": 0}}), restricted(), false),
@@ -94,6 +93,36 @@ fn a_user_namespace_is_set_where_nothing_forbids_it() {
     }
     let forced = json!({"hostUsers": false, "volumes": [{"name": "v", "hostPath": {"path": "/data"}}]});
     assert_eq!(root(forced, json!({})), Root::Fenced, "whoever says it knows the volume");
+}
+
+#[test]
+fn a_user_namespace_does_not_fence_a_container_that_may_mount() {
+    let adding = |names: &[&str]| json!({"capabilities": {"add": names}});
+    let namespaces = [json!({}), json!({"hostUsers": false})];
+    for context in [
+        json!({"privileged": true}),
+        adding(&["SYS_ADMIN"]),
+        adding(&["NET_ADMIN", "ALL"]),
+        adding(&["cap_sys_admin"]),
+    ] {
+        for spec in &namespaces {
+            let Root::Exposed(exposed) = root(spec.clone(), context.clone()) else {
+                panic!("{spec} {context}")
+            };
+            assert!(exposed.to_string().contains("CAP_SYS_ADMIN"), "{exposed}");
+            assert!(
+                exposed.remedy().contains("SYS_ADMIN and ALL from capabilities.add"),
+                "{}",
+                exposed.remedy()
+            );
+        }
+        let beside =
+            json!({"hostUsers": false, "containers": [{"name": "side", "securityContext": context}]});
+        assert!(is_exposed(&root(beside, restricted())), "{context} in a container beside");
+    }
+    let others = adding(&["SYS_PTRACE", "MKNOD", "DAC_READ_SEARCH", "NET_ADMIN"]);
+    assert_eq!(root(json!({}), others.clone()), Root::Separable);
+    assert_eq!(root(json!({"hostUsers": false}), others), Root::Fenced);
 }
 
 #[test]

@@ -305,6 +305,11 @@ fn denials() -> Vec<Value> {
             "/spec/volumes",
             json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]),
         ),
+        with(
+            limited("plain", "nvidia.com/gpu-10gb", "1"),
+            "/spec/containers/0/securityContext",
+            json!({"capabilities": {"add": ["SYS_ADMIN"]}}),
+        ),
         pod("", json!({"kerf.dev/gpu-memory": "10Gi"}), json!({})),
         json!({"spec": {"containers": "none"}}),
     ]

@@ -90,6 +90,16 @@ fn node(name: &str, labels: &Value, allocatable: &Value) -> k8s_openapi::api::co
     of(json!({"metadata": {"name": name, "labels": labels}, "status": status}))
 }
 
+/// Lets h100 have this runtime and this kernel.
+fn runs_pods(seen: &mut Observed, handlers: &Value, kernel: &str) {
+    let Seen::Found(nodes) = &mut seen.nodes else { return };
+    let h100 = nodes.iter_mut().find(|node| node.metadata.name.as_deref() == Some("h100"));
+    if let Some(status) = h100.and_then(|node| node.status.as_mut()) {
+        status.runtime_handlers = Some(of(handlers.clone()));
+        status.node_info = Some(of(json!({"kernelVersion": kernel})));
+    }
+}
+
 /// A cluster on which kerf works.
 pub(super) fn good() -> Observed {
     let authority = authority();
@@ -330,6 +340,14 @@ const FAULTS: &[(&str, Break)] = &[
     ("no agent", |seen| {
         let Seen::Found(pods) = &mut seen.pods else { return };
         pods.pop();
+    }),
+    ("a kubelet without user namespaces", |seen| runs_pods(seen, &json!([{"name": ""}]), "6.8.0")),
+    ("NVIDIA's runtime without user namespaces", |seen| {
+        let handlers = json!([{"name": "", "features": {"userNamespaces": true}}, {"name": "nvidia"}]);
+        runs_pods(seen, &handlers, "6.8.0");
+    }),
+    ("a kernel without idmapped mounts", |seen| {
+        runs_pods(seen, &json!([{"name": "", "features": {"userNamespaces": true}}]), "5.15.0-1023");
     }),
     ("no GpuNode", |seen| seen.gpu_nodes = Seen::Found(Vec::new())),
     ("GpuNode of another version", |seen| {

@@ -17,7 +17,7 @@ MIB = 1 << 20
 PIPE = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
 CONTROL = "/job/mps-control"
 SHM = "/dev/shm"
-HOLD = 0.5  # For how many seconds connections and locks are held.
+HOLD = 1.0  # For how many seconds connections and locks are held.
 
 # From the kernel's headers.
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
@@ -100,6 +100,15 @@ def in_child(function):
     return said
 
 
+def become_nested_root():
+    """Root, with all capabilities, of a user namespace and a mount namespace below the tenant's own."""
+    user, group = os.getuid(), os.getgid()
+    system("unshare", CLONE_NEWUSER | CLONE_NEWNS)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
 # ---- the control words ----
 
 
@@ -148,11 +157,7 @@ def quit_from_nested_namespace(facts, notes):
     """As root of a user namespace that the tenant makes itself."""
 
     def become():
-        user, group = os.getuid(), os.getgid()
-        system("unshare", CLONE_NEWUSER | CLONE_NEWNS)
-        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+        become_nested_root()
         return f"uid {os.getuid()}: {words('set_default_active_thread_percentage 77', 'quit -t 1')}"
 
     notes.say(in_child(become))
@@ -264,11 +269,26 @@ def change_modes(facts, notes):
 
 def remount_pipe(facts, notes):
     own_mounts(notes)
+    remount(notes, facts)
+    notes.step("move", system, "mount", PIPE, scratch(), None, MS_MOVE, None)
+    notes.step("unmount", system, "umount2", PIPE, MNT_DETACH)
+
+
+def remount_from_nested_namespace(facts, notes):
+    def become():
+        become_nested_root()
+        inside = Notes()
+        remount(inside, facts)
+        return inside
+
+    notes.say(in_child(become))
+
+
+def remount(notes, facts):
+    """Makes the pipe folder writable, and does there what was tried before."""
     notes.step("remount read-write", system, "mount", None, PIPE, None, MS_REMOUNT | MS_BIND, None)
     for then in (write_pipe_files, remove_pipe_files, change_modes):
         then(facts, notes)
-    notes.step("move", system, "mount", PIPE, scratch(), None, MS_MOVE, None)
-    notes.step("unmount", system, "umount2", PIPE, MNT_DETACH)
 
 
 def link_tricks(facts, notes):
@@ -371,12 +391,14 @@ def mount_the_host(facts, notes):
 
 def trace_and_kill(facts, notes):
     """The neighbour's, the server's and the daemon's processes, by their numbers on the host."""
+    room = ctypes.create_string_buffer(8)
+    own = ctypes.create_string_buffer(struct.pack("QQ", ctypes.addressof(room), 8))
     for process in [number for number in facts["processes"] if not os.path.isdir(f"/proc/{number}")]:
         notes.step("kill", os.kill, process, signal.SIGKILL)
         notes.step("ptrace", system, "ptrace", PTRACE_ATTACH, process, 0, 0)
         notes.step("seize", system, "ptrace", PTRACE_SEIZE, process, 0, 0)
         notes.step("pidfd", system, "syscall", PIDFD_OPEN, process, 0)
-        notes.step("read memory", system, "syscall", PROCESS_VM_READV, process, 0, 0, 0, 0, 0)
+        notes.step("read memory", system, "syscall", PROCESS_VM_READV, process, own, 1, own, 1, 0)
         notes.step("renice", os.setpriority, os.PRIO_PROCESS, process, 19)
         notes.step("pin to a CPU", os.sched_setaffinity, process, {0})
     # All processes that there are for it: neither itself nor the first one of its namespace.

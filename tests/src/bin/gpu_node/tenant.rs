@@ -25,10 +25,35 @@ const SCRIPTS: [(&str, &str); 3] = [
 /// The control program that it brings along.
 const CONTROL: &str = "mps-control";
 
+/// What a root tenant has beside what containers have by default: all that there is but `SYS_ADMIN`.
+const CAPABILITIES: [&str; 21] = [
+    "BPF",
+    "CHECKPOINT_RESTORE",
+    "DAC_READ_SEARCH",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "LEASE",
+    "LINUX_IMMUTABLE",
+    "MAC_ADMIN",
+    "NET_ADMIN",
+    "PERFMON",
+    "SYSLOG",
+    "SYS_BOOT",
+    "SYS_MODULE",
+    "SYS_NICE",
+    "SYS_PACCT",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "WAKE_ALARM",
+];
+
 /// Whom a tenant's processes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenant {
-    /// Root in the container, with every capability that a pod can ask for. The pod says nothing of user namespaces.
+    /// Root in the container, with every capability but that to mount. The pod says nothing of user namespaces.
     Root,
     /// Another user, who cannot become root, and no user namespace.
     User,
@@ -103,9 +128,22 @@ impl Tenant {
     /// The pod, with this share. It has no volume, with which kerf gives no user namespace.
     pub fn pod(self, args: &Args, ask: Ask) -> anyhow::Result<Pod> {
         let context = match self {
-            Self::Root => json!({"capabilities": {"add": ["ALL"]}}),
+            Self::Root => json!({"capabilities": {"add": CAPABILITIES}}),
             Self::User => json!({"runAsUser": 1000, "allowPrivilegeEscalation": false}),
         };
+        self.pod_with(args, ask, &context)
+    }
+
+    /// The same pod in a user namespace, and with the capability to mount, which gets no share.
+    pub fn mounting(args: &Args, ask: Ask) -> anyhow::Result<Pod> {
+        let mut pod = Self::Root.pod_with(args, ask, &json!({"capabilities": {"add": ["SYS_ADMIN"]}}))?;
+        if let Some(spec) = &mut pod.spec {
+            spec.host_users = Some(false);
+        }
+        Ok(pod)
+    }
+
+    fn pod_with(self, args: &Args, ask: Ask, context: &Value) -> anyhow::Result<Pod> {
         let program = format!("{}/tenant.py", job::INSIDE);
         let pod = json!({
             "metadata": {"name": self.name(), "annotations": ask.annotations()},

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kerf_tests::cluster::{resource_of, wait};
 use kerf_tests::pods::{phase_of, standing};
 use kerf_tests::real_node::Process;
+use kube::api::PostParams;
 
 use super::scene::Scene;
 use crate::job::Ask;
@@ -28,6 +29,9 @@ const SHARE: Ask = Ask::Share(10);
 /// Longer than a try may take by the tenant's own clock.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A daemon that answers others so late was kept from it: connections and locks are held for a second.
+const SLOW: Duration = Duration::from_millis(800);
+
 /// What kerf says of a pod that could command the daemon.
 const REFUSAL: &str = "could command the MPS daemon";
 
@@ -37,7 +41,9 @@ const GAINS: [&str; 2] = ["MORE THAN ITS SHARE", "FOUND WHAT"];
 /// Plays each tenant, and tells how often one hurt its neighbour.
 pub async fn hurts_nobody(scene: &Scene<'_>) -> anyhow::Result<String> {
     tenant::write_programs(scene.args)?;
-    let mut told = Vec::new();
+    let kept_out = kept_out(scene, &Tenant::mounting(scene.args, SHARE)?).await?;
+    let kept_out = kept_out.context("kerf gives a share to root that may mount in its user namespace")?;
+    let mut told = vec![format!("root that may mount: no share, {kept_out}")];
     for tenant in [Tenant::Root, Tenant::User] {
         told.push(format!("{}: {}", tenant.text(), play(scene, tenant).await?));
         scene.clear().await?;
@@ -46,32 +52,60 @@ pub async fn hurts_nobody(scene: &Scene<'_>) -> anyhow::Result<String> {
 }
 
 async fn play(scene: &Scene<'_>, tenant: Tenant) -> anyhow::Result<String> {
-    if let Some(refusal) = scene.pods.dry_run_refusal(&tenant.pod(scene.args, SHARE)?).await? {
-        ensure!(tenant == Tenant::Root && refusal.contains(REFUSAL), "{}: {refusal}", tenant.name());
-        return Ok(format!("NOT TRIED, this node has no user namespaces and kerf refused it: {refusal}"));
+    if let Some(kept_out) = kept_out(scene, &tenant.pod(scene.args, SHARE)?).await? {
+        ensure!(tenant == Tenant::Root, "{}: {kept_out}", tenant.name());
+        return Ok(format!("NOT TRIED, for this node has no user namespaces: no share, {kept_out}"));
     }
-    let (mut hurt, mut unproven) = (Vec::new(), Vec::new());
-    let mut stage = Stage::set(scene, tenant).await?;
+    let (mut hurt, mut unproven, mut slowed) = (Vec::new(), Vec::new(), Vec::new());
+    let mut stage = match Stage::set(scene, tenant).await? {
+        Ok(stage) => stage,
+        Err(why) => {
+            ensure!(tenant == Tenant::Root, "{} did not start: {why}", tenant.name());
+            scene.clear().await?;
+            return Ok(format!("NOT TRIED, for its container did not start in a user namespace: {why}"));
+        }
+    };
     for attempt in ATTEMPTS {
         let outcome = stage.tries(attempt).await?;
         println!("       {}: {}", tenant.name(), outcome.text(attempt));
         if attempt.needs_exclusive && !stage.neighbour.is_exclusive() {
-            unproven.push(attempt.name);
+            unproven.push(attempt.name.to_owned());
+        }
+        if outcome.slowest >= SLOW {
+            slowed.push(format!("{} ms by {}", outcome.slowest.as_millis(), attempt.name));
         }
         if let Some(harm) = outcome.harm {
             hurt.push(format!("{}: {harm}", attempt.name));
             stage.strike().await?;
-            stage = Stage::set(scene, tenant).await?;
+            let next = Stage::set(scene, tenant).await?;
+            stage = next.map_err(|why| anyhow::anyhow!("{} did not start again: {why}", tenant.name()))?;
         }
     }
     stage.strike().await?;
     let what = format!("{} kinds × {TRIES} tries: {} hurt the neighbour", ATTEMPTS.len(), hurt.len());
     ensure!(hurt.is_empty(), "{} of {what}:\n{}", tenant.name(), hurt.join("\n"));
-    let unproven = match &unproven[..] {
+    let but = |why: &str, names: &[String]| match names {
         [] => String::new(),
-        names => format!(" (unproven here, for the GPU is not in exclusive mode: {})", names.join(", ")),
+        names => format!(" ({why}: {})", names.join(", ")),
     };
-    Ok(format!("{what}{unproven}"))
+    let unproven = but("unproven here, for the GPU is not in exclusive mode", &unproven);
+    // No neighbour's work, but new clients of the GPU wait.
+    let slowed = but("the daemon let others wait", &slowed);
+    Ok(format!("{what}{unproven}{slowed}"))
+}
+
+/// How kerf keeps a pod from a share that could command the daemon; nothing if it gets one.
+async fn kept_out(scene: &Scene<'_>, pod: &Pod) -> anyhow::Result<Option<String>> {
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    match scene.pods.api().create(&dry_run, pod).await {
+        Err(kube::Error::Api(status)) if status.message.contains(REFUSAL) => {
+            Ok(Some("refused by name at admission".to_owned()))
+        }
+        admitted => {
+            let resource = resource_of(&admitted?)?;
+            Ok((resource != SHARE.resource()).then(|| format!("it is to wait for {resource}")))
+        }
+    }
 }
 
 /// A neighbour that works, and a tenant beside it that takes orders.
@@ -96,11 +130,17 @@ struct Outcome {
 }
 
 impl<'a> Stage<'a> {
-    async fn set(scene: &'a Scene<'a>, tenant: Tenant) -> anyhow::Result<Self> {
+    /// Starts both; why not, if the tenant's container does not start.
+    async fn set(scene: &'a Scene<'a>, tenant: Tenant) -> anyhow::Result<Result<Self, String>> {
         let mut neighbour = Neighbour::start(scene).await?;
         tenant.order_nothing(scene.args)?;
         scene.pods.create(&tenant.pod(scene.args, SHARE)?).await?;
-        let pod = scene.pods.running(tenant.name()).await?;
+        if let Err(error) = scene.pods.running(tenant.name()).await {
+            neighbour.end()?;
+            let pod = scene.pods.get(tenant.name()).await?;
+            return Ok(Err(format!("{error:#}; {}", standing(&pod))));
+        }
+        let pod = scene.pods.get(tenant.name()).await?;
         let resource = resource_of(&pod)?;
         ensure!(
             resource == SHARE.resource(),
@@ -113,7 +153,7 @@ impl<'a> Stage<'a> {
         neighbour.ensure_beside(tenant.name()).await?;
         neighbour.settle().await?;
         let facts = neighbour.facts()?;
-        Ok(Self { scene, tenant, pod, neighbour, facts, serial: 0 })
+        Ok(Ok(Self { scene, tenant, pod, neighbour, facts, serial: 0 }))
     }
 
     /// Tries it as often as is wanted, or until somebody is hurt.

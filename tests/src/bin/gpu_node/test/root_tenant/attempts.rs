@@ -16,7 +16,7 @@ const fn attempt(name: &'static str, tries: &'static str) -> Attempt {
 }
 
 /// All of them, in the order in which they are tried.
-pub const ATTEMPTS: [Attempt; 29] = [
+pub const ATTEMPTS: [Attempt; 30] = [
     attempt("set_default_limits", "set the daemon's default limits by the control program"),
     attempt("set_server_limits", "set the server's limits"),
     attempt("terminate_clients", "end the neighbour's work (terminate_client)"),
@@ -34,6 +34,7 @@ pub const ATTEMPTS: [Attempt; 29] = [
     attempt("remove_pipe_files", "unlink, rename and replace the pipe folder's files"),
     attempt("change_modes", "chmod, chown, utime and setxattr them"),
     attempt("remount_pipe", "remount the pipe folder read-write, and all of that again"),
+    attempt("remount_from_nested_namespace", "the same as root of a further user namespace"),
     attempt("link_tricks", "symbolic and hard links, a bind mount over it, .. out of it"),
     attempt("lock_files", "hold locks and leases on the pipe folder's files"),
     attempt("write_node_files", "write CDI files, the agent's and kubelet's; connect to their sockets"),

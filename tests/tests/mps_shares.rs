@@ -1,0 +1,175 @@
+//! MPS shares as pods get them: equal ones where policy fixes their number, and those of pods whose processes may be root.
+
+use anyhow::{Context as _, ensure};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kerf_core::keys;
+use kerf_core::kind::Kind;
+use kerf_nvml_mock::Model;
+use kerf_tests::cluster::{Cluster, ClusterOptions, NodeSpec, pod, resource_of, root, wait};
+use kerf_tests::kubelet::PodKey;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const NODE: &str = "t4";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const REPLICAS: usize = 3;
+
+/// A node whose only GPU is shared by so many, and pods that ask for it as for one that NVIDIA's plugin serves.
+const SHARED_BY_THREE: &str = "
+apiVersion: kerf.dev/v1alpha1
+kind: GpuNodePolicy
+metadata: {name: shared-by-three}
+spec:
+  match: {names: [t4]}
+  gpus:
+  - kinds: [mps]
+    mps: {replicas: 3}
+---
+apiVersion: kerf.dev/v1alpha1
+kind: GpuPolicy
+metadata: {name: as-with-nvidias-plugin}
+spec:
+  extends: default
+  dialects: [mig, nvidia]
+";
+
+/// For pods that may be root beside an MPS daemon; the others have the policy that is shipped.
+const OPEN: &str = "
+apiVersion: kerf.dev/v1alpha1
+kind: GpuPolicy
+metadata: {name: open}
+spec:
+  match: {labels: {example.com/root: allowed}}
+  extends: default
+  mps: {rootContainers: allow}
+";
+
+/// A cluster of one node with a T4, with this document before the policy that is shipped.
+async fn cluster(document: &str) -> anyhow::Result<Cluster> {
+    let policies = tempfile::tempdir()?;
+    std::fs::copy(root().join("policies/default.yaml"), policies.path().join("90-default.yaml"))?;
+    std::fs::write(policies.path().join("10-own.yaml"), document)?;
+    let mut options = ClusterOptions::new(vec![NodeSpec::new(NODE, Model::T4, 1)]);
+    options.control_plane.controller_manager = false;
+    options.policy = Some(policies.path().to_owned());
+    Cluster::start(options, |_| ()).await
+}
+
+/// A pod that asks for so many of a name in its limits.
+fn asking(name: &str, resource: &str, count: u32) -> anyhow::Result<Pod> {
+    let mut pod = pod(name, &[]);
+    let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
+    container.resources = Some(serde_json::from_value(json!({"limits": {resource: count.to_string()}}))?);
+    Ok(pod)
+}
+
+/// The variables of the pod's container by which an MPS client is limited.
+fn limits(cluster: &Cluster, pod: &str) -> anyhow::Result<[String; 2]> {
+    let grant = cluster.nodes()[0].kubelet().grant(&PodKey::new("default", pod), "main");
+    let environment = grant.with_context(|| format!("{pod} got nothing"))?.environment;
+    let variable =
+        |name: &str| environment.get(name).cloned().with_context(|| format!("{pod} has no {name}"));
+    Ok([variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")?, variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")?])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_for_a_gpu_gets_one_of_its_equal_mps_shares_until_all_are_given() -> anyhow::Result<()> {
+    let cluster = cluster(SHARED_BY_THREE).await?;
+    let served = async || {
+        let status = cluster.gpu_node(NODE).await?.read_status()?.context("no status")?;
+        Ok(status.gpus.iter().all(|gpu| gpu.kinds == [Kind::Mps]))
+    };
+    wait(PATIENCE, "the GPU to be shared", served).await?;
+    // The webhook learns of it a moment later.
+    let known = async || {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        let admitted = cluster.pods().create(&dry_run, &asking("probe", "nvidia.com/gpu", 1)?).await?;
+        Ok(resource_of(&admitted)? == "nvidia.com/gpu.mps")
+    };
+    wait(PATIENCE, "the webhook to know the shares", known).await?;
+
+    let names: Vec<String> = (0..=REPLICAS).map(|number| format!("share-{number}")).collect();
+    let (fit, late) = (&names[..REPLICAS], &names[REPLICAS]);
+    for name in fit {
+        cluster.create(&asking(name, "nvidia.com/gpu", 1)?).await?;
+    }
+    for name in fit {
+        let pod = cluster.running(name).await?;
+        assert_eq!(resource_of(&pod)?, "nvidia.com/gpu.mps");
+        let resources = pod.spec.context("no spec")?.containers[0].resources.clone().unwrap_or_default();
+        let limits: Vec<String> = resources.limits.unwrap_or_default().into_keys().collect();
+        assert_eq!(limits, ["nvidia.com/gpu.mps"], "the kubelet gives no share for a whole GPU");
+    }
+    let held = async || Ok(held(&cluster).await? == fit.iter().cloned().collect());
+    wait(PATIENCE, "each to hold a share of its own", held).await?;
+    // A T4 has 15,360 MiB, some of them the driver's own: four whole GiB for each of three.
+    for name in fit {
+        assert_eq!(limits(&cluster, name)?, ["0=4096M", "33"], "{name}");
+    }
+
+    cluster.create(&asking(late, "nvidia.com/gpu", 1)?).await?;
+    cluster.event(late, "nodes are available").await?;
+    assert_eq!(cluster.phase(late).await?, "Pending");
+    cluster.pods().delete(&fit[0], &DeleteParams::default()).await?;
+    cluster.running(late).await?;
+    assert_eq!(limits(&cluster, late)?, limits(&cluster, &fit[1])?);
+
+    let refusal = cluster.refusal(&asking("two", "nvidia.com/gpu.mps", 2)?).await?;
+    ensure!(refusal.contains("give no more than one"), "{refusal}");
+    cluster.stop().await
+}
+
+/// The pods that hold a device, by the agent's account; each its own.
+async fn held(cluster: &Cluster) -> anyhow::Result<BTreeSet<String>> {
+    let slices = cluster.gpu_node(NODE).await?.read_status()?.context("no status")?.slices;
+    let held = slices.into_iter().filter_map(|slice| Some((slice.device?, slice.holder?.pod)));
+    Ok(held.collect::<BTreeMap<_, _>>().into_values().collect())
+}
+
+/// A pod that asks for a share with memory of its own, with this security context and this label.
+fn sharing(name: &str, context: &Value, label: Option<&str>) -> anyhow::Result<Pod> {
+    let mut pod = pod(name, &[(keys::GPU_MEMORY, "4Gi"), (keys::ISOLATION, "memory")]);
+    let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut()).context("no container")?;
+    container.security_context = Some(serde_json::from_value(context.clone())?);
+    let label = label.map(|value| ("example.com/root".to_owned(), value.to_owned()));
+    pod.metadata.labels = Some(label.into_iter().collect());
+    Ok(pod)
+}
+
+/// The reasons of the pod's Events.
+async fn reasons(cluster: &Cluster, pod: &str) -> anyhow::Result<BTreeSet<String>> {
+    let events = Api::<Event>::default_namespaced(cluster.plane().client());
+    let about = ListParams::default().fields(&format!("involvedObject.name={pod}"));
+    Ok(events.list(&about).await?.items.into_iter().filter_map(|event| event.reason).collect())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_container_beside_an_mps_daemon_is_separated_or_told_of_where_policy_allows_it()
+-> anyhow::Result<()> {
+    let cluster = cluster(OPEN).await?;
+    let (root, user) = (json!({}), json!({"runAsUser": 1000, "allowPrivilegeEscalation": false}));
+    // A pod, its policy's label; whether it is put into a user namespace, and whether it may command the daemon.
+    for (name, context, label, separated, warned) in [
+        ("allowed", &root, Some("allowed"), None, true),
+        ("allowed-user", &user, Some("allowed"), None, false),
+        ("isolated", &root, None, Some(false), false),
+        ("isolated-user", &user, None, None, false),
+    ] {
+        cluster.create(&sharing(name, context, label)?).await?;
+        let pod = cluster.running(name).await?;
+        assert_eq!(resource_of(&pod)?, "nvidia.com/gpu-4gb", "{name}");
+        assert_eq!(pod.spec.context("no spec")?.host_users, separated, "{name}");
+        // Written beside the other.
+        cluster.event(name, "on node t4: slice").await?;
+        if warned {
+            cluster.event(name, "mps.rootContainers of its policy is allow").await?;
+        }
+        let reasons = reasons(&cluster, name).await?;
+        assert_eq!(reasons.contains("MayCommandMps"), warned, "{name}: {reasons:?}");
+        cluster.delete(name).await?;
+    }
+    cluster.stop().await
+}

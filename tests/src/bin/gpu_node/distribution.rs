@@ -1,13 +1,13 @@
 //! The image with `PyTorch`, made on this machine: a small root file system of another distribution, and the machine's own
 //! Python packages over it. Nothing of it is mounted from the machine, so it has of the driver what kerf gives it.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use kerf_tests::binaries;
-use kerf_tests::cluster::root;
 use kerf_tests::real_node::containerd_socket;
 
 use crate::args::Args;
@@ -34,9 +34,11 @@ const LEFT_OUT: [&str; 12] = [
     "sklearn*",
 ];
 
-/// The root file system, if its bundle was unpacked here.
+/// The root file system, if its bundle was unpacked where this program was.
 pub fn base() -> Option<PathBuf> {
-    Some(root().join("distribution/root")).filter(|path| path.is_dir())
+    let executable = env::current_exe().ok()?;
+    let mut folders = executable.ancestors().skip(1).map(|folder| folder.join("distribution/root"));
+    folders.find(|folder| folder.is_dir())
 }
 
 /// Makes the image and gives it to the node's containerd, unless that has it.

@@ -1,14 +1,19 @@
 //! What all scenes use: pods that are started, listened to and ended, on one GPU.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use kerf_core::names::GpuUuid;
+use kerf_core::resource::SHARE_SIZES;
 use kerf_tests::cluster::{resource_of, wait};
 use kerf_tests::control_plane;
 use kerf_tests::pods::{Pods, phase_of, standing};
+use kerf_tests::real_node::Process;
 
 use super::node::Node;
+use super::users::servers;
 use crate::args::Args;
 use crate::clock::Clock;
 use crate::container_log;
@@ -62,10 +67,29 @@ impl<'a> Scene<'a> {
         usize::try_from(of_one).unwrap_or(usize::MAX).saturating_mul(self.gpus)
     }
 
-    /// Jobs whose shares leave no GPU whole: each has more than half of one.
-    pub fn one_a_gpu(&self, name: &str) -> Vec<Job> {
-        let gib = self.gpu_mib * 6 / 10 / 1024;
-        (0..self.gpus).map(|n| Job::new(format!("{name}-{n}"), Ask::Share(gib))).collect()
+    /// Jobs whose shares leave no GPU whole: each has clearly more than half of one.
+    pub fn one_a_gpu(&self, name: &str) -> anyhow::Result<Vec<Job>> {
+        let half = self.gpu_mib * 11 / 20;
+        let size = SHARE_SIZES.into_iter().find(|size| size.share_memory().0 > half);
+        let gib = size.context("no share is so large")?.share_memory().0 / 1024;
+        Ok((0..self.gpus).map(|n| Job::new(format!("{name}-{n}"), Ask::Share(gib))).collect())
+    }
+
+    /// The one GPU that these jobs hold slices of.
+    pub async fn gpu_of(&self, jobs: &[Job]) -> anyhow::Result<GpuUuid> {
+        self.held_by(jobs).await?;
+        let mut gpus = BTreeSet::new();
+        for job in jobs {
+            gpus.extend(self.node.gpus_of(&job.name).await?);
+        }
+        let one = gpus.pop_first().context("the pods hold nothing")?;
+        ensure!(gpus.is_empty(), "the pods are on {one} and {gpus:?}");
+        Ok(one)
+    }
+
+    /// The MPS servers of the GPU that these jobs hold slices of.
+    pub async fn servers_of(&self, jobs: &[Job]) -> anyhow::Result<Vec<Process>> {
+        Ok(servers(self.args, &self.gpu_of(jobs).await?))
     }
 
     /// Whether there is a GPU behind what is simulated.

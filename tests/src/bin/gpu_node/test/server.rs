@@ -8,7 +8,7 @@ use kerf_tests::cluster::wait;
 use kerf_tests::real_node::Process;
 
 use super::scene::Scene;
-use super::users::{daemons, servers};
+use super::users::daemons;
 use crate::job::{Ask, Job};
 
 /// What the victim keeps: more than two shares would have left if it were not given back.
@@ -32,7 +32,7 @@ pub async fn client_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
     scene.work_on(std::slice::from_ref(&neighbour)).await?;
     scene.run(&[Job::new("killed-next", Ask::Share(40)).trying(1)]).await?;
     Ok(format!(
-        "the GPU's used memory was {before}, {with} and {after} MiB before, with and after it; neighbour and next pod work"
+        "the used memory was {before}, {with} and {after} MiB before, with and after it; neighbour and next pod work"
     ))
 }
 
@@ -42,7 +42,7 @@ pub async fn server_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
     }
     let before = Job::new("server-before", Ask::Share(10));
     scene.run(std::slice::from_ref(&before)).await?;
-    let killed = servers(scene.args);
+    let killed = scene.servers_of(std::slice::from_ref(&before)).await?;
     ensure!(killed.len() == 1, "expected one server, saw {killed:?}");
     killed.iter().try_for_each(Process::kill)?;
     let pod = scene.pods.in_phase(&before.name, &["Failed"]).await?;
@@ -54,12 +54,16 @@ pub async fn server_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
 pub async fn daemon_killed(scene: &Scene<'_>) -> anyhow::Result<String> {
     let before = Job::new("daemon-before", Ask::Share(10));
     scene.run(std::slice::from_ref(&before)).await?;
-    let program = if scene.is_real() { daemons(scene.args) } else { return Ok(SIMULATED.to_owned()) };
+    if !scene.is_real() {
+        return Ok(SIMULATED.to_owned());
+    }
+    let gpu = scene.gpu_of(std::slice::from_ref(&before)).await?;
+    let program = daemons(scene.args, &gpu);
     ensure!(program.len() == 1, "expected one daemon, saw {program:?}");
     program.iter().try_for_each(Process::kill)?;
     let told = scene.pods.event(&before.name, "was restarted").await?;
     scene.run(&[Job::new("daemon-after", Ask::Share(10)).trying(1)]).await?;
-    let now = daemons(scene.args);
+    let now = daemons(scene.args, &gpu);
     ensure!(now.len() == 1 && now[0].id != program[0].id, "expected one new daemon, saw {now:?}");
     Ok(format!("brought back, and the next pod works; the pod behind it was told: {told}"))
 }
@@ -75,7 +79,7 @@ pub fn client(job: &Job) -> anyhow::Result<Process> {
         .with_context(|| format!("no process of {} is on this machine", job.name))
 }
 
-/// The GPU's memory that is in use by the driver's account; nothing where there is no GPU.
+/// The memory of all GPUs that is in use by the driver's account; nothing where there is no GPU.
 fn used_mib(scene: &Scene<'_>) -> anyhow::Result<u64> {
     if !scene.is_real() {
         return Ok(0);
@@ -84,10 +88,6 @@ fn used_mib(scene: &Scene<'_>) -> anyhow::Result<u64> {
     command.args(["--query-gpu=memory.used", "--format=csv,noheader,nounits"]);
     let output = command.output().context("failed to run nvidia-smi")?;
     let text = String::from_utf8_lossy(&output.stdout);
-    text.lines()
-        .next()
-        .unwrap_or_default()
-        .trim()
-        .parse()
-        .with_context(|| format!("nvidia-smi said {text:?}"))
+    let each: Result<Vec<u64>, _> = text.lines().map(|line| line.trim().parse()).collect();
+    each.map(|used| used.iter().sum()).with_context(|| format!("nvidia-smi said {text:?}"))
 }

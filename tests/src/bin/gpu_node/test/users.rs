@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::ensure;
+use kerf_core::names::GpuUuid;
 use kerf_tests::real_node::Process;
 
 use super::scene::Scene;
@@ -22,19 +23,19 @@ pub async fn share_one_server(scene: &Scene<'_>) -> anyhow::Result<String> {
     if !scene.is_real() {
         return Ok(format!("{one} and {other} run side by side; without a GPU there is no server"));
     }
-    let servers = servers(scene.args);
+    let servers = scene.servers_of(&jobs).await?;
     ensure!(servers.len() == 1, "expected one server, saw {servers:?}");
     Ok(format!("{one} and {other} work side by side behind one server"))
 }
 
-/// The node's MPS servers.
-pub fn servers(args: &Args) -> Vec<Process> {
-    processes(args, "nvidia-cuda-mps-server")
+/// The MPS servers of this GPU.
+pub fn servers(args: &Args, gpu: &GpuUuid) -> Vec<Process> {
+    processes(args, gpu, "nvidia-cuda-mps-server")
 }
 
-/// The node's MPS daemons.
-pub fn daemons(args: &Args) -> Vec<Process> {
-    processes(args, "nvidia-cuda-mps-control")
+/// The MPS daemons of this GPU.
+pub fn daemons(args: &Args, gpu: &GpuUuid) -> Vec<Process> {
+    processes(args, gpu, "nvidia-cuda-mps-control")
         .into_iter()
         .filter(|daemon| daemon.arguments.contains("-f\0"))
         .collect()
@@ -48,10 +49,10 @@ pub fn mps_root(args: &Args) -> PathBuf {
     if args.chart { args.run.join("kerf/mps") } else { args.places().mps() }
 }
 
-/// Processes of this program that have this node's pipes.
-fn processes(args: &Args, program: &str) -> Vec<Process> {
+/// Processes of this program that have this GPU's pipes on this node.
+fn processes(args: &Args, gpu: &GpuUuid, program: &str) -> Vec<Process> {
     let mps = if args.chart { MPS_OF_THE_CHART.into() } else { args.places().mps() };
-    let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={}/", mps.display());
+    let pipes = format!("CUDA_MPS_PIPE_DIRECTORY={}/{gpu}/", mps.display());
     let ours = |process: &Process| {
         let first = process.arguments.split('\0').next().unwrap_or_default();
         first.rsplit('/').next() == Some(program) && process.environment.contains(&pipes)

@@ -8,7 +8,7 @@ use crate::job::{Ask, Job};
 
 /// While each GPU has a share; it gets the one whose share ends.
 pub async fn waits_for_the_shares(scene: &Scene<'_>) -> anyhow::Result<String> {
-    let shares = scene.one_a_gpu("whole-before");
+    let shares = scene.one_a_gpu("whole-before")?;
     scene.run(&shares).await?;
     let whole = Job::new("whole", Ask::Gpus(1));
     scene.create(&whole).await?;

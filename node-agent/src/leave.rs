@@ -6,9 +6,11 @@
 mod held;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Record};
+use crate::dcgm_pause::DcgmPause;
 use crate::gfd_labels;
 use crate::gpu::{GpuBackend, GpuError};
 use crate::node::Holders;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use held::Held;
 use k8s_openapi::api::core::v1::Node;
@@ -146,6 +148,9 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
             // A GPU that has none now, in MIG mode or taken out, says so as an error; the driver forgets them with the boot.
             note("reset the length of time slices", &in_time(reset_lengths(record.lengths.clone())).await);
         }
+        let (pause, mut paused) = (DcgmPause::new(client.clone(), node.clone()), record.paused.clone());
+        let put_back = pause.put_back(&mut paused).map(Ok);
+        failed.note("put back the labels that pause DCGM", in_time(put_back).await);
         failed.note("restore the GPUs", in_time(restore(gpus, record)).await);
     }
     failed.note("remove the CDI specs", in_time(remove_cdi(held.devices)).await);

@@ -2,7 +2,6 @@ use super::*;
 use crate::api_stand_in::{self, Asked, Log};
 use crate::gpu::{Gpu, GpuInstance};
 use crate::node::{Held as HeldBy, Recorded};
-use futures::FutureExt as _;
 use kerf_core::contract::{
     GpuNodeSpec, GpuNodeStatus, Holder, Reservation, Shape, SliceState, SliceStatus, WantedSlice,
 };
@@ -33,6 +32,8 @@ impl Undone {
 struct Gpus(Undone);
 
 const STUBBORN: &str = "GPU-stubborn";
+
+const DCGM: &str = "nvidia.com/gpu.deploy.dcgm";
 
 impl GpuBackend for Gpus {
     fn count(&mut self) -> Result<u32, GpuError> {
@@ -117,6 +118,7 @@ fn remember(folder: &Path, exclusive: &[&str]) {
     let record = Record {
         exclusive: exclusive.iter().map(|gpu| GpuUuid::new(*gpu)).collect(),
         limits: BTreeMap::from([(GpuUuid::new("GPU-0"), limits)]),
+        paused: [DCGM.to_owned()].into(),
         ..Record::new("boot".to_owned())
     };
     Checkpoint::open(folder).unwrap().0.save(&record).unwrap();
@@ -161,7 +163,7 @@ fn api(asked: &Asked) -> (u16, Value) {
             let labels = json!({
                 "kerf.dev/gpu-model": "T4-16GB", "kerf.dev/mps-max-gb": "14", "kerf.dev/managed": "true", "zone": "a",
                 "nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/mig-1g.5gb.count": "1",
-                "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "1",
+                "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "1", DCGM: "paused-for-mig-change",
             });
             let annotations = json!({"nfd.node.kubernetes.io/feature-labels": "nvidia.com/gpu.count"});
             let metadata = json!({"name": "n1", "labels": labels, "annotations": annotations});
@@ -196,12 +198,11 @@ async fn all_that_was_set_is_put_back_and_what_is_held_stays() {
     });
     let names = json!({"nvidia.com/gpu-8gb": null});
     let expected = [
+        json!({"metadata": {"resourceVersion": null, "labels": {DCGM: "true"}}}),
         json!({"metadata": {"labels": labels}}),
         json!({"status": {"capacity": names, "allocatable": names}}),
     ];
-    let found = patches(&log);
-    assert_eq!(found[0]["metadata"]["labels"], expected[0]["metadata"]["labels"]);
-    assert_eq!(found[1..], expected[1..]);
+    assert_eq!(patches(&log), expected);
     assert!(!has_checkpoint(folder.path()));
 }
 
@@ -214,7 +215,7 @@ async fn a_step_that_fails_leaves_the_checkpoint_and_stops_no_other() {
     let error = leave(leaving(folder.path(), client, &undone)).await.unwrap_err();
     assert!(error.to_string().contains("restore the GPUs: NVML has not answered"), "{error}");
     assert_eq!(undone.all().len(), 4);
-    assert_eq!(patches(&log).len(), 2);
+    assert_eq!(patches(&log).len(), 3);
     assert!(has_checkpoint(folder.path()));
 }
 
@@ -327,7 +328,7 @@ async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
         leave(told).await.unwrap();
         assert_eq!(undone.all()[0], r#"mps but {GpuUuid("GPU-0")}"#);
         assert_eq!(undone.all().last().unwrap(), r#"cdi but {DeviceId("GPU-0::1")}"#);
-        assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-8gb": null}));
+        assert_eq!(patches(&log).last().unwrap()["status"]["capacity"], json!({"nvidia.com/gpu-8gb": null}));
     }
 }
 

@@ -415,6 +415,7 @@ impl Reconciler {
             };
             let busy = |gpu: &_| self.node.busy_gpu(gpu);
             self.outlets.metrics.set_each(&self.outlets.status.borrow(), of_slice, busy);
+            self.outlets.metrics.set_over_use(self.node.over_used());
             self.measure = false;
         }
     }

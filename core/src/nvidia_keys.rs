@@ -37,6 +37,15 @@ pub const DEPLOY_PAUSED_FOR_DRIVER: &str = "paused-for-driver-upgrade";
 /// Node label, written by GPU Operator: how far the upgrade of the node's driver is (k8s-operator-libs `pkg/upgrade/consts.go`).
 pub const DRIVER_UPGRADE_STATE: &str = "nvidia.com/gpu-driver-upgrade-state";
 
+/// Node labels, read by GPU Operator: those of its programs that hold GPU instances, which the MIG manager pauses (mig-parted
+/// `reconfigure`). It pauses the device plugin beside them.
+pub const DEPLOY_CLIENTS: [&str; 4] = [
+    "nvidia.com/gpu.deploy.dcgm",
+    "nvidia.com/gpu.deploy.dcgm-exporter",
+    "nvidia.com/gpu.deploy.gpu-feature-discovery",
+    "nvidia.com/gpu.deploy.nvsm",
+];
+
 /// Node label, read by GPU Operator: `false` keeps its device plugin off the node.
 pub const DEPLOY_DEVICE_PLUGIN: &str = "nvidia.com/gpu.deploy.device-plugin";
 

@@ -61,11 +61,11 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let open = move || Ok(Box::new(NvmlBackend::open(&library.find())?) as Box<dyn GpuBackend>);
     let thread =
         GpuThread::start(Box::new(open), args.call_timeout).context("failed to start the thread for NVML")?;
-    let (upgrade, mut upgrades) = watch::channel(None);
-    let telling = move |evidence: Option<String>| {
-        upgrade.send_if_modified(|told| {
-            let differs = *told != evidence;
-            *told = evidence;
+    let (operator, mut told) = watch::channel(upgrade::Told::default());
+    let telling = move |now| {
+        operator.send_if_modified(|told| {
+            let differs = *told != now;
+            *told = now;
             differs
         });
     };
@@ -73,14 +73,14 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     let watching = tokio::spawn(upgrade::watch(node.0, node.1, telling, stop.clone()));
     let session = Session::until(&stop);
     tokio::select! {
-        ran = run_with(&args, client, thread, upgrades.clone(), &session) => ran?,
+        ran = run_with(&args, client, thread, told.clone(), &session) => ran?,
         () = overdue(&session) => tracing::warn!("not all that the session had begun was finished in time"),
     }
     match session.ending() {
         None => {}
         Some(ending @ Ending::Upgrade(_)) => {
             tracing::info!("{ending}");
-            let is_over = upgrades.wait_for(Option::is_none);
+            let is_over = told.wait_for(|told| told.upgrade.is_none());
             // Nothing is wrong with this process meanwhile, and there is none to begin: its container would have the old driver's root.
             tokio::select! {
                 _ = stop.run_until_cancelled(is_over) => {}
@@ -111,7 +111,7 @@ async fn run_with(
     args: &Args,
     client: Client,
     thread: GpuThread,
-    upgrades: watch::Receiver<Option<String>>,
+    operator: watch::Receiver<upgrade::Told>,
     session: &Session,
 ) -> anyhow::Result<()> {
     let stop = session.stop().clone();
@@ -141,7 +141,7 @@ async fn run_with(
     tasks.spawn(pod_watch::watch(client.clone(), node, events, want_holders, stop.clone()));
     let published = (gpu_nodes, name.clone());
     tasks.spawn(publisher::publish(published, inlets.statuses, shown, before.clone(), session.clone()));
-    tasks.spawn(pass_on(upgrades, outlets.events.clone(), stop.clone()));
+    tasks.spawn(pass_on(operator, outlets.events.clone(), stop.clone()));
     tasks.spawn(node_object::keep_labels(nodes.clone(), name.clone(), inlets.labels, stop.clone()));
     let pace = (!args.no_gfd_labels).then_some(gfd_labels::Pace::OF_AN_AGENT);
     tasks.spawn(gfd_labels::keep((nodes.clone(), name.clone()), inlets.gfd_labels, pace, stop.clone()));
@@ -165,11 +165,13 @@ async fn run_with(
     serve_admin(args, readiness, registry, tasks, stop).await
 }
 
-/// Tells the loop of the driver's upgrade until `stop`.
-async fn pass_on(mut upgrades: watch::Receiver<Option<String>>, events: Events, stop: CancellationToken) {
-    upgrades.mark_changed();
-    while let Some(Ok(())) = stop.run_until_cancelled(upgrades.changed()).await {
-        events.send(Event::Upgrade(upgrades.borrow_and_update().clone()));
+/// Tells the loop of GPU Operator until `stop`.
+async fn pass_on(mut operator: watch::Receiver<upgrade::Told>, events: Events, stop: CancellationToken) {
+    operator.mark_changed();
+    while let Some(Ok(())) = stop.run_until_cancelled(operator.changed()).await {
+        let upgrade::Told { upgrade, clients } = operator.borrow_and_update().clone();
+        events.send(Event::Upgrade(upgrade));
+        events.send(Event::Deployed(clients));
     }
     stop.cancelled().await;
 }
@@ -179,6 +181,7 @@ fn settings(args: &Args) -> Settings {
         mps: Some(args.mps_dir.clone()),
         access: true,
         others: true,
+        pause_clients: !args.no_pause_dcgm,
         recover_after: args.recover_after,
         xids: Xids { disabled: args.disable_healthchecks.clone(), enabled: args.enable_healthchecks.clone() },
         probe: args.resync,

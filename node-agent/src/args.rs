@@ -103,6 +103,10 @@ pub struct Args {
     /// would set them. Where NFD sets them the agent leaves them alone in any case.
     #[arg(long)]
     pub no_gfd_labels: bool,
+    /// Never pause GPU Operator's DCGM, dcgm-exporter, GPU feature discovery and NVSM by the Node's labels, also where they hold a GPU
+    /// that is to be cut or whose MIG mode is to be switched.
+    #[arg(long)]
+    pub no_pause_dcgm: bool,
     /// The host's `/proc`.
     #[arg(long, default_value = "/proc")]
     pub proc_dir: PathBuf,

@@ -2,8 +2,8 @@
 //!
 //! GPU instances do not survive a reboot and the API server may be away after one, so what is to be there again is known
 //! from here. It is written before each create: a record without a slice is an order, a slice without a record is somebody
-//! else's. Of compute modes, memory limits and lengths of time slices it tells which are the agent's to undo, so these are in it
-//! before they are set.
+//! else's. Of compute modes, memory limits, lengths of time slices and labels that pause DCGM it tells which are the agent's to undo,
+//! so these are in it before they are set.
 
 use crate::driver_load::DriverLoad;
 use crate::node::{Ill, Shares};
@@ -66,6 +66,9 @@ pub struct Record {
     /// GPUs whose time slices the agent gave another length than the driver's own since the boot.
     #[serde(default)]
     pub lengths: BTreeSet<GpuUuid>,
+    /// Labels of the Node by which the agent has paused GPU Operator's DCGM and its like, and which were `true` before.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub paused: BTreeSet<String>,
     /// GPUs and GPU instances that have reported errors, and have not been seen to be well since.
     #[serde(default)]
     pub ills: Vec<Ill>,
@@ -90,6 +93,7 @@ impl Record {
             exclusive: BTreeSet::new(),
             limits: BTreeMap::new(),
             lengths: BTreeSet::new(),
+            paused: BTreeSet::new(),
             ills: Vec::new(),
             recovering: false,
         }

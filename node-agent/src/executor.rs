@@ -29,7 +29,7 @@ pub enum Outcome {
     /// What a restart needs is on the disk.
     Recorded {
         /// The record.
-        record: Recalled,
+        record: Box<Recalled>,
     },
     /// Something that was not done, because what it takes cannot be recorded.
     Unrecorded {
@@ -141,7 +141,7 @@ impl Executor {
         let recording = self.recording.clone();
         self.start(async move {
             match recording.save(record.clone()).await {
-                Ok(()) => Outcome::Recorded { record },
+                Ok(()) => Outcome::Recorded { record: Box::new(record) },
                 Err(error) => Outcome::Unrecorded { error },
             }
         });

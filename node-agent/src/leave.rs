@@ -6,9 +6,11 @@
 mod held;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Record};
+use crate::dcgm_pause::DcgmPause;
 use crate::gfd_labels;
-use crate::gpu::{GpuBackend, GpuError};
+use crate::gpu::{ComputeMode, GpuBackend, GpuError};
 use crate::node::Holders;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use held::Held;
 use k8s_openapi::api::core::v1::Node;
@@ -21,7 +23,7 @@ use kerf_core::resource::ResourceName;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -40,6 +42,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// Undoes something: of what it is told, or but for what it is told to spare.
 pub type Undo<T> = Box<dyn FnOnce(BTreeSet<T>) -> BoxFuture<'static, Result<(), String>> + Send>;
 
+/// Compute modes by GPU.
+pub type Modes = BTreeMap<GpuUuid, ComputeMode>;
+
 /// How the GPUs are reached.
 pub type OpenGpus = Box<dyn FnOnce() -> Result<Box<dyn GpuBackend>, GpuError> + Send>;
 
@@ -53,8 +58,8 @@ pub struct Leave {
     pub checkpoint: PathBuf,
     /// Opens NVML, which is done only if something is to be undone there.
     pub gpus: OpenGpus,
-    /// Whether an agent has run MPS daemons here, of which some may run on.
-    pub has_daemons: bool,
+    /// The GPUs of which an agent has run MPS daemons here, some of which may run on, with the compute modes of before.
+    pub modes: Modes,
     /// Asks the kubelet who holds what, which is done only where no GpuNode tells.
     pub ask_kubelet: BoxFuture<'static, Result<Holders, String>>,
     /// Whether the agent was told to leave NVIDIA's labels alone: then none of them is its own.
@@ -125,13 +130,13 @@ pub enum LeaveError {
 
 /// Leaves the node.
 pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
-    let Leave { node, client, checkpoint, gpus, has_daemons, ask_kubelet, .. } = leave;
+    let Leave { node, client, checkpoint, gpus, modes, ask_kubelet, .. } = leave;
     let (checkpoint, found) = Checkpoint::open(&checkpoint)?;
     let record = found.record();
     let held = match Held::read(&client, &node).await? {
         Some(held) => held,
         // Somebody has deleted it, and pods may run on what it told of.
-        None if record.is_some() || has_daemons => {
+        None if record.is_some() || !modes.is_empty() => {
             let why = |why| LeaveError::Unlisted { node: node.clone(), why };
             Held::listed(&client, &node, ask_kubelet.await.map_err(why)?).await?
         }
@@ -146,7 +151,10 @@ pub async fn leave(leave: Leave) -> Result<(), LeaveError> {
             // A GPU that has none now, in MIG mode or taken out, says so as an error; the driver forgets them with the boot.
             note("reset the length of time slices", &in_time(reset_lengths(record.lengths.clone())).await);
         }
-        failed.note("restore the GPUs", in_time(restore(gpus, record)).await);
+        let (pause, mut paused) = (DcgmPause::new(client.clone(), node.clone()), record.paused.clone());
+        let put_back = pause.put_back(&mut paused).map(Ok);
+        failed.note("put back the labels that pause DCGM", in_time(put_back).await);
+        failed.note("restore the GPUs", in_time(restore(gpus, record, modes)).await);
     }
     failed.note("remove the CDI specs", in_time(remove_cdi(held.devices)).await);
     let nodes = Api::<Node>::all(client);
@@ -184,24 +192,26 @@ fn note(step: &str, result: &Result<(), String>) {
     }
 }
 
-/// Puts compute modes back to DEFAULT and lifts memory limits: all that the agent set, for nobody will do it later.
-async fn restore(open: OpenGpus, record: Record) -> Result<(), String> {
-    if record.exclusive.is_empty() && record.limits.is_empty() {
+/// Puts compute modes back to what they were and lifts memory limits: all that the agent set, for nobody will do it later. A GPU that
+/// has no noted mode has it back already.
+async fn restore(open: OpenGpus, record: Record, mut modes: Modes) -> Result<(), String> {
+    modes.retain(|gpu, _| record.exclusive.contains(gpu));
+    if modes.is_empty() && record.limits.is_empty() {
         return Ok(());
     }
     let (done, result) = oneshot::channel();
     // A thread that nobody waits for: one that hangs in the driver must not keep the process.
     let thread = std::thread::Builder::new().name("nvml".to_owned());
-    thread.spawn(move || done.send(restore_now(open, &record))).map_err(|error| error.to_string())?;
+    thread.spawn(move || done.send(restore_now(open, &record, &modes))).map_err(|error| error.to_string())?;
     result.await.map_err(|error| error.to_string())?
 }
 
-fn restore_now(open: OpenGpus, record: &Record) -> Result<(), String> {
+fn restore_now(open: OpenGpus, record: &Record, modes: &Modes) -> Result<(), String> {
     let mut gpus = open().map_err(|error| error.to_string())?;
     let mut errors = Vec::new();
-    for gpu in &record.exclusive {
-        match gpus.set_exclusive(gpu, false) {
-            Ok(()) => tracing::info!(%gpu, "compute mode is DEFAULT again"),
+    for (gpu, mode) in modes {
+        match gpus.set_compute_mode(gpu, *mode) {
+            Ok(()) => tracing::info!(%gpu, mode = mode.as_str(), "the compute mode is what it was"),
             Err(error) => errors.push(error),
         }
     }
@@ -262,9 +272,8 @@ async fn remove_names(
 ) -> Result<(), kube::Error> {
     let status = nodes.get(node.as_str()).await?.status.unwrap_or_default();
     let is_gone = |key: &String| key.parse::<ResourceName>().is_ok_and(|name| !held.contains(&name));
-    let gone = |list: Option<std::collections::BTreeMap<String, _>>| {
-        nulls(list.unwrap_or_default().into_keys().filter(is_gone))
-    };
+    let gone =
+        |list: Option<BTreeMap<String, _>>| nulls(list.unwrap_or_default().into_keys().filter(is_gone));
     let (capacity, allocatable) = (gone(status.capacity), gone(status.allocatable));
     if capacity.is_empty() && allocatable.is_empty() {
         return Ok(());

@@ -2,7 +2,6 @@ use super::*;
 use crate::api_stand_in::{self, Asked, Log};
 use crate::gpu::{Gpu, GpuInstance};
 use crate::node::{Held as HeldBy, Recorded};
-use futures::FutureExt as _;
 use kerf_core::contract::{
     GpuNodeSpec, GpuNodeStatus, Holder, Reservation, Shape, SliceState, SliceStatus, WantedSlice,
 };
@@ -34,6 +33,8 @@ struct Gpus(Undone);
 
 const STUBBORN: &str = "GPU-stubborn";
 
+const DCGM: &str = "nvidia.com/gpu.deploy.dcgm";
+
 impl GpuBackend for Gpus {
     fn count(&mut self) -> Result<u32, GpuError> {
         unreachable!()
@@ -64,13 +65,17 @@ impl GpuBackend for Gpus {
         unreachable!()
     }
 
-    fn set_exclusive(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError> {
+    fn compute_mode(&mut self, _: &GpuUuid) -> Result<ComputeMode, GpuError> {
+        unreachable!()
+    }
+
+    fn set_compute_mode(&mut self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), GpuError> {
         match gpu.as_str() {
             STUBBORN => return Err(GpuError::Hangs(30)),
             "GPU-gone" => return Err(GpuError::NoSuchGpu(gpu.clone())),
             _ => {}
         }
-        self.0.note(format!("exclusive {gpu} {exclusive}"));
+        self.0.note(format!("mode {gpu} {}", mode.as_str()));
         Ok(())
     }
 
@@ -93,7 +98,7 @@ fn leaving(folder: &Path, client: Client, undone: &Undone) -> Leave {
         client,
         checkpoint: folder.to_owned(),
         gpus: Box::new(move || Ok(Box::new(Gpus(gpus)))),
-        has_daemons: false,
+        modes: Modes::new(),
         ask_kubelet: ready(Err("it is away".to_owned())).boxed(),
         no_gfd_labels: false,
         reset_lengths: Box::new(move |gpus| {
@@ -112,11 +117,16 @@ fn leaving(folder: &Path, client: Client, undone: &Undone) -> Leave {
     }
 }
 
+fn modes_of(modes: &[(&str, ComputeMode)]) -> Modes {
+    modes.iter().map(|(gpu, mode)| (GpuUuid::new(*gpu), *mode)).collect()
+}
+
 fn remember(folder: &Path, exclusive: &[&str]) {
     let limits = BTreeMap::from([("/kubepods/pod1".to_owned(), MemoryMib(1))]);
     let record = Record {
         exclusive: exclusive.iter().map(|gpu| GpuUuid::new(*gpu)).collect(),
         limits: BTreeMap::from([(GpuUuid::new("GPU-0"), limits)]),
+        paused: [DCGM.to_owned()].into(),
         ..Record::new("boot".to_owned())
     };
     Checkpoint::open(folder).unwrap().0.save(&record).unwrap();
@@ -161,7 +171,7 @@ fn api(asked: &Asked) -> (u16, Value) {
             let labels = json!({
                 "kerf.dev/gpu-model": "T4-16GB", "kerf.dev/mps-max-gb": "14", "kerf.dev/managed": "true", "zone": "a",
                 "nvidia.com/gpu.product": "Tesla-T4-SHARED", "nvidia.com/mig-1g.5gb.count": "1",
-                "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "1",
+                "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "1", DCGM: "paused-for-mig-change",
             });
             let annotations = json!({"nfd.node.kubernetes.io/feature-labels": "nvidia.com/gpu.count"});
             let metadata = json!({"name": "n1", "labels": labels, "annotations": annotations});
@@ -182,10 +192,13 @@ async fn all_that_was_set_is_put_back_and_what_is_held_stays() {
     remember(folder.path(), &["GPU-0", "GPU-gone"]);
     let (client, log) = api_stand_in::client(api);
     let undone = Undone::default();
-    leave(leaving(folder.path(), client, &undone)).await.unwrap();
+    let modes =
+        [("GPU-0", ComputeMode::Other), ("GPU-gone", ComputeMode::Default), ("GPU-9", ComputeMode::Default)];
+    let leaving = Leave { modes: modes_of(&modes), ..leaving(folder.path(), client, &undone) };
+    leave(leaving).await.unwrap();
     let expected = [
         r#"mps but {GpuUuid("GPU-0")}"#,
-        "exclusive GPU-0 false",
+        "mode GPU-0 other",
         "limit GPU-0 /kubepods/pod1 None",
         r#"cdi but {DeviceId("GPU-0::1")}"#,
     ];
@@ -196,12 +209,11 @@ async fn all_that_was_set_is_put_back_and_what_is_held_stays() {
     });
     let names = json!({"nvidia.com/gpu-8gb": null});
     let expected = [
+        json!({"metadata": {"resourceVersion": null, "labels": {DCGM: "true"}}}),
         json!({"metadata": {"labels": labels}}),
         json!({"status": {"capacity": names, "allocatable": names}}),
     ];
-    let found = patches(&log);
-    assert_eq!(found[0]["metadata"]["labels"], expected[0]["metadata"]["labels"]);
-    assert_eq!(found[1..], expected[1..]);
+    assert_eq!(patches(&log), expected);
     assert!(!has_checkpoint(folder.path()));
 }
 
@@ -211,10 +223,12 @@ async fn a_step_that_fails_leaves_the_checkpoint_and_stops_no_other() {
     remember(folder.path(), &["GPU-0", STUBBORN]);
     let (client, log) = api_stand_in::client(api);
     let undone = Undone::default();
-    let error = leave(leaving(folder.path(), client, &undone)).await.unwrap_err();
+    let modes = modes_of(&[("GPU-0", ComputeMode::Default), (STUBBORN, ComputeMode::Default)]);
+    let leaving = Leave { modes, ..leaving(folder.path(), client, &undone) };
+    let error = leave(leaving).await.unwrap_err();
     assert!(error.to_string().contains("restore the GPUs: NVML has not answered"), "{error}");
     assert_eq!(undone.all().len(), 4);
-    assert_eq!(patches(&log).len(), 2);
+    assert_eq!(patches(&log).len(), 3);
     assert!(has_checkpoint(folder.path()));
 }
 
@@ -307,9 +321,10 @@ async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
         if has_record {
             remember(folder.path(), &[]);
         }
+        let modes = || if has_record { Modes::new() } else { modes_of(&[("GPU-0", ComputeMode::Default)]) };
         let undone = Undone::default();
         let (client, _) = api_stand_in::client(no_gpu_node);
-        let refused = Leave { has_daemons: !has_record, ..leaving(folder.path(), client, &undone) };
+        let refused = Leave { modes: modes(), ..leaving(folder.path(), client, &undone) };
         let error = leave(refused).await.unwrap_err();
         assert!(matches!(error, LeaveError::Unlisted { .. }), "{error}");
         assert_eq!(undone.all(), [] as [String; 0]);
@@ -323,11 +338,11 @@ async fn where_the_gpu_node_was_deleted_the_kubelet_tells_what_is_held() {
         };
         let (client, log) = api_stand_in::client(no_gpu_node);
         let ask_kubelet = ready(Ok(holders)).boxed();
-        let told = Leave { has_daemons: !has_record, ask_kubelet, ..leaving(folder.path(), client, &undone) };
+        let told = Leave { modes: modes(), ask_kubelet, ..leaving(folder.path(), client, &undone) };
         leave(told).await.unwrap();
         assert_eq!(undone.all()[0], r#"mps but {GpuUuid("GPU-0")}"#);
         assert_eq!(undone.all().last().unwrap(), r#"cdi but {DeviceId("GPU-0::1")}"#);
-        assert_eq!(patches(&log)[1]["status"]["capacity"], json!({"nvidia.com/gpu-8gb": null}));
+        assert_eq!(patches(&log).last().unwrap()["status"]["capacity"], json!({"nvidia.com/gpu-8gb": null}));
     }
 }
 

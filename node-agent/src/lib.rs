@@ -16,6 +16,7 @@ mod api_stand_in;
 pub mod app;
 pub mod args;
 pub mod checkpoint;
+mod dcgm_pause;
 pub mod device_plugin;
 pub mod driver_load;
 pub mod ending;

@@ -10,7 +10,8 @@ use crate::gpu::GpuError;
 use devices::Devices;
 use kerf_core::contract::{Condition, GpuNodeStatus, SliceState, SliceStatus};
 use kerf_core::kind::Kind;
-use kerf_core::names::GpuUuid;
+use kerf_core::names::{GpuUuid, PodKey};
+use kerf_core::units::MemoryMib;
 use kerf_runtime::histogram::histogram;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -172,6 +173,11 @@ impl Metrics {
         self.rejected.inc();
     }
 
+    /// The pods that exceed what they were given of a GPU's memory, and by how much.
+    pub(crate) fn set_over_use(&self, pods: impl Iterator<Item = (GpuUuid, PodKey, MemoryMib)>) {
+        self.devices.set_over_use(pods);
+    }
+
     /// Each slice and GPU that is there, and nothing of those that are gone; and the node's conditions.
     pub(crate) fn set_each(
         &self,
@@ -229,7 +235,6 @@ mod tests {
     use crate::gpu::NvmlCode;
     use kerf_core::contract::WantedSlice;
     use kerf_core::testing::{h100_shape, node_status, slice_status};
-    use kerf_core::units::MemoryMib;
 
     #[test]
     fn steps_and_errors_are_counted_under_their_documented_names() {
@@ -241,6 +246,7 @@ mod tests {
         let (_, idle) = one_slice();
         let used = SliceUse { requested: Some(MemoryMib(7168)), busy: Some(35), ..SliceUse::default() };
         metrics.set_each(&idle, |_| used, |_| Some(50));
+        metrics.set_over_use([(GpuUuid::new("GPU-0"), PodKey::new("ns", "a"), MemoryMib(2))].into_iter());
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
@@ -254,6 +260,7 @@ mod tests {
              namespace=\"\",pod=\"\",container=\"\"} 7516192768",
             "kerf_agent_slice_utilization_ratio{gpu=\"GPU-0\",slice=\"s1\",device=\"device-s1\",kind=\"mig\",\
              namespace=\"\",pod=\"\",container=\"\"} 0.35",
+            "kerf_agent_memory_over_use_bytes{gpu=\"GPU-0\",namespace=\"ns\",pod=\"a\"} 2097152",
             "kerf_agent_gpu_utilization_ratio{gpu=\"GPU-0\"} 0.5",
             "kerf_agent_condition{condition=\"Ready\",status=\"True\"} 1",
             "kerf_agent_gpu_healthy{gpu=\"GPU-0\"} 1",

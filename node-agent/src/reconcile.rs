@@ -26,7 +26,7 @@ use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid};
 use kerf_core::resource::ResourceName;
 use kerf_runtime::admin::Readiness;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,6 +80,10 @@ pub enum Event {
     Others(Vec<String>),
     /// The driver's upgrade, and how that is known; `None` once it is over.
     Upgrade(Option<String>),
+    /// The labels of programs that GPU Operator deploys on the node and that hold GPU instances.
+    Deployed(BTreeSet<String>),
+    /// Those that may still have to be put back, and the number of the pause that was carried out.
+    Paused(BTreeSet<String>, u64),
 }
 
 /// Where events are sent.
@@ -238,6 +242,8 @@ impl Reconciler {
             }
             Event::Others(others) => self.node.on_others(others, now),
             Event::Upgrade(upgrade) => self.node.on_upgrade(upgrade),
+            Event::Deployed(labels) => self.node.on_deployed(labels),
+            Event::Paused(labels, cleared) => self.node.on_paused(labels, cleared),
         }
     }
 
@@ -361,7 +367,7 @@ impl Reconciler {
         [decision.wake, record_at].into_iter().flatten().fold(idle, Instant::min)
     }
 
-    /// What is to be so, to those who make it so. Daemons, limits and lengths wait until a restart would know of them.
+    /// What is to be so, to those who make it so. Daemons, limits, lengths and pauses wait until a restart would know of them.
     fn hand_to_keepers(&self, decision: &Decision, unrecorded: bool) {
         fn set<T: PartialEq + Clone>(sender: &watch::Sender<T>, wanted: &T) {
             sender.send_if_modified(|old| {
@@ -382,6 +388,7 @@ impl Reconciler {
         }
         if kept.is_some() && !unrecorded {
             set(&self.outlets.keepers.lengths, &decision.lengths);
+            set(&self.outlets.keepers.pause, &decision.pause);
         }
         set(&self.outlets.keepers.remove_rejected, &decision.remove_rejected);
         for (key, uid) in &decision.evict {
@@ -408,6 +415,7 @@ impl Reconciler {
             };
             let busy = |gpu: &_| self.node.busy_gpu(gpu);
             self.outlets.metrics.set_each(&self.outlets.status.borrow(), of_slice, busy);
+            self.outlets.metrics.set_over_use(self.node.over_used());
             self.measure = false;
         }
     }

@@ -44,6 +44,7 @@ fn start_with(open: Open, (folder, state): (&Path, &Path), session: &Session) ->
     let keepers = Keepers {
         kept,
         lengths: watch::Sender::default(),
+        pause: watch::Sender::default(),
         remove_rejected: watch::Sender::default(),
         evict: mpsc::channel(1).0,
         reopen: Reopen::default(),

@@ -64,8 +64,20 @@ impl Recording {
     }
 
     fn record(&self, recalled: Recalled) -> Record {
-        let Recalled { spec, uid, shares, mig_on, mig_lost, exclusive, limits, lengths, ills, .. } = recalled;
-        let recovering = recalled.booted;
+        let Recalled {
+            spec,
+            uid,
+            shares,
+            mig_on,
+            mig_lost,
+            exclusive,
+            limits,
+            lengths,
+            paused,
+            ills,
+            booted,
+        } = recalled;
+        let recovering = booted;
         let (mig, mig_lost) = (mig_on, Some(mig_lost));
         let mut by_gpu: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
         for ((gpu, cgroup), limit) in limits {
@@ -81,6 +93,7 @@ impl Recording {
             exclusive,
             limits: by_gpu,
             lengths,
+            paused,
             ills,
             recovering,
             ..new
@@ -92,7 +105,7 @@ fn recalled(record: Record, boot_id: &str, load: Option<DriverLoad>) -> Recalled
     // A driver that is not loaded now is loaded anew next.
     let is_lost = record.boot_id != boot_id || record.driver_load.is_some() && record.driver_load != load;
     let Record { uid, spec, shares, mig, mig_lost, .. } = record;
-    let Record { exclusive, limits, lengths, ills, recovering, .. } = record;
+    let Record { exclusive, limits, lengths, paused, ills, recovering, .. } = record;
     // One of an older agent has both sorts in one. Those that are lost are lost while the node recovers.
     let mig_lost = mig_lost.unwrap_or_else(|| if recovering { mig.clone() } else { BTreeSet::new() });
     let limits = limits.into_iter().flat_map(|(gpu, by_cgroup)| {
@@ -108,6 +121,7 @@ fn recalled(record: Record, boot_id: &str, load: Option<DriverLoad>) -> Recalled
         exclusive,
         limits,
         lengths,
+        paused,
         ills,
         booted: recovering,
     };

@@ -26,6 +26,7 @@ struct Needs {
     exclusive: BTreeSet<GpuUuid>,
     limits: Limits,
     lengths: BTreeSet<GpuUuid>,
+    paused: BTreeSet<String>,
     wanted: Vec<WantedSlice>,
     shares: Shares,
     ills: Vec<Ill>,
@@ -40,6 +41,7 @@ impl Needs {
             exclusive: record.exclusive.clone(),
             limits: record.limits.clone(),
             lengths: record.lengths.clone(),
+            paused: record.paused.clone(),
             wanted: wanted.cloned().collect(),
             shares: record.shares.clone().unwrap_or_default(),
             ills: record.ills.clone(),
@@ -156,8 +158,9 @@ mod tests {
         let on = Recalled { mig_on: [gpu()].into(), ..Recalled::default() };
         let lost = Recalled { mig_lost: [gpu()].into(), ..Recalled::default() };
         let longer = Recalled { lengths: [gpu()].into(), ..Recalled::default() };
+        let paused = Recalled { paused: ["a-label".to_owned()].into(), ..Recalled::default() };
         for record in
-            [busy(), shared, ill, on, lost, longer, Recalled { booted: true, ..Recalled::default() }]
+            [busy(), shared, ill, on, lost, longer, paused, Recalled { booted: true, ..Recalled::default() }]
         {
             assert!(!standing.is_recorded(&record), "{record:?}");
             standing.note_recorded(&record);

@@ -111,6 +111,12 @@ impl GpuError {
         self.code() == NvmlCode::InUse
     }
 
+    /// Whether somebody holds what the call needs whom NVML does not list, as DCGM does.
+    #[must_use]
+    pub fn is_held_by_unlisted(&self) -> bool {
+        matches!(self, Self::Busy(holders) if holders.0.is_empty())
+    }
+
     /// Whether NVML must be opened anew.
     #[must_use]
     pub fn needs_reopening(&self) -> bool {

@@ -93,8 +93,26 @@ pub enum ComputeMode {
     Default,
     /// One process at a time: with an MPS server running, its clients alone.
     ExclusiveProcess,
-    /// No process, or one thread; kerf sets neither.
+    /// No process (`PROHIBITED`), or one thread.
     Other,
+}
+
+impl ComputeMode {
+    /// As kerf prints and notes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Default => "default",
+            Self::ExclusiveProcess => "exclusive-process",
+            Self::Other => "other",
+        }
+    }
+
+    /// The mode that is noted so.
+    #[must_use]
+    pub fn from_note(text: &str) -> Option<Self> {
+        [Self::Default, Self::ExclusiveProcess, Self::Other].into_iter().find(|mode| mode.as_str() == text)
+    }
 }
 
 /// A process on a GPU.
@@ -221,8 +239,11 @@ pub trait GpuBackend: Send {
     /// until somebody resets it; refused while anything runs on the GPU or is cut from it.
     fn set_mig_mode(&mut self, gpu: &GpuUuid, on: bool, reset: bool) -> Result<(), GpuError>;
 
-    /// Sets the compute mode to `EXCLUSIVE_PROCESS`, or back to DEFAULT.
-    fn set_exclusive(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError>;
+    /// The compute mode; `DEFAULT` of a GPU that has none.
+    fn compute_mode(&mut self, gpu: &GpuUuid) -> Result<ComputeMode, GpuError>;
+
+    /// Sets the compute mode: [`ComputeMode::Other`] is `PROHIBITED`.
+    fn set_compute_mode(&mut self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), GpuError>;
 
     /// Limits the GPU memory of the processes in a cgroup and below it, or with `None` lifts the limit. `cgroup` is the full
     /// path of its folder, `/sys/fs/cgroup/…`. Drivers from R615 on; a GPU in MIG mode has none.

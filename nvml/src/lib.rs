@@ -166,8 +166,12 @@ impl GpuBackend for NvmlBackend {
         self.switch_mig(gpu, on, reset)
     }
 
-    fn set_exclusive(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError> {
-        self.switch_compute_mode(gpu, exclusive)
+    fn compute_mode(&mut self, gpu: &GpuUuid) -> Result<ComputeMode, GpuError> {
+        observe::compute_mode(&self.device(gpu)?)
+    }
+
+    fn set_compute_mode(&mut self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), GpuError> {
+        self.switch_compute_mode(gpu, mode)
     }
 
     fn limit_memory(

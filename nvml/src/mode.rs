@@ -56,9 +56,13 @@ impl NvmlBackend {
         result
     }
 
-    /// See [`crate::GpuBackend::set_exclusive`].
-    pub(crate) fn switch_compute_mode(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError> {
-        let mode = if exclusive { NvmlComputeMode::ExclusiveProcess } else { NvmlComputeMode::Default };
+    /// See [`crate::GpuBackend::set_compute_mode`].
+    pub(crate) fn switch_compute_mode(&mut self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), GpuError> {
+        let mode = match mode {
+            ComputeMode::Default => NvmlComputeMode::Default,
+            ComputeMode::ExclusiveProcess => NvmlComputeMode::ExclusiveProcess,
+            ComputeMode::Other => NvmlComputeMode::Prohibited,
+        };
         self.device(gpu)?.set_compute_mode(mode).map_err(GpuError::call("nvmlDeviceSetComputeMode"))
     }
 }

@@ -328,6 +328,7 @@ fn agent() -> Vec<Row> {
             ARGS,
             "--host-driver-root=/run/nvidia/driver",
         ),
+        has('a', "nodeAgent.pauseDcgm", json!(false), AGENT, ARGS, "--no-pause-dcgm"),
         has('a', "nodeAgent.gdrcopyEnabled", json!(true), AGENT, ARGS, "--gdrcopy-enabled"),
         has('a', "nodeAgent.gdsEnabled", json!(true), AGENT, ARGS, "--gds-enabled"),
         has('a', "nodeAgent.mofedEnabled", json!(true), AGENT, ARGS, "--mofed-enabled"),

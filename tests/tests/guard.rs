@@ -7,7 +7,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::keys;
 use kerf_nvml_mock::Model;
 use kerf_runtime::gpu_node::GpuNode;
@@ -203,13 +203,48 @@ async fn agent(cluster: &Cluster, node: &str) -> anyhow::Result<Client> {
 }
 
 async fn node_labels(client: &Client, node: &str) -> anyhow::Result<BTreeMap<String, String>> {
-    let nodes = Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
+    let nodes = Api::<Node>::all(client.clone());
     Ok(nodes.get(node).await?.metadata.labels.unwrap_or_default())
 }
 
 async fn patch_status(client: &Client, node: &str) -> Result<(), kube::Error> {
     let patch = Patch::Merge(json!({"status": {"summary": {"gpus": "none"}}}));
     Api::<GpuNode>::all(client.clone()).patch_status(node, &PatchParams::default(), &patch).await.map(drop)
+}
+
+/// Of GPU Operator's labels an agent changes four, from deployed to paused and back.
+async fn only_dcgm_is_paused(admin: &Api<Node>, own: &Api<Node>) -> anyhow::Result<()> {
+    let label = async |nodes: &Api<Node>, program: &str, value: Value| {
+        let patch = json!({"metadata": {"labels": {format!("nvidia.com/gpu.deploy.{program}"): value}}});
+        nodes.patch("h", &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    };
+    let paused = "paused-for-mig-change";
+    for (program, from, to, may) in [
+        ("dcgm", json!("true"), json!(paused), true),
+        ("dcgm-exporter", json!(paused), json!("true"), true),
+        ("gpu-feature-discovery", json!("true"), json!(paused), true),
+        ("nvsm", json!("true"), json!(paused), true),
+        ("dcgm", json!("true"), json!("false"), false),
+        ("dcgm", json!("true"), Value::Null, false),
+        ("dcgm", json!("false"), json!(paused), false),
+        ("dcgm", json!("false"), json!("true"), false),
+        ("dcgm", Value::Null, json!(paused), false),
+        ("dcgm", json!(paused), json!("false"), false),
+        ("device-plugin", json!("true"), json!(paused), false),
+        ("driver", json!(paused), json!("true"), false),
+    ] {
+        label(admin, program, from.clone()).await?;
+        let result = label(own, program, to.clone()).await;
+        label(admin, program, Value::Null).await?;
+        match result {
+            Ok(()) => ensure!(may, "{program} was changed from {from} to {to}"),
+            Err(error) => ensure!(
+                !may && error.to_string().contains(&format!("the label nvidia.com/gpu.deploy.{program}")),
+                "{program} from {from} to {to}: {error}"
+            ),
+        }
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,11 +271,12 @@ async fn only_a_node_s_own_agent_writes_its_status() -> anyhow::Result<()> {
     patch_status(&own, "h").await?;
     // Nor does an agent touch another node's objects.
     let label = Patch::Merge(json!({"metadata": {"labels": {"kerf.dev/gpu-model": "H100-80GB"}}}));
-    let nodes = |client: &Client| Api::<k8s_openapi::api::core::v1::Node>::all(client.clone());
+    let nodes = |client: &Client| Api::<Node>::all(client.clone());
     let foreign = nodes(&own).patch("other", &PatchParams::default(), &label).await;
     let message = foreign.err().context("a foreign node was labelled")?.to_string();
     assert!(message.contains("this is of node other"), "{message}");
     nodes(&own).patch("h", &PatchParams::default(), &label).await?;
+    only_dcgm_is_paused(&nodes(&cluster.plane().client()), &nodes(&own)).await?;
     for (change, why) in [
         (json!({"metadata": {"labels": {"kerf.dev/managed": "false"}}}), "the label kerf.dev/managed"),
         (json!({"metadata": {"labels": {"nvidia.com/mig.config": "x"}}}), "the label nvidia.com/mig.config"),

@@ -4,6 +4,7 @@
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
 use kerf_core::units::MemoryMib;
+use kerf_node_agent::gpu::ComputeMode;
 use kerf_node_agent::mps::{
     ComputeModes, Observed, Paths, State, Status, Targets, Timings, Wanted, WantedByTarget, leave, pipe_dir,
     supervise,
@@ -76,9 +77,15 @@ fn serving(wanted: &Wanted) -> State {
 struct Modes(Arc<Mutex<BTreeSet<String>>>);
 
 impl ComputeModes for Modes {
-    fn set_exclusive(&self, target: &str, exclusive: bool) -> BoxFuture<'_, Result<(), String>> {
+    fn mode(&self, target: &str) -> BoxFuture<'_, Result<ComputeMode, String>> {
+        let is_exclusive = self.0.lock().unwrap().contains(target);
+        let mode = if is_exclusive { ComputeMode::ExclusiveProcess } else { ComputeMode::Default };
+        async move { Ok(mode) }.boxed()
+    }
+
+    fn set(&self, target: &str, mode: ComputeMode) -> BoxFuture<'_, Result<(), String>> {
         let mut modes = self.0.lock().unwrap();
-        if exclusive {
+        if mode == ComputeMode::ExclusiveProcess {
             modes.insert(target.to_owned())
         } else {
             modes.remove(target)
@@ -271,6 +278,19 @@ async fn a_daemon_serves_within_its_limits_is_given_others_under_its_clients_and
     agent.until_gone(GPU).await;
     assert_eq!(node.modes.exclusive(), Vec::<String>::new());
     assert!(!node.root.join(GPU).exists() && !runs(node.daemons(GPU)[0]));
+}
+
+/// An admin has set it before kerf served the GPU.
+#[tokio::test]
+async fn a_gpu_that_was_exclusive_before_stays_so() {
+    let node = Node::new();
+    node.modes.set(GPU, ComputeMode::ExclusiveProcess).await.unwrap();
+    let wanted = wanted(10, 14);
+    let agent = node.agent(each([GPU], &wanted));
+    agent.until_serving(GPU, &wanted).await;
+    agent.want(GPU, None);
+    agent.until_gone(GPU).await;
+    assert_eq!(node.modes.exclusive(), [GPU]);
 }
 
 #[tokio::test]

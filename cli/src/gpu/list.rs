@@ -5,7 +5,7 @@ use crate::columns::{Columns, or_dash};
 use crate::output::{self, Format};
 use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance};
 use kerf_core::names::PciBusId;
-use kerf_nvml::{Compute, ComputeMode, Gpu, GpuBackend as _, GpuInstance, MigMode, NvmlBackend, Process};
+use kerf_nvml::{Compute, Gpu, GpuBackend as _, GpuInstance, MigMode, NvmlBackend, Process};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -93,11 +93,7 @@ fn gpu(gpu: &Gpu) -> GpuReport {
         used_mib: gpu.used.0,
         memory_mib: gpu.memory.0,
         reserved_mib: gpu.reserved.0,
-        compute_mode: match gpu.compute_mode {
-            ComputeMode::Default => "default",
-            ComputeMode::ExclusiveProcess => "exclusive-process",
-            ComputeMode::Other => "other",
-        },
+        compute_mode: gpu.compute_mode.as_str(),
         mig: match gpu.mig {
             MigMode::Unsupported => "none",
             MigMode::Settled(true) | MigMode::Pending(true) => "on",

@@ -1,13 +1,14 @@
-//! Those who keep something on the node as the loop's decisions want it: device files, MPS daemons, limits, time slices,
+//! Those who keep something on the node as the loop's decisions want it: device files, MPS daemons, limits, time slices, DCGM,
 //! pods that must go. Each is told what should be, makes it so, and says what is.
 
 use crate::access::{AccessFiles, Library, Places, keep as access};
 use crate::args::Args;
+use crate::dcgm_pause::{self, DcgmPause};
 use crate::gpu::GpuThread;
 use crate::gpu::events::{self, Reopen};
 use crate::gpu::limits;
 use crate::mps::{self, Paths};
-use crate::node::{Kept, Recalled};
+use crate::node::{Kept, Pause, Recalled};
 use crate::others::Lookout;
 use crate::reconcile::{Event, Outlets};
 use crate::rejected::{self, Eviction};
@@ -30,6 +31,8 @@ pub struct Keepers {
     pub kept: watch::Sender<Option<Kept>>,
     /// The lengths of time slices.
     pub lengths: watch::Sender<BTreeMap<GpuUuid, SliceLength>>,
+    /// Whether DCGM and its like are paused.
+    pub pause: watch::Sender<Pause>,
     /// Whether rejected pods are removed.
     pub remove_rejected: watch::Sender<bool>,
     /// Pods to evict.
@@ -42,6 +45,7 @@ pub struct Keepers {
 pub(super) struct Orders {
     kept: watch::Receiver<Option<Kept>>,
     lengths: watch::Receiver<BTreeMap<GpuUuid, SliceLength>>,
+    pause: watch::Receiver<Pause>,
     remove_rejected: watch::Receiver<bool>,
     evict: mpsc::Receiver<Eviction>,
     reopen: Reopen,
@@ -50,17 +54,19 @@ pub(super) struct Orders {
 pub(super) fn channels() -> (Keepers, Orders) {
     let (kept, to_keep) = watch::channel(None);
     let (lengths, to_set) = watch::channel(BTreeMap::new());
+    let (pause, to_pause) = watch::channel(Pause::default());
     let (remove_rejected, to_remove) = watch::channel(false);
     let (evict, to_evict) = mpsc::channel(EVICTIONS);
     let reopen = Reopen::default();
     let orders = Orders {
         kept: to_keep,
         lengths: to_set,
+        pause: to_pause,
         remove_rejected: to_remove,
         evict: to_evict,
         reopen: reopen.clone(),
     };
-    (Keepers { kept, lengths, remove_rejected, evict, reopen }, orders)
+    (Keepers { kept, lengths, pause, remove_rejected, evict, reopen }, orders)
 }
 
 /// Starts them all.
@@ -83,6 +89,8 @@ pub(super) fn start(
     tasks.spawn(mps::keep::keep(daemons, thread, orders.kept, events(), stop.clone()));
     let slicer = TimeSlicer::new(args.nvidia_smi.clone());
     tasks.spawn(time_slice::keep(slicer, recalled.lengths.clone(), orders.lengths, stop.clone()));
+    let pause = DcgmPause::new(client.clone(), args.node.clone());
+    tasks.spawn(dcgm_pause::keep(pause, recalled.paused.clone(), orders.pause, events(), stop.clone()));
     tasks.spawn(rejected::evict(client.clone(), orders.evict, stop.clone()));
     let (node, recorder) = (args.node.clone(), outlets.recorder.clone());
     tasks.spawn(rejected::remove(

@@ -49,10 +49,10 @@ pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
         }
         .boxed()
     };
-    let ran =
-        mps::targets(&args.mps_dir).with_context(|| format!("failed to read {}", args.mps_dir.display()))?;
+    let modes = mps::modes_before(&args.mps_dir);
+    let modes = modes.with_context(|| format!("failed to read {}", args.mps_dir.display()))?;
     let leaving = Leave {
-        has_daemons: !ran.is_empty(),
+        modes,
         ask_kubelet: pod_resources::ask_once(pod_resources_of(&args)?, args.device_plugin_dir.clone())
             .boxed(),
         no_gfd_labels: args.no_gfd_labels,

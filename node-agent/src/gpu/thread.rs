@@ -5,7 +5,7 @@
 //! asked nothing more.
 
 use super::lane::Lane;
-use super::{Gpu, GpuBackend, GpuError, GpuInstance, Utilization};
+use super::{ComputeMode, Gpu, GpuBackend, GpuError, GpuInstance, Utilization};
 use crate::metrics::{Call as Counted, Metrics};
 use futures::future::join_all;
 use kerf_core::mig::{ComputeInstance, Instance};
@@ -120,11 +120,15 @@ impl GpuThread {
         self.change(gpu.clone(), self.timeout, move |backend| backend.set_mig_mode(&gpu, on, reset)).await
     }
 
-    /// [`GpuBackend::set_exclusive`].
-    pub async fn set_exclusive(&self, gpu: GpuUuid, exclusive: bool) -> Result<(), GpuError> {
-        let asked = self.change(gpu.clone(), self.answer_timeout(), move |backend| {
-            backend.set_exclusive(&gpu, exclusive)
-        });
+    /// [`GpuBackend::compute_mode`].
+    pub async fn compute_mode(&self, gpu: GpuUuid) -> Result<ComputeMode, GpuError> {
+        self.change(gpu.clone(), self.answer_timeout(), move |backend| backend.compute_mode(&gpu)).await
+    }
+
+    /// [`GpuBackend::set_compute_mode`].
+    pub async fn set_compute_mode(&self, gpu: GpuUuid, mode: ComputeMode) -> Result<(), GpuError> {
+        let asked = self
+            .change(gpu.clone(), self.answer_timeout(), move |backend| backend.set_compute_mode(&gpu, mode));
         self.count(Counted::SetExclusive, asked).await
     }
 
@@ -154,7 +158,7 @@ impl GpuThread {
         result
     }
 
-    /// Makes a call that changes a GPU, on that GPU's thread.
+    /// Makes a call about a GPU, on that GPU's thread.
     async fn change<T: Send + 'static>(
         &self,
         gpu: GpuUuid,
@@ -251,7 +255,7 @@ mod tests {
             GpuThread::start(Box::new(open), Duration::from_mins(1)).unwrap().counted(metrics.clone());
         let error = |code| GpuError::Call { call: "nvmlX", code };
         gpus.fail_next(error(NvmlCode::NoPermission));
-        thread.set_exclusive(uuid(0), true).await.unwrap_err();
+        thread.set_compute_mode(uuid(0), ComputeMode::ExclusiveProcess).await.unwrap_err();
         thread.limit_memory(uuid(0), "/pod1".to_owned(), None).await.unwrap();
         metrics.count_events(&error(NvmlCode::Unknown));
         let mut text = String::new();
@@ -281,7 +285,10 @@ mod tests {
             [(NvmlCode::NoPermission, 1), (NvmlCode::Uninitialized, 1), (NvmlCode::NoPermission, 2)]
         {
             gpus.fail_next(answer(code));
-            assert_eq!(thread.set_exclusive(uuid(0), true).await, Err(answer(code)));
+            assert_eq!(
+                thread.set_compute_mode(uuid(0), ComputeMode::ExclusiveProcess).await,
+                Err(answer(code))
+            );
             assert_eq!(opened.load(Ordering::Relaxed), times);
         }
     }
@@ -340,14 +347,21 @@ mod tests {
         let (seen, silent) = thread.observe().await.unwrap();
         assert_eq!(seen.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0]);
         assert_eq!(silent, Silent::from([(1, GpuError::Hangs(0))]));
-        assert_eq!(thread.set_exclusive(uuid(1), true).await, Err(GpuError::Hangs(0)), "it may be there");
+        assert_eq!(
+            thread.set_compute_mode(uuid(1), ComputeMode::ExclusiveProcess).await,
+            Err(GpuError::Hangs(0)),
+            "it may be there"
+        );
         gpus.set_hanging(1, false);
         while !thread.observe().await.unwrap().1.is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(thread.observe().await.unwrap().0.len(), 2);
         let stranger = GpuUuid::new("GPU-x");
-        assert_eq!(thread.set_exclusive(stranger.clone(), true).await, Err(GpuError::NoSuchGpu(stranger)));
+        assert_eq!(
+            thread.set_compute_mode(stranger.clone(), ComputeMode::ExclusiveProcess).await,
+            Err(GpuError::NoSuchGpu(stranger))
+        );
     }
 
     #[test]

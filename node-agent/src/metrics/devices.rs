@@ -2,7 +2,7 @@
 
 use kerf_core::contract::{GpuNodeStatus, Holder, SliceStatus};
 use kerf_core::inventory::by_state;
-use kerf_core::names::GpuUuid;
+use kerf_core::names::{GpuUuid, PodKey};
 use kerf_core::units::MemoryMib;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
@@ -44,12 +44,20 @@ struct SliceLabel {
     container: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PodLabel {
+    gpu: String,
+    namespace: String,
+    pod: String,
+}
+
 /// The gauges of GPUs and slices.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Devices {
     used: Family<SliceLabel, Gauge>,
     size: Family<SliceLabel, Gauge>,
     requested: Family<SliceLabel, Gauge>,
+    over_use: Family<PodLabel, Gauge>,
     busy: Family<SliceLabel, Ratio>,
     healthy: Family<GpuLabel, Gauge>,
     outside: Family<GpuLabel, Gauge>,
@@ -77,6 +85,9 @@ impl Devices {
         let help = "Memory that a slice's pod asked for";
         registry.register("slice_memory_requested_bytes", help, self.requested.clone());
         let help =
+            "Memory that a pod uses beyond its slices of the GPU, where that is more than kerf tolerates";
+        registry.register("memory_over_use_bytes", help, self.over_use.clone());
+        let help =
             "Part of the time in which the pod's processes ran on the GPU, or anything on its MIG instance";
         registry.register("slice_utilization_ratio", help, self.busy.clone());
         let help = "Part of the time in which anything ran on the GPU; not told in MIG mode";
@@ -91,6 +102,16 @@ impl Devices {
         );
         let help = "Memory of the GPU by what it is: in slices, or left over, or of use to nobody";
         registry.register("gpu_memory_bytes", help, self.states.clone());
+    }
+
+    /// The pods that exceed what they were given, and by how much.
+    pub(super) fn set_over_use(&self, pods: impl Iterator<Item = (GpuUuid, PodKey, MemoryMib)>) {
+        self.over_use.clear();
+        for (gpu, pod, over) in pods {
+            let PodKey { namespace, name } = pod;
+            let label = PodLabel { gpu: gpu.to_string(), namespace, pod: name };
+            self.over_use.get_or_create(&label).set(bytes(over));
+        }
     }
 
     /// Each slice and GPU that is there, and nothing of those that are gone.

@@ -1,11 +1,17 @@
 //! A target's folder: `<root>/<target>/{pipe,log}`, and what the agent notes of its daemon beside them.
 
+use crate::gpu::ComputeMode;
+use kerf_core::names::GpuUuid;
 use rustix::fs::{XattrFlags, setxattr};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+
+/// The file with the compute mode of before.
+const MODE_NAME: &str = "compute-mode";
 
 /// How large a daemon's log may grow before its lines move to `daemon.log.1`. A word is four lines, 280 bytes.
 const LOG_BYTES: u64 = 1 << 20;
@@ -35,6 +41,12 @@ pub(crate) fn targets(root: &Path) -> io::Result<Vec<String>> {
     };
     let folders = entries.filter_map(Result::ok).filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
     Ok(folders.filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+/// The compute modes that GPUs had before their daemons, of those that have a folder.
+pub(crate) fn modes_before(root: &Path) -> io::Result<BTreeMap<GpuUuid, ComputeMode>> {
+    let mode = |target: String| Some((GpuUuid::new(&target), Folder::new(root, &target).mode_before()?));
+    Ok(targets(root)?.into_iter().filter_map(mode).collect())
 }
 
 /// One target's folder.
@@ -70,6 +82,20 @@ impl Folder {
             fs::set_permissions(folder, Permissions::from_mode(mode))?;
         }
         if Path::new(SELINUX).exists() { label(&self.pipe) } else { Ok(()) }
+    }
+
+    /// The compute mode that the GPU had before its folder was made; `None` without a folder. An agent of an earlier version noted
+    /// none, and put `DEFAULT` back.
+    pub fn mode_before(&self) -> Option<ComputeMode> {
+        let noted = fs::read_to_string(self.path.join(MODE_NAME)).ok();
+        let noted = noted.and_then(|text| ComputeMode::from_note(text.trim()));
+        noted.or_else(|| self.path.exists().then_some(ComputeMode::Default))
+    }
+
+    /// Notes it. The folder is made for it.
+    pub fn note_mode(&self, mode: ComputeMode) -> io::Result<()> {
+        fs::create_dir_all(&self.path)?;
+        fs::write(self.path.join(MODE_NAME), mode.as_str())
     }
 
     /// Removes what an ended daemon left. The pipe directory itself stays, for containers have it mounted.
@@ -162,6 +188,21 @@ mod tests {
         assert_eq!(mode(&root.path().join("GPU-1/log")), 0o700);
         assert_eq!(targets(root.path()).unwrap(), ["GPU-1"]);
         assert_eq!(targets(&root.path().join("none")).unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_mode_of_before_is_noted_with_the_folder_and_goes_with_it() {
+        let root = tempfile::tempdir().unwrap();
+        let (noted, old) = (Folder::new(root.path(), "GPU-1"), Folder::new(root.path(), "GPU-2"));
+        assert_eq!(noted.mode_before(), None);
+        noted.note_mode(ComputeMode::Other).unwrap();
+        old.prepare().unwrap();
+        noted.clear().unwrap();
+        let all = [("GPU-1", ComputeMode::Other), ("GPU-2", ComputeMode::Default)];
+        let all = all.map(|(target, mode)| (GpuUuid::new(target), mode));
+        assert_eq!(modes_before(root.path()).unwrap(), all.into());
+        noted.remove().unwrap();
+        assert_eq!(noted.mode_before(), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::loss::Losses;
 use super::{ComputeModes, Observed, Paths, State, Targets, Timings, Wanted, supervise};
-use crate::gpu::GpuThread;
+use crate::gpu::{ComputeMode, GpuError, GpuThread};
 use crate::node::{Daemon, Daemons, Kept};
 use crate::reconcile::{Event, Events};
 use futures::FutureExt as _;
@@ -12,11 +12,22 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 impl ComputeModes for GpuThread {
-    fn set_exclusive(&self, target: &str, exclusive: bool) -> BoxFuture<'_, Result<(), String>> {
+    fn mode(&self, target: &str) -> BoxFuture<'_, Result<ComputeMode, String>> {
         let (thread, gpu) = (self.clone(), GpuUuid::new(target));
         async move {
-            match thread.set_exclusive(gpu, exclusive).await {
-                Err(crate::gpu::GpuError::NoSuchGpu(_)) if !exclusive => Ok(()),
+            match thread.compute_mode(gpu).await {
+                Err(GpuError::NoSuchGpu(_)) => Ok(ComputeMode::Default),
+                result => result.map_err(|error| error.to_string()),
+            }
+        }
+        .boxed()
+    }
+
+    fn set(&self, target: &str, mode: ComputeMode) -> BoxFuture<'_, Result<(), String>> {
+        let (thread, gpu) = (self.clone(), GpuUuid::new(target));
+        async move {
+            match thread.set_compute_mode(gpu, mode).await {
+                Err(GpuError::NoSuchGpu(_)) if mode != ComputeMode::ExclusiveProcess => Ok(()),
                 result => result.map_err(|error| error.to_string()),
             }
         }

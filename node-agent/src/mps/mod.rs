@@ -27,11 +27,12 @@ pub use answer::{Answer, AnswerError, MemoryReading, Percentage, ServerStatus};
 pub use clients::max_clients;
 pub use control::{AskError, Control};
 pub use folder::pipe_dir;
-pub(crate) use folder::targets;
+pub(crate) use folder::{modes_before, targets};
 pub use supervise::{leave, supervise};
 pub use timings::Timings;
 pub use word::{Scope, Word};
 
+use crate::gpu::ComputeMode;
 use futures::future::BoxFuture;
 use kerf_core::units::MemoryMib;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,13 +128,19 @@ pub struct Paths {
     pub private_shm: bool,
 }
 
-/// Sets a GPU's compute mode.
+/// Reads and sets the compute mode of the GPU that a target is, or is of.
 pub trait ComputeModes: Send + Sync + 'static {
-    /// Puts the GPU that the target is, or is of, into `EXCLUSIVE_PROCESS` mode, or back into `DEFAULT`. A target that is
-    /// there no more needs nothing, and is no error.
+    /// The mode; `DEFAULT` of a target that is there no more.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be read, in words.
+    fn mode(&self, target: &str) -> BoxFuture<'_, Result<ComputeMode, String>>;
+
+    /// Sets it. To put a mode back a target that is there no more needs nothing, and is no error.
     ///
     /// # Errors
     ///
     /// Why not, in words.
-    fn set_exclusive(&self, target: &str, exclusive: bool) -> BoxFuture<'_, Result<(), String>>;
+    fn set(&self, target: &str, mode: ComputeMode) -> BoxFuture<'_, Result<(), String>>;
 }

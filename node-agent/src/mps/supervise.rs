@@ -157,6 +157,7 @@ impl Keepers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::ComputeMode;
     use futures::FutureExt as _;
     use futures::future::BoxFuture;
     use kerf_core::units::MemoryMib;
@@ -175,9 +176,13 @@ mod tests {
     }
 
     impl ComputeModes for Modes {
-        fn set_exclusive(&self, target: &str, exclusive: bool) -> BoxFuture<'_, Result<(), String>> {
+        fn mode(&self, _: &str) -> BoxFuture<'_, Result<ComputeMode, String>> {
+            std::future::ready(Ok(ComputeMode::Default)).boxed()
+        }
+
+        fn set(&self, target: &str, mode: ComputeMode) -> BoxFuture<'_, Result<(), String>> {
             let mut modes = self.exclusive.lock().unwrap();
-            if !exclusive {
+            if mode != ComputeMode::ExclusiveProcess {
                 modes.remove(target);
                 return std::future::ready(Ok(())).boxed();
             }

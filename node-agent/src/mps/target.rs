@@ -7,6 +7,7 @@ use super::process::{Process, kill_left};
 use super::start::start;
 use super::word::Word;
 use super::{ComputeModes, Observed, Paths, State, Status, Timings, Wanted};
+use crate::gpu::ComputeMode;
 use kerf_runtime::telemetry::chain;
 use std::path::Path;
 use std::sync::Arc;
@@ -125,14 +126,18 @@ impl Target {
         }
     }
 
-    /// The folder is there first: by it the next agent sees that the mode is to be put back.
+    /// The folder is there first: by it the next agent sees that the mode is to be put back, and what it was.
     async fn set_exclusive(&self, exclusive: bool) -> Result<(), String> {
-        if exclusive {
-            self.folder
-                .prepare()
-                .map_err(|error| format!("failed to prepare the daemon's folder: {error}"))?;
-        }
-        self.modes.set_exclusive(&self.name, exclusive).await
+        let before = if let Some(before) = self.folder.mode_before() {
+            before
+        } else {
+            let before = self.modes.mode(&self.name).await?;
+            let noted = self.folder.note_mode(before);
+            noted.map_err(|error| format!("failed to prepare the daemon's folder: {error}"))?;
+            before
+        };
+        let mode = if exclusive { ComputeMode::ExclusiveProcess } else { before };
+        self.modes.set(&self.name, mode).await
     }
 
     /// Adopts a daemon that an earlier agent started, or clears away what an ended one left.

@@ -56,7 +56,7 @@ impl Node {
     pub(super) fn may_try(&self, step: &Step, now: Instant) -> bool {
         let (task, probe) = (task(step), self.settings.probe);
         let again = || !matches!(task, Task::Create(_)) && self.retries.may_run_again(&task, probe, now);
-        self.retries.may_run(&task, now) || again()
+        !self.awaits_pause(step) && (self.retries.may_run(&task, now) || again())
     }
 
     /// Why the GPU's MIG mode is not switched, though it should be.

@@ -6,7 +6,7 @@
 use super::advertise::{DevicesByName, Listing};
 use super::retry::OUT_OF_REACH;
 use super::share::{self, Share};
-use super::{LetGo, Node, Note, Obstruction, Recalled, Spared, Task, WantedDaemon, lingering, silent};
+use super::{LetGo, Node, Note, Obstruction, Pause, Recalled, Spared, Task, WantedDaemon, lingering, silent};
 use crate::access::{Access, AccessGrant};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Gpu, GpuInstance};
@@ -45,6 +45,8 @@ pub struct Decision {
     pub kept: Option<Kept>,
     /// How long the time slices of GPUs should be.
     pub lengths: BTreeMap<GpuUuid, SliceLength>,
+    /// Which programs of GPU Operator should be paused.
+    pub pause: Pause,
     /// Whether pods that the kubelet has rejected are removed.
     pub remove_rejected: bool,
     /// What people should hear of.
@@ -123,6 +125,7 @@ impl Node {
         // While holders or GPUs are unknown nothing is cut: what cannot be seen counts as held.
         let knows_holders =
             self.account.is_known() && self.health.pods.is_well() && self.health.spec.is_well();
+        self.knew |= knows_holders && self.health.nvml.is_well();
         let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_closed();
         self.recall_shares();
         self.adopt_shares();
@@ -156,17 +159,23 @@ impl Node {
         let (look, next_look) = self.account.look(now);
         let next_drop = self.advertised.drop_ids(&self.account, now);
         let record_again = self.unrecorded.as_ref().map(|(_, at)| *at).filter(|at| *at > now);
+        self.note_pause(&steps, now);
         let step = if record_again.is_some() { None } else { self.next_step(steps, now) };
         self.under_way.begin(step.as_ref().map(task));
+        if step.is_some() {
+            self.extend_pause(now);
+        }
+        let (pause, pause_ends) = self.pause();
         // The condition stays until a step has been recorded again.
         self.unrecorded.take_if(|(_, at)| *at <= now && step.is_none());
         let revoked = self.advertised.revoked_at(now).then_some(now);
         let lengths = self.wanted_lengths();
         self.note_lengths(&lengths);
         let held = self.obstacles.values().any(|o| !o.is_final) || self.has_lingering();
-        let retry = [self.retries.next(now), self.serving.next(now), self.recovering, record_again];
+        let retry =
+            [self.retries.next(now), self.serving.next(now), self.recovering, record_again, pause_ends];
         let wakes = [revoked, next_look, next_drop, next_recovery, silent].into_iter().chain(retry);
-        let kept = self.kept(knows_holders);
+        let kept = self.kept();
         Decision {
             lists: self.lists(&existing),
             healthy: self.advertised.healthy(),
@@ -175,6 +184,7 @@ impl Node {
             let_go: self.let_go(kept.as_ref()),
             kept,
             lengths,
+            pause,
             remove_rejected: self.spec.policy.remove_rejected_pods,
             notes: std::mem::take(&mut self.notes),
             evict: self.evictions(),
@@ -194,8 +204,7 @@ impl Node {
         });
     }
 
-    fn kept(&mut self, knows_holders: bool) -> Option<Kept> {
-        self.knew |= knows_holders && self.health.nvml.is_well();
+    fn kept(&self) -> Option<Kept> {
         self.knew.then(|| Kept {
             daemons: self.wanted_daemons(),
             reach: self.wanted_reach(),

@@ -13,6 +13,7 @@ mod illness;
 mod lingering;
 mod names;
 mod notes;
+mod pause;
 mod pods;
 mod reach;
 mod recall;
@@ -42,6 +43,8 @@ mod lingering_tests;
 #[cfg(test)]
 mod parts_tests;
 #[cfg(test)]
+mod pause_tests;
+#[cfg(test)]
 mod policy_tests;
 #[cfg(test)]
 mod reboot_churn_tests;
@@ -66,6 +69,7 @@ pub use foreign::Foreign;
 pub use holders::{Held, Holders, Recorded};
 pub use illness::Ill;
 pub use notes::Note;
+pub use pause::Pause;
 pub use pods::{NodePod, NodePods};
 pub use recall::Recalled;
 pub(crate) use share::{Shares, device_id as share_device, gpu_of as share_gpu};
@@ -101,6 +105,8 @@ pub struct Settings {
     pub access: bool,
     /// Whether others that manage the node's GPUs are looked for.
     pub others: bool,
+    /// Whether DCGM and its like are paused where they hold what is to be changed.
+    pub pause_clients: bool,
     /// How long a GPU must have been quiet after an error before it is used again.
     pub recover_after: Duration,
     /// The XIDs that make a GPU unhealthy.
@@ -113,7 +119,8 @@ impl Default for Settings {
     fn default() -> Self {
         let (recover_after, probe) = (Duration::from_mins(5), Duration::from_secs(30));
         let xids = Xids::default();
-        Self { mps: None, access: false, others: false, recover_after, xids, probe }
+        let (mps, access, others, pause_clients) = (None, false, false, true);
+        Self { mps, access, others, pause_clients, recover_after, xids, probe }
     }
 }
 
@@ -178,6 +185,7 @@ pub struct Node {
     others: Option<Vec<String>>,
     /// How it is known that the driver is being upgraded.
     upgrade: Option<String>,
+    pausing: pause::Pausing,
     /// When nobody else was left of them.
     alone_since: Option<Instant>,
     /// Whether it was ever known who holds what.

@@ -3,7 +3,7 @@
 use super::tests::{ONE, Scene, failing, mig, slice, wanted, wanted_of};
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
-use crate::gpu::{GpuBackend as _, MigMode, NvmlCode};
+use crate::gpu::{ComputeMode, GpuBackend as _, MigMode, NvmlCode};
 use kerf_core::contract::{Condition, GpuRule, GpuSelector, ModeChange, NodePolicy, Shape, SliceState};
 use kerf_core::kind::Kind;
 use kerf_core::planner::Step;
@@ -154,7 +154,7 @@ fn a_mode_is_switched_after_the_mps_daemon_has_gone() {
     scene.settle();
     let serving = Daemon::Serving { generation: 1, limit: MPS.size().share_memory(), threads: 100 };
     scene.node.on_daemons(Daemons::from([(uuid(0), serving)]));
-    scene.gpus.clone().set_exclusive(&uuid(0), true).unwrap();
+    scene.gpus.clone().set_compute_mode(&uuid(0), ComputeMode::ExclusiveProcess).unwrap();
     scene.policy = rule(&[Kind::Mig], ModeChange::WithoutReset);
     scene.want(vec![]);
     for _ in 0..20 {
@@ -167,7 +167,7 @@ fn a_mode_is_switched_after_the_mps_daemon_has_gone() {
     assert!(scene.decide().kept.unwrap().daemons.is_empty());
     scene.node.on_daemons(Daemons::from([(uuid(0), Daemon::Changing)]));
     assert_eq!(scene.decide().step, None);
-    scene.gpus.clone().set_exclusive(&uuid(0), false).unwrap();
+    scene.gpus.clone().set_compute_mode(&uuid(0), ComputeMode::Default).unwrap();
     scene.node.on_daemons(Daemons::new());
     assert_eq!(scene.decide().step, Some(Step::Switch { gpu: uuid(0), mig: true }));
     scene.settle();

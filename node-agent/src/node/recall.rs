@@ -11,6 +11,7 @@ use crate::gpu::{Compute, Gpu};
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Shape, SliceLength, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid};
+use kerf_core::nvidia_keys::DEPLOY_CLIENTS;
 use kerf_core::planner::Step;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ pub struct Recalled {
     pub limits: Limits,
     /// The GPUs whose time slices kerf gave a length that is not the driver's own, at some time since the boot.
     pub lengths: BTreeSet<GpuUuid>,
+    /// The Node's labels by which kerf has paused DCGM and its like, or is about to.
+    pub paused: BTreeSet<String>,
     /// What GPUs had.
     pub ills: Vec<Ill>,
     /// Whether the driver was loaded anew since, at a boot or in the same one, and not all of it was made again yet.
@@ -54,17 +57,19 @@ impl Recalled {
     pub fn from_gpu_node(spec: GpuNodeSpec, uid: Option<String>, status: Option<&GpuNodeStatus>) -> Self {
         let gpus = status.into_iter().flat_map(|status| &status.gpus);
         let mig_on = gpus.filter(|gpu| !gpu.profiles.is_empty()).map(|gpu| gpu.uuid.clone()).collect();
-        Self { spec, uid, mig_on, ..Self::default() }.after_reload()
+        // What is paused without a MIG manager at work was paused by an agent.
+        let paused = DEPLOY_CLIENTS.map(str::to_owned).into();
+        Self { spec, uid, mig_on, paused, ..Self::default() }.after_reload()
     }
 
     /// What of it counts once the driver was loaded anew, by a boot or in the same one. Compute modes, limits and lengths end with a
     /// load: whatever is set now was set by somebody else. A GPU that is still ill says so again. Shares are the kubelet's to hand
-    /// out, and it remembers to whom it did.
+    /// out, and it remembers to whom it did. The Node's labels stay.
     #[must_use]
     pub fn after_reload(self) -> Self {
-        let Self { spec, uid, shares, mig_on, mut mig_lost, .. } = self;
+        let Self { spec, uid, shares, mig_on, mut mig_lost, paused, .. } = self;
         mig_lost.extend(mig_on);
-        Self { spec, uid, shares, mig_lost, booted: true, ..Self::default() }
+        Self { spec, uid, shares, mig_lost, paused, booted: true, ..Self::default() }
     }
 }
 
@@ -122,6 +127,7 @@ impl Node {
             exclusive: exclusive.chain(kept).collect(),
             limits: self.wanted_limits(),
             lengths: self.recalled.lengths.clone(),
+            paused: self.recalled.paused.clone(),
             ills: self.ills(),
             booted: self.is_recovering(),
         }

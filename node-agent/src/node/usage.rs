@@ -233,15 +233,19 @@ impl Node {
         notes
     }
 
+    /// By how much pods exceed what they were given of a GPU, of those that exceed what is tolerated beside it.
+    pub fn over_used(&self) -> impl Iterator<Item = (GpuUuid, PodKey, MemoryMib)> {
+        self.over_use().into_iter().filter_map(|note| match note {
+            Note::OverUse { gpu, pod, used, given } => Some((gpu, pod, used.saturating_sub(given))),
+            _ => None,
+        })
+    }
+
     /// The pods that policy has evicted for their use of memory.
     pub(super) fn evictions(&self) -> Vec<(PodKey, PodUid)> {
         if self.spec.policy.over_use != OverUse::Evict {
             return Vec::new();
         }
-        let over = self.over_use().into_iter().filter_map(|note| match note {
-            Note::OverUse { pod, .. } => Some(pod),
-            _ => None,
-        });
-        over.filter_map(|pod| Some((pod.clone(), self.uid_of(&pod)?))).collect()
+        self.over_used().filter_map(|(_, pod, _)| Some((pod.clone(), self.uid_of(&pod)?))).collect()
     }
 }

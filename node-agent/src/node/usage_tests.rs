@@ -107,6 +107,7 @@ fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_say
     scene.decide();
     let is_over = |note: &Note| matches!(note, Note::OverUse { .. });
     assert_eq!(count(&scene, is_over), 0, "a process has a context beside what it asks for");
+    assert_eq!(scene.node.over_used().count(), 0);
     for used in [4900, 5000, 5100] {
         scene.node.on_usage(usage(&[("a", used)], &[]));
         assert_eq!(scene.decide().evict, []);
@@ -114,6 +115,8 @@ fn a_pod_that_uses_more_than_it_was_given_is_told_once_and_evicted_if_policy_say
     let told =
         Note::OverUse { gpu: uuid(0), pod: PodKey::new("ns", "a"), used: MemoryMib(4900), given: gib(4) };
     assert_eq!(scene.told, [told]);
+    let over = (uuid(0), PodKey::new("ns", "a"), MemoryMib(5100 - 4096));
+    assert_eq!(scene.node.over_used().collect::<Vec<_>>(), [over]);
     scene.policy.over_use = OverUse::Evict;
     scene.want(vec![wanted("s1", share(4), Some(("a", FOUR)))]);
     assert_eq!(scene.decide().evict, [(PodKey::new("ns", "a"), PodUid::new("a-uid"))]);

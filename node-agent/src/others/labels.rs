@@ -8,8 +8,9 @@
 //!   a conflict, though the MIG manager may be disabled. To remove the label is no remedy: on a node whose GPUs have MIG, by the
 //!   label `mig.capable` or else the product, the operator sets one that is missing to `all-disabled`, which is its default
 //!   (`labelGPUNodes`), and adds `gpu.deploy.mig-manager=true` where there is none.
-//! - `nvidia.com/mig.config.state` `pending` or `rebooting`, and any `gpu.deploy.*` of `paused-for-mig-change`, are written by
-//!   a MIG manager at work: a conflict by themselves.
+//! - `nvidia.com/mig.config.state` `pending` or `rebooting`, and a `gpu.deploy.*` of `paused-for-mig-change`, are written by
+//!   a MIG manager at work: a conflict by themselves. But for those that the agent itself pauses (`DEPLOY_CLIENTS`): the MIG
+//!   manager is `pending` before it pauses anything, and until all of it is put back.
 //! - `gpu.deploy.device-plugin=true` and `nvidia.com/device-plugin.config` are no evidence of a device plugin: its sockets
 //!   are.
 //! - Labels of GPU feature discovery (`nvidia.com/gpu.*`, `nvidia.com/mig.capable`, …) only describe.
@@ -17,17 +18,14 @@
 use super::{Other, Who};
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
-use kerf_core::nvidia_keys::{MIG_CONFIG, MIG_STATE};
+use kerf_core::nvidia_keys::{DEPLOY_CLIENTS, DEPLOY_PAUSED, DEPLOY_PREFIX, MIG_CONFIG, MIG_STATE};
 use kube::Api;
 use kube::api::GetParams;
 use std::collections::BTreeMap;
 
-const DEPLOY_PREFIX: &str = "nvidia.com/gpu.deploy.";
 const DEPLOY_MIG_MANAGER: &str = "nvidia.com/gpu.deploy.mig-manager";
 /// `false` takes all that the operator deploys off the node, the MIG manager too.
 const DEPLOY_OPERANDS: &str = "nvidia.com/gpu.deploy.operands";
-
-const PAUSED: &str = "paused-for-mig-change";
 
 /// The MIG manager, if the Node's labels tell of it.
 pub(super) async fn found(nodes: &Api<Node>, name: &NodeName) -> Result<Option<Other>, kube::Error> {
@@ -50,10 +48,11 @@ fn mig_manager(labels: &BTreeMap<String, String>) -> Option<String> {
     if let Some(state @ ("pending" | "rebooting")) = value(MIG_STATE) {
         return Some(format!("the node's label {MIG_STATE} is {state}"));
     }
-    if let Some((key, _)) =
-        labels.iter().find(|(key, value)| key.starts_with(DEPLOY_PREFIX) && *value == PAUSED)
-    {
-        return Some(format!("the node's label {key} is {PAUSED}"));
+    let is_paused_by_it = |(key, value): &(&String, &String)| {
+        key.starts_with(DEPLOY_PREFIX) && *value == DEPLOY_PAUSED && !DEPLOY_CLIENTS.contains(&key.as_str())
+    };
+    if let Some((key, _)) = labels.iter().find(is_paused_by_it) {
+        return Some(format!("the node's label {key} is {DEPLOY_PAUSED}"));
     }
     let config = value(MIG_CONFIG)?;
     let deployed = value(DEPLOY_MIG_MANAGER);
@@ -94,7 +93,7 @@ mod tests {
     #[test]
     fn only_a_mig_manager_that_may_act_is_one() {
         let deployed = "nvidia.com/gpu.deploy.mig-manager=true";
-        let cases: [(&[&str], Option<&str>); 13] = [
+        let cases: [(&[&str], Option<&str>); 15] = [
             (&[], None),
             (&[deployed], None),
             (&[deployed, "nvidia.com/mig.config="], None),
@@ -115,7 +114,16 @@ mod tests {
             (&["nvidia.com/mig.config.state=success", deployed], None),
             (&["nvidia.com/mig.config.state=pending"], Some("state is pending")),
             (&["nvidia.com/mig.config.state=rebooting"], Some("state is rebooting")),
-            (&["nvidia.com/gpu.deploy.dcgm=paused-for-mig-change"], Some("deploy.dcgm is paused")),
+            (
+                &["nvidia.com/gpu.deploy.device-plugin=paused-for-mig-change"],
+                Some("deploy.device-plugin is paused"),
+            ),
+            // The agent's own pause, and the MIG manager's of the same.
+            (&["nvidia.com/gpu.deploy.dcgm=paused-for-mig-change"], None),
+            (
+                &["nvidia.com/gpu.deploy.dcgm=paused-for-mig-change", "nvidia.com/mig.config.state=pending"],
+                Some("state is pending"),
+            ),
             (&["nvidia.com/gpu.deploy.device-plugin=true", "nvidia.com/device-plugin.config=t4"], None),
             (
                 &[

@@ -1,4 +1,5 @@
-//! GPU Operator's driver upgrade, by what it writes into the Node's labels. While it goes on nobody may hold the driver.
+//! GPU Operator, by the Node's labels: its driver upgrade, during which nobody may hold the driver, and what it deploys that holds
+//! GPU instances.
 //!
 //! Two of its programs take part (gpu-operator's upgrade controller with k8s-operator-libs `pkg/upgrade`, and k8s-driver-manager
 //! `cmd/driver-manager`), and either may work without the other:
@@ -13,14 +14,15 @@
 //!
 //! An admin who reloads a driver without GPU Operator may set such a label too.
 
+use crate::dcgm_pause::DEPLOYED;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
-use kerf_core::nvidia_keys::{DEPLOY_PAUSED_FOR_DRIVER, DEPLOY_PREFIX, DRIVER_UPGRADE_STATE};
+use kerf_core::nvidia_keys::{DEPLOY_CLIENTS, DEPLOY_PAUSED_FOR_DRIVER, DEPLOY_PREFIX, DRIVER_UPGRADE_STATE};
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tokio_util::sync::CancellationToken;
 
 /// The state in which the driver's pod is replaced.
@@ -29,14 +31,18 @@ const RESTARTS: &str = "pod-restart-required";
 /// How long the API server may keep the watch.
 const WATCH_SECONDS: u32 = 290;
 
-/// Tells whether the driver is being upgraded, by its evidence, at each change of the Node until `stop`. A Node that is not there is
-/// not being upgraded; while the API server is away what was told last holds.
-pub(crate) async fn watch(
-    client: Client,
-    node: NodeName,
-    tell: impl Fn(Option<String>),
-    stop: CancellationToken,
-) {
+/// What the Node's labels tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// The evidence for an upgrade of the driver.
+    pub(crate) upgrade: Option<String>,
+    /// Which of [`DEPLOY_CLIENTS`] are deployed.
+    pub(crate) clients: BTreeSet<String>,
+}
+
+/// Tells it at each change of the Node until `stop`. A Node that is not there is not being upgraded; while the API server is away
+/// what was told last holds.
+pub(crate) async fn watch(client: Client, node: NodeName, tell: impl Fn(Told), stop: CancellationToken) {
     let config = watcher::Config::default().fields(&format!("metadata.name={node}")).timeout(WATCH_SECONDS);
     let stream = watcher(Api::<PartialObjectMeta<Node>>::all(client), config).default_backoff();
     let stream = stream.take_until(stop.cancelled_owned());
@@ -44,13 +50,19 @@ pub(crate) async fn watch(
     while let Some(event) = stream.next().await {
         match event {
             Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) => {
-                tell(upgrade(&node.metadata.labels.unwrap_or_default()));
+                tell(told(&node.metadata.labels.unwrap_or_default()));
             }
-            Ok(watcher::Event::Delete(_)) => tell(None),
+            Ok(watcher::Event::Delete(_)) => tell(Told::default()),
             Ok(watcher::Event::Init | watcher::Event::InitDone) => {}
             Err(error) => tracing::warn!(%error, "the watch of the Node failed"),
         }
     }
+}
+
+fn told(labels: &BTreeMap<String, String>) -> Told {
+    let is_deployed = |key: &&str| labels.get(*key).is_some_and(|value| value == DEPLOYED);
+    let clients = DEPLOY_CLIENTS.into_iter().filter(is_deployed).map(str::to_owned).collect();
+    Told { upgrade: upgrade(labels), clients }
 }
 
 /// The evidence for an upgrade.
@@ -95,5 +107,12 @@ mod tests {
             assert_eq!(found.is_some(), is, "{key}={value}");
             assert!(found.is_none_or(|text| text.contains(key) && text.contains(value)));
         }
+    }
+
+    #[test]
+    fn only_programs_that_are_deployed_can_be_paused() {
+        let labels = [("dcgm", "true"), ("dcgm-exporter", "false"), ("nvsm", ""), ("device-plugin", "true")];
+        let labels = labels.map(|(name, value)| (format!("{DEPLOY_PREFIX}{name}"), value.to_owned()));
+        assert_eq!(told(&labels.into()).clients, ["nvidia.com/gpu.deploy.dcgm".to_owned()].into());
     }
 }

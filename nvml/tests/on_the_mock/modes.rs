@@ -37,7 +37,7 @@ pub fn what_is_on_a_gpu_keeps_its_mode(node: &Node) {
     let error = nvml.set_mig_mode(&gpu, false, true).unwrap_err();
     assert!(error.is_busy() && error.to_string().contains("41"), "{error}");
     node.control(&MockControl::new());
-    nvml.set_exclusive(&gpu, true).unwrap();
+    nvml.set_compute_mode(&gpu, ComputeMode::ExclusiveProcess).unwrap();
     assert_eq!(nvml.set_mig_mode(&gpu, false, true), refused(ModeRefusal::ComputeMode(0)));
     assert_eq!(look(&mut nvml, 0).mig, MigMode::Settled(true), "nothing waits for a reset");
 }
@@ -91,13 +91,15 @@ pub fn a_gpu_without_mig_has_no_mode(_: &Node) {
 pub fn compute_mode_is_set_and_put_back(node: &Node) {
     let mut nvml = open();
     let gpu = uuid(&mut nvml, 0);
-    nvml.set_exclusive(&gpu, true).unwrap();
+    nvml.set_compute_mode(&gpu, ComputeMode::ExclusiveProcess).unwrap();
     assert_eq!(look(&mut nvml, 0).compute_mode, ComputeMode::ExclusiveProcess);
-    nvml.set_exclusive(&gpu, false).unwrap();
-    nvml.set_exclusive(&gpu, false).unwrap();
+    nvml.set_compute_mode(&gpu, ComputeMode::Default).unwrap();
+    nvml.set_compute_mode(&gpu, ComputeMode::Default).unwrap();
     assert_eq!(look(&mut nvml, 0).compute_mode, ComputeMode::Default);
+    nvml.set_compute_mode(&gpu, ComputeMode::Other).unwrap();
+    assert_eq!(nvml.compute_mode(&gpu), Ok(ComputeMode::Other), "prohibited");
     let denied = Fault::new("nvmlDeviceSetComputeMode", Code::NO_PERMISSION);
     node.control(&MockControl::new().fault(denied));
-    let error = nvml.set_exclusive(&gpu, true).unwrap_err();
+    let error = nvml.set_compute_mode(&gpu, ComputeMode::ExclusiveProcess).unwrap_err();
     assert_eq!(error.to_string(), "nvmlDeviceSetComputeMode answered NO_PERMISSION");
 }

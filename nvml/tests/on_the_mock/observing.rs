@@ -187,8 +187,8 @@ pub fn one_gpu_is_asked_alone(node: &Node) {
     let seen = one.observe().unwrap();
     assert_eq!(seen.iter().map(|gpu| (&gpu.uuid, gpu.instances.len())).collect::<Vec<_>>(), [(&second, 1)]);
     assert!(one.silent().is_empty());
-    one.set_exclusive(&second, true).unwrap();
-    let refused = one.set_exclusive(&first, true);
+    one.set_compute_mode(&second, ComputeMode::ExclusiveProcess).unwrap();
+    let refused = one.set_compute_mode(&first, ComputeMode::ExclusiveProcess);
     assert_eq!(refused, Err(kerf_nvml::GpuError::NoSuchGpu(first)), "it is another's");
 }
 

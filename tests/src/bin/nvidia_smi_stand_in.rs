@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use kerf_core::names::GpuUuid;
-use kerf_nvml::{GpuBackend as _, NvmlBackend};
+use kerf_nvml::{ComputeMode, GpuBackend as _, NvmlBackend};
 
 fn main() -> ExitCode {
     match run() {
@@ -24,11 +24,11 @@ fn run() -> anyhow::Result<()> {
     let ["-i", gpu, "-c", mode] = arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] else {
         bail!("only -i UUID -c MODE is known here, not {arguments:?}");
     };
-    let exclusive = match mode {
-        "DEFAULT" => false,
-        "EXCLUSIVE_PROCESS" => true,
+    let mode = match mode {
+        "DEFAULT" => ComputeMode::Default,
+        "EXCLUSIVE_PROCESS" => ComputeMode::ExclusiveProcess,
         other => bail!("the compute mode {other} is not known here"),
     };
     let mut gpus = NvmlBackend::open(OsStr::new("libnvidia-ml.so.1"))?;
-    Ok(gpus.set_exclusive(&GpuUuid::from(gpu), exclusive)?)
+    Ok(gpus.set_compute_mode(&GpuUuid::from(gpu), mode)?)
 }

@@ -67,8 +67,11 @@ impl GpuBackend for FakeGpus {
         self.with(|state| state.gpu(gpu)?.set_mig_mode(on, reset))
     }
 
-    fn set_exclusive(&mut self, gpu: &GpuUuid, exclusive: bool) -> Result<(), GpuError> {
-        let mode = if exclusive { ComputeMode::ExclusiveProcess } else { ComputeMode::Default };
+    fn compute_mode(&mut self, gpu: &GpuUuid) -> Result<ComputeMode, GpuError> {
+        self.with(|state| Ok(state.gpu(gpu)?.gpu.compute_mode))
+    }
+
+    fn set_compute_mode(&mut self, gpu: &GpuUuid, mode: ComputeMode) -> Result<(), GpuError> {
         self.with(|state| {
             state.gpu(gpu)?.gpu.compute_mode = mode;
             Ok(())

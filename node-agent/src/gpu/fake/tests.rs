@@ -52,7 +52,7 @@ fn mig_mode_is_switched_where_nothing_is_lost_by_it() {
     let modes: Vec<MigMode> = gpus.gpus().iter().map(|g| g.mig).collect();
     assert_eq!(modes, [MigMode::Settled(false), MigMode::Settled(true), MigMode::Unsupported]);
 
-    gpus.set_exclusive(&uuid(0), true).unwrap();
+    gpus.set_compute_mode(&uuid(0), ComputeMode::ExclusiveProcess).unwrap();
     assert_eq!(gpus.set_mig_mode(&uuid(0), true, false), refused(ModeRefusal::ComputeMode(0)));
 }
 

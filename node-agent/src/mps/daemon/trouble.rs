@@ -60,7 +60,7 @@ impl Trouble {
 }
 
 fn mode(exclusive: bool) -> &'static str {
-    if exclusive { "EXCLUSIVE_PROCESS" } else { "DEFAULT" }
+    if exclusive { "EXCLUSIVE_PROCESS" } else { "what it was before MPS" }
 }
 
 /// What the mode is for, and how to do without it.

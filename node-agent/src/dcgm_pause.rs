@@ -1,0 +1,152 @@
+//! Pauses GPU Operator's programs that hold GPU instances by the Node's labels, as NVIDIA's MIG manager does (mig-parted
+//! `reconfigure`), and puts the labels back. Only what is `true` is paused: where a label is missing or `false`, GPU Operator is not
+//! here, or an admin keeps the program off the node.
+
+use crate::node::Pause;
+use crate::reconcile::{Event, Events};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kerf_core::names::NodeName;
+use kerf_core::nvidia_keys::DEPLOY_PAUSED;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// The value of a label whose program is deployed.
+pub(crate) const DEPLOYED: &str = "true";
+
+/// The label `app` of the programs' pods. NVIDIA's MIG manager waits for the same, and for none of NVSM.
+const APPS: &str = "app in (nvidia-dcgm, nvidia-dcgm-exporter, gpu-feature-discovery)";
+
+/// How long the programs may take to go; then the step is tried in any case. Bounded, for whoever may make pods on the node can
+/// make one that looks like theirs.
+const TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The interval of looks at the pods, as of the MIG manager, and the wait after a failed write.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long an agent that ends may take to put labels back.
+const AT_THE_END: Duration = Duration::from_secs(3);
+
+/// The Node's labels, and the pods there.
+pub(crate) struct DcgmPause {
+    nodes: Api<Node>,
+    pods: Api<Pod>,
+    node: NodeName,
+}
+
+/// Pauses and puts back as ordered until `stop`, and tells which labels may still have to be put back: at first `paused`, which an
+/// earlier process has recorded.
+pub(crate) async fn keep(
+    pause: DcgmPause,
+    mut paused: BTreeSet<String>,
+    mut orders: watch::Receiver<Pause>,
+    events: Events,
+    stop: CancellationToken,
+) {
+    loop {
+        let order = orders.borrow_and_update().clone();
+        tokio::select! {
+            () = pause.carry_out(&order, &mut paused) => {
+                events.send(Event::Paused(paused.clone(), order.number));
+                tokio::select! {
+                    Ok(()) = orders.changed() => {}
+                    () = stop.cancelled() => break,
+                }
+            }
+            Ok(()) = orders.changed() => {}
+            () = stop.cancelled() => break,
+        }
+    }
+    drop(tokio::time::timeout(AT_THE_END, pause.put_back(&mut paused)).await);
+}
+
+impl DcgmPause {
+    pub(crate) fn new(client: Client, node: NodeName) -> Self {
+        Self { nodes: Api::all(client.clone()), pods: Api::all(client), node }
+    }
+
+    async fn carry_out(&self, order: &Pause, paused: &mut BTreeSet<String>) {
+        if order.labels.is_empty() {
+            return self.put_back(paused).await;
+        }
+        let pausing = async {
+            while let Err(error) = self.write(&order.labels, paused).await {
+                tracing::warn!(%error, "failed to pause DCGM; trying again");
+                tokio::time::sleep(INTERVAL).await;
+            }
+            while self.remain().await {
+                tokio::time::sleep(INTERVAL).await;
+            }
+        };
+        match tokio::time::timeout(TIMEOUT, pausing).await {
+            Ok(()) => tracing::info!("the paused programs have gone"),
+            Err(_) => {
+                tracing::warn!(seconds = TIMEOUT.as_secs(), "the paused programs have not gone in time");
+            }
+        }
+    }
+
+    /// Puts back what is paused, for however long that takes: while GPU Operator upgrades the driver the labels are its own.
+    pub(crate) async fn put_back(&self, paused: &mut BTreeSet<String>) {
+        while !paused.is_empty() {
+            if let Err(error) = self.write(&BTreeSet::new(), paused).await {
+                tracing::warn!(%error, "failed to put DCGM's labels back; trying again");
+            }
+            if !paused.is_empty() {
+                tokio::time::sleep(INTERVAL).await;
+            }
+        }
+    }
+
+    /// Pauses `wanted`, and puts back the others of `paused`. Somebody's change since the labels were read makes it fail.
+    async fn write(
+        &self,
+        wanted: &BTreeSet<String>,
+        paused: &mut BTreeSet<String>,
+    ) -> Result<(), kube::Error> {
+        let Some(node) = self.nodes.get_metadata_opt(self.node.as_str()).await? else {
+            paused.clear();
+            return Ok(());
+        };
+        let labels = node.metadata.labels.unwrap_or_default();
+        let is = |key: &&String, value: &str| labels.get(*key).is_some_and(|now| now == value);
+        let pause = wanted.iter().filter(|key| is(key, DEPLOYED)).map(|key| (key, DEPLOY_PAUSED));
+        let back = paused.difference(wanted).filter(|key| is(key, DEPLOY_PAUSED)).map(|key| (key, DEPLOYED));
+        let changes: Map<String, Value> =
+            pause.chain(back).map(|(key, value)| (key.clone(), json!(value))).collect();
+        paused.extend(wanted.iter().cloned());
+        if !changes.is_empty() {
+            let text = json!(changes).to_string();
+            let metadata = json!({"resourceVersion": node.metadata.resource_version, "labels": changes});
+            let patch = Patch::Merge(json!({"metadata": metadata}));
+            self.nodes.patch_metadata(self.node.as_str(), &PatchParams::default(), &patch).await?;
+            tracing::info!(labels = text, "labelled the Node for a MIG change");
+        }
+        // The driver manager writes its own word behind the value, and takes it away again.
+        let is_covered = |key: &String| {
+            labels.get(key).is_some_and(|now| now != DEPLOY_PAUSED && now.starts_with(DEPLOY_PAUSED))
+        };
+        paused.retain(|key| wanted.contains(key) || is_covered(key));
+        Ok(())
+    }
+
+    /// Whether pods of the programs are still on the node.
+    async fn remain(&self) -> bool {
+        let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node)).labels(APPS);
+        match self.pods.list_metadata(&here).await {
+            Ok(pods) => !pods.items.is_empty(),
+            Err(error) => {
+                tracing::debug!(%error, "the API server does not tell whether DCGM has gone");
+                true
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "dcgm_pause_tests.rs"]
+mod tests;

@@ -1,0 +1,188 @@
+//! DCGM is paused while it holds what is to be changed, and at no other time.
+
+use super::tests::{ONE, Scene, mig, slice, wanted};
+use super::*;
+use crate::gpu::fake::{FakeGpus, uuid};
+use crate::gpu::{Holders as Processes, MigMode};
+use kerf_core::contract::{GpuRule, ModeChange, SliceState};
+use kerf_core::kind::Kind;
+use kerf_core::planner::Step;
+
+const DCGM: &str = "nvidia.com/gpu.deploy.dcgm";
+
+fn labels(of: &[&str]) -> BTreeSet<String> {
+    of.iter().map(|label| (*label).to_owned()).collect()
+}
+
+/// A node where GPU Operator deploys DCGM, with an idle slice in the way of a wanted one. Gives the step that takes it away.
+fn in_the_way(settings: Settings) -> (Scene, Step) {
+    let mut scene = Scene::of(FakeGpus::new(&["H100-80GB"]), settings);
+    scene.node.on_deployed(labels(&[DCGM]));
+    scene.want(vec![wanted("s1", mig("1g.10gb", 0, 1), None)]);
+    scene.settle();
+    scene.want(vec![wanted("s2", mig("3g.40gb", 0, 4), Some(("b", "nvidia.com/mig-3g.40gb")))]);
+    scene.acknowledge();
+    scene.list_holders();
+    scene.decide();
+    let step = scene.decide().step.unwrap();
+    assert!(matches!(step, Step::Destroy { .. }), "{step}");
+    (scene, step)
+}
+
+/// NVML refuses the step: somebody holds the instance whom it does not list.
+fn refuse(scene: &mut Scene, step: &Step) {
+    scene.gpus.fail_next(GpuError::Busy(Processes::default()));
+    scene.run(step.clone());
+}
+
+/// The programs have gone, or were waited for long enough.
+fn clear(scene: &mut Scene, pause: &Pause) {
+    scene.node.on_paused(pause.labels.clone(), pause.number);
+}
+
+#[test]
+fn a_refused_step_is_tried_again_when_dcgm_has_gone_and_then_dcgm_comes_back() {
+    let (mut scene, step) = in_the_way(Settings::default());
+    assert_eq!(scene.decide().pause, Pause::default(), "nothing is refused");
+    refuse(&mut scene, &step);
+    let decision = scene.decide();
+    assert_eq!(decision.pause, Pause { number: 1, labels: labels(&[DCGM]) });
+    assert_eq!(decision.record.paused, labels(&[DCGM]), "it is recorded before it is written");
+    // The Node shows it paused.
+    scene.node.on_deployed(BTreeSet::new());
+    scene.now += Duration::from_secs(30);
+    assert_eq!(scene.decide().step, None, "DCGM is still there");
+    clear(&mut scene, &decision.pause);
+    assert_eq!(scene.decide().step, Some(step));
+    let status = scene.settle();
+    assert_eq!(slice(&status, "s2").state, SliceState::Ready);
+    assert_eq!(scene.decide().pause, decision.pause, "the next step may follow at once");
+    scene.now = scene.decide().wake.unwrap().max(scene.now + Duration::from_secs(10));
+    let decision = scene.decide();
+    assert_eq!(decision.pause, Pause { number: 1, labels: BTreeSet::new() });
+    assert_eq!(decision.record.paused, labels(&[DCGM]), "it is not put back yet");
+    scene.node.on_paused(BTreeSet::new(), 1);
+    assert_eq!(scene.decide().record.paused, BTreeSet::new());
+}
+
+#[test]
+fn what_dcgm_does_not_hold_is_cut_meanwhile() {
+    let (mut scene, step) = in_the_way(Settings::default());
+    refuse(&mut scene, &step);
+    let big = wanted("s2", mig("3g.40gb", 0, 4), Some(("b", "nvidia.com/mig-3g.40gb")));
+    scene.want(vec![big, wanted("s3", mig("1g.10gb", 4, 1), Some(("c", ONE)))]);
+    let decision = scene.decide();
+    assert_eq!(decision.pause.number, 1);
+    assert!(matches!(decision.step, Some(Step::Create { id, .. }) if id.as_str() == "s3"));
+}
+
+#[test]
+fn nothing_is_paused_where_gpu_operator_deploys_nothing_or_the_agent_must_not() {
+    for (deployed, pause_clients) in [(&[][..], true), (&[DCGM], false)] {
+        let (mut scene, step) = in_the_way(Settings { pause_clients, ..Settings::default() });
+        scene.node.on_deployed(labels(deployed));
+        refuse(&mut scene, &step);
+        scene.now += Duration::from_secs(1);
+        let decision = scene.decide();
+        assert_eq!((decision.pause, decision.record.paused), (Pause::default(), BTreeSet::new()));
+        assert_eq!(decision.step, Some(step), "it is tried again as it is");
+    }
+}
+
+#[test]
+fn a_process_that_nvml_lists_is_no_reason_to_pause_dcgm() {
+    let (mut scene, step) = in_the_way(Settings::default());
+    let theirs = crate::gpu::Holder { pid: 7, name: Some("python".to_owned()) };
+    scene.gpus.fail_next(GpuError::Busy(Processes(vec![theirs])));
+    scene.run(step);
+    assert_eq!(scene.decide().pause, Pause::default());
+}
+
+/// Somebody else holds the instance: DCGM is not stopped anew for each further try.
+#[test]
+fn a_pause_that_does_not_help_ends_and_is_the_only_one() {
+    let (mut scene, step) = in_the_way(Settings::default());
+    for second in 0..600 {
+        let decision = scene.decide();
+        if !decision.pause.labels.is_empty() {
+            clear(&mut scene, &decision.pause);
+        }
+        assert!(second < 60 || decision.pause.labels.is_empty(), "after {second} s");
+        assert!(decision.pause.number <= 1);
+        if decision.step.as_ref() == Some(&step) {
+            refuse(&mut scene, &step);
+        }
+        scene.list_holders();
+        scene.now += Duration::from_secs(1);
+    }
+    assert_eq!(scene.decide().pause.number, 1, "it was tried");
+}
+
+#[test]
+fn a_switch_of_the_mig_mode_waits_for_the_pause_where_the_mode_changes_at_once() {
+    for (model, mode_change, waits) in [
+        ("H100-80GB", ModeChange::WithoutReset, true),
+        ("A100-40GB", ModeChange::WithReset, true),
+        ("A100-40GB", ModeChange::WithoutReset, false),
+    ] {
+        let mut scene = Scene::of(FakeGpus::uncut(&[model]), Settings::default());
+        scene.node.on_deployed(labels(&[DCGM]));
+        scene.policy.gpus = vec![GpuRule { kinds: vec![Kind::Mig], mode_change, ..GpuRule::default() }];
+        scene.want(Vec::new());
+        let decision = scene.decide();
+        let switch = Step::Switch { gpu: uuid(0), mig: true };
+        assert_eq!(decision.step, (!waits).then(|| switch.clone()), "{model}");
+        assert_eq!(decision.pause.labels.is_empty(), !waits, "{model}");
+        if waits {
+            clear(&mut scene, &decision.pause);
+            assert_eq!(scene.decide().step, Some(switch));
+            scene.settle();
+            assert_ne!(scene.gpus.gpus()[0].mig, MigMode::Settled(false), "{model}");
+        }
+    }
+}
+
+#[test]
+fn an_upgrade_of_the_driver_ends_the_pause() {
+    let (mut scene, step) = in_the_way(Settings::default());
+    refuse(&mut scene, &step);
+    assert!(!scene.decide().pause.labels.is_empty());
+    scene.node.on_upgrade(Some("a label".to_owned()));
+    let decision = scene.decide();
+    assert_eq!((decision.pause.labels, decision.record.paused), (BTreeSet::new(), labels(&[DCGM])));
+}
+
+/// The word of an earlier pause, which comes late, says nothing of the next.
+#[test]
+fn a_second_pause_is_waited_for_by_itself() {
+    let (mut scene, step) = in_the_way(Settings::default());
+    refuse(&mut scene, &step);
+    let first = scene.decide().pause;
+    clear(&mut scene, &first);
+    scene.want(Vec::new());
+    scene.now += Duration::from_secs(20);
+    assert!(scene.decide().pause.labels.is_empty());
+    scene.want(vec![wanted("s2", mig("3g.40gb", 0, 4), Some(("b", "nvidia.com/mig-3g.40gb")))]);
+    scene.list_holders();
+    let again = scene.decide().step;
+    refuse(&mut scene, &again.unwrap());
+    let second = scene.decide();
+    assert_eq!(second.pause, Pause { number: 2, labels: labels(&[DCGM]) });
+    scene.node.on_paused(BTreeSet::new(), first.number);
+    scene.now += Duration::from_secs(1);
+    let decision = scene.decide();
+    assert_eq!((decision.step, decision.record.paused), (None, labels(&[DCGM])));
+}
+
+#[test]
+fn what_an_earlier_process_paused_stays_recorded_until_it_is_put_back() {
+    let (mut scene, step) = in_the_way(Settings::default());
+    refuse(&mut scene, &step);
+    scene.decide();
+    let status = scene.decide().status;
+    scene.restart_agent(Some(&status));
+    let decision = scene.decide();
+    assert_eq!((decision.pause, decision.record.paused), (Pause::default(), labels(&[DCGM])));
+    scene.node.on_paused(BTreeSet::new(), 0);
+    assert_eq!(scene.decide().record.paused, BTreeSet::new());
+}

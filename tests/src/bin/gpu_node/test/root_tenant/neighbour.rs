@@ -9,7 +9,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use futures::future::join_all;
 use kerf_node_agent::mps::{Answer, Control, Scope, Word, pipe_dir};
 use kerf_nvml_mock::{MockFiles, MockState};
 use kerf_tests::cluster::wait;
@@ -167,14 +166,17 @@ impl<'a> Neighbour<'a> {
         let [server] = servers[..] else { anyhow::bail!("expected one server, saw {servers:?}") };
         let scopes = [Scope::Default, Scope::Server(server)];
         let words = scopes.into_iter().flat_map(|scope| [Word::Threads(scope), Word::Memory(scope)]);
-        let asked = words.chain([Word::ClientList(server)]).map(|word| self.control.ask(word));
-        let mut limits = join_all(asked).await.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let clients = limits.pop();
+        let mut limits = Vec::new();
+        // The daemon serves one control client at a time.
+        for word in words {
+            limits.push(self.control.ask(word).await?);
+        }
+        let clients = self.control.ask(Word::ClientList(server)).await?;
         let own = u32::try_from(self.process)?;
         Ok(State {
             daemon,
             server,
-            serves_neighbour: matches!(clients, Some(Answer::Clients(clients)) if clients.contains(&own)),
+            serves_neighbour: matches!(clients, Answer::Clients(clients) if clients.contains(&own)),
             limits,
             files: self.files()?,
             compute_mode: self.compute_mode()?,

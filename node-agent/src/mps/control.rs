@@ -48,6 +48,9 @@ pub enum AskError {
         /// What it wrote.
         text: String,
     },
+    /// It answered, and its socket cannot be shown to clients.
+    #[error("the daemon's socket cannot be linked into its clients' directory")]
+    Socket(#[source] std::io::Error),
     /// The daemon refused.
     #[error(transparent)]
     Answer(#[from] AnswerError),

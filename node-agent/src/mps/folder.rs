@@ -1,4 +1,8 @@
-//! A target's folder: `<root>/<target>/{pipe,log}`, and what the agent notes of its daemon beside them.
+//! A target's folder: `<root>/<target>/{daemon,pipe,log}`, and what the agent notes of its daemon beside them.
+//!
+//! The daemon's pipe directory is `daemon`, which only root enters: who can write to the named pipe `log` in it stops the daemon,
+//! with two bytes that are no record (driver 580; it fills up behind them, and the daemon waits for room). Clients have `pipe`,
+//! with a hard link to the one socket that they need.
 
 use crate::gpu::ComputeMode;
 use kerf_core::names::GpuUuid;
@@ -7,7 +11,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// The file with the compute mode of before.
@@ -27,10 +31,19 @@ const SELINUX: &str = "/sys/fs/selinux";
 const LABEL: &str = "system_u:object_r:container_file_t:s0";
 const LABEL_ATTRIBUTE: &str = "security.selinux";
 
-/// The pipe directory of a target's daemon, for `CUDA_MPS_PIPE_DIRECTORY` of its clients. They may have it read-only.
+/// The socket by which clients come, in the daemon's pipe directory and in theirs.
+const SOCKET: &str = "control";
+
+/// The directory with the socket of a target's daemon, for `CUDA_MPS_PIPE_DIRECTORY` of its clients. They may have it read-only.
 #[must_use]
 pub fn pipe_dir(root: &Path, target: &str) -> PathBuf {
     root.join(target).join("pipe")
+}
+
+/// The pipe directory of the daemon itself, for `CUDA_MPS_PIPE_DIRECTORY` of the control program.
+#[must_use]
+pub fn daemon_dir(root: &Path, target: &str) -> PathBuf {
+    root.join(target).join("daemon")
 }
 
 /// The targets that have a folder.
@@ -53,7 +66,8 @@ pub(crate) fn modes_before(root: &Path) -> io::Result<BTreeMap<GpuUuid, ComputeM
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     path: PathBuf,
-    pub pipe: PathBuf,
+    pipe: PathBuf,
+    pub daemon: PathBuf,
     pub log_dir: PathBuf,
 }
 
@@ -61,7 +75,7 @@ impl Folder {
     pub fn new(root: &Path, target: &str) -> Self {
         let path = root.join(target);
         let log_dir = path.join("log");
-        Self { pipe: pipe_dir(root, target), log_dir, path }
+        Self { pipe: pipe_dir(root, target), daemon: daemon_dir(root, target), log_dir, path }
     }
 
     /// Which process the daemon is; written by the launcher before it becomes the daemon.
@@ -74,14 +88,41 @@ impl Folder {
         self.log_dir.join("daemon.log")
     }
 
-    /// Makes what is missing, and sets the modes whatever the umask: clients of every user reach the pipe, and only root
-    /// reads the log.
+    /// Makes what is missing, and sets the modes whatever the umask: clients of every user reach their directory, and only root
+    /// the daemon's and its log.
     pub fn prepare(&self) -> io::Result<()> {
-        for (folder, mode) in [(&self.path, 0o755), (&self.pipe, 0o755), (&self.log_dir, 0o700)] {
+        let folders =
+            [(&self.path, 0o755), (&self.pipe, 0o755), (&self.daemon, 0o700), (&self.log_dir, 0o700)];
+        for (folder, mode) in folders {
             fs::create_dir_all(folder)?;
             fs::set_permissions(folder, Permissions::from_mode(mode))?;
         }
-        if Path::new(SELINUX).exists() { label(&self.pipe) } else { Ok(()) }
+        if Path::new(SELINUX).exists() {
+            // The socket has its label of the directory that it was made in.
+            label(&self.pipe)?;
+            label(&self.daemon)?;
+        }
+        Ok(())
+    }
+
+    /// Lets clients come to the daemon that listens.
+    pub fn show_socket(&self) -> io::Result<()> {
+        let (own, shown) = (self.daemon.join(SOCKET), self.pipe.join(SOCKET));
+        let Ok(listening) = fs::metadata(&own) else { return Ok(()) };
+        if fs::metadata(&shown).is_ok_and(|shown| shown.ino() == listening.ino()) {
+            return Ok(());
+        }
+        ignore_missing(fs::remove_file(&shown))?;
+        fs::hard_link(own, shown)
+    }
+
+    /// The pipe directory of the daemon that runs, if one does. One that an agent of an earlier version started has the clients'
+    /// directory for its own.
+    pub fn listening(&self) -> Option<&Path> {
+        [&self.daemon, &self.pipe]
+            .into_iter()
+            .find(|folder| folder.join(SOCKET).exists())
+            .map(PathBuf::as_path)
     }
 
     /// The compute mode that the GPU had before its folder was made; `None` without a folder. An agent of an earlier version noted
@@ -98,17 +139,11 @@ impl Folder {
         fs::write(self.path.join(MODE_NAME), mode.as_str())
     }
 
-    /// Removes what an ended daemon left. The pipe directory itself stays, for containers have it mounted.
+    /// Removes what an ended daemon left. The directories stay, for containers have the clients' mounted.
     pub fn clear(&self) -> io::Result<()> {
         ignore_missing(fs::remove_file(self.pid_file()))?;
-        let entries = match fs::read_dir(&self.pipe) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries?,
-        };
-        for entry in entries {
-            ignore_missing(fs::remove_file(entry?.path()))?;
-        }
-        Ok(())
+        empty(&self.pipe)?;
+        empty(&self.daemon)
     }
 
     pub fn remove(&self) -> io::Result<()> {
@@ -163,6 +198,18 @@ fn label(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes the files of a directory, if there is one.
+fn empty(folder: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        ignore_missing(fs::remove_file(entry?.path()))?;
+    }
+    Ok(())
+}
+
 fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -186,6 +233,7 @@ mod tests {
         folder.prepare().unwrap();
         assert_eq!(mode(&pipe_dir(root.path(), "GPU-1")), 0o755);
         assert_eq!(mode(&root.path().join("GPU-1/log")), 0o700);
+        assert_eq!(mode(&daemon_dir(root.path(), "GPU-1")), 0o700);
         assert_eq!(targets(root.path()).unwrap(), ["GPU-1"]);
         assert_eq!(targets(&root.path().join("none")).unwrap(), Vec::<String>::new());
     }
@@ -219,6 +267,30 @@ mod tests {
     }
 
     #[test]
+    fn clients_see_the_socket_of_the_daemon_that_listens_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::new(root.path(), "GPU-1");
+        folder.prepare().unwrap();
+        folder.show_socket().unwrap();
+        assert_eq!(folder.listening(), None);
+        for _ in 0..2 {
+            for name in ["control", "control_privileged", "log"] {
+                fs::write(folder.daemon.join(name), "").unwrap();
+            }
+            folder.show_socket().unwrap();
+            folder.show_socket().unwrap();
+            let shown: Vec<_> = fs::read_dir(&folder.pipe).unwrap().map(|e| e.unwrap().file_name()).collect();
+            assert_eq!(shown, ["control"]);
+            let inode = |folder: &Path| fs::metadata(folder.join("control")).unwrap().ino();
+            assert_eq!(inode(&folder.pipe), inode(&folder.daemon));
+            assert_eq!(folder.listening(), Some(folder.daemon.as_path()));
+            // The next daemon makes a socket of its own.
+            fs::remove_file(folder.daemon.join("control")).unwrap();
+        }
+        assert_eq!(folder.listening(), Some(folder.pipe.as_path()), "as an earlier version's daemon does");
+    }
+
+    #[test]
     fn clearing_leaves_the_directory_that_containers_have_mounted_and_the_generation() {
         let root = tempfile::tempdir().unwrap();
         let folder = Folder::new(root.path(), "GPU-1");
@@ -226,13 +298,15 @@ mod tests {
         folder.prepare().unwrap();
         assert_eq!(folder.generation(), 0);
         folder.set_generation(7).unwrap();
-        let inode = std::os::unix::fs::MetadataExt::ino(&fs::metadata(&folder.pipe).unwrap());
-        fs::write(folder.pipe.join("control"), "").unwrap();
+        let inode = fs::metadata(&folder.pipe).unwrap().ino();
+        fs::write(folder.daemon.join("control"), "").unwrap();
+        folder.show_socket().unwrap();
         fs::write(folder.pid_file(), "1 1").unwrap();
         folder.clear().unwrap();
         assert_eq!(fs::read_dir(&folder.pipe).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&folder.daemon).unwrap().count(), 0);
         assert!(!folder.pid_file().exists());
-        assert_eq!(std::os::unix::fs::MetadataExt::ino(&fs::metadata(&folder.pipe).unwrap()), inode);
+        assert_eq!(fs::metadata(&folder.pipe).unwrap().ino(), inode);
         assert_eq!(folder.generation(), 7);
         folder.remove().unwrap();
         folder.remove().unwrap();

@@ -26,7 +26,7 @@ mod word;
 pub use answer::{Answer, AnswerError, MemoryReading, Percentage, ServerStatus};
 pub use clients::max_clients;
 pub use control::{AskError, Control};
-pub use folder::pipe_dir;
+pub use folder::{daemon_dir, pipe_dir};
 pub(crate) use folder::{modes_before, targets};
 pub use supervise::{leave, supervise};
 pub use timings::Timings;

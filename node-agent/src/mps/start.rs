@@ -49,7 +49,7 @@ fn command(paths: &Paths, folder: &Folder, target: &str) -> Command {
     // else a second user's wait until the first's have ended.
     command.arg("--").arg(&paths.program).args(["-f", "-multiuser-server"]);
     command
-        .env("CUDA_MPS_PIPE_DIRECTORY", &folder.pipe)
+        .env("CUDA_MPS_PIPE_DIRECTORY", &folder.daemon)
         .env("CUDA_MPS_LOG_DIRECTORY", &folder.log_dir)
         .env("CUDA_VISIBLE_DEVICES", target)
         // That one is for the agent, which waits, mostly (its DaemonSet).

@@ -1,6 +1,7 @@
 //! Does what a [`Daemon`] decides: folders, processes, control words, the compute mode. Decides nothing itself.
 
-use super::control::Control;
+use super::answer::Answer;
+use super::control::{AskError, Control};
 use super::daemon::{Action, Daemon, Found, Outcome, Step};
 use super::folder::Folder;
 use super::process::{Process, kill_left};
@@ -9,7 +10,6 @@ use super::word::Word;
 use super::{ComputeModes, Observed, Paths, State, Status, Timings, Wanted};
 use crate::gpu::ComputeMode;
 use kerf_runtime::telemetry::chain;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
@@ -31,7 +31,7 @@ impl Target {
         let folder = Folder::new(&paths.root, name);
         let control = Control {
             program: paths.program.clone(),
-            pipe: folder.pipe.clone(),
+            pipe: folder.daemon.clone(),
             timeout: timings.control_timeout,
         };
         Self { name: name.to_owned(), paths, timings, modes, folder, control, process: None }
@@ -108,7 +108,7 @@ impl Target {
             }
             Action::Start(generation) => Outcome::Started(self.start(generation)),
             Action::Ask(word) => {
-                let result = self.control.ask(word).await;
+                let result = self.ask(word).await;
                 match &result {
                     Ok(answer) if word.changes() => info!(target = self.name, %word, ?answer, "MPS control"),
                     Ok(answer) => debug!(target = self.name, %word, ?answer, "MPS control"),
@@ -124,6 +124,13 @@ impl Target {
                 Outcome::Removed(removed)
             }
         }
+    }
+
+    /// A daemon that answers has its socket, which clients then see.
+    async fn ask(&self, word: Word) -> Result<Answer, AskError> {
+        let answer = self.control.ask(word).await?;
+        self.folder.show_socket().map_err(AskError::Socket)?;
+        Ok(answer)
     }
 
     /// The folder is there first: by it the next agent sees that the mode is to be put back, and what it was.
@@ -143,6 +150,7 @@ impl Target {
     /// Adopts a daemon that an earlier agent started, or clears away what an ended one left.
     async fn look(&mut self) -> Result<Found, String> {
         self.process = Process::adopt(&self.folder.pid_file()).map_err(|error| error.to_string())?;
+        self.folder.listening().unwrap_or(&self.folder.daemon).clone_into(&mut self.control.pipe);
         if let Some(process) = &self.process {
             info!(target = self.name, pid = process.id(), "adopting the MPS daemon");
         } else {
@@ -155,8 +163,7 @@ impl Target {
 
     /// A daemon that listens here though its process is not known cannot be supervised.
     async fn quit_stranger(&self) {
-        let listens = |pipe: &Path| pipe.join("control").exists();
-        if listens(&self.folder.pipe) {
+        if self.folder.listening().is_some() {
             let within = self.timings.quit_within.as_secs();
             let result = self.control.ask(Word::Quit { within }).await;
             debug!(target = self.name, ?result, "whatever listens at the pipe was asked to quit");
@@ -167,6 +174,7 @@ impl Target {
         let process =
             start(&self.paths, &self.folder, &self.name, generation).map_err(|error| chain(&error))?;
         info!(target = self.name, generation, pid = process.id(), "started the MPS daemon");
+        self.control.pipe.clone_from(&self.folder.daemon);
         self.process = Some(process);
         Ok(())
     }

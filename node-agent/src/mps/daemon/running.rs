@@ -255,7 +255,7 @@ impl Running {
                 self.trouble = Some(Trouble::Refused { word, text: text.clone() });
                 self.next_round(now + timings.probe_every);
             }
-            AskError::Program { source, .. } => {
+            AskError::Program { source, .. } | AskError::Socket(source) => {
                 self.trouble = Some(Trouble::Client(format!("{error}: {source}")));
                 self.next_round(now + timings.probe_every);
             }

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use kerf_node_agent::mps::{Answer, Control, Scope, Word, pipe_dir};
+use kerf_node_agent::mps::{Answer, Control, Scope, Word, daemon_dir, pipe_dir};
 use kerf_nvml_mock::{MockFiles, MockState};
 use kerf_tests::cluster::wait;
 use kerf_tests::mps::{MpsStandIn, Orders};
@@ -50,6 +50,8 @@ pub struct Neighbour<'a> {
     job: Job,
     gpu: String,
     control: Control,
+    /// The folder of the daemon's that its clients see.
+    shown: PathBuf,
     /// Its process on the host.
     process: i32,
     usual: Option<State>,
@@ -62,10 +64,10 @@ impl<'a> Neighbour<'a> {
         scene.run(std::slice::from_ref(&job)).await?;
         let gpu = gpu_of(scene, &job.name).await?;
         let root = users::mps_root(scene.args);
-        let pipe = pipe_dir(&root, &gpu);
+        let (shown, pipe) = (pipe_dir(&root, &gpu), daemon_dir(&root, &gpu));
         let control = Control { program: control_program(scene.args)?, pipe, timeout: PATIENCE };
         let process = server::client(&job)?.id;
-        let neighbour = Self { scene, job, gpu, control, process, usual: None };
+        let neighbour = Self { scene, job, gpu, control, shown, process, usual: None };
         // CUDA makes itself a client; without it the stand-in is told.
         neighbour.order_clients([u32::try_from(process)?].into())?;
         Ok(neighbour)
@@ -109,7 +111,7 @@ impl<'a> Neighbour<'a> {
             server: usual.server,
             clients: vec![u32::try_from(self.process)?],
             processes: vec![self.process, i32::try_from(usual.server)?, i32::try_from(daemon)?],
-            pipe: self.control.pipe.clone(),
+            pipe: self.shown.clone(),
             node_files: files.into(),
             share_mib: SHARE.mib().unwrap_or_default(),
             pattern: MARK,
@@ -185,7 +187,7 @@ impl<'a> Neighbour<'a> {
 
     fn files(&self) -> anyhow::Result<BTreeMap<String, (u64, u32, u32)>> {
         let mut files = BTreeMap::new();
-        for entry in fs::read_dir(&self.control.pipe).context("the pipe folder cannot be read")? {
+        for entry in fs::read_dir(&self.shown).context("the pipe folder cannot be read")? {
             let entry = entry?;
             let about = entry.metadata()?;
             let name = entry.file_name().to_string_lossy().into_owned();

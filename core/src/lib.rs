@@ -14,6 +14,7 @@
 //! | [`accounting`] | what of a GPU's memory shares may come to |
 //! | [`inventory`] | what of a node is taken, idle or free |
 //! | [`packing`] | where it goes |
+//! | [`closeness`] | which GPUs are best together |
 //! | [`ledger`] | what a reservation does to a node's wanted slices |
 //! | [`planner`] | which steps turn what is into what is wanted, and an independent checker of them |
 //! | [`plugin_layout`] | how NVIDIA's device plugin is configured on the nodes that it serves |
@@ -28,6 +29,7 @@
 
 pub mod accounting;
 pub mod admission;
+pub mod closeness;
 pub mod contract;
 pub mod gfd_labels;
 pub mod inventory;

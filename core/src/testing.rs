@@ -28,6 +28,8 @@ pub fn node_status(models: &[&str]) -> GpuNodeStatus {
             index: u32::try_from(index).unwrap_or(0),
             model: model.name.to_owned(),
             pci_bus_id: None,
+            numa_node: None,
+            peers: Vec::new(),
             memory: model.memory,
             reserved: None,
             kinds: if profiles.is_some() { vec![Kind::Mig] } else { Kind::ALL[1..].to_vec() },

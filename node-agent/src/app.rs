@@ -58,7 +58,10 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
         return leaving::leave(args, client).await;
     }
     let library = keepers::library(&args);
-    let open = move || Ok(Box::new(NvmlBackend::open(&library.find())?) as Box<dyn GpuBackend>);
+    let sys = args.sys_dir.clone();
+    let open = move || {
+        Ok(Box::new(NvmlBackend::open(&library.find())?.with_sys(sys.clone())) as Box<dyn GpuBackend>)
+    };
     let thread =
         GpuThread::start(Box::new(open), args.call_timeout).context("failed to start the thread for NVML")?;
     let (operator, mut told) = watch::channel(upgrade::Told::default());

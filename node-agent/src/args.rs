@@ -110,7 +110,7 @@ pub struct Args {
     /// The host's `/proc`.
     #[arg(long, default_value = "/proc")]
     pub proc_dir: PathBuf,
-    /// The host's `/sys`, which tells one load of the driver from the next.
+    /// The host's `/sys`, which tells one load of the driver from the next, and where in the machine each GPU is.
     #[arg(long, default_value = "/sys")]
     pub sys_dir: PathBuf,
     /// The host's cgroup hierarchy (v2), as the agent sees it.

@@ -1,7 +1,7 @@
 use super::*;
 use kerf_core::names::GpuUuid;
 use kerf_core::units::MemoryMib;
-use kerf_nvml::{ComputeMode, Driver, MigMode, Process, RowRemapping};
+use kerf_nvml::{ComputeMode, Driver, MigMode, Process, RowRemapping, Topology};
 use std::collections::BTreeMap;
 
 const UID: &str = "2f5e6a10-0b7c-4c55-9d11-7a3f0c9d8e21";
@@ -95,7 +95,7 @@ fn gpu(index: u32, processes: &[(u32, Option<u64>, Option<u32>)]) -> Gpu {
         used: MemoryMib(0),
         capability: (9, 0),
         driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
-        numa: None,
+        topology: Topology::default(),
         pci_class: None,
         mig: MigMode::Settled(false),
         compute_mode: ComputeMode::Default,

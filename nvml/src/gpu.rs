@@ -1,6 +1,6 @@
 //! What is seen of a GPU, and the calls that change it.
 
-use crate::{Driver, GpuError, Utilization};
+use crate::{Driver, GpuError, Topology, Utilization};
 use kerf_core::gfd_labels::Attributes;
 use kerf_core::mig::{ComputeInstance, Instance, MigTable};
 use kerf_core::names::{DeviceId, GpuUuid, PciBusId};
@@ -30,8 +30,8 @@ pub struct Gpu {
     pub capability: (u32, u32),
     /// Its driver.
     pub driver: Driver,
-    /// The NUMA node it is nearest to, where the machine has several.
-    pub numa: Option<u32>,
+    /// Where it is in the machine.
+    pub topology: Topology,
     /// Its class on the PCI bus, where the machine tells.
     pub pci_class: Option<u32>,
     /// Its MIG mode.

@@ -21,6 +21,7 @@ mod pci;
 mod processes;
 mod repair;
 mod tables;
+mod topology;
 mod utilization;
 
 pub use error::{GpuError, NvmlCode};
@@ -30,6 +31,7 @@ pub use gpu::{
 };
 pub use holders::{Holder, Holders, command};
 pub use mode::ModeRefusal;
+pub use topology::Topology;
 pub use utilization::Utilization;
 
 use kerf_core::mig::{ComputeInstance, Instance, MigTable};
@@ -41,6 +43,7 @@ use observe::Seen;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tables::Tables;
 use utilization::Meter;
@@ -50,6 +53,8 @@ pub struct NvmlBackend {
     nvml: Arc<Nvml>,
     /// The index of the one GPU; `None` for all.
     only: Option<u32>,
+    /// The kernel's folder of what it knows of devices.
+    sys: PathBuf,
     tables: Tables,
     seen: Seen,
     meters: BTreeMap<GpuUuid, Meter>,
@@ -80,11 +85,17 @@ fn count(nvml: &Nvml) -> Result<u32, GpuError> {
 impl NvmlBackend {
     /// Loads NVML from `library`, a path or a name that the loader finds.
     pub fn open(library: &OsStr) -> Result<Self, GpuError> {
-        Ok(Self::of(Arc::new(open(library)?), None))
+        Ok(Self::of(Arc::new(open(library)?), None, "/sys".into()))
     }
 
-    fn of(nvml: Arc<Nvml>, only: Option<u32>) -> Self {
-        Self { nvml, only, tables: Tables::default(), seen: Seen::default(), meters: BTreeMap::new() }
+    /// Reads what the kernel knows of devices from this folder instead of `/sys`.
+    #[must_use]
+    pub fn with_sys(self, sys: PathBuf) -> Self {
+        Self::of(Arc::clone(&self.nvml), self.only, sys)
+    }
+
+    fn of(nvml: Arc<Nvml>, only: Option<u32>, sys: PathBuf) -> Self {
+        Self { nvml, only, sys, tables: Tables::default(), seen: Seen::default(), meters: BTreeMap::new() }
     }
 
     /// The indexes of its GPUs.
@@ -129,7 +140,7 @@ impl GpuBackend for NvmlBackend {
     }
 
     fn for_one(&self, index: u32) -> Box<dyn GpuBackend> {
-        Box::new(Self::of(Arc::clone(&self.nvml), Some(index)))
+        Box::new(Self::of(Arc::clone(&self.nvml), Some(index), self.sys.clone()))
     }
 
     fn observe(&mut self) -> Result<Vec<Gpu>, GpuError> {

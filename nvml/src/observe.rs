@@ -5,6 +5,7 @@ use crate::processes::{self, MIB};
 use crate::repair::{self, Health};
 use crate::{
     ComputeMode, Driver, Gpu, GpuError, GpuInstance, MigMode, NvmlBackend, NvmlCode, RowRemapping, pci,
+    topology,
 };
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
@@ -48,7 +49,8 @@ impl NvmlBackend {
         if mig == MigMode::Unsupported && last.is_some_and(|last| last.mig != mig) {
             return Err(GpuError::Call { call: "nvmlDeviceGetMigMode", code: NvmlCode::NotSupported });
         }
-        if last.is_some_and(|last| last.mig.is_on() != mig.is_on()) {
+        let switched = last.is_some_and(|last| last.mig.is_on() != mig.is_on());
+        if switched {
             self.tables.forget(&uuid);
         }
         let processes = aside(index, processes::on_gpu(&device))?;
@@ -68,9 +70,13 @@ impl NvmlBackend {
             remapping,
             ..match last {
                 Some(last) => Gpu { fault: None, table: None, instances: Vec::new(), ..last.clone() },
-                None => first_look(&device, &uuid, self.driver()?)?,
+                None => first_look(&device, &uuid, self.driver()?, &self.sys)?,
             }
         };
+        if switched {
+            // A GPU in MIG mode has no NVLinks.
+            gpu.topology = topology::read(&device, &self.sys);
+        }
         let attributes = std::mem::take(&mut gpu.attributes);
         if mig.is_on() {
             let (nvml, tables, attributes) = (&*self.nvml, &mut self.tables, Some(attributes));
@@ -102,7 +108,7 @@ fn aside<T>(index: u32, answer: Result<T, GpuError>) -> Result<Option<T>, GpuErr
 }
 
 /// What never changes of a GPU; the rest is empty.
-fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver) -> Result<Gpu, GpuError> {
+fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver, sys: &Path) -> Result<Gpu, GpuError> {
     let capability =
         device.cuda_compute_capability().map_err(GpuError::call("nvmlDeviceGetCudaComputeCapability"))?;
     let number = |number: i32| u32::try_from(number).unwrap_or(0);
@@ -118,8 +124,8 @@ fn first_look(device: &Device<'_>, uuid: &GpuUuid, driver: Driver) -> Result<Gpu
         used: MemoryMib(0),
         capability: (number(capability.major), number(capability.minor)),
         driver,
-        numa: bus_id.as_ref().and_then(|bus_id| pci::numa_node(Path::new(pci::DEVICES), bus_id)),
-        pci_class: bus_id.as_ref().and_then(|bus_id| pci::class(Path::new(pci::DEVICES), bus_id)),
+        topology: topology::read(device, sys),
+        pci_class: bus_id.as_ref().and_then(|bus_id| pci::class(sys, bus_id)),
         mig: MigMode::Unsupported,
         compute_mode: ComputeMode::Default,
         table: None,

@@ -1,26 +1,44 @@
-//! What the kernel says of a GPU on the PCI bus, as NVIDIA's device plugin and GFD ask it: its class, and the NUMA node that it is
-//! nearest to. (`nvmlDeviceGetNumaNodeId` tells another thing: the node that the memory of a GPU itself is, on machines where
+//! What the kernel says of a GPU on the PCI bus, as NVIDIA's device plugin and GFD ask it: its class, the NUMA node that it is
+//! nearest to, and the bridges above it. (`nvmlDeviceGetNumaNodeId` tells another thing: the node that the memory of a GPU itself is, on machines where
 //! it is one.)
 
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
-/// The kernel's folder of PCI devices.
-pub(crate) const DEVICES: &str = "/sys/bus/pci/devices";
+/// The kernel's folder of PCI devices, below `/sys`.
+const DEVICES: &str = "bus/pci/devices";
 
 /// The node of the GPU with NVML's PCI address `bus_id`; `None` on machines with one node, or where it cannot be read.
-pub(crate) fn numa_node(devices: &Path, bus_id: &str) -> Option<u32> {
+pub(crate) fn numa_node(sys: &Path, bus_id: &str) -> Option<u32> {
     // The kernel writes -1 for none.
-    read(devices, bus_id, "numa_node")?.trim().parse().ok()
+    read(sys, bus_id, "numa_node")?.trim().parse().ok()
 }
 
 /// The class of the GPU with this address: 0x030200 is a 3D controller. `None` where it cannot be read.
-pub(crate) fn class(devices: &Path, bus_id: &str) -> Option<u32> {
-    let text = read(devices, bus_id, "class")?;
+pub(crate) fn class(sys: &Path, bus_id: &str) -> Option<u32> {
+    let text = read(sys, bus_id, "class")?;
     u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-fn read(devices: &Path, bus_id: &str, file: &str) -> Option<String> {
-    std::fs::read_to_string(devices.join(address(bus_id)).join(file)).ok()
+/// The host bridge of the GPU with this address, and the bridges from there to it, as the kernel names them: `pci0000:15`,
+/// `0000:15:01.0`. None where they cannot be read.
+pub(crate) fn bridges(sys: &Path, bus_id: &str) -> Vec<String> {
+    let Ok(path) = device(sys, bus_id).canonicalize() else { return Vec::new() };
+    let names = path.components().filter_map(|part| match part {
+        Component::Normal(name) => name.to_str(),
+        _ => None,
+    });
+    let is_host_bridge = |name: &str| name.strip_prefix("pci").is_some_and(|bus| bus.contains(':'));
+    let mut bridges: Vec<_> = names.skip_while(|name| !is_host_bridge(name)).map(str::to_owned).collect();
+    bridges.pop();
+    bridges
+}
+
+fn read(sys: &Path, bus_id: &str, file: &str) -> Option<String> {
+    std::fs::read_to_string(device(sys, bus_id).join(file)).ok()
+}
+
+fn device(sys: &Path, bus_id: &str) -> PathBuf {
+    sys.join(DEVICES).join(address(bus_id))
 }
 
 /// NVML writes the domain with eight digits, the kernel with as many as it needs and at least four, in small letters.
@@ -39,20 +57,41 @@ mod tests {
     #[test]
     fn the_kernels_answer_is_found_by_nvmls_address() {
         let folder = tempfile::tempdir().unwrap();
+        let sys = folder.path();
         let file = |address: &str, text: &str| {
-            let device = folder.path().join(address);
-            std::fs::create_dir(&device).unwrap();
+            let device = sys.join(DEVICES).join(address);
+            std::fs::create_dir_all(&device).unwrap();
             std::fs::write(device.join("numa_node"), text).unwrap();
         };
         file("0000:1b:00.0", "1\n");
         file("10000:04:00.0", "3\n");
         file("0000:1f:00.0", "-1\n");
-        std::fs::write(folder.path().join("0000:1b:00.0/class"), "0x030200\n").unwrap();
-        assert_eq!(class(folder.path(), "00000000:1B:00.0"), Some(0x03_02_00));
-        assert_eq!(class(folder.path(), "00000000:1F:00.0"), None, "the kernel does not tell");
-        assert_eq!(numa_node(folder.path(), "00000000:1B:00.0"), Some(1));
-        assert_eq!(numa_node(folder.path(), "00010000:04:00.0"), Some(3));
-        assert_eq!(numa_node(folder.path(), "00000000:1F:00.0"), None, "the machine has one node");
-        assert_eq!(numa_node(folder.path(), "00000000:FF:00.0"), None, "there is no such device");
+        std::fs::write(sys.join(DEVICES).join("0000:1b:00.0/class"), "0x030200\n").unwrap();
+        assert_eq!(class(sys, "00000000:1B:00.0"), Some(0x03_02_00));
+        assert_eq!(class(sys, "00000000:1F:00.0"), None, "the kernel does not tell");
+        assert_eq!(numa_node(sys, "00000000:1B:00.0"), Some(1));
+        assert_eq!(numa_node(sys, "00010000:04:00.0"), Some(3));
+        assert_eq!(numa_node(sys, "00000000:1F:00.0"), None, "the machine has one node");
+        assert_eq!(numa_node(sys, "00000000:FF:00.0"), None, "there is no such device");
+    }
+
+    #[test]
+    fn the_bridges_of_a_gpu_are_those_on_its_way_from_the_host() {
+        let folder = tempfile::tempdir().unwrap();
+        let sys = folder.path();
+        std::fs::create_dir_all(sys.join(DEVICES)).unwrap();
+        for (address, path) in [
+            ("0000:18:00.0", "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:18:00.0"),
+            ("0000:00:06.0", "pci0000:00/0000:00:06.0"),
+        ] {
+            let device = sys.join("devices").join(path);
+            std::fs::create_dir_all(&device).unwrap();
+            std::os::unix::fs::symlink(device, sys.join(DEVICES).join(address)).unwrap();
+        }
+        std::fs::create_dir(sys.join(DEVICES).join("0000:1b:00.0")).unwrap();
+        let found = |bus_id| bridges(sys, bus_id);
+        assert_eq!(found("00000000:18:00.0"), ["pci0000:15", "0000:15:01.0", "0000:16:00.0", "0000:17:02.0"]);
+        assert_eq!(found("00000000:00:06.0"), ["pci0000:00"], "as in a virtual machine");
+        assert!(found("00000000:1B:00.0").is_empty() && found("00000000:FF:00.0").is_empty());
     }
 }

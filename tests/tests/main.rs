@@ -15,6 +15,7 @@ mod chart_schema;
 mod chart_values;
 mod check;
 mod choice;
+mod closeness;
 mod control_plane;
 mod docs;
 mod explain;

@@ -106,7 +106,7 @@ mod tests {
     use kerf_core::mig::catalog;
     use kerf_core::names::GpuUuid;
     use kerf_core::units::MemoryMib;
-    use kerf_nvml::{ComputeMode, Driver, MigMode, RowRemapping};
+    use kerf_nvml::{ComputeMode, Driver, MigMode, RowRemapping, Topology};
     use std::collections::BTreeMap;
 
     fn h100() -> Gpu {
@@ -121,7 +121,7 @@ mod tests {
             used: MemoryMib(0),
             capability: (9, 0),
             driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
-            numa: None,
+            topology: Topology::default(),
             pci_class: None,
             mig: MigMode::Settled(false),
             compute_mode: ComputeMode::Default,

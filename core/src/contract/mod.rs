@@ -17,6 +17,7 @@ mod chosen;
 mod demand;
 mod layout;
 mod node_policy;
+mod peer;
 mod request;
 mod spec;
 mod status;
@@ -30,6 +31,7 @@ pub use node_policy::{
     ComputeLimit, GpuRule, GpuSelector, ModeChange, MpsMemory, MpsRule, NodePolicy, OverUse, SliceLength,
     TimeSlicingRule, WarmSlices,
 };
+pub use peer::{PcieAncestor, Peer};
 pub use request::{
     AskedLimits, ContainerRequest, REQUEST_VERSION, RequestDocument, RootProcesses, UnreadableRequest,
 };

@@ -1,7 +1,7 @@
 //! `GpuNode.status`: what a node's agent observes. Written by that agent only.
 
-use super::Shape;
 use super::status_wire::StatusWire;
+use super::{Peer, Shape};
 use crate::accounting::beside_shares;
 use crate::kind::Kind;
 use crate::mig::MigTable;
@@ -73,6 +73,12 @@ pub struct GpuStatus {
     /// Its address on the PCI bus; absent where the driver does not say it, and from agents of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<PciBusId>,
+    /// The NUMA node it is nearest to; absent on machines with one, and where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+    /// What lies between it and GPUs of higher indexes, where that tells pairs of the node apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<Peer>,
     /// Total memory.
     #[serde(rename = "memoryMib")]
     pub memory: MemoryMib,

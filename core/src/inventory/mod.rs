@@ -7,6 +7,7 @@ mod memory;
 
 pub use memory::{MemoryState, by_state};
 
+use crate::closeness::Closeness;
 use crate::contract::{
     GpuNodeSpec, GpuNodeStatus, GpuRule, GpuStatus, Shape, SliceState, SliceStatus, WantedSlice,
 };
@@ -21,6 +22,8 @@ use crate::units::MemoryMib;
 pub struct NodeInventory {
     /// By NVML index.
     pub gpus: Vec<GpuInventory>,
+    /// How close they are to each other, by their places in `gpus`.
+    pub closeness: Closeness,
 }
 
 /// One GPU.
@@ -89,7 +92,8 @@ impl NodeInventory {
     /// The inventory of a node with this spec and status.
     #[must_use]
     pub fn of(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Self {
-        Self { gpus: status.gpus.iter().map(|gpu| gpu_inventory(gpu, spec, status)).collect() }
+        let gpus = status.gpus.iter().map(|gpu| gpu_inventory(gpu, spec, status)).collect();
+        Self { gpus, closeness: Closeness::of(&status.gpus) }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::names::{GpuUuid, SliceId};
 use crate::request::GpuSelection;
 use crate::resource::ResourceName;
 use std::borrow::Cow;
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
@@ -125,8 +125,14 @@ pub fn fit(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Re
 fn place_all(node: &NodeInventory, request: &RequestDocument, fleet: &Fleet) -> Result<Fit, Refusal> {
     let holdings = levelled(&request.containers, request.holdings());
     let spreads = spreads(request);
-    let empty =
-        || Placing { node: node.clone(), fleet, gpus: &request.gpus, spreads: &spreads, spots: Vec::new() };
+    let empty = || Placing {
+        node: node.clone(),
+        fleet,
+        gpus: &request.gpus,
+        spreads: &spreads,
+        together: BTreeMap::new(),
+        spots: Vec::new(),
+    };
     let in_order: Vec<usize> = (0..holdings.len()).collect();
     let placing = empty().place_each(&holdings, &in_order).or_else(|refusal| {
         let order = largest_first(&holdings);
@@ -187,6 +193,8 @@ struct Placing<'f> {
     fleet: &'f Fleet,
     gpus: &'f GpuSelection,
     spreads: &'f BTreeMap<ResourceName, Spread>,
+    /// The GPUs that the slices of a name go to, for names of which each is on another.
+    together: BTreeMap<ResourceName, Vec<usize>>,
     spots: Vec<Spot>,
 }
 
@@ -206,6 +214,7 @@ impl Placing<'_> {
         for &number in order {
             let holding = &holdings[number];
             if self.spread(holding.resource) != Spread::OneGpu {
+                self.choose_closest(holding, holdings);
                 self.place(number, holding, None)?;
             } else if done.insert(holding.resource) {
                 let members = holdings.iter().enumerate().filter(|(_, h)| h.resource == holding.resource);
@@ -213,6 +222,21 @@ impl Placing<'_> {
             }
         }
         Ok(self)
+    }
+
+    /// Chooses the GPUs for all slices of a holding's name, where each is on another: which are close to each other is a matter
+    /// of all of them. What costs less comes first; it is a choice among places that cost the same.
+    fn choose_closest(&mut self, holding: &ContainerRequest, holdings: &[ContainerRequest]) {
+        let name = holding.resource;
+        let apart = name == ResourceName::Whole || self.spread(name) == Spread::DistinctGpus;
+        if !apart || !self.node.closeness.tells_apart() || self.together.contains_key(&name) {
+            return;
+        }
+        let of_name = holdings.iter().filter(|other| other.resource == name);
+        let count = of_name.fold(0, |sum: usize, other| sum.saturating_add(other.count as usize));
+        let may = |_: usize, gpu: &GpuInventory| self.gpus.admits(&gpu.uuid, &gpu.model);
+        let places = places(&self.node, holding, self.fleet, may);
+        self.together.insert(name, closest(&self.node, &places, count));
     }
 
     fn spread(&self, name: ResourceName) -> Spread {
@@ -250,7 +274,17 @@ impl Placing<'_> {
                 && self.gpus.admits(&gpu.uuid, &gpu.model)
                 && spread.admits(index, others())
         };
-        let (gpu, candidate) = best(&self.node, holding, self.fleet, may)?;
+        let together = self.together.get(&resource);
+        let is_close = |index: &usize| together.is_none_or(|gpus| gpus.contains(index));
+        let close = |index: usize, gpu: &GpuInventory| is_close(&index) && may(index, gpu);
+        let found = best(&self.node, holding, self.fleet, close);
+        // Slices of one name may differ in what they ask beyond it.
+        let found = if together.is_some() {
+            found.or_else(|_| best(&self.node, holding, self.fleet, may))
+        } else {
+            found
+        };
+        let (gpu, candidate) = found?;
         occupy(&mut self.node.gpus[gpu], &candidate);
         self.spots.push(Spot { holding: number, resource, gpu, candidate });
         Ok(())
@@ -329,13 +363,36 @@ pub(super) struct Candidate {
     pub(super) cost: Cost,
 }
 
-/// The cheapest place on those of the node's GPUs that may serve; of equal ones that on the first GPU.
+impl Candidate {
+    /// What counts before closeness: the cost, but for a whole GPU not the work of making it, which takes no time to speak of.
+    fn level(&self) -> Cost {
+        match self.shape {
+            Shape::Whole { .. } => Cost(self.cost.0 - share::work(&self.source).0),
+            _ => self.cost,
+        }
+    }
+}
+
+/// The cheapest place on those of the node's GPUs that may serve; of equal ones that on the GPU which the others that
+/// cost the same can spare best, and of equal ones the first.
 pub(super) fn best(
     node: &NodeInventory,
     request: &ContainerRequest,
     fleet: &Fleet,
     may: impl Fn(usize, &GpuInventory) -> bool,
 ) -> Result<(usize, Candidate), Refusal> {
+    let places = places(node, request, fleet, may);
+    let gpus = closest(node, &places, 1);
+    places.into_iter().find(|(gpu, _)| gpus.contains(gpu)).ok_or(Refusal::NoRoom)
+}
+
+/// The cheapest place on each of the node's GPUs that may serve, the cheapest GPU first.
+fn places(
+    node: &NodeInventory,
+    request: &ContainerRequest,
+    fleet: &Fleet,
+    may: impl Fn(usize, &GpuInventory) -> bool,
+) -> Vec<(usize, Candidate)> {
     let gpus = node.gpus.iter().enumerate();
     let gpus = gpus.filter(|(index, gpu)| gpu.kinds.contains(&request.kind()) && may(*index, gpu));
     let places = gpus.filter_map(|(index, gpu)| {
@@ -345,7 +402,22 @@ pub(super) fn best(
         let place = reused.chain(candidate(gpu, request, fleet)).min_by_key(|place| place.cost)?;
         Some((index, place))
     });
-    places.min_by_key(|(index, candidate)| (candidate.cost, *index)).ok_or(Refusal::NoRoom)
+    let mut places: Vec<_> = places.collect();
+    places.sort_by_key(|(index, place)| (place.level(), place.cost, *index));
+    places
+}
+
+/// The GPUs of the `count` cheapest of these places, which come in order; of those that cost the same the closest ones.
+fn closest(node: &NodeInventory, places: &[(usize, Candidate)], count: usize) -> Vec<usize> {
+    let Some((_, last)) = places.get(..count).and_then(<[_]>::last) else { return Vec::new() };
+    let of = |side| {
+        let places = places.iter().filter(move |(_, place)| place.level().cmp(&last.level()) == side);
+        places.map(|(gpu, _)| *gpu).collect::<Vec<_>>()
+    };
+    let mut gpus = of(Ordering::Less);
+    let more = node.closeness.closest(&gpus, &of(Ordering::Equal), count - gpus.len());
+    gpus.extend(more);
+    gpus
 }
 
 /// The cheapest place on a GPU.
@@ -381,6 +453,8 @@ pub(super) fn occupy(gpu: &mut GpuInventory, candidate: &Candidate) {
     gpu.slices.push(PlacedSlice { shape: candidate.shape, occupancy: Occupancy::Taken });
 }
 
+#[cfg(test)]
+mod closeness_tests;
 #[cfg(test)]
 mod distinct_tests;
 #[cfg(test)]

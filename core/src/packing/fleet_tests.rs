@@ -38,7 +38,7 @@ fn node(fleet: &Fleet, gpu: FleetGpu, model: &str) -> NodeInventory {
         table: table(model),
         slices: held.chain(cut.idle.iter().map(idle)).collect(),
     };
-    NodeInventory { gpus: vec![gpu] }
+    NodeInventory { gpus: vec![gpu], ..NodeInventory::default() }
 }
 
 proptest! {

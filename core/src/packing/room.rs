@@ -29,7 +29,7 @@ pub fn room(
         compute,
         distinct_gpus: false,
     };
-    let mut node = NodeInventory { gpus: vec![gpu.clone()] };
+    let mut node = NodeInventory { gpus: vec![gpu.clone()], ..NodeInventory::default() };
     let mut count = 0;
     while let Ok((place, candidate)) = best(&node, &request, fleet, |_, _| true) {
         occupy(&mut node.gpus[place], &candidate);

@@ -54,9 +54,8 @@ pub(super) fn candidate(gpu: &GpuInventory, shape: Shape) -> Option<Candidate> {
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: rank });
     }
-    let destroyed = in_the_way(gpu, shape, room);
-    let work = START + END * i64::try_from(destroyed.len()).unwrap_or(0);
-    Some(Candidate { shape, source: Source::Cut(destroyed), cost: rank + Cost(work) })
+    let source = Source::Cut(in_the_way(gpu, shape, room));
+    Some(Candidate { shape, cost: rank + work(&source), source })
 }
 
 /// Whether a GPU with this much memory can have all of these shares of one kind.
@@ -128,9 +127,16 @@ pub(super) fn whole(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Ca
     if let Some((id, _)) = gpu.idle().find(|(_, idle)| *idle == shape) {
         return Some(Candidate { shape, source: Source::Idle(id.clone()), cost: Cost(mib(gpu.memory)) });
     }
-    let gone: Vec<_> = gpu.idle().map(|(id, _)| id.clone()).collect();
-    let work = START + END * i64::try_from(gone.len()).unwrap_or(0);
-    Some(Candidate { shape, source: Source::Cut(gone), cost: Cost(mib(gpu.memory) + work) })
+    let source = Source::Cut(gpu.idle().map(|(id, _)| id.clone()).collect());
+    Some(Candidate { shape, cost: Cost(mib(gpu.memory)) + work(&source), source })
+}
+
+/// What it takes to make a share or a whole GPU, as a part of its cost.
+pub(super) fn work(source: &Source) -> Cost {
+    match source {
+        Source::Idle(_) => Cost::default(),
+        Source::Cut(gone) => Cost(START + END * i64::try_from(gone.len()).unwrap_or(0)),
+    }
 }
 
 /// MPS shares go where they leave the least memory over; time slices where the fewest neighbours take turns.

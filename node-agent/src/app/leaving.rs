@@ -20,7 +20,10 @@ use std::collections::BTreeSet;
 /// Leaves the node.
 pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
     let library = library(&args);
-    let open = move || Ok(Box::new(NvmlBackend::open(&library.find())?) as Box<dyn GpuBackend>);
+    let sys = args.sys_dir.clone();
+    let open = move || {
+        Ok(Box::new(NvmlBackend::open(&library.find())?.with_sys(sys.clone())) as Box<dyn GpuBackend>)
+    };
     let thread = GpuThread::start(Box::new(open.clone()), args.call_timeout);
     let thread = thread.context("failed to start the thread for NVML")?;
     let (paths, cdi) = (mps_paths(&args)?, args.cdi_dir.clone());

@@ -153,6 +153,7 @@ fn text(path: &Path) -> String {
 mod tests {
     use super::*;
     use crate::access::DeviceFile;
+    use kerf_core::closeness::Closeness;
     use kerf_core::names::DeviceId;
     use kerf_core::units::ComputePercent;
 
@@ -163,7 +164,15 @@ mod tests {
             share: share.into(),
             access: AccessGrant::default(),
         };
-        ListedDevice { id: DeviceId::new(id), healthy: true, held: false, grant: Some(grant), numa: None }
+        ListedDevice {
+            id: DeviceId::new(id),
+            healthy: true,
+            held: false,
+            grant: Some(grant),
+            reserved_for: None,
+            numa: None,
+            closeness: Closeness::default(),
+        }
     }
 
     fn mps(gb: u64) -> ShareGrant {

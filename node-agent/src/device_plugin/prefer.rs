@@ -1,12 +1,14 @@
 //! Which of several equal devices a container best gets together.
 
 use crate::node::ListedDevice;
-use kerf_core::names::GpuUuid;
-use std::collections::BTreeMap;
+use kerf_core::closeness::Closeness;
+use kerf_core::names::{GpuUuid, PodUid};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Devices of one GPU, and the NUMA node that it is close to.
+/// Devices of one GPU, and where it is.
 struct Group<'a> {
     gpu: Option<GpuUuid>,
+    closeness: Closeness,
     numa: Option<u32>,
     ids: Vec<&'a String>,
 }
@@ -34,9 +36,12 @@ impl Rank {
     }
 }
 
-/// `size` of the `available` devices, `required` ones among them: those that are promised and not held where they suffice,
-/// of one GPU where one has enough, else of one NUMA node where one has enough, and there of the GPU or the node on which
-/// the fewest are left over.
+/// `size` of the `available` devices, `required` ones among them: those that are promised and not held where they suffice, of
+/// one pod's where one has enough; of one GPU where one has enough, else of GPUs that are close to each other, else of one NUMA
+/// node where one has enough, and there of the GPU or the node on which the fewest are left over.
+///
+/// The kubelet does not say for which pod it asks. So a pod is not given what was promised to two others, which would break up
+/// what was chosen for either.
 ///
 /// It always answers: a kubelet that gets an error leaks devices (kubernetes#130145).
 pub(super) fn prefer(
@@ -48,13 +53,42 @@ pub(super) fn prefer(
     let device = |id: &String| list.iter().find(|d| d.id.as_str() == id);
     let mut preferred: Vec<&String> = required.iter().collect();
     for rank in Rank::ALL {
-        let wanted = size.saturating_sub(preferred.len());
         let ids = available.iter().filter(|id| !required.contains(id) && Rank::of(device(id)) == rank);
-        let known = preferred.first().and_then(|id| device(id));
-        let groups = ordered(groups(ids, device), known, wanted);
-        preferred.extend(groups.into_iter().flat_map(|group| group.ids).take(wanted));
+        let promised_to = |id: &&String| device(id).filter(|_| rank == Rank::Promised)?.reserved_for.as_ref();
+        let wanted = size.saturating_sub(preferred.len());
+        for ids in by_pod(ids, promised_to, required.first(), wanted) {
+            let wanted = size.saturating_sub(preferred.len());
+            let taken: Vec<&ListedDevice> = preferred.iter().filter_map(|id| device(id)).collect();
+            let groups = ordered(groups(ids.into_iter(), device), &taken, wanted);
+            preferred.extend(groups.into_iter().flat_map(|group| group.ids).take(wanted));
+        }
     }
     preferred.into_iter().cloned().collect()
+}
+
+/// The devices by the pods that they were promised to: first the pod of a required one, then what suffices, the tightest first.
+fn by_pod<'a, 'l>(
+    ids: impl Iterator<Item = &'a String>,
+    pod: impl Fn(&&'a String) -> Option<&'l PodUid>,
+    required: Option<&'a String>,
+    wanted: usize,
+) -> Vec<Vec<&'a String>> {
+    let mut pods: BTreeMap<Option<&PodUid>, Vec<&String>> = BTreeMap::new();
+    for id in ids {
+        pods.entry(pod(&id)).or_default().push(id);
+    }
+    let known = required.and_then(|id| pod(&id));
+    let mut pods: Vec<_> = pods.into_iter().collect();
+    pods.sort_by_key(|(pod, ids)| (known.is_some() && *pod != known, fit(ids.len(), wanted)));
+    pods.into_iter().map(|(_, ids)| ids).collect()
+}
+
+/// Less is better: first whether so many suffice, then how much is left over or missing.
+fn fit(count: usize, wanted: usize) -> (bool, usize) {
+    match count.checked_sub(wanted) {
+        Some(left) => (false, left),
+        None => (true, wanted - count),
+    }
 }
 
 fn gpu(device: &ListedDevice) -> Option<&GpuUuid> {
@@ -70,32 +104,52 @@ fn groups<'a, 'l>(
         let device = device(id);
         let gpu = device.and_then(gpu);
         let numa = device.and_then(|device| device.numa);
-        let group = groups.entry(gpu).or_insert_with(|| Group { gpu: gpu.cloned(), numa, ids: Vec::new() });
+        let closeness = || device.map(|device| device.closeness.clone()).unwrap_or_default();
+        let new = || Group { gpu: gpu.cloned(), closeness: closeness(), numa, ids: Vec::new() };
+        let group = groups.entry(gpu).or_insert_with(new);
         group.ids.push(id);
     }
     groups.into_values().collect()
 }
 
-/// The GPU of what must be taken and those beside it; then what suffices, the tightest first; else the largest first.
-fn ordered<'a>(mut groups: Vec<Group<'a>>, known: Option<&ListedDevice>, wanted: usize) -> Vec<Group<'a>> {
+/// What is close to what is taken; then the GPU of that and those beside it; then what suffices, the tightest first; else the
+/// largest first.
+fn ordered<'a>(mut groups: Vec<Group<'a>>, taken: &[&ListedDevice], wanted: usize) -> Vec<Group<'a>> {
     let mut of_node: BTreeMap<Option<u32>, usize> = BTreeMap::new();
     for group in &groups {
         *of_node.entry(group.numa).or_default() += group.ids.len();
     }
-    // Less is better: first whether it suffices, then how much is left over or missing.
-    let fit = |count: usize| match count.checked_sub(wanted) {
-        Some(left) => (false, left),
-        None => (true, wanted - count),
-    };
+    let close = closest(&groups, taken, wanted);
+    let known = taken.first();
     groups.sort_by_cached_key(|group| {
+        let far = !group.gpu.as_ref().is_some_and(|gpu| close.contains(gpu));
         let elsewhere = known.map(|known| (gpu(known) != group.gpu.as_ref(), known.numa != group.numa));
-        let alone = fit(group.ids.len());
-        let together = fit(of_node.get(&group.numa).copied().unwrap_or_default());
+        let alone = fit(group.ids.len(), wanted);
+        let together = fit(of_node.get(&group.numa).copied().unwrap_or_default(), wanted);
         // A GPU that suffices alone is better than a node; among GPUs that do not, those of one node go together.
         let by_node = if alone.0 { (together, group.numa) } else { ((false, 0), None) };
-        (elsewhere, alone.0, by_node, alone.1)
+        (far, elsewhere, alone.0, by_node, alone.1)
     });
     groups
+}
+
+/// The GPUs that go best with each other and with what is taken, where each has one device, as whole GPUs have.
+fn closest(groups: &[Group<'_>], taken: &[&ListedDevice], wanted: usize) -> BTreeSet<GpuUuid> {
+    let Some(closeness) = groups.first().map(|group| &group.closeness) else { return BTreeSet::new() };
+    if groups.iter().any(|group| group.ids.len() > 1) {
+        return BTreeSet::new();
+    }
+    let number = |gpu: &GpuUuid| closeness.number(gpu);
+    let taken: Vec<usize> = taken.iter().filter_map(|device| gpu(device)).filter_map(number).collect();
+    let gpus = groups.iter().filter_map(|group| group.gpu.clone());
+    let gpus: BTreeMap<usize, GpuUuid> = gpus.filter_map(|gpu| Some((number(&gpu)?, gpu))).collect();
+    let candidates: Vec<usize> = gpus.keys().copied().collect();
+    closeness
+        .closest(&taken, &candidates, wanted)
+        .iter()
+        .filter_map(|number| gpus.get(number))
+        .cloned()
+        .collect()
 }
 
 #[cfg(test)]
@@ -103,7 +157,9 @@ mod tests {
     use super::*;
     use crate::access::AccessGrant;
     use crate::node::Grant;
+    use kerf_core::contract::Peer;
     use kerf_core::names::DeviceId;
+    use kerf_core::testing::node_status;
 
     fn device(id: &str, gpu: u32, numa: impl Into<Option<u32>>) -> ListedDevice {
         let gpu = GpuUuid::new(format!("GPU-{gpu}"));
@@ -113,8 +169,44 @@ mod tests {
             healthy: true,
             held: false,
             grant: Some(grant),
+            reserved_for: None,
             numa: numa.into(),
+            closeness: Closeness::default(),
         }
+    }
+
+    /// The GPUs 0 to 3 as wholes, of which 0 and 2 have NVLinks to each other, and 1 and 3.
+    fn linked() -> [ListedDevice; 4] {
+        let mut gpus = node_status(&["T4-16GB"; 4]).gpus;
+        for index in [0, 1] {
+            gpus[index].peers = vec![Peer { index: gpus[index + 2].index, nvlinks: 4, pcie: None }];
+        }
+        let closeness = Closeness::of(&gpus);
+        [("a", 0), ("b", 1), ("c", 2), ("d", 3)]
+            .map(|(id, gpu)| ListedDevice { closeness: closeness.clone(), ..device(id, gpu, None) })
+    }
+
+    #[test]
+    fn whole_gpus_that_have_nvlinks_go_together() {
+        let all = ids(&["a", "b", "c", "d"]);
+        assert_eq!(prefer(&linked(), &all, &[], 2), ["a", "c"]);
+        assert_eq!(prefer(&linked(), &ids(&["a", "b", "d"]), &[], 2), ["b", "d"]);
+        assert_eq!(prefer(&linked(), &ids(&["a", "b", "d"]), &[], 1), ["a"], "b and d stay together");
+        assert_eq!(prefer(&linked(), &all, &ids(&["d"]), 2), ["d", "b"]);
+    }
+
+    #[test]
+    fn what_was_promised_to_one_pod_goes_together_before_what_is_close() {
+        let mut list = linked();
+        for (device, pod) in list.iter_mut().zip(["p", "p", "q", "r"]) {
+            device.reserved_for = Some(PodUid::new(pod));
+        }
+        let all = ids(&["a", "b", "c", "d"]);
+        assert_eq!(prefer(&list, &all, &[], 2), ["a", "b"]);
+        assert_eq!(prefer(&list, &all, &[], 1), ["c"], "a pod for one GPU leaves the pair");
+        assert_eq!(prefer(&list, &all, &ids(&["b"]), 2), ["b", "a"]);
+        list[3].reserved_for = Some(PodUid::new("p"));
+        assert_eq!(prefer(&list, &all, &[], 2), ["b", "d"], "of three the closest");
     }
 
     fn ids(ids: &[&str]) -> Vec<String> {

@@ -140,12 +140,20 @@ fn device(device: &ListedDevice) -> Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kerf_core::closeness::Closeness;
 
     #[test]
     fn a_device_tells_its_numa_node_where_it_has_one() {
         let nodes = |numa| {
-            let listed =
-                ListedDevice { id: DeviceId::new("MIG-1"), healthy: true, held: false, grant: None, numa };
+            let listed = ListedDevice {
+                id: DeviceId::new("MIG-1"),
+                healthy: true,
+                held: false,
+                grant: None,
+                reserved_for: None,
+                numa,
+                closeness: Closeness::default(),
+            };
             device(&listed)
                 .topology
                 .map(|topology| topology.nodes.iter().map(|node| node.id).collect::<Vec<_>>())

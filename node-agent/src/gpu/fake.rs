@@ -5,7 +5,7 @@ mod backend;
 #[cfg(test)]
 mod tests;
 
-use super::{ComputeMode, Driver, Gpu, GpuError, MigMode, NvmlCode, Process, RowRemapping};
+use super::{ComputeMode, Driver, Gpu, GpuError, MigMode, NvmlCode, Process, RowRemapping, Topology};
 use kerf_core::mig::{MigTable, catalog};
 use kerf_core::names::{DeviceId, GpuUuid};
 use kerf_core::units::MemoryMib;
@@ -208,7 +208,7 @@ impl FakeGpu {
             used: MemoryMib(0),
             capability: *capability,
             driver: Driver { version: "580.159.04".to_owned(), cuda: (13, 0) },
-            numa: None,
+            topology: Topology::default(),
             pci_class: None,
             mig: if table.is_some() { MigMode::Settled(true) } else { MigMode::Unsupported },
             compute_mode: ComputeMode::Default,

@@ -9,6 +9,6 @@ mod thread;
 
 pub use kerf_nvml::{
     Compute, ComputeMode, ComputePart, Driver, Gpu, GpuBackend, GpuError, GpuEvent, GpuInstance, GpuTrouble,
-    Holder, Holders, MigMode, ModeRefusal, NvmlCode, Process, RowRemapping, Utilization,
+    Holder, Holders, MigMode, ModeRefusal, NvmlCode, Process, RowRemapping, Topology, Utilization,
 };
 pub use thread::{GpuThread, Open, Silent};

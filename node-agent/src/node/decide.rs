@@ -10,6 +10,7 @@ use super::{LetGo, Node, Note, Obstruction, Pause, Recalled, Spared, Task, Wante
 use crate::access::{Access, AccessGrant};
 use crate::gpu::limits::Limits;
 use crate::gpu::{Gpu, GpuInstance};
+use kerf_core::closeness::Closeness;
 use kerf_core::contract::{GpuNodeStatus, SliceLength};
 use kerf_core::kind::Kind;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
@@ -88,8 +89,12 @@ pub struct ListedDevice {
     /// What a container gets with it; `None` for a device that nobody gets. A kubelet that did not know yet may still
     /// have picked an unhealthy one.
     pub grant: Option<Grant>,
+    /// The pod that it is promised to.
+    pub reserved_for: Option<PodUid>,
     /// The NUMA node that its GPU is close to, where there is one.
     pub numa: Option<u32>,
+    /// How close the node's GPUs are to each other.
+    pub closeness: Closeness,
 }
 
 /// What a container gets with a device.
@@ -413,12 +418,16 @@ impl Node {
         self.named |= self.health.nvml.is_well();
         let grants: BTreeMap<&DeviceId, &ExistingSlice> = existing.iter().map(|s| (&s.device, s)).collect();
         let granted = |id: &DeviceId| grants.get(id).and_then(|slice| self.grant(slice));
+        let reservation = |id: &DeviceId| grants.get(id)?.reservation.as_ref();
+        let closeness = Closeness::of(&self.gpu_statuses());
         let listed = |(id, listing): (&DeviceId, Listing)| ListedDevice {
             id: id.clone(),
             healthy: listing == Listing::Healthy,
             held: self.account.is_held(id),
             grant: if listing == Listing::Revoked || !self.grants { None } else { granted(id) },
-            numa: self.gpu_of(id).and_then(|gpu| gpu.numa),
+            reserved_for: reservation(id).map(|reservation| reservation.uid.clone()),
+            numa: self.gpu_of(id).and_then(|gpu| gpu.topology.numa),
+            closeness: closeness.clone(),
         };
         self.advertised.lists().map(|(name, devices)| (name, devices.map(listed).collect())).collect()
     }

@@ -22,6 +22,7 @@ mod rules;
 mod share;
 mod silent;
 mod status;
+mod topology;
 mod under_way;
 mod upgrade;
 mod usage;

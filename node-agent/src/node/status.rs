@@ -2,11 +2,11 @@
 
 use super::retry::Retries;
 use super::rules::mps_shares;
-use super::{Daemon, Node};
+use super::{Daemon, Node, topology};
 use crate::gpu::Gpu;
 use kerf_core::accounting::beside_shares;
 use kerf_core::contract::{
-    Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus, Summary,
+    Condition, ConditionStatus, GpuNodeStatus, GpuStatus, Peer, Shape, SliceState, SliceStatus, Summary,
     WantedSlice,
 };
 use kerf_core::kind::Kind;
@@ -35,7 +35,7 @@ impl Node {
         GpuNodeStatus {
             observed_revision: self.spec.revision,
             observed_epoch: self.observed_epoch().unwrap_or_default(),
-            gpus: self.gpus.iter().map(|gpu| self.gpu_status(gpu)).collect(),
+            gpus: self.gpu_statuses(),
             conditions: self.conditions(),
             summary: self.summary(&slices),
             slices,
@@ -236,12 +236,19 @@ impl Node {
         trouble.or_else(|| self.switch_trouble(&gpu.uuid)).or_else(|| self.closed_to(gpu))
     }
 
-    fn gpu_status(&self, gpu: &Gpu) -> GpuStatus {
+    pub(super) fn gpu_statuses(&self) -> Vec<GpuStatus> {
+        let peers = topology::peers(&self.gpus);
+        self.gpus.iter().zip(peers).map(|(gpu, peers)| self.gpu_status(gpu, peers)).collect()
+    }
+
+    fn gpu_status(&self, gpu: &Gpu, peers: Vec<Peer>) -> GpuStatus {
         GpuStatus {
             uuid: gpu.uuid.clone(),
             index: gpu.index,
             model: catalog::short_name(&gpu.product, gpu.memory),
             pci_bus_id: gpu.pci_bus_id.clone(),
+            numa_node: gpu.topology.numa,
+            peers,
             memory: gpu.memory,
             reserved: Some(gpu.reserved),
             kinds: self.kinds(gpu),

@@ -12,7 +12,7 @@ mod observing;
 mod parts;
 mod utilization;
 
-use kerf_nvml_mock::{MigMode, MockConfig, Model};
+use kerf_nvml_mock::{Island, MigMode, MockConfig, Model};
 use node::Node;
 
 /// Does nothing unless a test started this process for a scenario.
@@ -42,6 +42,15 @@ fn uncut(model: Model) -> MockConfig {
     MockConfig::new().gpus(model, 1, MigMode::Disabled)
 }
 
+/// Two GPUs with six NVLinks to each other, one that was cut, and one that hangs at a switch by eighteen.
+fn islands() -> MockConfig {
+    let config = uncut(Model::A100Gb80).gpus(Model::A100Gb80, 1, MigMode::Disabled);
+    let config = config.gpus(Model::H100, 1, MigMode::Enabled).gpus(Model::H100, 1, MigMode::Disabled);
+    let mut config = config.island([0, 1], 6);
+    config.islands.push(Island { gpus: vec![2, 3], links: 18, switched: true });
+    MockConfig { numa_nodes: vec![0, 1], ..config }
+}
+
 scenarios! {
     calls::a_look_at_rest_asks_for_nothing_twice on h100(8);
     observing::everything_of_a_gpu_is_seen on h100(1).gpus(Model::T4, 1, MigMode::Disabled);
@@ -49,6 +58,7 @@ scenarios! {
     observing::a_lost_gpu_stays_as_it_was on h100(2);
     observing::what_a_look_can_do_without_is_unknown on h100(2);
     observing::one_gpu_is_asked_alone on h100(2);
+    observing::where_a_gpu_is_in_the_machine_is_read_once on islands();
     parts::a_place_that_the_driver_does_not_have_is_refused_by_name on h100(1);
     observing::a_gpu_that_never_answered_is_left_out on h100(2);
     observing::what_fails_for_all_of_nvml_fails_the_look on h100(2);

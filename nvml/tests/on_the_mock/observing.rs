@@ -2,7 +2,7 @@
 
 use crate::node::{Node, instance, look, open, part, uuid};
 use kerf_core::units::MemoryMib;
-use kerf_nvml::{Compute, ComputeMode, GpuBackend as _, MigMode, NvmlCode, Process, RowRemapping};
+use kerf_nvml::{Compute, ComputeMode, Gpu, GpuBackend as _, MigMode, NvmlCode, Process, RowRemapping};
 use kerf_nvml_mock::{
     EccErrors, EccLocation, Fault, GpuReset, MockControl, NvmlCode as Code, Process as MockProcess,
     ProcessKind,
@@ -220,4 +220,31 @@ pub fn what_a_gpu_tells_less_of_itself_than_before_is_not_believed(node: &Node) 
     let mut nvml = open();
     assert!(look(&mut nvml, 0).instances.is_empty());
     assert_eq!(look(&mut nvml, 0), before);
+}
+
+pub fn where_a_gpu_is_in_the_machine_is_read_once(node: &Node) {
+    let sys = node.folder("sys");
+    let mut nvml = open().with_sys(sys.clone());
+    node.state().write_sys(&sys).unwrap();
+    let links = |gpus: &[Gpu]| -> Vec<Vec<(String, u32)>> {
+        let links = |gpu: &Gpu| gpu.topology.nvlinks.iter().map(|(end, n)| (end.to_string(), *n)).collect();
+        gpus.iter().map(links).collect()
+    };
+    let to = |end: &str, links| vec![(end.to_owned(), links)];
+    let switch = "ffffffff:ff:ff.0";
+    // A call that fails leaves a link out, and nothing else.
+    node.control(&MockControl::new().fault(Fault::new("nvmlDeviceGetNvLinkState", Code::UNKNOWN).times(2)));
+    let seen = nvml.observe().unwrap();
+    let numa: Vec<_> = seen.iter().map(|gpu| gpu.topology.numa).collect();
+    assert_eq!(numa, [Some(0), Some(1), None, None]);
+    let told = [to("0000:1f:00.0", 4), to("0000:1b:00.0", 6), vec![], to(switch, 18)];
+    assert_eq!(links(&seen), told);
+
+    node.control(&MockControl::new().count_calls());
+    assert_eq!(links(&nvml.observe().unwrap()), told);
+    let asked = |call: &String| call.contains("NvLink");
+    assert!(!node.state().calls.keys().any(asked));
+    // Out of MIG mode a GPU has its links again.
+    nvml.set_mig_mode(&seen[2].uuid, false, false).unwrap();
+    assert_eq!(links(&nvml.observe().unwrap())[2], to(switch, 18));
 }

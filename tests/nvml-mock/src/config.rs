@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};
 use crate::model::Model;
+use crate::sys_files;
 
 /// The driver that the mock pretends to be: the one whose answers were read on an H200.
 pub const DEFAULT_DRIVER_VERSION: &str = "580.159.04";
@@ -15,6 +16,8 @@ pub const DEFAULT_DRIVER_VERSION: &str = "580.159.04";
 const DEFAULT_CUDA_VERSION: i32 = 13_000;
 /// As many GPUs as the mock's PCI numbering has room for.
 const MAX_GPUS: u32 = 32;
+/// `NVML_NVLINK_MAX_LINKS`.
+pub(crate) const MAX_NVLINKS: usize = 18;
 
 /// MIG mode of a GPU at first boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +49,29 @@ fn one() -> u32 {
     1
 }
 
+/// GPUs that are joined by NVLink, each with each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Island {
+    /// Their indexes.
+    pub gpus: Vec<u32>,
+    /// The links of each pair, or with `switched` those of each GPU.
+    pub links: u32,
+    /// The links end at NVSwitches, which have the address that a virtual machine is told.
+    #[serde(default)]
+    pub switched: bool,
+}
+
+impl Island {
+    /// Where the links of a GPU end, by PCI address.
+    pub(crate) fn ends(&self, gpu: u32) -> impl Iterator<Item = String> {
+        let others = self.gpus.iter().copied().filter(move |other| *other != gpu && !self.switched);
+        let switch = self.switched.then(|| "FFFFFFFF:FF:FF.0".to_owned());
+        let ends = others.map(sys_files::bus_id).chain(switch);
+        ends.flat_map(|end| std::iter::repeat_n(end, self.links as usize))
+    }
+}
+
 /// A simulated node. Every field may be left out of the JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -62,6 +88,10 @@ pub struct MockConfig {
     pub ampere_reset_free: bool,
     /// The GPUs in order of their index.
     pub gpus: Vec<GpuConfig>,
+    /// How they are joined; not at all when left out.
+    pub islands: Vec<Island>,
+    /// The NUMA node of each GPU, by index; none when left out.
+    pub numa_nodes: Vec<u32>,
 }
 
 impl Default for MockConfig {
@@ -73,6 +103,8 @@ impl Default for MockConfig {
             cuda_version: DEFAULT_CUDA_VERSION,
             ampere_reset_free: false,
             gpus: Vec::new(),
+            islands: Vec::new(),
+            numa_nodes: Vec::new(),
         }
     }
 }
@@ -86,6 +118,9 @@ pub enum ConfigError {
     /// One UUID for several GPUs.
     #[error("gpus: uuid {0} is given for more than one GPU; give each its own entry with count 1")]
     SharedUuid(String),
+    /// An island of GPUs that are not there, or more links than NVML numbers.
+    #[error("islands: {0:?} names a GPU that is not there, or has a GPU with more than {MAX_NVLINKS} links")]
+    NoIsland(Vec<u32>),
     /// Something that NVML would never give.
     #[error("gpus: uuid {0} does not begin with GPU-; write it as nvidia-smi -L prints it")]
     NoGpuUuid(String),
@@ -103,6 +138,13 @@ impl MockConfig {
     pub fn gpus(mut self, model: Model, count: u32, mig: MigMode) -> MockConfig {
         let mig_enabled = mig == MigMode::Enabled;
         self.gpus.push(GpuConfig { model, count, mig_enabled, uuid: None });
+        self
+    }
+
+    /// Joins GPUs, each pair by so many NVLinks.
+    #[must_use]
+    pub fn island(mut self, gpus: impl IntoIterator<Item = u32>, links: u32) -> MockConfig {
+        self.islands.push(Island { gpus: gpus.into_iter().collect(), links, switched: false });
         self
     }
 
@@ -151,11 +193,23 @@ impl MockConfig {
         files::write(path, self)
     }
 
-    /// Counts and UUIDs that a node can have.
+    /// Where the NVLinks of a GPU end.
+    pub(crate) fn nvlinks(&self, gpu: u32) -> impl Iterator<Item = String> {
+        let islands = self.islands.iter().filter(move |island| island.gpus.contains(&gpu));
+        islands.flat_map(move |island| island.ends(gpu))
+    }
+
+    /// Counts, islands and UUIDs that a node can have.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let total = self.gpus.iter().fold(0_u32, |sum, gpu| sum.saturating_add(gpu.count));
         if total > MAX_GPUS {
             return Err(ConfigError::TooMany(total));
+        }
+        for Island { gpus, .. } in &self.islands {
+            let fits = |gpu: &u32| *gpu < total && self.nvlinks(*gpu).count() <= MAX_NVLINKS;
+            if !gpus.iter().all(fits) {
+                return Err(ConfigError::NoIsland(gpus.clone()));
+            }
         }
         let mut seen = BTreeSet::new();
         for gpu in &self.gpus {
@@ -195,6 +249,11 @@ mod tests {
     fn impossible_configurations_name_what_is_wrong() {
         let many = MockConfig::new().gpus(Model::T4, 33, MigMode::Disabled);
         assert_eq!(many.check(), Err(ConfigError::TooMany(33)));
+        for (gpus, links) in [(vec![0, 2], 1), (vec![0, 1], 19)] {
+            let config = MockConfig::new().gpus(Model::T4, 2, MigMode::Disabled);
+            let config = config.island(gpus.clone(), links);
+            assert_eq!(config.check(), Err(ConfigError::NoIsland(gpus)));
+        }
         let mut shared = MockConfig::new().gpus(Model::T4, 2, MigMode::Disabled);
         shared.gpus[0].uuid = Some("GPU-1".to_owned());
         assert_eq!(shared.check(), Err(ConfigError::SharedUuid("GPU-1".to_owned())));

@@ -44,7 +44,7 @@ mod abi;
 
 pub use abi::exported_functions;
 pub use code::NvmlCode;
-pub use config::{ConfigError, DEFAULT_DRIVER_VERSION, GpuConfig, MigMode, MockConfig};
+pub use config::{ConfigError, DEFAULT_DRIVER_VERSION, GpuConfig, Island, MigMode, MockConfig};
 pub use control::MockControl;
 pub use ecc::{EccCounts, EccMemory, EccState};
 pub use fault::{ANY_FUNCTION, Fault, KillMoment, Strike};

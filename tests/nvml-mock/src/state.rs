@@ -92,6 +92,12 @@ pub struct GpuState {
     pub memory_limits: BTreeMap<String, MemoryLimits>,
     /// GPU instances by id.
     pub instances: Vec<GpuInstance>,
+    /// Where its NVLinks end, by PCI address.
+    #[serde(default)]
+    pub nvlinks: Vec<String>,
+    /// Its NUMA node.
+    #[serde(default)]
+    pub numa_node: Option<u32>,
 }
 
 /// Limits of one cgroup's use of one GPU's memory, in bytes.
@@ -176,6 +182,8 @@ impl MockState {
                     ecc: EccState::default(),
                     memory_limits: BTreeMap::new(),
                     instances: Vec::new(),
+                    nvlinks: config.nvlinks(index).collect(),
+                    numa_node: config.numa_nodes.get(index as usize).copied(),
                 });
             }
         }

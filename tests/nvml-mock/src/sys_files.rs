@@ -17,14 +17,23 @@ const RESOURCES: usize = 13;
 /// Bytes of a device's configuration space (PCI Local Bus Specification, 6.1).
 const CONFIGURATION: usize = 256;
 
+fn bus(gpu: u32) -> u32 {
+    FIRST_BUS + gpu * 4
+}
+
+/// The address of the GPU at an index, as NVML writes it.
+pub(crate) fn bus_id(gpu: u32) -> String {
+    format!("00000000:{:02X}:00.0", bus(gpu))
+}
+
 impl GpuState {
     pub(crate) fn bus(&self) -> u32 {
-        FIRST_BUS + self.index * 4
+        bus(self.index)
     }
 }
 
 impl MockState {
-    /// Writes the folder of each GPU below `sys`, which stands in for `/sys`: `bus/pci/devices/<address>`, without a NUMA node.
+    /// Writes the folder of each GPU below `sys`, which stands in for `/sys`: `bus/pci/devices/<address>`.
     pub fn write_sys(&self, sys: &Path) -> Result<(), FileError> {
         let devices = sys.join("bus/pci/devices");
         for gpu in &self.gpus {
@@ -37,7 +46,7 @@ impl MockState {
                 ("vendor", format!("{:#06x}", id & 0xFFFF)),
                 ("device", format!("{:#06x}", id >> 16)),
                 ("class", format!("{CONTROLLER_3D:#08x}")),
-                ("numa_node", "-1".to_owned()),
+                ("numa_node", gpu.numa_node.map_or_else(|| "-1".to_owned(), |node| node.to_string())),
                 ("resource", resource),
             ];
             // Nothing of its configuration space is read but that it lists no capability, such as a vGPU's.

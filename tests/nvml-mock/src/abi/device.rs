@@ -10,6 +10,7 @@ use crate::compute_profile::compute_name;
 use crate::handle::DeviceHandle;
 use crate::session::{Call, Subject};
 use crate::state::{GpuState, MockState};
+use crate::sys_files;
 
 pub(super) fn pci_info(gpu: &GpuState) -> nvmlPciInfo_t {
     let facts = gpu.model.facts();
@@ -20,7 +21,7 @@ pub(super) fn pci_info(gpu: &GpuState) -> nvmlPciInfo_t {
         device: 0,
         pciDeviceId: facts.pci_device_id,
         pciSubSystemId: facts.pci_subsystem_id,
-        busId: characters(&format!("00000000:{:02X}:00.0", gpu.bus())),
+        busId: characters(&sys_files::bus_id(gpu.index)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! How GPUs are connected: all under one host bridge, without `NVLink` and without a fabric.
+//! How GPUs are connected: all under one host bridge, by the `NVLink`s of the configuration, and without a fabric.
 
 use std::ffi::c_uint;
 
@@ -6,8 +6,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuFabricInfo_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t, nvmlPciInfo_t,
 };
 
-use super::pointer::{Out, OutList, Versioned, version_word};
+use super::pointer::{Out, OutList, Versioned, characters, version_word};
 use crate::code::{NvmlCode, Outcome};
+use crate::config::MAX_NVLINKS;
 use crate::handle::{Device, DeviceHandle};
 use crate::session::Call;
 
@@ -16,8 +17,15 @@ const HOST_BRIDGE: c_uint = 30;
 /// `NVML_P2P_STATUS_NOT_SUPPORTED`.
 const P2P_NOT_SUPPORTED: c_uint = 6;
 
-fn none(call: &Call, device: DeviceHandle) -> Outcome<()> {
-    call.gpu(device, NvmlCode::NOT_SUPPORTED, |_| Err(NvmlCode::NOT_SUPPORTED))
+/// The end of a GPU's link, if it is active. An H100 answers 2 for links beyond its own, a GPU without any 3.
+fn end_of(call: &Call, device: DeviceHandle, link: c_uint) -> Outcome<Option<String>> {
+    call.gpu(device, NvmlCode::NOT_SUPPORTED, |subject| match subject.gpu.nvlinks.as_slice() {
+        [] => Err(NvmlCode::NOT_SUPPORTED),
+        _ if link as usize >= MAX_NVLINKS => Err(NvmlCode::INVALID_ARGUMENT),
+        // MIG mode takes the links down.
+        _ if subject.gpu.mig.current => Ok(None),
+        ends => Ok(ends.get(link as usize).cloned()),
+    })
 }
 
 /// Both handles are GPUs of the node.
@@ -54,14 +62,23 @@ exports! {
         status.put(P2P_NOT_SUPPORTED)
     }
 
-    fn nvmlDeviceGetNvLinkState(device: DeviceHandle, _link: c_uint, active: Out<c_uint>) call => {
+    fn nvmlDeviceGetNvLinkState(device: DeviceHandle, link: c_uint, active: Out<c_uint>) call => {
         active.check()?;
-        none(call, device)
+        active.put(c_uint::from(end_of(call, device, link)?.is_some()))
     }
 
-    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: DeviceHandle, _link: c_uint, info: Out<nvmlPciInfo_t>) call => {
+    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: DeviceHandle, link: c_uint, info: Out<nvmlPciInfo_t>) call => {
         info.check()?;
-        none(call, device)
+        let end = end_of(call, device, link)?.ok_or(NvmlCode::INVALID_ARGUMENT)?;
+        info.put(nvmlPciInfo_t {
+            busIdLegacy: characters(&end[4.min(end.len())..]),
+            domain: 0,
+            bus: 0,
+            device: 0,
+            pciDeviceId: 0,
+            pciSubSystemId: 0,
+            busId: characters(&end),
+        })
     }
 
     fn nvmlDeviceGetGpuFabricInfo(device: DeviceHandle, info: Out<nvmlGpuFabricInfo_t>) call => {

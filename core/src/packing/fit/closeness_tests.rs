@@ -1,0 +1,85 @@
+use super::tests::{gpus, with};
+use super::*;
+use crate::contract::{GpuNodeSpec, Peer};
+use crate::testing::{node_status, request, request_sized};
+use crate::units::SizeGb;
+
+/// A node whose GPUs have NVLinks within islands of two that are spread over the indexes: 0 and 2, 1 and 3, and so on.
+fn pairs(models: &[&str]) -> NodeInventory {
+    let mut status = node_status(models);
+    for gpu in status.gpus.iter_mut().filter(|gpu| gpu.index & 2 == 0) {
+        gpu.peers = vec![Peer { index: gpu.index + 2, nvlinks: 4, pcie: None }];
+    }
+    NodeInventory::of(&GpuNodeSpec::default(), &status)
+}
+
+/// A T4 as a whole.
+const WHOLE: Shape = Shape::Whole { size_gb: SizeGb(15) };
+
+fn whole(count: u32) -> RequestDocument {
+    request_sized(ResourceName::Whole, SizeGb::ANY, count)
+}
+
+#[track_caller]
+fn check(node: &NodeInventory, request: &RequestDocument, expected: &[&str]) {
+    assert_eq!(gpus(&fit(node, request, &Fleet::default()).unwrap()), expected);
+}
+
+#[test]
+fn whole_gpus_of_one_pod_have_nvlinks_to_each_other() {
+    let node = pairs(&["T4-16GB"; 4]);
+    check(&node, &whole(2), &["GPU-0", "GPU-2"]);
+    check(&with(node.clone(), 0, WHOLE, None), &whole(2), &["GPU-1", "GPU-3"]);
+    check(&with(node.clone(), 2, WHOLE, None), &whole(1), &["GPU-0"]);
+    check(&with(node.clone(), 1, WHOLE, None), &whole(1), &["GPU-3"]);
+    let mut two = whole(1);
+    two.containers.push(ContainerRequest { name: "side".to_owned(), ..two.containers[0].clone() });
+    check(&node, &two, &["GPU-0", "GPU-2"]);
+    let plain = NodeInventory::of(&GpuNodeSpec::default(), &node_status(&["T4-16GB"; 4]));
+    check(&plain, &whole(2), &["GPU-0", "GPU-1"]);
+}
+
+#[test]
+fn what_costs_less_comes_before_what_is_close() {
+    let larger = pairs(&["T4-16GB", "T4-16GB", "L4-24GB", "L4-24GB"]);
+    check(&larger, &whole(2), &["GPU-0", "GPU-1"]);
+    let odd = pairs(&["T4-16GB", "L4-24GB", "L4-24GB", "L40S-48GB"]);
+    check(&odd, &whole(2), &["GPU-0", "GPU-2"]);
+}
+
+#[test]
+fn a_whole_gpu_that_lies_idle_is_no_reason_to_take_one_that_is_far() {
+    let idle = |node, gpu, id| with(node, gpu, WHOLE, Some(id));
+    let node = idle(idle(pairs(&["T4-16GB"; 4]), 1, "s1"), 2, "s2");
+    check(&node, &whole(2), &["GPU-1", "GPU-3"]);
+    check(&node, &whole(1), &["GPU-1"]);
+    check(&idle(node, 0, "s0"), &whole(2), &["GPU-0", "GPU-2"]);
+}
+
+#[test]
+fn slices_of_different_gpus_are_close_and_those_of_any_lie_as_they_did() {
+    let node = pairs(&["T4-16GB"; 4]);
+    let mut slices = request("nvidia.com/gpu-4gb.shared", 2);
+    slices.containers[0].distinct_gpus = true;
+    check(&node, &slices, &["GPU-0", "GPU-2"]);
+    let busy = with(node.clone(), 0, Shape::TimeSlicing { size_gb: SizeGb(4) }, None);
+    check(&busy, &slices, &["GPU-1", "GPU-3"]);
+    let full = with(busy, 3, Shape::TimeSlicing { size_gb: SizeGb(16) }, None);
+    check(&full, &slices, &["GPU-1", "GPU-2"]);
+}
+
+#[test]
+fn what_one_of_several_slices_asks_beyond_its_name_comes_first() {
+    let mut node = pairs(&["T4-16GB"; 4]);
+    node.gpus[1].memory = crate::units::MemoryMib(17_000);
+    let mut two = whole(1);
+    let memory = Some(crate::units::MemoryMib(16_900));
+    two.containers.push(ContainerRequest { name: "side".to_owned(), memory, ..two.containers[0].clone() });
+    assert_eq!(
+        fit(&node, &two, &Fleet::default()),
+        Err(Refusal::CountNeverFits),
+        "the kubelet gives any to any"
+    );
+    node.gpus[2].memory = crate::units::MemoryMib(17_000);
+    check(&node, &two, &["GPU-1", "GPU-2"]);
+}

@@ -1,0 +1,34 @@
+//! Where a GPU is in the machine: what is asked of it alone, for a call that names two GPUs hangs with either.
+
+use crate::pci;
+use kerf_core::names::PciBusId;
+use nvml_wrapper::Device;
+use nvml_wrapper_sys::bindings::NVML_NVLINK_MAX_LINKS;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Where a GPU is in the machine. What is not known is left out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Topology {
+    /// The NUMA node it is nearest to, where the machine has several.
+    pub numa: Option<u32>,
+    /// The host bridge that it is behind, and the bridges from there to it.
+    pub bridges: Vec<String>,
+    /// Active NVLinks by the address of their other end: a GPU or an NVSwitch, which in a virtual machine is `ffffffff:ff:ff.0`.
+    pub nvlinks: BTreeMap<PciBusId, u32>,
+}
+
+/// Reads it. `sys` is `/sys`.
+pub(crate) fn read(device: &Device<'_>, sys: &Path) -> Topology {
+    let bus_id = device.pci_info().map(|pci| pci.bus_id).unwrap_or_default();
+    let mut nvlinks = BTreeMap::new();
+    for link in 0..NVML_NVLINK_MAX_LINKS {
+        let link = device.link_wrapper_for(link);
+        let Ok(true) = link.is_active() else { continue };
+        let end = link.remote_pci_info().ok().and_then(|pci| pci.bus_id.parse().ok());
+        if let Some(end) = end {
+            *nvlinks.entry(end).or_default() += 1;
+        }
+    }
+    Topology { numa: pci::numa_node(sys, &bus_id), bridges: pci::bridges(sys, &bus_id), nvlinks }
+}

@@ -1,6 +1,6 @@
 use super::*;
-use crate::contract::{Holder, Shape};
-use crate::testing::{node_status, promisee, request, slice_status};
+use crate::contract::{Holder, Shape, SliceStatus};
+use crate::testing::{h100_shape, node_status, promisee, request, slice_status, wanted};
 
 fn ids(spec: &GpuNodeSpec) -> Vec<(String, Option<String>)> {
     let pod = |s: &WantedSlice| s.reservation.as_ref().map(|r| r.pod.clone());
@@ -65,10 +65,26 @@ fn what_the_agent_does_not_call_idle_yet_is_promised_as_it_is_or_not_at_all() {
 }
 
 #[test]
+fn a_slice_that_nobody_has_is_idle_while_it_does_not_exist() {
+    let slice = wanted(&[h100_shape("1g.10gb", 0)]).remove(0);
+    let mut status = node_status(&["H100-80GB"]);
+    let mut is_idle = |state: SliceState, exists: bool| {
+        let observed = slice_status(&slice, false);
+        let device = observed.device.clone().filter(|_| exists);
+        status.slices = vec![SliceStatus { state, device, ..observed }];
+        crate::inventory::is_idle(&slice, &status)
+    };
+    for state in [SliceState::Preparing, SliceState::Failed] {
+        assert!(is_idle(state, false), "{state:?}");
+        assert!(!is_idle(state, true), "{state:?}: the kubelet may have handed it out");
+    }
+}
+
+#[test]
 fn a_slice_that_only_the_status_knows_is_not_cut_over() {
     let mut status = node_status(&["H100-80GB"]);
     let spec = reserve_for(&GpuNodeSpec::default(), &status, "a");
-    status.slices = vec![crate::contract::SliceStatus { id: None, ..slice_status(&spec.slices[0], false) }];
+    status.slices = vec![SliceStatus { id: None, ..slice_status(&spec.slices[0], false) }];
     let next = reserve_for(&GpuNodeSpec::default(), &status, "b");
     assert_ne!(next.slices[0].shape, spec.slices[0].shape);
 }

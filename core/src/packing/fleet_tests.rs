@@ -155,6 +155,17 @@ fn a_strict_request_is_of_another_class_than_one_by_name() {
 }
 
 #[test]
+fn a_gpu_that_policy_lays_out_leaves_the_fleet() {
+    let mut fleet = Fleet::default();
+    let known = fleet.add(&table("H100-80GB"), [], []).unwrap();
+    let mut gpu = node(&fleet, known, "H100-80GB").gpus.remove(0);
+    assert_eq!(gpu.join(&mut fleet, Some(known)), Some(known));
+    gpu.layout = Some(Vec::new());
+    assert_eq!(gpu.join(&mut fleet, Some(known)), None);
+    assert!(fleet.cut(known).is_none());
+}
+
+#[test]
 fn an_idle_instance_is_used_again_rather_than_one_cut() {
     let mut fleet = Fleet::default();
     for _ in 0..4 {

@@ -82,6 +82,19 @@ fn every_spelling_asks_for_the_same() {
 }
 
 #[test]
+fn a_limit_beside_an_annotation_says_how_many_unless_both_do() {
+    let of = |annotated: Option<&str>, limit: &str| {
+        let mut notes = json!({"kerf.dev/gpu-memory": "10Gi"});
+        if let Some(count) = annotated {
+            notes["kerf.dev/gpu-count"] = json!(count);
+        }
+        ours(&pod(notes, limits(json!({"gpu-10gb": limit})))).map(|ask| ask.unwrap().containers[0].count)
+    };
+    assert_eq!((of(None, "3"), of(Some("3"), "3")), (Ok(3), Ok(3)));
+    assert!(matches!(of(Some("2"), "3"), Err(AskError::Twice { .. })));
+}
+
+#[test]
 fn a_limit_may_ask_for_several_and_for_an_exact_slice() {
     let of = |name: &str, count: &str| asked(&pod(json!({}), limits(json!({name: count})))).remove(0);
     let main = |want, count| ("main".to_owned(), want, count);

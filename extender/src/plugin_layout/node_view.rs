@@ -115,4 +115,18 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "n", "labels": {"a": "b"}}})).unwrap();
         assert!(!is_of_interest(&plain.into_seen().1));
     }
+
+    #[test]
+    fn any_trace_of_gpus_or_of_a_layout_makes_a_node_of_interest() {
+        for node in [
+            json!({"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}}),
+            json!({"metadata": {"labels": {"kerf.dev/layout": "small"}}}),
+            json!({"metadata": {"annotations": {"kerf.dev/plugin-layout": "{}"}}}),
+            json!({"metadata": {}, "status": {"allocatable": {"nvidia.com/gpu": "8"}}}),
+            json!({"metadata": {}, "status": {"conditions": [{"type": "kerf.dev/Layout", "status": "True"}]}}),
+        ] {
+            let view: NodeView = serde_json::from_value(node.clone()).unwrap();
+            assert!(is_of_interest(&view.into_seen().1), "{node}");
+        }
+    }
 }

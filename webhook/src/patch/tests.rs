@@ -219,6 +219,15 @@ fn variables_that_lead_past_a_slice_are_refused() {
 }
 
 #[test]
+fn a_variable_that_kerf_cannot_read_is_refused_beside_a_slice_of_another_container() {
+    let variable =
+        json!({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
+    let containers = json!({"containers": [{"name": "main"}, {"name": "side", "env": [variable]}]});
+    let message = refusal(&containers, &json!({}));
+    assert!(message.starts_with("container side, env[NVIDIA_VISIBLE_DEVICES]:"), "{message}");
+}
+
+#[test]
 fn variables_that_lead_past_a_slice_are_taken_out_with_a_warning() {
     let variables = json!([
         {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "100"},

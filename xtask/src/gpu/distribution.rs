@@ -28,7 +28,7 @@ const LEFT_OUT: [&str; 5] = [
 /// What of Python is of no use there.
 const OF_PYTHON: [&str; 5] = ["test", "idlelib", "ensurepip", "lib2to3", "site-packages"];
 
-/// Makes it in `root`: `python` is the prefix of a CPython with a shared library, built against a C library as old as the suite's.
+/// Makes it in `root`: `python` is the prefix of a Python with a shared library, built against a C library as old as the suite's.
 pub fn make(python: &Path, root: &Path) -> anyhow::Result<()> {
     let mut strap = Command::new("mmdebstrap");
     strap.args(["--variant=extract", "--quiet"]).arg(format!("--include={PACKAGES}")).arg(SUITE).arg(root);

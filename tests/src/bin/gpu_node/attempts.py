@@ -18,6 +18,7 @@ PIPE = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")
 CONTROL = "/job/mps-control"
 SHM = "/dev/shm"
 HOLD = 1.0  # For how many seconds connections and locks are held.
+BUSY = 3.0  # For how many seconds the daemon is kept busy; ten such tries are longer than the agent waits for a daemon.
 
 # From the kernel's headers.
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
@@ -208,6 +209,16 @@ def hold_connections(facts, notes):
     held = [connected(path, notes) for path in sockets() for _ in range(64)]
     time.sleep(HOLD)
     notes.say(f"{len(held)} connections held")
+
+
+def keep_daemon_busy(facts, notes):
+    """Silent connections, and words without end: the daemon serves one control client at a time, and the agent is one."""
+    held = [connected(path, notes) for path in sockets()]
+    until = time.monotonic() + BUSY
+    while time.monotonic() < until:
+        notes.say(words("get_server_list"))
+    for pipe in held:
+        pipe.close()
 
 
 def send_garbage(facts, notes):

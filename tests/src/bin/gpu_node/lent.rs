@@ -1,5 +1,7 @@
 //! What pods have of the machine on a node that reaches no registry: its Python, in its /usr and /opt.
 
+use std::path::Path;
+
 use kerf_tests::real_node::RuntimeHandler;
 use serde_json::{Value, json};
 
@@ -16,16 +18,24 @@ const FILES: [(&str, &str); 2] = [("usr", "/usr"), ("opt", "/opt")];
 /// written, so that kerf's files can be mounted there.
 const DRIVER_VOLUME: &str = "driver";
 
+/// The folders of the machine's that are empty in containers: none on a machine without a driver, for nothing can be made in its
+/// `/usr`.
+fn hidden() -> Vec<&'static str> {
+    [DRIVER].into_iter().filter(|folder| Path::new(folder).is_dir()).collect()
+}
+
 /// The volumes.
 pub fn volumes() -> Vec<Value> {
     let files = FILES.map(|(name, path)| json!({"name": name, "hostPath": {"path": path}}));
-    files.into_iter().chain([json!({"name": DRIVER_VOLUME, "emptyDir": {}})]).collect()
+    let hidden = hidden().into_iter().map(|_| json!({"name": DRIVER_VOLUME, "emptyDir": {}}));
+    files.into_iter().chain(hidden).collect()
 }
 
 /// Where they are mounted: what is the machine's cannot be written.
 pub fn mounts() -> Vec<Value> {
     let files = FILES.map(|(name, path)| json!({"name": name, "mountPath": path, "readOnly": true}));
-    files.into_iter().chain([json!({"name": DRIVER_VOLUME, "mountPath": DRIVER})]).collect()
+    let hidden = hidden().into_iter().map(|folder| json!({"name": DRIVER_VOLUME, "mountPath": folder}));
+    files.into_iter().chain(hidden).collect()
 }
 
 /// The handler of [`RUNTIME_CLASS`]: the same files, and the scripts.
@@ -35,7 +45,7 @@ pub fn handler(args: &Args) -> RuntimeHandler {
     RuntimeHandler {
         name: RUNTIME_CLASS,
         files: files.collect(),
-        hidden: vec![DRIVER],
+        hidden: hidden(),
         ..RuntimeHandler::default()
     }
 }

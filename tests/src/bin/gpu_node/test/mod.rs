@@ -28,7 +28,7 @@ use crate::job;
 use scene::Scene;
 
 /// How long a scene may take: the longest is the one with tenants that try hundreds of things.
-const PATIENCE: Duration = Duration::from_mins(6);
+const PATIENCE: Duration = Duration::from_mins(7);
 
 /// How long all of them may take, so that the step ends on a machine that is lent for ten minutes.
 const ALL: Duration = Duration::from_mins(8);

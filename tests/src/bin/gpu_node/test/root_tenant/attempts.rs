@@ -16,7 +16,7 @@ const fn attempt(name: &'static str, tries: &'static str) -> Attempt {
 }
 
 /// All of them, in the order in which they are tried.
-pub const ATTEMPTS: [Attempt; 30] = [
+pub const ATTEMPTS: [Attempt; 31] = [
     attempt("set_default_limits", "set the daemon's default limits by the control program"),
     attempt("set_server_limits", "set the server's limits"),
     attempt("terminate_clients", "end the neighbour's work (terminate_client)"),
@@ -29,6 +29,10 @@ pub const ATTEMPTS: [Attempt; 30] = [
         "the same by hand on each socket, with root's credentials (SCM_CREDENTIALS)",
     ),
     attempt("hold_connections", "hold 64 silent connections to each socket"),
+    attempt(
+        "keep_daemon_busy",
+        "hold a connection to each socket and say words without end for three seconds",
+    ),
     attempt("send_garbage", "send zeros, long lines and random bytes to each socket"),
     attempt("write_pipe_files", "write the pipe folder's files, create files, listen on a socket there"),
     attempt("remove_pipe_files", "unlink, rename and replace the pipe folder's files"),

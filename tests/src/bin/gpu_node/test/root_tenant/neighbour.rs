@@ -127,7 +127,7 @@ impl<'a> Neighbour<'a> {
     /// How long the daemon takes to answer.
     pub async fn answers_after(&self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
-        self.control.ask(Word::ServerList).await.context("the daemon did not answer meanwhile")?;
+        self.ask(Word::ServerList).await.context("the daemon did not answer meanwhile")?;
         Ok(begun.elapsed())
     }
 
@@ -162,18 +162,17 @@ impl<'a> Neighbour<'a> {
         let noted = fs::read_to_string(folder.join("daemon.pid")).context("no daemon is noted")?;
         let daemon = noted.split_whitespace().next().unwrap_or_default().to_owned();
         ensure!(PathBuf::from(format!("/proc/{daemon}")).exists(), "the daemon, process {daemon}, is gone");
-        let Answer::Servers(servers) = self.control.ask(Word::ServerList).await? else {
+        let Answer::Servers(servers) = self.ask(Word::ServerList).await? else {
             anyhow::bail!("the daemon names no servers");
         };
         let [server] = servers[..] else { anyhow::bail!("expected one server, saw {servers:?}") };
         let scopes = [Scope::Default, Scope::Server(server)];
         let words = scopes.into_iter().flat_map(|scope| [Word::Threads(scope), Word::Memory(scope)]);
         let mut limits = Vec::new();
-        // The daemon serves one control client at a time.
         for word in words {
-            limits.push(self.control.ask(word).await?);
+            limits.push(self.ask(word).await?);
         }
-        let clients = self.control.ask(Word::ClientList(server)).await?;
+        let clients = self.ask(Word::ClientList(server)).await?;
         let own = u32::try_from(self.process)?;
         Ok(State {
             daemon,
@@ -183,6 +182,19 @@ impl<'a> Neighbour<'a> {
             files: self.files()?,
             compute_mode: self.compute_mode()?,
         })
+    }
+
+    /// The daemon serves one control client at a time, and another may be the agent's or the tenant's: it is asked until it
+    /// answers.
+    async fn ask(&self, word: Word) -> anyhow::Result<Answer> {
+        let begun = Instant::now();
+        loop {
+            match self.control.ask(word).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) if begun.elapsed() >= PATIENCE => return Err(error.into()),
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
     }
 
     fn files(&self) -> anyhow::Result<BTreeMap<String, (u64, u32, u32)>> {

@@ -5,7 +5,6 @@ use crate::input::InputError;
 use crate::output::{self, ObjectFormat};
 use clap::Args as ClapArgs;
 use kerf_core::resource::all_names;
-use kerf_core::static_node;
 use kerf_runtime::args::NamespacedName;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -139,8 +138,7 @@ pub(crate) fn configuration(args: &Args) -> Value {
     });
     let file = |name: &str| args.tls_dir.join(name).display().to_string();
     // Everybody's names are among them: on nodes that kerf does not serve the extender accounts for them.
-    let plugins = static_node::names().into_iter().map(|name| name.to_string());
-    let names = all_names().into_iter().map(|name| name.to_string()).chain(plugins);
+    let names = all_names().into_iter().map(|name| name.to_string());
     let managed: Vec<Value> = names.map(|name| json!({"name": name, "ignoredByScheduler": true})).collect();
     let profiles: Vec<Value> =
         args.scheduler_names.iter().map(|name| json!({"schedulerName": name})).collect();
@@ -253,7 +251,7 @@ mod tests {
     fn the_scheduler_hides_every_name_of_kerfs_from_its_own_accounts() {
         let args = Cli::parse_from(["kerf"]).args;
         let managed = configuration(&args)["extenders"][0]["managedResources"].as_array().cloned().unwrap();
-        assert_eq!(managed.len(), all_names().len() + static_node::names().len());
+        assert_eq!(managed.len(), all_names().len());
         assert!(managed.iter().all(|m| m["ignoredByScheduler"] == true));
     }
 }

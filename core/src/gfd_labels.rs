@@ -7,6 +7,7 @@
 //! - `-SHARED` stands behind a product that is had in shares only. Where a whole GPU can be had too, shares are a renamed
 //!   resource, as `renameByDefault` is to GFD: the product stays as it is, and `replicas` and `sharing-strategy` tell of them.
 //!   So a product changes with the policy, and not with every pod that comes and goes.
+//! - A MIG device that pods may take turns on can be had whole too, so its product has no `-SHARED` either.
 //! - `replicas` is the number that policy fixes, else how many shares the fullest GPU has now.
 //! - `mps.capable` is always `false`: NVIDIA's MPS control daemon is started by it, and would take the GPUs from kerf's.
 //! - Of several models the first that is not in MIG mode is told of; GFD takes any.
@@ -103,6 +104,8 @@ pub struct LabelledInstance {
     pub product: String,
     /// What it is.
     pub profile: InstanceProfile,
+    /// How many pods may take turns on it, where policy lets several.
+    pub turns: Option<u8>,
     /// What it has, where the driver tells.
     pub attributes: Option<Attributes>,
 }
@@ -276,8 +279,9 @@ fn of_instances(labels: &mut GfdLabels, instances: &[LabelledInstance]) {
         let mut set = |suffix: &str, value: String| set(labels, &format!("mig-{name}.{suffix}"), value);
         set("product", format!("{}-MIG-{}", sanitised(&all[0].product), sanitised(&name)));
         set("count", all.len().to_string());
-        set("replicas", "1".to_owned());
-        set("sharing-strategy", "none".to_owned());
+        let turns = all.iter().filter_map(|instance| instance.turns).max();
+        set("replicas", turns.unwrap_or(1).to_string());
+        set("sharing-strategy", if turns.is_some() { Kind::TimeSlicing.as_str() } else { "none" }.to_owned());
         let Some(attributes) = all.iter().find_map(|instance| instance.attributes) else { continue };
         for (suffix, value) in attributes.told() {
             set(suffix, value.to_string());

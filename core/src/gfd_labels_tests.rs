@@ -45,7 +45,7 @@ fn instance(profile: InstanceProfile, sms: u32, slices: u32, mib: u64) -> Labell
         jpeg: 0,
         ofa: 0,
     };
-    LabelledInstance { product: A100.to_owned(), profile, attributes: Some(attributes) }
+    LabelledInstance { product: A100.to_owned(), profile, turns: None, attributes: Some(attributes) }
 }
 
 fn told(labels: &GfdLabels) -> String {
@@ -118,6 +118,20 @@ fn of_several_models_the_first_without_mig_is_told_of_and_mig_gpus_of_its_model_
     assert_eq!(told(&[mig.clone(), other.clone()]), "NVIDIA-A10G-SHARED 1 1");
     assert_eq!(told(&[mig.clone(), whole, other]), "NVIDIA-A100-SXM4-80GB 2 1");
     assert_eq!(told(&[mig]), "NVIDIA-A100-SXM4-80GB 1 0", "GFD's replicas of a GPU in MIG mode");
+}
+
+#[test]
+fn mig_devices_that_pods_take_turns_on_are_told_of_by_profile() {
+    let one = instance(InstanceProfile::Full(Profile::plain(1, SizeGb(10))), 14, 1, 9_728);
+    let told = |turns: Option<u8>| {
+        let shared = LabelledInstance { turns, ..one.clone() };
+        let labels = labels(&[gpu(A100, 81_920, &[Kind::Mig])], &[shared, one.clone()], None);
+        let of = |name: &str| labels[&format!("nvidia.com/mig-1g.10gb.{name}")].clone();
+        ["product", "count", "replicas", "sharing-strategy"].map(of)
+    };
+    let product = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb";
+    assert_eq!(told(None), [product, "2", "1", "none"]);
+    assert_eq!(told(Some(4)), [product, "2", "4", "time-slicing"]);
 }
 
 #[test]

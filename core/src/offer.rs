@@ -86,6 +86,7 @@ fn all_equal(slices: &[ExistingSlice], leader: &ExistingSlice, slice: &ExistingS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::contract::MigPart;
     use crate::names::PodUid;
     use proptest::prelude::*;
 
@@ -95,7 +96,7 @@ mod tests {
         ExistingSlice {
             id: SliceId::new(format!("s{n}")),
             device: DeviceId::new(format!("MIG-{n}")),
-            shape: Shape::Mig { profile, start: 0, size: 1, part: None },
+            shape: Shape::Mig { profile, start: 0, size: 1, part: MigPart::Whole },
             model: model.to_owned(),
             held_as: held.then_some(name),
             reservation: pod.map(|pod| Reservation {

@@ -50,6 +50,8 @@ pub enum ResourceName {
     Mig(Profile),
     /// `nvidia.com/mig-<C>c.<profile>`: a compute instance that shares its GPU instance with others.
     Compute(ComputeProfile),
+    /// `nvidia.com/mig-<profile>.shared`: one of a GPU instance's equal time slices, of which policy fixes the number.
+    MigReplica(Profile),
     /// `nvidia.com/gpu`: a GPU.
     Whole,
     /// `nvidia.com/gpu.shared`: one of a GPU's equal time slices, of which policy fixes the number.
@@ -71,7 +73,7 @@ impl ResourceName {
     #[must_use]
     pub fn kind(self) -> Kind {
         match self {
-            Self::Mig(_) | Self::Compute(_) => Kind::Mig,
+            Self::Mig(_) | Self::Compute(_) | Self::MigReplica(_) => Kind::Mig,
             Self::Whole => Kind::Whole,
             Self::Mps(_) | Self::MpsReplica => Kind::Mps,
             Self::TimeSlicing(_) | Self::Replica => Kind::TimeSlicing,
@@ -109,7 +111,7 @@ impl ResourceName {
     #[must_use]
     pub fn size(self) -> Option<SizeGb> {
         match self {
-            Self::Mig(profile) => Some(profile.size()),
+            Self::Mig(profile) | Self::MigReplica(profile) => Some(profile.size()),
             Self::Compute(profile) => Some(profile.of().size()),
             Self::Mps(size) | Self::TimeSlicing(size) => Some(size),
             Self::Whole | Self::Replica | Self::MpsReplica | Self::Plugin(..) => None,
@@ -131,6 +133,7 @@ impl fmt::Display for ResourceName {
         match self {
             Self::Mig(profile) => write!(f, "{MIG_PREFIX}{}", profile.to_string().replace('+', ".")),
             Self::Compute(profile) => write!(f, "{MIG_PREFIX}{}", profile.to_string().replace('+', ".")),
+            Self::MigReplica(profile) => write!(f, "{}{SHARED}", Self::Mig(*profile)),
             Self::Whole => f.write_str(GPU),
             Self::Replica => f.write_str(GPU_SHARED),
             Self::MpsReplica => f.write_str(GPU_MPS),
@@ -141,14 +144,16 @@ impl fmt::Display for ResourceName {
     }
 }
 
-/// Every name that kerf can give to a pod: the catalog's profiles and the parts of their compute, whole GPUs, and shares of
-/// all sizes. A closed list, ascending.
+/// Every name that kerf can give to a pod: the catalog's profiles, the parts of their compute and their replicas, whole GPUs,
+/// and shares of all sizes. A closed list, ascending.
 #[must_use]
 pub fn all_names() -> Vec<ResourceName> {
     let profiles = catalog::profiles();
     let computes = profiles.iter().flat_map(|profile| parts(*profile)).map(ResourceName::Compute);
     let shares = SHARE_SIZES.into_iter().flat_map(|s| [ResourceName::Mps(s), ResourceName::TimeSlicing(s)]);
-    let names = profiles.iter().copied().map(ResourceName::Mig).chain(computes).chain(shares);
+    let whole_or_by_turns =
+        |profile: &Profile| [ResourceName::Mig(*profile), ResourceName::MigReplica(*profile)];
+    let names = profiles.iter().flat_map(whole_or_by_turns).chain(computes).chain(shares);
     let names: BTreeSet<_> =
         names.chain([ResourceName::Whole, ResourceName::Replica, ResourceName::MpsReplica]).collect();
     names.into_iter().collect()
@@ -170,7 +175,11 @@ impl FromStr for ResourceName {
     fn from_str(text: &str) -> Result<Self, UnknownResource> {
         let unknown = || UnknownResource(text.to_owned());
         if let Some(profile) = text.strip_prefix(MIG_PREFIX) {
-            let profile = profile.replacen("gb.", "gb+", 1);
+            let instance = |text: &str| text.replacen("gb.", "gb+", 1);
+            if let Some(shared) = profile.strip_suffix(SHARED) {
+                return instance(shared).parse().map(Self::MigReplica).map_err(|_| unknown());
+            }
+            let profile = instance(profile);
             // One with all of its instance's compute has no name of its own: 1c.1g.10gb is nobody's.
             let is_part = |part: &ComputeProfile| part.compute() < part.of().compute();
             let part = || profile.parse().ok().filter(is_part).map(Self::Compute).ok_or_else(unknown);
@@ -242,6 +251,8 @@ mod tests {
             "nvidia.com/mig-7g.141gb",
             "nvidia.com/mig-1c.3g.40gb",
             "nvidia.com/mig-2c.7g.80gb.me",
+            "nvidia.com/mig-1g.10gb.shared",
+            "nvidia.com/mig-1g.10gb.me.shared",
             "nvidia.com/gpu",
             "nvidia.com/gpu.shared",
             "nvidia.com/gpu.mps",
@@ -271,6 +282,8 @@ mod tests {
             "nvidia.com/gpu-xgb",
             "nvidia.com/mig-big",
             "nvidia.com/mig-1c.1g.10gb",
+            "nvidia.com/mig-1c.3g.40gb.shared",
+            "nvidia.com/mig-.shared",
         ] {
             assert_eq!(text.parse::<ResourceName>(), Err(UnknownResource(text.into())), "{text}");
         }
@@ -306,6 +319,7 @@ mod tests {
         for name in [
             "nvidia.com/mig-1g.10gb",
             "nvidia.com/mig-2c.7g.80gb",
+            "nvidia.com/mig-1g.10gb.shared",
             "nvidia.com/gpu",
             "nvidia.com/gpu.shared",
             "nvidia.com/gpu.mps",

@@ -1,7 +1,7 @@
 //! Sample nodes and requests for tests, here and in the other crates. Built only for tests or with feature `testing`.
 
 use crate::contract::{
-    Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, REQUEST_VERSION,
+    Condition, ConditionStatus, ContainerRequest, GpuNodeStatus, GpuStatus, Holder, MigPart, REQUEST_VERSION,
     RequestDocument, RootProcesses, Shape, SliceState, SliceStatus, WantedSlice,
 };
 use crate::kind::{IsolationClass, Kind};
@@ -139,7 +139,7 @@ pub fn h100_shape(profile: &str, start: u8) -> Shape {
     let profile = profile.parse().expect("a profile");
     let table = catalog::MODELS[0].mig_table().expect("an H100 has MIG");
     let size = table.entry(profile).expect("a profile of the H100").size;
-    Shape::Mig { profile, start, size, part: None }
+    Shape::Mig { profile, start, size, part: MigPart::Whole }
 }
 
 /// Slices `s0`, `s1` and so on of these shapes, wanted of the GPU `GPU-0` and promised to nobody.

@@ -66,9 +66,14 @@ impl Truth {
             found.extend(node.gpus.gpus.iter().flat_map(GpuState::violations));
             let real: BTreeSet<&str> = node.gpus.gpus.iter().flat_map(mig_uuids).collect();
             for (device, (resource, pod)) in &node.held {
-                if device.starts_with("MIG-") && !real.contains(device.as_str()) {
+                // Who takes turns on a MIG device holds a replica of it.
+                let (of, turn) = device.split_once("::").map_or((&**device, None), |(of, n)| (of, Some(n)));
+                if of.starts_with("MIG-") && !real.contains(of) {
                     found
                         .push(format!("{pod:?} holds {device} ({resource}) on {}, which is gone", node.name));
+                }
+                if let Some((_, (_, other))) = node.held.get_key_value(of).filter(|_| turn.is_some()) {
+                    found.push(format!("{pod:?} has a turn on {of}, which {other:?} holds as a whole"));
                 }
             }
             found.extend(node.overcommitted());

@@ -35,6 +35,7 @@ mod manifests;
 mod manifests_valid;
 mod match_conditions;
 mod metrics;
+mod mig_turns;
 mod mounted_certificates;
 mod moves;
 mod mps;

@@ -2,8 +2,8 @@
 
 use anyhow::bail;
 use kerf_core::contract::{
-    ComputeLimit, GpuNodeSpec, GpuNodeStatus, GpuRule, GpuSelector, ModeChange, MpsRule, NodePolicy, OverUse,
-    Shape, SliceLength, Summary, TimeSlicingRule, WarmSlices,
+    ComputeLimit, GpuNodeSpec, GpuNodeStatus, GpuRule, GpuSelector, MigPart, MigRule, ModeChange, MpsRule,
+    NodePolicy, OverUse, Shape, SliceLength, Summary, TimeSlicingRule, WarmSlices,
 };
 use kerf_core::kind::Kind;
 use kerf_core::ledger;
@@ -71,7 +71,7 @@ fn full() -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
     let Some(Shape::Mig { part, .. }) = spec.slices.last_mut().map(|slice| &mut slice.shape) else {
         bail!("the last slice is no GPU instance");
     };
-    *part = Some(ComputeInstance { start: 1, compute: 1 });
+    *part = MigPart::Compute(ComputeInstance { start: 1, compute: 1 });
     spec.slices[0].reservation.iter_mut().for_each(|reservation| reservation.alone = true);
     status.slices = spec.slices.iter().map(|s| slice_status(s, true)).collect();
     status.slices[0].message = Some("why".to_owned());
@@ -96,6 +96,7 @@ fn full_policy() -> anyhow::Result<NodePolicy> {
         kinds: Kind::ALL.to_vec(),
         mode_change: ModeChange::WithReset,
         compute_instances: true,
+        mig: MigRule { time_slicing: Some(serde_json::from_str("3")?) },
         mps: MpsRule {
             strict: true,
             exclusive: false,

@@ -3,7 +3,7 @@
 
 use super::nos::mps_rule;
 use super::{Converted, select_gpus};
-use kerf_core::nvidia_keys::CONFIG;
+use kerf_core::nvidia_keys::{CONFIG, PREFIX};
 use kerf_core::resource::ResourceName;
 use kerf_core::units::SizeGb;
 use serde_json::{Value, json};
@@ -17,7 +17,9 @@ pub(super) fn sharing(sharing: &Value, key: Option<&str>, field: &str, into: &mu
     for kind in ["timeSlicing", "mps"] {
         for (number, resource) in sharing[kind]["resources"].as_array().into_iter().flatten().enumerate() {
             let field = format!("{above}sharing.{kind}.resources[{number}]");
-            rules.extend(rule(kind, resource, &field, into));
+            if let Some(rule) = rule(kind, resource, &field, into) {
+                take(rule, &mut rules, &field, into);
+            }
         }
     }
     if into.problems.len() > problems {
@@ -35,11 +37,54 @@ fn legal(key: &str) -> String {
     key.to_lowercase().replace('_', "-")
 }
 
+/// Takes a rule that `field` says. One for the MIG devices of GPUs joins that for the GPUs themselves, and that for other MIG
+/// devices of theirs, on which as many pods take turns.
+fn take(rule: Value, rules: &mut Vec<Value>, field: &str, into: &mut Converted) {
+    let Some(known) = rules.iter_mut().find(|known| known["select"] == rule["select"]) else {
+        return rules.push(rule);
+    };
+    let turns = |rule: &Value| rule["mig"]["timeSlicing"].as_u64();
+    match (turns(known), turns(&rule)) {
+        (Some(known), Some(other)) if known != other => {
+            let what =
+                format!("pods take {other} turns on these MIG devices and {known} on others of the GPUs");
+            into.problem(&format!("{field}.replicas"), &what, "write one number for all profiles");
+        }
+        (Some(_), Some(_)) => {}
+        (None, None) => rules.push(rule),
+        (None, Some(_)) => join(known, &rule),
+        (Some(_), None) => {
+            let of_mig = std::mem::replace(known, rule);
+            join(known, &of_mig);
+        }
+    }
+}
+
+/// Adds to a rule what another says of the same GPUs in MIG mode. Which mode a GPU is in is left to the admin then.
+fn join(rule: &mut Value, of_mig: &Value) {
+    let kinds = [&rule["kinds"], &of_mig["kinds"]].map(|kinds| kinds.as_array().cloned().unwrap_or_default());
+    rule["kinds"] = kinds.concat().into();
+    rule["modeChange"] = json!("never");
+    rule["mig"] = of_mig["mig"].clone();
+}
+
+/// Whether it is the name of MIG devices; the domain before it may be left out.
+fn is_of_mig(name: &str) -> bool {
+    let whole = if name.contains('/') { name.to_owned() } else { format!("{PREFIX}{name}") };
+    matches!(whole.parse(), Ok(ResourceName::Mig(_)))
+}
+
 fn rule(kind: &str, resource: &Value, field: &str, into: &mut Converted) -> Option<Value> {
     let name = resource["name"].as_str().unwrap_or_default();
-    if name != "nvidia.com/gpu" && name != "gpu" {
-        let what = format!("{name} is shared, and kerf shares whole GPUs only");
-        into.problem(&format!("{field}.name"), &what, "take it out, and let pods ask for a smaller profile");
+    let of_mig = is_of_mig(name);
+    if of_mig && kind == "mps" {
+        let what = format!("{name} is shared by MPS, and kerf shares MIG devices by time slices only");
+        into.problem(&format!("{field}.name"), &what, "write it under sharing.timeSlicing, or take it out");
+        return None;
+    }
+    if !of_mig && name != "nvidia.com/gpu" && name != "gpu" {
+        let what = format!("{name} is shared, and kerf shares GPUs and MIG devices");
+        into.problem(&format!("{field}.name"), &what, "take it out");
         return None;
     }
     let Some(replicas) = resource["replicas"].as_u64() else {
@@ -47,6 +92,11 @@ fn rule(kind: &str, resource: &Value, field: &str, into: &mut Converted) -> Opti
         return None;
     };
     let select = select(&resource["devices"], field, into)?;
+    if of_mig {
+        return Some(json!({
+            "select": select, "kinds": ["mig"], "modeChange": "with-reset", "mig": {"timeSlicing": replicas},
+        }));
+    }
     if kind == "timeSlicing" {
         return Some(json!({
             "select": select, "kinds": ["time-slicing"], "modeChange": "with-reset", "timeSlicing": {"replicas": replicas},

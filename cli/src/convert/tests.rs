@@ -37,6 +37,11 @@ fn shared_gpus_of_device_plugins_become_rules() {
 }
 
 #[test]
+fn turns_on_mig_devices_join_the_rule_for_their_gpus() {
+    insta::assert_snapshot!(converted("device-plugin-mig.yaml"));
+}
+
+#[test]
 fn each_configuration_of_a_config_map_is_for_the_nodes_with_its_label() {
     insta::assert_snapshot!(converted("device-plugin-config-map.yaml"));
 }
@@ -48,7 +53,13 @@ fn two_configurations_that_come_to_one_name_are_told_by_both_fields() {
 
 #[test]
 fn every_policy_that_is_made_is_one_that_is_read() {
-    for file in ["mig-parted.yaml", "nos-nodes.yaml", "device-plugin.yaml", "device-plugin-config-map.yaml"] {
+    for file in [
+        "mig-parted.yaml",
+        "nos-nodes.yaml",
+        "device-plugin.yaml",
+        "device-plugin-mig.yaml",
+        "device-plugin-config-map.yaml",
+    ] {
         for document in converted(file).split("---\n").filter(|text| text.contains("\nkind: ")) {
             let read: NodePolicyDocument = serde_saphyr::from_str(document).unwrap();
             assert!(read.problems().is_empty(), "{document}");

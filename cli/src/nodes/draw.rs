@@ -3,8 +3,12 @@
 
 use super::short_name;
 use anstyle::AnsiColor;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, GpuStatus, SliceState, SliceStatus, WantedSlice};
+use kerf_core::contract::{
+    GpuNodeSpec, GpuNodeStatus, GpuStatus, Shape, SliceState, SliceStatus, WantedSlice,
+};
+use kerf_core::nvidia_keys::SHARED;
 use kerf_core::units::MemoryMib;
+use std::collections::BTreeSet;
 
 /// The width of a GPU in characters where nobody says another: ten slices of `1g.10gb` are legible.
 pub const WIDTH: usize = 88;
@@ -85,7 +89,7 @@ struct Slice<'s> {
 }
 
 impl Slice<'_> {
-    fn shape(&self) -> Option<kerf_core::contract::Shape> {
+    fn shape(&self) -> Option<Shape> {
         self.seen.map(|slice| slice.shape).or_else(|| self.wanted.map(|slice| slice.shape))
     }
 
@@ -114,7 +118,7 @@ fn blocks(gpu: &GpuStatus, spec: &GpuNodeSpec, status: &GpuNodeStatus, width: us
     if axis == 0 { shares(gpu, &slices, width) } else { instances(axis, &slices, width) }
 }
 
-/// MIG instances where they are. Compute instances share the place of their GPU instance.
+/// MIG instances where they are. Compute instances share the place of their GPU instance, and so do replicas.
 fn instances(axis: usize, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
     let mut blocks: Vec<Block> = slices
         .iter()
@@ -130,6 +134,14 @@ fn instances(axis: usize, slices: &[Slice<'_>], width: usize) -> Vec<Block> {
                 let compute = usize::from(instance.profile.compute()).max(1);
                 from = left + whole * usize::from(part.start) / compute;
                 to = left + whole * usize::from(part.start + part.compute) / compute;
+            }
+            if let Some(number) = shape.replica() {
+                let same = slices.iter().filter_map(Slice::shape).filter(|s| s.instance() == Some(instance));
+                let turns: BTreeSet<u8> = same.filter_map(Shape::replica).collect();
+                let (whole, left, rank) = (to - from, from, turns.range(..number).count());
+                from = left + whole * rank / turns.len();
+                to = left + whole * (rank + 1) / turns.len();
+                name.push_str(SHARED);
             }
             Some(block(from, to, name, slice))
         })

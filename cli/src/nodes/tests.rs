@@ -148,6 +148,20 @@ fn compute_instances_share_their_gpu_instance() {
     insta::assert_snapshot!(text(shown, Format::Text, draw::WIDTH));
 }
 
+/// So do replicas, each with as much of it.
+#[test]
+fn replicas_share_their_gpu_instance() {
+    let mut node: Value = serde_saphyr::from_str(MIG).unwrap();
+    let turn = |id: &str, replica: u8| {
+        let shape =
+            json!({"kind": "mig", "profile": "3g.40gb", "start": 4, "size": 4, "part": {"replica": replica}});
+        json!({"id": id, "gpu": "GPU-1", "shape": shape, "state": "Idle", "memoryMib": 40192})
+    };
+    node["status"]["slices"] = json!([turn("s2", 0), turn("s3", 2)]);
+    let shown = managed(vec![of_object(&object(node))]);
+    insta::assert_snapshot!(text(shown, Format::Text, draw::WIDTH));
+}
+
 #[test]
 fn every_line_of_a_gpu_is_as_wide_as_was_asked_for() {
     for width in [40, 60, 88, 133, 240] {

@@ -43,6 +43,11 @@ pub enum IllegalLayout {
     /// A part of a GPU instance.
     #[error("layout has {0}, a part of a GPU instance; lay out GPU instances")]
     Part(ResourceName),
+    /// GPU instances of which nothing is shared out.
+    #[error(
+        "layout has {0} beside mig.timeSlicing, and laid out GPU instances are had as a whole; remove one of them"
+    )]
+    BesideTurns(ResourceName),
     /// The rule forbids the kind.
     #[error("layout has {0}, and kinds does not allow {kind}; add {kind} to kinds", kind = .0.kind())]
     NotAllowed(ResourceName),
@@ -89,6 +94,9 @@ impl Layout {
             if !rule.kinds.contains(&resource.kind()) {
                 return Err(IllegalLayout::NotAllowed(resource));
             }
+            if resource.kind() == Kind::Mig && rule.mig.time_slicing.is_some() {
+                return Err(IllegalLayout::BesideTurns(resource));
+            }
             let Some(replica) = ResourceName::replica(resource.kind()) else { continue };
             match rule.replicas(resource.kind()) {
                 Some(_) if resource != replica => {
@@ -119,7 +127,9 @@ impl TryFrom<Vec<LaidOut>> for Layout {
             match (resource, count) {
                 (_, 0) => return Err(IllegalLayout::NoSlices(resource)),
                 (ResourceName::Whole, 2..) => return Err(IllegalLayout::SeveralWholes(count)),
-                (ResourceName::Compute(_), _) => return Err(IllegalLayout::Part(resource)),
+                (ResourceName::Compute(_) | ResourceName::MigReplica(_), _) => {
+                    return Err(IllegalLayout::Part(resource));
+                }
                 _ => {}
             }
             if before.iter().any(|other| other.resource == resource) {

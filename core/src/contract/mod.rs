@@ -16,6 +16,8 @@ mod assignment;
 mod chosen;
 mod demand;
 mod layout;
+mod mig_part;
+mod mig_rule;
 mod node_policy;
 mod peer;
 mod request;
@@ -27,6 +29,8 @@ pub use assignment::{AssignedDevices, AssignedSlice, AssignmentDocument};
 pub use chosen::{Chosen, PassedOver, Reason};
 pub use demand::{DEMAND_VERSION, Demand, Held, Revisions, Slices, UnreadableDemand};
 pub use layout::{IllegalLayout, LaidOut, Layout};
+pub use mig_part::MigPart;
+pub use mig_rule::{MigReplicas, MigRule};
 pub use node_policy::{
     ComputeLimit, GpuRule, GpuSelector, ModeChange, MpsMemory, MpsRule, NodePolicy, OverUse, SliceLength,
     TimeSlicingRule, WarmSlices,

@@ -3,7 +3,7 @@
 //!
 //! A field that is not known is refused: a setting that is silently ignored is one that an admin believes in.
 
-use super::{Layout, Shape};
+use super::{Layout, MigRule, Shape};
 use crate::kind::Kind;
 use crate::names::{GpuUuid, PciBusId};
 use crate::plugin_layout::MOST_MPS_REPLICAS;
@@ -65,6 +65,9 @@ pub struct GpuRule {
     /// Whether GPU instances may be shared out as compute instances.
     #[serde(skip_serializing_if = "is_default")]
     pub compute_instances: bool,
+    /// Whether GPU instances may be shared out otherwise.
+    #[serde(skip_serializing_if = "is_default")]
+    pub mig: MigRule,
     /// How MPS shares are fenced.
     #[serde(skip_serializing_if = "is_default")]
     pub mps: MpsRule,
@@ -128,6 +131,7 @@ impl Default for GpuRule {
             kinds: Kind::ALL.to_vec(),
             mode_change: ModeChange::default(),
             compute_instances: false,
+            mig: MigRule::default(),
             mps: MpsRule::default(),
             time_slicing: TimeSlicingRule::default(),
             layout: Layout::default(),
@@ -456,6 +460,8 @@ mod tests {
             r#"{"mps": {"replicas": 2}, "layout": [{"resource": "nvidia.com/gpu-4gb", "count": 1}]}"#,
             r#"{"layout": [{"resource": "nvidia.com/gpu.mps", "count": 1}]}"#,
             r#"{"mps": {"replicas": 2}, "layout": [{"resource": "nvidia.com/gpu.mps", "count": 3}]}"#,
+            r#"{"layout": [{"resource": "nvidia.com/mig-1g.10gb.shared", "count": 1}]}"#,
+            r#"{"mig": {"timeSlicing": 2}, "layout": [{"resource": "nvidia.com/mig-1g.10gb", "count": 1}]}"#,
             r#"{"mps": {"strict": true}, "layout": [{"resource": "nvidia.com/gpu-4gb", "count": 1}, {"resource": "nvidia.com/gpu-2gb", "count": 1}]}"#,
         ];
         let refusal = |text| serde_json::from_str::<GpuRule>(text).unwrap_err().to_string();

@@ -1,6 +1,6 @@
 //! `GpuNode.spec`: the slices that a node should have, and who was promised which. Written by the extender's leader only.
 
-use super::NodePolicy;
+use super::{MigPart, NodePolicy};
 use crate::kind::Kind;
 use crate::mig::{ComputeInstance, ComputeProfile, Instance, Placement, Profile};
 use crate::names::{GpuUuid, PodKey, PodUid, SliceId};
@@ -75,7 +75,7 @@ impl Reservation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", rename_all_fields = "camelCase")]
 pub enum Shape {
-    /// A compute instance of a GPU instance, for most the only one, of full size.
+    /// A GPU instance, or a part of one.
     Mig {
         /// The GPU instance's profile.
         profile: Profile,
@@ -83,9 +83,9 @@ pub enum Shape {
         start: u8,
         /// Memory slices taken.
         size: u8,
-        /// The compute instance's place, for one that shares the GPU instance with others.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        part: Option<ComputeInstance>,
+        /// What of it.
+        #[serde(default, skip_serializing_if = "MigPart::is_whole")]
+        part: MigPart,
     },
     /// The GPU itself.
     Whole {
@@ -111,8 +111,14 @@ impl Shape {
     /// The shape of a GPU instance.
     #[must_use]
     pub fn mig(instance: Instance) -> Self {
+        Self::of_instance(instance, MigPart::Whole)
+    }
+
+    /// The shape of a part of a GPU instance, or of all of it.
+    #[must_use]
+    pub fn of_instance(instance: Instance, part: MigPart) -> Self {
         let Placement { start, size } = instance.placement;
-        Self::Mig { profile: instance.profile, start, size, part: None }
+        Self::Mig { profile: instance.profile, start, size, part }
     }
 
     /// An MPS share of `size`, with the part of the compute that follows from its memory.
@@ -153,13 +159,25 @@ impl Shape {
         }
     }
 
-    /// Its place among the compute instances of its GPU instance, for one that shares it.
+    /// What of its GPU instance it is; the whole for what is no part of one.
     #[must_use]
-    pub fn part(self) -> Option<ComputeInstance> {
+    pub fn mig_part(self) -> MigPart {
         match self {
             Self::Mig { part, .. } => part,
-            Self::Whole { .. } | Self::Mps { .. } | Self::TimeSlicing { .. } => None,
+            Self::Whole { .. } | Self::Mps { .. } | Self::TimeSlicing { .. } => MigPart::Whole,
         }
+    }
+
+    /// Its place among the compute instances of its GPU instance, for one that shares it so.
+    #[must_use]
+    pub fn part(self) -> Option<ComputeInstance> {
+        self.mig_part().compute()
+    }
+
+    /// Its number among the replicas of its GPU instance, for one of them.
+    #[must_use]
+    pub fn replica(self) -> Option<u8> {
+        self.mig_part().replica()
     }
 
     /// The memory that is accounted for it on a GPU with `total`, for what is not cut by MIG.
@@ -186,9 +204,12 @@ impl Shape {
     #[must_use]
     pub fn keeps(self, name: ResourceName) -> bool {
         match (self, name) {
-            (Self::Mig { profile, part: None, .. }, name) => name.is_kept_by(profile),
-            (Self::Mig { profile, part: Some(part), .. }, ResourceName::Compute(compute)) => {
+            (Self::Mig { profile, part: MigPart::Whole, .. }, name) => name.is_kept_by(profile),
+            (Self::Mig { profile, part: MigPart::Compute(part), .. }, ResourceName::Compute(compute)) => {
                 compute.of() == profile && compute.compute() == part.compute
+            }
+            (Self::Mig { profile, part: MigPart::Replica { .. }, .. }, ResourceName::MigReplica(of)) => {
+                of == profile
             }
             (Self::Mig { .. }, _) | (_, ResourceName::Plugin(..)) => false,
             (_, name) => name.kind() == self.kind() && name.size().is_none_or(|size| size == self.size()),
@@ -217,8 +238,13 @@ impl Shape {
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mig { profile, start, size, part: None } => write!(f, "{profile} at {start}:{size}"),
-            Self::Mig { profile, start, size, part: Some(part) } => {
+            Self::Mig { profile, start, size, part: MigPart::Whole } => {
+                write!(f, "{profile} at {start}:{size}")
+            }
+            Self::Mig { profile, start, size, part: MigPart::Replica { replica } } => {
+                write!(f, "{profile} at {start}:{size}, replica {replica}")
+            }
+            Self::Mig { profile, start, size, part: MigPart::Compute(part) } => {
                 match ComputeProfile::new(part.compute, *profile) {
                     Some(compute) => write!(f, "{compute}")?,
                     None => write!(f, "{}c.{profile}", part.compute)?,
@@ -241,14 +267,15 @@ mod tests {
     use crate::testing::h100_shape;
 
     #[test]
-    fn a_part_of_an_instance_is_no_instance_and_an_instance_no_part() {
-        let [whole, part] =
-            ["nvidia.com/mig-3g.40gb", "nvidia.com/mig-1c.3g.40gb"].map(|n| n.parse().unwrap());
-        let instance = h100_shape("3g.40gb", 0);
-        let Shape::Mig { profile, start, size, .. } = instance else { panic!("a GPU instance") };
-        let shared =
-            Shape::Mig { profile, start, size, part: Some(ComputeInstance { start: 1, compute: 1 }) };
-        assert_eq!((instance.keeps(whole), instance.keeps(part)), (true, false));
-        assert_eq!((shared.keeps(whole), shared.keeps(part)), (false, true));
+    fn what_of_an_instance_a_slice_is_is_offered_under_its_own_name_only() {
+        let names = ["nvidia.com/mig-3g.40gb", "nvidia.com/mig-1c.3g.40gb", "nvidia.com/mig-3g.40gb.shared"];
+        let instance = h100_shape("3g.40gb", 0).instance().unwrap();
+        let part = MigPart::Compute(ComputeInstance { start: 1, compute: 1 });
+        let kept = |part| names.map(|name| Shape::of_instance(instance, part).keeps(name.parse().unwrap()));
+        assert_eq!(kept(MigPart::Whole), [true, false, false]);
+        assert_eq!(kept(part), [false, true, false]);
+        assert_eq!(kept(MigPart::Replica { replica: 1 }), [false, false, true]);
+        let other = "nvidia.com/mig-2g.20gb.shared".parse().unwrap();
+        assert!(!Shape::of_instance(instance, MigPart::Replica { replica: 1 }).keeps(other));
     }
 }

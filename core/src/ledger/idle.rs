@@ -2,7 +2,7 @@
 //! kept ready.
 
 use super::new_id;
-use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuRule, NodePolicy, Shape, WantedSlice};
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, GpuRule, MigPart, NodePolicy, Shape, WantedSlice};
 use crate::inventory::{GpuInventory, NodeInventory, is_idle};
 use crate::kind::Kind;
 use crate::names::{GpuUuid, SliceId};
@@ -52,7 +52,12 @@ fn lays_out(policy: &NodePolicy) -> bool {
 }
 
 fn allows(rule: &GpuRule, shape: Shape) -> bool {
-    rule.kinds.contains(&shape.kind()) && (shape.part().is_none() || rule.compute_instances)
+    let is_shared_so = match shape.mig_part() {
+        MigPart::Whole => true,
+        MigPart::Compute(_) => rule.compute_instances,
+        MigPart::Replica { .. } => rule.mig.time_slicing.is_some(),
+    };
+    rule.kinds.contains(&shape.kind()) && is_shared_so
 }
 
 /// Adds the idle slices that the node's policy lays out or wants kept ready and that are missing, as far as there is room

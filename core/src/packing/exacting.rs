@@ -37,8 +37,8 @@ pub(super) fn suffices(gpu: &GpuInventory, shape: Shape, request: &ContainerRequ
     request.memory.is_none_or(|least| memory(gpu, shape).is_none_or(|memory| memory >= least))
         && request.compute.is_none_or(|least| match shape {
             Shape::Mig { profile, part, .. } => {
-                let slices = part.map_or(profile.compute(), |part| part.compute);
-                has_compute(&gpu.table, slices, least)
+                let slices = part.compute().map_or(profile.compute(), |part| part.compute);
+                part.replica().is_none() && has_compute(&gpu.table, slices, least)
             }
             Shape::Mps { compute, .. } => compute.is_some_and(|compute| compute >= least),
             // A whole GPU has all of it, and no fence keeps time slices from it.

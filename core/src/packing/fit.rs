@@ -428,6 +428,7 @@ fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> O
     match request.resource {
         ResourceName::Mig(_) => instance::candidate(gpu, request, fleet),
         ResourceName::Compute(profile) => instance::part(gpu, profile, request, fleet),
+        ResourceName::MigReplica(profile) => instance::replica(gpu, profile, request, fleet),
         ResourceName::Whole => share::whole(gpu, request),
         ResourceName::Mps(_)
         | ResourceName::TimeSlicing(_)
@@ -459,6 +460,8 @@ mod closeness_tests;
 mod distinct_tests;
 #[cfg(test)]
 mod exacting_tests;
+#[cfg(test)]
+mod mig_replica_tests;
 #[cfg(test)]
 mod replica_tests;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::exacting::suffices;
 use super::fit::{Candidate, Source};
 use super::mig::serving;
 use super::share::{self, is_worth_whole};
-use crate::contract::{ContainerRequest, GpuRule, LaidOut, Shape};
+use crate::contract::{ContainerRequest, GpuRule, LaidOut, MigPart, Shape};
 use crate::inventory::GpuInventory;
 use crate::kind::Kind;
 use crate::mig::{Geometry, Instance, MigTable, Profile};
@@ -46,7 +46,10 @@ pub fn laid_out(
     let mut shapes = Vec::new();
     for LaidOut { resource, count } in rule.layout.iter() {
         let shape = match resource {
-            ResourceName::Mig(_) | ResourceName::Compute(_) | ResourceName::Plugin(..) => return None,
+            ResourceName::Mig(_)
+            | ResourceName::Compute(_)
+            | ResourceName::MigReplica(_)
+            | ResourceName::Plugin(..) => return None,
             ResourceName::Whole => Shape::Whole { size_gb: memory.nominal() },
             ResourceName::Mps(size) => Shape::mps(size),
             ResourceName::TimeSlicing(size_gb) => Shape::TimeSlicing { size_gb },
@@ -166,7 +169,7 @@ pub(super) fn candidate(
 fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
     let replicas = gpu.rule.replicas(shape.kind());
     let is_meant = match (request.resource, shape) {
-        (ResourceName::Mig(_), Shape::Mig { profile, part: None, .. }) => {
+        (ResourceName::Mig(_), Shape::Mig { profile, part: MigPart::Whole, .. }) => {
             serving(&gpu.table, request).any(|serving| serving == profile)
         }
         (ResourceName::Whole, Shape::Whole { size_gb }) => {

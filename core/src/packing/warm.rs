@@ -3,7 +3,7 @@
 use super::Fleet;
 use super::fit::{best, occupy};
 use super::mig::serving;
-use crate::contract::{ContainerRequest, Shape, WarmSlices};
+use crate::contract::{ContainerRequest, MigPart, Shape, WarmSlices};
 use crate::inventory::{GpuInventory, NodeInventory, Occupancy};
 use crate::kind::Kind;
 use crate::names::GpuUuid;
@@ -81,7 +81,7 @@ fn count_one(
 fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
     gpu.kinds.contains(&request.kind())
         && match (request.resource, shape) {
-            (ResourceName::Mig(_), Shape::Mig { profile, part: None, .. }) => {
+            (ResourceName::Mig(_), Shape::Mig { profile, part: MigPart::Whole, .. }) => {
                 serving(&gpu.table, request).any(|serving| serving == profile)
             }
             (ResourceName::Replica | ResourceName::MpsReplica, shape) => {

@@ -4,7 +4,7 @@
 //! [`Geometry`](crate::mig::Geometry).
 
 use super::model::{Cut, Observed, ObservedGpu, ObservedInstance, Plan, Step};
-use crate::contract::{Shape, WantedSlice};
+use crate::contract::{MigPart, Shape, WantedSlice};
 use crate::kind::Kind;
 use crate::mig::{ComputeInstance, Instance, Profile};
 use crate::names::{GpuUuid, SliceId};
@@ -38,6 +38,9 @@ pub enum Violation {
     /// An instance would be destroyed for nothing.
     #[error("{1} on {0} is destroyed for nothing")]
     Needless(GpuUuid, String),
+    /// A GPU instance would be destroyed of which replicas are still served.
+    #[error("{1} on {0} still has replicas")]
+    Shared(GpuUuid, String),
     /// The MIG mode would be switched of a GPU that is not empty, or without policy's leave.
     #[error("the MIG mode of {0} may not be switched: {1}")]
     Switch(GpuUuid, &'static str),
@@ -64,6 +67,7 @@ struct State<'o> {
     switched: bool,
     /// GPU instances, each with the compute instances that share it; `None` for one of full size.
     instances: Vec<(Instance, Option<Vec<ComputeInstance>>)>,
+    /// Shares, and replicas of GPU instances.
     shares: BTreeMap<SliceId, Shape>,
 }
 
@@ -79,7 +83,7 @@ impl<'o> State<'o> {
                 .map(|o| (o.instance, o.parts.iter().map(|p| p.part).collect::<Vec<_>>()))
                 .map(|(instance, parts)| (instance, (!parts.is_empty()).then_some(parts)))
                 .collect(),
-            shares: gpu.shares.iter().map(|s| (s.id.clone(), s.shape)).collect(),
+            shares: gpu.shares.iter().map(|s| (s.id.clone(), s.shape)).chain(replicas(gpu)).collect(),
         }
     }
 
@@ -127,6 +131,9 @@ impl<'o> State<'o> {
         };
         if is_held {
             return Err(Violation::Held(uuid, text));
+        }
+        if self.replicas_of(instance).next().is_some() {
+            return Err(Violation::Shared(uuid, text));
         }
         let Some(place) = self.instances.iter().position(|(i, _)| *i == instance) else {
             return Err(Violation::Missing(uuid, text));
@@ -204,7 +211,8 @@ impl<'o> State<'o> {
 
     fn end(&mut self, id: &SliceId) -> Result<(), Violation> {
         let (uuid, text) = (self.uuid(), id.to_string());
-        if self.gpu.shares.iter().any(|s| s.id == *id && s.held) {
+        let mut replicas = self.gpu.instances.iter().flat_map(|o| &o.replicas);
+        if self.gpu.shares.iter().any(|s| s.id == *id && s.held) || replicas.any(|r| r.id == *id && r.held) {
             return Err(Violation::Held(uuid, text));
         }
         if !self.may_clear() && self.wanted.iter().any(|w| w.id == *id) {
@@ -220,6 +228,11 @@ impl<'o> State<'o> {
         }
         if !self.gpu.allowed.kinds.contains(&shape.kind()) {
             return Err(Violation::NotAllowed(uuid, text));
+        }
+        if let Some(instance) = shape.instance() {
+            self.start_replica(instance, shape.mig_part(), text)?;
+            self.shares.insert(id.clone(), shape);
+            return Ok(());
         }
         self.shares.insert(id.clone(), shape);
         let memory = |s: &Shape| match s {
@@ -243,6 +256,33 @@ impl<'o> State<'o> {
             return Err(Violation::DoesNotFit(uuid, text));
         }
         Ok(())
+    }
+
+    /// Whether one more replica of this number may be served of a GPU instance: one that is there, that nobody has or is promised
+    /// otherwise, and of which policy lets another pod have its turn.
+    fn start_replica(&self, instance: Instance, part: MigPart, text: String) -> Result<(), Violation> {
+        let uuid = self.uuid();
+        let Some(most) = self.gpu.allowed.mig_replicas else {
+            return Err(Violation::NotAllowed(uuid, text));
+        };
+        if self.gpu.instances.iter().any(|o| o.instance == instance && o.held) {
+            return Err(Violation::Held(uuid, text));
+        }
+        let is_undivided = self.instances.iter().any(|(i, parts)| *i == instance && parts.is_none());
+        let first = self.wanted.iter().find(|w| w.shape.instance() == Some(instance));
+        let numbers: BTreeSet<u8> = self.replicas_of(instance).chain(part.replica()).collect();
+        let is_one_more = numbers.len() == self.replicas_of(instance).count() + 1;
+        let is_by_turns = is_undivided && first.is_some_and(|w| w.shape.replica().is_some());
+        if is_by_turns && is_one_more && numbers.len() <= usize::from(most) {
+            Ok(())
+        } else {
+            Err(Violation::DoesNotFit(uuid, text))
+        }
+    }
+
+    /// The numbers of the replicas that are served of a GPU instance.
+    fn replicas_of(&self, instance: Instance) -> impl Iterator<Item = u8> {
+        self.shares.values().filter(move |s| s.instance() == Some(instance)).filter_map(|s| s.replica())
     }
 
     /// What the clients of the MPS shares may use of the compute together, in percent, times the GPU's memory: a share that
@@ -304,4 +344,12 @@ impl<'o> State<'o> {
         }
         compute <= u32::from(table.compute()) && with_media <= 1
     }
+}
+
+/// The replicas that are served of the GPU's instances, by name.
+fn replicas(gpu: &ObservedGpu) -> impl Iterator<Item = (SliceId, Shape)> {
+    gpu.instances.iter().flat_map(|o| {
+        let shape = |number| Shape::of_instance(o.instance, MigPart::Replica { replica: number });
+        o.replicas.iter().map(move |r| (r.id.clone(), shape(r.number)))
+    })
 }

@@ -1,25 +1,32 @@
-//! Plans for one GPU that MIG cuts: GPU instances, and the compute instances that share one.
+//! Plans for one GPU that MIG cuts: GPU instances, and the compute instances or the replicas that share one.
 
 use super::model::{ObservedGpu, ObservedInstance, Obstacle, Plan, Step};
-use crate::contract::WantedSlice;
+use super::replicas;
+use crate::contract::{MigPart, WantedSlice};
 use crate::kind::Kind;
 use crate::mig::{ComputeGeometry, ComputeInstance, Geometry, Illegal, Instance, MigTable};
 use crate::names::SliceId;
 
-/// A GPU instance that is wanted, with the slices for which it is wanted: one of full size, or several parts.
-struct Wanted<'w> {
-    instance: Instance,
-    slices: Vec<(&'w SliceId, Option<ComputeInstance>)>,
+/// A GPU instance that is wanted, with the slices for which it is wanted: one of all of it, or several of one sort.
+pub(super) struct Wanted<'w> {
+    pub(super) instance: Instance,
+    pub(super) slices: Vec<(&'w SliceId, MigPart)>,
 }
 
 impl Wanted<'_> {
-    fn is_shared(&self) -> bool {
-        self.slices.iter().any(|(_, part)| part.is_some())
+    /// What of the instance the first slice is; the others are of the same sort.
+    pub(super) fn sort(&self) -> MigPart {
+        self.slices.first().map(|(_, part)| *part).unwrap_or_default()
     }
 
-    /// Whether the observed instance is this one, and shared if this one is.
+    /// Whether the observed instance is this one, and shared as this one is or held by nobody who has it otherwise.
     fn is(&self, observed: &ObservedInstance) -> bool {
-        observed.instance == self.instance && self.is_shared() != observed.parts.is_empty()
+        observed.instance == self.instance
+            && match self.sort() {
+                MigPart::Whole => observed.parts.is_empty() && !observed.replicas.iter().any(|r| r.held),
+                MigPart::Compute(_) => !observed.parts.is_empty(),
+                MigPart::Replica { .. } => observed.parts.is_empty() && !observed.held,
+            }
     }
 }
 
@@ -31,6 +38,7 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
         plan.refused.extend(slices.map(|(id, _)| ((*id).clone(), Obstacle::WrongMode)));
         return;
     };
+    plan.steps.extend(replicas::ends(gpu, &wanted));
     // Idle instances that nobody wants, removable one by one; everything else stays.
     let is_wanted = |o: &ObservedInstance| wanted.iter().any(|w| w.is(o));
     let (spare, kept): (Vec<_>, Vec<_>) = gpu.instances.iter().partition(|o| !o.is_held() && !is_wanted(o));
@@ -38,7 +46,7 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
     let mut made = Vec::new();
     let there = |w: &Wanted<'_>| gpu.instances.iter().find(|o| w.is(o));
     for missing in wanted.iter().filter(|w| there(w).is_none()) {
-        if let Some(obstacle) = obstacle(gpu, table, &kept, missing.instance) {
+        if let Some(obstacle) = obstacle(gpu, table, &kept, missing) {
             plan.refused.extend(missing.slices.iter().map(|(id, _)| ((*id).clone(), obstacle.clone())));
         } else {
             kept.push(missing.instance);
@@ -50,22 +58,28 @@ pub(super) fn plan(gpu: &ObservedGpu, wanted: &[&WantedSlice], plan: &mut Plan) 
     let destroys = in_the_way(table, &kept, &created, spare);
     let uuid = || gpu.uuid.clone();
     plan.steps.extend(destroys.into_iter().map(|i| Step::Destroy { gpu: uuid(), instance: i, part: None }));
-    for new in made {
-        plan_parts(gpu, new, None, plan);
-    }
-    for (wanted, observed) in wanted.iter().filter_map(|w| Some((w, there(w)?))) {
-        plan_parts(gpu, wanted, Some(observed), plan);
+    let made = made.into_iter().map(|new| (new, None));
+    let found = wanted.iter().filter_map(|w| Some((w, Some(there(w)?))));
+    for (wanted, observed) in made.chain(found) {
+        plan_parts(gpu, wanted, observed, plan);
+        replicas::start(gpu, wanted, observed, plan);
     }
 }
 
-/// The wanted slices by their GPU instance. One that wants an instance whole which another wants in parts is refused.
+/// The wanted slices by their GPU instance. One is refused that wants an instance otherwise than another, or the same replica.
 fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w>> {
     let mut all: Vec<Wanted<'w>> = Vec::new();
     for slice in wanted {
         let Some(instance) = slice.shape.instance() else { continue };
-        let (id, part) = (&slice.id, slice.shape.part());
+        let (id, part) = (&slice.id, slice.shape.mig_part());
         match all.iter_mut().find(|w| w.instance == instance) {
-            Some(known) if part.is_some() && known.is_shared() => known.slices.push((id, part)),
+            // Of two compute instances at one place the GPU instance refuses the second.
+            Some(known)
+                if known.sort().shares_with(part)
+                    && (part.replica().is_none() || !known.slices.iter().any(|(_, of)| *of == part)) =>
+            {
+                known.slices.push((id, part));
+            }
             Some(_) => {
                 plan.refused.push((id.clone(), Obstacle::Illegal(Illegal::Taken(instance.placement))));
             }
@@ -76,10 +90,14 @@ fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w
 }
 
 /// Why a GPU instance cannot be made beside those that stay.
-fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: Instance) -> Option<Obstacle> {
+fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: &Wanted<'_>) -> Option<Obstacle> {
     if !gpu.allowed.kinds.contains(&Kind::Mig) {
         return Some(Obstacle::NotAllowed(Kind::Mig));
     }
+    if wanted.sort().replica().is_some() && gpu.allowed.mig_replicas.is_none() {
+        return Some(Obstacle::NoReplicas);
+    }
+    let wanted = wanted.instance;
     let alone = Geometry::of(table, kept.iter().copied());
     let illegal = alone.and_then(|g| g.place(wanted.profile, wanted.placement.start)).err()?;
     let mut held = gpu.instances.iter().filter(|o| o.is_held());
@@ -87,10 +105,11 @@ fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: Inst
     Some(if is_held { Obstacle::Held } else { Obstacle::Illegal(illegal) })
 }
 
-/// Makes the missing compute instances of a GPU instance, which is made with the first where it is not there.
+/// Makes the missing compute instances of a GPU instance, which is made with the first where it is not there. Replicas have one
+/// for all of them.
 fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&ObservedInstance>, plan: &mut Plan) {
     let there = |part: ComputeInstance| observed.iter().flat_map(|o| &o.parts).any(|p| p.part == part);
-    let is_wanted = |part: ComputeInstance| wanted.slices.iter().any(|(_, w)| *w == Some(part));
+    let is_wanted = |part: ComputeInstance| wanted.slices.iter().any(|(_, w)| w.compute() == Some(part));
     let (instance, uuid) = (wanted.instance, || gpu.uuid.clone());
     // Wanted parts that are there and held ones stay.
     let stays = observed.iter().flat_map(|o| &o.parts).filter(|p| p.held || is_wanted(p.part));
@@ -98,19 +117,19 @@ fn plan_parts(gpu: &ObservedGpu, wanted: &Wanted<'_>, observed: Option<&Observed
     let mut creates = Vec::new();
     let mut geometry = stays;
     for (id, part) in &wanted.slices {
-        let Some(part) = part else {
-            if observed.is_none() {
+        let Some(part) = part.compute() else {
+            if observed.is_none() && creates.is_empty() {
                 creates.push(((*id).clone(), None));
             }
             continue;
         };
-        if there(*part) {
+        if there(part) {
             continue;
         }
         match geometry.clone().and_then(|g| g.place(part.compute, part.start)) {
             Ok(next) => {
                 geometry = Ok(next);
-                creates.push(((*id).clone(), Some(*part)));
+                creates.push(((*id).clone(), Some(part)));
             }
             Err(illegal) => plan.refused.push(((*id).clone(), Obstacle::IllegalPart(illegal))),
         }

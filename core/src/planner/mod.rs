@@ -7,10 +7,12 @@ mod check;
 mod instances;
 mod model;
 mod propose;
+mod replicas;
 mod shares;
 
 pub use check::{Violation, check};
 pub use model::{
-    Allowed, Observed, ObservedGpu, ObservedInstance, ObservedPart, ObservedShare, Obstacle, Plan, Step,
+    Allowed, Observed, ObservedGpu, ObservedInstance, ObservedPart, ObservedReplica, ObservedShare, Obstacle,
+    Plan, Step,
 };
 pub use propose::plan;

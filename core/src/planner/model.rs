@@ -43,6 +43,8 @@ pub struct Allowed {
     pub mps_memory: MpsMemory,
     /// How many MPS shares may be beside each other: an MPS server takes so many clients. `None` for any number.
     pub mps_shares: Option<u32>,
+    /// How many replicas a GPU instance may have. `None` where none is shared out so.
+    pub mig_replicas: Option<u8>,
     /// The MIG mode to switch to as soon as the GPU is empty.
     pub switch_to: Option<bool>,
 }
@@ -54,6 +56,7 @@ impl Default for Allowed {
             one_size: false,
             mps_memory: MpsMemory::default(),
             mps_shares: None,
+            mig_replicas: None,
             switch_to: None,
         }
     }
@@ -64,10 +67,12 @@ impl Default for Allowed {
 pub struct ObservedInstance {
     /// What and where.
     pub instance: Instance,
-    /// Whether a container holds it, or a process runs on it.
+    /// Whether a container holds it as a whole, or a process runs on it that is no replica's.
     pub held: bool,
     /// The compute instances that share it; none if it has one of full size.
     pub parts: Vec<ObservedPart>,
+    /// The replicas that are served of it.
+    pub replicas: Vec<ObservedReplica>,
 }
 
 /// A compute instance that shares a GPU instance with others.
@@ -79,11 +84,22 @@ pub struct ObservedPart {
     pub held: bool,
 }
 
+/// A replica of a GPU instance that is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObservedReplica {
+    /// Its number.
+    pub number: u8,
+    /// Its name in the spec that asked for it.
+    pub id: SliceId,
+    /// Whether a container holds it.
+    pub held: bool,
+}
+
 impl ObservedInstance {
     /// Whether anything of it is held.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.held || self.parts.iter().any(|p| p.held)
+        self.held || self.parts.iter().any(|p| p.held) || self.replicas.iter().any(|r| r.held)
     }
 }
 
@@ -128,14 +144,14 @@ pub enum Step {
         /// The slice that wants it.
         id: SliceId,
     },
-    /// Stop serving an idle share.
+    /// Stop serving an idle share, or an idle replica of a GPU instance.
     End {
         /// The GPU.
         gpu: GpuUuid,
         /// The share.
         id: SliceId,
     },
-    /// Serve a share.
+    /// Serve a share, or a replica of a GPU instance that is there.
     Start {
         /// The GPU.
         gpu: GpuUuid,
@@ -223,6 +239,14 @@ pub enum Obstacle {
     /// It is not legal beside the other compute instances.
     #[error("it cannot exist in its GPU instance: {0}")]
     IllegalPart(#[from] ComputeIllegal),
+    /// Policy shares no GPU instance out by turns.
+    #[error(
+        "the node's policy has no mig.timeSlicing for this GPU, so no pods take turns on its GPU instances"
+    )]
+    NoReplicas,
+    /// Policy lets no more take turns.
+    #[error("as many pods take turns on the GPU instance as the node's policy allows")]
+    TooManyReplicas,
     /// MPS shares of another size are in use on the GPU, and policy wants them of one size.
     #[error("MPS shares of another size are in use on the GPU, and the node's policy wants them of one size")]
     OtherSize,

@@ -33,6 +33,8 @@ fn may_switch(gpu: &ObservedGpu, wanted: &[&WantedSlice]) -> bool {
 fn switch(gpu: &ObservedGpu, mig: bool, plan: &mut Plan) {
     let uuid = || gpu.uuid.clone();
     let instances = gpu.instances.iter();
+    let replicas = gpu.instances.iter().flat_map(|i| &i.replicas);
+    plan.steps.extend(replicas.map(|r| Step::End { gpu: uuid(), id: r.id.clone() }));
     plan.steps.extend(instances.map(|i| Step::Destroy { gpu: uuid(), instance: i.instance, part: None }));
     plan.steps.extend(gpu.shares.iter().map(|s| Step::End { gpu: uuid(), id: s.id.clone() }));
     plan.steps.push(Step::Switch { gpu: uuid(), mig });

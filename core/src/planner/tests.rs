@@ -1,6 +1,6 @@
 use super::super::{Allowed, ObservedInstance, ObservedPart, ObservedShare, check};
 use super::*;
-use crate::contract::{Reservation, Shape};
+use crate::contract::{MigPart, Reservation, Shape};
 use crate::kind::Kind;
 use crate::mig::{ComputeInstance, Geometry, Instance};
 use crate::mig::{MigTable, catalog};
@@ -17,7 +17,7 @@ fn h100() -> MigTable {
 
 fn gpu(instances: &[(Shape, bool)]) -> Observed {
     let instance = |(shape, held): &(Shape, bool)| {
-        Some(ObservedInstance { instance: shape.instance()?, held: *held, parts: vec![] })
+        Some(ObservedInstance { instance: shape.instance()?, held: *held, parts: vec![], replicas: vec![] })
     };
     Observed {
         gpus: vec![ObservedGpu {
@@ -234,7 +234,7 @@ fn the_mode_is_switched_once_nothing_is_held_or_promised() {
 /// A compute instance of the `3g.40gb` at memory slice 4.
 fn part(compute: u8, start: u8) -> Shape {
     let Shape::Mig { profile, start: at, size, .. } = h100_shape("3g.40gb", 4) else { unreachable!() };
-    Shape::Mig { profile, start: at, size, part: Some(ComputeInstance { start, compute }) }
+    Shape::Mig { profile, start: at, size, part: MigPart::Compute(ComputeInstance { start, compute }) }
 }
 
 fn shared(parts: &[(u8, u8, bool)]) -> Observed {

@@ -238,7 +238,9 @@ impl Choosing<'_> {
             let container = container.name.clone();
             return Err(Denied::Kind { container, resource, class: self.class, policy, kinds });
         }
-        if resource.kind() == Kind::TimeSlicing && container.compute.is_some() {
+        let is_by_turns =
+            resource.kind() == Kind::TimeSlicing || matches!(resource, ResourceName::MigReplica(_));
+        if is_by_turns && container.compute.is_some() {
             return Err(self.no_compute(container));
         }
         self.warn(container, size, resource, served);

@@ -170,6 +170,11 @@ pub enum PolicyFault {
         /// The kind that it is for.
         kind: Kind,
     },
+    /// GPU instances that are shared out in two ways.
+    #[error(
+        "computeInstances stands beside it, and GPU instances are shared out in one way; remove one of the two"
+    )]
+    PartsAndTurns,
     /// Too few replicas.
     #[error("{0} replicas share nothing; write 2 or more, or remove it for slices by size")]
     Replicas(u32),

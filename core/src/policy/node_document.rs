@@ -156,8 +156,10 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
     errors.extend(twice(&field.key("kinds"), &rule.kinds));
     errors.extend(of_select(&field.key("select"), &rule.select));
     let (mps, slicing) = (field.key("mps"), field.key("timeSlicing"));
+    let turns = field.key("mig").key("timeSlicing");
     for (is_set, kind, field) in [
         (rule.compute_instances, Kind::Mig, field.key("computeInstances")),
+        (rule.mig.time_slicing.is_some(), Kind::Mig, turns.clone()),
         (rule.mps.strict, Kind::Mps, mps.key("strict")),
         (!rule.mps.exclusive, Kind::Mps, mps.key("exclusive")),
         (rule.mps.replicas.is_some(), Kind::Mps, mps.key("replicas")),
@@ -169,6 +171,9 @@ fn of_rule(field: &Field, rule: &GpuRule) -> Vec<PolicyError> {
         if is_set && !rule.kinds.contains(&kind) {
             errors.push(PolicyFault::WithoutKind { kind }.of(field));
         }
+    }
+    if rule.compute_instances && rule.mig.time_slicing.is_some() {
+        errors.push(PolicyFault::PartsAndTurns.of(turns));
     }
     if let Some(replicas) = rule.time_slicing.replicas.filter(|replicas| *replicas < 2) {
         errors.push(PolicyFault::Replicas(replicas).of(slicing.key("replicas")));

@@ -46,6 +46,8 @@ fn every_mistake_names_its_field() {
         json!({"gpus": [{"kinds": ["mps"], "computeInstances": true,
                          "timeSlicing": {"length": "long", "memoryLimits": true, "replicas": 4}}]}),
         json!({"gpus": [{"timeSlicing": {"replicas": 1}}]}),
+        json!({"gpus": [{"kinds": ["mps"], "mig": {"timeSlicing": 2}}]}),
+        json!({"gpus": [{"computeInstances": true, "mig": {"timeSlicing": 2}}]}),
         json!({"gpus": [{"select": {"indexes": [1, 1], "models": ["T4-16GB", "T4-16GB"]}}]}),
         json!({"gpus": [{"select": {"uuids": ["0", "GPU-1", "GPU-1"],
                                     "pciBusIds": ["0000:1b:00.0", "00000000:1B:00.0"]}}]}),

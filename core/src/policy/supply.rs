@@ -98,6 +98,12 @@ impl Supply {
         self.memory_of(profile, gpus).is_some()
     }
 
+    /// Whether some GPU of a managed node ever serves this name.
+    #[must_use]
+    pub fn has_managed(&self, name: ResourceName, gpus: &GpuSelection) -> bool {
+        self.admitted(gpus).iter().any(|(gpu, _)| gpu.serves(name))
+    }
+
     /// The memory that an instance of `profile` has at least, where it is known.
     #[must_use]
     pub fn memory_of(&self, profile: Profile, gpus: &GpuSelection) -> Option<MemoryMib> {

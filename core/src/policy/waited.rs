@@ -115,6 +115,7 @@ fn by_name(request: &ContainerRequest) -> Want {
     match request.resource {
         ResourceName::Mig(profile) => Want::Profile(profile),
         ResourceName::Compute(profile) => Want::Compute(profile),
+        ResourceName::MigReplica(profile) => Want::MigReplica(profile),
         ResourceName::Whole | ResourceName::Plugin(PluginName::Gpu, _) => Want::Whole,
         ResourceName::Replica | ResourceName::Plugin(PluginName::Shared, _) => Want::Replica,
         ResourceName::MpsReplica => Want::MpsReplica,

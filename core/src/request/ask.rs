@@ -56,6 +56,8 @@ pub enum Want {
     Profile(Profile),
     /// Exactly this compute instance.
     Compute(ComputeProfile),
+    /// One of the equal time slices of an instance of this MIG profile.
+    MigReplica(Profile),
     /// A share of this kind and size.
     Share(Kind, SizeGb),
     /// A whole GPU, of whatever size.
@@ -96,13 +98,13 @@ impl ContainerAsk {
 
 impl PodAsk {
     /// The class that the names themselves speak of, where the pod asks by no size: a whole GPU is nobody else's, an
-    /// MPS share has its memory, and one of a GPU's time slices is fenced by nothing.
+    /// MPS share has its memory, and one of a GPU's or a MIG instance's time slices is fenced by nothing.
     #[must_use]
     pub fn implied_class(&self) -> Option<IsolationClass> {
         let class = |container: &ContainerAsk| match container.want {
             Want::Whole => Some(IsolationClass::Hardware),
             Want::MpsReplica => Some(IsolationClass::Memory),
-            Want::Replica => Some(IsolationClass::None),
+            Want::Replica | Want::MigReplica(_) => Some(IsolationClass::None),
             Want::Size(_) | Want::Profile(_) | Want::Compute(_) | Want::Share(..) => None,
         };
         let weakest = |weakest: Option<IsolationClass>, container| Some(weakest?.min(class(container)?));

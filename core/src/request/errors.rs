@@ -124,14 +124,6 @@ pub enum AskError {
         /// The dialect that has the name.
         dialect: Dialect,
     },
-    /// A name that NVIDIA's device plugin gives to a time slice of a MIG instance. kerf assigns it, and a pod cannot ask by it.
-    #[error(
-        "{field}: kerf gives time slices of MIG instances by size only; ask by kerf.dev/gpu-memory with kerf.dev/isolation: none"
-    )]
-    Replica {
-        /// The limit.
-        field: Field,
-    },
     /// The annotation could mean any of several containers.
     #[error("metadata.annotations[{key}]: the pod has several containers; name one, as in {key}.{first}")]
     Ambiguous {

@@ -57,7 +57,10 @@ fn remedy(limit: &str, amount: &str) -> LimitRemedy {
     let theirs = format!("nvidia.com/{word}");
     if matches!(
         theirs.parse(),
-        Ok(ResourceName::Mig(_) | ResourceName::Compute(_) | ResourceName::TimeSlicing(_))
+        Ok(ResourceName::Mig(_)
+            | ResourceName::Compute(_)
+            | ResourceName::MigReplica(_)
+            | ResourceName::TimeSlicing(_))
     ) {
         return LimitRemedy::Name(theirs);
     }

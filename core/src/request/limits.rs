@@ -11,7 +11,6 @@ use crate::nvidia_keys;
 use crate::policy::Dialect;
 use crate::quantity::parse_count;
 use crate::resource::{ResourceName, asked_size};
-use crate::static_node::PluginName;
 use std::collections::BTreeMap;
 
 /// Whether a resource of this name in a container asks for a slice, by kerf's names or in any dialect.
@@ -72,9 +71,6 @@ pub(super) fn ask(
         if dialects::dialect_of(limit) == Some(Dialect::Mig) && !reading.knows(Dialect::Mig) {
             continue;
         }
-        if is_replica_of_instance(limit) {
-            return Err(AskError::Replica { field: field(&container.name, limit) });
-        }
         let Some(want) = want(&container.name, limit)? else { continue };
         let count = count(field(&container.name, limit), text)?;
         let ask = ContainerAsk::new(&container.name, role, want, count, format!("{limit}: {text}"));
@@ -85,11 +81,6 @@ pub(super) fn ask(
         }
     }
     Ok(found)
-}
-
-/// Whether it is the name of NVIDIA's device plugin for a replica of a MIG instance.
-pub(super) fn is_replica_of_instance(name: &str) -> bool {
-    matches!(name.parse(), Ok(PluginName::MigShared(_)))
 }
 
 /// How many slices a field asks for.
@@ -110,6 +101,7 @@ fn want(container: &str, limit: &str) -> Result<Option<Want>, AskError> {
     Ok(match limit.parse::<ResourceName>() {
         Ok(ResourceName::Mig(profile)) => Some(Want::Profile(profile)),
         Ok(ResourceName::Compute(profile)) => Some(Want::Compute(profile)),
+        Ok(ResourceName::MigReplica(profile)) => Some(Want::MigReplica(profile)),
         Ok(name @ (ResourceName::Mps(size) | ResourceName::TimeSlicing(size))) => {
             Some(Want::Share(name.kind(), size))
         }

@@ -86,7 +86,12 @@ fn ask(
     let Some((key, percent)) = notes.compute_of(&container.name) else { return Ok(Some(ask)) };
     match ask.want {
         // A whole GPU has all of it, and what else may be given for one has a part.
-        Want::Size(_) | Want::Share(..) | Want::Whole | Want::Replica | Want::MpsReplica => {
+        Want::Size(_)
+        | Want::Share(..)
+        | Want::Whole
+        | Want::Replica
+        | Want::MpsReplica
+        | Want::MigReplica(_) => {
             ask.compute = Some(percent);
         }
         // The profile says what compute it has; a share for all containers is not about it.

@@ -6,7 +6,7 @@ mod name;
 mod offer;
 mod place;
 
-pub use name::{PluginName, names};
+pub use name::PluginName;
 pub use offer::{StaticOffer, admits};
 pub use place::{Devices, Spot, devices, is_conceivable, place, suits, sum};
 

@@ -1,7 +1,6 @@
 //! The names under which NVIDIA's device plugin offers devices.
 
-use crate::mig::{Profile, catalog};
-use crate::nvidia_keys::SHARED;
+use crate::mig::Profile;
 use crate::resource::{ResourceName, UnknownResource};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -29,15 +28,10 @@ impl PluginName {
             Self::Gpu => Some(ResourceName::Whole),
             Self::Shared => Some(ResourceName::Replica),
             Self::Mig(profile) => Some(ResourceName::Mig(profile)),
+            // One that kerf makes itself serves its own nodes' pods only.
             Self::MigShared(_) => None,
         }
     }
-}
-
-/// The names that only NVIDIA's device plugin has, and that kerf gives to pods all the same.
-#[must_use]
-pub fn names() -> Vec<PluginName> {
-    catalog::profiles().into_iter().map(PluginName::MigShared).collect()
 }
 
 impl ResourceName {
@@ -49,7 +43,11 @@ impl ResourceName {
             Self::Replica => Some(PluginName::Shared),
             Self::Mig(profile) => Some(PluginName::Mig(profile)),
             Self::Plugin(name, _) => Some(name),
-            Self::Compute(_) | Self::Mps(_) | Self::MpsReplica | Self::TimeSlicing(_) => None,
+            Self::Compute(_)
+            | Self::MigReplica(_)
+            | Self::Mps(_)
+            | Self::MpsReplica
+            | Self::TimeSlicing(_) => None,
         }
     }
 }
@@ -60,7 +58,7 @@ impl fmt::Display for PluginName {
             Self::Gpu => ResourceName::Whole.fmt(f),
             Self::Shared => ResourceName::Replica.fmt(f),
             Self::Mig(profile) => ResourceName::Mig(*profile).fmt(f),
-            Self::MigShared(profile) => write!(f, "{}{SHARED}", ResourceName::Mig(*profile)),
+            Self::MigShared(profile) => ResourceName::MigReplica(*profile).fmt(f),
         }
     }
 }
@@ -69,11 +67,10 @@ impl FromStr for PluginName {
     type Err = UnknownResource;
 
     fn from_str(text: &str) -> Result<Self, UnknownResource> {
-        if let Some(Ok(ResourceName::Mig(profile))) = text.strip_suffix(SHARED).map(str::parse) {
-            return Ok(Self::MigShared(profile));
+        match text.parse()? {
+            ResourceName::MigReplica(profile) => Ok(Self::MigShared(profile)),
+            name => name.plugin_name().ok_or_else(|| UnknownResource(text.to_owned())),
         }
-        let name: ResourceName = text.parse()?;
-        name.plugin_name().ok_or_else(|| UnknownResource(text.to_owned()))
     }
 }
 

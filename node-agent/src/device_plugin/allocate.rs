@@ -66,11 +66,11 @@ pub(super) fn allocate(list: &[ListedDevice], ids: &[String]) -> Result<Containe
     })
 }
 
-/// MIG devices by their own UUIDs, whole and shared GPUs by theirs, each once however many shares of it there are.
+/// MIG devices by their own UUIDs, whole and shared GPUs by theirs, each once however many shares or replicas of it there are.
 fn targets<'a>(granted: &[Granted<'a>]) -> Vec<(&'a str, &'a AccessGrant)> {
     let mut targets: Vec<(&str, &AccessGrant)> = Vec::new();
     for (id, grant) in granted {
-        let by_id = if grant.share.is_some() { grant.gpu.as_str() } else { *id };
+        let by_id = id.split_once("::").map_or(*id, |(target, _)| target);
         let visible = grant.access.visible.as_deref().unwrap_or(by_id);
         if !targets.iter().any(|(known, _)| *known == visible) {
             targets.push((visible, &grant.access));

@@ -185,6 +185,12 @@ impl Advertised {
         listed.all(|listed| listed.revoke(now))
     }
 
+    /// Whether a list has the device, or the kubelet shows it.
+    pub(crate) fn is_listed(&self, device: &DeviceId) -> bool {
+        let mut seen = self.seen.iter().flat_map(|seen| seen.healthy.values());
+        self.names.values().any(|devices| devices.contains_key(device)) || seen.any(|d| d.contains(device))
+    }
+
     /// Whether something was revoked at `now`, so that another decision can go further.
     pub(crate) fn revoked_at(&self, now: Instant) -> bool {
         self.names.values().flat_map(BTreeMap::values).any(|listed| listed.revoked == Some(now))

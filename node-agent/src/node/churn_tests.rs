@@ -6,7 +6,7 @@
 use super::*;
 use crate::gpu::GpuBackend as _;
 use crate::gpu::fake::{FakeGpus, uuid};
-use kerf_core::contract::{Holder, Reservation, Shape, WantedSlice};
+use kerf_core::contract::{Holder, MigPart, Reservation, Shape, WantedSlice};
 use kerf_core::mig::Placement;
 use kerf_core::names::PodUid;
 use kerf_core::planner::Step;
@@ -177,7 +177,7 @@ impl Life {
         let stays = |w: &WantedSlice| w.shape.instance().is_some_and(|i| !i.placement.overlaps(place));
         self.spec.slices.retain(stays);
         let reservation = self.promise(NAMES[name], choice >= 16);
-        let shape = Shape::Mig { profile: profile.parse().unwrap(), start, size, part: None };
+        let shape = Shape::Mig { profile: profile.parse().unwrap(), start, size, part: MigPart::Whole };
         self.add(0, shape, reservation);
     }
 

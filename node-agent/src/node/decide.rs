@@ -4,6 +4,7 @@
 //! newest holders. A plan that the checker refuses is not run.
 
 use super::advertise::{DevicesByName, Listing};
+use super::replica;
 use super::retry::OUT_OF_REACH;
 use super::share::{self, Share};
 use super::{LetGo, Node, Note, Obstruction, Pause, Recalled, Spared, Task, WantedDaemon, lingering, silent};
@@ -134,6 +135,7 @@ impl Node {
         let knows_all = knows_holders && self.health.nvml.is_well() && !self.is_closed();
         self.recall_shares();
         self.adopt_shares();
+        self.adopt_replicas();
         self.occupy();
         self.note_kept_promises();
         // Whoever else is here, what is held is known.
@@ -300,6 +302,16 @@ impl Node {
     fn run_share_steps(&mut self, observed: &Observed, plan: &Plan, now: Instant) -> bool {
         for step in &plan.steps {
             match step {
+                Step::Start { gpu, id, shape } if shape.replica().is_some() => {
+                    if !self.is_allowed_alone(observed, step) {
+                        continue;
+                    }
+                    let Some(device) = self.startable_replica(gpu, *shape, now) else { continue };
+                    tracing::info!(%gpu, slice = %id, %shape, "replica started");
+                    let replica = Share { gpu: gpu.clone(), id: id.clone(), shape: *shape };
+                    self.shares.insert(device, replica);
+                    return true;
+                }
                 // What was to end first may still be there, or the MPS daemon of what has ended.
                 Step::Start { gpu, id, shape }
                     if self.waits_for_daemon(gpu, *shape)
@@ -331,7 +343,7 @@ impl Node {
     /// Whether no container has the device or can get it: the kubelet does not offer it, was asked for holders after it
     /// had let go of it, and a container for which it picked the device before that has been refused it since an
     /// earlier decision. Refuses it from now on if only that is missing.
-    fn may_go(&mut self, device: &DeviceId, now: Instant) -> bool {
+    pub(super) fn may_go(&mut self, device: &DeviceId, now: Instant) -> bool {
         let quiet = self.advertised.quiet_since(device, now);
         let asked = self.account.asked();
         let is_free =
@@ -353,7 +365,8 @@ impl Node {
             let others =
                 others.map(|_| "processes that kerf knows no slice of use the GPU's memory".to_owned());
             let at_once = matches!(obstacle, Obstacle::NoSuchGpu(_))
-                || matches!(obstacle, Obstacle::WrongMode | Obstacle::NotAllowed(_)) && !switching;
+                || matches!(obstacle, Obstacle::WrongMode | Obstacle::NotAllowed(_) | Obstacle::NoReplicas)
+                    && !switching;
             let is_spared = wanted.is_some_and(|wanted| self.is_spared(wanted));
             let is_late = at_once && others.is_none() || overdue.contains(&Task::Create(id.clone()));
             let is_final = is_late && !is_spared;
@@ -389,7 +402,7 @@ impl Node {
             .iter()
             .chain(&self.recalled.spec.slices)
             .filter(|w| w.shape.instance().is_some())
-            .filter_map(|w| Some((self.device_of(w)?, w.id.clone())))
+            .filter_map(|w| Some((self.mig_device_of(w)?, w.id.clone())))
             .collect();
         // The spec's own names come first; those of the record serve for what it no longer wants.
         let mut named_now = BTreeSet::new();
@@ -449,7 +462,9 @@ impl Node {
         if let Some((uuid, _)) = share::slice_of(device) {
             return self.gpu(&uuid);
         }
-        let has = |gpu: &&Gpu| gpu.instances.iter().flat_map(GpuInstance::devices).any(|(.., d)| d == device);
+        let device = replica::mig_device(device);
+        let has =
+            |gpu: &&Gpu| gpu.instances.iter().flat_map(GpuInstance::devices).any(|(.., d)| *d == device);
         self.gpus.iter().find(has)
     }
 }

@@ -47,11 +47,12 @@ impl Foreign {
     /// What a device plugin gave by this id; `None` for what kerf may have given, and for what is no GPU.
     pub(crate) fn of_plugin(resource: &str, id: &str) -> Option<Self> {
         let name = resource.strip_prefix(nvidia_keys::PREFIX)?;
-        let is_kerfs = resource.parse::<ResourceName>().is_ok();
+        let ours = resource.parse::<ResourceName>();
+        let (is_kerfs, is_by_turns) = (ours.is_ok(), matches!(ours, Ok(ResourceName::MigReplica(_))));
         let (device, replica) = id.split_once("::").map_or((id, None), |(device, n)| (device, Some(n)));
         if device.starts_with("GPU-") || device.starts_with("MIG-") {
-            // kerf has shares of GPUs, and none of MIG devices.
-            let may_be_kerfs = is_kerfs && (device.starts_with("GPU-") || replica.is_none());
+            // kerf has replicas of MIG devices under names of their own.
+            let may_be_kerfs = is_kerfs && (device.starts_with("GPU-") || replica.is_some() == is_by_turns);
             return (!may_be_kerfs).then(|| Self::Uuid(DeviceId::new(device)));
         }
         // Network adapters have names of NVIDIA's too.

@@ -1,8 +1,9 @@
 //! What NVIDIA's labels would say of the node, made of what the agent has observed and what policy allows.
 
+use super::share::Share;
 use super::{Node, rules};
 use crate::gpu::{Gpu, MigMode};
-use kerf_core::contract::GpuRule;
+use kerf_core::contract::{GpuRule, MigReplicas};
 use kerf_core::gfd_labels::{
     GfdLabels, InstanceProfile, LabelledDriver, LabelledGpu, LabelledInstance, labels,
 };
@@ -13,7 +14,8 @@ use std::collections::BTreeMap;
 impl Node {
     pub(super) fn told_as_gfd_does(&self) -> GfdLabels {
         let gpus: Vec<_> = self.gpus.iter().map(|gpu| self.labelled(gpu)).collect();
-        let instances: Vec<_> = self.gpus.iter().flat_map(instances).collect();
+        let turns = |gpu: &Gpu| self.rule(gpu).mig.time_slicing.map(MigReplicas::get);
+        let instances: Vec<_> = self.gpus.iter().flat_map(|gpu| instances(gpu, turns(gpu))).collect();
         let driver = self
             .gpus
             .first()
@@ -24,7 +26,8 @@ impl Node {
     fn labelled(&self, gpu: &Gpu) -> LabelledGpu {
         let rule = self.rule(gpu);
         let mut shares = BTreeMap::new();
-        for share in self.shares.values().filter(|share| share.gpu == gpu.uuid) {
+        let is_share = |share: &&Share| share.gpu == gpu.uuid && share.shape.instance().is_none();
+        for share in self.shares.values().filter(is_share) {
             *shares.entry(share.shape.kind()).or_default() += 1;
         }
         LabelledGpu {
@@ -48,7 +51,7 @@ fn fixed_shares(rule: &GpuRule, shares: &BTreeMap<Kind, u32>) -> Option<u32> {
     replicas.or_else(|| Some(rule.layout.iter().map(|slices| slices.count).sum()).filter(|sum| *sum > 0))
 }
 
-fn instances(gpu: &Gpu) -> impl Iterator<Item = LabelledInstance> + '_ {
+fn instances(gpu: &Gpu, turns: Option<u8>) -> impl Iterator<Item = LabelledInstance> + '_ {
     gpu.instances.iter().flat_map(move |instance| {
         instance.devices().filter_map(move |(part, _, device)| {
             let profile = instance.instance.profile;
@@ -57,7 +60,8 @@ fn instances(gpu: &Gpu) -> impl Iterator<Item = LabelledInstance> + '_ {
                 None => InstanceProfile::Full(profile),
             };
             let attributes = gpu.attributes.get(device).copied();
-            Some(LabelledInstance { product: gpu.product.clone(), profile, attributes })
+            let turns = turns.filter(|_| part.is_none());
+            Some(LabelledInstance { product: gpu.product.clone(), profile, turns, attributes })
         })
     })
 }

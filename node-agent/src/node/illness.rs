@@ -6,6 +6,7 @@
 //! restart of the agent heals nothing: illnesses are recorded, and the quiet time begins anew with the process.
 
 use super::Node;
+use super::replica::mig_device;
 use crate::gpu::{Gpu, GpuEvent, GpuTrouble, RowRemapping};
 use kerf_core::names::{DeviceId, GpuUuid};
 use serde::{Deserialize, Serialize};
@@ -108,7 +109,8 @@ impl Node {
     /// What keeps a device from being used by anybody new.
     pub(super) fn trouble_of_device(&self, device: &DeviceId) -> Option<String> {
         let gpu = self.gpu_of(device)?;
-        let gi = gpu.instances.iter().find(|i| i.devices().any(|(_, _, d)| d == device)).map(|i| i.gi);
+        let mig = mig_device(device);
+        let gi = gpu.instances.iter().find(|i| i.devices().any(|(_, _, d)| *d == mig)).map(|i| i.gi);
         let of_instance = || {
             let ills = self.ills.iter().map(|known| &known.ill);
             let mut ills = ills.filter(|ill| ill.gpu == gpu.uuid && ill.gi.is_some());

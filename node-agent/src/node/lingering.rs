@@ -1,7 +1,7 @@
 //! Processes that outlive their pod: one that is deleted by force is gone at once from the API server and from the kubelet's
 //! account, and its processes are killed afterwards. Until a look shows none, nobody else gets what they run on.
 
-use super::{GpuUsage, Node};
+use super::{GpuUsage, Node, replica};
 use crate::gpu::{Gpu, Process};
 use kerf_core::contract::WantedSlice;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, PodUid, SliceId};
@@ -60,8 +60,12 @@ impl Node {
         self.cut_off.retain(|pod, _| account.devices().any(|(_, held)| held.holder.key() == *pod));
     }
 
-    /// Nothing runs any more on the MIG device, of what was seen to.
+    /// Nothing runs any more on the MIG device, of what was seen to. Of a replica nobody knows what was its while others are held.
     fn end_processes(&mut self, device: &DeviceId) {
+        let device = &replica::mig_device(device);
+        if self.replicas_of(device).any(|(replica, _)| self.account.is_held(replica)) {
+            return;
+        }
         let Some(gpu) = self.gpus.iter_mut().find(|gpu| place(gpu, device).is_some()) else { return };
         let Some(at) = place(gpu, device) else { return };
         gpu.processes.retain(|process| !is_at(process, at));
@@ -103,12 +107,16 @@ impl Node {
     }
 
     /// Whether nobody has the device, and processes run on it: on this compute instance, not on another of its GPU instance; or,
-    /// of a pod that had the share, on its GPU.
+    /// of a pod that had the share, on its GPU. What runs on a MIG device of which a replica is held is taken to be the holder's.
     pub(super) fn is_lingered(&self, device: &DeviceId) -> bool {
+        let mig = replica::mig_device(device);
         let runs = |gpu: &Gpu| {
-            place(gpu, device).is_some_and(|at| gpu.processes.iter().any(|process| is_at(process, at)))
+            place(gpu, &mig).is_some_and(|at| gpu.processes.iter().any(|process| is_at(process, at)))
         };
-        !self.account.is_held(device) && (self.lingered.contains_key(device) || self.gpus.iter().any(runs))
+        let is_anothers =
+            || self.replicas_of(&mig).any(|(other, _)| mig == *device || self.account.is_held(other));
+        let runs = || self.gpus.iter().any(runs) && !is_anothers();
+        !self.account.is_held(device) && (self.lingered.contains_key(device) || runs())
     }
 
     /// Those of the wanted slices.

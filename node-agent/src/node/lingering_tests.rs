@@ -68,7 +68,7 @@ fn a_pod_that_is_gone_when_the_agent_is_started_may_run_on() {
 /// Compute slices of a `3g.40gb`.
 fn part(compute: u8, start: u8) -> Shape {
     let part = Some(ComputeInstance { start, compute });
-    Shape::Mig { profile: "3g.40gb".parse().unwrap(), start: 4, size: 4, part }
+    Shape::Mig { profile: "3g.40gb".parse().unwrap(), start: 4, size: 4, part: part.into() }
 }
 
 /// A node on which `a`, `b` and `c` hold the parts of one GPU instance, and compute.

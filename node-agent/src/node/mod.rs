@@ -17,6 +17,7 @@ mod pause;
 mod pods;
 mod reach;
 mod recall;
+mod replica;
 mod retry;
 mod rules;
 mod share;
@@ -216,7 +217,7 @@ impl Node {
     #[must_use]
     pub fn remembering(status: Option<&GpuNodeStatus>, settings: Settings) -> Self {
         let slices = status.into_iter().flat_map(|status| &status.slices);
-        let origins = slices.filter_map(|s| Some((s.device.clone()?, s.id.clone()?)));
+        let origins = slices.filter_map(|s| Some((replica::mig_device(s.device.as_ref()?), s.id.clone()?)));
         let had = status.into_iter().flat_map(|status| &status.gpus).map(|gpu| gpu.uuid.clone()).collect();
         Self { origins: origins.collect(), before: status.cloned(), had, settings, ..Self::default() }
     }

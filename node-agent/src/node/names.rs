@@ -22,6 +22,9 @@ pub(crate) fn resource_names<'g>(gpus: impl Iterator<Item = (&'g Gpu, GpuRule)>)
         if let Some(table) = &gpu.table {
             let present: Vec<_> = table.entries().iter().map(|e| e.profile).collect();
             names.extend(instance_names(&present));
+            if rule.mig.time_slicing.is_some() {
+                names.extend(present.iter().copied().map(ResourceName::MigReplica));
+            }
             if rule.compute_instances {
                 names.extend(present.into_iter().flat_map(parts));
             }

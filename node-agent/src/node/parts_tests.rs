@@ -16,7 +16,7 @@ fn part(compute: u8, start: u8) -> Shape {
 }
 
 fn part_of(part: Option<ComputeInstance>) -> Shape {
-    Shape::Mig { profile: "3g.40gb".parse().unwrap(), start: 4, size: 4, part }
+    Shape::Mig { profile: "3g.40gb".parse().unwrap(), start: 4, size: 4, part: part.into() }
 }
 
 /// A node whose policy allows parts.

@@ -2,6 +2,7 @@
 //! are there, and they go after it.
 
 use super::Node;
+use super::replica::replica_of;
 use crate::access::{Access, AccessGrant, MpsAccess, Target};
 use crate::gpu::Gpu;
 use crate::mps;
@@ -22,6 +23,11 @@ impl Node {
         }
         let mut wanted: BTreeMap<_, _> = self.gpus.iter().flat_map(instances).collect();
         for (device, share) in &self.shares {
+            if let Some((of, _)) = replica_of(device) {
+                let access = wanted.get(&of).cloned();
+                wanted.extend(access.map(|access| (device.clone(), access)));
+                continue;
+            }
             let Some(gpu) = self.gpu(&share.gpu) else { continue };
             let root = self.settings.mps.as_ref().filter(|_| share.shape.kind() == Kind::Mps);
             let target = gpu.uuid.as_str();

@@ -64,6 +64,7 @@ impl Node {
             one_size: rule.mps.is_one_size(),
             mps_memory: rule.mps.memory_percent,
             mps_shares: mps_shares(gpu),
+            mig_replicas: rule.mig.time_slicing.map(kerf_core::contract::MigReplicas::get),
             switch_to: self.switch_to(gpu, &rule),
         }
     }

@@ -1,8 +1,10 @@
 //! The device ids of shares, and of GPUs as a whole: `<GPU UUID>::<n>`, where n is the number of the slice that the spec named.
+//! Those of replicas of MIG devices are in `replica`.
 //!
 //! So an id means the same slice before and after a restart of the agent, and is never used for another one.
 
 use super::Node;
+use super::replica::{MIG_PREFIX, replica_of};
 use kerf_core::contract::{GpuNodeStatus, GpuRule, Shape};
 use kerf_core::names::{DeviceId, GpuUuid, SliceId};
 use kerf_core::resource::ResourceName;
@@ -35,13 +37,14 @@ pub(crate) fn device_id(gpu: &GpuUuid, id: &SliceId) -> DeviceId {
     DeviceId::new(format!("{gpu}{SEPARATOR}{number}"))
 }
 
-/// The GPU and the slice of a share's device id; `None` for a GPU instance's. NVIDIA's device plugin gives a GPU as a whole by
+/// The GPU and the slice of a share's device id; `None` for a GPU instance's and a replica's. NVIDIA's device plugin gives a GPU as a whole by
 /// its UUID alone, and replicas of it as kerf gives shares.
 pub(crate) fn slice_of(device: &DeviceId) -> Option<(GpuUuid, SliceId)> {
     if device.as_str().starts_with(GPU_PREFIX) && !device.as_str().contains(SEPARATOR) {
         return Some((GpuUuid::new(device.as_str()), SliceId::new(device.as_str())));
     }
-    let (gpu, number) = device.as_str().split_once(SEPARATOR)?;
+    let shared = Some(device.as_str()).filter(|id| !id.starts_with(MIG_PREFIX));
+    let (gpu, number) = shared?.split_once(SEPARATOR)?;
     let id = if is_number(number) { format!("s{number}") } else { number.to_owned() };
     Some((GpuUuid::new(gpu), SliceId::new(id)))
 }
@@ -64,7 +67,10 @@ pub(crate) fn shape_of(
     rule: &GpuRule,
 ) -> Option<Shape> {
     match name {
-        ResourceName::Mig(_) | ResourceName::Compute(_) | ResourceName::Plugin(..) => None,
+        ResourceName::Mig(_)
+        | ResourceName::Compute(_)
+        | ResourceName::MigReplica(_)
+        | ResourceName::Plugin(..) => None,
         ResourceName::Whole => Some(Shape::Whole { size_gb: memory.nominal() }),
         ResourceName::Replica | ResourceName::MpsReplica => {
             let all =
@@ -80,7 +86,8 @@ pub(crate) type Shares = BTreeMap<DeviceId, Shape>;
 
 /// Those of which a status tells.
 pub(super) fn shares_of(status: &GpuNodeStatus) -> Shares {
-    let shares = status.slices.iter().filter(|slice| slice.shape.instance().is_none());
+    let is_share = |shape: Shape| shape.instance().is_none() || shape.replica().is_some();
+    let shares = status.slices.iter().filter(|slice| is_share(slice.shape));
     shares.filter_map(|slice| Some((slice.device.clone()?, slice.shape))).collect()
 }
 
@@ -89,6 +96,13 @@ impl Node {
     /// one that only an init container holds the kubelet tells neither.
     pub(super) fn recall_shares(&mut self) {
         for (device, shape) in self.recalled.shares.take().unwrap_or_default() {
+            // A replica goes with its MIG device, which may be another after a load of the driver.
+            if replica_of(&device).is_some() && !self.gpus.is_empty() {
+                if let Some(replica) = self.replica(&device) {
+                    self.shares.entry(device).or_insert(replica);
+                }
+                continue;
+            }
             match slice_of(&device).filter(|(gpu, _)| self.gpu(gpu).is_some()) {
                 Some((gpu, id)) => drop(self.shares.entry(device).or_insert(Share { gpu, id, shape })),
                 None => drop(self.recalled.shares.get_or_insert_default().insert(device, shape)),
@@ -133,7 +147,9 @@ mod tests {
             assert!(device.as_str().len() <= crate::kubelet_api::DEVICE_ID_MAX_BYTES);
         }
         assert_eq!(device_id(&gpu, &SliceId::new("s17")).as_str(), format!("{gpu}::17"));
-        assert_eq!(slice_of(&DeviceId::new("MIG-1")), None);
+        for of_mig in ["MIG-1", "MIG-1::0"] {
+            assert_eq!(slice_of(&DeviceId::new(of_mig)), None, "{of_mig}");
+        }
         let whole = DeviceId::new(gpu.as_str());
         assert_eq!(slice_of(&whole), Some((gpu.clone(), SliceId::new(gpu.as_str()))));
         assert_eq!(device_id(&gpu, &SliceId::new(gpu.as_str())), whole, "as NVIDIA's device plugin gives it");

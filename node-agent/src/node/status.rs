@@ -266,9 +266,14 @@ impl Node {
             s.state == SliceState::Held || s.id.as_ref().is_some_and(reserved) || s.id.is_none()
         };
         let total: MemoryMib = self.gpus.iter().map(|gpu| gpu.memory).sum();
-        let used: MemoryMib = slices.iter().filter(promised).map(|s| s.memory).sum();
-        let is_shared =
-            |gpu: &&Gpu| self.shares.values().any(|s| s.gpu == gpu.uuid && s.shape.kind() != Kind::Whole);
+        // Who has a part of a GPU instance, or a turn on it, has no memory of its own.
+        let by_place = |s: &SliceStatus| ((s.gpu.clone(), s.shape.instance()), s.memory);
+        let (of_mig, others): (Vec<_>, Vec<_>) =
+            slices.iter().filter(promised).partition(|s| s.shape.instance().is_some());
+        let of_mig: BTreeMap<_, _> = of_mig.into_iter().map(by_place).collect();
+        let used: MemoryMib = others.iter().map(|s| s.memory).chain(of_mig.into_values()).sum();
+        let is_share = |shape: Shape| matches!(shape.kind(), Kind::Mps | Kind::TimeSlicing);
+        let is_shared = |gpu: &&Gpu| self.shares.values().any(|s| s.gpu == gpu.uuid && is_share(s.shape));
         let beside = self.gpus.iter().filter(is_shared);
         let beside: MemoryMib = beside.map(|gpu| beside_shares(gpu.memory, Some(gpu.reserved))).sum();
         let kinds: BTreeSet<_> = self.gpus.iter().flat_map(|gpu| self.kinds(gpu)).collect();

@@ -3,14 +3,16 @@
 use super::*;
 use crate::gpu::fake::{FakeGpus, uuid};
 use crate::gpu::{GpuBackend as _, NvmlCode};
-use kerf_core::contract::{Holder, NodePolicy, Reservation, Shape, SliceState, SliceStatus, WantedSlice};
+use kerf_core::contract::{
+    Holder, MigPart, NodePolicy, Reservation, Shape, SliceState, SliceStatus, WantedSlice,
+};
 use kerf_core::names::PodUid;
 use kerf_core::planner::Step;
 use kerf_core::units::SizeGb;
 use std::time::Duration;
 
 pub(super) fn mig(profile: &str, start: u8, size: u8) -> Shape {
-    Shape::Mig { profile: profile.parse().unwrap(), start, size, part: None }
+    Shape::Mig { profile: profile.parse().unwrap(), start, size, part: MigPart::Whole }
 }
 
 pub(super) fn reservation(pod: &str, resource: &str) -> Reservation {

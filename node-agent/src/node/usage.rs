@@ -183,7 +183,7 @@ impl Node {
         }
         let pod = slice.holder.as_ref().map(Holder::key)?;
         let mut shares = self.account.devices().filter(|(d, held)| {
-            held.holder.key() == pod && super::share::slice_of(d).is_some_and(|(gpu, _)| gpu == slice.gpu)
+            held.holder.key() == pod && self.shares.get(*d).is_some_and(|share| share.gpu == slice.gpu)
         });
         let is_first = shares.next().is_some_and(|(first, _)| first == device);
         self.uid_of(&pod).filter(|_| is_first).map(Part::Pod)

@@ -4,8 +4,8 @@ use super::Node;
 use super::share::{self, Share};
 use crate::gpu::{Compute, Gpu, GpuInstance};
 use kerf_core::accounting::beside_shares;
-use kerf_core::contract::{Reservation, Shape, WantedSlice};
-use kerf_core::mig::{ComputeInstance, Instance, catalog};
+use kerf_core::contract::{MigPart, Reservation, Shape, WantedSlice};
+use kerf_core::mig::catalog;
 use kerf_core::names::{DeviceId, GpuUuid, PodKey, SliceId};
 use kerf_core::offer::ExistingSlice;
 use kerf_core::planner::{Observed, ObservedGpu, ObservedInstance, ObservedPart, ObservedShare};
@@ -21,7 +21,8 @@ impl Node {
     fn observed_gpu(&self, gpu: &Gpu) -> ObservedGpu {
         let instances = gpu.instances.iter().filter(|i| !self.is_unfinished(gpu, i));
         let held = |device: &DeviceId| self.account.is_held(device);
-        let shares = self.shares.iter().filter(|(_, share)| share.gpu == gpu.uuid);
+        let is_share = |share: &Share| share.gpu == gpu.uuid && share.shape.instance().is_none();
+        let shares = self.shares.iter().filter(|(_, share)| is_share(share));
         ObservedGpu {
             uuid: gpu.uuid.clone(),
             // The extender keeps what no share may have (`beside_shares`). To refuse it here as well would end the shares of a node
@@ -33,6 +34,7 @@ impl Node {
                 .map(|i| ObservedInstance {
                     instance: i.instance,
                     held: self.is_instance_held(i),
+                    replicas: self.observed_replicas(i),
                     parts: i
                         .devices()
                         .filter_map(|(part, _, d)| {
@@ -52,9 +54,10 @@ impl Node {
         }
     }
 
-    /// Whether somebody has something of the GPU instance, or may have. One that no record tells of is somebody's.
+    /// Whether somebody has something of the GPU instance, or may have; replicas apart, whose processes nothing tells from others.
+    /// One that no record tells of is somebody's.
     pub(super) fn is_instance_held(&self, instance: &GpuInstance) -> bool {
-        instance.has_processes
+        instance.has_processes && !self.is_instance_by_turns(instance)
             || instance.compute == Compute::Foreign
             || instance
                 .devices()
@@ -63,7 +66,7 @@ impl Node {
 
     fn is_known(&self, device: &DeviceId) -> bool {
         let mut wanted = self.spec.slices.iter().chain(&self.recalled.spec.slices);
-        self.origins.contains_key(device) || wanted.any(|w| self.device_of(w).as_ref() == Some(device))
+        self.origins.contains_key(device) || wanted.any(|w| self.mig_device_of(w).as_ref() == Some(device))
     }
 
     /// A wanted GPU instance whose compute instance is missing: to the planner it is not there, so that it is created,
@@ -100,13 +103,19 @@ impl Node {
     /// first one's.
     pub(super) fn device_of(&self, wanted: &WantedSlice) -> Option<DeviceId> {
         match wanted.shape {
+            Shape::Mig { part: MigPart::Replica { .. }, .. } => {
+                let is_it = |share: &Share| share.gpu == wanted.gpu && share.id == wanted.id;
+                let mut shares = self.shares.iter().filter(|(_, share)| share.shape == wanted.shape);
+                shares.find(|(_, share)| is_it(share)).map(|(device, _)| device.clone())
+            }
             Shape::Mig { part, .. } => {
                 let same = |w: &&WantedSlice| w.gpu == wanted.gpu && w.shape == wanted.shape;
                 let first = self.spec.slices.iter().find(same);
                 let mut devices = self.instance_of(wanted)?.devices();
                 devices
-                    .find(|(at, ..)| *at == part && first.is_none_or(|w| w.id == wanted.id))
+                    .find(|(at, ..)| *at == part.compute() && first.is_none_or(|w| w.id == wanted.id))
                     .map(|(.., d)| d.clone())
+                    .filter(|d| !self.is_by_turns(d))
             }
             Shape::Whole { .. } | Shape::Mps { .. } | Shape::TimeSlicing { .. } => {
                 let is_it = |share: &Share| share.shape == wanted.shape;
@@ -169,9 +178,10 @@ impl Node {
                 slices.any(|w| w.gpu == gpu.uuid && w.shape.instance() == Some(i.instance))
             };
             for instance in &gpu.instances {
-                for (part, _, device) in instance.devices().filter(|(.., d)| !wanted.contains(d)) {
+                let unwanted = |d: &DeviceId| !wanted.contains(d) && !self.is_by_turns(d);
+                for (part, _, device) in instance.devices().filter(|(.., d)| unwanted(d)) {
                     let id = self.origins.get(device).map(|id| self.name_of_unwanted(device, id));
-                    let shape = mig_shape(instance.instance, part);
+                    let shape = Shape::of_instance(instance.instance, part.into());
                     all.push((gpu.uuid.clone(), shape, device.clone(), id));
                 }
                 // One without a device still takes its place; its id on the GPU stands for it.
@@ -204,7 +214,7 @@ impl Node {
     }
 
     /// What the planner calls a share.
-    fn name_of_share(&self, device: &DeviceId, share: &Share) -> SliceId {
+    pub(super) fn name_of_share(&self, device: &DeviceId, share: &Share) -> SliceId {
         let is_wanted = self.is_wanted_share(device, share);
         if is_wanted { share.id.clone() } else { self.name_of_unwanted(device, &share.id) }
     }
@@ -215,12 +225,5 @@ impl Node {
         of_gpu
             .find(|(device, share)| self.name_of_share(device, share) == *id)
             .map(|(device, _)| device.clone())
-    }
-}
-
-fn mig_shape(instance: Instance, place: Option<ComputeInstance>) -> Shape {
-    match Shape::mig(instance) {
-        Shape::Mig { profile, start, size, .. } => Shape::Mig { profile, start, size, part: place },
-        other => other,
     }
 }

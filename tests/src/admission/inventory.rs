@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, Shape, WantedSlice};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, MigPart, Reservation, Shape, WantedSlice};
 use kerf_core::names::{GpuUuid, NodeName, PodUid, SliceId};
 use kerf_core::testing::{node_status, slice_status};
 use kerf_runtime::gpu_node::GpuNode;
@@ -59,8 +59,12 @@ fn node(number: u32) -> anyhow::Result<(GpuNodeSpec, GpuNodeStatus)> {
         let Some(profile) = profile else { continue };
         for start in 0..(number + gpu.index) % 7 {
             let id = SliceId::new(format!("s{}-{start}", gpu.index));
-            let shape =
-                Shape::Mig { profile: profile.parse()?, start: u8::try_from(start)?, size: 1, part: None };
+            let shape = Shape::Mig {
+                profile: profile.parse()?,
+                start: u8::try_from(start)?,
+                size: 1,
+                part: MigPart::Whole,
+            };
             let reservation = Some(Reservation {
                 uid: PodUid::new(format!("{number:08x}-0000-4000-8000-{:08x}{start:04x}", gpu.index)),
                 namespace: "default".to_owned(),

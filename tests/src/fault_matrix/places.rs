@@ -1,6 +1,6 @@
 //! Where a new slice can go, by the simulated NVML's own rules: any legal place, so that all kinds of cuts are made.
 
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Shape, WantedSlice};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, MigPart, Shape, WantedSlice};
 use kerf_core::kind::Kind;
 use kerf_core::mig::{ComputeInstance, ComputeProfile, Instance, Profile};
 use kerf_core::names::SliceId;
@@ -35,8 +35,12 @@ pub(super) fn instance(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Opti
         .collect();
     let (name, Placement { start, size }) = dice.pick(&places)?.clone();
     let profile: Profile = name.parse().ok()?;
-    let shape =
-        Shape::Mig { profile, start: u8::try_from(start).ok()?, size: u8::try_from(size).ok()?, part: None };
+    let shape = Shape::Mig {
+        profile,
+        start: u8::try_from(start).ok()?,
+        size: u8::try_from(size).ok()?,
+        part: MigPart::Whole,
+    };
     Some((shape, ResourceName::Mig(profile).to_string()))
 }
 
@@ -58,9 +62,7 @@ pub(super) fn part(gpu: &GpuState, taken: &[Shape], dice: &mut Dice) -> Option<(
         .filter(|(_, place)| !parts.iter().any(|p| p.overlaps(*place)))
         .collect();
     let (profile, place) = *dice.pick(&free)?;
-    let shape = Shape::mig(of);
-    let Shape::Mig { profile: of, start, size, .. } = shape else { return None };
-    let shape = Shape::Mig { profile: of, start, size, part: Some(place) };
+    let shape = Shape::of_instance(of, MigPart::Compute(place));
     Some((shape, ResourceName::Compute(profile).to_string()))
 }
 

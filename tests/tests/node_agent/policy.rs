@@ -1,6 +1,6 @@
 //! The node's policy: kinds of slices and MIG modes of GPUs, compute instances, bad policies.
 
-use kerf_core::contract::{Condition, Shape, SliceState};
+use kerf_core::contract::{Condition, MigPart, Shape, SliceState};
 use kerf_core::kind::Kind;
 use kerf_core::mig::ComputeInstance;
 use kerf_core::units::SizeGb;
@@ -44,7 +44,12 @@ async fn compute_instances_share_a_gpu_instance() -> anyhow::Result<()> {
         let Shape::Mig { profile, start: at, size, .. } = mig("3g.40gb", 4, 4)? else {
             anyhow::bail!("no MIG")
         };
-        anyhow::Ok(Shape::Mig { profile, start: at, size, part: Some(ComputeInstance { start, compute: 1 }) })
+        anyhow::Ok(Shape::Mig {
+            profile,
+            start: at,
+            size,
+            part: MigPart::Compute(ComputeInstance { start, compute: 1 }),
+        })
     };
     let (_, first) = scene.hold(&[], ("s1", part(0)?), ("a", name)).await?;
     let (_, second) = scene.hold(std::slice::from_ref(&first), ("s2", part(2)?), ("b", name)).await?;

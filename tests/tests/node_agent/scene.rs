@@ -7,8 +7,8 @@ use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kerf_core::contract::{
-    Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, NodePolicy, Reservation, Shape, SliceState,
-    SliceStatus, WantedSlice,
+    Condition, ConditionStatus, GpuNodeSpec, GpuNodeStatus, MigPart, NodePolicy, Reservation, Shape,
+    SliceState, SliceStatus, WantedSlice,
 };
 use kerf_core::names::{GpuUuid, PodUid, SliceId};
 use kerf_nvml_mock::{MigMode, MockConfig, MockControl, MockFiles, MockState, Model};
@@ -340,7 +340,7 @@ pub(crate) fn reservation(pod: &Pod, resource: &str) -> anyhow::Result<Reservati
 }
 
 pub(crate) fn mig(profile: &str, start: u8, size: u8) -> anyhow::Result<Shape> {
-    Ok(Shape::Mig { profile: profile.parse()?, start, size, part: None })
+    Ok(Shape::Mig { profile: profile.parse()?, start, size, part: MigPart::Whole })
 }
 
 pub(crate) fn h100() -> MockConfig {

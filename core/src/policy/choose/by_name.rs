@@ -17,7 +17,14 @@ impl Choosing<'_> {
             Want::MpsReplica if container.count > 1 => {
                 return Err(one_replica(container, ResourceName::MpsReplica));
             }
-            Want::Profile(_) | Want::Compute(_) | Want::Share(..) | Want::MpsReplica => {
+            Want::MigReplica(profile) if container.count > 1 => {
+                return Err(one_replica(container, ResourceName::MigReplica(profile)));
+            }
+            Want::Profile(_)
+            | Want::Compute(_)
+            | Want::MigReplica(_)
+            | Want::Share(..)
+            | Want::MpsReplica => {
                 self.plain(container)?.ok_or_else(|| self.no_model(container, &container.by))?
             }
             Want::Whole => self.by_plugins_name(container, PluginName::Gpu)?,
@@ -34,7 +41,7 @@ impl Choosing<'_> {
     fn plain(&self, container: &ContainerAsk) -> Result<Option<Named>, Denied> {
         let supply = self.supply;
         let kind = match container.want {
-            Want::Profile(_) | Want::Compute(_) => Kind::Mig,
+            Want::Profile(_) | Want::Compute(_) | Want::MigReplica(_) => Kind::Mig,
             Want::Share(kind, _) => kind,
             Want::Whole | Want::Size(_) => Kind::Whole,
             Want::Replica => Kind::TimeSlicing,
@@ -48,6 +55,10 @@ impl Choosing<'_> {
             Want::Compute(profile) => {
                 let served = supply.without_static().has_profile(profile.of(), &gpus);
                 (profile.of().size(), ResourceName::Compute(profile), served)
+            }
+            Want::MigReplica(profile) => {
+                let resource = ResourceName::MigReplica(profile);
+                (profile.size(), resource, supply.has_managed(resource, &gpus))
             }
             Want::Share(kind, size) => {
                 let resource = share_size(size).and_then(|size| ResourceName::share(kind, size));

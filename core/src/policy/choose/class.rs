@@ -2,7 +2,7 @@
 
 use crate::kind::{IsolationClass, Kind};
 use crate::policy::{Asked, Policy, Supply};
-use crate::request::PodAsk;
+use crate::request::{PodAsk, Want};
 use crate::resource::ResourceName;
 use crate::static_node::PluginName;
 use crate::units::SizeGb;
@@ -10,10 +10,16 @@ use crate::units::SizeGb;
 /// What the pod says, else the strongest that its names speak of and the policy serves by them, else the policy's own.
 pub(super) fn class(policy: &Policy, supply: &Supply, ask: &PodAsk) -> IsolationClass {
     let by = |class, kind| policy.kinds(class).is_some_and(|kinds| kinds.contains(&kind));
+    let by_turns = |class| {
+        let mut kinds = ask.containers.iter().filter_map(|container| match container.want {
+            Want::Replica => Some(Kind::TimeSlicing),
+            Want::MigReplica(_) => Some(Kind::Mig),
+            _ => None,
+        });
+        kinds.all(|kind| by(class, kind))
+    };
     let implied = || match ask.implied_class() {
-        Some(IsolationClass::None) => {
-            Some(IsolationClass::None).filter(|class| by(*class, Kind::TimeSlicing))
-        }
+        Some(IsolationClass::None) => Some(IsolationClass::None).filter(|class| by_turns(*class)),
         Some(IsolationClass::Memory) => {
             [IsolationClass::Memory, IsolationClass::None].into_iter().find(|class| by(*class, Kind::Mps))
         }

@@ -184,7 +184,8 @@ pub enum Denied {
     },
     /// Several replicas.
     #[error(
-        "container {container}: {count} of {resource} ({kind}) give no more than one: each has a limit of its own, and NVIDIA's device plugin refuses more than one where it is told to; ask for one, of the size that is needed"
+        "container {container}: {count} of {resource} ({kind}) give no more than one: {why}, and NVIDIA's device plugin refuses more than one where it is told to; ask for one, of the size that is needed",
+        why = if *.kind == Kind::Mig { "a process uses one MIG device" } else { "each has a limit of its own" }
     )]
     Replicas {
         /// The container.

@@ -36,10 +36,11 @@ impl Need<'_> {
     }
 }
 
-/// The strongest class that a slice of this name serves. Compute instances share their GPU instance's memory and faults.
+/// The strongest class that a slice of this name serves. Compute instances and replicas share their GPU instance's memory and
+/// faults.
 pub(super) fn strongest_class(resource: ResourceName) -> IsolationClass {
     match resource {
-        ResourceName::Compute(_) => IsolationClass::None,
+        ResourceName::Compute(_) | ResourceName::MigReplica(_) => IsolationClass::None,
         other => other.kind().strongest_class(),
     }
 }
@@ -119,7 +120,9 @@ pub(super) fn exists(resource: ResourceName, gpus: &GpuSelection) -> bool {
     let is_open = gpus.models.iter().all(|model| catalog::by_name(model).is_none());
     is_open
         || match resource {
-            ResourceName::Mig(profile) => profiles(gpus).contains(&profile),
+            ResourceName::Mig(profile) | ResourceName::MigReplica(profile) => {
+                profiles(gpus).contains(&profile)
+            }
             ResourceName::Compute(profile) => profiles(gpus).contains(&profile.of()),
             ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => {
                 Some(size) <= largest(resource.kind(), gpus)

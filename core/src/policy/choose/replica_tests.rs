@@ -90,6 +90,35 @@ fn an_equal_mps_share_is_no_share_by_size() {
     assert!(!by_size.contains("gpu.mps"), "{by_size}");
 }
 
+#[test]
+fn a_turn_on_a_mig_device_is_given_to_who_names_it_and_asks_for_no_fence() {
+    let by_turns = json!({"kinds": ["mig"], "mig": {"timeSlicing": 3}});
+    let supply = shared("H100-80GB", &by_turns, &[]);
+    let want = Want::MigReplica("1g.10gb".parse().unwrap());
+    let none = json!({"isolation": {"memory": ["mig"], "none": ["mig"]}});
+    let by = |policy: &Value, class| given(policy, &supply, &ask(want, class));
+    let turn = "nvidia.com/mig-1g.10gb.shared | none";
+    assert_eq!(by(&none, None), turn, "the name promises no more");
+    assert_eq!(by(&none, Some(IsolationClass::None)), turn);
+    let fenced = by(&none, Some(IsolationClass::Memory));
+    assert!(fenced.contains("nvidia.com/mig-1g.10gb.shared does not give isolation memory"), "{fenced}");
+    let forbidden = by(&json!({"isolation": {"memory": ["mig"], "none": ["time-slicing"]}}), None);
+    assert!(forbidden.contains("does not give isolation memory"), "{forbidden}");
+    let whole = given(&none, &supply, &ask(Want::Size(SizeGb(10)), Some(IsolationClass::None)));
+    assert!(whole.starts_with("nvidia.com/mig-1g.10gb | none"), "who asks by size has one alone: {whole}");
+    let mut asking = ask(want, None);
+    asking.containers[0].count = 2;
+    let several = given(&none, &supply, &asking);
+    assert!(several.contains("2 of nvidia.com/mig-1g.10gb.shared (mig) give no more than one"), "{several}");
+    (asking.containers[0].count, asking.containers[0].compute) = (1, ComputePercent::new(10));
+    let compute = given(&none, &supply, &asking);
+    assert!(compute.contains("10 %"), "{compute}");
+    let unshared = given(&none, &shared("H100-80GB", &json!({"kinds": ["mig"]}), &[]), &ask(want, None));
+    assert!(unshared.contains("no GPU that the pod may have serves"), "{unshared}");
+    let room = |name: &str| supply.room(name.parse().unwrap(), SizeGb(10), &GpuSelection::default()).room;
+    assert_eq!((room("nvidia.com/mig-1g.10gb"), room("nvidia.com/mig-1g.10gb.shared")), (7, 21));
+}
+
 proptest! {
     #[test]
     fn the_class_that_was_asked_is_kept_whatever_is_shared_out(

@@ -415,6 +415,7 @@ fn want() -> impl Strategy<Value = Want> {
         4 => (1_u32..=140).prop_map(|gb| Want::Size(SizeGb(gb))),
         1 => prop::sample::select(vec!["1g.10gb", "2g.20gb", "1g.10gb+me"]).prop_map(|p| Want::Profile(p.parse().unwrap())),
         1 => Just(Want::Compute("1c.3g.40gb".parse().unwrap())),
+        1 => Just(Want::MigReplica("1g.10gb".parse().unwrap())),
         1 => (prop::sample::select(vec![Kind::Mps, Kind::TimeSlicing]), 1_u32..=96).prop_map(|(kind, gb)| Want::Share(kind, SizeGb(gb))),
         1 => prop::sample::select(vec![Want::Whole, Want::Replica, Want::MpsReplica]),
     ]
@@ -459,6 +460,7 @@ fn is_allowed(
         Want::Size(wanted) => size.is_some_and(|size| size >= wanted),
         Want::Profile(profile) => given.resource == ResourceName::Mig(profile),
         Want::Compute(profile) => given.resource == ResourceName::Compute(profile),
+        Want::MigReplica(profile) => given.resource == ResourceName::MigReplica(profile),
         Want::Share(wanted, _) => kind == wanted,
         Want::Whole | Want::Replica => true,
         Want::MpsReplica => given.resource == ResourceName::MpsReplica,

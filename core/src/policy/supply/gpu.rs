@@ -210,13 +210,15 @@ impl Chip {
     /// The names that a GPU of these kinds could serve, ascending.
     fn names(&self) -> Vec<ResourceName> {
         let own = || self.gpu.table.entries().iter().map(|entry| entry.profile);
-        let parts = self.gpu.rule.compute_instances;
+        let (parts, turns) = (self.gpu.rule.compute_instances, self.gpu.rule.mig.time_slicing.is_some());
         let of_kind = |kind: &Kind| -> Vec<ResourceName> {
             match kind {
                 Kind::Mig => {
                     let parts = own().filter(|_| parts).flat_map(ComputeProfile::all);
+                    let replicas = own().filter(|_| turns).map(ResourceName::MigReplica);
                     let profiles = catalog::profiles().into_iter().chain(own());
-                    profiles.map(ResourceName::Mig).chain(parts.map(ResourceName::Compute)).collect()
+                    let parts = parts.map(ResourceName::Compute);
+                    profiles.map(ResourceName::Mig).chain(parts).chain(replicas).collect()
                 }
                 Kind::Whole => vec![ResourceName::Whole],
                 Kind::Mps | Kind::TimeSlicing => {

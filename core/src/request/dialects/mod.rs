@@ -72,8 +72,9 @@ fn nvidias(
 /// The dialect that has this name for a resource, if it is not one that only kerf serves.
 #[must_use]
 pub fn dialect_of(name: &str) -> Option<Dialect> {
-    let is_instance = matches!(name.parse(), Ok(ResourceName::Mig(_) | ResourceName::Compute(_)));
-    if is_instance || limits::is_replica_of_instance(name) {
+    let of_instances =
+        |name| matches!(name, ResourceName::Mig(_) | ResourceName::Compute(_) | ResourceName::MigReplica(_));
+    if name.parse().is_ok_and(of_instances) {
         Some(Dialect::Mig)
     } else if nvidia::NAMES.contains(&name) {
         Some(Dialect::Nvidia)

@@ -1,6 +1,8 @@
 //! What must hold, whatever happens; told by the world alone where it can be.
 
 use super::World;
+use super::leader::TURNS;
+use crate::node::replica::{mig_device, replica_of};
 use crate::node::{Daemon, Decision};
 use kerf_core::contract::{GpuNodeStatus, Shape, SliceState};
 use kerf_core::kind::Kind;
@@ -19,7 +21,10 @@ impl World {
         for (device, pod) in self.kubelet.pods.iter().filter(|(_, pod)| !pod.stale) {
             match super::share::slice_of(device) {
                 Some((gpu, _)) => shares.entry(gpu).or_default().push(pod.name),
-                None => assert!(there.contains(device), "{device} went from under {}", pod.key),
+                None => {
+                    let is_there = there.contains(&mig_device(device));
+                    assert!(is_there, "{device} went from under {}", pod.key);
+                }
             }
             let names = self.kubelet.taken.iter().filter(|(_, list)| list.get(device) == Some(&true));
             let others: Vec<_> = names.map(|(name, _)| *name).filter(|name| *name != pod.name).collect();
@@ -28,6 +33,7 @@ impl World {
         if let Some(foreign) = &self.upset.foreign {
             assert!(there.contains(foreign), "what somebody else has made was destroyed");
         }
+        self.check_turns();
         for (uuid, names) in shares {
             let gpu = gpus.iter().find(|g| g.uuid == uuid).unwrap();
             let kinds: BTreeSet<Kind> = names.iter().map(|name| name.kind()).collect();
@@ -38,14 +44,35 @@ impl World {
         }
     }
 
+    /// A MIG device is one pod's, or of as many pods by turns as policy allows.
+    fn check_turns(&self) {
+        let held = || self.kubelet.pods.iter().filter(|(_, pod)| !pod.stale).map(|(device, _)| device);
+        let mut turns: BTreeMap<DeviceId, usize> = BTreeMap::new();
+        for (of, _) in held().filter_map(replica_of) {
+            *turns.entry(of).or_default() += 1;
+        }
+        for (of, count) in turns {
+            assert!(held().all(|device| *device != of), "{of} is held as a whole and by turns");
+            assert!(count <= usize::from(TURNS), "{count} pods take turns on {of}");
+        }
+    }
+
     /// No step takes what somebody has or may be getting.
     pub(super) fn check_step(&self, step: &Step) {
         let Step::Destroy { gpu, instance, part } = step else { return };
         let found = self.node.find(gpu, *instance).unwrap();
         for (_, _, device) in found.devices().filter(|(at, ..)| part.is_none() || at == part) {
-            let holder = self.kubelet.pods.get(device).filter(|pod| !pod.stale);
+            let is_of_it = |other: &DeviceId| mig_device(other) == *device;
+            let mut held = self.kubelet.pods.iter().filter(|(_, pod)| !pod.stale);
+            let holder = held.find(|(device, _)| is_of_it(device));
             assert!(holder.is_none(), "{device} is destroyed under {holder:?}");
-            assert!(!self.kubelet.may_hand_out(device), "{device} is destroyed while the kubelet offers it");
+            let listed = self.kubelet.taken.values().flat_map(BTreeMap::keys).filter(|other| is_of_it(other));
+            for listed in listed {
+                assert!(
+                    !self.kubelet.may_hand_out(listed),
+                    "{device} is destroyed while {listed} is offered"
+                );
+            }
         }
     }
 
@@ -109,7 +136,7 @@ impl World {
         for gpu in self.gpus.gpus() {
             for instance in gpu.instances {
                 let Shape::Mig { profile, start, size, .. } = Shape::mig(instance.instance) else { continue };
-                let shape = |part| Shape::Mig { profile, start, size, part };
+                let shape = |part: Option<_>| Shape::Mig { profile, start, size, part: part.into() };
                 let devices: Vec<_> = instance
                     .devices()
                     .map(|(part, _, d)| (gpu.uuid.clone(), shape(part), Some(d.clone())))
@@ -121,9 +148,17 @@ impl World {
             }
         }
         let told = status.slices.iter().filter(|s| s.shape.kind() == Kind::Mig);
-        let mut told: Vec<_> = told.map(|s| (s.gpu.clone(), s.shape, s.device.clone())).collect();
+        let place =
+            |shape: Shape| if shape.replica().is_some() { shape.instance().map(Shape::mig) } else { None };
+        let told = told.map(|s| {
+            let device = s.device.as_ref().map(mig_device);
+            (s.gpu.clone(), place(s.shape).unwrap_or(s.shape), device)
+        });
+        let mut told: Vec<_> = told.collect();
         cut.sort();
         told.sort();
+        // Replicas of one instance.
+        told.dedup();
         (cut != told).then(|| format!("the GPUs have {cut:?}, the status tells {told:?}"))
     }
 

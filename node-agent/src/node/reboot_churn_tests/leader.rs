@@ -2,7 +2,8 @@
 
 use super::World;
 use kerf_core::contract::{
-    GpuNodeStatus, GpuRule, ModeChange, MpsRule, NodePolicy, Reservation, Shape, WantedSlice,
+    GpuNodeStatus, GpuRule, MigPart, MigReplicas, MigRule, ModeChange, MpsRule, NodePolicy, Reservation,
+    Shape, WantedSlice,
 };
 use kerf_core::kind::Kind;
 use kerf_core::ledger;
@@ -13,24 +14,39 @@ use kerf_core::units::SizeGb;
 
 use crate::gpu::fake::uuid;
 
-/// A GPU, a profile, its first memory slice and how many; the first compute slice of a part and how many.
-type Cut = (u32, &'static str, u8, u8, Option<(u8, u8)>);
+/// A GPU, a profile, its first memory slice and how many; what of the instance.
+type Cut = (u32, &'static str, u8, u8, MigPart);
+
+/// How many pods may take turns on an instance. A spec may want more of them.
+pub(super) const TURNS: u8 = 2;
+
+const fn part(start: u8, compute: u8) -> MigPart {
+    MigPart::Compute(ComputeInstance { start, compute })
+}
+
+const fn turn(replica: u8) -> MigPart {
+    MigPart::Replica { replica }
+}
 
 /// What a spec may want of GPU instances.
-const CUTS: [Cut; 13] = [
-    (0, "1g.10gb", 0, 1, None),
-    (0, "1g.10gb", 4, 1, None),
-    (0, "1g.20gb", 4, 2, None),
-    (0, "3g.40gb", 4, 4, None),
-    (0, "7g.80gb", 0, 8, None),
-    (0, "3g.40gb", 4, 4, Some((0, 1))),
-    (0, "3g.40gb", 4, 4, Some((1, 1))),
-    (0, "3g.40gb", 4, 4, Some((0, 2))),
-    (1, "1g.5gb", 6, 1, None),
-    (1, "1g.5gb", 0, 1, None),
-    (1, "2g.10gb", 0, 2, None),
-    (1, "3g.20gb", 4, 4, None),
-    (1, "7g.40gb", 0, 8, None),
+const CUTS: [Cut; 17] = [
+    (0, "1g.10gb", 0, 1, MigPart::Whole),
+    (0, "1g.10gb", 4, 1, MigPart::Whole),
+    (0, "1g.20gb", 4, 2, MigPart::Whole),
+    (0, "3g.40gb", 4, 4, MigPart::Whole),
+    (0, "7g.80gb", 0, 8, MigPart::Whole),
+    (0, "3g.40gb", 4, 4, part(0, 1)),
+    (0, "3g.40gb", 4, 4, part(1, 1)),
+    (0, "3g.40gb", 4, 4, part(0, 2)),
+    (0, "1g.10gb", 0, 1, turn(0)),
+    (0, "1g.10gb", 0, 1, turn(1)),
+    (0, "1g.10gb", 0, 1, turn(2)),
+    (0, "1g.10gb", 4, 1, turn(0)),
+    (1, "1g.5gb", 6, 1, MigPart::Whole),
+    (1, "1g.5gb", 0, 1, MigPart::Whole),
+    (1, "2g.10gb", 0, 2, MigPart::Whole),
+    (1, "3g.20gb", 4, 4, MigPart::Whole),
+    (1, "7g.40gb", 0, 8, MigPart::Whole),
 ];
 
 /// What it may want of a GPU without MIG.
@@ -50,8 +66,7 @@ fn shape(choice: usize) -> (u32, Shape) {
     // As often of the GPU that has no MIG mode as of the two others.
     let choice = choice % (CUTS.len() + 2 * SHARES.len());
     if let Some((gpu, profile, start, size, part)) = CUTS.get(choice) {
-        let part = part.map(|(start, compute)| ComputeInstance { start, compute });
-        let shape = Shape::Mig { profile: profile.parse().unwrap(), start: *start, size: *size, part };
+        let shape = Shape::Mig { profile: profile.parse().unwrap(), start: *start, size: *size, part: *part };
         return (*gpu, shape);
     }
     let share = (choice - CUTS.len()) % SHARES.len();
@@ -60,9 +75,10 @@ fn shape(choice: usize) -> (u32, Shape) {
 
 fn name(shape: Shape) -> ResourceName {
     match shape {
-        Shape::Mig { profile, part: Some(part), .. } => {
+        Shape::Mig { profile, part: MigPart::Compute(part), .. } => {
             ResourceName::Compute(ComputeProfile::new(part.compute, profile).unwrap())
         }
+        Shape::Mig { profile, part: MigPart::Replica { .. }, .. } => ResourceName::MigReplica(profile),
         // A smaller promise may be kept by a larger slice.
         Shape::Mig { profile, .. } if profile.to_string() == "1g.20gb" => {
             "nvidia.com/mig-1g.10gb".parse().unwrap()
@@ -76,9 +92,11 @@ fn name(shape: Shape) -> ResourceName {
 
 /// Whether a slice that is wanted has to go for another on its GPU.
 fn is_in_the_way(old: Shape, new: Shape) -> bool {
-    match (old, new) {
-        (Shape::Mig { part: Some(a), .. }, Shape::Mig { part: Some(b), .. }) => a.overlaps(b),
-        (old, new) => match (old.instance(), new.instance()) {
+    let is_one_instance = old.instance() == new.instance();
+    match (old.mig_part(), new.mig_part()) {
+        (MigPart::Compute(a), MigPart::Compute(b)) => a.overlaps(b),
+        (a @ MigPart::Replica { .. }, b @ MigPart::Replica { .. }) if is_one_instance => a == b,
+        _ => match (old.instance(), new.instance()) {
             (Some(a), Some(b)) => a.placement.overlaps(b.placement),
             _ => old.kind() != new.kind() || new.kind() == Kind::Whole,
         },
@@ -129,6 +147,7 @@ impl World {
             kinds: kinds[choice % kinds.len()].to_vec(),
             mode_change: changes[choice / 8 % 3],
             compute_instances: true,
+            mig: MigRule { time_slicing: MigReplicas::try_from(u32::from(TURNS)).ok() },
             mps: MpsRule { strict: choice & 32 == 0, exclusive: choice & 64 == 0, ..MpsRule::default() },
             ..GpuRule::default()
         };

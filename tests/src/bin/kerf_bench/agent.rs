@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use clap::Args as ClapArgs;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
-use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, Reservation, Shape, SliceState, WantedSlice};
+use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus, MigPart, Reservation, Shape, SliceState, WantedSlice};
 use kerf_core::names::{PodUid, SliceId};
 use kerf_nvml_mock::{MigMode, MockConfig, MockFiles, Model};
 use kerf_runtime::gpu_node::GpuNode;
@@ -118,8 +118,12 @@ impl Scene {
         for n in 0..count.min(gpus.len() * 7) {
             let id = SliceId::new(format!("s{n}"));
             let pod = self.create(&format!("p{n}")).await?;
-            let shape =
-                Shape::Mig { profile: "1g.10gb".parse()?, start: u8::try_from(n % 7)?, size: 1, part: None };
+            let shape = Shape::Mig {
+                profile: "1g.10gb".parse()?,
+                start: u8::try_from(n % 7)?,
+                size: 1,
+                part: MigPart::Whole,
+            };
             let reservation = Some(reservation(&pod)?);
             slices.push(WantedSlice { id: id.clone(), gpu: gpus[n / 7].uuid.clone(), shape, reservation });
             let revision = u64::try_from(n)? + 1;

@@ -1,0 +1,192 @@
+//! Replicas of GPU instances: pods that take turns on one.
+
+use super::*;
+use crate::contract::{GpuNodeSpec, GpuNodeStatus, RequestDocument, WantedSlice};
+use crate::ledger;
+use crate::planner::{Allowed, Observed, ObservedGpu, check, plan};
+use crate::testing::{node_status, promisee, request};
+use crate::units::{ComputePercent, MemoryMib};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+const SHARED: &str = "nvidia.com/mig-1g.10gb.shared";
+const WHOLE: &str = "nvidia.com/mig-1g.10gb";
+
+/// Knows the model, which is a long calculation, and has no GPU.
+static FLEET: LazyLock<Fleet> = LazyLock::new(|| {
+    let mut fleet = Fleet::default();
+    let known = fleet.add(&node_status(&["H100-80GB"]).gpus[0].profiles, [], []).unwrap();
+    fleet.remove(known);
+    fleet
+});
+
+/// The spec of a node on whose GPU instances so many pods take turns.
+fn by_turns(most: u32) -> GpuNodeSpec {
+    let policy = serde_json::from_str(&format!(r#"{{"gpus": [{{"mig": {{"timeSlicing": {most}}}}}]}}"#));
+    GpuNodeSpec { policy: policy.unwrap(), ..GpuNodeSpec::default() }
+}
+
+/// The spec with one more pod's slice of this name.
+fn with(
+    spec: &GpuNodeSpec,
+    status: &GpuNodeStatus,
+    pod: &str,
+    ask: &RequestDocument,
+) -> Result<GpuNodeSpec, Refusal> {
+    ledger::reserve(spec, status, ask, &promisee(pod), &FLEET)
+}
+
+/// What the pods of the node were promised, in the order of their promises.
+fn promised(spec: &GpuNodeSpec) -> Vec<String> {
+    let reserved = spec.slices.iter().filter(|slice| slice.reservation.is_some());
+    reserved.map(|slice| slice.shape.to_string()).collect()
+}
+
+fn filled(mut spec: GpuNodeSpec, status: &GpuNodeStatus, names: &[&str]) -> GpuNodeSpec {
+    for (number, name) in names.iter().enumerate() {
+        spec = with(&spec, status, &number.to_string(), &request(name, 1)).unwrap();
+    }
+    spec
+}
+
+#[test]
+fn an_instance_is_filled_before_another_is_started_and_one_of_a_pods_own_is_shared_with_nobody() {
+    let status = node_status(&["H100-80GB"]);
+    let spec = filled(by_turns(3), &status, &[SHARED, WHOLE, SHARED, SHARED, SHARED]);
+    assert_eq!(
+        promised(&spec),
+        [
+            "1g.10gb at 6:1, replica 0",
+            "1g.10gb at 4:1",
+            "1g.10gb at 6:1, replica 1",
+            "1g.10gb at 6:1, replica 2",
+            "1g.10gb at 5:1, replica 0",
+        ]
+    );
+    let mut seven = by_turns(2);
+    for number in 0..14 {
+        seven = with(&seven, &status, &number.to_string(), &request(SHARED, 1)).unwrap();
+    }
+    assert_eq!(with(&seven, &status, "more", &request(SHARED, 1)), Err(Refusal::NoRoom));
+    assert_eq!(with(&GpuNodeSpec::default(), &status, "p", &request(SHARED, 1)), Err(Refusal::NeverFits));
+}
+
+#[test]
+fn the_turn_of_a_pod_that_has_ended_is_taken_first_and_an_idle_instance_is_shared_as_it_is() {
+    let status = node_status(&["H100-80GB"]);
+    let spec = filled(by_turns(3), &status, &[SHARED, SHARED, SHARED]);
+    let spec = ledger::release(&spec, &promisee("1").uid).unwrap();
+    let before: Vec<_> = spec.slices.iter().map(|slice| slice.id.clone()).collect();
+    let next = with(&spec, &status, "next", &request(SHARED, 1)).unwrap();
+    assert_eq!(promised(&next)[2], "1g.10gb at 6:1, replica 1");
+    assert!(next.slices.iter().all(|slice| before.contains(&slice.id)), "it lay idle");
+    // All have ended: who wants the instance whole gets it, and who wants a turn of one that lies idle.
+    let idle = |spec: GpuNodeSpec, pods: &[&str]| {
+        pods.iter().fold(spec, |spec, pod| ledger::release(&spec, &promisee(pod).uid).unwrap())
+    };
+    let spec = idle(next, &["0", "2", "next"]);
+    let whole = with(&spec, &status, "whole", &request(WHOLE, 1)).unwrap();
+    let shapes = |spec: &GpuNodeSpec| spec.slices.iter().map(|s| s.shape.to_string()).collect::<Vec<_>>();
+    assert_eq!(shapes(&whole), ["1g.10gb at 6:1"], "the idle turns are gone");
+    let turn = with(&idle(whole, &["whole"]), &status, "turn", &request(SHARED, 1)).unwrap();
+    assert_eq!(shapes(&turn), ["1g.10gb at 6:1, replica 0"], "the idle instance is no slice of its own");
+}
+
+#[test]
+fn who_has_a_turn_has_no_compute_of_its_own_and_the_memory_of_the_instance() {
+    let status = node_status(&["H100-80GB"]);
+    let has = |compute, memory: Option<u64>| {
+        let mut pod = request(SHARED, 1);
+        pod.containers[0].compute = ComputePercent::new(compute);
+        pod.containers[0].memory = memory.map(MemoryMib);
+        with(&by_turns(2), &status, "p", &pod).is_ok()
+    };
+    assert!(has(0, None) && !has(1, None));
+    assert!(has(0, Some(9_000)) && !has(0, Some(20_000)));
+}
+
+#[test]
+fn turns_are_kept_ready_where_policy_says_so_and_dropped_where_it_allows_them_no_longer() {
+    let mut status = node_status(&["H100-80GB"]);
+    let mut spec = by_turns(3);
+    spec.policy.warm = serde_json::from_str(&format!(r#"[{{"resource": "{SHARED}", "count": 4}}]"#)).unwrap();
+    let warm = ledger::keep_warm(&spec, &status, &BTreeSet::new(), &FLEET).unwrap();
+    let shapes: Vec<_> = warm.slices.iter().map(|slice| slice.shape.to_string()).collect();
+    let places = ["6:1, replica 0", "6:1, replica 1", "6:1, replica 2", "4:1, replica 0"];
+    assert_eq!(shapes, places.map(|place| format!("1g.10gb at {place}")));
+    assert_eq!(ledger::keep_warm(&warm, &status, &BTreeSet::new(), &FLEET), None);
+    status.observed_revision += 1;
+    let forbidden = GpuNodeSpec { policy: crate::contract::NodePolicy::default(), ..warm };
+    assert!(ledger::drop_disallowed(&forbidden, &status).unwrap().slices.is_empty());
+}
+
+/// Which of a pod's names, whether it comes or one goes, and which one.
+type Turn = (usize, bool, prop::sample::Index);
+
+/// What the GPU instances of a GPU are given to: a pod alone, or how many by turns.
+fn uses<'s>(
+    slices: impl Iterator<Item = &'s WantedSlice>,
+) -> BTreeMap<crate::mig::Instance, Vec<Option<u8>>> {
+    let mut uses = BTreeMap::<_, Vec<_>>::new();
+    for slice in slices {
+        uses.entry(slice.shape.instance().unwrap()).or_default().push(slice.shape.replica());
+    }
+    uses
+}
+
+proptest! {
+    /// Whoever comes and goes: an instance is one pod's, or of as many by turns as policy says, each with a number of its own;
+    /// and the planner makes it all from nothing.
+    #[test]
+    fn an_instance_is_one_pods_or_as_many_pods_by_turns_as_policy_says(
+        most in 2_u32..6,
+        turns in prop::collection::vec((0_usize..4, prop::bool::weighted(0.7), any::<prop::sample::Index>()), 1..60),
+    ) {
+        let status = node_status(&["H100-80GB", "H100-80GB"]);
+        let names = [SHARED, WHOLE, "nvidia.com/mig-2g.20gb.shared", "nvidia.com/mig-3g.40gb"];
+        let (mut spec, mut pods) = (by_turns(most), Vec::new());
+        let turns: Vec<Turn> = turns;
+        for (number, (name, comes, which)) in turns.into_iter().enumerate() {
+            let pod = number.to_string();
+            if comes {
+                if let Ok(next) = with(&spec, &status, &pod, &request(names[name], 1)) {
+                    spec = next;
+                    pods.push(pod);
+                }
+            } else if !pods.is_empty() {
+                let gone = pods.swap_remove(which.index(pods.len()));
+                spec = ledger::release(&spec, &promisee(&gone).uid).unwrap();
+            }
+            for gpu in &status.gpus {
+                let here = || spec.slices.iter().filter(|slice| slice.gpu == gpu.uuid);
+                for (_, of) in uses(here()) {
+                    let alone = of == [None];
+                    let numbers: BTreeSet<_> = of.iter().flatten().collect();
+                    prop_assert!(alone || numbers.len() == of.len() && of.len() <= most as usize, "{:?}", of);
+                }
+                let observed = Observed { gpus: vec![ObservedGpu {
+                    uuid: gpu.uuid.clone(),
+                    memory: gpu.memory,
+                    allowed: Allowed { mig_replicas: u8::try_from(most).ok(), ..Allowed::default() },
+                    table: Some(gpu.profiles.clone()),
+                    instances: vec![],
+                    shares: vec![],
+                }] };
+                let wanted: Vec<_> = here().cloned().collect();
+                let plan = plan(&observed, &wanted);
+                prop_assert_eq!(&plan.refused, &vec![]);
+                prop_assert!(check(&observed, &wanted, &plan).is_ok());
+            }
+        }
+    }
+
+    /// Pods that come one after the other start no instance while one has a turn left.
+    #[test]
+    fn as_few_instances_are_started_as_hold_the_pods(most in 2_u32..6, pods in 1_usize..=14) {
+        let status = node_status(&["H100-80GB", "H100-80GB"]);
+        let spec = filled(by_turns(most), &status, &vec![SHARED; pods]);
+        let instances: BTreeSet<_> = spec.slices.iter().map(|s| (s.gpu.clone(), s.shape.instance())).collect();
+        prop_assert_eq!(instances.len(), pods.div_ceil(most as usize));
+    }
+}

@@ -117,19 +117,19 @@ fn a_restart_of_the_agent_takes_no_turn_from_anybody() {
     let mut scene = scene();
     taken(&mut scene, 3);
     let status = scene.settle();
-    let states = |status: &kerf_core::contract::GpuNodeStatus| {
+    let told = |status: &kerf_core::contract::GpuNodeStatus| {
         ["s0", "s1", "s2"].map(|id| {
             let slice = slice(status, id);
             (slice.state, slice.device.clone(), slice.holder.clone().map(|holder| holder.pod))
         })
     };
-    let before = states(&status);
+    let before = told(&status);
     assert!(before.iter().all(|(state, ..)| *state == SliceState::Held));
     // With its own status, by its record alone, and where the GpuNode was made anew and wants nothing.
     for known in [Some(&status), None] {
         scene.restart_agent(known);
         scene.want(turns(3));
-        assert_eq!(states(&scene.settle()), before);
+        assert_eq!(told(&scene.settle()), before);
     }
     scene.record = crate::node::Recalled::default();
     scene.restart_agent(None);

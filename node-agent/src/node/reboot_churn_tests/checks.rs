@@ -19,12 +19,10 @@ impl World {
             gpus.iter().flat_map(|g| &g.instances).flat_map(|i| i.devices().map(|(.., d)| d)).collect();
         let mut shares: BTreeMap<GpuUuid, Vec<ResourceName>> = BTreeMap::new();
         for (device, pod) in self.kubelet.pods.iter().filter(|(_, pod)| !pod.stale) {
-            match super::share::slice_of(device) {
-                Some((gpu, _)) => shares.entry(gpu).or_default().push(pod.name),
-                None => {
-                    let is_there = there.contains(&mig_device(device));
-                    assert!(is_there, "{device} went from under {}", pod.key);
-                }
+            if let Some((gpu, _)) = super::share::slice_of(device) {
+                shares.entry(gpu).or_default().push(pod.name);
+            } else {
+                assert!(there.contains(&mig_device(device)), "{device} went from under {}", pod.key);
             }
             let names = self.kubelet.taken.iter().filter(|(_, list)| list.get(device) == Some(&true));
             let others: Vec<_> = names.map(|(name, _)| *name).filter(|name| *name != pod.name).collect();

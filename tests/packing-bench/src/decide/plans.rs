@@ -226,7 +226,12 @@ fn carry_out(
     let this = observed.gpus.iter_mut().find(|g| g.uuid == *gpu).ok_or("no such GPU")?;
     let found = this.instances.iter().position(|o| o.instance == *instance);
     if let Step::Create { .. } = step {
-        this.instances.push(ObservedInstance { instance: *instance, held: false, parts: Vec::new() });
+        this.instances.push(ObservedInstance {
+            instance: *instance,
+            held: false,
+            parts: Vec::new(),
+            replicas: Vec::new(),
+        });
         let all: Vec<Instance> = this.instances.iter().map(|o| o.instance).collect();
         return fault(table, &all).map_or(Ok(()), Err);
     }
@@ -268,7 +273,7 @@ mod tests {
                 allowed: Allowed::default(),
                 memory: MemoryMib(0),
                 table: Some(table.clone()),
-                instances: vec![ObservedInstance { instance, held, parts: Vec::new() }],
+                instances: vec![ObservedInstance { instance, held, parts: Vec::new(), replicas: Vec::new() }],
                 shares: vec![],
             }],
         };

@@ -3,6 +3,7 @@
 use super::instances::Wanted;
 use super::model::{ObservedGpu, ObservedInstance, ObservedReplica, Obstacle, Plan, Step};
 use crate::contract::Shape;
+use crate::kind::Kind;
 use crate::mig::Instance;
 
 /// Ends the replicas that nobody wants or holds, of all GPU instances.
@@ -37,6 +38,8 @@ pub(super) fn start(
             continue;
         }
         let obstacle = match gpu.allowed.mig_replicas {
+            // The instance may have been made before policy changed.
+            _ if !gpu.allowed.kinds.contains(&Kind::Mig) => Some(Obstacle::NotAllowed(Kind::Mig)),
             None => Some(Obstacle::NoReplicas),
             Some(most) => (count >= usize::from(most)).then_some(Obstacle::TooManyReplicas),
         };

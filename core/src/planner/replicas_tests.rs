@@ -59,6 +59,15 @@ fn planned(observed: &Observed, wanted: &[WantedSlice]) -> (Vec<String>, Vec<Str
 const TOO_MANY: &str = "as many pods take turns on the GPU instance as the node's policy allows";
 
 #[test]
+fn none_is_started_of_an_instance_that_was_made_before_policy_took_mig_away() {
+    let mut observed = served(&[]);
+    observed.gpus[0].allowed.kinds = vec![Kind::Whole];
+    let (steps, refused) = planned(&observed, &wanted(&[replica(0)]));
+    assert_eq!(steps, Vec::<String>::new());
+    assert_eq!(refused, [format!("s0: {}", Obstacle::NotAllowed(Kind::Mig))]);
+}
+
+#[test]
 fn the_instance_is_made_once_and_each_replica_started() {
     let (steps, refused) = planned(&empty(), &wanted(&[replica(0), replica(1), replica(0), replica(5)]));
     assert_eq!(

@@ -173,7 +173,8 @@ async fn a_namespace_is_excluded_by_its_label() -> anyhow::Result<()> {
     let create = async |namespace: &str, annotation: &str| {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "annotations": {annotation: "1Gi"}},
-            "spec": {"containers": [{"name": "main", "image": "none"}]},
+            // With another scheduler the pod would be refused for that, by whichever policy comes first.
+            "spec": {"schedulerName": "kerf-scheduler", "containers": [{"name": "main", "image": "none"}]},
         });
         let arguments = ["create", "--dry-run=server", "--namespace", namespace, "-f", "-"];
         let output = plane.kubectl_output(&arguments, &pod.to_string()).await?;

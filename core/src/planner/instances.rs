@@ -19,7 +19,16 @@ impl Wanted<'_> {
         self.slices.first().map(|(_, part)| *part).unwrap_or_default()
     }
 
-    /// Whether the observed instance is this one, and shared as this one is or held by nobody who has it otherwise.
+    /// Why policy lets nothing of this sort be made on the GPU, if it does not.
+    pub(super) fn forbidden(&self, gpu: &ObservedGpu) -> Option<Obstacle> {
+        if !gpu.allowed.kinds.contains(&Kind::Mig) {
+            return Some(Obstacle::NotAllowed(Kind::Mig));
+        }
+        let is_replica = self.sort().replica().is_some();
+        (is_replica && gpu.allowed.mig_replicas.is_none()).then_some(Obstacle::NoReplicas)
+    }
+
+    /// Whether the observed instance is this one, and is shared as this one is, or no pod holds it otherwise.
     fn is(&self, observed: &ObservedInstance) -> bool {
         observed.instance == self.instance
             && match self.sort() {
@@ -91,11 +100,8 @@ fn by_instance<'w>(wanted: &[&'w WantedSlice], plan: &mut Plan) -> Vec<Wanted<'w
 
 /// Why a GPU instance cannot be made beside those that stay.
 fn obstacle(gpu: &ObservedGpu, table: &MigTable, kept: &[Instance], wanted: &Wanted<'_>) -> Option<Obstacle> {
-    if !gpu.allowed.kinds.contains(&Kind::Mig) {
-        return Some(Obstacle::NotAllowed(Kind::Mig));
-    }
-    if wanted.sort().replica().is_some() && gpu.allowed.mig_replicas.is_none() {
-        return Some(Obstacle::NoReplicas);
+    if let Some(forbidden) = wanted.forbidden(gpu) {
+        return Some(forbidden);
     }
     let wanted = wanted.instance;
     let alone = Geometry::of(table, kept.iter().copied());

@@ -3,10 +3,9 @@
 use super::instances::Wanted;
 use super::model::{ObservedGpu, ObservedInstance, ObservedReplica, Obstacle, Plan, Step};
 use crate::contract::Shape;
-use crate::kind::Kind;
 use crate::mig::Instance;
 
-/// Ends the replicas that nobody wants or holds, of all GPU instances.
+/// Ends the replicas that are neither wanted nor held, of all GPU instances.
 pub(super) fn ends(gpu: &ObservedGpu, wanted: &[Wanted<'_>]) -> Vec<Step> {
     let is_wanted = |instance: Instance, number: u8| {
         let mut of_it = wanted.iter().filter(|w| w.instance == instance).flat_map(|w| &w.slices);
@@ -37,12 +36,9 @@ pub(super) fn start(
         if part.replica().is_none_or(there) {
             continue;
         }
-        let obstacle = match gpu.allowed.mig_replicas {
-            // The instance may have been made before policy changed.
-            _ if !gpu.allowed.kinds.contains(&Kind::Mig) => Some(Obstacle::NotAllowed(Kind::Mig)),
-            None => Some(Obstacle::NoReplicas),
-            Some(most) => (count >= usize::from(most)).then_some(Obstacle::TooManyReplicas),
-        };
+        let is_full = gpu.allowed.mig_replicas.is_some_and(|most| count >= usize::from(most));
+        // The instance may have been made before policy changed.
+        let obstacle = wanted.forbidden(gpu).or_else(|| is_full.then_some(Obstacle::TooManyReplicas));
         if let Some(obstacle) = obstacle {
             plan.refused.push(((*id).clone(), obstacle));
             continue;

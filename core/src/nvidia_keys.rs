@@ -27,6 +27,9 @@ pub const PRESENT: &str = "nvidia.com/gpu.present";
 /// behind it.
 pub const DEPLOY_PREFIX: &str = "nvidia.com/gpu.deploy.";
 
+/// The value of such labels whose program GPU Operator deploys.
+pub const DEPLOYED: &str = "true";
+
 /// The value of such labels while the MIG manager cuts the node's GPUs.
 pub const DEPLOY_PAUSED: &str = "paused-for-mig-change";
 

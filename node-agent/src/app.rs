@@ -26,7 +26,6 @@ use keepers::Orders;
 use kerf_core::contract::{GpuNodeSpec, GpuNodeStatus};
 use kerf_core::gfd_labels::GfdLabels;
 use kerf_core::names::NodeName;
-use kerf_nvml::{GpuBackend, NvmlBackend};
 use kerf_runtime::admin::{self, Readiness};
 use kerf_runtime::gpu_node::GpuNode;
 use kerf_runtime::shutdown::CancellationToken;
@@ -57,13 +56,8 @@ pub async fn run(args: Args, stop: CancellationToken) -> anyhow::Result<()> {
     if args.action == Action::Leave {
         return leaving::leave(args, client).await;
     }
-    let library = keepers::library(&args);
-    let sys = args.sys_dir.clone();
-    let open = move || {
-        Ok(Box::new(NvmlBackend::open(&library.find())?.with_sys(sys.clone())) as Box<dyn GpuBackend>)
-    };
-    let thread =
-        GpuThread::start(Box::new(open), args.call_timeout).context("failed to start the thread for NVML")?;
+    let thread = GpuThread::start(Box::new(keepers::opener(&args)), args.call_timeout)
+        .context("failed to start the thread for NVML")?;
     let (operator, mut told) = watch::channel(upgrade::Told::default());
     let telling = move |now| {
         operator.send_if_modified(|told| {

@@ -6,7 +6,7 @@ use crate::node::Pause;
 use crate::reconcile::{Event, Events};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kerf_core::names::NodeName;
-use kerf_core::nvidia_keys::DEPLOY_PAUSED;
+use kerf_core::nvidia_keys::{DEPLOY_PAUSED, DEPLOYED};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Map, Value, json};
@@ -14,9 +14,6 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-/// The value of a label whose program is deployed.
-pub(crate) const DEPLOYED: &str = "true";
 
 /// The label `app` of the programs' pods. NVIDIA's MIG manager waits for the same, and for none of NVSM.
 const APPS: &str = "app in (nvidia-dcgm, nvidia-dcgm-exporter, gpu-feature-discovery)";

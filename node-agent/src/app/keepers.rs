@@ -4,9 +4,9 @@
 use crate::access::{AccessFiles, Library, Places, keep as access};
 use crate::args::Args;
 use crate::dcgm_pause::{self, DcgmPause};
-use crate::gpu::GpuThread;
 use crate::gpu::events::{self, Reopen};
 use crate::gpu::limits;
+use crate::gpu::{GpuBackend, GpuError, GpuThread};
 use crate::mps::{self, Paths};
 use crate::node::{Kept, Pause, Recalled};
 use crate::others::Lookout;
@@ -16,6 +16,7 @@ use crate::time_slice::{self, TimeSlicer};
 use anyhow::Context as _;
 use kerf_core::contract::SliceLength;
 use kerf_core::names::GpuUuid;
+use kerf_nvml::NvmlBackend;
 use kerf_runtime::shutdown::CancellationToken;
 use kube::Client;
 use std::collections::BTreeMap;
@@ -118,8 +119,16 @@ pub(super) fn start(
 }
 
 /// NVML, as the flags name it.
-pub(super) fn library(args: &Args) -> Library {
+fn library(args: &Args) -> Library {
     Library::new(&args.nvml, &args.driver_root)
+}
+
+/// Opens NVML; the files are looked for anew each time.
+pub(super) fn opener(
+    args: &Args,
+) -> impl Fn() -> Result<Box<dyn GpuBackend>, GpuError> + Clone + Send + 'static {
+    let (library, sys) = (library(args), args.sys_dir.clone());
+    move || Ok(Box::new(NvmlBackend::open(&library.find())?.with_sys(sys.clone())))
 }
 
 pub(super) fn mps_paths(args: &Args) -> anyhow::Result<Paths> {

@@ -1,6 +1,6 @@
 //! Leaving a node for good, with everything that the agent has set there.
 
-use super::keepers::{library, mps_paths};
+use super::keepers::{mps_paths, opener};
 use super::pod_resources_of;
 use crate::access;
 use crate::args::Args;
@@ -13,17 +13,12 @@ use anyhow::Context as _;
 use futures::FutureExt as _;
 use kerf_core::contract::SliceLength;
 use kerf_core::names::{DeviceId, GpuUuid};
-use kerf_nvml::{GpuBackend, NvmlBackend};
 use kube::Client;
 use std::collections::BTreeSet;
 
 /// Leaves the node.
 pub(super) async fn leave(args: Args, client: Client) -> anyhow::Result<()> {
-    let library = library(&args);
-    let sys = args.sys_dir.clone();
-    let open = move || {
-        Ok(Box::new(NvmlBackend::open(&library.find())?.with_sys(sys.clone())) as Box<dyn GpuBackend>)
-    };
+    let open = opener(&args);
     let thread = GpuThread::start(Box::new(open.clone()), args.call_timeout);
     let thread = thread.context("failed to start the thread for NVML")?;
     let (paths, cdi) = (mps_paths(&args)?, args.cdi_dir.clone());

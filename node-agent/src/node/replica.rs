@@ -5,7 +5,7 @@
 //! restart, or of NVIDIA's plugin, is the same replica.
 
 use super::Node;
-use super::share::Share;
+use super::share::{SEPARATOR, Share};
 use crate::gpu::{Gpu, GpuInstance};
 use kerf_core::contract::{MigPart, Shape, WantedSlice};
 use kerf_core::mig::Instance;
@@ -14,8 +14,6 @@ use kerf_core::planner::ObservedReplica;
 use kerf_core::resource::ResourceName;
 use std::collections::BTreeMap;
 use std::time::Instant;
-
-const SEPARATOR: &str = "::";
 
 /// How a MIG device's UUID begins (NVML, `nvmlDeviceGetUUID`).
 pub(super) const MIG_PREFIX: &str = "MIG-";

@@ -11,7 +11,8 @@ use kerf_core::resource::ResourceName;
 use kerf_core::units::{MemoryMib, SizeGb};
 use std::collections::BTreeMap;
 
-const SEPARATOR: &str = "::";
+/// What stands before the number in a device id.
+pub(super) const SEPARATOR: &str = "::";
 
 /// How a GPU's UUID begins (NVML, `nvmlDeviceGetUUID`).
 const GPU_PREFIX: &str = "GPU-";

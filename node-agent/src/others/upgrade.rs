@@ -14,11 +14,12 @@
 //!
 //! An admin who reloads a driver without GPU Operator may set such a label too.
 
-use crate::dcgm_pause::DEPLOYED;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use kerf_core::names::NodeName;
-use kerf_core::nvidia_keys::{DEPLOY_CLIENTS, DEPLOY_PAUSED_FOR_DRIVER, DEPLOY_PREFIX, DRIVER_UPGRADE_STATE};
+use kerf_core::nvidia_keys::{
+    DEPLOY_CLIENTS, DEPLOY_PAUSED_FOR_DRIVER, DEPLOY_PREFIX, DEPLOYED, DRIVER_UPGRADE_STATE,
+};
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};

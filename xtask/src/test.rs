@@ -110,6 +110,8 @@ fn bans(workspace: &Workspace) -> anyhow::Result<()> {
             ],
         )?;
     }
+    // A build has only the crates of its own target, and the check reads those of every target that deny.toml names.
+    cargo::run(workspace, "crates of every target", &["fetch", "--locked"])?;
     let mut check = Command::new(deny);
     check.current_dir(workspace.root()).args(["--offline", "check", "bans", "licenses", "sources"]);
     cargo::step("dependencies", &mut check)

@@ -120,6 +120,9 @@ pub fn node_kind_label(kind: crate::kind::Kind) -> String {
     format!("{GROUP}/{kind}-max-gb")
 }
 
+/// Node label: the size in GB of the largest slice that the node can have by any kind under a neutral name.
+pub const NODE_MAX_GB: &str = "kerf.dev/gpu-max-gb";
+
 /// Node label: the name of the layout of NVIDIA's device plugin that a node is to have; an admin sets it.
 pub const LAYOUT: &str = "kerf.dev/layout";
 

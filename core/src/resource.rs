@@ -36,6 +36,24 @@ pub const SHARE_SIZES: [SizeGb; 24] = {
     sizes
 };
 
+/// The sizes that have a neutral name, in GB, ascending: those of shares, and of the GPUs that are larger than any share.
+pub const NEUTRAL_SIZES: [SizeGb; 28] = {
+    const LARGER: [u32; 4] = [141, 180, 192, 278];
+    let mut sizes = [SizeGb(0); 28];
+    let mut i = 0;
+    while i < sizes.len() {
+        sizes[i] = if i < SHARE_SIZES.len() { SHARE_SIZES[i] } else { SizeGb(LARGER[i - SHARE_SIZES.len()]) };
+        i += 1;
+    }
+    sizes
+};
+
+/// The smallest size with a neutral name that holds `size`, if there is one.
+#[must_use]
+pub fn neutral_size(size: SizeGb) -> Option<SizeGb> {
+    NEUTRAL_SIZES.into_iter().find(|step| *step >= size)
+}
+
 /// The smallest share size with a name that holds `size`, if there is one.
 #[must_use]
 pub fn share_size(size: SizeGb) -> Option<SizeGb> {
@@ -62,6 +80,8 @@ pub enum ResourceName {
     Mps(SizeGb),
     /// `nvidia.com/gpu-<N>gb.shared`: a time slice.
     TimeSlicing(SizeGb),
+    /// `kerf.dev/gpu-<N>gb`: a slice of a size in [`NEUTRAL_SIZES`], of whichever kind is chosen for it where the pod goes.
+    Neutral(SizeGb),
     /// A name of NVIDIA's device plugin with the kind that a static node gives under it, where the name does not say that: an
     /// MPS replica or a MIG instance as `nvidia.com/gpu`. In limits it is written as the plugin's name, and in kerf's own
     /// documents with the kind behind it.
@@ -69,16 +89,23 @@ pub enum ResourceName {
 }
 
 impl ResourceName {
-    /// The kind of slice that the name stands for.
+    /// The kind of slice that the name stands for; `None` for a neutral name.
     #[must_use]
-    pub fn kind(self) -> Kind {
-        match self {
+    pub fn kind(self) -> Option<Kind> {
+        Some(match self {
             Self::Mig(_) | Self::Compute(_) | Self::MigReplica(_) => Kind::Mig,
             Self::Whole => Kind::Whole,
             Self::Mps(_) | Self::MpsReplica => Kind::Mps,
             Self::TimeSlicing(_) | Self::Replica => Kind::TimeSlicing,
+            Self::Neutral(_) => return None,
             Self::Plugin(_, kind) => kind,
-        }
+        })
+    }
+
+    /// Whether the kind of slice is chosen where the pod goes.
+    #[must_use]
+    pub fn is_neutral(self) -> bool {
+        matches!(self, Self::Neutral(_))
     }
 
     /// Whether only a node that NVIDIA's device plugin serves has such.
@@ -113,7 +140,7 @@ impl ResourceName {
         match self {
             Self::Mig(profile) | Self::MigReplica(profile) => Some(profile.size()),
             Self::Compute(profile) => Some(profile.of().size()),
-            Self::Mps(size) | Self::TimeSlicing(size) => Some(size),
+            Self::Mps(size) | Self::TimeSlicing(size) | Self::Neutral(size) => Some(size),
             Self::Whole | Self::Replica | Self::MpsReplica | Self::Plugin(..) => None,
         }
     }
@@ -139,13 +166,14 @@ impl fmt::Display for ResourceName {
             Self::MpsReplica => f.write_str(GPU_MPS),
             Self::Mps(size) => write!(f, "{SHARE_PREFIX}{}gb", size.0),
             Self::TimeSlicing(size) => write!(f, "{SHARE_PREFIX}{}gb{SHARED}", size.0),
+            Self::Neutral(size) => write!(f, "{SIZE_PREFIX}{}gb", size.0),
             Self::Plugin(name, _) => name.fmt(f),
         }
     }
 }
 
 /// Every name that kerf can give to a pod: the catalog's profiles, the parts of their compute and their replicas, whole GPUs,
-/// and shares of all sizes. A closed list, ascending.
+/// shares of all sizes, and the neutral names. A closed list, ascending.
 #[must_use]
 pub fn all_names() -> Vec<ResourceName> {
     let profiles = catalog::profiles();
@@ -154,6 +182,7 @@ pub fn all_names() -> Vec<ResourceName> {
     let whole_or_by_turns =
         |profile: &Profile| [ResourceName::Mig(*profile), ResourceName::MigReplica(*profile)];
     let names = profiles.iter().flat_map(whole_or_by_turns).chain(computes).chain(shares);
+    let names = names.chain(NEUTRAL_SIZES.into_iter().map(ResourceName::Neutral));
     let names: BTreeSet<_> =
         names.chain([ResourceName::Whole, ResourceName::Replica, ResourceName::MpsReplica]).collect();
     names.into_iter().collect()
@@ -191,6 +220,10 @@ impl FromStr for ResourceName {
             GPU_MPS => return Ok(Self::MpsReplica),
             _ => {}
         }
+        if let Some(size) = text.strip_prefix(SIZE_PREFIX).and_then(|size| size.strip_suffix("gb")) {
+            let size = named_size(text, size).ok().filter(|size| NEUTRAL_SIZES.contains(size));
+            return size.map(Self::Neutral).ok_or_else(unknown);
+        }
         let share = text.strip_prefix(SHARE_PREFIX).ok_or_else(unknown)?;
         let (share, time_slice) = match share.strip_suffix(SHARED) {
             Some(share) => (share, true),
@@ -222,9 +255,17 @@ impl TryFrom<String> for ResourceName {
     }
 }
 
-/// Reads a name as it is written in limits: what admins write has no kind behind it.
+/// Reads the name of what an admin lays out or keeps warm: it has no kind behind it, and it says the kind.
 pub(crate) fn plain<'de, D: Deserializer<'de>>(from: D) -> Result<ResourceName, D::Error> {
-    String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
+    let name: ResourceName = String::deserialize(from)?.parse().map_err(serde::de::Error::custom)?;
+    match name {
+        ResourceName::Neutral(size) => Err(serde::de::Error::custom(format!(
+            "{name} is of no kind; write the kind's own name, for instance {} or {}",
+            ResourceName::Mps(size),
+            ResourceName::TimeSlicing(size)
+        ))),
+        name => Ok(name),
+    }
 }
 
 /// Reads a limit's name as a size that the user asks for: `kerf.dev/gpu-10gb`, or the bare `gpu-10gb`.
@@ -292,6 +333,33 @@ mod tests {
     }
 
     #[test]
+    fn a_neutral_name_is_a_step_of_the_ladder() {
+        for (text, step) in [
+            ("kerf.dev/gpu-10gb", Some(10)),
+            ("kerf.dev/gpu-141gb", Some(141)),
+            ("kerf.dev/gpu-13gb", None),
+            ("kerf.dev/gpu-010gb", None),
+            ("kerf.dev/gpu-10", None),
+            ("gpu-10gb", None),
+        ] {
+            let step = step.map(|size| ResourceName::Neutral(SizeGb(size)));
+            assert_eq!(text.parse::<ResourceName>().ok(), step, "{text}");
+        }
+        assert!(NEUTRAL_SIZES.is_sorted() && NEUTRAL_SIZES.starts_with(&SHARE_SIZES));
+        assert_eq!(neutral_size(SizeGb(13)), Some(SizeGb(14)));
+        assert_eq!(neutral_size(SizeGb(279)), None);
+        assert_eq!(ResourceName::Neutral(SizeGb(10)).kind(), None);
+    }
+
+    #[test]
+    fn what_an_admin_lays_out_says_its_kind() {
+        let read = |name: &str| plain(serde_json::Value::from(name));
+        assert_eq!(read("nvidia.com/gpu-10gb").unwrap(), ResourceName::Mps(SizeGb(10)));
+        let error = read("kerf.dev/gpu-10gb").unwrap_err().to_string();
+        assert!(error.contains("nvidia.com/gpu-10gb"), "{error}");
+    }
+
+    #[test]
     fn sizes_are_asked_with_and_without_the_prefix() {
         assert_eq!(asked_size("kerf.dev/gpu-10gb"), Some(Ok(SizeGb(10))));
         assert_eq!(asked_size("gpu-10gb"), Some(Ok(SizeGb(10))));
@@ -325,6 +393,7 @@ mod tests {
             "nvidia.com/gpu.mps",
             "nvidia.com/gpu-10gb",
             "nvidia.com/gpu-10gb.shared",
+            "kerf.dev/gpu-10gb",
         ] {
             assert_eq!(names.iter().filter(|n| n.to_string() == name).count(), 1, "{name}");
         }

@@ -79,6 +79,7 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
         profile: None,
         count,
         resource,
+        kinds: Vec::new(),
         memory: None,
         compute: None,
         distinct_gpus: false,
@@ -92,6 +93,8 @@ pub fn request_sized(resource: ResourceName, size: SizeGb, count: u32) -> Reques
         moves_nobody: false,
         nodes: [].into(),
         asked: None,
+        kinds_by_model: [].into(),
+        user_namespace: false,
         root_processes: RootProcesses::default(),
         chosen: None,
     }

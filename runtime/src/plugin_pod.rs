@@ -141,13 +141,15 @@ pub fn devices(init_containers: &[ContainerView], containers: &[ContainerView]) 
     devices
 }
 
-/// Whether a pod with these init containers and containers asks for nothing that goes by a name of NVIDIA's, kerf's among them. Such
+/// Whether a pod with these init containers and containers asks for nothing that goes by a name of NVIDIA's or by a neutral one. Such
 /// a name with the amount 0 is nothing, and yet enough for kube-scheduler to ask an extender about the pod
 /// (`pkg/scheduler/extender.go`, `hasManagedResources`).
 #[must_use]
 pub fn asks_for_nothing(init_containers: &[ContainerView], containers: &[ContainerView]) -> bool {
     let mut requests = init_containers.iter().chain(containers).flat_map(ContainerView::requests);
-    requests.all(|(name, count)| !name.starts_with(nvidia_keys::PREFIX) || parse_count(&count.0) == Some(0))
+    let is_managed =
+        |name: &str| name.starts_with(nvidia_keys::PREFIX) || name.starts_with(keys::SIZE_PREFIX);
+    requests.all(|(name, count)| !is_managed(name) || parse_count(&count.0) == Some(0))
 }
 
 /// Whether a pod with these annotations has slices that an agent of kerf's made.
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_the_amount_0_asks_for_nothing() {
+    fn a_neutral_name_asks_for_something_and_an_amount_of_0_for_nothing() {
         for (name, count, nothing) in [
             ("nvidia.com/gpu", "0", true),
             ("nvidia.com/gpu-10gb", "0", true),
@@ -235,6 +237,9 @@ mod tests {
             ("nvidia.com/gpu", "1", false),
             ("nvidia.com/gpu-10gb", "1", false),
             ("nvidia.com/gpu", "none", false),
+            ("kerf.dev/gpu-10gb", "1", false),
+            ("kerf.dev/gpu-13gb", "1", false),
+            ("kerf.dev/gpu-10gb", "0", true),
         ] {
             let pod = pod(&json!({"initContainers": [], "containers": [container(name, count)]}));
             let told = asks_for_nothing(&pod.spec.init_containers, &pod.spec.containers);

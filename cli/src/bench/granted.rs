@@ -89,7 +89,7 @@ pub fn chosen(pod: &Pod, expected: &Expected) -> Result<(), Mismatch> {
     let unreadable = |source: anyhow::Error| Mismatch::Unreadable { pod: name.clone(), source };
     let request = RequestDocument::parse(text).map_err(|error| unreadable(error.into()))?;
     let asked = request.containers.iter().find(|asked| asked.name == expected.container);
-    if asked.is_some_and(|asked| asked.kind() == expected.kind) {
+    if asked.is_some_and(|asked| asked.may_be(expected.kind)) {
         return Ok(());
     }
     let passed = request.chosen.iter().flat_map(|chosen| chosen.passed.iter().chain(&chosen.waits));

@@ -7,6 +7,7 @@ fn pod(resource: &str, shapes: &[(Shape, usize)]) -> Pod {
     let assigned = AssignmentDocument {
         version: 1,
         devices: Vec::new(),
+        passed: Vec::new(),
         slices: shapes
             .iter()
             .map(|(shape, gpu)| AssignedSlice {

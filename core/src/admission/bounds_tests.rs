@@ -149,13 +149,13 @@ proptest! {
         let models = catalog::MODELS.iter().map(|model| model.name).chain(MODELS);
         for model in models.filter(|model| document.gpus.admits_model(model)) {
             for container in &document.containers {
-                prop_assert!(allows(&spec, model, container.kind()), "{model} {container:?} {:?}", document.gpus);
+                prop_assert!(allows(&spec, model, container.only_kind().unwrap()), "{model} {container:?} {:?}", document.gpus);
             }
         }
         for node in statics.iter().filter(|node| static_node::suits(node, &document).is_ok()) {
             for container in &document.containers {
                 let is_known = !node.model.is_empty() || spec["models"].is_null();
-                prop_assert!(is_known && allows(&spec, &node.model, container.kind()), "{node:?} {container:?}");
+                prop_assert!(is_known && allows(&spec, &node.model, container.only_kind().unwrap()), "{node:?} {container:?}");
             }
         }
         let labels: BTreeMap<String, String> =

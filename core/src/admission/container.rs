@@ -1,7 +1,6 @@
 //! The containers of a pod that can have slices, with what each has.
 
 use crate::contract::{ContainerRequest, RequestDocument};
-use crate::kind::Kind;
 use serde_json::Value;
 
 /// The lists of a pod's containers that can have slices, in the order of the API.
@@ -15,8 +14,8 @@ pub(super) struct Container<'p> {
     pub(super) index: usize,
     pub(super) name: &'p str,
     pub(super) json: &'p Value,
-    /// The kind of its slices, if it has any.
-    pub(super) kind: Option<Kind>,
+    /// What it asks for, if it asks for slices.
+    pub(super) request: Option<&'p ContainerRequest>,
 }
 
 /// All of them, in order.
@@ -29,7 +28,7 @@ pub(super) fn containers<'p>(
         found.map(move |(index, json)| {
             let name = json["name"].as_str().unwrap_or_default();
             let request = document.containers.iter().find(|request| request.name == name);
-            Container { list, index, name, json, kind: request.map(ContainerRequest::kind) }
+            Container { list, index, name, json, request }
         })
     })
 }

@@ -3,7 +3,7 @@
 
 use super::Unfit;
 use super::container::{Container, containers};
-use crate::contract::RequestDocument;
+use crate::contract::{ContainerRequest, RequestDocument};
 use crate::kind::Kind;
 use crate::policy::EnvironmentRule;
 use serde_json::Value;
@@ -46,10 +46,10 @@ pub(super) fn leading_past(
     rule: EnvironmentRule,
 ) -> Result<Vec<Variable>, Unfit> {
     let mut found = Vec::new();
-    for Container { list, index, name: container, json, kind } in containers(pod, document) {
+    for Container { list, index, name: container, json, request } in containers(pod, document) {
         let variables = json["env"].as_array().map(Vec::as_slice).unwrap_or_default();
         for (place, variable) in
-            variables.iter().enumerate().rev().filter(|(_, variable)| leads_past(variable, kind))
+            variables.iter().enumerate().rev().filter(|(_, variable)| leads_past(variable, request))
         {
             let (container, name) = (container.to_owned(), name_of(variable).to_owned());
             match rule {
@@ -65,17 +65,15 @@ fn name_of(variable: &Value) -> &str {
     variable["name"].as_str().unwrap_or_default()
 }
 
-/// Whether a variable leads past the slice of a container that has one of this kind, or none.
-fn leads_past(variable: &Value, kind: Option<Kind>) -> bool {
+/// Whether a variable leads past the slice of a container that asks for one, or asks for none: by any of the kinds that may serve it.
+fn leads_past(variable: &Value, request: Option<&ContainerRequest>) -> bool {
     let name = name_of(variable);
     let shows_nothing = variable["value"].as_str().is_some_and(|value| NOTHING_VISIBLE.contains(&value));
-    match kind {
+    match request {
         // Beside a slice of another container: it gets no GPU, unless it takes them all.
         None => name == VISIBLE_DEVICES && !shows_nothing,
         // Nobody else is on the GPU: an MPS daemon of the container's own harms nobody.
-        Some(Kind::Whole) => name == VISIBLE_DEVICES,
-        Some(Kind::Mig | Kind::Mps | Kind::TimeSlicing) => {
-            name == VISIBLE_DEVICES || name.starts_with(MPS_PREFIX)
-        }
+        Some(request) if request.only_kind() == Some(Kind::Whole) => name == VISIBLE_DEVICES,
+        Some(_) => name == VISIBLE_DEVICES || name.starts_with(MPS_PREFIX),
     }
 }

@@ -135,7 +135,7 @@ impl Root {
 }
 
 fn has_mps(document: &RequestDocument) -> bool {
-    document.containers.iter().any(|container| container.kind() == Kind::Mps)
+    document.containers.iter().any(|container| container.may_be(Kind::Mps))
 }
 
 fn name_of(container: &Value) -> String {

@@ -170,7 +170,12 @@ fn outcome(rule: &str, supply: &Supply, pod: &Value) -> Result<(Kind, bool, Root
     let admitted = admitted.unwrap();
     let document = &admitted.document;
     let about_root = admitted.warnings.iter().filter(|warning| warning.contains("MPS daemon")).count();
-    Ok((document.containers[0].kind(), admitted.fit.user_namespace, document.root_processes, about_root))
+    Ok((
+        document.containers[0].only_kind().unwrap(),
+        admitted.fit.user_namespace,
+        document.root_processes,
+        about_root,
+    ))
 }
 
 #[test]

@@ -35,7 +35,8 @@ impl fmt::Display for Unseen {
 
 /// All that the pod's containers with MPS shares take variables from which could lead past them.
 pub(super) fn unseen(pod: &Value, document: &RequestDocument) -> Vec<Unseen> {
-    let shared = containers(pod, document).filter(|found| found.kind == Some(Kind::Mps));
+    let shared = containers(pod, document)
+        .filter(|found| found.request.is_some_and(|request| request.may_be(Kind::Mps)));
     let sources = shared.flat_map(|found| {
         let sources = found.json["envFrom"].as_array().into_iter().flatten().enumerate();
         sources.filter_map(move |(place, source)| {

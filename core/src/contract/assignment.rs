@@ -1,6 +1,7 @@
 //! The assignment: which slices a bound pod was given. For people and for `explain`; no decision reads it.
 
 use super::Shape;
+use crate::kind::Kind;
 use crate::names::{GpuUuid, SliceId};
 use crate::resource::ResourceName;
 use crate::units::SizeGb;
@@ -18,6 +19,34 @@ pub struct AssignmentDocument {
     /// What NVIDIA's device plugin gives on a static node, where nobody knows of which GPU; absent on a managed one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<AssignedDevices>,
+    /// The kinds that the pod's policy prefers to the one that it was given, best first. Absent for most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub passed: Vec<PassedKind>,
+}
+
+/// A preferred kind that no node had for the pod, by the number of nodes: how many there were when it was chosen, and why not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PassedKind {
+    /// The kind.
+    pub kind: Kind,
+    /// Nodes that have it, all of it in use.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub full: u32,
+    /// Nodes that kube-scheduler offered and that never have it for such a request.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub never: u32,
+    /// Nodes that have it and that kube-scheduler did not offer: by their taints, CPU, volumes, affinity or other checks of its own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub excluded: u32,
+    /// Of the excluded nodes, those with a taint that the pod does not tolerate.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tainted: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it asks about by reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Devices of NVIDIA's device plugin.
@@ -39,7 +68,7 @@ impl fmt::Display for AssignedDevices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { resource, count, size_gb, .. } = self;
         let devices = if *count == 1 { "device" } else { "devices" };
-        write!(f, "{count} {devices} of {resource} ({}", resource.kind())?;
+        write!(f, "{count} {devices} of {resource} ({}", Kind::label(resource.kind()))?;
         if *size_gb != SizeGb::ANY {
             write!(f, ", {size_gb}")?;
         }

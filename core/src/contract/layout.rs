@@ -49,7 +49,7 @@ pub enum IllegalLayout {
     )]
     BesideTurns(ResourceName),
     /// The rule forbids the kind.
-    #[error("layout has {0}, and kinds does not allow {kind}; add {kind} to kinds", kind = .0.kind())]
+    #[error("layout has {0}, and kinds does not allow {kind}; add {kind} to kinds", kind = Kind::label(.0.kind()))]
     NotAllowed(ResourceName),
     /// Shares by size on a GPU that is shared in equal parts.
     #[error("layout has {0} beside {field}.replicas; lay out {1}, or take replicas out", field = field(*.0))]
@@ -67,7 +67,7 @@ pub enum IllegalLayout {
 
 /// The field of a rule that is about shares of this name.
 fn field(resource: ResourceName) -> &'static str {
-    if resource.kind() == Kind::Mps { "mps" } else { "timeSlicing" }
+    if resource.kind() == Some(Kind::Mps) { "mps" } else { "timeSlicing" }
 }
 
 impl Layout {
@@ -85,20 +85,19 @@ impl Layout {
     /// The kind of all slices; `None` for an empty one.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
-        self.0.first().map(|first| first.resource.kind())
+        self.0.first().and_then(|first| first.resource.kind())
     }
 
     /// Why a GPU of this rule cannot have it, whatever the GPU is.
     pub(super) fn check(&self, rule: &GpuRule) -> Result<(), IllegalLayout> {
         for LaidOut { resource, count } in self.iter() {
-            if !rule.kinds.contains(&resource.kind()) {
-                return Err(IllegalLayout::NotAllowed(resource));
-            }
-            if resource.kind() == Kind::Mig && rule.mig.time_slicing.is_some() {
+            let allowed = resource.kind().filter(|kind| rule.kinds.contains(kind));
+            let Some(kind) = allowed else { return Err(IllegalLayout::NotAllowed(resource)) };
+            if kind == Kind::Mig && rule.mig.time_slicing.is_some() {
                 return Err(IllegalLayout::BesideTurns(resource));
             }
-            let Some(replica) = ResourceName::replica(resource.kind()) else { continue };
-            match rule.replicas(resource.kind()) {
+            let Some(replica) = ResourceName::replica(kind) else { continue };
+            match rule.replicas(kind) {
                 Some(_) if resource != replica => {
                     return Err(IllegalLayout::BesideReplicas(resource, replica));
                 }
@@ -110,7 +109,7 @@ impl Layout {
             }
         }
         match self.0.as_slice() {
-            [first, second, ..] if rule.mps.strict && first.resource.kind() == Kind::Mps => {
+            [first, second, ..] if rule.mps.strict && first.resource.kind() == Some(Kind::Mps) => {
                 Err(IllegalLayout::TwoSizes(first.resource, second.resource))
             }
             _ => Ok(()),

@@ -25,7 +25,7 @@ mod spec;
 mod status;
 mod status_wire;
 
-pub use assignment::{AssignedDevices, AssignedSlice, AssignmentDocument};
+pub use assignment::{AssignedDevices, AssignedSlice, AssignmentDocument, PassedKind};
 pub use chosen::{Chosen, PassedOver, Reason};
 pub use demand::{DEMAND_VERSION, Demand, Held, Revisions, Slices, UnreadableDemand};
 pub use layout::{IllegalLayout, LaidOut, Layout};

@@ -41,6 +41,12 @@ pub struct RequestDocument {
     /// them. Absent in documents of a kerf that did not note it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<BTreeMap<String, AskedLimits>>,
+    /// The kinds that the policy allows on GPUs of a model, by its short name; absent for models of which it says nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kinds_by_model: BTreeMap<String, Vec<Kind>>,
+    /// Whether the pod runs in a user namespace of its own, which its node must have. Absent for most.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub user_namespace: bool,
     /// What follows from processes of the pod that an MPS daemon would obey. Absent for most.
     #[serde(default, skip_serializing_if = "is_default")]
     pub root_processes: RootProcesses,
@@ -89,6 +95,9 @@ pub struct ContainerRequest {
     /// under this name.
     #[serde(flatten, with = "limit")]
     pub resource: ResourceName,
+    /// The kinds that may serve it, the preferred one first, where the name is neutral; none where the name says the kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<Kind>,
     /// The memory that each slice must really have, for a request that is matched strictly; absent for one by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryMib>,
@@ -111,6 +120,7 @@ impl ContainerRequest {
             profile: Some(profile),
             count: 1,
             resource: ResourceName::Mig(profile),
+            kinds: Vec::new(),
             memory: None,
             compute: None,
             distinct_gpus: false,
@@ -123,10 +133,19 @@ impl ContainerRequest {
         self.distinct_gpus && self.count > 1
     }
 
-    /// The kind of slice that the webhook chose.
+    /// The kind of slice, where there is one only: the name says it, or a single one may serve the neutral name.
     #[must_use]
-    pub fn kind(&self) -> Kind {
-        self.resource.kind()
+    pub fn only_kind(&self) -> Option<Kind> {
+        self.resource.kind().or(match self.kinds.as_slice() {
+            [kind] => Some(*kind),
+            _ => None,
+        })
+    }
+
+    /// Whether a slice of `kind` may serve it.
+    #[must_use]
+    pub fn may_be(&self, kind: Kind) -> bool {
+        self.resource.kind().map_or_else(|| self.kinds.contains(&kind), |own| own == kind)
     }
 }
 
@@ -144,7 +163,7 @@ mod limit {
     }
 
     pub(super) fn serialize<S: Serializer>(name: &ResourceName, to: S) -> Result<S::Ok, S::Error> {
-        let kind = Some(name.kind()).filter(|_| name.is_plugins());
+        let kind = name.kind().filter(|_| name.is_plugins());
         Limit { resource: name.to_string(), kind }.serialize(to)
     }
 
@@ -210,10 +229,10 @@ impl RequestDocument {
         Cow::Owned(held.map(holding).collect())
     }
 
-    /// The kind of the pod's first slice, by which the pod is counted; `None` if it asks for none.
+    /// The kind of the pod's first slice, by which the pod is counted; `None` if it asks for none, or if several kinds may serve it.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
-        self.containers.first().map(ContainerRequest::kind)
+        self.containers.first().and_then(ContainerRequest::only_kind)
     }
 
     /// Whether both say the same, whenever the choice was made and by whom.
@@ -285,6 +304,22 @@ mod tests {
         let before = document(vec![container("main", Role::App, 2)]);
         assert!(!before.to_json().contains("distinct"), "programs that do not know it read it too");
         assert!(!RequestDocument::parse(&before.to_json()).unwrap().containers[0].needs_distinct_gpus());
+    }
+
+    #[test]
+    fn a_neutral_name_may_be_of_each_kind_that_the_document_lists() {
+        let of = container("main", Role::App, 1);
+        assert_eq!(
+            (of.only_kind(), of.may_be(Kind::Mig), of.may_be(Kind::Mps)),
+            (Some(Kind::Mig), true, false)
+        );
+        let kinds = vec![Kind::Mps, Kind::Mig];
+        let several = ContainerRequest { resource: ResourceName::Neutral(SizeGb(10)), kinds, ..of };
+        assert_eq!((several.only_kind(), several.may_be(Kind::Mps)), (None, true));
+        assert!(!several.may_be(Kind::TimeSlicing));
+        let text = document(vec![several.clone()]).to_json();
+        assert!(text.contains(r#""kinds":["mps","mig"]"#), "{text}");
+        assert_eq!(RequestDocument::parse(&text).unwrap().containers, [several]);
     }
 
     #[test]

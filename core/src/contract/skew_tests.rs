@@ -131,7 +131,8 @@ fn a_field_that_another_program_knows_and_this_one_does_not_is_overlooked() {
         gpu: GpuUuid::new("GPU-1"),
         shape: spec.slices[0].shape,
     };
-    let assignment = AssignmentDocument { version: 1, slices: vec![slice], devices: Vec::new() };
+    let assignment =
+        AssignmentDocument { version: 1, slices: vec![slice], devices: Vec::new(), passed: Vec::new() };
     let counts = [
         overlooks(&full_request(), &["asked", "nodes"], |value| {
             RequestDocument::parse(&from(&value)).unwrap()

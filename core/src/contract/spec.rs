@@ -212,7 +212,9 @@ impl Shape {
                 of == profile
             }
             (Self::Mig { .. }, _) | (_, ResourceName::Plugin(..)) => false,
-            (_, name) => name.kind() == self.kind() && name.size().is_none_or(|size| size == self.size()),
+            (_, name) => {
+                name.kind() == Some(self.kind()) && name.size().is_none_or(|size| size == self.size())
+            }
         }
     }
 

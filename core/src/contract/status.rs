@@ -7,7 +7,7 @@ use crate::kind::Kind;
 use crate::mig::MigTable;
 use crate::names::{DeviceId, GpuUuid, PciBusId, PodKey, PodUid, SliceId};
 use crate::resource::ResourceName;
-use crate::units::MemoryMib;
+use crate::units::{MemoryMib, SizeGb};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -20,6 +20,9 @@ pub struct GpuNodeStatus {
     /// The newest epoch of a leader that the agent has seen in this GpuNode. It takes no spec of an older one: where it is newer
     /// than the spec's, as after an etcd restore, only a leader that rises over it is heard.
     pub observed_epoch: u64,
+    /// The largest size of which the kubelet has taken the neutral name, with those of all smaller sizes; absent from agents of
+    /// earlier versions, which know no neutral names, and while the kubelet has not.
+    pub neutral_up_to: Option<SizeGb>,
     /// The node's GPUs by index.
     pub gpus: Vec<GpuStatus>,
     /// The slices that exist or are being made.

@@ -4,6 +4,7 @@
 use super::status::{Condition, GpuNodeStatus, GpuStatus, SliceStatus, Summary};
 use crate::kind::Kind;
 use crate::mig::MigTable;
+use crate::units::SizeGb;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -13,6 +14,8 @@ use std::collections::BTreeMap;
 pub(super) struct StatusWire {
     observed_revision: u64,
     observed_epoch: u64,
+    #[serde(rename = "neutralUpToGb", skip_serializing_if = "Option::is_none")]
+    neutral_up_to: Option<SizeGb>,
     /// What MIG offers on each model, by its short name.
     models: BTreeMap<String, MigTable>,
     gpus: Vec<GpuStatus>,
@@ -23,8 +26,8 @@ pub(super) struct StatusWire {
 
 impl From<GpuNodeStatus> for StatusWire {
     fn from(status: GpuNodeStatus) -> Self {
-        let GpuNodeStatus { observed_revision, observed_epoch, mut gpus, slices, conditions, summary } =
-            status;
+        let GpuNodeStatus { mut gpus, observed_revision, observed_epoch, neutral_up_to, .. } = status;
+        let GpuNodeStatus { slices, conditions, summary, .. } = status;
         let mut models = BTreeMap::new();
         for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
             let table = std::mem::take(&mut gpu.profiles);
@@ -34,20 +37,20 @@ impl From<GpuNodeStatus> for StatusWire {
                 gpu.profiles = table;
             }
         }
-        Self { observed_revision, observed_epoch, models, gpus, slices, conditions, summary }
+        Self { observed_revision, observed_epoch, neutral_up_to, models, gpus, slices, conditions, summary }
     }
 }
 
 impl From<StatusWire> for GpuNodeStatus {
     fn from(wire: StatusWire) -> Self {
-        let StatusWire { observed_revision, observed_epoch, models, mut gpus, slices, conditions, summary } =
-            wire;
+        let StatusWire { models, mut gpus, observed_revision, observed_epoch, neutral_up_to, .. } = wire;
+        let StatusWire { slices, conditions, summary, .. } = wire;
         for gpu in gpus.iter_mut().filter(|gpu| gpu.kinds.contains(&Kind::Mig)) {
             if gpu.profiles.is_empty() {
                 gpu.profiles = models.get(&gpu.model).cloned().unwrap_or_default();
             }
         }
-        Self { observed_revision, observed_epoch, gpus, slices, conditions, summary }
+        Self { observed_revision, observed_epoch, neutral_up_to, gpus, slices, conditions, summary }
     }
 }
 

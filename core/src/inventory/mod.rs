@@ -15,7 +15,7 @@ use crate::kind::Kind;
 use crate::mig::{Instance, MigTable};
 use crate::names::{GpuUuid, SliceId};
 use crate::packing::{Fleet, FleetGpu, laid_out};
-use crate::units::MemoryMib;
+use crate::units::{MemoryMib, SizeGb};
 
 /// A node's GPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -24,6 +24,8 @@ pub struct NodeInventory {
     pub gpus: Vec<GpuInventory>,
     /// How close they are to each other, by their places in `gpus`.
     pub closeness: Closeness,
+    /// The largest neutral name that the node's kubelet knows; none from agents of earlier versions.
+    pub neutral_up_to: Option<SizeGb>,
 }
 
 /// One GPU.
@@ -93,7 +95,7 @@ impl NodeInventory {
     #[must_use]
     pub fn of(spec: &GpuNodeSpec, status: &GpuNodeStatus) -> Self {
         let gpus = status.gpus.iter().map(|gpu| gpu_inventory(gpu, spec, status)).collect();
-        Self { gpus, closeness: Closeness::of(&status.gpus) }
+        Self { gpus, closeness: Closeness::of(&status.gpus), neutral_up_to: status.neutral_up_to }
     }
 }
 

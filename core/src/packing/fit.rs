@@ -393,8 +393,9 @@ fn places(
     fleet: &Fleet,
     may: impl Fn(usize, &GpuInventory) -> bool,
 ) -> Vec<(usize, Candidate)> {
+    let Some(kind) = request.only_kind() else { return Vec::new() };
     let gpus = node.gpus.iter().enumerate();
-    let gpus = gpus.filter(|(index, gpu)| gpu.kinds.contains(&request.kind()) && may(*index, gpu));
+    let gpus = gpus.filter(|(index, gpu)| gpu.kinds.contains(&kind) && may(*index, gpu));
     let places = gpus.filter_map(|(index, gpu)| {
         let reused = gpu.reusing().filter_map(|(id, gpu)| {
             candidate(&gpu, request, fleet).filter(|place| place.source == Source::Idle(id.clone()))
@@ -438,7 +439,8 @@ fn candidate(gpu: &GpuInventory, request: &ContainerRequest, fleet: &Fleet) -> O
             let suffices = request.memory.is_none_or(|memory| shape.size().share_memory() >= memory);
             if suffices { share::candidate(gpu, shape) } else { None }
         }
-        ResourceName::Plugin(..) => None,
+        // What kind of slice it is to be has not been chosen.
+        ResourceName::Neutral(_) | ResourceName::Plugin(..) => None,
     }
 }
 

@@ -49,6 +49,7 @@ pub fn laid_out(
             ResourceName::Mig(_)
             | ResourceName::Compute(_)
             | ResourceName::MigReplica(_)
+            | ResourceName::Neutral(_)
             | ResourceName::Plugin(..) => return None,
             ResourceName::Whole => Shape::Whole { size_gb: memory.nominal() },
             ResourceName::Mps(size) => Shape::mps(size),

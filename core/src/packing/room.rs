@@ -25,6 +25,7 @@ pub fn room(
         profile: None,
         count: 1,
         resource: name,
+        kinds: Vec::new(),
         memory: None,
         compute,
         distinct_gpus: false,

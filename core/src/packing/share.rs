@@ -18,7 +18,7 @@ const END: i64 = 16;
 
 /// The share that a request is served by on `gpu`, where the GPU has such.
 pub(super) fn shape(gpu: &GpuInventory, request: &ContainerRequest) -> Option<Shape> {
-    let kind = request.kind();
+    let kind = request.only_kind()?;
     match request.resource {
         ResourceName::Replica => gpu.replica(kind),
         ResourceName::MpsReplica => gpu.replica(kind).filter(|share| {

@@ -25,8 +25,8 @@ impl Spread {
         let several = containers.into_iter().filter(|(count, _)| *count > 1);
         let spreads = several.map(|(_, distinct)| match name.kind() {
             _ if distinct => Self::DistinctGpus,
-            Kind::Mps => Self::OneGpu,
-            Kind::Mig | Kind::Whole | Kind::TimeSlicing => Self::Any,
+            Some(Kind::Mps) => Self::OneGpu,
+            _ => Self::Any,
         });
         let stricter =
             |one: Self, other| if one == Self::Any || other == Self::DistinctGpus { other } else { one };

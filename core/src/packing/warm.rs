@@ -79,17 +79,14 @@ fn count_one(
 
 /// Whether a request would be given an idle slice of this shape.
 fn serves(gpu: &GpuInventory, shape: Shape, request: &ContainerRequest) -> bool {
-    gpu.kinds.contains(&request.kind())
+    let Some(kind) = request.only_kind() else { return false };
+    gpu.kinds.contains(&kind)
         && match (request.resource, shape) {
             (ResourceName::Mig(_), Shape::Mig { profile, part: MigPart::Whole, .. }) => {
                 serving(&gpu.table, request).any(|serving| serving == profile)
             }
-            (ResourceName::Replica | ResourceName::MpsReplica, shape) => {
-                gpu.replica(request.kind()) == Some(shape)
-            }
-            (ResourceName::TimeSlicing(_) | ResourceName::Mps(_), _)
-                if gpu.rule.replicas(request.kind()).is_some() =>
-            {
+            (ResourceName::Replica | ResourceName::MpsReplica, shape) => gpu.replica(kind) == Some(shape),
+            (ResourceName::TimeSlicing(_) | ResourceName::Mps(_), _) if gpu.rule.replicas(kind).is_some() => {
                 false
             }
             (name, shape) => shape.keeps(name),
@@ -116,6 +113,7 @@ fn requests(node: &NodeInventory, name: ResourceName) -> Vec<ContainerRequest> {
         profile,
         count: 1,
         resource: name,
+        kinds: Vec::new(),
         memory: None,
         compute: None,
         distinct_gpus: false,

@@ -103,6 +103,8 @@ fn on(policy: &Policy, supply: &Supply, ask: &PodAsk) -> Result<Outlook, Denied>
         static_nodes: false,
         nodes: BTreeMap::new(),
         asked: None,
+        kinds_by_model: BTreeMap::new(),
+        user_namespace: false,
         root_processes: RootProcesses::default(),
         chosen: Some(Chosen {
             policy: policy.name().to_owned(),
@@ -233,13 +235,15 @@ impl Choosing<'_> {
             _ => self.by_name(container)?,
         };
         self.gpus = gpus;
-        if !self.kinds.contains(&resource.kind()) || strongest_class(resource) < self.class {
+        if !resource.kind().is_some_and(|kind| self.kinds.contains(&kind))
+            || strongest_class(resource) < self.class
+        {
             let (policy, kinds) = (self.policy.name().to_owned(), join(self.kinds));
             let container = container.name.clone();
             return Err(Denied::Kind { container, resource, class: self.class, policy, kinds });
         }
         let is_by_turns =
-            resource.kind() == Kind::TimeSlicing || matches!(resource, ResourceName::MigReplica(_));
+            resource.kind() == Some(Kind::TimeSlicing) || matches!(resource, ResourceName::MigReplica(_));
         if is_by_turns && container.compute.is_some() {
             return Err(self.no_compute(container));
         }
@@ -254,6 +258,7 @@ impl Choosing<'_> {
             },
             count: container.count,
             resource,
+            kinds: Vec::new(),
             memory: container.memory,
             compute: container.compute.filter(|_| resource != ResourceName::Whole),
             distinct_gpus: container.distinct_gpus,
@@ -373,7 +378,7 @@ impl Choosing<'_> {
             warnings.push(Warning::NoSupply(name.clone(), resource, size, self.class));
             warnings.extend(distinct);
         }
-        if resource.kind() == Kind::Mig && container.count > 1 {
+        if resource.kind() == Some(Kind::Mig) && container.count > 1 {
             warnings.push(Warning::SeveralInstances(name.clone(), container.count, resource));
         }
         if let ResourceName::Mig(profile) = resource {

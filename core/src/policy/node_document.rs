@@ -220,7 +220,8 @@ fn of_warm(field: &Field, warm: &WarmSlices, rules: &[GpuRule]) -> Vec<PolicyErr
         errors.push(PolicyFault::NoWarm.of(field.key("count")));
     }
     errors.extend(no_share(warm.resource, || field.key("resource")));
-    let (resource, kind) = (warm.resource, warm.resource.kind());
+    let resource = warm.resource;
+    let Some(kind) = resource.kind() else { return errors };
     // A GPU that no rule names has every kind; only behind a rule for all of them there is none.
     let open = !rules.iter().any(|rule| rule.select == GpuSelector::default());
     if !open && !rules.iter().any(|rule| rule.kinds.contains(&kind)) {

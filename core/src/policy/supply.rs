@@ -150,7 +150,7 @@ impl Supply {
     /// taken for one that can.
     #[must_use]
     pub fn without_user_namespaces(&self) -> Option<&NodeName> {
-        let has_mps = |gpu: &GpuSupply| gpu.ever.iter().any(|(name, _)| name.kind() == Kind::Mps);
+        let has_mps = |gpu: &GpuSupply| gpu.ever.iter().any(|(name, _)| name.kind() == Some(Kind::Mps));
         let managed = self.gpus.nodes.iter().filter(|(_, gpus)| gpus.iter().any(|(_, gpu)| has_mps(gpu)));
         let offers = |node: &StaticNode| node.offers.iter().any(|offer| offer.kind == Kind::Mps);
         let fixed = self.statics.iter().filter(|(_, node)| offers(node));
@@ -180,7 +180,8 @@ impl Supply {
         let serving = admitted.iter().filter(|(gpu, _)| gpu.serves(name));
         let managed = serving.filter_map(|(gpu, _)| match name {
             ResourceName::Whole => Some(gpu.size),
-            ResourceName::Replica | ResourceName::MpsReplica => gpu.replica(name.kind()).map(Shape::size),
+            ResourceName::Replica => gpu.replica(Kind::TimeSlicing).map(Shape::size),
+            ResourceName::MpsReplica => gpu.replica(Kind::Mps).map(Shape::size),
             _ => None,
         });
         let fixed = match name {
@@ -196,7 +197,7 @@ impl Supply {
     #[must_use]
     pub fn largest(&self, kind: Kind) -> Option<SizeGb> {
         let largest = |(gpu, _): &Alike| {
-            let names = gpu.ever.iter().map(|(name, _)| name).filter(|name| name.kind() == kind);
+            let names = gpu.ever.iter().map(|(name, _)| name).filter(|name| name.kind() == Some(kind));
             names.filter_map(|name| if kind == Kind::Whole { Some(gpu.size) } else { name.size() }).max()
         };
         let fixed = self.statics.values().flat_map(|node| &node.offers).filter(|offer| offer.kind == kind);

@@ -120,7 +120,9 @@ fn by_name(request: &ContainerRequest) -> Want {
         ResourceName::Replica | ResourceName::Plugin(PluginName::Shared, _) => Want::Replica,
         ResourceName::MpsReplica => Want::MpsReplica,
         ResourceName::Plugin(PluginName::Mig(_) | PluginName::MigShared(_), _) => Want::Size(request.size_gb),
-        ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Want::Share(request.kind(), size),
+        ResourceName::Mps(size) => Want::Share(Kind::Mps, size),
+        ResourceName::TimeSlicing(size) => Want::Share(Kind::TimeSlicing, size),
+        ResourceName::Neutral(_) => Want::Size(request.size_gb),
     }
 }
 

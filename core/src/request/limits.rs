@@ -7,6 +7,7 @@ use super::dialects;
 use super::errors::Field;
 use super::{AskError, ContainerAsk, ContainerView, PodView, Reading, Role, Want};
 use crate::contract::AskedLimits;
+use crate::kind::Kind;
 use crate::nvidia_keys;
 use crate::policy::Dialect;
 use crate::quantity::parse_count;
@@ -102,9 +103,9 @@ fn want(container: &str, limit: &str) -> Result<Option<Want>, AskError> {
         Ok(ResourceName::Mig(profile)) => Some(Want::Profile(profile)),
         Ok(ResourceName::Compute(profile)) => Some(Want::Compute(profile)),
         Ok(ResourceName::MigReplica(profile)) => Some(Want::MigReplica(profile)),
-        Ok(name @ (ResourceName::Mps(size) | ResourceName::TimeSlicing(size))) => {
-            Some(Want::Share(name.kind(), size))
-        }
+        Ok(ResourceName::Mps(size)) => Some(Want::Share(Kind::Mps, size)),
+        Ok(ResourceName::TimeSlicing(size)) => Some(Want::Share(Kind::TimeSlicing, size)),
+        Ok(ResourceName::Neutral(size)) => Some(Want::Size(size)),
         // Everybody's names: who means kerf's GPUs by them is for a policy to say.
         Ok(
             ResourceName::Whole | ResourceName::Replica | ResourceName::MpsReplica | ResourceName::Plugin(..),

@@ -47,7 +47,8 @@ impl ResourceName {
             | Self::MigReplica(_)
             | Self::Mps(_)
             | Self::MpsReplica
-            | Self::TimeSlicing(_) => None,
+            | Self::TimeSlicing(_)
+            | Self::Neutral(_) => None,
         }
     }
 }

@@ -33,7 +33,7 @@ impl StaticOffer {
     /// The name by which who asks for memory is given it.
     #[must_use]
     pub fn resource(&self) -> ResourceName {
-        let plain = self.name.plain().filter(|plain| plain.kind() == self.kind);
+        let plain = self.name.plain().filter(|plain| plain.kind() == Some(self.kind));
         // Equal time slices that kerf makes itself have no size, so who wants one gets a static node's.
         plain
             .filter(|plain| *plain != ResourceName::Replica)
@@ -43,7 +43,7 @@ impl StaticOffer {
     /// Whether devices of this offer are what `resource` stands for.
     #[must_use]
     pub fn is_of(&self, resource: ResourceName) -> bool {
-        resource.plugin_name() == Some(self.name) && resource.kind() == self.kind
+        resource.plugin_name() == Some(self.name) && resource.kind() == Some(self.kind)
     }
 
     /// Whether one device is enough.

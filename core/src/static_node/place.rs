@@ -58,10 +58,11 @@ pub fn devices(request: &RequestDocument) -> Devices {
 #[must_use]
 pub fn is_conceivable(request: &RequestDocument) -> bool {
     let is_conceivable = |container: &ContainerRequest| {
-        let is_replica = matches!(container.kind(), Kind::Mps | Kind::TimeSlicing);
         container.resource.plugin_name().is_some()
-            && request.isolation.is_served_by(container.kind())
-            && (container.count == 1 || !is_replica)
+            && container.only_kind().is_some_and(|kind| {
+                let is_replica = matches!(kind, Kind::Mps | Kind::TimeSlicing);
+                request.isolation.is_served_by(kind) && (container.count == 1 || !is_replica)
+            })
     };
     let GpuSelection { uuids, not_uuids, .. } = &request.gpus;
     uuids.is_empty() && not_uuids.is_empty() && request.containers.iter().all(is_conceivable)

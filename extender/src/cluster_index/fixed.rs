@@ -299,7 +299,12 @@ impl ClusterIndex {
             }
         };
         let devices = ask.document.containers.iter().map(given).collect();
-        Some(Progress::Ready(AssignmentDocument { version: 1, slices: Vec::new(), devices }))
+        Some(Progress::Ready(AssignmentDocument {
+            version: 1,
+            slices: Vec::new(),
+            devices,
+            passed: Vec::new(),
+        }))
     }
 
     /// Takes a pod's promise on a static node back. Whether there was one.

@@ -133,7 +133,7 @@ fn taken(shape: Shape, gpu: MemoryMib) -> Request {
 /// The one share that a pod asks for.
 fn share(ask: &Ask) -> Option<(Sharing, SizeGb)> {
     match ask.document.containers.as_slice() {
-        [only] if only.count == 1 => Some((sharing(only.kind())?, only.resource.size()?)),
+        [only] if only.count == 1 => Some((sharing(only.only_kind()?)?, only.resource.size()?)),
         _ => None,
     }
 }

@@ -219,7 +219,7 @@ fn asks_by_name_alone(ask: &Ask) -> bool {
 /// The request of a pod that wants one GPU instance and nothing else.
 fn single_instance(ask: &Ask) -> Option<&ContainerRequest> {
     match ask.document.containers.as_slice() {
-        [only] if only.count == 1 && only.kind() == Kind::Mig => Some(only),
+        [only] if only.count == 1 && only.only_kind() == Some(Kind::Mig) => Some(only),
         _ => None,
     }
 }

@@ -246,5 +246,5 @@ fn assignment(spec: &GpuNodeSpec, uid: &PodUid) -> AssignmentDocument {
             shape: slice.shape,
         })
     });
-    AssignmentDocument { version: 1, slices: slices.collect(), devices: Vec::new() }
+    AssignmentDocument { version: 1, slices: slices.collect(), devices: Vec::new(), passed: Vec::new() }
 }

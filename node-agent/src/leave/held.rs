@@ -83,7 +83,8 @@ impl Held {
         let mut held = Self::default();
         for (device, name, pod) in listed.chain(recorded) {
             held.texts.insert(format!("{device}, which {pod} has"));
-            held.mps_gpus.extend(share_gpu(&device).filter(|_| name.kind() == Kind::Mps));
+            held.mps_gpus
+                .extend(share_gpu(&device).filter(|_| name.kind().is_none_or(|kind| kind == Kind::Mps)));
             held.names.insert(name);
             held.devices.insert(device);
         }

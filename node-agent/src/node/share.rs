@@ -71,14 +71,15 @@ pub(crate) fn shape_of(
         ResourceName::Mig(_)
         | ResourceName::Compute(_)
         | ResourceName::MigReplica(_)
+        | ResourceName::Neutral(_)
         | ResourceName::Plugin(..) => None,
         ResourceName::Whole => Some(Shape::Whole { size_gb: memory.nominal() }),
         ResourceName::Replica | ResourceName::MpsReplica => {
-            let all =
-                || Shape::share(name.kind(), SizeGb(u32::try_from(memory.0 / 1024).unwrap_or(1).max(1)));
-            rule.replica(name.kind(), usable).or_else(all)
+            let kind = name.kind()?;
+            let all = || Shape::share(kind, SizeGb(u32::try_from(memory.0 / 1024).unwrap_or(1).max(1)));
+            rule.replica(kind, usable).or_else(all)
         }
-        ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Shape::share(name.kind(), size),
+        ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => Shape::share(name.kind()?, size),
     }
 }
 
@@ -171,10 +172,12 @@ mod tests {
         assert!(before == gpu.as_str() && is_number(behind), "{share}");
         for name in kerf_core::resource::all_names() {
             let text = name.to_string();
+            // A neutral name is for `NVIDIA_RESOURCE_NAMES`.
+            let Some(kind) = name.kind() else { continue };
             let at_once = text == "nvidia.com/gpu" || text.starts_with("nvidia.com/mig-");
-            let is_share = matches!(name.kind(), Kind::Mps | Kind::TimeSlicing);
+            let is_share = matches!(kind, Kind::Mps | Kind::TimeSlicing);
             assert!(
-                at_once != is_share && text.starts_with("nvidia.com/gpu") == (name.kind() != Kind::Mig),
+                at_once != is_share && text.starts_with("nvidia.com/gpu") == (kind != Kind::Mig),
                 "{text}"
             );
         }

@@ -33,6 +33,7 @@ impl Node {
             .map(|(gpu, shape, device, id)| self.unwanted_status(gpu, shape, device, id));
         let slices: Vec<_> = wanted.chain(unwanted).collect();
         GpuNodeStatus {
+            neutral_up_to: None,
             observed_revision: self.spec.revision,
             observed_epoch: self.observed_epoch().unwrap_or_default(),
             gpus: self.gpu_statuses(),

@@ -561,7 +561,7 @@ fn judge(
     }
     let class = document.isolation.to_string();
     document.containers.iter().try_for_each(|container| {
-        let narrowed = only(policies, &class, &[container.kind().to_string()]);
+        let narrowed = only(policies, &class, &[container.only_kind().unwrap().to_string()]);
         match admit(&honest_pod, namespace, &narrowed, supply) {
             Admission::Patched { document: twins, .. } => {
                 let found =

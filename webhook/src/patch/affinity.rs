@@ -143,18 +143,19 @@ fn selecting(edit: &Edit) -> Vec<String> {
     terms.filter(|(_, term)| selects(term)).map(|(index, _)| index.to_string()).collect()
 }
 
-/// One expression a kind, by the largest size that the pod wants of it. The size is the resource name's, which is what
+/// One expression a kind, and one for all neutral names, by the largest size that the pod wants of it. The size is the resource name's, which is what
 /// the node must keep.
 fn sizes(document: &RequestDocument) -> Vec<Value> {
-    let mut largest: BTreeMap<Kind, SizeGb> = BTreeMap::new();
+    let mut largest: BTreeMap<Option<Kind>, SizeGb> = BTreeMap::new();
     for container in &document.containers {
         let promised = container.resource.size().unwrap_or(container.size_gb);
-        let size = largest.entry(container.kind()).or_insert(promised);
+        let size = largest.entry(container.resource.kind()).or_insert(promised);
         *size = promised.max(*size);
     }
-    let expression = |(kind, size): (Kind, SizeGb)| {
+    let expression = |(kind, size): (Option<Kind>, SizeGb)| {
+        let label = kind.map_or_else(|| keys::NODE_MAX_GB.to_owned(), keys::node_kind_label);
         let below = size.0.saturating_sub(1).to_string();
-        json!({"key": keys::node_kind_label(kind), "operator": "Gt", "values": [below]})
+        json!({"key": label, "operator": "Gt", "values": [below]})
     };
     largest.into_iter().map(expression).collect()
 }

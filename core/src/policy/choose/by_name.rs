@@ -100,7 +100,9 @@ impl Choosing<'_> {
     fn by_plugins_name(&self, container: &ContainerAsk, name: PluginName) -> Result<Named, Denied> {
         let plain = self.plain(container)?;
         let has_room = |named: &&Named| is_given(container, &self.way_of(container, named));
-        let is_allowed = |plain: &&Named| plain.served && self.kinds.contains(&plain.resource.kind());
+        let is_allowed = |plain: &&Named| {
+            plain.served && plain.resource.kind().is_some_and(|kind| self.kinds.contains(&kind))
+        };
         if let Some(plain) = plain.as_ref().filter(is_allowed).filter(has_room) {
             return Ok(plain.clone());
         }
@@ -134,7 +136,8 @@ impl Choosing<'_> {
                 return container.count == 1;
             }
             let asked = Asked::of(named.size);
-            let gives = self.supply.fixed(named.resource.kind(), &asked, container.count, &named.gpus);
+            let Some(kind) = named.resource.kind() else { return false };
+            let gives = self.supply.fixed(kind, &asked, container.count, &named.gpus);
             gives.contains(&named.resource)
         };
         let fitting = || offered.iter().filter(is_for_one);
@@ -173,5 +176,5 @@ impl Choosing<'_> {
 
 fn one_replica(container: &ContainerAsk, resource: ResourceName) -> Denied {
     let (container, count) = (container.name.clone(), container.count);
-    Denied::Replicas { container, count, resource, kind: resource.kind() }
+    Denied::Replicas { container, count, resource }
 }

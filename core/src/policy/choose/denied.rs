@@ -185,7 +185,8 @@ pub enum Denied {
     /// Several replicas.
     #[error(
         "container {container}: {count} of {resource} ({kind}) give no more than one: {why}, and NVIDIA's device plugin refuses more than one where it is told to; ask for one, of the size that is needed",
-        why = if *.kind == Kind::Mig { "a process uses one MIG device" } else { "each has a limit of its own" }
+        kind = Kind::label(.resource.kind()),
+        why = if .resource.kind() == Some(Kind::Mig) { "a process uses one MIG device" } else { "each has a limit of its own" }
     )]
     Replicas {
         /// The container.
@@ -194,8 +195,6 @@ pub enum Denied {
         count: u32,
         /// The name.
         resource: ResourceName,
-        /// What it gives.
-        kind: Kind,
     },
     /// Several GPUs, in another system's words, by kinds of which a process uses one slice.
     #[error(

@@ -167,7 +167,7 @@ proptest! {
         let Ok(choice) = choose(&policy_with(&json!({})), &Supply::of(&statuses), &pod) else { return Ok(()) };
         let document = choice.document;
         for container in document.containers.iter().filter(|container| container.distinct_gpus) {
-            prop_assert!(matches!(container.kind(), Kind::Whole | Kind::TimeSlicing), "{container:?}");
+            prop_assert!(matches!(container.only_kind().unwrap(), Kind::Whole | Kind::TimeSlicing), "{container:?}");
         }
         let waits = choice.warnings.iter().any(|w| matches!(w, Warning::Waits(_) | Warning::NoSupply(..)));
         // Containers of different names are counted each by itself.

@@ -101,7 +101,8 @@ pub(super) fn better(
 fn is_better(policy: &Policy, plain: &Outlook, levelled: &Outlook) -> bool {
     let (before, after) = (&plain.choice.document, &levelled.choice.document);
     let kinds = policy.kinds(before.isolation).unwrap_or_default();
-    let rank = |container: &ContainerRequest| kinds.iter().position(|kind| *kind == container.kind());
+    let rank =
+        |container: &ContainerRequest| kinds.iter().position(|kind| container.only_kind() == Some(*kind));
     let mut both = before.containers.iter().zip(&after.containers);
     let given = |container: &ContainerRequest| container.resource.size().unwrap_or(container.size_gb);
     let asked = |container: &ContainerRequest| container.size_gb;

@@ -41,7 +41,7 @@ impl Need<'_> {
 pub(super) fn strongest_class(resource: ResourceName) -> IsolationClass {
     match resource {
         ResourceName::Compute(_) | ResourceName::MigReplica(_) => IsolationClass::None,
-        other => other.kind().strongest_class(),
+        other => other.kind().map_or(IsolationClass::None, Kind::strongest_class),
     }
 }
 
@@ -124,10 +124,10 @@ pub(super) fn exists(resource: ResourceName, gpus: &GpuSelection) -> bool {
                 profiles(gpus).contains(&profile)
             }
             ResourceName::Compute(profile) => profiles(gpus).contains(&profile.of()),
-            ResourceName::Mps(size) | ResourceName::TimeSlicing(size) => {
-                Some(size) <= largest(resource.kind(), gpus)
-            }
-            ResourceName::Whole
+            ResourceName::Mps(size) => Some(size) <= largest(Kind::Mps, gpus),
+            ResourceName::TimeSlicing(size) => Some(size) <= largest(Kind::TimeSlicing, gpus),
+            ResourceName::Neutral(_)
+            | ResourceName::Whole
             | ResourceName::Replica
             | ResourceName::MpsReplica
             | ResourceName::Plugin(..) => true,

@@ -451,7 +451,7 @@ fn is_allowed(
     asked: &ContainerAsk,
     given: &ContainerRequest,
 ) -> bool {
-    let (kind, sizes) = (given.resource.kind(), policy.spec().sizes);
+    let (kind, sizes) = (given.resource.kind().unwrap(), policy.spec().sizes);
     let size = (given.size_gb != SizeGb::ANY).then_some(given.size_gb);
     let is_sized = size.is_none_or(|size| {
         sizes.min_gb.is_none_or(|min| min <= size) && sizes.max_gb.is_none_or(|max| size <= max)

@@ -100,11 +100,11 @@ fn taken_by(other: ResourceName, count: u32, name: ResourceName, all: &[Alike], 
     let gpus: u64 = both().map(|((_, count), _)| u64::from(*count)).sum();
     let on_both = u64::from(total(both().map(|(alike, _)| alike), other));
     let begun = match other.kind() {
-        Kind::Mps => {
+        Some(Kind::Mps) => {
             let beyond = taken.saturating_sub(u64::from(room_for_other) - on_both);
             (beyond * gpus).div_ceil(on_both.max(1))
         }
-        Kind::Mig | Kind::Whole | Kind::TimeSlicing => taken.min(gpus),
+        _ => taken.min(gpus),
     };
     part(begun, gpus)
 }

@@ -21,7 +21,7 @@ pub struct Several {
 impl Several {
     /// Whether static nodes serve them: of what NVIDIA's device plugin gives, only whole GPUs are surely of different GPUs.
     fn is_fixed(self, name: ResourceName) -> bool {
-        self.spread != Spread::DistinctGpus || name.kind() == Kind::Whole
+        self.spread != Spread::DistinctGpus || name.kind() == Some(Kind::Whole)
     }
 }
 

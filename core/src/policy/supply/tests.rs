@@ -201,7 +201,7 @@ fn still_ready(slice: &crate::contract::WantedSlice) -> SliceStatus {
 /// One slice; an MPS share with so much compute, if it is any.
 fn one(name: ResourceName, size: SizeGb, compute: u8) -> RequestDocument {
     let mut request = request_sized(name, size, 1);
-    request.containers[0].compute = ComputePercent::new(compute).filter(|_| name.kind() == Kind::Mps);
+    request.containers[0].compute = ComputePercent::new(compute).filter(|_| name.kind() == Some(Kind::Mps));
     request
 }
 

@@ -34,7 +34,7 @@ impl World {
         self.check_turns();
         for (uuid, names) in shares {
             let gpu = gpus.iter().find(|g| g.uuid == uuid).unwrap();
-            let kinds: BTreeSet<Kind> = names.iter().map(|name| name.kind()).collect();
+            let kinds: BTreeSet<Kind> = names.iter().map(|name| name.kind().unwrap()).collect();
             let size = |name: &ResourceName| name.size().map_or(gpu.memory.0, |size| size.share_memory().0);
             assert!(!gpu.mig.is_on(), "{names:?} are served on {uuid} in MIG mode");
             assert_eq!(kinds.len(), 1, "{names:?} of {uuid} are held at once");

@@ -236,7 +236,7 @@ impl RequestDocument {
         let held = self.containers.iter().zip(held(&claims)).filter(|(_, count)| *count > 0);
         let holding = |(container, count): (&ContainerRequest, u32)| {
             let Wants { profile, size_gb, memory, compute } = self.most_wanted(container.resource);
-            ContainerRequest { profile, size_gb, memory, compute, count, ..container.clone() }
+            ContainerRequest { size_gb, profile, count, memory, compute, ..container.clone() }
         };
         Cow::Owned(held.map(holding).collect())
     }

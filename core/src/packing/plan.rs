@@ -60,13 +60,13 @@ pub fn plans(request: &RequestDocument) -> Vec<KindPlan> {
         }
         names.push(name);
         let kinds = common_kinds(request, name);
-        plans = plans.into_iter().flat_map(|plan| extended(plan, name, &kinds)).collect();
+        plans = plans.into_iter().flat_map(|plan| extended(&plan, name, &kinds)).collect();
     }
     plans
 }
 
 /// A plan with each kind that it may have for one name more.
-fn extended(plan: KindPlan, name: ResourceName, kinds: &[Kind]) -> Vec<KindPlan> {
+fn extended(plan: &KindPlan, name: ResourceName, kinds: &[Kind]) -> Vec<KindPlan> {
     let follows = plan.0.get(NAMES_COMBINED - 1).map(|(_, kind)| *kind);
     let kinds = match follows.filter(|kind| kinds.contains(kind)) {
         Some(kind) => vec![kind],

@@ -274,16 +274,15 @@ fn an_instance_that_is_gone_takes_its_replicas_along() {
 fn a_replica_under_a_neutral_name_is_served_and_adopted_as_one() {
     const NEUTRAL: &str = "kerf.dev/gpu-10gb";
     let mut scene = scene();
-    let of = |pod| vec![wanted("s0", turn(1), Some((pod, NEUTRAL)))];
-    scene.want(of("p0"));
+    scene.want(vec![wanted("s0", turn(1), Some(("p0", NEUTRAL)))]);
     scene.settle();
     scene.allocate("p0", NEUTRAL, "MIG-1::1");
-    // The record is lost.
+    // Record and spec are lost.
     scene.record = Recalled::default();
     scene.restart_agent(None);
-    scene.want(of("p0"));
+    scene.want(vec![]);
     scene.observe();
     let status = scene.settle();
-    let held = slice(&status, "s0");
+    let held = slice(&status, "MIG-1::1");
     assert_eq!((held.state, held.shape, status.slices.len()), (SliceState::Held, turn(1), 1));
 }

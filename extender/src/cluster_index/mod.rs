@@ -3,10 +3,9 @@
 //! It is told what happened and by whom, and answers; it reads no clock and does no I/O. What the outside must do next
 //! it leaves in its [`Effects`]: nodes whose spec is to be written, binds that must look again, pods to be looked up.
 
+mod admitted;
 mod blocking;
-mod budget;
 mod change;
-mod demand;
 mod effects;
 mod fixed;
 mod fractions;
@@ -23,7 +22,6 @@ mod posting;
 mod preempting;
 mod promises;
 mod quotas;
-mod refused;
 mod silence;
 mod spec_state;
 mod standing;
@@ -39,7 +37,7 @@ pub use lifetime::Limits;
 pub use moving::Eviction;
 pub use node::IndexedNode;
 pub use node_policies::{UnknownNode, is_due};
-pub use pending::Pending;
+pub use pending::{Pending, pending_slices};
 pub use posting::UNCERTAIN;
 pub use preempting::NobodyPreempted;
 pub use promises::{Progress, Promise, Unreservable};
@@ -111,8 +109,6 @@ pub struct ClusterIndex {
     quotas: quotas::Quotas,
     /// What pods were told for which nobody is preempted.
     told: preempting::Told,
-    /// What pods wait for.
-    demand: demand::Seen,
     effects: Effects,
 }
 
@@ -127,8 +123,8 @@ struct Listing {
     awaited: Awaited,
 }
 
-/// What must be known too before anything is answered: for static nodes the Nodes and the pods without kerf's label, and by which
-/// epoch a former leader has spoken to the webhook.
+/// What must be known too before anything is answered: for static nodes the Nodes and the pods without kerf's label, and the epoch
+/// that a former leader wrote.
 #[derive(Debug, Default)]
 struct Awaited {
     machines: bool,
@@ -278,13 +274,13 @@ impl ClusterIndex {
         Ok(shared.unwrap_or(cost))
     }
 
-    /// Answers must wait for the epoch by which a former leader has told the webhook what pods wait for.
+    /// Answers must wait for the epoch that a former leader wrote.
     pub fn await_former_epoch(&mut self) {
         self.listing.awaited.former_epoch = true;
     }
 
-    /// A former leader has told it by this epoch; `None` if nobody has. This one rises over it, or the webhook would not hear
-    /// it: nodes with a spec, which tells of epochs too, may be missing.
+    /// A former leader wrote this epoch; `None` if none did. This one rises over it: nodes with a spec, which has an epoch too, may
+    /// be missing.
     pub fn rise_over(&mut self, former: Option<u64>) {
         self.listing.awaited.former_epoch = false;
         if former.is_none() {

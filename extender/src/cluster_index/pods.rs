@@ -138,7 +138,6 @@ impl ClusterIndex {
         let uid = pod.uid.clone();
         if let (false, Ok(ask)) = (self.pods.contains_key(&uid), pod.ask()) {
             self.fractions.learn(&ask, pod.compute);
-            self.demand.arrived(&uid, &ask);
         }
         self.note_holder(&pod, Shower::Sliced);
         let before = self.pods.insert(uid.clone(), pod);

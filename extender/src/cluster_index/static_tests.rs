@@ -97,7 +97,7 @@ fn refusals(filtered: &Filtered<'_>) -> Vec<Refusal> {
 }
 
 fn held(index: &ClusterIndex, node: &str) -> u32 {
-    index.static_held().get(node).and_then(|held| held.get(&PluginName::Gpu)).copied().unwrap_or(0)
+    index.statics.taken(node, None).get(&PluginName::Gpu).copied().unwrap_or(0)
 }
 
 /// Another pod, that asks NVIDIA's device plugin and not kerf.
@@ -333,7 +333,6 @@ fn a_node_is_managed_as_long_as_it_has_a_gpu_node_and_what_is_held_there_counts_
     let mut index = cluster(&[("n", mps())]);
     bind(&mut index, &ten("a"), "n");
     index.show_node(&GpuNode::new(&"n".into()));
-    assert!(index.static_held().is_empty());
     assert_eq!(refusals(&filter(&mut index, &ten("b"), &["n"], Instant::now())), [Refusal::AgentNotReady]);
     index.remove_node(&"n".into());
     assert_eq!(held(&index, "n"), 1);
@@ -421,21 +420,6 @@ fn a_leader_answers_once_nodes_and_all_pods_were_listed() {
     assert!(!index.is_listed());
     index.others_listed();
     assert!(index.is_listed());
-}
-
-#[test]
-fn the_demand_tells_what_is_held_and_who_still_waits() {
-    let mut index = cluster(&[("n", mps())]);
-    let (promised, waits) = (ten("promised"), ten("waits"));
-    reserve(&mut index, &promised, "n").unwrap();
-    index.show_pod(kerfs(&waits, None));
-    let demand = index.demand();
-    assert_eq!(demand.pending, [(MPS, 1)].into());
-    assert_eq!(demand.held, [("n".into(), [(PluginName::Gpu, 1)].into())].into());
-    let mut supply = kerf_core::policy::SupplyIndex::default();
-    index.show_supply(&mut supply);
-    let supply = supply.supply().holding(Arc::new(demand.held));
-    assert_eq!(supply.room(MPS, SizeGb(10), &GpuSelection::default()).room, 7);
 }
 
 proptest! {

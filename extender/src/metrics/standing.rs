@@ -3,11 +3,10 @@
 //! Series by node are there for managed nodes that serve no pods, and for no others.
 
 use super::labels::{PendingReason, PromiseState, Unserved};
-use crate::cluster_index::{ClusterIndex, Pending, QuotaUse};
+use crate::cluster_index::{ClusterIndex, Pending, QuotaUse, pending_slices};
 use crate::term::{Standing, Term};
 use hashbrown::HashMap;
 use jiff::Timestamp;
-use kerf_core::contract::Slices;
 use kerf_core::kind::Kind;
 use kerf_core::names::{NodeName, PodUid};
 use prometheus_client::collector::Collector;
@@ -54,7 +53,6 @@ pub(super) struct OfTheTerm {
 /// What is read of the index under its lock.
 struct Seen {
     promises: [(PromiseState, usize); 3],
-    slices: Slices<u32>,
     pending: Vec<Pending>,
     conditions: BTreeMap<(&'static str, &'static str), usize>,
     managed: usize,
@@ -66,7 +64,6 @@ impl Seen {
     fn of(index: &mut ClusterIndex) -> Self {
         Self {
             promises: index.promise_counts(),
-            slices: index.demand().pending,
             pending: index.pending(),
             conditions: index.condition_counts(),
             managed: index.managed_nodes(),
@@ -122,7 +119,8 @@ impl OfTheTerm {
         let promises = seen.promises.map(|(state, count)| (StateLabels { state }, count));
         gauges(encoder, "kerf_extender_reservations", help, promises)?;
         let help = "Slices of admitted pods that were not promised any yet and could be, by resource name";
-        let slices = seen.slices.iter().map(|(name, count)| ([("resource", name.to_string())], *count));
+        let slices = pending_slices(&seen.pending);
+        let slices = slices.iter().map(|(name, count)| ([("resource", name.to_string())], *count));
         gauges(encoder, "kerf_extender_pending_slices", help, slices)?;
         encode_pending(&seen.pending, Timestamp::now(), encoder)?;
         let help = "The longest time for which a node has had room for a pending pod without a break";
@@ -214,7 +212,7 @@ mod tests {
 
     fn pod(name: &str, reason: PendingReason) -> Pending {
         let counted = Counted { kind: Some(Kind::Mps), created: None };
-        Pending { uid: name.into(), counted, reason }
+        Pending { uid: name.into(), counted, request: "{}".into(), reason }
     }
 
     /// A busy cluster always has a pod that has just found room: none of them is passed over.

@@ -200,10 +200,12 @@ impl Shape {
         }
     }
 
-    /// Whether a slice of this shape can be offered under a name.
+    /// Whether a slice of this shape can be offered under a name. Under a neutral one each can that is no part of a GPU
+    /// instance: what serves it, the pod's request says, and neither the name nor the shape.
     #[must_use]
     pub fn keeps(self, name: ResourceName) -> bool {
         match (self, name) {
+            (_, ResourceName::Neutral(_)) => self.mig_part().is_whole(),
             (Self::Mig { profile, part: MigPart::Whole, .. }, name) => name.is_kept_by(profile),
             (Self::Mig { profile, part: MigPart::Compute(part), .. }, ResourceName::Compute(compute)) => {
                 compute.of() == profile && compute.compute() == part.compute

@@ -62,6 +62,16 @@ impl BindError {
     }
 }
 
+/// What a bound pod's owner is told.
+fn note(node: &NodeName, assignment: &AssignmentDocument) -> String {
+    let slice = |slice: &AssignedSlice| {
+        format!("{} ({}) of {} for container {}", slice.id, slice.shape, slice.gpu, slice.container)
+    };
+    let slices: Vec<String> = assignment.slices.iter().map(slice).collect();
+    let passed = assignment.passed.iter().map(|kind| format!("; {kind}"));
+    format!("on node {node}: slice {}{}", slices.join(", slice "), passed.collect::<String>())
+}
+
 /// A pod on its way to a node.
 #[derive(Debug, Clone)]
 pub struct Bind {
@@ -172,11 +182,7 @@ impl Bind {
 
     /// Tells the pod's owner which slices it has got.
     async fn tell(self, term: Arc<Term>, assignment: AssignmentDocument) {
-        let slice = |slice: &AssignedSlice| {
-            format!("{} ({}) of {} for container {}", slice.id, slice.shape, slice.gpu, slice.container)
-        };
-        let slices: Vec<String> = assignment.slices.iter().map(slice).collect();
-        let note = format!("on node {}: slice {}", self.node, slices.join(", slice "));
+        let note = note(&self.node, &assignment);
         events::tell(&term.client, &self.key, &self.uid, Topic::SlicesAssigned, note).await;
     }
 

@@ -38,7 +38,7 @@ pub async fn run(term: Arc<Term>, namespace: String) {
 }
 
 async fn exchange(term: &Arc<Term>, api: &Api<ConfigMap>) {
-    let former = until_answered("read", async || in_time(TIMEOUT, api.get_opt(keys::DEMAND)).await).await;
+    let former = until_answered("read", || in_time(TIMEOUT, api.get_opt(keys::DEMAND))).await;
     term.with(|index| index.rise_over(former.as_ref().and_then(epoch_in)));
     term.listed.notify_one();
     while !term.with(|index| index.is_listed()) {
@@ -46,12 +46,15 @@ async fn exchange(term: &Arc<Term>, api: &Api<ConfigMap>) {
     }
     let object = object(term.with(|index| index.epoch()));
     let params = PatchParams::apply("kerf-extender").force();
-    let write = async || in_time(TIMEOUT, api.patch(keys::DEMAND, &params, &Patch::Apply(&object))).await;
-    until_answered("write", write).await;
+    let patch = Patch::Apply(&object);
+    until_answered("write", || in_time(TIMEOUT, api.patch(keys::DEMAND, &params, &patch))).await;
 }
 
 /// Makes a request until it is answered as wished.
-async fn until_answered<T>(what: &str, request: impl AsyncFn() -> Result<T, Unanswered>) -> T {
+async fn until_answered<T, F>(what: &str, request: impl Fn() -> F) -> T
+where
+    F: Future<Output = Result<T, Unanswered>>,
+{
     loop {
         match request().await {
             Ok(answer) => return answer,

@@ -17,12 +17,12 @@ impl ClusterIndex {
     /// new pods is offered to nobody.
     pub(super) fn may_be_served(&mut self, uid: &PodUid, ask: &Ask) -> bool {
         self.open_nodes().iter().any(|name| {
-            let refusal = match self.cost(name.as_str(), uid, ask) {
+            let refusal = match self.place(name.as_str(), uid, ask) {
                 // By the GPUs that its agent showed last, so that a node which never comes back does not stand for a hope.
                 Err(Refusal::AgentNotReady | Refusal::AgentSilent) => {
                     self.nodes.get(name).and_then(|node| node.shown_fit(ask, &self.fleet).err())
                 }
-                cost => cost.err(),
+                place => place.err(),
             };
             !matches!(refusal, Some(Refusal::NeverFits | Refusal::NotSelected | Refusal::NoAgent))
         })

@@ -31,18 +31,21 @@ type Chances = HashMap<Arc<str>, Option<(Ask, PendingReason)>>;
 impl ClusterIndex {
     /// The admitted pods that are not bound yet.
     pub fn pending(&mut self) -> Vec<Pending> {
-        let held_back: HashMap<&PodUid, bool> =
-            self.waiting.pods().map(|waiter| (&waiter.uid, waiter.held_back)).collect();
-        let known = |pod: &KnownPod| self.known_reason(pod, held_back.get(&pod.uid).copied());
-        let admitted: Vec<_> = self.admitted().map(|pod| (pod.clone(), known(pod))).collect();
         let mut chances = Chances::new();
-        let mut pending = Vec::with_capacity(admitted.len());
-        for (pod, known) in admitted {
+        let mut pending = Vec::new();
+        for (pod, known) in self.with_known_reasons() {
             let Some(request) = pod.request.clone() else { continue };
             let reason = known.unwrap_or_else(|| self.reason_of_nodes(&pod, &request, &mut chances));
             pending.push(Pending { counted: self.counted(&pod.uid), uid: pod.uid, request, reason });
         }
         pending
+    }
+
+    fn with_known_reasons(&self) -> Vec<(KnownPod, Option<PendingReason>)> {
+        let held_back: HashMap<&PodUid, bool> =
+            self.waiting.pods().map(|waiter| (&waiter.uid, waiter.held_back)).collect();
+        let known = |pod: &KnownPod| self.known_reason(pod, held_back.get(&pod.uid).copied());
+        self.admitted().map(|pod| (pod.clone(), known(pod))).collect()
     }
 
     /// Why a pod is pending, as far as that is known without a look at the nodes.
@@ -61,7 +64,12 @@ impl ClusterIndex {
     }
 
     /// The same for a pod about which the scheduler did not ask, or not since there may be room for it.
-    fn reason_of_nodes(&mut self, pod: &KnownPod, request: &Arc<str>, chances: &mut Chances) -> PendingReason {
+    fn reason_of_nodes(
+        &mut self,
+        pod: &KnownPod,
+        request: &Arc<str>,
+        chances: &mut Chances,
+    ) -> PendingReason {
         let chance = chances.entry(request.clone()).or_insert_with(|| {
             let ask = Ask::read(Some(request)).ok()?;
             let chance = self.chance(&pod.uid, &ask);
@@ -74,7 +82,7 @@ impl ClusterIndex {
     }
 
     fn chance(&mut self, uid: &PodUid, ask: &Ask) -> PendingReason {
-        let has_room = self.open_nodes().iter().any(|name| self.cost(name.as_str(), uid, ask).is_ok());
+        let has_room = self.open_nodes().iter().any(|name| self.place(name.as_str(), uid, ask).is_ok());
         if has_room {
             PendingReason::Room
         } else if self.may_be_served(uid, ask) {

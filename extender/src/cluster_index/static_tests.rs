@@ -8,7 +8,6 @@ use kerf_core::kind::Kind;
 use kerf_core::ledger::Promisee;
 use kerf_core::names::PodKey;
 use kerf_core::policy::{Cap, PodFacts, Policies};
-use kerf_core::request::GpuSelection;
 use kerf_core::resource::ResourceName;
 use kerf_core::static_node::{Devices, PluginName, StaticNode};
 use kerf_core::testing::{node_status, request, request_sized, static_node};
@@ -49,7 +48,14 @@ fn candidate(name: &str, request: RequestDocument) -> Candidate {
     let facts = PodFacts { namespace: "team".to_owned(), ..PodFacts::default() };
     let ask = Ask::read(Some(&RequestDocument { chosen, ..request }.to_json())).unwrap();
     let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
-    Candidate { uid, key, ask: Ok(ask.of(Arc::new(facts))), devices: Devices::new(), nominated: None }
+    Candidate {
+        uid,
+        key,
+        ask: Ok(ask.of(Arc::new(facts))),
+        devices: Devices::new(),
+        tolerations: Vec::new(),
+        nominated: None,
+    }
 }
 
 fn ten(name: &str) -> Candidate {
@@ -345,7 +351,14 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
     let plain = |name: &str| {
         let (uid, key) = (PodUid::new(format!("uid-{name}")), PodKey::new("team", name));
         let devices = Devices::from([(PluginName::Gpu, 1)]);
-        Candidate { uid, key, ask: Err(Refusal::NotAdmitted), devices, nominated: None }
+        Candidate {
+            uid,
+            key,
+            ask: Err(Refusal::NotAdmitted),
+            devices,
+            tolerations: Vec::new(),
+            nominated: None,
+        }
     };
     let pod = |name: &str, node| shown(name, node, "Pending", &one_gpu(), None);
     for name in ["a", "b"] {
@@ -358,7 +371,7 @@ fn pods_that_never_met_kerf_are_counted_and_bound_by_name() {
     index.show_other(&pod("a", Some("n")));
     index.hide_other(&plain("a").uid);
     assert_eq!(filter(&mut index, &plain("c"), &["n"], Instant::now()).fitting, ["n"]);
-    assert!(index.refused_pods().is_empty(), "nothing is written on a pod that is not kerf's");
+    assert!(index.waiting.pods().next().is_none(), "nothing is written on a pod that is not kerf's");
 }
 
 #[test]
@@ -458,7 +471,7 @@ proptest! {
                     }
                 }
                 _ => {
-                    index.expect(Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), &"n".into(), now);
+                    index.expect(Promisee { uid: pod.uid.clone(), key: pod.key.clone(), epoch: 1 }, pod.ask.clone().unwrap(), crate::tentative::KindChoice::default(), &"n".into(), now);
                 }
             }
             let promised = pods.iter().filter(|pod| index.place_of(&pod.uid).is_some()).count();

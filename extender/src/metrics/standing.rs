@@ -7,7 +7,7 @@ use crate::cluster_index::{ClusterIndex, Pending, QuotaUse, pending_slices};
 use crate::term::{Standing, Term};
 use hashbrown::HashMap;
 use jiff::Timestamp;
-use kerf_core::kind::Kind;
+use kerf_core::kind::KindLabel;
 use kerf_core::names::{NodeName, PodUid};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeMetric};
@@ -90,11 +90,11 @@ impl OfTheTerm {
         // Whatever a panic left behind is looked at anew here.
         let mut since = self.room_since.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::take(&mut *since);
-        let mut longest: BTreeMap<_, _> = Kind::labels().map(|kind| (kind, Duration::ZERO)).collect();
+        let mut longest: BTreeMap<_, _> = labels().map(|kind| (kind, Duration::ZERO)).collect();
         for pod in pending.iter().filter(|pod| pod.reason == PendingReason::Room) {
             let began = before.get(&pod.uid).copied().unwrap_or(now);
             since.insert(pod.uid.clone(), began);
-            let longest = longest.entry(Kind::label(pod.counted.kind)).or_default();
+            let longest = longest.entry(pod.counted.kind.as_str()).or_default();
             *longest = (*longest).max(now.saturating_duration_since(began));
         }
         longest
@@ -131,12 +131,17 @@ impl OfTheTerm {
     }
 }
 
+/// All values of the label `kind`.
+fn labels() -> impl Iterator<Item = &'static str> {
+    KindLabel::all().map(KindLabel::as_str)
+}
+
 /// Every kind and reason, those of no pod as zero.
 fn encode_pending(pending: &[Pending], now: Timestamp, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let keys = Kind::labels().flat_map(|kind| PendingReason::ALL.iter().map(move |reason| (kind, *reason)));
+    let keys = labels().flat_map(|kind| PendingReason::ALL.iter().map(move |reason| (kind, *reason)));
     let mut groups: BTreeMap<_, _> = keys.map(|key| (key, Group::default())).collect();
     for pod in pending {
-        let group = groups.entry((Kind::label(pod.counted.kind), pod.reason)).or_default();
+        let group = groups.entry((pod.counted.kind.as_str(), pod.reason)).or_default();
         group.count += 1;
         group.oldest = group.oldest.max(pod.counted.age(now).unwrap_or_default());
     }
@@ -209,9 +214,10 @@ fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
 mod tests {
     use super::*;
     use crate::pod::Counted;
+    use kerf_core::kind::Kind;
 
     fn pod(name: &str, reason: PendingReason) -> Pending {
-        let counted = Counted { kind: Some(Kind::Mps), created: None };
+        let counted = Counted { kind: KindLabel::Of(Kind::Mps), created: None };
         Pending { uid: name.into(), counted, request: "{}".into(), reason }
     }
 

@@ -362,6 +362,27 @@ mod tests {
     }
 
     #[test]
+    fn what_has_one_name_has_the_largest_size() {
+        let of = |role, size, memory, compute| ContainerRequest {
+            resource: ResourceName::Neutral(SizeGb(14)),
+            size_gb: SizeGb(size),
+            memory,
+            compute: ComputePercent::new(compute),
+            ..container("main", role, 1)
+        };
+        let memory = Some(MemoryMib(13_500));
+        let asked = vec![
+            of(Role::Init, 14, memory, 0),
+            of(Role::App, 13, None, 30),
+            of(Role::App, 13, Some(MemoryMib(1)), 20),
+            container("other", Role::App, 1),
+        ];
+        let most = of(Role::App, 14, memory, 30);
+        let other = asked[3].clone();
+        assert_eq!(*document(asked).holdings(), [most.clone(), most, other]);
+    }
+
+    #[test]
     fn where_one_container_wants_the_profile_itself_the_whole_pod_gets_it() {
         let profile = "1g.10gb".parse().ok();
         let load = ContainerRequest { profile, ..container("load", Role::Init, 1) };

@@ -279,6 +279,11 @@ mod tests {
         assert_eq!(kept(MigPart::Whole), [true, false, false]);
         assert_eq!(kept(part), [false, true, false]);
         assert_eq!(kept(MigPart::Replica { replica: 1 }), [false, false, true]);
+        let neutral = ResourceName::Neutral(SizeGb(10));
+        assert!(!Shape::of_instance(instance, part).keeps(neutral));
+        for shape in [Shape::mig(instance), Shape::mps(SizeGb(10)), Shape::Whole { size_gb: SizeGb(15) }] {
+            assert!(shape.keeps(neutral), "{shape}");
+        }
         let other = "nvidia.com/mig-2g.20gb.shared".parse().unwrap();
         assert!(!Shape::of_instance(instance, MigPart::Replica { replica: 1 }).keeps(other));
     }

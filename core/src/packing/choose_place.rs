@@ -74,3 +74,7 @@ pub fn choose_among<'n>(
         fit_first(nodes[name], request, &planned, fleet).map(|fit| fit.place())
     })
 }
+
+#[cfg(test)]
+#[path = "choose_place_tests.rs"]
+mod tests;

@@ -60,8 +60,10 @@ pub(super) fn by_plan(request: &RequestDocument) -> Vec<Cow<'_, RequestDocument>
     plans(request).iter().map(|plan| request.planned(plan)).collect()
 }
 
-/// The same as [`fit`], for a request whose plans are known. Of the plans' refusals the node's is that which tells most: room
-/// that is in use may become free, and a kind that the node does not have says nothing of another.
+/// The same as [`fit`], for a request whose plans are known.
+///
+/// The node is full if it is full by any plan, because a pod may end. Otherwise the first plan's refusal counts; but a plan with a
+/// kind that no GPU of the node has or can serve says nothing of the others.
 pub(super) fn fit_first(
     node: &NodeInventory,
     request: &RequestDocument,
@@ -79,18 +81,18 @@ pub(super) fn fit_first(
             Err(refusal) => refused.push((planned, refusal)),
         }
     }
-    let mut told = Refusal::NeverFits;
+    let mut first = Refusal::NeverFits;
     for (planned, refusal) in refused {
         match explain(node, planned, refusal, fleet) {
             Refusal::NoRoom => return Err(Refusal::NoRoom),
-            refusal if told == Refusal::NeverFits => told = refusal,
+            other if first == Refusal::NeverFits => first = other,
             _ => {}
         }
     }
-    Err(told)
+    Err(first)
 }
 
-/// Whether the pod could run on the node at all, whatever its GPUs have.
+/// Whether the node can run the pod at all, whatever its GPUs have.
 fn may_run(node: &NodeInventory, request: &RequestDocument) -> Result<(), Refusal> {
     let names = request.containers.iter().map(|container| container.resource);
     let neutral = names.filter(|name| name.is_neutral()).filter_map(ResourceName::size).max();

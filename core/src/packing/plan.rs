@@ -127,3 +127,68 @@ pub(super) fn own_name(request: &ContainerRequest) -> Option<ResourceName> {
         (name, _) => Some(name),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::request;
+    use Kind::{Mig, Mps, TimeSlicing, Whole};
+
+    fn pod(containers: &[(u32, &[Kind])]) -> RequestDocument {
+        let mut pod = request("nvidia.com/mig-1g.10gb", 1);
+        let own = pod.containers[0].clone();
+        let neutral = |(size, kinds): &(u32, &[Kind])| ContainerRequest {
+            resource: ResourceName::Neutral(crate::units::SizeGb(*size)),
+            kinds: kinds.to_vec(),
+            ..own.clone()
+        };
+        pod.containers.extend(containers.iter().map(neutral));
+        pod
+    }
+
+    fn kinds(pod: &RequestDocument) -> Vec<Vec<Kind>> {
+        plans(pod).iter().map(|plan| plan.kinds().map(|(_, kind)| kind).collect()).collect()
+    }
+
+    #[test]
+    fn a_pod_without_neutral_names_has_one_plan_which_changes_nothing() {
+        let pod = pod(&[]);
+        assert_eq!(plans(&pod), [KindPlan::default()]);
+        assert!(matches!(pod.planned(&plans(&pod)[0]), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn the_kinds_of_the_first_name_change_last() {
+        let two = pod(&[(10, &[Mps, Mig]), (20, &[Mig, Whole]), (10, &[Mig, Mps])]);
+        assert_eq!(kinds(&two), [[Mps, Mig], [Mps, Whole], [Mig, Mig], [Mig, Whole]]);
+        let planned = two.planned(&plans(&two)[1]).into_owned();
+        let of: Vec<_> = planned.containers.iter().map(ContainerRequest::only_kind).collect();
+        assert_eq!(of, [Some(Mig), Some(Mps), Some(Whole), Some(Mps)]);
+        assert_eq!(Rank::at(1).plan(&two), Some(plans(&two).remove(1)));
+        assert_eq!(Rank::at(4).plan(&two), None);
+        assert_eq!(plans(&planned), [plans(&two).remove(1)], "a planned request has this plan only");
+        assert!(matches!(planned.planned(&plans(&planned)[0]), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn kinds_that_are_listed_twice_count_once_and_what_serves_no_container_makes_no_plan() {
+        assert_eq!(kinds(&pod(&[(10, &[Mps, Mig, Mps])])), [[Mps], [Mig]]);
+        assert!(plans(&pod(&[(10, &[])])).is_empty());
+        let mut unlike = pod(&[(20, &[Mig]), (20, &[Mig])]);
+        unlike.containers[1].profile = "1g.20gb".parse().ok();
+        assert_eq!(kinds(&unlike), [[Mig]]);
+        unlike.containers[2].profile = "2g.20gb".parse().ok();
+        assert!(plans(&unlike).is_empty(), "no instance is of two profiles");
+    }
+
+    #[test]
+    fn from_the_fourth_name_on_a_name_follows_the_third_where_it_may() {
+        let all: &[Kind] = &Kind::ALL;
+        let five = pod(&[(1, all), (2, all), (3, all), (4, all), (5, &[TimeSlicing, Mps])]);
+        let kinds = kinds(&five);
+        assert_eq!(kinds.len(), 64);
+        assert_eq!(kinds[0], [Mig, Mig, Mig, Mig, TimeSlicing]);
+        assert_eq!(kinds[2], [Mig, Mig, Mps, Mps, Mps]);
+        assert_eq!(kinds[63], [TimeSlicing; 5]);
+    }
+}

@@ -70,16 +70,16 @@ pub enum Refusal {
     /// What would fit is in use.
     #[error("GPU slices in use")]
     NoRoom,
-    /// The node's kubelet does not know the neutral name by which the pod asks, or its agent is of an earlier version and does
-    /// not say so.
+    /// The node's kubelet does not list the neutral name by which the pod asks, or the node's agent is of an earlier version
+    /// and does not report it.
     #[error(
-        "the node's kubelet does not know the pod's resource name kerf.dev/gpu-<N>gb: update its kerf agent, or wait until the agent has registered the name"
+        "resource name kerf.dev/gpu-<N>gb not registered on the node: update its kerf agent, or wait until it has started"
     )]
     NameNotRegistered,
     /// The pod runs in a user namespace, and the node has none.
-    #[error("no user namespaces on the node, which the pod needs for its processes that run as root")]
+    #[error("no user namespaces on the node, which the pod needs for processes that run as root")]
     NoUserNamespaces,
-    /// The node has room by a kind that comes later in the pod's order than the kind that another node has room by.
-    #[error("another node serves a kind that the pod prefers")]
+    /// The node could serve the pod, but only by kinds that come later in the pod's order than those of another node.
+    #[error("another node serves the pod by a kind that comes first in its order")]
     Outranked,
 }

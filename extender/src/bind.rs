@@ -272,3 +272,28 @@ impl Bind {
         tracing::info!(%pod, uid = %self.uid, %node, slices, source, revision, "reserved");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kerf_core::contract::PassedKind;
+    use kerf_core::kind::Kind;
+    use kerf_core::testing::h100_shape;
+
+    #[test]
+    fn a_bound_pods_owner_is_told_its_slices_and_what_was_passed_over() {
+        let slice = AssignedSlice {
+            container: "main".to_owned(),
+            id: "s1".into(),
+            gpu: "GPU-0".into(),
+            shape: h100_shape("1g.10gb", 0),
+        };
+        let mut assignment =
+            AssignmentDocument { version: 1, slices: vec![slice], devices: Vec::new(), passed: Vec::new() };
+        let plain = "on node n: slice s1 (1g.10gb at 0:1) of GPU-0 for container main";
+        assert_eq!(note(&"n".into(), &assignment), plain);
+        assignment.passed.push(PassedKind { kind: Kind::Mps, full: 12, never: 0, excluded: 0, tainted: 0 });
+        let passed = format!("{plain}; mps was preferred: no free capacity on 12 nodes");
+        assert_eq!(note(&"n".into(), &assignment), passed);
+    }
+}

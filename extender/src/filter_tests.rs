@@ -511,12 +511,16 @@ fn a_new_leader_wakes_the_pods_that_its_predecessor_refused() {
 
 /// A pod that asks for 8 GB, by whichever of these kinds is free first.
 pub(crate) fn of_kinds(name: &str, kinds: &[Kind]) -> Candidate {
-    let ask = Ask::read(Some(&neutral(8, kinds).to_json()));
-    Candidate { ask, ..pod(name, SMALL) }
+    asking(name, &neutral(8, kinds))
+}
+
+/// A pod with this request.
+pub(crate) fn asking(name: &str, document: &RequestDocument) -> Candidate {
+    Candidate { ask: Ask::read(Some(&document.to_json())), ..pod(name, SMALL) }
 }
 
 /// A request for this size by these kinds.
-fn neutral(gb: u32, kinds: &[Kind]) -> RequestDocument {
+pub(crate) fn neutral(gb: u32, kinds: &[Kind]) -> RequestDocument {
     let mut document = request_sized(ResourceName::Neutral(SizeGb(gb)), SizeGb(gb), 1);
     document.containers[0].kinds = kinds.to_vec();
     document
@@ -687,8 +691,7 @@ fn a_name_that_is_not_registered_is_refused() {
 fn a_pod_that_needs_a_user_namespace_goes_only_to_nodes_that_have_them() {
     let mut index = neutral_cluster(&[("old", &["T4-16GB"]), ("new", &["T4-16GB"])]);
     let document = RequestDocument { user_namespace: true, ..neutral(8, &[Kind::Mps]) };
-    let a = Candidate { ask: Ask::read(Some(&document.to_json())), ..pod("a", SMALL) };
-    let now = Instant::now();
+    let (a, now) = (asking("a", &document), Instant::now());
     assert_eq!(filter(&mut index, &a, &["old", "new"], now).fitting, ["old", "new"]);
     index.show_user_namespaces(&"old".into(), false);
     assert_eq!(filter(&mut index, &a, &["old", "new"], now).refused, [("old", Refusal::NoUserNamespaces)]);
@@ -720,8 +723,7 @@ fn shares_by_a_neutral_name_fill_a_gpu_as_those_by_their_own_name_do() {
     let mut index = neutral_cluster(&[("n1", &["T4-16GB"]), ("n2", &["T4-16GB"])]);
     let now = Instant::now();
     let mut place = |name: &str, kind: Kind| {
-        let ask = Ask::read(Some(&neutral(4, &[kind]).to_json()));
-        let pod = Candidate { ask, ..pod(name, SMALL) };
+        let pod = asking(name, &neutral(4, &[kind]));
         index.show_pod(unbound(&pod));
         let node = choose(&mut index, &pod, &["n1", "n2"], now).unwrap();
         bind(&mut index, &pod, &node);

@@ -33,6 +33,7 @@ impl ClusterIndex {
                 self.show_static(name, None);
             }
             self.shut.retain(|name| shown.contains(name));
+            self.without_user_namespaces.retain(|name| shown.contains(name));
         }
     }
 

@@ -34,9 +34,6 @@ impl ClusterIndex {
             }
             let view = self.tentatives.laid_over(name, spec, status, &self.fleet);
             let (spec, status) = leaving.gone(&view, status);
-            if ledger::reserved(&spec, &pod.uid).next().is_some() {
-                return None;
-            }
             let fit = fit(&node.inventory_of(&spec, &status), &ask.document, &self.fleet).ok()?;
             self.within_quota_for(ask, charge(&fit)).ok()?;
             Some((name.clone(), fit.rank.plan(&ask.document)?, leaving))

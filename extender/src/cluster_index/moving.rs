@@ -98,8 +98,8 @@ impl ClusterIndex {
         let leaving = Leaving { pods: vec![evicted.clone()], slices };
         let until = now + PATIENCE;
         self.expect_after(pod, ask, plan.clone(), &node, leaving.clone(), until);
-        let (by, at) = (evicted.clone(), node.clone());
-        let begun = Begun { evicted: by, plan, leaving, node: at, until, refused: false };
+        let begun =
+            Begun { evicted: evicted.clone(), plan, leaving, node: node.clone(), until, refused: false };
         self.moving.insert(pod.uid.clone(), Moving::Begun(begun));
         self.effects.evictions.push(Eviction {
             uid: evicted,

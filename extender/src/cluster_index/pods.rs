@@ -5,6 +5,7 @@
 
 use super::statics::Shower;
 use super::{ClusterIndex, Why, fractions};
+use crate::ask::Ask;
 use crate::pod::{Counted, KnownPod};
 use hashbrown::HashSet;
 use kerf_core::contract::{RequestDocument, RootProcesses};
@@ -75,9 +76,10 @@ impl ClusterIndex {
         Counted { kind: kind.unwrap_or(counted.kind), ..counted }
     }
 
-    /// Kind and size of a pod's slice, if it has a reservation of only one.
-    pub(super) fn only_reserved(&self, uid: &PodUid) -> Option<(Kind, SizeGb)> {
-        let node = self.nodes.get(self.places.get(uid)?)?;
+    /// Kind and size of a pod's slice, if only its place says the kind, and it has a reservation of only one.
+    pub(super) fn slice_of_any_kind(&self, uid: &PodUid, ask: &Ask) -> Option<(Kind, SizeGb)> {
+        let name = self.places.get(uid).filter(|_| ask.document.kind_label() == KindLabel::Any)?;
+        let node = self.nodes.get(name)?;
         let mut slices = reserved(node.working()?, uid);
         let (Some(slice), None) = (slices.next(), slices.next()) else { return None };
         Some((slice.shape.kind(), slice.shape.size()))
@@ -156,7 +158,7 @@ impl ClusterIndex {
         }
         let uid = pod.uid.clone();
         if let (false, Ok(ask)) = (self.pods.contains_key(&uid), pod.ask()) {
-            let slice = fractions::only_slice(&ask).or_else(|| self.only_reserved(&uid));
+            let slice = fractions::only_slice(&ask).or_else(|| self.slice_of_any_kind(&uid, &ask));
             slice.into_iter().for_each(|slice| self.fractions.learn(slice, pod.compute));
         }
         self.note_holder(&pod, Shower::Sliced);

@@ -1,7 +1,7 @@
 //! Promises to pods: made at the bind, kept until the pod is gone, and how far their slices are.
 
 use super::journey::is_ready;
-use super::{Change, ClusterIndex, IndexedNode, Released, Why, fractions};
+use super::{Change, ClusterIndex, IndexedNode, Released, Why};
 use crate::ask::Ask;
 use crate::metrics::PromiseState;
 use crate::tentative::{KindChoice, LIFETIME, Tentative};
@@ -123,9 +123,8 @@ impl ClusterIndex {
         } else {
             self.passed.insert(uid.clone(), passed);
         }
-        // A pod whose kind was known before is learned from as it comes.
-        let slice = self.only_reserved(uid).filter(|_| fractions::only_slice(ask).is_none());
-        if let Some((slice, pod)) = slice.zip(self.pods.get(uid)) {
+        // Pods whose name says the kind are learned from as they come.
+        if let Some((slice, pod)) = self.slice_of_any_kind(uid, ask).zip(self.pods.get(uid)) {
             self.fractions.learn(slice, pod.compute);
         }
     }
